@@ -1,0 +1,1 @@
+"""gcbench: compare gradient-compression methods by real data-parallel training."""

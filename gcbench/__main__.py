@@ -1,0 +1,5 @@
+"""`python -m gcbench`, for torchrun."""
+
+from gcbench.cli import main
+
+main()

@@ -1,0 +1,69 @@
+"""The command `gcbench`."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import sys
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
+from omegaconf import DictConfig, open_dict
+from omegaconf.errors import OmegaConfBaseException
+
+from gcbench.config import ConfigError, RunFailed, conf_directory, learning_rate_notice, register, resolve
+
+INTERRUPTED = 130
+
+
+@hydra.main(config_path=str(conf_directory()), config_name="config", version_base="1.3")
+def run(composed: DictConfig) -> None:
+    """One run: check everything here, then start the workers."""
+    hydra_config = HydraConfig.get()
+    with open_dict(composed):
+        composed.hydra = hydra_config
+    config = resolve(composed)
+    if notice := learning_rate_notice(config):
+        logging.getLogger("gcbench").warning(notice)
+    from gcbench.launch.start import start  # imports torch, which a mistake above should not wait for
+
+    start(config, hydra_config.runtime.output_dir)
+
+
+def main() -> None:
+    full_error = os.environ.get("HYDRA_FULL_ERROR") == "1"
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra hands errors through, and we say them in one sentence
+    sys.path.append(os.getcwd())  # the user's own packages, as with `python -m`
+    logging.basicConfig(format="gcbench: %(message)s", level=logging.INFO)
+    register()
+    _quiet_ranks()
+    try:
+        run()
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    except (ConfigError, RunFailed, HydraException, OmegaConfBaseException, OSError) as error:
+        if full_error:
+            raise
+        print(f"gcbench: {_sentence(error)}", file=sys.stderr)
+        sys.exit(1)
+
+
+def _quiet_ranks() -> None:
+    """Under torchrun every rank comes here; only the first lets Hydra write its files."""
+    if os.environ.get("RANK", "0") != "0":
+        sys.argv += ["hydra.output_subdir=null"]
+
+
+def _sentence(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.filename and not isinstance(error, ConfigError):
+        return f"cannot write {error.filename}: {error.strerror}; type outputs=DIR with a folder that can be written"
+    text = "\n".join([str(error), str(error.__cause__ or "")])
+    text = "\n".join(line for line in text.splitlines() if line and "object_type=" not in line)
+    if unknown := re.match(r"Could not override '(.+?)'", text):
+        return (
+            f"{unknown[1]}: no such key with these choices (a compressor's knobs exist only where they mean something); "
+            "type gcbench --help or gcbench --cfg job to see the keys"
+        )
+    return text

@@ -1,0 +1,1 @@
+"""Pure functions on `[..., n]`: no state, no communication."""

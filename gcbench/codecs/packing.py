@@ -1,0 +1,47 @@
+"""Codes of 1 to 8 bits as bytes, at exactly their width.
+
+Planar: with m = ceil(n / 8), the values j, j + m, ..., j + 7 m share a word of 8 x width bits, so that packing is eight
+shifts of contiguous planes rather than a walk over neighbours. Every row costs `width * m` bytes.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+_WORDS = {1: torch.uint8, 2: torch.int16, 3: torch.int32, 4: torch.int32}
+
+
+def width_of(values: int) -> int:
+    """Bits of a code that takes `values` different values."""
+    return (values - 1).bit_length()
+
+
+def packed_bytes(n: int, width: int) -> int:
+    return width * ((n + 7) // 8)
+
+
+def pack(codes: Tensor, width: int) -> Tensor:
+    """`[w, n]` uint8 codes below 2^width to `[w, packed_bytes(n, width)]` uint8."""
+    if width == 8:
+        return F.pad(codes, (0, -codes.shape[1] % 8))
+    planes = F.pad(codes, (0, -codes.shape[1] % 8)).unflatten(1, (8, -1))
+    dtype = _WORDS.get(width, torch.int64)
+    words = planes[:, 0].to(dtype)
+    for k in range(1, 8):
+        words |= planes[:, k].to(dtype) << (width * k)
+    return words.view(torch.uint8).unflatten(1, (-1, dtype.itemsize))[..., :width].flatten(1)
+
+
+def unpack(packed: Tensor, n: int, width: int) -> Tensor:
+    """The inverse of `pack`: `[w, bytes]` to `[w, n]` uint8."""
+    if width == 8:
+        return packed[:, :n]
+    dtype = _WORDS.get(width, torch.int64)
+    spare = dtype.itemsize - width
+    chunks = packed.clone(memory_format=torch.contiguous_format).unflatten(1, (-1, width))  # aligned for wide words
+    words = (F.pad(chunks, (0, spare)) if spare else chunks).flatten(1).view(dtype)
+    mask = (1 << width) - 1
+    planes = [((words >> (width * k)) & mask).to(torch.uint8) for k in range(8)]
+    return torch.stack(planes, dim=1).flatten(1)[:, :n]

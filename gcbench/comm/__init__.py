@@ -1,0 +1,17 @@
+"""The only room that issues collectives."""
+
+from gcbench.comm.base import Clock, Comm, Control
+from gcbench.comm.meter import Meter
+from gcbench.comm.process_group import ProcessGroupComm, ProcessGroupControl
+from gcbench.comm.virtual import LocalControl, VirtualComm
+
+__all__ = [
+    "Clock",
+    "Comm",
+    "Control",
+    "LocalControl",
+    "Meter",
+    "ProcessGroupComm",
+    "ProcessGroupControl",
+    "VirtualComm",
+]

@@ -1,0 +1,202 @@
+"""The seam to the network.
+
+Dimension 0 of every tensor is the worker axis: `[w, ...]` holds one row per worker that lives in this process, `[1, ...]`
+is a value on which all workers agree, `[W, ...]` is everything gathered. Collectives take lists, coalesce them into one
+message, count its payload and time themselves. All ranks issue them in one order.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from gcbench.comm.meter import Meter, row_bits
+
+Reduction = Literal["sum", "max", "min", "and"]
+
+
+class Clock(Protocol):
+    def exchange(self) -> AbstractContextManager[Any]:
+        """Time of one collective."""
+
+
+class NoClock:
+    def exchange(self) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+
+class Control(Protocol):
+    """What processes tell each other besides gradients: never metered, never timed."""
+
+    def gather(self, value: Any) -> list[Any]: ...
+    def sum(self, x: Tensor) -> Tensor: ...
+    def broadcast(self, tensors: Sequence[Tensor]) -> None: ...
+    def propose(self, urgency: int) -> None:
+        """Starts to ask all processes; the answer is read after the computation under which it hides."""
+
+    def agreed(self) -> int:
+        """The highest urgency that any process proposed."""
+
+    def barrier(self) -> None: ...
+
+
+class Comm(ABC):
+    """`workers` W in all, of which this process holds the rows `local`; every process holds equally many."""
+
+    def __init__(self, workers: int, local: range, clock: Clock | None = None) -> None:
+        assert workers % len(local) == 0, "every process holds equally many workers"
+        self.workers = workers
+        self.local = local
+        self.processes = workers // len(local)
+        self.meter = Meter(len(local))
+        self.clock: Clock = clock or NoClock()
+
+    def mean(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """`[w, ...] -> [1, ...]`, the mean over all workers; half precision is divided first so that no sum overflows."""
+        half = {torch.float16, torch.bfloat16}
+        rows = [t / self.workers if t.dtype in half else t for t in tensors]
+        sums = self._reduce(rows, "sum")
+        return [s if s.dtype in half else s.div_(self.workers) for s in sums]
+
+    def sum(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """`[w, ...] -> [1, ...]` of integers; the caller chose a type in which W of them fit."""
+        assert not any(t.is_floating_point() for t in tensors)
+        return self._reduce(tensors, "sum")
+
+    def max(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        return self._reduce(tensors, "max")
+
+    def min(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        return self._reduce(tensors, "min")
+
+    def all_bits(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Bitwise and of all workers: `[w, ...] -> [1, ...]`."""
+        return self._reduce(tensors, "and")
+
+    def gather(self, tensors: Sequence[Tensor], lengths: Sequence[Tensor | None] | None = None) -> list[Tensor]:
+        """`[w, ...] -> [W, ...]` of any types, as one message.
+
+        With `lengths[i]` (`[w]`, values of the first `lengths[i][row]` entries count) tensor i is ragged: only the true
+        bytes travel, and the result `[W, longest]` is zero behind each row's end.
+        """
+        if lengths is not None and any(n is not None for n in lengths):
+            return self._gather_ragged(tensors, lengths)
+        bits = row_bits(tensors)
+        self.meter.count_equal(bits, bits * (self.workers - 1))
+        if self.processes == 1:
+            return list(tensors)
+        message, parts = _to_bytes(tensors)
+        with self.clock.exchange():
+            everyone = self._all_gather(message)
+        return [_from_bytes(everyone, part) for part in parts]
+
+    def transpose(self, x: Tensor) -> Tensor:
+        """All-to-all, `[w, W, k] -> [w, W, k]`: row i of the result holds what each worker had for worker i."""
+        per_peer = 8 * x.element_size() * (x.numel() // (x.shape[0] * self.workers))
+        self.meter.count_equal(per_peer * (self.workers - 1), per_peer * (self.workers - 1))
+        if self.processes == 1:
+            return x.transpose(0, 1).contiguous()
+        w = len(self.local)
+        by_process = x.unflatten(1, (self.processes, w)).transpose(0, 1).contiguous()  # [P, w here, w there, k]
+        with self.clock.exchange():
+            arrived = self._all_to_all(by_process)
+        return arrived.permute(2, 0, 1, 3).flatten(1, 2).contiguous()
+
+    def _reduce(self, tensors: Sequence[Tensor], op: Reduction) -> list[Tensor]:
+        assert len({t.dtype for t in tensors}) == 1, "one message holds one type"
+        bits = row_bits(tensors)
+        self.meter.count_equal(bits, bits)
+        flat = torch.cat([_reduce_rows(t.flatten(1), op) for t in tensors], dim=1)
+        if self.processes > 1:
+            with self.clock.exchange():
+                self._all_reduce(flat, op)
+        sizes = [t.numel() // t.shape[0] for t in tensors]
+        parts = flat.split(sizes, dim=1)
+        return [part.view(1, *t.shape[1:]) for part, t in zip(parts, tensors, strict=True)]
+
+    def _gather_ragged(self, tensors: Sequence[Tensor], lengths: Sequence[Tensor | None]) -> list[Tensor]:
+        full = [
+            torch.full((t.shape[0],), t[0].numel(), device=t.device, dtype=torch.int64) if n is None else n
+            for t, n in zip(tensors, lengths, strict=True)
+        ]
+        here = torch.stack(full, dim=1).to(torch.int32)  # the lengths travel too, and are charged
+        there = self.gather([here])[0].long().cpu()
+        item_bytes = torch.tensor([t.element_size() for t in tensors])
+        row_bytes = (there * item_bytes).sum(1).tolist()
+        self.meter.count([8 * row_bytes[k] for k in self.local], [8 * (sum(row_bytes) - row_bytes[k]) for k in self.local])
+        rows = [
+            torch.cat([_bytes(t[i].flatten()[:n]) for t, n in zip(tensors, there[k].tolist(), strict=True)])
+            for i, k in enumerate(self.local)
+        ]
+        if self.processes > 1:
+            with self.clock.exchange():
+                rows = self._exchange_rows(rows, row_bytes)
+        starts = (there * item_bytes).cumsum(1) - there * item_bytes
+        return [_pad_rows(rows, starts[:, i], there[:, i], t.dtype) for i, t in enumerate(tensors)]
+
+    # What a transport provides; `virtual` never needs them.
+    @abstractmethod
+    def _all_reduce(self, flat: Tensor, op: Reduction) -> None:
+        """In place over processes, `[1, n]`."""
+
+    @abstractmethod
+    def _all_gather(self, message: Tensor) -> Tensor:
+        """`[w, bytes] -> [W, bytes]`."""
+
+    @abstractmethod
+    def _all_to_all(self, by_process: Tensor) -> Tensor:
+        """`[P, ...] -> [P, ...]`, slice p goes to and comes from process p."""
+
+    @abstractmethod
+    def _exchange_rows(self, rows: list[Tensor], row_bytes: list[int]) -> list[Tensor]:
+        """Own rows in, the rows of all W workers out; 1-d uint8 of exactly `row_bytes` each."""
+
+
+def _reduce_rows(x: Tensor, op: Reduction) -> Tensor:
+    if x.shape[0] == 1:
+        return x
+    if op == "sum":
+        return x.sum(0, keepdim=True, dtype=x.dtype)
+    if op == "and":
+        rows = x[:1].clone()
+        for row in x[1:]:
+            rows &= row
+        return rows
+    return x.amax(0, keepdim=True) if op == "max" else x.amin(0, keepdim=True)
+
+
+def _bytes(x: Tensor) -> Tensor:
+    return x.contiguous().view(torch.uint8)
+
+
+Part = tuple[slice, torch.dtype, torch.Size]
+
+
+def _to_bytes(tensors: Sequence[Tensor]) -> tuple[Tensor, list[Part]]:
+    rows = [_bytes(t.flatten(1)) for t in tensors]
+    parts, start = [], 0
+    for t, row in zip(tensors, rows, strict=True):
+        parts.append((slice(start, start + row.shape[1]), t.dtype, t.shape[1:]))
+        start += row.shape[1]
+    return (rows[0] if len(rows) == 1 else torch.cat(rows, dim=1)), parts
+
+
+def _from_bytes(everyone: Tensor, part: Part) -> Tensor:
+    where, dtype, shape = part
+    columns = everyone[:, where]
+    if dtype != torch.uint8:  # a view as a wider type needs aligned rows
+        columns = columns.clone(memory_format=torch.contiguous_format).view(dtype)
+    return columns.unflatten(1, shape) if len(shape) > 1 else columns.reshape(-1, *shape)
+
+
+def _pad_rows(rows: list[Tensor], starts: Tensor, lengths: Tensor, dtype: torch.dtype) -> Tensor:
+    """One tensor of every row's message as `[W, longest]`, zero behind each row's end."""
+    out = torch.zeros(len(rows), int(lengths.max()), dtype=dtype, device=rows[0].device)
+    for row, target, start, n in zip(rows, out, starts.tolist(), lengths.tolist(), strict=True):
+        target[:n] = row[start : start + n * dtype.itemsize].clone().view(dtype)
+    return out

@@ -1,0 +1,110 @@
+"""What a compressor is: one pure function from the workers' gradients to the update that all of them apply.
+
+Shapes: `[w, ...]` one row per worker in this process, `[1, ...]` a value on which all workers agree. A method never asks
+which rank it runs on, counts no bits, reads no clock and packs nothing for the network: `comm` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from gcbench.codecs.noise import Noise, keys, site_number
+from gcbench.comm import Comm
+from gcbench.seeds import mix
+
+Grads = dict[str, Tensor]
+"""Parameter name to `[w, *shape]`, in the model's canonical order."""
+
+Sizes = dict[str, int]
+"""Parameter name to number of values."""
+
+
+@dataclass(frozen=True)
+class State:
+    """What a method remembers, keyed by parameter name: with one row a process the shapes alone could not tell these apart."""
+
+    shared: Grads = field(default_factory=dict)  # [1, ...], equal on all workers
+    per_worker: Grads = field(default_factory=dict)  # [w, ...], each worker's own
+    inner: State | None = None  # of the wrapped compressor
+
+    def layers(self) -> Iterator[State]:
+        """This state and those inside it, outermost first."""
+        yield self
+        if self.inner is not None:
+            yield from self.inner.layers()
+
+    @staticmethod
+    def of_layers(layers: Sequence[tuple[Grads, Grads]]) -> State:
+        """The inverse of `layers`, from pairs (shared, per worker)."""
+        state: State | None = None
+        for shared, per_worker in reversed(layers):
+            state = State(shared, per_worker, state)
+        return state or State()
+
+
+class Aggregated(NamedTuple):
+    """`update` `[1, ...]` is what all workers apply; `sent()` is what a memory subtracts (`[w, ...]`, or `[1, ...]` where
+    that is the update), computed only when a wrapper asks."""
+
+    update: Grads
+    sent: Callable[[], Grads]
+    state: State
+
+
+class Properties(NamedTuple):
+    """What a method promises; the contract tests hold it to that."""
+
+    exact: bool = False  # the update is the mean of the gradients, up to rounding of the sum
+    unbiased: bool = False  # E[update] is the mean of the gradients
+    contractive: bool = False  # E|v - C(v)|^2 < |v|^2 for every v: safe under plain error feedback
+    mean_linear: bool = False  # rows and their mean give the same update
+
+
+class Compressor(Protocol):
+    @property
+    def properties(self) -> Properties: ...
+
+    def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated: ...
+
+
+@dataclass(frozen=True)
+class Step:
+    """Which step this is, for randomness that is a function of it."""
+
+    number: int
+    seed: int
+    workers: range  # the workers of this process's rows
+    offsets: Mapping[str, int]  # first element of each parameter in canonical order
+
+    def noise(self, site: str, sizes: Sizes, device: torch.device, shared: bool = False) -> Noise:
+        """Draws for `sizes[name]` elements of each parameter, laid end to end; `shared` ones are the same on all workers."""
+        base = (self.seed, site_number(site), self.number)
+        per_row = [mix(*base)] if shared else [mix(*base, 1 + worker) for worker in self.workers]
+        runs = tuple((self.offsets[name], n) for name, n in sizes.items())
+        return Noise(keys(per_row, device), _canonical_index(runs, device))
+
+
+@lru_cache(maxsize=64)
+def _canonical_index(runs: tuple[tuple[int, int], ...], device: torch.device) -> Tensor:
+    return torch.cat([torch.arange(start, start + n, dtype=torch.int32) for start, n in runs]).to(device)
+
+
+def sizes_of(grads: Grads) -> Sizes:
+    return {name: g[0].numel() for name, g in grads.items()}
+
+
+def flatten(grads: Grads) -> Tensor:
+    """`[w, n]`, all tensors end to end."""
+    return torch.cat([g.flatten(1) if g.dim() > 1 else g.unsqueeze(1) for g in grads.values()], dim=1)
+
+
+def unflatten(x: Tensor, like: Grads) -> Grads:
+    """The inverse of `flatten` for any number of rows, as views."""
+    parts = x.split(list(sizes_of(like).values()), dim=1)
+    return {k: part.view(-1, *g.shape[1:]) for (k, g), part in zip(like.items(), parts, strict=True)}

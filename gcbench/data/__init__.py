@@ -1,0 +1,13 @@
+"""Data sets with random access: a batch follows from epoch, step, worker and seed, so resuming is trivial.
+
+One module holds one source of data; each yaml in conf/dataset names a factory that returns a `Data`.
+"""
+
+from __future__ import annotations
+
+from .arrays import ArrayData
+from .own import as_data
+from .protocol import Data, Kind, Task
+from .tokens import TokenData
+
+__all__ = ["ArrayData", "Data", "Kind", "Task", "TokenData", "as_data"]

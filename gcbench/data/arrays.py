@@ -1,0 +1,88 @@
+"""Images or vectors held as tensors on the device, shuffled anew each epoch and dealt out to the workers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from gcbench.seeds import mix
+
+from .augment import crop_and_flip
+from .protocol import Kind
+
+Pair = tuple[Tensor, Tensor]
+
+
+@lru_cache(maxsize=1)
+def epoch_order(samples: int, seed: int, epoch: int, device: torch.device) -> Tensor:
+    """The epoch's order; drawn on the CPU so that it is the same on every device."""
+    generator = torch.Generator().manual_seed(mix(seed, epoch))
+    return torch.randperm(samples, generator=generator).to(device)
+
+
+@dataclass(frozen=True, eq=False)
+class ArrayData:
+    """Step t takes the t-th workers x batch_size samples of the epoch's order; worker k their k-th part.
+
+    `pixels` holds the mean and the deviation of the raw inputs, which are then standardised batch by batch,
+    so that images stay uint8 in memory; without it the inputs go to the model as they are.
+    """
+
+    name: str
+    task: Literal["classification", "regression"]
+    outputs: int
+    train: Pair
+    test: Pair
+    pixels: Pair | None = None
+    augment: bool = False
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.train[0].shape[1:])
+
+    @property
+    def kind(self) -> Kind:
+        return "image" if len(self.shape) == 3 else "vector"
+
+    @property
+    def train_samples(self) -> int:
+        return len(self.train[0])
+
+    def to(self, device: torch.device) -> ArrayData:
+        pixels = _moved(self.pixels, device) if self.pixels else None
+        return replace(self, train=_moved(self.train, device), test=_moved(self.test, device), pixels=pixels)
+
+    def steps_per_epoch(self, workers: int, batch_size: int) -> int:
+        return self.train_samples // (workers * batch_size)
+
+    def batch(self, *, epoch: int, step: int, worker: int, workers: int, batch_size: int, seed: int) -> tuple[Tensor, Tensor]:
+        assert 0 <= worker < workers and 0 <= step < self.steps_per_epoch(workers, batch_size)
+        inputs, targets = self.train
+        order = epoch_order(self.train_samples, seed, epoch, inputs.device)
+        chosen = order.narrow(0, (step * workers + worker) * batch_size, batch_size)
+        raw = inputs[chosen]
+        if self.augment:
+            generator = torch.Generator(inputs.device).manual_seed(mix(seed, epoch, step, worker))
+            raw = crop_and_flip(raw, generator)
+        return self._standardised(raw), targets[chosen]
+
+    def test_batches(self, batch_size: int) -> int:
+        return -(-len(self.test[0]) // batch_size)
+
+    def test_batch(self, index: int, batch_size: int) -> tuple[Tensor, Tensor]:
+        part = slice(index * batch_size, (index + 1) * batch_size)
+        return self._standardised(self.test[0][part]), self.test[1][part]
+
+    def _standardised(self, raw: Tensor) -> Tensor:
+        if self.pixels is None:
+            return raw
+        mean, deviation = self.pixels
+        return (raw.float() - mean) / deviation
+
+
+def _moved(pair: Pair, device: torch.device) -> Pair:
+    return pair[0].to(device), pair[1].to(device)

@@ -1,0 +1,97 @@
+"""CIFAR-10 and CIFAR-100 (Krizhevsky, 2009) and MNIST (LeCun et al., 1998), read and fetched by torchvision.
+
+The means and deviations are those of the training pixels, written out so that no run computes its own.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torchvision import datasets
+
+from .arrays import ArrayData, Pair
+
+
+def cifar10(root: str, download: bool = True, augment: bool = True) -> ArrayData:
+    train, test = _cifar("cifar10", datasets.CIFAR10, Path(root).expanduser(), download)
+    pixels = _pixels((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
+    return ArrayData("cifar10", "classification", 10, train, test, pixels, augment)
+
+
+def cifar100(root: str, download: bool = True, augment: bool = True) -> ArrayData:
+    train, test = _cifar("cifar100", datasets.CIFAR100, Path(root).expanduser(), download)
+    pixels = _pixels((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))
+    return ArrayData("cifar100", "classification", 100, train, test, pixels, augment)
+
+
+def mnist(root: str, download: bool = True) -> ArrayData:
+    train, test = _splits("mnist", datasets.MNIST, Path(root).expanduser(), "MNIST/raw", download)
+    pixels = _pixels((0.1307,), (0.3081,))
+    return ArrayData(
+        "mnist",
+        "classification",
+        10,
+        (train.data.unsqueeze(1), train.targets),
+        (test.data.unsqueeze(1), test.targets),
+        pixels,
+    )
+
+
+def _cifar(name: str, reader: type[datasets.CIFAR10], root: Path, download: bool) -> tuple[Pair, Pair]:
+    folder = root / reader.base_folder
+    names = [row[0] for row in reader.train_list + reader.test_list] + [reader.meta["filename"]]
+    if all((folder / file).is_file() for file in names):
+        train, test = _present(name, reader, root)
+    else:
+        train, test = _splits(name, reader, root, reader.base_folder, download)
+    return _pair(train), _pair(test)
+
+
+def _present(name: str, reader: type[datasets.CIFAR10], root: Path) -> tuple[Any, Any]:
+    try:
+        return reader(root, train=True), reader(root, train=False)
+    except RuntimeError:
+        warnings.warn(
+            f"dataset={name}: the files under {root / reader.base_folder} are not the official ones (the md5 "
+            "differs) but are read all the same",
+            stacklevel=4,
+        )
+    unchecked = _unchecked(reader)
+    return unchecked(root, train=True), unchecked(root, train=False)
+
+
+def _unchecked(reader: type[datasets.CIFAR10]) -> type[datasets.CIFAR10]:
+    """The same reader without md5 sums: torchvision then checks only that the files exist."""
+    sums = {
+        "train_list": [(row[0], None) for row in reader.train_list],
+        "test_list": [(row[0], None) for row in reader.test_list],
+        "meta": {**reader.meta, "md5": None},
+    }
+    return type(reader.__name__, (reader,), sums)
+
+
+def _splits(name: str, reader: Callable[..., Any], root: Path, folder: str, download: bool) -> tuple[Any, Any]:
+    try:
+        return reader(root, train=True, download=download), reader(root, train=False, download=download)
+    except (OSError, RuntimeError) as error:
+        # torchvision spreads its account of failed mirrors over several lines.
+        cause = " ".join(str(error).split())
+        reason = f"the download failed ({cause})" if download else "dataset.download=false"
+        raise ValueError(
+            f"dataset={name}: no files under {root} and {reason}; put {folder}/ there or set data.root=... "
+            "to the folder that holds it"
+        ) from error
+
+
+def _pair(split: datasets.CIFAR10) -> Pair:
+    return torch.from_numpy(split.data).permute(0, 3, 1, 2).contiguous(), torch.tensor(split.targets)
+
+
+def _pixels(mean: tuple[float, ...], deviation: tuple[float, ...]) -> Pair:
+    """Per channel and for pixels from 0 to 255, from the usual figures for pixels from 0 to 1."""
+    raw = 255 * torch.tensor([mean, deviation])
+    return raw[0].view(-1, 1, 1), raw[1].view(-1, 1, 1)

@@ -1,0 +1,55 @@
+"""WikiText-2, word by word (Merity et al., "Pointer sentinel mixture models", ICLR 2017).
+
+Words are split at blanks and every line ends in <eos>, as in PyTorch's word-language example. Models
+are tested on the validation file unless told otherwise, as in PowerSGD's code (Vogels et al., NeurIPS 2019).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import chain
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from .tokens import TokenData
+
+_MARKERS = ("<unk>", "<eos>")
+
+
+def wikitext2(root: str, bptt: int = 30, vocabulary: int | None = None, split: Literal["valid", "test"] = "valid") -> TokenData:
+    """`vocabulary` words at most are told apart, and that many outputs reported even if fewer words occur."""
+    if split not in ("valid", "test"):
+        raise ValueError(f"dataset.split={split} is unknown; type valid or test")
+    folder = Path(root).expanduser() / "wikitext-2"
+    words = {part: _words(folder, part) for part in ("train", "valid", "test")}
+    kept = chain(*words.values()) if vocabulary is None else _frequent(words["train"], vocabulary)
+    numbers = {word: number for number, word in enumerate(dict.fromkeys(chain(_MARKERS, kept)))}
+    train, test = _encoded(words["train"], numbers), _encoded(words[split], numbers)
+    return TokenData("wikitext2", vocabulary or len(numbers), train, test, bptt)
+
+
+def _words(folder: Path, part: str) -> list[str]:
+    for file in (folder / f"{part}.txt", folder / f"wiki.{part}.tokens"):
+        if file.is_file():
+            with file.open(encoding="utf-8") as lines:
+                return [word for line in lines for word in (*line.split(), "<eos>")]
+    raise ValueError(
+        f"dataset=wikitext2: neither {part}.txt nor wiki.{part}.tokens is in {folder}; put WikiText-2's "
+        "train, valid and test files there or set data.root=... to the folder that holds wikitext-2/"
+    )
+
+
+def _frequent(words: list[str], vocabulary: int) -> list[str]:
+    """The most frequent words of the training split, so many that the markers still fit in."""
+    if vocabulary < len(_MARKERS):
+        raise ValueError(f"dataset.vocabulary={vocabulary} is too small; type 2 or more, or null for all words")
+    ranked = [word for word, _ in Counter(words).most_common() if word not in _MARKERS]
+    return ranked[: vocabulary - len(_MARKERS)]
+
+
+def _encoded(words: list[str], numbers: dict[str, int]) -> Tensor:
+    unknown = numbers["<unk>"]
+    return torch.tensor([numbers.get(word, unknown) for word in words])

@@ -1,0 +1,1 @@
+"""Start the workers, or join those that somebody started."""

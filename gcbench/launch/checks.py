@@ -1,0 +1,73 @@
+"""What can only be checked with torch, the data and the devices at hand; in the parent, before any worker starts."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import torch
+
+from gcbench.config import Config, ConfigError
+from gcbench.data import Data
+from gcbench.launch.instantiate import make, make_model
+from gcbench.launch.plan import Plan
+
+COPIES = 4  # of a worker's gradient at the peak: gradient, corrected gradient, memory, one in flight
+
+
+def check(config: Config, plan: Plan, data: Data, directory: Path) -> None:
+    _check_directory(directory)
+    _check_samples(config["trainer"], data)
+    make(config["compressor"], "compressor")
+    with torch.device("meta"):
+        model = make_model(config, data)
+    if getattr(model, "recurrent", False) and config["trainer"]["accumulate"] > 1:
+        raise ConfigError(
+            f"trainer.accumulate={config['trainer']['accumulate']}: model={config['choices']['model']} carries hidden state "
+            "for every column of its batch; type trainer.accumulate=1"
+        )
+    _check_memory(plan, sum(p.numel() for p in model.parameters()))
+
+
+def _check_directory(directory: Path) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    if not os.access(directory, os.W_OK):
+        raise ConfigError(f"outputs: {directory} cannot be written; type outputs=DIR with a folder that can")
+
+
+def _check_samples(trainer: Config, data: Data) -> None:
+    workers, batch_size, samples = trainer["gpus"], trainer["batch_size"], data.train_samples
+    if workers > samples:
+        raise ConfigError(
+            f"trainer.gpus={workers}: the data has {samples} training samples, fewer than workers; type trainer.gpus={samples} "
+            "or fewer"
+        )
+    if data.steps_per_epoch(workers, batch_size) < 1:
+        largest = max((b for b in range(1, batch_size) if data.steps_per_epoch(workers, b)), default=None)
+        advice = f"trainer.batch_size={largest}" if largest else f"trainer.gpus={max(1, workers // 2)}"
+        raise ConfigError(
+            f"trainer.batch_size={batch_size}: a worker's shard has {samples // workers} samples, too few for one batch; "
+            f"type {advice} or less"
+        )
+
+
+def _check_memory(plan: Plan, parameters: int) -> None:
+    rows = plan.workers // plan.processes
+    needed = 4 * parameters * rows * COPIES * (plan.local_processes if plan.device == "cpu" else 1)
+    free = torch.cuda.mem_get_info()[0] if plan.device == "cuda" else _free_bytes()
+    if needed > free:
+        fitting = max(1, int(plan.workers * free / needed))
+        raise ConfigError(
+            f"trainer.gpus={plan.workers}: gradients of {parameters:,} values for {plan.workers} workers need about "
+            f"{needed / 2**30:.1f} GiB here, {free / 2**30:.1f} GiB are free; type trainer.gpus={fitting} or fewer, "
+            "or spread the workers over more machines"
+        )
+
+
+def _free_bytes() -> int:
+    """Memory that can be had without swapping."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable"))
+    except (OSError, StopIteration):
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -1,0 +1,99 @@
+"""Objects from `_target_` nodes, with the mistakes in them named by their key."""
+
+from __future__ import annotations
+
+import inspect
+import types
+import typing
+from typing import Any, Literal
+
+from hydra.errors import InstantiationException
+from hydra.utils import get_object, instantiate
+
+from gcbench.config import Config, ConfigError
+from gcbench.data import Data, as_data
+
+
+def make(node: Config, key: str) -> Any:
+    """The object that `node` describes; `key` is where it stands in the configuration."""
+    _check(node, key)
+    try:
+        return instantiate(node, _convert_="all")
+    except InstantiationException as error:
+        if isinstance(error.__cause__, ValueError):
+            raise ConfigError(_named(str(error.__cause__), key)) from error.__cause__
+        raise error.__cause__ or error from None
+
+
+def make_data(config: Config) -> Data:
+    name = config["choices"]["dataset"]
+    return as_data(make(config["dataset"], "dataset"), name)
+
+
+def make_model(config: Config, data: Data) -> Any:
+    """What the file leaves open (null), the data set settles."""
+    facts = {"shape": list(data.shape), "outputs": data.outputs, "vocabulary": data.outputs}
+    node = {k: facts[k] if v is None and k in facts else v for k, v in config["model"].items()}
+    return make(node, "model")
+
+
+def _named(text: str, key: str) -> str:
+    return text if key in text or "=" in text.split(" ")[0] else f"{key}: {text}"
+
+
+def _check(node: Config, key: str) -> None:
+    """Names and types of a node's keys against the signature of its target, and of the nodes inside it."""
+    target = _target(node, key)
+    parameters = inspect.signature(target).parameters
+    hints = _hints(target)
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    for name, value in node.items():
+        if name.startswith("_"):
+            continue
+        if name not in parameters and not takes_any:
+            raise ConfigError(f"{key}.{name}: {node['_target_']} has no such argument; it has {', '.join(parameters)}")
+        if isinstance(value, dict) and "_target_" in value:
+            _check(value, f"{key}.{name}")
+        elif name in hints and not _fits(value, hints[name]):
+            raise ConfigError(f"{key}.{name}={value}: type {_describe(hints[name])}")
+
+
+def _target(node: Config, key: str) -> Any:
+    try:
+        return get_object(node["_target_"])
+    except Exception as error:
+        raise ConfigError(f"{key}._target_={node['_target_']} cannot be imported: {_root(error)}") from error
+
+
+def _root(error: BaseException) -> BaseException:
+    return _root(error.__cause__) if error.__cause__ else error
+
+
+def _hints(target: Any) -> dict[str, Any]:
+    function = target.__init__ if inspect.isclass(target) else target
+    try:
+        return typing.get_type_hints(function)
+    except (NameError, TypeError, AttributeError):  # a user's target need not be annotated, or resolvable
+        return {}
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Only plain types are judged; anything else is the target's own business."""
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Literal:
+        return value in args
+    if origin in (typing.Union, types.UnionType):
+        return any(_fits(value, arg) for arg in args)
+    if hint is float:
+        return isinstance(value, (int, float)) and not isinstance(value, bool)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    if hint in (str, bool, type(None)):
+        return isinstance(value, hint)
+    return True
+
+
+def _describe(hint: Any) -> str:
+    if typing.get_origin(hint) is Literal:
+        return " or ".join(map(str, typing.get_args(hint)))
+    return getattr(hint, "__name__", str(hint)).replace("NoneType", "null").replace("None", "null")

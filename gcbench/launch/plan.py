@@ -1,0 +1,122 @@
+"""Where the workers of a run live: a pure decision from what was asked and what the machine has."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from gcbench.config import Config, ConfigError
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the decision depends on."""
+
+    cores: int
+    cuda_devices: int
+    environment: Mapping[str, str]
+
+    @staticmethod
+    def here() -> Machine:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return Machine(cores, torch.cuda.device_count(), os.environ)
+
+    @property
+    def under_torchrun(self) -> bool:
+        return all(key in self.environment for key in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "LOCAL_RANK"))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`workers` rows over `processes` processes; fewer processes than workers means virtual workers, which have no times."""
+
+    launcher: str  # local | torchrun | virtual
+    device: str  # cpu | cuda
+    backend: str | None  # of the process group; None: a single process needs none
+    workers: int
+    processes: int
+    local_processes: int  # of them, on this node
+    threads: int  # of each process
+    cores: int
+
+    @property
+    def timed(self) -> bool:
+        return self.processes == self.workers
+
+    @property
+    def oversubscribed(self) -> bool:
+        """More busy threads than cores: times say little."""
+        return self.device == "cpu" and self.local_processes * self.threads > self.cores
+
+    def notice(self) -> str | None:
+        if self.timed:
+            return "more processes than cores: times say little" if self.oversubscribed else None
+        return (
+            f"{self.workers} VIRTUAL workers in {self.processes} process{'es' * (self.processes > 1)} on {self.device}: "
+            "the same mathematics and the same bits as real ones, but no times"
+        )
+
+
+def plan(config: Config, machine: Machine) -> Plan:
+    trainer = config["trainer"]
+    workers = trainer["gpus"]
+    device = _device(trainer["device"], machine)
+    launcher = _launcher(trainer["launcher"], trainer["processes"] or workers, device, machine)
+    processes, local = _processes(launcher, trainer, workers, machine)
+    backend = _backend(trainer["backend"], device) if processes > 1 else None
+    if launcher == "local" and device == "cuda" and processes > machine.cuda_devices and backend == "nccl":
+        raise ConfigError(
+            f"trainer.launcher=local with {processes} processes: NCCL refuses two on one GPU and there are "
+            f"{machine.cuda_devices}; type trainer.launcher=virtual, or trainer.processes={machine.cuda_devices}"
+        )
+    threads = trainer["threads"] or max(1, machine.cores // local)
+    return Plan(launcher, device, backend, workers, processes, local, threads, machine.cores)
+
+
+def _device(asked: str, machine: Machine) -> str:
+    if asked == "cuda" and not machine.cuda_devices:
+        raise ConfigError("trainer.device=cuda: this machine has no CUDA device; type trainer.device=cpu")
+    return ("cuda" if machine.cuda_devices else "cpu") if asked == "auto" else asked
+
+
+def _launcher(asked: str, processes: int, device: str, machine: Machine) -> str:
+    if asked == "torchrun" and not machine.under_torchrun:
+        raise ConfigError(
+            "trainer.launcher=torchrun: torchrun's environment is not here; "
+            "type torchrun --nproc-per-node N -m gcbench ..., or trainer.launcher=local"
+        )
+    if asked != "auto":
+        return asked
+    if machine.under_torchrun:
+        return "torchrun"
+    return "local" if processes <= (machine.cuda_devices if device == "cuda" else machine.cores) else "virtual"
+
+
+def _processes(launcher: str, trainer: Config, workers: int, machine: Machine) -> tuple[int, int]:
+    """Over all nodes, and on this one."""
+    if launcher == "virtual":
+        if trainer["processes"] not in (None, 1):
+            raise ConfigError(
+                f"trainer.launcher=virtual runs one process; trainer.processes={trainer['processes']} needs "
+                "trainer.launcher=local"
+            )
+        return 1, 1
+    if launcher == "local":
+        processes = trainer["processes"] or workers
+        return processes, processes
+    started = int(machine.environment["WORLD_SIZE"])
+    if (trainer["processes"] or workers) != started:
+        key = "trainer.processes" if trainer["processes"] else "trainer.gpus"
+        raise ConfigError(
+            f"{key}={trainer['processes'] or workers}, but torchrun started {started} processes; type {key}={started}"
+        )
+    return started, int(machine.environment.get("LOCAL_WORLD_SIZE", started))
+
+
+def _backend(asked: str, device: str) -> str:
+    if asked == "nccl" and device == "cpu":
+        raise ConfigError("trainer.backend=nccl needs GPUs; type trainer.backend=gloo")
+    return ("nccl" if device == "cuda" else "gloo") if asked == "auto" else asked

@@ -1,0 +1,167 @@
+"""What every process of a run does: join, build, train, report."""
+
+from __future__ import annotations
+
+import os
+import signal
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from omegaconf import OmegaConf
+from rich.console import Console
+
+from gcbench import settings
+from gcbench.comm import Comm, Control, LocalControl, ProcessGroupComm, ProcessGroupControl, VirtualComm
+from gcbench.config import Config, fingerprint
+from gcbench.launch.instantiate import make, make_data, make_model
+from gcbench.launch.outcome import outcome
+from gcbench.launch.plan import Plan
+from gcbench.records import ProgressDisplay, RunFiles, print_summary, start_logger
+from gcbench.records.clock import Clock
+from gcbench.seeds import mix
+from gcbench.train.checkpoints import Checkpoints
+from gcbench.train.loop import train
+from gcbench.train.optimizers import make_optimizer
+from gcbench.train.replica import Replica
+from gcbench.train.run import Progress, Run
+from gcbench.train.schedules import Schedule
+
+TIMEOUT = timedelta(minutes=10)
+
+
+class StopSignal:
+    """Ctrl-C, SIGTERM: noticed between two steps, so that a checkpoint can be written."""
+
+    def __init__(self) -> None:
+        self.name: str | None = None
+
+    def __enter__(self) -> StopSignal:
+        self._before = {number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def __call__(self) -> bool:
+        return self.name is not None
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.name = signal.Signals(number).name
+
+
+def work(config: Config, plan: Plan, directory: str, started: str) -> None:
+    """One process of the run, from its start to the written result."""
+    torch.set_num_threads(plan.threads)
+    with StopSignal() as stop, _joined(plan) as (comm, control, device):
+        run, checkpoints = _assemble(config, plan, comm, control, device, Path(directory), stop)
+        progress = Progress.start(run)
+        files = RunFiles(Path(directory))
+        latest = checkpoints.latest()
+        if latest is not None:
+            checkpoints.load(latest, run, progress)
+        if run.first:
+            files.truncate_metrics(progress.step)
+        logger = _logger(config, Path(directory)) if run.first else None
+        console = Console()
+        with ProgressDisplay(run.total_steps, console, enabled=run.first) as display:
+
+            def record(line: dict[str, Any]) -> None:
+                if logger is not None:
+                    files.append_metrics(line)
+                    logger.log(line, line["step"])
+                    display.show(line)
+
+            status, reason = train(run, progress, checkpoints, record)
+        result = outcome(config, plan, run, progress, status, reason, started)
+        if logger is not None:
+            files.write_result(result)
+            logger.finish(result)
+            print_summary(result, Path(directory), console)
+
+
+@contextmanager
+def _joined(plan: Plan) -> Iterator[tuple[Comm, Control, torch.device]]:
+    local_rank = int(os.environ.get("LOCAL_RANK", 0)) if plan.processes > 1 else 0
+    device = (
+        torch.device("cuda", local_rank % max(1, torch.cuda.device_count())) if plan.device == "cuda" else torch.device("cpu")
+    )
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    if plan.processes == 1:
+        yield VirtualComm(plan.workers), LocalControl(), device
+        return
+    dist.init_process_group(plan.backend, timeout=TIMEOUT, device_id=device if plan.backend == "nccl" else None)
+    try:
+        world = dist.group.WORLD
+        assert world is not None
+        agreement = dist.new_group(backend="gloo", timeout=TIMEOUT)
+        yield ProcessGroupComm(plan.workers, world), ProcessGroupControl(agreement), device
+    finally:
+        dist.destroy_process_group()
+
+
+def _assemble(
+    config: Config,
+    plan: Plan,
+    comm: Comm,
+    control: Control,
+    device: torch.device,
+    directory: Path,
+    stop: StopSignal,
+) -> tuple[Run, Checkpoints]:
+    trainer = typed(settings.TrainerSettings, config["trainer"])
+    data = make_data(config).to(device)
+    torch.manual_seed(mix(config["seed"]) >> 1)  # initial weights, the same on all workers
+    replica = Replica(make_model(config, data), data.task, comm.local, device, trainer)
+    steps_per_epoch = data.steps_per_epoch(plan.workers, trainer.batch_size)
+    total_steps = trainer.max_steps or trainer.epochs * steps_per_epoch
+    schedule = Schedule(typed(settings.ScheduleSettings, config["schedule"]), plan.workers, steps_per_epoch, total_steps)
+    optimizer = typed(settings.OptimizerSettings, config["optimizer"])
+    clock = Clock(device)
+    comm.clock = clock
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the parent has said them
+        compressor = make(config["compressor"], "compressor")
+    run = Run(
+        data=data,
+        replica=replica,
+        compressor=compressor,
+        comm=comm,
+        control=control,
+        optimizer=make_optimizer(replica.model, optimizer),
+        lr=optimizer.lr,
+        schedule=schedule,
+        clock=clock,
+        settings=trainer,
+        seed=config["seed"],
+        process=comm.local.start // len(comm.local),
+        steps_per_epoch=steps_per_epoch,
+        total_steps=total_steps,
+        stop_requested=stop,
+    )
+    return run, Checkpoints(directory / "checkpoints", trainer.checkpoint_keep, fingerprint(config))
+
+
+def typed(schema: type[Any], node: Config) -> Any:
+    """A node of the configuration as its dataclass."""
+    return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), node))
+
+
+def _logger(config: Config, directory: Path) -> Any:
+    node = config["logger"]
+    return start_logger(
+        node,
+        name=directory.name,
+        group=node["group"] or config["name"],
+        tags=node["tags"] or [f"{k}={v}" for k, v in config["choices"].items()],
+        config=config,
+        directory=directory,
+    )

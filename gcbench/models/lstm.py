@@ -1,0 +1,33 @@
+"""The LSTM of PyTorch's word-language example, as large as in PowerSGD's paper (Vogels et al., NeurIPS 2019).
+
+The decoder shares its weights with the embedding (Press and Wolf, EACL 2017).
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from torch import Tensor, nn
+
+Carry = tuple[Tensor, Tensor]
+
+
+class LSTM(nn.Module):
+    """Returns its hidden state too, which the caller detaches and passes in with the next window."""
+
+    recurrent: ClassVar[bool] = True
+
+    def __init__(self, vocabulary: int, width: int = 650, layers: int = 3, dropout: float = 0.4) -> None:
+        super().__init__()
+        self.dropout = nn.Dropout(dropout)
+        self.embedding = nn.Embedding(vocabulary, width)
+        self.lstm = nn.LSTM(width, width, layers, dropout=dropout, batch_first=True)
+        self.decoder = nn.Linear(width, vocabulary)
+        self.decoder.weight = self.embedding.weight
+        nn.init.uniform_(self.embedding.weight, -0.1, 0.1)
+        nn.init.zeros_(self.decoder.bias)
+
+    def forward(self, tokens: Tensor, carry: Carry | None = None) -> tuple[Tensor, Carry]:
+        hidden, carry = self.lstm(self.dropout(self.embedding(tokens)), carry)
+        assert carry is not None
+        return self.decoder(self.dropout(hidden)), carry

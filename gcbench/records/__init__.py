@@ -1,0 +1,8 @@
+"""What a run leaves behind."""
+
+from gcbench.records.environment import environment
+from gcbench.records.files import RunFiles
+from gcbench.records.loggers import Logger, start_logger
+from gcbench.records.summary import ProgressDisplay, print_summary
+
+__all__ = ["Logger", "ProgressDisplay", "RunFiles", "environment", "print_summary", "start_logger"]

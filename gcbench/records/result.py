@@ -1,0 +1,56 @@
+"""result.json: what a run was, and what came out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from typing import Any
+
+from gcbench.records.environment import environment
+
+SCHEMA_VERSION = 1
+BETTER_HIGH = {"accuracy"}
+
+
+def now() -> str:
+    """UTC, ISO 8601."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+def bits(per_worker: Sequence[int], steps: int, steps_per_epoch: int, parameters: int) -> dict[str, float | None]:
+    """Metered payload of every worker over the whole run; `ratio` is against fp32 gradients."""
+    mean = sum(per_worker) / len(per_worker)
+    per_step = mean / max(steps, 1)
+    dense = 32 * parameters
+    return {
+        "per_worker": mean,
+        "per_worker_max": max(per_worker),
+        "per_step": per_step,
+        "per_epoch_mib": per_step * steps_per_epoch / 8 / 2**20,
+        "dense_per_step": dense,
+        "ratio": dense / per_step if per_step else None,
+    }
+
+
+def test_scores(tests: Sequence[dict[str, Any]]) -> dict[str, float] | None:
+    """The last value of every score, and the best beside it."""
+    if not tests:
+        return None
+    names = [k for k in tests[-1] if k not in ("event", "step", "epoch")]
+    last = {name: tests[-1][name] for name in names}
+    best = {f"best_{name}": (max if name in BETTER_HIGH else min)(test[name] for test in tests) for name in names}
+    return {**last, **best}
+
+
+def unfinished(config: dict[str, Any], status: str, reason: str, started: str) -> dict[str, Any]:
+    """The result of a run whose workers could write none."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "status": status,
+        "reason": reason,
+        "choices": config["choices"],
+        "config": {k: v for k, v in config.items() if k != "choices"},
+        **environment(),
+        "started": started,
+        "finished": now(),
+    }

@@ -1,0 +1,114 @@
+"""The typed nodes of the configuration; standard library only, so that every room may read them.
+
+Defaults live in conf/, beside a comment that says what the number means; the fields here are the schema.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+MISSING = "???"  # OmegaConf's mark of a value that conf/ must give
+
+
+class Launcher(Enum):
+    auto = "auto"
+    local = "local"
+    torchrun = "torchrun"
+    virtual = "virtual"
+
+
+class Device(Enum):
+    auto = "auto"
+    cpu = "cpu"
+    cuda = "cuda"
+
+
+class Backend(Enum):
+    auto = "auto"
+    nccl = "nccl"
+    gloo = "gloo"
+
+
+class Precision(Enum):
+    fp32 = "fp32"
+    bf16 = "bf16"
+
+
+class LogMode(Enum):
+    auto = "auto"
+    online = "online"
+    offline = "offline"
+    disabled = "disabled"
+
+
+class ScheduleKind(Enum):
+    constant = "constant"
+    steps = "steps"
+    cosine = "cosine"
+
+
+class OptimizerKind(Enum):
+    sgd = "sgd"
+    powersgd = "powersgd"
+
+
+class ResumeMode(Enum):
+    auto = "auto"
+    never = "never"
+
+
+@dataclass
+class TrainerSettings:
+    gpus: int = MISSING  # type: ignore[assignment]
+    batch_size: int = MISSING  # type: ignore[assignment]
+    epochs: int = MISSING  # type: ignore[assignment]
+    max_steps: int | None = None
+    launcher: Launcher = Launcher.auto
+    device: Device = Device.auto
+    backend: Backend = Backend.auto
+    processes: int | None = None
+    threads: int | None = None
+    precision: Precision = Precision.fp32
+    channels_last: bool = True
+    compile: bool = False
+    accumulate: int = 1
+    log_every: int = 50
+    eval_every: int = 1
+    eval_batch_size: int = 256
+    error_every: int | None = None
+    checkpoint_steps: int | None = None
+    checkpoint_minutes: float | None = None
+    checkpoint_keep: int = 2
+
+
+@dataclass
+class OptimizerSettings:
+    kind: OptimizerKind = MISSING  # type: ignore[assignment]
+    lr: float = MISSING  # type: ignore[assignment]
+    momentum: float = MISSING  # type: ignore[assignment]
+    nesterov: bool = False
+    weight_decay: float = 0.0
+
+
+@dataclass
+class ScheduleSettings:
+    kind: ScheduleKind = MISSING  # type: ignore[assignment]
+    milestones: list[float] | None = None
+    gamma: float = 0.1
+    warmup_epochs: float = 0.0
+    scale_by_workers: bool = False
+
+
+@dataclass
+class LoggerSettings:
+    mode: LogMode = MISSING  # type: ignore[assignment]
+    project: str = "gcbench"
+    entity: str | None = None
+    group: str | None = None
+    tags: list[str] | None = None
+
+
+@dataclass
+class ResumeSettings:
+    mode: ResumeMode = MISSING  # type: ignore[assignment]

@@ -1,0 +1,1 @@
+"""A run: gradients `[w, ...]` of the workers, aggregated, applied."""

@@ -1,0 +1,25 @@
+"""Test scores, shared out over the processes and equal however many there are."""
+
+from __future__ import annotations
+
+import torch
+
+from gcbench.comm import Control
+from gcbench.data import Data
+from gcbench.train.replica import Replica
+from gcbench.train.tasks import scores_of, summary_of
+
+
+def evaluate(replica: Replica, data: Data, control: Control, share: tuple[int, int], batch_size: int) -> dict[str, float]:
+    """`share` is (process, processes). Each process takes its batches; a text, which carries its state, is read by all."""
+    control.broadcast(list(replica.model.buffers()))  # the running statistics of worker 0
+    replica.begin_evaluation()
+    process, processes = (0, 1) if replica.recurrent else share
+    count = data.test_batches(batch_size)
+    scores = torch.zeros(count, 5, dtype=torch.float64, device=replica.device)
+    carry = None
+    for i in range(process, count, processes):
+        inputs, targets = data.test_batch(i, batch_size)
+        outputs, carry = replica.evaluate(inputs, carry)
+        scores[i] = torch.stack(scores_of(data.task, outputs, targets))
+    return summary_of(data.task, control.sum(scores) if processes > 1 else scores)

@@ -1,0 +1,99 @@
+"""The loop over steps: log, evaluate, checkpoint, stop."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import Any, Literal
+
+from gcbench.train.checkpoints import Checkpoints
+from gcbench.train.evaluation import evaluate
+from gcbench.train.run import Progress, Run
+from gcbench.train.step import compression_error, train_step
+
+Status = Literal["done", "diverged", "interrupted"]
+Record = Callable[[dict[str, Any]], None]
+NOTHING, CHECKPOINT, STOP = 0, 1, 2  # what processes propose to each other at each step
+
+
+def train(run: Run, progress: Progress, checkpoints: Checkpoints, record: Record) -> tuple[Status, str | None]:
+    """From `progress` to the end of the run; the status, and the reason when it is not `done`."""
+    saved_at, saved_step = time.monotonic(), progress.step
+    urgency = NOTHING
+    while True:
+        if _evaluation_is_due(run, progress):
+            record(_evaluation_line(run, progress))
+        if progress.step > saved_step and (urgency == CHECKPOINT or _checkpoint_is_due(run, progress)):
+            checkpoints.save(run, progress)
+            saved_at, saved_step = time.monotonic(), progress.step
+        if progress.step == run.total_steps:
+            return "done", None
+
+        run.control.propose(_urgency(run, saved_at))
+        _step(run, progress)
+        urgency = run.control.agreed()
+        if progress.step == run.total_steps or progress.step % run.settings.log_every == 0:
+            record(_log_line(run, progress))
+            if progress.first_bad >= 0:
+                return "diverged", f"the loss was not finite at step {int(progress.first_bad)}"
+        if urgency == STOP:  # an evaluation that is due now is made up for by the run that resumes
+            checkpoints.save(run, progress)
+            return "interrupted", f"stopped by a signal after step {progress.step}"
+
+
+def _step(run: Run, progress: Progress) -> None:
+    if progress.step % run.steps_per_epoch == 0:
+        run.replica.forget_carries()
+    update = train_step(run, progress)
+    every = run.settings.error_every
+    if every and (progress.step - 1) % every == 0:
+        progress.errors.append(compression_error(run, update))
+
+
+def _urgency(run: Run, saved_at: float) -> int:
+    if run.stop_requested():
+        return STOP
+    minutes = run.settings.checkpoint_minutes
+    return CHECKPOINT if minutes and time.monotonic() - saved_at >= 60 * minutes else NOTHING
+
+
+def _checkpoint_is_due(run: Run, progress: Progress) -> bool:
+    every = run.settings.checkpoint_steps
+    return every is not None and progress.step % every == 0 and progress.step < run.total_steps
+
+
+def _evaluation_is_due(run: Run, progress: Progress) -> bool:
+    if progress.step == 0 or (progress.tests and progress.tests[-1]["step"] == progress.step):
+        return False
+    epochs, rest = divmod(progress.step, run.steps_per_epoch)
+    return progress.step == run.total_steps or (rest == 0 and epochs % run.settings.eval_every == 0)
+
+
+def _evaluation_line(run: Run, progress: Progress) -> dict[str, Any]:
+    share = (run.process, run.comm.processes)
+    scores = evaluate(run.replica, run.data, run.control, share, run.settings.eval_batch_size)
+    line = {"event": "test", "step": progress.step, "epoch": progress.step / run.steps_per_epoch, **scores}
+    progress.tests.append(line)
+    return line
+
+
+def _log_line(run: Run, progress: Progress) -> dict[str, Any]:
+    """What all processes saw since the last line; laps go to the ledger."""
+    here = (progress.losses.tolist(), int(progress.first_bad), run.comm.meter.sent_bits, run.clock.take())
+    losses, bad, sent, laps = zip(*run.control.gather(here), strict=True)
+    progress.ledger.add(list(laps))
+    progress.first_bad.fill_(min((step for step in bad if step >= 0), default=-1))
+    steps, progress.logged = progress.step - progress.logged, progress.step
+    progress.losses.zero_()
+    rows = [loss for part in losses for loss in part]
+    bits = [b for part in sent for b in part]
+    return {
+        "event": "train",
+        "step": progress.step,
+        "epoch": progress.step / run.steps_per_epoch,
+        "loss": math.fsum(rows) / (steps * len(rows)),
+        "lr": run.optimizer.param_groups[0]["lr"],
+        "bits_sent_per_worker": sum(bits) / len(bits),
+        "first_bad_step": int(progress.first_bad) if progress.first_bad >= 0 else None,
+    }

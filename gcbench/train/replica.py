@@ -1,0 +1,123 @@
+"""One model in one process, and the gradients `[w, ...]` of the workers that live there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gcbench.codecs.noise import site_number
+from gcbench.data import Task
+from gcbench.records.clock import Clock
+from gcbench.seeds import mix
+from gcbench.settings import Precision, TrainerSettings
+from gcbench.train.tasks import loss_of
+
+
+class Replica:
+    """All workers of a process share the parameters; each has its row of gradients, dropout draws and hidden state.
+
+    Batch normalisation normalises each worker's batch by itself; running statistics follow worker 0, as in DDP.
+    """
+
+    def __init__(self, model: nn.Module, task: Task, workers: range, device: torch.device, settings: TrainerSettings):
+        self.task = task
+        self.workers = workers
+        self.device = device
+        self.recurrent: bool = getattr(model, "recurrent", False)
+        layout = torch.channels_last if settings.channels_last else torch.contiguous_format
+        self.model = model.to(device)
+        for module in self.model.modules():
+            if isinstance(module, nn.Conv2d):
+                module.to(memory_format=layout)
+        self._channels_last = settings.channels_last
+        self._forward: Callable[..., Any] = torch.compile(self.model) if settings.compile else self.model
+        self._bf16 = settings.precision is Precision.bf16
+        self._accumulate = settings.accumulate
+        self.parameters = {k: p for k, p in self.model.named_parameters() if p.requires_grad}
+        sizes = [p.numel() for p in self.parameters.values()]
+        self.flat = torch.zeros(len(workers), sum(sizes), device=device)
+        parts = self.flat.split(sizes, dim=1)
+        self.grads = {k: part.view(-1, *p.shape) for (k, p), part in zip(self.parameters.items(), parts, strict=True)}
+        self.offsets = dict(zip(self.parameters, _starts(sizes), strict=True))
+        self.carries: list[Any] = [None] * len(workers)
+        self._norms = [m for m in self.model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+
+    @property
+    def numel(self) -> int:
+        return self.flat.shape[1]
+
+    def begin(self) -> None:
+        """Before the gradients of a step."""
+        self.model.train()
+        self.flat.zero_()
+
+    def backward(self, row: int, batch: tuple[Tensor, Tensor], key: tuple[int, int], clock: Clock) -> Tensor:
+        """Adds the gradient of one worker's batch to its row; returns the mean loss. `key` is (seed, step), for dropout."""
+        worker = self.workers[row]
+        torch.manual_seed(mix(key[0], site_number("dropout"), key[1], worker) >> 1)
+        for norm in self._norms:
+            norm.track_running_stats = worker == 0
+        for name, p in self.parameters.items():
+            p.grad = self.grads[name][row]
+        losses = []
+        for inputs, targets in _micro_batches(batch, self._accumulate):
+            clock.lap("forward")
+            outputs = self._outputs(inputs, row)
+            loss = loss_of(self.task, outputs, targets) / self._accumulate
+            clock.lap("backward")
+            loss.backward()
+            losses.append(loss.detach())
+        return torch.stack(losses).sum()
+
+    def evaluate(self, inputs: Tensor, carry: Any) -> tuple[Tensor, Any]:
+        """Outputs for a test batch, with the hidden state before and after."""
+        with torch.inference_mode(), self._autocast():
+            inputs = self._laid_out(inputs)
+            if self.recurrent:
+                outputs, carry = self.model(inputs, carry)
+                return outputs, carry
+            return self.model(inputs), None
+
+    def begin_evaluation(self) -> None:
+        self.model.eval()
+        for norm in self._norms:
+            norm.track_running_stats = True
+
+    def forget_carries(self) -> None:
+        """At the start of an epoch the text begins anew."""
+        self.carries = [None] * len(self.workers)
+
+    def _outputs(self, inputs: Tensor, row: int) -> Tensor:
+        with self._autocast():
+            if not self.recurrent:
+                outputs: Tensor = self._forward(self._laid_out(inputs))
+                return outputs
+            outputs, carry = self._forward(inputs, self.carries[row])
+        self.carries[row] = _detached(carry)
+        return outputs
+
+    def _laid_out(self, inputs: Tensor) -> Tensor:
+        if self._channels_last and inputs.dim() == 4:
+            return inputs.contiguous(memory_format=torch.channels_last)
+        return inputs
+
+    def _autocast(self) -> torch.autocast:
+        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self._bf16)
+
+
+def _starts(sizes: list[int]) -> list[int]:
+    return [sum(sizes[:i]) for i in range(len(sizes))]
+
+
+def _micro_batches(batch: tuple[Tensor, Tensor], count: int) -> list[tuple[Tensor, Tensor]]:
+    inputs, targets = batch
+    return list(zip(inputs.chunk(count), targets.chunk(count), strict=True))
+
+
+def _detached(carry: Any) -> Any:
+    if isinstance(carry, Tensor):
+        return carry.detach()
+    return tuple(_detached(part) for part in carry)

@@ -1,0 +1,67 @@
+"""Everything that a run consists of, and how far it has come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gcbench.comm import Comm, Control
+from gcbench.compressors import Compressor, State
+from gcbench.data import Data
+from gcbench.records.clock import Clock, Ledger
+from gcbench.settings import TrainerSettings
+from gcbench.train.replica import Replica
+from gcbench.train.schedules import Schedule
+
+
+@dataclass(frozen=True)
+class Run:
+    """The fixed parts."""
+
+    data: Data
+    replica: Replica
+    compressor: Compressor
+    comm: Comm
+    control: Control
+    optimizer: torch.optim.Optimizer
+    lr: float  # before the schedule
+    schedule: Schedule
+    clock: Clock
+    settings: TrainerSettings
+    seed: int
+    process: int
+    steps_per_epoch: int
+    total_steps: int
+    stop_requested: Callable[[], bool]
+
+    @property
+    def first(self) -> bool:
+        """Whether this process writes."""
+        return self.process == 0
+
+
+@dataclass
+class Progress:
+    """What changes from step to step besides the model and the optimiser; a checkpoint holds all of it."""
+
+    ledger: Ledger
+    losses: Tensor  # [w] float64, summed since the last log line
+    step: int = 0
+    logged: int = 0  # the step of the last log line
+    first_bad: Tensor = field(default_factory=lambda: torch.tensor(-1))  # the first step whose loss was not finite
+    state: State = field(default_factory=State)
+    tests: list[dict[str, Any]] = field(default_factory=list)
+    errors: list[tuple[float, float]] = field(default_factory=list)  # relative error and cosine, sampled
+
+    @staticmethod
+    def start(run: Run) -> Progress:
+        device = run.replica.device
+        return Progress(
+            ledger=Ledger(run.comm.processes),
+            losses=torch.zeros(len(run.comm.local), dtype=torch.float64, device=device),
+            first_bad=torch.tensor(-1, device=device),
+        )

@@ -1,0 +1,65 @@
+"""One training step: gradients of every worker, aggregated, applied."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gcbench.compressors import Grads, Step
+from gcbench.train.run import Progress, Run
+
+
+def train_step(run: Run, progress: Progress) -> Grads:
+    """Returns the update, `[1, ...]`; the gradients stay in the replica until the next step."""
+    replica, clock, number = run.replica, run.clock, progress.step
+    clock.lap("update")  # zeroing the gradients
+    replica.begin()
+    losses = torch.stack([_backward(run, row, number) for row in range(len(replica.workers))])
+
+    clock.lap("compress")
+    step = Step(number, run.seed, replica.workers, replica.offsets)
+    with torch.no_grad():
+        update, _, progress.state = run.compressor.aggregate(replica.grads, progress.state, run.comm, step)
+
+    clock.lap("update")
+    for group in run.optimizer.param_groups:
+        group["lr"] = run.lr * run.schedule.factor(number)
+    for name, p in replica.parameters.items():
+        p.grad = update[name][0]
+    run.optimizer.step()
+    _note(progress, losses)
+    clock.end_step()
+    progress.step += 1
+    return update
+
+
+def _backward(run: Run, row: int, number: int) -> Tensor:
+    epoch, step = divmod(number, run.steps_per_epoch)
+    run.clock.lap("data")
+    batch = run.data.batch(
+        epoch=epoch,
+        step=step,
+        worker=run.replica.workers[row],
+        workers=run.comm.workers,
+        batch_size=run.settings.batch_size,
+        seed=run.seed,
+    )
+    return run.replica.backward(row, batch, (run.seed, number), run.clock)
+
+
+def _note(progress: Progress, losses: Tensor) -> None:
+    """Keeps the losses, and the first step at which one was not finite, on the device: nobody waits for them here."""
+    progress.losses += losses
+    bad = ~losses.isfinite().all() & (progress.first_bad < 0)
+    progress.first_bad = torch.where(bad, progress.step, progress.first_bad)
+
+
+def compression_error(run: Run, update: Grads) -> tuple[float, float]:
+    """Relative 2-norm error of the update against the true mean gradient, and their cosine; not counted, not timed."""
+    replica = run.replica
+    mean = run.control.sum(replica.flat.sum(0, dtype=torch.float64)) / run.comm.workers
+    applied = torch.cat([update[name].flatten() for name in replica.grads]).double()
+    norm, applied_norm = mean.norm(), applied.norm()
+    relative = (applied - mean).norm() / norm
+    cosine = (applied @ mean) / (applied_norm * norm)
+    return float(relative), float(cosine)

@@ -1,0 +1,42 @@
+"""Losses and test scores of the three kinds of task."""
+
+from __future__ import annotations
+
+import math
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from gcbench.data import Task
+
+
+def loss_of(task: Task, outputs: Tensor, targets: Tensor) -> Tensor:
+    """Mean over the batch (and over the words of a window)."""
+    if task == "regression":
+        return F.mse_loss(outputs.float().view_as(targets), targets)
+    return F.cross_entropy(outputs.flatten(0, -2).float(), targets.flatten())
+
+
+def scores_of(task: Task, outputs: Tensor, targets: Tensor) -> list[Tensor]:
+    """Sum of losses, number of targets, number that is right, mean loss of the batch, its exponential."""
+    loss = loss_of(task, outputs, targets).double()
+    right = loss.new_zeros(())
+    if task == "classification":
+        right = (outputs.argmax(-1) == targets).sum().double()
+    count = loss.new_tensor(targets.numel())
+    return [loss * count, count, right, loss, loss.exp()]
+
+
+def summary_of(task: Task, batches: Tensor) -> dict[str, float]:
+    """`batches` `[number of batches, 5]`, the scores of each; perplexity is exp of the mean loss a word.
+
+    `perplexity_of_batches`, the mean over batches of exp(loss), is what the PowerSGD paper's code prints.
+    """
+    loss_sum, count, right, _, exponentials = batches.sum(0).tolist()
+    loss = loss_sum / count
+    if task == "classification":
+        return {"accuracy": 100 * right / count, "loss": loss}
+    if task == "regression":
+        return {"loss": loss}
+    perplexity = math.exp(loss) if loss < 700 else math.inf
+    return {"perplexity": perplexity, "perplexity_of_batches": exponentials / len(batches), "loss": loss}

@@ -1,0 +1,21 @@
+"""Where the real data sets are; a test that asks for one is skipped without it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def real_root() -> Callable[[str], str]:
+    root = Path(os.environ.get("GCBENCH_DATA", "~/gcbench-data")).expanduser()
+
+    def holding(folder: str) -> str:
+        if not (root / folder).is_dir():
+            pytest.skip(f"no {folder} under {root}; set GCBENCH_DATA to where it is")
+        return str(root)
+
+    return holding

@@ -1,0 +1,85 @@
+"""CIFAR and MNIST: files read, fetched or asked for."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+from urllib.error import URLError
+
+import numpy as np
+import pytest
+import torch
+from torchvision import datasets
+
+from gcbench.data import ArrayData
+from gcbench.data.vision import cifar10, cifar100, mnist
+
+
+@pytest.fixture
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: object) -> NoReturn:
+        raise URLError("no route\nto host")
+
+    monkeypatch.setattr(datasets.CIFAR10, "download", fail)
+    monkeypatch.setattr(datasets.MNIST, "download", fail)
+
+
+def write_small_cifar10(root: Path) -> None:
+    folder = root / "cifar-10-batches-py"
+    folder.mkdir()
+    rows = np.arange(4 * 3072, dtype=np.uint8).reshape(4, 3072)
+    for file in [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"]:
+        (folder / file).write_bytes(pickle.dumps({"data": rows, "labels": [3, 1, 4, 1]}))
+    (folder / "batches.meta").write_bytes(pickle.dumps({"label_names": [str(label) for label in range(10)]}))
+
+
+@pytest.mark.usefixtures("offline")
+@pytest.mark.parametrize(
+    ("factory", "folder"),
+    [(cifar10, "cifar-10-batches-py"), (cifar100, "cifar-100-python"), (mnist, "MNIST/raw")],
+)
+def test_missing_files_are_explained(factory: Callable[..., ArrayData], folder: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=rf"no files under .*no route to host.*put {folder}/ there.*data\.root"):
+        factory(str(tmp_path))
+
+
+def test_nothing_is_fetched_unless_allowed(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"dataset=cifar10: .*dataset\.download=false"):
+        cifar10(str(tmp_path), download=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("offline")
+def test_unofficial_files_are_read_with_a_warning(tmp_path: Path) -> None:
+    write_small_cifar10(tmp_path)
+    with pytest.warns(UserWarning, match="not the official ones"):
+        data = cifar10(str(tmp_path), augment=False)
+    assert (data.train_samples, data.shape, data.outputs) == (20, (3, 32, 32), 10)
+    images, targets = data.test_batch(0, 4)
+    assert targets.tolist() == [3, 1, 4, 1]
+    raw = torch.arange(3 * 1024).view(3, 32, 32) % 256 / 255
+    expected = (raw[1] - 0.4822) / 0.2435
+    torch.testing.assert_close(images[0, 1], expected)
+
+
+@pytest.mark.filterwarnings("ignore:.*not the official ones")
+@pytest.mark.parametrize(
+    ("factory", "folder", "samples"),
+    [
+        (cifar10, "cifar-10-batches-py", 50_000),
+        (cifar100, "cifar-100-python", 50_000),
+        (mnist, "MNIST/raw", 60_000),
+    ],
+)
+def test_real_images_are_complete_and_standardised(
+    factory: Callable[..., ArrayData], folder: str, samples: int, real_root: Callable[[str], str]
+) -> None:
+    data = factory(real_root(folder), download=False)
+    assert (data.train_samples, len(data.test[0])) == (samples, 10_000)
+    assert int(data.train[1].max()) + 1 == data.outputs
+    # The first images of the test split; the figures are those of the training split.
+    deviation, mean = torch.std_mean(data.test_batch(0, 4000)[0], dim=(0, 2, 3))
+    torch.testing.assert_close(mean, torch.zeros_like(mean), atol=0.05, rtol=0)
+    torch.testing.assert_close(deviation, torch.ones_like(deviation), atol=0.05, rtol=0)
