@@ -36,7 +36,7 @@ def main() -> None:
     full_error = os.environ.get("HYDRA_FULL_ERROR") == "1"
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra hands errors through, and we say them in one sentence
     sys.path.append(os.getcwd())  # the user's own packages, as with `python -m`
-    logging.basicConfig(format="gcbench: %(message)s", level=logging.INFO)
+    _speak()
     register()
     _quiet_ranks()
     try:
@@ -48,6 +48,16 @@ def main() -> None:
             raise
         print(f"gcbench: {_sentence(error)}", file=sys.stderr)
         sys.exit(1)
+
+
+def _speak() -> None:
+    """Our notices go to stderr in our own words, whatever Hydra sets up for logging."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("gcbench: %(message)s"))
+    logger = logging.getLogger("gcbench")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
 
 
 def _quiet_ranks() -> None:

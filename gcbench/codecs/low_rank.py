@@ -10,16 +10,19 @@ def orthogonalise(p: Tensor) -> Tensor:
     """Columns of `[..., n, r]` made orthonormal by Gram-Schmidt, each matrix on its own; a zero column stays zero.
 
     Each column is projected twice ("twice is enough", Kahan and Parlett): after one pass the remainder of a nearly
-    dependent column is rounding noise that points back at the others. Scaling by the largest entry keeps tiny gradients
-    from underflowing in the squares.
+    dependent column is rounding noise that points back at the others. What the second pass all but removes was that noise
+    alone (of two flat columns, say): the column is dependent, and becomes zero. Scaling by the largest entry keeps tiny
+    gradients from underflowing in the squares.
     """
     columns: list[Tensor] = []
     for column in p.unbind(-1):
         column = _unit(column)
         if columns:
             before = torch.stack(columns, dim=-1)
-            for _ in range(2):
-                column = _unit(column - _project(before, column))
+            column = _unit(column - _project(before, column))
+            column = column - _project(before, column)
+            left = torch.linalg.vector_norm(column, dim=-1, keepdim=True)
+            column = _unit(torch.where(left > 0.5, column, 0))
         columns.append(column)
     return torch.stack(columns, dim=-1)
 

@@ -111,7 +111,7 @@ class Comm(ABC):
         assert len({t.dtype for t in tensors}) == 1, "one message holds one type"
         bits = row_bits(tensors)
         self.meter.count_equal(bits, bits)
-        flat = torch.cat([_reduce_rows(t.flatten(1), op) for t in tensors], dim=1)
+        flat = torch.cat([_reduce_rows(t.reshape(t.shape[0], -1), op) for t in tensors], dim=1)
         if self.processes > 1:
             with self.clock.exchange():
                 self._all_reduce(flat, op)
@@ -137,7 +137,8 @@ class Comm(ABC):
             with self.clock.exchange():
                 rows = self._exchange_rows(rows, row_bytes)
         starts = (there * item_bytes).cumsum(1) - there * item_bytes
-        return [_pad_rows(rows, starts[:, i], there[:, i], t.dtype) for i, t in enumerate(tensors)]
+        padded = [_pad_rows(rows, starts[:, i], there[:, i], t.dtype) for i, t in enumerate(tensors)]
+        return [x.view(-1, *t.shape[1:]) if n is None else x for x, t, n in zip(padded, tensors, lengths, strict=True)]
 
     # What a transport provides; `virtual` never needs them.
     @abstractmethod
@@ -178,7 +179,7 @@ Part = tuple[slice, torch.dtype, torch.Size]
 
 
 def _to_bytes(tensors: Sequence[Tensor]) -> tuple[Tensor, list[Part]]:
-    rows = [_bytes(t.flatten(1)) for t in tensors]
+    rows = [_bytes(t.reshape(t.shape[0], -1)) for t in tensors]
     parts, start = [], 0
     for t, row in zip(tensors, rows, strict=True):
         parts.append((slice(start, start + row.shape[1]), t.dtype, t.shape[1:]))

@@ -80,7 +80,7 @@ class ProcessGroupControl:
         return values
 
     def sum(self, x: Tensor) -> Tensor:
-        total = x.cpu()
+        total = x.to("cpu", copy=True)  # not in place in the caller's
         dist.all_reduce(total, group=self._group)
         return total.to(x.device)
 

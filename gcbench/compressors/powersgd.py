@@ -27,11 +27,12 @@ class PowerSGD:
 
     Linear in M: the update is that of the workers' mean gradient. Sends r (n + m) floats a matrix, r = min(rank, n, m).
 
-    Differences from the paper: matrices of one shape are multiplied as one batch, each orthonormalised on its own. A column of
-    Q that has become zero (a gradient that was exactly zero) is drawn anew, where the paper's warm start would keep it zero for
-    ever. `memory=own` subtracts the worker's own projection P P^T M, as algorithm 2 is printed; `aggregated` subtracts the
-    update, as the authors' code does. The updates are the same up to rounding; with `aggregated` the memories of workers drift
-    apart like a random walk.
+    Differences from the paper: matrices of one shape are multiplied as one batch, each orthonormalised on its own. A column
+    of Q that has become zero (a gradient that was exactly zero) is drawn anew, where the paper's warm start would keep it
+    zero for ever; the others are scaled to a largest entry of 1, which leaves P as it is but keeps M Q from under- and
+    overflowing. `memory=own` subtracts the worker's own projection P P^T M, as algorithm 2 is printed; `aggregated`
+    subtracts the update, as the authors' code does. The updates are the same up to rounding; with `aggregated` the memories
+    of workers drift apart like a random walk.
     """
 
     rank: int
@@ -68,7 +69,8 @@ class PowerSGD:
         fresh = self._random_qs(grads, step)
         if not (self.warm_start and state.shared):
             return fresh
-        return {k: torch.where((q != 0).any(-2, keepdim=True), q, fresh[k]) for k, q in state.shared.items()}
+        largest = {k: q.abs().amax(-2, keepdim=True) for k, q in state.shared.items()}
+        return {k: torch.where(largest[k] > 0, q / largest[k], fresh[k]) for k, q in state.shared.items()}
 
     def _random_qs(self, grads: Grads, step: Step) -> Grads:
         """Standard normal, the same on all workers."""

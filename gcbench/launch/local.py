@@ -70,16 +70,17 @@ def _config(processes: int, log_dir: str) -> LaunchConfig:
         rdzv_endpoint="127.0.0.1:0",  # any free port
         local_addr="127.0.0.1",
         max_restarts=0,
-        start_method="spawn",
         signals_to_handle="",  # elastic's handlers would replace ours, and raise at any line of the launcher
     )
 
 
 def _worker(target: Callable[..., None], args: tuple[Any, ...], notes: Path) -> None:
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         if not (notes / "stop").exists():
             target(*args)
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)  # torch 2.11 would take it for success, and wait for a return value
     except Exception as error:
         _note_failure(error, notes)
         _await_end(notes)
@@ -92,8 +93,7 @@ def _await_end(notes: Path) -> None:
     """Elastic lets workers that return wait for the others, out of reach of the target's signal handlers."""
 
     def leave(number: int, frame: object) -> None:
-        orphaned = os.getppid() != parent
-        if orphaned or (number == signal.SIGTERM and not (notes / "stop").exists()):
+        if os.getppid() != parent or (number == signal.SIGTERM and not (notes / "stop").exists()):
             sys.exit(1)  # but not for a request to stop: elastic hangs when one of those that wait is gone
 
     parent = getattr(parent_process(), "pid", None)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -100,9 +100,8 @@ def _joined(plan: Plan) -> Iterator[tuple[Comm, Control, torch.device]]:
         return
     dist.init_process_group(plan.backend, timeout=TIMEOUT, device_id=device if plan.backend == "nccl" else None)
     try:
-        world = dist.group.WORLD
-        assert world is not None
-        agreement = dist.new_group(backend="gloo", timeout=TIMEOUT)
+        world = cast(dist.ProcessGroup, dist.group.WORLD)
+        agreement = cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=TIMEOUT))
         yield ProcessGroupComm(plan.workers, world), ProcessGroupControl(agreement), device
     finally:
         dist.destroy_process_group()

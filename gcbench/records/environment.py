@@ -1,66 +1,69 @@
-"""Versions, git commit and machine: what a reader needs to judge a number."""
+"""Where a run took place: versions, commit, machine."""
 
 from __future__ import annotations
 
 import os
 import platform
-import socket
 import subprocess
-from importlib import metadata
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import torch
 
-PACKAGES = ("gcbench", "torch", "torchvision", "numpy", "hydra-core", "omegaconf", "wandb")
+PACKAGES = ("torch", "torchvision", "numpy", "hydra-core", "omegaconf", "wandb", "gcbench")
 
 
 def environment() -> dict[str, Any]:
+    """`versions`, `git` and `machine`, each as result.json has it; what cannot be known is null."""
     return {"versions": _versions(), "git": _git(), "machine": _machine()}
 
 
 def _versions() -> dict[str, str | None]:
-    return {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}}
+    return {"python": platform.python_version(), **{package: _version(package) for package in PACKAGES}}
 
 
-def _version(name: str) -> str | None:
+def _version(package: str) -> str | None:
     try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
+        return version(package)
+    except PackageNotFoundError:
         return None
 
 
 def _git() -> dict[str, Any]:
-    """Of the checkout that gcbench runs from; else of the folder in which the user works."""
-    for folder in (Path(__file__).parent, Path.cwd()):
-        commit = _ask_git(folder, "rev-parse", "HEAD")
-        if commit:
-            return {"commit": commit, "dirty": bool(_ask_git(folder, "status", "--porcelain"))}
+    """Of the checkout that gcbench is imported from; an installed gcbench says nothing, the project around it might."""
+    for directory in (Path(__file__).resolve().parent, Path.cwd()):
+        commit = _git_says(directory, "rev-parse", "HEAD")
+        if commit is not None:
+            changes = _git_says(directory, "status", "--porcelain", "--untracked-files=no")
+            return {"commit": commit, "dirty": None if changes is None else bool(changes)}
     return {"commit": None, "dirty": None}
 
 
-def _ask_git(folder: Path, *words: str) -> str | None:
+def _git_says(directory: Path, *arguments: str) -> str | None:
+    command = ["git", "-C", str(directory), *arguments]
     try:
-        done = subprocess.run(["git", "-C", str(folder), *words], capture_output=True, text=True, timeout=10)
-    except (OSError, subprocess.TimeoutExpired):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):  # no git, no repository, no commit yet
         return None
-    return done.stdout.strip() if done.returncode == 0 else None
+    return done.stdout.strip()
 
 
 def _machine() -> dict[str, Any]:
+    gpus = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
     return {
-        "hostname": socket.gethostname(),
+        "hostname": platform.node(),
         "platform": platform.platform(),
-        "cpu": _cpu(),
+        "cpu": _cpu_model(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
-        "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
+        "gpus": [torch.cuda.get_device_name(index) for index in gpus],
     }
 
 
-def _cpu() -> str:
+def _cpu_model() -> str | None:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.processor())
+    except OSError:  # not Linux
+        return platform.processor() or None
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), None)

@@ -1,68 +1,96 @@
-"""The files of a run directory: result.json and metrics.jsonl."""
+"""The files of a run: result.json, written at once or not at all, and metrics.jsonl, one line per record."""
 
 from __future__ import annotations
 
 import json
 import math
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 
 class RunFiles:
-    """Strict JSON (NaN and infinity become null), and never a half-written result."""
+    """What a run leaves in its directory."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._result = directory / "result.json"
-        self._metrics = directory / "metrics.jsonl"
+        self.result = directory / "result.json"
+        self.metrics = directory / "metrics.jsonl"
 
     def write_result(self, result: dict[str, Any]) -> None:
-        _replace(self._result, json.dumps(_strict(result), indent=1) + "\n")
+        _replace(self.result, _strict_json(result, indent=2) + "\n")
 
     def read_result(self) -> dict[str, Any] | None:
-        if not self._result.is_file():
+        try:
+            result: dict[str, Any] = json.loads(self.result.read_text(encoding="utf-8"))
+        except FileNotFoundError:
             return None
-        result: dict[str, Any] = json.loads(self._result.read_text())
+        except ValueError as error:
+            raise ValueError(f"{self.result} is not JSON ({error}); move it away, or type rerun=true") from error
         return result
 
-    def append_metrics(self, line: dict[str, Any]) -> None:
-        with self._metrics.open("a") as file:
-            file.write(json.dumps(_strict(line)) + "\n")
+    def append_metrics(self, metrics: dict[str, Any]) -> None:
+        with _clear_errors(self.metrics), self.metrics.open("a", encoding="utf-8") as file:
+            file.write(_strict_json(metrics) + "\n")
 
     def truncate_metrics(self, step: int) -> None:
-        """Drops what was logged after `step`: a run that resumes there will log it again."""
-        if self._metrics.is_file():
-            lines = [line for line in self._metrics.read_text().splitlines() if json.loads(line)["step"] <= step]
-            _replace(self._metrics, "".join(f"{line}\n" for line in lines))
+        """Forgets what came after `step`, to which a checkpoint goes back."""
+        if self.metrics.exists():
+            lines = self.metrics.read_text(encoding="utf-8").splitlines(keepends=True)
+            _replace(self.metrics, "".join(line for line in lines if _is_up_to(line, step)))
 
     def set_aside(self) -> None:
-        """Gives the files of an earlier run names that carry the time it finished, so that a rerun loses nothing."""
-        result = self.read_result()
-        stamp = (result or {}).get("finished", "unfinished").replace(":", "")
-        for path in (self._result, self._metrics):
-            if path.exists():
-                path.rename(_free(path.with_stem(f"{path.stem}-{stamp}")))
+        """Renames what an earlier run left, as in result.2025-01-31T12-30-59.123456Z.json, so that it stays."""
+        left = [path for path in (self.result, self.metrics) if path.exists()]
+        if left:
+            finished = datetime.fromtimestamp(left[0].stat().st_mtime, timezone.utc)
+            stamp = finished.strftime("%Y-%m-%dT%H-%M-%S.%fZ")
+        for path in left:
+            with _clear_errors(path):
+                path.rename(path.with_suffix(f".{stamp}{path.suffix}"))
+
+
+def _strict_json(value: Any, indent: int | None = None) -> str:
+    return json.dumps(_finite(value), allow_nan=False, ensure_ascii=False, indent=indent)
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no word for NaN and infinity."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(content) for key, content in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(content) for content in value]
+    return value
+
+
+def _is_up_to(line: str, step: int) -> bool:
+    try:
+        return bool(json.loads(line).get("step", 0) <= step)
+    except ValueError:  # the end of the file, torn by a crash
+        return False
 
 
 def _replace(path: Path, text: str) -> None:
-    """Written whole or not at all."""
-    partial = path.with_suffix(path.suffix + ".partial")
-    with partial.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
+    """Whoever reads `path` finds the old text or the new one, even after a crash."""
+    new = path.with_name(path.name + ".new")
+    with _clear_errors(path):
+        with new.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(path)
 
 
-def _free(path: Path) -> Path:
-    names = (path if k == 0 else path.with_stem(f"{path.stem}-{k}") for k in range(10_000))
-    return next(name for name in names if not name.exists())
-
-
-def _strict(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {k: _strict(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_strict(v) for v in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+@contextmanager
+def _clear_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise OSError(
+            error.errno, f"cannot write {path} ({error.strerror}); make room there, or type another outputs=<folder>"
+        ) from error

@@ -1,15 +1,28 @@
-"""Weights & Biases, which gets what the files get and can never end a run."""
+"""Weights & Biases, as far as it works: its troubles are told once and never end a run."""
 
 from __future__ import annotations
 
 import logging
 import netrc
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
-log = logging.getLogger("gcbench")
+log = logging.getLogger(__name__)
+
+MODES = ("auto", "online", "offline", "disabled")
+HOSTS = ("api.wandb.ai", "api.forge.coreweave.com")
+SETTINGS: dict[str, Any] = {
+    "silent": True,
+    "console": "off",  # the terminal belongs to the progress bar
+    "disable_git": True,  # result.json has the commit
+    "x_disable_stats": True,  # sampling the machine would take time from what is timed
+    "init_timeout": 30,
+    "x_service_wait": 30,
+    "finish_timeout": 15,  # within what a worker that was asked to stop has left
+    "finish_timeout_raises": True,
+}
 
 
 class Logger(Protocol):
@@ -17,7 +30,7 @@ class Logger(Protocol):
     def finish(self, result: dict[str, Any]) -> None: ...
 
 
-class Silent:
+class NoLogger:
     def log(self, metrics: dict[str, Any], step: int) -> None:
         pass
 
@@ -25,42 +38,47 @@ class Silent:
         pass
 
 
-class Wandb:
-    """After its first failure it says so once and stays silent."""
-
+class WandbLogger:
     def __init__(self, run: Any) -> None:
         self._run = run
 
     def log(self, metrics: dict[str, Any], step: int) -> None:
-        self._attempt(lambda run: run.log(metrics, step=step))
-
-    def finish(self, result: dict[str, Any]) -> None:
-        def close(run: Any) -> None:
-            run.summary.update({k: v for k, v in result.items() if k != "config"})
-            run.finish(exit_code=0 if result["status"] == "done" else 1)
-
-        self._attempt(close)
-
-    def _attempt(self, action: Callable[[Any], None]) -> None:
         if self._run is None:
             return
         try:
-            action(self._run)
+            self._run.log(metrics, step=step)
         except Exception as error:
-            log.warning("W&B failed, the run goes on without it: %s", error)
             self._run = None
+            _warn(error)
+
+    def finish(self, result: dict[str, Any]) -> None:
+        if self._run is None:
+            return
+        try:
+            self._run.summary.update(result)
+            self._run.finish(exit_code=0 if result["status"] == "done" else 1)
+        except Exception as error:
+            _warn(error)
 
 
 def start_logger(
-    settings: dict[str, Any], *, name: str, group: str | None, tags: list[str], config: dict[str, Any], directory: Path
+    settings: dict[str, Any],
+    *,
+    name: str,
+    group: str | None,
+    tags: list[str],
+    config: dict[str, Any],
+    directory: Path,
 ) -> Logger:
-    """`settings`: mode auto | online | offline | disabled, project, entity."""
-    mode = settings["mode"]
+    """`settings` has `mode` (one of MODES), `project` and `entity`."""
+    mode = _settled(settings["mode"])
     if mode == "disabled":
-        return Silent()
+        return NoLogger()
     try:
-        import wandb
+        import wandb  # here, so that logger.mode=disabled works without it
 
+        quiet = wandb.Settings(**SETTINGS)
+        wandb.setup(quiet)  # it talks before it has read what init is given
         run = wandb.init(
             project=settings["project"],
             entity=settings["entity"],
@@ -69,21 +87,38 @@ def start_logger(
             tags=tags,
             config=config,
             dir=directory,
-            mode=("online" if _has_key() else "offline") if mode == "auto" else mode,
-            settings=wandb.Settings(silent=True, console="off", init_timeout=30),
+            mode=mode,
+            settings=quiet,
         )
     except Exception as error:
-        log.warning("W&B did not start, the run goes on without it: %s", error)
-        return Silent()
-    return Wandb(run)
+        _warn(error)
+        return NoLogger()
+    return WandbLogger(run)
 
 
-def _has_key() -> bool:
-    if os.environ.get("WANDB_API_KEY"):
+def _settled(mode: str) -> Any:
+    """Online needs a key: without one W&B would stop and ask for it."""
+    if mode not in MODES:
+        raise ValueError(f"logger.mode={mode} is not known; type logger.mode= one of {', '.join(MODES)}")
+    if mode == "online" and not _key_is_configured():
+        log.warning("logger.mode=online, but no W&B API key is configured: logging offline; type `wandb login` first")
+        return "offline"
+    if mode == "auto":
+        return "online" if _key_is_configured() else "offline"
+    return mode
+
+
+def _key_is_configured() -> bool:
+    if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
         return True
+    base_url = os.environ.get("WANDB_BASE_URL")
+    hosts = (urlsplit(base_url).netloc,) if base_url else HOSTS
     try:
-        hosts = netrc.netrc().hosts
+        entries = netrc.netrc(os.environ.get("NETRC"))
     except (OSError, netrc.NetrcParseError):
         return False
-    host = os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai").split("://")[-1].strip("/")
-    return host in hosts
+    return any(entries.authenticators(host) for host in hosts)
+
+
+def _warn(error: Exception) -> None:
+    log.warning("W&B does not work here, the run goes on without it: %s: %s", type(error).__name__, error)

@@ -9,18 +9,22 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 MIB = 8 * 2**20
+SCORES = ("accuracy", "perplexity", "loss")
 
 
 class ProgressDisplay:
-    """A bar on a terminal, a plain line for every record elsewhere."""
+    """A bar on a terminal, a plain line for every record elsewhere. It moves with the records, never in between."""
 
     def __init__(self, total_steps: int, console: Console, enabled: bool) -> None:
         self._console = console
         self._enabled = enabled
+        self._total = total_steps
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        self._bar = Progress(*columns, console=console, disable=not (enabled and console.is_terminal))
+        shown = enabled and console.is_terminal
+        self._bar = Progress(*columns, console=console, auto_refresh=False, disable=not shown)
         self._task = self._bar.add_task("training", total=total_steps)
 
     def __enter__(self) -> ProgressDisplay:
@@ -31,53 +35,65 @@ class ProgressDisplay:
         self._bar.stop()
 
     def show(self, line: dict[str, Any]) -> None:
-        if not self._enabled:
-            return
-        values = [f"{name} {line[name]:.4g}" for name in ("loss", "accuracy", "perplexity", "lr") if name in line]
-        text = f"{line['event']} step {line['step']} epoch {line['epoch']:.2f}: " + ", ".join(values)
-        self._bar.update(self._task, completed=line["step"], description=", ".join(values[:2]))
-        if not self._console.is_terminal:
-            self._console.print(text, highlight=False, soft_wrap=True)
+        values = [f"{name} {_number(line[name])}" for name in (*SCORES, "lr") if name in line]
+        if self._enabled and self._console.is_terminal:
+            text = ", ".join([line["event"], *values[:2]])
+            self._bar.update(self._task, completed=line["step"], description=text, refresh=True)
+        elif self._enabled:
+            place = f"{line['event']} step {line['step']}/{self._total} epoch {line['epoch']:.2f}"
+            self._console.print(Text(f"{place}: {', '.join(values)}"), soft_wrap=True)
 
 
 def print_summary(result: dict[str, Any], directory: Path, console: Console) -> None:
-    """Status, scores, bits, time by phase, where the files are."""
+    """Status, scores, bits, time by phase, where the files are; of a run that ended early, what there is."""
     table = Table(show_header=False, box=None, pad_edge=False)
-    reason = f": {result['reason']}" if result.get("reason") else ""
-    table.add_row("status", f"{result['status']}{reason}")
-    for name, text in _facts(result):
-        table.add_row(name, text)
-    table.add_row("files", str(directory))
-    console.print(table, soft_wrap=True, highlight=False)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, fact in _facts(result):
+        table.add_row(name, Text(fact))
+    console.print(table)
+    if result.get("seconds"):
+        console.print(_phases(result["seconds"]))
+    console.print(Text(f"files in {directory}"), soft_wrap=True)
 
 
 def _facts(result: dict[str, Any]) -> list[tuple[str, str]]:
-    choices = " ".join(result["choices"][k] for k in ("model", "dataset", "compressor"))
-    facts = [("run", f"{choices}, {result['workers']} workers, {result['launcher']} on {result['device']}")]
-    facts += [(f"test {name}", text) for name, text in _scores(result["test"] or {})]
-    sent = result["bits_sent"]
-    facts.append(("bits sent", f"{sent['per_worker'] / MIB:.1f} MiB a worker, {sent['per_step'] / 8 / 1024:.1f} KiB a step"))
-    if sent["ratio"]:
-        facts.append(("ratio", f"{sent['ratio']:.2f} x fewer than fp32"))
-    if error := result["compression_error"]:
+    reason = f": {result['reason']}" if result["reason"] else ""
+    facts = [("run", _title(result)), ("status", result["status"] + reason), *_scores(result.get("test") or {})]
+    if sent := result.get("bits_sent"):
+        amount = f"{sent['per_worker'] / MIB:,.3f} MiB by a worker, {sent['per_step']:,.0f} bits in a step"
+        ratio = f", {sent['ratio']:.2f}x fewer than fp32 gradients" if sent["ratio"] else ""
+        facts.append(("sent", amount + ratio))
+    if error := result.get("compression_error"):
         facts.append(("compression error", f"{error['relative']:.3g} relative, cosine {error['cosine']:.3g}"))
-    return facts + _times(result["seconds"], result["workers"] > result["processes"])
+    if "seconds" in result and result["seconds"] is None:
+        virtual = result["workers"] > result["processes"]
+        facts.append(("time", "no times: virtual workers" if virtual else "no times: too few steps"))
+    return facts
+
+
+def _title(result: dict[str, Any]) -> str:
+    choices = " ".join(str(result["choices"][group]) for group in ("model", "dataset", "compressor"))
+    if "workers" not in result:
+        return choices
+    return f"{choices}, {result['workers']} workers, {result['launcher']} on {result['device']}"
 
 
 def _scores(test: dict[str, Any]) -> list[tuple[str, str]]:
     return [
-        (name, f"{_number(test[name])} (best {_number(test[f'best_{name}'])})")
-        for name in ("accuracy", "perplexity", "loss")
-        if name in test
+        (f"test {name}", f"{_number(test[name])} (best {_number(test[f'best_{name}'])})") for name in SCORES if name in test
     ]
 
 
 def _number(value: float | None) -> str:
+    """JSON files have null where a number was not finite."""
     return "not finite" if value is None else f"{value:.4g}"
 
 
-def _times(seconds: dict[str, dict[str, float]] | None, virtual: bool) -> list[tuple[str, str]]:
-    if seconds is None:
-        return [("time", "none: virtual workers have no times" if virtual else "none: too few steps")]
-    parts = [f"{phase} {1e3 * value['mean']:.2f}" for phase, value in seconds.items() if phase != "step"]
-    return [("time of a step", f"{1e3 * seconds['step']['mean']:.2f} ms: " + ", ".join(parts))]
+def _phases(seconds: dict[str, dict[str, float]]) -> Table:
+    table = Table("phase", box=None, pad_edge=False)
+    for heading in ("mean", "max over processes"):
+        table.add_column(heading, justify="right")
+    for phase, value in seconds.items():
+        table.add_row(phase, f"{1e3 * value['mean']:.3f} ms", f"{1e3 * value['max']:.3f} ms")
+    return table

@@ -1,0 +1,103 @@
+"""Orthonormal columns, or none where there is nothing left."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from gcbench.codecs.low_rank import orthogonalise
+
+
+def randn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def assert_orthonormal_or_zero(q: Tensor, tolerance: float = 5e-6) -> None:
+    """Gram matrix one on the diagonal, but for columns that are exactly zero; zero elsewhere."""
+    gram = (q.double().mT @ q.double()).flatten(0, -3) if q.dim() > 2 else (q.double().mT @ q.double()).unsqueeze(0)
+    kept = (q != 0).any(-2).view(gram.shape[0], -1)
+    torch.testing.assert_close(gram, torch.diag_embed(kept.double()), rtol=0, atol=tolerance)
+
+
+def residual(p: Tensor, q: Tensor) -> float:
+    """Share of the columns of p that q does not span."""
+    p, q = p.double() / p.double().abs().amax(), q.double()
+    return float((p - q @ (q.mT @ p)).norm() / p.norm())
+
+
+@settings(deadline=None)
+@given(n=st.integers(1, 60), r=st.integers(1, 8), seed=st.integers(0, 1000), exponent=st.integers(-36, 36))
+def test_random_columns_become_orthonormal_at_any_magnitude(n: int, r: int, seed: int, exponent: int) -> None:
+    p = randn(n, min(n, r), seed=seed) * 10.0**exponent
+    q = orthogonalise(p)
+    assert_orthonormal_or_zero(q)
+    assert residual(p, q) < 1e-5
+
+
+@pytest.mark.parametrize("magnitude", [1e-30, 1.0, 1e30])
+@pytest.mark.parametrize("distance", [1e-1, 1e-3, 1e-5, 1e-7, 1e-9])
+@pytest.mark.parametrize("r", [2, 4, 7])
+def test_nearly_dependent_columns_become_orthonormal(distance: float, r: int, magnitude: float) -> None:
+    p = (randn(200, 1) + distance * randn(200, r, seed=1)) * magnitude
+    q = orthogonalise(p)
+    assert_orthonormal_or_zero(q)
+    assert residual(p, q) < 1e-5
+
+
+def test_directions_that_float32_can_tell_apart_are_kept() -> None:
+    p = randn(200, 1) + 1e-5 * randn(200, 4, seed=1)
+    assert (orthogonalise(p) != 0).any(0).all()
+
+
+@pytest.mark.parametrize("n", [2, 3, 10, 50, 100, 1000])
+@pytest.mark.parametrize("shape", ["flat", "two classes", "equal", "random"])
+def test_dependent_columns_are_not_counted_twice(shape: str, n: int) -> None:
+    """As of a gradient whose rows are equal, or of the two opposite rows of two classes."""
+    column = {
+        "flat": torch.full((n, 1), 0.3),
+        "two classes": torch.tensor([0.7, -0.7]).repeat(n)[:n].unsqueeze(1),
+        "equal": torch.ones(n, 1),
+        "random": randn(n, 1),
+    }[shape]
+    p = column * torch.tensor([[1.3, -0.7, 2.1]])
+    q = orthogonalise(p)
+    assert_orthonormal_or_zero(q)
+    assert residual(p, q) < 1e-5
+
+
+def test_zero_columns_stay_zero() -> None:
+    p = randn(20, 3)
+    p[:, 1] = 0
+    q = orthogonalise(p)
+    assert not q[:, 1].any()
+    assert_orthonormal_or_zero(q)
+    assert q[:, 2].any()
+    assert not orthogonalise(torch.zeros(5, 2)).any()
+
+
+def test_each_matrix_of_a_batch_has_its_own_norm() -> None:
+    scales = torch.tensor([1e-30, 1e-3, 1.0, 1e4, 1e30]).view(5, 1, 1)
+    p = randn(5, 30, 3) * scales
+    q = orthogonalise(p)
+    assert_orthonormal_or_zero(q)
+    for i in range(5):
+        torch.testing.assert_close(q[i], orthogonalise(p[i]))
+    two_axes = orthogonalise(p.view(1, 5, 30, 3))
+    torch.testing.assert_close(two_axes[0], q)
+
+
+def test_it_is_gram_schmidt() -> None:
+    """The QR decomposition with a positive diagonal."""
+    p = randn(40, 5)
+    q, r = torch.linalg.qr(p.double())
+    torch.testing.assert_close(orthogonalise(p).double(), q * r.diagonal().sign(), rtol=0, atol=1e-5)
+
+
+def test_the_input_is_left_alone() -> None:
+    p = randn(10, 2)
+    before = p.clone()
+    orthogonalise(p)
+    assert torch.equal(p, before)

@@ -1,0 +1,152 @@
+"""Randomness as a function of its arguments, and as good as random."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+
+import pytest
+import torch
+from torch import Tensor
+
+from gcbench.codecs.noise import Noise, keys, site_number
+from gcbench.compressors import Step
+from gcbench.seeds import mix
+
+CPU = torch.device("cpu")
+N = 1 << 17
+
+
+def step(number: int = 0, seed: int = 1, workers: range = range(4), offsets: Mapping[str, int] | None = None) -> Step:
+    return Step(number, seed, workers, offsets or {"w": 0})
+
+
+def draw(
+    number: int = 0, seed: int = 1, workers: range = range(4), site: str = "codec", n: int = N, shared: bool = False
+) -> Tensor:
+    return step(number, seed, workers).noise(site, {"w": n}, CPU, shared).uniform()
+
+
+def correlation(a: Tensor, b: Tensor) -> float:
+    return float(torch.corrcoef(torch.stack([a, b]).double())[0, 1])
+
+
+def test_chunks_draw_what_the_whole_draws() -> None:
+    noise = step().noise("codec", {"w": 1000}, CPU)
+    whole = noise.uniform()
+    assert torch.equal(torch.cat([noise.uniform(0, 1), noise.uniform(1, 640), noise.uniform(640, 1000)], dim=1), whole)
+    assert torch.equal(noise.uniform(), whole), "drawing changes nothing"
+
+
+def test_a_worker_draws_the_same_in_any_process() -> None:
+    assert torch.equal(draw(workers=range(2, 4), n=100), draw(n=100)[2:])
+
+
+def test_a_parameter_draws_the_same_in_any_message() -> None:
+    offsets = {"a": 0, "b": 10, "c": 17}
+    both = step(offsets=offsets).noise("codec", {"a": 10, "c": 5}, CPU).uniform()
+    alone = step(offsets=offsets).noise("codec", {"c": 5}, CPU).uniform()
+    assert torch.equal(both[:, 10:], alone)
+
+
+def test_shared_draws_are_the_same_on_all_workers() -> None:
+    shared = draw(shared=True, n=100)
+    assert shared.shape == (1, 100)
+    assert torch.equal(shared, draw(shared=True, n=100, workers=range(3, 4)))
+    assert not torch.equal(shared[0], draw(n=100)[0])
+
+
+def test_draws_are_the_same_in_another_process() -> None:
+    program = (
+        "import torch; from gcbench.compressors import Step;"
+        "print(Step(3, 7, range(2), {'w': 0}).noise('codec', {'w': 4}, torch.device('cpu')).uniform().tolist())"
+    )
+    elsewhere = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert json.loads(elsewhere) == draw(number=3, seed=7, workers=range(2), n=4).tolist()
+    assert site_number("codec") == 4162507049
+
+
+@pytest.mark.parametrize("n", [64, 4096, 1 << 16])
+def test_no_worker_draws_a_permutation_of_another(n: int) -> None:
+    """What a hash of (index xor key) alone gives for powers of two."""
+    rows = draw(workers=range(8), n=n).sort(dim=1).values
+    assert rows.unique(dim=0).shape[0] == 8
+
+
+@pytest.mark.parametrize("change", ["worker", "step", "seed", "site", "neighbour"])
+def test_draws_are_uncorrelated(change: str) -> None:
+    base = draw()[0]
+    other = {
+        "worker": lambda: draw()[1],
+        "step": lambda: draw(number=1)[0],
+        "seed": lambda: draw(seed=2)[0],
+        "site": lambda: draw(site="other")[0],
+        "neighbour": lambda: base.roll(1),
+    }[change]()
+    assert abs(correlation(base, other)) < 5 / N**0.5
+    assert (base == other).sum() <= 3
+    assert abs(correlation((base - 0.5).abs(), (other - 0.5).abs())) < 5 / N**0.5
+
+
+def test_no_two_of_many_workers_and_steps_are_correlated() -> None:
+    n = 4096
+    rows = torch.cat([draw(number=number, workers=range(16), n=n) for number in range(16)])
+    matrix = torch.corrcoef(rows.double()) - torch.eye(256)
+    assert matrix.abs().max() < 6 / n**0.5  # of 32640 pairs
+    assert matrix.std().item() == pytest.approx(n**-0.5, rel=0.05)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2**63 - 1])
+def test_draws_are_uniform(seed: int) -> None:
+    for row in draw(seed=seed).double():
+        assert 0 <= row.min() and row.max() < 1
+        assert row.mean().item() == pytest.approx(0.5, abs=5 * (1 / 12 / N) ** 0.5)
+        assert row.var().item() == pytest.approx(1 / 12, abs=5 * (1 / 180 / N) ** 0.5)
+        assert chi_square(row, 256) < 255 + 5 * (2 * 255) ** 0.5
+
+
+def test_pairs_of_neighbours_fill_the_square() -> None:
+    for row in draw().double():
+        cells = (row[0::2] * 16).floor() * 16 + (row[1::2] * 16).floor()
+        assert chi_square(cells / 256, 256) < 255 + 5 * (2 * 255) ** 0.5
+
+
+def test_low_bits_are_as_random_as_high_ones() -> None:
+    """24 bits are used; each is one in half of the draws."""
+    whole = (draw()[0].double() * 2**24).long()
+    for bit in range(24):
+        assert (whole >> bit & 1).double().mean().item() == pytest.approx(0.5, abs=2.5 / N**0.5)
+
+
+def chi_square(values: Tensor, cells: int) -> float:
+    counts = torch.histc(values, cells, 0, 1)
+    expected = values.numel() / cells
+    return float(((counts - expected) ** 2).sum() / expected)
+
+
+def test_normal_draws_are_normal() -> None:
+    x = step(workers=range(2)).noise("q", {"w": N}, CPU).normal().double()
+    assert x.isfinite().all()
+    for row in x:
+        assert row.mean().item() == pytest.approx(0, abs=5 / N**0.5)
+        assert row.var().item() == pytest.approx(1, abs=5 * (2 / N) ** 0.5)
+        assert (row**4).mean().item() == pytest.approx(3, abs=5 * (96 / N) ** 0.5)
+        uniform = torch.special.ndtr(row)
+        assert chi_square(uniform, 256) < 255 + 5 * (2 * 255) ** 0.5
+    assert abs(correlation(x[0], x[1])) < 5 / N**0.5
+
+
+def test_keys_keep_all_64_bits() -> None:
+    values = [0, 1, 2**32, 2**63, 2**64 - 1]
+    assert keys(values, CPU).unique(dim=0).shape == (5, 2)
+    drawn = Noise(keys(values, CPU), torch.arange(50, dtype=torch.int32)).uniform()
+    assert drawn.unique(dim=0).shape[0] == 5
+
+
+def test_similar_seeds_share_nothing() -> None:
+    """Sums of seed, step and worker would collide."""
+    tuples = [(seed, number, worker) for seed in range(8) for number in range(8) for worker in range(8)]
+    assert len({mix(*t) for t in tuples}) == len(tuples)
+    assert mix(1) != mix(1, 0)

@@ -1,0 +1,167 @@
+"""Every collective on inputs that depend on the worker alone, to be run in any layout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple
+
+import torch
+from gloo_pool import Process
+from torch import Tensor
+
+from gcbench.comm import Comm, VirtualComm
+
+WORKERS = 4
+
+
+class Outcome(NamedTuple):
+    results: list[Tensor]
+    sent_bits: list[int]  # a number for each row of the process
+    received_bits: list[int]
+    messages: int  # exchanges that the clock was asked to time
+
+
+def values(workers: range, shape: tuple[int, ...], dtype: torch.dtype, low: int = 0, high: int = 60) -> Tensor:
+    """`[w, *shape]`, each row from its own generator."""
+    rows = []
+    for worker in workers:
+        generator = torch.Generator().manual_seed(100 + worker)
+        if dtype.is_floating_point:
+            rows.append(torch.randn(shape, generator=generator).to(dtype))
+        else:
+            rows.append(torch.randint(low, high, shape, generator=generator).to(dtype))
+    return torch.stack(rows)
+
+
+REDUCED = {  # reduction and type: range of the integers, chosen so that no sum of four overflows
+    ("mean", torch.float32): (0, 0),
+    ("mean", torch.float16): (0, 0),
+    ("mean", torch.bfloat16): (0, 0),
+    ("sum", torch.int8): (-31, 32),
+    ("sum", torch.uint8): (0, 64),
+    ("sum", torch.int32): (-(2**29), 2**29),
+    ("sum", torch.int64): (-(2**61), 2**61),
+    ("max", torch.float32): (0, 0),
+    ("max", torch.uint8): (0, 256),
+    ("max", torch.int32): (-60, 60),
+    ("min", torch.float32): (0, 0),
+    ("min", torch.uint8): (0, 256),
+    ("min", torch.int64): (-(2**62), 2**62),
+    ("all_bits", torch.uint8): (0, 256),
+    ("all_bits", torch.int32): (-(2**31), 2**31),
+}
+
+
+def reduced_inputs(dtype: torch.dtype, low: int, high: int, workers: range) -> list[Tensor]:
+    """Rows of 5 + 6 + 7 + 1 = 19 values in four tensors."""
+    return [values(workers, shape, dtype, low, high) for shape in [(5,), (2, 3), (7,), ()]]
+
+
+def mixed_inputs(workers: range) -> list[Tensor]:
+    """Rows of 5 + 24 + 24 + 14 + 4 = 71 bytes, so that nothing is aligned."""
+    return [
+        values(workers, (5,), torch.uint8),
+        values(workers, (2, 3), torch.float32),
+        values(workers, (3,), torch.int64),
+        values(workers, (1, 2, 7), torch.uint8),
+        values(workers, (), torch.float32),
+    ]
+
+
+RAGGED_LENGTHS = [[0, 9, 4, 1], [6, 0, 3, 0]]  # of the first two ragged tensors, by worker
+
+
+def ragged_inputs(workers: range, lengths: list[list[int]]) -> tuple[list[Tensor], list[Tensor | None]]:
+    """Two ragged tensors, and one of two dimensions that is not."""
+    tensors = [
+        values(workers, (9,), torch.uint8),
+        values(workers, (6,), torch.float32),
+        values(workers, (2, 1), torch.int64),
+    ]
+    return tensors, [*(torch.tensor([n[k] for k in workers]) for n in lengths), None]
+
+
+def all_ragged_inputs(workers: range) -> tuple[list[Tensor], list[Tensor | None]]:
+    """Nobody has anything to say."""
+    return [values(workers, (4,), torch.float32)], [torch.zeros(len(workers), dtype=torch.int64)]
+
+
+def transposed_inputs(workers: range) -> Tensor:
+    return values(workers, (WORKERS, 3), torch.float32)
+
+
+def cases(comm: Comm) -> dict[str, Callable[[], list[Tensor]]]:
+    here = comm.local
+    found: dict[str, Callable[[], list[Tensor]]] = {}
+    for (verb, dtype), (low, high) in REDUCED.items():
+        inputs = reduced_inputs(dtype, low, high, here)
+        found[f"{verb} {dtype}"] = lambda verb=verb, inputs=inputs: getattr(comm, verb)(inputs)
+    large = torch.full((len(here), 3), 6e4, dtype=torch.float16)
+    found["mean of large halves"] = lambda: comm.mean([large])
+    found["gather"] = lambda: comm.gather(mixed_inputs(here))
+    found["gather one"] = lambda: comm.gather([values(here, (13,), torch.uint8)])
+    found["ragged"] = lambda: comm.gather(*ragged_inputs(here, RAGGED_LENGTHS))
+    found["nothing ragged"] = lambda: comm.gather(*all_ragged_inputs(here))
+    found["transpose"] = lambda: [comm.transpose(transposed_inputs(here))]
+    found["transpose bytes"] = lambda: [comm.transpose(values(here, (WORKERS, 5), torch.uint8))]
+    return found
+
+
+class CountingClock:
+    def __init__(self) -> None:
+        self.exchanges = 0
+
+    def exchange(self) -> AbstractContextManager[Any]:
+        self.exchanges += 1
+        return nullcontext()
+
+
+def outcomes(comm: Comm) -> dict[str, Outcome]:
+    clock = CountingClock()
+    comm.clock = clock
+    found = {}
+    for name, case in cases(comm).items():
+        sent, received, exchanges = list(comm.meter.sent_bits), list(comm.meter.received_bits), clock.exchanges
+        results = [x.clone() for x in case()]
+        found[name] = Outcome(
+            results,
+            [now - before for now, before in zip(comm.meter.sent_bits, sent, strict=True)],
+            [now - before for now, before in zip(comm.meter.received_bits, received, strict=True)],
+            clock.exchanges - exchanges,
+        )
+    return found
+
+
+def over_gloo(process: Process) -> dict[str, Outcome]:
+    return outcomes(process.comm(WORKERS))
+
+
+def in_one_process() -> dict[str, Outcome]:
+    return outcomes(VirtualComm(WORKERS))
+
+
+def agreements(process: Process) -> dict[str, Any]:
+    """What one rank sees of the talk beside the gradients."""
+    control, rank = process.control, process.rank
+    comm = process.comm(WORKERS)
+    seen: dict[str, Any] = {"gather": control.gather({"rank": rank, "text": "x" * rank})}
+
+    numbers = torch.tensor([rank + 1.0, 10.0 * rank], dtype=torch.float64)
+    seen["sum"] = control.sum(numbers)
+    seen["summands"] = numbers
+
+    weights = torch.full((2, 3), float(rank + 7))
+    transposed = torch.arange(6.0).view(2, 3).T * (rank + 1)  # not contiguous
+    counts = torch.tensor([rank + 5])
+    control.broadcast([weights, transposed, counts])
+    seen["broadcast"] = [weights, transposed, counts]
+
+    seen["agreed"] = []
+    for urgencies in ([0, 0, 0, 0], [0, 2, 0, 1], [1, 0, 0, 0], [0, 0, 0, 0]):
+        control.propose(urgencies[rank])
+        comm.mean([torch.ones(len(comm.local), 4)])  # gradients travel meanwhile
+        seen["agreed"].append(control.agreed())
+    control.barrier()
+    seen["metered"] = comm.meter.sent_bits[0]
+    return seen

@@ -1,0 +1,85 @@
+"""Processes joined by gloo that stay up for the whole test session, since starting them costs seconds."""
+
+from __future__ import annotations
+
+import pickle
+import tempfile
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from functools import cache
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+from gcbench.comm import ProcessGroupComm, ProcessGroupControl
+
+PATIENCE = 90  # seconds for one job
+
+
+class Process:
+    """What a job gets: how to talk to the others."""
+
+    def __init__(self, rank: int, agreement: dist.ProcessGroup) -> None:
+        self.rank = rank
+        self.control = ProcessGroupControl(agreement)
+
+    def comm(self, workers: int) -> ProcessGroupComm:
+        assert dist.group.WORLD is not None
+        return ProcessGroupComm(workers, dist.group.WORLD)
+
+
+class Pool:
+    """`size` processes that run module-level functions of tests/support, or of the package."""
+
+    def __init__(self, size: int) -> None:
+        spawn = mp.get_context("spawn")
+        meeting = str(Path(tempfile.mkdtemp()) / "gloo")
+        self._connections: list[Connection] = []
+        for rank in range(size):
+            here, there = spawn.Pipe()
+            spawn.Process(target=_serve, args=(rank, size, meeting, there), daemon=True).start()
+            there.close()
+            self._connections.append(here)
+
+    def run(self, job: Callable[..., Any], *args: Any) -> list[Any]:
+        """`job(process, *args)` in every process; what each returned, by rank."""
+        message = pickle.dumps((job, args))
+        for connection in self._connections:
+            connection.send_bytes(message)
+        answers = []
+        for rank, connection in enumerate(self._connections):
+            assert connection.poll(PATIENCE), f"rank {rank} says nothing"
+            answers.append(pickle.loads(connection.recv_bytes()))
+        failures = [answer for answer, failed in answers if failed]
+        assert not failures, "\n".join(failures)
+        return [answer for answer, _ in answers]
+
+
+@cache
+def pool(size: int) -> Pool:
+    return Pool(size)
+
+
+def _serve(rank: int, size: int, meeting: str, connection: Connection) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{meeting}", rank=rank, world_size=size, timeout=timedelta(seconds=PATIENCE)
+    )
+    agreement = dist.new_group(backend="gloo")
+    assert isinstance(agreement, dist.ProcessGroup)
+    process = Process(rank, agreement)
+    while True:
+        try:
+            job, args = pickle.loads(connection.recv_bytes())
+        except EOFError:  # the session has ended
+            return
+        try:
+            answer = (job(process, *args), False)
+        except Exception:
+            answer = (f"rank {rank}:\n{traceback.format_exc()}", True)
+        connection.send_bytes(pickle.dumps(answer))
