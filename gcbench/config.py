@@ -40,8 +40,8 @@ class Knob:
 
 
 KNOBS = {
-    "bits": Knob(int, lambda v: 2 <= v <= 8, "a code costs 2 to 8 bits, sign included; type bits=4"),
     "levels": Knob(int, lambda v: 1 <= v <= 127, "a code of 2 to 8 bits holds 1 to 127 levels; type levels=7 or bits=4"),
+    "bits": Knob(int, lambda v: 2 <= v <= 8, "a code costs 2 to 8 bits, sign included; type bits=4"),
     "bucket_size": Knob(int, lambda v: v >= 1, "a bucket holds at least 1 value; type bucket_size=512"),
     "rank": Knob(int, lambda v: v >= 1, "the factors have at least 1 column; type rank=2"),
     "min_size": Knob(int, lambda v: v >= 0, "type a number of values, as in min_size=10000, or 0 for none"),

@@ -25,8 +25,9 @@ class NormClipping:
         return Properties()
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
-        squares = [g.flatten(1).square().sum(1) if g.dim() > 1 else g.square() for g in grads.values()]
-        norm = torch.stack(squares).sum(0).sqrt()  # [w]
+        # Norms rather than sums of squares, whose rounding would depend on how many rows this process holds.
+        norms = [torch.linalg.vector_norm(g.reshape(g.shape[0], -1), dim=1) for g in grads.values()]
+        norm = torch.linalg.vector_norm(torch.stack(norms, dim=1), dim=1)  # [w]
         factor = (self.clip_norm / (norm + 1e-6)).clamp_max(1)  # as torch.nn.utils.clip_grad_norm_
         clipped = {k: g * _per_row(factor, g) for k, g in grads.items()}
         return self.inner.aggregate(clipped, state, comm, step)

@@ -45,7 +45,7 @@ class Interrupted(Exception):
 def run_processes(target: Callable[..., None], args: tuple[Any, ...], processes: int) -> None:
     """Runs `target(*args)` in `processes` processes, which find RANK, WORLD_SIZE, MASTER_ADDR, ... as usual.
 
-    On SIGINT or SIGTERM every worker gets SIGTERM (after Ctrl-C also SIGINT) and STOP_SECONDS to return.
+    On SIGINT or SIGTERM every running worker gets SIGINT (again, after Ctrl-C) and STOP_SECONDS to return.
     """
     with tempfile.TemporaryDirectory(prefix="gcbench-") as folder:
         notes = Path(folder)
@@ -76,25 +76,26 @@ def _config(processes: int, log_dir: str) -> LaunchConfig:
 
 def _worker(target: Callable[..., None], args: tuple[Any, ...], notes: Path) -> None:
     try:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+        (notes / f"started-{os.getpid()}").touch()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         if not (notes / "stop").exists():
             target(*args)
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)  # torch 2.11 would take it for success, and wait for a return value
     except Exception as error:
         _note_failure(error, notes)
-        _await_end(notes)
+        _await_end()
         time.sleep(ECHO_SECONDS if isinstance(error, RuntimeError) else 0)  # torch's word for a lost connection
         raise
-    _await_end(notes)
+    _await_end()
 
 
-def _await_end(notes: Path) -> None:
+def _await_end() -> None:
     """Elastic lets workers that return wait for the others, out of reach of the target's signal handlers."""
 
     def leave(number: int, frame: object) -> None:
-        if os.getppid() != parent or (number == signal.SIGTERM and not (notes / "stop").exists()):
-            sys.exit(1)  # but not for a request to stop: elastic hangs when one of those that wait is gone
+        if number == signal.SIGTERM or os.getppid() != parent:
+            sys.exit(1)  # by elastic, since another one failed; on SIGINT elastic still needs those that wait
 
     parent = getattr(parent_process(), "pid", None)
     for number in _SIGNALS:
@@ -131,7 +132,9 @@ def _stop_on_signal(notes: Path) -> Iterator[None]:
         received.append(signal.Signals(number).name)
         (notes / "stop").touch()  # for workers that have yet to be born
         for worker in active_children() if len(received) == 1 else []:
-            worker.terminate()
+            assert worker.pid is not None
+            started = (notes / f"started-{worker.pid}").exists()  # else it is importing, and can simply end
+            os.kill(worker.pid, signal.SIGINT if started else signal.SIGTERM)
             deadlines.append(threading.Timer(STOP_SECONDS, worker.kill))
             deadlines[-1].start()
 
@@ -149,11 +152,11 @@ def _stop_on_signal(notes: Path) -> Iterator[None]:
 
 @contextmanager
 def _workers_born_deaf() -> Iterator[None]:
-    """Signals to processes started here wait until `_worker`: Ctrl-C would print what they are importing."""
+    """Processes started here hear SIGINT from `_worker` on: before, Ctrl-C would print what they are importing."""
     done = threading.Event()
-    threading.Thread(target=done.wait, daemon=True).start()  # takes the signals in place of the main thread
-    resource_tracker.ensure_running()  # its first start would end the wait
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    threading.Thread(target=done.wait, daemon=True).start()  # hears SIGINT in place of the main thread
+    resource_tracker.ensure_running()  # its first start would undo the next line
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:

@@ -1,8 +1,7 @@
 """What a run leaves behind."""
 
-from gcbench.records.environment import environment
 from gcbench.records.files import RunFiles
 from gcbench.records.loggers import Logger, start_logger
 from gcbench.records.summary import ProgressDisplay, print_summary
 
-__all__ = ["Logger", "ProgressDisplay", "RunFiles", "environment", "print_summary", "start_logger"]
+__all__ = ["Logger", "ProgressDisplay", "RunFiles", "print_summary", "start_logger"]

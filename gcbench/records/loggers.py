@@ -121,4 +121,5 @@ def _key_is_configured() -> bool:
 
 
 def _warn(error: Exception) -> None:
-    log.warning("W&B does not work here, the run goes on without it: %s: %s", type(error).__name__, error)
+    gist = str(error).partition("\n")[0]
+    log.warning("W&B does not work here, the run goes on without it: %s: %s", type(error).__name__, gist)

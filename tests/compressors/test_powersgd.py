@@ -1,0 +1,204 @@
+"""PowerSGD: exact on low rank, the best approximation in the end, and no trap of its warm start."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from method_cases import aggregate, flat, gradients
+from torch import Tensor
+
+from gcbench.comm import VirtualComm
+from gcbench.compressors import Grads, State, build
+from gcbench.compressors.powersgd import PowerSGD
+
+
+def randn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def relative_error(update: Tensor, grads: Tensor) -> float:
+    mean = grads.double().mean(0)
+    return float((update[0].double() - mean).norm() / mean.norm())
+
+
+@pytest.mark.parametrize("rank", [1, 2, 4])
+def test_a_gradient_of_low_rank_is_reproduced(rank: int) -> None:
+    mean = randn(30, rank) @ randn(rank, 20, seed=1)
+    noise = randn(4, 30, 20, seed=2)
+    grads = {"w": mean + noise - noise.mean(0)}  # the workers' own are of full rank
+    out = aggregate(PowerSGD(rank), grads)
+    assert relative_error(out.update["w"], grads["w"]) < 1e-5
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3])
+def test_rank_is_clipped_to_the_smaller_side(rows: int) -> None:
+    """And is then exact: as for the two opposite rows of two classes."""
+    g = randn(1, rows, 50)
+    if rows == 2:
+        g[:, 1] = -g[:, 0]
+    out = aggregate(PowerSGD(7), {"w": g})
+    assert out.state.shared["w"].shape == (1, 50, rows)
+    assert relative_error(out.update["w"], g) < 1e-5
+
+
+@pytest.mark.parametrize("rank", [2, 4])
+@pytest.mark.parametrize("kind", ["equal rows", "equal columns", "two classes", "one row", "outer product"])
+def test_rank_above_that_of_the_gradient_adds_nothing(kind: str, rank: int) -> None:
+    """Dependent columns of P are not counted twice, at any step."""
+    row, column = randn(1, 40), randn(30, 1, seed=1)
+    g = {
+        "equal rows": torch.ones(30, 1) @ row,
+        "equal columns": column @ torch.ones(1, 40),
+        "two classes": torch.tensor([[1.0], [-1.0]]) @ row,
+        "one row": torch.eye(30)[:, 3:4] @ row,
+        "outer product": column @ row,
+    }[kind].unsqueeze(0)
+    state = State()
+    for number in range(5):
+        out = aggregate(PowerSGD(rank), {"w": g}, number=number, state=state)
+        state = out.state
+        assert relative_error(out.update["w"], g) < 1e-5
+
+
+def best_error(g: Tensor, rank: int) -> float:
+    singular = torch.linalg.svdvals(g.double())
+    return float(singular[rank:].square().sum().sqrt())
+
+
+@pytest.mark.parametrize("rank", [1, 2, 4])
+def test_warm_start_converges_to_the_best_approximation(rank: int) -> None:
+    """Theorem I, on one fixed matrix."""
+    u, _, v = torch.linalg.svd(randn(40, 30), full_matrices=False)
+    g = (u * 0.8 ** torch.arange(30.0)) @ v
+    best, state, errors = best_error(g, rank), State(), []
+    for number in range(60):
+        out = aggregate(PowerSGD(rank), {"w": g.unsqueeze(0)}, number=number, state=state)
+        state = out.state
+        errors.append(float((out.update["w"][0].double() - g.double()).norm()) / best)
+    assert errors[0] > 1.02
+    assert errors[-1] == pytest.approx(1, abs=1e-4)
+    assert all(later <= earlier + 1e-5 for earlier, later in zip(errors, errors[1:], strict=False))
+
+
+def test_without_warm_start_there_is_no_convergence() -> None:
+    g, state, errors = randn(1, 40, 30), State(), []
+    for number in range(20):
+        out = aggregate(PowerSGD(2, warm_start=False), {"w": g}, number=number, state=state)
+        state = out.state
+        errors.append(relative_error(out.update["w"], g))
+    assert len(set(errors)) == 20, "Q is drawn anew every step"
+    assert min(errors[10:]) > 1.01 * best_error(g[0], 2) / g.norm().item()
+
+
+def test_one_worker_with_the_mean_gradient_does_what_all_do() -> None:
+    method, of_all, of_one = PowerSGD(2), State(), State()
+    for number in range(3):
+        grads = {k: g for k, g in gradients(range(4), number).items() if g.dim() > 2}
+        means = {k: g.mean(0, keepdim=True) for k, g in grads.items()}
+        everyone = aggregate(method, grads, number=number, state=of_all)
+        alone = aggregate(method, means, number=number, state=of_one, comm=VirtualComm(1))
+        of_all, of_one = everyone.state, alone.state
+        assert (flat(everyone.update) - flat(alone.update)).norm() < 1e-5 * flat(means).norm()
+
+
+def test_matrices_of_one_shape_have_norms_of_their_own() -> None:
+    """Exactly of rank 1, from 1e-4 to 1e6: each comes back."""
+    grads = {f"w{i}": 10.0 ** (2 * i - 4) * randn(1, 30, 1, seed=i) @ randn(1, 1, 20, seed=100 + i) for i in range(6)}
+    state = State()
+    for number in range(3):
+        out = aggregate(PowerSGD(1), grads, number=number, state=state)
+        state = out.state
+        for name, g in grads.items():
+            assert relative_error(out.update[name], g) < 1e-5, name
+
+
+def test_matrices_of_one_shape_do_not_mix() -> None:
+    """A batch is what its matrices are alone, whatever lies between them."""
+    grads = {"a": randn(2, 8, 9), "between": randn(2, 5, 6, seed=1), "b": randn(2, 8, 9, seed=2), "c": randn(2, 9, 8, seed=3)}
+    offsets_matter = aggregate(PowerSGD(2), grads)
+    for name, g in grads.items():
+        q = State(shared={name: randn(1, g[0, 0].numel(), 2, seed=5)})
+        alone = aggregate(PowerSGD(2), {name: g}, state=q)
+        all_qs = {k: randn(1, x[0, 0].numel(), 2, seed=5 if k == name else 6) for k, x in grads.items()}
+        together = aggregate(PowerSGD(2), grads, state=State(shared=all_qs))
+        torch.testing.assert_close(together.update[name], alone.update[name], rtol=1e-4, atol=1e-6)
+    assert list(offsets_matter.update) == list(grads)
+
+
+def test_parameters_start_from_different_factors() -> None:
+    g = randn(1, 8, 9)
+    shared = aggregate(PowerSGD(2), {"a": g, "b": g}).update
+    assert not torch.allclose(shared["a"], shared["b"], rtol=1e-2)
+
+
+@pytest.mark.parametrize("where", ["whole gradient", "one row", "one of two matrices"])
+def test_a_gradient_of_zeros_does_not_end_the_warm_start(where: str) -> None:
+    u, _, v = torch.linalg.svd(randn(40, 30), full_matrices=False)
+    g = ((u * 0.5 ** torch.arange(30.0)) @ v).unsqueeze(0)
+    zero = g.clone()
+    zero[:, 1 if where == "one row" else slice(None)] = 0
+    state, errors = State(), []
+    for number in range(14):
+        hole = number in (2, 3, 4)
+        grads = {"a": zero if hole else g, "b": g if where == "one of two matrices" else (zero if hole else g)}
+        out = aggregate(PowerSGD(2), grads, number=number, state=state)
+        state = out.state
+        assert all(u.isfinite().all() for u in out.update.values())
+        if hole and where != "one row":
+            assert not out.update["a"].any()
+        errors.append(relative_error(out.update["a"], g) / (best_error(g[0], 2) / g.norm().item()))
+    assert errors[5] <= errors[0] + 1e-6, "the first step after is no worse than the very first"
+    assert errors[-1] == pytest.approx(1, abs=1e-3)
+
+
+@pytest.mark.parametrize("exponent", [-80, 80])
+def test_the_scale_of_gradients_does_not_matter(exponent: int) -> None:
+    """A power of two scales every update exactly, though Q grows as the gradients do."""
+    plain, scaled = State(), State()
+    for number in range(4):
+        g = randn(2, 20, 30, seed=number)
+        a = aggregate(PowerSGD(2), {"w": g}, number=number, state=plain)
+        b = aggregate(PowerSGD(2), {"w": g * 2.0**exponent}, number=number, state=scaled)
+        plain, scaled = a.state, b.state
+        assert torch.equal(a.update["w"] * 2.0**exponent, b.update["w"])
+
+
+def test_both_memories_give_the_same_updates_on_early_steps() -> None:
+    own = build(PowerSGD(2, memory="own"), error_feedback=True, min_dims=2)
+    aggregated = build(PowerSGD(2, memory="aggregated"), error_feedback=True, min_dims=2)
+    states = [State(), State()]
+    for number in range(5):
+        grads = gradients(range(4), number)
+        outs = [aggregate(c, grads, number=number, state=s) for c, s in zip((own, aggregated), states, strict=True)]
+        states = [out.state for out in outs]
+        a, b = (flat(out.update) for out in outs)
+        assert (a - b).norm() < 1e-4 * a.norm()
+        memories = [flat(state.per_worker) for state in states]
+        assert (memories[0].mean(0) - memories[1].mean(0)).norm() < 1e-4 * memories[0].mean(0).norm()
+    assert (memories[0] - memories[1]).norm() > 0.1 * memories[0].norm(), "but the workers' own differ"
+
+
+def test_own_memory_is_orthogonal_to_what_was_sent() -> None:
+    """A projection, of each worker's own gradient."""
+    grads = {"w": randn(4, 20, 30)}
+    sent = aggregate(PowerSGD(2), grads).sent()["w"].double()
+    rest = grads["w"].double() - sent
+    for k in range(4):
+        assert abs(float((sent[k] * rest[k]).sum())) < 1e-4
+    assert torch.linalg.matrix_rank(sent[0], rtol=1e-5) == 2
+
+
+def test_tensors_become_matrices_by_their_first_dimension() -> None:
+    """r (n + m) with n the output channels."""
+    grads: Grads = {"conv": randn(1, 6, 4, 3, 3), "matrix": randn(1, 10, 12, seed=1), "vector": randn(1, 9, seed=2)}
+    comm = VirtualComm(1)
+    out = aggregate(PowerSGD(2), grads, comm=comm)
+    assert {k: q.shape for k, q in out.state.shared.items()} == {"conv": (1, 36, 2), "matrix": (1, 12, 2), "vector": (1, 1, 1)}
+    assert comm.meter.sent_bits == [32 * (2 * (6 + 36) + 2 * (10 + 12) + (9 + 1))]
+
+
+def test_mistakes_are_named() -> None:
+    with pytest.raises(ValueError, match="rank=0"):
+        PowerSGD(0)
+    with pytest.raises(ValueError, match="memory=own or memory=aggregated"):
+        PowerSGD(1, memory="mine")  # type: ignore[arg-type]

@@ -1,0 +1,347 @@
+"""What goes around a method, and in which order."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from method_cases import aggregate, built, flat, gradients
+from torch import Tensor
+
+from gcbench.comm import VirtualComm
+from gcbench.compressors import Compressor, Grads, State, build
+from gcbench.compressors.dense import Dense
+from gcbench.compressors.exchange import Gathered
+from gcbench.compressors.powersgd import PowerSGD
+from gcbench.compressors.qsgd import QSGD
+from gcbench.compressors.wrappers import DenseWarmup, ErrorFeedback, NormClipping, SigmaClipping, SmallTensorsWhole
+
+METHODS: dict[str, Compressor] = {
+    "qsgd": build(QSGD(7, 16)),
+    "powersgd, own": PowerSGD(2, memory="own"),
+    "powersgd, aggregated": PowerSGD(2, memory="aggregated"),
+    "fp16": Dense("float16"),
+}
+WEIGHTS = [(1.0, 1.0), (0.2, 0.9), (0.5, 1.0), (1.0, 0.0), (0.0, 1.0), (2.0, 0.5)]
+each_method = pytest.mark.parametrize("method", METHODS)
+each_weight = pytest.mark.parametrize(("alpha", "beta"), WEIGHTS)
+
+
+def matrices(number: int = 0, rows: int = 4) -> Grads:
+    return {k: g for k, g in gradients(range(rows), number).items() if g.dim() > 1}
+
+
+def equal(a: Grads, b: Grads) -> bool:
+    return list(a) == list(b) and all(torch.equal(a[k], b[k]) for k in a)
+
+
+# Error feedback
+
+
+@each_weight
+@each_method
+def test_what_was_sent_and_what_is_remembered_add_up(method: str, alpha: float, beta: float) -> None:
+    """sent + memory' = grad + beta memory."""
+    compressor, state = ErrorFeedback(METHODS[method], alpha, beta), State()
+    for number in range(4):
+        grads = matrices(number)
+        out = aggregate(compressor, grads, number=number, state=state)
+        sent = out.sent()
+        for name, g in grads.items():
+            before = state.per_worker[name].double() if state.per_worker else torch.zeros_like(g, dtype=torch.float64)
+            left = sent[name].double() + out.state.per_worker[name].double()
+            scale = max(float(x.abs().max()) for x in (g, before, sent[name]))
+            torch.testing.assert_close(left, g.double() + beta * before, rtol=0, atol=3e-7 * scale)
+        state = out.state
+
+
+@each_weight
+@each_method
+def test_the_method_codes_the_gradient_and_the_weighted_memory(method: str, alpha: float, beta: float) -> None:
+    """u = g + alpha h."""
+    compressor = ErrorFeedback(METHODS[method], alpha, beta)
+    state = aggregate(compressor, matrices(0)).state
+    out = aggregate(compressor, matrices(1), number=1, state=state)
+    corrected = {k: torch.add(g, state.per_worker[k], alpha=alpha) for k, g in matrices(1).items()}
+    alone = aggregate(METHODS[method], corrected, number=1, state=state.inner)
+    assert equal(out.update, alone.update)
+
+
+@each_method
+def test_weight_zero_leaves_the_method_as_it_is(method: str) -> None:
+    """To the bit, over several steps: ECQ-SGD with alpha = 0 is QSGD."""
+    compressor, wrapped, bare = ErrorFeedback(METHODS[method], alpha=0.0, beta=0.9), State(), State()
+    for number in range(4):
+        with_memory = aggregate(compressor, matrices(number), number=number, state=wrapped)
+        without = aggregate(METHODS[method], matrices(number), number=number, state=bare)
+        wrapped, bare = with_memory.state, without.state
+        assert equal(with_memory.update, without.update)
+
+
+def test_all_that_was_held_back_is_sent_in_the_end() -> None:
+    """The sum of updates follows the sum of gradients, as the memory stays bounded."""
+    compressor, state = build(PowerSGD(1), error_feedback=True), State()
+    applied = wanted = torch.zeros(1, dtype=torch.float64)
+    fixed = matrices()
+    for number in range(100):
+        out = aggregate(compressor, fixed, number=number, state=state)
+        state, applied, wanted = out.state, applied + flat(out.update), wanted + flat(fixed).mean(0)
+    assert (applied - wanted).norm() < 0.1 * wanted.norm()
+    bare = flat(aggregate(PowerSGD(1), fixed).update) * 100
+    assert (bare - wanted).norm() > 0.3 * wanted.norm(), "without memory most is lost"
+
+
+def test_every_worker_has_its_own_memory() -> None:
+    state = aggregate(build(QSGD(7, 16), error_feedback=True), matrices()).state
+    assert {k: m.shape for k, m in state.per_worker.items()} == {k: g.shape for k, g in matrices().items()}
+    assert not torch.equal(flat(state.per_worker)[0], flat(state.per_worker)[1])
+
+
+# Norm clipping
+
+
+class Spy:
+    """Passes on, and remembers what it was given."""
+
+    properties = Dense.properties
+
+    def __init__(self) -> None:
+        self.seen: Grads = {}
+
+    def aggregate(self, grads: Grads, state: State, comm: Any, step: Any) -> Any:
+        self.seen = grads
+        return Dense().aggregate(grads, state, comm, step)
+
+
+def test_each_worker_is_clipped_as_torch_does() -> None:
+    grads, spy = gradients(range(4), 0), Spy()
+    for g in grads.values():
+        g[1] *= 100
+        g[2] *= 1e-3
+    aggregate(NormClipping(spy, 0.4), grads)
+    for k in range(4):
+        parameters = [torch.nn.Parameter(torch.zeros_like(g[k])) for g in grads.values()]
+        for p, g in zip(parameters, grads.values(), strict=True):
+            p.grad = g[k].clone()
+        torch.nn.utils.clip_grad_norm_(parameters, 0.4)
+        for p, name in zip(parameters, grads, strict=True):
+            torch.testing.assert_close(spy.seen[name][k], p.grad)
+    norms = flat(spy.seen).norm(dim=1)
+    assert norms[1].item() == pytest.approx(0.4, rel=1e-4)
+    assert torch.equal(spy.seen["matrix"][2], grads["matrix"][2]), "a small gradient is left alone"
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_clipping_of_a_worker_does_not_depend_on_who_shares_its_process(rows: int) -> None:
+    """To the bit, also for tensors that are reduced by several threads."""
+    grads = {
+        f"w{i}": torch.randn(4, n, generator=torch.Generator().manual_seed(i)) for i, n in enumerate([300_000, 5, 37, 1, 4096])
+    }
+    together, apart = Spy(), Spy()
+    aggregate(NormClipping(together, 0.4), grads)
+    for start in range(0, 4, rows):
+        aggregate(NormClipping(apart, 0.4), {k: g[start : start + rows] for k, g in grads.items()})
+        for name in grads:
+            assert torch.equal(apart.seen[name], together.seen[name][start : start + rows])
+
+
+# Small tensors
+
+
+def test_small_tensors_travel_whole() -> None:
+    grads, comm = gradients(range(4), 0), VirtualComm(4)
+    out = aggregate(build(QSGD(1, 16), min_size=130), grads, comm=comm)
+    exact = {k: g.double().mean(0) for k, g in grads.items()}
+    for name, g in grads.items():
+        error = (out.update[name][0].double() - exact[name]).abs().max()
+        assert (error < 1e-6) == (g[0].numel() < 130), name
+    whole = sum(g[0].numel() for g in grads.values() if g[0].numel() < 130)
+    coded = 162 + 130 + 130  # the size at the threshold is coded
+    assert comm.meter.sent_bits[0] == 32 * whole + 2 * 8 * -(-coded // 8) + 32 * (11 + 9 + 9)
+
+
+def test_vectors_travel_whole_by_their_dimensions() -> None:
+    grads, comm = gradients(range(4), 0), VirtualComm(4)
+    out = aggregate(build(PowerSGD(1), min_dims=2), grads, comm=comm)
+    for name in ("conv bias", "scalar", "one"):
+        torch.testing.assert_close(out.update[name][0], grads[name].mean(0))
+    assert set(out.state.shared) == {"conv", "matrix", "twin", "row"}
+    assert comm.meter.sent_bits[0] == 32 * ((6 + 1 + 1) + (6 + 27) + 2 * (10 + 13) + (1 + 37))
+
+
+def test_nothing_is_remembered_of_tensors_that_travel_whole() -> None:
+    state = aggregate(build(PowerSGD(1), min_dims=2, min_size=130, error_feedback=True), gradients(range(4), 0)).state
+    assert set(state.per_worker) == {"conv", "matrix", "twin"}
+
+
+def test_a_model_of_small_tensors_only_needs_no_codes() -> None:
+    grads = gradients(range(4), 0)
+    out = aggregate(build(QSGD(1, 16), min_size=10_000, error_feedback=True, alpha=0.2, beta=0.9), grads)
+    torch.testing.assert_close(flat(out.update)[0], flat(grads).mean(0), rtol=0, atol=1e-6)
+    assert equal(out.sent(), grads)
+
+
+# Dense warm-up
+
+
+def test_gradients_travel_whole_until_the_step_that_was_named() -> None:
+    compressor, state, comm = (
+        build(QSGD(1, 16), dense_steps=2, error_feedback=True, alpha=0.2, beta=0.9),
+        State(),
+        VirtualComm(4),
+    )
+    bits = []
+    for number in range(4):
+        before = comm.meter.sent_bits[0]
+        out = aggregate(compressor, matrices(number), number=number, state=state, comm=comm)
+        state = out.state
+        bits.append(comm.meter.sent_bits[0] - before)
+        mean = flat(matrices(number)).mean(0)
+        assert ((flat(out.update)[0] - mean).abs().max() < 1e-6) == (number < 2)
+    n = flat(matrices()).shape[1]
+    assert bits[:2] == [32 * n] * 2
+    assert bits[2] == bits[3] < 6 * n
+
+
+def test_the_method_starts_fresh_after_the_dense_steps() -> None:
+    late = aggregate(build(PowerSGD(2), dense_steps=3), matrices(3), number=3)
+    assert equal(late.update, aggregate(PowerSGD(2), matrices(3), number=3).update)
+
+
+# Sigma clipping
+
+
+def test_values_are_clipped_at_so_many_deviations_of_their_own_tensor() -> None:
+    grads, spy = gradients(range(4), 0), Spy()
+    grads["matrix"][2] *= 50
+    grads["conv"][:, 0, 0] *= 20
+    aggregate(SigmaClipping(spy, 1.5), grads)
+    for name in ("conv", "matrix", "twin", "row"):
+        for k in range(4):
+            g = grads[name][k].double()
+            limit = 1.5 * ((g - g.mean()) ** 2).mean().sqrt()
+            torch.testing.assert_close(spy.seen[name][k].double(), g.clamp(-limit, limit), rtol=1e-5, atol=1e-9)
+            assert spy.seen[name][k].abs().max() < g.abs().max(), "something was clipped"
+
+
+def test_a_wide_limit_clips_nothing() -> None:
+    grads, spy = {k: g for k, g in matrices().items() if k != "one"}, Spy()
+    aggregate(SigmaClipping(spy, 100.0), grads)
+    assert equal(spy.seen, grads)
+
+
+@pytest.mark.xfail(strict=True, reason="the deviation of one value, or of equal ones, is 0: their gradient is clipped away")
+@pytest.mark.parametrize("shape", [(), (1,), (5,)])
+def test_a_tensor_without_spread_keeps_its_gradient(shape: tuple[int, ...]) -> None:
+    grads, spy = {"w": torch.full((2, *shape), 0.3)}, Spy()
+    aggregate(SigmaClipping(spy, 2.5), grads)
+    assert spy.seen["w"].abs().min() > 0.1
+
+
+def test_the_memory_keeps_what_was_clipped() -> None:
+    """Clipping is inside the memory, so that nothing is lost for good."""
+    grads = matrices()
+    grads["matrix"][0, 0, 0] = 50
+    out = aggregate(build(QSGD(7, 16), clip_sigma=2.5, error_feedback=True), grads)
+    assert out.state.per_worker["matrix"][0, 0, 0] > 20
+
+
+# The order
+
+
+def layers(compressor: Compressor) -> list[type]:
+    found = [type(compressor)]
+    while hasattr(compressor, "inner"):
+        compressor = compressor.inner
+        found.append(type(compressor))
+    return found
+
+
+EVERYTHING = {
+    "clip_norm": 0.4,
+    "dense_steps": 3,
+    "min_size": 10,
+    "error_feedback": True,
+    "alpha": 0.2,
+    "beta": 0.9,
+    "clip_sigma": 2.5,
+}
+
+
+def test_wrappers_have_one_order() -> None:
+    found = build(QSGD(7, 16), **EVERYTHING)  # type: ignore[arg-type]
+    assert layers(found) == [NormClipping, DenseWarmup, SmallTensorsWhole, ErrorFeedback, SigmaClipping, Gathered]
+
+
+def test_nothing_is_wrapped_that_was_not_asked_for() -> None:
+    assert layers(build(PowerSGD(1))) == [PowerSGD]
+    assert layers(build(QSGD(7, 16))) == [Gathered]
+    assert layers(build(PowerSGD(1), min_dims=2)) == [SmallTensorsWhole, PowerSGD]
+
+
+def test_the_command_line_reaches_every_wrapper() -> None:
+    found: Any = built("qsgd", **EVERYTHING)
+    assert layers(found) == [NormClipping, DenseWarmup, SmallTensorsWhole, ErrorFeedback, SigmaClipping, Gathered]
+    assert (found.clip_norm, found.inner.dense_steps, found.inner.inner.min_size) == (0.4, 3, 10)
+    memory = found.inner.inner.inner
+    assert (memory.alpha, memory.beta, memory.inner.clip_sigma) == (0.2, 0.9, 2.5)
+
+
+def test_everything_at_once_works() -> None:
+    compressor, state = build(QSGD(7, 16), **EVERYTHING), State()  # type: ignore[arg-type]
+    for number in range(6):
+        out = aggregate(compressor, gradients(range(4), number), number=number, state=state)
+        state = out.state
+        assert all(u.isfinite().all() for u in out.update.values())
+        assert flat(out.update).norm() < 0.9
+
+
+# The warning
+
+
+def warned(method: Any, **settings: Any) -> bool:
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        build(method, **settings)
+    return any("alpha=0.2 beta=0.9" in str(w.message) for w in seen)
+
+
+EXPANDING = {"linf, large buckets": QSGD(7, 512), "l2": QSGD(7, 512, "l2"), "one level": QSGD(1, 16)}
+SAFE: dict[str, Any] = {
+    "small buckets": QSGD(7, 128),
+    "many levels": QSGD(127, 512),
+    "powersgd": PowerSGD(1),
+    "dense": Dense("float16"),
+}
+
+
+@pytest.mark.parametrize("method", EXPANDING)
+def test_plain_memory_around_an_expanding_quantiser_is_warned_of(method: str) -> None:
+    assert warned(EXPANDING[method], error_feedback=True)
+    assert warned(EXPANDING[method], error_feedback=True, clip_sigma=2.5)
+    assert not warned(EXPANDING[method])
+
+
+@pytest.mark.parametrize("method", EXPANDING)
+def test_ecq_is_not_warned_of(method: str) -> None:
+    assert not warned(EXPANDING[method], error_feedback=True, alpha=0.2, beta=0.9)
+
+
+@pytest.mark.parametrize("method", SAFE)
+def test_plain_memory_around_a_contraction_is_not_warned_of(method: str) -> None:
+    assert not warned(SAFE[method], error_feedback=True)
+
+
+@pytest.mark.parametrize(("alpha", "diverges"), [(1.0, True), (0.1, False)])
+def test_the_warning_is_about_something(alpha: float, diverges: bool) -> None:
+    """l2, s = 4, d = 1024: gamma = 8; the memory of plain error feedback explodes, ECQ-SGD's small weight keeps it."""
+    compressor = ErrorFeedback(build(QSGD(4, 1024, "l2")), alpha, 1.0)
+    state, sizes = State(), []
+    for number in range(60):
+        g: Tensor = torch.randn(1, 4096, generator=torch.Generator().manual_seed(number))
+        state = aggregate(compressor, {"w": g}, number=number, state=state).state
+        sizes.append(float(state.per_worker["w"].norm() / 64))
+    assert (sizes[-1] > 1e3) == diverges
+    assert diverges or sizes[-1] < 20

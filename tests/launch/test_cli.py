@@ -1,0 +1,166 @@
+"""The installed command as users type it: real processes, from another directory."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ENVIRONMENT = {**os.environ, "WANDB_MODE": "offline", "PYTHONUNBUFFERED": "1"}
+QUICK = ["model.widths=[32]", "logger.mode=disabled"]
+
+
+def gcbench(folder: Path, *words: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "gcbench", *words]
+    return subprocess.run(command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=timeout)
+
+
+def results(folder: Path) -> list[dict]:
+    return [json.loads(path.read_text()) for path in sorted(folder.glob("outputs/*/result.json"))]
+
+
+def test_two_real_workers(tmp_path: Path) -> None:
+    done = gcbench(tmp_path, *QUICK, "trainer.epochs=2", "min_size=0")
+    assert done.returncode == 0, done.stderr
+    (result,) = results(tmp_path)
+    assert (result["status"], result["workers"], result["processes"], result["backend"]) == ("done", 2, 2, "gloo")
+    assert result["seconds"]["step"]["mean"] > 0
+    phases = [v["mean"] for k, v in result["seconds"].items() if k != "step"]
+    assert sum(phases) == pytest.approx(result["seconds"]["step"]["mean"], rel=1e-6)
+    for word in ("accuracy", "bits sent", "ratio", "exchange", "outputs"):
+        assert word in done.stdout
+
+
+def test_more_workers_than_the_machine_has_are_virtual(tmp_path: Path) -> None:
+    done = gcbench(tmp_path, *QUICK, "compressor=powersgd", "rank=2", "trainer.gpus=160", "trainer.batch_size=4", "trainer.max_steps=2")
+    assert done.returncode == 0, done.stderr
+    assert "160 VIRTUAL workers" in done.stderr
+    (result,) = results(tmp_path)
+    assert result["seconds"] is None and result["workers"] == 160
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["bits=11"], "gcbench: bits=11: a code costs 2 to 8 bits"),
+        (["rank=2"], "gcbench: rank: no such key with these choices"),
+        (["trainer.launcher=fast"], "expected one of [auto, local, torchrun, virtual]"),
+        (["trainer.gpus=9999"], "gcbench: trainer.gpus=9999: the data has 1437 training samples"),
+    ],
+)
+def test_mistakes_end_with_a_message_and_no_traceback(tmp_path: Path, words: list[str], says: str) -> None:
+    done = gcbench(tmp_path, *words)
+    assert done.returncode != 0
+    assert says in done.stderr and "Traceback" not in done.stderr
+
+
+def test_an_output_directory_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    done = gcbench(tmp_path, *QUICK, "outputs=file/inside")
+    assert done.returncode != 0
+    assert "type outputs=DIR" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_full_errors_on_request(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "gcbench", "bits=11"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env={**ENVIRONMENT, "HYDRA_FULL_ERROR": "1"}, capture_output=True, text=True, timeout=60
+    )
+    assert "Traceback" in done.stderr
+
+
+def test_their_own_model_and_data_without_touching_the_package(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import torch\n"
+        "class Net(torch.nn.Sequential):\n"
+        "    def __init__(self, width=7):\n"
+        "        super().__init__(torch.nn.Linear(5, width), torch.nn.Tanh(), torch.nn.Linear(width, 3))\n"
+        "def make_data():\n"
+        "    x = torch.randn(256, 5, generator=torch.Generator().manual_seed(0))\n"
+        "    return (x, x[:, :3].argmax(1)), (x[:64], x[:64, :3].argmax(1))\n"
+    )
+    words = ["model._target_=mine.Net", "+model.width=9", "dataset._target_=mine.make_data", "logger.mode=disabled"]
+    done = gcbench(tmp_path, *words, "compressor=qsgd", "bits=4", "min_size=0", "trainer.epochs=20")
+    assert done.returncode == 0, done.stderr
+    (result,) = results(tmp_path)
+    assert result["choices"]["model"] == "mine.Net" and result["parameters"] == 5 * 9 + 9 + 9 * 3 + 3
+    assert result["test"]["accuracy"] > 80
+
+
+def test_a_worker_that_raises_ends_all_with_its_own_traceback(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import os, torch\n"
+        "class Net(torch.nn.Linear):\n"
+        "    def __init__(self): super().__init__(64, 10); self.calls = 0\n"
+        "    def forward(self, x):\n"
+        "        self.calls += 1\n"
+        "        if os.environ.get('RANK') == '1' and self.calls == 5: raise RuntimeError('the cat is on the wire')\n"
+        "        return super().forward(x.flatten(1))\n"
+    )
+    begin = time.monotonic()
+    done = gcbench(tmp_path, "model._target_=mine.Net", "logger.mode=disabled", "min_size=0")
+    assert done.returncode != 0 and time.monotonic() - begin < 60
+    assert "the cat is on the wire" in done.stderr and "forward" in done.stderr
+    assert done.stderr.count("Traceback") == 1, done.stderr
+    (result,) = results(tmp_path)
+    assert result["status"] == "failed" and "the cat is on the wire" in result["reason"]
+
+
+def test_ctrl_c_leaves_an_interrupted_result_and_a_run_that_resumes(tmp_path: Path) -> None:
+    words = [*QUICK, "trainer.epochs=2000", "trainer.log_every=10", "min_size=0"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gcbench", *words],
+        cwd=tmp_path,
+        env=ENVIRONMENT,
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    _wait_for(lambda: any(tmp_path.glob("outputs/*/metrics.jsonl")), 60)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    output, _ = process.communicate(timeout=40)
+    assert process.returncode == 130, output
+    assert "Traceback" not in output
+    (result,) = results(tmp_path)
+    assert result["status"] == "interrupted" and "stopped by a signal" in result["reason"]
+    assert any(tmp_path.glob("outputs/*/checkpoints/step-*/manifest.json"))
+
+
+def test_a_finished_run_is_found_again_and_rerun_loses_nothing(tmp_path: Path) -> None:
+    words = [*QUICK, "trainer.max_steps=2", "trainer.launcher=virtual"]
+    assert gcbench(tmp_path, *words).returncode == 0
+    again = gcbench(tmp_path, *words)
+    assert again.returncode == 0 and "type rerun=true" in again.stderr
+    assert gcbench(tmp_path, *words, "rerun=true").returncode == 0
+    (folder,) = (tmp_path / "outputs").iterdir()
+    assert len(list(folder.glob("result*.json"))) == 2
+
+
+def test_a_sweep_makes_one_directory_a_job(tmp_path: Path) -> None:
+    words = ["-m", *QUICK, "compressor=none,qsgd", "trainer.launcher=virtual", "trainer.max_steps=2"]
+    done = gcbench(tmp_path, *words)
+    assert done.returncode == 0, done.stderr
+    assert {r["choices"]["compressor"] for r in results(tmp_path)} == {"none", "qsgd"}
+
+
+def test_torchrun_joins_and_one_rank_writes(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "gcbench"]
+    words = [*QUICK, "trainer.gpus=2", "trainer.max_steps=5"]
+    done = subprocess.run([*command, *words], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    (result,) = results(tmp_path)
+    assert (result["status"], result["launcher"], result["processes"]) == ("done", "torchrun", 2)
+
+
+def _wait_for(condition, seconds: float) -> None:  # type: ignore[no-untyped-def]
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.1)

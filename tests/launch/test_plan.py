@@ -1,0 +1,78 @@
+"""Where workers live, decided from what was asked and what the machine has."""
+
+from __future__ import annotations
+
+import pytest
+from sentence import config_of
+
+from gcbench.config import ConfigError
+from gcbench.launch.plan import Machine, Plan, plan
+
+LAPTOP = Machine(cores=2, cuda_devices=0, environment={})
+SERVER = Machine(cores=64, cuda_devices=8, environment={})
+TORCHRUN = {"RANK": "0", "WORLD_SIZE": "4", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "4", "MASTER_ADDR": "localhost"}
+
+
+def planned(machine: Machine, *overrides: str) -> Plan:
+    return plan(config_of(*overrides), machine)
+
+
+@pytest.mark.parametrize(
+    ("machine", "gpus", "launcher", "processes", "device"),
+    [
+        (LAPTOP, 2, "local", 2, "cpu"),
+        (LAPTOP, 16, "virtual", 1, "cpu"),
+        (SERVER, 8, "local", 8, "cuda"),
+        (SERVER, 16, "virtual", 1, "cuda"),
+        (Machine(2, 0, TORCHRUN), 4, "torchrun", 4, "cpu"),
+    ],
+)
+def test_auto(machine: Machine, gpus: int, launcher: str, processes: int, device: str) -> None:
+    chosen = planned(machine, f"trainer.gpus={gpus}")
+    assert (chosen.launcher, chosen.processes, chosen.device) == (launcher, processes, device)
+    assert chosen.timed == (processes == gpus)
+
+
+def test_virtual_workers_are_announced_and_real_ones_are_not() -> None:
+    notice = planned(LAPTOP, "trainer.gpus=16").notice()
+    assert notice is not None and "16 VIRTUAL workers" in notice and "no times" in notice
+    assert planned(LAPTOP).notice() is None
+
+
+def test_local_beyond_the_cores_is_marked_and_never_falls_back() -> None:
+    chosen = planned(LAPTOP, "trainer.gpus=4", "trainer.launcher=local")
+    assert chosen.launcher == "local" and chosen.processes == 4 and chosen.oversubscribed
+    assert not planned(LAPTOP).oversubscribed
+
+
+def test_several_virtual_workers_in_each_process() -> None:
+    chosen = planned(LAPTOP, "trainer.gpus=6", "trainer.processes=2")
+    assert (chosen.launcher, chosen.processes, chosen.threads, chosen.timed) == ("local", 2, 1, False)
+
+
+def test_cores_are_shared_by_the_processes() -> None:
+    assert planned(SERVER, "trainer.device=cpu", "trainer.gpus=4").threads == 16
+    assert planned(SERVER, "trainer.device=cpu", "trainer.gpus=4", "trainer.threads=3").threads == 3
+
+
+def test_backend_follows_the_device() -> None:
+    assert planned(SERVER, "trainer.gpus=4").backend == "nccl"
+    assert planned(LAPTOP).backend == "gloo"
+    assert planned(LAPTOP, "trainer.gpus=1").backend is None
+
+
+@pytest.mark.parametrize(
+    ("machine", "overrides", "says"),
+    [
+        (LAPTOP, ["trainer.device=cuda"], "trainer.device=cuda: this machine has no CUDA device; type trainer.device=cpu"),
+        (LAPTOP, ["trainer.launcher=torchrun"], "trainer.launcher=torchrun: torchrun's environment is not here"),
+        (LAPTOP, ["trainer.backend=nccl"], "trainer.backend=nccl needs GPUs; type trainer.backend=gloo"),
+        (SERVER, ["trainer.launcher=local", "trainer.gpus=16"], "NCCL refuses two on one GPU"),
+        (Machine(2, 0, TORCHRUN), ["trainer.gpus=2"], "trainer.gpus=2, but torchrun started 4 processes; type trainer.gpus=4"),
+        (LAPTOP, ["trainer.launcher=virtual", "trainer.processes=2"], "trainer.launcher=virtual runs one process"),
+    ],
+)
+def test_what_is_not_there_is_refused(machine: Machine, overrides: list[str], says: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        planned(machine, *overrides)
+    assert says in str(error.value)

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gcbench.records import RunFiles
+from gcbench.records.files import _strict_json
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+
+
+@settings(max_examples=50, deadline=None)
+@given(VALUES)
+def test_what_is_written_is_strict_json(value: Any) -> None:
+    def refuse(constant: str) -> None:
+        raise AssertionError(constant)
+
+    json.loads(_strict_json(value), parse_constant=refuse)
+
+
+def test_a_result_comes_back_with_null_for_what_is_not_finite(tmp_path: Path) -> None:
+    files = RunFiles(tmp_path)
+    assert files.read_result() is None
+    files.write_result({"loss": math.nan, "list": (1.0, -math.inf), "name": "größer"})
+    files.write_result({"loss": math.inf, "list": (1.0, math.nan), "name": "größer"})
+    assert files.read_result() == {"loss": None, "list": [1.0, None], "name": "größer"}
+    assert [path.name for path in tmp_path.iterdir()] == ["result.json"]
+
+
+def test_a_failed_write_leaves_the_old_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = RunFiles(tmp_path)
+    files.write_result({"status": "done"})
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="cannot write .*result.json .No space left on device.; make room"):
+        files.write_result({"status": "failed"})
+    assert files.read_result() == {"status": "done"}
+
+
+def test_a_directory_that_is_none_is_named(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="cannot write .*metrics.jsonl"):
+        RunFiles(tmp_path / "missing").append_metrics({"step": 1})
+
+
+def test_a_broken_result_is_named(tmp_path: Path) -> None:
+    (tmp_path / "result.json").write_text('{"status": ')
+    with pytest.raises(ValueError, match="result.json is not JSON .*; move it away, or type rerun=true"):
+        RunFiles(tmp_path).read_result()
+
+
+def test_metrics_go_back_to_a_step(tmp_path: Path) -> None:
+    files = RunFiles(tmp_path)
+    files.truncate_metrics(0)
+    assert not files.metrics.exists()
+    for step in (1, 2, 3):
+        files.append_metrics({"step": step, "loss": math.nan})
+    with files.metrics.open("a") as file:
+        file.write('{"step": 2, "lo')  # the machine went down
+    files.truncate_metrics(2)
+    files.append_metrics({"step": 3})
+    lines = [json.loads(line) for line in files.metrics.read_text().splitlines()]
+    assert lines == [{"step": 1, "loss": None}, {"step": 2, "loss": None}, {"step": 3}]
+
+
+def test_what_was_set_aside_stays(tmp_path: Path) -> None:
+    files = RunFiles(tmp_path)
+    files.set_aside()
+    for run in (1, 2):
+        files.append_metrics({"step": run})
+        files.write_result({"run": run})
+        os.utime(files.result, (run, run))
+        files.set_aside()
+        assert files.read_result() is None and not files.metrics.exists()
+        stamp = f"1970-01-01T00-00-0{run}.000000Z"
+        assert json.loads((tmp_path / f"metrics.{stamp}.jsonl").read_text()) == {"step": run}
+        assert json.loads((tmp_path / f"result.{stamp}.json").read_text()) == {"run": run}
+    assert len(list(tmp_path.iterdir())) == 4

@@ -1,0 +1,123 @@
+"""Offline logging with the real wandb, and its troubles."""
+
+from __future__ import annotations
+
+import logging
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gcbench.records import Logger, start_logger
+from gcbench.records.loggers import SETTINGS, _settled
+
+RESULT = {"status": "done", "test": {"accuracy": 90.0, "loss": None}}
+
+
+@pytest.fixture(autouse=True)
+def no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE", "WANDB_BASE_URL", "WANDB_MODE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+
+
+def start(mode: str, directory: Path) -> Logger:
+    settings = {"mode": mode, "project": "gcbench", "entity": None}
+    return start_logger(settings, name="run", group="group", tags=["model=mlp"], config={"a": {"b": 1}}, directory=directory)
+
+
+def use(logger: Logger) -> None:
+    for step in (1, 2):
+        logger.log({"event": "train", "step": step, "loss": math.nan}, step)
+    logger.finish(RESULT)
+
+
+def test_auto_without_a_key_writes_offline_files_quietly(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("wandb")
+    use(start("auto", tmp_path))
+    assert list(tmp_path.glob("wandb/offline-run-*/*.wandb"))
+    assert capfd.readouterr() == ("", "")
+
+
+def test_disabled_needs_no_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    use(start("disabled", tmp_path))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_missing_wandb_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    use(start("offline", tmp_path))
+    assert len(caplog.records) == 1 and "the run goes on without it" in caplog.text
+
+
+@pytest.mark.parametrize("place", ["init", "log", "summary", "finish"])
+def test_trouble_is_told_once_and_ends_nothing(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    wandb = pytest.importorskip("wandb")
+
+    class Run:
+        summary: dict[str, Any] = {}
+
+        def log(self, metrics: dict[str, Any], step: int) -> None:
+            fail_at("log")
+
+        def finish(self, exit_code: int) -> None:
+            fail_at("finish")
+
+    def fail_at(here: str) -> None:
+        if here == place:
+            raise RuntimeError(f"no {here}\nand much more about it")
+
+    def init(**_: Any) -> Run:
+        fail_at("init")
+        return Run()
+
+    if place == "summary":
+        monkeypatch.setattr(Run, "summary", None)
+    monkeypatch.setattr(wandb, "init", init)
+    use(start("offline", tmp_path))
+    assert len(caplog.records) == 1 and caplog.records[0].levelno == logging.WARNING
+    assert "much more" not in caplog.text
+
+
+def test_a_service_that_hangs_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    wandb = pytest.importorskip("wandb")
+    process = pytest.importorskip("wandb.sdk.lib.service.service_process")
+    core = tmp_path / "core"
+    core.write_text("#!/bin/sh\nexec sleep 3\n")
+    core.chmod(0o755)
+    wandb.teardown()  # the service of an earlier test
+    monkeypatch.setattr(process, "get_core_path", lambda: str(core))
+    monkeypatch.setitem(SETTINGS, "x_service_wait", 0.5)
+    use(start("offline", tmp_path))
+    told = [record.getMessage() for record in caplog.records if record.name.startswith("gcbench")]
+    assert len(told) == 1 and "the run goes on without it" in told[0]
+
+
+def test_an_unknown_mode_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="logger.mode=on .* type .* auto, online, offline, disabled"):
+        start("on", tmp_path)
+
+
+def test_a_key_decides_what_auto_means(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert _settled("auto") == "offline" and not caplog.records
+    assert _settled("online") == "offline" and "wandb login" in caplog.text
+    netrc = tmp_path / "netrc"
+    netrc.touch(mode=0o600)
+    netrc.write_text("machine api.wandb.ai login user password secret\n")
+    assert _settled("auto") == _settled("online") == "online"
+    monkeypatch.setenv("WANDB_BASE_URL", "https://wandb.example.org")
+    assert _settled("auto") == "offline"
+    monkeypatch.setenv("WANDB_API_KEY", "secret")
+    assert _settled("auto") == "online"
+    assert _settled("offline") == "offline"

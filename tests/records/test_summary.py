@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from gcbench.records import ProgressDisplay, print_summary
+
+RESULT: dict[str, Any] = {
+    "status": "interrupted",
+    "reason": "stopped by [b]SIGINT[/b]",
+    "choices": {"model": "resnet18", "dataset": "cifar10", "compressor": "powersgd"},
+    "workers": 4,
+    "processes": 4,
+    "launcher": "local",
+    "device": "cuda",
+    "test": {"accuracy": 91.25, "loss": None, "best_accuracy": 92.0, "best_loss": 0.5},
+    "bits_sent": {"per_worker": 2**23 * 1500.0, "per_step": 1234567.0, "ratio": 64.2},
+    "compression_error": {"relative": 0.125, "cosine": 0.99},
+    "seconds": {"forward": {"mean": 0.001, "max": 0.002}, "step": {"mean": 0.003, "max": 0.004}},
+}
+LINE = {"event": "train", "step": 100, "epoch": 1.5, "loss": 0.25, "lr": 0.1}
+
+
+def printed(result: dict[str, Any], width: int = 80) -> str:
+    console = Console(file=StringIO(), width=width)
+    print_summary(result, Path("/outputs/" + "long-name/" * 12), console)
+    assert isinstance(console.file, StringIO)
+    return console.file.getvalue()
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_summary_fits_and_tells_all(width: int) -> None:
+    text = printed(RESULT, width)
+    assert all(len(line) <= width for line in text.splitlines()[:-1])
+    assert text.splitlines()[-1] == f"files in {Path('/outputs/' + 'long-name/' * 12)}"  # whole, to be copied
+    assert text.isascii() and "\x1b" not in text
+    words = " ".join(text.split())
+    for fact in ("interrupted", "[b]SIGINT[/b]", "91.25 (best 92)", "not finite (best 0.5)", "1,500.000 MiB", "1,234,567"):
+        assert fact in words or width == 40
+    assert "3.000 ms" in words and "4.000 ms" in words
+
+
+@pytest.mark.parametrize(("workers", "words"), [(4, "no times: too few steps"), (8, "no times: virtual workers")])
+def test_summary_says_why_there_are_no_times(workers: int, words: str) -> None:
+    assert words in printed({**RESULT, "workers": workers, "seconds": None})
+
+
+def test_summary_of_a_run_that_never_began() -> None:
+    text = printed({key: RESULT[key] for key in ("status", "reason", "choices")})
+    assert "interrupted" in text and "test" not in text and "time" not in text
+
+
+def test_progress_is_a_line_a_record_without_a_terminal() -> None:
+    console = Console(file=StringIO(), width=20)
+    with ProgressDisplay(400, console, enabled=True) as display:
+        display.show(LINE)
+        display.show({"event": "test", "step": 100, "epoch": 1.5, "accuracy": 50.0, "loss": float("nan")})
+    assert isinstance(console.file, StringIO)
+    assert console.file.getvalue().splitlines() == [
+        "train step 100/400 epoch 1.50: loss 0.25, lr 0.1",
+        "test step 100/400 epoch 1.50: accuracy 50, loss nan",
+    ]
+
+
+def test_progress_is_a_bar_on_a_terminal() -> None:
+    console = Console(file=StringIO(), width=80, force_terminal=True)
+    with ProgressDisplay(400, console, enabled=True) as display:
+        display.show(LINE)
+    assert isinstance(console.file, StringIO)
+    assert "100/400" in console.file.getvalue() and "loss 0.25" in console.file.getvalue()
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_other_processes_show_nothing(terminal: bool) -> None:
+    console = Console(file=StringIO(), force_terminal=terminal)
+    with ProgressDisplay(400, console, enabled=False) as display:
+        display.show(LINE)
+    assert isinstance(console.file, StringIO)
+    assert console.file.getvalue() == ""

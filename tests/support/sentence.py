@@ -1,0 +1,34 @@
+"""Runs as a user types them, in this process: compose, check, start."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig
+
+from gcbench.config import Config, conf_directory, register, resolve
+from gcbench.launch.start import start
+from gcbench.records import RunFiles
+
+SMALL = ("trainer.batch_size=16", "trainer.epochs=1", "logger.mode=disabled")
+
+
+def composed(*overrides: str) -> DictConfig:
+    register()
+    with initialize_config_dir(str(conf_directory()), version_base="1.3"):
+        return compose("config", list(overrides), return_hydra_config=True)
+
+
+def config_of(*overrides: str) -> Config:
+    return resolve(composed(*overrides))
+
+
+def run(directory: Path, *overrides: str) -> dict[str, Any]:
+    """result.json of a run in `directory`; small unless the overrides say otherwise."""
+    narrow = [] if any(o.startswith("model") for o in overrides) else ["model.widths=[16]"]
+    start(config_of(*SMALL, *narrow, *overrides), str(directory))
+    result = RunFiles(directory).read_result()
+    assert result is not None
+    return result

@@ -1,0 +1,131 @@
+"""The command line as a sentence: every file composes, every mistake is refused by name."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from hydra.errors import HydraException
+from sentence import composed, config_of
+
+from gcbench.config import (
+    ConfigError,
+    conf_directory,
+    fingerprint,
+    learning_rate_notice,
+    run_name,
+)
+
+GROUPS = ("model", "dataset", "compressor", "optimizer", "schedule", "trainer", "logger", "resume")
+CHOICES = [(g, f.stem) for g in GROUPS for f in sorted((conf_directory() / g).glob("*.yaml"))]
+
+
+@pytest.mark.parametrize(("group", "choice"), CHOICES)
+def test_every_file_of_conf_composes(group: str, choice: str) -> None:
+    fitting = {"lstm": ["dataset=wikitext2"], "wikitext2": ["model=lstm"]}
+    config = config_of(f"{group}={choice}", *fitting.get(choice, []))
+    assert config["choices"][group] == choice
+
+
+def test_help_names_every_choice() -> None:
+    text = (conf_directory() / "hydra" / "help" / "gcbench.yaml").read_text()
+    groups = {line.split()[0]: line.replace(",", " ").split() for line in text.splitlines() if line.startswith("    ") and line.split()}
+    for group, choice in CHOICES:
+        assert choice in groups[group], f"conf/{group}/{choice}.yaml is missing from the help"
+
+
+@pytest.mark.parametrize(
+    ("sentence", "says"),
+    [
+        ("bits=1", "bits=1: a code costs 2 to 8 bits"),
+        ("bits=9", "type bits=4"),
+        ("bits=abc", "bits=abc"),
+        ("bits=true", "bits=True"),
+        ("levels=0", "levels=0"),
+        ("levels=20 bits=4", "levels=20 needs 6 bits a code, not bits=4"),
+        ("bucket_size=0", "bucket_size=0: a bucket holds at least 1 value"),
+        ("norm=l1", "type norm=linf or norm=l2"),
+        ("min_size=-1", "min_size=-1"),
+        ("error_feedback=maybe", "error_feedback=maybe: type true or false"),
+        ("alpha=-1", "alpha=-1"),
+        ("clip_norm=0", "clip_norm=0"),
+        ("compressor=powersgd rank=0", "rank=0: the factors have at least 1 column; type rank=2"),
+        ("compressor=powersgd memory=mine", "memory=mine"),
+        ("+rank=2", "no part of gcbench reads rank"),
+        ("model=lstm", "model=lstm reads tokens, dataset=digits holds image; type dataset=wikitext2 or model=resnet20"),
+        ("dataset=wikitext2", "model=mlp reads image or vector, dataset=wikitext2 holds tokens"),
+        ("model=resnet20 dataset=synthetic", "model=resnet20 reads image, dataset=synthetic holds vector"),
+        ("trainer.gpus=0", "trainer.gpus=0: type a number of at least 1"),
+        ("trainer.max_steps=0", "trainer.max_steps=0"),
+        ("trainer.gpus=4 trainer.processes=3", "trainer.processes=3 cannot share trainer.gpus=4"),
+        ("trainer.accumulate=5", "trainer.accumulate=5 cannot split trainer.batch_size=32"),
+        ("schedule=steps schedule.milestones=[150]", "schedule.milestones=[150"),
+        ("optimizer.lr=0", "optimizer.lr=0"),
+        ("seed=-1", "seed=-1"),
+        ("name=a/b", "name=a/b"),
+    ],
+)
+def test_mistakes_are_refused_by_key_and_value(sentence: str, says: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        config_of(*sentence.split())
+    assert says in str(error.value)
+    assert "\n" not in str(error.value), "one clear message"
+
+
+@pytest.mark.parametrize("sentence", ["rank=2", "compressor=none bits=4", "trainer.gpu=2", "model=resnet1", "trainer.gpus=two"])
+def test_unknown_keys_choices_and_types_are_refused(sentence: str) -> None:
+    with pytest.raises(HydraException):
+        config_of(*sentence.split())
+
+
+def test_levels_and_bits_follow_each_other() -> None:
+    assert [config_of(f"bits={b}")["levels"] for b in range(2, 9)] == [1, 3, 7, 15, 31, 63, 127]
+    assert config_of("levels=5")["bits"] == 4
+    assert config_of("levels=5")["compressor"]["method"]["levels"] == 5
+    assert config_of("levels=5", "bits=4")["levels"] == 5
+
+
+def test_another_target_gets_only_the_keys_that_were_typed() -> None:
+    config = config_of("model._target_=my.pkg.Net", "+model.depth=3", "dataset=cifar10")
+    assert config["model"] == {"_target_": "my.pkg.Net", "depth": 3}
+    assert config["choices"]["model"] == "my.pkg.Net"
+
+
+def test_runs_that_differ_have_directories_that_differ() -> None:
+    name = run_name(composed())
+    assert name.startswith("mlp-digits-qsgd-s1-")
+    assert run_name(composed()) == name
+    assert run_name(composed("trainer.checkpoint_steps=5", "logger.mode=offline", "outputs=elsewhere")) == name
+    others = [run_name(composed(o)) for o in ("bits=3", "seed=2", "optimizer.lr=0.1", "trainer.gpus=4", "model.widths=[3]")]
+    assert len({name, *others}) == 6
+    assert run_name(composed("name=mine")).startswith("mine-s1-")
+
+
+def test_a_fingerprint_forgets_how_a_run_executes() -> None:
+    one = fingerprint(config_of())
+    assert fingerprint(config_of("trainer.launcher=virtual", "trainer.threads=1", "trainer.checkpoint_steps=3")) == one
+    assert fingerprint(config_of("optimizer.lr=0.1")) != one
+
+
+def test_a_rate_far_from_the_published_one_is_noticed() -> None:
+    config = {**config_of("optimizer.lr=0.05"), "recommended": {"lr": 5.0e-5}}
+    notice = learning_rate_notice(config)
+    assert notice is not None and "optimizer.lr=0.05" in notice and "type optimizer.lr=5e-05" in notice
+    assert learning_rate_notice({**config, "recommended": {"lr": 0.1}}) is None
+    assert learning_rate_notice(config_of()) is None
+
+
+def test_composing_and_checking_import_no_torch() -> None:
+    code = "import sys, gcbench.cli, gcbench.config; assert 'torch' not in sys.modules, 'torch'"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_every_knob_has_a_comment_that_says_what_it_means() -> None:
+    for group, choice in CHOICES:
+        path = Path(conf_directory() / group / f"{choice}.yaml")
+        keys = set(yaml.safe_load(path.read_text())) - {"defaults", "_target_", "compressor", "kind", "reads"}
+        for key in keys & {"bits", "levels", "bucket_size", "rank", "min_size", "alpha", "beta", "clip_norm"}:
+            assert any(line.startswith(f"{key}:") and "#" in line for line in path.read_text().splitlines()), (path, key)

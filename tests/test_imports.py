@@ -1,0 +1,69 @@
+"""Imports go one way between the rooms, and the heavy libraries stay in theirs."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import gcbench
+
+PACKAGE = Path(gcbench.__file__).parent
+SHARED = {"settings", "seeds"}  # plain modules that every room may read
+MAY_IMPORT = {
+    "comm": set(),
+    "codecs": set(),
+    "models": set(),
+    "data": set(),
+    "records": set(),
+    "compressors": {"codecs", "comm"},
+    "train": {"compressors", "codecs", "comm", "data", "models", "records"},
+    "config": set(),
+    "launch": {"config", "train", "compressors", "comm", "data", "models", "records"},
+    "cli": {"config", "launch"},
+    "__main__": {"cli"},
+    "settings": set(),
+    "seeds": set(),
+}
+ONLY_IN = {
+    "hydra": {"cli", "config", "launch"},
+    "omegaconf": {"cli", "config", "launch"},
+    "torch.distributed": {"comm", "launch"},
+    "wandb": {"records"},
+    "sklearn": {"data"},
+    "torchvision": {"data", "models"},
+}
+
+
+def imports() -> list[tuple[Path, str, str]]:
+    """(file, room, imported module) of every import in the package."""
+    found = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        inside = path.relative_to(PACKAGE)
+        room = inside.parts[0].removesuffix(".py")
+        if room == "__init__":
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                found += [(inside, room, alias.name) for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                base = f"gcbench.{room}" if node.level else ""
+                found.append((inside, room, ".".join(filter(None, [base, node.module]))))
+    return found
+
+
+def test_every_room_is_known() -> None:
+    assert {room for _, room, _ in imports()} <= set(MAY_IMPORT)
+
+
+def test_rooms_import_one_way() -> None:
+    for path, room, module in imports():
+        if module.startswith("gcbench."):
+            other = module.split(".")[1]
+            assert other in {room} | SHARED | MAY_IMPORT[room], f"{path} imports {module}"
+
+
+def test_libraries_stay_in_their_rooms() -> None:
+    for path, room, module in imports():
+        for library, rooms in ONLY_IN.items():
+            if module == library or module.startswith(f"{library}."):
+                assert room in rooms, f"{path} imports {module}"

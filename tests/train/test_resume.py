@@ -1,0 +1,125 @@
+"""A run that was stopped and resumed ends as one that was not: weights, bits and metrics, to the bit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from sentence import run
+
+from gcbench.train.checkpoints import CheckpointError
+
+# Everything a checkpoint must carry: momentum, per-worker memories, shared factors, meters, half-filled log intervals.
+METHODS = {
+    "qsgd": ["compressor=qsgd", "min_size=0", "error_feedback=true", "alpha=0.2", "beta=0.9"],
+    "powersgd": ["compressor=powersgd", "rank=2"],
+    "none": ["compressor=none"],
+}
+LENGTH = ["trainer.gpus=4", "trainer.threads=1", "trainer.log_every=7", "trainer.error_every=4", "trainer.checkpoint_keep=9"]
+
+
+def final_weights(folder: Path, step: int) -> dict[str, torch.Tensor]:
+    path = folder / "checkpoints" / f"step-{step:08d}" / "shared.pt"
+    weights: dict[str, torch.Tensor] = torch.load(path, weights_only=True)["model"]
+    return weights
+
+
+def metrics(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def cut_back(folder: Path, step: int) -> None:
+    """The directory as a run would leave it that was killed right after the checkpoint of `step`."""
+    (folder / "result.json").unlink()
+    for path in (folder / "checkpoints").iterdir():
+        if path.name > f"step-{step:08d}":
+            for file in path.iterdir():
+                file.unlink()
+            path.rmdir()
+
+
+def same(one: Path, other: Path, step: int, result: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert metrics(one) == metrics(other)
+    a, b = final_weights(one, step), final_weights(other, step)
+    assert all(torch.equal(a[k], b[k]) for k in a)
+    for key in ("test", "bits_sent", "bits_received", "compression_error", "steps"):
+        assert result[key] == expected[key]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_killed_and_resumed_equals_not_killed(tmp_path: Path, method: str) -> None:
+    words = [*METHODS[method], *LENGTH, "trainer.launcher=virtual", "trainer.max_steps=30", "trainer.checkpoint_steps=5"]
+    whole = run(tmp_path / "whole", *words)
+    run(tmp_path / "cut", *words)
+    cut_back(tmp_path / "cut", 10)
+    resumed = run(tmp_path / "cut", *words)
+    same(tmp_path / "whole", tmp_path / "cut", 25, resumed, whole)
+
+
+def test_virtual_workers_continue_as_real_ones(tmp_path: Path) -> None:
+    """1 x 4 virtual to 4 x 1 gloo: every worker's state is its own file, and gathers add in worker order."""
+    words = [*METHODS["qsgd"], *LENGTH, "trainer.max_steps=12", "trainer.checkpoint_steps=4"]
+    whole = run(tmp_path / "whole", *words, "trainer.launcher=virtual")
+    run(tmp_path / "cut", *words, "trainer.launcher=virtual")
+    cut_back(tmp_path / "cut", 4)
+    resumed = run(tmp_path / "cut", *words, "trainer.launcher=local")
+    assert resumed["processes"] == 4
+    same(tmp_path / "whole", tmp_path / "cut", 8, resumed, whole)
+
+
+def test_text_resumes_with_its_hidden_state(tmp_path: Path) -> None:
+    folder = tmp_path / "data" / "wikitext-2"
+    folder.mkdir(parents=True)
+    words = " ".join(f"w{(i * i) % 23}" for i in range(3000))
+    for name in ("train", "valid", "test"):
+        (folder / f"{name}.txt").write_text(words + "\n")
+    sentence = ["model=lstm", "model.width=8", "dataset=wikitext2", "dataset.bptt=5", f"data.root={tmp_path / 'data'}"]
+    sentence += ["trainer.batch_size=4", "trainer.max_steps=20", "trainer.checkpoint_steps=5", "trainer.checkpoint_keep=9"]
+    sentence += ["compressor=powersgd", "clip_norm=0.4", "trainer.launcher=virtual"]
+    whole = run(tmp_path / "whole", *sentence)
+    run(tmp_path / "cut", *sentence)
+    cut_back(tmp_path / "cut", 10)
+    same(tmp_path / "whole", tmp_path / "cut", 15, run(tmp_path / "cut", *sentence), whole)
+    assert whole["test"]["perplexity"] > 1
+
+
+def test_only_the_last_k_are_kept_and_each_names_its_files(tmp_path: Path) -> None:
+    run(tmp_path, "trainer.launcher=virtual", "trainer.max_steps=12", "trainer.checkpoint_steps=3", "trainer.checkpoint_keep=2")
+    folders = sorted(p.name for p in (tmp_path / "checkpoints").iterdir())
+    assert folders == ["step-00000006", "step-00000009"]
+    manifest = json.loads((tmp_path / "checkpoints" / folders[-1] / "manifest.json").read_text())
+    assert set(manifest["sha256"]) == {"shared.pt", "worker-00000.pt", "worker-00001.pt"}
+
+
+def test_a_damaged_checkpoint_is_refused_by_name(tmp_path: Path) -> None:
+    words = ["trainer.launcher=virtual", "trainer.max_steps=12", "trainer.checkpoint_steps=4"]
+    run(tmp_path, *words)
+    (tmp_path / "result.json").unlink()
+    path = tmp_path / "checkpoints" / "step-00000008" / "worker-00001.pt"
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(bytes(data))
+    with pytest.raises(Exception, match="worker-00001.pt is missing or damaged"):
+        run(tmp_path, *words)
+
+
+def test_another_run_does_not_continue_a_checkpoint(tmp_path: Path) -> None:
+    words = ["trainer.launcher=virtual", "trainer.max_steps=6", "trainer.checkpoint_steps=4"]
+    run(tmp_path, *words)
+    (tmp_path / "result.json").unlink()
+    with pytest.raises(Exception, match="belongs to a run with another configuration"):
+        run(tmp_path, *words, "optimizer.lr=0.01")
+    with pytest.raises(Exception, match=r"written by 2 workers, this run has 4; type trainer.gpus=2"):
+        run(tmp_path, *words, "trainer.gpus=4")
+    assert CheckpointError.__mro__[1] is ValueError
+
+
+def test_resume_never_starts_anew(tmp_path: Path) -> None:
+    words = ["trainer.launcher=virtual", "trainer.max_steps=6", "trainer.checkpoint_steps=4"]
+    first = run(tmp_path, *words)
+    (tmp_path / "result.json").unlink()
+    again = run(tmp_path, *words, "resume=never")
+    assert again["test"] == first["test"] and metrics(tmp_path)[0]["step"] > 0

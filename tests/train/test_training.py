@@ -1,0 +1,158 @@
+"""What training itself must not get wrong."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from sentence import run
+from torch import nn
+
+from gcbench.config import RunFailed
+from gcbench.records.clock import Clock
+from gcbench.settings import (
+    OptimizerKind,
+    OptimizerSettings,
+    Precision,
+    ScheduleKind,
+    ScheduleSettings,
+    TrainerSettings,
+)
+from gcbench.train.optimizers import make_optimizer
+from gcbench.train.replica import Replica
+from gcbench.train.schedules import Schedule
+
+VIRTUAL = "trainer.launcher=virtual"
+
+
+def metrics(folder: Path) -> str:
+    return (folder / "metrics.jsonl").read_text()
+
+
+def test_same_seed_same_bits_and_another_seed_other_ones(tmp_path: Path) -> None:
+    words = [VIRTUAL, "min_size=0", "trainer.max_steps=10", "trainer.log_every=5"]
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        run(tmp_path / name, *words, f"seed={seed}")
+    assert metrics(tmp_path / "a") == metrics(tmp_path / "b") != metrics(tmp_path / "c")
+
+
+def test_virtual_and_real_workers_train_alike(tmp_path: Path) -> None:
+    """To the bit for a gather: same samples, same weights, same noise."""
+    words = ["min_size=0", "trainer.gpus=4", "trainer.threads=1", "trainer.max_steps=12", "trainer.log_every=3"]
+    virtual = run(tmp_path / "virtual", *words, VIRTUAL)
+    hybrid = run(tmp_path / "hybrid", *words, "trainer.processes=2")
+    assert (virtual["processes"], hybrid["processes"]) == (1, 2)
+    assert metrics(tmp_path / "virtual") == metrics(tmp_path / "hybrid")
+    assert virtual["bits_sent"] == hybrid["bits_sent"] and virtual["test"] == hybrid["test"]
+    assert virtual["seconds"] is None and hybrid["seconds"] is None
+
+
+def test_one_worker_with_the_whole_batch_equals_four_with_a_quarter(tmp_path: Path) -> None:
+    """PowerSGD is linear in the gradient, so only the mean gradient matters; the samples of a step are the same."""
+    words = [VIRTUAL, "compressor=powersgd", "trainer.max_steps=8", "trainer.log_every=1", "trainer.error_every=null"]
+    one = run(tmp_path / "one", *words, "trainer.gpus=1", "trainer.batch_size=64")
+    four = run(tmp_path / "four", *words, "trainer.gpus=4", "trainer.batch_size=16")
+    assert one["test"]["loss"] == pytest.approx(four["test"]["loss"], rel=1e-4)
+
+
+def test_micro_batches_add_up(tmp_path: Path) -> None:
+    words = [VIRTUAL, "compressor=none", "trainer.max_steps=8"]
+    whole = run(tmp_path / "whole", *words)
+    split = run(tmp_path / "split", *words, "trainer.accumulate=4")
+    assert whole["test"]["loss"] == pytest.approx(split["test"]["loss"], rel=1e-4)
+
+
+def test_a_loss_that_is_not_finite_ends_the_run_as_diverged(tmp_path: Path) -> None:
+    with pytest.raises(RunFailed, match="diverged"):
+        run(tmp_path, VIRTUAL, "optimizer.lr=1e30", "trainer.epochs=3", "trainer.log_every=5")
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert result["status"] == "diverged" and "not finite at step" in result["reason"]
+    assert 0 < int(result["reason"].split()[-1]) < result["steps"] <= 10
+
+
+def test_a_result_has_the_facts_of_the_run(tmp_path: Path) -> None:
+    result = run(tmp_path, VIRTUAL, "trainer.max_steps=10", "min_size=0")
+    for key in (
+        "schema_version status reason choices config workers processes launcher device backend codec_backend threads "
+        "oversubscribed steps epochs test bits_sent bits_received seconds compression_error versions git machine started finished"
+    ).split():
+        assert key in result, key
+    n = 64 * 16 + 16 + 16 * 10 + 10
+    sent = result["bits_sent"]
+    assert sent["dense_per_step"] == 32 * n
+    codes = 4 * 8 * math.ceil(n / 8)
+    scales = 32 * (2 + 1 + 1 + 1)  # 1024 weights are two buckets of 512
+    assert sent["per_step"] == codes + scales
+    assert sent["per_worker"] == sent["per_worker_max"] == 10 * sent["per_step"]
+    assert sent["per_epoch_mib"] == pytest.approx(sent["per_step"] * 44 / 8 / 2**20)
+    assert 0 < result["compression_error"]["relative"] < 1 and 0.5 < result["compression_error"]["cosine"] <= 1
+    assert result["test"]["best_accuracy"] >= result["test"]["accuracy"]
+
+
+def test_regression_and_synthetic_data(tmp_path: Path) -> None:
+    words = ["model=linear", "dataset=synthetic", "dataset.task=regression", "dataset.outputs=1", "compressor=none"]
+    result = run(tmp_path, VIRTUAL, *words, "optimizer.lr=0.01", "trainer.max_steps=40")
+    assert "accuracy" not in result["test"] and result["test"]["loss"] < 5
+
+
+def test_a_convolution_trains_in_both_layouts_and_precisions(tmp_path: Path) -> None:
+    words = [VIRTUAL, "model=resnet20", "compressor=none", "trainer.max_steps=2", "trainer.batch_size=8", "trainer.log_every=1"]
+
+    def losses(name: str, *more: str) -> list[float]:
+        run(tmp_path / name, *words, *more)
+        lines = [json.loads(line) for line in metrics(tmp_path / name).splitlines()]
+        return [line["loss"] for line in lines if line["event"] == "train"]
+
+    plain = losses("plain")
+    assert losses("contiguous", "trainer.channels_last=false") == pytest.approx(plain, rel=1e-4)
+    assert losses("bf16", "trainer.precision=bf16") == pytest.approx(plain, rel=0.05)
+
+
+def test_running_statistics_follow_worker_0() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    settings = TrainerSettings(gpus=2, batch_size=8, epochs=1, precision=Precision.fp32)
+    replica = Replica(model, "classification", range(2), torch.device("cpu"), settings)
+    batches = [(torch.randn(8, 4) + shift, torch.zeros(8, dtype=torch.int64)) for shift in (0.0, 100.0)]
+    replica.begin()
+    for row, batch in enumerate(batches):
+        replica.backward(row, batch, (1, 0), Clock(torch.device("cpu")))
+    norm = model[1]
+    assert int(norm.num_batches_tracked) == 1
+    with torch.no_grad():
+        expected = 0.1 * model[0](batches[0][0]).mean(0)
+    torch.testing.assert_close(norm.running_mean, expected)
+
+
+def test_powersgd_momentum_is_its_algorithm_2() -> None:
+    for momentum in (0.9, 0.0):
+        model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
+        settings = OptimizerSettings(OptimizerKind.powersgd, lr=0.1, momentum=momentum, weight_decay=0.01)
+        optimizer = make_optimizer(model, settings)
+        x = {k: p.detach().clone() for k, p in model.named_parameters()}
+        m = {k: torch.zeros_like(v) for k, v in x.items()}
+        for step in range(3):
+            for k, p in model.named_parameters():
+                p.grad = torch.full_like(p, 0.5 + step)
+                d = p.grad + (0.01 * x[k] if k.startswith("0.") else 0)  # no decay on batch normalisation
+                m[k] = momentum * m[k] + d
+                x[k] = x[k] - 0.1 * (d + m[k])
+            optimizer.step()
+        for k, p in model.named_parameters():
+            torch.testing.assert_close(p.detach(), x[k])
+
+
+def test_schedules() -> None:
+    def factors(settings: ScheduleSettings, workers: int = 4) -> list[float]:
+        schedule = Schedule(settings, workers, steps_per_epoch=10, total_steps=100)
+        return [schedule.factor(step) for step in range(100)]
+
+    assert set(factors(ScheduleSettings(ScheduleKind.constant))) == {1.0}
+    steps = factors(ScheduleSettings(ScheduleKind.steps, milestones=[0.5, 0.8], gamma=0.1))
+    assert steps[49] == 1 and steps[50] == pytest.approx(0.1) and steps[80] == pytest.approx(0.01)
+    cosine = factors(ScheduleSettings(ScheduleKind.cosine))
+    assert cosine[0] == 1 and cosine[50] == pytest.approx(0.5) and cosine[99] < 0.001
+    warm = factors(ScheduleSettings(ScheduleKind.constant, warmup_epochs=2, scale_by_workers=True))
+    assert 1 < warm[0] < warm[10] < warm[19] < 4 and warm[20:] == [4.0] * 80
