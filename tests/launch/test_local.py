@@ -147,7 +147,7 @@ def test_a_signal_lets_workers_finish(number: signal.Signals, to_group: bool, tm
         out, err = parent.communicate(timeout=30)
     assert f"interrupted: {number.name}" in out and err == ""
     assert len(list(tmp_path.glob("checkpoint-*"))) == 2
-    assert float(re.findall("took (.*)", out)[0]) - sent < 3
+    assert float(re.findall("took (.*)", out)[0]) - sent < 10  # far from STOP_SECONDS, also on a busy machine
 
 
 def test_workers_that_do_not_stop_are_killed(tmp_path: Path) -> None:
