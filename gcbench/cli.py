@@ -69,8 +69,9 @@ def _quiet_ranks() -> None:
 def _sentence(error: BaseException) -> str:
     if isinstance(error, OSError) and error.filename and not isinstance(error, ConfigError):
         return f"cannot write {error.filename}: {error.strerror}; type outputs=DIR with a folder that can be written"
-    text = "\n".join([str(error), str(error.__cause__ or "")])
-    text = "\n".join(line for line in text.splitlines() if line and "object_type=" not in line)
+    cause = str(error.__cause__ or "")
+    lines = [*str(error).splitlines(), *(cause.splitlines() if cause not in str(error) else [])]
+    text = "\n".join(line for line in lines if line and "object_type=" not in line)
     if unknown := re.match(r"Could not override '(.+?)'", text):
         return (
             f"{unknown[1]}: no such key with these choices (a compressor's knobs exist only where they mean something); "

@@ -32,7 +32,11 @@ def test_every_file_of_conf_composes(group: str, choice: str) -> None:
 
 def test_help_names_every_choice() -> None:
     text = (conf_directory() / "hydra" / "help" / "gcbench.yaml").read_text()
-    groups = {line.split()[0]: line.replace(",", " ").split() for line in text.splitlines() if line.startswith("    ") and line.split()}
+    groups = {
+        line.split()[0]: line.replace(",", " ").split()
+        for line in text.splitlines()
+        if line.startswith("    ") and line.split()
+    }
     for group, choice in CHOICES:
         assert choice in groups[group], f"conf/{group}/{choice}.yaml is missing from the help"
 

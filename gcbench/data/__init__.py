@@ -5,9 +5,9 @@ One module holds one source of data; each yaml in conf/dataset names a factory t
 
 from __future__ import annotations
 
-from .arrays import ArrayData
-from .own import as_data
-from .protocol import Data, Kind, Task
-from .tokens import TokenData
+from gcbench.data.arrays import ArrayData
+from gcbench.data.own import as_data
+from gcbench.data.protocol import Data, Kind, Task
+from gcbench.data.tokens import TokenData
 
 __all__ = ["ArrayData", "Data", "Kind", "Task", "TokenData", "as_data"]

@@ -9,10 +9,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from gcbench.data.augment import crop_and_flip
+from gcbench.data.protocol import Kind
 from gcbench.seeds import mix
-
-from .augment import crop_and_flip
-from .protocol import Kind
 
 Pair = tuple[Tensor, Tensor]
 

@@ -10,7 +10,7 @@ import torch
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
-from .arrays import ArrayData
+from gcbench.data.arrays import ArrayData
 
 
 def digits(test_fraction: float = 0.2) -> ArrayData:

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from .arrays import ArrayData, Pair
-from .protocol import Data
+from gcbench.data.arrays import ArrayData, Pair
+from gcbench.data.protocol import Data
 
 
 def as_data(made: object, name: str) -> Data:

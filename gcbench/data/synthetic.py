@@ -6,7 +6,7 @@ from typing import Literal
 
 import torch
 
-from .arrays import ArrayData, Pair
+from gcbench.data.arrays import ArrayData, Pair
 
 
 def synthetic(

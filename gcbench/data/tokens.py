@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .protocol import Kind, Task
+from gcbench.data.protocol import Kind, Task
 
 
 @dataclass(frozen=True, eq=False)

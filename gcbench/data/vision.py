@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torchvision import datasets
 
-from .arrays import ArrayData, Pair
+from gcbench.data.arrays import ArrayData, Pair
 
 
 def cifar10(root: str, download: bool = True, augment: bool = True) -> ArrayData:

@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from .tokens import TokenData
+from gcbench.data.tokens import TokenData
 
 _MARKERS = ("<unk>", "<eos>")
 

@@ -110,7 +110,9 @@ def _note_failure(error: Exception, notes: Path) -> None:
     frames = error.__traceback__ and error.__traceback__.tb_next
     text = "".join(traceback.format_exception(type(error), error, frames))
     note = (echo, time.monotonic_ns(), rank, text, f"{type(error).__name__}: {error}")
-    (notes / f"failure-{rank}.json").write_text(json.dumps(note))
+    draft = notes / f"draft-{rank}.json"
+    draft.write_text(json.dumps(note))
+    draft.rename(notes / f"failure-{rank}.json")  # whole, even if this worker is killed meanwhile
 
 
 def _first_failure(error: ChildFailedError, notes: Path) -> WorkerFailed:

@@ -16,7 +16,6 @@ from gcbench.seeds import mix
 from gcbench.settings import Precision, TrainerSettings
 from gcbench.train.tasks import loss_of
 
-
 # Gradients lie in parameter order whatever the memory layout of a weight: accumulating them there costs a strided addition.
 warnings.filterwarnings("ignore", message="grad and param do not obey the gradient layout contract")
 

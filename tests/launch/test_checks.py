@@ -33,7 +33,9 @@ def test_refusals(tmp_path: Path, sentence: str, says: str) -> None:
 
 def test_virtual_copies_that_do_not_fit_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks, "_free_bytes", lambda: 1 << 20)
-    with pytest.raises(ConfigError, match=r"trainer.gpus=64: gradients of .* need about .* GiB are free; type trainer.gpus=\d+"):
+    with pytest.raises(
+        ConfigError, match=r"trainer.gpus=64: gradients of .* need about .* GiB are free; type trainer.gpus=\d+"
+    ):
         run(tmp_path, "trainer.launcher=virtual", "trainer.gpus=64")
 
 

@@ -38,7 +38,9 @@ def test_two_real_workers(tmp_path: Path) -> None:
 
 
 def test_more_workers_than_the_machine_has_are_virtual(tmp_path: Path) -> None:
-    done = gcbench(tmp_path, *QUICK, "compressor=powersgd", "rank=2", "trainer.gpus=160", "trainer.batch_size=4", "trainer.max_steps=2")
+    done = gcbench(
+        tmp_path, *QUICK, "compressor=powersgd", "rank=2", "trainer.gpus=160", "trainer.batch_size=4", "trainer.max_steps=2"
+    )
     assert done.returncode == 0, done.stderr
     assert "160 VIRTUAL workers" in done.stderr
     (result,) = results(tmp_path)
