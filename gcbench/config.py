@@ -205,13 +205,12 @@ def _check_trainer(trainer: Config) -> None:
         "epochs",
         "accumulate",
         "log_every",
-        "eval_every",
         "eval_batch_size",
         "checkpoint_keep",
     ):
         if trainer[key] < 1:
             raise ConfigError(f"trainer.{key}={trainer[key]}: type a number of at least 1")
-    for key in ("max_steps", "processes", "threads", "error_every", "checkpoint_steps", "checkpoint_minutes"):
+    for key in ("max_steps", "processes", "threads", "eval_every", "error_every", "checkpoint_steps", "checkpoint_minutes"):
         if trainer[key] is not None and trainer[key] <= 0:
             raise ConfigError(f"trainer.{key}={trainer[key]}: type a number above 0, or null")
     if trainer["processes"] and trainer["gpus"] % trainer["processes"]:

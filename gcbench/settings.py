@@ -74,7 +74,7 @@ class TrainerSettings:
     compile: bool = False
     accumulate: int = 1
     log_every: int = 50
-    eval_every: int = 1
+    eval_every: int | None = 1
     eval_batch_size: int = 256
     error_every: int | None = None
     checkpoint_steps: int | None = None

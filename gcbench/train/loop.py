@@ -64,10 +64,11 @@ def _checkpoint_is_due(run: Run, progress: Progress) -> bool:
 
 
 def _evaluation_is_due(run: Run, progress: Progress) -> bool:
-    if progress.step == 0 or (progress.tests and progress.tests[-1]["step"] == progress.step):
+    every = run.settings.eval_every
+    if every is None or progress.step == 0 or (progress.tests and progress.tests[-1]["step"] == progress.step):
         return False
     epochs, rest = divmod(progress.step, run.steps_per_epoch)
-    return progress.step == run.total_steps or (rest == 0 and epochs % run.settings.eval_every == 0)
+    return progress.step == run.total_steps or (rest == 0 and epochs % every == 0)
 
 
 def _evaluation_line(run: Run, progress: Progress) -> dict[str, Any]:
