@@ -106,7 +106,11 @@ class ErrorFeedback:
 
 @dataclass(frozen=True)
 class SigmaClipping:
-    """Clips every value to `clip_sigma` standard deviations of its tensor, each worker's own (Wen et al. 2017, TernGrad)."""
+    """Clips every value to `clip_sigma` standard deviations of its tensor, each worker's own (Wen et al. 2017, TernGrad).
+
+    The deviation is from zero (the root mean square), around which values are clipped: from the mean, a tensor of one value,
+    or of equal ones, would have none and lose its whole gradient.
+    """
 
     inner: Compressor
     clip_sigma: float
@@ -118,7 +122,8 @@ class SigmaClipping:
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         clipped = {}
         for name, g in grads.items():
-            limit = _per_row(self.clip_sigma * g.reshape(g.shape[0], -1).std(1, correction=0), g)
+            sigma = torch.linalg.vector_norm(g.reshape(g.shape[0], -1), dim=1) / g[0].numel() ** 0.5
+            limit = _per_row(self.clip_sigma * sigma, g)
             clipped[name] = g.clamp(-limit, limit)
         return self.inner.aggregate(clipped, state, comm, step)
 

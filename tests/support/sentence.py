@@ -12,7 +12,7 @@ from gcbench.config import Config, conf_directory, register, resolve
 from gcbench.launch.start import start
 from gcbench.records import RunFiles
 
-SMALL = ("trainer.batch_size=16", "trainer.epochs=1", "logger.mode=disabled")
+SMALL = ("trainer.threads=1", "trainer.batch_size=16", "trainer.epochs=1", "logger.mode=disabled")
 
 
 def composed(*overrides: str) -> DictConfig:

@@ -1,4 +1,4 @@
-"""PowerSGD's data columns, exactly, from the metered bytes of one real step with 16 workers (Vogels et al. 2019, tables 1 and 3)."""
+"""PowerSGD's data columns, exactly, from the metered bytes of one real step with 16 workers (Vogels et al. 2019)."""
 
 from __future__ import annotations
 
