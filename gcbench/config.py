@@ -43,10 +43,21 @@ KNOBS = {
     "levels": Knob(int, lambda v: 1 <= v <= 127, "a code of 2 to 8 bits holds 1 to 127 levels; type levels=7 or bits=4"),
     "bits": Knob(int, lambda v: 2 <= v <= 8, "a code costs 2 to 8 bits, sign included; type bits=4"),
     "bucket_size": Knob(int, lambda v: v >= 1, "a bucket holds at least 1 value; type bucket_size=512"),
+    "level_count": Knob(int, lambda v: 2 <= v <= 256, "a code holds 2 to 256 levels in all; type level_count=5"),
+    "per_layer": Knob(bool, lambda v: True, "type true or false"),
     "rank": Knob(int, lambda v: v >= 1, "the factors have at least 1 column; type rank=2"),
+    "fraction": Knob(float, lambda v: 0 < v <= 1, "type a share of the values above 0 and up to 1, as in fraction=0.01"),
+    "momentum": Knob(float, lambda v: 0 <= v < 1, "type a weight of at least 0 and below 1, as in momentum=0.9"),
+    "variant": Knob(str, lambda v: v in ("text", "alternating"), "type variant=text or variant=alternating"),
+    "index": Knob(str, lambda v: v in ("int32", "auto"), "type index=int32 or index=auto"),
     "min_size": Knob(int, lambda v: v >= 0, "type a number of values, as in min_size=10000, or 0 for none"),
     "dense_steps": Knob(int, lambda v: v >= 0, "type a number of steps, or 0 for none"),
     "norm": Knob(str, lambda v: v in ("linf", "l2"), "type norm=linf or norm=l2"),
+    "exchange": Knob(
+        str,
+        lambda v: v in ("gather", "scatter", "scatter_coded", "sum"),
+        "type exchange=gather, scatter, scatter_coded or sum",
+    ),
     "memory": Knob(str, lambda v: v in ("own", "aggregated"), "type memory=own or memory=aggregated"),
     "warm_start": Knob(bool, lambda v: True, "type true or false"),
     "error_feedback": Knob(bool, lambda v: True, "type true or false"),
@@ -97,6 +108,7 @@ def resolve(composed: DictConfig) -> Config:
         _keep_typed_keys_of_other_target(group, config, typed)
     _refuse_added_keys(composed)
     _check_knobs(config)
+    _refuse_idle_bucket_size(config, typed)
     _check_trainer(config["trainer"])
     _check_schedule(config)
     _check_kinds(config, choices)
@@ -196,6 +208,14 @@ def _check_knobs(config: Config) -> None:
             right = False
         if not right or not knob.fits(value):
             raise ConfigError(f"{name}={value}: {knob.hint}")
+
+
+def _refuse_idle_bucket_size(config: Config, typed: set[str]) -> None:
+    if config.get("per_layer") and "bucket_size" in typed:
+        raise ConfigError(
+            f"bucket_size={config['bucket_size']} means nothing with per_layer=true, where every tensor is one bucket; "
+            "type only one of them"
+        )
 
 
 def _check_trainer(trainer: Config) -> None:

@@ -32,11 +32,13 @@ def test_every_file_of_conf_composes(group: str, choice: str) -> None:
 
 def test_help_names_every_choice() -> None:
     text = (conf_directory() / "hydra" / "help" / "gcbench.yaml").read_text()
-    groups = {
-        line.split()[0]: line.replace(",", " ").split()
-        for line in text.splitlines()
-        if line.startswith("    ") and line.split()
-    }
+    groups: dict[str, list[str]] = {}
+    name = ""
+    for line in text.splitlines():
+        if line.startswith("    ") and line.strip():
+            words = line.replace(",", " ").split()
+            name = words[0] if line[4] != " " else name  # a deeper line goes on with the group above
+            groups.setdefault(name, []).extend(words)
     for group, choice in CHOICES:
         assert choice in groups[group], f"conf/{group}/{choice}.yaml is missing from the help"
 
@@ -58,6 +60,12 @@ def test_help_names_every_choice() -> None:
         ("clip_norm=0", "clip_norm=0"),
         ("compressor=powersgd rank=0", "rank=0: the factors have at least 1 column; type rank=2"),
         ("compressor=powersgd memory=mine", "memory=mine"),
+        ("compressor=orq level_count=1", "level_count=1: a code holds 2 to 256 levels"),
+        ("compressor=orq per_layer=true bucket_size=64", "bucket_size=64 means nothing with per_layer=true"),
+        ("compressor=top_k fraction=0", "fraction=0: type a share of the values above 0"),
+        ("compressor=top_k index=int8", "type index=int32 or index=auto"),
+        ("compressor=signum momentum=1", "momentum=1: type a weight of at least 0 and below 1"),
+        ("compressor=unbiased_lowrank variant=both", "type variant=text or variant=alternating"),
         ("+rank=2", "no part of gcbench reads rank"),
         ("model=lstm", "model=lstm reads tokens, dataset=digits holds image; type dataset=wikitext2 or model=resnet20"),
         ("dataset=wikitext2", "model=mlp reads image or vector, dataset=wikitext2 holds tokens"),
@@ -120,6 +128,7 @@ def test_a_rate_far_from_the_published_one_is_noticed() -> None:
     assert notice is not None and "optimizer.lr=0.05" in notice and "type optimizer.lr=5e-05" in notice
     assert learning_rate_notice({**config, "recommended": {"lr": 0.1}}) is None
     assert learning_rate_notice(config_of()) is None
+    assert "optimizer.lr=5e-05" in str(learning_rate_notice(config_of("compressor=signum")))
 
 
 def test_composing_and_checking_import_no_torch() -> None:

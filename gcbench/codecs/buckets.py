@@ -25,7 +25,7 @@ class Buckets:
         ).to(device)
 
     def reduce(self, x: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
-        """`[w, n] -> [w, buckets]`; `function` reduces the last dimension of `[w, b, size]`."""
+        """`[w, n] -> [w, buckets, ...]`; `function` takes the last dimension of `[w, b, size]` to a value or to a few."""
         parts = []
         for segment in x.split(self.segments, dim=1):
             whole = segment.shape[1] // self.size * self.size

@@ -29,14 +29,24 @@ def keys(values: Sequence[int], device: torch.device) -> Tensor:
 
 @dataclass(frozen=True)
 class Noise:
-    """Uniform draws in [0, 1) for the elements `index` (`[n]` int32) of every worker, made where they are used."""
+    """Uniform draws in [0, 1) for the elements `index` (`[n]` int32) of every worker, made where they are used.
+
+    With `index` `[p, n]` every worker has p parts of its own, and w p rows come out, worker by worker.
+    """
 
     keys: Tensor
     index: Tensor
 
     def uniform(self, start: int = 0, stop: int | None = None) -> Tensor:
         """`[w, stop - start]` float32 multiples of 2^-24."""
-        return uniform(self.keys, self.index[start:stop])
+        part = self.index[..., start:stop]
+        return uniform(self.keys, part.flatten()).view(-1, part.shape[-1])
+
+    def in_parts(self, parts: int, size: int) -> Noise:
+        """The same draws for rows that are cut into `parts` of `size`; what is behind their end draws anew."""
+        beyond = parts * size - self.index.shape[0]
+        behind = torch.arange(-beyond, 0, dtype=torch.int32, device=self.index.device)
+        return Noise(self.keys, torch.cat([self.index, behind]).view(parts, size))
 
     def normal(self) -> Tensor:
         """`[w, n]` standard normal draws (Box-Muller)."""

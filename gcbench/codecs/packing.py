@@ -45,3 +45,28 @@ def unpack(packed: Tensor, n: int, width: int) -> Tensor:
     mask = (1 << width) - 1
     planes = [((words >> (width * k)) & mask).to(torch.uint8) for k in range(8)]
     return torch.stack(planes, dim=1).flatten(1)[:, :n]
+
+
+def lanes_of(bits: int) -> int:
+    """How many lanes of `bits` a 64-bit word holds."""
+    return 64 // bits
+
+
+def pack_lanes(codes: Tensor, bits: int) -> Tensor:
+    """`[w, n]` codes into int64 words whose lanes are wide enough for a sum: adding words adds every lane.
+
+    Planar like `pack`. The caller chose `bits` such that no sum of all workers reaches 2^bits, so that none carries over.
+    """
+    lanes = lanes_of(bits)
+    planes = F.pad(codes, (0, -codes.shape[1] % lanes)).unflatten(1, (lanes, -1))
+    words = planes[:, 0].to(torch.int64)
+    for k in range(1, lanes):
+        words |= planes[:, k].to(torch.int64) << (bits * k)
+    return words
+
+
+def unpack_lanes(words: Tensor, n: int, bits: int) -> Tensor:
+    """The inverse of `pack_lanes`, for sums: `[r, words]` to `[r, n]` int32."""
+    mask = (1 << bits) - 1
+    planes = [((words >> (bits * k)) & mask).to(torch.int32) for k in range(lanes_of(bits))]
+    return torch.stack(planes, dim=1).flatten(1)[:, :n]

@@ -95,17 +95,20 @@ class Comm(ABC):
             everyone = self._all_gather(message)
         return [_from_bytes(everyone, part) for part in parts]
 
-    def transpose(self, x: Tensor) -> Tensor:
-        """All-to-all, `[w, W, k] -> [w, W, k]`: row i of the result holds what each worker had for worker i."""
-        per_peer = 8 * x.element_size() * (x.numel() // (x.shape[0] * self.workers))
-        self.meter.count_equal(per_peer * (self.workers - 1), per_peer * (self.workers - 1))
+    def transpose(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """All-to-all of any types as one message, `[w, W, ...] -> [w, W, ...]`: row i of a result holds what each worker
+        had for worker i."""
+        bits = row_bits(tensors) // self.workers * (self.workers - 1)
+        self.meter.count_equal(bits, bits)
         if self.processes == 1:
-            return x.transpose(0, 1).contiguous()
+            return [t.transpose(0, 1).contiguous() for t in tensors]
         w = len(self.local)
-        by_process = x.unflatten(1, (self.processes, w)).transpose(0, 1).contiguous()  # [P, w here, w there, k]
+        message, parts = _to_bytes([t.flatten(0, 1) for t in tensors])
+        by_process = message.view(w, self.processes, w, -1).transpose(0, 1).contiguous()  # [P, w here, w there, bytes]
         with self.clock.exchange():
             arrived = self._all_to_all(by_process)
-        return arrived.permute(2, 0, 1, 3).flatten(1, 2).contiguous()
+        rows = arrived.permute(2, 0, 1, 3).flatten(0, 2)  # [w W, bytes], sender by sender
+        return [_from_bytes(rows, part).unflatten(0, (w, self.workers)) for part in parts]
 
     def _reduce(self, tensors: Sequence[Tensor], op: Reduction) -> list[Tensor]:
         assert len({t.dtype for t in tensors}) == 1, "one message holds one type"

@@ -89,6 +89,11 @@ class Step:
         runs = tuple((self.offsets[name], n) for name, n in sizes.items())
         return Noise(keys(per_row, device), _canonical_index(runs, device))
 
+    def own_noise(self, site: str, n: int, device: torch.device) -> Noise:
+        """Draws for n values that belong to a worker rather than to parameters, such as its shard."""
+        per_row = [mix(self.seed, site_number(site), self.number, 1 + worker) for worker in self.workers]
+        return Noise(keys(per_row, device), torch.arange(n, dtype=torch.int32, device=device))
+
 
 @lru_cache(maxsize=64)
 def _canonical_index(runs: tuple[tuple[int, int], ...], device: torch.device) -> Tensor:

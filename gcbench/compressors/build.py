@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 
 from gcbench.compressors.base import Compressor
-from gcbench.compressors.exchange import Codec, Gathered
+from gcbench.compressors.exchange import Codec, Exchange, sent_by
 from gcbench.compressors.wrappers import (
     DenseWarmup,
     ErrorFeedback,
@@ -18,6 +18,7 @@ from gcbench.compressors.wrappers import (
 def build(
     method: Compressor | Codec,
     *,
+    exchange: Exchange = "gather",
     clip_norm: float | None = None,
     dense_steps: int = 0,
     min_size: int = 0,
@@ -27,8 +28,8 @@ def build(
     beta: float = 1.0,
     clip_sigma: float | None = None,
 ) -> Compressor:
-    """`method` with every wrapper that was asked for; a codec is sent by all-gather."""
-    compressor: Compressor = method if hasattr(method, "aggregate") else Gathered(method)  # type: ignore[assignment]
+    """`method` with every wrapper that was asked for; `exchange` is how a codec's codes travel."""
+    compressor: Compressor = method if hasattr(method, "aggregate") else sent_by(method, exchange)  # type: ignore[assignment]
     if clip_sigma is not None:
         compressor = SigmaClipping(compressor, clip_sigma)
     if error_feedback:

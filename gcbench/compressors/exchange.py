@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from gcbench.codecs.noise import Noise
+from gcbench.codecs.packing import pack_lanes, unpack_lanes
 from gcbench.comm import Comm
-from gcbench.compressors.base import Aggregated, Grads, Properties, State, Step, flatten, sizes_of, unflatten
+from gcbench.compressors.base import Aggregated, Compressor, Grads, Properties, State, Step, flatten, sizes_of, unflatten
 
 Message = list[Tensor]
 """What one encode sends, every tensor `[w, ...]`."""
@@ -58,3 +60,131 @@ class Gathered:
             return unflatten(own, grads)
 
         return Aggregated(unflatten(total.div_(comm.workers), grads), sent, state)
+
+
+@dataclass(frozen=True)
+class Scattered:
+    """Worker i owns the i-th shard of the gradient: it gets everybody's code of it, averages, and sends the mean to all.
+
+        m_ij = encode(shard j of worker i);   mean_j = (1/W) sum_i decode(m_ij), at worker j;   update_j = mean_j, or
+        decode(encode(mean_j)) with `again`
+
+    The owner, too, applies what it sent, so that replicas are equal to the bit. A worker receives W - 1 coded shards and
+    W - 1 shards of the mean: about two gradients' worth of code with `again`, however many workers there are. A code that is
+    biased is corrected by a memory of the owner's, of what the second coding left out of its shard.
+
+    Buckets run through the gradient as one row, for shards to be of one size; the last is filled up with zeros.
+    """
+
+    codec: Codec
+    again: bool  # the mean is coded too; else it travels in fp32
+
+    @property
+    def properties(self) -> Properties:
+        return Properties(unbiased=self.codec.properties.unbiased)
+
+    def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
+        x, sizes = flatten(grads), sizes_of(grads)
+        size = self._shard_size(x.shape[1], comm.workers)
+        shards = F.pad(x, (0, comm.workers * size - x.shape[1])).view(-1, size)  # [w W, size], worker by worker
+        noise = step.noise("codec", sizes, x.device).in_parts(comm.workers, size)
+        message = self.codec.encode(shards, (size,), noise)
+
+        arrived = comm.transpose([m.unflatten(0, (-1, comm.workers)) for m in message])  # [w, W, ...]
+        mean = shards.new_zeros(len(step.workers), size)
+        for k in range(comm.workers):
+            self.codec.decode_add([m[:, k] for m in arrived], (size,), mean)
+        mean.div_(comm.workers)
+        update, state = self._send_on(mean, state, comm, step)
+
+        def sent() -> Grads:
+            own = torch.zeros_like(shards)
+            self.codec.decode_add(message, (size,), own)
+            return unflatten(own.view(x.shape[0], -1)[:, : x.shape[1]], grads)
+
+        return Aggregated(unflatten(update.view(1, -1)[:, : x.shape[1]], grads), sent, state)
+
+    def _send_on(self, mean: Tensor, state: State, comm: Comm, step: Step) -> tuple[Tensor, State]:
+        """`[w, size]` means of the own shards to `[W, size]`, as everybody has them."""
+        if not self.again:
+            return comm.gather([mean])[0], state
+        segments, size = (mean.shape[1],), mean.shape[1]
+        corrected = mean + state.per_worker["shard"] if "shard" in state.per_worker else mean
+        noise = step.own_noise("owner", size, mean.device)
+        message = self.codec.encode(corrected, segments, noise)
+        everyone = comm.gather(message)
+        update = mean.new_zeros(comm.workers, size)
+        self.codec.decode_add(everyone, segments, update)
+        if self.codec.properties.unbiased:
+            return update, state
+        own = update[step.workers.start : step.workers.stop]
+        return update, State(shared=state.shared, per_worker={"shard": corrected - own}, inner=state.inner)
+
+    def _shard_size(self, n: int, workers: int) -> int:
+        """Whole groups of eight values, so that no shard's code is padded but the last."""
+        return 8 * -(-n // (8 * workers))
+
+
+class GridCodec(Codec, Protocol):
+    """A codec whose codes are numbers on a grid, so that on one grid the codes of all workers can be added."""
+
+    @property
+    def highest(self) -> int:
+        """Codes are 0 to `highest`; `highest / 2` stands for zero."""
+
+    def scales_of(self, x: Tensor, segments: tuple[int, ...]) -> Tensor:
+        """`[w, buckets]`; any larger scale will do as well."""
+
+    def codes_of(self, x: Tensor, segments: tuple[int, ...], scales: Tensor, noise: Noise) -> Tensor:
+        """`[w, n]` uint8."""
+
+    def values_of(self, codes: Tensor, segments: tuple[int, ...], scales: Tensor) -> Tensor:
+        """Of centred codes: `[r, n]` numbers from `-highest / 2` to `highest / 2`, or sums of such."""
+
+
+@dataclass(frozen=True)
+class Summed:
+    """All workers code on one grid, the largest scale of all, and the codes are added by an all-reduce of integers.
+
+        scale = max over workers;   update = decode(sum of codes) / W
+
+    A sum of W codes of s levels needs b = ceil(log2(2 W s + 1)) bits, so floor(64 / b) lanes share a 64-bit word: never more
+    than the smallest integer type that holds such sums, and less than 8 bits a value whenever W s <= 63. What is received
+    does not grow with W, but for that logarithm.
+    """
+
+    codec: GridCodec
+
+    @property
+    def properties(self) -> Properties:
+        return Properties(unbiased=self.codec.properties.unbiased)
+
+    def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
+        x, sizes = flatten(grads), sizes_of(grads)
+        segments = tuple(sizes.values())
+        scales = comm.max([self.codec.scales_of(x, segments)])[0]  # [1, buckets]
+        noise = step.noise("codec", sizes, x.device)
+        codes = self.codec.codes_of(x, segments, scales.expand(x.shape[0], -1), noise)
+        bits = (comm.workers * self.codec.highest).bit_length()
+        total = unpack_lanes(comm.sum([pack_lanes(codes, bits)])[0], x.shape[1], bits)
+        update = self.codec.values_of(total - comm.workers * self.codec.highest // 2, segments, scales)
+
+        def sent() -> Grads:
+            centred = codes.to(torch.int32) - self.codec.highest // 2
+            return unflatten(self.codec.values_of(centred, segments, scales), grads)
+
+        return Aggregated(unflatten(update.div_(comm.workers), grads), sent, state)
+
+
+Exchange = Literal["gather", "scatter", "scatter_coded", "sum"]
+
+
+def sent_by(codec: Codec, exchange: Exchange) -> Compressor:
+    """The compressor that sends `codec` in this way."""
+    if exchange == "gather":
+        return Gathered(codec)
+    if exchange == "sum":
+        if not hasattr(codec, "codes_of"):
+            raise ValueError("exchange=sum needs codes on a shared grid, as qsgd has them; type exchange=gather or scatter")
+        return Summed(cast(GridCodec, codec))
+    return Scattered(codec, again=exchange == "scatter_coded")

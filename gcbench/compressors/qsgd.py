@@ -54,14 +54,28 @@ class QSGD:
     def width(self) -> int:
         return width_of(2 * self.levels + 1)
 
+    @property
+    def highest(self) -> int:
+        return 2 * self.levels
+
     def encode(self, x: Tensor, segments: tuple[int, ...], noise: Noise) -> Message:
+        scales = self.scales_of(x, segments)
+        return [pack(self.codes_of(x, segments, scales, noise), self.width), scales]
+
+    def scales_of(self, x: Tensor, segments: tuple[int, ...]) -> Tensor:
+        return buckets_of(segments, self.bucket_size, x.device).reduce(x, NORMS[self.norm])
+
+    def codes_of(self, x: Tensor, segments: tuple[int, ...], scales: Tensor, noise: Noise) -> Tensor:
         buckets = buckets_of(segments, self.bucket_size, x.device)
-        scales = buckets.reduce(x, NORMS[self.norm])
         codes = torch.empty(x.shape, dtype=torch.uint8, device=x.device)
         for start, stop in chunks(x.shape[1], x.device):
             scale = buckets.expand(scales, start, stop)
             codes[:, start:stop] = quantise(x[:, start:stop], scale, self.levels, noise.uniform(start, stop))
-        return [pack(codes, self.width), scales]
+        return codes
+
+    def values_of(self, codes: Tensor, segments: tuple[int, ...], scales: Tensor) -> Tensor:
+        unit = buckets_of(segments, self.bucket_size, codes.device).expand(scales / self.levels, 0, codes.shape[1])
+        return codes.to(torch.float32).mul_(unit)
 
     def decode_add(self, message: Message, segments: tuple[int, ...], out: Tensor) -> None:
         packed, scales = message

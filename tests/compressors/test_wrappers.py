@@ -80,6 +80,17 @@ def test_weight_zero_leaves_the_method_as_it_is(method: str) -> None:
         assert equal(with_memory.update, without.update)
 
 
+def test_ecqsgd_without_compensation_is_qsgd() -> None:
+    """To the bit, whatever the memory's own weight."""
+    shared = {"levels": 4, "bucket_size": 16, "norm": "l2", "min_size": 0}
+    ecq, plain, state = built("ecqsgd", alpha=0, **shared), built("qsgd", **shared), State()
+    for number in range(4):
+        grads = gradients(range(4), number)
+        out = aggregate(ecq, grads, number=number, state=state)
+        state = out.state
+        assert equal(out.update, aggregate(plain, grads, number=number).update)
+
+
 def test_all_that_was_held_back_is_sent_in_the_end() -> None:
     """The sum of updates follows the sum of gradients, as the memory stays bounded."""
     compressor, state = build(PowerSGD(1), error_feedback=True), State()

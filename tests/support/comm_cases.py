@@ -103,8 +103,8 @@ def cases(comm: Comm) -> dict[str, Callable[[], list[Tensor]]]:
     found["gather one"] = lambda: comm.gather([values(here, (13,), torch.uint8)])
     found["ragged"] = lambda: comm.gather(*ragged_inputs(here, RAGGED_LENGTHS))
     found["nothing ragged"] = lambda: comm.gather(*all_ragged_inputs(here))
-    found["transpose"] = lambda: [comm.transpose(transposed_inputs(here))]
-    found["transpose bytes"] = lambda: [comm.transpose(values(here, (WORKERS, 5), torch.uint8))]
+    found["transpose"] = lambda: comm.transpose([transposed_inputs(here)])
+    found["transpose bytes"] = lambda: comm.transpose([values(here, (WORKERS, 5), torch.uint8)])
     return found
 
 

@@ -30,11 +30,21 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "ecq": {"error_feedback": True, "alpha": 0.2, "beta": 0.9, "min_size": 0, "bucket_size": 16},
     "l2": {"norm": "l2", "min_size": 0, "bucket_size": 16, "error_feedback": False},
     "other levels": {"levels": 5, "min_size": 0, "bucket_size": 16},
+    "other level count": {"level_count": 9, "min_size": 0, "bucket_size": 16, "error_feedback": False},
+    "per layer": {"per_layer": True, "min_size": 0},
     "aggregated memory": {"memory": "aggregated", "error_feedback": True},
     "cold start": {"warm_start": False},
     "clipped norm": {"clip_norm": 0.5, "min_size": 0, "bucket_size": 16},
     "clipped values": {"clip_sigma": 1.5, "min_size": 0, "bucket_size": 16},
     "dense at first": {"dense_steps": 1, "min_size": 0, "bucket_size": 16},
+    "scattered": {"exchange": "scatter", "min_size": 0, "bucket_size": 16},
+    "scattered, coded again": {"exchange": "scatter_coded", "min_size": 100, "bucket_size": 16},
+    "scattered, with memory": {"exchange": "scatter_coded", "error_feedback": True, "min_size": 0, "bucket_size": 16},
+    "summed": {"exchange": "sum", "min_size": 0, "bucket_size": 16},
+    "summed, with memory": {"exchange": "sum", "error_feedback": True, "norm": "l2", "min_size": 0, "bucket_size": 16},
+    "alternating": {"variant": "alternating"},
+    "small positions": {"index": "auto"},
+    "map of positions": {"index": "auto", "fraction": 0.3},
 }
 # The keys without which a variant would be another one.
 ESSENTIAL = {
@@ -44,11 +54,21 @@ ESSENTIAL = {
     "ecq": "alpha",
     "l2": "norm",
     "other levels": "levels",
+    "other level count": "level_count",
+    "per layer": "per_layer",
     "aggregated memory": "memory",
     "cold start": "warm_start",
     "clipped norm": "clip_norm",
     "clipped values": "clip_sigma",
     "dense at first": "dense_steps",
+    "alternating": "variant",
+    "small positions": "index",
+    "map of positions": "index",
+    "scattered": "exchange",
+    "scattered, coded again": "exchange",
+    "scattered, with memory": "exchange",
+    "summed": "exchange",
+    "summed, with memory": "exchange",
 }
 
 

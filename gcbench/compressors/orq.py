@@ -1,0 +1,64 @@
+"""ORQ: random rounding to the levels of least error."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from gcbench.codecs.levels import add_levels, orq_levels, random_codes
+from gcbench.codecs.noise import Noise
+from gcbench.codecs.radix import pack_digits, unpack_digits
+from gcbench.compressors.base import Properties
+from gcbench.compressors.bucketed import Bucketed, check_level_count
+from gcbench.compressors.exchange import Message
+
+
+@dataclass(frozen=True)
+class ORQ(Bucketed):
+    """Xu, Huo and Huang, "Optimal Gradient Quantization Condition for Communication-Efficient Distributed Training", 2020,
+    algorithm 1.
+
+    A value v between two neighbouring levels of its bucket G is rounded to either, so that E[Q(v)] = v (equation 7):
+
+        Q(v) = b_k with probability (v - b_(k-1)) / (b_k - b_(k-1)), else b_(k-1)
+
+    The outer of the s = 2^K + 1 levels are the bucket's minimum and maximum; between b_l and b_r, from the outside in, comes
+    the level of least error E|v - Q(v)|^2, at which (equation 12)
+
+        |{b_k <= v <= b_r}| = sum over b_l <= v <= b_r of (v - b_l) / (b_r - b_l)
+
+    Sends log2(s) bits a value, rounded up to whole digits in a word (1.6, 2.33, 3.2 for 3, 5, 9 levels), and s float32 levels
+    a bucket: with 2048 values 19.4, 13.3 and 9.6 times less than fp32, where the paper counts 20.2, 13.8 and 10.1 without the
+    levels.
+
+    Differences from the paper: its recursion passes K on unchanged and would never end; it is K - 1 here. Equation 12 has no
+    exact solution among the values of a bucket; the value of least error is taken, not the one of nearest count. All workers
+    get the codes of all and average what these decode to, where the paper has a server do so; neither of its options for the
+    way back (equal levels, the average quantised again) is used. Clipping (`clip_sigma`) is by tensor. Buckets restart at
+    every tensor.
+    """
+
+    level_count: int  # s
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_level_count(self.level_count)
+        halvings = self.level_count - 1
+        if self.level_count < 3 or halvings & (halvings - 1):
+            raise ValueError(f"level_count={self.level_count}: levels are found by halving; type 3, 5, 9, 17, 33, 65 or 129")
+
+    @property
+    def properties(self) -> Properties:
+        # With R = max - min, |v|^2 >= R^2 / 2, and the error is at most (D - 2) R^2 / 16: that of a level in the middle.
+        return Properties(unbiased=True, contractive=self.shorter_than(10))
+
+    def encode(self, x: Tensor, segments: tuple[int, ...], noise: Noise) -> Message:
+        buckets = self.buckets(segments, x.device)
+        tables = buckets.reduce(x, lambda v: orq_levels(v, self.level_count))
+        return [pack_digits(random_codes(x, tables, buckets, noise), self.level_count), tables]
+
+    def decode_add(self, message: Message, segments: tuple[int, ...], out: Tensor) -> None:
+        packed, tables = message
+        codes = unpack_digits(packed, out.shape[1], self.level_count)
+        add_levels(codes, tables, self.buckets(segments, out.device), out)

@@ -1,0 +1,95 @@
+"""Random K and Random Block: values at positions that all workers draw alike, so that an all-reduce sums them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from gcbench.codecs.indices import largest
+from gcbench.codecs.noise import site_number
+from gcbench.comm import Comm
+from gcbench.compressors.base import Aggregated, Grads, Properties, State, Step, sizes_of
+from gcbench.compressors.powersgd import matrix_shape
+from gcbench.seeds import mix
+
+
+@dataclass(frozen=True)
+class RandomK:
+    """As compared with in PowerSGD (Vogels et al., NeurIPS 2019, table 4), with PowerSGD's budget. For a tensor M `[n, m]`:
+
+        K = r (n + m) positions, drawn without replacement every step from a seed that all workers share;
+        values <- mean over workers of M at these positions;   decode: the values there, 0 elsewhere
+
+    Linear in M. E||C(v) - v||^2 = (1 - K / (n m)) ||v||^2: biased (each value is sent as it is), made for error feedback.
+
+    Sends K = min(r (n + m), n m) floats a tensor with r = min(rank, n, m), and no positions.
+
+    Differences from the authors' code: positions are those of the largest of n m random numbers of the step.
+    """
+
+    rank: int
+    properties: ClassVar[Properties] = Properties(contractive=True, mean_linear=True)
+
+    def __post_init__(self) -> None:
+        _check(self.rank)
+
+    def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
+        sizes = sizes_of(grads)
+        draws = step.noise("random_k", sizes, next(iter(grads.values())).device, shared=True).uniform()
+        parts = zip(grads.values(), draws.split(list(sizes.values()), dim=1), strict=True)
+        chosen = [largest(part, _budget(g, self.rank))[0] for g, part in parts]
+        rows = [_rows(g).index_select(1, index) for g, index in zip(grads.values(), chosen, strict=True)]
+
+        def decode(values: list[Tensor]) -> Grads:
+            """Back at their positions."""
+            parts = zip(grads.items(), chosen, values, strict=True)
+            return {k: x.new_zeros(len(v), sizes[k]).index_copy_(1, i, v).view(-1, *x.shape[1:]) for (k, x), i, v in parts}
+
+        return Aggregated(decode(comm.mean(rows)), lambda: decode(rows), state)
+
+
+@dataclass(frozen=True)
+class RandomBlock:
+    """As Random K, but the K values lie side by side from one shared random position on, and continue at the tensor's
+    beginning when they pass its end: memory is read in order.
+
+    Sends and errs as Random K does: every value is sent with probability K / (n m), though neighbours together.
+
+    Differences from the authors' code: none known.
+    """
+
+    rank: int
+    properties: ClassVar[Properties] = Properties(contractive=True, mean_linear=True)
+
+    def __post_init__(self) -> None:
+        _check(self.rank)
+
+    def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
+        base = (step.seed, site_number("random_block"), step.number)
+        starts = {k: mix(*base, step.offsets[k]) % n for k, n in sizes_of(grads).items()}
+        rows = [_rows(g).roll(-starts[k], 1)[:, : _budget(g, self.rank)] for k, g in grads.items()]
+
+        def decode(values: list[Tensor]) -> Grads:
+            """Zeros behind the block, and all back to where it was."""
+            padded = [F.pad(v, (0, g[0].numel() - v.shape[1])) for g, v in zip(grads.values(), values, strict=True)]
+            return {k: x.roll(starts[k], 1).view(-1, *g.shape[1:]) for (k, g), x in zip(grads.items(), padded, strict=True)}
+
+        return Aggregated(decode(comm.mean(rows)), lambda: decode(rows), state)
+
+
+def _check(rank: int) -> None:
+    if rank < 1:
+        raise ValueError(f"rank={rank}: type a rank of at least 1, as in rank=2, for r (n + m) values of each n x m matrix")
+
+
+def _budget(g: Tensor, rank: int) -> int:
+    """Values that PowerSGD of this rank sends of `g`, at most all."""
+    n, m = matrix_shape(g)
+    return min(min(rank, n, m) * (n + m), n * m)
+
+
+def _rows(g: Tensor) -> Tensor:
+    return g.reshape(g.shape[0], -1)

@@ -1,0 +1,53 @@
+"""Signum: signs of a momentum, and a majority vote."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from gcbench.codecs.packing import pack, unpack
+from gcbench.comm import Comm
+from gcbench.compressors.base import Aggregated, Grads, Properties, State, Step, flatten, unflatten
+
+
+@dataclass(frozen=True)
+class Signum:
+    """Bernstein et al., "signSGD with Majority Vote is Communication Efficient and Fault Tolerant", ICLR 2019, algorithm 1,
+    as compared with in PowerSGD (tables 6 and 7). At worker m with gradient g_m:
+
+        v_m <- beta v_m + (1 - beta) g_m;   update = sign(sum over m of sign(v_m))
+
+    The update is a direction of values -1, 0 and 1: the learning rate is the length of a step, and the momentum belongs to the
+    method, not to the optimiser. Linear in nothing, and without error feedback as what is sent has no scale.
+
+    Sends one bit a value by an all-gather; every worker counts the votes.
+
+    Differences from the paper: a tie moves nothing. A bit has no third value, so that sign(0) = +1 on even steps and -1 on odd
+    ones: a value that has no gradient (the embedding of a word that is not in the batch) stays where it is but for one step
+    of the learning rate, where a fixed sign would let it drift for ever. There is no server that counts and sends one bit back.
+    """
+
+    momentum: float  # beta
+    properties: ClassVar[Properties] = Properties()
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.momentum < 1:
+            raise ValueError(f"momentum={self.momentum}: type a weight of at least 0 and below 1, as in momentum=0.9")
+
+    def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
+        before = state.per_worker or {k: torch.zeros_like(g) for k, g in grads.items()}
+        momenta = {k: torch.lerp(g, before[k], self.momentum) for k, g in grads.items()}
+        v = flatten(momenta)
+        ayes = v >= 0 if step.number % 2 == 0 else v > 0
+        everyone = comm.gather([pack(ayes.view(torch.uint8), 1)])[0]
+        total = v.new_zeros(1, v.shape[1], dtype=torch.int32)
+        for k in range(comm.workers):
+            total += unpack(everyone[k : k + 1], v.shape[1], 1)
+        update = (2 * total - comm.workers).sign().to(v.dtype)
+        return Aggregated(
+            unflatten(update, grads),
+            lambda: unflatten(2 * ayes.to(v.dtype) - 1, grads),
+            State(per_worker=momenta),
+        )

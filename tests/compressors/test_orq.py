@@ -1,0 +1,237 @@
+"""ORQ, Linear, QSGD by count of levels, TernGrad and BinGrad: errors and bits as the paper has them."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from method_cases import aggregate, built, flat
+from torch import Tensor
+
+from gcbench.comm import VirtualComm
+from gcbench.compressors import Properties, build
+from gcbench.compressors.bingrad import BinGradB, BinGradPB
+from gcbench.compressors.bucketed import Bucketed
+from gcbench.compressors.even_levels import EvenLevels
+from gcbench.compressors.exchange import Codec
+from gcbench.compressors.linear import Linear
+from gcbench.compressors.orq import ORQ
+from gcbench.compressors.qsgd import QSGD
+from gcbench.config import ConfigError
+
+N = 2048 * 200
+
+
+def sent(method: Codec, rows: Tensor) -> Tensor:
+    return flat(aggregate(build(method), {"w": rows}).sent())
+
+
+def relative_error(method: Codec, v: Tensor) -> float:
+    """`|Q(v) - v|^2 / |v|^2`."""
+    return ((sent(method, v) - v.double()).square().sum() / v.double().square().sum()).item()
+
+
+def sample(density: str, n: int = N) -> Tensor:
+    torch.manual_seed(0)
+    return {
+        "normal": torch.distributions.Normal(0.0, 1.0),
+        "laplace": torch.distributions.Laplace(0.0, 1.0),
+        "t3": torch.distributions.StudentT(3.0),
+        "uniform": torch.distributions.Uniform(-1.0, 1.0),
+    }[density].sample((1, n))
+
+
+# Errors
+
+# Laplace, buckets of 2048 values, 3, 5 and 9 levels.
+ERRORS = {ORQ: (2.68, 0.50, 0.11), EvenLevels: (2.91, 1.06, 0.31), Linear: (2.69, 1.21, 0.51)}
+
+
+@pytest.mark.parametrize("method", ERRORS)
+def test_errors_on_laplace(method: type[ORQ] | type[EvenLevels] | type[Linear]) -> None:
+    for count, expected in zip((3, 5, 9), ERRORS[method], strict=True):
+        assert relative_error(method(count), sample("laplace")) == pytest.approx(expected, rel=0.1)
+
+
+@pytest.mark.parametrize("count", [3, 5, 9])
+@pytest.mark.parametrize("density", ["normal", "laplace", "t3"])
+def test_orq_errs_less_than_the_others(density: str, count: int) -> None:
+    v = sample(density)
+    assert relative_error(ORQ(count), v) < min(relative_error(EvenLevels(count), v), relative_error(Linear(count), v))
+
+
+@pytest.mark.parametrize("count", [3, 5, 9])
+def test_uniform_values_leave_nothing_to_gain(count: int) -> None:
+    """Remark 1.1: the optimal levels are the even ones; the error is that of a gap 2 / (s - 1)."""
+    v = sample("uniform")
+    expected = (2 / (count - 1)) ** 2 / 6 * 3
+    for method in (ORQ(count), EvenLevels(count), Linear(count)):
+        assert relative_error(method, v) == pytest.approx(expected, rel=0.02)
+
+
+@pytest.mark.parametrize(("density", "pb", "b"), [("normal", 0.453, 0.363), ("laplace", 0.579, 0.5)])
+def test_errors_of_bingrad(density: str, pb: float, b: float) -> None:
+    """Below the three levels', the biased one's lowest: 1 - (E|v|)^2 / E v^2 where the density is symmetric."""
+    v = sample(density)
+    assert relative_error(BinGradPB(), v) == pytest.approx(pb, rel=0.02)
+    assert relative_error(BinGradB(), v) == pytest.approx(b, rel=0.02)
+    symmetric = 1 - v.double().abs().mean() ** 2 / v.double().square().mean()
+    assert relative_error(BinGradB(), v) == pytest.approx(symmetric.item(), rel=0.03)
+    assert 1.7 < relative_error(ORQ(3), v) < relative_error(EvenLevels(3), v)
+
+
+def test_bingrad_pb_is_unbiased_inside_and_clamped_outside() -> None:
+    v = sample("normal", 64)
+    draws = sent(BinGradPB(bucket_size=64), v.repeat(1500, 1))
+    b = draws.abs().amax().item()
+    error = draws.mean(0) - v[0].double().clamp(-b, b)
+    assert (error.abs() <= 5 * b / 1500**0.5).all()
+    assert b == pytest.approx(v[v.abs() >= b].abs().sum().item() / 64, rel=0.05)
+    assert ((draws == b) | (draws == -b)).all()
+
+
+def test_bingrad_b_sends_the_means_of_both_sides() -> None:
+    v = sample("normal", 1000)
+    out = sent(BinGradB(per_layer=True), v)[0]
+    b0 = v.mean()
+    for side in (v[0] < b0, v[0] >= b0):
+        torch.testing.assert_close(out[side], v[0][side].double().mean().expand(int(side.sum())), rtol=1e-6, atol=0)
+
+
+def test_variance_of_terngrad() -> None:
+    """sum max |v| - v^2, to within five of its standard errors; values on a level stay there."""
+    v, repeats = sample("normal", 300), 1500
+    errors = sent(EvenLevels(3, per_layer=True), v.repeat(repeats, 1)) - v.double()
+    variance = (v.abs().max() * v.abs() - v.square())[0].double()
+    squares = errors.square().sum(1)
+    assert (squares.mean() - variance.sum()).abs() < 5 * squares.std() / math.sqrt(repeats)
+    z = (errors.mean(0) / (variance / repeats).sqrt())[variance > 0]
+    assert z.mean().abs() < 0.25 and 0.85 < z.std() < 1.15
+    on = torch.tensor([[0.0, 2.0, -2.0, 0.0]])
+    assert torch.equal(sent(EvenLevels(3), on.repeat(50, 1)).float(), on.repeat(50, 1))
+
+
+@pytest.mark.parametrize("levels", [1, 4, 7])
+def test_odd_counts_are_those_of_qsgd(levels: int) -> None:
+    """The same grid, and the same error up to chance."""
+    v = sample("laplace", 2048 * 20)
+    ours, theirs = EvenLevels(2 * levels + 1), QSGD(levels, 2048)
+    assert relative_error(ours, v) == pytest.approx(relative_error(theirs, v), rel=0.05)
+    found = sent(EvenLevels(2 * levels + 1, per_layer=True), v) / v.abs().max() * levels
+    torch.testing.assert_close(found, found.round(), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("method", [ORQ(5), Linear(5), EvenLevels(5), BinGradPB(), BinGradB()])
+def test_what_one_worker_sends_depends_on_its_own_values_alone(method: Codec) -> None:
+    v = sample("laplace", 4100)
+    alone = sent(method, v)
+    beside = sent(method, torch.cat([v, 1e6 * v.flip(1)]))
+    assert torch.equal(alone[0], beside[0])
+
+
+# Promises
+
+
+@pytest.mark.parametrize("method", [EvenLevels(2, bucket_size=2), EvenLevels(3, bucket_size=4), EvenLevels(4, bucket_size=9)])
+def test_contractive_holds_up_to_the_largest_bucket_that_promises_it(method: EvenLevels) -> None:
+    size, s = method.bucket_size, method.level_count
+    if size == (s - 1) ** 2:
+        assert not EvenLevels(s, bucket_size=size + 1).properties.contractive
+        for x in (0.0, 0.1, 0.3, 0.5, 0.9):
+            assert_contracts(method, torch.tensor([1.0] + [x / (s - 1)] * (size - 1)))
+    else:
+        assert not method.properties.contractive
+
+
+def test_contractive_holds_for_orq_in_small_buckets() -> None:
+    """Half of the values at either quarter is where a middle level helps least."""
+    method = ORQ(3, bucket_size=9)
+    assert not ORQ(3, bucket_size=10).properties.contractive
+    for x in (0.3, 0.5, 0.7):
+        assert_contracts(method, torch.tensor([-1.0] + [-x] * 4 + [x] * 3 + [1.0]))
+    assert not ORQ(3, bucket_size=2, per_layer=True).properties.contractive
+
+
+def assert_contracts(method: Bucketed, v: Tensor) -> None:
+    assert method.properties.contractive  # type: ignore[attr-defined]
+    errors = sent(method, v.repeat(400, 1)) - v.double()  # type: ignore[arg-type]
+    squares = errors.square().sum(1)
+    assert squares.mean() - 5 * squares.std() / 400**0.5 < v.double().square().sum()
+
+
+def test_default_buckets_of_three_levels_expand() -> None:
+    v = sample("laplace")
+    assert relative_error(ORQ(3), v) > 1 and ORQ(3).properties == Properties(unbiased=True)
+    assert relative_error(Linear(5), v) > 1 and Linear(5).properties == Properties(unbiased=True)
+
+
+@pytest.mark.parametrize("method", [BinGradPB(bucket_size=32), BinGradB(bucket_size=32)])
+def test_bingrad_always_contracts(method: BinGradPB | BinGradB) -> None:
+    torch.manual_seed(0)
+    for v in (torch.randn(32), torch.randn(32) ** 5, torch.eye(32)[3], torch.full((32,), -0.3), torch.rand(32) + 5):
+        assert_contracts(method, v)
+
+
+# Bits
+
+
+@pytest.mark.parametrize(("count", "ratio"), [(3, 19.4), (5, 13.3), (9, 9.6)])
+def test_ratio_of_orq(count: int, ratio: float) -> None:
+    """The paper's 20.2, 13.8 and 10.1 less the words' slack and s floats for every 2048 values."""
+    v, comm = sample("normal", 1 << 20), VirtualComm(1)
+    aggregate(built("orq", level_count=count), {"w": v}, comm=comm)
+    assert round(32 * v.numel() / comm.meter.sent_bits[0], 1) == ratio
+
+
+@pytest.mark.parametrize(
+    ("choice", "per_value"),
+    [("terngrad", 1.6 + 32 / 2048), ("qsgd_levels", 7 / 3 + 32 / 2048), ("linear", 7 / 3 + 160 / 2048)]
+    + [("bingrad_pb", 1 + 32 / 2048), ("bingrad_b", 1 + 64 / 2048)],
+)
+def test_bits_a_value(choice: str, per_value: float) -> None:
+    v, comm = sample("normal", 1 << 18), VirtualComm(1)
+    aggregate(built(choice), {"w": v}, comm=comm)
+    assert comm.meter.sent_bits[0] / v.numel() == pytest.approx(per_value, rel=1e-3)
+
+
+# Settings
+
+
+def test_terngrad_is_three_levels_with_clipping() -> None:
+    v = sample("t3", 4096)
+    limit = 2.5 * v.double().square().mean().sqrt().item()
+    assert flat(aggregate(built("terngrad"), {"w": v}).sent()).abs().max().item() == pytest.approx(limit, rel=1e-5)
+    unclipped = flat(aggregate(built("terngrad", clip_sigma="null"), {"w": v}).sent())
+    assert torch.equal(unclipped, sent(EvenLevels(3), v))
+
+
+def test_per_layer_makes_every_tensor_a_bucket() -> None:
+    v = sample("normal", 5000)
+    one = flat(aggregate(built("bingrad_b", per_layer=True), {"w": v, "x": 3 * v[:, :10]}).sent())
+    assert one[0, :5000].unique().numel() == one[0, 5000:].unique().numel() == 2
+
+
+@pytest.mark.parametrize("count", [2, 4, 6, 8, 255])
+def test_orq_refuses_counts_that_no_halving_makes(count: int) -> None:
+    with pytest.raises(ValueError, match=f"level_count={count}: .*type 3, 5, 9"):
+        ORQ(count)
+
+
+@pytest.mark.parametrize("method", [ORQ, Linear, EvenLevels])
+@pytest.mark.parametrize("count", [1, 257])
+def test_counts_that_no_code_holds_are_refused(method: type[Linear], count: int) -> None:
+    with pytest.raises(ValueError, match=f"level_count={count}: .*type level_count=5"):
+        method(count)
+
+
+@pytest.mark.parametrize("method", [BinGradB, BinGradPB])
+def test_empty_buckets_are_refused(method: type[BinGradB]) -> None:
+    with pytest.raises(ValueError, match="bucket_size=0"):
+        method(bucket_size=0)
+
+
+@pytest.mark.parametrize("sentence", [{"level_count": 4}, {"bucket_size": "null"}])
+def test_mistakes_on_the_command_line_name_the_key(sentence: dict[str, int | str]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(sentence))):
+        built("orq", **sentence)

@@ -1,0 +1,146 @@
+"""One bit a value: scaled signs, 1BitSGD, and Signum's vote."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from method_cases import aggregate, built, composed, flat, gradients
+from torch import Tensor
+
+from gcbench.codecs.means import mean_magnitude, mean_where
+from gcbench.compressors import State, build
+from gcbench.compressors.onebit import OneBit
+from gcbench.compressors.sign import ScaledSign
+from gcbench.compressors.signum import Signum
+
+V = torch.tensor([3.0, -1.0, 0.5, -0.5, 0.0, 2.0, -4.0])
+
+
+def sent(method: ScaledSign | OneBit, *rows: Tensor) -> Tensor:
+    return aggregate(build(method), {"w": torch.stack(rows)}).sent()["w"]
+
+
+def test_scaled_signs_by_hand() -> None:
+    """Buckets of 4 and 3: magnitudes 5/4 and 6/3; a zero counts as positive, a negative one too."""
+    expected = torch.tensor([1.25, -1.25, 1.25, -1.25, 2.0, 2.0, -2.0])
+    assert torch.equal(sent(ScaledSign(bucket_size=4), V)[0], expected)
+    assert torch.equal(sent(ScaledSign(bucket_size=4), -V)[0], torch.where(V == 0, expected, -expected))
+
+
+def test_one_scale_a_tensor_is_what_sign_norm_sends() -> None:
+    """Whatever its size, and whatever lies beside it."""
+    grads = {"a": V.unsqueeze(0), "b": torch.full((1, 2, 3), -7.0), "c": torch.tensor([5.0])}
+    for compressor in (build(ScaledSign(per_layer=True)), built("sign_norm"), built("scaled_sign", per_layer=True)):
+        update = aggregate(compressor, grads).update
+        assert torch.equal(update["a"], torch.where(V >= 0, 1.0, -1.0).unsqueeze(0) * 11 / 7)
+        assert torch.equal(update["b"], grads["b"]) and torch.equal(update["c"], grads["c"])
+
+
+@pytest.mark.parametrize("size", [1, 16, 512])
+def test_the_error_of_scaled_signs(size: int) -> None:
+    """(1 - |v|_1^2 / (d |v|_2^2)) |v|_2^2, zeros or not."""
+    v = torch.randn(4, 512, generator=torch.Generator().manual_seed(0))
+    v[v.abs() < 0.3] = 0
+    error = (sent(ScaledSign(bucket_size=size), *v) - v).double().square().sum(1)
+    buckets = v.double().view(4, -1, size)
+    expected = (buckets.square().sum(-1) - buckets.abs().sum(-1).square() / size).sum(1)
+    torch.testing.assert_close(error, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_one_bit_by_hand() -> None:
+    """Buckets of 4 and 3: means 1.75 and -0.75, then 1 and -4."""
+    expected = torch.tensor([1.75, -0.75, 1.75, -0.75, 1.0, 1.0, -4.0])
+    assert torch.equal(sent(OneBit(bucket_size=4), V)[0], expected)
+
+
+def test_one_bit_is_the_best_code_with_this_threshold() -> None:
+    """What is left over has mean zero on either side, and two different values come back as they are."""
+    v = torch.randn(1, 64, generator=torch.Generator().manual_seed(1))
+    rest = v - sent(OneBit(bucket_size=64), *v)
+    assert abs(float(rest[v >= 0].mean())) < 1e-6 and abs(float(rest[v < 0].mean())) < 1e-6
+    two = torch.where(v > 0, 0.3, -2.0)
+    torch.testing.assert_close(sent(OneBit(bucket_size=64), *two), two)
+
+
+@pytest.mark.parametrize("choice", ["scaled_sign", "sign_norm", "onebit"])
+def test_memory_keeps_what_was_not_sent(choice: str) -> None:
+    """And so the sum of updates follows the sum of gradients."""
+    compressor, state = built(choice, error_feedback=True), State()
+    applied = wanted = torch.zeros(1, 1, dtype=torch.float64)
+    for number in range(60):
+        grads = gradients(range(4), number)
+        out = aggregate(compressor, grads, number=number, state=state)
+        left = flat(out.sent()) + flat(out.state.per_worker)
+        before = flat(state.per_worker) if state.per_worker else torch.zeros_like(left)
+        torch.testing.assert_close(left, flat(grads) + before, rtol=0, atol=1e-5)
+        state, applied, wanted = out.state, applied + flat(out.update), wanted + flat(grads).mean(0)
+    assert (applied - wanted).norm() < 0.15 * wanted.norm()
+
+
+def test_scales_do_not_depend_on_the_rows_beside_them() -> None:
+    """To the bit, with any number of threads: real workers have one row, virtual ones many."""
+    x = torch.randn(4, 200_003, generator=torch.Generator().manual_seed(2))
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        for mean in (mean_magnitude, lambda x: mean_where(x, x >= 0), lambda x: mean_where(x, x < 0)):
+            assert torch.equal(mean(x), torch.cat([mean(x[i : i + 1]) for i in range(4)]))
+    finally:
+        torch.set_num_threads(threads)
+
+
+# Signum
+
+
+def vote(momenta: list[list[float]], number: int) -> list[float]:
+    """By hand: a zero is + on even steps and - on odd ones, a tie is 0."""
+    votes = [[1 if v > 0 or (v == 0 and number % 2 == 0) else -1 for v in row] for row in momenta]
+    totals = [sum(column) for column in zip(*votes, strict=True)]
+    return [(total > 0) - (total < 0) for total in totals]
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 4])
+@pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])
+def test_signum_is_a_vote_of_momenta(workers: int, momentum: float) -> None:
+    compressor, state = built("signum", momentum=momentum), State()
+    v = [[0.0] * 6 for _ in range(workers)]
+    for number in range(5):
+        generator = torch.Generator().manual_seed(number)
+        rows = torch.randint(-2, 3, (workers, 6), generator=generator).float()
+        out = aggregate(compressor, {"a": rows[:, :2], "b": rows[:, 2:].view(workers, 2, 2)}, number=number, state=state)
+        state = out.state
+        v = [
+            [momentum * old + (1 - momentum) * new for old, new in zip(a, b, strict=True)]
+            for a, b in zip(v, rows.tolist(), strict=True)
+        ]
+        assert flat(out.update)[0].tolist() == vote(v, number)
+        torch.testing.assert_close(flat(state.per_worker), torch.tensor(v).double(), rtol=0, atol=1e-6)
+        assert set(flat(out.sent()).unique().tolist()) <= {-1.0, 1.0}
+
+
+def test_a_value_without_gradient_stays_where_it_is() -> None:
+    state, moved = State(), torch.zeros(1, 3)
+    for number in range(10):
+        out = aggregate(Signum(0.9), {"w": torch.zeros(3, 3)}, number=number, state=state)
+        state, moved = out.state, moved + out.update["w"]
+    assert not moved.any()
+
+
+def test_one_liar_does_not_turn_the_vote() -> None:
+    honest = gradients([0], 0)
+    rows = {k: torch.cat([g, 2 * g, -1e6 * g]) for k, g in honest.items()}
+    assert torch.equal(flat(aggregate(Signum(0.0), rows).update), flat(honest).sign())
+
+
+def test_mistakes_are_named() -> None:
+    with pytest.raises(ValueError, match="bucket_size=0"):
+        ScaledSign(bucket_size=0)
+    with pytest.raises(ValueError, match="bucket_size=0"):
+        OneBit(bucket_size=0)
+    with pytest.raises(ValueError, match="momentum=1"):
+        Signum(1.0)
+
+
+def test_signum_has_no_error_feedback() -> None:
+    assert "error_feedback" not in composed("signum")
+    assert isinstance(built("signum"), Signum)

@@ -1,0 +1,153 @@
+"""Top K, Random K and Random Block: which values are sent, and what happens to the others."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from method_cases import aggregate, built, flat, gradients
+from torch import Tensor
+
+from gcbench.codecs.indices import index_bytes, largest, pack_indices, unpack_indices
+from gcbench.comm import VirtualComm
+from gcbench.compressors import Compressor, State, build
+from gcbench.compressors.random_sparse import RandomBlock, RandomK
+from gcbench.compressors.top_k import TopK
+
+
+def randn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+# Positions
+
+
+@pytest.mark.parametrize(("n", "k"), [(1, 1), (10, 3), (1000, 1), (1000, 999), (1000, 1000)])
+def test_largest_are_those_of_a_stable_sort(n: int, k: int) -> None:
+    """With many ties: the first of equal ones."""
+    x = torch.randint(0, 4, (3, n), generator=torch.Generator().manual_seed(n)).float()
+    expected = x.sort(dim=1, descending=True, stable=True).indices[:, :k].sort().values
+    assert torch.equal(largest(x, k), expected)
+
+
+def test_largest_orders_denormals_infinity_and_nan() -> None:
+    x = torch.tensor([[1e-45, 0.0, float("nan"), 1e-40, float("inf"), 3e38]])
+    assert [largest(x, k)[0].tolist() for k in range(1, 6)] == [[2], [2, 4], [2, 4, 5], [2, 3, 4, 5], [0, 2, 3, 4, 5]]
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 7, 9, 100, 256, 257, 1000, 65536, 65537, 100_000])
+@pytest.mark.parametrize("share", [0.0, 0.002, 0.05, 0.5, 1.0])
+def test_positions_come_back_in_the_bytes_that_were_promised(n: int, share: float) -> None:
+    k = max(1, int(share * n))
+    index = torch.stack([torch.randperm(n, generator=torch.Generator().manual_seed(i))[:k] for i in range(3)]).sort().values
+    packed = pack_indices(index, n)
+    assert packed.dtype == torch.uint8 and packed.shape == (3, index_bytes(n, k))
+    assert torch.equal(unpack_indices(packed, n, k), index)
+    bits = (n - 1).bit_length()
+    assert index_bytes(n, k) <= min((n + 7) // 8, bits * (k + 7) / 8)
+
+
+# Top K
+
+
+def test_top_k_by_hand() -> None:
+    """2 of 5 values; of the equal 3, -3, 3 the first two, and the sign comes along."""
+    g = torch.tensor([[1.0, 3.0, -3.0, 3.0, -2.0], [0.0, 0.0, 0.0, 0.0, 0.0]])
+    out = aggregate(build(TopK(0.4)), {"w": g})
+    assert torch.equal(out.sent()["w"], torch.tensor([[0.0, 3.0, -3.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0, 0.0]]))
+    assert torch.equal(out.update["w"], torch.tensor([[0.0, 1.5, -1.5, 0.0, 0.0]]))
+
+
+@pytest.mark.parametrize(("fraction", "n", "k"), [(0.5 / 136, 272, 1), (0.5 / 136, 271, 1), (0.5 / 136, 272_000, 1000)])
+@pytest.mark.parametrize("digits", [17, 12])
+def test_a_fraction_is_counted_as_it_was_meant(fraction: float, n: int, k: int, digits: int) -> None:
+    assert TopK(float(f"{fraction:.{digits}g}")).count(n) == k
+    assert TopK(0.1).count(9) == 1 and TopK(0.25).count(11) == 2 and TopK(1.0).count(7) == 7
+
+
+@pytest.mark.parametrize("index", ["int32", "auto"])
+@pytest.mark.parametrize("fraction", [0.01, 0.3, 1.0])
+def test_positions_of_either_size_say_the_same(fraction: float, index: str) -> None:
+    """Of tensors of many sizes, each with its own largest; all that is sent counts."""
+    grads, comm = gradients(range(3), 0), VirtualComm(3)
+    method = TopK(fraction, index)  # type: ignore[arg-type]
+    sent = aggregate(build(method), grads, comm=comm).sent()
+    for name, g in grads.items():
+        rows, kept = g.reshape(3, -1), sent[name].reshape(3, -1)
+        k = method.count(rows.shape[1])
+        smallest = rows.abs().sort(dim=1, descending=True).values[:, k - 1 : k]
+        assert torch.equal(kept, torch.where(rows.abs() >= smallest, rows, 0))
+    ks = [(g[0].numel(), method.count(g[0].numel())) for g in grads.values()]
+    bits = sum(32 * k + (8 * index_bytes(n, k) if index == "auto" else 32 * k) for n, k in ks)
+    assert comm.meter.sent_bits == [bits] * 3
+
+
+# Random K and Random Block
+
+
+METHODS: dict[str, Compressor] = {"random_k": RandomK(2), "random_block": RandomBlock(2)}
+each_method = pytest.mark.parametrize("name", METHODS)
+
+
+@each_method
+def test_all_workers_send_the_same_positions_and_r_times_n_plus_m_of_them(name: str) -> None:
+    grads, comm = {"w": randn(3, 10, 4, 4) + 9, "small": randn(3, 2, 2) + 9}, VirtualComm(3)
+    out = aggregate(METHODS[name], grads, comm=comm)
+    sent = out.sent()
+    for row in sent["w"]:
+        assert torch.equal(row != 0, sent["w"][0] != 0)
+        assert int((row != 0).sum()) == 2 * (10 + 16)
+    assert torch.equal(sent["small"], grads["small"]), "never more than all"
+    assert comm.meter.sent_bits == [32 * (52 + 4)] * 3
+    torch.testing.assert_close(out.update["w"], torch.where(sent["w"][:1] != 0, grads["w"].mean(0, keepdim=True), 0))
+
+
+@each_method
+def test_every_value_is_sent_equally_often(name: str) -> None:
+    """K / (n m) = 26 / 160 of the steps, for one tensor and its twin, which draw for themselves."""
+    method = RandomK(1) if name == "random_k" else RandomBlock(1)
+    grads = {"w": torch.ones(1, 10, 16), "twin": torch.ones(1, 10, 16)}
+    steps = [flat(aggregate(method, grads, number=number).update) for number in range(2000)]
+    rate = torch.cat(steps).mean(0)
+    p = 26 / 160
+    assert (rate - p).abs().max() < 5 * (p * (1 - p) / 2000) ** 0.5
+    assert sum(torch.equal(step[:, :160], step[:, 160:]) for step in steps) < 60
+
+
+def test_blocks_are_contiguous_and_wrap() -> None:
+    wrapped = 0
+    for number in range(100):
+        kept = flat(aggregate(RandomBlock(1), {"w": torch.ones(1, 10, 16)}, number=number).update)[0]
+        borders = int((kept != kept.roll(1)).sum())
+        assert borders == 2 and int(kept.sum()) == 26
+        wrapped += bool(kept[0]) and bool(kept[-1])
+    assert 4 <= wrapped <= 35, "25 of 160 positions"
+
+
+@pytest.mark.parametrize("choice", ["top_k", "random_k", "random_block"])
+def test_memory_keeps_what_was_not_sent(choice: str) -> None:
+    """To the bit, as values are sent as they are; and what was held back is sent in the end."""
+    settings = {"fraction": 0.05} if choice == "top_k" else {"rank": 1}
+    compressor, state = built(choice, **settings), State()
+    grads = {"w": randn(4, 20, 30), "x": randn(4, 12, 3, 3, seed=1)}
+    applied = torch.zeros(1, 1, dtype=torch.float64)
+    for number in range(200):
+        before = state.per_worker
+        corrected = {k: g + before[k] if before else g for k, g in grads.items()}
+        out = aggregate(compressor, grads, number=number, state=state)
+        sent, memory = out.sent(), out.state.per_worker
+        for name, u in corrected.items():
+            assert torch.equal(sent[name] != 0, memory[name] != u) and not (memory[name] * sent[name]).any()
+        state, applied = out.state, applied + flat(out.update)
+    wanted = 200 * flat(grads).mean(0)
+    assert (applied - wanted).norm() < 0.2 * wanted.norm()
+
+
+def test_mistakes_are_named() -> None:
+    for fraction in (0.0, 1.5):
+        with pytest.raises(ValueError, match=f"fraction={fraction}"):
+            TopK(fraction)
+    with pytest.raises(ValueError, match="index=int32 or index=auto"):
+        TopK(0.1, "int8")  # type: ignore[arg-type]
+    for method in (RandomK, RandomBlock):
+        with pytest.raises(ValueError, match="rank=0"):
+            method(0)

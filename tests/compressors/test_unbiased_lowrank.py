@@ -1,0 +1,98 @@
+"""The unbiased sketch as printed, and the alternating projection behind the published rows."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from method_cases import aggregate, flat
+from torch import Tensor
+
+from gcbench.comm import VirtualComm
+from gcbench.compressors import State
+from gcbench.compressors.unbiased_lowrank import UnbiasedLowRank
+
+
+def randn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("rank", [1, 3])
+def test_the_sketch_is_unbiased_and_its_variance_is_known(rank: int) -> None:
+    """E|M U U^T - M|^2 = (m + 1) / r |M|^2; in every direction, the mean of N draws errs by that over N."""
+    repeats, grads = 2000, {"w": randn(1, 8, 15)}
+    m, energy = flat(grads), flat(grads).square().sum()
+    errors = torch.cat([flat(aggregate(UnbiasedLowRank(rank), grads, number=k).update) for k in range(repeats)]) - m
+    assert errors.square().sum(1).mean() / energy == pytest.approx(16 / rank, rel=0.1)
+    assert errors.mean(0).square().sum() / energy < 1.5 * 16 / rank / repeats
+    assert (errors @ m.T).mean().abs() < 5 * (errors @ m.T).std() / repeats**0.5
+
+
+def test_the_sketch_multiplies_by_the_identity_on_average() -> None:
+    """The update of the identity is U U^T: symmetric, and the same for all workers' rows."""
+    updates = [aggregate(UnbiasedLowRank(4), {"w": torch.eye(6).expand(3, 6, 6)}, number=k).update["w"][0] for k in range(2000)]
+    assert all(torch.allclose(u, u.T, atol=1e-5) and torch.linalg.matrix_rank(u) == 4 for u in updates[:10])
+    torch.testing.assert_close(torch.stack(updates).mean(0), torch.eye(6), rtol=0, atol=0.08)
+
+
+@pytest.mark.parametrize("variant", ["text", "alternating"])
+def test_one_worker_with_the_mean_gradient_does_what_all_do(variant: str) -> None:
+    method, of_all, of_one = UnbiasedLowRank(2, variant), State(), State()  # type: ignore[arg-type]
+    for number in range(4):
+        g = randn(4, 9, 2, 5, seed=number)
+        everyone = aggregate(method, {"w": g}, number=number, state=of_all)
+        alone = aggregate(method, {"w": g.mean(0, keepdim=True)}, number=number, state=of_one)
+        of_all, of_one = everyone.state, alone.state
+        torch.testing.assert_close(everyone.update["w"], alone.update["w"], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(everyone.sent()["w"].mean(0), everyone.update["w"][0], rtol=1e-4, atol=1e-5)
+
+
+def test_alternating_steps_send_either_factor() -> None:
+    """r n floats, then r m; the memory is the factor that was sent."""
+    comm, state, grads = VirtualComm(1), State(), {"w": randn(1, 9, 2, 5), "x": randn(1, 4, 30, seed=1)}
+    seen = [0]
+    for number in range(4):
+        out = aggregate(UnbiasedLowRank(2, "alternating"), grads, number=number, state=state, comm=comm)
+        state = out.state
+        seen.append(comm.meter.sent_bits[0])
+        assert {k: p.shape[1:] for k, p in state.shared.items()} == (
+            {"w": (10, 2), "x": (30, 2)} if number % 2 else {"w": (9, 2), "x": (4, 2)}
+        )
+    sent = [b - a for a, b in zip(seen, seen[1:], strict=False)]
+    assert sent == [32 * 2 * (9 + 4), 32 * 2 * (10 + 30)] * 2
+
+
+def test_alternating_steps_converge_to_the_best_approximation() -> None:
+    """On one fixed matrix they are a power iteration, in projections: never longer than the gradient."""
+    u, _, v = torch.linalg.svd(randn(40, 30), full_matrices=False)
+    g = ((u * 0.8 ** torch.arange(30.0)) @ v).unsqueeze(0)
+    best = torch.linalg.svdvals(g[0].double())[2:].square().sum().sqrt()
+    state, errors = State(), []
+    for number in range(80):
+        out = aggregate(UnbiasedLowRank(2, "alternating"), {"w": g}, number=number, state=state)
+        state = out.state
+        errors.append(float((out.update["w"] - g).norm() / best))
+        assert out.update["w"].norm() <= 1.0001 * g.norm()
+    assert errors[0] > 1.1 and errors[-1] == pytest.approx(1, abs=1e-3)
+    assert all(later <= earlier + 1e-5 for earlier, later in zip(errors, errors[1:], strict=False))
+
+
+def test_alternating_survives_a_gradient_of_zeros() -> None:
+    g, state = randn(1, 6, 3) @ randn(1, 3, 8, seed=1), State()
+    for number in range(30):
+        grads = {"w": torch.zeros_like(g) if 3 <= number < 6 else g}
+        out = aggregate(UnbiasedLowRank(3, "alternating"), grads, number=number, state=state)
+        state = out.state
+    torch.testing.assert_close(out.update["w"], g, rtol=1e-3, atol=1e-3)
+
+
+def test_promises_depend_on_the_variant() -> None:
+    text, alternating = UnbiasedLowRank(2).properties, UnbiasedLowRank(2, "alternating").properties
+    assert text.unbiased and not text.contractive
+    assert alternating.contractive and not alternating.unbiased
+
+
+def test_mistakes_are_named() -> None:
+    with pytest.raises(ValueError, match="rank=0"):
+        UnbiasedLowRank(0)
+    with pytest.raises(ValueError, match="variant=text or variant=alternating"):
+        UnbiasedLowRank(2, "both")  # type: ignore[arg-type]
