@@ -67,8 +67,8 @@ def _quiet_ranks() -> None:
 
 
 def _sentence(error: BaseException) -> str:
-    if isinstance(error, OSError) and error.filename and not isinstance(error, ConfigError):
-        return f"cannot write {error.filename}: {error.strerror}; type outputs=DIR with a folder that can be written"
+    if isinstance(error, OSError) and error.filename:
+        return f"{error.filename}: {error.strerror}; type outputs=DIR (or data.root=DIR) with a folder that can be used"
     cause = str(error.__cause__ or "")
     lines = [*str(error).splitlines(), *(cause.splitlines() if cause not in str(error) else [])]
     text = "\n".join(line for line in lines if line and "object_type=" not in line)

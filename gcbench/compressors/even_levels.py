@@ -13,12 +13,12 @@ from gcbench.codecs.noise import Noise
 from gcbench.codecs.quantise import max_norm
 from gcbench.codecs.radix import pack_digits, unpack_digits
 from gcbench.compressors.base import Properties
-from gcbench.compressors.bucketed import Bucketed, check_level_count
+from gcbench.compressors.bucketed import Levelled
 from gcbench.compressors.exchange import Message
 
 
 @dataclass(frozen=True)
-class EvenLevels(Bucketed):
+class EvenLevels(Levelled):
     """The baseline QSGD-s of Xu, Huo and Huang, "Optimal Gradient Quantization Condition for Communication-Efficient
     Distributed Training", 2020, section 3.1: s levels in all, evenly spaced from -m to m with m = max|v_i| of a bucket.
 
@@ -37,12 +37,6 @@ class EvenLevels(Bucketed):
     is from zero here), has one m a layer (`per_layer`), and in one of its options the largest m of all workers; here m is each
     worker's own. All workers get the codes of all, where both papers have a server. Buckets restart at every tensor.
     """
-
-    level_count: int  # s
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_level_count(self.level_count)
 
     @property
     def properties(self) -> Properties:

@@ -6,16 +6,13 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from gcbench.codecs.levels import add_levels, quantile_levels, random_codes
-from gcbench.codecs.noise import Noise
-from gcbench.codecs.radix import pack_digits, unpack_digits
+from gcbench.codecs.levels import quantile_levels
 from gcbench.compressors.base import Properties
-from gcbench.compressors.bucketed import Bucketed, check_level_count
-from gcbench.compressors.exchange import Message
+from gcbench.compressors.bucketed import Tabled
 
 
 @dataclass(frozen=True)
-class Linear(Bucketed):
+class Linear(Tabled):
     """The baseline Linear-s of Xu, Huo and Huang, "Optimal Gradient Quantization Condition for Communication-Efficient
     Distributed Training", 2020, section 5.
 
@@ -28,22 +25,9 @@ class Linear(Bucketed):
     All workers get the codes of all, where the paper has a server. Buckets restart at every tensor.
     """
 
-    level_count: int  # s
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_level_count(self.level_count)
-
     @property
     def properties(self) -> Properties:
         return Properties(unbiased=True)  # levels crowd where values do, so that no bound holds for the others
 
-    def encode(self, x: Tensor, segments: tuple[int, ...], noise: Noise) -> Message:
-        buckets = self.buckets(segments, x.device)
-        tables = buckets.reduce(x, lambda v: quantile_levels(v, self.level_count))
-        return [pack_digits(random_codes(x, tables, buckets, noise), self.level_count), tables]
-
-    def decode_add(self, message: Message, segments: tuple[int, ...], out: Tensor) -> None:
-        packed, tables = message
-        codes = unpack_digits(packed, out.shape[1], self.level_count)
-        add_levels(codes, tables, self.buckets(segments, out.device), out)
+    def search(self, v: Tensor) -> Tensor:
+        return quantile_levels(v, self.level_count)

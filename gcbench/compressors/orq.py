@@ -6,16 +6,13 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from gcbench.codecs.levels import add_levels, orq_levels, random_codes
-from gcbench.codecs.noise import Noise
-from gcbench.codecs.radix import pack_digits, unpack_digits
+from gcbench.codecs.levels import orq_levels
 from gcbench.compressors.base import Properties
-from gcbench.compressors.bucketed import Bucketed, check_level_count
-from gcbench.compressors.exchange import Message
+from gcbench.compressors.bucketed import Tabled
 
 
 @dataclass(frozen=True)
-class ORQ(Bucketed):
+class ORQ(Tabled):
     """Xu, Huo and Huang, "Optimal Gradient Quantization Condition for Communication-Efficient Distributed Training", 2020,
     algorithm 1.
 
@@ -39,11 +36,8 @@ class ORQ(Bucketed):
     every tensor.
     """
 
-    level_count: int  # s
-
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_level_count(self.level_count)
         halvings = self.level_count - 1
         if self.level_count < 3 or halvings & (halvings - 1):
             raise ValueError(f"level_count={self.level_count}: levels are found by halving; type 3, 5, 9, 17, 33, 65 or 129")
@@ -53,12 +47,5 @@ class ORQ(Bucketed):
         # With R = max - min, |v|^2 >= R^2 / 2, and the error is at most (D - 2) R^2 / 16: that of a level in the middle.
         return Properties(unbiased=True, contractive=self.shorter_than(10))
 
-    def encode(self, x: Tensor, segments: tuple[int, ...], noise: Noise) -> Message:
-        buckets = self.buckets(segments, x.device)
-        tables = buckets.reduce(x, lambda v: orq_levels(v, self.level_count))
-        return [pack_digits(random_codes(x, tables, buckets, noise), self.level_count), tables]
-
-    def decode_add(self, message: Message, segments: tuple[int, ...], out: Tensor) -> None:
-        packed, tables = message
-        codes = unpack_digits(packed, out.shape[1], self.level_count)
-        add_levels(codes, tables, self.buckets(segments, out.device), out)
+    def search(self, v: Tensor) -> Tensor:
+        return orq_levels(v, self.level_count)

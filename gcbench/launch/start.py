@@ -30,7 +30,7 @@ def start(config: Config, directory: str) -> None:
     chosen = plan(config, machine)
     first = machine.environment.get("RANK", "0") == "0"
     files = RunFiles(path)
-    if not config["rerun"] and _finished_before(files):
+    if not config["rerun"] and _finished_before(files, first):
         return
     if chosen.launcher != "torchrun" or machine.environment["LOCAL_RANK"] == "0":
         _check(config, chosen, path)  # downloads what is missing, once a node
@@ -43,12 +43,13 @@ def start(config: Config, directory: str) -> None:
         _raise_unless_done(files)
 
 
-def _finished_before(files: RunFiles) -> bool:
+def _finished_before(files: RunFiles, first: bool) -> bool:
     result = files.read_result()
     if result is None or result["status"] != "done":
         return False
-    print_summary(result, files.directory, Console())
-    log.info("this run was finished on %s, shown above; type rerun=true to run it again", result["finished"])
+    if first:
+        print_summary(result, files.directory, Console())
+        log.info("this run was finished on %s, shown above; type rerun=true to run it again", result["finished"])
     return True
 
 
