@@ -1,4 +1,4 @@
-"""The command `gcbench`."""
+"""The commands."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import logging
 import os
 import re
 import sys
+from collections.abc import Callable
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
@@ -13,7 +14,15 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from gcbench.config import ConfigError, RunFailed, conf_directory, learning_rate_notice, register, resolve
+from gcbench.config import (
+    ConfigError,
+    RunFailed,
+    conf_directory,
+    learning_rate_notice,
+    register,
+    resolve,
+    resolve_benchmark,
+)
 
 INTERRUPTED = 130
 
@@ -32,7 +41,29 @@ def run(composed: DictConfig) -> None:
     start(config, hydra_config.runtime.output_dir)
 
 
+@hydra.main(config_path=str(conf_directory()), config_name="bench", version_base="1.3")
+def benchmark(composed: DictConfig) -> None:
+    """One benchmark."""
+    hydra_config = HydraConfig.get()
+    with open_dict(composed):
+        composed.hydra = hydra_config
+    config = resolve_benchmark(composed)
+    from gcbench.bench.start import bench
+
+    bench(config, hydra_config.runtime.output_dir)
+
+
 def main() -> None:
+    """`gcbench`."""
+    _command("gcbench", run)
+
+
+def main_bench() -> None:
+    """`gcbench-bench`."""
+    _command("gcbench-bench", benchmark)
+
+
+def _command(name: str, command: Callable[[], None]) -> None:
     full_error = os.environ.get("HYDRA_FULL_ERROR") == "1"
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra hands errors through, and we say them in one sentence
     sys.path.append(os.getcwd())  # the user's own packages, as with `python -m`
@@ -40,13 +71,13 @@ def main() -> None:
     register()
     _quiet_ranks()
     try:
-        run()
+        command()
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except (ConfigError, RunFailed, HydraException, OmegaConfBaseException, OSError) as error:
         if full_error:
             raise
-        print(f"gcbench: {_sentence(error)}", file=sys.stderr)
+        print(f"{name}: {_sentence(error)}", file=sys.stderr)
         sys.exit(1)
 
 

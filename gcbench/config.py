@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from gcbench import settings
 Config = dict[str, Any]
 
 # How and where a run executes and what it writes, but not what it computes: left out of a checkpoint's fingerprint.
-EXECUTION = {"launcher", "device", "backend", "processes", "threads"}
+EXECUTION = {"launcher", "device", "backend", "processes", "threads", "record_gradients"}
 BOOKKEEPING = {"checkpoint_steps", "checkpoint_minutes", "checkpoint_keep"}
 
 
@@ -47,18 +47,38 @@ KNOBS = {
     "per_layer": Knob(bool, lambda v: True, "type true or false"),
     "rank": Knob(int, lambda v: v >= 1, "the factors have at least 1 column; type rank=2"),
     "fraction": Knob(float, lambda v: 0 < v <= 1, "type a share of the values above 0 and up to 1, as in fraction=0.01"),
+    "k": Knob(int, lambda v: v >= 1, "type a number of values of at least 1, as in k=10000"),
+    "scales": Knob(
+        list,
+        lambda v: bool(v) and all(type(b) is int and 0 <= b <= 12 for b in v) and len(set(v)) == len(v),
+        "type different whole numbers of bits from 0 to 12, as in scales=[2,6]",
+    ),
     "momentum": Knob(float, lambda v: 0 <= v < 1, "type a weight of at least 0 and below 1, as in momentum=0.9"),
-    "variant": Knob(str, lambda v: v in ("text", "alternating"), "type variant=text or variant=alternating"),
+    "variant": Knob(
+        str,
+        lambda v: v in ("text", "alternating", "published", "unbiased"),
+        "type variant=text or variant=alternating for unbiased_lowrank, variant=published or variant=unbiased for atomo",
+    ),
     "index": Knob(str, lambda v: v in ("int32", "auto"), "type index=int32 or index=auto"),
     "min_size": Knob(int, lambda v: v >= 0, "type a number of values, as in min_size=10000, or 0 for none"),
     "dense_steps": Knob(int, lambda v: v >= 0, "type a number of steps, or 0 for none"),
     "norm": Knob(str, lambda v: v in ("linf", "l2"), "type norm=linf or norm=l2"),
     "exchange": Knob(
         str,
-        lambda v: v in ("gather", "scatter", "scatter_coded", "sum"),
-        "type exchange=gather, scatter, scatter_coded or sum",
+        lambda v: v in ("gather", "scatter", "scatter_coded", "sum", "hierarchical"),
+        "type exchange=gather, scatter, scatter_coded, sum or hierarchical",
+    ),
+    "workers_per_node": Knob(
+        int, lambda v: v >= 1, "a node has at least 1 worker; type workers_per_node=4, or null", optional=True
+    ),
+    "code": Knob(
+        str,
+        lambda v: v in ("fixed", "elias_dense", "elias_sparse", "ans"),
+        "type code=fixed, elias_dense, elias_sparse or ans",
     ),
     "memory": Knob(str, lambda v: v in ("own", "aggregated"), "type memory=own or memory=aggregated"),
+    "iterations": Knob(int, lambda v: v >= 1, "type a number of power iterations a step of at least 1, as in iterations=3"),
+    "svd": Knob(bool, lambda v: True, "type true or false"),
     "warm_start": Knob(bool, lambda v: True, "type true or false"),
     "error_feedback": Knob(bool, lambda v: True, "type true or false"),
     "alpha": Knob(float, lambda v: v >= 0, "type a weight of at least 0, as in alpha=1"),
@@ -70,6 +90,22 @@ KNOBS = {
     "name": Knob(str, lambda v: v and "/" not in v, "type a name without slashes", optional=True),
     "outputs": Knob(str, bool, "type a folder, as in outputs=outputs"),
     "directory": Knob(str, bool, "type a folder, or null", optional=True),
+}
+
+
+def _numbers(value: list[Any], lowest: int) -> bool:
+    return all(isinstance(v, (int, float)) and v == int(v) and v >= lowest for v in value)
+
+
+BENCH_KNOBS = {
+    "sizes": Knob(list, lambda v: bool(v) and _numbers(v, 1), "type numbers of values, as in sizes=[1000000,10000000]"),
+    "draws": Knob(list, lambda v: set(v) <= {"normal", "laplace", "student"}, "type some of normal, laplace and student"),
+    "recorded": Knob(str, bool, "type a file that trainer.record_gradients wrote, or null", optional=True),
+    "rounds": Knob(int, lambda v: v >= 1, "type a number of at least 1"),
+    "threads": Knob(int, lambda v: v >= 1, "type a number of at least 1"),
+    "device": Knob(str, lambda v: v in ("auto", "cpu", "cuda"), "type device=auto, cpu or cuda"),
+    "codec_backend": Knob(str, lambda v: v in ("compiled", "eager"), "type codec_backend=compiled or eager"),
+    "workers": Knob(list, lambda v: _numbers(v, 2), "type numbers of processes of at least 2, as in workers=[2,4]"),
 }
 
 
@@ -86,6 +122,7 @@ def register() -> None:
         store.store(group=group, name="schema", node=node)
     OmegaConf.register_new_resolver("gcbench.levels", _levels_of_bits, replace=True)
     OmegaConf.register_new_resolver("gcbench.run_name", lambda *, _root_: run_name(_root_), replace=True)
+    OmegaConf.register_new_resolver("gcbench.bench_name", lambda *, _root_: bench_name(_root_), replace=True)
     OmegaConf.register_new_resolver("gcbench.run_directory", lambda *, _root_: _run_directory(_root_), replace=True)
 
 
@@ -115,12 +152,31 @@ def resolve(composed: DictConfig) -> Config:
     return {"choices": choices, **config}
 
 
+def resolve_benchmark(composed: DictConfig) -> Config:
+    """The checked configuration of `gcbench-bench`."""
+    tree = OmegaConf.create(composed)
+    OmegaConf.set_struct(tree, True)
+    typed = _typed_keys(composed)
+    _settle_bits(tree, typed)
+    config = _plain(tree)
+    _refuse_added_keys(composed)
+    _check_knobs(config, {**KNOBS, **BENCH_KNOBS})
+    _refuse_idle_bucket_size(config, typed)
+    return {"choices": _choices(composed, config), **config}
+
+
 def run_name(composed: DictConfig) -> str:
     """Of the run's directory: readable, and different for runs that differ in anything that matters."""
     config = _plain(composed)
     choices = _choices(composed, config)
     name = config["name"] or "-".join(choices[group].rsplit(".", 1)[-1] for group in ("model", "dataset", "compressor"))
     return f"{name}-s{config['seed']}-{_hash(_what_matters(config, BOOKKEEPING))}"
+
+
+def bench_name(composed: DictConfig) -> str:
+    """Of the benchmark's folder."""
+    config = _plain(composed)
+    return f"{config['name'] or _choices(composed, config)['compressor']}-{_hash(config)}"
 
 
 def fingerprint(config: Config) -> str:
@@ -198,8 +254,8 @@ def _refuse_added_keys(composed: DictConfig) -> None:
             )
 
 
-def _check_knobs(config: Config) -> None:
-    for name, knob in KNOBS.items():
+def _check_knobs(config: Config, knobs: Mapping[str, Knob] = KNOBS) -> None:
+    for name, knob in knobs.items():
         if name not in config or (config[name] is None and knob.optional):
             continue
         value = config[name]
@@ -233,6 +289,11 @@ def _check_trainer(trainer: Config) -> None:
     for key in ("max_steps", "processes", "threads", "eval_every", "error_every", "checkpoint_steps", "checkpoint_minutes"):
         if trainer[key] is not None and trainer[key] <= 0:
             raise ConfigError(f"trainer.{key}={trainer[key]}: type a number above 0, or null")
+    if any(step < 0 for step in trainer["record_gradients"] or []):
+        raise ConfigError(
+            f"trainer.record_gradients={trainer['record_gradients']}: type steps from 0, as in "
+            "trainer.record_gradients=[0,100,500], or null"
+        )
     if trainer["processes"] and trainer["gpus"] % trainer["processes"]:
         raise ConfigError(
             f"trainer.processes={trainer['processes']} cannot share trainer.gpus={trainer['gpus']} workers evenly; "

@@ -77,6 +77,7 @@ class TrainerSettings:
     eval_every: int | None = 1
     eval_batch_size: int = 256
     error_every: int | None = None
+    record_gradients: list[int] | None = None
     checkpoint_steps: int | None = None
     checkpoint_minutes: float | None = None
     checkpoint_keep: int = 2

@@ -19,7 +19,7 @@ from gcbench.config import (
     run_name,
 )
 
-GROUPS = ("model", "dataset", "compressor", "optimizer", "schedule", "trainer", "logger", "resume")
+GROUPS = ("model", "dataset", "estimator", "compressor", "optimizer", "schedule", "trainer", "logger", "resume")
 CHOICES = [(g, f.stem) for g in GROUPS for f in sorted((conf_directory() / g).glob("*.yaml"))]
 
 

@@ -19,7 +19,8 @@ MAY_IMPORT = {
     "train": {"compressors", "codecs", "comm", "data", "models", "records"},
     "config": set(),
     "launch": {"config", "train", "compressors", "comm", "data", "models", "records"},
-    "cli": {"config", "launch"},
+    "bench": {"config", "launch", "compressors", "codecs", "comm", "records"},
+    "cli": {"config", "launch", "bench"},
     "__main__": {"cli"},
     "settings": set(),
     "seeds": set(),
@@ -27,7 +28,7 @@ MAY_IMPORT = {
 ONLY_IN = {
     "hydra": {"cli", "config", "launch"},
     "omegaconf": {"cli", "config", "launch"},
-    "torch.distributed": {"comm", "launch"},
+    "torch.distributed": {"comm", "launch", "bench"},
     "wandb": {"records"},
     "sklearn": {"data"},
     "torchvision": {"data", "models"},

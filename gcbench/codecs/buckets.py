@@ -1,45 +1,133 @@
-"""Runs of consecutive values that share a scale."""
+"""Runs of consecutive values that share a scale, and the order in which codecs take values."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
+from itertools import accumulate
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from gcbench.codecs.kernels import blocks
+
+ROW = 512
+
+
+class Piece(NamedTuple):
+    """Of a tensor."""
+
+    tensor: int
+    offset: int
+    length: int
+
+
+class Groups(NamedTuple):
+    """Rows taken several at a time, and what is left; every index counts values or buckets of a laid out row."""
+
+    starts: Tensor  # [groups, rows a group] position of each row's first value in the tensors laid end to end
+    buckets: Tensor  # [groups, rows a group]
+    rest_positions: Tensor  # [rest]
+    rest_buckets: Tensor  # [rest]
+
 
 class Buckets:
-    """Buckets of `size` values over tensors laid end to end; none crosses a tensor's border, the last of each is short.
+    """Buckets of `size` values over tensors laid end to end, or of a whole tensor where `size` is None.
 
-    Tensors keep buckets of their own, so that a method sees the same buckets however a model is cut into messages.
+    None crosses a tensor's border, the last of each is short: tensors keep buckets of their own, so that a method sees the
+    same buckets however a model is cut into messages.
+
+    Kernels want values as a matrix. So they are laid out as rows of equal length that belong to one bucket each: first those
+    of full buckets, then those of short ones, and behind them the tails, which fill no row.
     """
 
-    def __init__(self, segments: tuple[int, ...], size: int, device: torch.device) -> None:
+    def __init__(self, segments: tuple[int, ...], size: int | None, device: torch.device) -> None:
         self.segments = segments
+        self.device = device
         self.size = size
-        lengths = [length for n in segments for length in [size] * (n // size) + ([n % size] if n % size else [])]
-        self.count = len(lengths)
-        self.index = torch.repeat_interleave(
-            torch.arange(self.count, dtype=torch.int32), torch.tensor(lengths, dtype=torch.int64)
-        ).to(device)
+        self.row = ROW if size is None or size % ROW == 0 else size
+        full, rows, tails = [], [], []
+        for i, n in enumerate(segments):
+            in_full = n // size * size if size else 0
+            in_rows = (n - in_full) // self.row * self.row
+            full.append(Piece(i, 0, in_full))
+            rows.append(Piece(i, in_full, in_rows))
+            tails.append(Piece(i, in_full + in_rows, n - in_full - in_rows))
+        self._pieces = [piece for piece in (*full, *rows, *tails) if piece.length]
+        self._short = [(r.length, t.length) for r, t in zip(rows, tails, strict=True) if r.length + t.length]
+        self._full = sum(piece.length for piece in full)
+        self.full_count = self._full // size if size else 0
+        self.count = self.full_count + len(self._short)
+        self.rows = (self._full + sum(r for r, _ in self._short)) // self.row
+        self._groups: dict[int, Groups] = {}
+
+    def lay_out(self, tensors: Sequence[Tensor]) -> Tensor:
+        """The tensors, `[w, segment]` each, as `[w, n]` in this order."""
+        if len(tensors) == 1:
+            return tensors[0]
+        return torch.cat([tensors[i][:, start : start + n] for i, start, n in self._pieces], dim=1)
+
+    def lay_back(self, x: Tensor) -> Tensor:
+        """From this order to tensors end to end."""
+        if len(self.segments) == 1:
+            return x
+        parts = zip(self._pieces, x.split([piece.length for piece in self._pieces], dim=1), strict=True)
+        return torch.cat([part for _, part in sorted(parts, key=lambda pair: pair[0])], dim=1)
 
     def reduce(self, x: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
-        """`[w, n] -> [w, buckets, ...]`; `function` takes the last dimension of `[w, b, size]` to a value or to a few."""
+        """`[w, n]` laid out to `[w, buckets, ...]`; `function` takes the last dimension of `[w, b, size]` to a value or to a
+        few."""
         parts = []
-        for segment in x.split(self.segments, dim=1):
-            whole = segment.shape[1] // self.size * self.size
-            if whole:
-                parts.append(function(segment[:, :whole].unflatten(1, (-1, self.size))))
-            if whole < segment.shape[1]:
-                parts.append(function(segment[:, whole:].unsqueeze(1)))
+        if self.full_count:
+            assert self.size
+            full = x[:, : self._full].unflatten(1, (self.full_count, self.size))
+            parts += [function(full[:, part]) for part in blocks(self.full_count, self.size * len(x), x.device)]
+        row, tail = self._full, self.rows * self.row
+        for in_rows, in_tail in self._short:
+            pieces = [p for p in (x[:, row : row + in_rows], x[:, tail : tail + in_tail]) if p.shape[1]]
+            parts.append(function((torch.cat(pieces, dim=1) if len(pieces) > 1 else pieces[0]).unsqueeze(1)))
+            row, tail = row + in_rows, tail + in_tail
         return torch.cat(parts, dim=1)
 
-    def expand(self, scales: Tensor, start: int, stop: int) -> Tensor:
-        """`[w, buckets]` to one scale for each of the values `start..stop - 1`."""
-        return scales.index_select(1, self.index[start:stop])
+    def spread(self, per_bucket: Tensor) -> Tensor:
+        """`[r, buckets]` to one for each value, `[r, n]` laid out."""
+        groups = self.groups(1)
+        in_rows = per_bucket.index_select(1, groups.buckets.flatten()).repeat_interleave(self.row, dim=1)
+        return torch.cat([in_rows, per_bucket.index_select(1, groups.rest_buckets)], dim=1)
+
+    def groups(self, rows: int) -> Groups:
+        """Of `rows` rows."""
+        if rows not in self._groups:
+            self._groups[rows] = self._grouped(rows)
+        return self._groups[rows]
+
+    def _grouped(self, rows: int) -> Groups:
+        count = self.rows // rows
+        bucket = self._bucket_of_values()
+        starts = list(accumulate(self.segments, initial=0))
+        position = torch.cat([torch.arange(n) + starts[i] + start for i, start, n in self._pieces])
+        inside = count * rows * self.row
+        first = slice(0, inside, self.row)
+        return Groups(
+            position[first].view(count, rows).to(self.device),
+            bucket[first].view(count, rows).to(self.device),
+            position[inside:].to(self.device),
+            bucket[inside:].to(self.device),
+        )
+
+    def _bucket_of_values(self) -> Tensor:
+        """`[n]`, in laid out order."""
+        short = torch.arange(self.full_count, self.count)
+        return torch.cat(
+            [
+                torch.arange(self._full) // (self.size or 1),
+                short.repeat_interleave(torch.tensor([r for r, _ in self._short], dtype=torch.int64)),
+                short.repeat_interleave(torch.tensor([t for _, t in self._short], dtype=torch.int64)),
+            ]
+        )
 
 
 @lru_cache(maxsize=16)
-def buckets_of(segments: tuple[int, ...], size: int, device: torch.device) -> Buckets:
+def buckets_of(segments: tuple[int, ...], size: int | None, device: torch.device) -> Buckets:
     return Buckets(segments, size, device)

@@ -1,20 +1,23 @@
-"""Level tables: where the levels of a bucket are put, and random rounding to them.
+"""Level tables: where the levels of a bucket are put, and rounding to them.
 
 The searches take `[..., d]` buckets to `[..., s]` rising levels, all buckets at once.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gcbench.codecs.buckets import Buckets
-from gcbench.codecs.chunks import chunks
 from gcbench.codecs.means import mean_where
-from gcbench.codecs.noise import Noise
+from gcbench.codecs.noise import unit_interval
 
 # Searches
+
+_RUN = 16
 
 
 def orq_levels(v: Tensor, count: int) -> Tensor:
@@ -22,8 +25,8 @@ def orq_levels(v: Tensor, count: int) -> Tensor:
 
     Levels are values of the bucket: an interval is a pair of places in the sorted bucket, its sum a difference of prefix sums.
     """
-    w = v.sort(dim=-1).values
-    sums = F.pad(w.cumsum(-1, dtype=torch.float64), (1, 0))
+    w = ascending(v)
+    sums = _PrefixSums(w)
     places = torch.tensor([0, w.shape[-1] - 1], device=v.device).expand(*w.shape[:-1], 2)
     while places.shape[-1] < count:
         left, right = places[..., :-1], places[..., 1:]
@@ -32,7 +35,7 @@ def orq_levels(v: Tensor, count: int) -> Tensor:
     return w.gather(-1, places)
 
 
-def _middle(w: Tensor, sums: Tensor, left: Tensor, right: Tensor) -> Tensor:
+def _middle(w: Tensor, sums: _PrefixSums, left: Tensor, right: Tensor) -> Tensor:
     """The place of the level of least error in each of the intervals from `left` to `right`.
 
     With c = sum (w - b_l) / (b_r - b_l) over the m values of [b_l, b_r] it is m - 1 - floor(c) places above `left`: the error
@@ -40,17 +43,36 @@ def _middle(w: Tensor, sums: Tensor, left: Tensor, right: Tensor) -> Tensor:
     an end than the interval holds would not change the place.
     """
     low, high = (w.gather(-1, places).double() for places in (left, right))
-    above = sums.gather(-1, right + 1) - sums.gather(-1, left) - (right - left + 1) * low
+    above = sums.below(right + 1) - sums.below(left) - (right - left + 1) * low
     width = high - low
     c = (above / torch.where(width > 0, width, 1)).long()
     return torch.maximum(right - c.clamp_min(0), left)
+
+
+class _PrefixSums:
+    """Of a few places only: sums of whole runs, and of the values between a run's end and the place."""
+
+    def __init__(self, w: Tensor) -> None:
+        self._runs = F.pad(w, (0, _RUN - w.shape[-1] % _RUN)).unflatten(-1, (-1, _RUN))
+        self._before = F.pad(self._runs.sum(-1, dtype=torch.float64).cumsum(-1), (1, 0))
+
+    def below(self, places: Tensor) -> Tensor:
+        run = places // _RUN
+        values = self._runs.gather(-2, run.unsqueeze(-1).expand(*run.shape, _RUN)).double()
+        inside = torch.arange(_RUN, device=places.device) < (places % _RUN).unsqueeze(-1)
+        return self._before.gather(-1, run) + torch.where(inside, values, 0).sum(-1)
 
 
 def quantile_levels(v: Tensor, count: int) -> Tensor:
     """The quantiles 0, 1/(count - 1), ..., 1, each a value of the bucket (the nearest rank)."""
     last = v.shape[-1] - 1
     places = [(2 * k * last + count - 1) // (2 * (count - 1)) for k in range(count)]
-    return v.sort(dim=-1).values[..., torch.tensor(places, device=v.device)]
+    return ascending(v)[..., torch.tensor(places, device=v.device)]
+
+
+def ascending(v: Tensor) -> Tensor:
+    """Sorted along the last dimension; numpy's sort of floats is an order of magnitude faster than torch's on a CPU."""
+    return v.sort(dim=-1).values if v.is_cuda else torch.from_numpy(np.sort(v.numpy(), axis=-1))
 
 
 def two_means(v: Tensor) -> Tensor:
@@ -70,64 +92,29 @@ def clamp_level(v: Tensor) -> Tensor:
     The left side rises with b and the right one falls, in steps at the |v_i|. With a_1 >= a_2 >= ... the sorted |v_i| and A_k
     their first sums, the crossing above a_(k+1) is at A_k / d, or at the step a_k before it.
     """
-    a = v.abs().sort(dim=-1, descending=True).values
+    a = -ascending(-v.abs())
     crossings = (a.cumsum(-1, dtype=torch.float64) / v.shape[-1]).to(v.dtype)
     return torch.minimum(a, crossings).amax(-1)
 
 
-# Rounding
+# Rounding, in kernels: levels come as one tensor each, of a shape that goes with the values'
 
 
-def random_codes(x: Tensor, tables: Tensor, buckets: Buckets, noise: Noise) -> Tensor:
-    """`[w, n]` values and `[w, buckets, s]` tables to codes: one of the two levels around each value, with E = the value.
-
-    Every value lies between the first and the last level of its bucket's table.
-    """
-    count = tables.shape[2]
-    flat = tables.flatten(1)
-    codes = torch.empty(x.shape, dtype=torch.uint8, device=x.device)
-    for start, stop in chunks(x.shape[1], x.device):
-        v = x[:, start:stop]
-        first = (buckets.index[start:stop].long() * count).expand_as(v)
-        place = _place_below(v, flat, first, count)
-        below = flat.gather(1, place)
-        gap = flat.gather(1, place + 1) - below
-        up = noise.uniform(start, stop) < (v - below) / torch.where(gap > 0, gap, 1)
-        codes[:, start:stop] = place - first + up
-    return codes
+def random_codes(v: Tensor, levels: Sequence[Tensor], words: Tensor) -> Tensor:
+    """Either of the two levels around each value, with E = the value, which no level but the first and last may enclose."""
+    below, above, place = levels[0], levels[1], torch.zeros_like(words)
+    for level, after in zip(levels[1:-1], levels[2:], strict=True):
+        reached = v >= level
+        below, above = torch.where(reached, level, below), torch.where(reached, after, above)
+        place = place + reached.to(torch.int32)
+    gap = above - below
+    up = unit_interval(words) < (v - below) / torch.where(gap > 0, gap, 1)
+    return place + up.to(torch.int32)
 
 
-def _place_below(v: Tensor, flat: Tensor, first: Tensor, count: int) -> Tensor:
-    """Where the last level <= v is, among all but the highest of each table, by bisection."""
-    place, last = first, first + (count - 2)
-    step = 1 << (count - 2).bit_length() >> 1
-    while step:
-        candidate = torch.minimum(place + step, last)
-        place = torch.where(flat.gather(1, candidate) <= v, candidate, place)
-        step >>= 1
-    return place
-
-
-def add_levels(codes: Tensor, tables: Tensor, buckets: Buckets, out: Tensor) -> None:
-    """Add to `out` `[r, n]` the levels that `codes` name."""
-    count = tables.shape[2]
-    flat = tables.flatten(1)
-    for start, stop in chunks(out.shape[1], out.device):
-        places = codes[:, start:stop] + buckets.index[start:stop].long() * count
-        out[:, start:stop] += flat.gather(1, places)
-
-
-# Evenly spaced levels need no table: -scale, ..., scale
-
-
-def even_codes(v: Tensor, scale: Tensor, count: int, noise: Tensor) -> Tensor:
-    """Random rounding to `count` levels from -scale to scale; values outside are clamped, a zero scale codes anything."""
-    unit = (v / torch.where(scale > 0, scale, 1)).clamp_(-1, 1)
-    place = unit.add_(1).mul_((count - 1) / 2)
-    low = place.floor()
-    return low.add_(noise < place - low).to(torch.uint8)
-
-
-def even_values(codes: Tensor, scale: Tensor, count: int) -> Tensor:
-    """`scale * (2 code - (count - 1)) / (count - 1)`, exactly -scale and scale at the ends."""
-    return codes.to(torch.float32).mul_(2).sub_(count - 1).div_(count - 1).mul_(scale)
+def level_values(codes: Tensor, levels: Sequence[Tensor]) -> Tensor:
+    """The levels that `codes` name."""
+    values = levels[0]
+    for code, level in enumerate(levels[1:], start=1):
+        values = torch.where(codes >= code, level, values)
+    return values

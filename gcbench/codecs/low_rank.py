@@ -1,8 +1,9 @@
-"""Thin orthonormal factors of batches of matrices."""
+"""Thin orthonormal factors of batches of matrices, and chance among singular values."""
 
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 
@@ -36,3 +37,36 @@ def _unit(x: Tensor) -> Tensor:
     x = x / torch.where(largest > 0, largest, 1)
     norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     return x / torch.where(norm > 0, norm, 1)
+
+
+def svd(m: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """U `[w, ..., n, k]`, s `[w, ..., k]` falling and V^T `[w, ..., k, m]` with k = min(n, m).
+
+    Each row by itself: in a batch a matrix is rounded as its address in memory is aligned, and so virtual workers otherwise
+    than real ones. Where a matrix is not finite, s is NaN: LAPACK would raise, and the run end without saying why.
+    """
+    finite = m.isfinite().all(-1).all(-1)[..., None]
+    rows = [torch.linalg.svd(row, full_matrices=False) for row in torch.where(finite[..., None], m, 0)]
+    u, s, vt = (torch.stack(factors) for factors in zip(*rows, strict=True))
+    return u, torch.where(finite, s, torch.nan), vt
+
+
+def keep_exactly(p: Tensor, count: Tensor, uniform: Tensor) -> Tensor:
+    """Coins `[k, ...]` that fall heads with probability p, thrown again until exactly `count` `[...]` of them do.
+
+    One pass has that distribution: with f_ij the chance of j heads among the coins i to k, coin i is heads with probability
+    p_i f_(i+1)(j-1) / f_ij where j more are wanted. Where no throw has so many (too many p are zero), the first are taken.
+    """
+    wanted = count.expand(p.shape[1:]).unsqueeze(-1)
+    none_left = F.pad(p.new_ones(*p.shape[1:], 1), (0, int(count.max())))
+    chances = [none_left]
+    for q in p.flip(0).unsqueeze(-1):
+        chances.append((1 - q) * chances[-1] + q * F.pad(chances[-1][..., :-1], (1, 0)))
+    kept = []
+    for i, (q, u) in enumerate(zip(p.unsqueeze(-1), uniform.unsqueeze(-1), strict=True), start=1):
+        now = chances[-i].gather(-1, wanted)
+        then = q * chances[-i - 1].gather(-1, (wanted - 1).clamp_min(0))
+        heads = (wanted > 0) & (u < torch.where(now > 0, then / now, 1))
+        wanted = wanted - heads.long()
+        kept.append(heads.squeeze(-1))
+    return torch.stack(kept)

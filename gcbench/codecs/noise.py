@@ -1,9 +1,9 @@
 """Randomness as a function of (seed, site, step, worker, element), not a stream.
 
 Two runs with the same arguments draw the same numbers whatever came before: a resumed run continues to the bit, and a
-virtual worker rounds as the real one does. Keys come from `gcbench.seeds.mix`; `uniform` runs the `lowbias32` hash
-(Wellons, 2018) twice with two independent 32-bit keys, since `hash(index ^ key)` alone would give every worker a permutation
-of one and the same sequence.
+virtual worker rounds as the real one does. Keys come from `gcbench.seeds.mix`; `random_words` is the `lowbias32` hash (Wellons,
+2018) of the element's index with two independent 32-bit keys, one before and one inside: `hash(index ^ key)` alone would give
+every worker a permutation of one and the same sequence.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,44 +30,62 @@ def keys(values: Sequence[int], device: torch.device) -> Tensor:
 
 @dataclass(frozen=True)
 class Noise:
-    """Uniform draws in [0, 1) for the elements `index` (`[n]` int32) of every worker, made where they are used.
-
-    With `index` `[p, n]` every worker has p parts of its own, and w p rows come out, worker by worker.
-    """
+    """Draws for rows of elements, made where they are used: row i has `keys[i]`, its elements are `index` (`[n]` int32, or
+    `[rows, n]`)."""
 
     keys: Tensor
     index: Tensor
 
     def uniform(self, start: int = 0, stop: int | None = None) -> Tensor:
-        """`[w, stop - start]` float32 multiples of 2^-24."""
-        part = self.index[..., start:stop]
-        return uniform(self.keys, part.flatten()).view(-1, part.shape[-1])
+        """`[rows, stop - start]` float32 multiples of 2^-24 in [0, 1)."""
+        return unit_interval(random_words(self.index[..., start:stop], self.keys[:, :1], self.keys[:, 1:]))
 
-    def in_parts(self, parts: int, size: int) -> Noise:
-        """The same draws for rows that are cut into `parts` of `size`; what is behind their end draws anew."""
-        beyond = parts * size - self.index.shape[0]
-        behind = torch.arange(-beyond, 0, dtype=torch.int32, device=self.index.device)
-        return Noise(self.keys, torch.cat([self.index, behind]).view(parts, size))
+    def at(self, positions: Tensor) -> Draws:
+        """Those of the elements at `positions` of a row, or of runs of elements that begin there."""
+        index = self.index.view(-1, self.index.shape[-1])
+        return Draws(index.index_select(1, positions.flatten()).view(len(index), *positions.shape), self.keys)
+
+    def in_parts(self, parts: int) -> Noise:
+        """The same draws for rows that are cut into `parts` equal ones."""
+        index = self.index.view(parts, -1).repeat(self.keys.shape[0], 1)
+        return Noise(self.keys.repeat_interleave(parts, dim=0), index)
 
     def normal(self) -> Tensor:
-        """`[w, n]` standard normal draws (Box-Muller)."""
+        """`[rows, n]` standard normal draws (Box-Muller)."""
         radius = torch.sqrt(-2 * torch.log1p(-self.uniform()))
-        angle = uniform(self.keys.flip(1) ^ 0x5BD1E995, self.index)
+        angle = Noise(self.keys.flip(1) ^ 0x5BD1E995, self.index).uniform()
         return radius * torch.cos(2 * torch.pi * angle)
 
 
-def uniform(keys: Tensor, index: Tensor) -> Tensor:
-    """`[w, 2]` keys and `[n]` indices to `[w, n]` uniform draws in [0, 1)."""
-    x = index.unsqueeze(0) ^ keys[:, :1]
-    x = _hash_(_hash_(x).add_(keys[:, 1:]))
-    return x.bitwise_right_shift_(8).bitwise_and_(0xFFFFFF).to(torch.float32).mul_(2.0**-24)
+class Draws(NamedTuple):
+    first: Tensor  # [1 or rows, ...]
+    keys: Tensor  # [rows, 2]
+
+    def of(self, part: slice) -> Draws:
+        """Of a part of the second dimension."""
+        return Draws(self.first[:, part], self.keys)
+
+    def words(self, run: int = 0) -> Tensor:
+        """`[rows, ...]` random words, or `[rows, ..., run]`, those of so many elements from `first` on."""
+        index = self.first
+        if run:
+            index = index.unsqueeze(-1) + torch.arange(run, dtype=torch.int32, device=index.device)
+        key, inner_key = (k.view(-1, *[1] * (index.dim() - 1)) for k in self.keys.unbind(1))
+        return random_words(index, key, inner_key)
 
 
-def _hash_(x: Tensor) -> Tensor:
-    """`lowbias32` in place; int32 products wrap, and the masks make arithmetic shifts logical."""
-    x ^= (x >> 16).bitwise_and_(0xFFFF)
-    x *= 0x7FEB352D
-    x ^= (x >> 15).bitwise_and_(0x1FFFF)
-    x *= 0x846CA68B - (1 << 32)
-    x ^= (x >> 16).bitwise_and_(0xFFFF)
-    return x
+def random_words(index: Tensor, key: Tensor, inner_key: Tensor) -> Tensor:
+    """int32 whose high bits are random; products wrap, and the masks make arithmetic shifts logical.
+
+    What `lowbias32` does after its last product would only improve the lowest bits.
+    """
+    x = index ^ key
+    x = x ^ ((x >> 16) & 0xFFFF)
+    x = x * 0x7FEB352D + inner_key
+    x = x ^ ((x >> 15) & 0x1FFFF)
+    return x * (0x846CA68B - (1 << 32))
+
+
+def unit_interval(words: Tensor) -> Tensor:
+    """The high 24 bits of `random_words` as float32 in [0, 1)."""
+    return ((words >> 8) & 0xFFFFFF).to(torch.float32) * 2.0**-24

@@ -1,7 +1,7 @@
 """Codes of 1 to 8 bits as bytes, at exactly their width.
 
 Planar: with m = ceil(n / 8), the values j, j + m, ..., j + 7 m share a word of 8 x width bits, so that packing is eight
-shifts of contiguous planes rather than a walk over neighbours. Every row costs `width * m` bytes.
+shifts of contiguous planes rather than a walk over neighbours. Every row costs `width * m` bytes, or n where a code is one.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ def width_of(values: int) -> int:
 
 
 def packed_bytes(n: int, width: int) -> int:
-    return width * ((n + 7) // 8)
+    return n if width == 8 else width * ((n + 7) // 8)
 
 
 def pack(codes: Tensor, width: int) -> Tensor:
     """`[w, n]` uint8 codes below 2^width to `[w, packed_bytes(n, width)]` uint8."""
     if width == 8:
-        return F.pad(codes, (0, -codes.shape[1] % 8))
+        return codes
     planes = F.pad(codes, (0, -codes.shape[1] % 8)).unflatten(1, (8, -1))
     dtype = _WORDS.get(width, torch.int64)
     words = planes[:, 0].to(dtype)

@@ -1,4 +1,4 @@
-"""Scales and stochastic rounding to evenly spaced levels."""
+"""Scales, and stochastic rounding to a grid of levels evenly spaced from -scale to scale."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from gcbench.codecs.kernels import kernel
+
 Norm = Literal["linf", "l2"]
 
 
+@kernel
 def max_norm(x: Tensor) -> Tensor:
     """Over the last dimension."""
     return x.abs().amax(-1)
@@ -31,16 +34,22 @@ def stochastic_round(x: Tensor, noise: Tensor) -> Tensor:
     return low.add_(noise < x - low)
 
 
-def quantise(v: Tensor, scale: Tensor, levels: int, noise: Tensor) -> Tensor:
-    """Codes `levels + round(levels * v / scale)` in 0..2 levels as uint8, given `|v| <= scale`; a zero scale codes zero.
+_ONE = 1 << 23  # a step of the grid in fixed point: codes of 8 bits fill an int32
 
-    The magnitude is rounded, then the sign put back. Dividing first keeps |v| / scale <= 1 exactly, even for denormals.
+
+def grid_codes(v: Tensor, scale: Tensor, highest: int, words: Tensor) -> Tensor:
+    """int32 codes 0 to `highest` <= 255 with E[code] = (v / scale + 1) highest / 2; values outside are clamped.
+
+    In fixed point: the code is the integer part of the place on the grid plus a draw from [0, 1). A zero scale codes anything.
+    Dividing first keeps |v| / scale <= 1 exactly, even for denormals.
     """
-    unit = torch.where(scale > 0, scale, 1)
-    magnitude = stochastic_round((v.abs() / unit).mul_(levels), noise)
-    return torch.copysign(magnitude, v).add_(levels).to(torch.uint8)
+    unit = (v / torch.where(scale > 0, scale, 1)).clamp(-1, 1)
+    unit = torch.where(unit == unit, unit, 0)  # a NaN may be any code, but has to be one: its neighbours share its words
+    place = (unit * float(highest * (_ONE // 2))).to(torch.int32) + highest * (_ONE // 2)
+    draw = (words >> 9) + _ONE // 2
+    return (place + draw) >> 23
 
 
-def dequantise(codes: Tensor, scale: Tensor, levels: int) -> Tensor:
-    """`scale * (code - levels) / levels`."""
-    return (codes.to(torch.float32) - levels).mul_(scale / levels)
+def grid_values(centred: Tensor, scale: Tensor, highest: int) -> Tensor:
+    """Of codes less `highest / 2`, or of sums of such; exactly -scale and scale at the ends."""
+    return centred.to(torch.float32) / (highest / 2) * scale

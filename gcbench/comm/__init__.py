@@ -2,6 +2,7 @@
 
 from gcbench.comm.base import Clock, Comm, Control
 from gcbench.comm.meter import Meter
+from gcbench.comm.nodes import Nodes, node_size
 from gcbench.comm.process_group import ProcessGroupComm, ProcessGroupControl
 from gcbench.comm.virtual import LocalControl, VirtualComm
 
@@ -11,7 +12,9 @@ __all__ = [
     "Control",
     "LocalControl",
     "Meter",
+    "Nodes",
     "ProcessGroupComm",
     "ProcessGroupControl",
     "VirtualComm",
+    "node_size",
 ]

@@ -15,6 +15,7 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor
 
+from gcbench.comm.messages import as_bytes, from_bytes, pad_rows, to_bytes
 from gcbench.comm.meter import Meter, row_bits
 
 Reduction = Literal["sum", "max", "min", "and"]
@@ -48,12 +49,14 @@ class Control(Protocol):
 class Comm(ABC):
     """`workers` W in all, of which this process holds the rows `local`; every process holds equally many."""
 
-    def __init__(self, workers: int, local: range, clock: Clock | None = None) -> None:
+    workers_per_host: int | None = None  # None: virtual workers have no hosts
+
+    def __init__(self, workers: int, local: range, clock: Clock | None = None, meter: Meter | None = None) -> None:
         assert workers % len(local) == 0, "every process holds equally many workers"
         self.workers = workers
         self.local = local
         self.processes = workers // len(local)
-        self.meter = Meter(len(local))
+        self.meter = meter or Meter.of_workers(len(local))
         self.clock: Clock = clock or NoClock()
 
     def mean(self, tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -76,6 +79,8 @@ class Comm(ABC):
 
     def all_bits(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Bitwise and of all workers: `[w, ...] -> [1, ...]`."""
+        if tensors[0].is_cuda:  # NCCL has no bitwise reductions
+            return [_reduce_rows(rows, "and") for rows in self.gather(tensors)]
         return self._reduce(tensors, "and")
 
     def gather(self, tensors: Sequence[Tensor], lengths: Sequence[Tensor | None] | None = None) -> list[Tensor]:
@@ -86,34 +91,37 @@ class Comm(ABC):
         """
         if lengths is not None and any(n is not None for n in lengths):
             return self._gather_ragged(tensors, lengths)
-        bits = row_bits(tensors)
-        self.meter.count_equal(bits, bits * (self.workers - 1))
+        self.count_gather(row_bits(tensors))
         if self.processes == 1:
             return list(tensors)
-        message, parts = _to_bytes(tensors)
+        message, parts = to_bytes(tensors)
         with self.clock.exchange():
             everyone = self._all_gather(message)
-        return [_from_bytes(everyone, part) for part in parts]
+        return [from_bytes(everyone, part) for part in parts]
+
+    def count_gather(self, bits: int) -> None:
+        """Of rows of so many bits."""
+        self.meter.count_equal("all_gather", self.workers, bits, bits * (self.workers - 1))
 
     def transpose(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """All-to-all of any types as one message, `[w, W, ...] -> [w, W, ...]`: row i of a result holds what each worker
         had for worker i."""
         bits = row_bits(tensors) // self.workers * (self.workers - 1)
-        self.meter.count_equal(bits, bits)
+        self.meter.count_equal("all_to_all", self.workers, bits, bits)
         if self.processes == 1:
             return [t.transpose(0, 1).contiguous() for t in tensors]
         w = len(self.local)
-        message, parts = _to_bytes([t.flatten(0, 1) for t in tensors])
+        message, parts = to_bytes([t.flatten(0, 1) for t in tensors])
         by_process = message.view(w, self.processes, w, -1).transpose(0, 1).contiguous()  # [P, w here, w there, bytes]
         with self.clock.exchange():
             arrived = self._all_to_all(by_process)
         rows = arrived.permute(2, 0, 1, 3).flatten(0, 2)  # [w W, bytes], sender by sender
-        return [_from_bytes(rows, part).unflatten(0, (w, self.workers)) for part in parts]
+        return [from_bytes(rows, part).unflatten(0, (w, self.workers)) for part in parts]
 
     def _reduce(self, tensors: Sequence[Tensor], op: Reduction) -> list[Tensor]:
         assert len({t.dtype for t in tensors}) == 1, "one message holds one type"
         bits = row_bits(tensors)
-        self.meter.count_equal(bits, bits)
+        self.meter.count_equal("all_reduce", self.workers, bits, bits)
         flat = torch.cat([_reduce_rows(t.reshape(t.shape[0], -1), op) for t in tensors], dim=1)
         if self.processes > 1:
             with self.clock.exchange():
@@ -131,17 +139,23 @@ class Comm(ABC):
         there = self.gather([here])[0].long().cpu()
         item_bytes = torch.tensor([t.element_size() for t in tensors])
         row_bytes = (there * item_bytes).sum(1).tolist()
-        self.meter.count([8 * row_bytes[k] for k in self.local], [8 * (sum(row_bytes) - row_bytes[k]) for k in self.local])
+        sent = [8 * row_bytes[k] for k in self.local]
+        self.meter.count("ragged_gather", self.workers, sent, [8 * sum(row_bytes) - own for own in sent])
         rows = [
-            torch.cat([_bytes(t[i].flatten()[:n]) for t, n in zip(tensors, there[k].tolist(), strict=True)])
+            torch.cat([as_bytes(t[i].flatten()[:n]) for t, n in zip(tensors, there[k].tolist(), strict=True)])
             for i, k in enumerate(self.local)
         ]
         if self.processes > 1:
             with self.clock.exchange():
                 rows = self._exchange_rows(rows, row_bytes)
         starts = (there * item_bytes).cumsum(1) - there * item_bytes
-        padded = [_pad_rows(rows, starts[:, i], there[:, i], t.dtype) for i, t in enumerate(tensors)]
+        padded = [pad_rows(rows, starts[:, i], there[:, i], t.dtype) for i, t in enumerate(tensors)]
         return [x.view(-1, *t.shape[1:]) if n is None else x for x, t, n in zip(padded, tensors, lengths, strict=True)]
+
+    @abstractmethod
+    def split(self, size: int) -> tuple[list[Comm], Comm]:
+        """Nodes of `size` consecutive workers: a Comm inside each node of which workers are here, and one between the nodes,
+        whose rows are these nodes. They count on this one's meter. All ranks call it."""
 
     # What a transport provides; `virtual` never needs them.
     @abstractmethod
@@ -172,35 +186,3 @@ def _reduce_rows(x: Tensor, op: Reduction) -> Tensor:
             rows &= row
         return rows
     return x.amax(0, keepdim=True) if op == "max" else x.amin(0, keepdim=True)
-
-
-def _bytes(x: Tensor) -> Tensor:
-    return x.contiguous().view(torch.uint8)
-
-
-Part = tuple[slice, torch.dtype, torch.Size]
-
-
-def _to_bytes(tensors: Sequence[Tensor]) -> tuple[Tensor, list[Part]]:
-    rows = [_bytes(t.reshape(t.shape[0], -1)) for t in tensors]
-    parts, start = [], 0
-    for t, row in zip(tensors, rows, strict=True):
-        parts.append((slice(start, start + row.shape[1]), t.dtype, t.shape[1:]))
-        start += row.shape[1]
-    return (rows[0] if len(rows) == 1 else torch.cat(rows, dim=1)), parts
-
-
-def _from_bytes(everyone: Tensor, part: Part) -> Tensor:
-    where, dtype, shape = part
-    columns = everyone[:, where]
-    if dtype != torch.uint8:  # a view as a wider type needs aligned rows
-        columns = columns.clone(memory_format=torch.contiguous_format).view(dtype)
-    return columns.unflatten(1, shape) if len(shape) > 1 else columns.reshape(-1, *shape)
-
-
-def _pad_rows(rows: list[Tensor], starts: Tensor, lengths: Tensor, dtype: torch.dtype) -> Tensor:
-    """One tensor of every row's message as `[W, longest]`, zero behind each row's end."""
-    out = torch.zeros(len(rows), int(lengths.max()), dtype=dtype, device=rows[0].device)
-    for row, target, start, n in zip(rows, out, starts.tolist(), lengths.tolist(), strict=True):
-        target[:n] = row[start : start + n * dtype.itemsize].clone().view(dtype)
-    return out

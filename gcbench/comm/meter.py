@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from torch import Tensor
+
+from gcbench.comm.network import Collective, Level, wire_bits
 
 
 def row_bits(tensors: Sequence[Tensor]) -> int:
@@ -12,18 +16,85 @@ def row_bits(tensors: Sequence[Tensor]) -> int:
     return sum(8 * t.element_size() * (t.numel() // t.shape[0]) for t in tensors)
 
 
+class Kind(NamedTuple):
+    """Collectives that are counted together."""
+
+    level: Level
+    collective: Collective
+    workers: int  # that take part in one
+
+
+@dataclass
+class Total:
+    """Of one worker."""
+
+    messages: int = 0
+    sent_bits: int = 0
+    received_bits: int = 0
+
+    def wire_bits(self, kind: Kind) -> float:
+        return wire_bits(kind.collective, self.sent_bits, kind.workers)
+
+
+Tally = dict[Kind, Total]
+
+
 class Meter:
-    """Running totals for the rows of this process; integers, so that nothing waits for a device."""
+    """Running totals of the workers in this process; integers, so that nothing waits for a device.
 
-    def __init__(self, rows: int) -> None:
-        self.sent_bits = [0] * rows
-        self.received_bits = [0] * rows
+    What the wire carries for a payload follows from its kind, and is worked out when somebody asks.
+    """
 
-    def count(self, sent: Sequence[int], received: Sequence[int]) -> None:
-        for row, (out, back) in enumerate(zip(sent, received, strict=True)):
-            self.sent_bits[row] += out
-            self.received_bits[row] += back
+    def __init__(self, rows: Sequence[Sequence[Tally]], level: Level = "all") -> None:
+        self._rows = rows  # the workers for whom a row of tensors speaks: one, or those of a node, who share its bits evenly
+        self._level = level
 
-    def count_equal(self, sent: int, received: int) -> None:
-        rows = len(self.sent_bits)
-        self.count([sent] * rows, [received] * rows)
+    @staticmethod
+    def of_workers(count: int) -> Meter:
+        return Meter([[{}] for _ in range(count)])
+
+    def part(self, level: Level, rows: Sequence[range]) -> Meter:
+        """Counts on this meter what happens on a level; its i-th row is `rows[i]` of this one's."""
+        return Meter([[tally for k in group for tally in self._rows[k]] for group in rows], level)
+
+    @property
+    def tallies(self) -> list[Tally]:
+        """By worker."""
+        return [tally for row in self._rows for tally in row]
+
+    @property
+    def sent_bits(self) -> list[int]:
+        return [sum(total.sent_bits for total in tally.values()) for tally in self.tallies]
+
+    @property
+    def received_bits(self) -> list[int]:
+        return [sum(total.received_bits for total in tally.values()) for tally in self.tallies]
+
+    @property
+    def wire_bits(self) -> list[float]:
+        return [sum(total.wire_bits(kind) for kind, total in tally.items()) for tally in self.tallies]
+
+    def count(self, collective: Collective, workers: int, sent: Sequence[int], received: Sequence[int]) -> None:
+        """One message of every row."""
+        kind = Kind(self._level, collective, workers)
+        for row, out, back in zip(self._rows, sent, received, strict=True):
+            for i, tally in enumerate(row):
+                total = tally.setdefault(kind, Total())
+                total.messages += 1
+                total.sent_bits += (out + i) // len(row)
+                total.received_bits += (back + i) // len(row)
+
+    def count_equal(self, collective: Collective, workers: int, sent: int, received: int) -> None:
+        self.count(collective, workers, [sent] * len(self._rows), [received] * len(self._rows))
+
+    def state(self) -> list[PlainTally]:
+        """By worker, in plain values for a file."""
+        return [[((*k,), (t.messages, t.sent_bits, t.received_bits)) for k, t in tally.items()] for tally in self.tallies]
+
+    def load(self, state: Sequence[PlainTally]) -> None:
+        for tally, plain in zip(self.tallies, state, strict=True):
+            tally.clear()
+            tally.update({Kind(*kind): Total(*total) for kind, total in plain})
+
+
+PlainTally = list[tuple[tuple[Level, Collective, int], tuple[int, int, int]]]

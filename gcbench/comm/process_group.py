@@ -3,29 +3,55 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from gcbench.comm.base import Clock, Comm, Reduction
+from gcbench.comm.meter import Meter
+from gcbench.comm.virtual import node_meter, whole_nodes
 
 
 class ProcessGroupComm(Comm):
     """Process p holds the workers `p * w .. (p + 1) * w - 1`, so gathered rows come in worker order."""
 
-    def __init__(self, workers: int, group: dist.ProcessGroup, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        workers: int,
+        group: dist.ProcessGroup,
+        clock: Clock | None = None,
+        meter: Meter | None = None,
+        workers_per_host: int | None = None,
+    ) -> None:
         w = workers // group.size()
-        super().__init__(workers, range(group.rank() * w, (group.rank() + 1) * w), clock)
+        super().__init__(workers, range(group.rank() * w, (group.rank() + 1) * w), clock, meter)
+        self.workers_per_host = workers_per_host
         self._group = group
+        self._groups: dict[int, tuple[dist.ProcessGroup, dist.ProcessGroup]] = {}
+
+    def split(self, size: int) -> tuple[list[Comm], Comm]:
+        w, meter = len(self.local), node_meter(self, size)
+        if w >= size:
+            return whole_nodes(self, size), ProcessGroupComm(self.workers // size, self._group, self.clock, meter)
+        if size not in self._groups:
+            self._groups[size] = self._node_and_peers(size // w)
+        node, peers = self._groups[size]
+        rows = self.meter.part("inside", [range(k, k + 1) for k in range(w)])
+        return [ProcessGroupComm(size, node, self.clock, rows)], ProcessGroupComm(
+            self.workers // size, peers, self.clock, meter
+        )
+
+    def _node_and_peers(self, size: int) -> tuple[dist.ProcessGroup, dist.ProcessGroup]:
+        """The groups of this process: of the `size` in its node, and of those that have its place in the other nodes."""
+        ranks = dist.get_process_group_ranks(self._group)
+        nodes = [ranks[i : i + size] for i in range(0, len(ranks), size)]
+        node, _ = dist.new_subgroups_by_enumeration(nodes)
+        peers, _ = dist.new_subgroups_by_enumeration([list(places) for places in zip(*nodes, strict=True)])
+        return cast(dist.ProcessGroup, node), cast(dist.ProcessGroup, peers)
 
     def _all_reduce(self, flat: Tensor, op: Reduction) -> None:
-        if op == "and" and flat.is_cuda:  # NCCL has no bitwise reductions
-            rows = self._all_gather(flat.view(torch.uint8)).view(flat.dtype)
-            for row in rows:
-                flat &= row
-            return
         ops = {
             "sum": dist.ReduceOp.SUM,
             "max": dist.ReduceOp.MAX,

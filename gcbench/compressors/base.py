@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -50,11 +50,13 @@ class State:
 
 class Aggregated(NamedTuple):
     """`update` `[1, ...]` is what all workers apply; `sent()` is what a memory subtracts (`[w, ...]`, or `[1, ...]` where
-    that is the update), computed only when a wrapper asks."""
+    that is the update), computed only when a wrapper asks. `shannon_bits()` `[w]` is what an entropy code of the codes that
+    were gathered would cost at least; None where none were."""
 
     update: Grads
     sent: Callable[[], Grads]
     state: State
+    shannon_bits: Callable[[], Tensor] | None = None
 
 
 class Properties(NamedTuple):
@@ -64,6 +66,7 @@ class Properties(NamedTuple):
     unbiased: bool = False  # E[update] is the mean of the gradients
     contractive: bool = False  # E|v - C(v)|^2 < |v|^2 for every v: safe under plain error feedback
     mean_linear: bool = False  # rows and their mean give the same update
+    scope: Literal["tensor", "global"] = "tensor"  # global: a scale, a bucket or a draw spans tensors
 
 
 class Compressor(Protocol):
@@ -104,9 +107,14 @@ def sizes_of(grads: Grads) -> Sizes:
     return {name: g[0].numel() for name, g in grads.items()}
 
 
+def flattened(grads: Grads) -> list[Tensor]:
+    """Each as `[w, values]`."""
+    return [g.flatten(1) if g.dim() > 1 else g.unsqueeze(1) for g in grads.values()]
+
+
 def flatten(grads: Grads) -> Tensor:
     """`[w, n]`, all tensors end to end."""
-    return torch.cat([g.flatten(1) if g.dim() > 1 else g.unsqueeze(1) for g in grads.values()], dim=1)
+    return torch.cat(flattened(grads), dim=1)
 
 
 def unflatten(x: Tensor, like: Grads) -> Grads:

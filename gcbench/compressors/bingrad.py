@@ -8,17 +8,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gcbench.codecs.chunks import chunks
-from gcbench.codecs.levels import add_levels, clamp_level, even_codes, even_values, two_means
-from gcbench.codecs.noise import Noise
-from gcbench.codecs.radix import pack_digits, unpack_digits
+from gcbench.codecs.levels import clamp_level, level_values, two_means
 from gcbench.compressors.base import Properties
-from gcbench.compressors.bucketed import Bucketed
-from gcbench.compressors.exchange import Message
+from gcbench.compressors.bucketed import Bucketed, Even, Parameters
 
 
 @dataclass(frozen=True)
-class BinGradPB(Bucketed):
+class BinGradPB(Even):
     """Xu, Huo and Huang, "Optimal Gradient Quantization Condition for Communication-Efficient Distributed Training", 2020,
     equations 14 and 15.
 
@@ -34,26 +30,15 @@ class BinGradPB(Bucketed):
 
     Differences from the paper: the last case of equation 14 has its bounds swapped. Equation 15 seldom has a solution among
     the values; b is where its two sides cross, the least error of all real numbers. All workers get the codes of all, where
-    the paper has a server. Buckets restart at every tensor.
+    the paper has a server; with `exchange=sum` b is the largest of all workers'. Buckets restart at every tensor.
     """
 
+    highest: ClassVar[int] = 1  # two codes
     properties: ClassVar[Properties] = Properties(contractive=True)
+    analytic_bits_per_value: ClassVar[float] = 1
 
-    def encode(self, x: Tensor, segments: tuple[int, ...], noise: Noise) -> Message:
-        buckets = self.buckets(segments, x.device)
-        scales = buckets.reduce(x, clamp_level)
-        codes = torch.empty(x.shape, dtype=torch.uint8, device=x.device)
-        for start, stop in chunks(x.shape[1], x.device):
-            b = buckets.expand(scales, start, stop)
-            codes[:, start:stop] = even_codes(x[:, start:stop], b, 2, noise.uniform(start, stop))
-        return [pack_digits(codes, 2), scales]
-
-    def decode_add(self, message: Message, segments: tuple[int, ...], out: Tensor) -> None:
-        packed, scales = message
-        buckets = self.buckets(segments, out.device)
-        codes = unpack_digits(packed, out.shape[1], 2)
-        for start, stop in chunks(out.shape[1], out.device):
-            out[:, start:stop] += even_values(codes[:, start:stop], buckets.expand(scales, start, stop), 2)
+    def scale(self, v: Tensor) -> Tensor:
+        return clamp_level(v)
 
 
 @dataclass(frozen=True)
@@ -71,16 +56,22 @@ class BinGradB(Bucketed):
     two levels. All workers get the codes of all, where the paper has a server. Buckets restart at every tensor.
     """
 
+    random: ClassVar[bool] = False
     properties: ClassVar[Properties] = Properties(contractive=True)
+    analytic_bits_per_value: ClassVar[float] = 1
 
-    def encode(self, x: Tensor, segments: tuple[int, ...], noise: Noise) -> Message:
-        buckets = self.buckets(segments, x.device)
-        low, b0, high = buckets.reduce(x, two_means).unbind(2)
-        codes = torch.empty(x.shape, dtype=torch.uint8, device=x.device)
-        for start, stop in chunks(x.shape[1], x.device):
-            codes[:, start:stop] = x[:, start:stop] >= buckets.expand(b0, start, stop)
-        return [pack_digits(codes, 2), torch.stack([low, high], dim=2)]
+    @property
+    def base(self) -> int:
+        return 2
 
-    def decode_add(self, message: Message, segments: tuple[int, ...], out: Tensor) -> None:
-        packed, tables = message
-        add_levels(unpack_digits(packed, out.shape[1], 2), tables, self.buckets(segments, out.device), out)
+    def fit(self, v: Tensor) -> Tensor:
+        return two_means(v)
+
+    def sends(self, fitted: Tensor) -> Tensor:
+        return fitted[..., ::2].contiguous()
+
+    def code(self, v: Tensor, parameters: Parameters, words: Tensor | None) -> Tensor:
+        return (v >= parameters[1]).to(torch.int32)
+
+    def value(self, codes: Tensor, parameters: Parameters) -> Tensor:
+        return level_values(codes, parameters)

@@ -1,39 +1,130 @@
-"""The settings of codes that work bucket by bucket."""
+"""Codes that fit parameters to every bucket, and code every value by those of its bucket."""
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from gcbench.codecs.buckets import Buckets, buckets_of
-from gcbench.codecs.levels import add_levels, random_codes
-from gcbench.codecs.noise import Noise
+from gcbench.codecs.buckets import Buckets, Groups, buckets_of
+from gcbench.codecs.kernels import blocks, kernel
+from gcbench.codecs.levels import level_values, random_codes
+from gcbench.codecs.noise import Draws, Noise
+from gcbench.codecs.quantise import grid_codes, grid_values
 from gcbench.codecs.radix import pack_digits, unpack_digits
-from gcbench.compressors.exchange import Message
+from gcbench.codecs.words import from_words, rows_of, to_words, words_of
+from gcbench.compressors.exchange import Codec, Message
+
+Parameters = Sequence[Tensor]
+"""Those of the bucket of each value, every one of a shape that goes with the values'."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bucketed:
-    bucket_size: int = 2048  # D, values that share their levels
+class Bucketed(Codec, ABC):
+    """A subclass says what is fitted to a bucket (`fit`), and how values are coded by that (`code`, `value`).
+
+    Values that fill rows go through one kernel each way, as 32-bit words; those left over, fewer than a group of rows and the
+    tails of tensors, as digits.
+    """
+
+    bucket_size: int = 2048  # D, values that share parameters
     per_layer: bool = False  # a bucket is a tensor, however large
+    random: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.bucket_size < 1:
             raise ValueError(f"bucket_size={self.bucket_size}: type a number of values of at least 1, as in bucket_size=2048")
 
+    @property
+    @abstractmethod
+    def base(self) -> int:
+        """Codes are 0 to base - 1."""
+
+    @abstractmethod
+    def fit(self, v: Tensor) -> Tensor:
+        """`[..., d]` buckets to their k parameters `[..., k]`."""
+
+    @abstractmethod
+    def code(self, v: Tensor, parameters: Parameters, words: Tensor | None) -> Tensor:
+        """Of every value, int32; `words` are random, one a value, if the code is `random`."""
+
+    @abstractmethod
+    def value(self, codes: Tensor, parameters: Parameters) -> Tensor:
+        """What a code stands for, float32."""
+
+    def sends(self, fitted: Tensor) -> Tensor:
+        """The parameters that `value` needs."""
+        return fitted
+
     def buckets(self, segments: tuple[int, ...], device: torch.device) -> Buckets:
-        return buckets_of(segments, max(segments) if self.per_layer else self.bucket_size, device)
+        return buckets_of(segments, None if self.per_layer else self.bucket_size, device)
 
     def shorter_than(self, size: int) -> bool:
         """Whether no bucket holds `size` values."""
         return self.bucket_size < size and not self.per_layer
 
+    def lay_out(self, tensors: Sequence[Tensor], segments: tuple[int, ...]) -> Tensor:
+        return self.buckets(segments, tensors[0].device).lay_out(tensors)
+
+    def lay_back(self, x: Tensor, segments: tuple[int, ...]) -> Tensor:
+        return self.buckets(segments, x.device).lay_back(x)
+
+    def fitted(self, x: Tensor, segments: tuple[int, ...]) -> Tensor:
+        """`[w, buckets, k]`."""
+        return self.buckets(segments, x.device).reduce(x, self.fit)
+
+    def codes_by(self, x: Tensor, segments: tuple[int, ...], fitted: Tensor, noise: Noise) -> Tensor:
+        """`[w, n]` uint8, by these parameters of the buckets."""
+        buckets = self.buckets(segments, x.device)
+        groups = buckets.groups(1)
+        codes = torch.empty(x.shape, dtype=torch.uint8, device=x.device)
+        (matrix, rest), (out, out_rest) = (_split(t, groups, buckets.row) for t in (x, codes))
+        table, draws = _each(fitted, groups.buckets), noise.at(groups.starts)
+        for part in _blocks(matrix):
+            _kernels(self).codes(matrix[:, part], table[:, part], draws.of(part), out[:, part])
+        out_rest.copy_(self._rest_codes(rest, fitted, groups, noise))
+        return codes
+
+    def encode(self, x: Tensor, segments: tuple[int, ...], noise: Noise) -> Message:
+        fitted = self.fitted(x, segments)
+        return [*self._pack(x, segments, fitted, noise), self.sends(fitted)]
+
+    def _pack(self, x: Tensor, segments: tuple[int, ...], fitted: Tensor, noise: Noise) -> tuple[Tensor, Tensor]:
+        """Words of the groups `[w, groups, words, row]`, and digits of the rest `[w, bytes]`."""
+        buckets = self.buckets(segments, x.device)
+        groups = buckets.groups(rows_of(self.base))
+        matrix, rest = _split(x, groups, buckets.row)
+        table, draws = _each(fitted, groups.buckets), noise.at(groups.starts) if self.random else None
+        out = torch.empty(len(x), len(groups.starts), words_of(self.base), buckets.row, dtype=torch.int32, device=x.device)
+        for part in _blocks(matrix):
+            _kernels(self).encode(matrix[:, part], table[:, part], draws.of(part) if draws else None, *out[:, part].unbind(2))
+        codes = self._rest_codes(rest, fitted, groups, noise)
+        return out, pack_digits(codes.to(torch.uint8), self.base)
+
+    def _rest_codes(self, rest: Tensor, fitted: Tensor, groups: Groups, noise: Noise) -> Tensor:
+        words = noise.at(groups.rest_positions).words() if self.random else None
+        return self.code(rest, _each(fitted, groups.rest_buckets).unbind(-1), words)
+
+    def decode_add(self, message: Message, segments: tuple[int, ...], out: Tensor) -> None:
+        words, digits, sent = message
+        buckets = self.buckets(segments, out.device)
+        groups = buckets.groups(rows_of(self.base))
+        matrix, rest = _split(out, groups, buckets.row)
+        bits, table = words.view(torch.float32), _each(sent, groups.buckets)
+        for part in _blocks(matrix):
+            _kernels(self).decode_add(bits[:, part], table[:, part], matrix[:, part])
+        codes = unpack_digits(digits, rest.shape[1], self.base).to(torch.int32)
+        rest += self.value(codes, _each(sent, groups.rest_buckets).unbind(-1))
+
 
 @dataclass(frozen=True)
-class Levelled(Bucketed):
+class Levelled(Bucketed, ABC):
     level_count: int  # s, levels in all
 
     def __post_init__(self) -> None:
@@ -41,21 +132,110 @@ class Levelled(Bucketed):
         if not 2 <= self.level_count <= 256:
             raise ValueError(f"level_count={self.level_count}: a code holds 2 to 256 levels; type level_count=5")
 
+    @property
+    def base(self) -> int:
+        return self.level_count
+
+    @property
+    def analytic_bits_per_value(self) -> float:
+        """As ORQ counts, who leaves out levels and scales."""
+        return math.log2(self.level_count)
+
+
+class Even(Bucketed, ABC):
+    """Codes that send a scale with every bucket, and round at random to levels evenly spaced from -scale to scale.
+
+    On one scale for all workers they can be added (`exchange=sum`).
+    """
+
+    @property
+    @abstractmethod
+    def highest(self) -> int:
+        """Codes are 0 to `highest`; `highest / 2` stands for zero."""
+
+    @property
+    def base(self) -> int:
+        return self.highest + 1
+
+    @abstractmethod
+    def scale(self, v: Tensor) -> Tensor:
+        """`[..., d]` buckets to `[...]`; values beyond their scale are clamped."""
+
+    def fit(self, v: Tensor) -> Tensor:
+        return self.scale(v).unsqueeze(-1)
+
+    def code(self, v: Tensor, parameters: Parameters, words: Tensor | None) -> Tensor:
+        assert words is not None
+        return grid_codes(v, parameters[0], self.highest, words)
+
+    def value(self, codes: Tensor, parameters: Parameters) -> Tensor:
+        return grid_values(codes - self.highest / 2, parameters[0], self.highest)
+
+    def scales_of(self, x: Tensor, segments: tuple[int, ...]) -> Tensor:
+        return self.fitted(x, segments).squeeze(-1)
+
+    def codes_of(self, x: Tensor, segments: tuple[int, ...], scales: Tensor, noise: Noise) -> Tensor:
+        return self.codes_by(x, segments, scales.unsqueeze(-1), noise)
+
+    def values_of(self, codes: Tensor, segments: tuple[int, ...], scales: Tensor) -> Tensor:
+        return grid_values(codes, self.buckets(segments, codes.device).spread(scales), self.highest)
+
 
 @dataclass(frozen=True)
 class Tabled(Levelled, ABC):
-    """Codes that send a table of levels with every bucket, and round at random to the two levels around each value."""
+    """Codes that send a table of levels with every bucket, and round at random to the two levels around each value.
 
-    @abstractmethod
-    def search(self, v: Tensor) -> Tensor:
-        """`[..., d]` buckets to `[..., s]` rising levels, from the minimum to the maximum."""
+    Levels rise from the minimum to the maximum of the bucket.
+    """
 
-    def encode(self, x: Tensor, segments: tuple[int, ...], noise: Noise) -> Message:
-        buckets = self.buckets(segments, x.device)
-        tables = buckets.reduce(x, self.search)
-        return [pack_digits(random_codes(x, tables, buckets, noise), self.level_count), tables]
+    def code(self, v: Tensor, parameters: Parameters, words: Tensor | None) -> Tensor:
+        assert words is not None
+        return random_codes(v, parameters, words)
 
-    def decode_add(self, message: Message, segments: tuple[int, ...], out: Tensor) -> None:
-        packed, tables = message
-        codes = unpack_digits(packed, out.shape[1], self.level_count)
-        add_levels(codes, tables, self.buckets(segments, out.device), out)
+    def value(self, codes: Tensor, parameters: Parameters) -> Tensor:
+        return level_values(codes, parameters)
+
+
+def _each(fitted: Tensor, buckets: Tensor) -> Tensor:
+    """`[w, buckets, k]` and indices `[...]` to `[w, ..., k]`."""
+    return fitted.index_select(1, buckets.flatten()).view(len(fitted), *buckets.shape, fitted.shape[2])
+
+
+def _split(x: Tensor, groups: Groups, row: int) -> tuple[Tensor, Tensor]:
+    """`[w, n]` to the groups `[w, groups, rows, row]` and the rest, as views."""
+    inside = groups.starts.numel() * row
+    return x[:, :inside].view(len(x), *groups.starts.shape, row), x[:, inside:]
+
+
+def _blocks(matrix: Tensor) -> Iterator[slice]:
+    """Of groups."""
+    workers, groups, rows, row = matrix.shape
+    return blocks(groups, workers * rows * row, matrix.device)
+
+
+class Kernels(NamedTuple):
+    encode: Callable[..., None]
+    codes: Callable[..., None]
+    decode_add: Callable[..., None]
+
+
+@lru_cache(maxsize=64)
+def _kernels(method: Bucketed) -> Kernels:
+    base = method.base
+
+    @kernel
+    def encode(x: Tensor, table: Tensor, draws: Draws | None, *out: Tensor) -> None:
+        words = draws.words(x.shape[-1]) if draws else None
+        codes = method.code(x, table.unsqueeze(-1).unbind(-2), words)
+        for target, word in zip(out, to_words(codes, base), strict=True):
+            target.copy_(word)
+
+    @kernel
+    def codes(x: Tensor, table: Tensor, draws: Draws, out: Tensor) -> None:
+        out.copy_(method.code(x, table.unsqueeze(-1).unbind(-2), draws.words(x.shape[-1])))
+
+    @kernel
+    def decode_add(words: Tensor, table: Tensor, out: Tensor) -> None:
+        out.add_(method.value(from_words(words, base), table.unsqueeze(-1).unbind(-2)))
+
+    return Kernels(encode, codes, decode_add)

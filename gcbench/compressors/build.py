@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from typing import Literal, cast
 
 from gcbench.compressors.base import Compressor
+from gcbench.compressors.entropy_coded import Code, coded
 from gcbench.compressors.exchange import Codec, Exchange, sent_by
+from gcbench.compressors.hierarchical import Hierarchical
 from gcbench.compressors.wrappers import (
     DenseWarmup,
     ErrorFeedback,
@@ -18,7 +22,9 @@ from gcbench.compressors.wrappers import (
 def build(
     method: Compressor | Codec,
     *,
-    exchange: Exchange = "gather",
+    code: Code = "fixed",
+    exchange: Exchange | Literal["hierarchical"] = "gather",
+    workers_per_node: int | None = None,
     clip_norm: float | None = None,
     dense_steps: int = 0,
     min_size: int = 0,
@@ -28,8 +34,23 @@ def build(
     beta: float = 1.0,
     clip_sigma: float | None = None,
 ) -> Compressor:
-    """`method` with every wrapper that was asked for; `exchange` is how a codec's codes travel."""
-    compressor: Compressor = method if hasattr(method, "aggregate") else sent_by(method, exchange)  # type: ignore[assignment]
+    """`method` with every wrapper that was asked for; a codec's codes are sent in `code` and travel by `exchange`."""
+    if code != "fixed" and exchange != "gather":
+        raise ValueError(
+            f"code={code}: messages that differ in length can only be gathered, not sent by exchange={exchange}; "
+            "type exchange=gather or code=fixed"
+        )
+    if workers_per_node is not None and exchange != "hierarchical":
+        raise ValueError(
+            f"workers_per_node={workers_per_node} means nothing with exchange={exchange}; type exchange=hierarchical"
+        )
+    compressor: Compressor
+    if hasattr(method, "aggregate"):
+        compressor = cast(Compressor, method)
+    elif exchange == "hierarchical":
+        compressor = Hierarchical(method, workers_per_node)
+    else:
+        compressor = sent_by(coded(method, code), exchange)
     if clip_sigma is not None:
         compressor = SigmaClipping(compressor, clip_sigma)
     if error_feedback:
@@ -42,6 +63,24 @@ def build(
     if clip_norm is not None:
         compressor = NormClipping(compressor, clip_norm)
     return compressor
+
+
+def parts_of(compressor: Compressor) -> Iterator[object]:
+    """The compressor and what is inside, outermost first."""
+    part: object | None = compressor
+    while part is not None:
+        yield part
+        part = getattr(part, "inner", None) or getattr(part, "codec", None)
+
+
+def analytic_ratio(compressor: Compressor) -> float | None:
+    """32 over the bits a value that the method's paper counts, without scales and tables; None where these depend on the codes
+    or the paper counts otherwise."""
+    for part in parts_of(compressor):
+        if hasattr(part, "analytic_bits_per_value"):
+            bits: float | None = part.analytic_bits_per_value
+            return bits and 32 / bits
+    return None
 
 
 def _warn_if_expanding(compressor: Compressor, alpha: float, beta: float) -> None:

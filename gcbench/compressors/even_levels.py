@@ -4,21 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
-from gcbench.codecs.chunks import chunks
-from gcbench.codecs.levels import even_codes, even_values
-from gcbench.codecs.noise import Noise
 from gcbench.codecs.quantise import max_norm
-from gcbench.codecs.radix import pack_digits, unpack_digits
 from gcbench.compressors.base import Properties
-from gcbench.compressors.bucketed import Levelled
-from gcbench.compressors.exchange import Message
+from gcbench.compressors.bucketed import Even, Levelled
 
 
 @dataclass(frozen=True)
-class EvenLevels(Levelled):
+class EvenLevels(Levelled, Even):
     """The baseline QSGD-s of Xu, Huo and Huang, "Optimal Gradient Quantization Condition for Communication-Efficient
     Distributed Training", 2020, section 3.1: s levels in all, evenly spaced from -m to m with m = max|v_i| of a bucket.
 
@@ -34,8 +28,9 @@ class EvenLevels(Levelled):
     Sends log2(s) bits a value, rounded up to whole digits in a word (1.6 for 3 levels), and a float32 m a bucket.
 
     Differences from the papers: TernGrad clips values to 2.5 standard deviations of their tensor (`clip_sigma`; the deviation
-    is from zero here), has one m a layer (`per_layer`), and in one of its options the largest m of all workers; here m is each
-    worker's own. All workers get the codes of all, where both papers have a server. Buckets restart at every tensor.
+    is from zero here), has one m a layer (`per_layer`), and in one of its options the largest m of all workers, which is
+    `exchange=sum`; with the others m is each worker's own. All workers get the codes of all, where both papers have a server.
+    Buckets restart at every tensor.
     """
 
     @property
@@ -43,19 +38,9 @@ class EvenLevels(Levelled):
         # The error of a value is at most (m / (s - 1))^2, half-way between two levels; that of the largest is none.
         return Properties(unbiased=True, contractive=self.shorter_than((self.level_count - 1) ** 2 + 1))
 
-    def encode(self, x: Tensor, segments: tuple[int, ...], noise: Noise) -> Message:
-        buckets = self.buckets(segments, x.device)
-        scales = buckets.reduce(x, max_norm)
-        codes = torch.empty(x.shape, dtype=torch.uint8, device=x.device)
-        for start, stop in chunks(x.shape[1], x.device):
-            scale = buckets.expand(scales, start, stop)
-            codes[:, start:stop] = even_codes(x[:, start:stop], scale, self.level_count, noise.uniform(start, stop))
-        return [pack_digits(codes, self.level_count), scales]
+    @property
+    def highest(self) -> int:
+        return self.level_count - 1
 
-    def decode_add(self, message: Message, segments: tuple[int, ...], out: Tensor) -> None:
-        packed, scales = message
-        buckets = self.buckets(segments, out.device)
-        codes = unpack_digits(packed, out.shape[1], self.level_count)
-        for start, stop in chunks(out.shape[1], out.device):
-            scale = buckets.expand(scales, start, stop)
-            out[:, start:stop] += even_values(codes[:, start:stop], scale, self.level_count)
+    def scale(self, v: Tensor) -> Tensor:
+        return max_norm(v)

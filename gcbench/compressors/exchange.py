@@ -2,33 +2,63 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, cast
+from typing import Literal, Protocol, cast, runtime_checkable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from gcbench.codecs.entropy import shannon_bits
 from gcbench.codecs.noise import Noise
 from gcbench.codecs.packing import pack_lanes, unpack_lanes
 from gcbench.comm import Comm
-from gcbench.compressors.base import Aggregated, Compressor, Grads, Properties, State, Step, flatten, sizes_of, unflatten
+from gcbench.compressors.base import (
+    Aggregated,
+    Compressor,
+    Grads,
+    Properties,
+    State,
+    Step,
+    flatten,
+    flattened,
+    sizes_of,
+    unflatten,
+)
+from gcbench.compressors.counted import Counted, TableCodec
 
 Message = list[Tensor]
 """What one encode sends, every tensor `[w, ...]`."""
 
 
 class Codec(Protocol):
-    """A pure code for rows of values; `segments` are the sizes of the tensors that a row holds end to end."""
+    """A pure code for rows of values; `segments` are the sizes of the tensors that a row holds."""
 
     @property
     def properties(self) -> Properties: ...
 
+    def lay_out(self, tensors: Sequence[Tensor], segments: tuple[int, ...]) -> Tensor:
+        """The tensors, `[w, segment]` each, as rows `[w, n]` in the order that the code takes values in."""
+        return torch.cat(list(tensors), dim=1) if len(tensors) > 1 else tensors[0]
+
+    def lay_back(self, x: Tensor, segments: tuple[int, ...]) -> Tensor:
+        """From that order to tensors end to end."""
+        return x
+
     def encode(self, x: Tensor, segments: tuple[int, ...], noise: Noise) -> Message:
-        """`[w, n]` to a message."""
+        """`[w, n]`, laid out, to a message; the noise is of values end to end."""
 
     def decode_add(self, message: Message, segments: tuple[int, ...], out: Tensor) -> None:
-        """Add the values of a message of r rows to `out` `[r, n]`."""
+        """Add the values of a message of r rows to `out` `[r, n]`, laid out."""
+
+
+@runtime_checkable
+class RaggedCodec(Codec, Protocol):
+    """A codec whose messages are as long as the codes in them make them."""
+
+    def lengths_of(self, message: Message) -> list[Tensor | None]:
+        """How many entries of each tensor count, by row (`comm.gather`)."""
 
 
 @dataclass(frozen=True)
@@ -45,11 +75,12 @@ class Gathered:
         return self.codec.properties
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
-        x = flatten(grads)
         sizes = sizes_of(grads)
         segments = tuple(sizes.values())
-        message = self.codec.encode(x, segments, step.noise("codec", sizes, x.device))
-        everyone = comm.gather(message)
+        x = self.codec.lay_out(flattened(grads), segments)
+        noise = step.noise("codec", sizes, x.device)
+        message = self.codec.encode(x, segments, noise)
+        everyone = comm.gather(message, self.codec.lengths_of(message) if isinstance(self.codec, RaggedCodec) else None)
         total = x.new_zeros(1, x.shape[1])
         for k in range(comm.workers):
             self.codec.decode_add([m[k : k + 1] for m in everyone], segments, total)
@@ -57,9 +88,13 @@ class Gathered:
         def sent() -> Grads:
             own = torch.zeros_like(x)
             self.codec.decode_add(message, segments, own)
-            return unflatten(own, grads)
+            return unflatten(self.codec.lay_back(own, segments), grads)
 
-        return Aggregated(unflatten(total.div_(comm.workers), grads), sent, state)
+        def bound() -> Tensor:
+            return _shannon_bits(cast(GridCodec, self.codec), x, segments, noise)
+
+        update = self.codec.lay_back(total.div_(comm.workers), segments)
+        return Aggregated(unflatten(update, grads), sent, state, bound if hasattr(self.codec, "codes_of") else None)
 
 
 @dataclass(frozen=True)
@@ -81,13 +116,14 @@ class Scattered:
 
     @property
     def properties(self) -> Properties:
-        return Properties(unbiased=self.codec.properties.unbiased)
+        return Properties(unbiased=self.codec.properties.unbiased, scope="global")  # buckets run through the gradient
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
-        x, sizes = flatten(grads), sizes_of(grads)
+        x = flatten(grads)
         size = self._shard_size(x.shape[1], comm.workers)
-        shards = F.pad(x, (0, comm.workers * size - x.shape[1])).view(-1, size)  # [w W, size], worker by worker
-        noise = step.noise("codec", sizes, x.device).in_parts(comm.workers, size)
+        padded = F.pad(x, (0, comm.workers * size - x.shape[1]))
+        shards = self.codec.lay_out([padded.view(-1, size)], (size,))  # [w W, size], worker by worker
+        noise = step.own_noise("codec", comm.workers * size, x.device).in_parts(comm.workers)
         message = self.codec.encode(shards, (size,), noise)
 
         arrived = comm.transpose([m.unflatten(0, (-1, comm.workers)) for m in message])  # [w, W, ...]
@@ -100,9 +136,14 @@ class Scattered:
         def sent() -> Grads:
             own = torch.zeros_like(shards)
             self.codec.decode_add(message, (size,), own)
-            return unflatten(own.view(x.shape[0], -1)[:, : x.shape[1]], grads)
+            return whole(own)
 
-        return Aggregated(unflatten(update.view(1, -1)[:, : x.shape[1]], grads), sent, state)
+        def whole(rows: Tensor) -> Grads:
+            """From shards `[r W, size]`."""
+            back = self.codec.lay_back(rows, (size,)).view(-1, comm.workers * size)
+            return unflatten(back[:, : x.shape[1]], grads)
+
+        return Aggregated(whole(update), sent, state)
 
     def _send_on(self, mean: Tensor, state: State, comm: Comm, step: Step) -> tuple[Tensor, State]:
         """`[w, size]` means of the own shards to `[W, size]`, as everybody has them."""
@@ -132,6 +173,10 @@ class GridCodec(Codec, Protocol):
     def highest(self) -> int:
         """Codes are 0 to `highest`; `highest / 2` stands for zero."""
 
+    @property
+    def bucket_size(self) -> int:
+        """Values that share a scale."""
+
     def scales_of(self, x: Tensor, segments: tuple[int, ...]) -> Tensor:
         """`[w, buckets]`; any larger scale will do as well."""
 
@@ -140,6 +185,13 @@ class GridCodec(Codec, Protocol):
 
     def values_of(self, codes: Tensor, segments: tuple[int, ...], scales: Tensor) -> Tensor:
         """Of centred codes: `[r, n]` numbers from `-highest / 2` to `highest / 2`, or sums of such."""
+
+
+def _shannon_bits(codec: GridCodec, x: Tensor, segments: tuple[int, ...], noise: Noise) -> Tensor:
+    """`[w]`, the least that a message of these codes can cost, with 32 bits for each scale."""
+    scales = codec.scales_of(x, segments)
+    codes = codec.codes_of(x, segments, scales, noise)
+    return shannon_bits(codes, codec.highest + 1) + 32 * scales.shape[1]
 
 
 @dataclass(frozen=True)
@@ -157,23 +209,30 @@ class Summed:
 
     @property
     def properties(self) -> Properties:
-        return Properties(unbiased=self.codec.properties.unbiased)
+        return Properties(unbiased=self.codec.properties.unbiased, scope=self.codec.properties.scope)
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
-        x, sizes = flatten(grads), sizes_of(grads)
+        sizes = sizes_of(grads)
         segments = tuple(sizes.values())
+        x = self.codec.lay_out(flattened(grads), segments)
         scales = comm.max([self.codec.scales_of(x, segments)])[0]  # [1, buckets]
         noise = step.noise("codec", sizes, x.device)
         codes = self.codec.codes_of(x, segments, scales.expand(x.shape[0], -1), noise)
-        bits = (comm.workers * self.codec.highest).bit_length()
-        total = unpack_lanes(comm.sum([pack_lanes(codes, bits)])[0], x.shape[1], bits)
-        update = self.codec.values_of(total - comm.workers * self.codec.highest // 2, segments, scales)
+        update = self.codec.values_of(sum_codes(codes, self.codec.highest, comm), segments, scales)
 
         def sent() -> Grads:
-            centred = codes.to(torch.int32) - self.codec.highest // 2
-            return unflatten(self.codec.values_of(centred, segments, scales), grads)
+            centred = codes - self.codec.highest / 2
+            return unflatten(self.codec.lay_back(self.codec.values_of(centred, segments, scales), segments), grads)
 
-        return Aggregated(unflatten(update.div_(comm.workers), grads), sent, state)
+        update = self.codec.lay_back(update.div_(comm.workers), segments)
+        return Aggregated(unflatten(update, grads), sent, state)
+
+
+def sum_codes(codes: Tensor, highest: int, comm: Comm) -> Tensor:
+    """All workers' codes from 0 to `highest` added, in lanes that hold their sum: `[w, n] -> [1, n]` around zero."""
+    bits = (comm.workers * highest).bit_length()
+    total = unpack_lanes(comm.sum([pack_lanes(codes, bits)])[0], codes.shape[1], bits)
+    return total - comm.workers * highest / 2
 
 
 Exchange = Literal["gather", "scatter", "scatter_coded", "sum"]
@@ -184,7 +243,11 @@ def sent_by(codec: Codec, exchange: Exchange) -> Compressor:
     if exchange == "gather":
         return Gathered(codec)
     if exchange == "sum":
-        if not hasattr(codec, "codes_of"):
-            raise ValueError("exchange=sum needs codes on a shared grid, as qsgd has them; type exchange=gather or scatter")
-        return Summed(cast(GridCodec, codec))
+        if hasattr(codec, "codes_of"):
+            return Summed(cast(GridCodec, codec))
+        if hasattr(codec, "level_count"):
+            return Counted(cast(TableCodec, codec))
+        raise ValueError("exchange=sum needs codes on a shared grid, as qsgd has them; type exchange=gather or scatter")
+    if getattr(codec, "per_layer", False):
+        raise ValueError(f"exchange={exchange} cuts tensors into shards; type per_layer=false, or exchange=gather")
     return Scattered(codec, again=exchange == "scatter_coded")

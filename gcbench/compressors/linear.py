@@ -22,12 +22,12 @@ class Linear(Tabled):
     Sends log2(s) bits a value, rounded up to whole digits in a word, and s float32 levels a bucket.
 
     Differences from the paper: it does not say how quantiles between two values are read; the nearest value is taken here.
-    All workers get the codes of all, where the paper has a server. Buckets restart at every tensor.
+    All workers get the codes of all, where the paper has a server; `exchange` as in `ORQ`. Buckets restart at every tensor.
     """
 
     @property
     def properties(self) -> Properties:
         return Properties(unbiased=True)  # levels crowd where values do, so that no bound holds for the others
 
-    def search(self, v: Tensor) -> Tensor:
+    def fit(self, v: Tensor) -> Tensor:
         return quantile_levels(v, self.level_count)

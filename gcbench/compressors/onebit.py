@@ -8,13 +8,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gcbench.codecs.chunks import chunks
+from gcbench.codecs.levels import level_values
 from gcbench.codecs.means import mean_where
-from gcbench.codecs.noise import Noise
-from gcbench.codecs.packing import pack, unpack
 from gcbench.compressors.base import Properties
-from gcbench.compressors.bucketed import Bucketed
-from gcbench.compressors.exchange import Message
+from gcbench.compressors.bucketed import Bucketed, Parameters
 
 
 @dataclass(frozen=True)
@@ -29,21 +26,22 @@ class OneBit(Bucketed):
     Sends one bit a value and two float32 reconstruction points a bucket.
 
     Differences from the paper: buckets stand for the columns of a weight matrix. With the default exchange every worker
-    gathers all codes, where the paper's workers each average a stripe of the gradient and quantise it again.
+    gathers all codes, where the paper's workers each average a stripe of the gradient and quantise it again, with a memory of
+    the stripe: that is `exchange=scatter_coded`.
     """
 
+    random: ClassVar[bool] = False
     properties: ClassVar[Properties] = Properties(contractive=True)
 
-    def encode(self, x: Tensor, segments: tuple[int, ...], noise: Noise) -> Message:
-        buckets = self.buckets(segments, x.device)
-        below = buckets.reduce(x, lambda v: mean_where(v, v < 0))
-        above = buckets.reduce(x, lambda v: mean_where(v, v >= 0))
-        return [pack((x >= 0).view(torch.uint8), 1), below, above]
+    @property
+    def base(self) -> int:
+        return 2
 
-    def decode_add(self, message: Message, segments: tuple[int, ...], out: Tensor) -> None:
-        packed, below, above = message
-        buckets = self.buckets(segments, out.device)
-        signs = unpack(packed, out.shape[1], 1).view(torch.bool)
-        for start, stop in chunks(out.shape[1], out.device):
-            low, high = buckets.expand(below, start, stop), buckets.expand(above, start, stop)
-            out[:, start:stop] += torch.where(signs[:, start:stop], high, low)
+    def fit(self, v: Tensor) -> Tensor:
+        return torch.stack([mean_where(v, v < 0), mean_where(v, v >= 0)], dim=-1)
+
+    def code(self, v: Tensor, parameters: Parameters, words: Tensor | None) -> Tensor:
+        return (v >= 0).to(torch.int32)
+
+    def value(self, codes: Tensor, parameters: Parameters) -> Tensor:
+        return level_values(codes, parameters)

@@ -31,9 +31,10 @@ class ORQ(Tabled):
 
     Differences from the paper: its recursion passes K on unchanged and would never end; it is K - 1 here. Equation 12 has no
     exact solution among the values of a bucket; the value of least error is taken, not the one of nearest count. All workers
-    get the codes of all and average what these decode to, where the paper has a server do so; neither of its options for the
-    way back (equal levels, the average quantised again) is used. Clipping (`clip_sigma`) is by tensor. Buckets restart at
-    every tensor.
+    get the codes of all and average what these decode to, where the paper has a server do so. Its options for the way back are
+    `exchange=sum` (a: levels "coherent among all the worker nodes", `Counted`) and `exchange=scatter_coded` (b: the average
+    is quantised again, by as many servers as workers). Clipping (`clip_sigma`) is by tensor. Buckets restart at every tensor,
+    but for scatter.
     """
 
     def __post_init__(self) -> None:
@@ -47,5 +48,5 @@ class ORQ(Tabled):
         # With R = max - min, |v|^2 >= R^2 / 2, and the error is at most (D - 2) R^2 / 16: that of a level in the middle.
         return Properties(unbiased=True, contractive=self.shorter_than(10))
 
-    def search(self, v: Tensor) -> Tensor:
+    def fit(self, v: Tensor) -> Tensor:
         return orq_levels(v, self.level_count)

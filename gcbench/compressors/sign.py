@@ -8,13 +8,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gcbench.codecs.chunks import chunks
 from gcbench.codecs.means import mean_magnitude
-from gcbench.codecs.noise import Noise
-from gcbench.codecs.packing import pack, unpack
 from gcbench.compressors.base import Properties
-from gcbench.compressors.bucketed import Bucketed
-from gcbench.compressors.exchange import Message
+from gcbench.compressors.bucketed import Bucketed, Parameters
 
 
 @dataclass(frozen=True)
@@ -33,16 +29,18 @@ class ScaledSign(Bucketed):
     for the whole gradient and experiments with buckets; buckets restart at every tensor.
     """
 
+    random: ClassVar[bool] = False
     properties: ClassVar[Properties] = Properties(contractive=True)
 
-    def encode(self, x: Tensor, segments: tuple[int, ...], noise: Noise) -> Message:
-        scales = self.buckets(segments, x.device).reduce(x, mean_magnitude)
-        return [pack((x >= 0).view(torch.uint8), 1), scales]
+    @property
+    def base(self) -> int:
+        return 2
 
-    def decode_add(self, message: Message, segments: tuple[int, ...], out: Tensor) -> None:
-        packed, scales = message
-        buckets = self.buckets(segments, out.device)
-        signs = unpack(packed, out.shape[1], 1).view(torch.bool)
-        for start, stop in chunks(out.shape[1], out.device):
-            scale = buckets.expand(scales, start, stop)
-            out[:, start:stop] += torch.where(signs[:, start:stop], scale, -scale)
+    def fit(self, v: Tensor) -> Tensor:
+        return mean_magnitude(v).unsqueeze(-1)
+
+    def code(self, v: Tensor, parameters: Parameters, words: Tensor | None) -> Tensor:
+        return (v >= 0).to(torch.int32)
+
+    def value(self, codes: Tensor, parameters: Parameters) -> Tensor:
+        return torch.where(codes > 0, parameters[0], -parameters[0])

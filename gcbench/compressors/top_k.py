@@ -11,13 +11,13 @@ from torch import Tensor
 from gcbench.codecs.indices import index_bytes, largest, pack_indices, unpack_indices
 from gcbench.codecs.noise import Noise
 from gcbench.compressors.base import Properties
-from gcbench.compressors.exchange import Message
+from gcbench.compressors.exchange import Codec, Message
 
 Index = Literal["int32", "auto"]
 
 
 @dataclass(frozen=True)
-class TopK:
+class TopK(Codec):
     """Aji and Heafield, "Sparse Communication for Distributed Gradient Descent", EMNLP 2017; Stich et al., "Sparsified SGD with
     Memory", NeurIPS 2018; as compared with in PowerSGD (table 4). Of a tensor of n values
 

@@ -22,7 +22,7 @@ class NormClipping:
 
     @property
     def properties(self) -> Properties:
-        return Properties()
+        return Properties(scope="global")
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         # Norms rather than sums of squares, whose rounding would depend on how many rows this process holds.
@@ -69,10 +69,12 @@ class SmallTensorsWhole:
         if not rest:
             return Aggregated(update, lambda: whole, state)
         inner = self.inner.aggregate(rest, state, comm, step)
+        bound, whole_bits = inner.shannon_bits, 32 * sum(g[0].numel() for g in whole.values())
         return Aggregated(
             _ordered({**update, **inner.update}, grads),
             lambda: _ordered({**whole, **inner.sent()}, grads),
             inner.state,
+            bound and (lambda: bound() + whole_bits),
         )
 
 
@@ -93,7 +95,7 @@ class ErrorFeedback:
 
     @property
     def properties(self) -> Properties:
-        return Properties(mean_linear=self.inner.properties.mean_linear)
+        return Properties(mean_linear=self.inner.properties.mean_linear, scope=self.inner.properties.scope)
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         memory = state.per_worker or {k: torch.zeros_like(g) for k, g in grads.items()}
@@ -101,7 +103,7 @@ class ErrorFeedback:
         out = self.inner.aggregate(corrected, state.inner or State(), comm, step)
         sent = out.sent()
         remaining = {k: torch.add(g, memory[k], alpha=self.beta).sub_(sent[k]) for k, g in grads.items()}
-        return Aggregated(out.update, lambda: sent, State(per_worker=remaining, inner=out.state))
+        return Aggregated(out.update, lambda: sent, State(per_worker=remaining, inner=out.state), out.shannon_bits)
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,7 @@ class SigmaClipping:
 
     @property
     def properties(self) -> Properties:
-        return Properties(contractive=self.inner.properties.contractive)
+        return Properties(contractive=self.inner.properties.contractive, scope=self.inner.properties.scope)
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         clipped = {}

@@ -26,6 +26,8 @@ def check(config: Config, plan: Plan, data: Data, directory: Path) -> None:
             f"trainer.accumulate={config['trainer']['accumulate']}: model={config['choices']['model']} carries hidden state "
             "for every column of its batch; type trainer.accumulate=1"
         )
+    make(config["estimator"], "estimator").refuse(model, data, config["optimizer"]["momentum"])
+    _check_recordings(config["trainer"], data)
     _check_memory(plan, sum(p.numel() for p in model.parameters()))
 
 
@@ -49,6 +51,16 @@ def _check_samples(trainer: Config, data: Data) -> None:
             f"trainer.batch_size={batch_size}: a worker's shard has {samples // workers} samples, too few for one batch; "
             f"type {advice} or less"
         )
+
+
+def _check_recordings(trainer: Config, data: Data) -> None:
+    steps = trainer["max_steps"] or trainer["epochs"] * data.steps_per_epoch(trainer["gpus"], trainer["batch_size"])
+    for step in trainer["record_gradients"] or []:
+        if step >= steps:
+            raise ConfigError(
+                f"trainer.record_gradients={trainer['record_gradients']}: step {step} never comes, as the last one is "
+                f"{steps - 1}; type steps up to that"
+            )
 
 
 def _check_memory(plan: Plan, parameters: int) -> None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+from gcbench.comm import Meter
+from gcbench.comm.meter import Kind, Total
+from gcbench.comm.network import wire_bits
+from gcbench.compressors.build import analytic_ratio
 from gcbench.config import Config
 from gcbench.launch.plan import Plan
 from gcbench.records.environment import environment
-from gcbench.records.result import SCHEMA_VERSION, bits, now, test_scores
+from gcbench.records.result import SCHEMA_VERSION, bits, bits_between_nodes, now, test_scores
 from gcbench.train.run import Progress, Run
 
 CODEC_BACKEND = "eager"
@@ -17,10 +22,8 @@ def outcome(
     config: Config, plan: Plan, run: Run, progress: Progress, status: str, reason: str | None, started: str
 ) -> dict[str, Any]:
     """result.json as a dictionary; every process calls it."""
-    meters = run.control.gather((run.comm.meter.sent_bits, run.comm.meter.received_bits))
-    sent = [b for part, _ in meters for b in part]
-    received = [b for _, part in meters for b in part]
-    counts = (progress.step, run.steps_per_epoch, run.replica.numel)
+    meter = Meter([[tally] for part in run.control.gather(run.comm.meter.tallies) for tally in part])
+    counts = _counts(meter, progress.step, run.steps_per_epoch, 32 * run.replica.numel)
     return {
         "schema_version": SCHEMA_VERSION,
         "status": status,
@@ -40,14 +43,49 @@ def outcome(
         "epochs": progress.step / run.steps_per_epoch,
         "steps_per_epoch": run.steps_per_epoch,
         "test": test_scores(progress.tests),
-        "bits_sent": bits(sent, *counts),
-        "bits_received": bits(received, *counts),
+        **counts,
+        "analytic_ratio": analytic_ratio(run.compressor),
         "seconds": progress.ledger.seconds() if plan.timed else None,
         "compression_error": _mean_error(progress.errors),
+        "estimator": run.estimator.facts(run, counts["bits_sent"]["per_step"]),
         **environment(),
         "started": started,
         "finished": now(),
     }
+
+
+def _counts(meter: Meter, steps: int, steps_per_epoch: int, dense: int) -> dict[str, Any]:
+    """What all workers handed to the collectives, what they got, and what travelled for it."""
+    kinds = sorted({kind for tally in meter.tallies for kind in tally})
+    dense_wire = wire_bits("all_reduce", dense, len(meter.tallies))
+    return {
+        "bits_sent": bits(meter.sent_bits, steps, steps_per_epoch, dense),
+        "bits_received": bits(meter.received_bits, steps, steps_per_epoch, dense),
+        "bits_wire": bits(meter.wire_bits, steps, steps_per_epoch, dense_wire),
+        "bits_between_nodes": _between_nodes(meter, steps, dense),
+        "collectives": [_collective(kind, [tally[kind] for tally in meter.tallies]) for kind in kinds],
+    }
+
+
+def _collective(kind: Kind, totals: Sequence[Total]) -> dict[str, Any]:
+    """Over the whole run; means over workers."""
+    return {
+        **kind._asdict(),
+        "messages": totals[0].messages,
+        "sent_bits": sum(t.sent_bits for t in totals) / len(totals),
+        "received_bits": sum(t.received_bits for t in totals) / len(totals),
+        "wire_bits": sum(t.wire_bits(kind) for t in totals) / len(totals),
+    }
+
+
+def _between_nodes(meter: Meter, steps: int, dense: int) -> dict[str, float | None] | None:
+    """None where nothing was exchanged between nodes."""
+    nodes = max((kind.workers for kind in meter.tallies[0] if kind.level == "between"), default=0)
+    if not nodes:
+        return None
+    sent = [sum(total.sent_bits for kind, total in tally.items() if kind.level == "between") for tally in meter.tallies]
+    size = len(sent) // nodes
+    return bits_between_nodes([sum(sent[i : i + size]) for i in range(0, len(sent), size)], steps, dense)
 
 
 def _mean_error(samples: list[tuple[float, float]]) -> dict[str, float] | None:

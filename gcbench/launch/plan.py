@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
+from gcbench.comm import node_size
 from gcbench.config import Config, ConfigError
 
 
@@ -72,8 +73,17 @@ def plan(config: Config, machine: Machine) -> Plan:
             f"trainer.launcher=local with {processes} processes: NCCL refuses two on one GPU and there are "
             f"{machine.cuda_devices}; type trainer.launcher=virtual, or trainer.processes={machine.cuda_devices}"
         )
+    if config.get("exchange") == "hierarchical":
+        _check_nodes(config["workers_per_node"], workers, workers // processes, local if processes > 1 else None)
     threads = trainer["threads"] or max(1, machine.cores // local)
     return Plan(launcher, device, backend, workers, processes, local, threads, machine.cores)
+
+
+def _check_nodes(asked: int | None, workers: int, rows: int, local_processes: int | None) -> None:
+    try:
+        node_size(asked, workers, rows, local_processes and local_processes * rows)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
 
 
 def _device(asked: str, machine: Machine) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from gcbench.config import Config, ConfigError, RunFailed
+from gcbench.config import Config, ConfigError, RunFailed, fingerprint
 from gcbench.launch.checks import check
 from gcbench.launch.instantiate import make_data
 from gcbench.launch.local import Interrupted, WorkerFailed, run_processes
@@ -19,6 +19,7 @@ from gcbench.launch.plan import Machine, Plan, plan
 from gcbench.launch.worker import work
 from gcbench.records import RunFiles, print_summary
 from gcbench.records.result import now, unfinished
+from gcbench.train.checkpoints import CheckpointError, Checkpoints
 
 log = logging.getLogger("gcbench")
 
@@ -71,10 +72,18 @@ def _clear_the_way(config: Config, files: RunFiles) -> None:
     checkpoints = files.directory / "checkpoints"
     resumes = config["resume"]["mode"] == "auto" and not config["rerun"]
     if resumes and any(checkpoints.glob("step-*/manifest.json")):
+        _check_latest(config, checkpoints)
         log.info("continuing from the checkpoint in %s; type resume=never to start anew", checkpoints)
         return
     files.set_aside()
     shutil.rmtree(checkpoints, ignore_errors=True)
+
+
+def _check_latest(config: Config, checkpoints: Path) -> None:
+    try:
+        Checkpoints(checkpoints, config["trainer"]["checkpoint_keep"], fingerprint(config)).check(config["trainer"]["gpus"])
+    except CheckpointError as error:
+        raise ConfigError(str(error)) from error
 
 
 def _run(config: Config, chosen: Plan, files: RunFiles, first: bool) -> None:

@@ -25,6 +25,7 @@ from gcbench.launch.outcome import outcome
 from gcbench.launch.plan import Plan
 from gcbench.records import ProgressDisplay, RunFiles, print_summary, start_logger
 from gcbench.records.clock import Clock
+from gcbench.records.gradients import GradientFiles
 from gcbench.seeds import mix
 from gcbench.train.checkpoints import Checkpoints
 from gcbench.train.loop import train
@@ -102,7 +103,8 @@ def _joined(plan: Plan) -> Iterator[tuple[Comm, Control, torch.device]]:
     try:
         world = cast(dist.ProcessGroup, dist.group.WORLD)
         agreement = cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=TIMEOUT))
-        yield ProcessGroupComm(plan.workers, world), ProcessGroupControl(agreement), device
+        on_host = plan.local_processes * plan.workers // plan.processes
+        yield ProcessGroupComm(plan.workers, world, workers_per_host=on_host), ProcessGroupControl(agreement), device
     finally:
         dist.destroy_process_group()
 
@@ -132,6 +134,7 @@ def _assemble(
     run = Run(
         data=data,
         replica=replica,
+        estimator=make(config["estimator"], "estimator"),
         compressor=compressor,
         comm=comm,
         control=control,
@@ -139,6 +142,7 @@ def _assemble(
         lr=optimizer.lr,
         schedule=schedule,
         clock=clock,
+        recordings=GradientFiles(directory / "gradients", _in_short(config)),
         settings=trainer,
         seed=config["seed"],
         process=comm.local.start // len(comm.local),
@@ -147,6 +151,12 @@ def _assemble(
         stop_requested=stop,
     )
     return run, Checkpoints(directory / "checkpoints", trainer.checkpoint_keep, fingerprint(config))
+
+
+def _in_short(config: Config) -> dict[str, Any]:
+    choices = {k: v for k, v in config["choices"].items() if k not in ("trainer", "logger", "resume")}
+    trainer = {k: config["trainer"][k] for k in ("gpus", "batch_size")}
+    return {**choices, **trainer, "seed": config["seed"]}
 
 
 def typed(schema: type[Any], node: Config) -> Any:

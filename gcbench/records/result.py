@@ -17,11 +17,10 @@ def now() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
-def bits(per_worker: Sequence[int], steps: int, steps_per_epoch: int, parameters: int) -> dict[str, float | None]:
-    """Metered payload of every worker over the whole run; `ratio` is against fp32 gradients."""
+def bits(per_worker: Sequence[float], steps: int, steps_per_epoch: int, dense: float) -> dict[str, float | None]:
+    """Of every worker over the whole run; `ratio` is against fp32 gradients, which take `dense` bits in a step."""
     mean = sum(per_worker) / len(per_worker)
     per_step = mean / max(steps, 1)
-    dense = 32 * parameters
     return {
         "per_worker": mean,
         "per_worker_max": max(per_worker),
@@ -30,6 +29,13 @@ def bits(per_worker: Sequence[int], steps: int, steps_per_epoch: int, parameters
         "dense_per_step": dense,
         "ratio": dense / per_step if per_step else None,
     }
+
+
+def bits_between_nodes(per_node: Sequence[float], steps: int, dense: float) -> dict[str, float | None]:
+    """What all workers of a node together send to other nodes; `ratio` is against one fp32 gradient a node."""
+    mean = sum(per_node) / len(per_node)
+    per_step = mean / max(steps, 1)
+    return {"per_node": mean, "per_step": per_step, "ratio": dense / per_step if per_step else None}
 
 
 def test_scores(tests: Sequence[dict[str, Any]]) -> dict[str, float] | None:

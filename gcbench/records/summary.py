@@ -62,14 +62,22 @@ def _facts(result: dict[str, Any]) -> list[tuple[str, str]]:
     facts = [("run", _title(result)), ("status", result["status"] + reason), *_scores(result.get("test") or {})]
     if sent := result.get("bits_sent"):
         amount = f"{sent['per_worker'] / MIB:,.3f} MiB by a worker, {sent['per_step']:,.0f} bits in a step"
-        ratio = f", {sent['ratio']:.2f}x fewer than fp32 gradients" if sent["ratio"] else ""
-        facts.append(("sent", amount + ratio))
+        analytic = f" ({result['analytic_ratio']:.2f}x by its paper's count)" if result.get("analytic_ratio") else ""
+        facts.append(("sent", amount + _fewer(sent) + analytic))
+    if wire := result.get("bits_wire"):
+        facts.append(("on the wire", f"{wire['per_worker'] / MIB:,.3f} MiB by a worker"))
+    if across := result.get("bits_between_nodes"):
+        facts.append(("between nodes", f"{across['per_step']:,.0f} bits in a step by a node{_fewer(across)}"))
     if error := result.get("compression_error"):
         facts.append(("compression error", f"{error['relative']:.3g} relative, cosine {error['cosine']:.3g}"))
     if "seconds" in result and result["seconds"] is None:
         virtual = result["workers"] > result["processes"]
         facts.append(("time", "no times: virtual workers" if virtual else "no times: too few steps"))
     return facts
+
+
+def _fewer(bits: dict[str, float]) -> str:
+    return f", {bits['ratio']:.2f}x fewer than fp32 gradients" if bits["ratio"] else ""
 
 
 def _title(result: dict[str, Any]) -> str:

@@ -21,7 +21,7 @@ from torch import Tensor
 from gcbench.compressors import State
 from gcbench.train.run import Progress, Run
 
-FORMAT = 1
+FORMAT = 2
 
 
 class CheckpointError(ValueError):
@@ -67,10 +67,17 @@ class Checkpoints:
         complete = self._complete()
         return complete[-1] if complete else None
 
+    def check(self, workers: int) -> None:
+        """CheckpointError where the latest checkpoint, if there is one, cannot be used by a run of so many workers."""
+        path = self.latest()
+        if path is not None:
+            manifest = self._manifest(path, workers)
+            for name in manifest["sha256"]:
+                _refuse_damage(path / name, manifest)
+
     def load(self, path: Path, run: Run, progress: Progress) -> None:
         """Puts model, optimiser, compressor state, meters and `progress` where the checkpoint has them."""
-        manifest = json.loads((path / "manifest.json").read_text())
-        self._refuse_other_runs(path, manifest, run)
+        manifest = self._manifest(path, run.comm.workers)
         shared = _read(path / "shared.pt", manifest, run.replica.device)
         workers = [_read(path / _worker_file(k), manifest, run.replica.device) for k in run.comm.local]
         run.replica.model.load_state_dict(shared["model"])
@@ -78,23 +85,25 @@ class Checkpoints:
         _restore_workers(run, progress, workers)
         per_worker = [_stacked([w["state"][i] for w in workers]) for i in range(len(shared["state"]))]
         progress.state = State.of_layers(list(zip(shared["state"], per_worker, strict=True)))
+        progress.estimator = shared["estimator"]
         progress.step, progress.logged = shared["step"], shared["logged"]
         progress.tests, progress.errors = shared["tests"], shared["errors"]
-        progress.first_bad.fill_(shared["first_bad"])
         progress.ledger.load(shared["ledger"])
 
-    def _refuse_other_runs(self, path: Path, manifest: dict[str, Any], run: Run) -> None:
+    def _manifest(self, path: Path, workers: int) -> dict[str, Any]:
+        manifest: dict[str, Any] = json.loads((path / "manifest.json").read_text())
         if manifest["format"] != FORMAT:
             raise CheckpointError(f"{path} has format {manifest['format']}, this gcbench reads {FORMAT}; type resume=never")
         if manifest["fingerprint"] != self.fingerprint:
             raise CheckpointError(
                 f"{path} belongs to a run with another configuration; type resume=never to start anew, or another name"
             )
-        if manifest["workers"] != run.comm.workers:
+        if manifest["workers"] != workers:
             raise CheckpointError(
-                f"{path} was written by {manifest['workers']} workers, this run has {run.comm.workers}; "
+                f"{path} was written by {manifest['workers']} workers, this run has {workers}; "
                 f"type trainer.gpus={manifest['workers']} or resume=never"
             )
+        return manifest
 
     def _complete(self) -> list[Path]:
         return sorted(p.parent for p in self.directory.glob("step-*[0-9]/manifest.json"))
@@ -113,11 +122,11 @@ def _shared_content(run: Run, progress: Progress) -> dict[str, Any]:
         "model": run.replica.model.state_dict(),
         "optimizer": run.optimizer.state_dict(),
         "state": [dict(layer.shared) for layer in progress.state.layers()],
+        "estimator": progress.estimator,
         "step": progress.step,
         "logged": progress.logged,
         "tests": progress.tests,
         "errors": progress.errors,
-        "first_bad": int(progress.first_bad),
         "ledger": progress.ledger.state(),
     }
 
@@ -126,16 +135,14 @@ def _worker_content(run: Run, progress: Progress, row: int) -> dict[str, Any]:
     return {
         "state": [{k: t[row].clone() for k, t in layer.per_worker.items()} for layer in progress.state.layers()],
         "carry": run.replica.carries[row],
-        "sent_bits": run.comm.meter.sent_bits[row],
-        "received_bits": run.comm.meter.received_bits[row],
+        "meter": run.comm.meter.state()[row],
         "loss": float(progress.losses[row]),
     }
 
 
 def _restore_workers(run: Run, progress: Progress, workers: list[dict[str, Any]]) -> None:
     run.replica.carries = [w["carry"] for w in workers]
-    run.comm.meter.sent_bits = [w["sent_bits"] for w in workers]
-    run.comm.meter.received_bits = [w["received_bits"] for w in workers]
+    run.comm.meter.load([w["meter"] for w in workers])
     progress.losses.copy_(torch.tensor([w["loss"] for w in workers], dtype=torch.float64))
 
 
@@ -159,10 +166,14 @@ def _write_text(path: Path, text: str) -> None:
 
 
 def _read(path: Path, manifest: dict[str, Any], device: torch.device) -> dict[str, Any]:
-    if not path.is_file() or _digest(path) != manifest["sha256"][path.name]:
-        raise CheckpointError(f"{path} is missing or damaged (its checksum differs); remove {path.parent} to use an older one")
+    _refuse_damage(path, manifest)
     content: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
     return content
+
+
+def _refuse_damage(path: Path, manifest: dict[str, Any]) -> None:
+    if not path.is_file() or _digest(path) != manifest["sha256"][path.name]:
+        raise CheckpointError(f"{path} is missing or damaged (its checksum differs); remove {path.parent} to use an older one")
 
 
 def _digest(path: Path) -> str:

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Any, Literal
 
+import torch
+
 from gcbench.train.checkpoints import Checkpoints
 from gcbench.train.evaluation import evaluate
 from gcbench.train.run import Progress, Run
@@ -25,6 +27,8 @@ def train(run: Run, progress: Progress, checkpoints: Checkpoints, record: Record
         if _evaluation_is_due(run, progress):
             record(_evaluation_line(run, progress))
         if progress.step > saved_step and (urgency == CHECKPOINT or _checkpoint_is_due(run, progress)):
+            if diverged := _diverged(run, progress):
+                return "diverged", diverged
             checkpoints.save(run, progress)
             saved_at, saved_step = time.monotonic(), progress.step
         if progress.step == run.total_steps:
@@ -36,8 +40,10 @@ def train(run: Run, progress: Progress, checkpoints: Checkpoints, record: Record
         if progress.step == run.total_steps or progress.step % run.settings.log_every == 0:
             record(_log_line(run, progress))
             if progress.first_bad >= 0:
-                return "diverged", f"the loss was not finite at step {int(progress.first_bad)}"
+                return "diverged", _reason(int(progress.first_bad))
         if urgency == STOP:  # an evaluation that is due now is made up for by the run that resumes
+            if diverged := _diverged(run, progress):
+                return "diverged", diverged
             checkpoints.save(run, progress)
             return "interrupted", f"stopped by a signal after step {progress.step}"
 
@@ -49,6 +55,29 @@ def _step(run: Run, progress: Progress) -> None:
     every = run.settings.error_every
     if every and (progress.step - 1) % every == 0:
         progress.errors.append(compression_error(run, update))
+    if progress.step - 1 in (run.settings.record_gradients or ()):
+        _record_gradients(run, progress.step - 1)
+
+
+def _record_gradients(run: Run, step: int) -> None:
+    """Between two steps: neither timed nor counted."""
+    rows = run.control.gather(run.replica.flat.cpu())
+    if run.first:
+        run.recordings.write(step, {k: p.shape for k, p in run.replica.parameters.items()}, torch.cat(rows))
+
+
+def _diverged(run: Run, progress: Progress) -> str | None:
+    """The reason not to keep this state: a loss that was not finite, or weights with which the next one will not be."""
+    bad = [step for step in run.control.gather(int(progress.first_bad)) if step >= 0]
+    if bad:
+        return _reason(min(bad))
+    if all(p.isfinite().all() for p in run.replica.parameters.values()):
+        return None
+    return f"the weights were not finite after step {progress.step - 1}"
+
+
+def _reason(first_bad: int) -> str:
+    return f"the loss was not finite at step {first_bad}"
 
 
 def _urgency(run: Run, saved_at: float) -> int:

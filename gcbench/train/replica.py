@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -58,8 +59,28 @@ class Replica:
         self.model.train()
         self.flat.zero_()
 
-    def backward(self, row: int, batch: tuple[Tensor, Tensor], key: tuple[int, int], clock: Clock) -> Tensor:
-        """Adds the gradient of one worker's batch to its row; returns the mean loss. `key` is (seed, step), for dropout."""
+    @contextmanager
+    def at(self, point: Sequence[Tensor]) -> Iterator[None]:
+        """Meanwhile the parameters are these tensors, one each."""
+        here = [p.data for p in self.parameters.values()]
+        self._set(point)
+        yield
+        self._set(here)
+
+    def _set(self, point: Sequence[Tensor]) -> None:
+        for p, tensor in zip(self.parameters.values(), point, strict=True):
+            p.data = tensor
+
+    def backward(
+        self,
+        row: int,
+        batch: tuple[Tensor, Tensor],
+        key: tuple[int, int],
+        clock: Clock,
+        weight: float = 1.0,
+    ) -> Tensor:
+        """Adds `weight` times the gradient of one worker's batch to its row; returns the mean loss. `key` is (seed, step),
+        for dropout."""
         worker = self.workers[row]
         torch.manual_seed(mix(key[0], site_number("dropout"), key[1], worker) >> 1)
         for norm in self._norms:
@@ -70,9 +91,9 @@ class Replica:
         for inputs, targets in _micro_batches(batch, self._accumulate):
             clock.lap("forward")
             outputs = self._outputs(inputs, row)
-            loss = loss_of(self.task, outputs, targets) / self._accumulate
+            loss = loss_of(self.task, outputs, targets) / (len(batch[0]) / len(inputs))
             clock.lap("backward")
-            loss.backward()
+            loss.backward(torch.full_like(loss, weight))
             losses.append(loss.detach())
         return torch.stack(losses).sum()
 

@@ -4,18 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gcbench.comm import Comm, Control
 from gcbench.compressors import Compressor, State
 from gcbench.data import Data
 from gcbench.records.clock import Clock, Ledger
+from gcbench.records.gradients import GradientFiles
 from gcbench.settings import TrainerSettings
 from gcbench.train.replica import Replica
 from gcbench.train.schedules import Schedule
+
+
+class Estimator(Protocol):
+    """Where a step's gradients come from, before any compression."""
+
+    def refuse(self, model: nn.Module, data: Data, momentum: float) -> None:
+        """ValueError for what would run, but not do what the estimator promises."""
+
+    def gradients(self, run: Run, progress: Progress) -> Tensor:
+        """Fills the replica's rows; returns the mean loss of each, `[w]`."""
+
+    def end_step(self, run: Run, progress: Progress) -> None:
+        """When the optimiser has moved the parameters and `progress.step` counts the step."""
+
+    def facts(self, run: Run, sent_bits_per_step: float) -> dict[str, Any] | None:
+        """What the result should say of it; `sent_bits_per_step` is a worker's metered payload."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +41,7 @@ class Run:
 
     data: Data
     replica: Replica
+    estimator: Estimator
     compressor: Compressor
     comm: Comm
     control: Control
@@ -31,6 +49,7 @@ class Run:
     lr: float  # before the schedule
     schedule: Schedule
     clock: Clock
+    recordings: GradientFiles
     settings: TrainerSettings
     seed: int
     process: int
@@ -54,6 +73,7 @@ class Progress:
     logged: int = 0  # the step of the last log line
     first_bad: Tensor = field(default_factory=lambda: torch.tensor(-1))  # the first step whose loss was not finite
     state: State = field(default_factory=State)
+    estimator: dict[str, list[Tensor]] = field(default_factory=dict)  # what the estimator remembers, equal on all workers
     tests: list[dict[str, Any]] = field(default_factory=list)
     errors: list[tuple[float, float]] = field(default_factory=list)  # relative error and cosine, sampled
 

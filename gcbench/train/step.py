@@ -12,14 +12,13 @@ from gcbench.train.run import Progress, Run
 def train_step(run: Run, progress: Progress) -> Grads:
     """Returns the update, `[1, ...]`; the gradients stay in the replica until the next step."""
     replica, clock, number = run.replica, run.clock, progress.step
-    clock.lap("update")  # zeroing the gradients
-    replica.begin()
-    losses = torch.stack([_backward(run, row, number) for row in range(len(replica.workers))])
+    clock.lap("update")  # what an estimator does to the parameters and to zeroed gradients
+    losses = run.estimator.gradients(run, progress)
 
     clock.lap("compress")
     step = Step(number, run.seed, replica.workers, replica.offsets)
     with torch.no_grad():
-        update, _, progress.state = run.compressor.aggregate(replica.grads, progress.state, run.comm, step)
+        update, _, progress.state, _ = run.compressor.aggregate(replica.grads, progress.state, run.comm, step)
 
     clock.lap("update")
     for group in run.optimizer.param_groups:
@@ -28,23 +27,10 @@ def train_step(run: Run, progress: Progress) -> Grads:
         p.grad = update[name][0]
     run.optimizer.step()
     _note(progress, losses)
-    clock.end_step()
     progress.step += 1
+    run.estimator.end_step(run, progress)
+    clock.end_step()
     return update
-
-
-def _backward(run: Run, row: int, number: int) -> Tensor:
-    epoch, step = divmod(number, run.steps_per_epoch)
-    run.clock.lap("data")
-    batch = run.data.batch(
-        epoch=epoch,
-        step=step,
-        worker=run.replica.workers[row],
-        workers=run.comm.workers,
-        batch_size=run.settings.batch_size,
-        seed=run.seed,
-    )
-    return run.replica.backward(row, batch, (run.seed, number), run.clock)
 
 
 def _note(progress: Progress, losses: Tensor) -> None:

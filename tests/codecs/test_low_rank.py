@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gcbench.codecs.low_rank import orthogonalise
+from gcbench.codecs.low_rank import keep_exactly, orthogonalise, svd
 
 
 def randn(*shape: int, seed: int = 0) -> Tensor:
@@ -101,3 +101,37 @@ def test_the_input_is_left_alone() -> None:
     before = p.clone()
     orthogonalise(p)
     assert torch.equal(p, before)
+
+
+# Chance among singular values
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 4, 5])
+def test_keeping_exactly_so_many_is_throwing_again_until_it_is(count: int) -> None:
+    """Against the weights of all sets of that size."""
+    p, n = torch.tensor([1.0, 0.7, 0.4, 0.4, 0.05], dtype=torch.float64), 20_000
+    if count == 0:
+        p[0] = 0.9
+    uniform = torch.rand(5, n, generator=torch.Generator().manual_seed(count), dtype=torch.float64)
+    kept = keep_exactly(p.unsqueeze(1).expand(5, n), torch.tensor(count), uniform)
+    sets = torch.cartesian_prod(*[torch.tensor([False, True])] * 5)
+    weights = torch.where(sets, p, 1 - p).prod(1) * (sets.sum(1) == count)
+    powers = 2 ** torch.arange(4, -1, -1)
+    found = (powers @ kept.long()).bincount(minlength=32)[sets.long() @ powers] / n
+    expected = weights / weights.sum()
+    assert (found - expected).abs().max() < 5 * (0.25 / n) ** 0.5
+    assert not found[expected == 0].any()
+
+
+def test_where_no_throw_has_so_many_the_first_are_kept() -> None:
+    p = torch.tensor([[0.9, 1.0], [0.0, 1.0], [0.0, 0.5], [0.0, 0.5]], dtype=torch.float64)
+    kept = keep_exactly(p, torch.tensor([2, 2]), torch.full((4, 2), 0.999, dtype=torch.float64))
+    assert kept.T.tolist() == [[True, True, False, False]] * 2
+
+
+def test_singular_values_of_what_is_not_finite_are_nan() -> None:
+    m = randn(3, 5, 4)
+    m[1, 0, 0], m[2, 4, 3] = torch.inf, torch.nan
+    _, s, _ = svd(m)
+    torch.testing.assert_close(s[0], torch.linalg.svdvals(m[0]))
+    assert s[1:].isnan().all()

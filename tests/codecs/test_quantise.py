@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -10,10 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gcbench.codecs.quantise import NORMS, dequantise, l2_norm, max_norm, quantise, stochastic_round
+from gcbench.codecs.quantise import NORMS, grid_codes, grid_values, l2_norm, max_norm
 
 FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False, min_value=-(2.0**100), max_value=2.0**100)
-DRAWS = st.floats(0, 1, exclude_max=True, width=32)
 SPECIAL = {
     "random": torch.randn(64, generator=torch.Generator().manual_seed(0)),
     "flat": torch.full((64,), -0.3),
@@ -25,64 +25,77 @@ SPECIAL = {
 }
 
 
+# Words whose draw is the first, the middle and the last of [0, 1).
+FIRST, MIDDLE, LAST = -(2**31), 0, 2**31 - 1
+
+
+def words_like(v: Tensor, word: int) -> Tensor:
+    return torch.full(v.shape, word, dtype=torch.int32)
+
+
+def evenly(v: Tensor, repeats: int) -> Iterator[Tensor]:
+    """Words whose draws fill [0, 1) evenly."""
+    for k in range(repeats):
+        yield words_like(v, round((k + 0.5) / repeats * 2**32 - 2**31))
+
+
 @settings(deadline=None)
 @given(
-    values=st.lists(st.tuples(FLOATS, DRAWS), min_size=1, max_size=40),
-    levels=st.integers(1, 127),
+    values=st.lists(st.tuples(FLOATS, st.integers(FIRST, LAST)), min_size=1, max_size=40),
+    highest=st.integers(1, 255),
     norm=st.sampled_from(["linf", "l2"]),
 )
-def test_codes_never_leave_their_range(values: list[tuple[float, float]], levels: int, norm: str) -> None:
-    v, noise = (torch.tensor([column]) for column in zip(*values, strict=True))
+def test_codes_are_next_to_the_value(values: list[tuple[float, int]], highest: int, norm: str) -> None:
+    floats, words = zip(*values, strict=True)
+    v = torch.tensor([floats])
     scale = NORMS[norm](v).unsqueeze(-1)
-    codes = quantise(v, scale.expand_as(v), levels, noise).int()
-    assert 0 <= codes.min() and codes.max() <= 2 * levels
-    below, above = (v.double() / scale.double().clamp_min(1e-300) * levels for _ in range(2))
-    near = (codes - levels).double()
-    assert ((near > below - 1.001) & (near < above + 1.001)).all()
+    codes = grid_codes(v, scale, highest, torch.tensor([words], dtype=torch.int32))
+    assert codes.dtype == torch.int32
+    assert 0 <= codes.min() and codes.max() <= highest
+    if scale > 0:
+        place = (v.double() / scale.double() + 1) * highest / 2
+        assert ((codes > place - 1.001) & (codes < place + 1.001)).all()
 
 
 @pytest.mark.parametrize("name", SPECIAL)
-@pytest.mark.parametrize("draw", [0.0, 1 - 2.0**-24])
+@pytest.mark.parametrize("word", [FIRST, LAST])
 @pytest.mark.parametrize("levels", [1, 7, 100, 127])
 @pytest.mark.parametrize("norm", ["linf", "l2"])
-def test_the_most_extreme_draws_stay_in_range(name: str, draw: float, levels: int, norm: str) -> None:
+def test_the_most_extreme_draws_stay_in_range(name: str, word: int, levels: int, norm: str) -> None:
     v = SPECIAL[name].unsqueeze(0)
-    scale = NORMS[norm](v).unsqueeze(-1).expand_as(v)
-    codes = quantise(v, scale, levels, torch.full_like(v, draw)).int()
-    decoded = dequantise(codes.to(torch.uint8), scale, levels)
+    scale = NORMS[norm](v).unsqueeze(-1)
+    codes = grid_codes(v, scale, 2 * levels, words_like(v, word))
+    decoded = grid_values(codes - levels, scale, 2 * levels)
     assert 0 <= codes.min() and codes.max() <= 2 * levels
     assert decoded.isfinite().all()
     assert (decoded * v >= 0).all(), "no sign turns"
 
 
-def test_the_largest_value_of_a_bucket_is_exact() -> None:
-    v = SPECIAL["random"].unsqueeze(0)
-    scale = max_norm(v).unsqueeze(-1).expand_as(v)
-    largest = v.abs().argmax()
-    for draw in (0.0, 0.5, 0.999):
-        decoded = dequantise(quantise(v, scale, 4, torch.full_like(v, draw)), scale, 4)
-        assert decoded[0, largest] == v[0, largest]
+@pytest.mark.parametrize("levels", [1, 4, 7, 127])
+@pytest.mark.parametrize("word", [FIRST, MIDDLE, LAST])
+def test_what_lies_on_a_level_stays(levels: int, word: int) -> None:
+    v = SPECIAL["random"].unsqueeze(0).clone()
+    v[0, :2] = torch.tensor([0.0, -9.0])
+    scale = max_norm(v).unsqueeze(-1)
+    decoded = grid_values(grid_codes(v, scale, 2 * levels, words_like(v, word)) - levels, scale, 2 * levels)
+    assert decoded[0, :2].tolist() == [0, -9]
 
 
-def test_rounding_is_up_with_the_probability_of_the_fraction() -> None:
-    """Over evenly spread draws the share is exact."""
-    noise = torch.arange(1000) / 1000
-    for x in (0.0, 0.25, 0.5, 3.125, 6.875, 7.0):
-        rounded = stochastic_round(torch.full((1000,), x), noise)
-        assert set(rounded.tolist()) <= {math.floor(x), math.ceil(x)}
-        assert rounded.mean().item() == pytest.approx(x, abs=1e-3)
+def test_values_outside_are_clamped() -> None:
+    v, scale = torch.tensor([[-7.0, 9.0, 0.0]]), torch.tensor([[1.0, 1.0, 0.0]])
+    for word in (FIRST, LAST):
+        assert grid_values(grid_codes(v, scale, 1, words_like(v, word)) - 0.5, scale, 1).tolist() == [[-1, 1, 0]]
 
 
-@pytest.mark.parametrize("levels", [1, 2, 7, 100])
+@pytest.mark.parametrize("highest", [1, 2, 3, 14, 100, 255])
 @pytest.mark.parametrize("norm", ["linf", "l2"])
-def test_quantising_is_unbiased(levels: int, norm: str) -> None:
+def test_quantising_is_unbiased(highest: int, norm: str) -> None:
     v = SPECIAL["random"].unsqueeze(0)
-    scale = NORMS[norm](v).unsqueeze(-1).expand_as(v)
-    draws = (torch.arange(2000) + 0.5) / 2000
+    scale = NORMS[norm](v).unsqueeze(-1)
     total = torch.zeros_like(v, dtype=torch.float64)
-    for draw in draws:
-        total += dequantise(quantise(v, scale, levels, draw.expand_as(v)), scale, levels)
-    torch.testing.assert_close(total / 2000, v.double(), rtol=0, atol=1.1 * scale.max().item() / levels / 2000)
+    for words in evenly(v, 2000):
+        total += grid_values(grid_codes(v, scale, highest, words) - highest / 2, scale, highest)
+    torch.testing.assert_close(total / 2000, v.double(), rtol=0, atol=2.2 * scale.max().item() / highest / 2000)
 
 
 def exact_norm(x: Tensor) -> float:

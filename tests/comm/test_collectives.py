@@ -152,12 +152,30 @@ def test_metered_bits_are_those_counted_by_hand(outcomes: Outcomes, layout: str,
     assert (sent, received) == BITS[case]
 
 
+# What travels for it: a ring passes on 2 x 3/4 of what it sums and all messages but one of what it gathers.
+WIRE = {
+    "mean torch.float32": [1.5 * 608] * 4,
+    "all_bits torch.int32": [1.5 * 608] * 4,
+    "gather": [3 * 568] * 4,
+    "ragged": [3 * 8 * n for n in RAGGED_BYTES],
+    "transpose": [3 * 96] * 4,
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("case", WIRE)
+def test_wire_bits_are_those_counted_by_hand(outcomes: Outcomes, layout: str, case: str) -> None:
+    assert [bits for outcome in seen(outcomes, layout, case) for bits in outcome.wire_bits] == WIRE[case]
+
+
 def test_metered_bits_are_equal_in_all_layouts(outcomes: Outcomes) -> None:
     for case in outcomes["1x4"][0]:
         by_layout = []
         for layout in LAYOUTS:
             processes = seen(outcomes, layout, case)
-            by_layout.append([(o.sent_bits[i], o.received_bits[i]) for o in processes for i in range(len(o.sent_bits))])
+            by_layout.append(
+                [(o.sent_bits[i], o.received_bits[i], o.wire_bits[i]) for o in processes for i in range(len(o.sent_bits))]
+            )
         assert by_layout[0] == by_layout[1] == by_layout[2], case
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from method_cases import ALL, CHOICES, SHAPES, STEPS, WORKERS, Trace, aggregate, built, composed, variants
+from method_cases import ALL, CHOICES, SHAPES, STEPS, WORKERS, Trace, aggregate, built, composed, flat, gradients, variants
 from torch import nn
 
 from gcbench.comm import VirtualComm
@@ -46,6 +46,11 @@ def qsgd_bits(settings: Settings, shapes: Shapes, workers: int) -> tuple[int, in
         lanes = 64 // math.ceil(math.log2(2 * workers * settings["levels"] + 1))
         summed = whole + scales + 64 * math.ceil(sum(sizes) / lanes)
         return summed, summed
+    if settings["exchange"] == "hierarchical":
+        nodes = workers // settings["workers_per_node"]
+        dense, part = 32 * sum(sizes), 8 * math.ceil((codes + scales) / 8 / settings["workers_per_node"])
+        sent, received = part + (nodes - 1) * part, (nodes - 1) * part * settings["workers_per_node"]
+        return whole + dense + sent, whole + dense + received
     shard = 8 * math.ceil(sum(sizes) / workers / 8)
     coded = width * shard + 32 * math.ceil(shard / settings["bucket_size"])
     mean = coded if settings["exchange"] == "scatter_coded" else 32 * shard
@@ -53,25 +58,45 @@ def qsgd_bits(settings: Settings, shapes: Shapes, workers: int) -> tuple[int, in
 
 
 def powersgd_bits(settings: Settings, shapes: Shapes, workers: int) -> tuple[int, int]:
-    """r (n + m) floats a matrix, r = min(rank, n, m); vectors and small matrices whole."""
+    """r (n + m) floats a matrix and iteration, r = min(rank, n, m); vectors and small matrices whole, for an SVD all."""
     floats = 0
     for shape in shapes.values():
-        if len(shape) < 2 or numel(shape) < settings["min_size"]:
+        if len(shape) < 2 or numel(shape) < settings["min_size"] or settings.get("svd"):
             floats += numel(shape)
         else:
             n, m = shape[0], numel(shape) // shape[0]
-            floats += min(settings["rank"], n, m) * (n + m)
+            floats += settings.get("iterations", 1) * min(settings["rank"], n, m) * (n + m)
     return 32 * floats, 32 * floats
 
 
-def sign_bits(settings: Settings, shapes: Shapes, workers: int, points: int = 1) -> tuple[int, int]:
-    """One bit a value in whole groups of eight, 32 for each scale of a bucket or tensor; small tensors whole."""
+def travelling_bits(
+    settings: Settings, shapes: Shapes, workers: int, floats: int, codes_of: Callable[[int], int], chances: int = 0
+) -> tuple[int, int]:
+    """Of `codes_of(n)` bits and `floats` floats a bucket, by any exchange; small tensors whole. A sum over workers of what
+    stands for a value has `chances` possible results."""
     small = {k: s for k, s in shapes.items() if numel(s) < settings["min_size"]}
     sizes = [numel(s) for k, s in shapes.items() if k not in small]
     bucket = max(sizes) if settings.get("per_layer", True) else settings["bucket_size"]
-    message = 8 * math.ceil(sum(sizes) / 8) + 32 * points * sum(math.ceil(n / bucket) for n in sizes)
+
+    def message(sizes: list[int]) -> int:
+        return codes_of(sum(sizes)) + 32 * floats * sum(math.ceil(n / bucket) for n in sizes)
+
     whole, _ = dense_bits(small)
-    return whole + message, whole + (workers - 1) * message
+    exchange = settings.get("exchange", "gather")
+    if exchange == "gather":
+        return whole + message(sizes), whole + (workers - 1) * message(sizes)
+    if exchange == "sum":
+        lanes = 64 // math.ceil(math.log2(chances))
+        summed = whole + message(sizes) - codes_of(sum(sizes)) + 64 * math.ceil(sum(sizes) / lanes)
+        return summed, summed
+    shard = 8 * math.ceil(sum(sizes) / workers / 8)
+    mean = message([shard]) if exchange == "scatter_coded" else 32 * shard
+    return whole + (workers - 1) * message([shard]) + mean, whole + (workers - 1) * (message([shard]) + mean)
+
+
+def sign_bits(settings: Settings, shapes: Shapes, workers: int, points: int = 1) -> tuple[int, int]:
+    """One bit a value in whole groups of eight, 32 for each scale of a bucket or tensor."""
+    return travelling_bits(settings, shapes, workers, points, lambda n: 8 * math.ceil(n / 8))
 
 
 def top_k_bits(settings: Settings, shapes: Shapes, workers: int) -> tuple[int, int]:
@@ -96,16 +121,16 @@ WORDS = {2: (1, 1), 3: (5, 8), 5: (3, 7), 9: (5, 16)}  # digits and bits of a wo
 
 
 def level_bits(settings: Settings, shapes: Shapes, workers: int, levels: int, floats: int) -> tuple[int, int]:
-    """Digits in whole words, those of up to 8 bits in eights, and `floats` floats a bucket; small tensors whole."""
-    small = {k: s for k, s in shapes.items() if numel(s) < settings["min_size"]}
-    sizes = [numel(s) for k, s in shapes.items() if k not in small]
+    """Digits in whole words, those of up to 8 bits in eights, and `floats` floats a bucket. Sums are of digits, or counts of
+    all levels but one."""
     digits, bits = WORDS[levels]
-    words = math.ceil(sum(sizes) / digits)
-    codes = bits * (8 * math.ceil(words / 8) if bits <= 8 else words)
-    bucket = max(sizes) if settings["per_layer"] else settings["bucket_size"]
-    message = codes + 32 * floats * sum(math.ceil(n / bucket) for n in sizes)
-    whole, _ = dense_bits(small)
-    return whole + message, whole + (workers - 1) * message
+    chances = workers * (levels - 1) + 1 if floats == 1 else (workers + 1) ** (levels - 1)
+
+    def codes_of(n: int) -> int:
+        words = math.ceil(n / digits)
+        return bits * (8 * math.ceil(words / 8) if bits <= 8 else words)
+
+    return travelling_bits(settings, shapes, workers, floats, codes_of, chances)
 
 
 def table_bits(settings: Settings, shapes: Shapes, workers: int) -> tuple[int, int]:
@@ -125,6 +150,34 @@ def sketch_bits(settings: Settings, shapes: Shapes, workers: int) -> tuple[int, 
     return 32 * floats, 32 * floats
 
 
+def atomo_bits(settings: Settings, shapes: Shapes, workers: int) -> tuple[int, int]:
+    """r (n + m + 1) floats a matrix, folded in two where it can be; small tensors whole."""
+    floats = 0
+    for shape in shapes.values():
+        if numel(shape) < settings["min_size"]:
+            continue
+        plain = len(shape) >= 2 and numel(shape[2:]) == 1
+        n, m = (shape[0], shape[1]) if plain else (numel(shape[:2]), numel(shape[2:]))
+        if not plain and n % 2 == 0:
+            n, m = n // 2, 2 * m
+        floats += min(settings["rank"], n, m) * (n + m + 1)
+    whole, _ = dense_bits({k: s for k, s in shapes.items() if numel(s) < settings["min_size"]})
+    return whole + 32 * floats, whole + (workers - 1) * 32 * floats
+
+
+def summed_bits(settings: Settings, shapes: Shapes, workers: int) -> tuple[int, int]:
+    """A float, a bit a value for each scale but the smallest, and lanes wide enough for a sum; small tensors whole."""
+    small = {k: s for k, s in shapes.items() if numel(s) < settings["min_size"]}
+    n = sum(numel(s) for k, s in shapes.items() if k not in small)
+    n = min(n, settings.get("k", n))
+    scales = settings.get("scales", [])
+    levels = 2 ** min(scales) if scales else settings["levels"]
+    lanes = 64 // math.ceil(math.log2(2 * workers * levels + 1))
+    agreed = 8 * math.ceil((len(scales) - 1) * n / 8) if scales else 0
+    bits = dense_bits(small)[0] + 32 + agreed + 64 * math.ceil(n / lanes)
+    return bits, bits
+
+
 FORMULAS: dict[str, Callable[[Settings, Shapes, int], tuple[int, int]]] = {
     "none": lambda settings, shapes, workers: dense_bits(shapes),
     "fp16": lambda settings, shapes, workers: dense_bits(shapes, 16),
@@ -137,6 +190,10 @@ FORMULAS: dict[str, Callable[[Settings, Shapes, int], tuple[int, int]]] = {
     "terngrad": lambda settings, shapes, workers: level_bits(settings, shapes, workers, 3, 1),
     "bingrad_pb": lambda settings, shapes, workers: level_bits(settings, shapes, workers, 2, 1),
     "bingrad_b": lambda settings, shapes, workers: level_bits(settings, shapes, workers, 2, 2),
+    "maxnorm": summed_bits,
+    "maxnorm_multiscale": summed_bits,
+    "global_randk": summed_bits,
+    "global_randk_multiscale": summed_bits,
     "scaled_sign": sign_bits,
     "sign_norm": sign_bits,
     "onebit": lambda settings, shapes, workers: sign_bits(settings, shapes, workers, points=2),
@@ -146,14 +203,17 @@ FORMULAS: dict[str, Callable[[Settings, Shapes, int], tuple[int, int]]] = {
     "random_block": random_bits,
     "signum": lambda settings, shapes, workers: sign_bits({"min_size": 0}, shapes, workers, points=0),
     "unbiased_lowrank": sketch_bits,
+    "atomo": atomo_bits,
 }
+# Messages as long as chance makes them: each has a test of its own (codes: test_entropy_coded).
+ANY_LENGTH = {("atomo", "drawn once")} | {key for key in ALL if variants(key[0])[key[1]].get("code", "fixed") != "fixed"}
 
 
 def test_every_choice_has_its_formula() -> None:
     assert set(FORMULAS) == set(CHOICES)
 
 
-@pytest.mark.parametrize(("choice", "variant"), ALL)
+@pytest.mark.parametrize(("choice", "variant"), [key for key in ALL if key not in ANY_LENGTH])
 def test_bits_of_three_steps_follow_the_formula(traces: Traces, choice: str, variant: str) -> None:
     overrides = [f"{k}={str(v).lower()}" for k, v in variants(choice)[variant].items()]
     settings = composed(choice, *overrides)
@@ -165,6 +225,25 @@ def test_bits_of_three_steps_follow_the_formula(traces: Traces, choice: str, var
     seen = traces["1x4"][0][choice, variant]
     assert seen.sent_bits == [sum(sent for sent, _ in by_step)] * WORKERS
     assert seen.received_bits == [sum(received for _, received in by_step)] * WORKERS
+
+
+LEVELS = ("orq", "linear", "qsgd_levels", "terngrad", "bingrad_pb")
+
+
+@pytest.mark.parametrize(
+    ("choice", "exchange"),
+    [(choice, "sum") for choice in LEVELS]
+    + [(c, e) for c in (*LEVELS, "bingrad_b", "scaled_sign", "onebit") for e in ("scatter", "scatter_coded")],
+)
+def test_every_exchange_of_every_code_costs_its_formula(choice: str, exchange: str) -> None:
+    """And gives an update that is not far from the mean of what was sent."""
+    settings = {"exchange": exchange, "bucket_size": 16, "error_feedback": False}
+    comm, grads = VirtualComm(WORKERS), gradients(range(WORKERS), 0)
+    out = aggregate(built(choice, **settings), grads, comm=comm)
+    expected = FORMULAS[choice](composed(choice, *[f"{k}={str(v).lower()}" for k, v in settings.items()]), SHAPES, WORKERS)
+    assert (comm.meter.sent_bits, comm.meter.received_bits) == ([expected[0]] * WORKERS, [expected[1]] * WORKERS)
+    mean = flat(out.sent()).mean(0, keepdim=True)
+    assert (flat(out.update) - mean).norm() < (1.5 if exchange == "scatter_coded" else 1e-5) * mean.norm()
 
 
 def test_the_formula_of_qsgd_by_hand() -> None:
@@ -216,6 +295,10 @@ def test_powersgd_sends_the_published_floats_of_the_lstm(rank: int, floats: int)
     assert step_bits("powersgd", "lstm", rank=rank, error_feedback=False) == 32 * floats
 
 
+def test_atomo_sends_the_published_floats_of_resnet18() -> None:
+    assert step_bits("atomo", "resnet18", rank=2) == 32 * 1_235_042
+
+
 def epoch_mib(choice: str, steps: int, **settings: Any) -> float:
     """PowerSGD's data column: MiB of an epoch of 24 steps on ResNet18, from the mean of metered ones."""
     comm, (_, grads), state = VirtualComm(1), network("resnet18"), State()
@@ -235,6 +318,7 @@ def epoch_mib(choice: str, steps: int, **settings: Any) -> float:
         ("random_k", {"rank": 2}, 7.531, 8),
         ("random_block", {"rank": 7}, 24.159, 24),
         ("random_block", {"rank": 2}, 7.531, 8),
+        ("atomo", {"rank": 2}, 113.07, 113),
         ("unbiased_lowrank", {"rank": 1, "variant": "alternating"}, 2.54, 3),
         ("unbiased_lowrank", {"rank": 2, "variant": "alternating"}, 4.21, 4),
         ("unbiased_lowrank", {"rank": 1, "variant": "text"}, 1.32, 1),

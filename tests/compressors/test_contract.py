@@ -5,6 +5,8 @@ The tables in this file name every choice, so that one which no test applies to 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 from method_cases import (
@@ -17,20 +19,21 @@ from method_cases import (
     compressor_of,
     flat,
     gradients,
+    offsets,
     shapes_of,
     variants,
 )
 from torch import Tensor
 
 from gcbench.comm import VirtualComm
-from gcbench.compressors import Aggregated, Compressor, Grads, State
+from gcbench.compressors import Aggregated, Compressor, Grads, State, Step
 
 each_choice = pytest.mark.parametrize("choice", CHOICES)
 each_variant = pytest.mark.parametrize(("choice", "variant"), ALL)
 
 # Relative rounding of what travels, for choices that promise the mean itself.
 EXACT = {"none": 1e-6, "fp16": 2.0**-10, "bf16": 2.0**-7}
-UNBIASED = {"qsgd", "orq", "linear", "qsgd_levels", "unbiased_lowrank"}
+UNBIASED = {"qsgd", "orq", "linear", "qsgd_levels", "unbiased_lowrank", "maxnorm", "maxnorm_multiscale"}
 CONTRACTIVE = {
     "none",
     "fp16",
@@ -59,7 +62,12 @@ RANDOM = {
     "qsgd_levels",
     "terngrad",
     "bingrad_pb",
+    "maxnorm",
+    "maxnorm_multiscale",
+    "global_randk",
+    "global_randk_multiscale",
     "unbiased_lowrank",
+    "atomo",
 }
 DETERMINISTIC = {"none", "fp16", "bf16", "scaled_sign", "sign_norm", "onebit", "top_k", "bingrad_b", "signum"}
 NEVER_ZERO = {"signum"}  # the sign of a zero is one of the two that there are
@@ -225,10 +233,19 @@ def test_exact_means_the_mean_of_the_gradients(choice: str) -> None:
     torch.testing.assert_close(flat(update)[0], flat(grads).mean(0), rtol=0, atol=tolerance)
 
 
-UNBIASED_VARIANTS = {"all tensors", "small tensors whole", "l2", "other levels", "other level count", "per layer"}
+UNBIASED_VARIANTS = {
+    "all tensors",
+    "small tensors whole",
+    "l2",
+    "other levels",
+    "other level count",
+    "per layer",
+    "many scales",
+}
+UNBIASED_CASES = [key for key in ALL if key[0] in UNBIASED and key[1] in UNBIASED_VARIANTS] + [("atomo", "drawn once")]
 
 
-@pytest.mark.parametrize(("choice", "variant"), [key for key in ALL if key[0] in UNBIASED and key[1] in UNBIASED_VARIANTS])
+@pytest.mark.parametrize(("choice", "variant"), UNBIASED_CASES)
 def test_unbiased_means_that_errors_cancel(choice: str, variant: str) -> None:
     """The mean of N updates errs by the noise of one over sqrt N, in all directions and along the gradient."""
     compressor, grads = compressor_of(choice, variant), gradients(range(2), 0)
@@ -302,3 +319,33 @@ def test_mean_linear_means_that_rows_count_by_their_mean(choice: str, variant: s
 
 def test_mean_linear_is_promised_by_the_right_choices() -> None:
     assert {choice for choice, variant in ALL if compressor_of(choice, variant).properties.mean_linear} == MEAN_LINEAR
+
+
+PARTS = [("conv", "scalar", "twin", "one"), ("conv bias", "matrix", "row")]
+
+
+@each_variant
+def test_scope_says_whether_tensors_depend_on_each_other(choice: str, variant: str) -> None:
+    """Some tensors alone, at their places in the model: the same update for them where the scope is a tensor."""
+    compressor = compressor_of(choice, variant)
+    of_all = updates_of(compressor, list(SHAPES))
+    errors = [
+        ((part[name] - whole[name]).norm() / whole[name].norm().clamp_min(1e-30)).item()
+        for names in PARTS
+        for part, whole in zip(updates_of(compressor, names), of_all, strict=True)
+        for name in names
+    ]
+    assert (max(errors) > 1e-4) == (compressor.properties.scope == "global")
+
+
+def updates_of(compressor: Compressor, names: Sequence[str]) -> list[Grads]:
+    """Of three steps, in the second of which one tensor is much larger than the others."""
+    state, found = State(), []
+    for number in range(3):
+        grads = gradients(range(4), number)
+        grads["conv"] *= 30 if number == 1 else 1
+        step = Step(number, 1, range(4), offsets(SHAPES))
+        out = compressor.aggregate({k: grads[k] for k in names}, state, VirtualComm(4), step)
+        state = out.state
+        found.append(out.update)
+    return found

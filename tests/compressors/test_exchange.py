@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from method_cases import aggregate, flat, gradients
 
-from gcbench.codecs.noise import Noise
 from gcbench.codecs.packing import pack_lanes, unpack_lanes
 from gcbench.comm import VirtualComm
 from gcbench.compressors import Grads, Properties, State, Step
-from gcbench.compressors.exchange import Exchange, Message, sent_by
+from gcbench.compressors.bucketed import Parameters
+from gcbench.compressors.exchange import Exchange, sent_by
 from gcbench.compressors.qsgd import QSGD
 
 
@@ -22,7 +22,7 @@ def mean_of(grads: Grads) -> torch.Tensor:
 
 @pytest.mark.parametrize("exchange", ["gather", "scatter", "scatter_coded", "sum"])
 def test_every_way_is_unbiased(exchange: Exchange) -> None:
-    compressor, grads, steps = sent_by(QSGD(3, 16), exchange), gradients(range(4), 0), 400
+    compressor, grads, steps = sent_by(QSGD(3, bucket_size=16), exchange), gradients(range(4), 0), 400
     updates = torch.stack([flat(aggregate(compressor, grads, number=i).update).squeeze() for i in range(steps)])
     error = (updates.mean(0) - mean_of(grads).squeeze()).norm()
     spread = (updates.var(0).sum() / steps).sqrt()
@@ -32,7 +32,7 @@ def test_every_way_is_unbiased(exchange: Exchange) -> None:
 @pytest.mark.parametrize("exchange", ["scatter", "scatter_coded", "sum"])
 def test_enough_levels_give_the_mean(exchange: Exchange) -> None:
     grads = gradients(range(4), 0)
-    out = aggregate(sent_by(QSGD(127, 8), exchange), grads)
+    out = aggregate(sent_by(QSGD(127, bucket_size=8), exchange), grads)
     error = (flat(out.update) - mean_of(grads)).norm() / mean_of(grads).norm()
     assert error < 0.02
 
@@ -40,13 +40,13 @@ def test_enough_levels_give_the_mean(exchange: Exchange) -> None:
 def test_scattered_means_travel_exactly() -> None:
     """What each worker sent is known, and the shards' means are taken of just that."""
     grads = gradients(range(4), 0)
-    out = aggregate(sent_by(QSGD(3, 16), "scatter"), grads)
+    out = aggregate(sent_by(QSGD(3, bucket_size=16), "scatter"), grads)
     torch.testing.assert_close(flat(out.update), mean_of(out.sent()), rtol=1e-6, atol=1e-7)
 
 
 def test_summed_codes_are_the_sum_of_what_was_sent() -> None:
     grads = gradients(range(4), 0)
-    out = aggregate(sent_by(QSGD(3, 16), "sum"), grads)
+    out = aggregate(sent_by(QSGD(3, bucket_size=16), "sum"), grads)
     torch.testing.assert_close(flat(out.update), mean_of(out.sent()), rtol=1e-6, atol=1e-7)
 
 
@@ -57,13 +57,8 @@ class RoundedDown(QSGD):
     def properties(self) -> Properties:
         return Properties(contractive=True)
 
-    def encode(self, x: torch.Tensor, segments: tuple[int, ...], noise: Noise) -> Message:
-        return super().encode(x, segments, NeverUp(noise.keys, noise.index))
-
-
-class NeverUp(Noise):
-    def uniform(self, start: int = 0, stop: int | None = None) -> torch.Tensor:
-        return torch.full_like(super().uniform(start, stop), 0.999)
+    def code(self, v: torch.Tensor, parameters: Parameters, words: torch.Tensor | None) -> torch.Tensor:
+        return super().code(v, parameters, torch.full(v.shape, -(2**31), dtype=torch.int32))
 
 
 def test_what_a_biased_second_coding_leaves_out_is_made_up_for_by_the_owner() -> None:
@@ -71,7 +66,7 @@ def test_what_a_biased_second_coding_leaves_out_is_made_up_for_by_the_owner() ->
     grads = {"w": torch.ones(2, 64)}
     grads["w"][1] = 0
     grads["w"][:, ::16] = 1  # so that the scale of every bucket is 1
-    compressor, state, total = sent_by(RoundedDown(1, 16), "scatter_coded"), State(), torch.zeros(1, 64)
+    compressor, state, total = sent_by(RoundedDown(1, bucket_size=16), "scatter_coded"), State(), torch.zeros(1, 64)
     for number in range(40):
         out = aggregate(compressor, grads, number=number, state=state)
         state, total = out.state, total + out.update["w"]
@@ -104,7 +99,7 @@ def test_a_worker_receives_less_when_codes_are_scattered_or_summed() -> None:
     received = {}
     for exchange in ("gather", "scatter", "scatter_coded", "sum"):
         comm = VirtualComm(16)
-        sent_by(QSGD(7, 512), exchange).aggregate(grads, State(), comm, Step(0, 1, range(16), {"w": 0}))  # type: ignore[arg-type]
+        sent_by(QSGD(7, bucket_size=512), exchange).aggregate(grads, State(), comm, Step(0, 1, range(16), {"w": 0}))  # type: ignore[arg-type]
         received[exchange] = comm.meter.received_bits[0] / 40_000
     assert received["scatter_coded"] < received["sum"] < received["scatter"] < received["gather"]
     assert received["scatter_coded"] < 2 * 4.2 and received["gather"] > 15 * 4

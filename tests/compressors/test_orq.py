@@ -116,7 +116,7 @@ def test_variance_of_terngrad() -> None:
 def test_odd_counts_are_those_of_qsgd(levels: int) -> None:
     """The same grid, and the same error up to chance."""
     v = sample("laplace", 2048 * 20)
-    ours, theirs = EvenLevels(2 * levels + 1), QSGD(levels, 2048)
+    ours, theirs = EvenLevels(2 * levels + 1), QSGD(levels, bucket_size=2048)
     assert relative_error(ours, v) == pytest.approx(relative_error(theirs, v), rel=0.05)
     found = sent(EvenLevels(2 * levels + 1, per_layer=True), v) / v.abs().max() * levels
     torch.testing.assert_close(found, found.round(), rtol=0, atol=1e-5)
@@ -193,6 +193,73 @@ def test_bits_a_value(choice: str, per_value: float) -> None:
     v, comm = sample("normal", 1 << 18), VirtualComm(1)
     aggregate(built(choice), {"w": v}, comm=comm)
     assert comm.meter.sent_bits[0] / v.numel() == pytest.approx(per_value, rel=1e-3)
+
+
+# Levels on which all workers agree
+
+
+@pytest.mark.parametrize("method", [ORQ, Linear, EvenLevels])
+@pytest.mark.parametrize(("count", "workers"), [(3, 1), (3, 4), (5, 3), (9, 3)])
+def test_sums_are_those_of_what_was_sent_on_common_levels(
+    method: type[ORQ] | type[Linear] | type[EvenLevels], count: int, workers: int
+) -> None:
+    """One bucket many times over: unbiased, as no value lies outside the agreed levels."""
+    bucket, repeats = sample("normal", 64 * workers).view(workers, 64) * torch.arange(1, workers + 1).unsqueeze(1), 400
+    out = aggregate(build(method(count, bucket_size=64), exchange="sum"), {"w": bucket.repeat(1, repeats)})
+    sent = out.sent()["w"]
+    torch.testing.assert_close(out.update["w"], sent.mean(0, keepdim=True), rtol=1e-5, atol=1e-5)
+    assert len(sent.unique()) <= count
+    errors = (flat(out.update) - bucket.double().mean(0).repeat(repeats)).view(repeats, 64)
+    assert errors.mean(0).square().sum() < 2 * errors.square().sum(1).mean() / repeats
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+@pytest.mark.parametrize("count", [2, 4])
+def test_even_counts_of_levels_are_summed_too(count: int, workers: int) -> None:
+    """Where zero lies between two codes."""
+    out = aggregate(build(EvenLevels(count), exchange="sum"), {"w": sample("normal", 500 * workers).view(workers, 500)})
+    torch.testing.assert_close(out.update["w"], out.sent()["w"].mean(0, keepdim=True), rtol=1e-5, atol=1e-5)
+
+
+def test_agreed_levels_reach_from_the_least_to_the_greatest_value_of_all() -> None:
+    rows = torch.stack([torch.linspace(-1, 1, 33), torch.linspace(-4, 0, 33), torch.linspace(0, 9, 33)])
+    found = aggregate(build(ORQ(3), exchange="sum"), {"w": rows}).sent()["w"].unique()
+    assert found.tolist() == pytest.approx([-4, (0 - 2 + 4.5) / 3, 9], abs=0.2)
+
+
+def test_bingrad_agrees_on_the_largest_level() -> None:
+    rows = torch.stack([sample("normal", 256)[0], 3 * sample("t3", 256)[0]])
+    b = [flat(aggregate(build(BinGradPB()), {"w": row[None]}).sent()).abs().max() for row in rows]
+    sent_ones = aggregate(build(BinGradPB(), exchange="sum"), {"w": rows}).sent()["w"]
+    assert torch.allclose(sent_ones.abs().double(), max(b).expand(sent_ones.shape), rtol=1e-6)
+
+
+@pytest.mark.parametrize(("count", "workers"), [(3, 5), (5, 7), (9, 10)])
+def test_counts_cost_less_than_a_gather_from_some_workers_on(count: int, workers: int) -> None:
+    def received(exchange: str, workers: int) -> float:
+        comm, rows = VirtualComm(workers), sample("normal", workers * 8192).view(workers, -1)
+        aggregate(build(ORQ(count), exchange=exchange), {"w": rows}, comm=comm)  # type: ignore[arg-type]
+        return comm.meter.received_bits[0]
+
+    assert received("sum", workers + 1) < received("gather", workers + 1)
+    assert received("sum", workers - 1) > received("gather", workers - 1)
+
+
+def test_counts_that_cost_no_less_than_fp32_are_refused() -> None:
+    with pytest.raises(ValueError, match="17 levels among 4 workers cost 38 bits a value.*type exchange=scatter_coded"):
+        aggregate(build(ORQ(17), exchange="sum"), {"w": sample("normal", 64).expand(4, -1)})
+
+
+@pytest.mark.parametrize("exchange", ["scatter", "scatter_coded"])
+def test_a_tensor_is_no_bucket_where_it_is_cut(exchange: str) -> None:
+    with pytest.raises(ValueError, match="type per_layer=false"):
+        built("orq", per_layer=True, exchange=exchange)
+
+
+@pytest.mark.parametrize("choice", ["bingrad_b", "scaled_sign", "onebit"])
+def test_codes_without_a_common_grid_are_not_summed(choice: str) -> None:
+    with pytest.raises(ValueError, match="exchange=sum needs codes on a shared grid"):
+        built(choice, exchange="sum")
 
 
 # Settings

@@ -90,6 +90,66 @@ def test_without_warm_start_there_is_no_convergence() -> None:
     assert min(errors[10:]) > 1.01 * best_error(g[0], 2) / g.norm().item()
 
 
+# The best approximation
+
+
+def falling(*shape: int, seed: int = 0) -> Tensor:
+    """Singular values 1, 0.8, 0.64, ..."""
+    u, s, v = torch.linalg.svd(randn(*shape, seed=seed), full_matrices=False)
+    return (u * 0.8 ** torch.arange(float(s.shape[-1])).expand_as(s).unsqueeze(-2)) @ v
+
+
+@pytest.mark.parametrize("rank", [1, 2, 4])
+def test_more_iterations_come_nearer_to_the_best_approximation(rank: int) -> None:
+    """Within a step, from random factors."""
+    g = falling(1, 40, 30)
+    best = best_error(g[0], rank)
+    errors = []
+    for iterations in (1, 2, 3, 6, 40):
+        out = aggregate(PowerSGD(rank, warm_start=False, iterations=iterations), {"w": g})
+        errors.append(float((out.update["w"] - g).double().norm()) / best)
+    assert errors[0] > 1.02
+    assert all(later < earlier + 1e-6 for earlier, later in zip(errors, errors[1:], strict=False))
+    assert errors[-1] == pytest.approx(1, abs=1e-4)
+
+
+def test_iterations_in_a_step_are_those_of_many_steps_on_one_matrix() -> None:
+    g, state = falling(2, 40, 30), State()
+    for number in range(3):
+        out = aggregate(PowerSGD(2), {"w": g}, number=number, state=state)
+        state = out.state
+    at_once = aggregate(PowerSGD(2, iterations=3), {"w": g})
+    torch.testing.assert_close(at_once.update["w"], out.update["w"], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("rank", [1, 2, 7])
+def test_svd_is_the_truncated_one_of_the_mean(rank: int) -> None:
+    """Matrices of one shape, and one with a side shorter than the rank."""
+    grads = {"a": randn(3, 12, 9), "b": randn(3, 12, 3, 3, seed=1), "c": randn(3, 4, 20, seed=2)}
+    out, comm = aggregate(PowerSGD(rank, svd=True), grads), VirtualComm(3)
+    for name, g in grads.items():
+        u, s, vt = torch.linalg.svd(g.mean(0).reshape(g.shape[1], -1).double(), full_matrices=False)
+        expected = (u[:, :rank] * s[:rank]) @ vt[:rank]
+        torch.testing.assert_close(out.update[name][0].flatten(1).double(), expected, rtol=1e-4, atol=1e-5)
+    aggregate(PowerSGD(rank, svd=True), grads, comm=comm)
+    assert comm.meter.sent_bits == [32 * (2 * 12 * 9 + 4 * 20)] * 3
+
+
+@pytest.mark.parametrize("exponent", [-60, 60])
+def test_iterations_neither_under_nor_overflow(exponent: int) -> None:
+    g = randn(2, 20, 30)
+    plain = aggregate(PowerSGD(2, iterations=4), {"w": g}).update["w"]
+    scaled = aggregate(PowerSGD(2, iterations=4), {"w": g * 2.0**exponent}).update["w"]
+    torch.testing.assert_close(scaled / 2.0**exponent, plain, rtol=1e-4, atol=1e-5)
+
+
+def test_what_is_sent_by_an_svd_is_a_projection_of_each_worker() -> None:
+    out = aggregate(PowerSGD(2, svd=True), {"w": randn(4, 20, 30)})
+    sent = out.sent()["w"]
+    assert torch.linalg.matrix_rank(sent, rtol=1e-5).tolist() == [2] * 4
+    torch.testing.assert_close(sent.mean(0), out.update["w"][0], rtol=1e-4, atol=1e-5)
+
+
 def test_one_worker_with_the_mean_gradient_does_what_all_do() -> None:
     method, of_all, of_one = PowerSGD(2), State(), State()
     for number in range(3):
@@ -202,3 +262,7 @@ def test_mistakes_are_named() -> None:
         PowerSGD(0)
     with pytest.raises(ValueError, match="memory=own or memory=aggregated"):
         PowerSGD(1, memory="mine")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="iterations=0"):
+        PowerSGD(1, iterations=0)
+    with pytest.raises(ValueError, match="type only one"):
+        PowerSGD(1, iterations=3, svd=True)

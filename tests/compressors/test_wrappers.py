@@ -19,7 +19,7 @@ from gcbench.compressors.qsgd import QSGD
 from gcbench.compressors.wrappers import DenseWarmup, ErrorFeedback, NormClipping, SigmaClipping, SmallTensorsWhole
 
 METHODS: dict[str, Compressor] = {
-    "qsgd": build(QSGD(7, 16)),
+    "qsgd": build(QSGD(7, bucket_size=16)),
     "powersgd, own": PowerSGD(2, memory="own"),
     "powersgd, aggregated": PowerSGD(2, memory="aggregated"),
     "fp16": Dense("float16"),
@@ -105,7 +105,7 @@ def test_all_that_was_held_back_is_sent_in_the_end() -> None:
 
 
 def test_every_worker_has_its_own_memory() -> None:
-    state = aggregate(build(QSGD(7, 16), error_feedback=True), matrices()).state
+    state = aggregate(build(QSGD(7, bucket_size=16), error_feedback=True), matrices()).state
     assert {k: m.shape for k, m in state.per_worker.items()} == {k: g.shape for k, g in matrices().items()}
     assert not torch.equal(flat(state.per_worker)[0], flat(state.per_worker)[1])
 
@@ -162,7 +162,7 @@ def test_clipping_of_a_worker_does_not_depend_on_who_shares_its_process(rows: in
 
 def test_small_tensors_travel_whole() -> None:
     grads, comm = gradients(range(4), 0), VirtualComm(4)
-    out = aggregate(build(QSGD(1, 16), min_size=130), grads, comm=comm)
+    out = aggregate(build(QSGD(1, bucket_size=16), min_size=130), grads, comm=comm)
     exact = {k: g.double().mean(0) for k, g in grads.items()}
     for name, g in grads.items():
         error = (out.update[name][0].double() - exact[name]).abs().max()
@@ -188,7 +188,7 @@ def test_nothing_is_remembered_of_tensors_that_travel_whole() -> None:
 
 def test_a_model_of_small_tensors_only_needs_no_codes() -> None:
     grads = gradients(range(4), 0)
-    out = aggregate(build(QSGD(1, 16), min_size=10_000, error_feedback=True, alpha=0.2, beta=0.9), grads)
+    out = aggregate(build(QSGD(1, bucket_size=16), min_size=10_000, error_feedback=True, alpha=0.2, beta=0.9), grads)
     torch.testing.assert_close(flat(out.update)[0], flat(grads).mean(0), rtol=0, atol=1e-6)
     assert equal(out.sent(), grads)
 
@@ -198,7 +198,7 @@ def test_a_model_of_small_tensors_only_needs_no_codes() -> None:
 
 def test_gradients_travel_whole_until_the_step_that_was_named() -> None:
     compressor, state, comm = (
-        build(QSGD(1, 16), dense_steps=2, error_feedback=True, alpha=0.2, beta=0.9),
+        build(QSGD(1, bucket_size=16), dense_steps=2, error_feedback=True, alpha=0.2, beta=0.9),
         State(),
         VirtualComm(4),
     )
@@ -253,7 +253,7 @@ def test_the_memory_keeps_what_was_clipped() -> None:
     """Clipping is inside the memory, so that nothing is lost for good."""
     grads = matrices()
     grads["matrix"][0, 0, 0] = 50
-    out = aggregate(build(QSGD(7, 16), clip_sigma=2.5, error_feedback=True), grads)
+    out = aggregate(build(QSGD(7, bucket_size=16), clip_sigma=2.5, error_feedback=True), grads)
     assert out.state.per_worker["matrix"][0, 0, 0] > 20
 
 
@@ -280,13 +280,13 @@ EVERYTHING = {
 
 
 def test_wrappers_have_one_order() -> None:
-    found = build(QSGD(7, 16), **EVERYTHING)  # type: ignore[arg-type]
+    found = build(QSGD(7, bucket_size=16), **EVERYTHING)  # type: ignore[arg-type]
     assert layers(found) == [NormClipping, DenseWarmup, SmallTensorsWhole, ErrorFeedback, SigmaClipping, Gathered]
 
 
 def test_nothing_is_wrapped_that_was_not_asked_for() -> None:
     assert layers(build(PowerSGD(1))) == [PowerSGD]
-    assert layers(build(QSGD(7, 16))) == [Gathered]
+    assert layers(build(QSGD(7, bucket_size=16))) == [Gathered]
     assert layers(build(PowerSGD(1), min_dims=2)) == [SmallTensorsWhole, PowerSGD]
 
 
@@ -299,7 +299,7 @@ def test_the_command_line_reaches_every_wrapper() -> None:
 
 
 def test_everything_at_once_works() -> None:
-    compressor, state = build(QSGD(7, 16), **EVERYTHING), State()  # type: ignore[arg-type]
+    compressor, state = build(QSGD(7, bucket_size=16), **EVERYTHING), State()  # type: ignore[arg-type]
     for number in range(6):
         out = aggregate(compressor, gradients(range(4), number), number=number, state=state)
         state = out.state
@@ -317,10 +317,14 @@ def warned(method: Any, **settings: Any) -> bool:
     return any("alpha=0.2 beta=0.9" in str(w.message) for w in seen)
 
 
-EXPANDING = {"linf, large buckets": QSGD(7, 512), "l2": QSGD(7, 512, "l2"), "one level": QSGD(1, 16)}
+EXPANDING = {
+    "linf, large buckets": QSGD(7, bucket_size=512),
+    "l2": QSGD(7, "l2", bucket_size=512),
+    "one level": QSGD(1, bucket_size=16),
+}
 SAFE: dict[str, Any] = {
-    "small buckets": QSGD(7, 128),
-    "many levels": QSGD(127, 512),
+    "small buckets": QSGD(7, bucket_size=128),
+    "many levels": QSGD(127, bucket_size=512),
     "powersgd": PowerSGD(1),
     "dense": Dense("float16"),
 }
@@ -346,7 +350,7 @@ def test_plain_memory_around_a_contraction_is_not_warned_of(method: str) -> None
 @pytest.mark.parametrize(("alpha", "diverges"), [(1.0, True), (0.1, False)])
 def test_the_warning_is_about_something(alpha: float, diverges: bool) -> None:
     """l2, s = 4, d = 1024: gamma = 8; the memory of plain error feedback explodes, ECQ-SGD's small weight keeps it."""
-    compressor = ErrorFeedback(build(QSGD(4, 1024, "l2")), alpha, 1.0)
+    compressor = ErrorFeedback(build(QSGD(4, "l2", bucket_size=1024)), alpha, 1.0)
     state, sizes = State(), []
     for number in range(60):
         g: Tensor = torch.randn(1, 4096, generator=torch.Generator().manual_seed(number))

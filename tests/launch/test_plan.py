@@ -61,6 +61,12 @@ def test_backend_follows_the_device() -> None:
     assert planned(LAPTOP, "trainer.gpus=1").backend is None
 
 
+def test_hosts_are_nodes_where_there_are_several() -> None:
+    two_hosts = Machine(2, 0, {**TORCHRUN, "LOCAL_WORLD_SIZE": "2"})
+    assert planned(two_hosts, "trainer.gpus=4", "exchange=hierarchical").local_processes == 2
+    assert planned(LAPTOP, "trainer.gpus=4", "exchange=hierarchical", "workers_per_node=2").launcher == "virtual"
+
+
 @pytest.mark.parametrize(
     ("machine", "overrides", "says"),
     [
@@ -70,6 +76,9 @@ def test_backend_follows_the_device() -> None:
         (SERVER, ["trainer.launcher=local", "trainer.gpus=16"], "NCCL refuses two on one GPU"),
         (Machine(2, 0, TORCHRUN), ["trainer.gpus=2"], "trainer.gpus=2, but torchrun started 4 processes; type trainer.gpus=4"),
         (LAPTOP, ["trainer.launcher=virtual", "trainer.processes=2"], "trainer.launcher=virtual runs one process"),
+        (LAPTOP, ["trainer.gpus=4", "exchange=hierarchical"], "virtual workers have no hosts; type workers_per_node=2"),
+        (LAPTOP, ["exchange=hierarchical"], "workers_per_node=null: all workers would be one node"),
+        (LAPTOP, ["trainer.gpus=4", "exchange=hierarchical", "workers_per_node=3"], "cannot share 4 workers evenly"),
     ],
 )
 def test_what_is_not_there_is_refused(machine: Machine, overrides: list[str], says: str) -> None:

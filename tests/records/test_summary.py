@@ -19,6 +19,9 @@ RESULT: dict[str, Any] = {
     "device": "cuda",
     "test": {"accuracy": 91.25, "loss": None, "best_accuracy": 92.0, "best_loss": 0.5},
     "bits_sent": {"per_worker": 2**23 * 1500.0, "per_step": 1234567.0, "ratio": 64.2},
+    "bits_wire": {"per_worker": 2**23 * 4500.0},
+    "bits_between_nodes": {"per_step": 7654321.0, "ratio": 12.5},
+    "analytic_ratio": 66.7,
     "compression_error": {"relative": 0.125, "cosine": 0.99},
     "seconds": {"forward": {"mean": 0.001, "max": 0.002}, "step": {"mean": 0.003, "max": 0.004}},
 }
@@ -40,6 +43,8 @@ def test_summary_fits_and_tells_all(width: int) -> None:
     assert text.isascii() and "\x1b" not in text
     words = " ".join(text.split())
     for fact in ("interrupted", "[b]SIGINT[/b]", "91.25 (best 92)", "not finite (best 0.5)", "1,500.000 MiB", "1,234,567"):
+        assert fact in words or width == 40
+    for fact in ("64.20x", "66.70x by", "4,500.000 MiB", "7,654,321", "12.50x"):
         assert fact in words or width == 40
     assert "3.000 ms" in words and "4.000 ms" in words
 

@@ -10,7 +10,7 @@ import torch
 from gloo_pool import Process
 from torch import Tensor
 
-from gcbench.comm import Comm, VirtualComm
+from gcbench.comm import Comm, Meter, Nodes, VirtualComm
 
 WORKERS = 4
 
@@ -19,6 +19,7 @@ class Outcome(NamedTuple):
     results: list[Tensor]
     sent_bits: list[int]  # a number for each row of the process
     received_bits: list[int]
+    wire_bits: list[float]
     messages: int  # exchanges that the clock was asked to time
 
 
@@ -122,15 +123,40 @@ def outcomes(comm: Comm) -> dict[str, Outcome]:
     comm.clock = clock
     found = {}
     for name, case in cases(comm).items():
-        sent, received, exchanges = list(comm.meter.sent_bits), list(comm.meter.received_bits), clock.exchanges
+        exchanges, comm.meter = clock.exchanges, Meter.of_workers(len(comm.local))
         results = [x.clone() for x in case()]
         found[name] = Outcome(
             results,
-            [now - before for now, before in zip(comm.meter.sent_bits, sent, strict=True)],
-            [now - before for now, before in zip(comm.meter.received_bits, received, strict=True)],
+            comm.meter.sent_bits,
+            comm.meter.received_bits,
+            comm.meter.wire_bits,
             clock.exchanges - exchanges,
         )
     return found
+
+
+def node_outcomes(comm: Comm) -> dict[int, dict[str, Any]]:
+    """By size of a node: a mean of 5 floats, and messages of 11 + 12 bytes a node."""
+    found = {}
+    for size in (n for n in (1, 2, 4) if n < comm.workers):
+        comm.meter, comm.clock = Meter.of_workers(len(comm.local)), CountingClock()
+        nodes = Nodes.of(comm, size)
+        found[size] = {
+            "local": nodes.local,
+            "mean": nodes.mean([values(comm.local, (5,), torch.float32)])[0],
+            "gather": nodes.gather([values(nodes.local, (11,), torch.uint8), values(nodes.local, (3,), torch.float32)]),
+            "tallies": comm.meter.tallies,
+            "exchanges": comm.clock.exchanges,
+        }
+    return found
+
+
+def node_outcomes_over_gloo(process: Process, workers: int) -> dict[int, dict[str, Any]]:
+    return node_outcomes(process.comm(workers))
+
+
+def node_outcomes_in_one_process(workers: int) -> dict[int, dict[str, Any]]:
+    return node_outcomes(VirtualComm(workers))
 
 
 def over_gloo(process: Process) -> dict[str, Outcome]:

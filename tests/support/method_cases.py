@@ -33,7 +33,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "other level count": {"level_count": 9, "min_size": 0, "bucket_size": 16, "error_feedback": False},
     "per layer": {"per_layer": True, "min_size": 0},
     "aggregated memory": {"memory": "aggregated", "error_feedback": True},
-    "cold start": {"warm_start": False},
+    "cold start": {"warm_start": False, "iterations": 3},
+    "best approximation": {"svd": True},
     "clipped norm": {"clip_norm": 0.5, "min_size": 0, "bucket_size": 16},
     "clipped values": {"clip_sigma": 1.5, "min_size": 0, "bucket_size": 16},
     "dense at first": {"dense_steps": 1, "min_size": 0, "bucket_size": 16},
@@ -42,8 +43,23 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "scattered, with memory": {"exchange": "scatter_coded", "error_feedback": True, "min_size": 0, "bucket_size": 16},
     "summed": {"exchange": "sum", "min_size": 0, "bucket_size": 16},
     "summed, with memory": {"exchange": "sum", "error_feedback": True, "norm": "l2", "min_size": 0, "bucket_size": 16},
+    "hierarchical": {"exchange": "hierarchical", "workers_per_node": 2, "min_size": 0, "bucket_size": 16},
+    "hierarchical, with memory": {
+        "exchange": "hierarchical",
+        "workers_per_node": 2,
+        "error_feedback": True,
+        "min_size": 100,
+        "bucket_size": 16,
+    },
+    "dense elias": {"code": "elias_dense", "min_size": 0, "bucket_size": 16, "error_feedback": False},
+    "sparse elias": {"code": "elias_sparse", "levels": 1, "norm": "l2", "min_size": 100, "bucket_size": 64},
+    "ans, with memory": {"code": "ans", "error_feedback": True, "min_size": 0, "bucket_size": 64},
     "alternating": {"variant": "alternating"},
+    "drawn once": {"variant": "unbiased"},
     "small positions": {"index": "auto"},
+    "few values": {"k": 50},
+    "many scales": {"scales": [5, 0, 3], "k": 100},
+    "one scale": {"scales": [8]},
     "map of positions": {"index": "auto", "fraction": 0.3},
 }
 # The keys without which a variant would be another one.
@@ -58,17 +74,41 @@ ESSENTIAL = {
     "per layer": "per_layer",
     "aggregated memory": "memory",
     "cold start": "warm_start",
+    "best approximation": "svd",
     "clipped norm": "clip_norm",
     "clipped values": "clip_sigma",
     "dense at first": "dense_steps",
+    "dense elias": "code",
+    "sparse elias": "code",
+    "ans, with memory": "code",
     "alternating": "variant",
+    "drawn once": "variant",
     "small positions": "index",
+    "few values": "k",
+    "many scales": "scales",
+    "one scale": "scales",
     "map of positions": "index",
     "scattered": "exchange",
     "scattered, coded again": "exchange",
     "scattered, with memory": "exchange",
     "summed": "exchange",
     "summed, with memory": "exchange",
+    "hierarchical": "workers_per_node",
+    "hierarchical, with memory": "workers_per_node",
+}
+
+# The choices of a variant that not all which have its keys can be, or need be tried with.
+ONLY = {
+    "alternating": {"unbiased_lowrank"},
+    "drawn once": {"atomo"},
+    "scattered": {"qsgd", "ecqsgd"},
+    "scattered, coded again": {"qsgd", "ecqsgd", "orq", "onebit"},
+    "scattered, with memory": {"qsgd", "ecqsgd", "bingrad_b"},
+    "summed": {"qsgd", "ecqsgd", "orq", "terngrad"},
+    "summed, with memory": {"qsgd", "ecqsgd", "bingrad_pb"},
+    "hierarchical": {"qsgd", "ecqsgd"},
+    "hierarchical, with memory": {"qsgd", "ecqsgd"},
+    "one scale": {"maxnorm_multiscale"},
 }
 
 
@@ -93,7 +133,7 @@ def variants(choice: str) -> dict[str, dict[str, Any]]:
     return {
         variant: {k: v for k, v in settings.items() if k in keys}
         for variant, settings in VARIANTS.items()
-        if ESSENTIAL.get(variant, "seed") in keys
+        if ESSENTIAL.get(variant, "seed") in keys and choice in ONLY.get(variant, CHOICES)
     }
 
 

@@ -1,0 +1,1 @@
+"""How fast methods are: the command `gcbench-bench`."""

@@ -1,0 +1,65 @@
+"""Gradients to time methods on: drawn, or recorded from a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gcbench.compressors import Grads
+from gcbench.records.gradients import read_gradients
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+class Input(NamedTuple):
+    name: str  # of the distribution, or of the file
+    grads: Grads  # of one worker, [1, ...]
+
+    @property
+    def values(self) -> int:
+        return sum(g.numel() for g in self.grads.values())
+
+    @property
+    def shapes(self) -> Shapes:
+        return {k: tuple(g.shape[1:]) for k, g in self.grads.items()}
+
+
+def _normal(n: int, generator: torch.Generator) -> Tensor:
+    return torch.randn(n, generator=generator)
+
+
+def _laplace(n: int, generator: torch.Generator) -> Tensor:
+    return torch.empty(n).exponential_(generator=generator) * (torch.randint(0, 2, (n,), generator=generator) * 2 - 1)
+
+
+def _student(n: int, generator: torch.Generator) -> Tensor:
+    """Three degrees of freedom: heavier tails than gradients have."""
+    squares = torch.zeros(n)
+    for _ in range(3):
+        squares += torch.randn(n, generator=generator).square_()
+    return torch.randn(n, generator=generator) / torch.sqrt(squares / 3)
+
+
+DRAWS: dict[str, Callable[[int, torch.Generator], Tensor]] = {"normal": _normal, "laplace": _laplace, "student": _student}
+
+
+def drawn(name: str, shapes: Shapes, device: torch.device, seed: int = 0) -> Input:
+    generator = torch.Generator().manual_seed(seed)
+    grads = {k: DRAWS[name](torch.Size(s).numel(), generator).view(1, *s).to(device) * 1e-2 for k, s in shapes.items()}
+    return Input(name, grads)
+
+
+def recorded(path: Path, device: torch.device) -> Input:
+    """The first worker's."""
+    tensors = read_gradients(path).tensors()
+    return Input(path.stem, {k: g[:1].to(device) for k, g in tensors.items()})
+
+
+def one_matrix(values: int) -> Shapes:
+    """A tensor of about so many values, as square as powers of two allow, so that low-rank methods have a matrix."""
+    columns = 1 << (values.bit_length() // 2)
+    return {"gradient": (max(1, values // columns), columns)}

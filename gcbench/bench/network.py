@@ -1,0 +1,139 @@
+"""A step's aggregation between real processes, beside a dense one and, for PowerSGD, PyTorch's own hook."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from itertools import accumulate
+from pathlib import Path
+from statistics import median
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
+
+from gcbench.bench.inputs import Shapes, drawn
+from gcbench.codecs.kernels import Backend, use_backend
+from gcbench.comm import ProcessGroupComm, ProcessGroupControl
+from gcbench.compressors import Compressor, Grads, State, Step, flattened, parts_of
+from gcbench.compressors.dense import Dense
+from gcbench.compressors.powersgd import PowerSGD
+from gcbench.records.clock import Clock, Ledger
+
+TIMEOUT = timedelta(minutes=10)
+UNTIMED = 3
+
+
+def measure_here(compressor: Compressor, shapes: Shapes, rounds: int, threads: int, backend: Backend, answer: str) -> None:
+    """One of the processes; the first writes the rows to the file `answer`."""
+    torch.set_num_threads(threads)
+    use_backend(backend)
+    dist.init_process_group("gloo", timeout=TIMEOUT)
+    try:
+        world = cast(dist.ProcessGroup, dist.group.WORLD)
+        control = ProcessGroupControl(cast(dist.ProcessGroup, dist.new_group(backend="gloo")))
+        rows = _rows(compressor, shapes, rounds, world, control)
+        if world.rank() == 0:
+            Path(answer).write_text(json.dumps(rows))
+    finally:
+        dist.destroy_process_group()
+
+
+def _rows(
+    compressor: Compressor, shapes: Shapes, rounds: int, group: dist.ProcessGroup, control: ProcessGroupControl
+) -> list[dict[str, Any]]:
+    grads = drawn("normal", shapes, torch.device("cpu"), seed=group.rank()).grads
+    workers = group.size()
+    clocks = {"method": Clock(torch.device("cpu")), "dense": Clock(torch.device("cpu"))}
+    steps = {
+        name: _stepper(c, grads, ProcessGroupComm(workers, group, clocks[name]), clocks[name])
+        for name, c in (("method", compressor), ("dense", Dense()))
+    }
+    hook = _hook(compressor, grads, group)
+    if hook is not None:
+        steps["powerSGD_hook"] = hook
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    for _ in range(UNTIMED + rounds):
+        for name, step in steps.items():
+            control.barrier()
+            start = time.perf_counter()
+            step()
+            times[name].append(time.perf_counter() - start)
+    slowest = {name: [max(t) for t in zip(*control.gather(own[UNTIMED:]), strict=True)] for name, own in times.items()}
+    exchange = {name: _exchange_seconds(clock, control) for name, clock in clocks.items()}
+    return [
+        {
+            "what": name,
+            "workers": workers,
+            "values": sum(g.numel() for g in grads.values()),
+            "milliseconds": 1e3 * median(found),
+            "exchange_milliseconds": 1e3 * exchange[name] if name in exchange else None,
+            "of_dense": median(a / b for a, b in zip(found, slowest["dense"], strict=True)),
+        }
+        for name, found in slowest.items()
+    ]
+
+
+def _stepper(compressor: Compressor, grads: Grads, comm: ProcessGroupComm, clock: Clock) -> Callable[[], None]:
+    sizes = [g.numel() for g in grads.values()]
+    offsets = dict(zip(grads, accumulate(sizes, initial=0), strict=False))
+    state, number = State(), 0
+
+    def step() -> None:
+        nonlocal state, number
+        clock.lap("compress")
+        state = compressor.aggregate(grads, state, comm, Step(number, 1, comm.local, offsets)).state
+        clock.end_step()
+        number += 1
+
+    return step
+
+
+def _exchange_seconds(clock: Clock, control: ProcessGroupControl) -> float:
+    """A step's, as a run's ledger counts it: of every collective the shortest over the processes."""
+    laps = control.gather(clock.take())
+    ledger = Ledger(len(laps))
+    ledger.add(laps)
+    seconds = ledger.seconds()
+    assert seconds is not None
+    return seconds["exchange"]["mean"]
+
+
+def _hook(compressor: Compressor, grads: Grads, group: dist.ProcessGroup) -> Callable[[], None] | None:
+    """PyTorch's PowerSGD on the same gradients, as the one bucket that DistributedDataParallel would hand to it."""
+    ranks = [part.rank for part in parts_of(compressor) if isinstance(part, PowerSGD)]
+    if not ranks:
+        return None
+    state = PowerSGDState(group, matrix_approximation_rank=ranks[0], start_powerSGD_iter=2, min_compression_rate=1)
+    bucket: Any = _Bucket(grads)
+
+    def step() -> None:
+        powerSGD_hook(state, bucket).wait()
+
+    return step
+
+
+class _Bucket:
+    """What the hook reads of a `GradBucket`, filled as a backward pass fills it."""
+
+    def __init__(self, grads: Grads) -> None:
+        self._full = torch.cat(flattened(grads), dim=1)[0]
+        self._buffer = self._full.clone()
+        parts = self._buffer.split([g.numel() for g in grads.values()])
+        self._gradients = [part.view(g.shape[1:]) for part, g in zip(parts, grads.values(), strict=True)]
+
+    def buffer(self) -> Tensor:
+        return self._buffer.copy_(self._full)  # the hook leaves its result there
+
+    def gradients(self) -> list[Tensor]:
+        return self._gradients
+
+    def index(self) -> int:
+        return 0
+
+    def is_last(self) -> bool:
+        return True

@@ -1,0 +1,107 @@
+"""One benchmark: what was asked, measured, to a table and a json file."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from gcbench.bench.inputs import Input, Shapes, drawn, one_matrix, recorded
+from gcbench.bench.local import measure
+from gcbench.bench.network import measure_here
+from gcbench.codecs.kernels import use_backend
+from gcbench.compressors import Compressor
+from gcbench.config import Config, ConfigError
+from gcbench.launch.instantiate import make
+from gcbench.launch.local import run_processes
+from gcbench.records.environment import environment
+
+Row = dict[str, Any]
+
+
+def bench(config: Config, directory: str) -> None:
+    device = _device(config["device"])
+    torch.set_num_threads(config["threads"])
+    use_backend(config["codec_backend"])
+    compressor: Compressor = make(config["compressor"], "compressor")
+    shapes = _shapes(config)
+    rows = [row for given in _inputs(config, shapes, device) for row in measure(compressor, given, config["rounds"])]
+    network = [row for processes in config["workers"] for row in _between(config, compressor, shapes[-1], processes)]
+    console = Console()
+    _print(config, rows, network, console)
+    path = Path(directory) / "bench.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    content = {"config": config, "device": _name(device), **environment(), "local": rows, "network": network}
+    path.write_text(json.dumps(content, indent=1))
+    console.print(f"[dim]{path}[/dim]")
+
+
+def _device(asked: str) -> torch.device:
+    if asked == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("device=cuda: there is no CUDA device here; type device=cpu")
+    return torch.device("cuda" if asked == "auto" and torch.cuda.is_available() else asked.replace("auto", "cpu"))
+
+
+def _name(device: torch.device) -> str:
+    return torch.cuda.get_device_name() if device.type == "cuda" else "cpu"
+
+
+def _shapes(config: Config) -> list[Shapes]:
+    """A model's list of tensors, or one matrix for each of the sizes."""
+    if "model" not in config:
+        return [one_matrix(int(n)) for n in config["sizes"]]
+    facts = {"shape": config["shape"], "outputs": config["classes"], "vocabulary": config["vocabulary"]}
+    node = {k: facts.get(k) if v is None else v for k, v in config["model"].items() if k != "reads"}
+    model = make(node, "model")
+    return [{k: tuple(p.shape) for k, p in model.named_parameters()}]
+
+
+def _inputs(config: Config, shapes: list[Shapes], device: torch.device) -> list[Input]:
+    if config["recorded"]:
+        return [recorded(Path(config["recorded"]), device)]
+    return [drawn(draw, shape, device) for shape in shapes for draw in config["draws"]]
+
+
+def _between(config: Config, compressor: Compressor, shapes: Shapes, processes: int) -> list[Row]:
+    with tempfile.TemporaryDirectory() as folder:
+        answer = Path(folder) / "rows.json"
+        args = (compressor, shapes, config["rounds"], config["threads"], config["codec_backend"], str(answer))
+        run_processes(measure_here, args, processes)
+        rows: list[Row] = json.loads(answer.read_text())
+        return rows
+
+
+def _print(config: Config, rows: list[Row], network: list[Row], console: Console) -> None:
+    name = config["choices"]["compressor"]
+    table = Table(
+        "part", "input", "values", "ms", "GB/s of fp32", "x memcpy", title=f"{name}, {config['codec_backend']} codecs"
+    )
+    for row in rows:
+        table.add_row(
+            row["part"],
+            row["input"],
+            f"{row['values']:,}",
+            f"{row['milliseconds']:.2f}",
+            f"{row['gb_per_second']:.2f}",
+            f"{row['of_memcpy']:.3f}",
+        )
+    console.print(table)
+    if not network:
+        return
+    table = Table("step of", "processes", "values", "ms", "of it exchange", "x dense", title="between gloo processes")
+    for row in network:
+        exchange = row["exchange_milliseconds"]
+        table.add_row(
+            row["what"].replace("method", name),
+            str(row["workers"]),
+            f"{row['values']:,}",
+            f"{row['milliseconds']:.2f}",
+            "" if exchange is None else f"{exchange:.2f}",
+            f"{row['of_dense']:.2f}",
+        )
+    console.print(table)

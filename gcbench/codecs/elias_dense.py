@@ -1,0 +1,125 @@
+"""The dense Elias code: every value by its magnitude and sign, several at a time through tables."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from gcbench.codecs.bitstream import BitReader, BitWriter
+from gcbench.codecs.blocks import Blocks
+from gcbench.codecs.elias import as_number, borders, first_codes, lanes, omega, sign
+from gcbench.codecs.kernels import CACHED_VALUES
+
+_LOOK = 15  # bits looked up at once, at least a code's longest
+_RUN = 7  # codes of a byte that an entry of the decoder's table has room for
+
+
+def dense_code(code: int, levels: int) -> str:
+    k = abs(code - levels)
+    return omega(k + 1) + (sign(code, levels) if k else "")
+
+
+def encode_dense(codes: Tensor, blocks: Blocks, levels: int) -> tuple[Tensor, Tensor]:
+    """`[w, n]` uint8 to streams `[w, bytes of the longest]` and the bits of every block `[w, blocks]` int16."""
+    table = _joint_codes(levels, codes.device)
+    padded = blocks.split(codes, blocks.size + -blocks.size % 8, fill=2 * levels + 1)  # a code of no bits
+    writer = BitWriter(codes.shape[0], codes.shape[1] * len(dense_code(0, levels)), codes.device)
+    lengths = []
+    for part in blocks.chunks(codes.device):
+        entries = table.index_select(0, _joint(padded[:, part], _width(levels))).view(codes.shape[0], -1)
+        bits = entries >> 32
+        places = bits.cumsum(1).add_(writer.ends)
+        writer.ends = places[:, -1:].clone()
+        writer.put((entries & 0xFFFFFFFF).flatten(), places.sub_(bits).flatten())
+        lengths.append(bits.view(*padded[:, part].shape[:2], -1).sum(-1))
+    return writer.streams(), torch.cat(lengths, dim=1).to(torch.int16)
+
+
+def _width(levels: int) -> int:
+    """Bits of a code in an index of 16: a power of two, with room for one code more than there are."""
+    return 2 if levels == 1 else 4 if levels <= 7 else 8
+
+
+def _joint(codes: Tensor, width: int) -> Tensor:
+    """Codes to indices of 16 bits, one for the 16 / width neighbours whose lowest bits it joins."""
+    words = codes.contiguous().view(torch.int64).flatten()  # of eight codes
+    if width < 8:
+        words = (words | (words >> 4)) & 0x00FF00FF00FF00FF
+        words = (words | (words >> 8)) & 0x0000FFFF0000FFFF
+        words = words | (words >> 16)
+    if width < 4:
+        words = words & 0x33333333
+        words = (words | (words >> 2)) & 0x0F0F0F0F
+        words = (words | (words >> 4)) & 0x00FF00FF
+        words = words | (words >> 8)
+    return words.view(torch.int16).view(-1, 4)[:, : width // 2].to(torch.int32).bitwise_and_(0xFFFF).flatten()
+
+
+@lru_cache(maxsize=8)
+def _joint_codes(levels: int, device: torch.device) -> Tensor:
+    """Index of `_joint` to the codes of its values, which 32 bits hold, and their number of bits above those."""
+    width = _width(levels)
+    codes = [dense_code(code, levels) for code in range(2 * levels + 1)]
+    spare = [0] * (2**width - len(codes))
+    numbers, lengths = torch.tensor(list(map(as_number, codes)) + spare), torch.tensor(list(map(len, codes)) + spare)
+    index = torch.arange(1 << 16)
+    joint, bits = torch.zeros_like(index), torch.zeros_like(index)
+    for i in range(0, 16, width):
+        code = (index >> i) & (2**width - 1)
+        joint |= numbers[code] << bits
+        bits += lengths[code]
+    return (joint | (bits << 32)).to(device)
+
+
+def decode_dense(streams: Tensor, lengths: Tensor, blocks: Blocks, levels: int) -> Tensor:
+    """The inverse of `encode_dense`: `[r, n]` uint8."""
+    table, mask = _runs(levels, streams.device), (1 << _LOOK) - 1
+    reader = BitReader(streams, beyond=_LOOK * (blocks.size + 2))
+    starts, ends = borders(reader, lengths)
+    words = torch.zeros(starts.shape[0], blocks.size // 8 + 2, dtype=torch.int64, device=streams.device)
+    for part in lanes(starts):
+        place, runs = starts[part].clone(), []
+        for step in range((blocks.size + 1) // 2):
+            if step % 8 == 0 and bool((place >= ends[part]).all()):
+                break
+            window = reader.window(place)
+            runs.append(table.index_select(0, window & mask))
+            used = runs[-1] >> 59
+            runs.append(table.index_select(0, (window >> used) & mask))
+            place += used
+            place += runs[-1] >> 59
+        _lay_out(torch.stack(runs, dim=1), words[part], blocks.size)
+    return blocks.join(words.view(torch.uint8).view(*lengths.shape, -1))
+
+
+def _lay_out(runs: Tensor, words: Tensor, size: int) -> None:
+    """`[blocks, entries of _runs]` to `[blocks, words]` with a code in each byte; what is behind `size` means nothing."""
+    step = max(1, CACHED_VALUES // runs.shape[1]) if runs.device.type == "cpu" else runs.shape[0]
+    for start in range(0, runs.shape[0], step):
+        part, out = runs[start : start + step], words[start : start + step].view(-1)
+        counts = (part >> 56) & 7
+        places = counts.cumsum(1).sub_(counts).clamp_max_(size)
+        rows = torch.arange(part.shape[0], device=words.device).unsqueeze(1) * words.shape[1]
+        target, shift = (places >> 3).add_(rows).flatten(), ((places & 7) << 3).flatten()
+        codes = (part & ((1 << 56) - 1)).flatten()
+        out.scatter_add_(0, target, codes << shift)
+        out.scatter_add_(0, target + 1, (codes >> 8) >> (56 - shift))
+
+
+@lru_cache(maxsize=8)
+def _runs(levels: int, device: torch.device) -> Tensor:
+    """The next 15 bits to the whole codes in them: up to 7 in as many bytes, above those 3 bits with how many there are, and
+    4 with the bits that they take."""
+    first, lengths = first_codes([dense_code(code, levels) for code in range(2 * levels + 1)])
+    first, lengths = (table.repeat((1 << _LOOK) // table.shape[0]) for table in (first, lengths))
+    index = torch.arange(1 << _LOOK)
+    codes, counts, used = torch.zeros_like(index), torch.zeros_like(index), torch.zeros_like(index)
+    for _ in range(_RUN):
+        rest = index >> used
+        whole = (lengths[rest] > 0) & (used + lengths[rest] <= _LOOK)
+        codes |= torch.where(whole, first[rest] << (8 * counts), 0)
+        used += torch.where(whole, lengths[rest], 0)
+        counts += whole
+    return (codes | (counts << 56) | (used << 59)).to(device)

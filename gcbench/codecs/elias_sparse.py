@@ -1,0 +1,101 @@
+"""The sparse Elias code: of the values that are not zero, how far each is from the one before, its sign and magnitude."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from gcbench.codecs.bitstream import BitReader, BitWriter
+from gcbench.codecs.blocks import Blocks
+from gcbench.codecs.elias import as_number, borders, first_codes, lanes, omega, sign
+
+
+def sparse_code(code: int, levels: int) -> str:
+    """Behind the distance."""
+    return sign(code, levels) + omega(abs(code - levels))
+
+
+def encode_sparse(codes: Tensor, blocks: Blocks, levels: int) -> tuple[Tensor, Tensor]:
+    """`[w, n]` uint8 to streams `[w, bytes of the longest]` and the bits of every block `[w, blocks]` int16."""
+    distances, values = _distance_codes(blocks.size, codes.device), _value_codes(levels, codes.device)
+    padded = blocks.split(codes, blocks.size, fill=levels)
+    writer = BitWriter(codes.shape[0], codes.shape[1] * (1 + len(sparse_code(0, levels))), codes.device)
+    lengths = []
+    for part in blocks.chunks(codes.device):
+        chunk = padded[:, part].flatten()
+        at = (chunk != levels).nonzero().squeeze(1)
+        block = at // blocks.size
+        distance = distances.index_select(0, at - _before(at, block, blocks.size))
+        value = values.index_select(0, chunk.index_select(0, at).to(torch.int32))
+        bits = (distance >> 32) + (value >> 32)
+
+        of_block = torch.zeros(codes.shape[0], part.stop - part.start, dtype=torch.int64, device=codes.device)
+        of_block.view(-1).scatter_add_(0, block, bits)
+        ends = of_block.cumsum(1) + writer.ends
+        writer.ends = ends[:, -1:]
+        from_chunk = (ends - of_block.view(-1).cumsum(0).view_as(ends)).flatten()  # each row goes on where it had ended
+        places = bits.cumsum(0).sub_(bits).add_(from_chunk.index_select(0, block))
+        writer.put((distance & 0xFFFFFFFF) | ((value & 0xFFFFFFFF) << (distance >> 32)), places)
+        lengths.append(of_block)
+    return writer.streams(), torch.cat(lengths, dim=1).to(torch.int16)
+
+
+def _before(at: Tensor, block: Tensor, size: int) -> Tensor:
+    """Of each place in `at` the one before it in the same block, or that before the block's first."""
+    start = block * size - 1
+    return torch.maximum(torch.cat([start[:1], at[:-1]]), start)
+
+
+@lru_cache(maxsize=8)
+def _distance_codes(size: int, device: torch.device) -> Tensor:
+    return _numbers(["", *map(omega, range(1, size + 1))], device)
+
+
+@lru_cache(maxsize=8)
+def _value_codes(levels: int, device: torch.device) -> Tensor:
+    return _numbers(["" if code == levels else sparse_code(code, levels) for code in range(2 * levels + 1)], device)
+
+
+def _numbers(codes: list[str], device: torch.device) -> Tensor:
+    """Each code as a number, and its length above 32 bits."""
+    return torch.tensor([as_number(code) | (len(code) << 32) for code in codes], device=device)
+
+
+def decode_sparse(streams: Tensor, lengths: Tensor, blocks: Blocks, levels: int) -> Tensor:
+    """The inverse of `encode_sparse`: `[r, n]` uint8."""
+    distances, values = _distances(blocks.size, streams.device), _values(levels, streams.device)
+    reader = BitReader(streams, beyond=33 * blocks.size)
+    starts, ends = borders(reader, lengths)
+    codes = torch.full((starts.shape[0], blocks.size + 1), levels, dtype=torch.uint8, device=streams.device)
+    for part in lanes(starts):
+        place, end, out = starts[part].clone(), ends[part], codes[part]
+        at = torch.full_like(place, -1)
+        for step in range(blocks.size):
+            if step % 8 == 0 and bool((place >= end).all()):
+                break
+            window = reader.window(place)
+            distance = distances.index_select(0, window & (distances.shape[0] - 1))
+            used = distance >> 16
+            value = values.index_select(0, (window >> used) & (values.shape[0] - 1))
+            at = torch.where(place < end, at + (distance & 0xFFFF), blocks.size)  # behind the end, where nobody looks
+            out.scatter_(1, at.unsqueeze(1), value.to(torch.uint8).unsqueeze(1))
+            place += used
+            place += value >> 16
+    return blocks.join(codes.view(*lengths.shape, -1))
+
+
+@lru_cache(maxsize=8)
+def _distances(size: int, device: torch.device) -> Tensor:
+    """The next bits to the distance that they begin with, and its number of bits above bit 16."""
+    found, lengths = first_codes([omega(k) for k in range(1, size + 1)])
+    return ((found + 1) | (lengths << 16)).to(device)
+
+
+@lru_cache(maxsize=8)
+def _values(levels: int, device: torch.device) -> Tensor:
+    """The next bits to the code of the value that they begin with, and its number of bits above bit 16."""
+    others = [code for code in range(2 * levels + 1) if code != levels]
+    found, lengths = first_codes([sparse_code(code, levels) for code in others])
+    return (torch.tensor(others)[found] | (lengths << 16)).to(device)

@@ -1,0 +1,55 @@
+"""Codes at the length that Shannon's bound gives them: the bound, and a coder that meets it."""
+
+from __future__ import annotations
+
+import math
+
+import constriction
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+_HEAVIEST = 32767  # of the weights that stand for counts in 16 bits
+
+
+def shannon_bits(codes: Tensor, values: int) -> Tensor:
+    """`[w, n]` codes below `values` to `[w]` float64: sum_k d_k log2(d / d_k), of d codes d_k of which are k.
+
+    What no code that gives each of them one length, or a share of one, falls below.
+    """
+    counts = _counts(codes, values).double()
+    return -torch.xlogy(counts, counts / codes.shape[1]).sum(1) / math.log(2)
+
+
+def encode_ans(codes: Tensor, values: int) -> tuple[Tensor, Tensor]:
+    """`[w, n]` uint8 to `[w, words of the longest]` int32, of which the first is how many follow in this row, and the
+    decoder's model `[w, values]` int16: how frequent each code is, in parts of 32767 rounded up.
+
+    Asymmetric numeral systems (Duda 2009) by `constriction`, on the CPU wherever the codes are.
+    """
+    weights = (_counts(codes, values).double() * _HEAVIEST / codes.shape[1]).ceil().to(torch.int16).cpu()
+    rows = []
+    for row, weight in zip(codes.to(torch.int32).cpu().numpy(), weights.numpy(), strict=True):
+        coder = constriction.stream.stack.AnsCoder()
+        coder.encode_reverse(row, _model(weight))
+        words = coder.get_compressed()
+        rows.append(torch.from_numpy(np.concatenate([[words.size], words]).astype(np.uint32).view(np.int32)))
+    return pad_sequence(rows, batch_first=True).to(codes.device), weights.to(codes.device)
+
+
+def decode_ans(words: Tensor, weights: Tensor, n: int) -> Tensor:
+    """The inverse of `encode_ans`: `[r, n]` uint8."""
+    rows = []
+    for row, weight in zip(words.cpu().numpy().view(np.uint32), weights.cpu().numpy(), strict=True):
+        coder = constriction.stream.stack.AnsCoder(row[1 : 1 + row[0]])
+        rows.append(torch.from_numpy(coder.decode(_model(weight), n)))
+    return torch.stack(rows).to(torch.uint8).to(words.device)
+
+
+def _model(weights: np.ndarray) -> constriction.stream.model.Categorical:
+    return constriction.stream.model.Categorical(weights.astype(np.float32), perfect=False)
+
+
+def _counts(codes: Tensor, values: int) -> Tensor:
+    return torch.stack([row.bincount(minlength=values)[:values] for row in codes])  # a NaN's code may be any byte

@@ -1,0 +1,71 @@
+"""How kernels run: pure element-wise functions of very many values, eager or compiled.
+
+Compiled (`torch.compile`: C++ on a CPU, Triton on a GPU) a kernel is one loop that reads and writes memory once. Eager, it
+is called on blocks that stay in a core's cache. Both give the same bits, as long as a kernel adds no floats up.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from functools import wraps
+from typing import Any, Literal, ParamSpec, TypeVar
+
+import torch
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+Backend = Literal["eager", "compiled"]
+
+CACHED_VALUES = 1 << 16  # stay in a core's cache with what is computed from them
+BLOCK_VALUES: dict[Backend, int] = {"eager": CACHED_VALUES, "compiled": 1 << 20}
+
+# One loop, however long the expression: by default a value that is used often, or took many operations, is stored.
+_ONE_LOOP: dict[str, str | int | bool | Callable[..., Any]] = {
+    "realize_opcount_threshold": 10_000,
+    "realize_reads_threshold": 1_000,
+    "max_fusion_size": 1_000,
+}
+
+_backend: Backend = "eager"
+
+
+def use_backend(backend: Backend) -> None:
+    """For all kernels of this process."""
+    global _backend
+    _backend = backend
+    if backend == "compiled":
+        import torch._dynamo.config as dynamo
+
+        logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)  # that there is no CUDA is no news
+        dynamo.specialize_int = True  # levels and widths are constants of a kernel
+        dynamo.recompile_limit = 64
+        dynamo.fail_on_recompile_limit_hit = True  # never silently eager
+
+
+def backend() -> Backend:
+    return _backend
+
+
+def kernel(function: Callable[P, R]) -> Callable[P, R]:
+    """A pure function, or one that writes into its arguments called `out`, in one loop."""
+    compiled: Callable[P, R] | None = None
+
+    @wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        nonlocal compiled
+        if _backend == "eager":
+            return function(*args, **kwargs)
+        if compiled is None:
+            compiled = torch.compile(function, fullgraph=True, options=_ONE_LOOP)
+        return compiled(*args, **kwargs)
+
+    return run
+
+
+def blocks(count: int, values: int, device: torch.device) -> Iterator[slice]:
+    """Slices of `count` items of `values` values each; a GPU takes all in one launch."""
+    size = max(1, BLOCK_VALUES[_backend] // values) if device.type == "cpu" else max(count, 1)
+    for start in range(0, count, size):
+        yield slice(start, min(start + size, count))

@@ -1,0 +1,81 @@
+"""Codes of many rows of values as 32-bit words, by kernels.
+
+The digits of `radix` are put into the words of `packing`, but across the rows of a group: word j of a group holds the codes j
+of its rows. Rows follow each other in memory, so that a kernel walks them side by side.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from gcbench.codecs.radix import word_of
+
+
+def rows_of(base: int) -> int:
+    """How many rows make a group that fills whole words."""
+    digits, bits = word_of(base)
+    return digits * _numbers_of(bits)
+
+
+def words_of(base: int) -> int:
+    """Words of a group, for each value of a row."""
+    _, bits = word_of(base)
+    return _numbers_of(bits) * bits // 32
+
+
+def _numbers_of(bits: int) -> int:
+    return 32 // math.gcd(32, bits)
+
+
+def to_words(codes: Tensor, base: int) -> list[Tensor]:
+    """`[..., rows, row]` int32 codes below `base` to `[..., row]` int32 words."""
+    digits, bits = word_of(base)
+    parts = codes.unflatten(-2, (-1, digits)).unbind(-2)
+    numbers = parts[-1]
+    for part in reversed(parts[:-1]):
+        numbers = numbers * base + part
+    return [_word(numbers, bits, i) for i in range(words_of(base))]
+
+
+def _word(numbers: Tensor, bits: int, i: int) -> Tensor:
+    """The i-th word of the bit string of all numbers, lowest first."""
+    word = None
+    for k, number in enumerate(numbers.unbind(-2)):
+        shift = bits * k - 32 * i
+        if -bits < shift < 32:
+            part = number << shift if shift >= 0 else number >> -shift
+            word = part if word is None else word | part
+    assert word is not None
+    return word
+
+
+def from_words(words: Tensor, base: int) -> Tensor:
+    """The inverse of `to_words`: `[..., words, row]` to `[..., rows, row]` int32.
+
+    Words come as a float32 view of their bits: torch's C++ loads vectors of floats whole, but those of integers entry by entry.
+    """
+    digits, bits = word_of(base)
+    numbers = _numbers(words.view(torch.int32), bits)
+    if digits == 1:
+        return numbers
+    # Quotients of floats are vectors, those of integers are not. With the half, none is nearer to an integer than 0.5 over the
+    # power, so that its floor is right even where a device multiplies by the reciprocal.
+    halves = numbers.unsqueeze(-2).to(torch.float32) + 0.5
+    powers = torch.tensor([base**j for j in range(digits)], dtype=torch.float32, device=words.device).unsqueeze(-1)
+    found = torch.floor(halves / powers) - base * torch.floor(halves / (powers * base))
+    return found.flatten(-3, -2).to(torch.int32)
+
+
+def _numbers(words: Tensor, bits: int) -> Tensor:
+    """`[..., words, row]` to `[..., numbers, row]`."""
+    places = torch.arange(_numbers_of(bits), dtype=torch.int32, device=words.device).unsqueeze(-1) * bits
+    shifts = places % 32
+    if words.shape[-2] == 1:
+        return (words >> shifts) & ((1 << bits) - 1)
+    index = (places // 32).squeeze(-1).long()
+    low = (words.index_select(-2, index) >> shifts) & torch.where(shifts > 0, (1 << (32 - shifts)) - 1, -1)
+    above = words.index_select(-2, (index + 1).clamp_max(words.shape[-2] - 1))
+    return (low | torch.where(shifts + bits > 32, above << (32 - shifts), 0)) & ((1 << bits) - 1)

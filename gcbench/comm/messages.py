@@ -1,0 +1,41 @@
+"""Tensors of any types as the bytes of one message, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+Part = tuple[slice, torch.dtype, torch.Size]
+"""Where a tensor lies in a row of bytes, and what it is."""
+
+
+def as_bytes(x: Tensor) -> Tensor:
+    return x.contiguous().view(torch.uint8)
+
+
+def to_bytes(tensors: Sequence[Tensor]) -> tuple[Tensor, list[Part]]:
+    """`[w, ...]` tensors end to end as `[w, bytes]`."""
+    rows = [as_bytes(t.reshape(t.shape[0], -1)) for t in tensors]
+    parts, start = [], 0
+    for t, row in zip(tensors, rows, strict=True):
+        parts.append((slice(start, start + row.shape[1]), t.dtype, t.shape[1:]))
+        start += row.shape[1]
+    return (rows[0] if len(rows) == 1 else torch.cat(rows, dim=1)), parts
+
+
+def from_bytes(everyone: Tensor, part: Part) -> Tensor:
+    where, dtype, shape = part
+    columns = everyone[:, where]
+    if dtype != torch.uint8:  # a view as a wider type needs aligned rows
+        columns = columns.clone(memory_format=torch.contiguous_format).flatten().view(dtype).view(len(everyone), -1)
+    return columns.unflatten(1, shape) if len(shape) > 1 else columns.reshape(-1, *shape)
+
+
+def pad_rows(rows: list[Tensor], starts: Tensor, lengths: Tensor, dtype: torch.dtype) -> Tensor:
+    """One tensor of every row's message as `[W, longest]`, zero behind each row's end."""
+    out = torch.zeros(len(rows), int(lengths.max()), dtype=dtype, device=rows[0].device)
+    for row, target, start, n in zip(rows, out, starts.tolist(), lengths.tolist(), strict=True):
+        target[:n] = row[start : start + n * dtype.itemsize].clone().view(dtype)
+    return out

@@ -1,0 +1,115 @@
+"""What a collective costs: the bits that it moves on the wire and the seconds that it takes, from sizes alone.
+
+A payload is what one worker has for the others, as the meter counts it: what it puts into a sum or a gather, of an
+all-to-all the parts that are not its own, of a broadcast all that the one who knows it says. Which algorithm runs is stated:
+
+    all_reduce       a ring that passes W-ths of the message on, first adding them up, then handing the sums around
+    all_gather       a ring that passes whole messages on
+    ragged_gather    every worker sends its message, of a size of its own, to every other one
+    all_to_all       every worker sends every other one its part
+    broadcast        a binomial tree from the one who knows
+    tree_all_reduce  a binomial tree to one worker, and a broadcast from there
+
+gloo and NCCL run the first four so; NCCL, which may take trees for small sums, moves as many bits with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+Collective = Literal["all_reduce", "tree_all_reduce", "all_gather", "ragged_gather", "all_to_all", "broadcast"]
+Level = Literal["all", "inside", "between"]  # all workers; those of a node; one of every node
+
+
+def wire_bits(collective: Collective, payload_bits: float, workers: int) -> float:
+    """That a worker sends, or hands on for others, until all have their result; the mean where workers differ."""
+    if collective in ("all_reduce", "tree_all_reduce"):
+        return 2 * (workers - 1) * payload_bits / workers
+    if collective in ("all_gather", "ragged_gather"):
+        return (workers - 1) * payload_bits
+    if collective == "broadcast":
+        return (workers - 1) * payload_bits / workers
+    return payload_bits if workers > 1 else 0
+
+
+class Cost(NamedTuple):
+    wire_bits: float  # sent by a worker
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Link:
+    """Carries so much either way at a time."""
+
+    bits_per_second: float
+    latency_seconds: float = 0.0
+
+    def seconds(self, bits: float, messages: float = 1) -> float:
+        return messages * self.latency_seconds + bits / self.bits_per_second
+
+
+@dataclass(frozen=True)
+class Network:
+    """Nodes of `workers_per_node` workers: every worker has a link to the others of its node, all of them share the node's
+    link to the other nodes."""
+
+    workers: int
+    workers_per_node: int
+    inside: Link
+    between: Link
+
+    @property
+    def nodes(self) -> int:
+        return self.workers // self.workers_per_node
+
+    def level(self, level: Level) -> Network:
+        """The network as a hierarchical exchange uses it: inside every node, or among the i-th workers of all nodes while the
+        others of the node do the same."""
+        size = self.workers_per_node
+        if level == "inside":
+            return Network(size, size, self.inside, self.between)
+        if level == "between":
+            share = Link(self.between.bits_per_second / size, self.between.latency_seconds)
+            return Network(self.nodes, 1, self.inside, share)
+        return self
+
+    def cost(self, collective: Collective, payload_bits: float) -> Cost:
+        """Of one collective to which every worker brings `payload_bits`."""
+        return Cost(wire_bits(collective, payload_bits, self.workers), self._seconds(collective, payload_bits))
+
+    def ragged_cost(self, payload_bits: Sequence[float]) -> Cost:
+        """Of a `ragged_gather`, from every worker's true size."""
+        mean = sum(payload_bits) / self.workers
+        return Cost(wire_bits("ragged_gather", mean, self.workers), self._point_to_point(payload_bits))
+
+    def _seconds(self, collective: Collective, bits: float) -> float:
+        others = self.workers - 1
+        if collective == "all_reduce":
+            return 2 * others * self._ring_round(bits / self.workers)
+        if collective == "all_gather":
+            return others * self._ring_round(bits)
+        if collective == "broadcast":
+            return self._tree(bits)
+        if collective == "tree_all_reduce":
+            return 2 * self._tree(bits)
+        return self._point_to_point([bits / max(others, 1) if collective == "all_to_all" else bits] * self.workers)
+
+    def _ring_round(self, bits: float) -> float:
+        """All pass something on at once. The ring goes from node to node, so that one message leaves each and one arrives."""
+        inside = self.inside.seconds(bits) if self.workers_per_node > 1 else 0.0
+        return max(inside, self.between.seconds(bits)) if self.nodes > 1 else inside
+
+    def _tree(self, bits: float) -> float:
+        """Among the nodes, then inside them: each round doubles the number of those who know."""
+        rounds_between, rounds_inside = (self.nodes - 1).bit_length(), (self.workers_per_node - 1).bit_length()
+        return rounds_between * self.between.seconds(bits) + rounds_inside * self.inside.seconds(bits)
+
+    def _point_to_point(self, bits: Sequence[float]) -> float:
+        """Worker i sends `bits[i]` to each of the others; who sends most sets the time, as nobody receives as much. Both levels
+        work at once."""
+        size, strangers = self.workers_per_node, self.workers - self.workers_per_node
+        by_node = [sum(bits[i : i + size]) for i in range(0, self.workers, size)]
+        inside = self.inside.seconds((size - 1) * max(bits), size - 1)
+        return max(inside, self.between.seconds(strangers * max(by_node), strangers))

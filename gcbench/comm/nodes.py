@@ -1,0 +1,94 @@
+"""Two levels of workers: those of a node, and the nodes among each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from gcbench.comm.base import Comm
+from gcbench.comm.messages import from_bytes, to_bytes
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """Nodes of `size` consecutive workers each, of which this process holds workers of the nodes `local`.
+
+    Processes hold whole nodes, or nodes whole processes.
+    """
+
+    size: int
+    inside: list[Comm]  # one for each of `local`
+    between: Comm
+
+    @staticmethod
+    def of(comm: Comm, size: int | None) -> Nodes:
+        """Without `size`, a node is a host."""
+        settled = node_size(size, comm.workers, len(comm.local), comm.workers_per_host)
+        return Nodes(settled, *comm.split(settled))
+
+    @property
+    def count(self) -> int:
+        return self.between.workers
+
+    @property
+    def local(self) -> range:
+        return self.between.local
+
+    def mean(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """`[w, ...] -> [nodes here, ...]`, the means of each node's workers: an all-reduce inside every node."""
+        by_node = [
+            inside.mean([t[i : i + len(inside.local)] for t in tensors])
+            for inside, i in zip(self.inside, range(0, len(tensors[0]), len(self.inside[0].local)), strict=True)
+        ]
+        return [torch.cat(means) for means in zip(*by_node, strict=True)]
+
+    def gather(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """`[nodes here, ...] -> [nodes, ...]` of any types, as one message a node that all its workers have.
+
+        Each of a node's workers sends its own slice of the message to its peers in the other nodes, and what it got from
+        them to the others of its node: between two nodes every bit travels once, over as many links as a node has workers.
+        """
+        message, parts = to_bytes(tensors)
+        size = -(-message.shape[1] // self.size)  # of a slice, in bytes
+        own = F.pad(message, (0, self.size * size - message.shape[1]))
+        here = self.inside[0].local
+        arrived = self.between.gather([own[:, here.start * size : here.stop * size]])[0]
+        everyone = self._completed(arrived, own, size)
+        return [from_bytes(everyone, part) for part in parts]
+
+    def _completed(self, arrived: Tensor, own: Tensor, size: int) -> Tensor:
+        """`[nodes, slices here]` to all slices, from the others of the node."""
+        if len(self.inside[0].local) == self.size:
+            for inside in self.inside:
+                inside.count_gather(8 * size * (self.count - 1))
+            return arrived
+        (inside,), (k,) = self.inside, self.local
+        others = torch.cat([arrived[:k], arrived[k + 1 :]]).unflatten(1, (-1, size))
+        rows = inside.gather([others.transpose(0, 1)])[0]  # [size, other nodes, slice]
+        messages = rows.transpose(0, 1).flatten(1)
+        return torch.cat([messages[:k], own, messages[k:]])
+
+
+def node_size(asked: int | None, workers: int, rows: int, host: int | None) -> int:
+    """Workers of a node, when a process holds `rows` of all and a host `host`."""
+    size = asked or host
+    smaller = max((n for n in range(1, workers) if workers % n == 0 and (n % rows == 0 or rows % n == 0)), default=1)
+    if size is None:
+        raise ValueError(f"exchange=hierarchical: virtual workers have no hosts; type workers_per_node={smaller}")
+    if workers % size:
+        raise ValueError(f"workers_per_node={size} cannot share {workers} workers evenly; type workers_per_node={smaller}")
+    if size % rows and rows % size:
+        raise ValueError(
+            f"workers_per_node={size}: some process would hold part of two nodes, as each has {rows} workers; "
+            f"type workers_per_node={smaller}"
+        )
+    if size == workers:
+        raise ValueError(
+            f"workers_per_node={asked or 'null'}: all workers would be one node, and nothing would be compressed; "
+            f"type exchange=gather, or smaller nodes, as in workers_per_node={smaller}"
+        )
+    return size

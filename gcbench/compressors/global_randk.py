@@ -1,0 +1,55 @@
+"""GlobalRandK: a quantiser of a few values, drawn from the whole gradient."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+
+from gcbench.codecs.indices import largest
+from gcbench.codecs.kernels import blocks
+from gcbench.comm import Comm
+from gcbench.compressors.base import Aggregated, Compressor, Grads, Properties, State, Step, flatten, sizes_of, unflatten
+
+
+@dataclass(frozen=True)
+class GlobalRandK:
+    """Vineeth S, "Unbiased Single-scale and Multi-scale Quantizers for Distributed Optimization", 2021, sections 3.3 and 3.4
+    (GRandK-MN, GRandK-MN-TS). Of the n values of the whole gradient
+
+        K are drawn without replacement every step, alike on all workers;   update = Q of the drawn values, 0 elsewhere
+
+    with Q = `MaxNorm` or `MultiScale`, whose norm and scales are those of the drawn values. K >= n draws all of them.
+
+    The drawn values are not scaled up, so that E[update] = K / n of the mean: a smaller step for every value, biased.
+
+    Sends what Q sends for min(K, n) values, and no positions.
+
+    Differences from the paper: it says uniformly and no more; the authors' code walks through one fixed permutation, K values
+    a step. It also leaves each worker's own gradient in the values that were not drawn, so that its replicas drift apart; here
+    every worker applies zero there.
+    """
+
+    quantiser: Compressor
+    k: int = 10_000
+    properties: ClassVar[Properties] = Properties(scope="global")
+
+    def __post_init__(self) -> None:
+        if self.k < 1:
+            raise ValueError(f"k={self.k}: type a number of values of at least 1, as in k=10000")
+
+    def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
+        g = flatten(grads)
+        n = g.shape[1]
+        noise = step.noise("global_randk", sizes_of(grads), g.device, shared=True)
+        draws = torch.cat([noise.uniform(part.start, part.stop) for part in blocks(n, 1, g.device)], dim=1)
+        drawn = largest(draws, min(self.k, n))[0]
+        few = {"drawn": g.index_select(1, drawn)}
+        out = self.quantiser.aggregate(few, state, comm, replace(step, offsets={"drawn": 0}))
+
+        def placed(values: Grads) -> Grads:
+            rows = values["drawn"]
+            return unflatten(rows.new_zeros(len(rows), n).index_copy_(1, drawn, rows), grads)
+
+        return Aggregated(placed(out.update), lambda: placed(out.sent()), out.state)

@@ -1,0 +1,65 @@
+"""Dense inside a node, compressed between nodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from gcbench.comm import Comm, Nodes
+from gcbench.compressors.base import Aggregated, Grads, Properties, State, Step, flattened, sizes_of, unflatten
+from gcbench.compressors.exchange import Codec
+
+
+@dataclass(frozen=True)
+class Hierarchical:
+    """The workers of a node average their gradients in fp32, and the nodes exchange codes of their means. With N nodes of g
+    workers and v_i the gradient of worker i:
+
+        u_k = (1/g) sum of v_i over node k;   m_k = encode(u_k);   update = (1/N) sum over k of decode(m_k)
+
+    All workers of a node make the same code, as its noise is the node's. Each sends one g-th of it to its peers in the other
+    nodes, and what it gets from them to the others of its node, so that every code travels once between two nodes. With g = 1
+    it is a gather.
+
+    A node's code misses e_k = u_k - decode(m_k), whoever's gradient that came from. What worker i sent is therefore
+    v_i - e_k, whose mean over the node is decode(m_k): error feedback then keeps beta h - alpha h + e_k, the same memory on
+    all workers of a node, as a single worker with their mean gradient would.
+
+    Sends per worker: the gradient in fp32 inside the node, a g-th of the node's code between nodes, and a g-th of the other
+    N - 1 nodes' codes inside.
+    """
+
+    codec: Codec
+    workers_per_node: int | None = None  # g; None: all workers of a host
+
+    def __post_init__(self) -> None:
+        if self.workers_per_node is not None and self.workers_per_node < 1:
+            raise ValueError(f"workers_per_node={self.workers_per_node}: type a number of at least 1, as in workers_per_node=4")
+
+    @property
+    def properties(self) -> Properties:
+        # Contractive for the node's mean, which is all that is coded and remembered.
+        return Properties(unbiased=self.codec.properties.unbiased, contractive=self.codec.properties.contractive)
+
+    def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
+        nodes = Nodes.of(comm, self.workers_per_node)
+        tensors, sizes = flattened(grads), sizes_of(grads)
+        segments = tuple(sizes.values())
+        x = self.codec.lay_out(tensors, segments)
+        means = nodes.mean([x])[0]
+        noise = replace(step, workers=nodes.local).noise("codec", sizes, x.device)
+        message = self.codec.encode(means, segments, noise)
+        everyone = nodes.gather(message)
+        total = x.new_zeros(1, x.shape[1])
+        for k in range(nodes.count):
+            self.codec.decode_add([m[k : k + 1] for m in everyone], segments, total)
+
+        def sent() -> Grads:
+            decoded = torch.zeros_like(means)
+            self.codec.decode_add(message, segments, decoded)
+            errors = (means - decoded).repeat_interleave(x.shape[0] // means.shape[0], dim=0)
+            return unflatten(self.codec.lay_back(x - errors, segments), grads)
+
+        update = self.codec.lay_back(total.div_(nodes.count), segments)
+        return Aggregated(unflatten(update, grads), sent, state)

@@ -1,0 +1,147 @@
+"""QSGDMaxNorm, single-scale and multi-scale: all workers code on one grid, and an all-reduce adds their codes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from gcbench.codecs.kernels import blocks
+from gcbench.codecs.noise import Noise
+from gcbench.codecs.packing import pack, unpack
+from gcbench.codecs.quantise import NORMS, Norm, stochastic_round
+from gcbench.comm import Comm
+from gcbench.compressors.base import Aggregated, Grads, Properties, State, Step, flatten, sizes_of, unflatten
+from gcbench.compressors.exchange import sum_codes
+
+MOST_BITS = 12  # of a scale, the paper's largest
+
+
+@dataclass(frozen=True)
+class MaxNorm:
+    """Vineeth S, "Unbiased Single-scale and Multi-scale Quantizers for Distributed Optimization", 2021, algorithm 1 (QSGD-MN).
+    For the whole gradient g_m of worker m, with ||w|| = max over workers of ||g_m||:
+
+        zeta_m = s sgn(g_m) xi(|g_m| / ||w||),  xi in {0, 1/s, ..., 1} with E[xi(a)] = a;   update = ||w|| sum_m zeta_m / (s M)
+
+    for M workers, equations 7 to 9. Unbiased, and with either norm E||Q(g) - g||^2 <= min(n / s^2, sqrt(n) / s) ||w||_2^2 for
+    n values (lemma 1, whose 1 is slack).
+
+    Sends 32 bits of norm (an all-reduce MAX), and codes that an all-reduce adds: lanes of b = ceil(log2(2 M s + 1)) bits,
+    floor(64 / b) of them in a 64-bit word, in which no sum can overflow.
+
+    Here a code of `bits` has s = 2^(bits-1) - 1 levels and a sign. "b bits" of the paper leave out the sign and mean s = 2^b
+    (the text) or 2^b - 1 (the authors' code, our bits = b + 1).
+
+    Differences from the paper: it counts 32 + n (ceil(log2 s) + 1) bits, which hold one code but no sum of codes; the authors'
+    code sends int8 or int32 and adds updates where the text averages them. `norm=l2` is the text, `linf` (the maximum) is what
+    its curves were made with: with the 2-norm of millions of values hardly any code but 0 is left.
+    """
+
+    levels: int  # s
+    norm: Norm = "linf"
+    properties: ClassVar[Properties] = Properties(unbiased=True, scope="global")
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.levels <= 2**MOST_BITS:
+            raise ValueError(f"levels={self.levels}: a code holds 1 to {2**MOST_BITS} levels; type levels=7 or bits=4")
+        _check_norm(self.norm)
+
+    @property
+    def analytic_bits_per_value(self) -> float:
+        return math.ceil(math.log2(self.levels)) + 1
+
+    def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
+        g = flatten(grads)
+        w = _largest_norm(g, self.norm, comm)
+        return _aggregate_on_grid(grads, g, w, self.levels, state, comm, step)
+
+
+@dataclass(frozen=True)
+class MultiScale:
+    """Vineeth S, 2021, algorithm 2 (QSGD-MN-TS for two scales), equations 10 to 13. Every value i has the largest of the scales
+    s_1 < ... < s_N at which the codes of all workers fit into those of the smallest:
+
+        s*_i = min over workers of max {s_j : s_j |g_i| <= s_1 ||w||};   zeta_i as in `MaxNorm` with s*_i
+        update_i = ||w|| sum_m zeta_mi / (s*_i M)
+
+    Unbiased, with lemma 1's bound for s_1 (lemma 2); no code is above s_1. Scales are typed in bits: `scales=[2,6]` are 2^2 and
+    2^6 levels, the paper's (2, 6). A single one, `scales=[8]`, is the paper's QSGD-MN with 8 bits.
+
+    Sends what `MaxNorm` sends for s = s_1, and before it N - 1 bits a value, packed, whose bit j says that s_(j+1) fits: their
+    bitwise and over workers (an all-reduce; an all-gather on a GPU, whose library has none) is the smallest scale of all.
+
+    Differences from the paper: it counts ceil(log2 N) bits for the scale, the same for N = 2 and 3. The authors' code chooses
+    a scale by the rounded code, with 2^b - 1 levels.
+    """
+
+    scales: Sequence[int]  # log2 of s_1 to s_N, in any order
+    norm: Norm = "linf"
+    properties: ClassVar[Properties] = Properties(unbiased=True, scope="global")
+
+    def __post_init__(self) -> None:
+        different = set(self.scales)
+        if not different or len(different) < len(self.scales) or not different <= set(range(MOST_BITS + 1)):
+            raise ValueError(f"scales={self.scales}: type different whole bits from 0 to {MOST_BITS}, as in scales=[2,6]")
+        _check_norm(self.norm)
+
+    @property
+    def levels(self) -> list[int]:
+        """s_1 < ... < s_N."""
+        return [2**bits for bits in sorted(self.scales)]
+
+    @property
+    def analytic_bits_per_value(self) -> float:
+        return min(self.scales) + 1 + math.ceil(math.log2(len(self.scales)))
+
+    def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
+        g, smallest = flatten(grads), self.levels[0]
+        w = _largest_norm(g, self.norm, comm)
+        reach = w * (smallest / self.shared_scales(g, w, comm))
+        return _aggregate_on_grid(grads, g, reach, smallest, state, comm, step)
+
+    def shared_scales(self, g: Tensor, w: Tensor, comm: Comm) -> Tensor:
+        """`[1, n]`, s* of every value."""
+        smallest, *larger = self.levels
+        shared = torch.full((1, g.shape[1]), smallest, dtype=torch.float32, device=g.device)
+        if not larger:
+            return shared
+        fits = torch.cat([g.abs() <= w * (smallest / s) for s in larger], dim=1)
+        agreed = comm.all_bits([pack(fits.view(torch.uint8), 1)])[0]
+        everywhere = unpack(agreed, fits.shape[1], 1).view(torch.bool)
+        for s, fitting in zip(larger, everywhere.split(g.shape[1], dim=1), strict=True):
+            shared.masked_fill_(fitting, s)
+        return shared
+
+
+def _check_norm(norm: str) -> None:
+    if norm not in NORMS:
+        raise ValueError(f"norm={norm}: type norm=linf or norm=l2")
+
+
+def _largest_norm(g: Tensor, norm: Norm, comm: Comm) -> Tensor:
+    """`[1, 1]`, of all workers' gradients `[w, n]`."""
+    return comm.max([NORMS[norm](g).unsqueeze(1)])[0]
+
+
+def _aggregate_on_grid(grads: Grads, g: Tensor, reach: Tensor, levels: int, state: State, comm: Comm, step: Step) -> Aggregated:
+    """`g`, all of `grads` end to end, in codes of `levels` steps up to `reach` (`[1, 1]`, or `[1, n]` of every value)."""
+    codes = _codes(g, reach.expand(1, g.shape[1]), levels, step.noise("codec", sizes_of(grads), g.device))
+    unit = reach / levels
+    update = sum_codes(codes, 2 * levels, comm).to(torch.float32).mul_(unit).div_(comm.workers)
+    return Aggregated(unflatten(update, grads), lambda: unflatten((codes - levels) * unit, grads), state)
+
+
+def _codes(v: Tensor, reach: Tensor, levels: int, noise: Noise) -> Tensor:
+    """`[w, n]` codes from 0 to 2 `levels`, more than a byte holds; zero is `levels`."""
+    codes = torch.empty(v.shape, dtype=torch.int16, device=v.device)
+    for columns in blocks(v.shape[1], v.shape[0], v.device):
+        part, scale = v[:, columns], reach[:, columns]
+        share = part.abs() / torch.where(scale > 0, scale, 1)  # dividing first keeps it at 1 or below, even for denormals
+        magnitude = stochastic_round(share.mul_(levels), noise.uniform(columns.start, columns.stop))
+        codes[:, columns] = torch.copysign(magnitude, part).add_(levels)
+    return codes

@@ -1,0 +1,55 @@
+"""Gradients of chosen steps as files, to measure codecs on what training really makes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """One file, `gradients/step-000100.pt` in a run's directory: these fields as a dictionary, written by `torch.save`."""
+
+    names: list[str]  # of the parameters, in the model's canonical order
+    shapes: list[list[int]]  # of each, without the worker axis
+    gradients: Tensor  # [W, n] float32 on the CPU: each worker's as it was compressed, all tensors end to end
+    step: int  # from 0
+    config: dict[str, Any]  # the run in short: model, dataset, compressor, seed, workers, ...
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Name to `[W, *shape]`, as views: what a compressor takes."""
+        parts = self.gradients.split([torch.Size(shape).numel() for shape in self.shapes], dim=1)
+        return {k: part.view(-1, *shape) for k, part, shape in zip(self.names, parts, self.shapes, strict=True)}
+
+
+def read_gradients(path: Path) -> Recorded:
+    """What `GradientFiles` wrote; no pickled code is executed."""
+    return Recorded(**torch.load(path, map_location="cpu", weights_only=True))
+
+
+@dataclass(frozen=True)
+class GradientFiles:
+    """The recorded gradients of one run directory."""
+
+    directory: Path
+    config: dict[str, Any]
+
+    def write(self, step: int, shapes: dict[str, Sequence[int]], gradients: Tensor) -> None:
+        """`shapes` names the parameters, `gradients` is `[W, n]`."""
+        content = {
+            "names": list(shapes),
+            "shapes": [list(shape) for shape in shapes.values()],
+            "gradients": gradients,
+            "step": step,
+            "config": self.config,
+        }
+        self.directory.mkdir(exist_ok=True)
+        path = self.directory / f"step-{step:06d}.pt"
+        new = path.with_suffix(".new")
+        torch.save(content, new)
+        new.replace(path)

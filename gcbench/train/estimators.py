@@ -1,0 +1,46 @@
+"""The gradient of each worker's batch: the estimator of plain SGD."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gcbench.data import Data
+from gcbench.train.run import Progress, Run
+
+
+@dataclass(frozen=True)
+class SGD:
+    """The mean gradient of the batch, as it is."""
+
+    def refuse(self, model: nn.Module, data: Data, momentum: float) -> None:
+        pass
+
+    def gradients(self, run: Run, progress: Progress) -> Tensor:
+        run.replica.begin()
+        rows = range(len(run.replica.workers))
+        key = (run.seed, progress.step)
+        return torch.stack([run.replica.backward(row, batch_of(run, progress.step, row), key, run.clock) for row in rows])
+
+    def end_step(self, run: Run, progress: Progress) -> None:
+        pass
+
+    def facts(self, run: Run, sent_bits_per_step: float) -> dict[str, Any] | None:
+        return None
+
+
+def batch_of(run: Run, number: int, row: int) -> tuple[Tensor, Tensor]:
+    """What the worker of this row trains on in step `number`."""
+    epoch, step = divmod(number, run.steps_per_epoch)
+    run.clock.lap("data")
+    return run.data.batch(
+        epoch=epoch,
+        step=step,
+        worker=run.replica.workers[row],
+        workers=run.comm.workers,
+        batch_size=run.settings.batch_size,
+        seed=run.seed,
+    )

@@ -1,0 +1,152 @@
+"""Variance-reduced gradients, which a quantiser may round without a floor under the error."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gcbench.data import ArrayData, Data
+from gcbench.train.estimators import batch_of
+from gcbench.train.run import Progress, Run
+
+F = 32  # bits of a value that is not quantised
+
+
+@dataclass(frozen=True)
+class SVRG:
+    """QSVRG: Alistarh et al., "QSGD: Communication-Efficient SGD via Gradient Quantization and Encoding", NeurIPS 2017,
+    section 3.3, after Johnson and Zhang, "Accelerating Stochastic Gradient Descent using Predictive Variance Reduction",
+    NeurIPS 2013.
+
+    Epoch p of T iterations, with K processors of which processor i holds the part h_i of f = h_1 + ... + h_K:
+
+        grad f(y) = sum_i grad h_i(y)                                 at its start, not quantised;  x_1 = y
+        u_t = 1/K sum_i Q(grad f_j(x_t) - grad f_j(y) + grad f(y))    j drawn by each processor for each t
+        x_{t+1} = x_t - eta u_t
+        y <- 1/T sum_t x_t                                            at its end, t = 1 .. T
+
+    As x and y approach the minimiser, what is quantised goes to zero, and an unbiased Q's error with it: f strongly convex
+    and f_i smooth, eta = O(1/L) and T = O(L/l) shrink f(y) - f* by 0.9 an epoch (theorem 3.6). Q is the run's compressor,
+    whichever it is; the paper's has s = sqrt(n) levels, one bucket of n values with the 2-norm, and Elias's dense code.
+
+    Sends F = 32 bits a value at the start of an epoch, gathered from all workers, and what the compressor sends in each
+    iteration: in the paper at most (F + 2.8 n)(T + 1) + F n bits an epoch.
+
+    Differences from the paper: f_j is the mean over a worker's batch. Batches are drawn without replacement from all samples,
+    in an order that is new in every pass over the data, and a worker's share of the full gradient is new with it. An epoch
+    of T steps need not be a pass over the data. A run that ends inside an epoch ends at x, not at an average.
+    """
+
+    epoch_steps: int | None = None  # T; None: the steps of a pass over the data
+
+    def __post_init__(self) -> None:
+        if self.epoch_steps is not None and self.epoch_steps < 1:
+            raise ValueError(f"estimator.epoch_steps={self.epoch_steps}: type a number of steps of at least 1, or null")
+
+    def refuse(self, model: nn.Module, data: Data, momentum: float) -> None:
+        """The mean gradient over batches must be the full gradient, a function of the parameters alone."""
+        if momentum:
+            raise ValueError(
+                f"optimizer.momentum={momentum}: estimator=svrg takes plain steps, as an epoch ends at an average from which "
+                "old directions do not lead on; type optimizer.momentum=0"
+            )
+        if not isinstance(data, ArrayData) or getattr(model, "recurrent", False):
+            raise ValueError(
+                "estimator=svrg needs samples that stand for themselves, not text or a model that carries hidden state; "
+                "type model=linear dataset=digits, or estimator=sgd"
+            )
+        if data.augment:
+            raise ValueError("estimator=svrg needs the same samples in every epoch; type dataset.augment=false")
+        if any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules()):
+            raise ValueError(
+                "estimator=svrg cannot use batch normalisation, whose gradient of a batch is no mean over its samples; "
+                "type model=linear, model=mlp or estimator=sgd"
+            )
+        if any(_draws(m) for m in model.modules()):
+            raise ValueError("estimator=svrg needs a model without dropout, whose gradient is random; type estimator=sgd")
+
+    def gradients(self, run: Run, progress: Progress) -> Tensor:
+        t = progress.step % self._length(run)
+        if t == 0:
+            progress.estimator = _anchor(run, progress.step)
+        memory, replica, key = progress.estimator, run.replica, (run.seed, progress.step)
+        torch._foreach_lerp_(memory["average"], _point(run), 1 / (t + 1))
+        replica.begin()
+        losses = []
+        for row in range(len(replica.workers)):
+            batch = batch_of(run, progress.step, row)
+            with replica.at(memory["y"]):
+                replica.backward(row, batch, key, run.clock, weight=-1.0)
+            losses.append(replica.backward(row, batch, key, run.clock))
+        replica.flat += memory["full"][0]
+        return torch.stack(losses)
+
+    def end_step(self, run: Run, progress: Progress) -> None:
+        if progress.step % self._length(run) == 0:
+            torch._foreach_copy_(_point(run), progress.estimator["average"])
+
+    def facts(self, run: Run, sent_bits_per_step: float) -> dict[str, Any] | None:
+        steps = self._length(run)
+        return {
+            "epoch_steps": steps,
+            "metered_bits_per_epoch": sent_bits_per_step * steps,
+            "analytic_bits_per_epoch": paper_bits(run.replica.numel, steps),
+        }
+
+    def _length(self, run: Run) -> int:
+        return self.epoch_steps or run.steps_per_epoch
+
+
+def paper_bits(n: int, steps: int) -> float:
+    """What the paper lets a processor send in an epoch (theorem 3.6); its 2.8 n leaves out an o(n)."""
+    return (F + 2.8 * n) * (steps + 1) + F * n
+
+
+def _anchor(run: Run, number: int) -> dict[str, list[Tensor]]:
+    """y, grad f(y) and room for the average of the iterates, at the start of an epoch."""
+    point = _point(run)
+    return {
+        "y": [p.clone() for p in point],
+        "full": [_full_gradient(run, number)],
+        "average": [torch.zeros_like(p) for p in point],
+    }
+
+
+def _full_gradient(run: Run, number: int) -> Tensor:
+    """`[n]`, over all training samples. Gathered rather than averaged on the way, so that it is the same in any layout."""
+    replica, samples = run.replica, run.data.train_samples
+    epoch = number // run.steps_per_epoch
+    batches = covering(samples, run.settings.batch_size)
+    replica.begin()
+    for row, worker in enumerate(replica.workers):
+        for step, size in batches[worker :: run.comm.workers]:
+            run.clock.lap("data")
+            batch = run.data.batch(epoch=epoch, step=step, worker=0, workers=1, batch_size=size, seed=run.seed)
+            replica.backward(row, batch, (run.seed, number), run.clock, weight=size / samples)
+    run.clock.lap("compress")
+    (parts,) = run.comm.gather([replica.flat])
+    run.clock.lap("update")
+    return parts.sum(0)
+
+
+def covering(samples: int, largest: int) -> list[tuple[int, int]]:
+    """(step, batch size) of batches that hold every sample once: a batch starts at a multiple of its size."""
+    batches, start = [], 0
+    while start < samples:
+        size = next(d for d in range(min(largest, samples - start), 0, -1) if start % d == 0)
+        batches.append((start // size, size))
+        start += size
+    return batches
+
+
+def _point(run: Run) -> list[Tensor]:
+    return [p.data for p in run.replica.parameters.values()]
+
+
+def _draws(module: nn.Module) -> bool:
+    """Dropout, by itself or inside a layer such as attention."""
+    rate = module.p if isinstance(module, nn.modules.dropout._DropoutNd) else getattr(module, "dropout", 0.0)
+    return isinstance(rate, float) and rate > 0

@@ -1,0 +1,45 @@
+"""Codes of rows as 32-bit words: they come back, as dense as promised, and kernels compute what eager code does."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from gcbench.codecs.radix import word_of
+from gcbench.codecs.words import from_words, rows_of, to_words, words_of
+
+BASES = [2, 3, 4, 5, 6, 7, 9, 15, 16, 17, 31, 32, 33, 64, 127, 128, 200, 256]
+
+
+def codes_of(base: int, row: int = 11, groups: int = 3) -> Tensor:
+    generator = torch.Generator().manual_seed(base)
+    return torch.randint(0, base, (2, groups, rows_of(base), row), generator=generator, dtype=torch.int32)
+
+
+def packed(codes: Tensor, base: int) -> Tensor:
+    return torch.stack(to_words(codes, base), dim=-2)
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_round_trip(base: int) -> None:
+    for codes in (codes_of(base), torch.full_like(codes_of(base), base - 1), torch.zeros_like(codes_of(base))):
+        words = packed(codes, base)
+        assert words.dtype == torch.int32
+        assert words.shape == (2, 3, words_of(base), 11)
+        assert torch.equal(from_words(words.view(torch.float32), base), codes)
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_no_bit_is_wasted_but_those_of_the_words_of_digits(base: int) -> None:
+    digits, bits = word_of(base)
+    assert 32 * words_of(base) * digits == bits * rows_of(base)
+
+
+@pytest.mark.parametrize("base", [3, 5, 9])
+def test_every_word_tells_its_digits(base: int) -> None:
+    digits, _ = word_of(base)
+    numbers = torch.arange(base**digits)
+    rows = torch.stack([numbers // base**k % base for k in range(digits)]).to(torch.int32)
+    codes = rows.repeat(rows_of(base) // digits, 1).unsqueeze(0)
+    assert torch.equal(from_words(packed(codes, base).view(torch.float32), base), codes)

@@ -1,0 +1,110 @@
+"""Two levels of workers: the same means, messages and counts whoever holds the workers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from comm_cases import node_outcomes_in_one_process, node_outcomes_over_gloo, values
+from gloo_pool import pool
+
+from gcbench.comm import VirtualComm, node_size
+from gcbench.comm.meter import Kind, Total
+
+LAYOUTS = ("1x8", "4x2", "2x4", "4x1")  # processes x rows
+
+
+def workers_of(layout: str) -> int:
+    processes, rows = layout.split("x")
+    return int(processes) * int(rows)
+
+
+Seen = dict[str, list[dict[int, dict[str, Any]]]]
+
+
+@pytest.fixture(scope="module")
+def seen() -> Seen:
+    """Layout to what each process saw, by size of a node."""
+    pool(4), pool(2)
+    return {
+        "1x8": [node_outcomes_in_one_process(8)],
+        "4x2": pool(4).run(node_outcomes_over_gloo, 8),
+        "2x4": pool(2).run(node_outcomes_over_gloo, 8),
+        "4x1": pool(4).run(node_outcomes_over_gloo, 4),
+    }
+
+
+each_layout_and_size = pytest.mark.parametrize(
+    ("layout", "size"), [(layout, n) for layout in LAYOUTS for n in (1, 2, 4) if n < workers_of(layout)]
+)
+
+
+@each_layout_and_size
+def test_means_are_those_of_each_nodes_workers(seen: Seen, layout: str, size: int) -> None:
+    expected = values(range(workers_of(layout)), (5,), torch.float32).view(-1, size, 5).mean(1)
+    for process in seen[layout]:
+        nodes, means = process[size]["local"], process[size]["mean"]
+        torch.testing.assert_close(means, expected[nodes.start : nodes.stop], rtol=1e-6, atol=1e-7)
+
+
+@each_layout_and_size
+def test_messages_of_all_nodes_arrive_everywhere(seen: Seen, layout: str, size: int) -> None:
+    """11 + 12 = 23 bytes, so that the slices of 2 or 4 workers are not even."""
+    nodes = range(workers_of(layout) // size)
+    for process in seen[layout]:
+        codes, scales = process[size]["gather"]
+        assert torch.equal(codes, values(nodes, (11,), torch.uint8))
+        assert torch.equal(scales, values(nodes, (3,), torch.float32))
+
+
+@each_layout_and_size
+def test_levels_are_counted_apart_and_alike_in_all_layouts(seen: Seen, layout: str, size: int) -> None:
+    """Five floats are averaged inside; of 23 bytes every worker of a node sends its part to its peers, and passes on theirs."""
+    nodes, part = workers_of(layout) // size, 8 * -(-23 // size)
+    expected = {
+        Kind("inside", "all_reduce", size): Total(1, 160, 160),
+        Kind("between", "all_gather", nodes): Total(1, part, (nodes - 1) * part),
+        Kind("inside", "all_gather", size): Total(1, (nodes - 1) * part, (size - 1) * (nodes - 1) * part),
+    }
+    tallies = [tally for process in seen[layout] for tally in process[size]["tallies"]]
+    assert tallies == [expected] * workers_of(layout)
+
+
+def test_what_a_process_keeps_to_itself_is_no_exchange(seen: Seen) -> None:
+    exchanges = {layout: [outcome["exchanges"] for outcome in seen[layout][0].values()] for layout in LAYOUTS}
+    assert exchanges == {"1x8": [0, 0, 0], "2x4": [1, 1, 1], "4x2": [1, 1, 3], "4x1": [1, 3]}
+
+
+def test_nodes_that_leave_together_share_their_link_evenly() -> None:
+    meter = VirtualComm(3).meter
+    meter.part("between", [range(3)]).count("all_gather", 2, [100], [50])
+    assert meter.sent_bits == [33, 33, 34] and sum(meter.received_bits) == 50
+
+
+@pytest.mark.parametrize(
+    ("asked", "workers", "rows", "host", "says"),
+    [
+        (None, 4, 4, None, "exchange=hierarchical: virtual workers have no hosts; type workers_per_node=2"),
+        (3, 4, 1, 4, "workers_per_node=3 cannot share 4 workers evenly; type workers_per_node=2"),
+        (8, 4, 1, 4, "workers_per_node=8 cannot share 4 workers evenly; type workers_per_node=2"),
+        (3, 6, 2, 6, "workers_per_node=3: some process would hold part of two nodes, as each has 2 workers; type "),
+        (
+            None,
+            4,
+            1,
+            4,
+            "workers_per_node=null: all workers would be one node, and nothing would be compressed; type exchange=",
+        ),
+        (4, 4, 4, None, "type exchange=gather, or smaller nodes, as in workers_per_node=2"),
+    ],
+)
+def test_nodes_that_cannot_be_are_refused(asked: int | None, workers: int, rows: int, host: int | None, says: str) -> None:
+    with pytest.raises(ValueError) as error:
+        node_size(asked, workers, rows, host)
+    assert says in str(error.value)
+
+
+def test_a_node_is_a_host_unless_its_size_is_given() -> None:
+    assert node_size(None, 8, 1, 4) == 4
+    assert node_size(2, 8, 1, 4) == 2

@@ -1,0 +1,193 @@
+"""Codes sent at their own length: the same values as at a fixed width, fewer bits, all of them counted."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+from method_cases import (
+    ALL,
+    WORKERS,
+    Trace,
+    aggregate,
+    built,
+    composed,
+    flat,
+    gradients,
+    variants,
+)
+from torch import Tensor
+
+from gcbench.codecs.elias import omega
+from gcbench.codecs.elias_dense import dense_code
+from gcbench.codecs.elias_sparse import sparse_code
+from gcbench.comm import VirtualComm
+from gcbench.compressors import build
+from gcbench.compressors.entropy_coded import CODES, coded
+from gcbench.compressors.exchange import Gathered
+from gcbench.compressors.qsgd import QSGD
+
+each_code = pytest.mark.parametrize("code", CODES)
+RAGGED_LENGTHS_BITS = 3 * 32  # that `comm.gather` sends ahead of three tensors
+
+
+@each_code
+@pytest.mark.parametrize("settings", [{}, {"norm": "l2", "levels": 1}, {"levels": 127, "bucket_size": 5000}])
+def test_the_update_is_that_of_the_fixed_width(code: str, settings: dict[str, Any]) -> None:
+    grads = gradients(range(4), 0)
+    fixed = aggregate(built("qsgd", **settings, min_size=0), grads)
+    other = aggregate(built("qsgd", **settings, min_size=0, code=code), grads)
+    assert torch.equal(flat(other.update), flat(fixed.update))
+    assert torch.equal(flat(other.sent()), flat(fixed.sent()))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("levels", [1, 4, 127])
+@each_code
+def test_what_is_not_finite_arrives_as_such(code: str, levels: int, value: float) -> None:
+    """So that a run which diverges says so, and does not fall over."""
+    grads = {"w": torch.randn(2, 500, generator=torch.Generator().manual_seed(0))}
+    compressor = build(QSGD(levels, bucket_size=16), code=code)  # type: ignore[arg-type]
+    elsewhere = torch.arange(500) // 16 != 6
+    expected = aggregate(compressor, grads).update["w"]
+    grads["w"][0, 96:112:3] = value
+    out = aggregate(compressor, grads)
+    assert torch.equal(out.update["w"][:, elsewhere], expected[:, elsewhere])
+    assert not out.update["w"][:, ~elsewhere].isfinite().any()
+    assert out.shannon_bits is not None and out.shannon_bits().isfinite().all()
+
+
+# Metered bits
+
+
+def codes_sent(row: Tensor, levels: int, bucket: int) -> tuple[list[list[int]], int]:
+    """The codes in every bucket of a tensor, 0 to 2 levels: with norm=linf the largest magnitude sent is the scale."""
+    buckets = []
+    for part in row.split(bucket):
+        unit = part.abs().max().clamp_min(1e-30) / levels
+        buckets.append((part / unit).round().add(levels).int().tolist())
+    return buckets, 32 * len(buckets)
+
+
+def dense_bits(bucket: list[int], levels: int) -> int:
+    return sum(len(dense_code(code, levels)) for code in bucket)
+
+
+def sparse_bits(bucket: list[int], levels: int) -> int:
+    places = [-1, *(i for i, code in enumerate(bucket) if code != levels)]
+    distances = [after - before for before, after in zip(places, places[1:], strict=False)]
+    return sum(map(len, map(omega, distances))) + sum(len(sparse_code(code, levels)) for code in bucket if code != levels)
+
+
+@pytest.mark.parametrize(("code", "bits_of"), [("elias_dense", dense_bits), ("elias_sparse", sparse_bits)])
+@pytest.mark.parametrize(("levels", "bucket"), [(7, 16), (1, 50), (127, 5000)])
+def test_metered_bits_are_those_of_the_codes_that_were_sent(code: str, bits_of: Any, levels: int, bucket: int) -> None:
+    """Whole bytes of codes, 16 bits a bucket for their number and 32 for its scale, and what `comm` says of lengths."""
+    comm = VirtualComm(WORKERS)
+    compressor = built("qsgd", code=code, levels=levels, bucket_size=bucket, min_size=0)
+    out = aggregate(compressor, gradients(range(WORKERS), 0), comm=comm)
+    expected = []
+    for worker in range(WORKERS):
+        bits = beside = 0
+        for g in out.sent().values():
+            buckets, scales = codes_sent(g[worker].flatten().double(), levels, bucket)
+            bits += sum(bits_of(codes, levels) for codes in buckets)
+            beside += scales + 16 * len(buckets)
+        expected.append(8 * math.ceil(bits / 8) + beside + RAGGED_LENGTHS_BITS)
+    assert comm.meter.sent_bits == expected and len(set(expected)) > 1
+    assert comm.meter.received_bits == [sum(expected) - own for own in expected]
+
+
+@pytest.mark.parametrize("bucket", [2048, 2049, 10_000])
+def test_buckets_beyond_2048_have_a_length_for_each_2048(bucket: int) -> None:
+    grads = {"w": torch.zeros(1, 10_000)}
+    comm = VirtualComm(1)
+    aggregate(build(QSGD(1, bucket_size=bucket), code="elias_dense"), grads, comm=comm)
+    lengths = 16 * math.ceil(10_000 / 2048)
+    assert comm.meter.sent_bits == [10_000 + lengths + 32 * math.ceil(10_000 / bucket) + RAGGED_LENGTHS_BITS]
+
+
+def shannon_by_hand(codes: list[int]) -> float:
+    return sum(d * math.log2(len(codes) / d) for d in Counter(codes).values())
+
+
+@pytest.mark.parametrize("small", [0, 100])
+@pytest.mark.parametrize("memory", [False, True])
+@pytest.mark.parametrize("code", ["fixed", *CODES])
+def test_the_bound_is_reported_for_every_code_and_not_undercut(code: str, small: int, memory: bool) -> None:
+    comm, levels, bucket = VirtualComm(WORKERS), 7, 50
+    settings = {"levels": levels, "bucket_size": bucket, "min_size": small, "error_feedback": memory}
+    out = aggregate(built("qsgd", code=code, alpha=0.2, **settings), gradients(range(WORKERS), 0), comm=comm)
+    assert out.shannon_bits is not None
+    bounds = out.shannon_bits().tolist()
+    assert all(bound <= sent for bound, sent in zip(bounds, comm.meter.sent_bits, strict=True))
+    for worker in range(WORKERS):
+        codes, bits = [], 0
+        for g in out.sent().values():
+            if g[0].numel() < small:
+                bits += 32 * g[0].numel()
+                continue
+            buckets, scales = codes_sent(g[worker].flatten().double(), levels, bucket)
+            codes += sum(buckets, [])
+            bits += scales
+        assert bounds[worker] == pytest.approx(bits + shannon_by_hand(codes))
+
+
+def test_no_bound_is_reported_where_nothing_is_gathered_as_codes() -> None:
+    grads = gradients(range(WORKERS), 0)
+    for compressor in (built("none"), built("powersgd"), built("qsgd", min_size=0, dense_steps=1)):
+        assert aggregate(compressor, grads).shannon_bits is None
+
+
+def test_ans_costs_a_third_of_a_bit_where_fixed_codes_cost_four() -> None:
+    """ECQ-SGD's coarse levels: l2, s = 4, a bucket of 4096."""
+    x = {"w": torch.randn(1, 1 << 18, generator=torch.Generator().manual_seed(0))}
+    per_value = {}
+    for code in ("fixed", *CODES):
+        comm = VirtualComm(1)
+        out = aggregate(build(QSGD(4, "l2", bucket_size=4096), code=code), x, comm=comm)  # type: ignore[arg-type]
+        assert out.shannon_bits is not None
+        per_value[code] = comm.meter.sent_bits[0] / (1 << 18)
+    bound = out.shannon_bits().item() / (1 << 18)
+    assert 0.3 < bound <= per_value["ans"] < 1.02 * bound
+    assert per_value["ans"] < per_value["elias_sparse"] < per_value["elias_dense"] < per_value["fixed"] / 2
+
+
+# Any layout
+
+
+def test_ragged_messages_are_the_same_in_any_layout(traces: dict[str, list[dict[tuple[str, str], Trace]]]) -> None:
+    """The contract tests compare updates; here the bits of each worker, which differ."""
+    found = [key for key in ALL if variants(key[0])[key[1]].get("code", "fixed") != "fixed"]
+    assert {composed(choice, f"code={variants(choice)[variant]['code']}")["code"] for choice, variant in found} == set(CODES)
+    for key in found:
+        virtual = traces["1x4"][0][key]
+        assert len(set(virtual.sent_bits)) > 1
+        for layout in ("4x1", "2x2"):
+            assert sum((seen[key].sent_bits for seen in traces[layout]), []) == virtual.sent_bits
+            assert sum((seen[key].received_bits for seen in traces[layout]), []) == virtual.received_bits
+
+
+# Refusals
+
+
+@pytest.mark.parametrize("exchange", ["scatter", "scatter_coded", "sum", "hierarchical"])
+@each_code
+def test_only_a_gather_takes_messages_of_different_lengths(code: str, exchange: str) -> None:
+    with pytest.raises(ValueError, match=f"code={code}.*exchange={exchange}.*type exchange=gather or code=fixed"):
+        built("qsgd", code=code, exchange=exchange)
+
+
+def test_codes_on_no_grid_are_refused() -> None:
+    class OffGrid:
+        properties, encode, decode_add = None, None, None
+
+    with pytest.raises(ValueError, match="code=ans.*type code=fixed"):
+        coded(OffGrid(), "ans")  # type: ignore[arg-type]
+
+
+def test_a_fixed_code_is_the_codec_itself() -> None:
+    assert built("qsgd", min_size=0) == Gathered(QSGD(7, bucket_size=512))

@@ -1,0 +1,247 @@
+"""QSGDMaxNorm: the lemmas' bounds, the choice among scales, sums that cannot overflow."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from gloo_pool import pool
+from method_cases import WORKERS, aggregate, built, flat, traces_in_one_process, traces_over_gloo
+from torch import Tensor
+
+from gcbench.codecs.quantise import Norm
+from gcbench.comm import VirtualComm
+from gcbench.compressors import Compressor
+from gcbench.compressors.build import analytic_ratio
+from gcbench.compressors.maxnorm import MaxNorm, MultiScale
+
+N = 1000
+
+
+def randn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def samples(method: Compressor, rows: Tensor, repeats: int) -> Tensor:
+    """`[repeats, w, n]` of what each worker sent."""
+    return torch.stack([flat(aggregate(method, {"w": rows}, number=i).sent()) for i in range(repeats)])
+
+
+def rows_of_different_norms() -> Tensor:
+    return torch.stack([randn(N), 0.1 * randn(N, seed=1), 3 * randn(N, seed=2) ** 5, torch.full((N,), -0.3)])
+
+
+METHODS: list[tuple[Any, int]] = [  # with the smallest scale
+    (MaxNorm(1), 1),
+    (MaxNorm(15), 15),
+    (MaxNorm(256), 256),
+    (MultiScale([2, 6]), 4),
+    (MultiScale([0, 3, 5]), 1),
+    (MultiScale([8, 12]), 256),
+]
+
+
+@pytest.mark.parametrize("norm", ["l2", "linf"])
+@pytest.mark.parametrize(("method", "smallest"), METHODS)
+def test_unbiased_within_the_bound_of_the_lemmas(method: Any, smallest: int, norm: Norm) -> None:
+    """Lemmas 1 and 2 without their slack: E||Q(g) - g||^2 <= min(n / s^2, sqrt(n) / s) ||w||_2^2 at every worker."""
+    rows, repeats = rows_of_different_norms(), 100
+    method = type(method)(method.scales if isinstance(method, MultiScale) else method.levels, norm)
+    errors = samples(method, rows, repeats) - rows.double()
+    variances = errors.square().sum(2)  # [repeats, w]
+    bound = min(N / smallest**2, math.sqrt(N) / smallest) * rows.double().norm(dim=1).max() ** 2
+    assert (variances.mean(0) <= bound).all()
+    along = (errors * rows.sign()).sum(2)
+    assert (along.mean(0).abs() <= 5 * along.std(0) / repeats**0.5 + 1e-5 * rows.abs().sum(1)).all()
+
+
+def scale_of(rows: Tensor, norm: str) -> float:
+    return float(rows.abs().max() if norm == "linf" else rows.norm(dim=1).max())
+
+
+@pytest.mark.parametrize("norm", ["l2", "linf"])
+@pytest.mark.parametrize("levels", [1, 7, 300])
+def test_all_tensors_and_workers_are_on_one_grid(levels: int, norm: Norm) -> None:
+    rows = rows_of_different_norms()
+    grads = {"w": rows[:, :400], "x": 1e-3 * rows[:, 400:]}
+    unit = scale_of(torch.cat(list(grads.values()), dim=1), norm) / levels
+    codes = flat(aggregate(MaxNorm(levels, norm), grads).sent()) / unit
+    torch.testing.assert_close(codes, codes.round(), rtol=0, atol=1e-3)
+    assert codes.abs().max().round() == levels if norm == "linf" else codes.abs().max() <= levels
+
+
+def test_values_on_the_grid_stay_there() -> None:
+    g = torch.tensor([[-1.0, -0.75, -0.5, -0.25, 0.0, 0.25, 0.5, 0.75, 1.0], [0.0] * 9])
+    for method in (MaxNorm(4), MultiScale([2]), MultiScale([2, 4])):
+        assert torch.equal(aggregate(method, {"w": g}).update["w"], g[:1] / 2)
+
+
+# Sums
+
+
+@pytest.mark.parametrize(
+    ("method", "bits"),
+    [(MaxNorm(1), 12), (MaxNorm(127), 18), (MaxNorm(256), 20), (MultiScale([8, 12]), 20), (MultiScale([12]), 24)],
+)
+def test_no_sum_of_1024_workers_overflows(method: Compressor, bits: int) -> None:
+    """All at the highest code, all at the lowest, and neighbours of either kind; 24 bits hold 2 x 1024 x 4096."""
+    comm, n = VirtualComm(1024), 40
+    signs = torch.ones(n)
+    signs[n // 2 :] = -1
+    signs[::3] *= -1
+    out = aggregate(method, {"w": signs.repeat(1024, 1)}, comm=comm)
+    assert torch.equal(out.update["w"][0], signs)
+    lanes = math.ceil(n / (64 // bits))
+    agreed = 8 * math.ceil(n / 8) if getattr(method, "scales", None) == [8, 12] else 0
+    assert comm.meter.sent_bits[0] == 32 + agreed + 64 * lanes
+
+
+@pytest.mark.parametrize("method", [MaxNorm(7), MaxNorm(256), MultiScale([2, 6]), MultiScale([4])])
+@pytest.mark.parametrize("workers", [1, 3, 300])
+def test_the_sum_of_codes_is_the_code_of_the_sum(method: Any, workers: int) -> None:
+    """Compression commutes with aggregation (section 3.1), in integers."""
+    rows = randn(workers, 64) ** 3
+    out = aggregate(method, {"w": rows})
+    if isinstance(method, MultiScale):
+        unit = scale_of(rows, "linf") / shared_scales(method, rows).double()
+    else:
+        unit = torch.tensor(scale_of(rows, "linf") / method.levels)
+    codes = flat(out.sent()) / unit
+    torch.testing.assert_close(codes, codes.round(), rtol=0, atol=1e-3)
+    total = flat(out.update) * workers / unit
+    assert torch.equal(total.round(), codes.round().sum(0, keepdim=True))
+    torch.testing.assert_close(total, total.round(), rtol=1e-5, atol=1e-3)
+
+
+def test_layouts_agree_to_the_bit() -> None:
+    """Sums of integers have no rounding that could depend on who adds what."""
+    compressors = {
+        (choice, norm): built(choice, norm=norm, **settings)
+        for choice, settings in {"maxnorm": {}, "maxnorm_multiscale": {}, "global_randk": {"k": 60}}.items()
+        for norm in ("linf", "l2")
+    }
+    expected = traces_in_one_process(compressors)
+    for processes in (2, WORKERS):
+        for seen in pool(processes).run(traces_over_gloo, compressors):
+            for key, trace in expected.items():
+                for real, virtual in zip(seen[key].updates, trace.updates, strict=True):
+                    assert torch.equal(flat(real), flat(virtual)), key
+
+
+# Scales
+
+
+def shared_scales(method: MultiScale, rows: Tensor) -> Tensor:
+    return method.shared_scales(rows, torch.tensor([[scale_of(rows, method.norm)]]), VirtualComm(len(rows)))
+
+
+def by_equation_11(rows: Tensor, w: float, scales: Sequence[int]) -> list[int]:
+    """Worker by worker and value by value."""
+    levels = [2**b for b in scales]
+    own = [[max(s for s in levels if s == min(levels) or s * abs(v) <= min(levels) * w) for v in row] for row in rows.tolist()]
+    return [min(column) for column in zip(*own, strict=True)]
+
+
+@pytest.mark.parametrize("norm", ["l2", "linf"])
+@pytest.mark.parametrize("scales", [[2, 6], [6, 2], [8, 12], [0, 1, 2, 3], [1, 3, 5], [4]])
+def test_scales_are_those_of_equation_11(scales: list[int], norm: Norm) -> None:
+    rows = randn(3, 200) ** 3
+    rows[:, 0], rows[0, 1], rows[:, 2] = 0, 2 * rows.abs().max(), rows[:, 3]
+    rows[1, 4:8] = rows.abs().max() * torch.tensor([0.5, 0.25, 2**-4, -(2**-4)])  # where a scale just fits, with linf
+    method = MultiScale(scales, norm)
+    found = shared_scales(method, rows)[0].tolist()
+    assert found == by_equation_11(rows, scale_of(rows, norm), scales)
+    assert len(set(found)) > 1 or len(scales) == 1 or norm == "l2"
+
+
+@pytest.mark.parametrize("scales", [[2, 6], [0, 2, 4], [8, 12]])
+def test_no_code_exceeds_the_smallest_scale(scales: list[int]) -> None:
+    """After the minimum over workers; and the smallest gets used up, or lanes would be too wide."""
+    rows = randn(3, N) ** 3
+    method = MultiScale(scales)
+    sent = flat(aggregate(method, {"w": rows}).sent())
+    codes = sent / scale_of(rows, "linf") * shared_scales(method, rows).double()
+    torch.testing.assert_close(codes, codes.round(), rtol=0, atol=1e-3)
+    assert codes.abs().max().round() == 2 ** min(scales)
+
+
+@pytest.mark.parametrize(
+    ("norm", "workers", "low", "high"),
+    [("l2", 1, 0.0, 0.07), ("l2", 8, 0.0, 0.07), ("linf", 1, 0.8, 0.92), ("linf", 2, 0.93, 0.99)],
+)
+def test_more_scales_err_less_at_the_same_width_of_codes(norm: Norm, workers: int, low: float, high: float) -> None:
+    """(2, 6) against 2 bits. With the 2-norm of many values all of them take the finer scale; with the maximum few do, and
+    fewer the more workers there are, in all of which they must be small."""
+    rows = randn(workers, 50_000)
+
+    def error(method: Compressor) -> float:
+        return float((flat(aggregate(method, {"w": rows}).sent()) - rows.double()).square().sum())
+
+    assert low < error(MultiScale([2, 6], norm)) / error(MultiScale([2], norm)) < high
+
+
+def test_one_scale_is_the_single_scale_method() -> None:
+    grads = {"w": randn(4, 100)}
+    assert torch.equal(aggregate(MultiScale([3]), grads).update["w"], aggregate(MaxNorm(8), grads).update["w"])
+
+
+# What the paper counts
+
+
+def test_analytic_ratios_are_those_of_the_paper() -> None:
+    """ceil(log2 s) + 1 bits a value, and ceil(log2 N) for the scale; of values that were drawn it counts K of n."""
+    assert analytic_ratio(built("maxnorm", bits=5)) == 32 / 5
+    assert analytic_ratio(built("maxnorm_multiscale", scales=[2, 6])) == 32 / 4
+    assert analytic_ratio(built("maxnorm_multiscale", scales=[8])) == 32 / 9
+    assert analytic_ratio(built("maxnorm_multiscale", scales=[1, 2, 3])) == 32 / 4
+    assert analytic_ratio(built("global_randk")) is None
+
+
+# The 2-norm
+
+
+@pytest.mark.parametrize("levels", [4, 16])
+def test_the_2_norm_of_many_values_leaves_little_but_noise(levels: int) -> None:
+    """Relative variance sqrt(2 / pi) sqrt(n) / s - 1 for Gaussian values; the maximum's does not grow so with n."""
+    rows = randn(1, 100_000)
+
+    def variance(norm: Norm) -> float:
+        error = flat(aggregate(MaxNorm(levels, norm), {"w": rows}).sent()) - rows.double()
+        return float(error.square().sum() / rows.double().square().sum())
+
+    assert variance("l2") == pytest.approx(gaussian_variance(100_000, levels), rel=0.1)
+    assert variance("linf") < 0.01 * variance("l2")
+
+
+def gaussian_variance(n: int, levels: int) -> float:
+    return math.sqrt(2 / math.pi) * math.sqrt(n) / levels - 1
+
+
+def test_the_2_norm_of_the_published_network_is_hopeless_at_few_bits() -> None:
+    """ResNet50: about 14, 250 and 1000 times the gradient's own square at the paper's 8, 4 and 2 bits."""
+    found = [gaussian_variance(23_520_842, 2**bits) for bits in (8, 4, 2)]
+    assert found == [pytest.approx(expected, rel=0.05) for expected in (14, 240, 966)]
+
+
+# Mistakes
+
+
+def test_mistakes_are_named() -> None:
+    for levels in (0, 4097):
+        with pytest.raises(ValueError, match=f"levels={levels}"):
+            MaxNorm(levels)
+    for scales in ([], [2, 2], [-1], [13], [2.5]):
+        with pytest.raises(ValueError, match=r"scales=\[2,6\]"):
+            MultiScale(scales)  # type: ignore[arg-type]
+    for method in (lambda: MaxNorm(7, "l1"), lambda: MultiScale([2], "l1")):  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="norm=linf or norm=l2"):
+            method()
+
+
+@pytest.mark.parametrize("scales", ["[]", "[2,2]", "[2,13]", "[a]", "6", "[true]"])
+def test_the_command_line_names_them_too(scales: str) -> None:
+    with pytest.raises(ValueError, match="type different whole numbers of bits"):
+        built("maxnorm_multiscale", scales=scales)

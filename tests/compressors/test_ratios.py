@@ -1,0 +1,50 @@
+"""The ratio that a paper prints, of codes alone, and the one that is metered, with scales and tables of levels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from method_cases import aggregate, built
+
+from gcbench.comm import VirtualComm
+from gcbench.compressors.build import analytic_ratio
+from gcbench.models.resnet import resnet18
+
+
+@pytest.mark.parametrize(("levels", "printed", "metered"), [(3, 20.2, 19.4), (5, 13.8, 13.3), (9, 10.1, 9.6)])
+def test_both_ratios_of_orq_on_resnet18(levels: int, printed: float, metered: float) -> None:
+    analytic = analytic_ratio(built("orq", level_count=levels))
+    assert analytic is not None and round(analytic, 1) == printed
+    with torch.device("meta"):
+        shapes = {k: p.shape for k, p in resnet18((3, 32, 32), 10).named_parameters()}
+    grads, comm = {k: torch.zeros(1, *shape) for k, shape in shapes.items()}, VirtualComm(1)
+    aggregate(built("orq", level_count=levels), grads, comm=comm)
+    assert round(32 * sum(shape.numel() for shape in shapes.values()) / comm.meter.sent_bits[0], 1) == metered
+
+
+@pytest.mark.parametrize(
+    ("choice", "settings", "printed"),
+    [
+        ("linear", {"level_count": 5}, 13.8),
+        ("qsgd_levels", {"level_count": 9, "error_feedback": True, "alpha": 0.2, "clip_norm": 0.4}, 10.1),
+        ("terngrad", {"min_size": 100}, 20.2),
+        ("bingrad_pb", {}, 32),
+        ("bingrad_b", {}, 32),
+        ("qsgd", {"bits": 4, "exchange": "scatter"}, 8),
+        ("ecqsgd", {"levels": 4}, 8),
+    ],
+)
+def test_analytic_ratios(choice: str, settings: dict[str, Any], printed: float) -> None:
+    analytic = analytic_ratio(built(choice, **settings))
+    assert analytic is not None and round(analytic, 1) == printed
+
+
+@pytest.mark.parametrize("choice", ["none", "powersgd", "top_k"])
+def test_methods_whose_papers_count_all_that_is_sent_have_no_other_ratio(choice: str) -> None:
+    assert analytic_ratio(built(choice)) is None
+
+
+def test_codes_of_any_length_have_no_ratio_before_they_are_sent() -> None:
+    assert analytic_ratio(built("qsgd", code="elias_dense")) is None

@@ -1,0 +1,58 @@
+"""The counts of a result: what workers hand over, what they get, and what travels for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sentence import run
+
+N = 64 * 16 + 16 + 16 * 10 + 10
+COUNTS = ("bits_sent", "bits_received", "bits_wire", "bits_between_nodes", "collectives", "analytic_ratio")
+FOUR = ("trainer.gpus=4", "trainer.max_steps=3", "trainer.eval_every=null")
+
+
+def virtual(folder: Path, *words: str) -> dict[str, Any]:
+    return run(folder, *FOUR, "trainer.launcher=virtual", *words)
+
+
+def test_a_dense_ring_moves_one_and_a_half_gradients(tmp_path: Path) -> None:
+    result = virtual(tmp_path, "compressor=none")
+    assert result["bits_sent"]["per_step"] == result["bits_received"]["per_step"] == 32 * N
+    assert result["bits_wire"]["per_step"] == result["bits_wire"]["dense_per_step"] == 1.5 * 32 * N
+    assert result["bits_wire"]["ratio"] == 1 and result["analytic_ratio"] is None
+    (only,) = result["collectives"]
+    assert (only["level"], only["collective"], only["workers"], only["messages"]) == ("all", "all_reduce", 4, 3)
+    assert result["bits_between_nodes"] is None
+
+
+def test_what_the_wire_carries_is_the_sum_of_the_collectives(tmp_path: Path) -> None:
+    result = virtual(tmp_path, "min_size=100")
+    assert {c["collective"] for c in result["collectives"]} == {"all_reduce", "all_gather"}
+    for count, column in (("bits_sent", "sent_bits"), ("bits_received", "received_bits"), ("bits_wire", "wire_bits")):
+        assert result[count]["per_worker"] == sum(c[column] for c in result["collectives"])
+    assert result["analytic_ratio"] == 8 and result["bits_sent"]["ratio"] < 8
+
+
+def test_virtual_workers_count_as_real_ones(tmp_path: Path) -> None:
+    words = ["min_size=100", "exchange=hierarchical", "workers_per_node=2"]
+    expected = virtual(tmp_path / "virtual", *words)
+    real = run(tmp_path / "real", *FOUR, "trainer.launcher=local", "trainer.processes=4", *words)
+    assert {k: real[k] for k in COUNTS} == {k: expected[k] for k in COUNTS}
+
+
+def test_what_a_node_sends_to_others_is_told_apart(tmp_path: Path) -> None:
+    result = virtual(tmp_path, "min_size=0", "exchange=hierarchical", "workers_per_node=2")
+    gathered = virtual(tmp_path / "flat", "min_size=0")
+    assert result["bits_between_nodes"]["per_step"] == gathered["bits_sent"]["per_step"]  # a code a node, not a worker
+    assert result["bits_between_nodes"]["ratio"] == pytest.approx(gathered["bits_sent"]["ratio"])
+    assert result["bits_sent"]["per_step"] > 32 * N
+
+
+def test_a_resumed_run_goes_on_counting(tmp_path: Path) -> None:
+    words = ["min_size=0", "exchange=hierarchical", "workers_per_node=2", "trainer.checkpoint_steps=2"]
+    whole = virtual(tmp_path, *words)
+    (tmp_path / "result.json").unlink()
+    resumed = virtual(tmp_path, *words)
+    assert {k: resumed[k] for k in COUNTS} == {k: whole[k] for k in COUNTS}

@@ -1,0 +1,50 @@
+"""Recorded gradients are those that were compressed. That real workers record the same is seen in test_svrg.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from sentence import run
+
+from gcbench.comm import Comm
+from gcbench.compressors import Aggregated, Grads, State, Step
+from gcbench.compressors.dense import Dense
+from gcbench.config import ConfigError
+from gcbench.records.gradients import read_gradients
+
+WORDS = ["compressor=none", "trainer.gpus=4", "trainer.max_steps=5", "trainer.record_gradients=[0,3]"]
+
+
+def test_what_is_read_is_what_was_aggregated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[int, Grads] = {}
+    aggregate = Dense.aggregate
+
+    def watched(self: Dense, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
+        seen[step.number] = {k: g.clone() for k, g in grads.items()}
+        return aggregate(self, grads, state, comm, step)
+
+    monkeypatch.setattr(Dense, "aggregate", watched)
+    plain = run(tmp_path / "plain", *WORDS, "trainer.launcher=virtual", "trainer.record_gradients=null")
+    recorded = run(tmp_path / "run", *WORDS, "trainer.launcher=virtual")
+    assert not (tmp_path / "plain" / "gradients").exists()
+    assert recorded["bits_sent"] == plain["bits_sent"] and recorded["test"] == plain["test"]
+    files = sorted((tmp_path / "run" / "gradients").iterdir())
+    assert [path.name for path in files] == ["step-000000.pt", "step-000003.pt"]
+    for path, step in zip(files, (0, 3), strict=True):
+        found = read_gradients(path)
+        assert found.step == step and found.gradients.dtype == torch.float32
+        assert found.gradients.shape == (4, recorded["parameters"])
+        assert found.config["model"] == "mlp" and found.config["compressor"] == "none" and found.config["seed"] == 1
+        assert list(found.tensors()) == found.names == list(seen[step])
+        assert all(torch.equal(g, seen[step][name]) for name, g in found.tensors().items())
+
+
+@pytest.mark.parametrize(
+    ("steps", "says"),
+    [("[-1]", "type steps from 0, as in"), ("[0,5]", "step 5 never comes, as the last one is 4")],
+)
+def test_steps_that_never_come_are_refused(tmp_path: Path, steps: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        run(tmp_path, *WORDS, f"trainer.record_gradients={steps}")

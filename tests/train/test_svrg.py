@@ -1,0 +1,196 @@
+"""QSVRG: what is sent goes to zero with the error, so that a quantiser leaves no floor under it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from method_cases import built
+from sentence import run
+from torch import nn
+
+from gcbench.comm import LocalControl, VirtualComm
+from gcbench.config import ConfigError
+from gcbench.data import ArrayData, TokenData
+from gcbench.data.synthetic import synthetic
+from gcbench.models.linear import Linear
+from gcbench.models.lstm import LSTM
+from gcbench.records.clock import Clock
+from gcbench.records.gradients import GradientFiles, read_gradients
+from gcbench.settings import OptimizerKind, OptimizerSettings, ScheduleKind, ScheduleSettings, TrainerSettings
+from gcbench.train.estimators import SGD
+from gcbench.train.optimizers import make_optimizer
+from gcbench.train.replica import Replica
+from gcbench.train.run import Progress, Run
+from gcbench.train.schedules import Schedule
+from gcbench.train.step import train_step
+from gcbench.train.svrg import SVRG, covering, paper_bits
+from gcbench.train.tasks import loss_of
+
+SVRG_STEPS = ["estimator=svrg", "optimizer.momentum=0", "schedule=constant"]
+CONVEX = ["model=linear", "dataset=synthetic", "dataset.samples=300", "dataset.features=8", *SVRG_STEPS]
+DATA = synthetic("regression", samples=207, features=16, outputs=1, noise=0.5)
+DATA_OF_WHOLE_STEPS = synthetic("regression", samples=210, features=16, outputs=1, noise=0.5)
+
+
+def least_squares(
+    estimator: Any, compressor: str, data: ArrayData = DATA, batch_size: int = 5, accumulate: int = 1
+) -> tuple[Run, Progress]:
+    """Three virtual workers, plain steps of a constant rate."""
+    torch.manual_seed(0)
+    comm, device = VirtualComm(3), torch.device("cpu")
+    trainer = TrainerSettings(gpus=3, batch_size=batch_size, epochs=1, accumulate=accumulate)
+    replica = Replica(Linear([16], 1), data.task, comm.local, device, trainer)
+    steps_per_epoch = data.steps_per_epoch(3, batch_size)
+    knobs = {} if compressor == "none" else {"min_size": 0}
+    run = Run(
+        data=data,
+        replica=replica,
+        estimator=estimator,
+        compressor=built(compressor, **knobs),
+        comm=comm,
+        control=LocalControl(),
+        optimizer=make_optimizer(replica.model, OptimizerSettings(OptimizerKind.sgd, lr=0.1, momentum=0.0)),
+        lr=0.1,
+        schedule=Schedule(ScheduleSettings(ScheduleKind.constant), 3, steps_per_epoch, 1000),
+        clock=Clock(device),
+        recordings=GradientFiles(Path("never"), {}),
+        settings=trainer,
+        seed=1,
+        process=0,
+        steps_per_epoch=steps_per_epoch,
+        total_steps=1000,
+        stop_requested=lambda: False,
+    )
+    return run, Progress.start(run)
+
+
+def full_gradient(model: nn.Module, data: ArrayData = DATA) -> torch.Tensor:
+    inputs, targets = data.train
+    grads = torch.autograd.grad(loss_of(data.task, model(inputs), targets), list(model.parameters()))
+    return torch.cat([g.flatten() for g in grads])
+
+
+def gradient_norms(estimator: Any) -> list[float]:
+    """With 4-bit QSGD, at the start and after every 26 of 208 steps."""
+    run, progress = least_squares(estimator, "qsgd")
+    norms = [float(full_gradient(run.replica.model).norm())]
+    for _ in range(8):
+        for _ in range(26):
+            train_step(run, progress)
+        norms.append(float(full_gradient(run.replica.model).norm()))
+    return norms
+
+
+def test_it_converges_linearly_where_sgd_stays_at_its_noise() -> None:
+    """Theorem 3.6 has f - f* at 0.9 or less of what it was an epoch before, so the gradient at sqrt(0.9)."""
+    sgd, svrg = gradient_norms(SGD()), gradient_norms(SVRG(epoch_steps=26))
+    assert min(sgd) > 0.1
+    assert all(after < 0.95 * before for before, after in zip(svrg, svrg[1:], strict=False))
+    assert svrg[-1] < 1e-3 * min(sgd), (sgd, svrg)
+
+
+def test_corrected_gradients_average_to_the_full_gradient() -> None:
+    """Over batches that hold every sample once: grad f(x), though each is corrected by what was seen at y."""
+    run, progress = least_squares(SVRG(epoch_steps=1000), "none", DATA_OF_WHOLE_STEPS)
+    train_step(run, progress)
+    with torch.no_grad():
+        for p in run.replica.parameters.values():
+            p += 0.3
+    expected = full_gradient(run.replica.model, DATA_OF_WHOLE_STEPS)
+    corrected = []
+    for progress.step in range(run.steps_per_epoch, 2 * run.steps_per_epoch):
+        run.estimator.gradients(run, progress)
+        corrected.append(run.replica.flat.clone())
+    torch.testing.assert_close(torch.cat(corrected).mean(0), expected, rtol=1e-5, atol=1e-6)
+    assert (torch.cat(corrected) - expected).norm(dim=1).min() > 1e-3, "each by itself has noise"
+
+
+def test_the_first_gradient_of_an_epoch_is_the_full_one_of_every_worker() -> None:
+    """Also with samples that fill no batch, more workers than batches, and micro-batches."""
+    for settings in ({}, {"batch_size": 64}, {"batch_size": 6, "accumulate": 3}):
+        run, progress = least_squares(SVRG(), "none", **settings)
+        expected = full_gradient(run.replica.model)
+        run.estimator.gradients(run, progress)
+        torch.testing.assert_close(run.replica.flat, expected.expand(3, -1), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("samples", "largest"), [(207, 5), (207, 300), (1437, 32), (1, 1), (64, 64)])
+def test_every_sample_is_in_one_batch(samples: int, largest: int) -> None:
+    batches = covering(samples, largest)
+    held = [i for step, size in batches for i in range(step * size, (step + 1) * size)]
+    assert held == list(range(samples))
+    assert max(size for _, size in batches) == min(largest, samples) and len(batches) < samples / largest + 10
+
+
+def test_an_epoch_ends_at_the_average_of_its_iterates() -> None:
+    run, progress = least_squares(SVRG(epoch_steps=4), "qsgd")
+    iterates = []
+    for _ in range(8):
+        iterates.append(weights(run))
+        train_step(run, progress)
+    torch.testing.assert_close(iterates[4], torch.stack(iterates[:4]).mean(0))
+    torch.testing.assert_close(weights(run), torch.stack(iterates[4:]).mean(0))
+
+
+def weights(run: Run) -> torch.Tensor:
+    return torch.cat([p.detach().flatten() for p in run.replica.parameters.values()])
+
+
+def test_the_full_gradient_is_charged_and_both_bits_are_reported(tmp_path: Path) -> None:
+    words = [*CONVEX, "compressor=none", "estimator.epoch_steps=5", "trainer.max_steps=10"]
+    result = run(tmp_path, *words, "trainer.launcher=virtual")
+    n = 8 * 10 + 10
+    assert result["parameters"] == n and result["bits_sent"]["per_worker"] == 32 * n * (10 + 2)
+    assert result["estimator"]["epoch_steps"] == 5
+    assert result["estimator"]["analytic_bits_per_epoch"] == paper_bits(n, 5) == pytest.approx((32 + 2.8 * 90) * 6 + 32 * 90)
+    assert result["estimator"]["metered_bits_per_epoch"] == 32 * n * 6
+
+
+def test_virtual_and_real_workers_are_equal_to_the_bit(tmp_path: Path) -> None:
+    words = [*CONVEX, "min_size=0", "trainer.gpus=4", "trainer.batch_size=8", "trainer.epochs=2", "trainer.log_every=3"]
+    words += ["trainer.record_gradients=[4]"]
+    virtual = run(tmp_path / "virtual", *words, "trainer.launcher=virtual")
+    real = run(tmp_path / "real", *words, "trainer.processes=2")
+    assert (virtual["processes"], real["processes"]) == (1, 2)
+    assert (tmp_path / "virtual" / "metrics.jsonl").read_text() == (tmp_path / "real" / "metrics.jsonl").read_text()
+    assert all(virtual[k] == real[k] for k in ("test", "bits_sent", "bits_received", "estimator"))
+    one, other = (read_gradients(tmp_path / name / "gradients" / "step-000004.pt") for name in ("virtual", "real"))
+    assert torch.equal(one.gradients, other.gradients) and one.config == other.config
+
+
+class Norm(nn.Sequential):
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(4, 4), nn.BatchNorm1d(4))
+
+
+@pytest.mark.parametrize(
+    ("model", "data", "momentum", "says"),
+    [
+        (Linear([16], 1), DATA, 0.9, "type optimizer.momentum=0"),
+        (Norm(), DATA, 0.0, "batch normalisation"),
+        (nn.Sequential(nn.Dropout(0.1)), DATA, 0.0, "without dropout"),
+        (nn.TransformerEncoderLayer(4, 2, 4, dropout=0.1), DATA, 0.0, "without dropout"),
+        (LSTM(5, 4, 1, 0.0), DATA, 0.0, "carries hidden state"),
+        (Linear([16], 1), TokenData("text", 5, torch.arange(9), torch.arange(9), 2), 0.0, "not text"),
+        (Linear([16], 1), replace(DATA, augment=True), 0.0, "type dataset.augment=false"),
+    ],
+)
+def test_it_refuses_what_has_no_full_gradient(model: nn.Module, data: Any, momentum: float, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        SVRG().refuse(model, data, momentum)
+    SGD().refuse(model, data, momentum)
+
+
+def test_what_it_takes_and_refuses_from_the_command_line(tmp_path: Path) -> None:
+    SVRG().refuse(nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.0), nn.GroupNorm(1, 3)), DATA, 0.0)
+    for words, says in (
+        (["model=linear", "optimizer.momentum=0.9"], "optimizer.momentum=0.9: estimator=svrg takes plain steps"),
+        (["model=linear", "estimator.epoch_steps=0"], "estimator.epoch_steps=0: type a number of steps of at least 1"),
+        (["model=resnet20"], "estimator=svrg cannot use batch normalisation"),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            run(tmp_path, *SVRG_STEPS, *words)
