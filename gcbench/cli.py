@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import logging
 import os
 import re
@@ -61,6 +62,43 @@ def main() -> None:
 def main_bench() -> None:
     """`gcbench-bench`."""
     _command("gcbench-bench", benchmark)
+
+
+def main_check() -> None:
+    """`gcbench-check`."""
+    _command("gcbench-check", _check)
+
+
+def main_methods() -> None:
+    """`gcbench-methods`."""
+    _command("gcbench-methods", _methods)
+
+
+def _check() -> None:
+    parser = argparse.ArgumentParser(
+        prog="gcbench-check",
+        description="Runs the tests that every method of gcbench passes on a method of your own.",
+        epilog="gcbench-check my_package.MyMethod rank=2 | gcbench-check --config-dir my_conf compressor=mine rank=2",
+    )
+    parser.add_argument("--config-dir", help="a folder with your compressor/NAME.yaml")
+    parser.add_argument("words", nargs="+", help="a class by its dotted name, or compressor=NAME, and settings as key=value")
+    typed = parser.parse_intermixed_args()
+    from gcbench.check.report import check_method  # imports torch
+    from gcbench.check.subject import subject_of
+
+    if not check_method(subject_of(typed.words, typed.config_dir)):
+        sys.exit(1)
+
+
+def _methods() -> None:
+    parser = argparse.ArgumentParser(
+        prog="gcbench-methods", description="Lists all methods: what they are, what they send, what they promise."
+    )
+    parser.add_argument("--config-dir", help="a folder with your compressor/NAME.yaml, to be listed too")
+    typed = parser.parse_args()
+    from gcbench.check.methods import list_methods  # imports torch
+
+    list_methods(typed.config_dir)
 
 
 def _command(name: str, command: Callable[[], None]) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 
@@ -17,7 +18,7 @@ from gcbench import settings
 Config = dict[str, Any]
 
 # How and where a run executes and what it writes, but not what it computes: left out of a checkpoint's fingerprint.
-EXECUTION = {"launcher", "device", "backend", "processes", "threads", "record_gradients"}
+EXECUTION = {"launcher", "device", "backend", "processes", "threads", "codec_backend", "record_gradients"}
 BOOKKEEPING = {"checkpoint_steps", "checkpoint_minutes", "checkpoint_keep"}
 
 
@@ -68,6 +69,7 @@ KNOBS = {
         lambda v: v in ("gather", "scatter", "scatter_coded", "sum", "hierarchical"),
         "type exchange=gather, scatter, scatter_coded, sum or hierarchical",
     ),
+    "align": Knob(bool, lambda v: True, "type true or false"),
     "workers_per_node": Knob(
         int, lambda v: v >= 1, "a node has at least 1 worker; type workers_per_node=4, or null", optional=True
     ),
@@ -131,6 +133,24 @@ def conf_directory() -> Path:
     package = Path(__file__).resolve().parent
     checkout = package.parent
     return checkout / "conf" if (checkout / "pyproject.toml").is_file() else package / "conf"
+
+
+def compose_words(words: Sequence[str], config_dir: str | None = None) -> DictConfig:
+    """What Hydra makes of the words of a command line; files in `config_dir` count as if they lay in conf/."""
+    if config_dir and not Path(config_dir).is_dir():
+        raise ConfigError(f"--config-dir {config_dir}: there is no such folder; type one with your compressor/NAME.yaml in it")
+    searched = [f"hydra.searchpath=['{Path(config_dir).resolve()}']"] if config_dir else []
+    with initialize_config_dir(str(conf_directory()), version_base="1.3"):
+        return compose("config", [*words, *searched], return_hydra_config=True)
+
+
+def method_node(target: str, settings: Sequence[str]) -> Config:
+    """A `_target_` with its arguments, typed as key=value."""
+    if wrong := [word for word in settings if "=" not in word]:
+        raise ConfigError(f"{wrong[0]}: type {target}'s settings as key=value, as in rank=2")
+    node = OmegaConf.to_container(OmegaConf.from_dotlist(list(settings)))
+    assert isinstance(node, dict)
+    return {"_target_": target, **{str(k): v for k, v in node.items()}}
 
 
 def resolve(composed: DictConfig) -> Config:

@@ -30,6 +30,12 @@ class Backend(Enum):
     gloo = "gloo"
 
 
+class CodecBackend(Enum):
+    auto = "auto"
+    eager = "eager"
+    compiled = "compiled"
+
+
 class Precision(Enum):
     fp32 = "fp32"
     bf16 = "bf16"
@@ -69,6 +75,7 @@ class TrainerSettings:
     backend: Backend = Backend.auto
     processes: int | None = None
     threads: int | None = None
+    codec_backend: CodecBackend = CodecBackend.auto
     precision: Precision = Precision.fp32
     channels_last: bool = True
     compile: bool = False

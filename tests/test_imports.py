@@ -18,7 +18,7 @@ MAY_IMPORT = {
     "compressors": {"codecs", "comm"},
     "train": {"compressors", "codecs", "comm", "data", "models", "records"},
     "config": set(),
-    "launch": {"config", "train", "compressors", "comm", "data", "models", "records"},
+    "launch": {"config", "train", "compressors", "codecs", "comm", "data", "models", "records"},
     "bench": {"config", "launch", "compressors", "codecs", "comm", "records"},
     "cli": {"config", "launch", "bench"},
     "__main__": {"cli"},

@@ -13,6 +13,7 @@ from torch import Tensor
 from gcbench.codecs.kernels import blocks
 
 ROW = 512
+FIT_VALUES = 1 << 19  # to fit parameters to at once: enough for a call's overhead not to count
 
 
 class Piece(NamedTuple):
@@ -28,6 +29,7 @@ class Groups(NamedTuple):
 
     starts: Tensor  # [groups, rows a group] position of each row's first value in the tensors laid end to end
     buckets: Tensor  # [groups, rows a group]
+    one_row: bool  # is each of these buckets, in order
     rest_positions: Tensor  # [rest]
     rest_buckets: Tensor  # [rest]
 
@@ -82,7 +84,7 @@ class Buckets:
         if self.full_count:
             assert self.size
             full = x[:, : self._full].unflatten(1, (self.full_count, self.size))
-            parts += [function(full[:, part]) for part in blocks(self.full_count, self.size * len(x), x.device)]
+            parts += [function(full[:, part]) for part in blocks(self.full_count, self.size * len(x), x.device, FIT_VALUES)]
         row, tail = self._full, self.rows * self.row
         for in_rows, in_tail in self._short:
             pieces = [p for p in (x[:, row : row + in_rows], x[:, tail : tail + in_tail]) if p.shape[1]]
@@ -109,9 +111,11 @@ class Buckets:
         position = torch.cat([torch.arange(n) + starts[i] + start for i, start, n in self._pieces])
         inside = count * rows * self.row
         first = slice(0, inside, self.row)
+        of_rows = bucket[first]
         return Groups(
             position[first].view(count, rows).to(self.device),
-            bucket[first].view(count, rows).to(self.device),
+            of_rows.view(count, rows).to(self.device),
+            torch.equal(of_rows, torch.arange(len(of_rows))),
             position[inside:].to(self.device),
             bucket[inside:].to(self.device),
         )

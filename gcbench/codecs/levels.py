@@ -53,13 +53,14 @@ class _PrefixSums:
     """Of a few places only: sums of whole runs, and of the values between a run's end and the place."""
 
     def __init__(self, w: Tensor) -> None:
-        self._runs = F.pad(w, (0, _RUN - w.shape[-1] % _RUN)).unflatten(-1, (-1, _RUN))
+        behind = -w.shape[-1] % _RUN
+        self._runs = (F.pad(w, (0, behind)) if behind else w).unflatten(-1, (-1, _RUN))
         self._before = F.pad(self._runs.sum(-1, dtype=torch.float64).cumsum(-1), (1, 0))
 
     def below(self, places: Tensor) -> Tensor:
-        run = places // _RUN
+        run = (places // _RUN).clamp_max_(self._runs.shape[-2] - 1)
         values = self._runs.gather(-2, run.unsqueeze(-1).expand(*run.shape, _RUN)).double()
-        inside = torch.arange(_RUN, device=places.device) < (places % _RUN).unsqueeze(-1)
+        inside = torch.arange(_RUN, device=places.device) < (places - _RUN * run).unsqueeze(-1)
         return self._before.gather(-1, run) + torch.where(inside, values, 0).sum(-1)
 
 
@@ -103,13 +104,13 @@ def clamp_level(v: Tensor) -> Tensor:
 def random_codes(v: Tensor, levels: Sequence[Tensor], words: Tensor) -> Tensor:
     """Either of the two levels around each value, with E = the value, which no level but the first and last may enclose."""
     below, above, place = levels[0], levels[1], torch.zeros_like(words)
-    for level, after in zip(levels[1:-1], levels[2:], strict=True):
+    for k, (level, after) in enumerate(zip(levels[1:-1], levels[2:], strict=True), start=1):
         reached = v >= level
         below, above = torch.where(reached, level, below), torch.where(reached, after, above)
-        place = place + reached.to(torch.int32)
+        place = torch.where(reached, k, place)
     gap = above - below
     up = unit_interval(words) < (v - below) / torch.where(gap > 0, gap, 1)
-    return place + up.to(torch.int32)
+    return torch.where(up, place + 1, place)
 
 
 def level_values(codes: Tensor, levels: Sequence[Tensor]) -> Tensor:

@@ -11,16 +11,28 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from gcbench.codecs.kernels import kernel
+
 
 def mean_magnitude(x: Tensor) -> Tensor:
     """`[w, ..., n] -> [w, ...]`, the mean of |x|."""
-    return _by_row(lambda row: row.abs().mean(-1), x)
+    return _by_row(_mean_of_magnitudes, x)
 
 
 def mean_where(x: Tensor, chosen: Tensor) -> Tensor:
     """`[w, ..., n] -> [w, ...]`, the mean of the chosen values; 0 where none is."""
-    total = _by_row(lambda row: row.sum(-1), torch.where(chosen, x, 0))
+    total = _by_row(_sum, torch.where(chosen, x, 0))
     return total / chosen.sum(-1).clamp_min(1)
+
+
+@kernel
+def _mean_of_magnitudes(row: Tensor) -> Tensor:
+    return row.abs().mean(-1)
+
+
+@kernel
+def _sum(row: Tensor) -> Tensor:
+    return row.sum(-1)
 
 
 def _by_row(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -42,8 +43,8 @@ class Noise:
 
     def at(self, positions: Tensor) -> Draws:
         """Those of the elements at `positions` of a row, or of runs of elements that begin there."""
-        index = self.index.view(-1, self.index.shape[-1])
-        return Draws(index.index_select(1, positions.flatten()).view(len(index), *positions.shape), self.keys)
+        first = _first if self.index.dim() == 1 else _first.__wrapped__
+        return Draws(first(self.index, positions), self.keys)
 
     def in_parts(self, parts: int) -> Noise:
         """The same draws for rows that are cut into `parts` equal ones."""
@@ -55,6 +56,13 @@ class Noise:
         radius = torch.sqrt(-2 * torch.log1p(-self.uniform()))
         angle = Noise(self.keys.flip(1) ^ 0x5BD1E995, self.index).uniform()
         return radius * torch.cos(2 * torch.pi * angle)
+
+
+@lru_cache(maxsize=8)
+def _first(index: Tensor, positions: Tensor) -> Tensor:
+    """`[1 or rows, ...]`; the same two tensors come every step."""
+    rows = index.view(-1, index.shape[-1])
+    return rows.index_select(1, positions.flatten()).view(len(rows), *positions.shape)
 
 
 class Draws(NamedTuple):

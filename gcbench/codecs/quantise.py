@@ -38,16 +38,15 @@ _ONE = 1 << 23  # a step of the grid in fixed point: codes of 8 bits fill an int
 
 
 def grid_codes(v: Tensor, scale: Tensor, highest: int, words: Tensor) -> Tensor:
-    """int32 codes 0 to `highest` <= 255 with E[code] = (v / scale + 1) highest / 2; values outside are clamped.
+    """int32 codes 0 to `highest` <= 255 with E[code] = (v / scale + 1) highest / 2, given |v| <= scale.
 
     In fixed point: the code is the integer part of the place on the grid plus a draw from [0, 1). A zero scale codes anything.
-    Dividing first keeps |v| / scale <= 1 exactly, even for denormals.
+    Dividing first keeps |v| / scale <= 1 exactly, even for denormals. A NaN may be any code, but has to be one, as its
+    neighbours share its words.
     """
-    unit = (v / torch.where(scale > 0, scale, 1)).clamp(-1, 1)
-    unit = torch.where(unit == unit, unit, 0)  # a NaN may be any code, but has to be one: its neighbours share its words
-    place = (unit * float(highest * (_ONE // 2))).to(torch.int32) + highest * (_ONE // 2)
-    draw = (words >> 9) + _ONE // 2
-    return (place + draw) >> 23
+    end = highest * (_ONE // 2)
+    place = (v / torch.where(scale > 0, scale, 1) * float(end)).to(torch.int32).clamp(-end, end)
+    return (place + (words >> 9) + (end + _ONE // 2)) >> 23
 
 
 def grid_values(centred: Tensor, scale: Tensor, highest: int) -> Tensor:

@@ -9,7 +9,6 @@ Planar like `packing`: with m = ceil(n / k) words, the values j, j + m, j + 2 m,
 
 from __future__ import annotations
 
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor

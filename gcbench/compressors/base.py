@@ -95,7 +95,7 @@ class Step:
     def own_noise(self, site: str, n: int, device: torch.device) -> Noise:
         """Draws for n values that belong to a worker rather than to parameters, such as its shard."""
         per_row = [mix(self.seed, site_number(site), self.number, 1 + worker) for worker in self.workers]
-        return Noise(keys(per_row, device), torch.arange(n, dtype=torch.int32, device=device))
+        return Noise(keys(per_row, device), _canonical_index(((0, n),), device))
 
 
 @lru_cache(maxsize=64)

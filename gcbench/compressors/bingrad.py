@@ -40,6 +40,10 @@ class BinGradPB(Even):
     def scale(self, v: Tensor) -> Tensor:
         return clamp_level(v)
 
+    def code(self, v: Tensor, parameters: Parameters, words: Tensor | None) -> Tensor:
+        b = parameters[0]
+        return super().code(torch.minimum(torch.maximum(v, -b), b), parameters, words)
+
 
 @dataclass(frozen=True)
 class BinGradB(Bucketed):

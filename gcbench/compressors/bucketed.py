@@ -85,7 +85,7 @@ class Bucketed(Codec, ABC):
         groups = buckets.groups(1)
         codes = torch.empty(x.shape, dtype=torch.uint8, device=x.device)
         (matrix, rest), (out, out_rest) = (_split(t, groups, buckets.row) for t in (x, codes))
-        table, draws = _each(fitted, groups.buckets), noise.at(groups.starts)
+        table, draws = _of_rows(fitted, groups), noise.at(groups.starts)
         for part in _blocks(matrix):
             _kernels(self).codes(matrix[:, part], table[:, part], draws.of(part), out[:, part])
         out_rest.copy_(self._rest_codes(rest, fitted, groups, noise))
@@ -100,7 +100,7 @@ class Bucketed(Codec, ABC):
         buckets = self.buckets(segments, x.device)
         groups = buckets.groups(rows_of(self.base))
         matrix, rest = _split(x, groups, buckets.row)
-        table, draws = _each(fitted, groups.buckets), noise.at(groups.starts) if self.random else None
+        table, draws = _of_rows(fitted, groups), noise.at(groups.starts) if self.random else None
         out = torch.empty(len(x), len(groups.starts), words_of(self.base), buckets.row, dtype=torch.int32, device=x.device)
         for part in _blocks(matrix):
             _kernels(self).encode(matrix[:, part], table[:, part], draws.of(part) if draws else None, *out[:, part].unbind(2))
@@ -109,18 +109,18 @@ class Bucketed(Codec, ABC):
 
     def _rest_codes(self, rest: Tensor, fitted: Tensor, groups: Groups, noise: Noise) -> Tensor:
         words = noise.at(groups.rest_positions).words() if self.random else None
-        return self.code(rest, _each(fitted, groups.rest_buckets).unbind(-1), words)
+        return self.code(rest, fitted.index_select(1, groups.rest_buckets).unbind(-1), words)
 
     def decode_add(self, message: Message, segments: tuple[int, ...], out: Tensor) -> None:
         words, digits, sent = message
         buckets = self.buckets(segments, out.device)
         groups = buckets.groups(rows_of(self.base))
         matrix, rest = _split(out, groups, buckets.row)
-        bits, table = words.view(torch.float32), _each(sent, groups.buckets)
+        bits, table = words.view(torch.float32), _of_rows(sent, groups)
         for part in _blocks(matrix):
             _kernels(self).decode_add(bits[:, part], table[:, part], matrix[:, part])
         codes = unpack_digits(digits, rest.shape[1], self.base).to(torch.int32)
-        rest += self.value(codes, _each(sent, groups.rest_buckets).unbind(-1))
+        rest += self.value(codes, sent.index_select(1, groups.rest_buckets).unbind(-1))
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ class Even(Bucketed, ABC):
 
     @abstractmethod
     def scale(self, v: Tensor) -> Tensor:
-        """`[..., d]` buckets to `[...]`; values beyond their scale are clamped."""
+        """`[..., d]` buckets to `[...]`, at least as large as their values."""
 
     def fit(self, v: Tensor) -> Tensor:
         return self.scale(v).unsqueeze(-1)
@@ -196,9 +196,11 @@ class Tabled(Levelled, ABC):
         return level_values(codes, parameters)
 
 
-def _each(fitted: Tensor, buckets: Tensor) -> Tensor:
-    """`[w, buckets, k]` and indices `[...]` to `[w, ..., k]`."""
-    return fitted.index_select(1, buckets.flatten()).view(len(fitted), *buckets.shape, fitted.shape[2])
+def _of_rows(fitted: Tensor, groups: Groups) -> Tensor:
+    """`[w, buckets, k]` to `[w, groups, rows, k]`."""
+    index = groups.buckets.flatten()
+    each = fitted[:, : len(index)] if groups.one_row else fitted.index_select(1, index)
+    return each.view(len(fitted), *groups.buckets.shape, fitted.shape[2])
 
 
 def _split(x: Tensor, groups: Groups, row: int) -> tuple[Tensor, Tensor]:

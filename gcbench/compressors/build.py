@@ -6,7 +6,9 @@ import warnings
 from collections.abc import Iterator
 from typing import Literal, cast
 
+from gcbench.compressors.aligned import Aligned
 from gcbench.compressors.base import Compressor
+from gcbench.compressors.bucketed import Bucketed
 from gcbench.compressors.entropy_coded import Code, coded
 from gcbench.compressors.exchange import Codec, Exchange, sent_by
 from gcbench.compressors.hierarchical import Hierarchical
@@ -22,6 +24,7 @@ from gcbench.compressors.wrappers import (
 def build(
     method: Compressor | Codec,
     *,
+    align: bool = False,
     code: Code = "fixed",
     exchange: Exchange | Literal["hierarchical"] = "gather",
     workers_per_node: int | None = None,
@@ -40,6 +43,8 @@ def build(
             f"code={code}: messages that differ in length can only be gathered, not sent by exchange={exchange}; "
             "type exchange=gather or code=fixed"
         )
+    if align and exchange != "gather":
+        raise ValueError(f"align=true means nothing with exchange={exchange}; type exchange=gather or align=false")
     if workers_per_node is not None and exchange != "hierarchical":
         raise ValueError(
             f"workers_per_node={workers_per_node} means nothing with exchange={exchange}; type exchange=hierarchical"
@@ -47,6 +52,8 @@ def build(
     compressor: Compressor
     if hasattr(method, "aggregate"):
         compressor = cast(Compressor, method)
+    elif align:
+        compressor = Aligned(cast(Bucketed, method), code)
     elif exchange == "hierarchical":
         compressor = Hierarchical(method, workers_per_node)
     else:

@@ -13,9 +13,7 @@ from gcbench.config import Config
 from gcbench.launch.plan import Plan
 from gcbench.records.environment import environment
 from gcbench.records.result import SCHEMA_VERSION, bits, bits_between_nodes, now, test_scores
-from gcbench.train.run import Progress, Run
-
-CODEC_BACKEND = "eager"
+from gcbench.train.run import Progress, Run, Sample
 
 
 def outcome(
@@ -35,7 +33,7 @@ def outcome(
         "launcher": plan.launcher,
         "device": plan.device,
         "backend": plan.backend,
-        "codec_backend": CODEC_BACKEND,
+        "codec_backend": plan.codec_backend,
         "threads": plan.threads,
         "oversubscribed": plan.oversubscribed,
         "parameters": run.replica.numel,
@@ -44,9 +42,10 @@ def outcome(
         "steps_per_epoch": run.steps_per_epoch,
         "test": test_scores(progress.tests),
         **counts,
+        "shannon_bits_per_step": _mean(progress.samples, "shannon_bits"),
         "analytic_ratio": analytic_ratio(run.compressor),
         "seconds": progress.ledger.seconds() if plan.timed else None,
-        "compression_error": _mean_error(progress.errors),
+        "compression_error": _mean_error(progress.samples),
         "estimator": run.estimator.facts(run, counts["bits_sent"]["per_step"]),
         **environment(),
         "started": started,
@@ -88,9 +87,12 @@ def _between_nodes(meter: Meter, steps: int, dense: int) -> dict[str, float | No
     return bits_between_nodes([sum(sent[i : i + size]) for i in range(0, len(sent), size)], steps, dense)
 
 
-def _mean_error(samples: list[tuple[float, float]]) -> dict[str, float] | None:
-    """Of the sampled steps."""
+def _mean_error(samples: Sequence[Sample]) -> dict[str, float | None] | None:
     if not samples:
         return None
-    relative, cosine = zip(*samples, strict=True)
-    return {"relative": sum(relative) / len(samples), "cosine": sum(cosine) / len(samples), "samples": len(samples)}
+    return {"relative": _mean(samples, "relative"), "cosine": _mean(samples, "cosine"), "samples": len(samples)}
+
+
+def _mean(samples: Sequence[Sample], name: str) -> float | None:
+    values = [sample[name] for sample in samples if name in sample]
+    return sum(values) / len(values) if values else None

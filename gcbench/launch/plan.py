@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -19,11 +20,13 @@ class Machine:
     cores: int
     cuda_devices: int
     environment: Mapping[str, str]
+    compiler: bool = True  # of C++, which torch.compile needs
 
     @staticmethod
     def here() -> Machine:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        return Machine(cores, torch.cuda.device_count(), os.environ)
+        compiler = any(shutil.which(name) for name in (os.environ.get("CXX", "g++"), "g++", "clang++"))
+        return Machine(cores, torch.cuda.device_count(), os.environ, compiler)
 
     @property
     def under_torchrun(self) -> bool:
@@ -42,6 +45,7 @@ class Plan:
     local_processes: int  # of them, on this node
     threads: int  # of each process
     cores: int
+    codec_backend: str = "eager"  # eager | compiled
 
     @property
     def timed(self) -> bool:
@@ -76,7 +80,8 @@ def plan(config: Config, machine: Machine) -> Plan:
     if config.get("exchange") == "hierarchical":
         _check_nodes(config["workers_per_node"], workers, workers // processes, local if processes > 1 else None)
     threads = trainer["threads"] or max(1, machine.cores // local)
-    return Plan(launcher, device, backend, workers, processes, local, threads, machine.cores)
+    codecs = _codec_backend(trainer["codec_backend"], device, machine)
+    return Plan(launcher, device, backend, workers, processes, local, threads, machine.cores, codecs)
 
 
 def _check_nodes(asked: int | None, workers: int, rows: int, local_processes: int | None) -> None:
@@ -90,6 +95,12 @@ def _device(asked: str, machine: Machine) -> str:
     if asked == "cuda" and not machine.cuda_devices:
         raise ConfigError("trainer.device=cuda: this machine has no CUDA device; type trainer.device=cpu")
     return ("cuda" if machine.cuda_devices else "cpu") if asked == "auto" else asked
+
+
+def _codec_backend(asked: str, device: str, machine: Machine) -> str:
+    if asked == "compiled" and not machine.compiler:
+        raise ConfigError("trainer.codec_backend=compiled: there is no C++ compiler here; install g++, or type eager")
+    return ("compiled" if device == "cuda" and machine.compiler else "eager") if asked == "auto" else asked
 
 
 def _launcher(asked: str, processes: int, device: str, machine: Machine) -> str:

@@ -18,6 +18,7 @@ from omegaconf import OmegaConf
 from rich.console import Console
 
 from gcbench import settings
+from gcbench.codecs.kernels import Backend, use_backend
 from gcbench.comm import Comm, Control, LocalControl, ProcessGroupComm, ProcessGroupControl, VirtualComm
 from gcbench.config import Config, fingerprint
 from gcbench.launch.instantiate import make, make_data, make_model
@@ -61,6 +62,7 @@ class StopSignal:
 def work(config: Config, plan: Plan, directory: str, started: str) -> None:
     """One process of the run, from its start to the written result."""
     torch.set_num_threads(plan.threads)
+    use_backend(cast(Backend, plan.codec_backend))
     with StopSignal() as stop, _joined(plan) as (comm, control, device):
         run, checkpoints = _assemble(config, plan, comm, control, device, Path(directory), stop)
         progress = Progress.start(run)

@@ -64,6 +64,8 @@ def _facts(result: dict[str, Any]) -> list[tuple[str, str]]:
         amount = f"{sent['per_worker'] / MIB:,.3f} MiB by a worker, {sent['per_step']:,.0f} bits in a step"
         analytic = f" ({result['analytic_ratio']:.2f}x by its paper's count)" if result.get("analytic_ratio") else ""
         facts.append(("sent", amount + _fewer(sent) + analytic))
+    if bound := result.get("shannon_bits_per_step"):
+        facts.append(("codes' Shannon bound", f"{bound:,.0f} bits in a step"))
     if wire := result.get("bits_wire"):
         facts.append(("on the wire", f"{wire['per_worker'] / MIB:,.3f} MiB by a worker"))
     if across := result.get("bits_between_nodes"):

@@ -87,7 +87,7 @@ class Checkpoints:
         progress.state = State.of_layers(list(zip(shared["state"], per_worker, strict=True)))
         progress.estimator = shared["estimator"]
         progress.step, progress.logged = shared["step"], shared["logged"]
-        progress.tests, progress.errors = shared["tests"], shared["errors"]
+        progress.tests, progress.samples = shared["tests"], shared["samples"]
         progress.ledger.load(shared["ledger"])
 
     def _manifest(self, path: Path, workers: int) -> dict[str, Any]:
@@ -126,7 +126,7 @@ def _shared_content(run: Run, progress: Progress) -> dict[str, Any]:
         "step": progress.step,
         "logged": progress.logged,
         "tests": progress.tests,
-        "errors": progress.errors,
+        "samples": progress.samples,
         "ledger": progress.ledger.state(),
     }
 

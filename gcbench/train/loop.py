@@ -12,7 +12,7 @@ import torch
 from gcbench.train.checkpoints import Checkpoints
 from gcbench.train.evaluation import evaluate
 from gcbench.train.run import Progress, Run
-from gcbench.train.step import compression_error, train_step
+from gcbench.train.step import sample, train_step
 
 Status = Literal["done", "diverged", "interrupted"]
 Record = Callable[[dict[str, Any]], None]
@@ -51,10 +51,10 @@ def train(run: Run, progress: Progress, checkpoints: Checkpoints, record: Record
 def _step(run: Run, progress: Progress) -> None:
     if progress.step % run.steps_per_epoch == 0:
         run.replica.forget_carries()
-    update = train_step(run, progress)
+    out = train_step(run, progress)
     every = run.settings.error_every
     if every and (progress.step - 1) % every == 0:
-        progress.errors.append(compression_error(run, update))
+        progress.samples.append(sample(run, out))
     if progress.step - 1 in (run.settings.record_gradients or ()):
         _record_gradients(run, progress.step - 1)
 

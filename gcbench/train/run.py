@@ -18,6 +18,9 @@ from gcbench.settings import TrainerSettings
 from gcbench.train.replica import Replica
 from gcbench.train.schedules import Schedule
 
+Sample = dict[str, float]
+"""`relative` error and `cosine` of an update, and the `shannon_bits` of what a worker sent for it where codes were gathered."""
+
 
 class Estimator(Protocol):
     """Where a step's gradients come from, before any compression."""
@@ -75,7 +78,7 @@ class Progress:
     state: State = field(default_factory=State)
     estimator: dict[str, list[Tensor]] = field(default_factory=dict)  # what the estimator remembers, equal on all workers
     tests: list[dict[str, Any]] = field(default_factory=list)
-    errors: list[tuple[float, float]] = field(default_factory=list)  # relative error and cosine, sampled
+    samples: list[Sample] = field(default_factory=list)  # of the compression, at some steps
 
     @staticmethod
     def start(run: Run) -> Progress:

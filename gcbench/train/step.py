@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gcbench.compressors import Grads, Step
-from gcbench.train.run import Progress, Run
+from gcbench.compressors import Aggregated, Step
+from gcbench.train.run import Progress, Run, Sample
 
 
-def train_step(run: Run, progress: Progress) -> Grads:
-    """Returns the update, `[1, ...]`; the gradients stay in the replica until the next step."""
+def train_step(run: Run, progress: Progress) -> Aggregated:
+    """The gradients stay in the replica until the next step."""
     replica, clock, number = run.replica, run.clock, progress.step
     clock.lap("update")  # what an estimator does to the parameters and to zeroed gradients
     losses = run.estimator.gradients(run, progress)
@@ -18,19 +18,20 @@ def train_step(run: Run, progress: Progress) -> Grads:
     clock.lap("compress")
     step = Step(number, run.seed, replica.workers, replica.offsets)
     with torch.no_grad():
-        update, _, progress.state, _ = run.compressor.aggregate(replica.grads, progress.state, run.comm, step)
+        out = run.compressor.aggregate(replica.grads, progress.state, run.comm, step)
+    progress.state = out.state
 
     clock.lap("update")
     for group in run.optimizer.param_groups:
         group["lr"] = run.lr * run.schedule.factor(number)
     for name, p in replica.parameters.items():
-        p.grad = update[name][0]
+        p.grad = out.update[name][0]
     run.optimizer.step()
     _note(progress, losses)
     progress.step += 1
     run.estimator.end_step(run, progress)
     clock.end_step()
-    return update
+    return out
 
 
 def _note(progress: Progress, losses: Tensor) -> None:
@@ -40,12 +41,15 @@ def _note(progress: Progress, losses: Tensor) -> None:
     progress.first_bad = torch.where(bad, progress.step, progress.first_bad)
 
 
-def compression_error(run: Run, update: Grads) -> tuple[float, float]:
-    """Relative 2-norm error of the update against the true mean gradient, and their cosine; not counted, not timed."""
+@torch.no_grad()
+def sample(run: Run, out: Aggregated) -> Sample:
+    """Relative 2-norm error of the update against the true mean gradient, and their cosine; the least that the codes could
+    cost. Not counted, not timed."""
     replica = run.replica
     mean = run.control.sum(replica.flat.sum(0, dtype=torch.float64)) / run.comm.workers
-    applied = torch.cat([update[name].flatten() for name in replica.grads]).double()
+    applied = torch.cat([out.update[name].flatten() for name in replica.grads]).double()
     norm, applied_norm = mean.norm(), applied.norm()
-    relative = (applied - mean).norm() / norm
-    cosine = (applied @ mean) / (applied_norm * norm)
-    return float(relative), float(cosine)
+    found = {"relative": float((applied - mean).norm() / norm), "cosine": float((applied @ mean) / (applied_norm * norm))}
+    if out.shannon_bits is not None:
+        found["shannon_bits"] = float(run.control.sum(out.shannon_bits().sum())) / run.comm.workers
+    return found

@@ -1,9 +1,9 @@
-"""Elias codes: the omega code as defined, streams that decode to what was encoded, and lengths as the paper bounds them."""
+"""Elias codes: the omega code as defined, streams that decode to what was encoded. The paper's bounds are in
+tests/papers."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import cache
 
 import pytest
@@ -16,7 +16,6 @@ from gcbench.codecs.blocks import Blocks
 from gcbench.codecs.elias import LONGEST_BLOCK, omega
 from gcbench.codecs.elias_dense import decode_dense, dense_code, encode_dense
 from gcbench.codecs.elias_sparse import decode_sparse, encode_sparse, sparse_code
-from gcbench.codecs.quantise import grid_codes, l2_norm
 
 CODES = {"dense": (encode_dense, decode_dense), "sparse": (encode_sparse, decode_sparse)}
 both = pytest.mark.parametrize("kind", CODES)
@@ -162,50 +161,3 @@ def test_extreme_blocks_come_back(kind: str) -> None:
         streams, lengths = encode(codes, blocks, 127)
         assert lengths.item() <= 15 * LONGEST_BLOCK
         assert torch.equal(decode(streams, lengths, blocks, 127), codes)
-
-
-# Lengths
-
-SHAPES: dict[str, Callable[[int, torch.Generator], Tensor]] = {
-    "flat": lambda n, generator: torch.ones(n),
-    "gaussian": lambda n, generator: torch.randn(n, generator=generator),
-    "heavy-tailed": lambda n, generator: torch.randn(n, generator=generator) ** 5,
-}
-
-
-def quantised(kind: str, n: int, levels: int, rows: int) -> Tensor:
-    """`[rows, n]` codes of one vector, scaled by its 2-norm."""
-    generator = torch.Generator().manual_seed(n + levels)
-    v = SHAPES[kind](n, generator).expand(rows, n)
-    words = torch.randint(-(2**31), 2**31, (rows, n), generator=generator, dtype=torch.int32)
-    return grid_codes(v, l2_norm(v).unsqueeze(1), 2 * levels, words).to(torch.uint8)
-
-
-@pytest.mark.parametrize("kind", SHAPES)
-@pytest.mark.parametrize("levels", [1, 2, 4, 8, 16, 64])
-@pytest.mark.parametrize("n", [256, 1024, 2**12, 2**16])
-def test_the_sparse_code_meets_theorem_3_2(kind: str, levels: int, n: int) -> None:
-    """(3 + 1.5 log2(2 (s^2 + n) / (s (s + sqrt n)))) s (s + sqrt n) + 32 on average; starting anew adds no bits."""
-    rows = 20 if n <= 4096 else 3
-    codes = quantised(kind, n, levels, rows)
-    _, lengths = encode_sparse(codes, Blocks((n,), LONGEST_BLOCK), levels)
-    nonzeros = levels * (levels + math.sqrt(n))
-    bound = (3 + 1.5 * math.log2(2 * (levels**2 + n) / nonzeros)) * nonzeros + 32
-    measured = lengths.long().sum(1).double().mean() + 32
-    assert measured <= bound
-    if (kind, levels) == ("flat", 1):
-        assert measured > 0.5 * bound  # which a code of nothing would meet too
-
-
-@pytest.mark.parametrize(("kind", "bits"), [("flat", 4.0), ("gaussian", 2.94), ("heavy-tailed", 2.0)])
-def test_the_dense_code_at_sqrt_n_levels(kind: str, bits: float) -> None:
-    """Up to 4.1 n + 32 bits, where the paper's 2.8 n + 32 drops an o(1), and a second moment that at most doubles."""
-    n, levels = 2**12, 64
-    codes = quantised(kind, n, levels, rows=20)
-    _, lengths = encode_dense(codes, Blocks((n,), LONGEST_BLOCK), levels)
-    measured = lengths.long().sum(1).double()
-    by_hand = sum(len(dense_text(code, levels)) for code in codes[0].tolist())
-    assert measured[0] == by_hand and measured.mean() <= 4.1 * n + 32
-    assert measured.mean() / n == pytest.approx(bits, abs=0.05) or kind == "heavy-tailed"
-    second_moment = (codes.double() - levels).square().sum(1).mean() / levels**2
-    assert second_moment <= 2

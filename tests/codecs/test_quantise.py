@@ -81,10 +81,12 @@ def test_what_lies_on_a_level_stays(levels: int, word: int) -> None:
     assert decoded[0, :2].tolist() == [0, -9]
 
 
-def test_values_outside_are_clamped() -> None:
-    v, scale = torch.tensor([[-7.0, 9.0, 0.0]]), torch.tensor([[1.0, 1.0, 0.0]])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_what_is_not_finite_gets_a_code_of_its_range(value: float) -> None:
+    v = torch.tensor([[1.0, value, 0.0]])
     for word in (FIRST, LAST):
-        assert grid_values(grid_codes(v, scale, 1, words_like(v, word)) - 0.5, scale, 1).tolist() == [[-1, 1, 0]]
+        codes = grid_codes(v, max_norm(v).unsqueeze(-1), 14, words_like(v, word))
+        assert 0 <= codes.min() and codes.max() <= 14
 
 
 @pytest.mark.parametrize("highest", [1, 2, 3, 14, 100, 255])

@@ -176,14 +176,6 @@ def test_bingrad_always_contracts(method: BinGradPB | BinGradB) -> None:
 # Bits
 
 
-@pytest.mark.parametrize(("count", "ratio"), [(3, 19.4), (5, 13.3), (9, 9.6)])
-def test_ratio_of_orq(count: int, ratio: float) -> None:
-    """The paper's 20.2, 13.8 and 10.1 less the words' slack and s floats for every 2048 values."""
-    v, comm = sample("normal", 1 << 20), VirtualComm(1)
-    aggregate(built("orq", level_count=count), {"w": v}, comm=comm)
-    assert round(32 * v.numel() / comm.meter.sent_bits[0], 1) == ratio
-
-
 @pytest.mark.parametrize(
     ("choice", "per_value"),
     [("terngrad", 1.6 + 32 / 2048), ("qsgd_levels", 7 / 3 + 32 / 2048), ("linear", 7 / 3 + 160 / 2048)]

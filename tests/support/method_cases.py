@@ -43,6 +43,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "scattered, with memory": {"exchange": "scatter_coded", "error_feedback": True, "min_size": 0, "bucket_size": 16},
     "summed": {"exchange": "sum", "min_size": 0, "bucket_size": 16},
     "summed, with memory": {"exchange": "sum", "error_feedback": True, "norm": "l2", "min_size": 0, "bucket_size": 16},
+    "aligned": {"align": True, "min_size": 0, "bucket_size": 16},
     "hierarchical": {"exchange": "hierarchical", "workers_per_node": 2, "min_size": 0, "bucket_size": 16},
     "hierarchical, with memory": {
         "exchange": "hierarchical",
@@ -93,6 +94,7 @@ ESSENTIAL = {
     "scattered, with memory": "exchange",
     "summed": "exchange",
     "summed, with memory": "exchange",
+    "aligned": "align",
     "hierarchical": "workers_per_node",
     "hierarchical, with memory": "workers_per_node",
 }

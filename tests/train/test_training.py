@@ -83,6 +83,7 @@ def test_a_result_has_the_facts_of_the_run(tmp_path: Path) -> None:
         assert key in result, key
     n = 64 * 16 + 16 + 16 * 10 + 10
     sent = result["bits_sent"]
+    assert 32 * 5 < result["shannon_bits_per_step"] < sent["per_step"]
     assert sent["dense_per_step"] == 32 * n
     codes = 4 * 8 * math.ceil(n / 8)
     scales = 32 * (2 + 1 + 1 + 1)  # 1024 weights are two buckets of 512

@@ -1,0 +1,58 @@
+"""Virtual workers and real processes compute the same updates and count the same bits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from gcbench.check.contract import demand
+from gcbench.check.promises import rounding_of_sums
+from gcbench.check.steps import STEPS, Trace, flat
+from gcbench.compressors import Compressor, Grads
+
+
+def check_updates_agree(compressor: Compressor, virtual: Trace, processes: Sequence[Trace]) -> None:
+    """To the bit where no floats are summed; up to the order of sums, and the rounding of what is summed, else."""
+    rounding = rounding_of_sums(compressor)
+    for process in processes:
+        for number, (real, expected) in enumerate(zip(process.updates, virtual.updates, strict=True)):
+            sentence = f"step {number}: real processes give another update than virtual workers do (a method sees each worker's row)"
+            if rounding == 0:
+                demand(equal(real, expected), sentence)
+                continue
+            for name in expected:
+                error = (real[name].double() - expected[name].double()).norm()
+                demand(error <= max(1e-5, 2.5 * rounding) * expected[name].double().norm(), f"{sentence}, of {name}")
+
+
+def equal(a: Grads, b: Grads) -> bool:
+    return list(a) == list(b) and all(torch.equal(a[k], b[k]) for k in a)
+
+
+def check_replicas(processes: Sequence[Trace]) -> None:
+    first, *others = processes
+    for other in others:
+        for number in range(STEPS):
+            demand(
+                equal(other.updates[number], first.updates[number]),
+                f"step {number}: ranks apply different updates; an update is computed from what all workers have",
+            )
+
+
+def check_memories(virtual: Trace, processes: Sequence[Trace]) -> None:
+    scale = max(float(flat(update).abs().max()) for update in virtual.updates)
+    for number in range(STEPS):
+        for depth, expected in enumerate(virtual.memories[number]):
+            for name, rows in expected.items():
+                real = torch.cat([process.memories[number][depth][name] for process in processes])
+                close = real.shape == rows.shape and torch.allclose(real, rows, rtol=1e-4, atol=1e-5 * scale)
+                demand(close, f"step {number}: real workers remember something else of {name} than their virtual twins")
+
+
+def check_bits(virtual: Trace, processes: Sequence[Trace]) -> None:
+    for what in ("sent_bits", "received_bits"):
+        real = [bits for process in processes for bits in getattr(process, what)]
+        expected = getattr(virtual, what)
+        demand(real == expected, f"real workers have {what} of {real}, virtual ones of {expected}")
+    demand(min(virtual.sent_bits) > 0, "a worker sends nothing: what it shares goes through comm")

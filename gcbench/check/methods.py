@@ -1,0 +1,79 @@
+"""`gcbench-methods`: every choice of conf/compressor, what it sends and what it promises."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import NamedTuple
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from gcbench.check.steps import WORKERS
+from gcbench.check.wire import REFERENCE, VALUES, Wire, wire
+from gcbench.compressors import Compressor, Properties, parts_of
+from gcbench.compressors.wrappers import ErrorFeedback
+from gcbench.config import compose_words, conf_directory, resolve
+from gcbench.launch.instantiate import make
+
+WIDTH = 120  # where no terminal has one
+
+
+class Method(NamedTuple):
+    about: str
+    knobs: list[str]
+    wire: Wire
+    promises: list[str]
+
+
+def choices(config_dir: str | None = None) -> dict[str, Path]:
+    """Name to file, of ours and of those in `config_dir`."""
+    folders = [conf_directory(), *([Path(config_dir)] if config_dir else [])]
+    return {path.stem: path for folder in folders for path in sorted((folder / "compressor").glob("*.yaml"))}
+
+
+def method(choice: str, path: Path, config_dir: str | None = None) -> Method:
+    every_run = set(compose_words(["~compressor"]))
+    words = [f"compressor={choice}"]
+    config = resolve(compose_words(words, config_dir))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        compressor: Compressor = make(config["compressor"], "compressor")
+        alone = [*words, "error_feedback=false"] if "error_feedback" in config else words
+        by_itself: Compressor = make(resolve(compose_words(alone, config_dir))["compressor"], "compressor")
+    knobs = [k for k in config if k not in every_run | {"choices", "compressor", "recommended"}]
+    remembers = any(isinstance(part, ErrorFeedback) for part in parts_of(compressor))
+    return Method(_about(path), knobs, wire(compressor), _promises(by_itself.properties, remembers))
+
+
+def _about(path: Path) -> str:
+    """The comment on top of the file, without where its keys go."""
+    lines = path.read_text().splitlines()
+    top = lines[: next((i for i, line in enumerate(lines) if not line.startswith("#")), len(lines))]
+    return " ".join(line.lstrip("# ") for line in top if "@package" not in line)
+
+
+def _promises(properties: Properties, remembers: bool) -> list[str]:
+    """Of the method by itself."""
+    named = {"exact": "exact", "unbiased": "unbiased", "contractive": "contractive", "mean_linear": "mean-linear"}
+    found = [word for name, word in named.items() if getattr(properties, name)]
+    found += ["global scope"] if properties.scope == "global" else []
+    return found + (["+ error feedback"] if remembers else [])
+
+
+def list_methods(config_dir: str | None = None) -> None:
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=WIDTH)
+    table = Table("compressor=", "what it is, and its knobs", "a worker sends, bits a value", "x fewer", "promises", box=box.SIMPLE)
+    for choice, path in choices(config_dir).items():
+        found = method(choice, path, config_dir)
+        about = f"{found.about}\n[dim]{' '.join(found.knobs)}[/dim]\n"
+        table.add_row(choice, about, str(found.wire).replace("; ", "\n"), f"{found.wire.ratio:.4g}", "\n".join(found.promises))
+    console.print(table)
+    shapes = ", ".join(" x ".join(map(str, shape)) for shape in REFERENCE.values())
+    console.print(
+        f"Measured with the knobs' defaults in the first step of {WORKERS} workers, on {VALUES:,} values in tensors of {shapes}. "
+        "Promises are those of the method by itself; gcbench-check compressor=NAME holds it to them."
+    )

@@ -1,0 +1,149 @@
+"""What a method's `properties` promise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from gcbench.check.contract import demand
+from gcbench.check.steps import SHAPES, WORKERS, Observer, aggregate, flat, gradients, offsets, trace
+from gcbench.comm import VirtualComm
+from gcbench.compressors import Compressor, Grads, State, Step
+from gcbench.compressors.wrappers import ErrorFeedback
+
+
+def rounding_of_sums(compressor: Compressor) -> float:
+    """Relative, of the coarsest float that is summed over workers; 0 where none is."""
+    comm = Observer(WORKERS)
+    trace(compressor, comm)
+    types = [dtype for collective, dtype in comm.seen if collective == "all_reduce" and dtype.is_floating_point]
+    return max((torch.finfo(dtype).eps for dtype in types), default=0.0)
+
+
+def check_exact(compressor: Compressor) -> None:
+    """The mean of the gradients, up to the rounding of what travels."""
+    grads = gradients(range(4), 0)
+    error = (flat(aggregate(compressor, grads).update)[0] - flat(grads).mean(0)).abs().max()
+    allowed = max(1e-6, rounding_of_sums(compressor)) * flat(grads).abs().max()
+    demand(error <= allowed, f"promises to be exact, but the update is {error:.2g} off the mean of the gradients")
+
+
+def check_unbiased(compressor: Compressor, repeats: int = 600) -> None:
+    """The mean of N updates errs by the noise of one over sqrt N, in all directions and along the gradient."""
+    grads = gradients(range(2), 0)
+    mean = flat(grads).mean(0)
+    errors = torch.cat([flat(aggregate(compressor, grads, number=number).update) for number in range(repeats)]) - mean
+    rounding = 1e-6 * mean.norm()
+    error, noise = errors.mean(0).norm(), (errors.square().sum(1).mean() / repeats).sqrt() + rounding
+    demand(
+        error < 2**0.5 * noise,
+        f"promises to be unbiased, but the mean of {repeats} updates is {error / noise:.1f} times as far from the mean of the "
+        "gradients as chance explains",
+    )
+    along = errors @ mean / mean.norm()
+    demand(
+        along.mean().abs() < 5 * along.std() / repeats**0.5 + rounding,
+        f"promises to be unbiased, but {repeats} updates are on average {1 + along.mean() / mean.norm():.4f} times as long as the "
+        "mean of the gradients",
+    )
+
+
+def vectors(n: int) -> dict[str, Tensor]:
+    """That codes find hard, each in its way."""
+    generator = torch.Generator().manual_seed(0)
+    spike, few = torch.zeros(n), torch.zeros(n)
+    spike[n // 3], few[:: n // 7] = -3, torch.arange(len(few[:: n // 7])) + 1.0
+    quarter = torch.full((n,), 0.25 / 7)  # between two levels of 7
+    quarter[0] = 1
+    return {
+        "random": torch.randn(n, generator=generator),
+        "heavy tails": torch.randn(n, generator=generator) ** 5,
+        "flat": torch.full((n,), 0.7),
+        "alternating": torch.full((n,), 0.7) * (1 - 2 * (torch.arange(n) % 2)),
+        "spike": spike,
+        "few": few,
+        "falling": 0.9 ** torch.arange(n).clamp_max(90),
+        "between levels": quarter,
+    }
+
+
+VECTORS = vectors(156)
+
+
+def check_contractive(compressor: Compressor, kind: str, slack: float = 1e-6) -> float:
+    """Each worker's own mean error against its gradient, here the share that is left: 1 - delta.
+
+    With the slack a sketch may miss a gradient altogether, but never add to it.
+    """
+    rows = torch.stack([VECTORS[kind], VECTORS["random"]])
+    grads = {"w": rows.view(2, 12, 13)}
+    errors = []
+    for number in range(40):
+        sent = flat(aggregate(compressor, grads, number=number).sent())
+        errors.append((flat(grads) - sent).square().sum(1))
+    share = float((torch.stack(errors).mean(0) / flat(grads).square().sum(1)).max())
+    demand(share < 1 + slack, f"promises to be contractive, but of the vector '{kind}' the error is {share:.3f} |v|^2")
+    return share
+
+
+def check_mean_linear(compressor: Compressor) -> None:
+    of_rows, of_means = State(), State()
+    allowed = max(1e-5, rounding_of_sums(compressor))
+    for number in range(3):
+        grads = gradients(range(4), number)
+        means = {k: g.mean(0, keepdim=True) for k, g in grads.items()}
+        rows = aggregate(compressor, grads, number=number, state=of_rows)
+        replicated = aggregate(compressor, means, number=number, state=of_means, comm=VirtualComm(1))
+        of_rows, of_means = rows.state, replicated.state
+        error = float((flat(rows.update) - flat(replicated.update)).norm() / flat(means).norm())
+        demand(error <= allowed, f"promises that rows count by their mean, but their update is {error:.2g} off their mean's")
+
+
+PARTS = [("conv", "scalar", "twin", "one"), ("conv bias", "matrix", "row")]
+
+
+def check_scope(compressor: Compressor) -> None:
+    """Some tensors alone, at their places in the model: the same update for them where the scope is a tensor."""
+    of_all = _updates(compressor, list(SHAPES))
+    errors = [
+        ((part[name] - whole[name]).norm() / whole[name].norm().clamp_min(1e-30)).item()
+        for names in PARTS
+        for part, whole in zip(_updates(compressor, names), of_all, strict=True)
+        for name in names
+    ]
+    scope = "global" if max(errors) > 1e-4 else "tensor"
+    demand(
+        scope == compressor.properties.scope,
+        f"promises scope={compressor.properties.scope}, but a tensor's update "
+        + ("depends on the tensors beside it" if scope == "global" else "is the same whatever lies beside it"),
+    )
+
+
+def _updates(compressor: Compressor, names: Sequence[str]) -> list[Grads]:
+    """Of three steps, in the second of which one tensor is much larger than the others."""
+    state, found = State(), []
+    for number in range(3):
+        grads = gradients(range(4), number)
+        grads["conv"] *= 30 if number == 1 else 1
+        step = Step(number, 1, range(4), offsets(SHAPES))
+        out = compressor.aggregate({k: grads[k] for k in names}, state, VirtualComm(4), step)
+        state = out.state
+        found.append(out.update)
+    return found
+
+
+def check_error_feedback(compressor: Compressor, alpha: float = 0.7, beta: float = 0.9) -> None:
+    """sent + memory' = grad + beta memory, around any method."""
+    around, state = ErrorFeedback(compressor, alpha, beta), State()
+    for number in range(3):
+        grads = gradients(range(4), number)
+        out = aggregate(around, grads, number=number, state=state)
+        memory = state.per_worker or {k: torch.zeros_like(g) for k, g in grads.items()}
+        sent = out.sent()
+        for name, g in grads.items():
+            left, right = sent[name] + out.state.per_worker[name], g + beta * memory[name]
+            close = torch.allclose(left, right, rtol=1e-4, atol=1e-5 * float(right.abs().max() + sent[name].abs().max()))
+            demand(close, f"with error feedback around it, sent() and the memory of {name} do not add up to what was to be sent")
+        state = out.state

@@ -1,0 +1,155 @@
+"""`gcbench-check`: every check of a method, and a line for each."""
+
+from __future__ import annotations
+
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from gcbench.check.contract import (
+    LENGTHS,
+    ODD_INPUTS,
+    check_length,
+    check_odd_input,
+    check_parts,
+    check_same_bits,
+    check_shapes,
+    check_state_is_pure,
+    check_state_restores,
+)
+from gcbench.check.descent import check_descends
+from gcbench.check.layouts import check_bits, check_memories, check_replicas, check_updates_agree
+from gcbench.check.processes import traces_over_gloo
+from gcbench.check.promises import (
+    VECTORS,
+    check_contractive,
+    check_error_feedback,
+    check_exact,
+    check_mean_linear,
+    check_scope,
+    check_unbiased,
+)
+from gcbench.check.steps import WORKERS, trace
+from gcbench.check.subject import Subject
+from gcbench.check.wire import REFERENCE, wire
+from gcbench.comm import VirtualComm
+from gcbench.compressors import Compressor, Properties, analytic_ratio
+from gcbench.config import Config
+from gcbench.launch.instantiate import make
+from gcbench.launch.local import WorkerFailed
+
+Check = Callable[[], str | None]
+"""Raises AssertionError with a sentence, or may have something to tell."""
+
+LAYOUTS = {"4 processes": 4, "2 x 2": 2}
+
+
+def check_method(subject: Subject) -> bool:
+    """Prints, and says whether all is well."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a setting of the checks may be one to warn of
+        makers = {label: partial(_made, node) for label, node in subject.cases.items()}
+        compressors = {label: maker() for label, maker in makers.items()}
+        if not _line("has what a method has", {k: partial(check_parts, c) for k, c in compressors.items()}):
+            return False
+        by_case = {label: dict(_checks(maker)) for label, maker in makers.items()}
+        first = compressors[next(iter(compressors))]
+        by_case[next(iter(by_case))]["descends a quadratic"] = partial(check_descends, first)
+        names = dict.fromkeys(name for checks in by_case.values() for name in checks)
+        held = [_line(name, {k: checks[name] for k, checks in by_case.items() if name in checks}) for name in names]
+        return all([*held, _layouts(subject, compressors), _line("sends", {"": partial(_sends, _made(subject.typed))})])
+
+
+def _made(node: Config) -> Compressor:
+    compressor: Compressor = make(node, "compressor")
+    return compressor
+
+
+def _checks(maker: Callable[[], Compressor]) -> Iterator[tuple[str, Check]]:
+    compressor = maker()
+    promises = compressor.properties
+    yield "shapes and types; gradients left alone", partial(check_shapes, compressor)
+    yield "states are not changed in place", partial(check_state_is_pure, compressor)
+    yield "state survives a checkpoint", partial(check_state_restores, compressor)
+    yield "same seed, same bits", partial(check_same_bits, maker)
+    yield "odd gradients", partial(_odd_inputs, compressor)
+    yield "tensors of any length", partial(_lengths, compressor)
+    if promises.exact:
+        yield "exact", partial(check_exact, compressor)
+    if promises.unbiased:
+        yield "unbiased", partial(check_unbiased, compressor)
+    if promises.contractive:
+        yield "contractive", partial(_contractive, compressor)
+    if promises.mean_linear:
+        yield "mean-linear", partial(check_mean_linear, compressor)
+    yield f"scope={promises.scope}", partial(check_scope, compressor)
+    yield "error feedback adds up", partial(check_error_feedback, compressor)
+
+
+def _odd_inputs(compressor: Compressor) -> None:
+    """Promises about the error leave only one update for gradients of zeros."""
+    promises: Properties = compressor.properties
+    for kind in ODD_INPUTS:
+        check_odd_input(compressor, kind, promises.exact or promises.unbiased or promises.contractive)
+
+
+def _lengths(compressor: Compressor) -> None:
+    for n in LENGTHS:
+        check_length(compressor, n)
+
+
+def _contractive(compressor: Compressor) -> str:
+    shares = {kind: check_contractive(compressor, kind) for kind in VECTORS}
+    worst = max(shares, key=lambda kind: shares[kind])
+    return f"delta is {1 - shares[worst]:.3g}, measured for the vector '{worst}'"
+
+
+def _layouts(subject: Subject, compressors: dict[str, Compressor]) -> bool:
+    """Every case in one process, in four, and in two of two workers each."""
+    held = []
+    for layout, processes in LAYOUTS.items():
+        try:
+            found = dict(zip(subject.cases, traces_over_gloo(list(subject.cases.values()), processes), strict=True))
+        except WorkerFailed as failure:
+            held.append(_failed(f"{layout} over gloo", "", str(failure)))
+            continue
+        virtual = {label: trace(compressor, VirtualComm(WORKERS)) for label, compressor in compressors.items()}
+        cases = [(k, compressors[k], virtual[k], found[k]) for k in subject.cases]
+        held += [
+            _line(f"{layout}: same updates", {k: partial(check_updates_agree, c, v, real) for k, c, v, real in cases}),
+            _line(f"{layout}: ranks apply the same", {k: partial(check_replicas, real) for k, _, _, real in cases}),
+            _line(f"{layout}: same memories", {k: partial(check_memories, v, real) for k, _, v, real in cases}),
+            _line(f"{layout}: same bits", {k: partial(check_bits, v, real) for k, _, v, real in cases}),
+        ]
+    return all(held)
+
+
+def _sends(compressor: Compressor) -> str:
+    sent, analytic = wire(compressor), analytic_ratio(compressor)
+    told = f"{sent.bits_per_value:.4g} bits a value, {sent.ratio:.4g} x fewer than fp32"
+    told += f" ({analytic:.4g} x as its paper counts)" if analytic else ""
+    return f"{told}: {sent}; on tensors of {', '.join(' x '.join(map(str, shape)) for shape in REFERENCE.values())} values"
+
+
+def _line(name: str, cases: dict[str, Check]) -> bool:
+    told = []
+    for label, check in cases.items():
+        try:
+            told.append(check())
+        except AssertionError as error:
+            return _failed(name, label, str(error) or _place(error))
+        except Exception as error:  # of somebody else's code
+            return _failed(name, label, f"{type(error).__name__}: {error} ({_place(error)})")
+    print(f"ok      {name}{f': {told[0]}' if told[0] else ''}", flush=True)
+    return True
+
+
+def _failed(name: str, label: str, sentence: str) -> bool:
+    print(f"FAILED  {name}{f' (with {label})' if label else ''}: {sentence}", flush=True)
+    return False
+
+
+def _place(error: BaseException) -> str:
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{frame.filename}, line {frame.lineno}"

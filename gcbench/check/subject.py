@@ -1,0 +1,51 @@
+"""What is checked: a method by its name, or a choice of conf/compressor, as it was typed and with other settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from gcbench.config import Config, ConfigError, compose_words, method_node, resolve
+
+# What every method is tried with, wherever it has the keys; buckets smaller than the gradients of the checks.
+SETTINGS: dict[str, dict[str, Any]] = {
+    "all tensors": {"min_size": 0, "bucket_size": 16, "error_feedback": False},
+    "small tensors whole": {"min_size": 100, "bucket_size": 16},
+    "error feedback": {"error_feedback": True, "min_size": 0, "bucket_size": 16},
+}
+
+
+class Subject(NamedTuple):
+    typed: Config  # node of the compressor
+    cases: dict[str, Config]  # by what else was set; the first only lets small tensors be compressed, as those of the checks are
+
+
+def subject_of(words: Sequence[str], config_dir: str | None = None) -> Subject:
+    """`my_package.MyMethod rank=2`, or `compressor=mine rank=2`."""
+    return _of_target(*words) if "=" not in words[0] else _of_choice(words, config_dir)
+
+
+def _of_target(target: str, *settings: str) -> Subject:
+    node = {"_target_": "gcbench.compressors.build", "method": method_node(target, settings)}
+    return Subject(node, {_words(own): {**node, **own} for own in _settings({"min_size": 0, "error_feedback": False})})
+
+
+def _of_choice(words: Sequence[str], config_dir: str | None) -> Subject:
+    config = resolve(compose_words(words, config_dir))
+    typed = {word.lstrip("+~").split("=", 1)[0] for word in words}
+    cases = {}
+    for own in _settings({k: v for k, v in config.items() if k not in typed}):
+        label = _words(own)
+        cases[label] = resolve(compose_words([*words, *label.split()], config_dir))["compressor"]
+    return Subject(config["compressor"], cases)
+
+
+def _settings(now: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What is to be changed of what it is `now`."""
+    return [
+        {k: v for k, v in settings.items() if k in now and now[k] != v} for settings in ({"min_size": 0}, *SETTINGS.values())
+    ]
+
+
+def _words(settings: Mapping[str, Any]) -> str:
+    return " ".join(f"{k}={v}".lower() for k, v in settings.items())

@@ -1,0 +1,61 @@
+"""Buckets that hold whole receptive fields."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from gcbench.comm import Comm
+from gcbench.compressors.base import Aggregated, Grads, Properties, State, Step
+from gcbench.compressors.bucketed import Bucketed
+from gcbench.compressors.entropy_coded import Code, coded
+from gcbench.compressors.exchange import Gathered
+
+
+@dataclass(frozen=True)
+class Aligned:
+    """Tensors are grouped by the largest multiple of their receptive field that `bucket_size` holds, at least one field:
+
+        d' = max(1, floor(d / f)) f    for a field of f values
+
+    so that "no receptive field is split across two buckets" (QSGD, section 5). The field of a convolution `[out, in, height,
+    width]` is height x width, the weights of one filter for one input channel; that of other tensors is one value. Every group
+    is a message of its own: one for each size of filters that a model has.
+    """
+
+    codec: Bucketed
+    code: Code = "fixed"
+
+    @property
+    def properties(self) -> Properties:
+        return self.codec.properties
+
+    def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
+        groups: dict[int, Grads] = {}
+        for name, g in grads.items():
+            groups.setdefault(self.bucket_size(g), {})[name] = g
+        outs = [
+            Gathered(coded(replace(self.codec, bucket_size=size), self.code)).aggregate(group, State(), comm, step)
+            for size, group in groups.items()
+        ]
+        bounds = [out.shannon_bits for out in outs]
+
+        def sent() -> Grads:
+            return _joined([out.sent() for out in outs], grads)
+
+        def bound() -> Tensor:
+            found = [one() for one in bounds if one is not None]
+            return sum(found[1:], start=found[0])
+
+        return Aggregated(_joined([out.update for out in outs], grads), sent, state, bound if all(bounds) else None)
+
+    def bucket_size(self, g: Tensor) -> int:
+        """Of a `[w, ...]` gradient."""
+        field = g[0, 0, 0].numel() if g.dim() > 3 else 1
+        return max(1, self.codec.bucket_size // field) * field
+
+
+def _joined(parts: list[Grads], like: Grads) -> Grads:
+    whole = {k: x for part in parts for k, x in part.items()}
+    return {k: whole[k] for k in like}

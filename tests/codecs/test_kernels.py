@@ -1,0 +1,68 @@
+"""Compiled kernels compute what eager ones do, to the bit."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from gcbench.codecs import kernels
+from gcbench.codecs.kernels import use_backend
+from gcbench.comm import VirtualComm
+from gcbench.compressors import Aggregated, State, Step, build
+from gcbench.compressors.bucketed import Bucketed
+from gcbench.compressors.orq import ORQ
+from gcbench.compressors.qsgd import QSGD
+from gcbench.compressors.sign import ScaledSign
+
+SHAPES = {"a": (40, 130), "b": (7,), "c": (3, 999), "d": (64 * 40,)}  # full rows, short buckets, tails, fewer than a group
+METHODS = {"three bits": QSGD(3, bucket_size=64), "three levels": ORQ(3, bucket_size=64)}
+
+
+@pytest.fixture
+def compiled() -> Iterator[None]:
+    if not any(map(shutil.which, ("g++", "clang++"))):
+        pytest.skip("no C++ compiler, which torch.compile needs on a CPU")
+    use_backend("compiled")
+    yield
+    use_backend("eager")
+
+
+def step(method: Bucketed, number: int) -> Aggregated:
+    generator = torch.Generator().manual_seed(number)
+    grads = {k: torch.randn(2, *shape, generator=generator) for k, shape in SHAPES.items()}
+    offsets = {"a": 0, "b": 5200, "c": 5207, "d": 8204}
+    return build(method).aggregate(grads, State(), VirtualComm(2), Step(number, 1, range(2), offsets))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_compiled_and_eager_are_equal_to_the_bit(name: str, compiled: None) -> None:
+    method = METHODS[name]
+    found = [step(method, number) for number in range(2)]
+    sent = [out.sent() for out in found]
+    use_backend("eager")
+    for number, (out, own) in enumerate(zip(found, sent, strict=True)):
+        expected = step(method, number)
+        for k in SHAPES:
+            assert torch.equal(out.update[k], expected.update[k])
+            assert torch.equal(own[k], expected.sent()[k])
+
+
+def test_blocks_of_a_long_row_are_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = step(ScaledSign(bucket_size=64), 0).update
+    monkeypatch.setitem(kernels.BLOCK_VALUES, "eager", 4096)
+    parts = step(ScaledSign(bucket_size=64), 0).update
+    assert all(torch.equal(whole[k], parts[k]) for k in SHAPES)
+
+
+def test_a_kernel_that_cannot_be_one_loop_is_an_error(compiled: None) -> None:
+    """Never a silent fall-back to eager code."""
+
+    @kernels.kernel
+    def breaks(x: torch.Tensor) -> torch.Tensor:
+        return x * 2 if float(x.sum()) > 0 else x
+
+    with pytest.raises(Exception, match="(?i)graph break|data-dependent|unsupported"):
+        breaks(torch.ones(4))

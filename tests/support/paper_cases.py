@@ -1,0 +1,62 @@
+"""What tests of the papers' claims share: their networks as shapes, metered bits of these, and many draws of one code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+from method_cases import aggregate, built
+from torch import Tensor, nn
+from torchvision import models
+
+from gcbench.comm import VirtualComm
+from gcbench.compressors import Codec, State, Step
+from gcbench.models.cifar_resnet import resnet20, resnet56, resnet110
+from gcbench.models.lstm import LSTM
+from gcbench.models.resnet import resnet18
+
+Shapes = dict[str, tuple[int, ...]]
+
+NETWORKS: dict[str, Callable[[], nn.Module]] = {
+    "alexnet": models.alexnet,
+    "vgg19": models.vgg19,
+    "densenet161": models.densenet161,
+    "googlenet": lambda: models.googlenet(init_weights=False),
+    "resnet50": models.resnet50,
+    "resnet152": models.resnet152,
+    "resnet18 of cifar": lambda: resnet18((3, 32, 32), 10),
+    "resnet20 of cifar": lambda: resnet20((3, 32, 32), 10),
+    "resnet56 of cifar": lambda: resnet56((3, 32, 32), 10),
+    "resnet110 of cifar": lambda: resnet110((3, 32, 32), 10),
+    "lstm": lambda: LSTM(28869),
+}
+
+
+@cache
+def shapes_of(network: str) -> Shapes:
+    with torch.device("meta"):
+        return {name: tuple(p.shape) for name, p in NETWORKS[network]().named_parameters()}
+
+
+def sizes(shapes: Shapes) -> list[int]:
+    return [torch.Size(shape).numel() for shape in shapes.values()]
+
+
+def sent_bits(shapes: Shapes, choice: str, **settings: Any) -> int:
+    """Metered in one step of one worker; of gradients of zeros, so that this is of no use where codes have any length."""
+    comm = VirtualComm(1)
+    grads = {name: torch.zeros(1, *shape) for name, shape in shapes.items()}
+    aggregate(built(choice, **settings), grads, comm=comm, state=State())
+    return comm.meter.sent_bits[0]
+
+
+def decoded(codec: Codec, rows: Tensor, number: int = 0) -> Tensor:
+    """`[w, n]` rows as each of w workers codes its own, in float64; nothing is gathered, so that many cost little."""
+    segments = (rows.shape[1],)
+    x = codec.lay_out([rows], segments)
+    noise = Step(number, 1, range(len(rows)), {"w": 0}).noise("codec", {"w": rows.shape[1]}, rows.device)
+    out = torch.zeros_like(x)
+    codec.decode_add(codec.encode(x, segments, noise), segments, out)
+    return codec.lay_back(out, segments).double()
