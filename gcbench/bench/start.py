@@ -19,6 +19,7 @@ from gcbench.compressors import Compressor
 from gcbench.config import Config, ConfigError
 from gcbench.launch.instantiate import make
 from gcbench.launch.local import run_processes
+from gcbench.launch.memory import keep_freed_memory
 from gcbench.records.environment import environment
 
 Row = dict[str, Any]
@@ -28,6 +29,7 @@ def bench(config: Config, directory: str) -> None:
     device = _device(config["device"])
     torch.set_num_threads(config["threads"])
     use_backend(config["codec_backend"])
+    keep_freed_memory()
     compressor: Compressor = make(config["compressor"], "compressor")
     shapes = _shapes(config)
     rows = [row for given in _inputs(config, shapes, device) for row in measure(compressor, given, config["rounds"])]

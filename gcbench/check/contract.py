@@ -99,11 +99,11 @@ ODD_SHAPES = {
     "cube": (3, 5, 7),
 }
 ODD_INPUTS: dict[str, Callable[[tuple[int, ...], float], Tensor]] = {
-    "zeros": lambda shape, largest: torch.zeros(4, *shape),
-    "denormals": lambda shape, largest: torch.randn(4, *shape) * 1e-41,
-    "one huge value": lambda shape, largest: _with_one(torch.randn(4, *shape), min(largest, 1e30)),
-    "one value": lambda shape, largest: _with_one(torch.zeros(4, *shape), 1.0),
-    "tiny": lambda shape, largest: torch.randn(4, *shape) * 1e-30,
+    "zeros": lambda shape, huge: torch.zeros(4, *shape),
+    "denormals": lambda shape, huge: torch.randn(4, *shape) * 1e-41,
+    "one huge value": lambda shape, huge: _with_one(torch.randn(4, *shape), huge),
+    "one value": lambda shape, huge: _with_one(torch.zeros(4, *shape), 1.0),
+    "tiny": lambda shape, huge: torch.randn(4, *shape) * 1e-30,
 }
 
 
@@ -114,8 +114,9 @@ def _with_one(x: Tensor, value: float) -> Tensor:
 
 def check_odd_input(compressor: Compressor, kind: str, zero_of_zeros: bool) -> None:
     """Tensors of 1 value, of a prime number, of one bucket and one more; a huge value is one that fits what travels."""
+    huge = min(largest_sent(compressor), 1e30) if kind == "one huge value" else 0.0
     torch.manual_seed(0)
-    grads = {k: ODD_INPUTS[kind](shape, largest_sent(compressor)) for k, shape in ODD_SHAPES.items()}
+    grads = {k: ODD_INPUTS[kind](shape, huge) for k, shape in ODD_SHAPES.items()}
     state = State()
     for number in range(3):
         out = aggregate(compressor, grads, number=number, state=state)

@@ -17,7 +17,9 @@ def check_updates_agree(compressor: Compressor, virtual: Trace, processes: Seque
     rounding = rounding_of_sums(compressor)
     for process in processes:
         for number, (real, expected) in enumerate(zip(process.updates, virtual.updates, strict=True)):
-            sentence = f"step {number}: real processes give another update than virtual workers do (a method sees each worker's row)"
+            sentence = (
+                f"step {number}: real processes give another update than virtual workers do (a method sees each worker's row)"
+            )
             if rounding == 0:
                 demand(equal(real, expected), sentence)
                 continue

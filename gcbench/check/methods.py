@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,7 +13,7 @@ from rich.table import Table
 
 from gcbench.check.steps import WORKERS
 from gcbench.check.wire import REFERENCE, VALUES, Wire, wire
-from gcbench.compressors import Compressor, Properties, parts_of
+from gcbench.compressors import Compressor, parts_of
 from gcbench.compressors.wrappers import ErrorFeedback
 from gcbench.config import compose_words, conf_directory, resolve
 from gcbench.launch.instantiate import make
@@ -34,17 +35,17 @@ def choices(config_dir: str | None = None) -> dict[str, Path]:
 
 
 def method(choice: str, path: Path, config_dir: str | None = None) -> Method:
-    every_run = set(compose_words(["~compressor"]))
-    words = [f"compressor={choice}"]
-    config = resolve(compose_words(words, config_dir))
+    config = resolve(compose_words([f"compressor={choice}"], config_dir))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         compressor: Compressor = make(config["compressor"], "compressor")
-        alone = [*words, "error_feedback=false"] if "error_feedback" in config else words
-        by_itself: Compressor = make(resolve(compose_words(alone, config_dir))["compressor"], "compressor")
-    knobs = [k for k in config if k not in every_run | {"choices", "compressor", "recommended"}]
-    remembers = any(isinstance(part, ErrorFeedback) for part in parts_of(compressor))
-    return Method(_about(path), knobs, wire(compressor), _promises(by_itself.properties, remembers))
+    knobs = [k for k in config if k not in _keys_of_any_run() | {"compressor", "recommended"}]
+    return Method(_about(path), knobs, wire(compressor), _promises(compressor))
+
+
+@cache
+def _keys_of_any_run() -> set[str]:
+    return set(resolve(compose_words(["compressor=none", "~compressor"])))
 
 
 def _about(path: Path) -> str:
@@ -54,26 +55,28 @@ def _about(path: Path) -> str:
     return " ".join(line.lstrip("# ") for line in top if "@package" not in line)
 
 
-def _promises(properties: Properties, remembers: bool) -> list[str]:
-    """Of the method by itself."""
-    named = {"exact": "exact", "unbiased": "unbiased", "contractive": "contractive", "mean_linear": "mean-linear"}
-    found = [word for name, word in named.items() if getattr(properties, name)]
-    found += ["global scope"] if properties.scope == "global" else []
-    return found + (["+ error feedback"] if remembers else [])
+def _promises(compressor: Compressor) -> list[str]:
+    """Of the method by itself, and whether a memory is around it."""
+    memory = next((part for part in parts_of(compressor) if isinstance(part, ErrorFeedback)), None)
+    own = (memory.inner if memory else compressor).properties
+    named = {"exact": own.exact, "unbiased": own.unbiased, "contractive": own.contractive, "mean-linear": own.mean_linear}
+    found = [name for name, promised in named.items() if promised]
+    return found + ["global scope"] * (own.scope == "global") + ["+ memory"] * bool(memory)
 
 
 def list_methods(config_dir: str | None = None) -> None:
     console = Console()
     if not console.is_terminal:
         console = Console(width=WIDTH)
-    table = Table("compressor=", "what it is, and its knobs", "a worker sends, bits a value", "x fewer", "promises", box=box.SIMPLE)
+    table = Table("compressor", "what it is, and its knobs", "bits a value it sends", "x fewer", "promises", box=box.SIMPLE)
     for choice, path in choices(config_dir).items():
         found = method(choice, path, config_dir)
         about = f"{found.about}\n[dim]{' '.join(found.knobs)}[/dim]\n"
-        table.add_row(choice, about, str(found.wire).replace("; ", "\n"), f"{found.wire.ratio:.4g}", "\n".join(found.promises))
+        table.add_row(choice, about, "\n".join(found.wire.lines), f"{found.wire.ratio:.1f}", "\n".join(found.promises))
     console.print(table)
     shapes = ", ".join(" x ".join(map(str, shape)) for shape in REFERENCE.values())
     console.print(
-        f"Measured with the knobs' defaults in the first step of {WORKERS} workers, on {VALUES:,} values in tensors of {shapes}. "
-        "Promises are those of the method by itself; gcbench-check compressor=NAME holds it to them."
+        f"Measured with all knobs as they are, in the first step of {WORKERS} workers, on {VALUES:,} values ({shapes}). "
+        "Promises are those of the method by itself; gcbench-check compressor=NAME holds it to them.",
+        highlight=False,
     )

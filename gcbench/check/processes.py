@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Sequence
 from datetime import timedelta
@@ -17,23 +18,32 @@ from gcbench.config import Config
 from gcbench.launch.instantiate import make
 from gcbench.launch.local import run_processes
 
+LAYOUTS = {"4 processes": 4, "2 x 2": 2}
 TIMEOUT = timedelta(minutes=1)
 
+Traces = dict[str, list[list[Trace]]]
+"""Layout to each compressor's, by process."""
 
-def traces_over_gloo(nodes: Sequence[Config], processes: int) -> list[list[Trace]]:
-    """Of each compressor, what each process saw."""
+
+def traces_over_gloo(nodes: Sequence[Config]) -> Traces:
+    """Of each layout and compressor, what each process saw. One start serves both layouts, as it costs seconds."""
     with tempfile.TemporaryDirectory() as folder:
-        run_processes(_trace_here, (nodes, folder), processes)
-        by_process = [torch.load(Path(folder) / f"{rank}.pt", weights_only=False) for rank in range(processes)]
-    return [list(traces) for traces in zip(*by_process, strict=True)]
+        run_processes(_trace_here, (nodes, folder), max(LAYOUTS.values()))
+        found = {
+            layout: [torch.load(Path(folder) / f"{size}-{rank}.pt", weights_only=False) for rank in range(size)]
+            for layout, size in LAYOUTS.items()
+        }
+    return {layout: [list(traces) for traces in zip(*found[layout], strict=True)] for layout in LAYOUTS}
 
 
 def _trace_here(nodes: Sequence[Config], folder: str) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", timeout=TIMEOUT)
-    try:
-        world = cast(dist.ProcessGroup, dist.group.WORLD)
-        traces = [trace(make(node, "compressor"), ProcessGroupComm(WORKERS, world)) for node in nodes]
-        torch.save(traces, Path(folder) / f"{world.rank()}.pt")
-    finally:
-        dist.destroy_process_group()
+    rank = int(os.environ["RANK"])
+    for size in LAYOUTS.values():
+        if rank < size:
+            meeting = f"file://{folder}/{size}"
+            dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=size, timeout=TIMEOUT)
+            world = cast(dist.ProcessGroup, dist.group.WORLD)
+            traces = [trace(make(node, "compressor"), ProcessGroupComm(WORKERS, world)) for node in nodes]
+            torch.save(traces, Path(folder) / f"{size}-{rank}.pt")
+            dist.destroy_process_group()

@@ -45,8 +45,8 @@ def check_unbiased(compressor: Compressor, repeats: int = 600) -> None:
     along = errors @ mean / mean.norm()
     demand(
         along.mean().abs() < 5 * along.std() / repeats**0.5 + rounding,
-        f"promises to be unbiased, but {repeats} updates are on average {1 + along.mean() / mean.norm():.4f} times as long as the "
-        "mean of the gradients",
+        f"promises to be unbiased, but {repeats} updates are on average {1 + along.mean() / mean.norm():.4f} times as long as "
+        "the mean of the gradients",
     )
 
 
@@ -145,5 +145,7 @@ def check_error_feedback(compressor: Compressor, alpha: float = 0.7, beta: float
         for name, g in grads.items():
             left, right = sent[name] + out.state.per_worker[name], g + beta * memory[name]
             close = torch.allclose(left, right, rtol=1e-4, atol=1e-5 * float(right.abs().max() + sent[name].abs().max()))
-            demand(close, f"with error feedback around it, sent() and the memory of {name} do not add up to what was to be sent")
+            demand(
+                close, f"with error feedback around it, sent() and the memory of {name} do not add up to what was to be sent"
+            )
         state = out.state

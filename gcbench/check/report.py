@@ -32,7 +32,7 @@ from gcbench.check.promises import (
 )
 from gcbench.check.steps import WORKERS, trace
 from gcbench.check.subject import Subject
-from gcbench.check.wire import REFERENCE, wire
+from gcbench.check.wire import wire
 from gcbench.comm import VirtualComm
 from gcbench.compressors import Compressor, Properties, analytic_ratio
 from gcbench.config import Config
@@ -42,8 +42,6 @@ from gcbench.launch.local import WorkerFailed
 Check = Callable[[], str | None]
 """Raises AssertionError with a sentence, or may have something to tell."""
 
-LAYOUTS = {"4 processes": 4, "2 x 2": 2}
-
 
 def check_method(subject: Subject) -> bool:
     """Prints, and says whether all is well."""
@@ -51,12 +49,13 @@ def check_method(subject: Subject) -> bool:
         warnings.simplefilter("ignore")  # a setting of the checks may be one to warn of
         makers = {label: partial(_made, node) for label, node in subject.cases.items()}
         compressors = {label: maker() for label, maker in makers.items()}
+        print(f"tried   {'; '.join(label or 'as it is' for label in makers)}")
         if not _line("has what a method has", {k: partial(check_parts, c) for k, c in compressors.items()}):
             return False
         by_case = {label: dict(_checks(maker)) for label, maker in makers.items()}
-        first = compressors[next(iter(compressors))]
-        by_case[next(iter(by_case))]["descends a quadratic"] = partial(check_descends, first)
-        names = dict.fromkeys(name for checks in by_case.values() for name in checks)
+        first, *_ = compressors
+        by_case[first]["descends a quadratic"] = partial(check_descends, compressors[first])
+        names = dict.fromkeys(name for checks in sorted(by_case.values(), key=len, reverse=True) for name in checks)
         held = [_line(name, {k: checks[name] for k, checks in by_case.items() if name in checks}) for name in names]
         return all([*held, _layouts(subject, compressors), _line("sends", {"": partial(_sends, _made(subject.typed))})])
 
@@ -107,15 +106,14 @@ def _contractive(compressor: Compressor) -> str:
 
 def _layouts(subject: Subject, compressors: dict[str, Compressor]) -> bool:
     """Every case in one process, in four, and in two of two workers each."""
+    try:
+        traces = traces_over_gloo(list(subject.cases.values()))
+    except WorkerFailed as failure:
+        return _failed("runs in 4 processes", "", str(failure))
+    virtual = {label: trace(compressor, VirtualComm(WORKERS)) for label, compressor in compressors.items()}
     held = []
-    for layout, processes in LAYOUTS.items():
-        try:
-            found = dict(zip(subject.cases, traces_over_gloo(list(subject.cases.values()), processes), strict=True))
-        except WorkerFailed as failure:
-            held.append(_failed(f"{layout} over gloo", "", str(failure)))
-            continue
-        virtual = {label: trace(compressor, VirtualComm(WORKERS)) for label, compressor in compressors.items()}
-        cases = [(k, compressors[k], virtual[k], found[k]) for k in subject.cases]
+    for layout, found in traces.items():
+        cases = [(k, compressors[k], virtual[k], real) for k, real in zip(subject.cases, found, strict=True)]
         held += [
             _line(f"{layout}: same updates", {k: partial(check_updates_agree, c, v, real) for k, c, v, real in cases}),
             _line(f"{layout}: ranks apply the same", {k: partial(check_replicas, real) for k, _, _, real in cases}),
@@ -127,9 +125,9 @@ def _layouts(subject: Subject, compressors: dict[str, Compressor]) -> bool:
 
 def _sends(compressor: Compressor) -> str:
     sent, analytic = wire(compressor), analytic_ratio(compressor)
-    told = f"{sent.bits_per_value:.4g} bits a value, {sent.ratio:.4g} x fewer than fp32"
-    told += f" ({analytic:.4g} x as its paper counts)" if analytic else ""
-    return f"{told}: {sent}; on tensors of {', '.join(' x '.join(map(str, shape)) for shape in REFERENCE.values())} values"
+    counted = f", {analytic:.4g} x as its paper counts" if analytic else ""
+    told = f"{sent.bits_per_value:.4g} bits a value, {sent.ratio:.4g} x fewer than fp32{counted}"
+    return f"{told} ({', '.join(' '.join(line.split()) for line in sent.lines)})"
 
 
 def _line(name: str, cases: dict[str, Check]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from gcbench.config import Config, ConfigError, compose_words, method_node, resolve
+from gcbench.config import Config, compose_words, method_node, resolve
 
 # What every method is tried with, wherever it has the keys; buckets smaller than the gradients of the checks.
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -17,7 +17,9 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 class Subject(NamedTuple):
     typed: Config  # node of the compressor
-    cases: dict[str, Config]  # by what else was set; the first only lets small tensors be compressed, as those of the checks are
+    cases: dict[
+        str, Config
+    ]  # by what else was set; the first only lets small tensors be compressed, as those of the checks are
 
 
 def subject_of(words: Sequence[str], config_dir: str | None = None) -> Subject:

@@ -12,21 +12,20 @@ from gcbench.compressors import Compressor
 # What networks are made of, small enough to be quick.
 REFERENCE = {"conv": (256, 128, 3, 3), "matrix": (512, 512), "bias": (512,)}
 VALUES = sum(torch.Size(shape).numel() for shape in REFERENCE.values())
+SHORT = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
 
 
 class Wire(NamedTuple):
     bits_per_value: float  # of a worker
-    parts: dict[str, dict[str, float]]  # the same by collective and type
+    parts: dict[tuple[str, str], float]  # the same by kind of numbers and collective
 
     @property
     def ratio(self) -> float:
         return 32 / self.bits_per_value
 
-    def __str__(self) -> str:
-        return "; ".join(
-            f"{collective} of {' + '.join(f'{bits:.3g} {dtype}' for dtype, bits in types.items())}"
-            for collective, types in self.parts.items()
-        )
+    @property
+    def lines(self) -> list[str]:
+        return [f"{bits:5.3f} {kind} {how}" for (kind, how), bits in self.parts.items()]
 
 
 def wire(compressor: Compressor) -> Wire:
@@ -34,7 +33,8 @@ def wire(compressor: Compressor) -> Wire:
     comm = Observer(WORKERS)
     generator = torch.Generator().manual_seed(0)
     aggregate(compressor, {k: torch.randn(WORKERS, *s, generator=generator) for k, s in REFERENCE.items()}, comm=comm)
-    parts: dict[str, dict[str, float]] = {}
-    for (collective, dtype), bits in comm.seen.items():
-        parts.setdefault(collective, {})[str(dtype).removeprefix("torch.")] = bits / VALUES
+    parts: dict[tuple[str, str], float] = {}
+    for (how, dtype), bits in comm.seen.items():
+        key = SHORT.get(dtype, "codes"), how
+        parts[key] = parts.get(key, 0) + bits / VALUES
     return Wire(comm.meter.sent_bits[0] / VALUES, parts)

@@ -103,14 +103,17 @@ def clamp_level(v: Tensor) -> Tensor:
 
 def random_codes(v: Tensor, levels: Sequence[Tensor], words: Tensor) -> Tensor:
     """Either of the two levels around each value, with E = the value, which no level but the first and last may enclose."""
-    below, above, place = levels[0], levels[1], torch.zeros_like(words)
-    for k, (level, after) in enumerate(zip(levels[1:-1], levels[2:], strict=True), start=1):
-        reached = v >= level
-        below, above = torch.where(reached, level, below), torch.where(reached, after, above)
-        place = torch.where(reached, k, place)
+    place, count = torch.zeros_like(words), len(levels)
+    while len(levels) > 2:  # bisection: either half of the levels, its middle one in both
+        half = len(levels) // 2
+        reached = v >= levels[half]
+        upper = [*levels[half:], *[levels[-1]] * (len(levels) % 2 == 0)]
+        levels = [torch.where(reached, above, below) for below, above in zip(levels[: half + 1], upper, strict=True)]
+        place = torch.where(reached, place + half, place)
+    below, above = levels
     gap = above - below
     up = unit_interval(words) < (v - below) / torch.where(gap > 0, gap, 1)
-    return torch.where(up, place + 1, place)
+    return torch.where(up, place + 1, place).clamp_max(count - 1)
 
 
 def level_values(codes: Tensor, levels: Sequence[Tensor]) -> Tensor:

@@ -28,6 +28,36 @@ def orthogonalise(p: Tensor) -> Tensor:
     return torch.stack(columns, dim=-1)
 
 
+# Products with thin factors are as fast as memory only where the long side of a factor is contiguous.
+
+
+def times(m: Tensor, q: Tensor) -> Tensor:
+    """M Q: `[w, n, m]` and `[1, m, r]` to `[w, n, r]`."""
+    return (m.flatten(0, 1) @ q[0].mT.contiguous().mT).unflatten(0, m.shape[:2])
+
+
+def transposed_times(m: Tensor, p: Tensor) -> Tensor:
+    """M^T P: `[w, n, m]` and `[1, n, r]` to `[w, m, r]`."""
+    pt = p[0].mT.contiguous()
+    return torch.stack([pt @ row for row in m]).mT
+
+
+def product(p: Tensor, q: Tensor) -> Tensor:
+    """P Q^T: `[1, n, r]` and `[w, m, r]` to `[w, n, m]`."""
+    out = q.new_empty(q.shape[0], p.shape[1], q.shape[1])
+    for row, qt in zip(out, q.mT.contiguous(), strict=True):
+        torch.mm(p[0], qt, out=row)
+    return out
+
+
+def without_product(m: Tensor, p: Tensor, q: Tensor) -> Tensor:
+    """M - P Q^T, of such shapes."""
+    out = torch.empty_like(m)
+    for row, target, qt in zip(m, out, q.mT.contiguous(), strict=True):
+        torch.addmm(row, p[0], qt, alpha=-1, out=target)
+    return out
+
+
 def _project(basis: Tensor, x: Tensor) -> Tensor:
     return (basis @ (basis.mT @ x.unsqueeze(-1))).squeeze(-1)
 

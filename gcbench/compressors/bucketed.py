@@ -102,8 +102,9 @@ class Bucketed(Codec, ABC):
         matrix, rest = _split(x, groups, buckets.row)
         table, draws = _of_rows(fitted, groups), noise.at(groups.starts) if self.random else None
         out = torch.empty(len(x), len(groups.starts), words_of(self.base), buckets.row, dtype=torch.int32, device=x.device)
+        encode = _kernels(self).encode if fitted.shape[2] <= _FEW else _kernels(self).encode_in_two
         for part in _blocks(matrix):
-            _kernels(self).encode(matrix[:, part], table[:, part], draws.of(part) if draws else None, *out[:, part].unbind(2))
+            encode(matrix[:, part], table[:, part], draws.of(part) if draws else None, *out[:, part].unbind(2))
         codes = self._rest_codes(rest, fitted, groups, noise)
         return out, pack_digits(codes.to(torch.uint8), self.base)
 
@@ -215,8 +216,12 @@ def _blocks(matrix: Tensor) -> Iterator[slice]:
     return blocks(groups, workers * rows * row, matrix.device)
 
 
+_FEW = 4  # parameters, with which the codes of all rows of a group can be computed at once in a core's registers
+
+
 class Kernels(NamedTuple):
     encode: Callable[..., None]
+    encode_in_two: Callable[..., None]
     codes: Callable[..., None]
     decode_add: Callable[..., None]
 
@@ -225,19 +230,31 @@ class Kernels(NamedTuple):
 def _kernels(method: Bucketed) -> Kernels:
     base = method.base
 
+    def codes_of(x: Tensor, table: Tensor, draws: Draws | None) -> Tensor:
+        words = draws.words(x.shape[-1]) if draws else None
+        return method.code(x, table.unsqueeze(-1).unbind(-2), words)
+
     @kernel
     def encode(x: Tensor, table: Tensor, draws: Draws | None, *out: Tensor) -> None:
-        words = draws.words(x.shape[-1]) if draws else None
-        codes = method.code(x, table.unsqueeze(-1).unbind(-2), words)
-        for target, word in zip(out, to_words(codes, base), strict=True):
+        for target, word in zip(out, to_words(codes_of(x, table, draws), base), strict=True):
+            target.copy_(word)
+
+    def encode_in_two(x: Tensor, table: Tensor, draws: Draws | None, *out: Tensor) -> None:
+        found = torch.empty(x.shape, dtype=torch.int32, device=x.device)
+        codes(x, table, draws, found)
+        pack(found.view(torch.float32), *out)  # a view of floats, as in `from_words`
+
+    @kernel
+    def pack(codes: Tensor, *out: Tensor) -> None:
+        for target, word in zip(out, to_words(codes.view(torch.int32), base), strict=True):
             target.copy_(word)
 
     @kernel
-    def codes(x: Tensor, table: Tensor, draws: Draws, out: Tensor) -> None:
-        out.copy_(method.code(x, table.unsqueeze(-1).unbind(-2), draws.words(x.shape[-1])))
+    def codes(x: Tensor, table: Tensor, draws: Draws | None, out: Tensor) -> None:
+        out.copy_(codes_of(x, table, draws))
 
     @kernel
     def decode_add(words: Tensor, table: Tensor, out: Tensor) -> None:
         out.add_(method.value(from_words(words, base), table.unsqueeze(-1).unbind(-2)))
 
-    return Kernels(encode, codes, decode_add)
+    return Kernels(encode, encode_in_two, codes, decode_add)

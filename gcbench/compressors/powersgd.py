@@ -9,13 +9,13 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from gcbench.codecs.low_rank import orthogonalise, svd
+from gcbench.codecs.low_rank import orthogonalise, product, svd, times, transposed_times, without_product
 from gcbench.comm import Comm
 from gcbench.compressors.base import Aggregated, Grads, Properties, State, Step, unflatten
 
 Memory = Literal["own", "aggregated"]
-Factors = tuple[list[Tensor], list[Tensor], list[Tensor]]
-"""P of every stack, then Q: each worker's own `[w, ...]`, and their means."""
+Factors = tuple[Grads, Grads, Grads]
+"""P, then Q: each worker's own `[w, ...]`, and their means."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class PowerSGD:
     `svd=true` is what these approach: P are the first r left singular vectors of the mean of M, and Q = mean of M^T P. It sends
     all n m floats of M, as the singular vectors of a mean are not to be had from those of the workers.
 
-    Differences from the paper: matrices of one shape are multiplied as one batch, each orthonormalised on its own. A column
+    Differences from the paper: P of one shape are orthonormalised as one batch, each on its own. A column
     of Q that has become zero (a gradient that was exactly zero) is drawn anew, where the paper's warm start would keep it
     zero for ever; the others are scaled to a largest entry of 1, which leaves P as it is but keeps M Q from under- and
     overflowing. `memory=own` subtracts the worker's own projection P P^T M, as algorithm 2 is printed; `aggregated`
@@ -60,36 +60,34 @@ class PowerSGD:
             raise ValueError(f"iterations={self.iterations} means nothing with svd=true; type only one of them")
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
-        stacks = _stacks(grads)
-        ms = [_stack(grads, names) for names in stacks]  # [w, k, n, m]
-        if self.svd:
-            ps, own_qs, qs = self._best(ms, comm)
-        else:
-            start = self._start(grads, state, step)
-            ps, own_qs, qs = self._iterated(ms, [torch.stack([start[k] for k in names], dim=1) for names in stacks], comm)
-        update = _decode(ps, qs, stacks, grads)
+        ms = {k: g.reshape(-1, *matrix_shape(g)) for k, g in grads.items()}  # [w, n, m]
+        ps, own_qs, qs = self._best(ms, comm) if self.svd else self._iterated(ms, self._start(grads, state, step), comm)
+        update = {k: product(ps[k], qs[k]).view(-1, *g.shape[1:]) for k, g in grads.items()}
 
         def sent() -> Grads:
-            return update if self.memory == "aggregated" else _decode(ps, own_qs, stacks, grads)
+            if self.memory == "aggregated":
+                return update
+            return {k: product(ps[k], own_qs[k]).view(g.shape) for k, g in grads.items()}
 
-        shared = {k: q[:, i] for names, q in zip(stacks, qs, strict=True) for i, k in enumerate(names)}
-        return Aggregated(update, sent, State(shared=shared))
+        def left() -> Grads:
+            return {k: without_product(ms[k], ps[k], own_qs[k]).view(g.shape) for k, g in grads.items()}
 
-    def _iterated(self, ms: list[Tensor], qs: list[Tensor], comm: Comm) -> Factors:
-        start = qs  # [1, k, m, r]
+        return Aggregated(update, sent, State(shared=qs), left=left if self.memory == "own" else None)
+
+    def _iterated(self, ms: Grads, start: Grads, comm: Comm) -> Factors:
+        qs = start  # [1, m, r]
         for i in range(self.iterations):
             if i > 0:
-                qs = [_restarted(q, first) for q, first in zip(qs, start, strict=True)]
-            ps = comm.mean([m @ q for m, q in zip(ms, qs, strict=True)])
-            ps = [orthogonalise(p) for p in ps]
-            own_qs = [m.mT @ p for m, p in zip(ms, ps, strict=True)]
-            qs = comm.mean(own_qs)
+                qs = {k: _restarted(q, start[k]) for k, q in qs.items()}
+            ps = _orthogonalised(_mean({k: times(m, qs[k]) for k, m in ms.items()}, comm))
+            own_qs = {k: transposed_times(m, ps[k]) for k, m in ms.items()}
+            qs = _mean(own_qs, comm)
         return ps, own_qs, qs
 
-    def _best(self, ms: list[Tensor], comm: Comm) -> Factors:
-        means = comm.mean(ms)
-        ps = [svd(m.double())[0][..., : self.rank].to(m.dtype) for m in means]
-        own_qs, qs = ([m.mT @ p for m, p in zip(x, ps, strict=True)] for x in (ms, means))
+    def _best(self, ms: Grads, comm: Comm) -> Factors:
+        means = _mean(ms, comm)
+        ps = {k: svd(m.double())[0][..., : self.rank].to(m.dtype) for k, m in means.items()}
+        own_qs, qs = ({k: transposed_times(m, ps[k]) for k, m in x.items()} for x in (ms, means))
         return ps, own_qs, qs
 
     def _start(self, grads: Grads, state: State, step: Step) -> Grads:
@@ -129,25 +127,18 @@ def matrix_shape(g: Tensor) -> tuple[int, int]:
     return n, g[0].numel() // n
 
 
-def _stacks(grads: Grads) -> list[list[str]]:
-    """Names of parameters whose matrices have one shape."""
-    by_shape: dict[tuple[int, int], list[str]] = {}
-    for name, g in grads.items():
-        by_shape.setdefault(matrix_shape(g), []).append(name)
-    return list(by_shape.values())
+def _mean(tensors: Grads, comm: Comm) -> Grads:
+    return dict(zip(tensors, comm.mean(list(tensors.values())), strict=True))
 
 
-def _stack(grads: Grads, names: list[str]) -> Tensor:
-    """`[w, k, n, m]`; a single matrix is not copied."""
-    matrices = [grads[k].reshape(-1, *matrix_shape(grads[k])) for k in names]
-    return matrices[0].unsqueeze(1) if len(names) == 1 else torch.stack(matrices, dim=1)
-
-
-def _decode(ps: list[Tensor], qs: list[Tensor], stacks: list[list[str]], like: Grads) -> Grads:
-    """`P Q^T` of every stack, back under the parameters' names and in their order."""
-    parts = {
-        k: matrix.view(-1, *like[k].shape[1:])
-        for names, p, q in zip(stacks, ps, qs, strict=True)
-        for k, matrix in zip(names, (p @ q.mT).unbind(1), strict=True)
+def _orthogonalised(ps: Grads) -> Grads:
+    """Matrices of one shape at once."""
+    by_shape: dict[torch.Size, list[str]] = {}
+    for name, p in ps.items():
+        by_shape.setdefault(p.shape, []).append(name)
+    done = {
+        k: p
+        for names in by_shape.values()
+        for k, p in zip(names, orthogonalise(torch.stack([ps[k] for k in names], dim=1)).unbind(1), strict=True)
     }
-    return {k: parts[k] for k in like}
+    return {k: done[k] for k in ps}

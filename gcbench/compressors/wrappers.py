@@ -101,9 +101,10 @@ class ErrorFeedback:
         memory = state.per_worker or {k: torch.zeros_like(g) for k, g in grads.items()}
         corrected = {k: torch.add(g, memory[k], alpha=self.alpha) for k, g in grads.items()}
         out = self.inner.aggregate(corrected, state.inner or State(), comm, step)
-        sent = out.sent()
-        remaining = {k: torch.add(g, memory[k], alpha=self.beta).sub_(sent[k]) for k, g in grads.items()}
-        return Aggregated(out.update, lambda: sent, State(per_worker=remaining, inner=out.state), out.shannon_bits)
+        left = out.left() if out.left is not None else {k: corrected[k] - sent for k, sent in out.sent().items()}
+        if self.alpha != self.beta:
+            left = {k: torch.add(x, memory[k], alpha=self.beta - self.alpha) for k, x in left.items()}
+        return Aggregated(out.update, out.sent, State(per_worker=left, inner=out.state), out.shannon_bits)
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,7 @@ class SigmaClipping:
             sigma = torch.linalg.vector_norm(g.reshape(g.shape[0], -1), dim=1) / g[0].numel() ** 0.5
             limit = _per_row(self.clip_sigma * sigma, g)
             clipped[name] = g.clamp(-limit, limit)
-        return self.inner.aggregate(clipped, state, comm, step)
+        return self.inner.aggregate(clipped, state, comm, step)._replace(left=None)  # of what was not clipped off
 
 
 def _per_row(x: Tensor, like: Tensor) -> Tensor:

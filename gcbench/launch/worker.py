@@ -22,6 +22,7 @@ from gcbench.codecs.kernels import Backend, use_backend
 from gcbench.comm import Comm, Control, LocalControl, ProcessGroupComm, ProcessGroupControl, VirtualComm
 from gcbench.config import Config, fingerprint
 from gcbench.launch.instantiate import make, make_data, make_model
+from gcbench.launch.memory import keep_freed_memory
 from gcbench.launch.outcome import outcome
 from gcbench.launch.plan import Plan
 from gcbench.records import ProgressDisplay, RunFiles, print_summary, start_logger
@@ -63,6 +64,7 @@ def work(config: Config, plan: Plan, directory: str, started: str) -> None:
     """One process of the run, from its start to the written result."""
     torch.set_num_threads(plan.threads)
     use_backend(cast(Backend, plan.codec_backend))
+    keep_freed_memory()
     with StopSignal() as stop, _joined(plan) as (comm, control, device):
         run, checkpoints = _assemble(config, plan, comm, control, device, Path(directory), stop)
         progress = Progress.start(run)

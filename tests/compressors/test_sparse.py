@@ -29,6 +29,24 @@ def test_largest_are_those_of_a_stable_sort(n: int, k: int) -> None:
     assert torch.equal(largest(x, k), expected)
 
 
+ADVERSE = {
+    "random": lambda n: torch.rand(n, generator=torch.Generator().manual_seed(0)),
+    "all equal": lambda n: torch.ones(n),
+    "few of the sampled ones": lambda n: (torch.arange(n) % 12 != 0).float() + torch.arange(n) / n,
+    "only the sampled ones": lambda n: (torch.arange(n) % 12 == 0).float() + torch.arange(n) / n,
+    "falling": lambda n: torch.arange(n, 0, -1).float(),
+    "ties at the border": lambda n: (torch.rand(n, generator=torch.Generator().manual_seed(0)) * 8).floor(),
+}
+
+
+@pytest.mark.parametrize("kind", ADVERSE)
+@pytest.mark.parametrize("k", [1, 30, 2_000, 20_000, 30_000])
+def test_largest_of_many_are_exact_whatever_a_sample_says(kind: str, k: int) -> None:
+    x = torch.stack([ADVERSE[kind](200_000), ADVERSE["random"](200_000)])  # every 12th is sampled
+    expected = x.sort(dim=1, descending=True, stable=True).indices[:, :k].sort(dim=1).values
+    assert torch.equal(largest(x, k), expected)
+
+
 def test_largest_orders_denormals_infinity_and_nan() -> None:
     x = torch.tensor([[1e-45, 0.0, float("nan"), 1e-40, float("inf"), 3e38]])
     assert [largest(x, k)[0].tolist() for k in range(1, 6)] == [[2], [2, 4], [2, 4, 5], [2, 3, 4, 5], [0, 2, 3, 4, 5]]

@@ -94,12 +94,15 @@ def best_error(g: Tensor, rank: int) -> float:
 def test_warm_start_converges_to_the_best_approximation(rank: int) -> None:
     """powersgd-03, theorem I: on one fixed matrix the error falls, step by step, to that of the truncated SVD."""
     u, _, v = torch.linalg.svd(randn(40, 30), full_matrices=False)
-    g = (u * 0.8 ** torch.arange(30.0)) @ v
+    singular = 0.8 ** torch.arange(30.0)
+    g = (u * singular) @ v
     best, state, errors = best_error(g, rank), State(), []
     for number in range(60):
         out = aggregate(PowerSGD(rank), {"w": g.unsqueeze(0)}, number=number, state=state)
         state = out.state
         errors.append(float((out.update["w"][0].double() - g.double()).norm()) / best)
+    truncated = (u[:, :rank] * singular[:rank]) @ v[:rank]
+    assert (out.update["w"][0] - truncated).norm() < 1e-4 * truncated.norm()
     assert errors[0] > 1.02
     assert errors[-1] == pytest.approx(1, abs=1e-4)
     assert all(later <= earlier + 1e-5 for earlier, later in zip(errors, errors[1:], strict=False))

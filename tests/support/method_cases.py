@@ -3,30 +3,46 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
-import torch
 from gloo_pool import Process
-from hydra import compose, initialize_config_dir
-from torch import Tensor
 
-from gcbench.comm import Comm, VirtualComm
-from gcbench.compressors import Aggregated, Compressor, Grads, State, Step
-from gcbench.config import Config, conf_directory, register, resolve
+from gcbench.check.steps import SHAPES, STEPS, WORKERS, Trace, aggregate, flat, gradients, offsets, shapes_of, trace
+from gcbench.check.subject import SETTINGS
+from gcbench.comm import VirtualComm
+from gcbench.compressors import Compressor
+from gcbench.config import Config, compose_words, conf_directory, register, resolve
 from gcbench.launch.instantiate import make
 
-WORKERS = 4
+__all__ = [  # with the steps of the package's own checks
+    "ALL",
+    "CHOICES",
+    "SHAPES",
+    "STEPS",
+    "VARIANTS",
+    "WORKERS",
+    "Trace",
+    "aggregate",
+    "built",
+    "composed",
+    "compressor_of",
+    "flat",
+    "gradients",
+    "offsets",
+    "shapes_of",
+    "trace",
+    "traces_in_one_process",
+    "traces_over_gloo",
+    "variants",
+]
 
 CHOICES = sorted(path.stem for path in (conf_directory() / "compressor").glob("*.yaml"))
 
 # What a choice is tried with, wherever it has the keys; buckets smaller than the test gradients.
 VARIANTS: dict[str, dict[str, Any]] = {
     "as it is": {},
-    "all tensors": {"min_size": 0, "bucket_size": 16, "error_feedback": False},
-    "small tensors whole": {"min_size": 100, "bucket_size": 16},
-    "error feedback": {"error_feedback": True, "min_size": 0, "bucket_size": 16},
+    **SETTINGS,
     "ecq": {"error_feedback": True, "alpha": 0.2, "beta": 0.9, "min_size": 0, "bucket_size": 16},
     "l2": {"norm": "l2", "min_size": 0, "bucket_size": 16, "error_feedback": False},
     "other levels": {"levels": 5, "min_size": 0, "bucket_size": 16},
@@ -118,9 +134,7 @@ ONLY = {
 def composed(choice: str, *overrides: str) -> Config:
     """The checked configuration, as the command line makes it."""
     register()
-    with initialize_config_dir(str(conf_directory()), version_base="1.3"):
-        tree = compose("config", [f"compressor={choice}", *overrides], return_hydra_config=True)
-    return resolve(tree)
+    return resolve(compose_words([f"compressor={choice}", *overrides]))
 
 
 def built(choice: str, **settings: Any) -> Compressor:
@@ -146,88 +160,6 @@ def compressor_of(choice: str, variant: str) -> Compressor:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return built(choice, **variants(choice)[variant])
-
-
-# Gradients
-
-SHAPES: dict[str, tuple[int, ...]] = {
-    "conv": (6, 3, 3, 3),
-    "conv bias": (6,),
-    "matrix": (10, 13),
-    "scalar": (),
-    "twin": (10, 13),
-    "one": (1,),
-    "row": (1, 37),
-}
-
-
-def gradients(workers: Sequence[int], number: int, shapes: Mapping[str, tuple[int, ...]] = SHAPES) -> Grads:
-    """`{name: [w, *shape]}` for one step, each worker's from its own generator, with a part that all share."""
-    found: Grads = {}
-    for i, (name, shape) in enumerate(shapes.items()):
-        common = torch.randn(shape, generator=torch.Generator().manual_seed(10_000 + i))
-        own = [
-            torch.randn(shape, generator=torch.Generator().manual_seed(1000 * worker + 100 * number + i)) for worker in workers
-        ]
-        found[name] = torch.stack([common + x for x in own]) * 0.1
-    return found
-
-
-def offsets(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
-    found, start = {}, 0
-    for name, shape in shapes.items():
-        found[name] = start
-        start += torch.Size(shape).numel()
-    return found
-
-
-def shapes_of(grads: Grads) -> dict[str, tuple[int, ...]]:
-    return {k: tuple(g.shape[1:]) for k, g in grads.items()}
-
-
-def aggregate(
-    compressor: Compressor,
-    grads: Grads,
-    *,
-    number: int = 0,
-    seed: int = 1,
-    state: State | None = None,
-    comm: Comm | None = None,
-) -> Aggregated:
-    """One step; without `comm`, of as many virtual workers as there are rows."""
-    comm = comm or VirtualComm(len(next(iter(grads.values()))))
-    step = Step(number, seed, comm.local, offsets(shapes_of(grads)))
-    return compressor.aggregate(grads, state or State(), comm, step)
-
-
-def flat(grads: Grads) -> Tensor:
-    """`[w, n]` in float64."""
-    return torch.cat([g.reshape(g.shape[0], -1) for g in grads.values()], dim=1).double()
-
-
-class Trace(NamedTuple):
-    """What a process saw of some steps."""
-
-    updates: list[Grads]
-    sent: list[Grads]
-    memories: list[list[Grads]]  # by step and layer of the state, each worker's own
-    sent_bits: list[int]
-    received_bits: list[int]
-
-
-STEPS = 3
-
-
-def trace(compressor: Compressor, comm: Comm, steps: int = STEPS) -> Trace:
-    state = State()
-    updates, sent, memories = [], [], []
-    for number in range(steps):
-        out = aggregate(compressor, gradients(comm.local, number), number=number, state=state, comm=comm)
-        state = out.state
-        updates.append(out.update)
-        sent.append(out.sent())
-        memories.append([layer.per_worker for layer in state.layers()])
-    return Trace(updates, sent, memories, comm.meter.sent_bits, comm.meter.received_bits)
 
 
 def traces_over_gloo(process: Process, compressors: dict[Any, Compressor]) -> dict[Any, Trace]:
