@@ -20,7 +20,8 @@ MAY_IMPORT = {
     "config": set(),
     "launch": {"config", "train", "compressors", "codecs", "comm", "data", "models", "records"},
     "bench": {"config", "launch", "compressors", "codecs", "comm", "records"},
-    "cli": {"config", "launch", "bench"},
+    "check": {"config", "launch", "compressors", "comm"},
+    "cli": {"config", "launch", "bench", "check"},
     "__main__": {"cli"},
     "settings": set(),
     "seeds": set(),
@@ -28,7 +29,7 @@ MAY_IMPORT = {
 ONLY_IN = {
     "hydra": {"cli", "config", "launch"},
     "omegaconf": {"cli", "config", "launch"},
-    "torch.distributed": {"comm", "launch", "bench"},
+    "torch.distributed": {"comm", "launch", "bench", "check"},
     "wandb": {"records"},
     "sklearn": {"data"},
     "torchvision": {"data", "models"},

@@ -6,7 +6,11 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 
+import torch
+
+import gcbench
 from gcbench.check.contract import (
     LENGTHS,
     ODD_INPUTS,
@@ -39,6 +43,8 @@ from gcbench.config import Config
 from gcbench.launch.instantiate import make
 from gcbench.launch.local import WorkerFailed
 
+PACKAGE = Path(gcbench.__file__).parent
+
 Check = Callable[[], str | None]
 """Raises AssertionError with a sentence, or may have something to tell."""
 
@@ -47,17 +53,17 @@ def check_method(subject: Subject) -> bool:
     """Prints, and says whether all is well."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a setting of the checks may be one to warn of
-        makers = {label: partial(_made, node) for label, node in subject.cases.items()}
-        compressors = {label: maker() for label, maker in makers.items()}
-        print(f"tried   {'; '.join(label or 'as it is' for label in makers)}")
-        if not _line("has what a method has", {k: partial(check_parts, c) for k, c in compressors.items()}):
+        typed = _made(subject.typed)
+        if not line_of("has what a method has", {"": partial(check_parts, typed)}):
             return False
+        print(f"tried   {'; '.join(label or 'as it is' for label in subject.cases)}")
+        makers = {label: partial(_made, node) for label, node in subject.cases.items()}
         by_case = {label: dict(_checks(maker)) for label, maker in makers.items()}
-        first, *_ = compressors
-        by_case[first]["descends a quadratic"] = partial(check_descends, compressors[first])
+        first, *_ = makers
+        by_case[first]["descends a quadratic"] = partial(check_descends, makers[first]())
         names = dict.fromkeys(name for checks in sorted(by_case.values(), key=len, reverse=True) for name in checks)
-        held = [_line(name, {k: checks[name] for k, checks in by_case.items() if name in checks}) for name in names]
-        return all([*held, _layouts(subject, compressors), _line("sends", {"": partial(_sends, _made(subject.typed))})])
+        held = [line_of(name, {k: checks[name] for k, checks in by_case.items() if name in checks}) for name in names]
+        return all([*held, _layouts(subject), line_of("sends", {"": partial(_sends, typed)})])
 
 
 def _made(node: Config) -> Compressor:
@@ -104,21 +110,22 @@ def _contractive(compressor: Compressor) -> str:
     return f"delta is {1 - shares[worst]:.3g}, measured for the vector '{worst}'"
 
 
-def _layouts(subject: Subject, compressors: dict[str, Compressor]) -> bool:
+def _layouts(subject: Subject) -> bool:
     """Every case in one process, in four, and in two of two workers each."""
     try:
         traces = traces_over_gloo(list(subject.cases.values()))
     except WorkerFailed as failure:
         return _failed("runs in 4 processes", "", str(failure))
+    compressors = {label: _made(node) for label, node in subject.cases.items()}
     virtual = {label: trace(compressor, VirtualComm(WORKERS)) for label, compressor in compressors.items()}
     held = []
     for layout, found in traces.items():
         cases = [(k, compressors[k], virtual[k], real) for k, real in zip(subject.cases, found, strict=True)]
         held += [
-            _line(f"{layout}: same updates", {k: partial(check_updates_agree, c, v, real) for k, c, v, real in cases}),
-            _line(f"{layout}: ranks apply the same", {k: partial(check_replicas, real) for k, _, _, real in cases}),
-            _line(f"{layout}: same memories", {k: partial(check_memories, v, real) for k, _, v, real in cases}),
-            _line(f"{layout}: same bits", {k: partial(check_bits, v, real) for k, _, v, real in cases}),
+            line_of(f"{layout}: same updates", {k: partial(check_updates_agree, c, v, real) for k, c, v, real in cases}),
+            line_of(f"{layout}: ranks apply the same", {k: partial(check_replicas, real) for k, _, _, real in cases}),
+            line_of(f"{layout}: same memories", {k: partial(check_memories, v, real) for k, _, v, real in cases}),
+            line_of(f"{layout}: same bits", {k: partial(check_bits, v, real) for k, _, v, real in cases}),
         ]
     return all(held)
 
@@ -130,7 +137,8 @@ def _sends(compressor: Compressor) -> str:
     return f"{told} ({', '.join(' '.join(line.split()) for line in sent.lines)})"
 
 
-def _line(name: str, cases: dict[str, Check]) -> bool:
+def line_of(name: str, cases: dict[str, Check]) -> bool:
+    """Of one check, in all cases or the first in which it fails."""
     told = []
     for label, check in cases.items():
         try:
@@ -149,5 +157,8 @@ def _failed(name: str, label: str, sentence: str) -> bool:
 
 
 def _place(error: BaseException) -> str:
-    frame = traceback.extract_tb(error.__traceback__)[-1]
+    """Where it was raised, or where their code led to that."""
+    frames = traceback.extract_tb(error.__traceback__)
+    theirs = [f for f in frames if not f.filename.startswith((str(PACKAGE), str(Path(torch.__file__).parent)))]
+    frame = (theirs or frames)[-1]
     return f"{frame.filename}, line {frame.lineno}"

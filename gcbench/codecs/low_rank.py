@@ -50,12 +50,11 @@ def product(p: Tensor, q: Tensor) -> Tensor:
     return out
 
 
-def without_product(m: Tensor, p: Tensor, q: Tensor) -> Tensor:
-    """M - P Q^T, of such shapes."""
-    out = torch.empty_like(m)
-    for row, target, qt in zip(m, out, q.mT.contiguous(), strict=True):
-        torch.addmm(row, p[0], qt, alpha=-1, out=target)
-    return out
+def subtract_product_(m: Tensor, p: Tensor, q: Tensor) -> Tensor:
+    """M - P Q^T, of such shapes, in place of M."""
+    for row, qt in zip(m, q.mT.contiguous(), strict=True):
+        row.addmm_(p[0], qt, alpha=-1)
+    return m
 
 
 def _project(basis: Tensor, x: Tensor) -> Tensor:

@@ -50,9 +50,9 @@ class State:
 
 class Aggregated(NamedTuple):
     """`update` `[1, ...]` is what all workers apply; `sent()` is what a memory subtracts (`[w, ...]`, or `[1, ...]` where
-    that is the update), computed only when a wrapper asks, and `left()` the gradients less that, where there is a shorter way
-    to it. `shannon_bits()` `[w]` is what an entropy code of the codes that were gathered would cost at least; None where none
-    were."""
+    that is the update), computed only when a wrapper asks, and `left()` the gradients less that, perhaps in their place, where
+    there is a shorter way to it. `shannon_bits()` `[w]` is what an entropy code of the codes that were gathered would cost at
+    least; None where none were."""
 
     update: Grads
     sent: Callable[[], Grads]

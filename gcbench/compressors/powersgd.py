@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from gcbench.codecs.low_rank import orthogonalise, product, svd, times, transposed_times, without_product
+from gcbench.codecs.low_rank import orthogonalise, product, subtract_product_, svd, times, transposed_times
 from gcbench.comm import Comm
 from gcbench.compressors.base import Aggregated, Grads, Properties, State, Step, unflatten
 
@@ -70,7 +70,7 @@ class PowerSGD:
             return {k: product(ps[k], own_qs[k]).view(g.shape) for k, g in grads.items()}
 
         def left() -> Grads:
-            return {k: without_product(ms[k], ps[k], own_qs[k]).view(g.shape) for k, g in grads.items()}
+            return {k: subtract_product_(ms[k], ps[k], own_qs[k]).view(g.shape) for k, g in grads.items()}
 
         return Aggregated(update, sent, State(shared=qs), left=left if self.memory == "own" else None)
 

@@ -1,0 +1,126 @@
+"""Someone else's method, end to end: a paper's that is not in our list, in one file and one yaml outside of the package."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import outside
+import pytest
+import torch
+
+from gcbench.check import report
+from gcbench.check.methods import method
+from gcbench.check.report import check_method
+from gcbench.check.subject import subject_of
+from gcbench.config import Config, ConfigError, register
+from gcbench.launch.local import WorkerFailed
+
+FOLDER = Path(outside.__file__).parent
+CONF = FOLDER / "outside_conf"
+ENVIRONMENT = {**os.environ, "WANDB_MODE": "offline"}
+
+
+def command(name: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """As its script in the environment does it, in the folder of the method."""
+    main = [sys.executable, "-c", f"from gcbench.cli import {name}; {name}()", *words]
+    return subprocess.run(main, cwd=FOLDER, env=ENVIRONMENT, capture_output=True, text=True, timeout=240)
+
+
+def test_it_passes_all_checks() -> None:
+    done = command("main_check", "--config-dir", str(CONF), "compressor=natural")
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[1] == "tried   min_size=0; min_size=100; error_feedback=true min_size=0"
+    assert all(line.startswith(("ok ", "tried ")) for line in lines)
+    for check in ("unbiased", "contractive: delta is 0.8", "scope=tensor", "4 processes: same updates", "2 x 2: same bits"):
+        assert f"ok      {check}" in done.stdout
+    assert "sends: 9.021 bits a value, 3.547 x fewer than fp32, 3.556 x as its paper counts" in lines[-1]
+
+
+def no_processes(nodes: Sequence[Config]) -> None:
+    raise WorkerFailed(1, 1, "", "the cat is on the wire")
+
+
+def test_a_broken_version_fails_the_right_check(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(report, "traces_over_gloo", no_processes)
+    assert not check_method(subject_of(["broken_methods.RoundsDown"]))
+    promise, processes = [line for line in capsys.readouterr().out.splitlines() if not line.startswith(("ok ", "tried "))]
+    assert promise.startswith("FAILED  unbiased: promises to be unbiased, but the mean of 600 updates is ")
+    assert processes == "FAILED  runs in 4 processes: worker process 1 failed: the cat is on the wire"
+
+
+def test_a_failure_is_the_exit_status() -> None:
+    done = command("main_check", "broken_methods.NotAMethod")
+    assert done.returncode == 1 and done.stdout.startswith("FAILED  has what a method has: NotAMethod has no properties")
+
+
+def test_an_error_of_theirs_is_told_with_its_place(capsys: pytest.CaptureFixture[str]) -> None:
+    def check() -> None:
+        outside.Natural().encode(torch.zeros(1, 3), (3,), None)  # type: ignore[arg-type]
+
+    assert not report.line_of("odd gradients", {"min_size=0": check})
+    told = capsys.readouterr().out
+    assert told.startswith(
+        "FAILED  odd gradients (with min_size=0): AttributeError: 'NoneType' object has no attribute 'uniform'"
+    )
+    assert "outside.py, line" in told
+
+
+def test_it_trains(tmp_path: Path) -> None:
+    """A linear layer of 64 x 10 and its 10 biases: 650 exponents, and their signs in 82 bytes."""
+    words = ["compressor=natural", "min_size=0", "trainer.max_steps=3", "trainer.launcher=virtual", "model=linear"]
+    places = ["logger.mode=disabled", f"directory={tmp_path}"]
+    done = command("main", "--config-dir", str(CONF), *words, *places)
+    assert done.returncode == 0, done.stderr
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert (result["status"], result["choices"]["compressor"], result["parameters"]) == ("done", "natural", 650)
+    assert result["bits_sent"]["per_step"] == 8 * (650 + 82)
+
+
+def test_settings_of_a_target_are_typed_after_it() -> None:
+    subject = subject_of(["gcbench.compressors.qsgd.QSGD", "levels=3", "norm=l2"])
+    assert subject.typed["method"] == {"_target_": "gcbench.compressors.qsgd.QSGD", "levels": 3, "norm": "l2"}
+    assert list(subject.cases) == ["", "min_size=100", "error_feedback=true"]
+
+
+def test_what_was_typed_is_not_changed() -> None:
+    register()
+    subject = subject_of(["compressor=qsgd", "min_size=5"])
+    assert {node["min_size"] for node in subject.cases.values()} == {5}
+    assert list(subject.cases) == ["", "bucket_size=16", "error_feedback=true bucket_size=16"]
+    assert subject.typed["method"]["bucket_size"] == 512
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["nowhere.Method"], "nowhere.Method cannot be imported"),
+        (["outside.Unnatural"], "outside.Unnatural cannot be imported"),
+        (["outside.Natural", "rank=2"], "outside.Natural has no such argument"),
+        (["outside.Natural", "rank"], "rank: type outside.Natural's settings as key=value"),
+        (["gcbench.compressors.qsgd.QSGD", "levels=0"], "levels=0: a code holds 1 to 127 levels"),
+    ],
+)
+def test_bad_names_and_settings_end_in_one_sentence(words: list[str], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        check_method(subject_of(words))
+
+
+def test_an_unknown_folder_ends_in_one_sentence() -> None:
+    with pytest.raises(ConfigError, match="--config-dir nowhere: there is no such folder"):
+        subject_of(["compressor=natural"], "nowhere")
+
+
+def test_it_is_listed_with_the_others() -> None:
+    register()
+    found = method("natural", CONF / "compressor" / "natural.yaml", str(CONF))
+    assert found.about.startswith("Natural compression (Horvath et al., 2019)") and found.knobs == [
+        "min_size",
+        "error_feedback",
+    ]
+    assert found.promises == ["unbiased", "contractive"] and round(found.wire.bits_per_value, 2) == 9.02
