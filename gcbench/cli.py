@@ -127,6 +127,7 @@ def _speak() -> None:
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     logger.propagate = False
+    logging.getLogger("hydra").addHandler(logging.NullHandler())  # which would say mistakes first in its own
 
 
 def _quiet_ranks() -> None:
@@ -138,7 +139,7 @@ def _quiet_ranks() -> None:
 def _sentence(error: BaseException) -> str:
     if isinstance(error, OSError) and error.filename:
         return f"{error.filename}: {error.strerror}; type outputs=DIR (or data.root=DIR) with a folder that can be used"
-    cause = str(error.__cause__ or "")
+    cause = "" if isinstance(error, ConfigError) else str(error.__cause__ or "")
     lines = [*str(error).splitlines(), *(cause.splitlines() if cause not in str(error) else [])]
     text = "\n".join(line for line in lines if line and "object_type=" not in line)
     if unknown := re.match(r"Could not override '(.+?)'", text):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import warnings
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -38,6 +39,7 @@ def traces_over_gloo(nodes: Sequence[Config]) -> Traces:
 
 def _trace_here(nodes: Sequence[Config], folder: str) -> None:
     torch.set_num_threads(1)
+    warnings.simplefilter("ignore")  # as in `check_method`
     rank = int(os.environ["RANK"])
     for size in LAYOUTS.values():
         if rank < size:

@@ -51,7 +51,8 @@ def _check(node: Config, key: str) -> None:
         if name.startswith("_"):
             continue
         if name not in parameters and not takes_any:
-            raise ConfigError(f"{key}.{name}: {node['_target_']} has no such argument; it has {', '.join(parameters)}")
+            has = ", ".join(parameters) or "none"
+            raise ConfigError(f"{key}.{name}: {node['_target_']} has no such argument; it has {has}")
         if isinstance(value, dict) and "_target_" in value:
             _check(value, f"{key}.{name}")
         elif name in hints and not _fits(value, hints[name]):

@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
-from gcbench.config import Config, conf_directory, register, resolve
+from gcbench.config import Config, compose_words, register, resolve
 from gcbench.launch.start import start
 from gcbench.records import RunFiles
 
@@ -17,8 +16,7 @@ SMALL = ("trainer.threads=1", "trainer.batch_size=16", "trainer.epochs=1", "logg
 
 def composed(*overrides: str) -> DictConfig:
     register()
-    with initialize_config_dir(str(conf_directory()), version_base="1.3"):
-        return compose("config", list(overrides), return_hydra_config=True)
+    return compose_words(overrides)
 
 
 def config_of(*overrides: str) -> Config:
