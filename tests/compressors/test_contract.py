@@ -33,6 +33,9 @@ from gcbench.compressors import Compressor
 
 each_choice = pytest.mark.parametrize("choice", CHOICES)
 each_variant = pytest.mark.parametrize(("choice", "variant"), ALL)
+# Variants that hand a tensor's values to the same code as another variant does are left out.
+SAME_CODE = {"ecq", "other levels", "dense at first", "cold start", "clipped norm", "small tensors whole", "aggregated memory"}
+each_code = pytest.mark.parametrize(("choice", "variant"), [key for key in ALL if key[1] not in SAME_CODE])
 
 EXACT = {"none", "fp16", "bf16"}
 UNBIASED = {"qsgd", "orq", "linear", "qsgd_levels", "unbiased_lowrank", "maxnorm", "maxnorm_multiscale"}
@@ -137,7 +140,7 @@ def test_another_seed_gives_other_bits_where_there_is_chance(choice: str) -> Non
 
 
 @pytest.mark.parametrize("kind", ODD_INPUTS)
-@each_variant
+@each_code
 def test_odd_gradients_give_finite_updates_of_the_right_shape(choice: str, variant: str, kind: str) -> None:
     check_odd_input(compressor_of(choice, variant), kind, zero_of_zeros=choice not in NEVER_ZERO)
 
