@@ -37,9 +37,10 @@ class MaxNorm:
     Here a code of `bits` has s = 2^(bits-1) - 1 levels and a sign. "b bits" of the paper leave out the sign and mean s = 2^b
     (the text) or 2^b - 1 (the authors' code, our bits = b + 1).
 
-    Differences from the paper: it counts 32 + n (ceil(log2 s) + 1) bits, which hold one code but no sum of codes; the authors'
-    code sends int8 or int32 and adds updates where the text averages them. `norm=l2` is the text, `linf` (the maximum) is what
-    its curves were made with: with the 2-norm of millions of values hardly any code but 0 is left.
+    Differences from the paper: it counts 32 + n (ceil(log2 s) + 1) bits, which hold one code (where s is no power of two) but
+    no sum of codes; the authors' code sends int8 or int32 and adds updates where the text averages them. `norm=l2` is the
+    text, `linf` (the maximum) is what its curves were made with: with the 2-norm of millions of values hardly any code but 0
+    is left.
     """
 
     levels: int  # s

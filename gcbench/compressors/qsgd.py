@@ -22,11 +22,12 @@ class QSGD(Even):
 
     so that E[Q_s(v)] = v and, with the 2-norm, E||Q_s(v) - v||^2 <= min(d / s^2, sqrt(d) / s) ||v||^2 (lemma 3.1).
 
-    Sends per tensor of n values, all from the gathered tensors: ceil(log2(2 s + 1)) bits a value (b bits carry
-    s = 2^(b-1) - 1, sign included) and a float32 scale a bucket.
+    Sends ceil(log2(2 s + 1)) bits a value (b bits carry s = 2^(b-1) - 1, sign included) and a float32 scale a bucket;
+    `code=elias_dense` and `elias_sparse` send the paper's codes instead (`entropy_coded.py`).
 
     Differences from the paper: `norm=linf` (the maximum) is what its experiments use, `l2` is its theory. Buckets restart at
-    every tensor. Codes are packed at fixed width rather than Elias coded.
+    every tensor; with `align=true` none splits a receptive field. The rounding is of v_i / ||v|| + 1 on the grid of both
+    signs, which gives the same probabilities.
     """
 
     levels: int  # s, positive levels; 2 s + 1 codes
