@@ -40,7 +40,8 @@ class Hierarchical:
     @property
     def properties(self) -> Properties:
         # Contractive for the node's mean, which is all that is coded and remembered.
-        return Properties(unbiased=self.codec.properties.unbiased, contractive=self.codec.properties.contractive)
+        inner = self.codec.properties
+        return Properties(unbiased=inner.unbiased, contractive=inner.contractive, scope=inner.scope)
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         nodes = Nodes.of(comm, self.workers_per_node)
