@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from method_cases import ALL, CHOICES, aggregate, built, composed, compressor_of, flat, gradients, variants
+from method_cases import ALL, CHOICES, DIFFERENT, aggregate, built, composed, compressor_of, flat, gradients, variants
 
 from gcbench.check.contract import (
     LENGTHS,
@@ -33,9 +33,7 @@ from gcbench.compressors import Compressor
 
 each_choice = pytest.mark.parametrize("choice", CHOICES)
 each_variant = pytest.mark.parametrize(("choice", "variant"), ALL)
-# Variants that hand a tensor's values to the same code as another variant does are left out.
-SAME_CODE = {"ecq", "other levels", "dense at first", "cold start", "clipped norm", "small tensors whole", "aggregated memory"}
-each_code = pytest.mark.parametrize(("choice", "variant"), [key for key in ALL if key[1] not in SAME_CODE])
+each_code = pytest.mark.parametrize(("choice", "variant"), DIFFERENT)
 
 EXACT = {"none", "fp16", "bf16"}
 UNBIASED = {"qsgd", "orq", "linear", "qsgd_levels", "unbiased_lowrank", "maxnorm", "maxnorm_multiscale"}

@@ -72,7 +72,7 @@ def test_an_output_directory_that_cannot_be_written(tmp_path: Path) -> None:
 def test_full_errors_on_request(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "gcbench", "bits=11"]
     done = subprocess.run(
-        command, cwd=tmp_path, env={**ENVIRONMENT, "HYDRA_FULL_ERROR": "1"}, capture_output=True, text=True, timeout=60
+        command, cwd=tmp_path, env={**ENVIRONMENT, "HYDRA_FULL_ERROR": "1"}, capture_output=True, text=True, timeout=120
     )
     assert "Traceback" in done.stderr
 
@@ -107,7 +107,7 @@ def test_a_worker_that_raises_ends_all_with_its_own_traceback(tmp_path: Path) ->
     )
     begin = time.monotonic()
     done = gcbench(tmp_path, "model._target_=mine.Net", "logger.mode=disabled", "min_size=0")
-    assert done.returncode != 0 and time.monotonic() - begin < 60
+    assert done.returncode != 0 and time.monotonic() - begin < 120
     assert "the cat is on the wire" in done.stderr and "forward" in done.stderr
     assert done.stderr.count("Traceback") == 1, done.stderr
     (result,) = results(tmp_path)
@@ -127,7 +127,7 @@ def test_ctrl_c_leaves_an_interrupted_result_and_a_run_that_resumes(tmp_path: Pa
     )
     _wait_for(lambda: any(tmp_path.glob("outputs/*/metrics.jsonl")), 60)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-    output, _ = process.communicate(timeout=40)
+    output, _ = process.communicate(timeout=120)
     assert process.returncode == 130, output
     assert "Traceback" not in output
     (result,) = results(tmp_path)

@@ -18,7 +18,7 @@ import torch.multiprocessing as mp
 
 from gcbench.comm import ProcessGroupComm, ProcessGroupControl
 
-PATIENCE = 90  # seconds for one job
+PATIENCE = 300  # seconds for one job
 
 
 class Process:

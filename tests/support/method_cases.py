@@ -18,6 +18,7 @@ from gcbench.launch.instantiate import make
 __all__ = [  # with the steps of the package's own checks
     "ALL",
     "CHOICES",
+    "DIFFERENT",
     "SHAPES",
     "STEPS",
     "VARIANTS",
@@ -154,6 +155,8 @@ def variants(choice: str) -> dict[str, dict[str, Any]]:
 
 
 ALL = [(choice, variant) for choice in CHOICES for variant in variants(choice)]
+# Without those that differ from another one in a number or a wrapper only: for what costs time.
+DIFFERENT = [key for key in ALL if key[1] not in {"ecq", "other levels", "cold start", "clipped norm", "aggregated memory"}]
 
 
 def compressor_of(choice: str, variant: str) -> Compressor:
