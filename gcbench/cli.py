@@ -31,27 +31,28 @@ INTERRUPTED = 130
 @hydra.main(config_path=str(conf_directory()), config_name="config", version_base="1.3")
 def run(composed: DictConfig) -> None:
     """One run: check everything here, then start the workers."""
-    hydra_config = HydraConfig.get()
-    with open_dict(composed):
-        composed.hydra = hydra_config
-    config = resolve(composed)
+    config = resolve(_with_hydra(composed))
     if notice := learning_rate_notice(config):
         logging.getLogger("gcbench").warning(notice)
     from gcbench.launch.start import start  # imports torch, which a mistake above should not wait for
 
-    start(config, hydra_config.runtime.output_dir)
+    start(config, HydraConfig.get().runtime.output_dir)
 
 
 @hydra.main(config_path=str(conf_directory()), config_name="bench", version_base="1.3")
 def benchmark(composed: DictConfig) -> None:
     """One benchmark."""
-    hydra_config = HydraConfig.get()
-    with open_dict(composed):
-        composed.hydra = hydra_config
-    config = resolve_benchmark(composed)
+    config = resolve_benchmark(_with_hydra(composed))
     from gcbench.bench.start import bench
 
-    bench(config, hydra_config.runtime.output_dir)
+    bench(config, HydraConfig.get().runtime.output_dir)
+
+
+def _with_hydra(composed: DictConfig) -> DictConfig:
+    """With Hydra's own node, which says what was typed and chosen."""
+    with open_dict(composed):
+        composed.hydra = HydraConfig.get()
+    return composed
 
 
 def main() -> None:

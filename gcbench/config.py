@@ -155,6 +155,19 @@ def method_node(target: str, settings: Sequence[str]) -> Config:
 
 def resolve(composed: DictConfig) -> Config:
     """The checked configuration as plain values, with `choices`; `composed` is what Hydra made of the command line."""
+    config = _resolved(composed, KNOBS)
+    _check_trainer(config["trainer"])
+    _check_schedule(config)
+    _check_kinds(config, config["choices"])
+    return config
+
+
+def resolve_benchmark(composed: DictConfig) -> Config:
+    """The checked configuration of `gcbench-bench`."""
+    return _resolved(composed, {**KNOBS, **BENCH_KNOBS})
+
+
+def _resolved(composed: DictConfig, knobs: Mapping[str, Knob]) -> Config:
     tree = OmegaConf.create(composed)
     OmegaConf.set_struct(tree, True)
     typed = _typed_keys(composed)
@@ -164,25 +177,9 @@ def resolve(composed: DictConfig) -> Config:
     for group in ("model", "dataset"):
         _keep_typed_keys_of_other_target(group, config, typed)
     _refuse_added_keys(composed)
-    _check_knobs(config)
+    _check_knobs(config, knobs)
     _refuse_idle_bucket_size(config, typed)
-    _check_trainer(config["trainer"])
-    _check_schedule(config)
-    _check_kinds(config, choices)
     return {"choices": choices, **config}
-
-
-def resolve_benchmark(composed: DictConfig) -> Config:
-    """The checked configuration of `gcbench-bench`."""
-    tree = OmegaConf.create(composed)
-    OmegaConf.set_struct(tree, True)
-    typed = _typed_keys(composed)
-    _settle_bits(tree, typed)
-    config = _plain(tree)
-    _refuse_added_keys(composed)
-    _check_knobs(config, {**KNOBS, **BENCH_KNOBS})
-    _refuse_idle_bucket_size(config, typed)
-    return {"choices": _choices(composed, config), **config}
 
 
 def run_name(composed: DictConfig) -> str:
@@ -274,7 +271,7 @@ def _refuse_added_keys(composed: DictConfig) -> None:
             )
 
 
-def _check_knobs(config: Config, knobs: Mapping[str, Knob] = KNOBS) -> None:
+def _check_knobs(config: Config, knobs: Mapping[str, Knob]) -> None:
     for name, knob in knobs.items():
         if name not in config or (config[name] is None and knob.optional):
             continue

@@ -65,6 +65,8 @@ def _shapes(config: Config) -> list[Shapes]:
 
 def _inputs(config: Config, shapes: list[Shapes], device: torch.device) -> list[Input]:
     if config["recorded"]:
+        if not Path(config["recorded"]).is_file():
+            raise ConfigError(f"recorded={config['recorded']}: no such file; type one that trainer.record_gradients wrote")
         return [recorded(Path(config["recorded"]), device)]
     return [drawn(draw, shape, device) for shape in shapes for draw in config["draws"]]
 
