@@ -68,7 +68,7 @@ class ResumeMode(Enum):
 class TrainerSettings:
     gpus: int = MISSING  # type: ignore[assignment]
     batch_size: int = MISSING  # type: ignore[assignment]
-    epochs: int = MISSING  # type: ignore[assignment]
+    epochs: float = MISSING  # type: ignore[assignment]
     max_steps: int | None = None
     launcher: Launcher = Launcher.auto
     device: Device = Device.auto

@@ -11,6 +11,7 @@ from gcbench.config import Config, ConfigError
 from gcbench.data import Data
 from gcbench.launch.instantiate import make, make_model
 from gcbench.launch.plan import Plan
+from gcbench.train.schedules import total_steps
 
 COPIES = 4  # of a worker's gradient at the peak: gradient, corrected gradient, memory, one in flight
 
@@ -54,7 +55,8 @@ def _check_samples(trainer: Config, data: Data) -> None:
 
 
 def _check_recordings(trainer: Config, data: Data) -> None:
-    steps = trainer["max_steps"] or trainer["epochs"] * data.steps_per_epoch(trainer["gpus"], trainer["batch_size"])
+    steps_per_epoch = data.steps_per_epoch(trainer["gpus"], trainer["batch_size"])
+    steps = total_steps(trainer["max_steps"], trainer["epochs"], steps_per_epoch)
     for step in trainer["record_gradients"] or []:
         if step >= steps:
             raise ConfigError(

@@ -34,7 +34,7 @@ from gcbench.train.loop import train
 from gcbench.train.optimizers import make_optimizer
 from gcbench.train.replica import Replica
 from gcbench.train.run import Progress, Run
-from gcbench.train.schedules import Schedule
+from gcbench.train.schedules import Schedule, total_steps
 
 TIMEOUT = timedelta(minutes=10)
 
@@ -127,8 +127,8 @@ def _assemble(
     torch.manual_seed(mix(config["seed"]) >> 1)  # initial weights, the same on all workers
     replica = Replica(make_model(config, data), data.task, comm.local, device, trainer)
     steps_per_epoch = data.steps_per_epoch(plan.workers, trainer.batch_size)
-    total_steps = trainer.max_steps or trainer.epochs * steps_per_epoch
-    schedule = Schedule(typed(settings.ScheduleSettings, config["schedule"]), plan.workers, steps_per_epoch, total_steps)
+    steps = total_steps(trainer.max_steps, trainer.epochs, steps_per_epoch)
+    schedule = Schedule(typed(settings.ScheduleSettings, config["schedule"]), plan.workers, steps_per_epoch, steps)
     optimizer = typed(settings.OptimizerSettings, config["optimizer"])
     clock = Clock(device)
     comm.clock = clock
@@ -151,7 +151,7 @@ def _assemble(
         seed=config["seed"],
         process=comm.local.start // len(comm.local),
         steps_per_epoch=steps_per_epoch,
-        total_steps=total_steps,
+        total_steps=steps,
         stop_requested=stop,
     )
     return run, Checkpoints(directory / "checkpoints", trainer.checkpoint_keep, fingerprint(config))

@@ -48,8 +48,16 @@ def _build(depth: int, shape: Sequence[int], outputs: int) -> nn.Module:
     return model
 
 
+def resnet8(shape: Sequence[int], outputs: int) -> nn.Module:
+    return _build(8, shape, outputs)
+
+
 def resnet20(shape: Sequence[int], outputs: int) -> nn.Module:
     return _build(20, shape, outputs)
+
+
+def resnet32(shape: Sequence[int], outputs: int) -> nn.Module:
+    return _build(32, shape, outputs)
 
 
 def resnet56(shape: Sequence[int], outputs: int) -> nn.Module:

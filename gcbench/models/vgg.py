@@ -1,4 +1,4 @@
-"""VGG-16 (Simonyan and Zisserman, "Very deep convolutional networks", ICLR 2015) with batch normalisation.
+"""VGG (Simonyan and Zisserman, "Very deep convolutional networks", ICLR 2015) with batch normalisation.
 
 torchvision's convolutions, but a single linear layer on top, as is usual for CIFAR.
 """
@@ -11,17 +11,30 @@ from collections.abc import Sequence
 from torch import nn
 from torchvision.models.vgg import cfgs, make_layers
 
+VGG8: list[str | int] = [16, "M", 32, 32, "M", 64, 64, "M", 128, 128, "M"]
+
+
+def vgg8(shape: Sequence[int], outputs: int) -> nn.Module:
+    """One of the family for small budgets: seven convolutions of few channels. It is in no paper."""
+    return _build("vgg8", VGG8, shape, outputs)
+
 
 def vgg16(shape: Sequence[int], outputs: int) -> nn.Module:
+    return _build("vgg16", cfgs["D"], shape, outputs)
+
+
+def _build(name: str, layers: Sequence[str | int], shape: Sequence[int], outputs: int) -> nn.Module:
     channels, height, width = shape
-    if min(height, width) < 32:
+    halvings = layers.count("M")
+    if min(height, width) < 2**halvings:
         raise ValueError(
-            f"model=vgg16 halves its input five times and cannot read images of {height} x {width}; "
-            "type a data set of 32 x 32 or more, such as dataset=cifar10, or a model such as model=resnet20"
+            f"model={name} halves its input {halvings} times and cannot read images of {height} x {width}; "
+            f"type a data set of {2**halvings} x {2**halvings} or more, such as dataset=cifar10, or a model such as model=resnet20"
         )
-    features = make_layers(cfgs["D"], batch_norm=True)
-    features[0] = nn.Conv2d(channels, 64, kernel_size=3, padding=1)
-    head = {"pool": nn.AdaptiveAvgPool2d(1), "flatten": nn.Flatten(), "classifier": nn.Linear(512, outputs)}
+    features = make_layers(layers, batch_norm=True)
+    widths = [layer for layer in layers if isinstance(layer, int)]
+    features[0] = nn.Conv2d(channels, widths[0], kernel_size=3, padding=1)
+    head = {"pool": nn.AdaptiveAvgPool2d(1), "flatten": nn.Flatten(), "classifier": nn.Linear(widths[-1], outputs)}
     model = nn.Sequential(OrderedDict({"features": features, **head}))
     model.apply(_start)
     return model

@@ -8,6 +8,11 @@ from dataclasses import dataclass
 from gcbench.settings import ScheduleKind, ScheduleSettings
 
 
+def total_steps(max_steps: int | None, epochs: float, steps_per_epoch: int) -> int:
+    """Of a run, which may end inside an epoch."""
+    return max_steps or max(1, round(epochs * steps_per_epoch))
+
+
 @dataclass(frozen=True)
 class Schedule:
     """Factor on the optimiser's learning rate.

@@ -1,0 +1,33 @@
+"""Composing and checking a configuration. Imports no torch, so that help and mistakes answer at once."""
+
+from __future__ import annotations
+
+from gcbench.config.errors import Config, ConfigError, RunFailed
+from gcbench.config.names import fingerprint
+from gcbench.config.resolve import (
+    bench_name,
+    compose_words,
+    conf_directory,
+    learning_rate_notice,
+    method_node,
+    register,
+    resolve,
+    resolve_benchmark,
+    run_name,
+)
+
+__all__ = [
+    "Config",
+    "ConfigError",
+    "RunFailed",
+    "bench_name",
+    "compose_words",
+    "conf_directory",
+    "fingerprint",
+    "learning_rate_notice",
+    "method_node",
+    "register",
+    "resolve",
+    "resolve_benchmark",
+    "run_name",
+]

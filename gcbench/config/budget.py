@@ -1,0 +1,52 @@
+"""Smaller runs of the same experiment: what a budget replaces in a composed configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+PAPER = "paper"
+
+
+def apply_budget(tree: DictConfig, choices: dict[str, str], typed: Collection[str], conf: Path) -> None:
+    """Changes `tree` and `choices` in place; what the user typed stays as typed.
+
+    `tree.budget` (conf/budget/NAME.yaml) has `models`: for a chosen model, or `default`, the `model` that stands in for it and
+    upper bounds for `gpus`, `batch_size` (a worker), `epochs` and `max_steps`; `trainer`: keys for every run; `datasets`: keys
+    for a chosen data set. Learning rates follow the size of the whole batch (Goyal et al., 2017), warm-up follows the epochs;
+    milestones are fractions already.
+    """
+    budget, tree.budget = tree.budget, None
+    if budget is None or choices.get("budget") == PAPER:
+        return
+    part = budget.models.get(choices["model"], budget.models.get("default"))
+    _set(tree.trainer, budget.get("trainer") or {}, "trainer", typed)
+    _set(tree.dataset, (budget.get("datasets") or {}).get(choices["dataset"], {}), "dataset", typed)
+    if part is None:
+        return
+    if "model" in part and not any(key == "model" or key.startswith("model.") for key in typed):
+        choices["model"] = part.model
+        tree.model = OmegaConf.load(conf / "model" / f"{part.model}.yaml")
+    _shrink(tree, part, typed)
+
+
+def _shrink(tree: DictConfig, part: Mapping[str, Any], typed: Collection[str]) -> None:
+    trainer, before = tree.trainer, {key: tree.trainer[key] for key in ("gpus", "batch_size", "epochs")}
+    for key in ("gpus", "batch_size", "epochs", "max_steps"):
+        if key in part and f"trainer.{key}" not in typed:
+            trainer[key] = part[key] if trainer[key] is None else min(part[key], trainer[key])
+    if "optimizer.lr" not in typed:
+        batch = trainer.batch_size / before["batch_size"]
+        workers = 1 if tree.schedule.scale_by_workers else trainer.gpus / before["gpus"]
+        tree.optimizer.lr *= batch * workers
+    if "schedule.warmup_epochs" not in typed:
+        tree.schedule.warmup_epochs *= trainer.epochs / before["epochs"]
+
+
+def _set(node: DictConfig, values: Mapping[str, Any], name: str, typed: Collection[str]) -> None:
+    for key, value in values.items():
+        if f"{name}.{key}" not in typed:
+            node[key] = value

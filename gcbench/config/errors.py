@@ -1,0 +1,15 @@
+"""What every part of the configuration speaks of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Config = dict[str, Any]
+
+
+class ConfigError(ValueError):
+    """A mistake of the user's, in one sentence that names key, value and what to type instead."""
+
+
+class RunFailed(RuntimeError):
+    """A run that did not end well; its traceback, where there is one, has been shown."""

@@ -1,0 +1,33 @@
+"""What tells runs apart."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection
+from typing import Any
+
+from gcbench.config.errors import Config
+
+# How and where a run executes and what it writes, but not what it computes: left out of a checkpoint's fingerprint.
+EXECUTION = {"launcher", "device", "backend", "processes", "threads", "codec_backend", "record_gradients"}
+BOOKKEEPING = {"checkpoint_steps", "checkpoint_minutes", "checkpoint_keep"}
+ELSEWHERE = {"needs", "budget", "outputs", "directory", "rerun", "resume", "logger", "name", "data", "choices", "experiment"}
+
+
+def fingerprint(config: Config) -> str:
+    """Equal for runs that compute the same numbers, wherever and however they execute."""
+    return digest(what_matters(config, EXECUTION | BOOKKEEPING | {"gpus"}))
+
+
+def what_matters(config: Config, trainer_keys: Collection[str] = BOOKKEEPING) -> Config:
+    """`config` without what changes no number, nor the trainer's `trainer_keys`."""
+    kept = {k: v for k, v in config.items() if k not in ELSEWHERE}
+    kept["trainer"] = {k: v for k, v in config["trainer"].items() if k not in trainer_keys}
+    kept["dataset"] = {k: v for k, v in config["dataset"].items() if k not in {"root", "download"}}
+    return kept
+
+
+def digest(value: Any) -> str:
+    """Eight hexadecimal digits."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:8]
