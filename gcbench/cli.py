@@ -12,6 +12,7 @@ from collections.abc import Callable
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
+from hydra.types import RunMode
 from omegaconf import DictConfig, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
@@ -36,7 +37,8 @@ def run(composed: DictConfig) -> None:
         logging.getLogger("gcbench").warning(notice)
     from gcbench.launch.start import start  # imports torch, which a mistake above should not wait for
 
-    start(config, HydraConfig.get().runtime.output_dir)
+    hydra_config = HydraConfig.get()
+    start(config, hydra_config.runtime.output_dir, in_sweep=hydra_config.mode is RunMode.MULTIRUN)
 
 
 @hydra.main(config_path=str(conf_directory()), config_name="bench", version_base="1.3")

@@ -13,6 +13,7 @@ from gcbench.config.resolve import (
     register,
     resolve,
     resolve_benchmark,
+    run_directory,
     run_name,
 )
 
@@ -29,5 +30,6 @@ __all__ = [
     "register",
     "resolve",
     "resolve_benchmark",
+    "run_directory",
     "run_name",
 ]

@@ -31,7 +31,7 @@ def register() -> None:
     OmegaConf.register_new_resolver("gcbench.levels", _levels_of_bits, replace=True)
     OmegaConf.register_new_resolver("gcbench.run_name", lambda *, _root_: run_name(_root_), replace=True)
     OmegaConf.register_new_resolver("gcbench.bench_name", lambda *, _root_: bench_name(_root_), replace=True)
-    OmegaConf.register_new_resolver("gcbench.run_directory", lambda *, _root_: _run_directory(_root_), replace=True)
+    OmegaConf.register_new_resolver("gcbench.run_directory", lambda *, _root_: run_directory(_root_), replace=True)
 
 
 def conf_directory() -> Path:
@@ -106,6 +106,11 @@ def run_name(composed: DictConfig) -> str:
     return f"{name}{budget}-s{config['seed']}-{digest(what_matters(config))}"
 
 
+def run_directory(composed: DictConfig) -> str:
+    """Where a run's files go, from the folder in which the command was typed."""
+    return str(composed.directory or Path(composed.outputs) / run_name(composed))
+
+
 def bench_name(composed: DictConfig) -> str:
     """Of the benchmark's folder."""
     config = _plain(composed)
@@ -126,10 +131,6 @@ def learning_rate_notice(config: Config) -> str | None:
 
 def _levels_of_bits(bits: Any) -> int:
     return int(2 ** (bits - 1) - 1) if isinstance(bits, int) and 2 <= bits <= 8 else 7  # `bits` itself is refused later
-
-
-def _run_directory(composed: DictConfig) -> str:
-    return str(composed.directory or Path(composed.outputs) / run_name(composed))
 
 
 def _plain(tree: DictConfig) -> Config:

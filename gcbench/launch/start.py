@@ -24,14 +24,17 @@ from gcbench.train.checkpoints import CheckpointError, Checkpoints
 log = logging.getLogger("gcbench")
 
 
-def start(config: Config, directory: str) -> None:
-    """Raises ConfigError before anything has started, RunFailed when the run failed, KeyboardInterrupt when it was stopped."""
+def start(config: Config, directory: str, in_sweep: bool = False) -> None:
+    """Raises ConfigError before anything has started, RunFailed when the run failed, KeyboardInterrupt when it was stopped.
+
+    Of a sweep, what was finished before is passed over in silence.
+    """
     path = Path(directory).resolve()
     machine = Machine.here()
     chosen = plan(config, machine)
     first = machine.environment.get("RANK", "0") == "0"
     files = RunFiles(path)
-    if not config["rerun"] and _finished_before(files, first):
+    if not config["rerun"] and _finished_before(files, first and not in_sweep):
         return
     if chosen.launcher != "torchrun" or machine.environment["LOCAL_RANK"] == "0":
         _check(config, chosen, path)  # downloads what is missing, once a node
@@ -44,11 +47,13 @@ def start(config: Config, directory: str) -> None:
         _raise_unless_done(files)
 
 
-def _finished_before(files: RunFiles, first: bool) -> bool:
+def _finished_before(files: RunFiles, say: bool) -> bool:
     result = files.read_result()
+    if result is not None and result["status"] == "diverged":
+        raise RunFailed(f"the run diverged before: {result['reason']}; type rerun=true to run it again")
     if result is None or result["status"] != "done":
         return False
-    if first:
+    if say:
         print_summary(result, files.directory, Console())
         log.info("this run was finished on %s, shown above; type rerun=true to run it again", result["finished"])
     return True

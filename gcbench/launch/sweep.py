@@ -1,0 +1,139 @@
+"""What a person sees of a sweep: its rows and its time before it starts, progress over rows, and at the end what failed.
+
+Imports no torch at import time, as Hydra makes this object for every command.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.utils import JobReturn, JobStatus
+from hydra.experimental.callback import Callback
+from omegaconf import DictConfig
+
+from gcbench.config import Config, ConfigError, resolve, run_directory
+
+log = logging.getLogger("gcbench")
+
+
+@dataclass
+class Row:
+    """One job of a sweep before it starts."""
+
+    name: str  # its directory
+    config: Config | None = None
+    mistake: str | None = None  # for which it will be refused when its turn comes
+    done: bool = False  # or diverged, which it would again
+    seconds: float | None = None  # expected; None: cannot be known
+
+
+@dataclass
+class SweepProgress(Callback):
+    """Rows that have a result are skipped by the run itself, interrupted ones resume there; here it is told."""
+
+    rows: list[Row] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+    ended: int = 0
+    spent_seconds: float = 0.0
+    expected_seconds: float = 0.0  # of what has run
+    started: float = 0.0
+
+    def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
+        self.rows = [_row(jobs) for jobs in _jobs(config)]
+        _expect([row for row in self.rows if row.config and not row.done], Path(config.outputs))
+        log.info(plan_sentence(self.rows))
+
+    def on_job_start(self, config: DictConfig, **_: Any) -> None:
+        self.started = time.monotonic()
+
+    def on_job_end(self, config: DictConfig, job_return: JobReturn, **_: Any) -> None:
+        if self.ended >= len(self.rows):  # a single run, or a job in a process of its own
+            return
+        row, seconds = self.rows[self.ended], time.monotonic() - self.started
+        self.ended += 1
+        if job_return.status is JobStatus.FAILED:
+            error = getattr(job_return, "_return_value", None)
+            self.failed.append(f"{row.name}: {error}")
+        if not row.done:
+            self.spent_seconds += seconds
+            self.expected_seconds += row.seconds or 0
+        word = "failed" if job_return.status is JobStatus.FAILED else "done before" if row.done else f"took {_minutes(seconds)}"
+        log.info("row %d of %d, %s, %s%s", self.ended, len(self.rows), row.name, word, self._left())
+        if self.ended == len(self.rows) and self.failed:
+            listed = "".join(f"\n  {name}" for name in self.failed)
+            log.warning("%d of %d rows failed; the same command tries them again:%s", len(self.failed), self.ended, listed)
+
+    def _left(self) -> str:
+        rest = [row for row in self.rows[self.ended :] if not row.done and not row.mistake]
+        if not rest:
+            return ""
+        mean = self.spent_seconds / max(1, sum(not row.done for row in self.rows[: self.ended]))
+        pace = self.spent_seconds / self.expected_seconds if self.expected_seconds else 1.0
+        seconds = sum(mean if row.seconds is None else pace * row.seconds for row in rest)
+        return f"; {len(rest)} to go, about {_minutes(seconds)}"
+
+
+def plan_sentence(rows: Sequence[Row]) -> str:
+    """Rows x minutes."""
+    todo = [row for row in rows if not row.done and not row.mistake]
+    done, mistaken = sum(row.done for row in rows), [row.mistake for row in rows if row.mistake]
+    said = f"{len(rows)} rows" + (f", {done} of them done before" if done else "")
+    said += f", {len(mistaken)} of them mistaken ({mistaken[0]})" if mistaken else ""
+    known = [row.seconds for row in todo if row.seconds is not None]
+    if not todo:
+        return f"{said}; type rerun=true to run them again"
+    if not known:
+        return f"{said}; how long they take is not known before the first has run"
+    return f"{said}; {len(todo)} x about {_minutes(sum(known) / len(known))} = {_minutes(sum(known) / len(known) * len(todo))}"
+
+
+def _jobs(config: DictConfig) -> Iterator[DictConfig]:
+    """The composed configuration of every job, as Hydra's own sweeper makes it; none for sweepers that choose as they go."""
+    from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+
+    if not config.hydra.sweeper._target_.endswith("BasicSweeper"):
+        return
+    loader = GlobalHydra.instance().config_loader()
+    overrides = OverridesParser.create(config_loader=loader).parse_overrides(list(config.hydra.overrides.task))
+    for words in BasicSweeper.split_arguments(overrides, None)[0]:
+        yield loader.load_sweep_config(config, list(words))
+
+
+def _row(composed: DictConfig) -> Row:
+    try:
+        resolved = resolve(composed)
+        directory = Path(run_directory(composed))
+    except ConfigError as error:
+        return Row(" ".join(composed.hydra.overrides.task), mistake=str(error))
+    result = _read(directory / "result.json")
+    done = not resolved["rerun"] and result is not None and result["status"] in ("done", "diverged")
+    return Row(str(directory), resolved, done=done)
+
+
+def _expect(rows: Sequence[Row], outputs: Path) -> None:
+    from gcbench.launch.estimate import Estimates  # imports torch
+
+    estimates = Estimates(filter(None, (_read(path) for path in outputs.rglob("result.json"))))
+    for row in rows:
+        row.seconds = estimates.seconds(row.config) if row.config else None
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return None
+
+
+def _minutes(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

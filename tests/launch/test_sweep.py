@@ -1,0 +1,75 @@
+"""Sweeps: rows and minutes before, progress between, failures at the end; nothing is run twice."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from sentence import config_of
+
+from gcbench.launch.estimate import START_SECONDS, Estimates
+from gcbench.launch.sweep import Row, plan_sentence
+
+WORDS = ["logger.mode=disabled", "trainer.launcher=virtual", "trainer.max_steps=2", "model.widths=[16]", "trainer.threads=1"]
+
+
+def sweep(outputs: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "gcbench", "-m", f"outputs={outputs}", *WORDS, *words]
+    return subprocess.run(command, cwd=outputs, capture_output=True, text=True, timeout=300)
+
+
+def test_a_sweep_goes_on_after_a_failure_lists_it_and_skips_what_is_done(tmp_path: Path) -> None:
+    first = sweep(tmp_path, "optimizer.lr=0.05,1e30,-1,0.1")
+    assert first.returncode == 1
+    assert "gcbench: 4 rows, 1 of them mistaken (optimizer.lr=-1" in first.stderr and "; 3 x about 5 s = 15 s" in first.stderr
+    assert "row 4 of 4" in first.stderr and "2 of 4 rows failed" in first.stderr
+    assert (
+        "the loss was not finite" in first.stderr
+        and "optimizer.lr=-1.0: type a rate above 0" in first.stderr.partition("rows failed")[2]
+    )
+    results = {path: json.loads(path.read_text()) for path in tmp_path.glob("*/result.json")}
+    assert sorted(result["status"] for result in results.values()) == ["diverged", "done", "done"]
+
+    again = sweep(tmp_path, "optimizer.lr=0.05,1e30,0.1")
+    assert "3 rows, 3 of them done before" in again.stderr
+    assert "diverged before" in again.stderr and again.returncode == 1
+    assert {path: json.loads(path.read_text()) for path in tmp_path.glob("*/result.json")} == results
+    assert "test accuracy" not in again.stdout, "finished rows are passed over in silence"
+
+
+@pytest.mark.parametrize(
+    ("rows", "says"),
+    [
+        ([Row("a", seconds=60), Row("b", seconds=180)], "2 rows; 2 x about 2 min = 4 min"),
+        ([Row("a", done=True), Row("b", seconds=30)], "2 rows, 1 of them done before; 1 x about 30 s = 30 s"),
+        ([Row("a"), Row("b")], "2 rows; how long they take is not known before the first has run"),
+        ([Row("a", done=True)], "1 rows, 1 of them done before; type rerun=true to run them again"),
+    ],
+)
+def test_rows_times_minutes(rows: list[Row], says: str) -> None:
+    assert plan_sentence(rows) == says
+
+
+def test_what_a_run_took_tells_what_its_like_will_take() -> None:
+    config = config_of("trainer.epochs=10")
+    past = {
+        "status": "done",
+        "steps": 100,
+        "steps_per_epoch": 50,
+        "choices": config["choices"],
+        "config": config,
+        "started": "2026-01-01T00:00:00+00:00",
+        "finished": "2026-01-01T00:05:00+00:00",
+    }
+    assert Estimates([past]).seconds(config) == 3.0 * 10 * 50
+    assert Estimates([past]).seconds(config_of("trainer.epochs=10", "trainer.gpus=1")) != 3.0 * 10 * 50
+
+
+def test_a_size_never_seen_is_tried_and_missing_data_is_left_to_the_run(tmp_path: Path) -> None:
+    estimates = Estimates([])
+    seconds = estimates.seconds(config_of("trainer.epochs=100000", "trainer.launcher=virtual"))
+    assert seconds is not None and seconds > START_SECONDS
+    assert estimates.seconds(config_of("dataset=cifar10", "dataset.download=false", f"data.root={tmp_path}")) is None
