@@ -19,6 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 from gcbench.config import (
     ConfigError,
     RunFailed,
+    budget_notice,
     conf_directory,
     learning_rate_notice,
     register,
@@ -33,7 +34,7 @@ INTERRUPTED = 130
 def run(composed: DictConfig) -> None:
     """One run: check everything here, then start the workers."""
     config = resolve(_with_hydra(composed))
-    if notice := learning_rate_notice(config):
+    for notice in filter(None, (budget_notice(config), learning_rate_notice(config))):
         logging.getLogger("gcbench").warning(notice)
     from gcbench.launch.start import start  # imports torch, which a mistake above should not wait for
 
@@ -77,6 +78,11 @@ def main_methods() -> None:
     _command("gcbench-methods", _methods)
 
 
+def main_report() -> None:
+    """`gcbench-report`."""
+    _command("gcbench-report", _report)
+
+
 def _check() -> None:
     parser = argparse.ArgumentParser(
         prog="gcbench-check",
@@ -102,6 +108,12 @@ def _methods() -> None:
     from gcbench.check.methods import list_methods  # imports torch
 
     list_methods(typed.config_dir)
+
+
+def _report() -> None:
+    from gcbench.report.command import report
+
+    report()
 
 
 def _command(name: str, command: Callable[[], None]) -> None:

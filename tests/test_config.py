@@ -13,19 +13,21 @@ from sentence import composed, config_of
 
 from gcbench.config import (
     ConfigError,
+    budget_notice,
     conf_directory,
     fingerprint,
     learning_rate_notice,
     run_name,
 )
 
-GROUPS = ("model", "dataset", "estimator", "compressor", "optimizer", "schedule", "trainer", "logger", "resume")
+GROUPS = ("model", "dataset", "estimator", "compressor", "optimizer", "schedule", "trainer", "logger", "resume", "budget")
 CHOICES = [(g, f.stem) for g in GROUPS for f in sorted((conf_directory() / g).glob("*.yaml"))]
 
 
 @pytest.mark.parametrize(("group", "choice"), CHOICES)
 def test_every_file_of_conf_composes(group: str, choice: str) -> None:
-    fitting = {"lstm": ["dataset=wikitext2"], "wikitext2": ["model=lstm"]}
+    texts = dict.fromkeys(("lstm", "lstm_small", "gpt_small"), ["dataset=wikitext2"])
+    fitting = {**texts, "wikitext2": ["model=lstm"], "an4_lstm": ["dataset=an4"], "an4": ["model=an4_lstm"]}
     config = config_of(f"{group}={choice}", *fitting.get(choice, []))
     assert config["choices"][group] == choice
 
@@ -114,6 +116,43 @@ def test_runs_that_differ_have_directories_that_differ() -> None:
     others = [run_name(composed(o)) for o in ("bits=3", "seed=2", "optimizer.lr=0.1", "trainer.gpus=4", "model.widths=[3]")]
     assert len({name, *others}) == 6
     assert run_name(composed("name=mine")).startswith("mine-s1-")
+
+
+ROW = "+experiment/powersgd/table4=rank_7"
+
+
+def test_a_row_of_a_table_is_the_papers_experiment_and_names_its_directory() -> None:
+    config = config_of(ROW)
+    assert config["experiment"] == "powersgd/table4/rank_7"
+    assert config["choices"]["model"] == "resnet18" and config["rank"] == 7 and config["trainer"]["gpus"] == 16
+    assert run_name(composed(ROW)).startswith("powersgd/table4/rank_7-s1-")
+    assert config_of()["experiment"] is None
+    with pytest.raises(ConfigError, match="a run is one row"):
+        config_of(ROW, "+experiment/powersgd/table1=sgd")
+
+
+def test_a_budget_makes_the_same_experiment_smaller() -> None:
+    paper, cpu = config_of(ROW), config_of(ROW, "budget=cpu")
+    assert cpu["choices"]["model"] == "resnet8" and cpu["model"]["_target_"].endswith("resnet8")
+    assert (cpu["trainer"]["gpus"], cpu["trainer"]["batch_size"], cpu["trainer"]["epochs"]) == (4, 32, 3)
+    assert cpu["optimizer"]["lr"] == paper["optimizer"]["lr"] * 32 / 128, "of a worker; the schedule multiplies by the workers"
+    assert cpu["schedule"]["warmup_epochs"] == 5 * 3 / 300
+    assert cpu["schedule"]["milestones"] == paper["schedule"]["milestones"]
+    assert run_name(composed(ROW, "budget=cpu")).startswith("powersgd/table4/rank_7-cpu-s1-")
+    notice = budget_notice(cpu)
+    assert notice is not None and "model=resnet8 trainer.gpus=4 trainer.batch_size=32 trainer.epochs=3" in notice
+    assert budget_notice(paper) is None
+
+
+def test_what_is_typed_stays_whatever_the_budget() -> None:
+    config = config_of(ROW, "budget=cpu", "model=resnet20", "trainer.epochs=7", "optimizer.lr=0.3", "trainer.gpus=2")
+    assert config["choices"]["model"] == "resnet20" and config["optimizer"]["lr"] == 0.3
+    assert (config["trainer"]["epochs"], config["trainer"]["gpus"], config["trainer"]["batch_size"]) == (7, 2, 128)
+
+
+def test_a_model_that_a_budget_does_not_name_keeps_its_size() -> None:
+    assert config_of("budget=cpu")["trainer"]["batch_size"] == 32 and config_of("budget=cpu")["choices"]["model"] == "mlp"
+    assert config_of("budget=smoke")["trainer"]["max_steps"] == 3
 
 
 def test_a_fingerprint_forgets_how_a_run_executes() -> None:

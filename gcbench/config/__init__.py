@@ -6,6 +6,7 @@ from gcbench.config.errors import Config, ConfigError, RunFailed
 from gcbench.config.names import fingerprint
 from gcbench.config.resolve import (
     bench_name,
+    budget_notice,
     compose_words,
     conf_directory,
     learning_rate_notice,
@@ -22,6 +23,7 @@ __all__ = [
     "ConfigError",
     "RunFailed",
     "bench_name",
+    "budget_notice",
     "compose_words",
     "conf_directory",
     "fingerprint",

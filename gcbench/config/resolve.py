@@ -129,6 +129,18 @@ def learning_rate_notice(config: Config) -> str | None:
     )
 
 
+def budget_notice(config: Config) -> str | None:
+    """What a budget has made of a run; None for the paper's own."""
+    trainer, name = config["trainer"], config["choices"]["budget"]
+    if name == PAPER:
+        return None
+    length = f"trainer.max_steps={trainer['max_steps']}" if trainer["max_steps"] else f"trainer.epochs={trainer['epochs']:g}"
+    return (
+        f"budget={name}: model={config['choices']['model']} trainer.gpus={trainer['gpus']} "
+        f"trainer.batch_size={trainer['batch_size']} {length} optimizer.lr={config['optimizer']['lr']:g}"
+    )
+
+
 def _levels_of_bits(bits: Any) -> int:
     return int(2 ** (bits - 1) - 1) if isinstance(bits, int) and 2 <= bits <= 8 else 7  # `bits` itself is refused later
 
@@ -248,8 +260,13 @@ def _check_kinds(config: Config, choices: dict[str, str]) -> None:
     reads, kind = config["model"].pop("reads", None), config["dataset"].pop("kind", None)
     if reads is None or kind is None or kind in reads:
         return
-    fitting = {"tokens": "dataset=wikitext2", "image": "dataset=cifar10", "vector": "dataset=synthetic"}
-    models = {"tokens": "model=lstm", "image": "model=resnet20", "vector": "model=mlp"}
+    fitting = {
+        "tokens": "dataset=wikitext2",
+        "image": "dataset=cifar10",
+        "vector": "dataset=synthetic",
+        "speech": "dataset=an4",
+    }
+    models = {"tokens": "model=lstm", "image": "model=resnet20", "vector": "model=mlp", "speech": "model=an4_lstm"}
     raise ConfigError(
         f"model={choices['model']} reads {' or '.join(reads)}, dataset={choices['dataset']} holds {kind}; "
         f"type {fitting[reads[0]]} or {models[kind]}"

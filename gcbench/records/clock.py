@@ -103,6 +103,10 @@ class Ledger:
         rows = {phase: [t[phase] / self._steps for t in self._totals] for phase in PHASES}
         return {phase: {"mean": sum(v) / len(v), "max": max(v)} for phase, v in rows.items()}
 
+    def elapsed(self) -> float:
+        """Seconds of all steps so far, without the first ones; mean over processes."""
+        return sum(totals["step"] for totals in self._totals) / len(self._totals)
+
     def state(self) -> dict[str, Any]:
         return {"totals": self._totals, "steps": self._steps}
 

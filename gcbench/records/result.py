@@ -9,7 +9,7 @@ from typing import Any
 from gcbench.records.environment import environment
 
 SCHEMA_VERSION = 1
-BETTER_HIGH = {"accuracy"}
+BETTER_HIGH = {"accuracy", "top5_accuracy"}
 
 
 def now() -> str:

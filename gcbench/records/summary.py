@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 MIB = 8 * 2**20
-SCORES = ("accuracy", "perplexity", "loss")
+SCORES = ("accuracy", "top5_accuracy", "perplexity", "loss", "distance")
 
 
 class ProgressDisplay:
@@ -35,6 +35,8 @@ class ProgressDisplay:
         self._bar.stop()
 
     def show(self, line: dict[str, Any]) -> None:
+        if line["event"] == "compression":
+            return
         values = [f"{name} {_number(line[name])}" for name in (*SCORES, "lr") if name in line]
         if self._enabled and self._console.is_terminal:
             text = ", ".join([line["event"], *values[:2]])

@@ -7,7 +7,7 @@ import torch
 from gcbench.comm import Control
 from gcbench.data import Data
 from gcbench.train.replica import Replica
-from gcbench.train.tasks import scores_of, summary_of
+from gcbench.train.tasks import SCORES, scores_of, summary_of
 
 
 def evaluate(replica: Replica, data: Data, control: Control, share: tuple[int, int], batch_size: int) -> dict[str, float]:
@@ -16,10 +16,18 @@ def evaluate(replica: Replica, data: Data, control: Control, share: tuple[int, i
     replica.begin_evaluation()
     process, processes = (0, 1) if replica.recurrent else share
     count = data.test_batches(batch_size)
-    scores = torch.zeros(count, 5, dtype=torch.float64, device=replica.device)
+    scores = torch.zeros(count, SCORES, dtype=torch.float64, device=replica.device)
     carry = None
     for i in range(process, count, processes):
         inputs, targets = data.test_batch(i, batch_size)
         outputs, carry = replica.evaluate(inputs, carry)
         scores[i] = torch.stack(scores_of(data.task, outputs, targets))
-    return summary_of(data.task, control.sum(scores) if processes > 1 else scores)
+    return summary_of(data.task, control.sum(scores) if processes > 1 else scores, data.outputs) | _distance(replica, data)
+
+
+def _distance(replica: Replica, data: Data) -> dict[str, float]:
+    """||w - w*||, the 2-norm, where the weights that made the targets are known and the model has just such weights."""
+    optimum, parameters = getattr(data, "optimum", None), list(replica.parameters.values())
+    if optimum is None or [p.shape for p in parameters] != [optimum.shape]:
+        return {}
+    return {"distance": float((parameters[0].detach() - optimum).norm())}

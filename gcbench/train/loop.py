@@ -11,7 +11,7 @@ import torch
 
 from gcbench.train.checkpoints import Checkpoints
 from gcbench.train.evaluation import evaluate
-from gcbench.train.run import Progress, Run
+from gcbench.train.run import Progress, Run, Sample
 from gcbench.train.step import sample, train_step
 
 Status = Literal["done", "diverged", "interrupted"]
@@ -35,7 +35,8 @@ def train(run: Run, progress: Progress, checkpoints: Checkpoints, record: Record
             return "done", None
 
         run.control.propose(_urgency(run, saved_at))
-        _step(run, progress)
+        if sampled := _step(run, progress):
+            record({"event": "compression", "step": progress.step, "epoch": progress.step / run.steps_per_epoch, **sampled})
         urgency = run.control.agreed()
         if progress.step == run.total_steps or progress.step % run.settings.log_every == 0:
             record(_log_line(run, progress))
@@ -48,15 +49,17 @@ def train(run: Run, progress: Progress, checkpoints: Checkpoints, record: Record
             return "interrupted", f"stopped by a signal after step {progress.step}"
 
 
-def _step(run: Run, progress: Progress) -> None:
+def _step(run: Run, progress: Progress) -> Sample | None:
     if progress.step % run.steps_per_epoch == 0:
         run.replica.forget_carries()
     out = train_step(run, progress)
-    every = run.settings.error_every
-    if every and (progress.step - 1) % every == 0:
-        progress.samples.append(sample(run, out))
     if progress.step - 1 in (run.settings.record_gradients or ()):
         _record_gradients(run, progress.step - 1)
+    every = run.settings.error_every
+    if not every or (progress.step - 1) % every:
+        return None
+    progress.samples.append(sample(run, out))
+    return progress.samples[-1]
 
 
 def _record_gradients(run: Run, step: int) -> None:
@@ -125,5 +128,6 @@ def _log_line(run: Run, progress: Progress) -> dict[str, Any]:
         "loss": math.fsum(rows) / (steps * len(rows)),
         "lr": run.optimizer.param_groups[0]["lr"],
         "bits_sent_per_worker": sum(bits) / len(bits),
+        "seconds": progress.ledger.elapsed() if run.comm.processes == run.comm.workers else None,
         "first_bad_step": int(progress.first_bad) if progress.first_bad >= 0 else None,
     }

@@ -17,25 +17,32 @@ def loss_of(task: Task, outputs: Tensor, targets: Tensor) -> Tensor:
     return F.cross_entropy(outputs.flatten(0, -2).float(), targets.flatten())
 
 
+SCORES = 6
+MANY_CLASSES = 100  # from which on the five likeliest are looked at too, as in ImageNet's tables
+
+
 def scores_of(task: Task, outputs: Tensor, targets: Tensor) -> list[Tensor]:
-    """Sum of losses, number of targets, number that is right, mean loss of the batch, its exponential."""
+    """Sum of losses, number of targets, number that is right, and among the five likeliest, mean loss, its exponential."""
     loss = loss_of(task, outputs, targets).double()
-    right = loss.new_zeros(())
+    right = among_five = loss.new_zeros(())
     if task == "classification":
         right = (outputs.argmax(-1) == targets).sum().double()
+        if outputs.shape[-1] >= MANY_CLASSES:
+            among_five = (outputs.topk(5, dim=-1).indices == targets.unsqueeze(-1)).sum().double()
     count = loss.new_tensor(targets.numel())
-    return [loss * count, count, right, loss, loss.exp()]
+    return [loss * count, count, right, among_five, loss, loss.exp()]
 
 
-def summary_of(task: Task, batches: Tensor) -> dict[str, float]:
-    """`batches` `[number of batches, 5]`, the scores of each; perplexity is exp of the mean loss a word.
+def summary_of(task: Task, batches: Tensor, classes: int) -> dict[str, float]:
+    """`batches` `[number of batches, SCORES]`, the scores of each; perplexity is exp of the mean loss a word.
 
     `perplexity_of_batches`, the mean over batches of exp(loss), is what the PowerSGD paper's code prints.
     """
-    loss_sum, count, right, _, exponentials = batches.sum(0).tolist()
+    loss_sum, count, right, among_five, _, exponentials = batches.sum(0).tolist()
     loss = loss_sum / count
     if task == "classification":
-        return {"accuracy": 100 * right / count, "loss": loss}
+        top5 = {"top5_accuracy": 100 * among_five / count} if classes >= MANY_CLASSES else {}
+        return {"accuracy": 100 * right / count, **top5, "loss": loss}
     if task == "regression":
         return {"loss": loss}
     perplexity = math.exp(loss) if loss < 700 else math.inf

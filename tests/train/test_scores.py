@@ -1,0 +1,50 @@
+"""Scores of tests, and what metrics.jsonl says between them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from sentence import run
+
+from gcbench.train.tasks import MANY_CLASSES, scores_of, summary_of
+
+WORDS = ["trainer.launcher=virtual", "trainer.max_steps=6", "trainer.log_every=3", "trainer.error_every=2"]
+
+
+def test_the_right_class_among_the_five_likeliest_counts_where_there_are_many() -> None:
+    outputs = torch.randn(64, MANY_CLASSES)
+    ranks = (
+        torch.arange(64) % 8
+    )  # of the right class among the likeliest: the first for an eighth, the first five for five eighths
+    targets = outputs.argsort(descending=True)[torch.arange(64), ranks]
+    halves = [torch.stack(scores_of("classification", *half)) for half in zip(outputs.chunk(2), targets.chunk(2), strict=True)]
+    found = summary_of("classification", torch.stack(halves), MANY_CLASSES)
+    assert found["accuracy"] == 12.5 and found["top5_accuracy"] == 62.5
+    assert "top5_accuracy" not in summary_of("classification", torch.stack(halves), 10)
+
+
+def test_distance_to_the_weights_that_made_the_targets(tmp_path: Path) -> None:
+    words = [*WORDS, "model=linear", "model.bias=false", "dataset=syn256", "optimizer.lr=0.02", "optimizer.momentum=0"]
+    short = run(tmp_path / "short", *words, "schedule=constant", "compressor=none")
+    long = run(tmp_path / "long", *words, "schedule=constant", "compressor=none", "trainer.max_steps=60")
+    assert 0 < long["test"]["distance"] < short["test"]["distance"] < 1.5
+
+
+def test_metrics_hold_the_error_of_compression_step_by_step(tmp_path: Path) -> None:
+    result = run(tmp_path, *WORDS)
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    samples = [line for line in lines if line["event"] == "compression"]
+    assert [line["step"] for line in samples] == [1, 3, 5]
+    assert sum(line["relative"] for line in samples) / 3 == pytest.approx(result["compression_error"]["relative"])
+    assert all(line["seconds"] is None for line in lines if line["event"] == "train"), "virtual workers have no times"
+
+
+def test_time_is_that_of_steps_so_far(tmp_path: Path) -> None:
+    result = run(tmp_path, "trainer.gpus=1", "trainer.max_steps=9", "trainer.log_every=3")
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    seconds = [line["seconds"] for line in lines if line["event"] == "train"]
+    assert seconds[0] == 0 < seconds[1] < seconds[2], "three steps of warm-up do not count"
+    assert seconds[2] == pytest.approx(6 * result["seconds"]["step"]["mean"])
