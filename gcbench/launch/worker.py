@@ -21,6 +21,7 @@ from gcbench import settings
 from gcbench.codecs.kernels import Backend, use_backend
 from gcbench.comm import Comm, Control, LocalControl, ProcessGroupComm, ProcessGroupControl, VirtualComm
 from gcbench.config import Config, fingerprint
+from gcbench.launch import slurm
 from gcbench.launch.instantiate import make, make_data, make_model
 from gcbench.launch.memory import keep_freed_memory
 from gcbench.launch.outcome import outcome
@@ -40,13 +41,13 @@ TIMEOUT = timedelta(minutes=10)
 
 
 class StopSignal:
-    """Ctrl-C, SIGTERM: noticed between two steps, so that a checkpoint can be written."""
+    """Ctrl-C, SIGTERM, and Slurm's SIGUSR2: noticed between two steps, so that a checkpoint can be written."""
 
     def __init__(self) -> None:
         self.name: str | None = None
 
     def __enter__(self) -> StopSignal:
-        self._before = {number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)}
+        self._before = {number: signal.signal(number, self._note) for number in slurm.stop_signals(os.environ)}
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -57,11 +58,12 @@ class StopSignal:
         return self.name is not None
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        self.name = signal.Signals(number).name
+        if self.name != slurm.REQUEUE.name:  # which the end of the time may follow
+            self.name = signal.Signals(number).name
 
 
-def work(config: Config, plan: Plan, directory: str, started: str) -> None:
-    """One process of the run, from its start to the written result."""
+def work(config: Config, plan: Plan, directory: str, started: str) -> str | None:
+    """One process of the run, from its start to the written result; the name of a signal that came meanwhile."""
     torch.set_num_threads(plan.threads)
     use_backend(cast(Backend, plan.codec_backend))
     keep_freed_memory()
@@ -90,6 +92,7 @@ def work(config: Config, plan: Plan, directory: str, started: str) -> None:
             files.write_result(result)
             logger.finish(result)
             print_summary(result, Path(directory), console)
+        return stop.name
 
 
 @contextmanager
@@ -175,6 +178,6 @@ def _logger(config: Config, directory: Path) -> Any:
         name=directory.name,
         group=node["group"] or config["name"],
         tags=node["tags"] or [f"{k}={v}" for k, v in config["choices"].items()],
-        config=config,
+        config={**config, "paper": (config["experiment"] or "").partition("/")[0] or None},
         directory=directory,
     )

@@ -26,7 +26,9 @@ SETTINGS: dict[str, Any] = {
 
 
 class Logger(Protocol):
-    def log(self, metrics: dict[str, Any], step: int) -> None: ...
+    def log(self, metrics: dict[str, Any], step: int) -> None:
+        """`metrics` is a line of metrics.jsonl, with its `event`."""
+
     def finish(self, result: dict[str, Any]) -> None: ...
 
 
@@ -46,7 +48,7 @@ class WandbLogger:
         if self._run is None:
             return
         try:
-            self._run.log(metrics, step=step)
+            self._run.log(_by_event(metrics), step=step)
         except Exception as error:
             self._run = None
             _warn(error)
@@ -59,6 +61,12 @@ class WandbLogger:
             self._run.finish(exit_code=0 if result["status"] == "done" else 1)
         except Exception as error:
             _warn(error)
+
+
+def _by_event(line: dict[str, Any]) -> dict[str, Any]:
+    """train/loss is not test/loss; what may be an axis is the same for all."""
+    axes = ("step", "epoch", "bits_sent_per_worker", "seconds")
+    return {k if k in axes else f"{line['event']}/{k}": v for k, v in line.items() if k != "event"}
 
 
 def start_logger(
