@@ -52,6 +52,11 @@ def _check_samples(trainer: Config, data: Data) -> None:
             f"trainer.batch_size={batch_size}: a worker's shard has {samples // workers} samples, too few for one batch; "
             f"type {advice} or less"
         )
+    if trainer["eval_every"] and data.test_batches(trainer["eval_batch_size"]) < 1:
+        raise ConfigError(
+            f"trainer.eval_batch_size={trainer['eval_batch_size']}: the test part is too short for one batch; type a smaller "
+            "number, or trainer.eval_every=null"
+        )
 
 
 def _check_recordings(trainer: Config, data: Data) -> None:

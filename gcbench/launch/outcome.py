@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,7 +22,7 @@ def outcome(
 ) -> dict[str, Any]:
     """result.json as a dictionary; every process calls it."""
     meter = Meter([[tally] for part in run.control.gather(run.comm.meter.tallies) for tally in part])
-    counts = _counts(meter, progress.step, run.steps_per_epoch, 32 * run.replica.numel)
+    counts = _counts(meter, progress.step, run.steps_per_epoch, run.replica.dense_bits)
     return {
         "schema_version": SCHEMA_VERSION,
         "status": status,
@@ -35,6 +36,7 @@ def outcome(
         "device": plan.device,
         "backend": plan.backend,
         "codec_backend": plan.codec_backend,
+        "network": _network(config, plan),
         "threads": plan.threads,
         "oversubscribed": plan.oversubscribed,
         "parameters": run.replica.numel,
@@ -52,6 +54,12 @@ def outcome(
         "started": started,
         "finished": now(),
     }
+
+
+def _network(config: Config, plan: Plan) -> dict[str, Any]:
+    """What collectives went over: whether the cost model's link set their times, and which; else what GCBENCH_LINK calls it."""
+    emulated = bool(config["network"]) and plan.processes > 1
+    return {"emulated": emulated, **config["network"], "link": os.environ.get("GCBENCH_LINK")}
 
 
 def _counts(meter: Meter, steps: int, steps_per_epoch: int, dense: int) -> dict[str, Any]:

@@ -81,7 +81,7 @@ def _facts(result: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _fewer(bits: dict[str, float]) -> str:
-    return f", {bits['ratio']:.2f}x fewer than fp32 gradients" if bits["ratio"] else ""
+    return f", {bits['ratio']:.2f}x fewer than plain gradients" if bits["ratio"] else ""
 
 
 def _title(result: dict[str, Any]) -> str:

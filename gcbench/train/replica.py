@@ -24,6 +24,8 @@ warnings.filterwarnings("ignore", message="grad and param do not obey the gradie
 class Replica:
     """All workers of a process share the parameters; each has its row of gradients, dropout draws and hidden state.
 
+    Rows are float32, whatever the parameters are: a model may have bf16 ones, whose gradients are cast into the rows.
+
     Batch normalisation normalises each worker's batch by itself; running statistics follow worker 0, as in DDP.
     """
 
@@ -53,6 +55,11 @@ class Replica:
     @property
     def numel(self) -> int:
         return self.flat.shape[1]
+
+    @property
+    def dense_bits(self) -> int:
+        """Of a gradient in the parameters' own precision, against which ratios are."""
+        return sum(8 * p.numel() * p.element_size() for p in self.parameters.values())
 
     def begin(self) -> None:
         """Before the gradients of a step."""
@@ -86,7 +93,7 @@ class Replica:
         for norm in self._norms:
             norm.track_running_stats = worker == 0
         for name, p in self.parameters.items():
-            p.grad = self.grads[name][row]
+            p.grad = self.grads[name][row] if p.dtype is torch.float32 else None
         losses = []
         for inputs, targets in _micro_batches(batch, self._accumulate):
             clock.lap("forward")
@@ -94,8 +101,16 @@ class Replica:
             loss = loss_of(self.task, outputs, targets) / (len(batch[0]) / len(inputs))
             clock.lap("backward")
             loss.backward(torch.full_like(loss, weight))
+            self._collect_others(row)
             losses.append(loss.detach())
         return torch.stack(losses).sum()
+
+    def _collect_others(self, row: int) -> None:
+        """Gradients that could not be accumulated in place, as they are not float32."""
+        for name, p in self.parameters.items():
+            if p.dtype is not torch.float32 and p.grad is not None:
+                self.grads[name][row] += p.grad
+                p.grad = None
 
     def evaluate(self, inputs: Tensor, carry: Any) -> tuple[Tensor, Any]:
         """Outputs for a test batch, with the hidden state before and after."""

@@ -25,7 +25,7 @@ def train_step(run: Run, progress: Progress) -> Aggregated:
     for group in run.optimizer.param_groups:
         group["lr"] = run.lr * run.schedule.factor(number)
     for name, p in replica.parameters.items():
-        p.grad = out.update[name][0]
+        p.grad = out.update[name][0].to(p.dtype)
     run.optimizer.step()
     _note(progress, losses)
     progress.step += 1

@@ -22,6 +22,10 @@ from gcbench.launch import checks
         ("compressor.method.dtype=int4 compressor=none", "compressor.method.dtype=int4: type float32 or float16 or bfloat16"),
         ("dataset=cifar10 dataset.download=false data.root=nowhere", "cifar10"),
         ("model=vgg16", "32"),
+        (
+            "model=gpt_small dataset._target_=own_data.text trainer.eval_batch_size=300",
+            "trainer.eval_batch_size=300: the test part is too short for one batch",
+        ),
     ],
 )
 def test_refusals(tmp_path: Path, sentence: str, says: str) -> None:

@@ -48,3 +48,21 @@ def test_time_is_that_of_steps_so_far(tmp_path: Path) -> None:
     seconds = [line["seconds"] for line in lines if line["event"] == "train"]
     assert seconds[0] == 0 < seconds[1] < seconds[2], "three steps of warm-up do not count"
     assert seconds[2] == pytest.approx(6 * result["seconds"]["step"]["mean"])
+
+
+def test_bf16_parameters_have_bf16_gradients_and_ratios_against_16_bits(tmp_path: Path) -> None:
+    words = [
+        *WORDS,
+        "model=gpt_small",
+        "model.width=16",
+        "model.layers=1",
+        "model.context=8",
+        "model.vocabulary=12",
+        "dataset._target_=own_data.text",
+        "trainer.eval_batch_size=4",
+    ]
+    plain = run(tmp_path / "fp32", *words, "compressor=bf16")
+    half = run(tmp_path / "bf16", *words, "compressor=bf16", "model.parameters=bf16")
+    assert plain["bits_sent"]["ratio"] == 2 and half["bits_sent"]["ratio"] == 1
+    assert half["bits_sent"]["dense_per_step"] == 16 * half["parameters"] == plain["bits_sent"]["dense_per_step"] / 2
+    assert half["test"]["loss"] == pytest.approx(plain["test"]["loss"], rel=0.01) != plain["test"]["loss"]

@@ -1,0 +1,61 @@
+"""Run directories as `gcbench` leaves them, without the training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from gcbench.records import RunFiles
+from gcbench.records.result import bits, test_scores, unfinished
+from gcbench.report.configs import composed
+
+PARAMETERS = 1000
+
+
+def result_of(
+    experiment: str,
+    *words: str,
+    budget: str = "paper",
+    seed: int = 1,
+    accuracy: float = 90.0,
+    ratio: float = 4.0,
+    step_seconds: float | None = 0.25,
+    status: str = "done",
+    reason: str | None = None,
+    finished: str = "2026-01-01T00:00:00+00:00",
+) -> dict[str, Any]:
+    """result.json of a row of a table; one that is not done has what a run has that could not write more."""
+    plain = composed(experiment, budget, words)
+    config = {**plain.config, "seed": seed, "experiment": experiment, "choices": plain.choices}
+    result = {**unfinished(config, status, reason, finished), "finished": finished}
+    if status == "failed":
+        return result
+    epoch = {"event": "test", "step": 10, "epoch": 1.0, "accuracy": accuracy, "loss": 1.0}
+    step = None if step_seconds is None else {"mean": step_seconds, "max": step_seconds}
+    return {
+        **result,
+        "workers": 2,
+        "processes": 1 if step is None else 2,
+        "device": "cpu",
+        "parameters": PARAMETERS,
+        "steps": 10,
+        "epochs": 1.0,
+        "steps_per_epoch": 10,
+        "test": test_scores([epoch]),
+        "bits_sent": bits([10 * 32 * PARAMETERS / ratio] * 2, 10, 10, 32 * PARAMETERS),
+        "analytic_ratio": None,
+        "shannon_bits_per_step": None,
+        "compression_error": {"relative": 0.5, "cosine": 0.9, "samples": 1},
+        "seconds": step
+        and {"step": step, **{phase: {"mean": 0.05, "max": 0.05} for phase in ("encode", "exchange", "wait", "decode")}},
+    }
+
+
+def write(directory: Path, result: dict[str, Any]) -> Path:
+    """With two lines of metrics."""
+    directory.mkdir(parents=True)
+    files = RunFiles(directory)
+    files.write_result(result)
+    files.append_metrics({"event": "train", "step": 5, "epoch": 0.5, "loss": 2.0})
+    files.append_metrics({"event": "test", "step": 10, "epoch": 1.0, **(result.get("test") or {})})
+    return directory
