@@ -1,4 +1,4 @@
-"""Images or vectors held as tensors on the device, shuffled anew each epoch and dealt out to the workers."""
+"""Images, vectors or speech held as tensors on the device, shuffled anew each epoch and dealt out to the workers."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from gcbench.data.augment import crop_and_flip
 from gcbench.data.protocol import Kind
+from gcbench.data.split import Split, held_out
 from gcbench.seeds import mix
 
 Pair = tuple[Tensor, Tensor]
@@ -38,6 +39,8 @@ class ArrayData:
     test: Pair
     pixels: Pair | None = None
     augment: bool = False
+    optimum: Tensor | None = None
+    """`[outputs, features]`, the weights that made the targets, where they are known."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -45,7 +48,8 @@ class ArrayData:
 
     @property
     def kind(self) -> Kind:
-        return "image" if len(self.shape) == 3 else "vector"
+        kinds: tuple[Kind, ...] = ("vector", "speech", "image")
+        return kinds[len(self.shape) - 1]
 
     @property
     def train_samples(self) -> int:
@@ -53,7 +57,16 @@ class ArrayData:
 
     def to(self, device: torch.device) -> ArrayData:
         pixels = _moved(self.pixels, device) if self.pixels else None
-        return replace(self, train=_moved(self.train, device), test=_moved(self.test, device), pixels=pixels)
+        optimum = None if self.optimum is None else self.optimum.to(device)
+        return replace(self, train=_moved(self.train, device), test=_moved(self.test, device), pixels=pixels, optimum=optimum)
+
+    def scored_on(self, split: Split) -> ArrayData:
+        """As it is for `test`; for `valid` a part of the training samples is held out and takes the test part's place."""
+        if split == "test":
+            return self
+        kept, held = held_out(self.train_samples)
+        inputs, targets = self.train
+        return replace(self, train=(inputs[kept], targets[kept]), test=(inputs[held], targets[held]))
 
     def steps_per_epoch(self, workers: int, batch_size: int) -> int:
         return self.train_samples // (workers * batch_size)

@@ -1,6 +1,9 @@
-"""Random crop and horizontal flip of a whole batch: the CIFAR augmentation of He et al. (CVPR 2016)."""
+"""Random crops and flips: the CIFAR augmentation of He et al. (CVPR 2016) and GoogLeNet's for ImageNet."""
 
 from __future__ import annotations
+
+from math import exp, log, sqrt
+from random import Random
 
 import torch
 from torch import Tensor
@@ -24,3 +27,16 @@ def crop_and_flip(images: Tensor, generator: torch.Generator, padding: int = 4) 
     # The channels are indexed too, since a slice there would yield a channels-last batch.
     channel = torch.arange(channels, device=images.device)[None, :, None, None]
     return pad(images, (padding,) * 4)[image, channel, rows[:, None, :, None], columns[:, None, None, :]]
+
+
+def crop_box(height: int, width: int, chance: Random) -> tuple[int, int, int, int]:
+    """(top, left, height, width) of 8 to 100 % of an image's area at a ratio of 3:4 to 4:3, as torchvision's RandomResizedCrop
+    draws it: ten trials, then the largest box at the centre."""
+    for _ in range(10):
+        area = height * width * chance.uniform(0.08, 1)
+        ratio = exp(chance.uniform(-log(4 / 3), log(4 / 3)))
+        rows, columns = round(sqrt(area / ratio)), round(sqrt(area * ratio))
+        if 0 < rows <= height and 0 < columns <= width:
+            return int(chance.random() * (height - rows + 1)), int(chance.random() * (width - columns + 1)), rows, columns
+    rows, columns = min(height, round(width * 4 / 3)), min(width, round(height * 4 / 3))
+    return (height - rows) // 2, (width - columns) // 2, rows, columns

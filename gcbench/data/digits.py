@@ -11,18 +11,20 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
 from gcbench.data.arrays import ArrayData
+from gcbench.data.split import Split
 
 
-def digits(test_fraction: float = 0.2) -> ArrayData:
+def digits(test_fraction: float = 0.2, split: Split = "test") -> ArrayData:
     """Stratified split that no seed changes: by default 1,437 images to train on and 360 to test on."""
     if not 0 < test_fraction < 1:
         raise ValueError(f"dataset.test_fraction={test_fraction} is not between 0 and 1; type 0.2, say")
     source = load_digits()
     labels = source.target
     rows = np.arange(len(labels))
-    train, test = train_test_split(rows, test_size=test_fraction, stratify=labels, random_state=0)
+    kept, held = train_test_split(rows, test_size=test_fraction, stratify=labels, random_state=0)
     images = torch.from_numpy(source.images).to(torch.uint8).unsqueeze(1)
     targets = torch.from_numpy(labels).long()
-    deviation, mean = torch.std_mean(images[train].double())
+    deviation, mean = torch.std_mean(images[kept].double())
     pixels = (mean.float(), deviation.float())
-    return ArrayData("digits", "classification", 10, (images[train], targets[train]), (images[test], targets[test]), pixels)
+    train, test = ((images[part], targets[part]) for part in (kept, held))
+    return ArrayData("digits", "classification", 10, train, test, pixels).scored_on(split)

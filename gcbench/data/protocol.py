@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 Task = Literal["classification", "regression", "language"]
-Kind = Literal["image", "vector", "tokens"]
+Kind = Literal["image", "vector", "tokens", "speech"]
 
 
 @runtime_checkable
@@ -26,11 +26,11 @@ class Data(Protocol):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one sample as the model sees it: (3, 32, 32), (64,), or () for tokens."""
+        """Of one sample as the model sees it: (3, 32, 32), (64,), (frames, features), or () for tokens."""
 
     @property
     def outputs(self) -> int:
-        """Classes, words of the vocabulary or, for regression, columns of the [batch, outputs] targets."""
+        """Classes (of a sample, or of each frame), words of the vocabulary or, for regression, columns of the targets."""
 
     @property
     def train_samples(self) -> int:

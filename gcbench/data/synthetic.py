@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
 
 import torch
+from torch import Tensor
 
-from gcbench.data.arrays import ArrayData, Pair
+from gcbench.data.arrays import ArrayData, Pair, epoch_order
+from gcbench.data.protocol import Kind, Task
+from gcbench.data.split import Split, held_out
+from gcbench.seeds import mix
 
 
 def synthetic(
@@ -16,6 +21,7 @@ def synthetic(
     outputs: int = 10,
     noise: float = 0.1,
     seed: int = 0,
+    split: Split = "test",
 ) -> ArrayData:
     """Normal inputs, and the teacher's noisy outputs (regression) or the largest of them (classification).
 
@@ -24,17 +30,84 @@ def synthetic(
     if task not in ("classification", "regression"):
         raise ValueError(f"dataset.task={task} is unknown; type classification or regression")
     generator = torch.Generator().manual_seed(seed)
+    teacher = _normal(generator, features, outputs) / features**0.5
 
-    # In double precision, so that the labels do not hang on how many threads share the product.
-    def normal(*size: int) -> torch.Tensor:
-        return torch.randn(size, generator=generator, dtype=torch.float64)
-
-    teacher = normal(features, outputs) / features**0.5
-
-    def split(rows: int) -> Pair:
-        inputs = normal(rows, features)
-        scores = inputs @ teacher + noise * normal(rows, outputs)
+    def part(rows: int) -> Pair:
+        inputs = _normal(generator, rows, features)
+        scores = inputs @ teacher + noise * _normal(generator, rows, outputs)
         return inputs.float(), scores.argmax(1) if task == "classification" else scores.float()
 
-    train, test = split(samples), split(max(1, samples // 5))
-    return ArrayData("synthetic", task, outputs, train, test)
+    train, test = part(samples), part(max(1, samples // 5))
+    optimum = teacher.T.float() if task == "regression" else None
+    return ArrayData("synthetic", task, outputs, train, test, optimum=optimum).scored_on(split)
+
+
+def _normal(generator: torch.Generator, *size: int) -> Tensor:
+    """In double precision, so that the labels do not hang on how many threads share the product."""
+    return torch.randn(size, generator=generator, dtype=torch.float64)
+
+
+def synthetic_rows(
+    samples: int = 50_000, features: int = 20_000, noise: float = 0.1, seed: int = 0, split: Split = "test"
+) -> SyntheticRows:
+    """Regression as of `synthetic`, for data too large for memory. The test split has a fifth as many samples."""
+    train, test = torch.arange(samples), torch.arange(samples, samples + max(1, samples // 5))
+    if split == "valid":
+        train, test = held_out(samples)
+    teacher = _normal(torch.Generator().manual_seed(mix(seed)), features) / features**0.5
+    return SyntheticRows(train, test, teacher, noise, seed)
+
+
+@dataclass(frozen=True, eq=False)
+class SyntheticRows:
+    """Dealt out as ArrayData is, but each row is made from (seed, number of the row) whenever it is asked for."""
+
+    train: Tensor  # numbers of rows
+    test: Tensor
+    teacher: Tensor  # [features], double
+    noise: float
+    seed: int
+    device: torch.device = torch.device("cpu")
+    name: ClassVar[str] = "synthetic"
+    task: ClassVar[Task] = "regression"
+    kind: ClassVar[Kind] = "vector"
+    outputs: ClassVar[int] = 1
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.teacher.shape)
+
+    @property
+    def train_samples(self) -> int:
+        return len(self.train)
+
+    @property
+    def optimum(self) -> Tensor:
+        return self.teacher[None].to(self.device, torch.float32)
+
+    def to(self, device: torch.device) -> SyntheticRows:
+        return replace(self, device=device)
+
+    def steps_per_epoch(self, workers: int, batch_size: int) -> int:
+        return self.train_samples // (workers * batch_size)
+
+    def batch(self, *, epoch: int, step: int, worker: int, workers: int, batch_size: int, seed: int) -> tuple[Tensor, Tensor]:
+        assert 0 <= worker < workers and 0 <= step < self.steps_per_epoch(workers, batch_size)
+        order = epoch_order(self.train_samples, seed, epoch, self.train.device)
+        return self._made(self.train[order.narrow(0, (step * workers + worker) * batch_size, batch_size)])
+
+    def test_batches(self, batch_size: int) -> int:
+        return -(-len(self.test) // batch_size)
+
+    def test_batch(self, index: int, batch_size: int) -> tuple[Tensor, Tensor]:
+        return self._made(self.test[index * batch_size : (index + 1) * batch_size])
+
+    def _made(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        inputs, targets = zip(*map(self._row, rows.tolist()), strict=True)
+        return torch.stack(inputs).to(self.device), torch.stack(targets).to(self.device)
+
+    def _row(self, number: int) -> tuple[Tensor, Tensor]:
+        generator = torch.Generator().manual_seed(mix(self.seed, number))
+        inputs = torch.randn(len(self.teacher), generator=generator)
+        target = inputs.double() @ self.teacher + self.noise * _normal(generator, 1)
+        return inputs, target.float()

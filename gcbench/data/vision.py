@@ -14,31 +14,26 @@ import torch
 from torchvision import datasets
 
 from gcbench.data.arrays import ArrayData, Pair
+from gcbench.data.split import Split
 
 
-def cifar10(root: str, download: bool = True, augment: bool = True) -> ArrayData:
+def cifar10(root: str, download: bool = True, augment: bool = True, split: Split = "test") -> ArrayData:
     train, test = _cifar("cifar10", datasets.CIFAR10, Path(root).expanduser(), download)
     pixels = _pixels((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
-    return ArrayData("cifar10", "classification", 10, train, test, pixels, augment)
+    return ArrayData("cifar10", "classification", 10, train, test, pixels, augment).scored_on(split)
 
 
-def cifar100(root: str, download: bool = True, augment: bool = True) -> ArrayData:
+def cifar100(root: str, download: bool = True, augment: bool = True, split: Split = "test") -> ArrayData:
     train, test = _cifar("cifar100", datasets.CIFAR100, Path(root).expanduser(), download)
     pixels = _pixels((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))
-    return ArrayData("cifar100", "classification", 100, train, test, pixels, augment)
+    return ArrayData("cifar100", "classification", 100, train, test, pixels, augment).scored_on(split)
 
 
-def mnist(root: str, download: bool = True) -> ArrayData:
+def mnist(root: str, download: bool = True, split: Split = "test") -> ArrayData:
     train, test = _splits("mnist", datasets.MNIST, Path(root).expanduser(), "MNIST/raw", download)
     pixels = _pixels((0.1307,), (0.3081,))
-    return ArrayData(
-        "mnist",
-        "classification",
-        10,
-        (train.data.unsqueeze(1), train.targets),
-        (test.data.unsqueeze(1), test.targets),
-        pixels,
-    )
+    train, test = ((part.data.unsqueeze(1), part.targets) for part in (train, test))
+    return ArrayData("mnist", "classification", 10, train, test, pixels).scored_on(split)
 
 
 def _cifar(name: str, reader: type[datasets.CIFAR10], root: Path, download: bool) -> tuple[Pair, Pair]:

@@ -41,15 +41,16 @@ def densenet161(shape: Sequence[int], outputs: int) -> nn.Module:
     return models.densenet161(num_classes=outputs)
 
 
-class GoogLeNet(models.GoogLeNet):
+class GoogLeNet(nn.Module):
     """The main classifier's output alone: no loss reaches the auxiliary ones, whose gradients are sent as zeros."""
 
     def __init__(self, shape: Sequence[int], outputs: int, auxiliary: bool = False) -> None:
         check_images("googlenet_imagenet", shape)
-        super().__init__(num_classes=outputs, aux_logits=auxiliary, init_weights=True)
+        super().__init__()
+        self.network = models.googlenet(num_classes=outputs, aux_logits=auxiliary, init_weights=True)
 
     def forward(self, images: Tensor) -> Tensor:
-        outputs = super().forward(images)
+        outputs = self.network(images)
         return outputs if isinstance(outputs, Tensor) else outputs.logits
 
 

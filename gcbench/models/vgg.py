@@ -28,8 +28,8 @@ def _build(name: str, layers: Sequence[str | int], shape: Sequence[int], outputs
     halvings = layers.count("M")
     if min(height, width) < 2**halvings:
         raise ValueError(
-            f"model={name} halves its input {halvings} times and cannot read images of {height} x {width}; "
-            f"type a data set of {2**halvings} x {2**halvings} or more, such as dataset=cifar10, or a model such as model=resnet20"
+            f"model={name} halves its input {halvings} times and cannot read images of {height} x {width}; type a data set of "
+            f"{2**halvings} x {2**halvings} or more, such as dataset=cifar10, or a model such as model=resnet20"
         )
     features = make_layers(layers, batch_norm=True)
     widths = [layer for layer in layers if isinstance(layer, int)]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from gcbench.data import Data
 from gcbench.data.digits import digits
-from gcbench.data.synthetic import synthetic
+from gcbench.data.synthetic import synthetic, synthetic_rows
 
 
 def test_digits_split_is_fixed_and_stratified() -> None:
@@ -42,6 +43,34 @@ def test_synthetic_regression_has_the_noise_asked_for() -> None:
     assert data.task == "regression" and data.train[1].shape == (2000, 1)
     solution = torch.linalg.lstsq(*data.train).solution
     assert float((data.test[0] @ solution - data.test[1]).std()) == pytest.approx(0.1, rel=0.15)
+    assert data.optimum is not None
+    torch.testing.assert_close(data.optimum, solution.T, atol=0.02, rtol=0)
+
+
+def test_synthetic_classes_have_no_optimum() -> None:
+    assert synthetic(samples=20).optimum is None
+
+
+def test_synthetic_rows_are_made_on_demand() -> None:
+    data = synthetic_rows(samples=1000, features=6, noise=0.1, seed=3)
+    where = {"epoch": 0, "step": 1, "workers": 4, "batch_size": 50, "seed": 0}
+    inputs, targets = data.batch(worker=2, **where)
+    assert isinstance(data, Data) and (data.task, data.kind, data.shape, data.outputs) == ("regression", "vector", (6,), 1)
+    assert inputs.shape == (50, 6) and targets.shape == (50, 1) and inputs.dtype == targets.dtype == torch.float32
+    assert torch.equal(inputs, synthetic_rows(samples=1000, features=6, seed=3).batch(worker=2, **where)[0])
+    assert not torch.equal(inputs, synthetic_rows(samples=1000, features=6, seed=4).batch(worker=2, **where)[0])
+
+
+def test_synthetic_rows_come_from_their_optimum() -> None:
+    data = synthetic_rows(samples=1000, features=6, noise=0.1)
+    everything = data.batch(epoch=0, step=0, worker=0, workers=1, batch_size=1000, seed=0)
+    assert len(everything[0].unique(dim=0)) == 1000
+    solution = torch.linalg.lstsq(*everything).solution
+    torch.testing.assert_close(data.optimum, solution.T, atol=0.02, rtol=0)
+    inputs, targets = data.test_batch(0, 1000)
+    assert (len(inputs), data.test_batches(64)) == (200, 4)
+    assert float((inputs @ data.optimum.T - targets).std()) == pytest.approx(0.1, rel=0.2)
+    assert not any((row == everything[0]).all(1).any() for row in inputs)
 
 
 def test_synthetic_refuses_other_tasks() -> None:

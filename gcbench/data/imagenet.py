@@ -1,0 +1,119 @@
+"""ImageNet (Deng et al., CVPR 2009; Russakovsky et al., IJCV 2015), or any folder of its form, decoded batch by batch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from random import Random
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torchvision.datasets import ImageFolder
+from torchvision.datasets.folder import default_loader
+from torchvision.transforms.functional import center_crop, pil_to_tensor, resize, resized_crop
+
+from gcbench.data.arrays import epoch_order
+from gcbench.data.augment import crop_box
+from gcbench.data.protocol import Kind, Task
+from gcbench.data.split import Split, held_out
+from gcbench.seeds import mix
+
+Files = Sequence[tuple[str, int]]
+MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+def imagenet(root: str, folder: str = "imagenet", size: int = 224, augment: bool = True, split: Split = "test") -> ImageFiles:
+    """The test part is the folder `val`, as ImageNet's own test images have no public labels."""
+    train, test = _folders(Path(root).expanduser() / folder)
+    files: tuple[Files, Files] = (train.samples, test.samples)
+    if split == "valid":
+        kept, held = (rows.tolist() for rows in held_out(len(train)))
+        files = ([train.samples[row] for row in kept], [train.samples[row] for row in held])
+    return ImageFiles(folder, len(train.classes), *files, size, augment)
+
+
+def _folders(folder: Path) -> tuple[Any, Any]:
+    try:
+        train, test = ImageFolder(str(folder / "train")), ImageFolder(str(folder / "val"))
+    except FileNotFoundError as error:
+        raise ValueError(
+            f"dataset=imagenet: {folder} lacks train/<wnid>/*.JPEG or val/<wnid>/*.JPEG, and ImageNet cannot be downloaded "
+            "automatically; get it from image-net.org and unpack it there, or set data.root=... to the folder that holds "
+            f"{folder.name}/"
+        ) from error
+    if train.classes != test.classes:
+        raise ValueError(f"dataset=imagenet: train/ and val/ in {folder} hold different classes; put the same wnids in both")
+    return train, test
+
+
+@dataclass(frozen=True, eq=False)
+class ImageFiles:
+    """Dealt out as ArrayData is. Training images are cropped to 8 to 100 % of their area at a ratio of 3:4 to 4:3, resized
+    and mirrored half of the time; test images are resized to 8/7 of `size` on their short side and cropped at the centre.
+    """
+
+    name: str
+    outputs: int
+    train: Files
+    test: Files
+    size: int
+    augment: bool
+    device: torch.device = torch.device("cpu")
+    task: ClassVar[Task] = "classification"
+    kind: ClassVar[Kind] = "image"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (3, self.size, self.size)
+
+    @property
+    def train_samples(self) -> int:
+        return len(self.train)
+
+    def to(self, device: torch.device) -> ImageFiles:
+        return replace(self, device=device)
+
+    def steps_per_epoch(self, workers: int, batch_size: int) -> int:
+        return self.train_samples // (workers * batch_size)
+
+    def batch(self, *, epoch: int, step: int, worker: int, workers: int, batch_size: int, seed: int) -> tuple[Tensor, Tensor]:
+        assert 0 <= worker < workers and 0 <= step < self.steps_per_epoch(workers, batch_size)
+        order = epoch_order(self.train_samples, seed, epoch, torch.device("cpu"))
+        rows = order.narrow(0, (step * workers + worker) * batch_size, batch_size).tolist()
+        files = [self.train[row] for row in rows]
+        if not self.augment:
+            return self._decoded(files, self._centre)
+        return self._decoded(files, self._cropped, [Random(mix(seed, epoch, step, worker, i)) for i in range(batch_size)])
+
+    def test_batches(self, batch_size: int) -> int:
+        return -(-len(self.test) // batch_size)
+
+    def test_batch(self, index: int, batch_size: int) -> tuple[Tensor, Tensor]:
+        return self._decoded(self.test[index * batch_size : (index + 1) * batch_size], self._centre)
+
+    def _decoded(self, files: Files, transform: Callable[..., Tensor], *extra: Sequence[Any]) -> tuple[Tensor, Tensor]:
+        images = torch.stack(list(self._pool.map(transform, [path for path, _ in files], *extra))).to(self.device)
+        mean, deviation = (255 * torch.tensor(v, device=self.device).view(3, 1, 1) for v in (MEAN, DEVIATION))
+        return (images.float() - mean) / deviation, torch.tensor([label for _, label in files], device=self.device)
+
+    @cached_property
+    def _pool(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(min(8, os.cpu_count() or 1), "decode")
+
+    def _cropped(self, path: str, chance: Random) -> Tensor:
+        """`[3, size, size]`, uint8."""
+        image = default_loader(path)
+        pixels = pil_to_tensor(resized_crop(image, *crop_box(image.height, image.width, chance), self._square))
+        return pixels.flip(2) if chance.random() < 0.5 else pixels
+
+    def _centre(self, path: str) -> Tensor:
+        return pil_to_tensor(center_crop(resize(default_loader(path), self.size * 8 // 7), self._square))
+
+    @property
+    def _square(self) -> list[int]:
+        return [self.size, self.size]

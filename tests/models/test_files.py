@@ -1,0 +1,32 @@
+"""What the first line of a model's file says of its size."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
+
+FILES = sorted((Path(__file__).parents[2] / "conf" / "model").glob("*.yaml"))
+CLASSES = {"ten": 10, "a hundred": 100, "a thousand": 1000}
+SHAPES = {10: (3, 32, 32), 100: (3, 32, 32), 1000: (3, 224, 224), 34: (64, 40)}
+
+
+@pytest.mark.parametrize("file", FILES, ids=[file.stem for file in FILES])
+def test_parameters_are_as_many_as_the_file_says(file: Path) -> None:
+    first, node = file.read_text().splitlines()[0], OmegaConf.load(file)
+    if not (stated := re.search(r"([\d,]+) parameters (.*)", first)):
+        pytest.skip("its size is the data set's")
+    if words := re.search(r"at a vocabulary of (\d+)", stated[2]):
+        facts = {"vocabulary": int(words[1])}
+    else:
+        named = re.search(r"for (.*) classes", stated[2])
+        outputs = CLASSES[named[1]] if named else int(re.search(r"(\d+) phones", stated[2])[1])  # type: ignore[index]
+        facts = {"shape": list(SHAPES[outputs]), "outputs": outputs}
+    del node["reads"]
+    with torch.device("meta"):
+        model = instantiate({**node, **facts}, _convert_="all")
+    assert f"{sum(p.numel() for p in model.parameters()):,}" == stated[1]
