@@ -38,6 +38,8 @@ def _shrink(tree: DictConfig, part: Mapping[str, Any], typed: Collection[str]) -
     for key in ("gpus", "batch_size", "epochs", "max_steps"):
         if key in part and f"trainer.{key}" not in typed:
             trainer[key] = part[key] if trainer[key] is None else min(part[key], trainer[key])
+    if trainer.record_gradients and trainer.max_steps and "trainer.record_gradients" not in typed:
+        trainer.record_gradients = [step for step in trainer.record_gradients if step < trainer.max_steps]
     if "optimizer.lr" not in typed:
         batch = trainer.batch_size / before["batch_size"]
         workers = 1 if tree.schedule.scale_by_workers else trainer.gpus / before["gpus"]

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gcbench.data import ArrayData, Data
+from gcbench.data import Data
 from gcbench.train.estimators import batch_of
 from gcbench.train.run import Progress, Run
 
@@ -53,12 +53,12 @@ class SVRG:
                 f"optimizer.momentum={momentum}: estimator=svrg takes plain steps, as an epoch ends at an average from which "
                 "old directions do not lead on; type optimizer.momentum=0"
             )
-        if not isinstance(data, ArrayData) or getattr(model, "recurrent", False):
+        if data.kind == "tokens" or getattr(model, "recurrent", False):
             raise ValueError(
                 "estimator=svrg needs samples that stand for themselves, not text or a model that carries hidden state; "
                 "type model=linear dataset=digits, or estimator=sgd"
             )
-        if data.augment:
+        if getattr(data, "augment", False):
             raise ValueError("estimator=svrg needs the same samples in every epoch; type dataset.augment=false")
         if any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules()):
             raise ValueError(
