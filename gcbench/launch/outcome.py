@@ -49,7 +49,7 @@ def outcome(
         "analytic_ratio": analytic_ratio(run.compressor),
         "seconds": progress.ledger.seconds() if plan.timed else None,
         "compression_error": _mean_error(progress.samples),
-        "estimator": run.estimator.facts(run, counts["bits_sent"]["per_step"]),
+        "estimator": run.estimator.facts(run, progress, counts["bits_sent"]["per_step"]),
         **environment(),
         "started": started,
         "finished": now(),

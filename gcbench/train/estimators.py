@@ -28,7 +28,7 @@ class SGD:
     def end_step(self, run: Run, progress: Progress) -> None:
         pass
 
-    def facts(self, run: Run, sent_bits_per_step: float) -> dict[str, Any] | None:
+    def facts(self, run: Run, progress: Progress, sent_bits_per_step: float) -> dict[str, Any] | None:
         return None
 
 

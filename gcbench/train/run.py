@@ -34,7 +34,7 @@ class Estimator(Protocol):
     def end_step(self, run: Run, progress: Progress) -> None:
         """When the optimiser has moved the parameters and `progress.step` counts the step."""
 
-    def facts(self, run: Run, sent_bits_per_step: float) -> dict[str, Any] | None:
+    def facts(self, run: Run, progress: Progress, sent_bits_per_step: float) -> dict[str, Any] | None:
         """What the result should say of it; `sent_bits_per_step` is a worker's metered payload."""
 
 

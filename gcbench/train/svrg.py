@@ -41,10 +41,16 @@ class SVRG:
     """
 
     epoch_steps: int | None = None  # T; None: the steps of a pass over the data
+    penalty: float = (
+        0.0  # of ||x||^2 / 2 in f: what is quantised goes to zero with it, and not with an optimiser's weight decay
+    )
 
     def __post_init__(self) -> None:
         if self.epoch_steps is not None and self.epoch_steps < 1:
             raise ValueError(f"estimator.epoch_steps={self.epoch_steps}: type a number of steps of at least 1, or null")
+
+        if self.penalty < 0:
+            raise ValueError(f"estimator.penalty={self.penalty}: type a weight of at least 0, as in estimator.penalty=0.01")
 
     def refuse(self, model: nn.Module, data: Data, momentum: float) -> None:
         """The mean gradient over batches must be the full gradient, a function of the parameters alone."""
@@ -71,7 +77,7 @@ class SVRG:
     def gradients(self, run: Run, progress: Progress) -> Tensor:
         t = progress.step % self._length(run)
         if t == 0:
-            progress.estimator = _anchor(run, progress.step)
+            progress.estimator = self._anchor(run, progress)
         memory, replica, key = progress.estimator, run.replica, (run.seed, progress.step)
         torch._foreach_lerp_(memory["average"], _point(run), 1 / (t + 1))
         replica.begin()
@@ -81,19 +87,32 @@ class SVRG:
             with replica.at(memory["y"]):
                 replica.backward(row, batch, key, run.clock, weight=-1.0)
             losses.append(replica.backward(row, batch, key, run.clock))
-        replica.flat += memory["full"][0]
+        replica.flat += memory["full"][0] + self.penalty * _flat(_point(run))
         return torch.stack(losses)
 
     def end_step(self, run: Run, progress: Progress) -> None:
         if progress.step % self._length(run) == 0:
             torch._foreach_copy_(_point(run), progress.estimator["average"])
 
-    def facts(self, run: Run, sent_bits_per_step: float) -> dict[str, Any] | None:
+    def facts(self, run: Run, progress: Progress, sent_bits_per_step: float) -> dict[str, Any] | None:
+        """`gradient_norms` has ||grad f(y)|| at the start of every epoch; f(y) - f* is at most its square / (2 l)."""
         steps = self._length(run)
         return {
+            "gradient_norms": [float(norm) for norm in progress.estimator.get("norms", [])],
             "epoch_steps": steps,
             "metered_bits_per_epoch": sent_bits_per_step * steps,
             "analytic_bits_per_epoch": paper_bits(run.replica.numel, steps),
+        }
+
+    def _anchor(self, run: Run, progress: Progress) -> dict[str, list[Tensor]]:
+        """y, grad f(y) without the penalty's part and room for the average of the iterates, at the start of an epoch."""
+        point = _point(run)
+        full = _full_gradient(run, progress.step)
+        return {
+            "y": [p.clone() for p in point],
+            "full": [full],
+            "average": [torch.zeros_like(p) for p in point],
+            "norms": [*progress.estimator.get("norms", []), (full + self.penalty * _flat(point)).norm()],
         }
 
     def _length(self, run: Run) -> int:
@@ -103,16 +122,6 @@ class SVRG:
 def paper_bits(n: int, steps: int) -> float:
     """What the paper lets a processor send in an epoch (theorem 3.6); its 2.8 n leaves out an o(n)."""
     return (F + 2.8 * n) * (steps + 1) + F * n
-
-
-def _anchor(run: Run, number: int) -> dict[str, list[Tensor]]:
-    """y, grad f(y) and room for the average of the iterates, at the start of an epoch."""
-    point = _point(run)
-    return {
-        "y": [p.clone() for p in point],
-        "full": [_full_gradient(run, number)],
-        "average": [torch.zeros_like(p) for p in point],
-    }
 
 
 def _full_gradient(run: Run, number: int) -> Tensor:
@@ -144,6 +153,10 @@ def covering(samples: int, largest: int) -> list[tuple[int, int]]:
 
 def _point(run: Run) -> list[Tensor]:
     return [p.data for p in run.replica.parameters.values()]
+
+
+def _flat(tensors: list[Tensor]) -> Tensor:
+    return torch.cat([t.flatten() for t in tensors])
 
 
 def _draws(module: nn.Module) -> bool:

@@ -93,6 +93,20 @@ def test_it_converges_linearly_where_sgd_stays_at_its_noise() -> None:
     assert svrg[-1] < 1e-3 * min(sgd), (sgd, svrg)
 
 
+def test_a_penalty_leaves_no_floor_and_its_gradient_is_told() -> None:
+    """Weight decay, added after quantising, leaves the quantised part away from zero."""
+    run, progress = least_squares(SVRG(epoch_steps=26, penalty=0.1), "qsgd")
+    for _ in range(9 * 26):
+        train_step(run, progress)
+    norms = SVRG.facts(run.estimator, run, progress, 0.0)["gradient_norms"]
+    assert len(norms) == 9 and norms[-1] < 1e-3 * norms[0]
+    assert norms[-1] == pytest.approx(float((progress.estimator["full"][0] + 0.1 * weights_at_anchor(progress)).norm()))
+
+
+def weights_at_anchor(progress: Progress) -> torch.Tensor:
+    return torch.cat([y.flatten() for y in progress.estimator["y"]])
+
+
 def test_corrected_gradients_average_to_the_full_gradient() -> None:
     """Over batches that hold every sample once: grad f(x), though each is corrected by what was seen at y."""
     run, progress = least_squares(SVRG(epoch_steps=1000), "none", DATA_OF_WHOLE_STEPS)

@@ -1,0 +1,65 @@
+"""Every experiment runs: composed as a user types it, a few steps of two workers, in this process.
+
+Slow (`-m slow`): about 20 minutes for 400 rows on one core that nothing else uses. Rows whose data are not under data.root are
+skipped; LIBSVM's large sets are replaced by small files of the same form, as nothing but the form matters here.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from sentence import composed
+
+from gcbench.config import Config, conf_directory, resolve
+from gcbench.launch.start import start
+from gcbench.records import RunFiles
+
+ROOT = conf_directory() / "experiment"
+ROWS = sorted(file.relative_to(ROOT).with_suffix("") for file in ROOT.glob("*/*/*.yaml"))
+FOLDERS = {
+    "an4": "an4",
+    "cifar10": "cifar-10-batches-py",
+    "cifar100": "cifar-100-python",
+    "imagenet": "imagenet-mini",
+    "mnist": "MNIST",
+    "wikitext2": "wikitext-2",
+}
+
+
+def config_of(row: Path) -> Config:
+    budget = ("budget=smoke", "trainer.launcher=virtual", "trainer.threads=1", "logger.mode=disabled")
+    return resolve(composed(f"+experiment/{row.parent}={row.name}", *budget))
+
+
+def write_libsvm(folder: Path, dataset: Config) -> None:
+    """A few rows of as many features, each with two values that are not zero."""
+    folder.mkdir(parents=True)
+    last = dataset["features"]
+    for name, count in ((dataset["name"], 40), (f"{dataset['name']}.t", 10)):
+        labels = [1990 + i % 7 if dataset["task"] == "regression" else (-1) ** i for i in range(count)]
+        lines = [f"{label} {1 + i % (last - 1)}:0.5 {last}:{i / count}\n" for i, label in enumerate(labels)]
+        (folder / name).write_text("".join(lines))
+
+
+def bring_data(config: Config, directory: Path) -> None:
+    name, dataset = config["choices"]["dataset"], config["dataset"]
+    root = Path(dataset.get("root", "")).expanduser()
+    if name in FOLDERS and not (root / FOLDERS[name]).is_dir():
+        pytest.skip(f"there is no {FOLDERS[name]}/ in {root}")
+    if "libsvm" in dataset["_target_"] and not any((root / "libsvm").glob(f"{dataset['name']}*")):
+        dataset["root"] = str(directory)
+        write_libsvm(directory / "libsvm", dataset)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("row", ROWS, ids=str)
+def test_it_runs(row: Path, tmp_path: Path) -> None:
+    config = config_of(row)
+    assert config["experiment"] == str(row)
+    bring_data(config, tmp_path / "data")
+    start(config, str(tmp_path / "run"))
+    result = RunFiles(tmp_path / "run").read_result()
+    assert result is not None
+    assert (result["status"], result["experiment"], result["choices"]["budget"]) == ("done", str(row), "smoke")
+    assert result["bits_sent"]["per_worker"] > 0 or result["workers"] == 1
