@@ -83,6 +83,11 @@ def main_report() -> None:
     _command("gcbench-report", _report)
 
 
+def main_study() -> None:
+    """`gcbench-study`."""
+    _command("gcbench-study", _study)
+
+
 def _check() -> None:
     parser = argparse.ArgumentParser(
         prog="gcbench-check",
@@ -114,6 +119,19 @@ def _report() -> None:
     from gcbench.report.command import report
 
     report()
+
+
+def _study() -> None:
+    parser = argparse.ArgumentParser(
+        prog="gcbench-study",
+        description="Measures what the papers' figures and tables need besides training runs.",
+        epilog="gcbench-study list | gcbench-study quantiser_bounds seeds=3 outputs=outputs",
+    )
+    parser.add_argument("words", nargs="+", help="list, or a study's name, and settings as key=value")
+    typed = parser.parse_args()
+    from gcbench.studies.command import study  # imports torch
+
+    study(typed.words)
 
 
 def _command(name: str, command: Callable[[], None]) -> None:

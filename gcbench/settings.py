@@ -15,6 +15,7 @@ class Launcher(Enum):
     auto = "auto"
     local = "local"
     torchrun = "torchrun"
+    slurm = "slurm"
     virtual = "virtual"
 
 
@@ -64,9 +65,15 @@ class ResumeMode(Enum):
     never = "never"
 
 
+class ResumeWorkers(Enum):
+    refuse = "refuse"
+    merge = "merge"
+
+
 @dataclass
 class TrainerSettings:
     gpus: int = MISSING  # type: ignore[assignment]
+    nodes: int = 1
     batch_size: int = MISSING  # type: ignore[assignment]
     epochs: float = MISSING  # type: ignore[assignment]
     max_steps: int | None = None
@@ -88,6 +95,10 @@ class TrainerSettings:
     checkpoint_steps: int | None = None
     checkpoint_minutes: float | None = None
     checkpoint_keep: int = 2
+    max_restarts: int = 0
+    timeout_seconds: float = 600.0
+    drift_every: int | None = 100
+    checksum: bool = False
 
 
 @dataclass
@@ -120,3 +131,4 @@ class LoggerSettings:
 @dataclass
 class ResumeSettings:
     mode: ResumeMode = MISSING  # type: ignore[assignment]
+    workers: ResumeWorkers = ResumeWorkers.refuse

@@ -20,7 +20,19 @@ from gcbench.config import (
     run_name,
 )
 
-GROUPS = ("model", "dataset", "estimator", "compressor", "optimizer", "schedule", "trainer", "logger", "resume", "budget")
+GROUPS = (
+    "model",
+    "dataset",
+    "estimator",
+    "compressor",
+    "optimizer",
+    "schedule",
+    "trainer",
+    "network",
+    "logger",
+    "resume",
+    "budget",
+)
 CHOICES = [(g, f.stem) for g in GROUPS for f in sorted((conf_directory() / g).glob("*.yaml"))]
 
 
@@ -78,6 +90,17 @@ def test_help_names_every_choice() -> None:
         ("trainer.accumulate=5", "trainer.accumulate=5 cannot split trainer.batch_size=32"),
         ("schedule=steps schedule.milestones=[150]", "schedule.milestones=[150"),
         ("optimizer.lr=0", "optimizer.lr=0"),
+        (
+            "network=emulated network.bandwidth=5",
+            "network.bandwidth=5: type a rate with its unit, as in network.bandwidth=1gbit",
+        ),
+        ("network=emulated network.bandwidth=0gbit", "network.bandwidth=0gbit"),
+        ("network=emulated network.bandwidth=-1gbit", "network.bandwidth=-1gbit"),
+        (
+            "network=emulated network.latency=null",
+            "network.latency=None: type a time with its unit, as in network.latency=50us",
+        ),
+        ("network=emulated trainer.launcher=virtual", "network=emulated: virtual workers exchange nothing"),
         ("seed=-1", "seed=-1"),
         ("name=a/b", "name=a/b"),
     ],
@@ -89,7 +112,10 @@ def test_mistakes_are_refused_by_key_and_value(sentence: str, says: str) -> None
     assert "\n" not in str(error.value), "one clear message"
 
 
-@pytest.mark.parametrize("sentence", ["rank=2", "compressor=none bits=4", "trainer.gpu=2", "model=resnet1", "trainer.gpus=two"])
+@pytest.mark.parametrize(
+    "sentence",
+    ["rank=2", "network.bandwidth=1gbit", "compressor=none bits=4", "trainer.gpu=2", "model=resnet1", "trainer.gpus=two"],
+)
 def test_unknown_keys_choices_and_types_are_refused(sentence: str) -> None:
     with pytest.raises(HydraException):
         config_of(*sentence.split())
@@ -113,8 +139,8 @@ def test_runs_that_differ_have_directories_that_differ() -> None:
     assert name.startswith("mlp-digits-qsgd-s1-")
     assert run_name(composed()) == name
     assert run_name(composed("trainer.checkpoint_steps=5", "logger.mode=offline", "outputs=elsewhere")) == name
-    others = [run_name(composed(o)) for o in ("bits=3", "seed=2", "optimizer.lr=0.1", "trainer.gpus=4", "model.widths=[3]")]
-    assert len({name, *others}) == 6
+    typed = ("bits=3", "seed=2", "optimizer.lr=0.1", "trainer.gpus=4", "model.widths=[3]", "network=emulated")
+    assert len({name, *(run_name(composed(o)) for o in typed)}) == 1 + len(typed)
     assert run_name(composed("name=mine")).startswith("mine-s1-")
 
 
@@ -158,6 +184,7 @@ def test_a_model_that_a_budget_does_not_name_keeps_its_size() -> None:
 def test_a_fingerprint_forgets_how_a_run_executes() -> None:
     one = fingerprint(config_of())
     assert fingerprint(config_of("trainer.launcher=virtual", "trainer.threads=1", "trainer.checkpoint_steps=3")) == one
+    assert fingerprint(config_of("network=emulated", "network.bandwidth=100mbit")) == one
     assert fingerprint(config_of("optimizer.lr=0.1")) != one
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import tempfile
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +23,34 @@ from gcbench.config import Config, ConfigError
 from gcbench.launch.instantiate import make
 from gcbench.launch.local import run_processes
 from gcbench.launch.memory import keep_freed_memory
+from gcbench.launch.plan import Machine
 from gcbench.records.environment import environment
 
 Row = dict[str, Any]
 
 
 def bench(config: Config, directory: str) -> None:
+    """Processes that torchrun or scripts/netlab started all come here, and time a step between each other."""
+    joined = _joined(config["workers"])
+    first = os.environ.get("RANK", "0") == "0"
     device = _device(config["device"])
     torch.set_num_threads(config["threads"])
     use_backend(config["codec_backend"])
     keep_freed_memory()
     compressor: Compressor = make(config["compressor"], "compressor")
     shapes = _shapes(config)
-    rows = [row for given in _inputs(config, shapes, device) for row in measure(compressor, given, config["rounds"])]
-    network = [row for processes in config["workers"] for row in _between(config, compressor, shapes[-1], processes)]
+    inputs = _inputs(config, shapes, device) if first else []
+    rows = [row for given in inputs for row in measure(compressor, given, config["rounds"])]
+    if joined:
+        network = _between(config, compressor, shapes[-1], _call)
+    else:
+        network = [
+            row
+            for processes in config["workers"]
+            for row in _between(config, compressor, shapes[-1], partial(run_processes, processes=processes))
+        ]
+    if not first:
+        return
     console = Console()
     _print(config, rows, network, console)
     path = Path(directory) / "bench.json"
@@ -71,12 +88,26 @@ def _inputs(config: Config, shapes: list[Shapes], device: torch.device) -> list[
     return [drawn(draw, shape, device) for shape in shapes for draw in config["draws"]]
 
 
-def _between(config: Config, compressor: Compressor, shapes: Shapes, processes: int) -> list[Row]:
+def _joined(workers: list[int]) -> bool:
+    """Whether this is one of several processes that somebody else started."""
+    if not Machine.here().under_torchrun:
+        return False
+    started = int(os.environ["WORLD_SIZE"])
+    if workers not in ([], [started]):
+        raise ConfigError(f"workers={workers}, but torchrun started {started} processes; type workers=[{started}]")
+    return True
+
+
+def _call(target: Callable[..., None], args: tuple[Any, ...]) -> None:
+    target(*args)
+
+
+def _between(config: Config, compressor: Compressor, shapes: Shapes, run: Callable[..., None]) -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder) / "rows.json"
         args = (compressor, shapes, config["rounds"], config["threads"], config["codec_backend"], str(answer))
-        run_processes(measure_here, args, processes)
-        rows: list[Row] = json.loads(answer.read_text())
+        run(measure_here, args)
+        rows: list[Row] = json.loads(answer.read_text()) if answer.exists() else []  # the first process's
         return rows
 
 

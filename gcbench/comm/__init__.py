@@ -2,6 +2,7 @@
 
 from gcbench.comm.base import Clock, Comm, Control
 from gcbench.comm.meter import Meter
+from gcbench.comm.network import Link
 from gcbench.comm.nodes import Nodes, node_size
 from gcbench.comm.process_group import ProcessGroupComm, ProcessGroupControl
 from gcbench.comm.virtual import LocalControl, VirtualComm
@@ -10,6 +11,7 @@ __all__ = [
     "Clock",
     "Comm",
     "Control",
+    "Link",
     "LocalControl",
     "Meter",
     "Nodes",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gcbench.config.errors import Config, ConfigError, RunFailed
+from gcbench.config.links import emulated_link
 from gcbench.config.names import fingerprint
 from gcbench.config.resolve import (
     bench_name,
@@ -26,6 +27,7 @@ __all__ = [
     "budget_notice",
     "compose_words",
     "conf_directory",
+    "emulated_link",
     "fingerprint",
     "learning_rate_notice",
     "method_node",

@@ -11,19 +11,19 @@ from gcbench.config.errors import Config
 
 # How and where a run executes and what it writes, but not what it computes: left out of a checkpoint's fingerprint.
 EXECUTION = {"launcher", "device", "backend", "processes", "threads", "codec_backend", "record_gradients"}
-BOOKKEEPING = {"checkpoint_steps", "checkpoint_minutes", "checkpoint_keep"}
+BOOKKEEPING = {"checkpoint_steps", "checkpoint_minutes", "checkpoint_keep", "max_restarts", "timeout_seconds", "drift_every"}
 ELSEWHERE = {"needs", "budget", "outputs", "directory", "rerun", "resume", "logger", "name", "data", "choices", "experiment"}
 
 
 def fingerprint(config: Config) -> str:
     """Equal for runs that compute the same numbers, wherever and however they execute."""
-    return digest(what_matters(config, EXECUTION | BOOKKEEPING | {"gpus"}))
+    return digest(what_matters({**config, "network": {}}, EXECUTION | BOOKKEEPING | {"gpus"}))
 
 
 def what_matters(config: Config, trainer_keys: Collection[str] = BOOKKEEPING) -> Config:
     """`config` without what changes no number, nor the trainer's `trainer_keys`."""
-    kept = {k: v for k, v in config.items() if k not in ELSEWHERE}
-    kept["trainer"] = {k: v for k, v in config["trainer"].items() if k not in trainer_keys}
+    kept = {k: v for k, v in config.items() if k not in ELSEWHERE and (k != "network" or v)}  # {}: nothing is emulated
+    kept["trainer"] = {k: v for k, v in config["trainer"].items() if k not in trainer_keys and (k != "checksum" or v)}
     kept["dataset"] = {k: v for k, v in config["dataset"].items() if k not in {"root", "download"}}
     return kept
 

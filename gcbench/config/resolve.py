@@ -14,6 +14,7 @@ from gcbench import settings
 from gcbench.config.budget import PAPER, apply_budget
 from gcbench.config.errors import Config, ConfigError
 from gcbench.config.knobs import BENCH_KNOBS, KNOBS, Knob, check_knobs
+from gcbench.config.links import emulated_link
 from gcbench.config.names import digest, what_matters
 
 
@@ -64,6 +65,7 @@ def resolve(composed: DictConfig) -> Config:
     config = _resolved(composed, KNOBS)
     _check_trainer(config["trainer"])
     _check_schedule(config)
+    _check_network(config)
     _check_kinds(config, config["choices"])
     return config
 
@@ -224,7 +226,20 @@ def _check_trainer(trainer: Config) -> None:
             raise ConfigError(f"trainer.{key}={trainer[key]}: type a number of at least 1")
     if trainer["epochs"] <= 0:
         raise ConfigError(f"trainer.epochs={trainer['epochs']}: type a number above 0")
-    for key in ("max_steps", "processes", "threads", "eval_every", "error_every", "checkpoint_steps", "checkpoint_minutes"):
+    if trainer["max_restarts"] < 0:
+        raise ConfigError(f"trainer.max_restarts={trainer['max_restarts']}: type a number of at least 0")
+    if trainer["timeout_seconds"] <= 0:
+        raise ConfigError(f"trainer.timeout_seconds={trainer['timeout_seconds']}: type a number above 0")
+    for key in (
+        "max_steps",
+        "processes",
+        "threads",
+        "eval_every",
+        "error_every",
+        "checkpoint_steps",
+        "checkpoint_minutes",
+        "drift_every",
+    ):
         if trainer[key] is not None and trainer[key] <= 0:
             raise ConfigError(f"trainer.{key}={trainer[key]}: type a number above 0, or null")
     if any(step < 0 for step in trainer["record_gradients"] or []):
@@ -253,6 +268,14 @@ def _check_schedule(config: Config) -> None:
             )
     if config["optimizer"]["lr"] <= 0:
         raise ConfigError(f"optimizer.lr={config['optimizer']['lr']}: type a rate above 0, as in optimizer.lr=0.05")
+
+
+def _check_network(config: Config) -> None:
+    if emulated_link(config["network"]) and config["trainer"]["launcher"] == "virtual":
+        raise ConfigError(
+            f"network={config['choices']['network']}: virtual workers exchange nothing and have no times; "
+            "type network=none, or trainer.launcher=local"
+        )
 
 
 def _check_kinds(config: Config, choices: dict[str, str]) -> None:

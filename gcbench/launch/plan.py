@@ -11,6 +11,9 @@ import torch
 
 from gcbench.comm import node_size
 from gcbench.config import Config, ConfigError
+from gcbench.launch import slurm
+
+JOINING = {"torchrun": "torchrun", "slurm": "srun"}  # launchers for processes that somebody else started
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,8 @@ class Machine:
     @staticmethod
     def here() -> Machine:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        if slurm.tasks(os.environ):
+            cores = int(os.environ["SLURM_CPUS_ON_NODE"])  # of the job; a task may be bound to a few of them
         compiler = any(shutil.which(name) for name in (os.environ.get("CXX", "g++"), "g++", "clang++"))
         return Machine(cores, torch.cuda.device_count(), os.environ, compiler)
 
@@ -32,12 +37,19 @@ class Machine:
     def under_torchrun(self) -> bool:
         return all(key in self.environment for key in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "LOCAL_RANK"))
 
+    def started(self, launcher: str) -> tuple[int, int]:
+        """Processes that torchrun or Slurm's srun started: over all nodes, and on this one."""
+        if launcher == "slurm":
+            return slurm.tasks(self.environment), slurm.tasks_here(self.environment)
+        everywhere = int(self.environment["WORLD_SIZE"])
+        return everywhere, int(self.environment.get("LOCAL_WORLD_SIZE", everywhere))
+
 
 @dataclass(frozen=True)
 class Plan:
     """`workers` rows over `processes` processes; fewer processes than workers means virtual workers, which have no times."""
 
-    launcher: str  # local | torchrun | virtual
+    launcher: str  # local | torchrun | slurm | virtual
     device: str  # cpu | cuda
     backend: str | None  # of the process group; None: a single process needs none
     workers: int
@@ -70,6 +82,7 @@ def plan(config: Config, machine: Machine) -> Plan:
     workers = trainer["gpus"]
     device = _device(trainer["device"], machine)
     launcher = _launcher(trainer["launcher"], trainer["processes"] or workers, device, machine)
+    _check_trainer_nodes(trainer["nodes"], launcher, machine)
     processes, local = _processes(launcher, trainer, workers, machine)
     backend = _backend(trainer["backend"], device) if processes > 1 else None
     if launcher == "local" and device == "cuda" and processes > machine.cuda_devices and backend == "nccl":
@@ -82,6 +95,21 @@ def plan(config: Config, machine: Machine) -> Plan:
     threads = trainer["threads"] or max(1, machine.cores // local)
     codecs = _codec_backend(trainer["codec_backend"], device, machine)
     return Plan(launcher, device, backend, workers, processes, local, threads, machine.cores, codecs)
+
+
+def _check_trainer_nodes(asked: int, launcher: str, machine: Machine) -> None:
+    """Where nobody typed a number, it is what torchrun or srun made of it."""
+    if asked == 1:
+        return
+    if launcher not in JOINING:
+        raise ConfigError(
+            f"trainer.nodes={asked}: trainer.launcher={launcher} stays on this machine; type hydra/launcher=submitit_slurm "
+            "with -m, or start gcbench with srun or torchrun on every node"
+        )
+    everywhere, here = machine.started(launcher)
+    given = slurm.nodes(machine.environment) if launcher == "slurm" else everywhere // here
+    if given != asked:
+        raise ConfigError(f"trainer.nodes={asked}, but {JOINING[launcher]} started on {given}; type trainer.nodes={given}")
 
 
 def _check_nodes(asked: int | None, workers: int, rows: int, local_processes: int | None) -> None:
@@ -109,10 +137,17 @@ def _launcher(asked: str, processes: int, device: str, machine: Machine) -> str:
             "trainer.launcher=torchrun: torchrun's environment is not here; "
             "type torchrun --nproc-per-node N -m gcbench ..., or trainer.launcher=local"
         )
+    if asked == "slurm" and not slurm.tasks(machine.environment):
+        raise ConfigError(
+            "trainer.launcher=slurm: this is no task of a Slurm job step; type srun --ntasks N gcbench ..., "
+            "or trainer.launcher=local"
+        )
     if asked != "auto":
         return asked
     if machine.under_torchrun:
         return "torchrun"
+    if slurm.tasks(machine.environment) > 1:
+        return "slurm"
     return "local" if processes <= (machine.cuda_devices if device == "cuda" else machine.cores) else "virtual"
 
 
@@ -128,13 +163,14 @@ def _processes(launcher: str, trainer: Config, workers: int, machine: Machine) -
     if launcher == "local":
         processes = trainer["processes"] or workers
         return processes, processes
-    started = int(machine.environment["WORLD_SIZE"])
+    started, here = machine.started(launcher)
     if (trainer["processes"] or workers) != started:
         key = "trainer.processes" if trainer["processes"] else "trainer.gpus"
         raise ConfigError(
-            f"{key}={trainer['processes'] or workers}, but torchrun started {started} processes; type {key}={started}"
+            f"{key}={trainer['processes'] or workers}, but {JOINING[launcher]} started {started} processes; "
+            f"type {key}={started}"
         )
-    return started, int(machine.environment.get("LOCAL_WORLD_SIZE", started))
+    return started, here
 
 
 def _backend(asked: str, device: str) -> str:

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import sys
 import traceback
 import warnings
+from contextlib import nullcontext
 from pathlib import Path
 
 from rich.console import Console
 
 from gcbench.config import Config, ConfigError, RunFailed, fingerprint
+from gcbench.launch import slurm
 from gcbench.launch.checks import check
+from gcbench.launch.failure import failure_of, first_failure, forget_failures, is_echo
 from gcbench.launch.instantiate import make_data
 from gcbench.launch.local import Interrupted, WorkerFailed, run_processes
-from gcbench.launch.plan import Machine, Plan, plan
-from gcbench.launch.worker import work
+from gcbench.launch.plan import JOINING, Machine, Plan, plan
+from gcbench.launch.worker import StopSignal, work
 from gcbench.records import RunFiles, print_summary
 from gcbench.records.result import now, unfinished
 from gcbench.train.checkpoints import CheckpointError, Checkpoints
@@ -32,19 +36,24 @@ def start(config: Config, directory: str, in_sweep: bool = False) -> None:
     path = Path(directory).resolve()
     machine = Machine.here()
     chosen = plan(config, machine)
-    first = machine.environment.get("RANK", "0") == "0"
-    files = RunFiles(path)
-    if not config["rerun"] and _finished_before(files, first and not in_sweep):
+    with slurm.as_torchrun(path) if chosen.launcher == "slurm" else nullcontext():
+        _start(config, chosen, RunFiles(path), in_sweep)
+
+
+def _start(config: Config, chosen: Plan, files: RunFiles, in_sweep: bool) -> None:
+    rank = int(os.environ.get("RANK", 0))
+    anew = config["rerun"] and not slurm.requeued(os.environ)
+    if not anew and _finished_before(files, rank == 0 and not in_sweep):
         return
-    if chosen.launcher != "torchrun" or machine.environment["LOCAL_RANK"] == "0":
-        _check(config, chosen, path)  # downloads what is missing, once a node
-    if first:
+    if chosen.launcher not in JOINING or os.environ["LOCAL_RANK"] == "0":
+        _check(config, chosen, files.directory)  # downloads what is missing, once a node
+    if rank == 0:
         if notice := chosen.notice():
             log.warning(notice)
-        _clear_the_way(config, files)
-    _run(config, chosen, files, first)
-    if first:
-        _raise_unless_done(files)
+        _clear_the_way(config, files, anew)
+    stopped_by = _run(config, chosen, files, rank)
+    if rank == 0:
+        _raise_unless_done(files, stopped_by)
 
 
 def _finished_before(files: RunFiles, say: bool) -> bool:
@@ -72,10 +81,11 @@ def _check(config: Config, chosen: Plan, path: Path) -> None:
             log.warning(warning.message)
 
 
-def _clear_the_way(config: Config, files: RunFiles) -> None:
+def _clear_the_way(config: Config, files: RunFiles, anew: bool) -> None:
     """Continue from a checkpoint, or begin with an empty record; what an earlier run left keeps its content."""
     checkpoints = files.directory / "checkpoints"
-    resumes = config["resume"]["mode"] == "auto" and not config["rerun"]
+    resumes = slurm.requeued(os.environ) or (config["resume"]["mode"] == "auto" and not anew)
+    forget_failures(files.directory)
     if resumes and any(checkpoints.glob("step-*/manifest.json")):
         _check_latest(config, checkpoints)
         log.info("continuing from the checkpoint in %s; type resume=never to start anew", checkpoints)
@@ -91,14 +101,16 @@ def _check_latest(config: Config, checkpoints: Path) -> None:
         raise ConfigError(str(error)) from error
 
 
-def _run(config: Config, chosen: Plan, files: RunFiles, first: bool) -> None:
+def _run(config: Config, chosen: Plan, files: RunFiles, rank: int) -> str | None:
+    """The name of a signal that stopped the work in this process."""
     started = now()
     arguments = (config, chosen, str(files.directory), started)
+    stop = StopSignal()
     try:
         if chosen.launcher == "local" and chosen.processes > 1:
             run_processes(work, arguments, chosen.processes)
         else:
-            work(*arguments)
+            work(*arguments, stop)
     except Interrupted as interrupted:
         if not _written_since(files, started):
             files.write_result(
@@ -114,10 +126,14 @@ def _run(config: Config, chosen: Plan, files: RunFiles, first: bool) -> None:
         print(failure.traceback_text, file=sys.stderr)
         raise RunFailed(f"worker {failure.rank} failed: {failure.reason}") from None
     except Exception as error:
-        if first:
-            files.write_result(unfinished(config, "failed", f"{type(error).__name__}: {error}", started))
-        traceback.print_exc()
-        raise RunFailed(f"the run failed: {type(error).__name__}: {error}") from None
+        if not is_echo(error):
+            traceback.print_exc()
+        first = first_failure(error, rank, files.directory) if chosen.processes > 1 else failure_of(error, rank)
+        if rank == first.rank:
+            files.write_result(unfinished(config, "failed", first.reason, started))
+        who = f"worker {first.rank}" if chosen.processes > 1 else "the run"
+        raise RunFailed(f"{who} failed: {first.reason}") from None
+    return stop.name
 
 
 def _written_since(files: RunFiles, started: str) -> bool:
@@ -125,10 +141,12 @@ def _written_since(files: RunFiles, started: str) -> bool:
     return result is not None and result["started"] >= started
 
 
-def _raise_unless_done(files: RunFiles) -> None:
+def _raise_unless_done(files: RunFiles, stopped_by: str | None) -> None:
     result = files.read_result()
     assert result is not None
     if result["status"] == "interrupted":
+        if stopped_by == slurm.REQUEUE.name:
+            slurm.requeue()
         raise KeyboardInterrupt
     if result["status"] != "done":
         raise RunFailed(f"the run {result['status']}: {result['reason']}")

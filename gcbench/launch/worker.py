@@ -19,8 +19,8 @@ from rich.console import Console
 
 from gcbench import settings
 from gcbench.codecs.kernels import Backend, use_backend
-from gcbench.comm import Comm, Control, LocalControl, ProcessGroupComm, ProcessGroupControl, VirtualComm
-from gcbench.config import Config, fingerprint
+from gcbench.comm import Comm, Control, Link, LocalControl, ProcessGroupComm, ProcessGroupControl, VirtualComm
+from gcbench.config import Config, emulated_link, fingerprint
 from gcbench.launch import slurm
 from gcbench.launch.instantiate import make, make_data, make_model
 from gcbench.launch.memory import keep_freed_memory
@@ -62,12 +62,12 @@ class StopSignal:
             self.name = signal.Signals(number).name
 
 
-def work(config: Config, plan: Plan, directory: str, started: str) -> str | None:
-    """One process of the run, from its start to the written result; the name of a signal that came meanwhile."""
+def work(config: Config, plan: Plan, directory: str, started: str, stop: StopSignal | None = None) -> None:
+    """One process of the run, from its start to the written result."""
     torch.set_num_threads(plan.threads)
     use_backend(cast(Backend, plan.codec_backend))
     keep_freed_memory()
-    with StopSignal() as stop, _joined(plan) as (comm, control, device):
+    with stop or StopSignal() as stop, _joined(config, plan) as (comm, control, device):
         run, checkpoints = _assemble(config, plan, comm, control, device, Path(directory), stop)
         progress = Progress.start(run)
         files = RunFiles(Path(directory))
@@ -92,11 +92,10 @@ def work(config: Config, plan: Plan, directory: str, started: str) -> str | None
             files.write_result(result)
             logger.finish(result)
             print_summary(result, Path(directory), console)
-        return stop.name
 
 
 @contextmanager
-def _joined(plan: Plan) -> Iterator[tuple[Comm, Control, torch.device]]:
+def _joined(config: Config, plan: Plan) -> Iterator[tuple[Comm, Control, torch.device]]:
     local_rank = int(os.environ.get("LOCAL_RANK", 0)) if plan.processes > 1 else 0
     device = (
         torch.device("cuda", local_rank % max(1, torch.cuda.device_count())) if plan.device == "cuda" else torch.device("cpu")
@@ -111,7 +110,10 @@ def _joined(plan: Plan) -> Iterator[tuple[Comm, Control, torch.device]]:
         world = cast(dist.ProcessGroup, dist.group.WORLD)
         agreement = cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=TIMEOUT))
         on_host = plan.local_processes * plan.workers // plan.processes
-        yield ProcessGroupComm(plan.workers, world, workers_per_host=on_host), ProcessGroupControl(agreement), device
+        link = emulated_link(config["network"])
+        emulated = Link(**link) if link else None
+        comm = ProcessGroupComm(plan.workers, world, workers_per_host=on_host, emulated=emulated)
+        yield comm, ProcessGroupControl(agreement), device
     finally:
         dist.destroy_process_group()
 

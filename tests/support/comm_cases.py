@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
@@ -10,7 +11,7 @@ import torch
 from gloo_pool import Process
 from torch import Tensor
 
-from gcbench.comm import Comm, Meter, Nodes, VirtualComm
+from gcbench.comm import Comm, Link, Meter, Nodes, VirtualComm
 
 WORKERS = 4
 
@@ -161,6 +162,32 @@ def node_outcomes_in_one_process(workers: int) -> dict[int, dict[str, Any]]:
 
 def over_gloo(process: Process) -> dict[str, Outcome]:
     return outcomes(process.comm(WORKERS))
+
+
+def over_emulated(process: Process, link: Link) -> dict[str, Outcome]:
+    return outcomes(process.comm(WORKERS, link))
+
+
+def emulated_spans(process: Process, link: Link) -> dict[str, tuple[float, float]]:
+    """Begin and end, on the machine's clock, of exchanges of 100,000 bytes, to which the last process comes late."""
+    comm, rank = process.comm(WORKERS, link), process.rank
+    (inside,), _ = comm.split(2)
+    message = torch.ones(1, 100_000, dtype=torch.uint8)
+    cases: dict[str, Callable[[], object]] = {
+        "all_reduce": lambda: comm.sum([message]),
+        "all_gather": lambda: comm.gather([message]),
+        "all_to_all": lambda: comm.transpose([message.view(1, WORKERS, -1)]),
+        "ragged": lambda: comm.gather([message], [torch.tensor([25_000 * rank])]),
+        "inside": lambda: inside.sum([message]),
+    }
+    found = {}
+    for name, case in cases.items():
+        process.control.barrier()
+        time.sleep(0.05 if rank == WORKERS - 1 else 0)
+        start = time.perf_counter()
+        case()
+        found[name] = (start, time.perf_counter())
+    return found
 
 
 def in_one_process() -> dict[str, Outcome]:

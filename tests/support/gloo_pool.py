@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from gcbench.comm import ProcessGroupComm, ProcessGroupControl
+from gcbench.comm import Link, ProcessGroupComm, ProcessGroupControl
 
 PATIENCE = 300  # seconds for one job
 
@@ -28,9 +28,9 @@ class Process:
         self.rank = rank
         self.control = ProcessGroupControl(agreement)
 
-    def comm(self, workers: int) -> ProcessGroupComm:
+    def comm(self, workers: int, emulated: Link | None = None) -> ProcessGroupComm:
         assert dist.group.WORLD is not None
-        return ProcessGroupComm(workers, dist.group.WORLD)
+        return ProcessGroupComm(workers, dist.group.WORLD, emulated=emulated)
 
 
 class Pool:

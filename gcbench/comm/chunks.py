@@ -1,0 +1,66 @@
+"""Messages between the processes of a gloo group, sent in chunks; 1-d bytes in the host's memory, of sizes that all know."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch.distributed as dist
+from torch import Tensor
+
+CHUNK_BYTES = 512 * 1024  # several on their way hide the handshake with which gloo begins each message
+
+
+def gather(group: dist.ProcessGroup, messages: Sequence[Sequence[Tensor]]) -> None:
+    """Fills `messages[p]` with what process p has there: a ring, in which each chunk is handed on when it arrives.
+
+    All receives are posted before the first send.
+    """
+    size, me = group.size(), group.rank()
+    left, right = (me - 1) % size, (me + 1) % size
+    arriving = [
+        (owner, chunk, _receive(group, chunk, left))
+        for owner in ((me - i) % size for i in range(1, size))
+        for chunk in _chunks(messages[owner])
+    ]
+    sends = [_send(group, chunk, right) for chunk in _chunks(messages[me])]
+    for owner, chunk, receive in arriving:
+        receive.wait()
+        if owner != right:
+            sends.append(_send(group, chunk, right))
+    for send in sends:
+        send.wait()
+
+
+def exchange(group: dist.ProcessGroup, leaving: Sequence[Tensor], arriving: Sequence[Tensor]) -> None:
+    """Sends `leaving[p]` to process p and fills `arriving[p]` from it; what a process has for itself stays where it is.
+
+    In round i everybody sends to the i-th on its right and receives from the i-th on its left, so that hardly two messages
+    share a link; a round begins while the last chunk of the one before arrives. All receives are posted before the first send.
+    """
+    size, me = group.size(), group.rank()
+    lefts, rights = ([(me + sign * i) % size for i in range(1, size)] for sign in (-1, 1))
+    receives = [[_receive(group, chunk, left) for chunk in _chunks([arriving[left]])] for left in lefts]
+    unfinished = []
+    for right, of_round in zip(rights, receives, strict=True):
+        unfinished += [_send(group, chunk, right) for chunk in _chunks([leaving[right]])]
+        unfinished += of_round[-1:]
+        for receive in of_round[:-1]:
+            receive.wait()
+    for work in unfinished:
+        work.wait()
+
+
+def _chunks(tensors: Sequence[Tensor]) -> list[Tensor]:
+    return [chunk for t in tensors if t.numel() for chunk in t.split(CHUNK_BYTES)]
+
+
+def _receive(group: dist.ProcessGroup, chunk: Tensor, peer: int) -> dist.Work:
+    work = dist.irecv(chunk, group=group, group_src=peer)
+    assert work is not None
+    return work
+
+
+def _send(group: dist.ProcessGroup, chunk: Tensor, peer: int) -> dist.Work:
+    work = dist.isend(chunk, group=group, group_dst=peer)
+    assert work is not None
+    return work

@@ -1,0 +1,28 @@
+"""Speeds as people write them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from gcbench.config.errors import Config, ConfigError
+
+BITS_PER_SECOND = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12}
+SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
+
+
+def emulated_link(network: Config) -> dict[str, float] | None:
+    """`bits_per_second` and `latency_seconds` of the node `network`; None: nothing is emulated."""
+    if not network:
+        return None
+    bandwidth, latency = (_number(network[k], u) for k, u in (("bandwidth", BITS_PER_SECOND), ("latency", SECONDS)))
+    if not bandwidth:
+        raise ConfigError(f"network.bandwidth={network['bandwidth']}: type a rate with its unit, as in network.bandwidth=1gbit")
+    if latency is None:
+        raise ConfigError(f"network.latency={network['latency']}: type a time with its unit, as in network.latency=50us")
+    return {"bits_per_second": bandwidth, "latency_seconds": latency}
+
+
+def _number(text: Any, units: dict[str, float]) -> float | None:
+    found = re.fullmatch(rf"(\d+(?:\.\d+)?)({'|'.join(units)})", str(text))
+    return float(found[1]) * units[found[2]] if found else None

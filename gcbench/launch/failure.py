@@ -1,0 +1,54 @@
+"""Which worker failed first, where srun or torchrun started them and none of us is the parent of all.
+
+A worker that fails leaves a note in the directory of the run, which all share, before its end can reach the others.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+ECHO_SECONDS = 5.0  # how long a worker that has only lost another one waits for that one's note
+
+
+class Failure(NamedTuple):
+    """The least of several is the cause."""
+
+    is_echo: bool
+    seconds: float  # of the clock
+    rank: int
+    reason: str
+
+
+def failure_of(error: Exception, rank: int) -> Failure:
+    """As this worker sees it."""
+    return Failure(is_echo(error), time.time(), rank, f"{type(error).__name__}: {error}")
+
+
+def first_failure(error: Exception, rank: int, directory: Path) -> Failure:
+    """What ended the run, of which this worker knows `error`."""
+    own = failure_of(error, rank)
+    draft = directory / f"failure-{rank}.new"
+    draft.write_text(json.dumps(own))
+    draft.rename(directory / f"failure-{rank}.json")
+    end = time.monotonic() + ECHO_SECONDS
+    while (first := min(_notes(directory), default=own)).is_echo and time.monotonic() < end:
+        time.sleep(0.05)
+    return first
+
+
+def forget_failures(directory: Path) -> None:
+    """Before a run."""
+    for path in directory.glob("failure-*.json"):
+        path.unlink()
+
+
+def is_echo(error: Exception) -> bool:
+    """Whether another worker's end is all that it tells of."""
+    return isinstance(error, RuntimeError) and any(word in str(error) for word in ("by peer", "Broken pipe"))
+
+
+def _notes(directory: Path) -> list[Failure]:
+    return [Failure(*json.loads(path.read_text())) for path in directory.glob("failure-*.json")]

@@ -1,0 +1,112 @@
+"""What Slurm tells a task of a job step, what a job of a run asks for, and how a job is queued again. Imports no torch."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from gcbench.config import Config, ConfigError
+
+PORTS = range(15000, 30000)  # below those that the system hands out by itself
+REQUEUE = signal.SIGUSR2  # Slurm sends it, as we and submitit ask, when the time is nearly over or others need the nodes
+Environment = Mapping[str, str]
+
+
+def tasks(environment: Environment) -> int:
+    """Of the job step that this process is in; 0 outside of one."""
+    return int(environment.get("SLURM_STEP_NUM_TASKS", 0))
+
+
+def nodes(environment: Environment) -> int:
+    """Of the job step."""
+    return int(environment["SLURM_STEP_NUM_NODES"])
+
+
+def tasks_here(environment: Environment) -> int:
+    """Of the job step, on this node: 2 in `2(x3),1`, but for the last node."""
+    counts: list[int] = []
+    for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", environment["SLURM_STEP_TASKS_PER_NODE"]):
+        counts += [int(count)] * int(times or 1)
+    return counts[int(environment["SLURM_NODEID"])]
+
+
+def first_host(node_list: str) -> str:
+    """`gpu003` of `gpu[003-007,9],fast1`."""
+    group = re.match(r"(?:[^,\[]|\[[^]]*\])+", node_list)
+    assert group is not None, node_list
+    return re.sub(r"\[(\w+)[^]]*\]", r"\1", group[0])
+
+
+def torch_environment(environment: Environment, directory: Path) -> dict[str, str]:
+    """The variables by which torch.distributed finds the others; steps and runs that overlap have ports of their own."""
+    step = f"{environment['SLURM_JOB_ID']}.{environment['SLURM_STEP_ID']} {directory}"
+    port = PORTS[zlib.crc32(step.encode()) % len(PORTS)]
+    return {
+        "RANK": environment["SLURM_PROCID"],
+        "WORLD_SIZE": environment["SLURM_STEP_NUM_TASKS"],
+        "LOCAL_RANK": environment["SLURM_LOCALID"],
+        "LOCAL_WORLD_SIZE": str(tasks_here(environment)),
+        "MASTER_ADDR": environment.get("MASTER_ADDR") or first_host(environment["SLURM_STEP_NODELIST"]),
+        "MASTER_PORT": environment.get("MASTER_PORT") or str(port),
+    }
+
+
+@contextmanager
+def as_torchrun(directory: Path) -> Iterator[None]:
+    """Sets these variables, for one run of several that a command may make."""
+    before = dict(os.environ)
+    os.environ.update(torch_environment(os.environ, directory))
+    try:
+        yield
+    finally:
+        for name in os.environ.keys() - before.keys():
+            del os.environ[name]
+
+
+def stop_signals(environment: Environment) -> tuple[signal.Signals, ...]:
+    """Those after which a run leaves a checkpoint."""
+    usual = (signal.SIGINT, signal.SIGTERM)
+    return (*usual, REQUEUE) if "SLURM_JOB_ID" in environment else usual
+
+
+def requeued(environment: Environment) -> bool:
+    """Whether this job ran before, and so continues its own run."""
+    return environment.get("SLURM_RESTART_COUNT", "0") != "0"
+
+
+def requeue() -> None:
+    """After the checkpoint of a run that REQUEUE stopped."""
+    if os.environ.get("SUBMITIT_EXECUTOR") == "slurm":
+        signal.raise_signal(REQUEUE)  # submitit's own handler counts how often it has queued the job again
+    else:
+        subprocess.run(["scontrol", "requeue", os.environ["SLURM_JOB_ID"]], check=True)
+
+
+def job_shape(trainer: Config, gpus_here: bool) -> dict[str, Any]:
+    """What the job of a run asks Slurm for: a task a process, and a GPU a process where the run is on GPUs."""
+    nodes, processes = trainer["nodes"], trainer["processes"] or trainer["gpus"]
+    if trainer["launcher"] == "virtual":
+        processes = 1
+    if processes % nodes:
+        key = "trainer.processes" if trainer["processes"] else "trainer.gpus"
+        raise ConfigError(
+            f"trainer.nodes={nodes} cannot share {key}={processes} evenly; type a number of nodes that divides it"
+        )
+    here = processes // nodes
+    on_gpus = trainer["device"] == "cuda" or (trainer["device"] == "auto" and gpus_here)
+    tasks_here = 1 if trainer["launcher"] == "local" else here
+    return {"nodes": nodes, "tasks_per_node": tasks_here, "gpus_per_node": here if on_gpus else None}
+
+
+def has_gpus(partition: str | None) -> bool:
+    """Whether nodes of the partition, or of the cluster, have GPUs to give out."""
+    chosen = ["--partition", partition] if partition else []
+    seen = subprocess.run(["sinfo", "--noheader", "--format=%G", *chosen], capture_output=True, text=True, check=True)
+    return "gpu" in seen.stdout

@@ -1,0 +1,1 @@
+"""Results beside the papers' numbers. Reads files (or W&B runs) only, and imports no torch."""

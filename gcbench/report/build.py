@@ -1,0 +1,114 @@
+"""From a table and the runs of its rows to a report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gcbench.config import conf_directory
+from gcbench.report.configs import PAPER, composed, difference, typed
+from gcbench.report.document import EMPTY, Cell, Document, Heading, Line, Summary, digits_of
+from gcbench.report.load import Run
+from gcbench.report.measures import TIMES, measure
+from gcbench.report.remarks import sections
+from gcbench.report.rows import Row, grouped
+from gcbench.report.tables import Column, Table
+
+Groups = dict[str, list[Row]]  # budget to the rows at it
+
+
+def build(table: Table, runs: Sequence[Run], budget: str, words: tuple[str, ...] = ()) -> Document:
+    """`budget` for every column that names none; `words` are typed beside every experiment of that budget."""
+    groups = groups_of(table, runs, budget, words)
+    rows = groups[budget]
+    return Document(
+        name=table.name,
+        title=table.title,
+        under=[f"Source: {table.source}.", *_about_budgets(groups, budget, words)],
+        headings=[_heading(column, table, budget) for column in table.columns],
+        lines=[_line(table, groups, i, row) for i, row in enumerate(rows)],
+        sections=sections(table, groups, budget),
+    )
+
+
+def groups_of(table: Table, runs: Sequence[Run], budget: str, words: tuple[str, ...] = ()) -> Groups:
+    """The report's budget first, then those of its columns."""
+    budgets = dict.fromkeys([budget, *(column.budget for column in table.columns if column.budget)])
+    return {name: grouped(table, runs, name, words if name == budget else ()) for name in budgets}
+
+
+def _heading(column: Column, table: Table, budget: str) -> Heading:
+    published = [(row.published or {}).get(column.key) for row in table.rows]
+    return Heading(
+        column.key,
+        column.title,
+        column.unit,
+        column.better,
+        column.budget if column.budget != budget else None,
+        published=any(value is not None for value in published),
+        digits=digits_of(published) if column.digits is None else column.digits,
+        deviation=table.spread == "deviation",
+    )
+
+
+def _line(table: Table, groups: Groups, index: int, row: Row) -> Line:
+    cells = [_cell(column, groups[column.budget or row.budget][index]) for column in table.columns]
+    return Line(row.spec.label, row.spec.group, row.spec.experiment, cells, _runs(row))
+
+
+def _cell(column: Column, row: Row) -> Cell:
+    published = (row.spec.published or {}).get(column.key)
+    found = [measure(str(column.measure), run.result, **column.settings) for run in row.done]
+    values = [value for value in found if value is not None]
+    if values:
+        return Cell(Summary.of(values), published)
+    statuses = dict.fromkeys(run.status for run in row.unfinished)
+    if statuses and not row.done:
+        return Cell(None, published, ", ".join(statuses))
+    return Cell(None, published, "no times" if row.done and column.measure in TIMES else EMPTY)
+
+
+def _runs(row: Row) -> str:
+    if row.spec.experiment is None:
+        return "published only"
+    facts = [_seeds(row)]
+    if row.runs and row.stand_in:
+        facts.append(f"{row.stand_in} stands in")
+    if row.grid and row.grid.chosen is not None:
+        facts.append(f"lr {row.grid.chosen:g}, the best of {len(row.grid.rates)}")
+    if row.needs:
+        facts.append("see needs")
+    return "; ".join(facts)
+
+
+def _seeds(row: Row) -> str:
+    if not row.runs:
+        return "missing"
+    done = [str(run.seed) for run in row.done]
+    told = [f"seed{'s' * (len(done) > 1)} {', '.join(done)}"] if done else []
+    return "; ".join([*told, *(f"seed {run.seed} {run.status}" for run in row.unfinished)])
+
+
+def _about_budgets(groups: Groups, budget: str, words: tuple[str, ...]) -> list[str]:
+    told = [f"Budget {budget}: {_about(budget)}", *(f"{who}: {what}." for who, what in _made_smaller(groups[budget]))]
+    told += [f"With {' '.join(words)} beside every row."] if words else []
+    return [*told, *(f"Columns of budget {name}: {_about(name)}" for name in groups if name != budget)]
+
+
+def _about(budget: str) -> str:
+    """The comment on top of the budget's file."""
+    first = (conf_directory() / "budget" / f"{budget}.yaml").read_text(encoding="utf-8").partition("\n")[0]
+    return first.lstrip("# ")
+
+
+def _made_smaller(rows: Sequence[Row]) -> list[tuple[str, str]]:
+    """(which rows, what differs from the paper's configuration)."""
+    found: dict[str, list[str]] = {}
+    own = [row for row in rows if row.spec.experiment is not None]
+    for row in own if own and own[0].budget != PAPER else []:
+        paper, here = composed(str(row.spec.experiment)), composed(str(row.spec.experiment), row.budget)
+        differs = {k: v for k, v in difference(here.flat, paper.flat).items() if not k.startswith("model.")}
+        if here.choices["model"] != paper.choices["model"]:
+            differs = {"model": (here.choices["model"], paper.choices["model"]), **differs}
+        what = ", ".join(f"{key}={typed(ours)} in place of {typed(papers)}" for key, (ours, papers) in differs.items())
+        found.setdefault(what, []).append(row.spec.label)
+    return [("All rows" if len(who) == len(own) else ", ".join(who), what) for what, who in found.items() if what]

@@ -1,0 +1,173 @@
+"""What a claim says of numbers, as in `rank_2 > top_k_high + 0.5`, and whether it holds beyond the spread of seeds.
+
+    a > b              better by more than nothing; a < b the same the other way round, and a < b < c of each pair
+    a >= b             not worse than noise
+    a ~ b within 0.3   at most so far apart
+    a, b > c           of each
+
+Sides are sums of names, numbers and multiples: `1.3 * sgd`, `sgd - 0.5`, `x/sgd - x/qsgd`. Names that are more than letters,
+digits, _ and / stand in double quotes.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum
+from itertools import pairwise, product
+from typing import NamedTuple
+
+from gcbench.config import ConfigError
+
+TOKEN = re.compile(r'\s*(?:"(?P<quoted>[^"]*)"|(?P<number>\d+(?:\.\d+)?)(?![\w/])|(?P<name>[\w/]+)|(?P<sign><=|>=|[<>~,+*-]))')
+COMPARISONS = ("<", "<=", ">", ">=", "~")
+NUMBER = ""  # the name of what is added without one
+
+Terms = dict[str, float]  # name to factor
+Token = tuple[str, str]  # kind, text
+
+
+class Verdict(Enum):
+    """Of relations and of claims, the one that outweighs the others first."""
+
+    REFUTED = "refuted"
+    NOT_YET = "not yet"
+    NOT_DECIDED = "not decided"
+    NOISE = "reproduced within noise"
+    REPRODUCED = "reproduced"
+
+
+class Value(NamedTuple):
+    """Of a row: a mean over seeds."""
+
+    mean: float  # infinite where training diverged
+    deviation: float | None  # of one seed; None: not known
+
+
+class Relation(NamedTuple):
+    text: str
+    difference: Terms  # what should be positive, or near zero
+    sign: str  # > | >= | ~
+    within: float = 0.0
+
+    @property
+    def names(self) -> list[str]:
+        return [name for name in self.difference if name != NUMBER]
+
+
+class Judged(NamedTuple):
+    relation: Relation
+    verdict: Verdict
+    margin: float = math.nan  # by which it holds
+    spread: float | None = None  # deviation of the difference between single seeds; None: not known
+
+    @property
+    def text(self) -> str:
+        spread = "spread not known" if self.spread is None else f"spread {self.spread:.2g}"
+        return f"{self.relation.text}: {self.margin:+.3g} ({spread})"
+
+
+def worst(verdicts: Sequence[Verdict]) -> Verdict:
+    return min(verdicts, key=list(Verdict).index)
+
+
+def judge(relation: Relation, values: Mapping[str, Value]) -> Judged:
+    """Not yet where a value is missing; an unknown spread is larger than any finite difference."""
+    if any(name not in values for name in relation.names):
+        return Judged(relation, Verdict.NOT_YET)
+    terms = relation.difference
+    mean = terms.get(NUMBER, 0.0) + sum(terms[name] * values[name].mean for name in relation.names)
+    margin = relation.within - abs(mean) if relation.sign == "~" else mean
+    spread = _spread(terms, values)
+    return Judged(relation, _verdict(relation.sign, margin, spread), margin, spread)
+
+
+def _spread(terms: Terms, values: Mapping[str, Value]) -> float | None:
+    squares = 0.0
+    for name, factor in terms.items():
+        if name == NUMBER:
+            continue
+        deviation = values[name].deviation
+        if deviation is None:
+            return None
+        squares += (factor * deviation) ** 2
+    return math.sqrt(squares)
+
+
+def _verdict(sign: str, margin: float, spread: float | None) -> Verdict:
+    noise = (0.0 if math.isinf(margin) else math.inf) if spread is None else spread
+    if math.isnan(margin):
+        return Verdict.NOT_DECIDED
+    if margin > 0 or (margin == 0 and sign != ">"):
+        return Verdict.REPRODUCED if margin >= noise else Verdict.NOISE
+    if -margin > noise:
+        return Verdict.REFUTED
+    return Verdict.NOISE if sign == ">=" and spread is not None else Verdict.NOT_DECIDED
+
+
+def read_relations(text: str) -> list[Relation]:
+    """Of one line, which may compare several pairs."""
+    tokens = list(_tokens(text))
+    within = 0.0
+    if len(tokens) > 2 and tokens[-2] == ("name", "within"):
+        within = float(tokens[-1][1])
+        tokens = tokens[:-2]
+    places = [i for i, token in enumerate(tokens) if token[0] == "sign" and token[1] in COMPARISONS]
+    if not places or (within and len(places) > 1):
+        raise ConfigError(f"{text}: a relation compares, as in rank_2 > top_k + 0.5, or rank_2 ~ sgd within 0.3")
+    sides = [_alternatives(tokens[a + 1 : b]) for a, b in pairwise([-1, *places, len(tokens)])]
+    return [
+        _relation(tokens[place][1], left, right, within)
+        for place, (lefts, rights) in zip(places, pairwise(sides), strict=True)
+        for left, right in product(lefts, rights)
+    ]
+
+
+def _relation(sign: str, left: list[Token], right: list[Token], within: float) -> Relation:
+    text = f"{_said(left)} {sign} {_said(right)}" + (f" within {within:g}" if sign == "~" else "")
+    if sign in ("<", "<="):
+        left, right, sign = right, left, sign.replace("<", ">")
+    difference = _terms(left)
+    for name, factor in _terms(right).items():
+        difference[name] = difference.get(name, 0.0) - factor
+    return Relation(text, difference, sign, within)
+
+
+def _tokens(text: str) -> Iterator[Token]:
+    end = 0
+    while end < len(text.rstrip()):
+        found = TOKEN.match(text, end)
+        if found is None:
+            raise ConfigError(f"{text}: {text[end:].strip()} cannot be read; names with other signs stand in double quotes")
+        yield str(found.lastgroup), found[str(found.lastgroup)]
+        end = found.end()
+
+
+def _alternatives(tokens: Sequence[Token]) -> list[list[Token]]:
+    found: list[list[Token]] = [[]]
+    for token in tokens:
+        if token == ("sign", ","):
+            found.append([])
+        else:
+            found[-1].append(token)
+    return found
+
+
+def _terms(tokens: Sequence[Token]) -> Terms:
+    terms: Terms = {}
+    factor = 1.0
+    for i, (kind, text) in enumerate(tokens):
+        if kind == "sign":
+            factor *= -1 if text == "-" else 1
+        elif kind == "number" and tokens[i + 1 : i + 2] == [("sign", "*")]:
+            factor *= float(text)
+        else:
+            name, amount = (NUMBER, float(text)) if kind == "number" else (text, 1.0)
+            terms[name] = terms.get(name, 0.0) + factor * amount
+            factor = 1.0
+    return terms
+
+
+def _said(tokens: Sequence[Token]) -> str:
+    return " ".join(text for _, text in tokens)

@@ -1,0 +1,140 @@
+"""`gcbench-report diff A B`: two runs or two trees, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from gcbench.config import ConfigError
+from gcbench.report.configs import ABSENT, Flat, typed, without_copies
+from gcbench.report.document import EMPTY, Heading, Summary, signed, summary
+from gcbench.report.load import Found, Run, load
+from gcbench.report.measures import MEASURES, SCORES, measure
+from gcbench.report.rows import newest
+
+SHOWN = [name for name in MEASURES if name != "error_rate"]  # which accuracy says, too
+
+
+class Group(NamedTuple):
+    """Runs that differ in their seeds only."""
+
+    title: str
+    flat: Flat
+    runs: list[Run]  # the newest of every seed
+
+    @property
+    def done(self) -> list[Run]:
+        return [run for run in self.runs if run.done]
+
+
+class Measured(NamedTuple):
+    """One number of both sides."""
+
+    name: str
+    a: Summary | None
+    b: Summary | None
+    verdict: str  # of scores; else empty
+
+
+class Comparison(NamedTuple):
+    title: str
+    configuration: list[tuple[str, str, str]]  # key, of A, of B
+    measured: list[Measured]
+    statuses: list[str]  # of runs that did not end well
+
+
+class Comparisons(NamedTuple):
+    pairs: list[Comparison]
+    alone: list[str]  # what only one of the two has
+
+
+def compare(a: str, b: str) -> Comparisons:
+    """Raises ConfigError where there is nothing to read."""
+    left, right = _groups(_loaded(a)), _groups(_loaded(b))
+    if len(left) == len(right) == 1:
+        return Comparisons([_comparison(left[0], right[0])], [])
+    pairs = [(x, y) for x in left for y in right if x.title == y.title and _match(x, y, left, right)]
+    paired = {id(group) for pair in pairs for group in pair}
+    alone = [
+        f"{group.title}, seed{'s' * (len(group.runs) > 1)} {', '.join(str(run.seed) for run in group.runs)}, only in {where}"
+        for where, groups in ((a, left), (b, right))
+        for group in groups
+        if id(group) not in paired
+    ]
+    return Comparisons([_comparison(x, y) for x, y in pairs], alone)
+
+
+def _loaded(folder: str) -> list[Run]:
+    if not Path(folder).is_dir():
+        raise ConfigError(f"diff {folder}: there is no such folder; type a run's directory, or a folder with several")
+    found: Found = load([folder])
+    if not found.runs:
+        broken = f" ({found.unreadable[0]})" if found.unreadable else ""
+        raise ConfigError(f"diff {folder}: there is no result.json in or below it{broken}; type a run's directory")
+    return found.runs
+
+
+def _groups(runs: Sequence[Run]) -> list[Group]:
+    found: list[tuple[str, Flat, list[Run]]] = []
+    for run in runs:
+        title = run.title + (f", budget {run.budget}" if run.budget != "paper" else "")
+        for other, flat, same in found:
+            if other == title and flat == run.flat:
+                same.append(run)
+                break
+        else:
+            found.append((title, run.flat, [run]))
+    return [Group(title, flat, newest(same)[0]) for title, flat, same in found]
+
+
+def _match(x: Group, y: Group, left: Sequence[Group], right: Sequence[Group]) -> bool:
+    """The same configuration; or the only ones of their title."""
+    only = all(sum(group.title == x.title for group in groups) == 1 for groups in (left, right))
+    return only or x.flat == y.flat
+
+
+def _comparison(x: Group, y: Group) -> Comparison:
+    title = x.title if x.title == y.title else f"{x.title} | {y.title}"
+    keys = [key for key in {**x.flat, **y.flat} if x.flat.get(key, ABSENT) != y.flat.get(key, ABSENT)]
+    configuration = [(key, _shown(x.flat, key), _shown(y.flat, key)) for key in without_copies(keys)]
+    seeds_x, seeds_y = (",".join(str(run.seed) for run in group.runs) for group in (x, y))
+    if seeds_x != seeds_y:
+        configuration.append(("seed", seeds_x, seeds_y))
+    return Comparison(title, configuration, list(_measured(x, y)), [*_statuses("A", x), *_statuses("B", y)])
+
+
+def _shown(flat: Flat, key: str) -> str:
+    return typed(flat[key]) if key in flat else ABSENT
+
+
+def _measured(x: Group, y: Group) -> Iterator[Measured]:
+    for name in SHOWN:
+        a, b = _summary(name, x.done), _summary(name, y.done)
+        if a or b:
+            yield Measured(name, a, b, _verdict(a, b) if name in SCORES and a and b else "")
+
+
+def _summary(name: str, runs: Sequence[Run]) -> Summary | None:
+    values = [value for run in runs if (value := measure(name, run.result)) is not None]
+    return Summary.of(values) if values else None
+
+
+def _verdict(a: Summary, b: Summary) -> str:
+    """Whether the ranges of the seeds overlap; two single runs cannot tell."""
+    if a.n == b.n == 1:
+        return "no spread known: one seed each"
+    apart = a.high < b.low or b.high < a.low
+    return "exceeds the seeds' spread" if apart else "within the seeds' spread"
+
+
+def _statuses(side: str, group: Group) -> list[str]:
+    return [f"{side}, seed {run.seed}: {run.status}: {run.result.get('reason')}" for run in group.runs if not run.done]
+
+
+def measured_words(line: Measured) -> list[str]:
+    heading = Heading(line.name, line.name)
+    sides = [summary(side, heading) if side else EMPTY for side in (line.a, line.b)]
+    deviations = [f"{side.deviation:.3g}" if side and side.deviation is not None else EMPTY for side in (line.a, line.b)]
+    apart = signed(line.b.mean - line.a.mean, None) if line.a and line.b else EMPTY
+    return [line.name, *sides, " | ".join(deviations), apart, line.verdict]

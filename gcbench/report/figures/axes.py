@@ -1,0 +1,44 @@
+"""What the axes say: names with units."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gcbench.report.figures.series import Series
+
+LABELS = {
+    "accuracy": "Test accuracy (%)",
+    "best_accuracy": "Best test accuracy (%)",
+    "top5_accuracy": "Top-5 test accuracy (%)",
+    "error_rate": "Test error (%)",
+    "loss": "Test loss",
+    "train_loss": "Training loss",
+    "perplexity": "Test perplexity",
+    "perplexity_of_batches": "Test perplexity, mean of batches",
+    "distance": "Distance to the optimum, 2-norm",
+    "relative_error": "Relative error, 2-norm",
+    "cosine": "Cosine with the gradient",
+    "data_mib_per_epoch": "Sent by a worker in an epoch (MiB)",
+    "ratio": "Compression ratio, metered (x fp32)",
+    "analytic_ratio": "Compression ratio, by the paper's count (x fp32)",
+    "coded_ratio": "Compression ratio, entropy-coded (x fp32)",
+    "total_bits": "Sent by a worker (bits)",
+    "shannon_total_bits": "Sent by a worker, entropy-coded (bits)",
+    "step_milliseconds": "Time per step (ms)",
+    "exchange_milliseconds": "Exchange per step (ms)",
+    "share_of_communication": "Communication, share of a step (%)",
+    "parameters": "Parameters",
+    "images_per_second": "Throughput (samples/s)",
+    "epoch": "Epoch",
+    "step": "Steps",
+    "bits": "Sent by a worker (MiB)",
+    "seconds": "Training time (s)",
+}
+LOSSES = {"loss", "train_loss"}
+
+
+def label_of(name: str, series: Iterable[Series]) -> str:
+    """A loss is a cross-entropy where there are words or classes."""
+    tests = [run.result.get("test") or {} for one in series for run in one.runs]
+    entropy = name in LOSSES and tests and all({"accuracy", "perplexity"} & set(test) for test in tests)
+    return LABELS[name] + (" (nats)" if entropy else "")

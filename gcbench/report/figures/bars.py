@@ -1,0 +1,125 @@
+"""Bars by row: where the time of a step goes, or one measure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from gcbench.report.figures.axes import LABELS, label_of
+from gcbench.report.figures.series import Drawn, Series
+from gcbench.report.figures.style import BLACK, BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILLION, finish, look, panels
+from gcbench.report.measures import seconds
+
+BAR = 0.17  # inches for a bar with its gap
+FILLS = {
+    "data": (GREY, ""),
+    "forward": (ORANGE, ""),
+    "backward": (SKY, "////"),
+    "encode": (PURPLE, "...."),
+    "exchange": (GREEN, ""),
+    "wait": (VERMILLION, "\\\\\\\\"),
+    "decode": (BLUE, "xxxx"),
+    "update": (BLACK, ""),
+}
+PHASES = tuple(FILLS)
+
+
+def breakdown(drawn: Drawn, by_group: bool = False, caption: str | None = None) -> Figure | None:
+    """A stacked bar a row: the mean time of a step over processes and seeds, by phase."""
+    times = {s: _phases(s) for s in drawn.series}
+    shown = [s for s, by_phase in times.items() if by_phase]
+    if not shown:
+        return None
+    groups = list(dict.fromkeys(s.group for s in shown)) if by_group else [""]
+    members = [[s for s in shown if not by_group or s.group == group] for group in groups]
+    figure, axes = panels(
+        groups, 0.75 + BAR * max(len(m) + (0 if by_group else len(headings_of(m))) for m in members), wide=not by_group
+    )
+    for ax, these in zip(axes, members, strict=True):
+        bars = name_rows(ax, these, headings=not by_group, caption=caption)
+        for phase in PHASES:
+            values = np.array([1e3 * times[s][phase] for s in these])
+            before = np.array([1e3 * sum(times[s][p] for p in PHASES[: PHASES.index(phase)]) for s in these])
+            colour, hatch = FILLS[phase]
+            ax.barh(
+                bars, values, left=before, height=0.75, color=colour, hatch=hatch, edgecolor="white", linewidth=0.3, label=phase
+            )
+        ax.set_xlabel(LABELS["step_milliseconds"])
+    untimed = [s.label for s in drawn.series if s not in shown]
+    notes = [f"Without times, as virtual workers are: {', '.join(untimed)}."] if untimed else []
+    crowded = any(run.result.get("oversubscribed") for s in shown for run in s.runs)
+    notes += ["Some runs had more processes than cores."] if crowded else []
+    return finish(figure, [_patch(phase) for phase in PHASES], [*drawn.notes, *notes])
+
+
+def _patch(phase: str) -> Patch:
+    colour, hatch = FILLS[phase]
+    return Patch(facecolor=colour, hatch=hatch, edgecolor="white", linewidth=0.3, label=phase)
+
+
+def _phases(series: Series) -> dict[str, float]:
+    """Seconds by phase, means over seeds; empty where none is timed."""
+    timed = [run.result for run in series.runs if run.result.get("seconds")]
+    return {p: float(np.mean([seconds(result, p) for result in timed])) for p in PHASES} if timed else {}
+
+
+def headings_of(series: Sequence[Series]) -> list[str]:
+    return [group for group in dict.fromkeys(s.group for s in series) if group not in ("", "none")]
+
+
+def name_rows(ax: Axes, series: Sequence[Series], *, headings: bool, caption: str | None = None) -> list[int]:
+    """Names the rows from the top down, under headings where there are groups; the places of the bars."""
+    labels: list[str] = []
+    places, group = [], ""
+    for s in series:
+        if headings and s.group not in (group, "", "none"):
+            labels.append(s.group)
+            group = s.group
+        places.append(len(labels))
+        labels.append(s.short + _captioned(s, caption))
+    ax.set_yticks(range(len(labels)), labels)
+    for i, tick in enumerate(ax.get_yticklabels()):
+        tick.set_fontweight("normal" if i in places else "bold")
+    ax.set_ylim(len(labels) - 0.4, -0.6)
+    ax.tick_params(axis="y", length=0)
+    ax.grid(False, axis="y")
+    return places
+
+
+def _captioned(series: Series, caption: str | None) -> str:
+    values = series.values(caption) if caption else []
+    return f" ({np.mean(values):.3g})" if values else ""
+
+
+def bars(drawn: Drawn, y: str, published: Mapping[str, Any] | None = None) -> Figure | None:
+    """One measure of every row with the range of its seeds, and the paper's number (by label) as a hollow diamond."""
+    shown = [s for s in drawn.series if s.values(y)]
+    if not shown:
+        return None
+    figure, (ax,) = panels([""], 0.75 + BAR * (len(shown) + len(headings_of(shown))))
+    places = name_rows(ax, shown, headings=True)
+    values = [np.array(s.values(y)) for s in shown]
+    draw_bars(ax, places, shown, values)
+    known = {s.label: place for s, place in zip(shown, places, strict=True)}
+    printed = {k: v for k, v in (published or {}).items() if isinstance(v, (int, float)) and k in known}
+    if printed:
+        ax.plot(
+            list(printed.values()), [known[k] for k in printed], "D", color="black", markerfacecolor="white", label="the paper"
+        )
+    ax.set_xlabel(label_of(y, shown))
+    return finish(figure, ax.get_legend_handles_labels()[0], drawn.notes)
+
+
+def draw_bars(ax: Axes, places: Sequence[int], series: Sequence[Series], values: Sequence[Any]) -> None:
+    means = np.array([v.mean() for v in values])
+    spread = np.array(
+        [[m - v.min() for m, v in zip(means, values, strict=True)], [v.max() - m for m, v in zip(means, values, strict=True)]]
+    )
+    colours = [look(s.family)["color"] for s in series]
+    error = spread if any(len(v) > 1 for v in values) else None
+    ax.barh(places, means, height=0.7, color=colours, xerr=error, ecolor="#444444", error_kw={"elinewidth": 0.8, "capsize": 2})

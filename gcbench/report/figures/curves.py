@@ -1,0 +1,62 @@
+"""Scores over epochs, steps, bits sent by a worker, or time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
+
+from gcbench.report.figures.axes import label_of
+from gcbench.report.figures.series import Drawn, Series
+from gcbench.report.figures.style import finish, logarithmic, look, panels
+from gcbench.report.figures.tracks import Band, band
+
+LOGARITHMIC = {"relative_error", "distance", "bits"}
+EXACT = 1e-5  # a relative error below it is rounding
+MARKS = 7  # on a line
+
+
+def curves(drawn: Drawn, y: str, x: str, by_group: bool = False) -> Figure | None:
+    """A line a row, its mean over seeds, with their range as a band. None where no run has such a curve."""
+    found = {s: band(s.runs, y, x) for s in drawn.series}
+    exact = [s for s, b in found.items() if b is not None and y == "relative_error" and b.mean.max() < EXACT]
+    without = [s for s, b in found.items() if b is None]
+    shown = {s: b for s, b in found.items() if b is not None and s not in exact}
+    if not shown:
+        return None
+    groups = list(dict.fromkeys(s.group for s in shown)) if by_group else [""]
+    figure, axes = panels(groups)
+    for group, ax in zip(groups, axes, strict=True):
+        members = [s for s in shown if not by_group or s.group == group]
+        _panel(ax, {s: shown[s] for s in members}, y, x)
+    return finish(figure, _legend(list(shown), by_group), [*drawn.notes, *_left_out(x, without, exact)])
+
+
+def _panel(ax: Axes, bands: dict[Series, Band], y: str, x: str) -> None:
+    for i, (series, b) in enumerate(bands.items()):
+        every = max(1, len(b.x) // MARKS)
+        ax.plot(b.x, b.mean, **look(series.family, series.nth), markevery=(i % every, every), label=series.short)
+        if len(series.runs) > 1:
+            ax.fill_between(b.x, b.low, b.high, color=look(series.family)["color"], alpha=0.15, linewidth=0)
+    ax.set(xlabel=label_of(x, bands), ylabel=label_of(y, bands))
+    if x == "epoch" and max(b.x.max() for b in bands.values()) > 5:
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    logarithmic(ax, *(axis for axis, name in (("x", x), ("y", y)) if name in LOGARITHMIC))
+
+
+def _legend(series: Sequence[Series], by_group: bool) -> list[Line2D]:
+    """Rows of several groups that look and are called alike stand once."""
+    rows: dict[str, dict[str, Any]] = {}
+    for s in series:
+        rows.setdefault(s.short if by_group else s.label, look(s.family, s.nth))
+    return [Line2D([], [], label=label, **style) for label, style in rows.items()]
+
+
+def _left_out(x: str, without: Sequence[Series], exact: Sequence[Series]) -> list[str]:
+    why = "virtual workers have no times" if x == "seconds" else "no such lines in metrics.jsonl"
+    told = [f"Not drawn: {', '.join(s.label for s in without)} ({why})."] if without else []
+    return told + ([f"Exact up to rounding: {', '.join(s.label for s in exact)}."] if exact else [])

@@ -1,0 +1,157 @@
+"""From a table, a study, or everything that ran, to the files of its figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.figure import Figure
+
+from gcbench.config import ConfigError
+from gcbench.report.configs import PAPER
+from gcbench.report.figures.bars import bars, breakdown
+from gcbench.report.figures.curves import curves
+from gcbench.report.figures.layers import layers
+from gcbench.report.figures.reach import time_to_score
+from gcbench.report.figures.scaling import scaling
+from gcbench.report.figures.series import Drawn, of_rows, of_runs, of_workers
+from gcbench.report.figures.studies import STUDIES, predicted_throughput
+from gcbench.report.figures.style import RC, save
+from gcbench.report.figures.tradeoff import accuracy_ratio, score_of
+from gcbench.report.load import Run
+from gcbench.report.rows import grouped
+from gcbench.report.study import Study, find_study
+from gcbench.report.tables import Table, near, read_table, tables_of
+
+WHICH, RUNS, ALL = "which_method", "runs", "all"
+AXES = ("epoch", "bits", "seconds")
+Pictures = Iterator[tuple[str, Figure | None]]  # the name of a file; None where no run has what it shows
+
+
+@matplotlib.rc_context(RC)
+def draw(
+    word: str, runs: Sequence[Run], folder: Path, budget: str = PAPER, words: tuple[str, ...] = (), results: Sequence[str] = ()
+) -> list[str]:
+    """Draws what `figure=word` asks for, as svg and png below `folder`: a line for every file, and for what has no data.
+
+    `word` is a table (orq/figure2), a paper, a study (ecq_stability), which_method, runs (everything that ran), or all.
+    """
+    here = [run for run in runs if run.budget == budget]
+    special = {WHICH: lambda: which_method(here, budget), RUNS: lambda: (picture for picture in everything(here) if picture[1])}
+    told = [line for name, make in special.items() if word in (name, ALL) for line in _write(make(), folder, budget)]
+    for name in STUDIES:
+        if word in (name, ALL):
+            told += _write(of_study(name, results), folder, PAPER, f"gcbench-study {name} makes it")
+    if word not in (*special, *STUDIES):
+        for name in _tables(word):
+            table = read_table(name)
+            told += _write(
+                of_table(table, runs, budget, words, results), folder, budget, f"gcbench-report table={name} says what to run"
+            )
+    return told
+
+
+def _tables(word: str) -> list[str]:
+    try:
+        return tables_of(word)
+    except ConfigError as error:
+        known = [WHICH, RUNS, *STUDIES]
+        raise ConfigError(f"figure={word}: type a table, a paper, all, or {near(word, known) or ', '.join(known)}") from error
+
+
+def _write(pictures: Pictures, folder: Path, budget: str, how: str = "") -> list[str]:
+    told = []
+    for name, figure in pictures:
+        suffix = "" if budget == PAPER else f"-{budget}"
+        if figure is None:
+            told.append(f"{name}: no run of budget={budget} has what it shows{how and f'; {how}'}")
+        else:
+            told += [str(path) for path in save(figure, folder / f"{name}{suffix}")]
+    return told
+
+
+def which_method(runs: Sequence[Run], budget: str) -> Pictures:
+    workloads = {workload.title: drawn for workload, drawn in of_runs(runs).items()}
+    yield WHICH, accuracy_ratio(workloads, [] if budget == PAPER else [f"Runs of budget={budget}."])
+
+
+def everything(runs: Sequence[Run]) -> Pictures:
+    """Every workload by itself, and the workers of those that differ in nothing else."""
+    for workload, drawn in of_runs(runs).items():
+        place = f"{RUNS}/{workload.name}"
+        yield from _curves(place, drawn, [score_of(drawn.series) or "loss", "train_loss", "relative_error"], AXES)
+        yield f"{place}/breakdown", breakdown(drawn)
+        yield f"{place}/accuracy_ratio", accuracy_ratio({workload.title: drawn})
+        if score := score_of(drawn.series):
+            yield f"{place}/time_to_{score}", time_to_score(drawn, score)
+        yield f"{place}/layers", layers(drawn)
+    for name, drawn in of_workers(runs).items():
+        yield f"{RUNS}/scaling-{name}", scaling(drawn)
+
+
+def of_table(table: Table, runs: Sequence[Run], budget: str, words: tuple[str, ...], results: Sequence[str]) -> Pictures:
+    """The figure that stands in the paper; of a table, the curves of its score and its trade-off."""
+    spec: Mapping[str, Any] = table.figure or {}
+    kind, by_group = spec.get("kind"), spec.get("panels") == "group"
+    if table.study:
+        if kind:
+            yield from _of_study_table(table, results)
+        return
+    drawn = of_rows(grouped(table, runs, budget, words), by_group)
+    if kind in ("curves", "error_curves"):
+        what = _list(spec.get("y", "relative_error" if kind == "error_curves" else "loss"))
+        yield from _curves(table.name, drawn, what, _list(spec.get("x", "epoch")), by_group)
+    elif kind == "breakdown":
+        yield f"{table.name}/breakdown", breakdown(drawn, by_group, spec.get("caption"))
+    elif kind == "scaling":
+        yield f"{table.name}/scaling", scaling(drawn)
+    elif kind == "bars":
+        yield f"{table.name}/bars", bars(drawn, spec["y"], _published(table, spec["y"]))
+    elif kind in ("accuracy_ratio", None):
+        yield from _of_scores(table, drawn)
+    else:
+        raise ConfigError(f"{table.name}: figure kind {kind} is not known")
+
+
+def _of_scores(table: Table, drawn: Drawn) -> Pictures:
+    score = score_of(drawn.series) or (str(table.chooser.measure) if table.chooser else None)
+    if score is None:
+        return
+    groups = dict.fromkeys(s.group for s in drawn.series) if table.figure and table.figure.get("panels") == "group" else [""]
+    parts = {group: Drawn([s for s in drawn.series if group in ("", s.group)], drawn.notes) for group in groups}
+    yield f"{table.name}/{score}-over-ratio", accuracy_ratio(parts)
+    yield from _curves(table.name, drawn, [score, "train_loss"], AXES)
+    yield f"{table.name}/time-to-{score}", time_to_score(drawn, score)
+
+
+def _curves(place: str, drawn: Drawn, what: Sequence[str], over: Sequence[str], by_group: bool = False) -> Pictures:
+    for y in what:
+        for x in over:
+            yield f"{place}/{y}-over-{x}", curves(drawn, y, x, by_group)
+
+
+def _list(value: Any) -> list[str]:
+    return value if isinstance(value, list) else [value]
+
+
+def _published(table: Table, measure: str) -> dict[str, Any]:
+    column = next((c for c in table.columns if c.measure == measure), None)
+    return {row.label: (row.published or {}).get(column.key) for row in table.rows} if column else {}
+
+
+def of_study(name: str, results: Sequence[str]) -> Pictures:
+    found = find_study(name, results)
+    yield f"studies/{name}", STUDIES[name](found[1]) if found else None
+
+
+def _of_study_table(table: Table, results: Sequence[str]) -> Pictures:
+    found = find_study(str(table.study), results)
+    study: Study | None = found[1] if found else None
+    make = STUDIES.get(str(table.study))
+    what = str((table.figure or {})["kind"])
+    if study is None:
+        yield f"{table.name}/{what}", None
+    else:
+        yield f"{table.name}/{what}", make(study, [r.title for r in table.rows]) if make else predicted_throughput(table, study)

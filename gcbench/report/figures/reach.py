@@ -1,0 +1,72 @@
+"""Time to accuracy: steps, bits and seconds until a score is reached."""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from gcbench.report.figures.axes import LABELS
+from gcbench.report.figures.bars import BAR, draw_bars, headings_of, name_rows
+from gcbench.report.figures.series import Drawn, Series
+from gcbench.report.figures.style import finish, panels
+from gcbench.report.figures.tracks import track
+from gcbench.report.measures import LOWER
+
+SPENDING = ("step", "bits", "seconds")
+REACH = 0.98  # of full precision's score
+
+
+def target_of(drawn: Drawn, y: str) -> float | None:
+    """A score that is a little worse than full precision's best; without full precision, than the median row's."""
+    best = {s: v for s in drawn.series if (v := _best(s, y))}
+    exact = [np.mean(v) for s, v in best.items() if s.family == "none"]
+    if not best:
+        return None
+    level = float(max(exact) if exact else np.median([np.mean(v) for v in best.values()]))
+    if y in LOWER:
+        return float(f"{min(exact, default=level) / REACH:.3g}")
+    return float(f"{level * REACH:.3g}")
+
+
+def _best(series: Series, y: str) -> list[float]:
+    return [float(value) for run in series.runs if (value := (run.result.get("test") or {}).get(f"best_{y}")) is not None]
+
+
+def time_to_score(drawn: Drawn, y: str, target: float | None = None) -> Figure | None:
+    """Steps, bits and seconds until a test reached `target` for the first time: a panel each, a bar a row."""
+    goal = target_of(drawn, y) if target is None else target
+    if goal is None:
+        return None
+    found = {x: {s: _until(s, y, x, goal) for s in drawn.series} for x in SPENDING}
+    kinds = [x for x in SPENDING if any(found[x].values())]
+    if not kinds:
+        return None
+    height = 0.75 + BAR * (len(drawn.series) + len(headings_of(drawn.series)))
+    figure, axes = panels([""] * len(kinds), height, columns=len(kinds))
+    for ax, x in zip(axes, kinds, strict=True):
+        places = name_rows(ax, drawn.series, headings=True)
+        reached = [(place, s) for place, s in zip(places, drawn.series, strict=True) if found[x][s]]
+        draw_bars(ax, [place for place, _ in reached], [s for _, s in reached], [np.array(found[x][s]) for _, s in reached])
+        for place, s in zip(places, drawn.series, strict=True):
+            if not found[x][s]:
+                ax.text(0.01, place, _why_not(s, x), transform=ax.get_yaxis_transform(), va="center", fontsize=7)
+        ax.set_xlabel(LABELS[x])
+        if ax is not axes[0]:
+            ax.set_yticklabels([])
+    how = "at most" if y in LOWER else "at least"
+    return finish(figure, (), [f"Until the first test whose score, {LABELS[y].lower()}, is {how} {goal:g}.", *drawn.notes])
+
+
+def _why_not(series: Series, x: str) -> str:
+    timed = any(run.result.get("seconds") for run in series.runs)
+    return "no times" if x == "seconds" and not timed else "not reached"
+
+
+def _until(series: Series, y: str, x: str, goal: float) -> list[float]:
+    """By seed; empty unless every seed got there."""
+    found = []
+    for run in series.runs:
+        curve = track(run, y, x)
+        there = [] if curve is None else [a for a, b in zip(*curve, strict=True) if (b <= goal if y in LOWER else b >= goal)]
+        found += there[:1]
+    return [float(value) for value in found] if len(found) == len(series.runs) else []

@@ -1,0 +1,86 @@
+"""How throughput grows with the workers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from gcbench.report.figures.series import Drawn, Series
+from gcbench.report.figures.style import finish, logarithmic, look, panels
+
+COUNT = re.compile(r"[,;]?\s*\d+ (workers?|GPUs?|nodes?)\s*[,;]?\s*")  # in a row's title
+
+
+def method_of(series: Series) -> str:
+    """Rows whose titles differ in the number of workers only are one curve."""
+    return COUNT.sub("", series.short).strip(" ,") or series.short
+
+
+def scaling(drawn: Drawn) -> Figure | None:
+    """Speed-up of the throughput over full precision on one worker, on two logarithmic axes; a panel a group of rows."""
+    timed = [s for s in drawn.series if s.values("images_per_second")]
+    groups = {group: [s for s in timed if s.group == group] for group in dict.fromkeys(s.group for s in timed)}
+    bases = {group: base for group, members in groups.items() if (base := _base(members)) is not None}
+    if not bases:
+        return None
+    figure, axes = panels(list(bases))
+    for ax, (group, base) in zip(axes, bases.items(), strict=True):
+        _panel(ax, groups[group], base)
+    methods = {method_of(s): s for s in timed if s.group in bases}
+    handles = [Line2D([], [], label=name, **look(s.family, _nth(s, timed))) for name, s in methods.items()]
+    ideal = Line2D([], [], color="#999999", linewidth=0.8, linestyle=":", label="linear")
+    return finish(figure, [*handles, ideal], [*drawn.notes, *_untimed(drawn, timed), *_alone(groups, bases), *_crowded(timed)])
+
+
+def workers_of(series: Series) -> int:
+    return int(series.runs[0].result["workers"])
+
+
+def _base(series: Sequence[Series]) -> float | None:
+    """Samples a second of one worker: full precision's, or the best there is."""
+    alone = [s for s in series if workers_of(s) == 1]
+    exact = [s for s in alone if s.family == "none"]
+    return max((float(np.mean(s.values("images_per_second"))) for s in exact or alone), default=None)
+
+
+def _panel(ax: Axes, series: Sequence[Series], base: float) -> None:
+    methods = dict.fromkeys(method_of(s) for s in series)
+    for method in methods:
+        members = sorted((s for s in series if method_of(s) == method), key=workers_of)
+        workers = [workers_of(s) for s in members]
+        rates = [np.array(s.values("images_per_second")) / base for s in members]
+        means = np.array([rate.mean() for rate in rates])
+        error = [means - [rate.min() for rate in rates], [rate.max() for rate in rates] - means]
+        ax.errorbar(workers, means, yerr=error, **look(members[0].family, _nth(members[0], series)), capsize=2, label=method)
+    counts = sorted({workers_of(s) for s in series})
+    ax.plot(counts, counts, color="#999999", linewidth=0.8, linestyle=":", label="linear")
+    ax.set(xlabel="Workers", ylabel="Speed-up over one worker (x)")
+    logarithmic(ax, "x", "y")
+    ax.set_xticks(counts, [str(count) for count in counts])
+    ax.set_xticks([], minor=True)
+
+
+def _nth(series: Series, among: Sequence[Series]) -> int:
+    """Of its method within its family."""
+    methods = list(dict.fromkeys(method_of(s) for s in among if s.family == series.family))
+    return methods.index(method_of(series))
+
+
+def _untimed(drawn: Drawn, timed: Sequence[Series]) -> list[str]:
+    without = [s.label for s in drawn.series if s not in timed]
+    return [f"Without times, as virtual workers are: {', '.join(without)}."] if without else []
+
+
+def _alone(groups: dict[str, list[Series]], bases: dict[str, float]) -> list[str]:
+    without = [group or "the rows" for group in groups if group not in bases]
+    return [f"No run of one worker, and so no speed-up: {', '.join(without)}."] if without else []
+
+
+def _crowded(timed: Sequence[Series]) -> list[str]:
+    found = [f"{s.label} ({workers_of(s)})" for s in timed if any(run.result.get("oversubscribed") for run in s.runs)]
+    return [f"More processes than cores: {', '.join(found)}."] if found else []

@@ -1,0 +1,138 @@
+"""What a figure draws: named series of runs, one a row of a table or a configuration that ran, and what is not there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from gcbench.config.names import digest
+from gcbench.report.configs import ABSENT, as_words
+from gcbench.report.load import Run
+from gcbench.report.measures import measure
+from gcbench.report.rows import Row, newest
+
+WORDS = 3  # with which a label still reads
+
+
+@dataclass(frozen=True, eq=False)
+class Series:
+    """Runs that differ in their seeds only."""
+
+    label: str  # no other series has it
+    family: str  # the compressor
+    runs: list[Run]  # that were done
+    nth: int = 0  # within its family
+    group: str = ""  # of the table's row
+    title: str = ""  # under the group's heading; empty: the label
+
+    @property
+    def short(self) -> str:
+        return self.title or self.label
+
+    def values(self, name: str) -> list[float]:
+        """Of one measure, by seed; a run that has no such number is left out."""
+        found = [measure(name, run.result) for run in self.runs]
+        return [value for value in found if value is not None]
+
+
+class Drawn(NamedTuple):
+    series: list[Series]
+    notes: list[str]  # which rows are missing, which did not end well
+
+
+def of_rows(rows: Sequence[Row], by_group: bool = False) -> Drawn:
+    """The rows of a table in its order. With a panel for every group, rows of one title look alike in all panels."""
+    looks: dict[str, dict[str, int]] = {}  # of a family: its titles, numbered
+    series = []
+    for row in rows:
+        if row.done:
+            family, label = row.done[0].result["choices"]["compressor"], row.spec.label
+            numbers = looks.setdefault(family, {})
+            nth = numbers.setdefault(row.spec.title if by_group else label, len(numbers))
+            series.append(Series(label, family, row.done, nth, row.spec.group or "", row.spec.title))
+    return Drawn(series, _absent(rows))
+
+
+def _absent(rows: Sequence[Row]) -> list[str]:
+    missing = [row.spec.label for row in rows if row.config is not None and not row.runs]
+    ended = [f"{row.spec.label} ({run.status}, seed {run.seed})" for row in rows for run in row.unfinished]
+    told = [f"Missing: {', '.join(missing)}."] if missing else []
+    return told + ([f"Not drawn: {', '.join(ended)}."] if ended else [])
+
+
+class Workload(NamedTuple):
+    """What all methods were given alike: only within it can their scores be compared."""
+
+    model: str
+    dataset: str
+    workers: int
+    batch_size: int
+    length: str
+
+    @property
+    def name(self) -> str:
+        """As a folder is called."""
+        return f"{self.model}-{self.dataset}-{self.workers}x{self.batch_size}-{self.length.replace(' ', '_')}"
+
+    @property
+    def title(self) -> str:
+        workers = f"{self.workers} worker{'s' * (self.workers > 1)}"
+        return f"{self.model}, {self.dataset}, {workers} x {self.batch_size}, {self.length}"
+
+
+def workload_of(run: Run) -> Workload:
+    choices, trainer = run.result["choices"], run.config["trainer"]
+    steps, epochs = trainer.get("max_steps"), trainer["epochs"]
+    length = f"{steps} steps" if steps else f"{epochs:g} epoch{'s' * (epochs != 1)}"
+    return Workload(choices["model"], choices["dataset"], trainer["gpus"], trainer["batch_size"], length)
+
+
+def of_runs(runs: Iterable[Run]) -> dict[Workload, Drawn]:
+    """Everything that ran, with or without a table."""
+    found: dict[Workload, dict[str, list[Run]]] = {}
+    for run in runs:
+        found.setdefault(workload_of(run), {}).setdefault(digest(run.flat), []).append(run)
+    return {workload: _drawn(list(groups.values())) for workload, groups in sorted(found.items())}
+
+
+def of_workers(runs: Iterable[Run]) -> dict[str, Drawn]:
+    """Timed runs by model, data and batch, where they ran on several numbers of workers."""
+    found: dict[str, list[Series]] = {}
+    for workload, drawn in of_runs(run for run in runs if run.result.get("seconds")).items():
+        name = f"{workload.model}-{workload.dataset}-{workload.batch_size}"
+        found.setdefault(name, []).extend(drawn.series)
+    return {name: Drawn(s, []) for name, s in found.items() if len({one.runs[0].result["workers"] for one in s}) > 1}
+
+
+def _drawn(groups: list[list[Run]]) -> Drawn:
+    kept = [newest(group)[0] for group in groups]
+    families: dict[str, list[list[Run]]] = {}
+    for group in kept:
+        families.setdefault(group[0].result["choices"]["compressor"], []).append(group)
+    series: list[Series] = []
+    ended: list[str] = []
+    for family in sorted(families, key=lambda name: (name != "none", name)):
+        members = sorted(families[family], key=lambda group: digest(group[0].flat))
+        labels = labels_of(family, [group[0] for group in members])
+        for label, group in sorted(zip(labels, members, strict=True), key=lambda pair: pair[0]):
+            nth = sum(s.family == family for s in series)
+            if done := [run for run in group if run.done]:
+                series.append(Series(label, family, done, nth))
+            ended += [f"{label} ({run.status}, seed {run.seed})" for run in group if not run.done]
+    return Drawn(series, [f"Not drawn: {', '.join(ended)}."] if ended else [])
+
+
+def labels_of(family: str, runs: Sequence[Run]) -> list[str]:
+    """The method, and what tells its configurations apart, as it was typed."""
+    flats = [run.flat for run in runs]
+    keys = sorted({key for flat in flats for key in flat})
+    differing = [key for key in keys if any(flat.get(key, ABSENT) != flats[0].get(key, ABSENT) for flat in flats)]
+    return [_label(family, run, {key: (run.flat[key], None) for key in differing if key in run.flat}) for run in runs]
+
+
+def _label(family: str, run: Run, differing: dict[str, Any]) -> str:
+    words = as_words(differing)
+    if len(words) > WORDS and run.experiment:
+        return f"{family}: {run.experiment}"
+    return " ".join([family, *words[:WORDS]])

@@ -1,0 +1,170 @@
+"""Figures of studies, from outputs/studies/<name>.json; gcbench/studies/ says what is in them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from gcbench.report.figures.style import BLUE, finish, logarithmic, panels, plain
+from gcbench.report.study import Study
+from gcbench.report.tables import Table
+
+StudyRow = Mapping[str, Any]
+LEAST = {"variance": 1e-3}  # flat vectors are exact on some numbers of levels
+SOLID: Any = "-"
+DASHED: Any = (0, (3, 1.5))
+
+
+def _distinct(rows: Sequence[StudyRow], key: str) -> list[Any]:
+    return list(dict.fromkeys(row[key] for row in rows))
+
+
+def histograms(study: Study, titles: Sequence[str] = ()) -> Figure | None:
+    """Share of the values by size, a panel a quantiser, and the gradients' own distribution behind each."""
+    rows = {row["row"]: row for row in study["rows"] if row.get("histogram") and (not titles or row["row"] in titles)}
+    if not rows:
+        return None
+    figure, axes = panels(list(rows), 1.55, columns=3)
+    for ax, row in zip(axes, rows.values(), strict=True):
+        x, share = _shares(row["histogram"])
+        if "FP" in rows and row["row"] != "FP":
+            ax.fill_between(*_shares(rows["FP"]["histogram"]), step="mid", color="#c8c8c8", linewidth=0, label="gradients")
+        ax.fill_between(x, share, step="mid", color=BLUE, linewidth=0, alpha=0.85)
+        ax.set(xlabel="Value of the gradient", ylabel="Share (%)", xlim=(x[0], x[-1]))
+        logarithmic(ax, "y")
+        ax.set_ylim(1e-3, 100)
+        error = row.get("relative_error")
+        if error:
+            ax.set_title(f"{row['row']}, squared error {error:.2g}")
+    handles = [
+        Line2D([], [], color=colour, linewidth=5, label=label)
+        for colour, label in (("#c8c8c8", "gradients"), (BLUE, "what is sent"))
+    ]
+    settings, step = study["settings"], next(iter(rows.values())).get("step")
+    where = settings.get("recorded") or f"{settings['model']} on {settings['dataset']}"
+    notes = [f"Step {step} of {where}, within {settings['clip_sigma']:g} deviations."]
+    return finish(figure, handles, [*notes, *_missing(titles, list(rows))])
+
+
+def _shares(histogram: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+    """Middles of the bins, and the per cent of all values in each."""
+    counts = np.array(histogram["counts"], dtype=float)
+    edges = np.linspace(histogram["low"], histogram["high"], len(counts) + 1)
+    total = counts.sum() + histogram["below"] + histogram["above"]
+    return (edges[:-1] + edges[1:]) / 2, 100 * counts / total
+
+
+MEASURED = {
+    "variance": ("variance_bound", "Variance, |Q(v) - v|² / |v|²"),
+    "nonzeros": ("nonzeros_bound", "Values that are not zero"),
+    "sparse_code_bits": ("sparse_code_bound_bits", "Code length (bits)"),
+}
+
+
+def quantiser_bounds(study: Study) -> Figure | None:
+    """A row of panels a quantity, a panel a length: measured lines, and the theorem's above them."""
+    rows = study["rows"]
+    kinds, every = _distinct(rows, "vector"), _distinct(rows, "n")
+    lengths = sorted({every[0], every[len(every) // 2], every[-1]})
+    figure, axes = panels([f"n = {n:,}" for _ in MEASURED for n in lengths], 1.7, columns=len(lengths))
+    for i, (quantity, (bound, label)) in enumerate(MEASURED.items()):
+        for j, n in enumerate(lengths):
+            ax = axes[i * len(lengths) + j]
+            for k, kind in enumerate(kinds):
+                members = [row for row in rows if row["n"] == n and row["vector"] == kind]
+                ax.plot([row["s"] for row in members], [row[quantity] for row in members], **plain(k + 1))
+            ax.plot([row["s"] for row in members], [row[bound] for row in members], color="black", linewidth=1.4)
+            ax.set(xlabel="Levels s", ylabel=label if j == 0 else "")
+            logarithmic(ax, "x", "y")
+            ax.set_ylim(bottom=LEAST.get(quantity))
+    lines = [Line2D([], [], label=f"measured, {kind}", **plain(k + 1)) for k, kind in enumerate(kinds)]
+    return finish(figure, [Line2D([], [], color="black", linewidth=1.4, label="bound of the theorem"), *lines])
+
+
+def ecq_stability(study: Study) -> Figure | None:
+    """A panel a configuration: the memory over steps for every alpha, solid where lambda < 1."""
+    rows = study["rows"]
+    columns = len(_distinct(rows, "d"))
+    figure, axes = panels([row["row"] for row in rows], 1.75, columns=columns)
+    alphas = sorted({alpha for row in rows for alpha in row["alphas"]})
+    shades = {alpha: _shade(i / max(1, len(alphas) - 1)) for i, alpha in enumerate(alphas)}
+    for i, (ax, row) in enumerate(zip(axes, rows, strict=True)):
+        for alpha, contraction, memory in zip(row["alphas"], row["lambdas"], row["memory_by_alpha"], strict=True):
+            known = [(step, size) for step, size in zip(row["steps"], memory, strict=True) if size]
+            ax.plot(*zip(*known, strict=True), color=shades[alpha], linestyle=SOLID if contraction < 1 else DASHED)
+        logarithmic(ax, "x", "y")
+        ax.set(ylim=(None, 1e4), xlabel="Step")
+        ax.set_ylabel("Memory, root mean square" if i % columns == 0 else "")
+    handles = [Line2D([], [], color=shade, label=f"α = {alpha:g}") for alpha, shade in shades.items()]
+    lines = [
+        Line2D([], [], color="black", linestyle=SOLID, label="λ < 1"),
+        Line2D([], [], color="black", linestyle=DASHED, label="λ ≥ 1"),
+    ]
+    return finish(figure, [*lines, *handles], ["The gradients have variance 1."])
+
+
+def _shade(share: float) -> tuple[float, float, float]:
+    """From light to dark through one colour map that grey keeps in order."""
+    red, green, blue, _ = colormaps["viridis_r"](0.12 + 0.88 * share)
+    return red, green, blue
+
+
+def decode_scaling(study: Study) -> Figure | None:
+    """Decoding time and received payload against the number of workers."""
+    rows = study["rows"]
+    figure, axes = panels(["", ""])
+    for ax, key, scale, label in zip(
+        axes,
+        ("decode_milliseconds", "received_bits"),
+        (1.0, 1 / 2**23),
+        ("Decoding (ms)", "Received in a step (MiB)"),
+        strict=True,
+    ):
+        for nth, method in enumerate(_distinct(rows, "method")):
+            members = [row for row in rows if row["method"] == method]
+            ax.plot([row["workers"] for row in members], [row[key] * scale for row in members], **plain(nth), label=method)
+        counts = _distinct(rows, "workers")
+        ax.set(xlabel="Workers", ylabel=label)
+        logarithmic(ax, "x", "y")
+        ax.set_xticks(counts, [str(count) for count in counts])
+        ax.set_xticks([], minor=True)
+    return finish(figure, axes[0].get_legend_handles_labels()[0])
+
+
+def predicted_throughput(table: Table, study: Study) -> Figure | None:
+    """Throughput against the number of GPUs, a line a row of this table.
+
+    A row of the study has the `table` that it belongs to, and `gpus` and `images_per_second_by_gpus`, two lists.
+    """
+    known = {row["row"]: row for row in study["rows"] if row.get("table") == table.name and row.get("gpus")}
+    titles = [row.title for row in table.rows]
+    shown = [title for title in titles if title in known]
+    if not shown:
+        return None
+    figure, (ax,) = panels([""])
+    for nth, title in enumerate(shown):
+        ax.plot(known[title]["gpus"], known[title]["images_per_second_by_gpus"], **plain(nth), label=title)
+    ax.set(xlabel="GPUs", ylabel="Predicted throughput (images/s)")
+    logarithmic(ax, "x", "y")
+    counts = sorted({count for title in shown for count in known[title]["gpus"]})
+    ax.set_xticks(counts, [str(count) for count in counts])
+    ax.set_xticks([], minor=True)
+    return finish(figure, ax.get_legend_handles_labels()[0], _missing(titles, shown))
+
+
+def _missing(titles: Sequence[str], shown: Sequence[str]) -> list[str]:
+    missing = [title for title in titles if title not in shown]
+    return [f"Missing: {', '.join(missing)}."] if missing else []
+
+
+STUDIES: dict[str, Callable[..., Figure | None]] = {
+    "gradient_levels": histograms,
+    "quantiser_bounds": quantiser_bounds,
+    "ecq_stability": ecq_stability,
+    "decode_scaling": decode_scaling,
+}

@@ -1,0 +1,153 @@
+"""How every figure looks: sizes for a paper's column, colours that all eyes tell apart, and a shape beside every colour."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from math import log10
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogFormatter
+
+COLUMN, PAGE = 3.4, 6.9  # inches: one column of a paper, and both
+PANEL_HEIGHT = 2.2
+LEGEND_LINE = 0.16  # inches
+NOTE_POINTS, NOTE_LINE, NOTE_LETTERS = 7, 0.125, 17  # size; inches a line; letters an inch
+BLACK, BLUE, VERMILLION, GREEN, PURPLE, SKY, ORANGE, GREY = (
+    *("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00"),  # of Okabe and Ito
+    "#767676",  # in place of their yellow, which print does not show
+)
+COLOURS = (BLACK, BLUE, VERMILLION, GREEN, PURPLE, SKY, ORANGE, GREY)
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "*")
+LINES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1.5, 1, 1.5)), (0, (3, 1, 1, 1, 1, 1)))
+# The methods of one paper differ in colour and in shape.
+FAMILIES = {
+    "none": (BLACK, "o"),
+    "fp16": (GREY, "p"),
+    "bf16": (SKY, "*"),
+    "qsgd": (BLUE, "s"),
+    "onebit": (PURPLE, "p"),
+    "ecqsgd": (VERMILLION, "v"),
+    "powersgd": (GREEN, "D"),
+    "top_k": (SKY, "X"),
+    "signum": (ORANGE, "P"),
+    "sign_norm": (BLUE, "v"),
+    "random_block": (VERMILLION, "<"),
+    "random_k": (PURPLE, "s"),
+    "atomo": (GREY, "*"),
+    "unbiased_lowrank": (BLUE, "p"),
+    "orq": (PURPLE, "^"),
+    "qsgd_levels": (BLUE, "D"),
+    "linear": (VERMILLION, "v"),
+    "terngrad": (GREEN, ">"),
+    "scaled_sign": (SKY, "<"),
+    "bingrad_b": (ORANGE, "s"),
+    "bingrad_pb": (GREY, "P"),
+    "maxnorm": (BLUE, "^"),
+    "maxnorm_multiscale": (VERMILLION, "v"),
+    "global_randk": (PURPLE, ">"),
+    "global_randk_multiscale": (ORANGE, "s"),
+}
+RC: Any = {
+    "font.family": "DejaVu Sans",  # comes with matplotlib, so that figures are alike on all machines
+    "font.size": 8,
+    "axes.labelsize": 8,
+    "axes.titlesize": 8,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "legend.fontsize": 7,
+    "legend.frameon": False,
+    "legend.handlelength": 3.2,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#dddddd",
+    "grid.linewidth": 0.5,
+    "axes.linewidth": 0.6,
+    "lines.linewidth": 1.1,
+    "lines.markersize": 4,
+    "hatch.linewidth": 0.5,
+    "figure.dpi": 100,
+    "savefig.dpi": 200,
+    "svg.hashsalt": "gcbench",  # the same picture is the same file
+    "svg.fonttype": "path",
+}
+
+
+def look(family: str, nth: int = 0) -> dict[str, Any]:
+    """Colour and marker of a method's family, line and filling of its `nth` row; as `Axes.plot` takes them."""
+    index = crc32(family.encode())
+    colour, marker = FAMILIES.get(family, (COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)]))
+    filling = {} if nth % 2 == 0 else {"markerfacecolor": "white"}
+    return {"color": colour, "marker": marker, "linestyle": LINES[nth % len(LINES)], **filling}
+
+
+def plain(nth: int) -> dict[str, Any]:
+    """Of the `nth` of some lines that are no methods."""
+    return {"color": COLOURS[nth % len(COLOURS)], "marker": MARKERS[nth % len(MARKERS)], "linestyle": LINES[nth % len(LINES)]}
+
+
+def panels(
+    titles: Sequence[str], height: float = PANEL_HEIGHT, *, columns: int = 2, wide: bool = False
+) -> tuple[Figure, list[Axes]]:
+    """One panel takes a column of the paper, several beside each other take the page; `wide` ones take it each."""
+    columns = min(len(titles), 1 if wide else columns)
+    rows = -(-len(titles) // columns)
+    figure = Figure(figsize=(PAGE if columns > 1 or wide else COLUMN, rows * height))
+    axes = [figure.add_subplot(rows, columns, i + 1, title=title) for i, title in enumerate(titles)]
+    return figure, axes
+
+
+class _Between(LogFormatter):
+    """Numbers between the powers of ten, where there is room for them."""
+
+    def __call__(self, value: float, position: int | None = None) -> str:
+        return f"{value:g}" if super().__call__(value, position) else ""
+
+
+def logarithmic(ax: Axes, *names: str) -> None:
+    """The axes `x`, `y` or both, with plain numbers at their ticks."""
+    for name in names:
+        getattr(ax, f"set_{name}scale")("log")
+        axis = getattr(ax, f"{name}axis")
+        axis.set_major_formatter(_power)
+        axis.set_minor_formatter(_Between(minor_thresholds=(1, 0.4)))
+
+
+def _power(value: float, _: int) -> str:
+    return f"{value:g}" if 1e-3 <= value < 1e4 else f"$10^{{{log10(value):.0f}}}$"
+
+
+def finish(figure: Figure, handles: Sequence[Artist] = (), notes: Sequence[str] = ()) -> Figure:
+    """A legend below the panels, which it cannot cover, and notes below the legend; the panels keep their size."""
+    width, height = figure.get_size_inches()
+    lines = [line for note in notes for line in textwrap.wrap(note, int(width * NOTE_LETTERS))]
+    below = NOTE_LINE * len(lines) + (0.05 if lines else 0)
+    longest = max((len(str(handle.get_label())) for handle in handles), default=1)
+    columns = max(1, min(len(handles), int(width / (0.6 + 0.065 * longest))))
+    legend = LEGEND_LINE * -(-len(handles) // columns) + 0.08 if handles else 0
+    total = height + legend + below
+    figure.set_size_inches(width, total)
+    figure.set_layout_engine("constrained", rect=(0, (legend + below) / total, 1, height / total))
+    if handles:
+        figure.legend(
+            handles=list(handles), loc="lower center", bbox_to_anchor=(0.5, below / total), ncols=columns, borderaxespad=0
+        )
+    if lines:
+        figure.text(0.01, 0.04 / total, "\n".join(lines), fontsize=NOTE_POINTS, va="bottom", linespacing=1.15)
+    return figure
+
+
+def save(figure: Figure, path: Path) -> list[Path]:
+    """As `path`.svg and `path`.png; the same figure gives the same bytes."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    svg, png = path.with_name(path.name + ".svg"), path.with_name(path.name + ".png")
+    figure.savefig(svg, metadata={"Date": None, "Creator": "gcbench"})
+    figure.savefig(png, metadata={"Software": None})
+    return [svg, png]

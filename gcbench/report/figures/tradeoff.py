@@ -1,0 +1,112 @@
+"""Score against compression ratio: which method gives up least for what it saves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from gcbench.report.figures.axes import LABELS, label_of
+from gcbench.report.figures.labels import place_labels
+from gcbench.report.figures.series import Drawn, Series
+from gcbench.report.figures.style import finish, look, panels
+from gcbench.report.measures import LOWER
+
+SCORES = ("accuracy", "perplexity", "loss")  # the first that a panel's runs have
+
+
+class Point(NamedTuple):
+    series: Series
+    ratio: float
+    score: float  # mean over seeds
+    low: float
+    high: float
+
+
+def score_of(series: Sequence[Series]) -> str | None:
+    return next((name for name in SCORES if any(s.values(name) for s in series)), None)
+
+
+def points_of(series: Sequence[Series], y: str) -> list[Point]:
+    """Rows that have both, by ratio."""
+    found = [(s, s.values("ratio"), s.values(y)) for s in series]
+    points = [Point(s, float(np.mean(r)), float(np.mean(v)), min(v), max(v)) for s, r, v in found if r and v]
+    return sorted(points, key=lambda point: (point.ratio, point.series.label))
+
+
+def front(points: Sequence[Point], y: str) -> list[Point]:
+    """Those to which no other is better in one and as good in the other; from the lowest ratio."""
+    sign = -1 if y in LOWER else 1
+    return [p for p in points if not any(_beats(q, p, sign) for q in points)]
+
+
+def _beats(q: Point, p: Point, sign: int) -> bool:
+    a, b = (q.ratio, sign * q.score), (p.ratio, sign * p.score)
+    return a[0] >= b[0] and a[1] >= b[1] and a != b
+
+
+def accuracy_ratio(workloads: dict[str, Drawn], notes: Sequence[str] = ()) -> Figure | None:
+    """A panel for everything that was given the same model, data, workers and length; the Pareto front as a line."""
+    scores = {title: score_of(drawn.series) for title, drawn in workloads.items()}
+    points = {title: points_of(workloads[title].series, y) for title, y in scores.items() if y}
+    shown = {title: found for title, found in points.items() if len({p.ratio for p in found}) > 1}
+    if not shown:
+        return None
+    figure, axes = panels(list(shown), 2.6, wide=len(shown) == 1)
+    fronts = [front(found, str(scores[title])) for title, found in shown.items()]
+    for ax, (title, found), best in zip(axes, shown.items(), fronts, strict=True):
+        _panel(ax, found, best, str(scores[title]))
+    families = {
+        p.series.family: Line2D([], [], label=p.series.family, **{**look(p.series.family), "linestyle": ""})
+        for found in shown.values()
+        for p in found
+    }
+    line = Line2D([], [], color="#888888", linewidth=0.9, label="Pareto front, filled (means over seeds)")
+    told = [*notes, *(note for title in shown for note in workloads[title].notes), *_single(points, shown)]
+    finish(figure, [line, *(families[name] for name in sorted(families))], list(dict.fromkeys(told)))
+    named = [[(p.ratio, p.score, _short(p, found)) for p in found] for found in shown.values()]
+    place_labels(axes, named, [[_steps(best), *_spreads(found)] for best, found in zip(fronts, shown.values(), strict=True)])
+    return figure
+
+
+def _panel(ax: Axes, points: Sequence[Point], best: Sequence[Point], y: str) -> None:
+    for p in points:
+        style = {**look(p.series.family, 0 if p in best else 1), "linestyle": ""}
+        error = [[p.score - p.low], [p.high - p.score]] if p.high > p.low else None
+        ax.errorbar(p.ratio, p.score, yerr=error, **style, capsize=2, elinewidth=0.8)
+    ax.plot(*zip(*_steps(best), strict=True), color="#888888", linewidth=0.9, zorder=1)
+    ax.set_xscale("log")
+    ax.margins(x=0.2, y=0.2)
+    ax.set(xlabel=LABELS["ratio"], ylabel=label_of(y, [p.series for p in points]))
+    ax.xaxis.set_major_formatter("{x:g}")
+    ax.xaxis.set_minor_formatter("")
+    if y in LOWER:
+        ax.invert_yaxis()
+        ax.set_ylabel(f"{ax.get_ylabel()}, downwards")
+
+
+def _steps(best: Sequence[Point]) -> list[tuple[float, float]]:
+    return [(p.ratio, p.score) for p in best]
+
+
+def _spreads(points: Sequence[Point]) -> list[list[tuple[float, float]]]:
+    return [[(p.ratio, p.low), (p.ratio, p.high)] for p in points if p.high > p.low]
+
+
+def _short(point: Point, points: Sequence[Point]) -> str:
+    """The legend names the family; a label says what tells its rows apart."""
+    several = sum(p.series.family == point.series.family for p in points) > 1
+    return (
+        point.series.label.removeprefix(point.series.family).strip(" :") or point.series.family
+        if several
+        else point.series.label
+    )
+
+
+def _single(points: dict[str, list[Point]], shown: dict[str, list[Point]]) -> list[str]:
+    alone = [title for title in points if title not in shown]
+    return [f"Without a second method, and not drawn: {'; '.join(alone)}."] if alone else []

@@ -1,0 +1,142 @@
+"""Runs as their result files tell them."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from gcbench.config import Config
+from gcbench.config.names import digest
+from gcbench.report.configs import Flat, flat
+
+READS = {1}  # schema_version of result.json
+NEEDED = ("status", "choices", "config", "started", "finished")
+DONE = "done"
+
+Metrics = list[dict[str, Any]]
+
+
+@dataclass(eq=False)
+class Run:
+    """One finished, failed or interrupted run."""
+
+    result: dict[str, Any]  # result.json
+    place: str  # its directory as it was found, or entity/project/id of W&B
+    read_metrics: Callable[[], Metrics]  # the lines of metrics.jsonl, read when somebody asks
+
+    @property
+    def config(self) -> Config:
+        return self.result["config"]
+
+    @property
+    def experiment(self) -> str | None:
+        """paper/table/row."""
+        return self.result.get("experiment")
+
+    @property
+    def budget(self) -> str:
+        return self.result["choices"].get("budget", "paper")
+
+    @property
+    def seed(self) -> int:
+        return self.config["seed"]
+
+    @property
+    def status(self) -> str:
+        return self.result["status"]
+
+    @property
+    def done(self) -> bool:
+        return self.status == DONE
+
+    @property
+    def title(self) -> str:
+        """Its experiment, or what it was made of."""
+        choices = self.result["choices"]
+        return self.experiment or self.config.get("name") or " ".join(choices[k] for k in ("model", "dataset", "compressor"))
+
+    @property
+    def name(self) -> str:
+        """Of its folder, without the folders around it."""
+        return Path(self.place).name
+
+    @cached_property
+    def flat(self) -> Flat:
+        """What of its configuration changes numbers, by dotted key."""
+        return flat(self.config)
+
+    @cached_property
+    def identity(self) -> str:
+        """Equal for copies of one run."""
+        result = self.result
+        return digest([self.flat, self.seed, *(result.get(k) for k in ("experiment", "status", "started", "finished"))])
+
+
+class Found(NamedTuple):
+    """What lies in some folders."""
+
+    runs: list[Run]  # the oldest first
+    unreadable: list[str]  # a sentence each
+
+
+def load(folders: Sequence[str | Path]) -> Found:
+    """All runs under `folders`; copies of one run count once."""
+    runs: dict[str, Run] = {}
+    unreadable = []
+    for path in _result_files(folders):
+        try:
+            run = read_run(path.parent)
+        except (OSError, ValueError) as error:
+            unreadable.append(f"{path}: {error}")
+            continue
+        runs.setdefault(run.identity, run)
+    return Found(by_age(runs.values()), unreadable)
+
+
+def read_run(directory: Path) -> Run:
+    """Raises ValueError with what is wrong with the file."""
+    result = json.loads((directory / "result.json").read_text(encoding="utf-8"))
+    if problem := problem_of(result):
+        raise ValueError(problem)
+    return Run(result, str(directory), lambda: _lines(directory / "metrics.jsonl"))
+
+
+def problem_of(result: Any) -> str | None:
+    """Why this is no result that can be read."""
+    if not isinstance(result, dict) or "schema_version" not in result:
+        return "no result of a run of gcbench"
+    if result["schema_version"] not in READS:
+        return f"schema_version {result['schema_version']} is not one that this gcbench reads ({', '.join(map(str, READS))})"
+    missing = [key for key in NEEDED if key not in result]
+    return f"without {', '.join(missing)}" if missing else None
+
+
+def by_age(runs: Any) -> list[Run]:
+    return sorted(runs, key=lambda run: (run.result["finished"], run.place))
+
+
+def _result_files(folders: Sequence[str | Path]) -> Iterator[Path]:
+    for folder in map(Path, folders):
+        if not folder.is_dir():
+            continue
+        for root, folders_inside, files in os.walk(folder):
+            folders_inside.sort()
+            if "result.json" in files:
+                folders_inside.clear()  # checkpoints and logs of the run
+                yield Path(root) / "result.json"
+
+
+def _lines(path: Path) -> Metrics:
+    """A last line that a crash has torn is left out."""
+    lines = []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+        try:
+            lines.append(json.loads(line))
+        except ValueError:
+            continue
+    return lines

@@ -1,0 +1,198 @@
+"""What stands below a table: what is missing, went wrong or ran besides, how to make it again, where it comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from gcbench.report.commands import of_missing, of_runs
+from gcbench.report.document import Heading, Section, Summary, summary
+from gcbench.report.load import Run
+from gcbench.report.measures import TIMES, measure
+from gcbench.report.rows import Grid, Rate, Row
+from gcbench.report.tables import Column, Table
+
+Groups = Mapping[str, Sequence[Row]]
+
+
+def sections(table: Table, groups: Groups, budget: str) -> list[Section]:
+    rows = [row for name in groups for row in groups[name] if row.spec.experiment]
+    found = [
+        Section("Runs that did not end well", [line for row in rows for line in _unfinished(row)]),
+        Section("Missing, and what to run", _missing(table, groups, budget)),
+        Section("Needs", _needs(groups[budget])),
+        Section("Learning rates", [_grid(row) for row in rows if row.grid]),
+        Section("Also ran, and is not in the table", [line for row in rows for line in _others(table, row)]),
+        Section("Ran more than once", [line for row in rows for line in _duplicates(row)]),
+        Section("Notes", list(_notes(table, groups[budget], rows))),
+        Section("Commands that made the rows", _commands(rows)),
+        Section("Made by", made_by([run.result for row in rows for run in row.runs])),
+    ]
+    return [section for section in found if section.lines]
+
+
+def _unfinished(row: Row) -> Iterator[str]:
+    runs = [*row.unfinished, *(run for rate in (row.grid.rates if row.grid else []) for run in rate.runs if not run.done)]
+    for run in dict.fromkeys(runs):
+        rate = f", {as_word(run)}" if row.grid else ""
+        yield f"{_where(row)}, seed {run.seed}{rate}: {run.status}: {run.result.get('reason') or 'no reason was written'}"
+
+
+def as_word(run: Run) -> str:
+    return f"optimizer.lr={run.config['optimizer']['lr']:g}"
+
+
+def _where(row: Row) -> str:
+    return row.spec.label + (f" (budget={row.budget})" if row.budget != "paper" else "")
+
+
+def _missing(table: Table, groups: Groups, budget: str) -> list[str]:
+    found = []
+    for name, rows in groups.items():
+        wanted = any((column.budget or budget) == name for column in table.columns)
+        missing = [row for row in rows if row.spec.experiment and not row.runs and wanted]
+        together = _together(table, missing)
+        if name == budget or not together:
+            found += [f"{_where(row)}: {of_missing(table, [row])}" for row in missing]
+        found += together
+    return found
+
+
+def _together(table: Table, missing: Sequence[Row]) -> list[str]:
+    """One sweep for all rows of a group that are typed alike."""
+    alike: dict[tuple[str, tuple[str, ...]], list[Row]] = {}
+    for row in missing:
+        alike.setdefault((str(row.spec.experiment).rpartition("/")[0], row.words), []).append(row)
+    several = [rows for rows in alike.values() if len(rows) > 1]
+    return [f"{len(rows)} rows at once (budget={rows[0].budget}): {of_missing(table, rows)}" for rows in several]
+
+
+def _needs(rows: Sequence[Row]) -> list[str]:
+    """Each once, with the rows that have it."""
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        if row.needs:
+            found.setdefault(row.needs, []).append(row.spec.label)
+    return [f"{needs}: {', '.join(labels)}" for needs, labels in found.items()]
+
+
+def _grid(row: Row) -> str:
+    grid = row.grid
+    assert grid is not None
+    rates = ", ".join(_rate(rate, grid) for rate in grid.rates)
+    how = (
+        "by validation, on held-out training samples" if grid.validated else f"on the {grid.split} split, which is reported too"
+    )
+    outcome = f"{grid.chosen:g} is reported, chosen {how}" if grid.chosen is not None else "none ended well with all its seeds"
+    return f"{_where(row)}: {grid.measure} for optimizer.lr = {rates}; {outcome}"
+
+
+def _rate(rate: Rate, grid: Grid) -> str:
+    bad = [run.status for run in rate.runs if not run.done]
+    n = f"n={len(rate.runs)}"
+    if rate.score is None:
+        return f"{rate.lr:g}: {', '.join(dict.fromkeys(bad)) or 'no score'} ({n})"
+    return f"{rate.lr:g}: {rate.score:.4g} ({n})"
+
+
+def _others(table: Table, row: Row) -> Iterator[str]:
+    for other in row.others:
+        done = [run for run in other.runs if run.done]
+        told = [text for column in table.columns if column.budget in (None, row.budget) if (text := _measured(column, done))]
+        bad = [f"seed {run.seed} {run.status}" for run in other.runs if not run.done]
+        yield f"{_where(row)} with {' '.join(other.words)}: {'; '.join([*told, *bad]) or 'no numbers'}"
+
+
+def _measured(column: Column, runs: Sequence[Run]) -> str | None:
+    found = [measure(str(column.measure), run.result, **column.settings) for run in runs]
+    values = [value for value in found if value is not None]
+    if not values:
+        return None
+    heading = Heading(column.key, column.title, digits=column.digits)
+    return f"{column.title.lower()} {summary(Summary.of(values), heading)}{f' {column.unit}' if column.unit else ''}"
+
+
+def _duplicates(row: Row) -> Iterator[str]:
+    for run in row.duplicates:
+        yield (
+            f"{_where(row)}, seed {run.seed}: the newest run counts; an older one ({run.status}, finished {_day(run)}) does not"
+        )
+
+
+def _day(run: Run) -> str:
+    return str(run.result["finished"]).replace("T", " ")[:16]
+
+
+def _notes(table: Table, own: Sequence[Row], rows: Sequence[Row]) -> Iterator[str]:
+    yield from table.notes
+    yield from (f"{row.spec.label}: {row.spec.note}" for row in own if row.spec.note)
+    if table.seeds and table.seeds > 1:
+        yield f"The paper's numbers are of {table.seeds} seeds; ours of as many as n says"
+    runs = [run for row in own for run in row.runs if run.done]
+    if any(column.measure in TIMES for column in table.columns):
+        untimed = [run.result for run in runs if run.result.get("seconds") is None]
+        if any(result["workers"] > result["processes"] for result in untimed):
+            yield "Virtual workers, several in one process, give accuracy and bits, and no times"
+        if any(result["workers"] == result["processes"] for result in untimed):
+            yield "Some runs had too few steps to be timed"
+        if any(run.result.get("oversubscribed") and run.result.get("seconds") for run in runs):
+            yield "Some times were taken with more processes than cores, and say little"
+    for row in rows:
+        for run in row.borrowed:
+            yield f"{_where(row)}, seed {run.seed}: the run of {run.title}, whose configuration is the same"
+    if keys := sorted({key for row in rows for key in row.newer_keys}):
+        yield f"Some runs come from an earlier gcbench, whose configuration had no {', '.join(keys)}"
+
+
+def _commands(rows: Sequence[Row]) -> list[str]:
+    return [line for row in rows for line in _commands_of(row)]
+
+
+def _commands_of(row: Row) -> Iterator[str]:
+    if row.runs:
+        yield of_runs(str(row.spec.experiment), row.runs, row.words)
+    for other in row.others:
+        yield of_runs(str(row.spec.experiment), other.runs, other.words)
+    if row.grid:
+        split = ["dataset.split=valid"] if row.grid.validated else []
+        for rate in row.grid.rates:
+            if split or rate.runs != row.runs:
+                yield of_runs(str(row.spec.experiment), rate.runs, [f"optimizer.lr={rate.lr:g}", *split])
+
+
+def made_by(results: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Versions, commits, machines and days; several of a kind are said to be several."""
+    if not results:
+        return []
+    commits = [(result.get("git") or {}).get("commit") for result in results]
+    dirty = sum(bool((result.get("git") or {}).get("dirty")) for result in results)
+    facts = [
+        _several("gcbench", [_version(result, "gcbench") for result in results]),
+        _several("commit", [commit[:7] if commit else "unknown" for commit in commits]),
+        _several("torch", [_version(result, "torch") for result in results]),
+        _several("machine", [_machine(result) for result in results]),
+    ]
+    days = sorted({str(result["finished"])[:10] for result in results if "finished" in result})
+    told = [*facts, *([f"finished: {' to '.join(dict.fromkeys([days[0], days[-1]]))}"] if days else [])]
+    if dirty:
+        told.append(f"{dirty} of {len(results)} runs come from a checkout with changes that no commit has")
+    return told
+
+
+def _several(what: str, values: Sequence[str]) -> str:
+    different = list(dict.fromkeys(values))
+    mark = f"{len(different)} different: " if len(different) > 1 else ""
+    return f"{what}: {mark}{'; '.join(different)}"
+
+
+def _version(result: Mapping[str, Any], package: str) -> str:
+    versions = result.get("versions")
+    return str(versions.get(package)) if isinstance(versions, dict) else "unknown"
+
+
+def _machine(result: Mapping[str, Any]) -> str:
+    machine = result.get("machine")
+    if not isinstance(machine, dict):
+        return "unknown"
+    on_gpu = result.get("device") == "cuda" and machine.get("gpus")
+    return str(machine["gpus"][0] if on_gpu else f"{machine.get('cpu') or 'CPU'}, {machine.get('cores')} cores")

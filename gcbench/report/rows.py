@@ -1,0 +1,183 @@
+"""The runs of a table's rows: seeds, learning rates, and what else ran."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from gcbench.config import Config
+from gcbench.report.configs import PAPER, Composed, Difference, as_words, composed, difference
+from gcbench.report.load import Run, by_age
+from gcbench.report.measures import measure
+from gcbench.report.tables import Column, Table, TableRow, lower_is_better
+
+RATE = "optimizer.lr"
+SPLIT = "dataset.split"
+
+
+class Rate(NamedTuple):
+    """One learning rate of a grid."""
+
+    lr: float
+    score: float | None  # mean over seeds; None: none was done, or one diverged
+    runs: list[Run]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Learning rates that were tried, and by what the reported one was chosen."""
+
+    rates: list[Rate]
+    split: str  # of the data that chose
+    validated: bool  # that data is not what is reported
+    measure: str
+    chosen: float | None  # None: no rate ended well with all its seeds
+    reported: list[Run]  # one a seed; empty: the chosen rate has not run on the test split
+    duplicates: list[Run]
+
+    @property
+    def runs(self) -> list[Run]:
+        return [*(run for rate in self.rates for run in rate.runs), *self.reported, *self.duplicates]
+
+
+class Other(NamedTuple):
+    """Runs of the row's experiment that are another configuration."""
+
+    words: list[str]  # as they were typed
+    runs: list[Run]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of a table at one budget."""
+
+    spec: TableRow
+    budget: str
+    runs: list[Run] = field(default_factory=list)  # that are reported: one a seed, whatever their status, by seed
+    grid: Grid | None = None
+    others: list[Other] = field(default_factory=list)
+    duplicates: list[Run] = field(default_factory=list)  # older runs of the same seed and configuration
+    newer_keys: frozenset[str] = frozenset()  # that the configurations of older runs do not have
+    words: tuple[str, ...] = ()  # typed beside the experiment: with=..., or the learning rate that was chosen
+
+    @property
+    def config(self) -> Config | None:
+        """As the row is at this budget; None: nobody runs it."""
+        return composed(self.spec.experiment, self.budget).config if self.spec.experiment else None
+
+    @property
+    def needs(self) -> str | None:
+        """What it takes that not everybody has."""
+        return composed(self.spec.experiment).config["needs"] if self.spec.experiment else None
+
+    @property
+    def stand_in(self) -> str | None:
+        """The model that runs in place of the paper's."""
+        if self.spec.experiment is None or self.budget == PAPER:
+            return None
+        model = composed(self.spec.experiment, self.budget).choices["model"]
+        return None if model == composed(self.spec.experiment).choices["model"] else model
+
+    @property
+    def done(self) -> list[Run]:
+        return [run for run in self.runs if run.done]
+
+    @property
+    def unfinished(self) -> list[Run]:
+        return [run for run in self.runs if not run.done]
+
+    @property
+    def borrowed(self) -> list[Run]:
+        """Runs of another experiment with the same configuration."""
+        return [run for run in self.runs if run.experiment != self.spec.experiment]
+
+    @property
+    def every_run(self) -> list[Run]:
+        """All that the row rests on."""
+        grid = self.grid.runs if self.grid else []
+        others = [run for other in self.others for run in other.runs]
+        return by_age({*self.runs, *grid, *others, *self.duplicates})
+
+
+def grouped(table: Table, runs: Sequence[Run], budget: str, words: tuple[str, ...] = ()) -> list[Row]:
+    """The table's rows in its order. `words` are typed beside every experiment, as in trainer.precision=bf16."""
+    return [_row(spec, table.chooser, runs, budget, words) for spec in table.rows]
+
+
+def _row(spec: TableRow, chooser: Column | None, runs: Sequence[Run], budget: str, words: tuple[str, ...]) -> Row:
+    candidates = [run for run in runs if run.budget == budget]
+    if spec.experiment is None or not candidates:
+        return Row(spec, budget, words=words)
+    expected = composed(spec.experiment, budget, words)
+    own = {run: difference(run.flat, expected.flat) for run in candidates if run.experiment == spec.experiment}
+    exact, duplicates = newest(run for run, differs in own.items() if not differs)
+    seeds = {run.seed for run in exact}
+    foreign = [run for run in candidates if run.experiment != spec.experiment and run.seed not in seeds]
+    exact = sorted([*exact, *newest(run for run in foreign if run.flat == expected.flat)[0]], key=lambda run: run.seed)
+
+    swept = [] if any(word.startswith(RATE) for word in words) else [run for run, d in own.items() if _is_swept(run, d)]
+    grid = _grid(exact, swept, expected, chooser) if chooser else None
+    reported = grid.reported if grid else exact
+    spread = {*exact, *duplicates, *(grid.runs if grid else ())}
+    rate = () if grid is None or grid.chosen in (None, expected.config["optimizer"]["lr"]) else (f"{RATE}={grid.chosen:g}",)
+    return Row(
+        spec,
+        budget,
+        runs=reported,
+        grid=grid,
+        others=_others({run: differs for run, differs in own.items() if run not in spread}),
+        duplicates=[*duplicates, *(grid.duplicates if grid else ())],
+        newer_keys=frozenset(key for run in reported for key in expected.flat if key not in run.flat),
+        words=(*words, *rate),
+    )
+
+
+def newest(runs: Iterable[Run]) -> tuple[list[Run], list[Run]]:
+    """The newest run of every seed, by seed, and the older ones."""
+    by_seed: dict[int, list[Run]] = {}
+    for run in by_age(runs):
+        by_seed.setdefault(run.seed, []).append(run)
+    return [by_seed[seed][-1] for seed in sorted(by_seed)], [run for same in by_seed.values() for run in same[:-1]]
+
+
+def _is_swept(run: Run, differs: Difference) -> bool:
+    return set(differs) == {RATE} or (set(differs) <= {RATE, SPLIT} and _is_validation(differs))
+
+
+def _is_validation(differs: Difference) -> bool:
+    """Scored on held-out training samples, where the row is scored on the test split."""
+    return SPLIT in differs and differs[SPLIT][0] == "valid"
+
+
+def _grid(exact: list[Run], swept: list[Run], expected: Composed, chooser: Column) -> Grid | None:
+    """None where only one rate was tried."""
+    by_rate: dict[tuple[bool, float], list[Run]] = {}
+    for run in [*exact, *swept]:
+        validation = _is_validation(difference(run.flat, expected.flat))
+        by_rate.setdefault((validation, run.flat[RATE]), []).append(run)
+    validated = len([lr for validation, lr in by_rate if validation]) > 1
+    if len([lr for validation, lr in by_rate if validation == validated]) < 2:
+        return None
+    kept = {key: newest(runs) for key, runs in by_rate.items()}
+    rates = [_rate(lr, runs, chooser) for (validation, lr), (runs, _) in sorted(kept.items()) if validation == validated]
+    scores = {rate.lr: rate.score for rate in rates if rate.score is not None}
+    best = min if lower_is_better(chooser) else max
+    chosen = best(scores, key=lambda lr: scores[lr]) if scores else None
+    reported, _ = kept.get((False, expected.flat[RATE] if chosen is None else chosen), ([], []))
+    duplicates = [run for _, older in kept.values() for run in older]
+    split = "valid" if validated else expected.flat.get(SPLIT, "test")
+    return Grid(rates, split, validated, str(chooser.measure), chosen, reported, duplicates)
+
+
+def _rate(lr: float, runs: list[Run], chooser: Column) -> Rate:
+    scores = [measure(str(chooser.measure), run.result, **chooser.settings) if run.done else None for run in runs]
+    found = [score for score in scores if score is not None]
+    return Rate(lr, sum(found) / len(found) if len(found) == len(scores) else None, runs)
+
+
+def _others(own: dict[Run, Difference]) -> list[Other]:
+    found: dict[tuple[str, ...], list[Run]] = {}
+    for run, differs in own.items():
+        found.setdefault(tuple(as_words(differs)), []).append(run)
+    return [Other(list(words), runs) for words, runs in found.items()]

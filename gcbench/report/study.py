@@ -1,0 +1,91 @@
+"""Tables that rest on no training run: outputs/studies/<name>.json beside the paper's numbers.
+
+A study is written as
+
+    {"study": "orq-table1",                       # as the table file's `study` says
+     "settings": {"bandwidth_gbps": 10, ...},     # what the numbers hang on, shown below the table
+     "rows": [{"row": "GoogLeNet", "time": 41.6, ...}, ...],   # `row` is the title of the table file's row; columns by key
+     "environment": {...}}                        # records.environment() and `finished`; null for pure arithmetic
+
+and a column reads `measure` of its rows, or its own key where `measure` is null. A number may be a list: one for every seed.
+Where several tables share a study, a row's `table` (<paper>/<table>) says to which it belongs. Rows that the table file has not
+are added below, with what the study calls them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gcbench.report.document import EMPTY, Cell, Document, Heading, Line, Section, Summary, digits_of
+from gcbench.report.remarks import made_by
+from gcbench.report.tables import Column, Table, TableRow
+
+Study = dict[str, Any]
+
+
+def find_study(name: str, folders: Sequence[str | Path]) -> tuple[Path, Study] | None:
+    """The newest `<name>.json` under `folders`, and what is in it."""
+    paths = sorted({path.resolve() for path in _files(name, folders)}, key=lambda path: path.stat().st_mtime)
+    found = [(path, json.loads(path.read_text(encoding="utf-8"))) for path in paths]
+    return next(((path, study) for path, study in reversed(found) if study.get("study") == name), None)
+
+
+def _files(name: str, folders: Sequence[str | Path]) -> Iterator[Path]:
+    for folder in folders:
+        for root, _, files in os.walk(folder):
+            if f"{name}.json" in files:
+                yield Path(root) / f"{name}.json"
+
+
+def study_document(table: Table, study: Study | None) -> Document:
+    rows = {row["row"]: row for row in study["rows"] if row.get("table", table.name) == table.name} if study else {}
+    known = {title for row in table.rows for title in (row.title, row.label)}
+    added = [TableRow(title) for title in rows if title not in known]
+    return Document(
+        name=table.name,
+        title=table.title,
+        under=[f"Source: {table.source}.", *([] if study is None else _settings(study))],
+        headings=[_heading(column, table) for column in table.columns],
+        lines=[_line(row, table.columns, rows.get(row.label) or rows.get(row.title)) for row in [*table.rows, *added]],
+        sections=_sections(table, study),
+    )
+
+
+def _settings(study: Study) -> list[str]:
+    settings = study.get("settings") or {}
+    return [f"Study {study['study']}: " + ", ".join(f"{key}={value}" for key, value in settings.items())]
+
+
+def _heading(column: Column, table: Table) -> Heading:
+    published = [(row.published or {}).get(column.key) for row in table.rows]
+    shown = any(value is not None for value in published)
+    digits = digits_of(published) if column.digits is None else column.digits
+    return Heading(column.key, column.title, column.unit, column.better, None, shown, digits, table.spread == "deviation")
+
+
+def _line(row: TableRow, columns: Sequence[Column], ours: Mapping[str, Any] | None) -> Line:
+    cells = [_cell((ours or {}).get(c.measure or c.key), (row.published or {}).get(c.key)) for c in columns]
+    return Line(row.label, row.group, None, cells, "" if ours else "missing")
+
+
+def _cell(value: Any, published: Any) -> Cell:
+    if isinstance(value, str):
+        return Cell(None, published, value)
+    values = [v for v in (value if isinstance(value, list) else [value]) if v is not None]
+    return Cell(Summary.of(values) if values else None, published, EMPTY)
+
+
+def _sections(table: Table, study: Study | None) -> list[Section]:
+    notes = [*table.notes, *(f"{row.label}: {row.note}" for row in table.rows if row.note)]
+    environment = (study or {}).get("environment")
+    found = [
+        Section("Missing, and what to run", [] if study else [f"{table.study}: gcbench-study {table.study}"]),
+        Section("Notes", notes),
+        Section("Commands that made the rows", [f"gcbench-study {table.study}"] if study else []),
+        Section("Made by", made_by([environment]) if environment else []),
+    ]
+    return [section for section in found if section.lines]

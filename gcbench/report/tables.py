@@ -1,0 +1,149 @@
+"""Table files: conf/table/<paper>/<table>.yaml, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gcbench.config import ConfigError, conf_directory
+from gcbench.report.measures import LOWER, MEASURES, SCORES
+
+SPREADS = ("range", "deviation", "none")
+
+
+@dataclass(frozen=True)
+class Column:
+    key: str
+    title: str
+    measure: str | None = None  # of measures.py; of a study: the key of its rows, null for the column's own key
+    unit: str | None = None
+    better: str | None = None  # higher | lower
+    digits: int | None = None  # after the point; null: as the published numbers have
+    budget: str | None = None  # read from runs of this budget, whatever the report's
+    steps_per_epoch: int | None = None  # of the paper, for data_mib_per_epoch
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What the measure takes."""
+        return {"steps_per_epoch": self.steps_per_epoch} if self.steps_per_epoch else {}
+
+
+@dataclass(frozen=True)
+class TableRow:
+    title: str
+    experiment: str | None = None  # paper/table/row; null: a published row that nobody runs
+    group: str | None = None
+    published: Mapping[str, float | str | None] | None = None  # by column; words where the paper has no number
+    note: str | None = None
+
+    @property
+    def label(self) -> str:
+        """Titles may come again in another group."""
+        return self.title if self.group in (None, "none") else f"{self.group}: {self.title}"
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table or figure of a paper."""
+
+    name: str  # paper/table
+    title: str
+    source: str
+    columns: list[Column]
+    rows: list[TableRow]
+    spread: str = "range"  # how the paper prints seeds
+    seeds: int | None = None  # that the paper averages
+    notes: tuple[str, ...] = ()
+    figure: Mapping[str, Any] | None = None  # kind, x, y: a picture stands in the paper
+    study: str | None = None  # a table that rests on no training run
+
+    @property
+    def experiments(self) -> list[str]:
+        return [row.experiment for row in self.rows if row.experiment]
+
+    @property
+    def chooser(self) -> Column | None:
+        """The score by which a learning rate is chosen: the first one of the report's own budget."""
+        return next((c for c in self.columns if c.measure in SCORES and c.budget is None), None)
+
+
+def lower_is_better(column: Column) -> bool:
+    return column.better == "lower" if column.better else column.measure in LOWER
+
+
+def table_directory() -> Path:
+    return conf_directory() / "table"
+
+
+def table_names() -> list[str]:
+    root = table_directory()
+    return sorted(str(path.relative_to(root).with_suffix("")) for path in root.glob("*/*.yaml"))
+
+
+def tables_of(word: str) -> list[str]:
+    """The names that `table=word` stands for: all, a paper's, one, or the parts of one."""
+    names = table_names()
+    chosen = [name for name in names if word in ("all", name, name.split("/")[0]) or name.startswith(f"{word}_")]
+    if not chosen:
+        papers = sorted({name.split("/")[0] for name in names})
+        raise ConfigError(
+            f"table={word}: there is no such table; type {near(word, names) or 'one of ' + ', '.join(papers)}, or all"
+        )
+    return chosen
+
+
+def read_table(name: str) -> Table:
+    path = table_directory() / f"{name}.yaml"
+    try:
+        node = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path} is no YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(node, dict):
+        raise ConfigError(f"{path}: a table has title, source, columns and rows")
+    columns = [_made(Column, {"key": key, **(column or {})}, path) for key, column in (node.get("columns") or {}).items()]
+    rows = [_made(TableRow, row, path) for row in node.get("rows") or []]
+    table = _made(
+        Table, {**node, "name": name, "columns": columns, "rows": rows, "notes": tuple(node.get("notes") or ())}, path
+    )
+    _check(table, path)
+    return table
+
+
+def _made(kind: Any, node: Mapping[str, Any], path: Path) -> Any:
+    allowed = {field.name for field in fields(kind)}
+    for key in node:
+        if key not in allowed:
+            raise ConfigError(
+                f"{path}: {key} is no key of a {kind.__name__.lower()}; type {near(key, allowed) or ', '.join(sorted(allowed))}"
+            )
+    try:
+        return kind(**node)
+    except TypeError as error:  # a key without a default is missing
+        raise ConfigError(f"{path}: a {kind.__name__.lower()} {str(error).partition('__init__() ')[2]}") from error
+
+
+def _check(table: Table, path: Path) -> None:
+    if table.spread not in SPREADS:
+        raise ConfigError(f"{path}: spread={table.spread}; type one of {', '.join(SPREADS)}")
+    keys = {column.key for column in table.columns}
+    for column in table.columns:
+        if not table.study and column.measure not in MEASURES:
+            raise ConfigError(
+                f"{path}: measure={column.measure} of column {column.key} is not known; "
+                f"type {near(str(column.measure), MEASURES) or ', '.join(MEASURES)}"
+            )
+        if column.steps_per_epoch and column.measure != "data_mib_per_epoch":
+            raise ConfigError(f"{path}: steps_per_epoch of column {column.key} belongs to measure: data_mib_per_epoch only")
+    for row in table.rows:
+        if unknown := set(row.published or {}) - keys:
+            raise ConfigError(f"{path}: {row.title} has {', '.join(sorted(unknown))} published, but there is no such column")
+
+
+def near(word: str, known: Collection[str]) -> str:
+    """Names like `word`, for a sentence; empty where there are none."""
+    return " or ".join(get_close_matches(word, list(known), n=3, cutoff=0.5))

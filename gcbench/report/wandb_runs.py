@@ -1,0 +1,46 @@
+"""Runs of a W&B project: `gcbench` sends it the dictionaries that it writes to files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+from gcbench.config import ConfigError
+from gcbench.report.load import Found, Metrics, Run, by_age, problem_of
+
+
+def load_wandb(project: str, api: Any = None) -> Found:
+    """`project` is entity/project; `api` is a wandb.Api."""
+    if project.count("/") != 1:
+        raise ConfigError(f"project={project}: type entity/project, as in project=my-team/gcbench")
+    found: dict[str, Run] = {}
+    unreadable = []
+    for listed in _listed(project, api):
+        result = listed.summary_metrics
+        place = f"{project}/{listed.id}"
+        if problem := problem_of(result):
+            unreadable.append(f"{place}: {problem}")
+            continue
+        run = Run(result, place, partial(_metrics, listed))
+        found.setdefault(run.identity, run)
+    return Found(by_age(found.values()), unreadable)
+
+
+def _listed(project: str, api: Any) -> Iterable[Any]:
+    try:
+        if api is None:
+            import wandb  # here, as reports from files need none
+
+            api = wandb.Api()
+        return list(api.runs(project))
+    except Exception as error:  # no key, no network, no such project: W&B has a class of its own for each
+        gist = str(error).partition("\n")[0]
+        raise ConfigError(
+            f"project={project}: W&B answers {type(error).__name__}: {gist}; type `wandb login`, or results=FOLDER for files"
+        ) from error
+
+
+def _metrics(run: Any) -> Metrics:
+    """Without what W&B adds, and without the nulls with which it fills lines of another event."""
+    return [{k: v for k, v in line.items() if not k.startswith("_") and v is not None} for line in run.scan_history()]

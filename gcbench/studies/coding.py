@@ -1,0 +1,40 @@
+"""One code of rows of values, each row another worker's."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gcbench.codecs.noise import Noise
+from gcbench.compressors import Step
+from gcbench.compressors.bucketed import Bucketed
+
+
+class Coded(NamedTuple):
+    codes: Tensor  # [w, n] uint8
+    values: Tensor  # [w, n] float32, what they decode to
+
+
+def code(codec: Bucketed, rows: Tensor, segments: tuple[int, ...], number: int = 0) -> Coded:
+    """Of `[w, n]` rows that hold tensors of these sizes; `number` is the step, of which the draws are a function."""
+    x = codec.lay_out(rows.split(segments, dim=1), segments)
+    noise = draws(rows, segments, number)
+    out = torch.zeros_like(x)
+    codec.decode_add(codec.encode(x, segments, noise), segments, out)
+    codes = codec.codes_by(x, segments, codec.fitted(x, segments), noise)
+    return Coded(codec.lay_back(codes, segments), codec.lay_back(out, segments))
+
+
+def draws(rows: Tensor, segments: tuple[int, ...], number: int) -> Noise:
+    sizes = {str(i): n for i, n in enumerate(segments)}
+    starts = [sum(segments[:i]) for i in range(len(segments))]
+    step = Step(number, 1, range(len(rows)), dict(zip(sizes, starts, strict=True)))
+    return step.noise("codec", sizes, rows.device)
+
+
+def relative_error(values: Tensor, of: Tensor) -> Tensor:
+    """`[w]` squared 2-norm of the difference, in units of the squared norm of what is approximated."""
+    exact = of.double()
+    return (values.double() - exact).square().sum(1) / exact.square().sum(1)

@@ -1,0 +1,94 @@
+"""`gcbench-study`: a study's rows to a table and a json file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import track
+from rich.table import Table
+
+from gcbench.config import ConfigError
+from gcbench.records.environment import environment
+from gcbench.records.result import now
+from gcbench.studies.study import Row, class_of, made, names
+
+WIDTH = 120  # where no terminal has one
+
+
+def study(words: Sequence[str]) -> None:
+    name, *settings = words
+    if name == "list":
+        if settings:
+            raise ConfigError(f"list {settings[0]}: type gcbench-study list, or a study's name before its settings")
+        return list_studies()
+    asked, started = made(name, settings), now()
+    console = _console()
+    rows = list(track(asked.rows(), name, console=console, transient=True, disable=not console.is_terminal))
+    finished = now()
+    path = Path(asked.outputs) / "studies" / f"{name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    content = {
+        "study": name,
+        "settings": asked.settings(),
+        "rows": rows,
+        "environment": {**environment(), "finished": finished},
+        "started": started,
+        "finished": finished,
+    }
+    path.write_text(_json(content), encoding="utf-8")
+    console.print(_table(name, rows))
+    console.print(f"[dim]{escape(str(path))}[/dim]", soft_wrap=True)
+
+
+def _json(content: dict[str, Any]) -> str:
+    """A line for each row, however long its lists are."""
+    rows = ",\n  ".join(json.dumps(row, allow_nan=False) for row in content["rows"])
+    parts = {k: f"[\n  {rows}\n ]" if k == "rows" else json.dumps(v, allow_nan=False) for k, v in content.items()}
+    return "{\n" + ",\n".join(f' "{k}": {text}' for k, text in parts.items()) + "\n}\n"
+
+
+def _table(name: str, rows: Sequence[Row]) -> Table:
+    """Without lists, which are for figures."""
+    columns = dict.fromkeys(k for row in rows for k, v in row.items() if not isinstance(v, (list, dict)))
+    table = Table(title=name, box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        title = column == "row"
+        table.add_column(column.replace("_", " "), justify="left" if title else "right", no_wrap=title)
+    for row in rows:
+        table.add_row(*(_cell(row.get(column)) for column in columns))
+    return table
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return "" if value is None else f"{value:.4g}" if isinstance(value, float) else escape(str(value))
+
+
+def list_studies() -> None:
+    table = Table("study", "what it measures", "settings", box=box.SIMPLE)
+    for name in names():
+        kind = class_of(name)
+        about = (kind.__doc__ or "").split("\n\n")[0]
+        settings = (f"{k}={_setting(v)}" for k, v in kind().settings().items())
+        table.add_row(name, escape(" ".join(about.split())), escape("\n".join(settings)))
+    _console().print(table)
+
+
+def _setting(value: Any) -> str:
+    if isinstance(value, tuple):
+        return f"[{','.join(map(str, value))}]"
+    return "null" if value is None else str(value)
+
+
+def _console() -> Console:
+    console = Console()
+    return console if console.is_terminal else Console(width=WIDTH)

@@ -1,0 +1,50 @@
+"""What one fp32 gradient costs to send."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from gcbench.studies.models import shapes_of
+from gcbench.studies.study import Row, Study
+
+
+class Network(NamedTuple):
+    words: tuple[str, ...]  # the model, as typed
+    printed: float  # million parameters
+
+
+NETWORKS = {
+    "AlexNet": Network(("model=alexnet",), 61.1),
+    "VGG-19": Network(("model=vgg19",), 143.7),
+    "DenseNet-161": Network(("model=densenet161",), 28.7),
+    "GoogLeNet": Network(("model=googlenet_imagenet", "model.auxiliary=true"), 13.0),
+    "ResNet-50": Network(("model=resnet50_imagenet",), 25.6),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommunicationTimes(Study):
+    """Time of one fp32 gradient on a link: Xu et al. (ORQ), 2020, table 1.
+
+    32 bits a parameter over the link's rate, for the parameters (in millions) that our models have, and for those that the
+    paper prints; latency and protocol are left out, as there. No chance in it; some seconds.
+    """
+
+    gigabits_per_second: float = 10.0
+
+    def rows(self) -> Iterator[Row]:
+        for title, network in NETWORKS.items():
+            shapes = shapes_of(network.words, image=(3, 224, 224), outputs=1000)
+            parameters = sum(shape.numel() for shape in shapes.values()) / 1e6
+            yield {
+                "row": title,
+                "parameters": parameters,
+                "communication_milliseconds": self._milliseconds(parameters),
+                "printed_parameters": network.printed,
+                "milliseconds_of_printed_parameters": self._milliseconds(network.printed),
+            }
+
+    def _milliseconds(self, millions: float) -> float:
+        return millions * 32 / self.gigabits_per_second

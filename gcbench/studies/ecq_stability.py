@@ -1,0 +1,122 @@
+"""Where the memory of error-compensated quantisation stays bounded."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+
+from gcbench.check.steps import aggregate
+from gcbench.codecs.quantise import NORMS
+from gcbench.compressors import State, build
+from gcbench.compressors.qsgd import QSGD
+from gcbench.compressors.wrappers import ErrorFeedback
+from gcbench.studies.study import Row, Study
+
+GROWS = 1.2  # from the second tenth of the steps to the last: more than the scatter of what has settled
+TOO_LARGE = 1e15  # of a memory, whose squares are still floats
+
+
+class Course(NamedTuple):
+    """Of one alpha."""
+
+    contraction: float  # lambda
+    memory: list[float]  # root mean square by step, until it is too large
+    growth: float | None  # None: it became too large
+
+    @property
+    def grows(self) -> bool:
+        return self.growth is None or self.growth > GROWS
+
+
+@dataclass(frozen=True, kw_only=True)
+class EcqStability(Study):
+    """The alpha up to which ECQ-SGD's memory is bounded, beside lambda = 1: Wu et al., 2018, lemma 2 and section 6.4.
+
+    The recursion of equations 6 and 7 around QSGD with `levels` levels in buckets of d values, on normal gradients of variance
+    1, of which `values` (or one bucket, if that is more) are drawn anew every step. The theory asks for
+
+        lambda = alpha^2 gamma + (beta - alpha)^2 < 1 with gamma = min(d / s^2, sqrt(d) / s)
+
+    and is sufficient only. A memory grows if its root mean square over the last tenth of the steps is more than 1.2 times that
+    over the second tenth. One seed; the mean is over values and buckets. About three minutes.
+    """
+
+    sizes: Sequence[int] = (256, 1024, 4096)  # d
+    norms: Sequence[str] = ("l2", "linf")
+    betas: Sequence[float] = (1.0, 0.9)
+    alphas: Sequence[float] = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.6, 1.0)
+    levels: int = 4  # s
+    values: int = 8192
+    steps: int = 1500
+
+    def rows(self) -> Iterator[Row]:
+        for norm in self.norms:
+            for beta in self.betas:
+                for d in self.sizes:
+                    courses = {alpha: self._course(d, norm, alpha, beta) for alpha in sorted(self.alphas)}
+                    title = f"{norm}, beta={beta:g}, d={d}"
+                    yield {"row": title, "norm": norm, "beta": beta, "d": d, **self._row(d, beta, courses)}
+
+    def _row(self, d: int, beta: float, courses: dict[float, Course]) -> Row:
+        bounded = [alpha for alpha, course in courses.items() if not course.grows]
+        growing = [alpha for alpha, course in courses.items() if course.grows]
+        gamma = self._gamma(d)
+        theory = [course for course in courses.values() if course.contraction < 1]
+        return {
+            "gamma": gamma,
+            "alpha_of_lambda_1": _alpha_of_lambda_1(gamma, beta),
+            "largest_bounded_alpha": max(bounded, default=None),
+            "smallest_growing_alpha": min(growing, default=None),
+            "bounded_where_lambda_is_below_1": not any(course.grows for course in theory),
+            "alphas": list(courses),
+            "lambdas": [course.contraction for course in courses.values()],
+            "growths": [course.growth for course in courses.values()],
+            "steps": self._shown(),
+            "memory_by_alpha": [[_near(course.memory, step) for step in self._shown()] for course in courses.values()],
+        }
+
+    def _gamma(self, d: int) -> float:
+        return min(d / self.levels**2, math.sqrt(d) / self.levels)
+
+    def _shown(self) -> list[int]:
+        """About forty steps, as a logarithmic axis spaces them."""
+        return sorted({round(self.steps ** (i / 40)) for i in range(41)})
+
+    def _course(self, d: int, norm: str, alpha: float, beta: float) -> Course:
+        contraction = alpha**2 * self._gamma(d) + (beta - alpha) ** 2
+        memory = self._memory(d, norm, alpha, beta)
+        tenth = max(1, self.steps // 10)
+        if len(memory) < self.steps:
+            return Course(contraction, memory, None)
+        return Course(contraction, memory, _rms(memory[-tenth:]) / _rms(memory[tenth : 2 * tenth]))
+
+    def _memory(self, d: int, norm: str, alpha: float, beta: float) -> list[float]:
+        assert norm in NORMS
+        compressor = ErrorFeedback(build(QSGD(self.levels, norm, bucket_size=d)), alpha, beta)  # type: ignore[arg-type]
+        state, generator, found = State(), torch.Generator().manual_seed(0), []
+        n = max(1, self.values // d) * d
+        for number in range(self.steps):
+            gradient = torch.randn(1, n, generator=generator)
+            state = aggregate(compressor, {"w": gradient}, number=number, state=state).state
+            found.append(float(state.per_worker["w"].norm()) / math.sqrt(n))
+            if found[-1] > TOO_LARGE:
+                break
+        return found
+
+
+def _alpha_of_lambda_1(gamma: float, beta: float) -> float:
+    """The larger root of alpha^2 gamma + (beta - alpha)^2 = 1."""
+    return (beta + math.sqrt(beta**2 + (gamma + 1) * (1 - beta**2))) / (gamma + 1)
+
+
+def _rms(values: Sequence[float]) -> float:
+    return math.sqrt(sum(v * v for v in values) / len(values))
+
+
+def _near(memory: Sequence[float], step: int) -> float | None:
+    """Over ten steps that end there; None after the memory became too large."""
+    return _rms(memory[max(0, step - 10) : step]) if step <= len(memory) else None

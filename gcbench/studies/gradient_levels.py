@@ -1,0 +1,102 @@
+"""Where quantisers put the levels of real gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gcbench.codecs.entropy import shannon_bits
+from gcbench.compressors.bingrad import BinGradB, BinGradPB
+from gcbench.compressors.bucketed import Bucketed
+from gcbench.compressors.even_levels import EvenLevels
+from gcbench.compressors.linear import Linear
+from gcbench.compressors.orq import ORQ
+from gcbench.records.gradients import Recorded
+from gcbench.studies.coding import code, relative_error
+from gcbench.studies.real_gradients import OnRealGradients
+from gcbench.studies.study import Row
+
+LEVELS = (9, 5, 3)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradientLevels(OnRealGradients):
+    """Error, use of levels and shape of quantised real gradients: Xu et al. (ORQ), 2020, figures 1 and 2, section 5.1.2.
+
+    The first step of every recorded window, both workers' whole gradients, all tensors in buckets of `bucket_size` values.
+    Columns are of the last such step, `by_step` has all:
+
+        relative_error     |Q(v) - v|^2 / |v|^2
+        code_entropy_bits  of a code, over all buckets
+        outer_share        of the values, on the first and the last level; `shares` has all levels
+        wasserstein        distance of the values' distribution to that of FP, in units of FP's mean magnitude
+        histogram          counts of values within `clip_sigma` deviations of FP, and how many lie below and above
+
+    QSGD has levels evenly spaced to the maximum (TernGrad for 3). One draw of the rounding. Some seconds, and three
+    minutes where no gradients are recorded yet.
+    """
+
+    bucket_size: int = 2048
+    clip_sigma: float = 2.5
+    bins: int = 101
+
+    def rows(self) -> Iterator[Row]:
+        moments = self.moments()
+        yield self._row("FP", [self._full_precision(moment) for moment in moments])
+        for title, codec in self._codecs().items():
+            yield self._row(title, [self._quantised(codec, moment) for moment in moments])
+
+    def _codecs(self) -> dict[str, Bucketed]:
+        d = self.bucket_size
+        nine, *others = [
+            {
+                f"QSGD-{s}": EvenLevels(level_count=s, bucket_size=d),
+                f"Linear-{s}": Linear(level_count=s, bucket_size=d),
+                f"ORQ-{s}": ORQ(level_count=s, bucket_size=d),
+            }
+            for s in LEVELS
+        ]
+        found: dict[str, Bucketed] = {**nine, "BinGrad-pb": BinGradPB(bucket_size=d), "BinGrad-b": BinGradB(bucket_size=d)}
+        return {**found, **{title: codec for some in others for title, codec in some.items()}}
+
+    def _row(self, title: str, measured: list[Row]) -> Row:
+        by_step = [{k: v for k, v in row.items() if k != "histogram"} for row in measured]
+        return {"row": title, **measured[-1], "by_step": by_step}
+
+    def _full_precision(self, moment: Recorded) -> Row:
+        v = moment.gradients
+        return {"step": moment.step, "relative_error": 0.0, "wasserstein": 0.0, "histogram": self._histogram(v, v)}
+
+    def _quantised(self, codec: Bucketed, moment: Recorded) -> Row:
+        v, segments = moment.gradients, tuple(torch.Size(shape).numel() for shape in moment.shapes)
+        codes, values = code(codec, v, segments, moment.step)
+        shares = (codes.flatten().bincount(minlength=codec.base)[: codec.base] / codes.numel()).tolist()
+        return {
+            "step": moment.step,
+            "relative_error": float(relative_error(values, v).mean()),
+            "code_entropy_bits": float(shannon_bits(codes.view(1, -1), codec.base)) / codes.numel(),
+            "outer_share": shares[0] + shares[-1],
+            "wasserstein": _wasserstein(values, v) / float(v.abs().mean()),
+            "shares": shares,
+            "histogram": self._histogram(values, v),
+        }
+
+    def _histogram(self, values: Tensor, v: Tensor) -> dict[str, Any]:
+        """Of `values`, over the range of the gradients `v`."""
+        end = self.clip_sigma * float(v.std())
+        return {
+            "low": -end,
+            "high": end,
+            "counts": torch.histc(values, self.bins, -end, end).long().tolist(),
+            "below": int((values < -end).sum()),
+            "above": int((values > end).sum()),
+        }
+
+
+def _wasserstein(a: Tensor, b: Tensor) -> float:
+    """Mean distance between two sets of as many values, the least that any pairing has."""
+    return float((a.flatten().sort().values.double() - b.flatten().sort().values).abs().mean())

@@ -1,0 +1,136 @@
+"""hydra/launcher=submitit_slurm and submitit_local for gcbench; Hydra takes launchers from a package of this name only.
+
+All points of a sweep are submitted at once, each as a job of the shape that its own trainer.* says.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from typing import Any
+
+from hydra.core.singleton import Singleton
+from hydra.core.utils import JobReturn, JobStatus
+
+ONE_TASK = {"nodes": 1, "tasks_per_node": 1, "gpus_per_node": None}
+
+if find_spec("hydra_plugins.hydra_submitit_launcher"):
+    from hydra_plugins.hydra_submitit_launcher import submitit_launcher as theirs
+
+    class SubmititLocal(theirs.LocalLauncher):
+        """Processes of this machine."""
+
+        def __call__(self, sweep_overrides: list[str], *rest: Any) -> JobReturn:
+            """In a task of the job."""
+            from gcbench.config import register
+
+            register()
+            self.hydra_context.callbacks.callbacks = []  # the process that waits for the jobs tells of them
+            quiet = ["hydra.output_subdir=null"] if os.environ.get("SLURM_PROCID", "0") != "0" else []
+            failed: list[JobReturn] = []
+            atexit.register(lambda: os._exit(1) if failed else None)  # Slurm is to know, when submitit has written the result
+            returned = super().__call__([*sweep_overrides, *quiet], *rest)
+            if returned.status is JobStatus.FAILED:
+                failed.append(returned)
+            return returned
+
+        def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
+            points = {initial_job_idx + index: list(overrides) for index, overrides in enumerate(job_overrides)}
+            configs = {i: self.hydra_context.config_loader.load_sweep_config(self.config, p) for i, p in points.items()}
+            jobs, returned = self._submit(points, configs)
+            for index, config in configs.items():
+                self.hydra_context.callbacks.on_job_start(config=config, task_function=self.task_function)
+                if index in jobs:
+                    returned[index] = _returned(jobs[index], points[index])
+                self.hydra_context.callbacks.on_job_end(config=config, job_return=returned[index])
+            return [returned[index] for index in points]
+
+        def shape(self, config: Any) -> dict[str, Any]:
+            """Nodes, tasks and GPUs of a point's job."""
+            return ONE_TASK
+
+        def _submit(
+            self, points: Mapping[int, list[str]], configs: Mapping[int, Any]
+        ) -> tuple[dict[int, Any], dict[int, JobReturn]]:
+            """Jobs, and returns of points whose mistakes need none; points of one shape go as one array."""
+            from gcbench.config import ConfigError
+
+            shapes: dict[int, dict[str, Any]] = {}
+            returned: dict[int, JobReturn] = {}
+            for index, config in configs.items():
+                try:
+                    shapes[index] = self.shape(config)
+                except ConfigError as error:
+                    returned[index] = _failure(points[index], error)
+            jobs: dict[int, Any] = {}
+            for shape in [s for i, s in enumerate(shapes.values()) if s not in list(shapes.values())[:i]]:
+                alike = [index for index, its in shapes.items() if its == shape]
+                arguments = [(points[i], "hydra.sweep.dir", i, f"job_id_for_{i}", Singleton.get_state()) for i in alike]
+                submitted = self._executor(shape).map_array(self, *zip(*arguments, strict=True))
+                jobs.update(zip(alike, submitted, strict=True))
+            return jobs, returned
+
+        def _executor(self, shape: Mapping[str, Any]) -> Any:
+            import submitit
+
+            params = {k: v for k, v in {**self.params, **shape}.items() if v is not None}
+            folder, timeouts = params.pop("submitit_folder"), params.pop("max_num_timeout", None)
+            limits = {} if timeouts is None else {"slurm_max_num_timeout": timeouts}
+            executor = submitit.AutoExecutor(folder, cluster=self._EXECUTOR, **limits)
+            common = {
+                "timeout_min",
+                "cpus_per_task",
+                "gpus_per_node",
+                "tasks_per_node",
+                "mem_gb",
+                "nodes",
+                "name",
+                "stderr_to_stdout",
+            }
+            executor.update_parameters(**{k if k in common else f"{self._EXECUTOR}_{k}": v for k, v in params.items()})
+            return executor
+
+    class SubmititSlurm(SubmititLocal):
+        """Jobs of a cluster."""
+
+        _EXECUTOR = "slurm"
+
+        def shape(self, config: Any) -> dict[str, Any]:
+            from gcbench.config import ConfigError, resolve
+            from gcbench.launch import slurm
+
+            for key, usual in ONE_TASK.items():
+                if self.params.get(key, usual) != usual:
+                    raise ConfigError(
+                        f"hydra.launcher.{key}={self.params[key]}: jobs follow trainer.*; type trainer.nodes, trainer.gpus and "
+                        "trainer.device instead"
+                    )
+            if "trainer" not in config:
+                return ONE_TASK
+            shape = slurm.job_shape(resolve(config)["trainer"], slurm.has_gpus(self.params["partition"]))
+            return shape if self.params["gres"] is None else {**shape, "gpus_per_node": None}
+
+    def _returned(job: Any, overrides: list[str]) -> JobReturn:
+        """What the first task returned, or the first that failed."""
+        from submitit.core.utils import UncompletedJobError
+
+        from gcbench.config import RunFailed
+
+        job.wait()
+        written = [job.task(k) for k in range(job.num_tasks) if job.task(k).paths.result_pickle.exists()]
+        try:
+            returns: list[JobReturn] = [task.result() for task in written or [job.task(0)]]
+        except UncompletedJobError as error:
+            reason = str(error).strip().splitlines()[-1]
+            return _failure(
+                overrides, RunFailed(f"job {job.job_id} ended as {job.state}: {reason}; its logs are in {job.paths.folder}")
+            )
+        failed = [each for each in returns if each.status is JobStatus.FAILED]
+        return (failed or returns)[0]
+
+    def _failure(overrides: list[str], error: Exception) -> JobReturn:
+        failed = JobReturn(overrides=overrides, status=JobStatus.FAILED)
+        failed.return_value = error
+        return failed

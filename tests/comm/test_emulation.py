@@ -1,0 +1,44 @@
+"""Collectives that last as long as the cost model says, and do what they always do."""
+
+from __future__ import annotations
+
+import comm_cases
+import pytest
+import torch
+from gloo_pool import pool
+
+from gcbench.comm.network import Link, Network
+
+LINK = Link(1e8, 1e-3)
+NETWORK = Network(4, 1, LINK, LINK)
+Span = tuple[float, float]
+
+
+@pytest.fixture(scope="module")
+def spans() -> list[dict[str, Span]]:
+    """By process."""
+    return pool(4).run(comm_cases.emulated_spans, LINK)
+
+
+@pytest.mark.parametrize(
+    ("case", "expected"),
+    [
+        ("all_reduce", NETWORK.cost("all_reduce", 8e5).seconds),
+        ("all_gather", NETWORK.cost("all_gather", 8e5).seconds),
+        ("all_to_all", NETWORK.cost("all_to_all", 6e5).seconds),
+        ("ragged", NETWORK.cost("all_gather", 32).seconds + NETWORK.ragged_cost([0, 2e5, 4e5, 6e5]).seconds),
+        ("inside", Network(2, 1, LINK, LINK).cost("all_reduce", 8e5).seconds),
+    ],
+)
+def test_a_collective_lasts_as_long_as_the_model_says(spans: list[dict[str, Span]], case: str, expected: float) -> None:
+    """From when the last is there, for all; how much longer depends on how busy this machine is."""
+    begins, ends = zip(*(process[case] for process in spans[2 if case == "inside" else 0 :]), strict=True)
+    assert expected <= min(ends) - max(begins) < expected + 0.5
+
+
+def test_results_and_counts_are_those_without() -> None:
+    with_link = pool(4).run(comm_cases.over_emulated, Link(1e12))
+    for seen, expected in zip(with_link, pool(4).run(comm_cases.over_gloo), strict=True):
+        for case, outcome in seen.items():
+            assert all(map(torch.equal, outcome.results, expected[case].results)), case
+            assert outcome[1:] == expected[case][1:], case

@@ -1,0 +1,129 @@
+"""On real links: the kernel counts what the meter says, and an emulated link is as slow as a shaped one."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import link_cases
+import pytest
+from link_cases import SIZES
+
+ROOT = Path(__file__).parents[2]
+NETLAB = ROOT / "scripts" / "netlab"
+PATIENCE = 240  # seconds
+
+
+def why_not() -> str | None:
+    if os.geteuid() != 0 or not all(map(shutil.which, ("ip", "tc", "mount"))):
+        return "network namespaces need root, ip and tc"
+    tried = subprocess.run([NETLAB, "--rate", "100mbit", "--", "true"], capture_output=True, text=True)
+    return tried.stderr.strip() if tried.returncode else None
+
+
+REASON = why_not()
+needs_netlab = pytest.mark.skipif(REASON is not None, reason=REASON or "")
+
+
+def on_hosts(folder: Path, hosts: int, rate: str, *command: str) -> subprocess.CompletedProcess[str]:
+    words = [NETLAB, "--hosts", str(hosts), "--rate", rate, "--", *command]
+    return subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE, cwd=folder)
+
+
+def case_on_hosts(folder: Path, hosts: int, rate: str, job: str) -> list[Any]:
+    """What each host found."""
+    done = on_hosts(folder, hosts, rate, sys.executable, link_cases.__file__, job, str(folder))
+    assert done.returncode == 0, done.stderr
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(hosts)]
+
+
+@needs_netlab
+def test_the_kernel_counts_what_the_meter_says(tmp_path: Path) -> None:
+    hosts = case_on_hosts(tmp_path, 3, "100mbit", "counted")
+    for name in ("all_reduce", "all_gather", "all_to_all"):
+        for host in hosts:
+            assert host[name]["kernel"] == pytest.approx(host[name]["meter"], rel=0.03), name
+    for name in ("ragged_gather", "broadcast"):  # hosts hand on what others meter, or only the first says something
+        kernel, meter = (sum(host[name][whose] for host in hosts) for whose in ("kernel", "meter"))
+        assert kernel == pytest.approx(meter, rel=0.03), name
+
+
+@needs_netlab
+def test_a_host_that_fails_ends_all_and_is_told(tmp_path: Path) -> None:
+    start = time.monotonic()
+    done = on_hosts(tmp_path, 2, "open", "bash", "-c", "[ $RANK = 0 ] || exit 7")
+    assert done.returncode == 7 and time.monotonic() - start < 10
+
+
+@needs_netlab
+def test_nothing_stays_when_it_is_killed(tmp_path: Path) -> None:
+    with subprocess.Popen([NETLAB, "--", "bash", "-c", f"echo $$ > {tmp_path}/$RANK; exec sleep 60"]) as lab:
+        while not all((tmp_path / rank).exists() and (tmp_path / rank).read_text() for rank in "01"):
+            time.sleep(0.05)
+        lab.send_signal(signal.SIGKILL)
+    hosts = [int((tmp_path / rank).read_text()) for rank in "01"]
+    deadline = time.monotonic() + 10
+    while any(map(_alive, hosts)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(map(_alive, hosts))
+    links = subprocess.run(["ip", "link"], capture_output=True, text=True, check=True).stdout
+    assert "port0" not in links and "bridge:" not in links
+
+
+def _alive(pid: int) -> bool:
+    state = Path(f"/proc/{pid}/stat")
+    return state.exists() and state.read_text().rsplit(")", 1)[1].split()[0] != "Z"
+
+
+@needs_netlab
+@pytest.mark.slow
+@pytest.mark.parametrize("hosts", [2, 3])
+def test_an_emulated_link_is_as_slow_as_a_shaped_one(tmp_path: Path, hosts: int) -> None:
+    shaped = case_on_hosts(tmp_path, hosts, "100mbit", "timed")[0]
+    done = on_hosts(tmp_path, hosts, "open", sys.executable, link_cases.__file__, "timed", str(tmp_path), "1e8", "5e-5")
+    assert done.returncode == 0, done.stderr
+    emulated = json.loads((tmp_path / "0.json").read_text())
+    for name, seconds in emulated.items():
+        assert seconds == pytest.approx(shaped[name], rel=0.15), name
+
+
+@needs_netlab
+@pytest.mark.slow
+def test_exchanges_fill_nine_tenths_of_a_link(tmp_path: Path) -> None:
+    seconds = case_on_hosts(tmp_path, 2, "100mbit", "timed")[0]
+    size = max(SIZES)
+    for name, sent in {"all_reduce": size, "all_gather": size, "all_to_all": size / 2}.items():
+        assert 8 * sent / 1e8 / seconds[f"{name} {size}"] > 0.9, name
+
+
+@needs_netlab
+@pytest.mark.slow
+def test_a_run_over_links_is_the_run_without_and_says_so(tmp_path: Path) -> None:
+    words = ["trainer.gpus=2", "trainer.max_steps=5", "trainer.threads=1", "logger.mode=disabled", "model.widths=[16]"]
+    command = [str(Path(sys.executable).with_name("gcbench")), *words]
+    done = on_hosts(tmp_path, 2, "1gbit", *command, f"directory={tmp_path}/links")
+    assert done.returncode == 0, done.stderr
+    subprocess.run([*command, "trainer.launcher=local", f"directory={tmp_path}/local"], check=True, cwd=tmp_path)
+    links, local = (json.loads((tmp_path / name / "result.json").read_text()) for name in ("links", "local"))
+    assert links["test"] == local["test"] and links["bits_wire"] == local["bits_wire"]
+    assert links["network"] == {"emulated": False, "link": "1gbit"} and local["network"]["link"] is None
+
+
+@needs_netlab
+@pytest.mark.slow
+def test_a_benchmark_joins_the_hosts(tmp_path: Path) -> None:
+    command = str(Path(sys.executable).with_name("gcbench-bench"))
+    words = ["sizes=[250000]", "draws=[]", "codec_backend=eager", "rounds=3", "outputs=."]
+    done = on_hosts(tmp_path, 2, "100mbit", command, *words)
+    assert done.returncode == 0, done.stderr
+    (path,) = tmp_path.glob("bench-*/bench.json")
+    rows = {row["what"]: row for row in json.loads(path.read_text())["network"]}
+    assert rows["dense"]["workers"] == 2 and rows["dense"]["exchange_milliseconds"] > 80  # 1 MB
+    assert rows["method"]["exchange_milliseconds"] < rows["dense"]["exchange_milliseconds"] / 5

@@ -1,0 +1,177 @@
+"""Runs on a real Slurm of two nodes, which scripts/cluster brings up on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
+QUICK = ["model.widths=[16]", "logger.mode=disabled", "min_size=0", "trainer.device=cpu", "trainer.threads=1"]
+LONG = [*QUICK, "trainer.max_steps=300", "trainer.epochs=100", "trainer.log_every=10", "trainer.eval_every=null"]
+FAILING = """
+import os, torch
+class Net(torch.nn.Linear):
+    def __init__(self, end):
+        super().__init__(64, 10)
+        self.end, self.calls = end, 0
+    def forward(self, x):
+        self.calls += 1
+        if os.environ["SLURM_PROCID"] == "1" and self.calls == 5:
+            if self.end == "raise": raise ValueError("the cat is on the wire")
+            if self.end == "kill": os.kill(os.getpid(), 9)
+        return super().forward(x.flatten(1))
+"""
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[dict[str, str]]:
+    """The environment of its user."""
+    with tempfile.TemporaryDirectory(prefix="gcbench-slurm-") as folder:
+        own = {"GCBENCH_CLUSTER": f"{folder}/cluster", "SLURM_CONF": f"{folder}/cluster/slurm.conf"}
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+        environment = {**os.environ, **own, "PATH": path, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+        up = subprocess.run([SCRIPTS / "cluster", "up"], env=environment, capture_output=True, text=True, timeout=120)
+        if "not found; type apt-get install" in up.stderr:
+            pytest.skip(up.stderr.strip())
+        assert up.returncode == 0, up.stderr
+        try:
+            yield environment
+        finally:
+            subprocess.run([SCRIPTS / "cluster", "down"], env=environment, check=True, timeout=60)
+            assert not Path(own["GCBENCH_CLUSTER"]).exists()
+
+
+def run(*command: str | Path, folder: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*command], cwd=folder, env=environment, capture_output=True, text=True, timeout=170)
+
+
+def results(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(path.read_text()) for path in sorted(folder.glob("outputs/*/result.json"))]
+
+
+def losses(folder: Path) -> list[tuple[int, float]]:
+    lines = [line for path in folder.glob("outputs/*/metrics.jsonl") for line in path.read_text().splitlines()]
+    return [(line["step"], line["loss"]) for line in map(json.loads, lines) if "loss" in line]
+
+
+def wait_for(condition: Any, seconds: float = 100) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.1)
+
+
+@pytest.fixture
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], list[tuple[int, float]]]]:
+    """Starts the run that LONG describes, without Slurm; gives what waits for its losses."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    command = [sys.executable, "-m", "gcbench", *LONG, "trainer.gpus=2", "trainer.launcher=local"]
+    reference = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL)
+    try:
+        yield lambda: losses(folder) if reference.wait(200) == 0 else []
+    finally:
+        reference.kill()
+
+
+def test_srun_joins_the_tasks_of_two_nodes(cluster: dict[str, str], tmp_path: Path) -> None:
+    words = [*QUICK, "trainer.gpus=4", "trainer.max_steps=5", "trainer.launcher=slurm"]
+    done = run("srun", "--nodes=2", "--ntasks-per-node=2", "gcbench", *words, folder=tmp_path, environment=cluster)
+    assert done.returncode == 0, done.stderr
+    (result,) = results(tmp_path)
+    assert (result["status"], result["launcher"], result["processes"], result["threads"]) == ("done", "slurm", 4, 1)
+    assert done.stdout.count("status") == 1
+
+
+def test_the_example_is_queued_again_when_it_is_signalled(
+    cluster: dict[str, str], undisturbed: Callable[[], list[tuple[int, float]]], tmp_path: Path
+) -> None:
+    narrow = ["--nodes=2", "--ntasks-per-node=1", "--gpus-per-node=0", "--parsable"]
+    job = run("sbatch", *narrow, SCRIPTS / "example.sbatch", *LONG, folder=tmp_path, environment=cluster)
+    assert job.returncode == 0, job.stderr
+    number = job.stdout.strip()
+    wait_for(lambda: losses(tmp_path))
+    run("scancel", "--signal=USR2", number, folder=tmp_path, environment=cluster)
+    wait_for(lambda: [r["status"] for r in results(tmp_path)] == ["interrupted"])
+    assert losses(tmp_path)[-1][0] < 300
+    log = tmp_path / f"slurm-{number}.out"
+    wait_for(lambda: [r["status"] for r in results(tmp_path)] == ["done"])
+    assert "continuing from the checkpoint" in log.read_text()
+    assert losses(tmp_path) == undisturbed()
+
+
+def test_a_sweep_is_one_job_a_point_and_a_failure_is_one(cluster: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(FAILING)
+    words = ["model._target_=mine.Net", "+model.end=raise,null", "trainer.nodes=2", "trainer.gpus=2", "trainer.max_steps=9"]
+    quick = [word for word in QUICK if "widths" not in word]
+    sweep = ["-m", "hydra/launcher=submitit_slurm", *words, *quick]
+    done = run("gcbench", *sweep, folder=tmp_path, environment=cluster)
+    assert done.returncode == 1 and "worker 1 failed: ValueError: the cat is on the wire" in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr
+    reasons = {r["status"]: r["reason"] for r in results(tmp_path)}
+    assert reasons == {"done": None, "failed": "ValueError: the cat is on the wire"}
+    assert {(r["config"]["trainer"]["nodes"], r["workers"]) for r in results(tmp_path) if r["status"] == "done"} == {(2, 2)}
+    states = run("sacct", "--noheader", "--allocations", "--format=State,NNodes,NTasks", folder=tmp_path, environment=cluster)
+    assert "FAILED" in states.stdout and "COMPLETED" in states.stdout
+
+
+@pytest.mark.slow
+def test_a_sweep_waits_for_a_job_that_was_queued_again(
+    cluster: dict[str, str], undisturbed: Callable[[], list[tuple[int, float]]], tmp_path: Path
+) -> None:
+    words = ["-m", "hydra/launcher=submitit_slurm", *LONG, "trainer.nodes=2", "trainer.gpus=2"]
+    sweep = subprocess.Popen(["gcbench", *words], cwd=tmp_path, env=cluster, stderr=subprocess.PIPE, text=True)
+    try:
+        wait_for(lambda: losses(tmp_path))
+        run("scancel", "--signal=USR2", "--name=gcbench", "--state=RUNNING", folder=tmp_path, environment=cluster)
+        wait_for(lambda: [r["status"] for r in results(tmp_path)] == ["interrupted"])
+        _, said = sweep.communicate(timeout=170)
+    finally:
+        sweep.kill()
+    assert sweep.returncode == 0, said
+    assert [r["status"] for r in results(tmp_path)] == ["done"]
+    assert losses(tmp_path) == undisturbed()
+
+
+@pytest.mark.slow
+def test_a_killed_task_is_a_failed_point(cluster: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(FAILING)
+    words = ["model._target_=mine.Net", "+model.end=kill", "trainer.nodes=2", "trainer.gpus=2", "trainer.max_steps=9"]
+    quick = [word for word in QUICK if "widths" not in word]
+    done = run("gcbench", "-m", "hydra/launcher=submitit_slurm", *words, *quick, folder=tmp_path, environment=cluster)
+    assert done.returncode == 1 and "ended as FAILED" in done.stderr, done.stderr
+
+
+@pytest.mark.slow
+def test_what_scancel_ends_is_not_queued_again(cluster: dict[str, str], tmp_path: Path) -> None:
+    narrow = ["--nodes=2", "--ntasks-per-node=1", "--gpus-per-node=0", "--parsable"]
+    job = run("sbatch", *narrow, SCRIPTS / "example.sbatch", *LONG, folder=tmp_path, environment=cluster).stdout.strip()
+    wait_for(lambda: losses(tmp_path))
+    run("scancel", job, folder=tmp_path, environment=cluster)
+    wait_for(lambda: [r["status"] for r in results(tmp_path)] == ["interrupted"])
+    assert any(tmp_path.glob("outputs/*/checkpoints/step-*/manifest.json"))
+    wait_for(lambda: "CANCELLED" in run("sacct", "-nXj", job, "-oState", folder=tmp_path, environment=cluster).stdout)
+
+
+@pytest.mark.slow
+def test_two_local_sweeps_at_once(tmp_path: Path) -> None:
+    pytest.importorskip("submitit")
+    words = ["-m", "hydra/launcher=submitit_local", *QUICK, "trainer.max_steps=5", "trainer.gpus=2", "trainer.launcher=local"]
+    command = [sys.executable, "-m", "gcbench", *words]
+    sweeps = [
+        subprocess.Popen([*command, f"compressor={name}", "seed=1,2"], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+        for name in ("qsgd", "powersgd")
+    ]
+    said = [sweep.communicate(timeout=240)[1] for sweep in sweeps]
+    assert [sweep.returncode for sweep in sweeps] == [0, 0], said
+    assert sorted((r["choices"]["compressor"], r["config"]["seed"], r["status"]) for r in results(tmp_path)) == [
+        (name, seed, "done") for name in ("powersgd", "qsgd") for seed in (1, 2)
+    ]

@@ -1,0 +1,128 @@
+"""What Slurm's variables mean, and what a job asks for: no Slurm needed."""
+
+from __future__ import annotations
+
+import os
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from sentence import config_of
+
+from gcbench.config import ConfigError
+from gcbench.launch import failure, slurm
+from gcbench.launch.failure import first_failure, forget_failures
+from gcbench.launch.plan import Machine, plan
+
+STEP = {
+    "SLURM_JOB_ID": "17",
+    "SLURM_STEP_ID": "0",
+    "SLURM_STEP_NUM_TASKS": "4",
+    "SLURM_STEP_NUM_NODES": "2",
+    "SLURM_STEP_TASKS_PER_NODE": "2(x2)",
+    "SLURM_STEP_NODELIST": "gpu[003-004]",
+    "SLURM_PROCID": "3",
+    "SLURM_LOCALID": "1",
+    "SLURM_NODEID": "1",
+}
+
+
+@pytest.mark.parametrize(
+    ("node_list", "host"),
+    [
+        ("n1", "n1"),
+        ("n1,n2", "n1"),
+        ("gpu[003-007,9],fast1", "gpu003"),
+        ("rack[1-2]n[07,9]-ib", "rack1n07-ib"),
+        ("127.0.0.[1-2]", "127.0.0.1"),
+    ],
+)
+def test_the_first_host(node_list: str, host: str) -> None:
+    assert slurm.first_host(node_list) == host
+
+
+@pytest.mark.parametrize(("counts", "node", "here"), [("2(x2)", 1, 2), ("3,1", 0, 3), ("3,1", 1, 1), ("2(x3),1", 3, 1)])
+def test_tasks_of_this_node(counts: str, node: int, here: int) -> None:
+    assert slurm.tasks_here({"SLURM_STEP_TASKS_PER_NODE": counts, "SLURM_NODEID": str(node)}) == here
+
+
+def test_torch_finds_what_it_looks_for() -> None:
+    found = slurm.torch_environment(STEP, Path("/runs/a"))
+    port = int(found.pop("MASTER_PORT"))
+    assert found == {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "gpu003"}
+    assert port in slurm.PORTS
+    others = [({**STEP, "SLURM_JOB_ID": "18"}, "a"), ({**STEP, "SLURM_STEP_ID": "1"}, "a"), (STEP, "b")]
+    assert port not in {int(slurm.torch_environment(e, Path("/runs") / d)["MASTER_PORT"]) for e, d in others}
+    chosen = slurm.torch_environment({**STEP, "MASTER_ADDR": "head", "MASTER_PORT": "5"}, Path("/runs/a"))
+    assert (chosen["MASTER_ADDR"], chosen["MASTER_PORT"]) == ("head", "5")
+
+
+def test_the_variables_go_with_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    for key, value in STEP.items():
+        monkeypatch.setenv(key, value)
+    with slurm.as_torchrun(Path("/runs/a")):
+        assert os.environ["RANK"] == "3"
+    assert "RANK" not in os.environ and os.environ["SLURM_PROCID"] == "3"
+
+
+def test_only_jobs_hear_the_signal_to_queue_again() -> None:
+    assert slurm.REQUEUE not in slurm.stop_signals({}) and slurm.REQUEUE in slurm.stop_signals(STEP)
+    assert signal.SIGTERM in slurm.stop_signals({})
+
+
+@pytest.mark.parametrize(
+    ("overrides", "gpus_here", "shape"),
+    [
+        (["trainer.nodes=2", "trainer.gpus=16"], True, (2, 8, 8)),
+        (["trainer.nodes=2", "trainer.gpus=16"], False, (2, 8, None)),
+        (["trainer.nodes=2", "trainer.gpus=16", "trainer.device=cpu"], True, (2, 8, None)),
+        (["trainer.nodes=2", "trainer.gpus=16", "trainer.device=cuda"], False, (2, 8, 8)),
+        (["trainer.nodes=2", "trainer.gpus=16", "trainer.processes=4"], True, (2, 2, 2)),
+        (["trainer.gpus=16", "trainer.launcher=virtual"], True, (1, 1, 1)),
+        (["trainer.gpus=8", "trainer.launcher=local"], True, (1, 1, 8)),
+    ],
+)
+def test_the_shape_of_a_job(overrides: list[str], gpus_here: bool, shape: tuple[int, int, int | None]) -> None:
+    assert tuple(slurm.job_shape(config_of(*overrides)["trainer"], gpus_here).values()) == shape
+
+
+def test_workers_that_nodes_cannot_share() -> None:
+    with pytest.raises(ConfigError, match="trainer.nodes=3 cannot share trainer.gpus=16 evenly"):
+        slurm.job_shape(config_of("trainer.nodes=3", "trainer.gpus=16")["trainer"], False)
+
+
+def test_a_step_of_several_tasks_is_joined_unless_torchrun_was_there_first() -> None:
+    chosen = plan(config_of("trainer.gpus=4", "trainer.nodes=2"), Machine(2, 0, STEP))
+    assert (chosen.launcher, chosen.processes, chosen.local_processes) == ("slurm", 4, 2)
+    assert plan(config_of("trainer.gpus=2"), Machine(2, 0, {**STEP, "SLURM_STEP_NUM_TASKS": "1"})).launcher == "local"
+    torchrun = {"RANK": "0", "WORLD_SIZE": "4", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}
+    both = plan(config_of("trainer.gpus=4", "trainer.nodes=2"), Machine(2, 0, {**STEP, **torchrun}))
+    assert both.launcher == "torchrun"
+
+
+@pytest.mark.parametrize(
+    ("environment", "overrides", "says"),
+    [
+        ({}, ["trainer.launcher=slurm"], "this is no task of a Slurm job step; type srun --ntasks N gcbench"),
+        (STEP, ["trainer.gpus=2"], "trainer.gpus=2, but srun started 4 processes; type trainer.gpus=4"),
+        (STEP, ["trainer.gpus=4", "trainer.nodes=4"], "trainer.nodes=4, but srun started on 2; type trainer.nodes=2"),
+        ({}, ["trainer.nodes=2"], "trainer.nodes=2: trainer.launcher=local stays on this machine"),
+    ],
+)
+def test_what_does_not_fit_is_refused(environment: dict[str, str], overrides: list[str], says: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        plan(config_of(*overrides), Machine(2, 0, environment))
+    assert says in str(error.value)
+
+
+def test_all_workers_name_the_one_that_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(failure, "ECHO_SECONDS", 1.0)
+    lost, cause = RuntimeError("Connection closed by peer"), ValueError("the cat is on the wire")
+    with ThreadPoolExecutor() as pool:
+        told = list(pool.map(lambda e, r: first_failure(e, r, tmp_path), [lost, lost, cause], range(3)))
+    assert {(each.rank, each.reason) for each in told} == {(2, "ValueError: the cat is on the wire")}
+    forget_failures(tmp_path)
+    assert not list(tmp_path.iterdir())
+    monkeypatch.setattr(failure, "ECHO_SECONDS", 0.1)
+    assert first_failure(lost, 1, tmp_path).reason == "RuntimeError: Connection closed by peer"  # the other was killed

@@ -1,0 +1,239 @@
+"""Figures: what is plotted is what the result files say, axes have names and units, and what is missing is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from results import result_of
+
+from gcbench.config import ConfigError
+from gcbench.report.figures import draw
+from gcbench.report.figures.bars import PHASES, bars, breakdown
+from gcbench.report.figures.curves import curves
+from gcbench.report.figures.layers import layers
+from gcbench.report.figures.reach import target_of, time_to_score
+from gcbench.report.figures.scaling import scaling
+from gcbench.report.figures.series import Drawn, Series, of_rows, of_runs
+from gcbench.report.figures.style import FAMILIES, PAGE, look
+from gcbench.report.figures.tradeoff import accuracy_ratio, front, points_of
+from gcbench.report.load import Run
+from gcbench.report.rows import grouped
+from gcbench.report.tables import read_table
+
+SGD, RANK_7 = "powersgd/table4/sgd", "powersgd/table4/rank_7"
+MIB = 2**23
+FIGURE = """
+title: Curves
+source: somebody, figure 1
+figure: {kind: curves, y: [accuracy, relative_error], x: [epoch, seconds], panels: group}
+columns:
+  accuracy: {title: Test accuracy, unit: "%", measure: accuracy}
+rows:
+  - {experiment: powersgd/table4/sgd, title: SGD, group: ResNet}
+  - {experiment: powersgd/table4/rank_7, title: Rank 7, group: ResNet}
+"""
+
+
+def metrics(result: dict[str, Any]) -> list[dict[str, Any]]:
+    """Three epochs of ten steps; the log lies between the tests."""
+    sent, accuracy = result["bits_sent"]["per_step"], result["test"]["accuracy"]
+    timed = result["seconds"] is not None
+    lines: list[dict[str, Any]] = []
+    for epoch in (1, 2, 3):
+        step = 10 * epoch
+        lines += [
+            {"event": "compression", "step": step, "epoch": epoch, "relative": 0.1 * epoch, "cosine": 0.9},
+            {"event": "test", "step": step, "epoch": epoch, "accuracy": accuracy - 3 + epoch, "loss": 1.0},
+            {"event": "train", "step": step + 5, "epoch": epoch + 0.5, "loss": 2.0 / epoch}
+            | {"bits_sent_per_worker": sent * (step + 5), "seconds": 0.5 * (step + 5) if timed else None},
+        ]
+    return lines
+
+
+def run(experiment: str = SGD, *words: str, **facts: Any) -> Run:
+    result = result_of(experiment, *words, **facts)
+    if result.get("seconds"):
+        result["seconds"] |= {phase: {"mean": 0.01 * (i + 1), "max": 0.1} for i, phase in enumerate(PHASES)}
+    return Run(result, f"{experiment}-{facts}", lambda: metrics(result))
+
+
+def series(label: str, *runs: Run, **facts: Any) -> Series:
+    return Series(label, runs[0].result["choices"]["compressor"], list(runs), **facts)
+
+
+def drawn(*members: Series) -> Drawn:
+    return Drawn(list(members), ["Missing: X."])
+
+
+def words_of(figure: Figure | None) -> str:
+    assert figure is not None
+    return " ".join(text.get_text() for text in figure.texts)
+
+
+def lines_of(figure: Figure | None, axes: int = 0) -> dict[str, Any]:
+    assert figure is not None
+    return {str(line.get_label()): line for line in figure.axes[axes].lines}
+
+
+def test_curves_are_the_means_of_the_seeds_within_their_range() -> None:
+    figure = curves(drawn(series("SGD", run(accuracy=90), run(accuracy=94, seed=2))), "accuracy", "epoch")
+    line = lines_of(figure)["SGD"]
+    assert line.get_xdata().tolist() == [1, 2, 3] and line.get_ydata().tolist() == [90, 91, 92]
+    assert figure is not None
+    band = figure.axes[0].collections[0].get_paths()[0].vertices
+    assert (band[:, 1].min(), band[:, 1].max()) == (88, 94)
+    assert (figure.axes[0].get_xlabel(), figure.axes[0].get_ylabel()) == ("Epoch", "Test accuracy (%)")
+    assert "Missing: X." in words_of(figure)
+
+
+def test_bits_and_seconds_of_a_test_lie_between_those_of_the_log() -> None:
+    one = run(ratio=8)
+    sent = one.result["bits_sent"]["per_step"]
+    by_bits = lines_of(curves(drawn(series("SGD", one)), "accuracy", "bits"))["SGD"]
+    by_time = lines_of(curves(drawn(series("SGD", one)), "accuracy", "seconds"))["SGD"]
+    assert np.allclose(by_bits.get_xdata(), [10 * sent / MIB, 20 * sent / MIB, 30 * sent / MIB])
+    assert np.allclose(by_time.get_xdata(), [5, 10, 15])
+
+
+def test_virtual_workers_are_not_in_a_time_axis_and_the_figure_says_so() -> None:
+    timed, virtual = series("SGD", run()), series("Rank 7", run(RANK_7, step_seconds=None))
+    figure = curves(drawn(timed, virtual), "accuracy", "seconds")
+    assert "Rank 7" not in lines_of(figure)
+    assert "Rank 7 (virtual workers have no times)" in words_of(figure)
+    assert curves(drawn(virtual), "accuracy", "seconds") is None
+
+
+def test_breakdown_stacks_the_phases_in_milliseconds() -> None:
+    figure = breakdown(drawn(series("SGD", run()), series("Rank 7", run(RANK_7, step_seconds=None))))
+    assert figure is not None
+    (ax,) = figure.axes
+    widths = [patch.get_width() for patch in ax.patches]
+    assert np.allclose(widths, [10.0 * (i + 1) for i in range(len(PHASES))])
+    assert np.allclose([patch.get_x() for patch in ax.patches], np.cumsum([0, *widths[:-1]]))
+    assert ax.get_xlabel() == "Time per step (ms)"
+    assert "Without times, as virtual workers are: Rank 7." in words_of(figure)
+
+
+def test_speed_up_is_over_full_precision_on_one_worker() -> None:
+    rows = [("SGD, 1 worker", SGD, 1, 0.1), ("SGD, 2 workers", SGD, 2, 0.125), ("Rank 7, 2 workers", RANK_7, 2, 0.1)]
+    members = []
+    for title, experiment, workers, seconds in rows:
+        one = run(experiment, step_seconds=seconds)
+        one.result["workers"] = workers
+        members.append(series(title, one))
+    figure = scaling(drawn(*members))
+    assert figure is not None
+    curve, other = (container.lines[0] for container in figure.axes[0].containers)
+    assert curve.get_xdata().tolist() == [1, 2] and np.allclose(curve.get_ydata(), [1, 1.6])
+    assert other.get_xdata().tolist() == [2] and np.allclose(other.get_ydata(), [2])
+    assert scaling(drawn(*members[1:])) is None
+
+
+def test_the_front_has_what_nothing_beats() -> None:
+    members = [
+        series("SGD", run(accuracy=94, ratio=1)),
+        series("good", run(accuracy=95, ratio=4)),
+        series("small", run(RANK_7, accuracy=93, ratio=64)),
+        series("beaten", run(RANK_7, accuracy=92, ratio=32)),
+    ]
+    points = points_of(members, "accuracy")
+    assert [point.ratio for point in points] == [1, 4, 32, 64]
+    assert [point.series.label for point in front(points, "accuracy")] == ["good", "small"]
+    assert [point.series.label for point in front(points, "loss")] == ["small"]
+
+
+def test_labels_of_the_trade_off_cover_neither_points_nor_each_other() -> None:
+    members = [series(f"method {i}", run(accuracy=90 + i % 3, ratio=2 + 0.1 * i)) for i in range(8)]
+    figure = accuracy_ratio({"a title": drawn(*members)})
+    assert figure is not None
+    (ax,) = figure.axes
+    boxes = [text.get_window_extent() for text in ax.texts]
+    points = ax.transData.transform([(2 + 0.1 * i, 90 + i % 3) for i in range(8)])
+    assert len(boxes) == 8
+    assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
+    assert not any(box.contains(*point) for box in boxes for point in points)
+    assert ax.get_xlabel() == "Compression ratio, metered (x fp32)"
+
+
+def test_time_to_accuracy_is_the_first_test_that_reaches_it() -> None:
+    fast, slow = series("SGD", run(accuracy=96)), series("Rank 7", run(RANK_7, accuracy=90))
+    assert target_of(drawn(fast, slow), "accuracy") == pytest.approx(94.1)
+    figure = time_to_score(drawn(fast, slow), "accuracy", 95)
+    assert figure is not None
+    steps, bits, seconds = figure.axes
+    assert [patch.get_width() for patch in steps.patches] == [20]
+    assert np.allclose([patch.get_width() for patch in seconds.patches], [10])
+    assert [text.get_text() for text in bits.texts] == ["not reached"]
+    assert "is at least 95" in words_of(figure)
+
+
+def test_bars_have_the_published_numbers_beside_ours() -> None:
+    figure = bars(drawn(series("SGD", run(accuracy=90))), "accuracy", {"SGD": 94.3, "other": 1.0})
+    assert figure is not None
+    assert [patch.get_width() for patch in figure.axes[0].patches] == [90]
+    assert lines_of(figure)["the paper"].get_xdata() == [94.3]
+
+
+def test_layers_have_bits_a_value_and_errors() -> None:
+    one = run()
+    one.result["layers"] = [
+        {"name": "conv", "values": 100, "bits_a_step": 400, "relative": 0.5},
+        {"name": "bias", "values": 10, "bits_a_step": None, "relative": 0.25},
+    ]
+    figure = layers(drawn(series("SGD", one), series("Rank 7", run(RANK_7))))
+    assert lines_of(figure)["SGD"].get_ydata()[0] == 4
+    assert list(lines_of(figure, 1)["SGD"].get_ydata()) == [0.5, 0.25]
+    assert "Without layers in result.json: Rank 7." in words_of(figure)
+
+
+def test_a_table_gives_files_and_says_which_rows_are_missing(here: Path) -> None:
+    (here.parent / "table" / "small" / "figure.yaml").write_text(FIGURE)
+    runs = [run(SGD), run(SGD, seed=2)]
+    told = draw("small/figure", runs, here / "figures")
+    names = [f"small/figure/{y}-over-{x}" for y in ("accuracy", "relative_error") for x in ("epoch", "seconds")]
+    assert told == [str(here / "figures" / f"{name}.{kind}") for name in names for kind in ("svg", "png")]
+    first = {path: path.read_bytes() for path in (here / "figures").rglob("*.*")}
+    draw("small/figure", runs, here / "figures")
+    assert all(path.read_bytes() == content for path, content in first.items())
+    rows = grouped(read_table("small/figure"), runs, "paper")
+    assert of_rows(rows).notes == ["Missing: ResNet: Rank 7."]
+
+
+def test_nothing_to_draw_is_one_sentence(here: Path) -> None:
+    (here.parent / "table" / "small" / "figure.yaml").write_text(
+        FIGURE.replace(", panels: group", "").replace("[epoch, seconds]", "epoch")
+    )
+    told = draw("small/figure", [], here / "figures", budget="cpu")
+    assert told[0] == (
+        "small/figure/accuracy-over-epoch: no run of budget=cpu has what it shows; gcbench-report table=small/figure says what to run"
+    )
+    assert not (here / "figures").exists()
+
+
+def test_which_method_compares_only_what_was_given_the_same(here: Path) -> None:
+    runs = [
+        run(SGD, accuracy=90),
+        run(RANK_7, accuracy=88, ratio=30),
+        run(SGD, "trainer.epochs=1"),
+        run(RANK_7, status="diverged"),
+    ]
+    workloads = of_runs(runs)
+    assert [len(part.series) for part in workloads.values()] == [1, 1]
+    (whole,) = [part for workload, part in workloads.items() if workload.length != "1 epoch"]
+    assert whole.notes == ["Not drawn: powersgd (diverged, seed 1)."]
+    assert draw("which_method", runs[:3], here)[0] == str(here / "which_method.svg")
+
+
+def test_a_word_that_is_no_figure_is_refused(here: Path) -> None:
+    with pytest.raises(ConfigError, match="figure=which_methods: type a table, a paper, all, or which_method"):
+        draw("which_methods", [], here)
+
+
+def test_families_of_one_colour_differ_in_shape() -> None:
+    assert len(set(FAMILIES.values())) == len(FAMILIES)
+    assert look("qsgd", 1)["linestyle"] != look("qsgd")["linestyle"]
+    assert look("somebody's") == look("somebody's") and PAGE == 6.9

@@ -1,0 +1,77 @@
+"""Figures of studies: the shapes that gcbench/studies/ writes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gcbench.report.figures.studies import decode_scaling, ecq_stability, histograms, predicted_throughput, quantiser_bounds
+from gcbench.report.tables import Table, TableRow
+
+SETTINGS = {"model": "resnet20", "dataset": "cifar10", "clip_sigma": 2.5}
+
+
+def histogram(*counts: int) -> dict[str, Any]:
+    return {"low": -1.0, "high": 1.0, "counts": list(counts), "below": 5, "above": 5}
+
+
+def test_histograms_show_shares_of_all_values() -> None:
+    rows = [
+        {"row": "FP", "step": 200, "histogram": histogram(20, 50, 20)},
+        {"row": "ORQ-9", "relative_error": 0.25, "histogram": histogram(0, 90, 0)},
+    ]
+    figure = histograms({"settings": SETTINGS, "rows": rows}, ["FP", "ORQ-9", "QSGD-9"])
+    assert figure is not None
+    _, ours = figure.axes
+    assert ours.get_title() == "ORQ-9, squared error 0.25" and ours.get_ylabel() == "Share (%)"
+    assert ours.collections[-1].get_paths()[0].vertices[:, 1].max() == 90
+    assert "Missing: QSGD-9." in figure.texts[0].get_text()
+
+
+def test_bounds_stand_above_what_was_measured() -> None:
+    rows = [
+        {"row": f"s={s}", "vector": "normal", "n": 256, "s": s, "variance": 1 / s, "variance_bound": 2 / s, "nonzeros": s}
+        | {"nonzeros_bound": 2 * s, "sparse_code_bits": 10 * s, "sparse_code_bound_bits": 20 * s}
+        for s in (1, 2, 4)
+    ]
+    figure = quantiser_bounds({"settings": {}, "rows": rows})
+    assert figure is not None
+    measured, bound = figure.axes[2].lines
+    assert list(measured.get_ydata()) == [10, 20, 40] and list(bound.get_ydata()) == [20, 40, 80]
+    assert figure.axes[2].get_ylabel() == "Code length (bits)"
+
+
+def test_memories_are_dashed_where_the_theory_allows_growth() -> None:
+    row = {"row": "l2, d=256", "d": 256, "alphas": [0.1, 0.6], "lambdas": [0.85, 1.6], "steps": [1, 10, 100]}
+    figure = ecq_stability({"settings": {}, "rows": [{**row, "memory_by_alpha": [[1, 2, 2], [1, 30, None]]}]})
+    assert figure is not None
+    calm, wild = figure.axes[0].lines
+    assert calm.get_linestyle() == "-" and wild.get_linestyle() == "--"
+    assert list(wild.get_xdata()) == [1, 10] and list(calm.get_ydata()) == [1, 2, 2]
+
+
+def test_decoding_and_payload_by_workers() -> None:
+    rows = [
+        {"row": f"{m}, W={w}", "method": m, "workers": w, "decode_milliseconds": 3.0 * w, "received_bits": 2**23 * w}
+        for m in ("qsgd", "powersgd")
+        for w in (2, 4)
+    ]
+    figure = decode_scaling({"settings": {}, "rows": rows})
+    assert figure is not None
+    decoding, received = figure.axes
+    assert list(decoding.lines[0].get_ydata()) == [6, 12] and decoding.get_ylabel() == "Decoding (ms)"
+    assert np.allclose(received.lines[1].get_ydata(), [2, 4]) and received.get_ylabel() == "Received in a step (MiB)"
+
+
+def test_predicted_throughput_takes_the_rows_of_its_own_table(tmp_path: Path) -> None:
+    table = Table("ecqsgd/figure6", "t", "s", [], [TableRow("SGD"), TableRow("ECQ-SGD")])
+    row = {"row": "SGD", "gpus": [8, 16], "images_per_second_by_gpus": [100.0, 180.0]}
+    study = {"settings": {}, "rows": [{**row, "table": "maxnorm/figure11"}, {**row, "table": "ecqsgd/figure6"}]}
+    figure = predicted_throughput(table, study)
+    assert figure is not None
+    (line,) = figure.axes[0].lines
+    assert list(line.get_xdata()) == [8, 16] and list(line.get_ydata()) == [100, 180]
+    assert "Missing: ECQ-SGD." in figure.texts[0].get_text()
+    assert predicted_throughput(table, {"settings": {}, "rows": []}) is None

@@ -1,0 +1,250 @@
+"""A report over what a tree of runs really holds."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from results import result_of, write
+
+from gcbench.records.result import SCHEMA_VERSION
+from gcbench.report.load import READS, load
+
+SGD, RANK = "powersgd/table4/sgd", "powersgd/table4/rank_7"
+OUT = Path("outputs")
+
+
+def lines(text: str, start: str) -> list[str]:
+    return [line for line in text.splitlines() if line.startswith(start)]
+
+
+def rows(text: str) -> dict[str, list[str]]:
+    """Of a markdown table: title to cells."""
+    cells = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in lines(text, "| ")]
+    return {row[0]: row[1:] for row in cells}
+
+
+def three_seeds(experiment: str, *words: str, **settings: object) -> None:
+    for seed, accuracy in ((1, 94.0), (2, 94.4), (3, 94.8)):
+        name = f"{experiment}-{'-'.join(words)}-s{seed}"
+        write(OUT / name, result_of(experiment, *words, seed=seed, accuracy=accuracy, **settings))  # type: ignore[arg-type]
+
+
+def test_seeds_beside_the_paper(said) -> None:
+    three_seeds(SGD)
+    row = rows(said("table=small/one", "format=markdown"))["No compression"]
+    assert row[:3] == ["94.4 [94.0, 94.8] (n=3)", "94.3", "+0.1"]
+    assert row[6:] == ["250 (n=3)", "312", "-62", "seeds 1, 2, 3"]
+
+
+def test_deviation_where_the_paper_prints_one(said, here: Path) -> None:
+    three_seeds(SGD)
+    path = here.parent / "table/small/one.yaml"
+    path.write_text(path.read_text().replace("spread: range", "spread: deviation"))
+    assert rows(said("table=small/one", "format=markdown"))["No compression"][0] == "94.4 +- 0.4 (n=3)"
+
+
+def test_a_missing_row_says_what_to_run(said) -> None:
+    three_seeds(SGD)
+    text = said("table=small/one", "format=markdown")
+    assert rows(text)["medium: Rank_7"][-1] == "missing"
+    assert "- medium: Rank_7: `gcbench -m +experiment/powersgd/table4=rank_7 seed=1,2,3`" in text
+    assert "`gcbench -m +experiment/powersgd/table4=sgd,rank_7 budget=bits`" in text
+    assert rows(text)["Projected"] == ["-", "99.0", "-", "-", "-", "-", "-", "-", "-", "published only"]
+    assert "- `gcbench -m +experiment/powersgd/table4=sgd seed=1,2,3`" in text.partition("## Commands")[2]
+
+
+def test_bad_runs_are_shown_and_not_averaged(said) -> None:
+    write(OUT / "a", result_of(SGD, seed=1, accuracy=94.0))
+    write(OUT / "b", result_of(SGD, seed=2, accuracy=10.0, status="diverged", reason="the loss is not finite at step 7"))
+    write(OUT / "c", result_of(RANK, seed=1, status="failed", reason="out of memory"))
+    text = said("table=small/one", "format=markdown")
+    assert rows(text)["No compression"][0] == "94.0 (n=1)"
+    assert rows(text)["No compression"][-1] == "seed 1; seed 2 diverged"
+    assert rows(text)["medium: Rank_7"][0] == "failed"
+    assert "- No compression, seed 2: diverged: the loss is not finite at step 7" in text
+    assert "- medium: Rank_7, seed 1: failed: out of memory" in text
+
+
+def test_the_newest_of_duplicates_counts(said) -> None:
+    write(OUT / "old", result_of(SGD, accuracy=10.0, finished="2026-01-01T00:00:00+00:00"))
+    write(OUT / "new", result_of(SGD, accuracy=94.0, finished="2026-01-02T00:00:00+00:00"))
+    shutil.copytree(OUT / "new", OUT / "tables/copy")  # a copy is no other run
+    text = said("table=small/one", "format=markdown")
+    assert rows(text)["No compression"][0] == "94.0 (n=1)"
+    (line,) = lines(text.partition("## Ran more than once")[2].partition("##")[0], "- ")
+    assert line.startswith("- No compression, seed 1: the newest") and "2026-01-01" in line
+
+
+def test_budgets_are_not_mixed(said) -> None:
+    write(OUT / "paper", result_of(SGD, accuracy=94.0))
+    write(OUT / "cpu", result_of(SGD, budget="cpu", accuracy=60.0))
+    write(OUT / "bits", result_of(SGD, budget="bits", ratio=1.0))
+    expected = 24 * 32 * 1000 / 8 / 2**20
+    for budget, accuracy in (("paper", "94.0 (n=1)"), ("cpu", "60.0 (n=1)")):
+        text = said("table=small/one", "format=markdown", f"budget={budget}")
+        assert rows(text)["No compression"][0] == accuracy
+        assert rows(text)["No compression"][3] == f"{expected:.3f} (n=1)"
+        assert "Data per epoch (MiB, budget=bits)" in text
+        assert ("resnet8 stands in" in text) == (budget == "cpu")
+    assert "Budget cpu: Minutes a row" in text and "model=resnet8 in place of resnet18" in text
+    assert "trainer.epochs=3 in place of 300" in text
+
+
+def test_other_configurations_stand_apart(said) -> None:
+    write(OUT / "a", result_of(RANK, accuracy=94.0))
+    write(OUT / "b", result_of(RANK, "rank=5", "trainer.precision=bf16", accuracy=50.0))
+    write(OUT / "c", result_of(RANK, "trainer.threads=1", "trainer.checkpoint_minutes=3", seed=2, accuracy=95.0))
+    text = said("table=small/one", "format=markdown")
+    assert rows(text)["medium: Rank_7"][0] == "94.5 [94.0, 95.0] (n=2)"
+    assert "- medium: Rank_7 with rank=5 trainer.precision=bf16: test accuracy 50 (n=1) %" in text
+    assert "`gcbench +experiment/powersgd/table4=rank_7 rank=5 trainer.precision=bf16`" in text
+
+
+def test_words_beside_every_row(said) -> None:
+    write(OUT / "a", result_of(RANK, accuracy=94.0))
+    write(OUT / "b", result_of(RANK, "trainer.precision=bf16", accuracy=93.0))
+    text = said("table=small/one", "format=markdown", "with=trainer.precision=bf16")
+    assert rows(text)["medium: Rank_7"][0] == "93.0 (n=1)"
+    assert "With trainer.precision=bf16 beside every row." in text
+    assert "- No compression: `gcbench -m +experiment/powersgd/table4=sgd trainer.precision=bf16 seed=1,2,3`" in text
+    assert "with trainer.precision=fp32: test accuracy 94 (n=1)" in text
+
+
+@pytest.mark.parametrize("split", ["test", "valid"])
+def test_the_best_learning_rate_of_a_grid(said, split: str) -> None:
+    """0.1 is the row's own. By validation 0.2 wins, on the test split 0.05 would."""
+    for rate, test, valid in ((0.05, 94.9, 90.0), (0.1, 94.0, 91.0), (0.2, 94.5, 92.0)):
+        own = [] if rate == 0.1 else [f"optimizer.lr={rate}"]
+        write(OUT / f"test{rate}", result_of(SGD, *own, accuracy=test))
+        if split == "valid":
+            write(OUT / f"valid{rate}", result_of(SGD, *own, "dataset.split=valid", accuracy=valid))
+    write(OUT / "diverged", result_of(SGD, "optimizer.lr=9", accuracy=99.0, status="diverged", reason="not finite"))
+    text = said("table=small/one", "format=markdown")
+    row = rows(text)["No compression"]
+    grid = text.partition("## Learning rates")[2].partition("##")[0]
+    if split == "valid":
+        assert row[0] == "94.5 (n=1)" and "lr 0.2, the best of 3" in row[-1]
+        assert "0.05: 90 (n=1), 0.1: 91 (n=1), 0.2: 92 (n=1); 0.2 is reported, chosen by validation" in grid
+        assert "with optimizer.lr=0.05: test accuracy 94.9 (n=1)" in text
+    else:
+        assert row[0] == "94.9 (n=1)" and "lr 0.05, the best of 4" in row[-1]
+        assert "9: diverged (n=1); 0.05 is reported, chosen on the test split" in grid
+
+
+def test_a_chosen_rate_that_was_not_tested_is_missing(said) -> None:
+    for rate, valid in ((0.1, 91.0), (0.2, 92.0)):
+        own = [] if rate == 0.1 else [f"optimizer.lr={rate}"]
+        write(OUT / f"valid{rate}", result_of(SGD, *own, "dataset.split=valid", accuracy=valid))
+    text = said("table=small/one", "format=markdown")
+    assert "- No compression: `gcbench -m +experiment/powersgd/table4=sgd optimizer.lr=0.2 seed=1,2,3`" in text
+
+
+def test_the_same_configuration_under_another_name_counts(said) -> None:
+    write(OUT / "a", result_of("powersgd/table3_cifar10/sgd", accuracy=94.0))
+    text = said("table=small/one", "format=markdown")
+    assert rows(text)["No compression"][0] == "94.0 (n=1)"
+    assert "No compression, seed 1: the run of powersgd/table3_cifar10/sgd, whose configuration is the same" in text
+
+
+def test_needs_are_marked(said, here: Path) -> None:
+    path = here.parent / "table/small/one.yaml"
+    path.write_text(path.read_text().replace("powersgd/table4/rank_7", "powersgd/figure3/sgd_gloo_workers_2"))
+    text = said("table=small/one", "format=markdown")
+    assert rows(text)["medium: Rank_7"][-1] == "missing; see needs"
+    assert "- 2 GPUs: medium: Rank_7" in text.partition("## Needs")[2]
+
+
+def test_virtual_workers_have_no_times(said) -> None:
+    write(OUT / "a", result_of(SGD, step_seconds=None))
+    text = said("table=small/one", "format=markdown")
+    assert rows(text)["No compression"][6] == "no times" and "Virtual workers" in text
+
+
+def test_runs_of_an_earlier_gcbench_still_count(said) -> None:
+    result = result_of(SGD, accuracy=94.0)
+    del result["config"]["trainer"]["compile"]
+    write(OUT / "a", result)
+    text = said("table=small/one", "format=markdown")
+    assert rows(text)["No compression"][0] == "94.0 (n=1)" and "had no trainer.compile" in text
+
+
+def test_dirty_checkouts_and_several_commits_are_said(said) -> None:
+    for seed, commit, dirty in ((1, "a" * 40, True), (2, "b" * 40, False)):
+        write(OUT / commit, {**result_of(SGD, seed=seed), "git": {"commit": commit, "dirty": dirty}})
+    text = said("table=small/one", "format=markdown")
+    assert "commit: 2 different: aaaaaaa; bbbbbbb" in text and "1 of 2 runs come from a checkout with changes" in text
+
+
+def test_what_cannot_be_read_is_named(said, caplog: pytest.LogCaptureFixture) -> None:
+    write(OUT / "a", result_of(SGD, accuracy=94.0))
+    write(OUT / "b", {**result_of(SGD), "schema_version": 99})
+    (OUT / "c").mkdir()
+    (OUT / "c/result.json").write_text("{torn")
+    found = load(["outputs"])
+    assert len(found.runs) == 1 and len(found.unreadable) == 2
+    assert "b/result.json: schema_version 99" in found.unreadable[0] and "c/result.json" in found.unreadable[1]
+    assert {SCHEMA_VERSION} == READS
+
+
+def test_a_kept_report_can_be_made_again_from_what_was_kept(said, here: Path) -> None:
+    write(OUT / "old/run", result_of(SGD, accuracy=10.0))
+    write(OUT / "run", result_of(SGD, "data.root=/mine", accuracy=94.0, finished="2026-01-02T00:00:00+00:00"))
+    write(OUT / "rate", result_of(SGD, "optimizer.lr=0.2", accuracy=93.0))
+    write(OUT / "bits", result_of(SGD, budget="bits"))
+    write(OUT / "other", result_of(RANK, "rank=3", accuracy=70.0))
+    write(OUT / "bad", result_of(RANK, seed=2, status="failed", reason="out of memory"))
+    write(OUT / "cpu", result_of(SGD, budget="cpu"))
+    said("table=small/one", "keep=outputs/tables")
+    kept = OUT / "tables/small/one"
+    first = {name: (kept / name).read_text() for name in ("table.md", "table.csv", "table.tex")}
+    assert sorted(path.name for path in (kept / "runs").iterdir()) == ["bad", "bits", "other", "rate", "run", "run-2"]
+    assert {path.name for path in (kept / "runs").rglob("*.*")} == {"result.json", "metrics.jsonl"}
+    assert not any("/mine" in path.read_text() for path in (kept / "runs").rglob("result.json"))
+    said("table=small/one", "keep=outputs/tables")  # the copies are the same runs
+    assert {name: (kept / name).read_text() for name in first} == first
+    shutil.move(kept, here.parent / "moved")
+    shutil.rmtree(OUT)
+    said("table=small/one", "keep=again", f"results={here.parent / 'moved'}")
+    assert {name: (Path("again/small/one") / name).read_text() for name in first} == first
+
+
+def test_csv_has_plain_numbers(said) -> None:
+    three_seeds(SGD)
+    first, _, last = csv.DictReader(io.StringIO(said("table=small/one", "format=csv")))
+    assert (float(first["accuracy_low"]), float(first["accuracy_high"]), first["accuracy_n"]) == (94.0, 94.8, "3")
+    assert float(first["accuracy_difference"]) == pytest.approx(0.1) and first["experiment"] == SGD
+    assert (last["accuracy"], last["accuracy_published"], last["accuracy_n"]) == ("", "99.0", "0")
+
+
+def test_latex_escapes(said) -> None:
+    three_seeds(SGD)
+    text = said("table=small/one", "format=latex")
+    assert r"medium: Rank\_7 & " in text and r"A small table: 100 \% of it" in text
+    assert text.count(r"\toprule") == 1 and "_7 " not in text.replace(r"\_7", "")
+
+
+def test_the_terminal_shows_the_same(said) -> None:
+    three_seeds(SGD)
+    text = said("table=small/one")
+    assert "94.4 [94.0, 94.8] (n=3)" in text and "Made by" in text
+
+
+def test_a_study_beside_the_paper(said) -> None:
+    missing = said("table=small/times", "format=markdown")
+    assert rows(missing)["AlexNet"] == ["-", "195", "-", "missing"]
+    (OUT / "studies").mkdir()
+    study = {
+        "study": "times",
+        "settings": {"gbps": 10},
+        "rows": [{"row": "AlexNet", "time": 195.5}, {"row": "Ours", "time": [1, 3]}],
+    }
+    (OUT / "studies/times.json").write_text(json.dumps(study))
+    text = said("table=small/times", "format=markdown", "keep=kept")
+    assert rows(text)["AlexNet"][:3] == ["196 (n=1)", "195", "0"]
+    assert rows(text)["Ours"][0] == "2 [1, 3] (n=2)" and "gbps=10" in text
+    assert said("table=small/times", "format=markdown", "results=kept") == text

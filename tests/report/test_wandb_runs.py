@@ -1,0 +1,52 @@
+"""Runs of W&B, from an Api that answers as theirs does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from results import result_of
+
+from gcbench.config import ConfigError
+from gcbench.report.build import build
+from gcbench.report.tables import read_table
+from gcbench.report.wandb_runs import load_wandb
+
+SGD = "powersgd/table4/sgd"
+
+
+@dataclass
+class FakeRun:
+    id: str
+    summary_metrics: dict[str, Any]
+
+    def scan_history(self) -> list[dict[str, Any]]:
+        return [{"_step": 1, "event": "train", "step": 1, "loss": 2.0, "accuracy": None}]
+
+
+@dataclass
+class FakeApi:
+    found: list[FakeRun]
+
+    def runs(self, path: str) -> list[FakeRun]:
+        if path != "team/gcbench":
+            raise ValueError(f"Could not find project {path}")
+        return self.found
+
+
+def test_the_same_report_as_from_files() -> None:
+    sent = {**result_of(SGD, accuracy=94.0), "_wandb": {"runtime": 3}, "_step": 10, "loss": 1.0}  # W&B adds to it
+    found = load_wandb("team/gcbench", FakeApi([FakeRun("x1", sent), FakeRun("x2", {"_runtime": 1})]))
+    assert found.unreadable == ["team/gcbench/x2: no result of a run of gcbench"]
+    (run,) = found.runs
+    assert run.place == "team/gcbench/x1" and run.read_metrics() == [{"event": "train", "step": 1, "loss": 2.0}]
+    cell = build(read_table("small/one"), found.runs, "paper").lines[0].cells[0]
+    assert cell.ours is not None and cell.ours.mean == 94.0
+
+
+def test_what_wandb_says_is_one_sentence() -> None:
+    with pytest.raises(ConfigError, match="project=team/none: W&B answers ValueError: Could not find.*wandb login"):
+        load_wandb("team/none", FakeApi([]))
+    with pytest.raises(ConfigError, match="type entity/project"):
+        load_wandb("gcbench", FakeApi([]))

@@ -1,0 +1,81 @@
+"""What users type, and what they are told."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from results import result_of, write
+
+from gcbench.config import ConfigError
+from gcbench.report.command import report
+
+SGD = "powersgd/table4/sgd"
+OUT = Path("outputs")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["tabel=small/one"], "tabel=small/one: no such key; type table"),
+        (["table=small/on"], "table=small/on: there is no such table; type small/one"),
+        (["table=small/one", "format=latx"], "format=latx: type format=latex"),
+        (["table=small/one", "budget=cpo"], "budget=cpo: type budget=cpu"),
+        (["table=small/one", "results=nowhere"], "results=nowhere: there is no such folder"),
+        (["table=small/one", "with=rank="], "with=rank=: type a key and a value"),
+        (["source=wandb", "table=small/one"], "type project=entity/project"),
+        (["lst"], "lst: type table="),
+        ([], "nothing was asked for"),
+        (["diff", "outputs"], "diff outputs: type two"),
+        (["diff", "outputs", "nowhere"], "there is no result.json in or below it"),
+        (["keep="], "keep=: type keep= and a folder"),
+    ],
+)
+def test_slips_are_answered_in_one_sentence(words: list[str], says: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        report(words)
+    assert says in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("measure: accuracy", "measure: acuracy", "measure=acuracy of column accuracy is not known; type accuracy"),
+        ("spread: range", "spread: wide", "spread=wide; type one of range"),
+        ("note: a note", "nota: a note", "nota is no key of a tablerow; type note"),
+        ("published: {accuracy: 99.0}", "published: {accurcy: 99.0}", "Projected has accurcy published"),
+        ("source: somebody, table 1", "", "missing 1 required positional argument: 'source'"),
+    ],
+)
+def test_slips_in_a_table_file(here: Path, old: str, new: str, says: str) -> None:
+    path = here.parent / "table/small/one.yaml"
+    path.write_text(path.read_text().replace(old, new))
+    with pytest.raises(ConfigError, match="small/one.yaml") as caught:
+        report(["table=small/one"])
+    assert says in str(caught.value)
+
+
+def test_list_counts_rows_with_runs(said) -> None:
+    write(OUT / "a", result_of(SGD))
+    write(OUT / "b", result_of(SGD, seed=2))
+    write(OUT / "c", result_of("powersgd/table4/rank_7", budget="cpu"))
+    write(OUT / "d", result_of(SGD, budget="cpu", status="failed", reason="out of memory"))
+    one, times = (line.split() for line in said("list").splitlines() if line.strip().startswith("small/"))
+    assert one[-5:] == ["3", "0", "1", "1", "0"]  # rows, then bits, cpu, paper, smoke
+    assert "study," in times
+
+
+def test_runs_lists_everything(said) -> None:
+    write(OUT / "deep/down/a", result_of(SGD, accuracy=91.25))
+    write(OUT / "b", result_of(SGD, seed=2, status="failed", reason="out of memory"))
+    text = said("runs")
+    assert "outputs/deep/down/a" in text and "accuracy 91.25" in text and "failed: out of memory" in text
+    assert "outputs/b" not in said("runs", "outputs/deep")
+
+
+def test_it_starts_without_torch() -> None:
+    """A report answers at once."""
+    code = "import sys; import gcbench.cli, gcbench.report.command; sys.exit('torch' in sys.modules or 'wandb' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

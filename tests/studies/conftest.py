@@ -1,0 +1,33 @@
+"""What studies find when they start, and gradients that are recorded once for all of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from sentence import run
+
+from gcbench.config import register
+
+
+@pytest.fixture(autouse=True)
+def registered() -> None:
+    """As the command does first of all."""
+    register()
+
+
+@pytest.fixture(scope="session")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The folder of a short training on digits: two windows of six steps."""
+    directory: Path = tmp_path_factory.mktemp("recorded")
+    steps = [*range(6), *range(40, 46)]
+    words = ["model=mlp", "model.widths=[64]", "compressor=none", "trainer.gpus=2", "trainer.batch_size=32"]
+    run(
+        directory,
+        *words,
+        "trainer.max_steps=46",
+        "optimizer.lr=0.3",
+        "trainer.launcher=virtual",
+        f"trainer.record_gradients={steps}".replace(" ", ""),
+    )
+    return str(directory / "gradients")

@@ -1,0 +1,74 @@
+"""gcbench-study, as it is typed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from gcbench.cli import _study
+from gcbench.config import ConfigError
+from gcbench.report.study import find_study
+from gcbench.studies.study import class_of, names
+
+STUDIES = Path(__file__).parents[2] / "gcbench" / "studies"
+
+
+def typed(monkeypatch: pytest.MonkeyPatch, folder: Path, *words: str) -> None:
+    monkeypatch.setattr(sys, "argv", ["gcbench-study", *words])
+    monkeypatch.chdir(folder)
+    _study()
+
+
+def test_rows_are_shown_and_written_with_what_made_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["quantiser_bounds", "values=[64]", "levels=[1,4]", "vectors=[normal]", "seeds=2", "outputs=there"]
+    typed(monkeypatch, tmp_path, *words)
+    shown = capsys.readouterr().out
+    assert "normal, n=64, s=1" in shown and "there/studies/quantiser_bounds.json" in shown
+    path, study = find_study("quantiser_bounds", [tmp_path / "there"]) or pytest.fail("the report does not find it")
+    assert path.parent.name == "studies"
+    assert study["settings"] == {"values": [64], "levels": [1, 4], "vectors": ["normal"], "seeds": 2}
+    assert [row["row"] for row in study["rows"]] == ["normal, n=64, s=1", "normal, n=64, s=4"]
+    assert study["environment"]["versions"]["torch"] and study["started"] <= study["finished"]
+    assert len(path.read_text().splitlines()) < 20
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["bounds"], "bounds: there is no such study; type one of communication_times"),
+        (["study"], "study: there is no such study"),
+        (["ecq_stability", "steps=0"], "steps=0: type a whole number above 0, as in steps=1500"),
+        (["ecq_stability", "steps=1.5"], "steps=1.5: type int"),
+        (["ecq_stability", "norms=[l3]"], "norms=[l3]: type some of norms=[l2,linf]"),
+        (["ecq_stability", "sizes=256"], "sizes=256: type a list of numbers above 0, as in sizes=[256,1024,4096]"),
+        (["quantiser_bounds", "seed=3"], "quantiser_bounds.seed: "),
+        (["quantiser_bounds", "seeds"], "seeds: type "),
+        (["list", "seeds=3"], "list seeds=3: type gcbench-study list"),
+        (["gradient_levels", "recorded=nowhere"], "recorded=nowhere: no step-*.pt there"),
+    ],
+)
+def test_mistakes_are_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], says: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        typed(monkeypatch, tmp_path, *words)
+    assert says in str(raised.value) and "\n" not in str(raised.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_every_file_with_a_study_is_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    typed(monkeypatch, tmp_path, "list")
+    shown = capsys.readouterr().out
+    with_rows = [path.stem for path in STUDIES.glob("*.py") if "def rows(self)" in path.read_text() and path.stem != "study"]
+    assert sorted(with_rows) == sorted(names()) and len(names()) >= 8
+    assert all(f"  {name} " in shown for name in names())
+
+
+@pytest.mark.parametrize("name", names())
+def test_settings_that_are_kept_can_be_made_and_written(name: str) -> None:
+    assert json.dumps(class_of(name)().settings()) and class_of(name).__doc__

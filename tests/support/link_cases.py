@@ -1,0 +1,114 @@
+"""What a host of scripts/netlab does in tests: `python link_cases.py JOB FOLDER [LINK]` leaves FOLDER/RANK.json."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple, cast
+
+import torch
+import torch.distributed as dist
+
+from gcbench.comm import Link, Meter, ProcessGroupComm, ProcessGroupControl
+
+STEPS = 6
+HEADER_BYTES = 14 + 20 + 32  # Ethernet, IPv4, TCP with time stamps
+SIZES = {1_000_000: 5, 3_000_000: 5}  # bytes of a message, and rounds
+
+Exchange = Callable[[], object]
+
+
+class Sent(NamedTuple):
+    bytes: int
+    packets: int
+
+
+def sent() -> Sent:
+    """By the host's interface, as the kernel counts; /proc shows those of this process's namespace."""
+    line = next(line for line in Path("/proc/net/dev").read_text().splitlines() if line.strip().startswith("eth0:"))
+    fields = line.split(":")[1].split()
+    return Sent(int(fields[8]), int(fields[9]))
+
+
+def exchanges(comm: ProcessGroupComm, size: int) -> dict[str, Exchange]:
+    """Every kind of collective of about `size` bytes a worker; of the ragged, from half to the whole."""
+    workers, rank = comm.workers, comm.local.start
+    floats = torch.ones(1, size // 4)
+    codes = torch.ones(1, size, dtype=torch.uint8)
+    length = torch.tensor([size - size // 2 * rank // (workers - 1)])
+    parts = torch.ones(1, workers, size // workers, dtype=torch.uint8)
+    return {
+        "all_reduce": lambda: comm.mean([floats]),
+        "all_gather": lambda: comm.gather([codes]),
+        "ragged_gather": lambda: comm.gather([codes], [length]),
+        "all_to_all": lambda: comm.transpose([parts]),
+    }
+
+
+def counted(comm: ProcessGroupComm, control: ProcessGroupControl) -> dict[str, Any]:
+    """Payload bytes that left through this host's interface in STEPS collectives, and those that the meter says."""
+    found: dict[str, Any] = {}
+    for name, exchange in exchanges(comm, 600_000).items():
+        comm.meter = Meter.of_workers(1)
+        found[name] = {"kernel": _leaving(exchange, control), "meter": comm.meter.wire_bits[0] / 8}
+    message = torch.ones(600_000, dtype=torch.uint8)
+    meter = Meter.of_workers(1)
+    meter.count_equal("broadcast", comm.workers, 8 * STEPS * message.nbytes, 0)
+    leaving = _leaving(lambda: dist.broadcast(message, src=0), control)
+    found["broadcast"] = {"kernel": leaving, "meter": meter.wire_bits[0] / 8}
+    return found
+
+
+def _leaving(exchange: Exchange, control: ProcessGroupControl) -> int:
+    before = _when_drained(control)
+    for _ in range(STEPS):
+        exchange()
+    after = _when_drained(control)
+    return after.bytes - before.bytes - HEADER_BYTES * (after.packets - before.packets)
+
+
+def _when_drained(control: ProcessGroupControl) -> Sent:
+    """Nothing is on its way."""
+    control.barrier()
+    time.sleep(0.3)
+    now = sent()
+    control.barrier()
+    return now
+
+
+def timed(comm: ProcessGroupComm, control: ProcessGroupControl) -> dict[str, float]:
+    """Median seconds of each exchange, from when all are there until the last has its result."""
+    found = {}
+    for size, rounds in SIZES.items():
+        for name, exchange in exchanges(comm, size).items():
+            exchange()
+            own = []
+            for _ in range(rounds):
+                control.barrier()
+                start = time.perf_counter()
+                exchange()
+                own.append(time.perf_counter() - start)
+            found[f"{name} {size}"] = median(max(times) for times in zip(*control.gather(own), strict=True))
+    return found
+
+
+def joined(job: str, emulated: Link | None) -> Any:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    world = cast(dist.ProcessGroup, dist.group.WORLD)
+    control = ProcessGroupControl(cast(dist.ProcessGroup, dist.new_group(backend="gloo")))
+    comm = ProcessGroupComm(world.size(), world, emulated=emulated)
+    found = {"counted": counted, "timed": timed}[job](comm, control)
+    dist.destroy_process_group()
+    return found
+
+
+if __name__ == "__main__":
+    _, job, folder, *link = sys.argv
+    emulated = Link(*map(float, link)) if link else None
+    (Path(folder) / f"{os.environ['RANK']}.json").write_text(json.dumps(joined(job, emulated)))
