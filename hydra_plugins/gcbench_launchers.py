@@ -119,16 +119,16 @@ if find_spec("hydra_plugins.hydra_submitit_launcher"):
         from gcbench.config import RunFailed
 
         job.wait()
-        written = [job.task(k) for k in range(job.num_tasks) if job.task(k).paths.result_pickle.exists()]
+        tasks = [job.task(number) for number in range(job.num_tasks)]
         try:
-            returns: list[JobReturn] = [task.result() for task in written or [job.task(0)]]
+            returns: list[JobReturn] = [task.result() for task in tasks if task.paths.result_pickle.exists()]
+            failed = [each for each in returns if each.status is JobStatus.FAILED]
+            first: JobReturn = failed[0] if failed else tasks[0].result()
         except UncompletedJobError as error:
             reason = str(error).strip().splitlines()[-1]
-            return _failure(
-                overrides, RunFailed(f"job {job.job_id} ended as {job.state}: {reason}; its logs are in {job.paths.folder}")
-            )
-        failed = [each for each in returns if each.status is JobStatus.FAILED]
-        return (failed or returns)[0]
+            logs = job.paths.folder
+            return _failure(overrides, RunFailed(f"job {job.job_id} ended as {job.state}: {reason}; its logs are in {logs}"))
+        return first
 
     def _failure(overrides: list[str], error: Exception) -> JobReturn:
         failed = JobReturn(overrides=overrides, status=JobStatus.FAILED)

@@ -79,7 +79,7 @@ def decode_sparse(streams: Tensor, lengths: Tensor, blocks: Blocks, levels: int)
             distance = distances.index_select(0, window & (distances.shape[0] - 1))
             used = distance >> 16
             value = values.index_select(0, (window >> used) & (values.shape[0] - 1))
-            at = torch.where(place < end, at + (distance & 0xFFFF), blocks.size)  # behind the end, where nobody looks
+            at = torch.where(place < end, at + (distance & 0xFFFF), blocks.size).clamp_max_(blocks.size)  # where nobody looks
             out.scatter_(1, at.unsqueeze(1), value.to(torch.uint8).unsqueeze(1))
             place += used
             place += value >> 16

@@ -39,9 +39,13 @@ def encode_ans(codes: Tensor, values: int) -> tuple[Tensor, Tensor]:
 
 
 def decode_ans(words: Tensor, weights: Tensor, n: int) -> Tensor:
-    """The inverse of `encode_ans`: `[r, n]` uint8."""
+    """The inverse of `encode_ans`: `[r, n]` uint8; ValueError for words or a model that no encoder writes."""
     rows = []
     for row, weight in zip(words.cpu().numpy().view(np.uint32), weights.cpu().numpy(), strict=True):
+        if row.size == 0 or row[0] >= row.size:
+            raise ValueError("a row has fewer words than it says")
+        if (weight < 0).any():
+            raise ValueError("no code is less than never there")
         coder = constriction.stream.stack.AnsCoder(row[1 : 1 + row[0]])
         rows.append(torch.from_numpy(coder.decode(_model(weight), n)))
     return torch.stack(rows).to(torch.uint8).to(words.device)

@@ -1,6 +1,7 @@
 """The only room that issues collectives."""
 
 from gcbench.comm.base import Clock, Comm, Control
+from gcbench.comm.checksum import ChecksumComm
 from gcbench.comm.meter import Meter
 from gcbench.comm.network import Link
 from gcbench.comm.nodes import Nodes, node_size
@@ -8,6 +9,7 @@ from gcbench.comm.process_group import ProcessGroupComm, ProcessGroupControl
 from gcbench.comm.virtual import LocalControl, VirtualComm
 
 __all__ = [
+    "ChecksumComm",
     "Clock",
     "Comm",
     "Control",

@@ -29,8 +29,8 @@ def from_bytes(everyone: Tensor, part: Part) -> Tensor:
     where, dtype, shape = part
     columns = everyone[:, where]
     if dtype != torch.uint8:  # a view as a wider type needs aligned rows
-        columns = columns.clone(memory_format=torch.contiguous_format).flatten().view(dtype).view(len(everyone), -1)
-    return columns.unflatten(1, shape) if len(shape) > 1 else columns.reshape(-1, *shape)
+        columns = columns.clone(memory_format=torch.contiguous_format).flatten().view(dtype)
+    return columns.reshape(len(everyone), *shape)
 
 
 def pad_rows(rows: list[Tensor], starts: Tensor, lengths: Tensor, dtype: torch.dtype) -> Tensor:

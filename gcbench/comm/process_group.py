@@ -21,8 +21,8 @@ from gcbench.comm.virtual import node_meter, whole_nodes
 class ProcessGroupComm(Comm):
     """Process p holds the workers `p * w .. (p + 1) * w - 1`, so gathered rows come in worker order.
 
-    gloo's own gathers leave a third of a slow link idle, so that there we send the messages ourselves. With `emulated`,
-    every process is a host with such a link.
+    gloo's own gathers and all-to-alls leave up to a third of a slow link idle, so that there we send the messages ourselves.
+    With `emulated`, every process is a host with such a link.
     """
 
     def __init__(

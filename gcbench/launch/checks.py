@@ -18,6 +18,7 @@ COPIES = 4  # of a worker's gradient at the peak: gradient, corrected gradient, 
 
 def check(config: Config, plan: Plan, data: Data, directory: Path) -> None:
     _check_directory(directory)
+    _check_restarts(config["trainer"]["max_restarts"], plan)
     _check_samples(config["trainer"], data)
     make(config["compressor"], "compressor")
     with torch.device("meta"):
@@ -36,6 +37,14 @@ def _check_directory(directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     if not os.access(directory, os.W_OK):
         raise ConfigError(f"outputs: {directory} cannot be written; type outputs=DIR with a folder that can")
+
+
+def _check_restarts(asked: int, plan: Plan) -> None:
+    if asked and (plan.launcher != "local" or plan.processes == 1):
+        raise ConfigError(
+            f"trainer.max_restarts={asked}: trainer.launcher={plan.launcher} starts no processes that it could start again; "
+            "type trainer.launcher=local, or torchrun --max-restarts"
+        )
 
 
 def _check_samples(trainer: Config, data: Data) -> None:

@@ -42,9 +42,10 @@ class Interrupted(Exception):
         self.signal_name = signal_name
 
 
-def run_processes(target: Callable[..., None], args: tuple[Any, ...], processes: int) -> None:
+def run_processes(target: Callable[..., None], args: tuple[Any, ...], processes: int, max_restarts: int = 0) -> None:
     """Runs `target(*args)` in `processes` processes, which find RANK, WORLD_SIZE, MASTER_ADDR, ... as usual.
 
+    When one dies, all are ended and started again, up to `max_restarts` times; `restarts()` tells the target how often.
     On SIGINT or SIGTERM every running worker gets SIGINT (again, after Ctrl-C) and STOP_SECONDS to return.
     """
     with tempfile.TemporaryDirectory(prefix="gcbench-") as folder:
@@ -52,14 +53,19 @@ def run_processes(target: Callable[..., None], args: tuple[Any, ...], processes:
         with _stop_on_signal(notes), _workers_born_deaf():
             logging.disable()  # elastic logs every step of a shutdown, of which our exceptions say the gist
             try:
-                elastic_launch(_config(processes, folder), _worker)(target, args, notes)
+                elastic_launch(_config(processes, folder, max_restarts), _worker)(target, args, notes)
             except ChildFailedError as error:
-                raise _first_failure(error, notes) from None
+                raise _first_failure(error, notes, attempt=max_restarts) from None
             finally:
                 logging.disable(logging.NOTSET)
 
 
-def _config(processes: int, log_dir: str) -> LaunchConfig:
+def restarts() -> int:
+    """How often this process and its peers were started before."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
+
+
+def _config(processes: int, log_dir: str, max_restarts: int) -> LaunchConfig:
     return LaunchConfig(
         min_nodes=1,
         max_nodes=1,
@@ -69,7 +75,7 @@ def _config(processes: int, log_dir: str) -> LaunchConfig:
         rdzv_backend="c10d",
         rdzv_endpoint="127.0.0.1:0",  # any free port
         local_addr="127.0.0.1",
-        max_restarts=0,
+        max_restarts=max_restarts,
         signals_to_handle="",  # elastic's handlers would replace ours, and raise at any line of the launcher
     )
 
@@ -105,22 +111,22 @@ def _await_end() -> None:
 
 def _note_failure(error: Exception, notes: Path) -> None:
     """Elastic's notes know whole seconds only: too coarse to tell a failure from its echo in the peers."""
-    rank = int(os.environ["RANK"])
+    rank, attempt = int(os.environ["RANK"]), restarts()
     echo = isinstance(error, RuntimeError) and ("by peer" in str(error) or "Broken pipe" in str(error))
     frames = error.__traceback__ and error.__traceback__.tb_next
     text = "".join(traceback.format_exception(type(error), error, frames))
     note = (echo, time.monotonic_ns(), rank, text, f"{type(error).__name__}: {error}")
-    draft = notes / f"draft-{rank}.json"
+    draft = notes / f"draft-{attempt}-{rank}.json"
     draft.write_text(json.dumps(note))
-    draft.rename(notes / f"failure-{rank}.json")  # whole, even if this worker is killed meanwhile
+    draft.rename(notes / f"failure-{attempt}-{rank}.json")  # whole, even if this worker is killed meanwhile
 
 
-def _first_failure(error: ChildFailedError, notes: Path) -> WorkerFailed:
+def _first_failure(error: ChildFailedError, notes: Path, attempt: int) -> WorkerFailed:
     rank, seen = error.get_first_failure()
-    if not (notes / f"failure-{rank}.json").exists():
+    if not (notes / f"failure-{attempt}-{rank}.json").exists():
         reason = f"killed by {seen.signal_name()}" if seen.exitcode < 0 else f"exit code {seen.exitcode}"
         return WorkerFailed(rank, seen.exitcode, "", reason)
-    _, _, rank, text, reason = min(json.loads(path.read_text()) for path in notes.glob("failure-*.json"))
+    _, _, rank, text, reason = min(json.loads(path.read_text()) for path in notes.glob(f"failure-{attempt}-*.json"))
     return WorkerFailed(rank, seen.exitcode, text, reason)
 
 

@@ -96,7 +96,9 @@ def _clear_the_way(config: Config, files: RunFiles, anew: bool) -> None:
 
 def _check_latest(config: Config, checkpoints: Path) -> None:
     try:
-        Checkpoints(checkpoints, config["trainer"]["checkpoint_keep"], fingerprint(config)).check(config["trainer"]["gpus"])
+        Checkpoints(checkpoints, config["trainer"]["checkpoint_keep"], fingerprint(config)).check(
+            config["trainer"]["gpus"], merge=config["resume"]["workers"] == "merge"
+        )
     except CheckpointError as error:
         raise ConfigError(str(error)) from error
 
@@ -108,7 +110,7 @@ def _run(config: Config, chosen: Plan, files: RunFiles, rank: int) -> str | None
     stop = StopSignal()
     try:
         if chosen.launcher == "local" and chosen.processes > 1:
-            run_processes(work, arguments, chosen.processes)
+            run_processes(work, arguments, chosen.processes, config["trainer"]["max_restarts"])
         else:
             work(*arguments, stop)
     except Interrupted as interrupted:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
 from types import FrameType
@@ -19,13 +20,15 @@ from rich.console import Console
 
 from gcbench import settings
 from gcbench.codecs.kernels import Backend, use_backend
-from gcbench.comm import Comm, Control, Link, LocalControl, ProcessGroupComm, ProcessGroupControl, VirtualComm
+from gcbench.comm import ChecksumComm, Comm, Control, Link, LocalControl, ProcessGroupComm, ProcessGroupControl, VirtualComm
 from gcbench.config import Config, emulated_link, fingerprint
 from gcbench.launch import slurm
 from gcbench.launch.instantiate import make, make_data, make_model
+from gcbench.launch.local import restarts
 from gcbench.launch.memory import keep_freed_memory
 from gcbench.launch.outcome import outcome
 from gcbench.launch.plan import Plan
+from gcbench.launch.watch import watching
 from gcbench.records import ProgressDisplay, RunFiles, print_summary, start_logger
 from gcbench.records.clock import Clock
 from gcbench.records.gradients import GradientFiles
@@ -37,7 +40,7 @@ from gcbench.train.replica import Replica
 from gcbench.train.run import Progress, Run
 from gcbench.train.schedules import Schedule, total_steps
 
-TIMEOUT = timedelta(minutes=10)
+log = logging.getLogger("gcbench")
 
 
 class StopSignal:
@@ -76,6 +79,8 @@ def work(config: Config, plan: Plan, directory: str, started: str, stop: StopSig
             checkpoints.load(latest, run, progress)
         if run.first:
             files.truncate_metrics(progress.step)
+            if restarts():
+                log.warning("a worker died; restart %d, from step %d", restarts(), progress.step)
         logger = _logger(config, Path(directory)) if run.first else None
         console = Console()
         with ProgressDisplay(run.total_steps, console, enabled=run.first) as display:
@@ -86,7 +91,8 @@ def work(config: Config, plan: Plan, directory: str, started: str, stop: StopSig
                     logger.log(line, line["step"])
                     display.show(line)
 
-            status, reason = train(run, progress, checkpoints, record)
+            with _watched(run, progress):
+                status, reason = train(run, progress, checkpoints, record)
         result = outcome(config, plan, run, progress, status, reason, started)
         if logger is not None:
             files.write_result(result)
@@ -105,10 +111,12 @@ def _joined(config: Config, plan: Plan) -> Iterator[tuple[Comm, Control, torch.d
     if plan.processes == 1:
         yield VirtualComm(plan.workers), LocalControl(), device
         return
-    dist.init_process_group(plan.backend, timeout=TIMEOUT, device_id=device if plan.backend == "nccl" else None)
+    timeout = timedelta(seconds=config["trainer"]["timeout_seconds"])
+    nccl = plan.backend == "nccl"  # which ends the process itself: the agreement, which can say more, comes first
+    dist.init_process_group(plan.backend, timeout=2 * timeout if nccl else timeout, device_id=device if nccl else None)
     try:
         world = cast(dist.ProcessGroup, dist.group.WORLD)
-        agreement = cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=TIMEOUT))
+        agreement = cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=timeout))
         on_host = plan.local_processes * plan.workers // plan.processes
         link = emulated_link(config["network"])
         emulated = Link(**link) if link else None
@@ -116,6 +124,19 @@ def _joined(config: Config, plan: Plan) -> Iterator[tuple[Comm, Control, torch.d
         yield comm, ProcessGroupControl(agreement), device
     finally:
         dist.destroy_process_group()
+
+
+def _watched(run: Run, progress: Progress) -> AbstractContextManager[None]:
+    """Of several processes."""
+    if run.comm.processes == 1:
+        return nullcontext()
+
+    def where() -> str:
+        if run.clock.phase == "end":
+            return f"after step {progress.step - 1}, in an agreement, a test or a checkpoint"
+        return f"in {run.clock.phase} of step {progress.step}"
+
+    return watching(run.process, run.comm.processes, where, run.settings.timeout_seconds)
 
 
 def _assemble(
@@ -128,6 +149,8 @@ def _assemble(
     stop: StopSignal,
 ) -> tuple[Run, Checkpoints]:
     trainer = typed(settings.TrainerSettings, config["trainer"])
+    if trainer.checksum:
+        comm = ChecksumComm(comm)
     data = make_data(config).to(device)
     torch.manual_seed(mix(config["seed"]) >> 1)  # initial weights, the same on all workers
     replica = Replica(make_model(config, data), data.task, comm.local, device, trainer)

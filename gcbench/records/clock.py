@@ -28,10 +28,12 @@ class Clock:
         self._marks: list[tuple[str, Any]] = []
         self._steps: list[list[tuple[str, Any]]] = []
         self._seen = 0
+        self.phase = "end"  # the lap that has begun last
 
     def lap(self, name: str) -> None:
         """Ends the current lap and begins `name`."""
         self._marks.append((name, self._now()))
+        self.phase = name
 
     @contextmanager
     def exchange(self) -> Iterator[None]:

@@ -126,12 +126,11 @@ def read_relations(text: str) -> list[Relation]:
 
 def _relation(sign: str, left: list[Token], right: list[Token], within: float) -> Relation:
     text = f"{_said(left)} {sign} {_said(right)}" + (f" within {within:g}" if sign == "~" else "")
-    if sign in ("<", "<="):
-        left, right, sign = right, left, sign.replace("<", ">")
-    difference = _terms(left)
+    turned = -1 if "<" in sign else 1
+    difference = {name: turned * factor for name, factor in _terms(left).items()}
     for name, factor in _terms(right).items():
-        difference[name] = difference.get(name, 0.0) - factor
-    return Relation(text, difference, sign, within)
+        difference[name] = difference.get(name, 0.0) - turned * factor
+    return Relation(text, difference, sign.replace("<", ">"), within)
 
 
 def _tokens(text: str) -> Iterator[Token]:

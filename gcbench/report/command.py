@@ -15,6 +15,10 @@ from rich.table import Table as RichTable
 
 from gcbench.config import ConfigError, conf_directory
 from gcbench.report.build import build, groups_of
+from gcbench.report.claims import read_claims
+from gcbench.report.claims_answers import Evidence, answered
+from gcbench.report.claims_formats import keep as keep_claims
+from gcbench.report.claims_formats import show
 from gcbench.report.compare import Comparison, compare, measured_words
 from gcbench.report.configs import PAPER
 from gcbench.report.document import Document
@@ -38,6 +42,8 @@ KEYS = {
     "with": "a word typed beside every experiment of the budget, as in with=trainer.precision=bf16; may be repeated",
     "source": "files, or wandb (files)",
     "project": "entity/project, with source=wandb",
+    "paper": "whose claims: qsgd, powersgd, orq, maxnorm or ecqsgd, with claims (all)",
+    "id": "one claim, as in id=powersgd-10, with claims",
 }
 ABOUT = """\
 gcbench-report table=powersgd/table4               ours beside the paper's, and what to run where rows are missing
@@ -46,6 +52,7 @@ gcbench-report table=orq/table2 format=latex       or markdown, csv
 gcbench-report table=all keep=outputs/tables       as files, with the results behind them
 gcbench-report list [results=...]                  all tables, and how many of their rows have runs, by budget
 gcbench-report runs [FOLDER ...]                   everything that ran, with or without a table
+gcbench-report claims [paper=orq] [id=orq-05]      70 claims of the papers: reproduced, refuted or not yet, and by what
 gcbench-report diff A B                            two runs or trees: configuration, scores, bits, times
 
 """
@@ -63,6 +70,8 @@ class Words:
     beside: tuple[str, ...] = ()
     source: str = "files"
     project: str | None = None
+    paper: str | None = None
+    id: str | None = None
     plain: list[str] = field(default_factory=list)
 
 
@@ -84,7 +93,7 @@ def _parser() -> argparse.ArgumentParser:
     keys = "\n".join(f"  {key + '=':9} {what}" for key, what in KEYS.items())
     parser = argparse.ArgumentParser(
         prog="gcbench-report",
-        usage="gcbench-report table=NAME [key=value ...] | list | runs | diff A B",
+        usage="gcbench-report table=NAME [key=value ...] | list | runs | claims | diff A B",
         description=f"Results beside the papers' numbers, read from result files only.\n\n{ABOUT}keys:\n{keys}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -121,6 +130,8 @@ def _check(words: Words) -> None:
     ):
         if value not in known:
             raise ConfigError(f"{key}={value}: type {key}={near(value, known) or ', '.join(known)}")
+    if (words.paper or words.id) and words.plain[:1] != ["claims"]:
+        raise ConfigError("paper= and id= choose claims, as in gcbench-report claims paper=orq; type table= for tables")
     if words.source == "wandb" and words.project is None:
         raise ConfigError("source=wandb: type project=entity/project, too")
     for folder in words.results:
@@ -180,6 +191,19 @@ def _runs(words: Words, rest: Sequence[str]) -> None:
     _grid(runs_listed(_found(words)))
 
 
+def _claims(words: Words, rest: Sequence[str]) -> None:
+    _no_more("claims", rest)
+    if words.budget != PAPER:
+        raise ConfigError(f"budget={words.budget}: claims are answered at budgets paper and cpu, each by itself; leave it out")
+    if words.keep and (words.paper or words.id):
+        raise ConfigError(f"keep={words.keep}: all claims are kept together; leave out paper= and id=")
+    evidence = Evidence(_found(words), words.results, words.beside)
+    found = [answered(claim, evidence) for claim in read_claims(words.paper, words.id)]
+    show(found, words.format)
+    if words.keep:
+        keep_claims(Path(words.keep), found, [path for path, _ in filter(None, evidence.studies.values())])
+
+
 def _diff(words: Words, rest: Sequence[str]) -> None:
     if len(rest) != 2:
         raise ConfigError(
@@ -223,4 +247,4 @@ def _grid(grid: Grid, console: Console | None = None) -> None:
     (console or _console()).print(table)
 
 
-COMMANDS: dict[str, Callable[[Words, Sequence[str]], None]] = {"list": _list, "runs": _runs, "diff": _diff}
+COMMANDS: dict[str, Callable[[Words, Sequence[str]], None]] = {"list": _list, "runs": _runs, "claims": _claims, "diff": _diff}

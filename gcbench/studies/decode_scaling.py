@@ -12,6 +12,7 @@ import torch
 from gcbench.bench.inputs import drawn
 from gcbench.check.steps import offsets
 from gcbench.compressors import Compressor, Grads, State, Step
+from gcbench.launch.memory import keep_freed_memory
 from gcbench.records.clock import WARMUP_STEPS, Clock
 from gcbench.studies.echo import Echo
 from gcbench.studies.models import shapes_of
@@ -78,6 +79,7 @@ class DecodeScaling(Study):
 
     def rows(self) -> Iterator[Row]:
         torch.set_num_threads(self.threads)
+        keep_freed_memory()
         shapes = shapes_of([f"model={self.model}"], image=(3, 32, 32), outputs=10)
         grads = drawn("normal", shapes, torch.device("cpu")).grads
         made = {(name, w): Worker(w, compressor(*METHODS[name]), grads) for name in self.methods for w in self.workers}

@@ -15,6 +15,7 @@ from gcbench.codecs.low_rank import svd
 from gcbench.compressors import Compressor, Grads
 from gcbench.compressors.atomo import Atomo
 from gcbench.compressors.powersgd import PowerSGD, matrix_shape
+from gcbench.launch.memory import keep_freed_memory
 from gcbench.studies.models import shapes_of
 from gcbench.studies.study import Row, Study
 
@@ -36,6 +37,7 @@ class SvdCost(Study):
 
     def rows(self) -> Iterator[Row]:
         torch.set_num_threads(self.threads)
+        keep_freed_memory()
         cpu = torch.device("cpu")
         shapes = shapes_of([f"model={self.model}"], image=(3, 32, 32), outputs=10)
         matrices = {k: g for k, g in drawn("normal", shapes, cpu).grads.items() if g.dim() > 2}

@@ -1,7 +1,7 @@
 """Checkpoints: one directory a step, one file for what all workers share and one for each worker.
 
-A worker's file is the same whichever process held it, so a run may resume with its workers spread otherwise. A directory
-is written under another name and renamed when it is complete; the manifest holds the checksum of every file. Tensors are
+A worker's file is the same whichever process held it, so a run may resume with its workers spread otherwise, and
+`resharding` says what becomes of the files when there are more workers or fewer. A directory is written under another name and renamed when it is complete; the manifest holds the checksum of every file. Tensors are
 read with `weights_only=True`: no pickled code is executed.
 """
 
@@ -11,17 +11,19 @@ import hashlib
 import json
 import os
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
 
 from gcbench.compressors import State
+from gcbench.train.resharding import merged, refuse_unmergeable, replaced, stacked
 from gcbench.train.run import Progress, Run
 
 FORMAT = 2
+T = TypeVar("T")
 
 
 class CheckpointError(ValueError):
@@ -37,19 +39,21 @@ class Checkpoints:
     fingerprint: str
 
     def save(self, run: Run, progress: Progress) -> None:
-        """Every process writes its workers' files; process 0 the rest."""
+        """Every process writes its workers' files; process 0 the rest. CheckpointError where one of them cannot."""
         final = self.directory / f"step-{progress.step:08d}"
         partial = final.with_suffix(".partial")
-        if run.first:
+
+        def begin() -> None:
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir(parents=True)
-        run.control.barrier()
-        files = {_worker_file(k): _worker_content(run, progress, row) for row, k in enumerate(run.comm.local)}
-        if run.first:
-            files["shared.pt"] = _shared_content(run, progress)
-        sums = [_write(partial / name, content) for name, content in files.items()]
-        everyone = run.control.gather(dict(zip(files, sums, strict=True)))
-        if run.first:
+
+        def write() -> dict[str, str]:
+            files = {_worker_file(k): _worker_content(run, progress, row) for row, k in enumerate(run.comm.local)}
+            if run.first:
+                files["shared.pt"] = _shared_content(run, progress)
+            return {name: _write(partial / name, content) for name, content in files.items()}
+
+        def complete() -> None:
             manifest = {
                 "format": FORMAT,
                 "step": progress.step,
@@ -61,47 +65,100 @@ class Checkpoints:
             shutil.rmtree(final, ignore_errors=True)
             partial.rename(final)
             self._drop_old()
-        run.control.barrier()
+
+        self._by_all(run, partial, begin if run.first else lambda: None)
+        everyone = self._by_all(run, partial, write)
+        self._by_all(run, partial, complete if run.first else lambda: None)
+
+    def _by_all(self, run: Run, partial: Path, work: Callable[[], T]) -> list[T]:
+        """What `work` gave in every process, once it is done in all; where it failed in one, it fails in all."""
+        try:
+            outcome: tuple[T | None, str | None] = (work(), None)
+        except (OSError, RuntimeError) as error:  # torch wraps what the file system says
+            outcome = (None, str(error))
+        outcomes = run.control.gather(outcome)
+        problem = next((problem for _, problem in outcomes if problem), None)
+        if problem is None:
+            return [given for given, _ in outcomes]
+        if run.first:
+            shutil.rmtree(partial, ignore_errors=True)  # room for the result
+        before = self.latest()
+        kept = f"{before} is whole; make room, and type the same command to continue from there" if before else "make room"
+        raise CheckpointError(f"{partial.with_suffix('')} could not be written ({problem}); {kept}")
 
     def latest(self) -> Path | None:
         complete = self._complete()
         return complete[-1] if complete else None
 
-    def check(self, workers: int) -> None:
-        """CheckpointError where the latest checkpoint, if there is one, cannot be used by a run of so many workers."""
+    def check(self, workers: int, merge: bool) -> None:
+        """CheckpointError where the latest checkpoint, if there is one, cannot be used by a run of so many workers; `merge`
+        lets them take over the memories of others."""
         path = self.latest()
-        if path is not None:
-            manifest = self._manifest(path, workers)
-            for name in manifest["sha256"]:
-                _refuse_damage(path / name, manifest)
+        if path is None:
+            return
+        manifest = self._manifest(path)
+        for name in manifest["sha256"]:
+            self._refuse_damage(path / name, manifest)
+        if manifest["workers"] != workers:
+            names = ("shared.pt", _worker_file(0))
+            shared, worker = (torch.load(path / name, map_location="meta", weights_only=True) for name in names)
+            if problem := refuse_unmergeable(worker, shared["model"].keys(), merge):
+                raise CheckpointError(
+                    f"{path} was written by {manifest['workers']} workers, this run has {workers}, and {problem}; "
+                    f"type trainer.gpus={manifest['workers']}"
+                    + (", or resume.workers=merge" if not merge else " or resume=never")
+                )
 
     def load(self, path: Path, run: Run, progress: Progress) -> None:
         """Puts model, optimiser, compressor state, meters and `progress` where the checkpoint has them."""
-        manifest = self._manifest(path, run.comm.workers)
-        shared = _read(path / "shared.pt", manifest, run.replica.device)
-        workers = [_read(path / _worker_file(k), manifest, run.replica.device) for k in run.comm.local]
+        manifest = self._manifest(path)
+        if manifest["step"] > run.total_steps:
+            raise CheckpointError(
+                f"{path}: this run ends after {run.total_steps} steps with {run.comm.workers} workers; "
+                f"type trainer.max_steps={manifest['step']} or more"
+            )
+        shared = self._read(path / "shared.pt", manifest, run.replica.device)
+        workers = [self._worker(path, manifest, k, run) for k in run.comm.local]
         run.replica.model.load_state_dict(shared["model"])
         run.optimizer.load_state_dict(shared["optimizer"])
         _restore_workers(run, progress, workers)
-        per_worker = [_stacked([w["state"][i] for w in workers]) for i in range(len(shared["state"]))]
+        per_worker = [stacked([w["state"][i] for w in workers]) for i in range(len(shared["state"]))]
         progress.state = State.of_layers(list(zip(shared["state"], per_worker, strict=True)))
         progress.estimator = shared["estimator"]
         progress.step, progress.logged = shared["step"], shared["logged"]
         progress.tests, progress.samples = shared["tests"], shared["samples"]
         progress.ledger.load(shared["ledger"])
 
-    def _manifest(self, path: Path, workers: int) -> dict[str, Any]:
-        manifest: dict[str, Any] = json.loads((path / "manifest.json").read_text())
+    def _worker(self, path: Path, manifest: dict[str, Any], worker: int, run: Run) -> dict[str, Any]:
+        """The content of the file that this worker would have written, had there been as many workers as now."""
+        shares = replaced(worker, run.comm.workers, manifest["workers"])
+        contents = [self._read(path / _worker_file(k), manifest, run.replica.device) for k in shares]
+        return contents[0] if manifest["workers"] == run.comm.workers else merged(contents, list(shares.values()))
+
+    def _read(self, path: Path, manifest: dict[str, Any], device: torch.device) -> dict[str, Any]:
+        self._refuse_damage(path, manifest)
+        content: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
+        return content
+
+    def _refuse_damage(self, path: Path, manifest: dict[str, Any]) -> None:
+        if not path.is_file() or _digest(path) != manifest["sha256"][path.name]:
+            raise self._damaged(path)
+
+    def _damaged(self, file: Path) -> CheckpointError:
+        older = [path.name for path in self._complete() if path < file.parent]
+        advice = f"remove {file.parent} to continue from {older[-1]}" if older else "type resume=never to start anew"
+        return CheckpointError(f"{file} is missing or damaged (its checksum differs); {advice}")
+
+    def _manifest(self, path: Path) -> dict[str, Any]:
+        try:
+            manifest: dict[str, Any] = json.loads((path / "manifest.json").read_text())
+        except ValueError:
+            raise self._damaged(path / "manifest.json") from None
         if manifest["format"] != FORMAT:
             raise CheckpointError(f"{path} has format {manifest['format']}, this gcbench reads {FORMAT}; type resume=never")
         if manifest["fingerprint"] != self.fingerprint:
             raise CheckpointError(
                 f"{path} belongs to a run with another configuration; type resume=never to start anew, or another name"
-            )
-        if manifest["workers"] != workers:
-            raise CheckpointError(
-                f"{path} was written by {manifest['workers']} workers, this run has {workers}; "
-                f"type trainer.gpus={manifest['workers']} or resume=never"
             )
         return manifest
 
@@ -146,10 +203,6 @@ def _restore_workers(run: Run, progress: Progress, workers: list[dict[str, Any]]
     progress.losses.copy_(torch.tensor([w["loss"] for w in workers], dtype=torch.float64))
 
 
-def _stacked(rows: list[dict[str, Tensor]]) -> dict[str, Tensor]:
-    return {k: torch.stack([row[k] for row in rows]) for k in rows[0]}
-
-
 def _write(path: Path, content: dict[str, Any]) -> str:
     with path.open("wb") as file:
         torch.save(content, file)
@@ -163,17 +216,6 @@ def _write_text(path: Path, text: str) -> None:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _read(path: Path, manifest: dict[str, Any], device: torch.device) -> dict[str, Any]:
-    _refuse_damage(path, manifest)
-    content: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
-    return content
-
-
-def _refuse_damage(path: Path, manifest: dict[str, Any]) -> None:
-    if not path.is_file() or _digest(path) != manifest["sha256"][path.name]:
-        raise CheckpointError(f"{path} is missing or damaged (its checksum differs); remove {path.parent} to use an older one")
 
 
 def _digest(path: Path) -> str:

@@ -10,7 +10,9 @@ from typing import Any, Literal
 import torch
 
 from gcbench.train.checkpoints import Checkpoints
+from gcbench.train.drift import refuse_drift
 from gcbench.train.evaluation import evaluate
+from gcbench.train.finite import Bad, reason
 from gcbench.train.run import Progress, Run, Sample
 from gcbench.train.step import sample, train_step
 
@@ -39,9 +41,12 @@ def train(run: Run, progress: Progress, checkpoints: Checkpoints, record: Record
             record({"event": "compression", "step": progress.step, "epoch": progress.step / run.steps_per_epoch, **sampled})
         urgency = run.control.agreed()
         if progress.step == run.total_steps or progress.step % run.settings.log_every == 0:
-            record(_log_line(run, progress))
-            if progress.first_bad >= 0:
-                return "diverged", _reason(int(progress.first_bad))
+            bad = _first_bad(run, progress)
+            record(_log_line(run, progress, bad))
+            if bad:
+                return "diverged", reason(bad)
+        if _drift_is_due(run, progress):
+            refuse_drift(run, progress)
         if urgency == STOP:  # an evaluation that is due now is made up for by the run that resumes
             if diverged := _diverged(run, progress):
                 return "diverged", diverged
@@ -71,16 +76,22 @@ def _record_gradients(run: Run, step: int) -> None:
 
 def _diverged(run: Run, progress: Progress) -> str | None:
     """The reason not to keep this state: a loss that was not finite, or weights with which the next one will not be."""
-    bad = [step for step in run.control.gather(int(progress.first_bad)) if step >= 0]
-    if bad:
-        return _reason(min(bad))
+    if bad := _first_bad(run, progress):
+        return reason(bad)
     if all(p.isfinite().all() for p in run.replica.parameters.values()):
         return None
     return f"the weights were not finite after step {progress.step - 1}"
 
 
-def _reason(first_bad: int) -> str:
-    return f"the loss was not finite at step {first_bad}"
+def _first_bad(run: Run, progress: Progress) -> Bad | None:
+    """Of all workers."""
+    found = run.control.gather(progress.first_bad.found(run.comm.local))
+    return min((bad for part in found for bad in part), default=None)
+
+
+def _drift_is_due(run: Run, progress: Progress) -> bool:
+    every = run.settings.drift_every
+    return every is not None and run.comm.processes > 1 and (progress.step % every == 0 or progress.step == run.total_steps)
 
 
 def _urgency(run: Run, saved_at: float) -> int:
@@ -111,12 +122,11 @@ def _evaluation_line(run: Run, progress: Progress) -> dict[str, Any]:
     return line
 
 
-def _log_line(run: Run, progress: Progress) -> dict[str, Any]:
+def _log_line(run: Run, progress: Progress, bad: Bad | None) -> dict[str, Any]:
     """What all processes saw since the last line; laps go to the ledger."""
-    here = (progress.losses.tolist(), int(progress.first_bad), run.comm.meter.sent_bits, run.clock.take())
-    losses, bad, sent, laps = zip(*run.control.gather(here), strict=True)
+    here = (progress.losses.tolist(), run.comm.meter.sent_bits, run.clock.take())
+    losses, sent, laps = zip(*run.control.gather(here), strict=True)
     progress.ledger.add(list(laps))
-    progress.first_bad.fill_(min((step for step in bad if step >= 0), default=-1))
     steps, progress.logged = progress.step - progress.logged, progress.step
     progress.losses.zero_()
     rows = [loss for part in losses for loss in part]
@@ -129,5 +139,5 @@ def _log_line(run: Run, progress: Progress) -> dict[str, Any]:
         "lr": run.optimizer.param_groups[0]["lr"],
         "bits_sent_per_worker": sum(bits) / len(bits),
         "seconds": progress.ledger.elapsed() if run.comm.processes == run.comm.workers else None,
-        "first_bad_step": int(progress.first_bad) if progress.first_bad >= 0 else None,
+        "first_bad_step": bad and bad[0],
     }

@@ -15,6 +15,7 @@ from gcbench.data import Data
 from gcbench.records.clock import Clock, Ledger
 from gcbench.records.gradients import GradientFiles
 from gcbench.settings import TrainerSettings
+from gcbench.train.finite import FirstBad
 from gcbench.train.replica import Replica
 from gcbench.train.schedules import Schedule
 
@@ -72,9 +73,9 @@ class Progress:
 
     ledger: Ledger
     losses: Tensor  # [w] float64, summed since the last log line
+    first_bad: FirstBad
     step: int = 0
     logged: int = 0  # the step of the last log line
-    first_bad: Tensor = field(default_factory=lambda: torch.tensor(-1))  # the first step whose loss was not finite
     state: State = field(default_factory=State)
     estimator: dict[str, list[Tensor]] = field(default_factory=dict)  # what the estimator remembers, equal on all workers
     tests: list[dict[str, Any]] = field(default_factory=list)
@@ -86,5 +87,5 @@ class Progress:
         return Progress(
             ledger=Ledger(run.comm.processes),
             losses=torch.zeros(len(run.comm.local), dtype=torch.float64, device=device),
-            first_bad=torch.tensor(-1, device=device),
+            first_bad=FirstBad.none(len(run.comm.local), device),
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
 from gcbench.compressors import Aggregated, Step
 from gcbench.train.run import Progress, Run, Sample
@@ -14,6 +13,8 @@ def train_step(run: Run, progress: Progress) -> Aggregated:
     replica, clock, number = run.replica, run.clock, progress.step
     clock.lap("update")  # what an estimator does to the parameters and to zeroed gradients
     losses = run.estimator.gradients(run, progress)
+    progress.losses += losses
+    progress.first_bad.note(number, losses, replica.flat)
 
     clock.lap("compress")
     step = Step(number, run.seed, replica.workers, replica.offsets)
@@ -27,18 +28,10 @@ def train_step(run: Run, progress: Progress) -> Aggregated:
     for name, p in replica.parameters.items():
         p.grad = out.update[name][0].to(p.dtype)
     run.optimizer.step()
-    _note(progress, losses)
     progress.step += 1
     run.estimator.end_step(run, progress)
     clock.end_step()
     return out
-
-
-def _note(progress: Progress, losses: Tensor) -> None:
-    """Keeps the losses, and the first step at which one was not finite, on the device: nobody waits for them here."""
-    progress.losses += losses
-    bad = ~losses.isfinite().all() & (progress.first_bad < 0)
-    progress.first_bad = torch.where(bad, progress.step, progress.first_bad)
 
 
 @torch.no_grad()

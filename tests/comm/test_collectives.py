@@ -93,6 +93,12 @@ def test_gather_returns_all_rows_in_worker_order(outcomes: Outcomes, layout: str
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_message_may_have_empty_parts(outcomes: Outcomes, layout: str) -> None:
+    for outcome in seen(outcomes, layout, "gather empty"):
+        assert [(x.shape, x.dtype) for x in outcome.results] == [((WORKERS, 0), torch.uint8), ((WORKERS, 0), torch.float32)]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_ragged_gather_returns_the_true_values_and_zeros_behind(outcomes: Outcomes, layout: str) -> None:
     (codes, floats, whole), _ = ragged_inputs(EVERYONE, RAGGED_LENGTHS)
     for outcome in seen(outcomes, layout, "ragged"):

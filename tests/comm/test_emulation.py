@@ -9,7 +9,7 @@ from gloo_pool import pool
 
 from gcbench.comm.network import Link, Network
 
-LINK = Link(1e8, 1e-3)
+LINK = Link(2e7, 1e-3)
 NETWORK = Network(4, 1, LINK, LINK)
 Span = tuple[float, float]
 

@@ -119,8 +119,8 @@ def test_a_sweep_is_one_job_a_point_and_a_failure_is_one(cluster: dict[str, str]
     reasons = {r["status"]: r["reason"] for r in results(tmp_path)}
     assert reasons == {"done": None, "failed": "ValueError: the cat is on the wire"}
     assert {(r["config"]["trainer"]["nodes"], r["workers"]) for r in results(tmp_path) if r["status"] == "done"} == {(2, 2)}
-    states = run("sacct", "--noheader", "--allocations", "--format=State,NNodes,NTasks", folder=tmp_path, environment=cluster)
-    assert "FAILED" in states.stdout and "COMPLETED" in states.stdout
+    listed = ["sacct", "--noheader", "--allocations", "--format=State"]  # the job ends a moment after its result is there
+    wait_for(lambda: {"FAILED", "COMPLETED"} <= set(run(*listed, folder=tmp_path, environment=cluster).stdout.split()))
 
 
 @pytest.mark.slow
@@ -147,7 +147,20 @@ def test_a_killed_task_is_a_failed_point(cluster: dict[str, str], tmp_path: Path
     words = ["model._target_=mine.Net", "+model.end=kill", "trainer.nodes=2", "trainer.gpus=2", "trainer.max_steps=9"]
     quick = [word for word in QUICK if "widths" not in word]
     done = run("gcbench", "-m", "hydra/launcher=submitit_slurm", *words, *quick, folder=tmp_path, environment=cluster)
-    assert done.returncode == 1 and "ended as FAILED" in done.stderr, done.stderr
+    assert done.returncode == 1 and "1 of 1 rows failed" in done.stderr, done.stderr
+
+
+@pytest.mark.slow
+def test_a_cancelled_job_is_a_failed_point(cluster: dict[str, str], tmp_path: Path) -> None:
+    words = ["-m", "hydra/launcher=submitit_slurm", *LONG, "trainer.nodes=2", "trainer.gpus=2"]
+    sweep = subprocess.Popen(["gcbench", *words], cwd=tmp_path, env=cluster, stderr=subprocess.PIPE, text=True)
+    try:
+        wait_for(lambda: losses(tmp_path))
+        run("scancel", "--name=gcbench", folder=tmp_path, environment=cluster)
+        _, said = sweep.communicate(timeout=170)
+    finally:
+        sweep.kill()
+    assert sweep.returncode == 1 and "ended as CANCELLED" in said, said
 
 
 @pytest.mark.slow

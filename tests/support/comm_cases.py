@@ -103,6 +103,7 @@ def cases(comm: Comm) -> dict[str, Callable[[], list[Tensor]]]:
     found["mean of large halves"] = lambda: comm.mean([large])
     found["gather"] = lambda: comm.gather(mixed_inputs(here))
     found["gather one"] = lambda: comm.gather([values(here, (13,), torch.uint8)])
+    found["gather empty"] = lambda: comm.gather([torch.zeros(len(here), 0, dtype=t) for t in (torch.uint8, torch.float32)])
     found["ragged"] = lambda: comm.gather(*ragged_inputs(here, RAGGED_LENGTHS))
     found["nothing ragged"] = lambda: comm.gather(*all_ragged_inputs(here))
     found["transpose"] = lambda: comm.transpose([transposed_inputs(here)])

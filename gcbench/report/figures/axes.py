@@ -15,7 +15,7 @@ LABELS = {
     "train_loss": "Training loss",
     "perplexity": "Test perplexity",
     "perplexity_of_batches": "Test perplexity, mean of batches",
-    "distance": "Distance to the optimum, 2-norm",
+    "distance": "Distance to the optimum",
     "relative_error": "Relative error, 2-norm",
     "cosine": "Cosine with the gradient",
     "data_mib_per_epoch": "Sent by a worker in an epoch (MiB)",

@@ -52,6 +52,7 @@ def breakdown(drawn: Drawn, by_group: bool = False, caption: str | None = None) 
         ax.set_xlabel(LABELS["step_milliseconds"])
     untimed = [s.label for s in drawn.series if s not in shown]
     notes = [f"Without times, as virtual workers are: {', '.join(untimed)}."] if untimed else []
+    notes += [f"In brackets: {label_of(caption, shown)[0].lower()}{label_of(caption, shown)[1:]}."] if caption else []
     crowded = any(run.result.get("oversubscribed") for s in shown for run in s.runs)
     notes += ["Some runs had more processes than cores."] if crowded else []
     return finish(figure, [_patch(phase) for phase in PHASES], [*drawn.notes, *notes])

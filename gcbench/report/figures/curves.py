@@ -10,13 +10,14 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from gcbench.report.figures.axes import label_of
+from gcbench.report.figures.axes import LOSSES, label_of
 from gcbench.report.figures.series import Drawn, Series
 from gcbench.report.figures.style import finish, logarithmic, look, panels
 from gcbench.report.figures.tracks import Band, band
 
 LOGARITHMIC = {"relative_error", "distance", "bits"}
 EXACT = 1e-5  # a relative error below it is rounding
+FAR = 5  # times the lowest
 MARKS = 7  # on a line
 
 
@@ -45,7 +46,13 @@ def _panel(ax: Axes, bands: dict[Series, Band], y: str, x: str) -> None:
     ax.set(xlabel=label_of(x, bands), ylabel=label_of(y, bands))
     if x == "epoch" and max(b.x.max() for b in bands.values()) > 5:
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-    logarithmic(ax, *(axis for axis, name in (("x", x), ("y", y)) if name in LOGARITHMIC))
+    logarithmic(ax, *(axis for axis, name in (("x", x), ("y", y)) if _is_logarithmic(name, bands)))
+
+
+def _is_logarithmic(name: str, bands: dict[Series, Band]) -> bool:
+    """Losses only where they fall far, as those of least squares do."""
+    lowest, highest = min(b.mean.min() for b in bands.values()), max(b.mean.max() for b in bands.values())
+    return name in LOGARITHMIC or (name in LOSSES and 0 < FAR * lowest < highest)
 
 
 def _legend(series: Sequence[Series], by_group: bool) -> list[Line2D]:

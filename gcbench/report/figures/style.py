@@ -17,7 +17,7 @@ from matplotlib.ticker import LogFormatter
 COLUMN, PAGE = 3.4, 6.9  # inches: one column of a paper, and both
 PANEL_HEIGHT = 2.2
 LEGEND_LINE = 0.16  # inches
-NOTE_POINTS, NOTE_LINE, NOTE_LETTERS = 7, 0.125, 17  # size; inches a line; letters an inch
+NOTE_POINTS, NOTE_LINE, NOTE_LETTERS = 7, 0.125, 19  # size; inches a line; letters an inch
 BLACK, BLUE, VERMILLION, GREEN, PURPLE, SKY, ORANGE, GREY = (
     *("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00"),  # of Okabe and Ito
     "#767676",  # in place of their yellow, which print does not show
@@ -43,15 +43,15 @@ FAMILIES = {
     "unbiased_lowrank": (BLUE, "p"),
     "orq": (PURPLE, "^"),
     "qsgd_levels": (BLUE, "D"),
-    "linear": (VERMILLION, "v"),
+    "linear": (VERMILLION, "X"),
     "terngrad": (GREEN, ">"),
     "scaled_sign": (SKY, "<"),
     "bingrad_b": (ORANGE, "s"),
     "bingrad_pb": (GREY, "P"),
     "maxnorm": (BLUE, "^"),
-    "maxnorm_multiscale": (VERMILLION, "v"),
+    "maxnorm_multiscale": (VERMILLION, "P"),
     "global_randk": (PURPLE, ">"),
-    "global_randk_multiscale": (ORANGE, "s"),
+    "global_randk_multiscale": (ORANGE, "*"),
 }
 RC: Any = {
     "font.family": "DejaVu Sans",  # comes with matplotlib, so that figures are alike on all machines
@@ -127,7 +127,7 @@ def _power(value: float, _: int) -> str:
 def finish(figure: Figure, handles: Sequence[Artist] = (), notes: Sequence[str] = ()) -> Figure:
     """A legend below the panels, which it cannot cover, and notes below the legend; the panels keep their size."""
     width, height = figure.get_size_inches()
-    lines = [line for note in notes for line in textwrap.wrap(note, int(width * NOTE_LETTERS))]
+    lines = [line for note in notes for line in textwrap.wrap(note, int(width * NOTE_LETTERS), break_on_hyphens=False)]
     below = NOTE_LINE * len(lines) + (0.05 if lines else 0)
     longest = max((len(str(handle.get_label())) for handle in handles), default=1)
     columns = max(1, min(len(handles), int(width / (0.6 + 0.065 * longest))))

@@ -1,0 +1,69 @@
+"""Codes of any length, from messages that were altered or cut off: an error, or something of the right shape."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from gcbench.codecs.blocks import Blocks
+from gcbench.codecs.elias_dense import decode_dense, encode_dense
+from gcbench.codecs.elias_sparse import decode_sparse, encode_sparse
+from gcbench.codecs.entropy import decode_ans, encode_ans
+
+LEVELS, BLOCKS = 7, Blocks((37, 5, 22), 16)
+N = sum(BLOCKS.segments)
+
+
+def write(kind: str, codes: Tensor) -> tuple[Tensor, Tensor]:
+    if kind == "ans":
+        return encode_ans(codes, 2 * LEVELS + 1)
+    return {"dense": encode_dense, "sparse": encode_sparse}[kind](codes, BLOCKS, LEVELS)
+
+
+def read(kind: str, stream: Tensor, beside: Tensor) -> Tensor:
+    if kind == "ans":
+        return decode_ans(stream, beside, N)
+    return {"dense": decode_dense, "sparse": decode_sparse}[kind](stream, beside, BLOCKS, LEVELS)
+
+
+def corrupted(tensors: tuple[Tensor, Tensor], generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Bits flipped, bytes replaced or entries cut off, in the stream, in what is sent beside it, or in both."""
+
+    def number(below: int) -> int:
+        return int(torch.randint(below, (1,), generator=generator))
+
+    stream, beside = (t.clone() for t in tensors)
+    for target in [[stream], [beside], [stream, beside]][number(3)]:
+        flat = target.view(torch.uint8).view(-1)
+        if number(2):
+            for _ in range(1 + number(8)):
+                flat[number(len(flat))] ^= 1 << number(8)
+        else:
+            start = number(len(flat))
+            flat[start:] = torch.randint(0, 256, (len(flat) - start,), generator=generator, dtype=torch.uint8)
+    if number(3) == 0:
+        stream = stream[:, : number(stream.shape[1] + 1)]
+    return stream, beside
+
+
+def refused(kind: str, count: int) -> int:
+    """How many of so many messages."""
+    generator, errors = torch.Generator().manual_seed(5), 0
+    spread = torch.randint(0, 2 * LEVELS + 1, (16, N), generator=generator)
+    few = spread.where(torch.rand(16, N, generator=generator) > 0.8, LEVELS)
+    messages = [write(kind, codes[i : i + 1].to(torch.uint8)) for codes in (spread, few) for i in range(16)]
+    for i in range(count):
+        try:
+            codes = read(kind, *corrupted(messages[i % len(messages)], generator))
+        except ValueError:
+            errors += 1
+        else:
+            assert codes.shape == (1, N) and codes.dtype == torch.uint8
+    return errors
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse", "ans"])
+@pytest.mark.parametrize("count", [200, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_no_message_does_more_than_raise_a_value_error(kind: str, count: int) -> None:
+    assert 0.05 * count < refused(kind, count) < 0.95 * count

@@ -1,0 +1,48 @@
+"""A model that brings a fault into one step of one worker process, once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+
+class Faulty(nn.Module):
+    """At training step `at` of the process `rank`, unless the file `spent` says that it has happened."""
+
+    def __init__(self, fault: str, at: int, rank: int, spent: str, shape: list[int] | None = None, outputs: int = 10) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, outputs))
+        self.fault, self.at, self.spent = fault, at, Path(spent)
+        self.mine = int(os.environ.get("RANK", 0)) == rank
+        self.forwards = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            if self.mine and self.forwards == self.at and not self.spent.exists():
+                self.spent.touch()
+                self.strike()
+            self.forwards += 1
+        out: Tensor = self.layers(x)
+        return out
+
+    def strike(self) -> None:
+        if self.fault == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.fault == "kill parent":
+            os.kill(os.getppid(), signal.SIGKILL)
+        if self.fault == "kill all":
+            os.killpg(0, signal.SIGKILL)
+        if self.fault == "hang":
+            time.sleep(600)
+        if self.fault == "stop":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        if self.fault == "drift":
+            with torch.no_grad():
+                self.layers[1].bias[3] += 1e-6
+        if self.fault == "nan gradient":
+            self.layers[1].bias.register_hook(lambda grad: grad * torch.nan if not self.forwards > self.at + 1 else grad)

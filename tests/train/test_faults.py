@@ -1,0 +1,172 @@
+"""What happens to long runs: workers that die, hang or err, disks that fill up, replicas that drift."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from gloo_pool import Process, pool
+from sentence import run
+
+from gcbench.config import RunFailed
+from gcbench.train.drift import parameter_hash
+
+LENGTH = ["trainer.max_steps=24", "trainer.checkpoint_steps=4", "trainer.checkpoint_keep=9", "trainer.log_every=3"]
+METHOD = ["compressor=qsgd", "min_size=0", "error_feedback=true", "alpha=0.2", "beta=0.9"]
+WORDS = [*METHOD, *LENGTH, "trainer.error_every=null", "trainer.eval_every=null"]
+REAL = "trainer.launcher=local"
+
+
+def faulty(fault: str, at: int, spent: Path, rank: int = 1) -> list[str]:
+    model = {"_target_": "faulty.Faulty", "fault": fault, "at": at, "rank": rank, "spent": spent}
+    return [f"{'' if key == '_target_' else '+'}model.{key}={value}" for key, value in model.items()]
+
+
+def result_of(folder: Path) -> dict[str, Any]:
+    result: dict[str, Any] = json.loads((folder / "result.json").read_text())
+    return result
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    found: dict[str, torch.Tensor] = torch.load(folder / "checkpoints" / "step-00000020" / "shared.pt", weights_only=True)["model"]
+    return found
+
+
+def ends_as_without(folder: Path, words: list[str], spent: Path) -> None:
+    """The run that goes on, in one process as workers are the same there, against one to which nothing happened."""
+    assert spent.exists()
+    run(folder, *words, "trainer.launcher=virtual")
+    run(folder.parent / "whole", *words, "trainer.launcher=virtual")
+    one, other = weights(folder), weights(folder.parent / "whole")
+    assert all(torch.equal(one[k], other[k]) for k in one)
+    assert result_of(folder)["bits_sent"] == result_of(folder.parent / "whole")["bits_sent"]
+
+
+def test_a_killed_worker_ends_the_others_and_the_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+    spent, at = tmp_path / "spent", random.randrange(5, 20)
+    words = [*WORDS, *faulty("kill", at, spent)]
+    with pytest.raises(RunFailed, match="worker 1 failed: killed by SIGKILL"):
+        run(tmp_path / "cut", *words, REAL)
+    assert time.time() - spent.stat().st_mtime < 10
+    result = result_of(tmp_path / "cut")
+    assert (result["status"], result["reason"]) == ("failed", "killed by SIGKILL")
+    ends_as_without(tmp_path / "cut", words, spent)
+
+
+def test_a_run_starts_again_by_itself(tmp_path: Path) -> None:
+    spent = tmp_path / "spent"
+    words = [*WORDS, *faulty("kill", 9, spent)]
+    result = run(tmp_path / "restarted", *words, REAL, "trainer.max_restarts=1")
+    whole = run(tmp_path / "whole", *words, "trainer.launcher=virtual")
+    assert spent.exists() and result["status"] == "done"
+    assert result["bits_sent"] == whole["bits_sent"]
+    one, other = weights(tmp_path / "restarted"), weights(tmp_path / "whole")
+    assert all(torch.equal(one[k], other[k]) for k in one)
+    lines = [json.loads(line) for line in (tmp_path / "restarted" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == list(range(3, 25, 3))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("whom", ["parent", "all"])
+def test_a_command_that_was_killed_goes_on_to_the_same_bits(tmp_path: Path, whom: str) -> None:
+    spent, at = tmp_path / "spent", random.randrange(5, 20)
+    words = [*WORDS, *faulty(f"kill {whom}", at, spent)]
+    code = "import sys; from pathlib import Path; from sentence import run; run(Path(sys.argv[1]), *sys.argv[2:])"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", code, str(tmp_path / "cut"), *words, REAL]
+    parent = subprocess.Popen(command, env=environment, start_new_session=True, stderr=subprocess.DEVNULL)
+    assert parent.wait(timeout=200) == -signal.SIGKILL
+    while group_lives(parent.pid):
+        assert time.time() - spent.stat().st_mtime < 10
+        time.sleep(0.05)
+    if whom == "parent":  # the workers notice, and leave a checkpoint
+        assert result_of(tmp_path / "cut")["status"] == "interrupted"
+    ends_as_without(tmp_path / "cut", words, spent)
+
+
+def group_lives(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("fault", "says"), [("hang", "which is in forward of step 7"), ("stop", "which does not answer")])
+def test_a_worker_that_hangs_is_named_with_its_phase(tmp_path: Path, fault: str, says: str) -> None:
+    words = [*WORDS, *faulty(fault, 7, tmp_path / "spent"), "trainer.timeout_seconds=3"]
+    with pytest.raises(RunFailed, match=f"waited 3 s in exchange of step 7 for worker process 1, {says}"):
+        run(tmp_path / "run", *words, REAL)
+    assert result_of(tmp_path / "run")["status"] == "failed"
+
+
+def test_a_gradient_that_is_not_finite_is_named_with_its_worker(tmp_path: Path) -> None:
+    """Though a method may not pass it on, as signs do not."""
+    words = ["compressor=signum", *LENGTH, *faulty("nan gradient", 11, tmp_path / "spent", rank=0), "trainer.launcher=virtual"]
+    with pytest.raises(RunFailed, match="the run diverged: the gradient of worker 1 was not finite at step 5"):
+        run(tmp_path / "run", *words)
+    result = result_of(tmp_path / "run")
+    assert result["status"] == "diverged" and result["steps"] == 6
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=128k", "gcbench", str(folder)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("only root can make a small disk")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_full_disk_leaves_the_checkpoint_before_usable(small_disk: Path, tmp_path: Path) -> None:
+    folder, filler = small_disk / "run", small_disk / "filler"
+    words = [*WORDS, "trainer.launcher=virtual", "trainer.max_steps=24"]
+    with pytest.raises(RunFailed, match=r"step-\d+ could not be written \(.*No space.*\); .*step-\d+ is whole; make room"):
+        run(folder, *words)
+    result = result_of(folder)
+    assert result["status"] == "failed" and "No space" in result["reason"]
+    assert not filler.exists() and not list((folder / "checkpoints").glob("*.partial"))
+    run(folder, *words, "trainer.checkpoint_steps=null")
+    whole = run(tmp_path / "whole", *words)
+    assert result_of(folder)["bits_sent"] == whole["bits_sent"]
+    assert metrics(folder)[-1] == metrics(tmp_path / "whole")[-1]
+
+
+def metrics(folder: Path) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in line.items() if k != "seconds"} for line in lines]
+
+
+def test_replicas_that_drift_are_named(tmp_path: Path) -> None:
+    words = [*WORDS, *faulty("drift", 7, tmp_path / "spent"), "trainer.drift_every=5"]
+    says = "after step 9 the parameters of process 1 were not those of process 0"
+    with pytest.raises(RunFailed, match=f"ReplicasDrifted: {says}"):
+        run(tmp_path / "run", *words, REAL)
+    assert says in result_of(tmp_path / "run")["reason"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_the_hash_sees_every_bit_and_every_exchange(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(1)
+    parameters = [torch.randn(70, 1000, generator=generator).to(dtype), torch.randn(3, generator=generator).to(dtype)]
+    seen = {parameter_hash(parameters), parameter_hash([parameters[0].T.contiguous(), parameters[1]])}
+    for place in (0, 65_535, 65_536, 69_999):
+        for bit in (0, 7, 15):
+            changed = parameters[0].clone()
+            changed.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize]).view(-1)[place] ^= 1 << bit if bit < 15 else -(1 << 15)
+            seen.add(parameter_hash([changed, parameters[1]]))
+    assert len(seen) == 14
+    assert parameter_hash([p.clone() for p in parameters]) in seen and len(seen) == 14

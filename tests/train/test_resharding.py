@@ -1,0 +1,105 @@
+"""A run that goes on with another number of workers: what was still to be sent stays the same."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from sentence import run
+from torch import Tensor
+
+from gcbench.config import ConfigError, RunFailed
+from gcbench.train.checkpoints import Checkpoints
+from gcbench.train.resharding import merged, replaced
+from gcbench.train.run import Progress, Run
+
+LENGTH = ["trainer.launcher=virtual", "trainer.checkpoint_steps=4", "trainer.log_every=3", "trainer.eval_every=null"]
+MEMORY = ["compressor=qsgd", "min_size=0", "error_feedback=true", "alpha=0.2", "beta=0.9"]
+
+
+@pytest.mark.parametrize("before", [1, 2, 4, 6])
+@pytest.mark.parametrize("now", [1, 2, 3, 4, 12])
+def test_the_pending_update_stays(before: int, now: int) -> None:
+    rows = torch.randn(before, 5, generator=torch.Generator().manual_seed(before), dtype=torch.float64)
+    contents = [{"state": [{"w": row}, {}], "carry": row, "meter": [], "loss": float(row[0])} for row in rows]
+    taken = []
+    for worker in range(now):
+        shares = replaced(worker, now, before)
+        assert sum(shares.values()) == pytest.approx(1)
+        taken.append(merged([contents[k] for k in shares], list(shares.values())))
+    after = torch.stack([content["state"][0]["w"] for content in taken])
+    torch.testing.assert_close(after.mean(0), rows.mean(0))
+    assert sum(content["loss"] for content in taken) / now == pytest.approx(float(rows[:, 0].mean()))
+    assert all(content["carry"] is None for content in taken)
+    if now % before == 0:
+        assert torch.equal(after, rows.repeat_interleave(now // before, dim=0))
+
+
+def test_workers_replace_their_neighbours() -> None:
+    assert [replaced(i, 2, 4) for i in range(2)] == [{0: 0.5, 1: 0.5}, {2: 0.5, 3: 0.5}]
+    assert [replaced(i, 4, 2) for i in range(4)] == [{0: 1.0}, {0: 1.0}, {1: 1.0}, {1: 1.0}]
+    assert replaced(1, 2, 3) == {1: pytest.approx(1 / 3), 2: pytest.approx(2 / 3)}
+
+
+def memories(folder: Path, step: int) -> list[dict[str, Tensor]]:
+    paths = sorted((folder / "checkpoints" / f"step-{step:08d}").glob("worker-*.pt"))
+    return [torch.load(path, weights_only=True)["state"][0] for path in paths]
+
+
+def go_on(folder: Path, words: list[str]) -> dict[str, Any]:
+    (folder / "result.json").unlink()
+    return run(folder, *words)
+
+
+@pytest.mark.parametrize("gpus", [1, 2, 8])
+def test_a_run_with_memories_goes_on_when_they_may_be_merged(tmp_path: Path, gpus: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = [*MEMORY, *LENGTH, "trainer.max_steps=6"]
+    first = run(tmp_path, *words, "trainer.gpus=4")
+    before = memories(tmp_path, 4)
+    with pytest.raises(ConfigError, match=f"by 4 workers, this run has {gpus}, .* type trainer.gpus=4, or resume.workers=merge"):
+        go_on(tmp_path, [*words, f"trainer.gpus={gpus}"])
+    (tmp_path / "result.json").write_text("{}")
+
+    seen: list[dict[str, Tensor]] = []
+    load = Checkpoints.load
+
+    def watched(self: Checkpoints, path: Path, run: Run, progress: Progress) -> None:
+        load(self, path, run, progress)
+        seen.append(dict(progress.state.per_worker))
+
+    monkeypatch.setattr(Checkpoints, "load", watched)
+    result = go_on(tmp_path, [*words, f"trainer.gpus={gpus}", "resume.workers=merge"])
+    (after,) = seen
+    for name, rows in after.items():
+        assert len(rows) == gpus and rows.any()
+        torch.testing.assert_close(rows.mean(0), torch.stack([memory[name] for memory in before]).mean(0))
+    assert result["steps"] == 6 and result["workers"] == gpus
+    assert result["bits_sent"]["per_step"] == first["bits_sent"]["per_step"]  # by a worker, before as after
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if line["event"] == "train"] == [3, 6]
+
+
+def test_a_run_without_memories_goes_on_with_any_number(tmp_path: Path) -> None:
+    """PowerSGD's factors are shared."""
+    words = ["compressor=powersgd", "error_feedback=false", *LENGTH, "trainer.max_steps=6"]
+    run(tmp_path, *words, "trainer.gpus=2")
+    result = go_on(tmp_path, [*words, "trainer.gpus=3"])
+    assert result["steps"] == 6 and result["workers"] == 3
+
+
+def test_shards_cannot_be_merged(tmp_path: Path) -> None:
+    words = ["compressor=scaled_sign", "exchange=scatter_coded", *LENGTH, "trainer.max_steps=6"]
+    run(tmp_path, *words)
+    with pytest.raises(ConfigError, match="a shard that is of another size now .*; type trainer.gpus=2 or resume=never"):
+        go_on(tmp_path, [*words, "trainer.gpus=4", "resume.workers=merge"])
+
+
+
+def test_a_run_that_would_be_over_says_so(tmp_path: Path) -> None:
+    words = ["compressor=none", *LENGTH, "trainer.epochs=0.5"]
+    steps = run(tmp_path, *words)["steps"]
+    with pytest.raises(RunFailed, match=rf"ends after {steps // 2} steps with 4 workers; type trainer.max_steps={steps // 4 * 4} or"):
+        go_on(tmp_path, [*words, "trainer.gpus=4"])
