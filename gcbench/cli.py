@@ -164,8 +164,8 @@ def _speak() -> None:
 
 
 def _quiet_ranks() -> None:
-    """Under torchrun every rank comes here; only the first lets Hydra write its files."""
-    if os.environ.get("RANK", "0") != "0":
+    """Under torchrun and srun every rank comes here; only the first lets Hydra write its files."""
+    if os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) != "0":
         sys.argv += ["hydra.output_subdir=null"]
 
 
@@ -175,6 +175,8 @@ def _sentence(error: BaseException) -> str:
     cause = "" if isinstance(error, ConfigError) else str(error.__cause__ or "")
     lines = [*str(error).splitlines(), *(cause.splitlines() if cause not in str(error) else [])]
     text = "\n".join(line for line in lines if line and "object_type=" not in line)
+    if "hydra_plugins.gcbench_launchers" in text:
+        return "hydra/launcher=submitit_slurm and submitit_local need a plugin of Hydra; type pip install 'gcbench[slurm]'"
     if unknown := re.match(r"Could not override '(.+?)'", text):
         return (
             f"{unknown[1]}: no such key with these choices (a compressor's knobs exist only where they mean something); "

@@ -10,7 +10,7 @@ from typing import Any
 from gcbench.config.errors import Config
 
 # How and where a run executes and what it writes, but not what it computes: left out of a checkpoint's fingerprint.
-EXECUTION = {"launcher", "device", "backend", "processes", "threads", "codec_backend", "record_gradients"}
+EXECUTION = {"launcher", "nodes", "device", "backend", "processes", "threads", "codec_backend", "record_gradients"}
 BOOKKEEPING = {"checkpoint_steps", "checkpoint_minutes", "checkpoint_keep", "max_restarts", "timeout_seconds", "drift_every"}
 ELSEWHERE = {"needs", "budget", "outputs", "directory", "rerun", "resume", "logger", "name", "data", "choices", "experiment"}
 

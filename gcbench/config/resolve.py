@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from gcbench.config.names import digest, what_matters
 
 def register() -> None:
     """Makes schemas and resolvers known to Hydra; safe to call twice."""
+    # Our files for these launchers take the place of the plugin's own, and Hydra says five times that this will change.
+    warnings.filterwarnings("ignore", message=r"\s*'hydra/launcher/submitit_")
     store = ConfigStore.instance()
     for group, node in {
         "trainer": settings.TrainerSettings,
@@ -216,6 +219,7 @@ def _refuse_idle_bucket_size(config: Config, typed: set[str]) -> None:
 def _check_trainer(trainer: Config) -> None:
     for key in (
         "gpus",
+        "nodes",
         "batch_size",
         "accumulate",
         "log_every",

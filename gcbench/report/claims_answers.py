@@ -21,16 +21,6 @@ from gcbench.report.study import Study, find_study
 from gcbench.report.tables import Column, Table, TableRow, read_table, table_names
 
 SEEDS = (1, 2, 3)  # with which a missing row is run
-RATES = (0.25, 1, 4)  # of a row's own, where the best is asked for
-EXACT = {"ratio", "analytic_ratio", "data_mib_per_epoch", "total_bits", "parameters", LEARNING_RATE}  # whatever the seed
-
-
-class Measured(NamedTuple):
-    """One row of a claim."""
-
-    value: Value | None
-    text: str  # 94.3 [94.1, 94.5] (n=3); or why there is no value
-    n: int = 0
 
 
 class Wanted(NamedTuple):
@@ -79,38 +69,6 @@ def by(basis: str) -> str:
     return {"tests": "by tests", "study": "by a study", "budget cpu": "at budget cpu (an indication)"}.get(basis, f"at {basis}")
 
 
-class Evidence:
-    """Runs and studies, read once for all claims."""
-
-    def __init__(self, runs: Sequence[Run], folders: Sequence[str | Path], words: tuple[str, ...] = ()) -> None:
-        self._runs, self._folders = runs, folders
-        self.words = words  # typed beside every experiment
-        self._rows: dict[tuple[str, str, str], Row] = {}
-        self.studies: dict[str, tuple[Path, Study] | None] = {}
-        self._tables = {name: set(read_table(name).experiments) for name in table_names()}
-
-    def row(self, experiment: str, score: str, budget: str) -> Row:
-        key = experiment, score, budget
-        if key not in self._rows:
-            paper = experiment.partition("/")[0]
-            runs = [run for run in self._runs if (run.experiment or "").partition("/")[0] == paper]
-            column, row = Column(score, score, measure=score), TableRow(experiment, experiment=experiment)
-            self._rows[key] = grouped(Table("", "", "", [column], [row]), runs, budget, self.words)[0]
-        return self._rows[key]
-
-    def study(self, name: str) -> Study | None:
-        if name not in self.studies:
-            self.studies[name] = find_study(name, self._folders)
-        found = self.studies[name]
-        return found[1] if found else None
-
-    def tables(self, experiments: Sequence[str]) -> list[str]:
-        """In which all of these stand; else those that they stand in."""
-        wanted = set(experiments)
-        whole = [name for name, rows in self._tables.items() if wanted <= rows]
-        return whole or sorted({e.rpartition("/")[0] for e in experiments} & set(self._tables))
-
-
 def answered(claim: Claim, evidence: Evidence) -> Answered:
     fixed = [*_tests(claim), *(_study(part, evidence) for part in claim.check.study), *_open(claim)]
     by_budget = {budget: list(_at(budget, claim, evidence)) for budget in BUDGETS}
@@ -154,20 +112,11 @@ def _study(part: StudyRows, evidence: Evidence) -> Part:
     study = evidence.study(part.name)
     rows: Mapping[str, Any] = {row["row"]: row for row in study["rows"]} if study else {}
     names = dict.fromkeys(name for relation in part.relations for name in relation.names)
-    measured = {name: _of_study(rows.get(name, {}).get(part.column)) for name in names}
-    judged = [judge(relation, _values(measured)) for relation in part.relations]
-    told = _told(f"study {part.name}, {part.column.replace('_', ' ')}", measured, judged)
+    measured = {name: of_study(rows.get(name, {}).get(part.column)) for name in names}
+    judged = [judge(relation, values_of(measured)) for relation in part.relations]
+    evidence_text = told(f"study {part.name}, {part.column.replace('_', ' ')}", measured, judged)
     verdict = worst([one.verdict for one in judged])
     return Part(verdict, "study", told, command=f"gcbench-study {part.name}" if verdict is Verdict.NOT_YET else None)
-
-
-def _of_study(value: Any) -> Measured:
-    """A number, or one for every seed."""
-    numbers = [float(v) for v in (value if isinstance(value, list) else [value]) if isinstance(v, (int, float))]
-    if not numbers:
-        return Measured(None, "no number")
-    found = Summary.of(numbers)
-    return Measured(Value(found.mean, found.deviation or 0.0), summary(found, Heading("", "")), found.n)
 
 
 def _at(budget: str, claim: Claim, evidence: Evidence) -> Iterator[Part]:
@@ -179,8 +128,8 @@ def _at(budget: str, claim: Claim, evidence: Evidence) -> Iterator[Part]:
 def _rows(part: Rows, budget: str, evidence: Evidence) -> Part:
     score = part.measure if part.measure in SCORES else "accuracy"
     rows = {experiment: evidence.row(experiment, score, budget) for experiment in part.experiments}
-    measured = _pooled({experiment: _measured(row, part.measure) for experiment, row in rows.items()})
-    values = _values(measured)
+    measured = pooled({experiment: of_row(row, part.measure) for experiment, row in rows.items()})
+    values = values_of(measured)
     judged = []
     for folder, relation in part.relations:
         own = {name: values[f"{folder}/{name}"] for name in relation.names if f"{folder}/{name}" in values}
@@ -188,78 +137,17 @@ def _rows(part: Rows, budget: str, evidence: Evidence) -> Part:
     verdict = worst([one.verdict for one in judged])
     labels = _labels(part, measured)
     beside = f" with {' '.join(evidence.words)}" if evidence.words else ""
-    title = f"{part.measure.replace('_', ' ')} at budget {budget}{beside}{_stand_ins(rows.values())}"
-    told = _told(title, {labels[experiment]: found for experiment, found in measured.items()}, judged)
+    title = f"{part.measure.replace('_', ' ')} at budget {budget}{beside}{stand_ins(rows.values())}"
+    evidence_text = told(title, {labels[experiment]: found for experiment, found in measured.items()}, judged)
     if tables := evidence.tables(part.experiments):
         told += f"; see {', '.join(tables)}"
     return Part(verdict, f"budget {budget}", told, _wanted(part, verdict, measured))
-
-
-def _measured(row: Row, name: str) -> Measured:
-    if name == LEARNING_RATE:
-        return _best_rate(row)
-    found = [value for run in row.done if (value := measure(name, run.result)) is not None]
-    diverged = [run for run in row.unfinished if run.status == "diverged"]
-    statuses = ", ".join(f"seed {run.seed} {run.status}" for run in row.unfinished)
-    if found:
-        deviation = 0.0 if name in EXACT else math.inf if diverged else Summary.of(found).deviation
-        text = f"{summary(Summary.of(found), Heading('', ''))}{f' ({statuses})' if statuses else ''}"
-        return Measured(Value(fmean(found), deviation), text, len(found))
-    if diverged and name in SCORES:
-        return Measured(Value(math.inf if name in LOWER else -math.inf, 0.0), f"diverged (n={len(diverged)})", len(diverged))
-    return Measured(None, statuses or ("no such number" if row.runs else "no run"))
-
-
-def _best_rate(row: Row) -> Measured:
-    rates = row.grid.rates if row.grid else []
-    if row.grid is None or row.grid.chosen is None or len(rates) < len(RATES):
-        return Measured(None, f"{len(rates)} rates of {len(RATES)}")
-    return Measured(Value(row.grid.chosen, 0.0), f"{row.grid.chosen:g}, the best of {len(rates)} (n={len(row.runs)})", 3)
-
-
-def _pooled(measured: dict[str, Measured]) -> dict[str, Measured]:
-    """A row of one seed takes the deviation of the rows with more."""
-    several = [m.value.deviation for m in measured.values() if m.n > 1 and m.value and m.value.deviation is not None]
-    known = [deviation for deviation in several if math.isfinite(deviation)]
-    if not known:
-        return measured
-    pooled = math.sqrt(fmean(deviation**2 for deviation in known))
-    return {
-        name: m._replace(value=m.value._replace(deviation=pooled)) if m.value and m.value.deviation is None else m
-        for name, m in measured.items()
-    }
-
-
-def _values(measured: Mapping[str, Measured]) -> dict[str, Value]:
-    return {name: found.value for name, found in measured.items() if found.value is not None}
 
 
 def _labels(part: Rows, experiments: Iterable[str]) -> dict[str, str]:
     """Without what they share."""
     shared = len(f"{part.of[0]}/") if len(part.of) == 1 else len(part.of[0].partition("/")[0]) + 1
     return {experiment: experiment[shared:] for experiment in experiments}
-
-
-def _stand_ins(rows: Iterable[Row]) -> str:
-    names = sorted({row.stand_in for row in rows if row.runs and row.stand_in})
-    return f" ({' and '.join(names)} in place of the paper's)" if names else ""
-
-
-def _told(title: str, measured: Mapping[str, Measured], judged: Sequence[Judged]) -> str:
-    there = ", ".join(f"{name} {found.text}" for name, found in measured.items() if found.value)
-    missing: dict[str, list[str]] = {}
-    for name, found in measured.items():
-        if found.value is None:
-            missing.setdefault(found.text, []).append(name)
-    counts = Counter(one.verdict for one in judged)
-    asked = len(judged) - counts[Verdict.NOT_YET]
-    holding = counts[Verdict.REPRODUCED] + counts[Verdict.NOISE]
-    facts = [there, *(f"{why}: {', '.join(names)}" for why, names in missing.items())]
-    facts.append(f"{holding} of {asked} relations hold" if asked else "nothing to compare")
-    for verdict, word in ((Verdict.REFUTED, "violated"), (Verdict.NOT_DECIDED, "not decided"), (Verdict.NOISE, "within noise")):
-        if counts[verdict]:
-            facts.append(f"{word}: {', '.join(one.text for one in judged if one.verdict is verdict)}")
-    return f"{title}: {'; '.join(fact for fact in facts if fact)}"
 
 
 def _wanted(part: Rows, verdict: Verdict, measured: Mapping[str, Measured]) -> tuple[Wanted, ...]:

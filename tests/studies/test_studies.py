@@ -12,6 +12,7 @@ from gcbench.studies.communication_times import CommunicationTimes
 from gcbench.studies.decode_scaling import DecodeScaling
 from gcbench.studies.ecq_stability import EcqStability
 from gcbench.studies.gradient_levels import GradientLevels
+from gcbench.studies.layers import Layers
 from gcbench.studies.multi_scale_error import MultiScaleError
 from gcbench.studies.quantiser_bounds import QuantiserBounds
 from gcbench.studies.study import Study
@@ -124,3 +125,13 @@ def test_a_second_scale_always_errs_less(recorded: str) -> None:
         assert row["largest_ratio"] < 1 and len(row["step"]) == 2
     assert found["l2, (2, 6) bits"]["ratio"] < 0.3 < found["linf, (2, 6) bits"]["ratio"]
     assert found["linf, (8, 12) bits"]["single_scale_error"] < found["linf, (4, 8) bits"]["single_scale_error"]
+
+
+def test_bits_of_every_layer_are_those_of_its_code(recorded: str) -> None:
+    methods = ["qsgd bits=4 min_size=0", "powersgd rank=2 error_feedback=false", "none"]
+    found = rows(Layers(recorded=recorded, methods=methods))
+    matrix = next(layer for layer in found[methods[1]]["layers"] if layer["name"].endswith("weight"))
+    assert matrix["values"] == 64 * 64 and matrix["bits_a_step"] == 32 * 2 * (64 + 64), "P and Q"
+    quantised = next(layer for layer in found[methods[0]]["layers"] if layer["name"] == matrix["name"])
+    assert quantised["bits_a_step"] == 4 * 4096 + 32 * 8 and 0 < quantised["relative"] < 0.5
+    assert all(layer["relative"] < 1e-6 and layer["bits_a_step"] == 32 * layer["values"] for layer in found["none"]["layers"])

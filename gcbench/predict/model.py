@@ -1,0 +1,151 @@
+"""The time of a step on a network, from what is sent and what is computed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from gcbench.comm.network import Link, Network
+
+BUCKET_BYTES = 25 * 2**20  # DistributedDataParallel's: gradients that are exchanged as soon as all of them are there
+
+
+class Sent(Protocol):
+    """The collectives of one kind in a step (`payload.Message`)."""
+
+    @property
+    def level(self) -> str: ...
+    @property
+    def collective(self) -> str: ...
+    @property
+    def count(self) -> int: ...
+    @property
+    def bits(self) -> float: ...
+
+
+class Compute(NamedTuple):
+    """Of a worker's batch, without any exchange."""
+
+    seconds: float
+    backward_seconds: float
+    batch_size: int
+
+    @property
+    def images_per_second(self) -> float:
+        return self.batch_size / self.seconds
+
+
+class Codec(NamedTuple):
+    """Of a worker alone, for the gradient."""
+
+    aggregate_seconds: float  # all that it does in a step of its own, one message decoded
+    decode_seconds: float = 0.0  # of every further message
+
+
+@dataclass(frozen=True)
+class Method:
+    title: str
+    family: str  # the choice of conf/compressor
+    messages: Callable[[int], Sequence[Sent]]  # by the number of workers
+    codec: Codec
+    dense_bytes: int  # of the gradient in fp32
+    in_buckets: bool = True  # may be exchanged bucket by bucket
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """`workers_per_node` workers with an `inside` link each share the `between` link of their node."""
+
+    between: Link
+    inside: Link
+    workers_per_node: int = 1
+
+    def network(self, workers: int) -> Network:
+        size = min(self.workers_per_node, workers)
+        if workers % size:
+            raise ValueError(
+                f"workers={workers} do not fill nodes of workers_per_node={size}; type workers={math.ceil(workers / size) * size}"
+            )
+        return Network(workers, size, self.inside, self.between)
+
+    def at(self, bits_per_second: float) -> Cluster:
+        """With another rate between the nodes."""
+        return Cluster(Link(bits_per_second, self.between.latency_seconds), self.inside, self.workers_per_node)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    method: str
+    workers: int
+    batch_size: int  # of a worker
+    compute_seconds: float
+    codec_seconds: float
+    exchange_seconds: float
+    exposed_seconds: float  # of the exchange, what computation does not hide
+    sent_bits: float  # of a worker in a step
+
+    @property
+    def step_seconds(self) -> float:
+        return self.compute_seconds + self.codec_seconds + self.exposed_seconds
+
+    @property
+    def images_per_second(self) -> float:
+        return self.workers * self.batch_size / self.step_seconds
+
+    @property
+    def of_bound(self) -> float:
+        """Steps over those without any exchange or coding; 1: it costs nothing."""
+        return self.step_seconds / self.compute_seconds
+
+    def epoch_seconds(self, samples: int) -> float:
+        return math.ceil(samples / (self.workers * self.batch_size)) * self.step_seconds
+
+
+def predict(method: Method, workers: int, cluster: Cluster, compute: Compute, overlap: bool = False) -> Prediction:
+    messages = method.messages(workers) if workers > 1 else []
+    network = cluster.network(workers)
+    exchange = exchange_seconds(messages, network)
+    buckets = math.ceil(method.dense_bytes / BUCKET_BYTES) if overlap and method.in_buckets else 1
+    return Prediction(
+        method.title,
+        workers,
+        compute.batch_size,
+        compute.seconds,
+        codec_seconds(method.codec, messages, network) if workers > 1 else 0.0,
+        exchange,
+        exposed_seconds(exchange, compute.backward_seconds, buckets),
+        sum(m.bits for m in messages),
+    )
+
+
+def exchange_seconds(messages: Sequence[Sent], network: Network) -> float:
+    """One collective after the other, each as `comm/network.py` has it."""
+    return sum(
+        m.count * network.level(m.level).cost(m.collective, m.bits / m.count).seconds  # type: ignore[arg-type]
+        for m in messages
+    )
+
+
+def exposed_seconds(exchange: float, backward: float, buckets: int) -> float:
+    """Of an exchange E in k equal buckets under a backward pass of b seconds, the i-th of which is there at i b / k:
+
+    all is done at max over i of (i b / k + (k - i + 1) E / k), which is one of its ends: exposed = max(E - (1 - 1/k) b, E / k)
+    """
+    return max(exchange - (1 - 1 / buckets) * backward, exchange / buckets)
+
+
+def codec_seconds(codec: Codec, messages: Sequence[Sent], network: Network) -> float:
+    return codec.aggregate_seconds + (decoded_gradients(messages, network) - 1) * codec.decode_seconds
+
+
+def decoded_gradients(messages: Sequence[Sent], network: Network) -> int:
+    """How many gradients' worth of codes a worker decodes: everybody's shard of it and all means in a scatter, one message of
+    every worker or node in a gather, else one."""
+    kinds = {(m.level, m.collective) for m in messages}
+    if ("all", "all_to_all") in kinds:
+        return 2
+    if ("between", "all_gather") in kinds:
+        return network.nodes
+    return network.workers if kinds & {("all", "all_gather"), ("all", "ragged_gather")} else 1

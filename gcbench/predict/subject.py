@@ -1,0 +1,124 @@
+"""What is predicted: a model's tensors, and methods as they were typed."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from itertools import product
+from math import prod
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import yaml
+
+from gcbench.compressors import Compressor
+from gcbench.config import Config, ConfigError, compose_words, conf_directory, resolve
+from gcbench.launch.instantiate import make
+from gcbench.predict.model import Method
+from gcbench.predict.payload import Payload
+from gcbench.predict.profiles import Profile
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+class Facts(NamedTuple):
+    """Of a data set, as far as a prediction needs them."""
+
+    image: tuple[int, ...]
+    outputs: int
+    samples: int  # of an epoch
+
+
+DATASETS = {
+    "digits": Facts((1, 8, 8), 10, 1437),
+    "mnist": Facts((1, 28, 28), 10, 60_000),
+    "cifar10": Facts((3, 32, 32), 10, 50_000),
+    "cifar100": Facts((3, 32, 32), 100, 50_000),
+    "imagenet": Facts((3, 224, 224), 1000, 1_281_167),
+    "wikitext2": Facts((), 28_869, 59_675),  # windows of 35 words
+    "an4": Facts((363,), 132, 948 * 300),
+}
+DATASET_OF = {
+    **dict.fromkeys(("alexnet", "vgg19", "densenet161", "bn_inception"), "imagenet"),
+    **dict.fromkeys(("lstm", "lstm_small", "gpt_small"), "wikitext2"),
+    "mlp": "digits",
+    "an4_lstm": "an4",
+}
+
+
+def facts_of(model: str, dataset: str | None) -> Facts:
+    name = dataset or ("imagenet" if model.endswith("_imagenet") else DATASET_OF.get(model, "cifar10"))
+    if name not in DATASETS:
+        raise ConfigError(f"dataset={name}: its shapes are not known here; type one of {', '.join(DATASETS)}, or shapes=FILE")
+    return DATASETS[name]
+
+
+def shapes_of_model(node: Config, facts: Facts) -> Shapes:
+    """No weights are made."""
+    known = {"shape": list(facts.image), "outputs": facts.outputs, "vocabulary": facts.outputs}
+    with torch.device("meta"):
+        model = make({k: known.get(k) if v is None and k in known else v for k, v in node.items() if k != "reads"}, "model")
+    return {name: tuple(p.shape) for name, p in model.named_parameters()}
+
+
+class OwnModel(NamedTuple):
+    """`shapes=FILE`: a list of shapes, and the seconds of its steps by batch size."""
+
+    name: str
+    shapes: Shapes
+    seconds: Mapping[int, float]
+
+
+def read_shapes(path: str) -> OwnModel:
+    if not Path(path).is_file():
+        raise ConfigError(f"shapes={path}: there is no such file; type one with the keys shapes and seconds")
+    node = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    if not isinstance(node, dict) or not {"shapes", "seconds"} <= set(node):
+        raise ConfigError(f"shapes={path}: a model has shapes: [[64, 3, 3, 3], ...] and seconds: {{128: 0.1}} by batch size")
+    shapes = {f"tensor {i}": tuple(int(n) for n in shape) for i, shape in enumerate(node["shapes"])}
+    return OwnModel(node.get("title", Path(path).stem), shapes, {int(k): float(v) for k, v in node["seconds"].items()})
+
+
+def choices() -> list[str]:
+    return sorted(path.stem for path in (conf_directory() / "compressor").glob("*.yaml"))
+
+
+def methods(names: Sequence[str], words: Sequence[str], shapes: Shapes, profile: Profile, workers_per_node: int) -> list[Method]:
+    """Every method with every combination of the values that were typed for its knobs."""
+    files = {name: yaml.safe_load((conf_directory() / f"compressor/{name}.yaml").read_text()) for name in names}
+    for word in words:
+        if not any(word.partition("=")[0] in file for file in files.values()):
+            raise ConfigError(f"{word}: no such key with compressor={','.join(names)}; type gcbench-model --help to see the keys")
+    found = []
+    for name, file in files.items():
+        own = [w for w in words if w.partition("=")[0] in file]
+        for combination in product(*map(_values, own)):
+            title = " ".join([name, *combination])
+            found.append(method(title, name, _compressor(name, combination), shapes, profile, workers_per_node))
+    return found
+
+
+def _values(word: str) -> list[str]:
+    key, _, value = word.partition("=")
+    return [word] if value.startswith("[") else [f"{key}={v}" for v in value.split(",")]
+
+
+def _compressor(name: str, words: Sequence[str]) -> Compressor:
+    return compressor_of(resolve(compose_words([f"compressor={name}", *words])))
+
+
+def compressor_of(config: Config) -> Compressor:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found: Compressor = make(config["compressor"], "compressor")
+    return found
+
+
+def method(
+    title: str, family: str, compressor: Compressor, shapes: Shapes, profile: Profile, workers_per_node: int = 1, **given: Any
+) -> Method:
+    values = sum(prod(shape) for shape in shapes.values())
+    payload = Payload(compressor, shapes, workers_per_node)
+    in_buckets = compressor.properties.scope != "global"
+    return Method(title, family, payload.at, profile.codec(family, values), 4 * values, in_buckets, **given)

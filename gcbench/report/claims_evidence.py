@@ -1,0 +1,136 @@
+"""What claims rest on: runs and studies, and the numbers of their rows."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any, NamedTuple
+
+from gcbench.report.claims import LEARNING_RATE
+from gcbench.report.claims_relations import Judged, Value, Verdict
+from gcbench.report.document import Heading, Summary, summary
+from gcbench.report.load import Run
+from gcbench.report.measures import LOWER, SCORES, measure
+from gcbench.report.rows import Row, grouped
+from gcbench.report.study import Study, find_study
+from gcbench.report.tables import Column, Table, TableRow, read_table, table_names
+
+RATES = (0.25, 1, 4)  # of a row's own, where the best is asked for
+EXACT = {"ratio", "analytic_ratio", "data_mib_per_epoch", "total_bits", "parameters", LEARNING_RATE}  # whatever the seed
+
+
+class Measured(NamedTuple):
+    """One row of a claim."""
+
+    value: Value | None
+    text: str  # 94.3 [94.1, 94.5] (n=3); or why there is no value
+    n: int = 0
+
+
+class Evidence:
+    """Runs and studies, read once for all claims."""
+
+    def __init__(self, runs: Sequence[Run], folders: Sequence[str | Path], words: tuple[str, ...] = ()) -> None:
+        self._runs, self._folders = runs, folders
+        self.words = words  # typed beside every experiment
+        self._rows: dict[tuple[str, str, str], Row] = {}
+        self.studies: dict[str, tuple[Path, Study] | None] = {}
+        self._tables = {name: set(read_table(name).experiments) for name in table_names()}
+
+    def row(self, experiment: str, score: str, budget: str) -> Row:
+        key = experiment, score, budget
+        if key not in self._rows:
+            paper = experiment.partition("/")[0]
+            runs = [run for run in self._runs if (run.experiment or "").partition("/")[0] == paper]
+            column, row = Column(score, score, measure=score), TableRow(experiment, experiment=experiment)
+            self._rows[key] = grouped(Table("", "", "", [column], [row]), runs, budget, self.words)[0]
+        return self._rows[key]
+
+    def study(self, name: str) -> Study | None:
+        if name not in self.studies:
+            self.studies[name] = find_study(name, self._folders)
+        found = self.studies[name]
+        return found[1] if found else None
+
+    def tables(self, experiments: Sequence[str]) -> list[str]:
+        """In which all of these stand; else those that they stand in."""
+        wanted = set(experiments)
+        whole = [name for name, rows in self._tables.items() if wanted <= rows]
+        return whole or sorted({e.rpartition("/")[0] for e in experiments} & set(self._tables))
+
+
+def of_study(value: Any) -> Measured:
+    """A number, or one for every seed."""
+    numbers = [float(v) for v in (value if isinstance(value, list) else [value]) if isinstance(v, (int, float))]
+    if not numbers:
+        return Measured(None, "no number")
+    found = Summary.of(numbers)
+    return Measured(Value(found.mean, found.deviation or 0.0), summary(found, Heading("", "")), found.n)
+
+
+def of_row(row: Row, name: str) -> Measured:
+    if name == LEARNING_RATE:
+        return _best_rate(row)
+    found = [value for run in row.done if (value := measure(name, run.result)) is not None]
+    diverged = [run for run in row.unfinished if run.status == "diverged"]
+    statuses = ", ".join(f"seed {run.seed} {run.status}" for run in row.unfinished)
+    if found:
+        deviation = 0.0 if name in EXACT else math.inf if diverged else Summary.of(found).deviation
+        text = f"{summary(Summary.of(found), Heading('', ''))}{f' ({statuses})' if statuses else ''}"
+        return Measured(Value(fmean(found), deviation), text, len(found))
+    if diverged and name in SCORES:
+        return Measured(Value(math.inf if name in LOWER else -math.inf, 0.0), f"diverged (n={len(diverged)})", len(diverged))
+    return Measured(None, statuses or ("no such number" if row.runs else "no run"))
+
+
+def _best_rate(row: Row) -> Measured:
+    rates = row.grid.rates if row.grid else []
+    if row.grid is None or row.grid.chosen is None or len(rates) < len(RATES):
+        return Measured(None, f"{len(rates)} rates of {len(RATES)}")
+    return Measured(Value(row.grid.chosen, 0.0), f"{row.grid.chosen:g}, the best of {len(rates)} (n={len(row.runs)})", 3)
+
+
+def pooled(measured: dict[str, Measured]) -> dict[str, Measured]:
+    """A row of one seed takes the deviation of the rows with more."""
+    several = [m.value.deviation for m in measured.values() if m.n > 1 and m.value and m.value.deviation is not None]
+    known = [deviation for deviation in several if math.isfinite(deviation)]
+    if not known:
+        return measured
+    pooled = math.sqrt(fmean(deviation**2 for deviation in known))
+    return {
+        name: m._replace(value=m.value._replace(deviation=pooled)) if m.value and m.value.deviation is None else m
+        for name, m in measured.items()
+    }
+
+
+def values_of(measured: Mapping[str, Measured]) -> dict[str, Value]:
+    return {name: found.value for name, found in measured.items() if found.value is not None}
+
+
+def stand_ins(rows: Iterable[Row]) -> str:
+    names = sorted({row.stand_in for row in rows if row.runs and row.stand_in})
+    return f" ({' and '.join(names)} in place of the paper's)" if names else ""
+
+
+def told(title: str, measured: Mapping[str, Measured], judged: Sequence[Judged]) -> str:
+    there = ", ".join(f"{name} {found.text}" for name, found in measured.items() if found.value)
+    missing: dict[str, list[str]] = {}
+    for name, found in measured.items():
+        if found.value is None:
+            missing.setdefault(found.text, []).append(name)
+    counts = Counter(one.verdict for one in judged)
+    asked = len(judged) - counts[Verdict.NOT_YET]
+    holding = counts[Verdict.REPRODUCED] + counts[Verdict.NOISE]
+    facts = [there, *(f"{why}: {_few(names)}" for why, names in missing.items())]
+    facts += [f"{holding} of {asked} relations hold"] if asked else []
+    for verdict, word in ((Verdict.REFUTED, "violated"), (Verdict.NOT_DECIDED, "not decided"), (Verdict.NOISE, "within noise")):
+        if counts[verdict]:
+            facts.append(f"{word}: {', '.join(one.text for one in judged if one.verdict is verdict)}")
+    return f"{title}: {'; '.join(fact for fact in facts if fact)}"
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names) if len(names) <= 3 else f"{', '.join(names[:2])} and {len(names) - 2} more"

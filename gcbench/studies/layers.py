@@ -1,0 +1,60 @@
+"""What every tensor of a network costs, and how well it travels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gcbench.check.steps import aggregate, flat
+from gcbench.comm import VirtualComm
+from gcbench.compressors import Compressor, State
+from gcbench.records.gradients import Recorded
+from gcbench.studies.coding import relative_error
+from gcbench.studies.real_gradients import OnRealGradients
+from gcbench.studies.study import Row, compressor
+
+METHODS = ("qsgd bits=4 min_size=0", "orq level_count=5", "powersgd rank=2", "top_k", "sign_norm")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layers(OnRealGradients):
+    """Bits and error of each tensor, of methods whose scope is a tensor or a bucket of it, on recorded gradients.
+
+    Every tensor is compressed by itself over the recorded steps of the last window, one after the other with their memory, and
+    `bits_a_step` is what a worker's collectives were charged for it; `relative` is the 2-norm of update - mean gradient in
+    units of the mean gradient's, over the steps. A row is a method as typed after compressor=. Some seconds, and three
+    minutes where no gradients are recorded yet.
+    """
+
+    methods: Sequence[str] = METHODS
+
+    def rows(self) -> Iterator[Row]:
+        window = self.windows()[-1]
+        for sentence in self.methods:
+            name, *knobs = sentence.split()
+            method = compressor(f"compressor={name}", *knobs)
+            yield {
+                "row": sentence,
+                "layers": [
+                    _layer(method, window, name, shape) for name, shape in zip(window[0].names, window[0].shapes, strict=True)
+                ],
+            }
+
+
+def _layer(method: Compressor, window: Sequence[Recorded], name: str, shape: Sequence[int]) -> dict[str, Any]:
+    state, bits, errors = State(), 0.0, []
+    for moment in window:
+        grads = {name: moment.tensors()[name]}
+        comm = VirtualComm(len(moment.gradients))
+        out = aggregate(method, grads, number=moment.step, state=state, comm=comm)
+        mean = {name: grads[name].mean(0, keepdim=True)}
+        errors.append(float(relative_error(flat(out.update), flat(mean))))
+        bits += comm.meter.sent_bits[0]
+        state = out.state
+    return {
+        "name": name,
+        "values": int(window[0].tensors()[name][0].numel()),
+        "bits_a_step": bits / len(window),
+        "relative": (sum(errors) / len(errors)) ** 0.5,
+    }

@@ -1,0 +1,43 @@
+"""Checksums: charged, the same results, and an altered bit named by its sender."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from checksum_cases import CASES, flipped_bits, with_and_without
+from comm_cases import WORKERS
+from gloo_pool import pool
+from sentence import run
+
+
+@pytest.mark.parametrize("layout", ["virtual", "gloo"])
+def test_results_stay_and_every_message_costs_32_bits_more(layout: str) -> None:
+    runs = [with_and_without(None)] if layout == "virtual" else pool(WORKERS).run(with_and_without)
+    for (plain, plain_bits), (checked, bits) in runs:
+        for name, expected in plain.items():
+            assert all(torch.equal(a, b) for a, b in zip(expected, checked[name], strict=True)), name
+            messages = WORKERS - 1 if name.startswith("transpose") else 2 if "ragged" in name else 1  # lengths go before
+            assert [b - a for a, b in zip(plain_bits[name], bits[name], strict=True)] == [32 * messages] * len(bits[name]), name
+
+
+def test_a_flipped_bit_is_named() -> None:
+    told = pool(WORKERS).run(flipped_bits)
+    for rank, said in enumerate(told):
+        for case in CASES:
+            if case == "mean":
+                assert said[case] == "all_reduce (sum) gave worker 1 other bits than worker 0"
+            elif rank == 1:
+                assert said[case] and said[case].endswith("what worker 2 sent arrived altered at worker 1"), case
+            else:
+                assert said[case] is None
+
+
+@pytest.mark.parametrize("words", [["compressor=qsgd"], ["compressor=qsgd", "code=elias_sparse"], ["compressor=powersgd"]])
+def test_a_run_is_charged_for_its_checksums(tmp_path: Path, words: list[str]) -> None:
+    words = [*words, "trainer.launcher=virtual", "trainer.max_steps=3"]
+    plain, checked = run(tmp_path / "plain", *words), run(tmp_path / "checked", *words, "trainer.checksum=true")
+    messages = sum(kind["messages"] for kind in plain["collectives"])
+    assert checked["test"] == plain["test"]
+    assert checked["bits_sent"]["per_worker"] - plain["bits_sent"]["per_worker"] == 32 * messages
