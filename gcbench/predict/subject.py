@@ -84,12 +84,16 @@ def choices() -> list[str]:
     return sorted(path.stem for path in (conf_directory() / "compressor").glob("*.yaml"))
 
 
-def methods(names: Sequence[str], words: Sequence[str], shapes: Shapes, profile: Profile, workers_per_node: int) -> list[Method]:
+def methods(
+    names: Sequence[str], words: Sequence[str], shapes: Shapes, profile: Profile, workers_per_node: int
+) -> list[Method]:
     """Every method with every combination of the values that were typed for its knobs."""
     files = {name: yaml.safe_load((conf_directory() / f"compressor/{name}.yaml").read_text()) for name in names}
     for word in words:
         if not any(word.partition("=")[0] in file for file in files.values()):
-            raise ConfigError(f"{word}: no such key with compressor={','.join(names)}; type gcbench-model --help to see the keys")
+            raise ConfigError(
+                f"{word}: no such key with compressor={','.join(names)}; type gcbench-model --help to see the keys"
+            )
     found = []
     for name, file in files.items():
         own = [w for w in words if w.partition("=")[0] in file]

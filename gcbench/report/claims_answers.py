@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import math
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
-from statistics import fmean
 from typing import Any, NamedTuple
 
 from gcbench.report.claims import BUDGETS, LEARNING_RATE, Claim, Rows, StudyRows
-from gcbench.report.claims_relations import Judged, Value, Verdict, judge, worst
+from gcbench.report.claims_evidence import RATES, Evidence, Measured, of_row, of_study, pooled, stand_ins, told, values_of
+from gcbench.report.claims_relations import Verdict, judge, worst
 from gcbench.report.commands import command
 from gcbench.report.configs import PAPER, composed
-from gcbench.report.document import Heading, Summary, summary
-from gcbench.report.load import Run
-from gcbench.report.measures import LOWER, SCORES, measure
-from gcbench.report.rows import RATE, Row, grouped
-from gcbench.report.study import Study, find_study
-from gcbench.report.tables import Column, Table, TableRow, read_table, table_names
+from gcbench.report.measures import SCORES
+from gcbench.report.rows import RATE
 
 SEEDS = (1, 2, 3)  # with which a missing row is run
 
@@ -114,9 +107,9 @@ def _study(part: StudyRows, evidence: Evidence) -> Part:
     names = dict.fromkeys(name for relation in part.relations for name in relation.names)
     measured = {name: of_study(rows.get(name, {}).get(part.column)) for name in names}
     judged = [judge(relation, values_of(measured)) for relation in part.relations]
-    evidence_text = told(f"study {part.name}, {part.column.replace('_', ' ')}", measured, judged)
+    text = told(f"study {part.name}, {part.column.replace('_', ' ')}", measured, judged)
     verdict = worst([one.verdict for one in judged])
-    return Part(verdict, "study", told, command=f"gcbench-study {part.name}" if verdict is Verdict.NOT_YET else None)
+    return Part(verdict, "study", text, command=f"gcbench-study {part.name}" if verdict is Verdict.NOT_YET else None)
 
 
 def _at(budget: str, claim: Claim, evidence: Evidence) -> Iterator[Part]:
@@ -138,10 +131,10 @@ def _rows(part: Rows, budget: str, evidence: Evidence) -> Part:
     labels = _labels(part, measured)
     beside = f" with {' '.join(evidence.words)}" if evidence.words else ""
     title = f"{part.measure.replace('_', ' ')} at budget {budget}{beside}{stand_ins(rows.values())}"
-    evidence_text = told(title, {labels[experiment]: found for experiment, found in measured.items()}, judged)
+    text = told(title, {labels[experiment]: found for experiment, found in measured.items()}, judged)
     if tables := evidence.tables(part.experiments):
-        told += f"; see {', '.join(tables)}"
-    return Part(verdict, f"budget {budget}", told, _wanted(part, verdict, measured))
+        text += f"; see {', '.join(tables)}"
+    return Part(verdict, f"budget {budget}", text, _wanted(part, verdict, measured))
 
 
 def _labels(part: Rows, experiments: Iterable[str]) -> dict[str, str]:

@@ -72,6 +72,7 @@ def of_study(value: Any) -> Measured:
 
 
 def of_row(row: Row, name: str) -> Measured:
+    """By a measure's name."""
     if name == LEARNING_RATE:
         return _best_rate(row)
     found = [value for run in row.done if (value := measure(name, run.result)) is not None]
@@ -99,9 +100,9 @@ def pooled(measured: dict[str, Measured]) -> dict[str, Measured]:
     known = [deviation for deviation in several if math.isfinite(deviation)]
     if not known:
         return measured
-    pooled = math.sqrt(fmean(deviation**2 for deviation in known))
+    together = math.sqrt(fmean(deviation**2 for deviation in known))
     return {
-        name: m._replace(value=m.value._replace(deviation=pooled)) if m.value and m.value.deviation is None else m
+        name: m._replace(value=m.value._replace(deviation=together)) if m.value and m.value.deviation is None else m
         for name, m in measured.items()
     }
 

@@ -42,7 +42,7 @@ class Value(NamedTuple):
     """Of a row: a mean over seeds."""
 
     mean: float  # infinite where training diverged
-    deviation: float | None  # of one seed; None: not known
+    deviation: float | None  # of one seed; None: not known; infinite: some seeds diverged
 
 
 class Relation(NamedTuple):
@@ -64,7 +64,7 @@ class Judged(NamedTuple):
 
     @property
     def text(self) -> str:
-        spread = "spread not known" if self.spread is None else f"spread {self.spread:.2g}"
+        spread = "spread not known" if self.spread in (None, math.inf) else f"spread {self.spread:.2g}"
         return f"{self.relation.text}: {self.margin:+.3g} ({spread})"
 
 
@@ -103,7 +103,7 @@ def _verdict(sign: str, margin: float, spread: float | None) -> Verdict:
         return Verdict.REPRODUCED if margin >= noise else Verdict.NOISE
     if -margin > noise:
         return Verdict.REFUTED
-    return Verdict.NOISE if sign == ">=" and spread is not None else Verdict.NOT_DECIDED
+    return Verdict.NOISE if sign == ">=" and math.isfinite(noise) else Verdict.NOT_DECIDED
 
 
 def read_relations(text: str) -> list[Relation]:

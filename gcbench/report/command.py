@@ -16,7 +16,8 @@ from rich.table import Table as RichTable
 from gcbench.config import ConfigError, conf_directory
 from gcbench.report.build import build, groups_of
 from gcbench.report.claims import read_claims
-from gcbench.report.claims_answers import Evidence, answered
+from gcbench.report.claims_answers import answered
+from gcbench.report.claims_evidence import Evidence
 from gcbench.report.claims_formats import keep as keep_claims
 from gcbench.report.claims_formats import show
 from gcbench.report.compare import Comparison, compare, measured_words

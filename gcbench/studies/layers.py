@@ -27,11 +27,11 @@ class Layers(OnRealGradients):
     minutes where no gradients are recorded yet.
     """
 
-    methods: Sequence[str] = METHODS
+    methods: Sequence[str] | None = None  # as typed after compressor=; null: qsgd, orq, powersgd, top_k and sign_norm
 
     def rows(self) -> Iterator[Row]:
         window = self.windows()[-1]
-        for sentence in self.methods:
+        for sentence in self.methods or METHODS:
             name, *knobs = sentence.split()
             method = compressor(f"compressor={name}", *knobs)
             yield {

@@ -28,7 +28,9 @@ def refuse_drift(run: Run, progress: Progress) -> None:
     wrong = [process for process, found in enumerate(hashes) if found != right]
     if wrong:
         who = f"process{'es' * (len(wrong) > 1)} {', '.join(map(str, wrong))}"
-        raise ReplicasDrifted(f"after step {progress.step - 1} the parameters of {who} were not those of process {hashes.index(right)}")
+        raise ReplicasDrifted(
+            f"after step {progress.step - 1} the parameters of {who} were not those of process {hashes.index(right)}"
+        )
 
 
 def parameter_hash(parameters: list[Tensor]) -> int:

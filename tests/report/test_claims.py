@@ -117,6 +117,8 @@ def test_rows_of_claims_stand_in_tables() -> None:
         ("a > b", (3, None), (1, 0.1), Verdict.NOISE),
         ("a < b", (3, None), (1, 0.1), Verdict.NOT_DECIDED),
         ("a < b", (float("inf"), 0.0), (1, None), Verdict.REFUTED),
+        ("a >= b + 2.1", (3, float("inf")), (1, 0.1), Verdict.NOT_DECIDED),
+        ("a >= b + 2.1", (3, None), (1, 0.1), Verdict.NOT_DECIDED),
     ],
 )
 def test_a_relation_is_weighed_against_the_spread_of_seeds(text: str, a: tuple, b: tuple, verdict: Verdict) -> None:

@@ -14,7 +14,6 @@ from gcbench.config import ConfigError
 from gcbench.report.figures import draw
 from gcbench.report.figures.bars import PHASES, bars, breakdown
 from gcbench.report.figures.curves import curves
-from gcbench.report.figures.layers import layers
 from gcbench.report.figures.reach import target_of, time_to_score
 from gcbench.report.figures.scaling import scaling
 from gcbench.report.figures.series import Drawn, Series, of_rows, of_runs
@@ -176,18 +175,6 @@ def test_bars_have_the_published_numbers_beside_ours() -> None:
     assert figure is not None
     assert [patch.get_width() for patch in figure.axes[0].patches] == [90]
     assert lines_of(figure)["the paper"].get_xdata() == [94.3]
-
-
-def test_layers_have_bits_a_value_and_errors() -> None:
-    one = run()
-    one.result["layers"] = [
-        {"name": "conv", "values": 100, "bits_a_step": 400, "relative": 0.5},
-        {"name": "bias", "values": 10, "bits_a_step": None, "relative": 0.25},
-    ]
-    figure = layers(drawn(series("SGD", one), series("Rank 7", run(RANK_7))))
-    assert lines_of(figure)["SGD"].get_ydata()[0] == 4
-    assert list(lines_of(figure, 1)["SGD"].get_ydata()) == [0.5, 0.25]
-    assert "Without layers in result.json: Rank 7." in words_of(figure)
 
 
 def test_a_table_gives_files_and_says_which_rows_are_missing(here: Path) -> None:

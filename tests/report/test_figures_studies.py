@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from gcbench.report.figures.layers import layers
 from gcbench.report.figures.studies import decode_scaling, ecq_stability, histograms, predicted_throughput, quantiser_bounds
 from gcbench.report.tables import Table, TableRow
 
@@ -75,3 +76,15 @@ def test_predicted_throughput_takes_the_rows_of_its_own_table(tmp_path: Path) ->
     assert list(line.get_xdata()) == [8, 16] and list(line.get_ydata()) == [100, 180]
     assert "Missing: ECQ-SGD." in figure.texts[0].get_text()
     assert predicted_throughput(table, {"settings": {}, "rows": []}) is None
+
+
+def test_layers_have_bits_a_value_and_errors() -> None:
+    lines = [
+        {"name": "conv", "values": 100, "bits_a_step": 400, "relative": 0.5},
+        {"name": "bias", "values": 10, "bits_a_step": 320, "relative": 0.0},
+    ]
+    figure = layers({"settings": SETTINGS, "rows": [{"row": "qsgd bits=4", "layers": lines}]})
+    assert figure is not None
+    bits, errors = (ax.lines[0].get_ydata() for ax in figure.axes)
+    assert list(bits) == [4, 32] and errors[0] == 0.5 and np.isnan(errors[1])
+    assert figure.axes[1].get_xticklabels()[1].get_text() == "bias" and figure.axes[0].get_ylabel() == "Sent (bits a value)"

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 import torch
-from gloo_pool import Process, pool
 from sentence import run
 
 from gcbench.config import RunFailed
@@ -38,7 +37,9 @@ def result_of(folder: Path) -> dict[str, Any]:
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
-    found: dict[str, torch.Tensor] = torch.load(folder / "checkpoints" / "step-00000020" / "shared.pt", weights_only=True)["model"]
+    found: dict[str, torch.Tensor] = torch.load(folder / "checkpoints" / "step-00000020" / "shared.pt", weights_only=True)[
+        "model"
+    ]
     return found
 
 
@@ -166,7 +167,9 @@ def test_the_hash_sees_every_bit_and_every_exchange(dtype: torch.dtype) -> None:
     for place in (0, 65_535, 65_536, 69_999):
         for bit in (0, 7, 15):
             changed = parameters[0].clone()
-            changed.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize]).view(-1)[place] ^= 1 << bit if bit < 15 else -(1 << 15)
+            changed.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize]).view(-1)[place] ^= (
+                1 << bit if bit < 15 else -(1 << 15)
+            )
             seen.add(parameter_hash([changed, parameters[1]]))
     assert len(seen) == 14
     assert parameter_hash([p.clone() for p in parameters]) in seen and len(seen) == 14

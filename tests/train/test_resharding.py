@@ -55,11 +55,15 @@ def go_on(folder: Path, words: list[str]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("gpus", [1, 2, 8])
-def test_a_run_with_memories_goes_on_when_they_may_be_merged(tmp_path: Path, gpus: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_with_memories_goes_on_when_they_may_be_merged(
+    tmp_path: Path, gpus: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     words = [*MEMORY, *LENGTH, "trainer.max_steps=6"]
     first = run(tmp_path, *words, "trainer.gpus=4")
     before = memories(tmp_path, 4)
-    with pytest.raises(ConfigError, match=f"by 4 workers, this run has {gpus}, .* type trainer.gpus=4, or resume.workers=merge"):
+    with pytest.raises(
+        ConfigError, match=f"by 4 workers, this run has {gpus}, .* type trainer.gpus=4, or resume.workers=merge"
+    ):
         go_on(tmp_path, [*words, f"trainer.gpus={gpus}"])
     (tmp_path / "result.json").write_text("{}")
 
@@ -97,9 +101,10 @@ def test_shards_cannot_be_merged(tmp_path: Path) -> None:
         go_on(tmp_path, [*words, "trainer.gpus=4", "resume.workers=merge"])
 
 
-
 def test_a_run_that_would_be_over_says_so(tmp_path: Path) -> None:
     words = ["compressor=none", *LENGTH, "trainer.epochs=0.5"]
     steps = run(tmp_path, *words)["steps"]
-    with pytest.raises(RunFailed, match=rf"ends after {steps // 2} steps with 4 workers; type trainer.max_steps={steps // 4 * 4} or"):
+    with pytest.raises(
+        RunFailed, match=rf"ends after {steps // 2} steps with 4 workers; type trainer.max_steps={steps // 4 * 4} or"
+    ):
         go_on(tmp_path, [*words, "trainer.gpus=4"])

@@ -106,7 +106,9 @@ def test_a_damaged_checkpoint_is_refused_by_name(tmp_path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(bytes(data))
-    with pytest.raises(ConfigError, match="worker-00001.pt is missing or damaged .*; remove .*8 to continue from step-00000004"):
+    with pytest.raises(
+        ConfigError, match="worker-00001.pt is missing or damaged .*; remove .*8 to continue from step-00000004"
+    ):
         run(tmp_path, *words)
 
 

@@ -13,7 +13,6 @@ from gcbench.config import ConfigError
 from gcbench.report.configs import PAPER
 from gcbench.report.figures.bars import bars, breakdown
 from gcbench.report.figures.curves import curves
-from gcbench.report.figures.layers import layers
 from gcbench.report.figures.reach import time_to_score
 from gcbench.report.figures.scaling import scaling
 from gcbench.report.figures.series import Drawn, of_rows, of_runs, of_workers
@@ -86,7 +85,6 @@ def everything(runs: Sequence[Run]) -> Pictures:
         yield f"{place}/accuracy_ratio", accuracy_ratio({workload.title: drawn})
         if score := score_of(drawn.series):
             yield f"{place}/time_to_{score}", time_to_score(drawn, score)
-        yield f"{place}/layers", layers(drawn)
     for name, drawn in of_workers(runs).items():
         yield f"{RUNS}/scaling-{name}", scaling(drawn)
 

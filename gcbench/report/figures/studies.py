@@ -10,6 +10,7 @@ from matplotlib import colormaps
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from gcbench.report.figures.layers import layers
 from gcbench.report.figures.style import BLUE, finish, logarithmic, panels, plain
 from gcbench.report.study import Study
 from gcbench.report.tables import Table
@@ -166,5 +167,6 @@ STUDIES: dict[str, Callable[..., Figure | None]] = {
     "gradient_levels": histograms,
     "quantiser_bounds": quantiser_bounds,
     "ecq_stability": ecq_stability,
+    "layers": layers,
     "decode_scaling": decode_scaling,
 }

@@ -1,0 +1,205 @@
+"""`gcbench-model`: what was asked, predicted."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import yaml
+
+from gcbench.config import ConfigError, compose_words, conf_directory, resolve
+from gcbench.predict.grid import FORMS, Grid, rate, seconds
+from gcbench.predict.words import Words, parser, read
+
+if TYPE_CHECKING:
+    from gcbench.predict.model import Cluster, Compute, Method, Prediction
+
+log = logging.getLogger("gcbench")
+
+
+class Asked(NamedTuple):
+    title: str
+    methods: list[Method]
+    dense: Method
+    cluster: Cluster
+    compute: Compute
+    samples: int
+
+
+def model(arguments: Sequence[str] | None = None) -> None:
+    """Raises ConfigError with one sentence."""
+    words = read(parser().parse_args(arguments).words)
+    for grid in _grids(words):
+        FORMS[words.format](grid)
+
+
+def _grids(words: Words) -> list[Grid]:
+    if words.command in ("links", "profiles"):
+        return [_links() if words.command == "links" else _profiles()]
+    if words.command == "measure":
+        return [_measured(words)]
+    if words.command == "compare":
+        return [_compared(words)]
+    if words.table:
+        from gcbench.predict.papers import paper_grid
+
+        return [paper_grid(words.table)]
+    try:
+        return [_paying(words)] if words.command == "pays" else [_predicted(words)]
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+def asked(words: Words) -> Asked:
+    from gcbench.predict.links import link
+    from gcbench.predict.model import Cluster
+    from gcbench.predict.profiles import at, profile
+    from gcbench.predict.subject import choices, facts_of, methods, read_shapes, shapes_of_model
+
+    device = profile(words.profile)
+    cluster = Cluster(link("network", words.network, words.latency), link("inside", words.inside), words.workers_per_node)
+    names = choices() if words.compressor == "all" else words.compressor.split(",")
+    if unknown := [name for name in names if name not in choices()]:
+        raise ConfigError(f"compressor={unknown[0]}: there is no such method; type all, or some of {', '.join(choices())}")
+    if words.shapes:
+        own = read_shapes(words.shapes)
+        batch = words.batch_size or max(own.seconds)
+        name, shapes, samples = own.name, own.shapes, words.samples or 50_000
+        compute = device.compute(name, batch, words.seconds or at(own.seconds, batch))
+    else:
+        facts = facts_of(words.model, words.dataset)
+        compute = device.compute(words.model, words.batch_size, words.seconds)
+        node = resolve(compose_words([f"model={words.model}"]))["model"]
+        name, shapes, samples = words.model, shapes_of_model(node, facts), words.samples or facts.samples
+    found = methods(names, words.knobs, shapes, device, words.workers_per_node)
+    dense = next((m for m in found if m.family == "none"), None) or methods(["none"], [], shapes, device, 1)[0]
+    return Asked(f"{name}, {device.title}, {compute.batch_size} a worker", found, dense, cluster, compute, samples)
+
+
+def predictions(words: Words, given: Asked) -> list[Prediction]:
+    from gcbench.predict.model import predict
+
+    return [predict(m, w, given.cluster, given.compute, words.overlap) for m in given.methods for w in words.workers]
+
+
+def _predicted(words: Words) -> Grid:
+    given = asked(words)
+    rows = [
+        [
+            p.method,
+            f"{p.workers:,}",
+            seconds(p.step_seconds),
+            f"{p.images_per_second:,.0f}",
+            seconds(p.epoch_seconds(given.samples)),
+            seconds(p.codec_seconds),
+            seconds(p.exchange_seconds),
+            seconds(p.exposed_seconds),
+            f"{p.sent_bits / 8e6:,.3g}",
+            f"{p.of_bound:.2f} x",
+        ]
+        for p in predictions(words, given)
+    ]
+    columns = ["method", "workers", "step", "images/s", "epoch", "codec", "exchange", "exposed", "MB sent", "of the bound"]
+    return Grid(_title(words, given), columns, rows, _notes(words, given))
+
+
+def _title(words: Words, given: Asked) -> str:
+    inside = f", {words.workers_per_node} a node on {words.inside}" if words.workers_per_node > 1 else ""
+    return f"{given.title}, {words.network}{inside}{', with overlap' if words.overlap else ''}"
+
+
+def _notes(words: Words, given: Asked) -> list[str]:
+    return [
+        f"Predicted. The bound is a step without exchange and codec: {seconds(given.compute.seconds)}, of profile {words.profile}."
+    ]
+
+
+def _paying(words: Words) -> Grid:
+    from gcbench.predict.pays import Threshold, answers
+
+    given = asked(words)
+    workers = [w for w in words.workers if w > 1] if "workers" in words.typed else [2**i for i in range(1, 11)]
+    workers = [w for w in workers if w > given.cluster.workers_per_node or w % given.cluster.workers_per_node == 0]
+    found = [a for a in answers(given.methods, given.dense, workers, given.cluster, given.compute, words.overlap)]
+    found = [a for a in found if a.method is not given.dense]
+
+    def told(limit: Threshold) -> str:
+        if limit.never:
+            return "never"
+        below, above = limit.below, limit.above
+        return f"< {rate(below)}" if below else f"> {rate(above)}" if above else "always"
+
+    rows = []
+    for answer in found:
+        here = [f"{p.of_bound:.2f} x" for p in answer.predictions]
+        paying = [p.workers for p, pays in zip(answer.predictions, answer.pays, strict=True) if pays]
+        rows.append([answer.method.title, _range(paying, workers), *map(told, answer.thresholds), here[-1]])
+    if words.picture:
+        from gcbench.predict.picture import draw
+
+        log.info("drawn: %s", ", ".join(map(str, draw(found, given.dense, given.cluster, Path(words.picture), _title(words, given)))))
+    columns = ["pays", f"on {words.network}, workers", *(f"W = {w:,}" for w in workers), f"of the bound, W = {workers[-1]:,}"]
+    note = "A method pays where its step is shorter than the dense one: at which rates between nodes, by the number of workers W."
+    return Grid(_title(words, given), columns, rows, [note, *_notes(words, given)])
+
+
+def _range(paying: Sequence[int], every: Sequence[int]) -> str:
+    if not paying:
+        return "none"
+    if len(paying) == len(every):
+        return "all"
+    inside = [w for w in every if paying[0] <= w <= paying[-1]]
+    if len(inside) > len(paying):
+        return ", ".join(f"{w:,}" for w in paying)
+    if paying[-1] == every[-1]:
+        return f"from {paying[0]:,}"
+    return f"to {paying[-1]:,}" if paying[0] == every[0] else f"{paying[0]:,} to {paying[-1]:,}"
+
+
+def _measured(words: Words) -> Grid:
+    from gcbench.predict.measure import measured, write
+
+    if not words.paths or "profile" not in words.typed:
+        raise ConfigError("measure: type folders with bench.json and result.json in them, and profile=FILE.yaml")
+    node = measured(words.paths, words.title or Path(words.profile).stem)
+    write(node, Path(words.profile))
+    rows = [["codec", name, ", ".join(e["aggregate_seconds"])] for name, e in _texts(node["codecs"]).items()]
+    rows += [["model", name, ", ".join(e["seconds"])] for name, e in _texts(node["models"]).items()]
+    return Grid(f"{words.profile}: {node['title']}", ["part", "name", "of values, or batches"], rows)
+
+
+def _texts(entries: dict[str, Any]) -> dict[str, Any]:
+    return {n: {k: [f"{x:,}" for x in v] for k, v in e.items() if isinstance(v, dict)} for n, e in entries.items()}
+
+
+def _compared(words: Words) -> Grid:
+    from gcbench.predict.measure import compared
+
+    if not words.paths:
+        raise ConfigError("compare: type run directories, as in gcbench-model compare outputs/RUN network=1gbit")
+    network = words.network if "network" in words.typed else None
+    found = [compared(path, network, words.latency) for path in words.paths]
+    rows = [
+        [c.title, str(c.workers), seconds(c.exchange_seconds), seconds(c.measured_exchange_seconds), f"{c.ratio:.3f}"]
+        for c in found
+    ]
+    return Grid("exchange of a step", ["run", "workers", "predicted", "measured", "measured / predicted"], rows)
+
+
+def _links() -> Grid:
+    from gcbench.predict.links import presets
+
+    rows = [
+        [k, rate(float(v["bits_per_second"])), seconds(float(v["latency_seconds"])), v["source"]] for k, v in presets().items()
+    ]
+    return Grid("network= and inside=", ["link", "of payload", "latency", "source"], rows)
+
+
+def _profiles() -> Grid:
+    rows = []
+    for path in sorted((conf_directory() / "profile").glob("*.yaml")):
+        node = yaml.safe_load(path.read_text(encoding="utf-8"))
+        rows.append([path.stem, node["title"], ", ".join(node["models"] or {})])
+    return Grid("profile=", ["profile", "device", "models"], rows)
