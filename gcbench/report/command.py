@@ -1,11 +1,9 @@
-"""`gcbench-report`: the words that were typed, and what they ask for."""
+"""`gcbench-report`: what the words that were typed ask for."""
 
 from __future__ import annotations
 
-import argparse
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from rich import box
@@ -13,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
 
-from gcbench.config import ConfigError, conf_directory
+from gcbench.config import ConfigError
 from gcbench.report.build import build, groups_of
 from gcbench.report.claims import read_claims
 from gcbench.report.claims_answers import answered
@@ -23,121 +21,32 @@ from gcbench.report.claims_formats import show
 from gcbench.report.compare import Comparison, compare, measured_words
 from gcbench.report.configs import PAPER
 from gcbench.report.document import Document
-from gcbench.report.formats import FORMATS, WIDTH, WRITERS, terminal
+from gcbench.report.formats import WIDTH, WRITERS, terminal
 from gcbench.report.keep import keep
 from gcbench.report.listing import Grid, runs_listed, tables_listed
 from gcbench.report.load import Found, Run, load
 from gcbench.report.study import find_study, study_document
-from gcbench.report.tables import Table, near, read_table, tables_of
+from gcbench.report.tables import Table, read_table, tables_of
 from gcbench.report.wandb_runs import load_wandb
+from gcbench.report.words import Words, check_words, read_words
 
 log = logging.getLogger("gcbench")
-
-RESULTS = ("outputs", "outputs/tables")
-KEYS = {
-    "table": "powersgd/table4, or powersgd for all of a paper, or all",
-    "budget": "whose runs to read: paper, cpu, bits or smoke (paper)",
-    "results": "folders with run directories, separated by commas (outputs,outputs/tables)",
-    "format": f"{', '.join(FORMATS)} (terminal)",
-    "keep": "a folder for table.md, table.csv, table.tex and the results behind them, as in keep=outputs/tables",
-    "with": "a word typed beside every experiment of the budget, as in with=trainer.precision=bf16; may be repeated",
-    "source": "files, or wandb (files)",
-    "project": "entity/project, with source=wandb",
-    "paper": "whose claims: qsgd, powersgd, orq, maxnorm or ecqsgd, with claims (all)",
-    "id": "one claim, as in id=powersgd-10, with claims",
-}
-ABOUT = """\
-gcbench-report table=powersgd/table4               ours beside the paper's, and what to run where rows are missing
-gcbench-report table=powersgd budget=cpu           all tables of a paper, from runs of budget=cpu
-gcbench-report table=orq/table2 format=latex       or markdown, csv
-gcbench-report table=all keep=outputs/tables       as files, with the results behind them
-gcbench-report list [results=...]                  all tables, and how many of their rows have runs, by budget
-gcbench-report runs [FOLDER ...]                   everything that ran, with or without a table
-gcbench-report claims [paper=orq] [id=orq-05]      70 claims of the papers: reproduced, refuted or not yet, and by what
-gcbench-report diff A B                            two runs or trees: configuration, scores, bits, times
-
-"""
-
-
-@dataclass
-class Words:
-    """What was typed as key=value, and the plain words."""
-
-    table: str | None = None
-    budget: str = PAPER
-    results: list[str] = field(default_factory=lambda: list(RESULTS))
-    format: str = "terminal"
-    keep: str | None = None
-    beside: tuple[str, ...] = ()
-    source: str = "files"
-    project: str | None = None
-    paper: str | None = None
-    id: str | None = None
-    plain: list[str] = field(default_factory=list)
 
 
 def report(arguments: Sequence[str] | None = None) -> None:
     """Raises ConfigError with one sentence."""
-    words = _read(_parser().parse_args(arguments).words)
+    words = read_words(arguments)
     first, *rest = words.plain or [""]
     if first in COMMANDS:
         COMMANDS[first](words, rest)
     elif first:
         raise ConfigError(f"{first}: type table=<paper>/<table>, or one of {', '.join(COMMANDS)}")
+    elif words.figure:
+        _figures(words)
     elif words.table is None:
         raise ConfigError("nothing was asked for; type table=powersgd/table4, gcbench-report list, or gcbench-report --help")
     else:
         _tables(words)
-
-
-def _parser() -> argparse.ArgumentParser:
-    keys = "\n".join(f"  {key + '=':9} {what}" for key, what in KEYS.items())
-    parser = argparse.ArgumentParser(
-        prog="gcbench-report",
-        usage="gcbench-report table=NAME [key=value ...] | list | runs | claims | diff A B",
-        description=f"Results beside the papers' numbers, read from result files only.\n\n{ABOUT}keys:\n{keys}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("words", nargs="*", help=argparse.SUPPRESS)
-    return parser
-
-
-def _read(typed: Sequence[str]) -> Words:
-    words = Words()
-    for word in typed:
-        key, equals, value = word.partition("=")
-        if not equals:
-            words.plain.append(word)
-        elif key not in KEYS:
-            raise ConfigError(f"{word}: no such key; type {near(key, KEYS) or ', '.join(KEYS)}")
-        elif not value:
-            raise ConfigError(f"{word}: type {key}= and {KEYS[key]}")
-        elif key == "with":
-            if not all(value.partition("=")):
-                raise ConfigError(f"{word}: type a key and a value after with=, as in with=trainer.precision=bf16")
-            words.beside += (value,)
-        else:
-            setattr(words, key, value.split(",") if key == "results" else value)
-    _check(words)
-    return words
-
-
-def _check(words: Words) -> None:
-    budgets = sorted(path.stem for path in (conf_directory() / "budget").glob("*.yaml"))
-    for key, value, known in (
-        ("budget", words.budget, budgets),
-        ("format", words.format, FORMATS),
-        ("source", words.source, ("files", "wandb")),
-    ):
-        if value not in known:
-            raise ConfigError(f"{key}={value}: type {key}={near(value, known) or ', '.join(known)}")
-    if (words.paper or words.id) and words.plain[:1] != ["claims"]:
-        raise ConfigError("paper= and id= choose claims, as in gcbench-report claims paper=orq; type table= for tables")
-    if words.source == "wandb" and words.project is None:
-        raise ConfigError("source=wandb: type project=entity/project, too")
-    for folder in words.results:
-        if folder not in RESULTS and not Path(folder).is_dir():
-            raise ConfigError(f"results={folder}: there is no such folder; type one with run directories in it")
 
 
 def _found(words: Words) -> list[Run]:
@@ -154,6 +63,14 @@ def _tables(words: Words) -> None:
         _show(words, table, runs)
 
 
+def _figures(words: Words) -> None:
+    from gcbench.report.figures import draw  # imports matplotlib
+
+    folder = Path(words.keep) if words.keep else Path(words.results[0]) / "figures"
+    for line in draw(str(words.figure), _found(words), folder, words.budget, words.beside, words.results):
+        print(line)
+
+
 def _show(words: Words, table: Table, runs: Sequence[Run]) -> None:
     study = find_study(table.study, words.results) if table.study else None
     if table.study:
@@ -163,7 +80,7 @@ def _show(words: Words, table: Table, runs: Sequence[Run]) -> None:
     _print(words, document)
     if words.keep:
         behind = [] if table.study else runs_behind(table, runs, words)
-        kept = keep(Path(words.keep), document, behind, study[0] if study else None)
+        kept = keep(Path(words.keep), document, behind, study[0] if study else None, words.budget)
         log.info("kept in %s, with %d runs", kept, len(behind))
 
 
@@ -188,7 +105,7 @@ def _list(words: Words, rest: Sequence[str]) -> None:
 def _runs(words: Words, rest: Sequence[str]) -> None:
     if rest:
         words.results = list(rest)
-        _check(words)
+        check_words(words)
     _grid(runs_listed(_found(words)))
 
 

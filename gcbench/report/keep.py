@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gcbench.records import RunFiles
+from gcbench.report.configs import PAPER
 from gcbench.report.document import Document
 from gcbench.report.formats import comma_separated, latex, markdown
 from gcbench.report.load import Run
@@ -15,9 +16,10 @@ from gcbench.report.load import Run
 FILES = {"table.md": markdown, "table.csv": comma_separated, "table.tex": latex}
 
 
-def keep(folder: Path, document: Document, runs: Sequence[Run], study: Path | None = None) -> Path:
-    """Writes <folder>/<paper>/<table>/ anew: table.md, table.csv, table.tex, and runs/<run>/ (or the study's file)."""
-    target = folder / document.name
+def keep(folder: Path, document: Document, runs: Sequence[Run], study: Path | None = None, budget: str = PAPER) -> Path:
+    """Writes <folder>/<paper>/<table>/ anew, of a budget other than the paper's <budget>/ in it: table.md, table.csv, table.tex,
+    and runs/<run>/ (or the study's file)."""
+    target = folder / document.name / ("" if budget == PAPER else budget)
     new = target / "runs.new"
     shutil.rmtree(new, ignore_errors=True)
     for run in runs:
