@@ -88,6 +88,11 @@ def main_study() -> None:
     _command("gcbench-study", _study)
 
 
+def main_model() -> None:
+    """`gcbench-model`."""
+    _command("gcbench-model", _model)
+
+
 def _check() -> None:
     parser = argparse.ArgumentParser(
         prog="gcbench-check",
@@ -119,6 +124,12 @@ def _report() -> None:
     from gcbench.report.command import report
 
     report()
+
+
+def _model() -> None:
+    from gcbench.predict.command import model
+
+    model()
 
 
 def _study() -> None:

@@ -112,7 +112,8 @@ def _title(words: Words, given: Asked) -> str:
 
 def _notes(words: Words, given: Asked) -> list[str]:
     return [
-        f"Predicted. The bound is a step without exchange and codec: {seconds(given.compute.seconds)}, of profile {words.profile}."
+        f"Predicted with profile {words.profile}. The bound is a step without exchange and codec: "
+        f"{seconds(given.compute.seconds)}."
     ]
 
 
@@ -139,9 +140,12 @@ def _paying(words: Words) -> Grid:
     if words.picture:
         from gcbench.predict.picture import draw
 
-        log.info("drawn: %s", ", ".join(map(str, draw(found, given.dense, given.cluster, Path(words.picture), _title(words, given)))))
+        drawn = draw(found, given.cluster, Path(words.picture), _title(words, given))
+        log.info("drawn: %s", ", ".join(map(str, drawn)))
     columns = ["pays", f"on {words.network}, workers", *(f"W = {w:,}" for w in workers), f"of the bound, W = {workers[-1]:,}"]
-    note = "A method pays where its step is shorter than the dense one: at which rates between nodes, by the number of workers W."
+    note = (
+        "A method pays where its step is shorter than the dense one: at which rates between nodes, by the number of workers W."
+    )
     return Grid(_title(words, given), columns, rows, [note, *_notes(words, given)])
 
 

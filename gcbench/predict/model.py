@@ -65,9 +65,8 @@ class Cluster:
     def network(self, workers: int) -> Network:
         size = min(self.workers_per_node, workers)
         if workers % size:
-            raise ValueError(
-                f"workers={workers} do not fill nodes of workers_per_node={size}; type workers={math.ceil(workers / size) * size}"
-            )
+            whole = math.ceil(workers / size) * size
+            raise ValueError(f"workers={workers} do not fill nodes of workers_per_node={size}; type workers={whole}")
         return Network(workers, size, self.inside, self.between)
 
     def at(self, bits_per_second: float) -> Cluster:

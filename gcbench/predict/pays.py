@@ -29,7 +29,7 @@ class Answer(NamedTuple):
 def threshold(
     method: Method, dense: Method, workers: int, cluster: Cluster, compute: Compute, overlap: bool = False
 ) -> Threshold:
-    """The bandwidth at which the two steps are equally long, of which there is one at most between the slowest and the fastest."""
+    """The bandwidth at which the two steps are equally long; there is one at most."""
 
     def pays(rate: float) -> bool:
         at = cluster.at(rate)

@@ -10,19 +10,19 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from gcbench.predict.model import Cluster, Method
+from gcbench.predict.model import Cluster
 from gcbench.predict.pays import FASTEST, SLOWEST, Answer
 from gcbench.report.figures.style import RC, finish, logarithmic, look, panels, save
 
 
 @matplotlib.rc_context(RC)
-def draw(answers: Sequence[Answer], dense: Method, cluster: Cluster, path: Path, title: str) -> list[Path]:
+def draw(answers: Sequence[Answer], cluster: Cluster, path: Path, title: str) -> list[Path]:
     """Left: the rate between nodes below which a method pays, over the workers. Right: its step over that without exchange, on
     the network that was asked for."""
-    return save(pays(answers, dense, cluster, title), path)
+    return save(pays(answers, cluster, title), path)
 
 
-def pays(answers: Sequence[Answer], dense: Method, cluster: Cluster, title: str) -> Figure:
+def pays(answers: Sequence[Answer], cluster: Cluster, title: str) -> Figure:
     figure, (left, right) = panels(["Pays below this rate", "Step over the no-exchange bound"])
     looks = [look(a.method.family, _nth(a, answers)) for a in answers]
     for answer, style in zip(answers, looks, strict=True):
@@ -33,12 +33,12 @@ def pays(answers: Sequence[Answer], dense: Method, cluster: Cluster, title: str)
     right.axhline(1.0, color="#999999", linewidth=0.8, linestyle=":")
     for ax, label in ((left, "Rate between nodes (Gbit/s)"), (right, "Step / bound (x)")):
         _axes(ax, label)
-    if answers and any(any(t.below for t in a.thresholds) for a in answers):
-        left.set_yscale("log")
     handles = [Line2D([], [], label=a.method.title, **style) for a, style in zip(answers, looks, strict=True)]
     line = Line2D([], [], color="#999999", linewidth=0.8, linestyle=":", label="the network, and the bound")
     always = "A line at the top or bottom of the left panel: pays at all rates that were tried, or at none."
-    return finish(figure, [*handles, line], [f"Predicted: {title}.", always, "A method that pays above a rate only is not drawn there."])
+    return finish(
+        figure, [*handles, line], [f"Predicted: {title}.", always, "A method that pays above a rate only is not drawn there."]
+    )
 
 
 def _axes(ax: Axes, label: str) -> None:

@@ -27,7 +27,7 @@ class Profile:
     models: Mapping[str, Mapping[str, Any]]
 
     def compute(self, model: str, batch_size: int | None, seconds: float | None = None) -> Compute:
-        """`seconds` are the user's own for the batch. Between two known batches on the line through them, else in proportion."""
+        """`seconds` are the user's own for the batch; between two known batches on the line through them, else in proportion."""
         if seconds is None:
             if model not in self.models:
                 known = ", ".join(self.models) or "none"
@@ -45,8 +45,8 @@ class Profile:
         entry = self.codecs.get(family) or self.codecs.get(OTHER)
         if entry is None:
             raise ConfigError(
-                f"profile={self.name} has no codec seconds of compressor={family}; type one of {', '.join(self.codecs)}, or add "
-                "it with gcbench-model measure"
+                f"profile={self.name} has no codec seconds of compressor={family}; type one of {', '.join(self.codecs)}, or "
+                "add it with gcbench-model measure"
             )
         return Codec(self._seconds(entry, "aggregate", values), self._seconds(entry, "decode", values))
 

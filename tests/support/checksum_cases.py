@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from comm_cases import WORKERS, cases
 from gloo_pool import Process
 from torch import Tensor
@@ -11,42 +12,50 @@ from gcbench.comm.base import Comm, Reduction
 from gcbench.comm.checksum import MessageAltered
 from gcbench.comm.meter import Meter
 
-CASES = {"gather": "gather", "ragged": "ragged", "transpose": "transpose", "mean": "mean torch.float32"}
+CASES = {  # what is altered: the exchange that is
+    "_all_gather": "gather",
+    "_exchange_rows": "ragged",
+    "_all_to_all": "transpose",
+    "_all_reduce": "mean torch.float32",
+}
 
 
 class Altering(ProcessGroupComm):
-    """Flips one bit of what arrives from worker 2 at the process of worker 1."""
+    """Flips one bit of what arrives from worker 2 at the process of worker 1, in one kind of exchange."""
+
+    altered = ""
 
     def _all_reduce(self, flat: Tensor, op: Reduction) -> None:
         super()._all_reduce(flat, op)
-        self._flip(flat.view(-1)[3:4])
+        self._flip("_all_reduce", flat)
 
     def _all_gather(self, message: Tensor) -> Tensor:
-        return self._flipped(super()._all_gather(message))
+        everyone = super()._all_gather(message)
+        self._flip("_all_gather", everyone[2])
+        return everyone
 
     def _all_to_all(self, by_process: Tensor) -> Tensor:
-        return self._flipped(super()._all_to_all(by_process))
+        arrived = super()._all_to_all(by_process)
+        self._flip("_all_to_all", arrived[2])
+        return arrived
 
     def _exchange_rows(self, rows: list[Tensor], row_bytes: list[int]) -> list[Tensor]:
-        found = super()._exchange_rows(rows, row_bytes)
-        self._flip(found[2][4:5])
-        return found
+        everyone = super()._exchange_rows(rows, row_bytes)
+        self._flip("_exchange_rows", everyone[2])
+        return everyone
 
-    def _flipped(self, by_sender: Tensor) -> Tensor:
-        self._flip(by_sender[2].view(-1)[4:5])
-        return by_sender
-
-    def _flip(self, place: Tensor) -> None:
-        if self.local.start == 1:
-            byte = place.view(-1).view(place.dtype)
-            byte.copy_(byte * 1.5 if byte.is_floating_point() else byte ^ 8)
+    def _flip(self, name: str, arrived: Tensor) -> None:
+        if name == self.altered and self.local.start == 1:
+            arrived.view(-1).view(torch.uint8)[3] ^= 8
 
 
 def flipped_bits(process: Process) -> dict[str, str | None]:
     """By case, what the checksum says of it in this process."""
-    comm = ChecksumComm(Altering(WORKERS, process.comm(WORKERS)._group))
+    inner = Altering(WORKERS, process.comm(WORKERS)._group)
+    comm = ChecksumComm(inner)
     told: dict[str, str | None] = {}
     for name, case in CASES.items():
+        inner.altered = name
         try:
             cases(comm)[case]()
             told[name] = None
