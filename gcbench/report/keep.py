@@ -17,7 +17,7 @@ FILES = {"table.md": markdown, "table.csv": comma_separated, "table.tex": latex}
 
 
 def keep(folder: Path, document: Document, runs: Sequence[Run], study: Path | None = None, budget: str = PAPER) -> Path:
-    """Writes <folder>/<paper>/<table>/ anew, <budget>/ in it for one that is not the paper's: table.md, table.csv, table.tex, and
+    """Writes <folder>/<paper>/<table>/ anew (<budget>/ in it, unless it is the paper's): table.md, table.csv, table.tex and
     runs/<run>/ (or the study's file)."""
     target = folder / document.name / ("" if budget == PAPER else budget)
     new = target / "runs.new"
