@@ -8,8 +8,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import Any
 
 import torch.distributed as dist
+
+from gcbench.launch.local import restarts
 
 ASKS_SECONDS = 1.0  # between looks for the question
 ANSWER_SECONDS = 5.0  # that a process has for its answer; one that is stopped, or whose machine is gone, gives none
@@ -19,13 +22,18 @@ class WorkerHangs(RuntimeError):
     """An exchange that one process or several did not come to in time."""
 
 
+def store(name: str) -> Any:
+    """A part of the store by which the processes met; those that were started again find it empty."""
+    shared = dist.TCPStore(  # type: ignore[attr-defined]
+        os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False, timeout=timedelta(seconds=60)
+    )
+    return dist.PrefixStore(f"gcbench-{name}-{restarts()}", shared)  # type: ignore[attr-defined]
+
+
 @contextmanager
 def watching(rank: int, processes: int, where: Callable[[], str], timeout_seconds: float) -> Iterator[None]:
     """Names who was not there when a collective inside has timed out; `where` says what this process is at."""
-    store = dist.TCPStore(
-        os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False, timeout=timedelta(seconds=30)
-    )
-    board = dist.PrefixStore(f"gcbench-watch-{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
+    board = store("watch")
     done = threading.Event()
     threading.Thread(target=_answer, args=(board, rank, where, done), daemon=True).start()
     try:
@@ -40,7 +48,7 @@ def watching(rank: int, processes: int, where: Callable[[], str], timeout_second
         done.set()
 
 
-def _answer(board: dist.Store, rank: int, where: Callable[[], str], done: threading.Event) -> None:
+def _answer(board: Any, rank: int, where: Callable[[], str], done: threading.Event) -> None:
     try:
         while not done.wait(ASKS_SECONDS):
             if board.check(["asked"]):
@@ -50,7 +58,7 @@ def _answer(board: dist.Store, rank: int, where: Callable[[], str], done: thread
         return
 
 
-def _ask(board: dist.Store, processes: int) -> list[str | None]:
+def _ask(board: Any, processes: int) -> list[str | None]:
     board.set("asked", "")
     end = time.monotonic() + ANSWER_SECONDS
     while not board.check([str(rank) for rank in range(processes)]) and time.monotonic() < end:

@@ -65,7 +65,7 @@ def asked(words: Words) -> Asked:
         raise ConfigError(f"compressor={unknown[0]}: there is no such method; type all, or some of {', '.join(choices())}")
     if words.shapes:
         own = read_shapes(words.shapes)
-        batch = words.batch_size or max(own.seconds)
+        batch = words.batch_size or int(max(own.seconds))
         name, shapes, samples = own.name, own.shapes, words.samples or 50_000
         compute = device.compute(name, batch, words.seconds or at(own.seconds, batch))
     else:
@@ -118,13 +118,14 @@ def _notes(words: Words, given: Asked) -> list[str]:
 
 
 def _paying(words: Words) -> Grid:
+    from gcbench.predict.model import predict
     from gcbench.predict.pays import Threshold, answers
 
     given = asked(words)
     workers = [w for w in words.workers if w > 1] if "workers" in words.typed else [2**i for i in range(1, 11)]
     workers = [w for w in workers if w > given.cluster.workers_per_node or w % given.cluster.workers_per_node == 0]
-    found = [a for a in answers(given.methods, given.dense, workers, given.cluster, given.compute, words.overlap)]
-    found = [a for a in found if a.method is not given.dense]
+    compressing = [m for m in given.methods if m is not given.dense]
+    found = answers(compressing, given.dense, workers, given.cluster, given.compute, words.overlap)
 
     def told(limit: Threshold) -> str:
         if limit.never:
@@ -140,7 +141,8 @@ def _paying(words: Words) -> Grid:
     if words.picture:
         from gcbench.predict.picture import draw
 
-        drawn = draw(found, given.cluster, Path(words.picture), _title(words, given))
+        dense = [predict(given.dense, w, given.cluster, given.compute, words.overlap) for w in workers]
+        drawn = draw(found, dense, given.cluster, Path(words.picture), _title(words, given))
         log.info("drawn: %s", ", ".join(map(str, drawn)))
     columns = ["pays", f"on {words.network}, workers", *(f"W = {w:,}" for w in workers), f"of the bound, W = {workers[-1]:,}"]
     note = (

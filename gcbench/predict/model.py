@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from gcbench.comm.network import Link, Network
+from gcbench.comm.network import Collective, Level, Link, Network
 
 BUCKET_BYTES = 25 * 2**20  # DistributedDataParallel's: gradients that are exchanged as soon as all of them are there
 
@@ -16,11 +16,11 @@ class Sent(Protocol):
     """The collectives of one kind in a step (`payload.Message`)."""
 
     @property
-    def level(self) -> str: ...
+    def level(self) -> Level: ...
     @property
-    def collective(self) -> str: ...
+    def collective(self) -> Collective: ...
     @property
-    def count(self) -> int: ...
+    def number(self) -> int: ...
     @property
     def bits(self) -> float: ...
 
@@ -121,10 +121,7 @@ def predict(method: Method, workers: int, cluster: Cluster, compute: Compute, ov
 
 def exchange_seconds(messages: Sequence[Sent], network: Network) -> float:
     """One collective after the other, each as `comm/network.py` has it."""
-    return sum(
-        m.count * network.level(m.level).cost(m.collective, m.bits / m.count).seconds  # type: ignore[arg-type]
-        for m in messages
-    )
+    return sum(m.number * network.level(m.level).cost(m.collective, m.bits / m.number).seconds for m in messages)
 
 
 def exposed_seconds(exchange: float, backward: float, buckets: int) -> float:

@@ -26,7 +26,7 @@ class Message(NamedTuple):
 
     level: Level
     collective: Collective
-    count: int
+    number: int  # of them
     bits: float  # payload of a worker, of all of them
 
 

@@ -15,6 +15,7 @@ from gcbench.predict.model import Codec, Compute
 
 FILE_KEYS = {"title", "copy_bytes_per_second", "backward_share", "codecs", "models"}
 OTHER = "other"
+NOTHING = {"none": {"aggregate_copies": 0.0}}  # where a profile does not say: the all-reduce is on the gradient itself
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Profile:
     models: Mapping[str, Mapping[str, Any]]
 
     def compute(self, model: str, batch_size: int | None, seconds: float | None = None) -> Compute:
-        """`seconds` are the user's own for the batch; between two known batches on the line through them, else in proportion."""
+        """`seconds` are the user's own for the batch. Between two known batches it is on the line through them."""
         if seconds is None:
             if model not in self.models:
                 known = ", ".join(self.models) or "none"
@@ -36,13 +37,14 @@ class Profile:
                     "and backward of a batch"
                 )
             by_batch = _numbers(self.models[model]["seconds"])
-            batch_size = batch_size or max(by_batch)
+            batch_size = batch_size or int(max(by_batch))
             seconds = at(by_batch, batch_size)
-        return Compute(seconds, seconds * self.backward_share, batch_size or 1)
+        assert batch_size is not None
+        return Compute(seconds, seconds * self.backward_share, batch_size)
 
     def codec(self, family: str, values: int) -> Codec:
         """Of a gradient of so many values."""
-        entry = self.codecs.get(family) or self.codecs.get(OTHER)
+        entry = self.codecs.get(family) or self.codecs.get(OTHER) or NOTHING.get(family)
         if entry is None:
             raise ConfigError(
                 f"profile={self.name} has no codec seconds of compressor={family}; type one of {', '.join(self.codecs)}, or "

@@ -67,7 +67,7 @@ class OwnModel(NamedTuple):
 
     name: str
     shapes: Shapes
-    seconds: Mapping[int, float]
+    seconds: Mapping[float, float]
 
 
 def read_shapes(path: str) -> OwnModel:
@@ -77,7 +77,7 @@ def read_shapes(path: str) -> OwnModel:
     if not isinstance(node, dict) or not {"shapes", "seconds"} <= set(node):
         raise ConfigError(f"shapes={path}: a model has shapes: [[64, 3, 3, 3], ...] and seconds: {{128: 0.1}} by batch size")
     shapes = {f"tensor {i}": tuple(int(n) for n in shape) for i, shape in enumerate(node["shapes"])}
-    return OwnModel(node.get("title", Path(path).stem), shapes, {int(k): float(v) for k, v in node["seconds"].items()})
+    return OwnModel(node.get("title", Path(path).stem), shapes, {float(k): float(v) for k, v in node["seconds"].items()})
 
 
 def choices() -> list[str]:

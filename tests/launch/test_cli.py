@@ -52,7 +52,7 @@ def test_more_workers_than_the_machine_has_are_virtual(tmp_path: Path) -> None:
     [
         (["bits=11"], "gcbench: bits=11: a code costs 2 to 8 bits"),
         (["rank=2"], "gcbench: rank: no such key with these choices"),
-        (["trainer.launcher=fast"], "expected one of [auto, local, torchrun, virtual]"),
+        (["trainer.launcher=fast"], "expected one of [auto, local, torchrun, slurm, virtual]"),
         (["trainer.gpus=9999"], "gcbench: trainer.gpus=9999: the data has 1437 training samples"),
     ],
 )

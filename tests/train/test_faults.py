@@ -15,7 +15,9 @@ from typing import Any
 
 import pytest
 import torch
+from gloo_pool import pool
 from sentence import run
+from train_cases import drift_said
 
 from gcbench.config import RunFailed
 from gcbench.train.drift import parameter_hash
@@ -64,6 +66,7 @@ def test_a_killed_worker_ends_the_others_and_the_run_goes_on_to_the_same_bits(tm
     ends_as_without(tmp_path / "cut", words, spent)
 
 
+@pytest.mark.slow
 def test_a_run_starts_again_by_itself(tmp_path: Path) -> None:
     spent = tmp_path / "spent"
     words = [*WORDS, *faulty("kill", 9, spent)]
@@ -88,7 +91,7 @@ def test_a_command_that_was_killed_goes_on_to_the_same_bits(tmp_path: Path, whom
     parent = subprocess.Popen(command, env=environment, start_new_session=True, stderr=subprocess.DEVNULL)
     assert parent.wait(timeout=200) == -signal.SIGKILL
     while group_lives(parent.pid):
-        assert time.time() - spent.stat().st_mtime < 10
+        assert time.time() - spent.stat().st_mtime < 30
         time.sleep(0.05)
     if whom == "parent":  # the workers notice, and leave a checkpoint
         assert result_of(tmp_path / "cut")["status"] == "interrupted"
@@ -106,8 +109,8 @@ def group_lives(group: int) -> bool:
 @pytest.mark.slow
 @pytest.mark.parametrize(("fault", "says"), [("hang", "which is in forward of step 7"), ("stop", "which does not answer")])
 def test_a_worker_that_hangs_is_named_with_its_phase(tmp_path: Path, fault: str, says: str) -> None:
-    words = [*WORDS, *faulty(fault, 7, tmp_path / "spent"), "trainer.timeout_seconds=3"]
-    with pytest.raises(RunFailed, match=f"waited 3 s in exchange of step 7 for worker process 1, {says}"):
+    words = [*WORDS, *faulty(fault, 7, tmp_path / "spent"), "trainer.timeout_seconds=15"]
+    with pytest.raises(RunFailed, match=f"waited 15 s in exchange of step 7 for worker process 1, {says}"):
         run(tmp_path / "run", *words, REAL)
     assert result_of(tmp_path / "run")["status"] == "failed"
 
@@ -133,13 +136,13 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_full_disk_leaves_the_checkpoint_before_usable(small_disk: Path, tmp_path: Path) -> None:
-    folder, filler = small_disk / "run", small_disk / "filler"
+    folder = small_disk / "run"
     words = [*WORDS, "trainer.launcher=virtual", "trainer.max_steps=24"]
     with pytest.raises(RunFailed, match=r"step-\d+ could not be written \(.*No space.*\); .*step-\d+ is whole; make room"):
         run(folder, *words)
     result = result_of(folder)
     assert result["status"] == "failed" and "No space" in result["reason"]
-    assert not filler.exists() and not list((folder / "checkpoints").glob("*.partial"))
+    assert not list((folder / "checkpoints").glob("*.partial"))
     run(folder, *words, "trainer.checkpoint_steps=null")
     whole = run(tmp_path / "whole", *words)
     assert result_of(folder)["bits_sent"] == whole["bits_sent"]
@@ -151,7 +154,14 @@ def metrics(folder: Path) -> list[dict[str, Any]]:
     return [{k: v for k, v in line.items() if k != "seconds"} for line in lines]
 
 
-def test_replicas_that_drift_are_named(tmp_path: Path) -> None:
+def test_replicas_that_drift_are_named() -> None:
+    assert pool(4).run(drift_said, ()) == [None] * 4
+    assert pool(4).run(drift_said, (2,)) == ["after step 9 the parameters of process 2 were not those of process 0"] * 4
+    assert pool(4).run(drift_said, (0, 3)) == ["after step 9 the parameters of processes 0, 3 were not those of process 1"] * 4
+
+
+@pytest.mark.slow
+def test_a_run_whose_replicas_drift_fails(tmp_path: Path) -> None:
     words = [*WORDS, *faulty("drift", 7, tmp_path / "spent"), "trainer.drift_every=5"]
     says = "after step 9 the parameters of process 1 were not those of process 0"
     with pytest.raises(RunFailed, match=f"ReplicasDrifted: {says}"):

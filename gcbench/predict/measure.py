@@ -1,0 +1,128 @@
+"""Profiles from real runs, and predictions beside real runs: both read the json files that those leave."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+import yaml
+
+from gcbench.comm.network import Link
+from gcbench.config import ConfigError, emulated_link
+from gcbench.predict.links import link
+from gcbench.predict.model import Cluster, exchange_seconds
+from gcbench.predict.payload import Payload
+from gcbench.predict.subject import compressor_of, facts_of, shapes_of_model
+
+BACKWARD_SHARE = 0.667  # where no run says
+COMPUTATION = ("data", "forward", "backward", "update")
+
+
+def _contents(paths: Sequence[str], name: str) -> Iterator[dict[str, Any]]:
+    for path in paths:
+        if not Path(path).exists():
+            raise ConfigError(f"{path}: there is no such file or folder; type one with bench.json or result.json in it")
+        files = [Path(path)] if Path(path).is_file() else sorted(Path(path).rglob(name))
+        yield from (json.loads(file.read_text(encoding="utf-8")) for file in files if file.name == name)
+
+
+def measured(paths: Sequence[str], title: str) -> dict[str, Any]:
+    """Codecs from `gcbench-bench` (aggregate, decode-and-add), computation from runs with real workers; medians of several."""
+    benches = list(_contents(paths, "bench.json"))
+    runs = [r for r in _contents(paths, "result.json") if r.get("seconds")]
+    if not benches and not runs:
+        raise ConfigError(f"{', '.join(paths)}: no bench.json, and no result.json with times, in or below it")
+    copies = [1e9 * row["memcpy_gb_per_second"] for b in benches for row in b["local"]]
+    shares = [_seconds(r, "backward") / (_seconds(r, "forward") + _seconds(r, "backward")) for r in runs]
+    codecs: dict[str, Any] = {}
+    for bench in benches:
+        entry = codecs.setdefault(bench["config"]["choices"]["compressor"], {"aggregate_seconds": {}, "decode_seconds": {}})
+        for row in bench["local"]:
+            part = {"aggregate": "aggregate_seconds", "decode-and-add": "decode_seconds"}.get(row["part"])
+            if part:
+                entry[part].setdefault(row["values"], []).append(row["milliseconds"] / 1e3)
+    models: dict[str, Any] = {}
+    for run in runs:
+        entry = models.setdefault(run["choices"]["model"], {"seconds": {}})
+        batch = run["config"]["trainer"]["batch_size"] * run["config"]["trainer"]["accumulate"]
+        entry["seconds"].setdefault(batch, []).append(sum(_seconds(run, phase) for phase in COMPUTATION))
+    return {
+        "title": title,
+        "copy_bytes_per_second": round(median(copies)) if copies else 10**10,
+        "backward_share": round(median(shares), 3) if shares else BACKWARD_SHARE,
+        "codecs": {k: {part: _medians(v) for part, v in e.items() if v} for k, e in codecs.items()},
+        "models": {k: {part: _medians(v) for part, v in e.items()} for k, e in models.items()},
+    }
+
+
+def _medians(table: dict[int, list[float]]) -> dict[int, float]:
+    return {size: float(f"{median(found):.4g}") for size, found in sorted(table.items())}
+
+
+def _seconds(result: dict[str, Any], phase: str) -> float:
+    return float(result["seconds"][phase]["mean"])
+
+
+COMMENTS = {
+    "title": "what was measured",
+    "copy_bytes_per_second": "of fp32 values; median of the copies beside the benchmarks",
+    "backward_share": "of forward and backward",
+    "codecs": "seconds by values: all of a worker's own work (aggregate), and every further message (decode)",
+    "models": "data, forward, backward and update: seconds by images a worker",
+}
+
+
+def write(node: dict[str, Any], path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    parts = []
+    for key, value in node.items():
+        flow = None if isinstance(value, dict) else False  # one line for each table of sizes
+        text = yaml.safe_dump({key: value}, sort_keys=False, default_flow_style=flow, width=120)
+        first, newline, rest = text.partition("\n")
+        parts.append(f"{first}  # {COMMENTS[key]}{newline}{rest}")
+    path.write_text("# Made by gcbench-model measure.\n" + "".join(parts), encoding="utf-8")
+
+
+class Compared(NamedTuple):
+    title: str
+    workers: int
+    exchange_seconds: float  # of a step, predicted
+    measured_exchange_seconds: float
+    step_seconds: float  # with the run's own computation and codec, predicted
+    measured_step_seconds: float
+
+    @property
+    def ratio(self) -> float:
+        """Measured over predicted exchange."""
+        return self.measured_exchange_seconds / self.exchange_seconds
+
+
+def compared(path: str, network: str | None = None, latency: str | None = None) -> Compared:
+    """A run on hosts of one worker each; without `network`, on the link that its result names."""
+    file = Path(path) if Path(path).is_file() else Path(path) / "result.json"
+    if not file.is_file():
+        raise ConfigError(f"{path}: there is no result.json in it; type a run's directory")
+    result = json.loads(file.read_text(encoding="utf-8"))
+    if not result.get("seconds") or result["workers"] < 2:
+        raise ConfigError(f"{path}: a run of one worker, or of virtual ones, has no exchange; type one with several processes")
+    config = {**result["config"], "choices": result["choices"]}
+    shapes = shapes_of_model(config["model"], facts_of(result["choices"]["model"], result["choices"]["dataset"]))
+    between = _link(result.get("network") or {}, network, latency, path)
+    messages = Payload(compressor_of(config), shapes).at(result["workers"])
+    exchange = exchange_seconds(messages, Cluster(between, between).network(result["workers"]))
+    rest = sum(_seconds(result, phase) for phase in (*COMPUTATION, "encode", "decode", "wait"))
+    title = result["experiment"] or Path(path).name
+    return Compared(title, result["workers"], exchange, _seconds(result, "exchange"), rest + exchange, _seconds(result, "step"))
+
+
+def _link(found: dict[str, Any], network: str | None, latency: str | None, path: str) -> Link:
+    if network is not None:
+        return link("network", network, latency)
+    if found.get("emulated"):
+        return Link(**(emulated_link(found) or {}))
+    if found.get("link"):
+        return link("network", found["link"], latency)
+    raise ConfigError(f"{path}: its result names no link; type network=1gbit")

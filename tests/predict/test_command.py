@@ -1,0 +1,115 @@
+"""What users type, and what they are told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gcbench.config import ConfigError, register
+from gcbench.predict.command import asked, model, predictions
+from gcbench.predict.measure import compared
+from gcbench.predict.words import read
+
+OWN = "title: mine\nshapes: [[64, 32, 3, 3], [128, 160], [160]]\nseconds: {16: 0.05, 32: 0.1}\n"
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    register()
+    monkeypatch.chdir(tmp_path)
+    Path("mine.yaml").write_text(OWN)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["pay"], "pay: type pays"),
+        (["workers=0"], "workers=0: type a whole number of at least 1, as in workers=2,4,8"),
+        (["overlap=yes"], "overlap=yes: type true or false"),
+        (["format=latex"], "format=latex: type terminal, markdown or csv"),
+        (["network=nvlnk2"], "network=nvlnk2: type a rate as in network=10gbit, or one of nvlink2"),
+        (["latency=50"], "latency=50: type a time with its unit"),
+        (["profile=k8"], "profile=k8: there is no such profile; type one of"),
+        (["model=resnet20"], "profile=v100 has no seconds of model=resnet20"),
+        (["seconds=0.1"], "type batch_size=N too"),
+        (["compressor=qsdg"], "compressor=qsdg: there is no such method"),
+        (["shapes=mine.yaml", "compressor=qsgd", "rank=2"], "rank=2: no such key with compressor=qsgd"),
+        (["shapes=no.yaml"], "shapes=no.yaml: there is no such file"),
+        (["shapes=mine.yaml", "compressor=none", "workers=6", "workers_per_node=4"], "type workers=8"),
+        (["table=orq/table1"], "table=orq/table1: type one of"),
+        (["measure", "."], "measure: type folders"),
+        (["compare", "nowhere"], "nowhere: there is no result.json"),
+    ],
+)
+def test_slips_are_answered_in_one_sentence(here: Path, words: list[str], says: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        model(words)
+    assert says in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_model_without_code(here: Path) -> None:
+    """Seconds between the batches that the file has; every value of a knob is a method."""
+    words = read(["shapes=mine.yaml", "compressor=powersgd,none", "rank=1,2", "batch_size=24", "workers=1,4", "network=1gbit"])
+    found = {(p.method, p.workers): p for p in predictions(words, asked(words))}
+    assert {name for name, _ in found} == {"powersgd rank=1", "powersgd rank=2", "none"}
+    assert found["none", 1].step_seconds == pytest.approx(0.075)
+    assert found["none", 4].sent_bits == 32 * (64 * 32 * 9 + 128 * 160 + 160)
+    assert found["powersgd rank=1", 4].sent_bits < found["powersgd rank=2", 4].sent_bits < found["none", 4].sent_bits
+
+
+def test_forms_and_the_picture(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    typed = ["shapes=mine.yaml", "compressor=powersgd", "network=100mbit", "workers=2,4"]
+    model([*typed, "format=markdown"])
+    assert "| powersgd | 2 |" in capsys.readouterr().out
+    model(["pays", *typed, "format=csv", "picture=pays"])
+    heading, row = capsys.readouterr().out.splitlines()
+    assert heading.split(",")[0] == "pays" and row.startswith("powersgd,all,<")
+    assert Path("pays.svg").stat().st_size and Path("pays.png").stat().st_size
+
+
+def test_a_measured_profile_is_read_again(here: Path) -> None:
+    local = [
+        {"part": part, "values": 1000, "milliseconds": ms, "memcpy_gb_per_second": 10.0}
+        for part, ms in (("aggregate", 3.0), ("decode-and-add", 1.0), ("encode", 2.0))
+    ]
+    Path("bench.json").write_text(json.dumps({"config": {"choices": {"compressor": "qsgd"}}, "local": local}))
+    Path("run").mkdir()
+    Path("run/result.json").write_text(json.dumps(result()))
+    model(["measure", ".", "profile=made.yaml", "title=this machine"])
+    made = yaml.safe_load(Path("made.yaml").read_text())
+    assert made["codecs"]["qsgd"] == {"aggregate_seconds": {1000: 0.003}, "decode_seconds": {1000: 0.001}}
+    assert made["models"]["mlp"]["seconds"] == {16: 0.09}
+    words = read(["model=mlp", "compressor=qsgd", "profile=made.yaml", "batch_size=32", "workers=2"])
+    found = predictions(words, asked(words))[0]
+    assert found.compute_seconds == pytest.approx(0.18) and found.codec_seconds > 0
+
+
+def result() -> dict[str, object]:
+    phases = {"data": 0.01, "forward": 0.02, "backward": 0.05, "update": 0.01, "encode": 0.0, "decode": 0.0, "wait": 0.0}
+    node = {"_target_": "gcbench.models.mlp.MLP", "shape": [1, 8, 8], "outputs": 10, "widths": [16]}
+    dense = {"_target_": "gcbench.compressors.dense.Dense", "dtype": "float32"}
+    return {
+        "experiment": None,
+        "choices": {"model": "mlp", "dataset": "digits", "compressor": "none"},
+        "config": {
+            "model": node,
+            "compressor": {"_target_": "gcbench.compressors.build", "method": dense},
+            "trainer": {"batch_size": 16, "accumulate": 1},
+        },
+        "workers": 2,
+        "network": {"emulated": True, "bandwidth": "1mbit", "latency": "1ms"},
+        "seconds": {phase: {"mean": s, "max": s} for phase, s in {**phases, "exchange": 0.05, "step": 0.14}.items()},
+    }
+
+
+def test_a_run_beside_its_prediction(here: Path) -> None:
+    """64 x 16 + 16 + 16 x 10 + 10 values in fp32 on 1 Mbit/s: two workers send each other all of them, in two messages."""
+    Path("result.json").write_text(json.dumps(result()))
+    found = compared("result.json")
+    assert found.exchange_seconds == pytest.approx(1210 * 32 / 1e6 + 2e-3)
+    assert found.ratio == pytest.approx(0.05 / found.exchange_seconds)
+    assert found.step_seconds == pytest.approx(0.09 + found.exchange_seconds)

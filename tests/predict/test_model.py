@@ -1,0 +1,97 @@
+"""The arithmetic of a step, by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gcbench.comm.network import Link
+from gcbench.predict.model import Cluster, Codec, Compute, Method, exposed_seconds, predict
+from gcbench.predict.payload import Message
+from gcbench.predict.pays import answers, threshold
+
+SLOW = Link(1e9, 1e-4)
+CLUSTER = Cluster(SLOW, Link(1e12))
+NO_CODEC = Codec(0.0)
+COMPUTE = Compute(0.1, 0.06, 32)
+
+
+def sending(collective: str, bits: float, codec: Codec = NO_CODEC, title: str = "a method", number: int = 1) -> Method:
+    message = Message("all", collective, number, bits)  # type: ignore[arg-type]
+    return Method(title, title, lambda workers: [message], codec, dense_bytes=4_000_000)
+
+
+DENSE = sending("all_reduce", 3.2e7, title="none")
+
+
+def test_a_ring_of_four_by_hand() -> None:
+    """2 x 3 rounds of a quarter of 32 Mbit, each with its latency."""
+    found = predict(DENSE, 4, CLUSTER, COMPUTE)
+    assert found.exchange_seconds == pytest.approx(6 * (8e6 / 1e9 + 1e-4))
+    assert found.step_seconds == pytest.approx(0.1 + 6 * 0.0081)
+    assert found.images_per_second == pytest.approx(4 * 32 / found.step_seconds)
+    assert found.epoch_seconds(1280) == pytest.approx(10 * found.step_seconds)
+    assert found.of_bound == pytest.approx(found.step_seconds / 0.1)
+
+
+def test_a_gather_decodes_the_message_of_every_worker() -> None:
+    """3 rounds of 4 Mbit in two messages; one's own work, and 3 messages more."""
+    found = predict(sending("all_gather", 4e6, Codec(0.005, 0.001), number=2), 4, CLUSTER, COMPUTE)
+    assert found.exchange_seconds == pytest.approx(3 * (4e6 / 1e9 + 2 * 1e-4))
+    assert found.codec_seconds == pytest.approx(0.005 + 3 * 0.001)
+
+
+def test_one_worker_exchanges_nothing_and_codes_nothing() -> None:
+    found = predict(sending("all_gather", 4e6, Codec(0.005, 0.001)), 1, CLUSTER, COMPUTE)
+    assert (found.step_seconds, found.of_bound, found.sent_bits) == (0.1, 1.0, 0)
+
+
+def test_what_backward_hides() -> None:
+    """Four buckets under 60 ms: the last is ready at its end; a short exchange leaves one bucket, a long one all but 45 ms."""
+    assert exposed_seconds(0.02, 0.06, 1) == 0.02
+    assert exposed_seconds(0.02, 0.06, 4) == pytest.approx(0.005)
+    assert exposed_seconds(0.2, 0.06, 4) == pytest.approx(0.2 - 0.045)
+
+
+def test_overlap_needs_several_buckets_and_a_method_that_takes_them() -> None:
+    large = replace(DENSE, dense_bytes=100 * 2**20)
+    alone = predict(large, 4, CLUSTER, COMPUTE)
+    assert predict(large, 4, CLUSTER, COMPUTE, overlap=True).step_seconds < alone.step_seconds
+    whole = replace(large, in_buckets=False)
+    assert predict(whole, 4, CLUSTER, COMPUTE, overlap=True).step_seconds == alone.step_seconds
+
+
+def test_nodes_share_their_link() -> None:
+    """A scatter among 8 workers: by node, four times as much crosses the same link."""
+    single, shared = Cluster(SLOW, Link(1e12)), Cluster(SLOW, Link(1e12), 4)
+    method = sending("all_to_all", 7e6)
+    apart, together = (predict(method, 8, c, COMPUTE).exchange_seconds for c in (single, shared))
+    assert apart == pytest.approx(7e6 / 1e9 + 7e-4)
+    assert together == pytest.approx(4 * 4 * 1e6 / 1e9 + 4e-4)
+    with pytest.raises(ValueError, match="workers=6 do not fill nodes of workers_per_node=4; type workers=8"):
+        predict(method, 6, shared, COMPUTE)
+
+
+def test_the_threshold_is_where_the_steps_are_equally_long() -> None:
+    """2 workers: 32 Mbit against 4 and 10 ms of codec, so equal at 28 Mbit / 10 ms; latencies are 2 and 1 of 0.1 ms."""
+    method = sending("all_gather", 4e6, Codec(0.010))
+    found = threshold(method, DENSE, 2, CLUSTER, COMPUTE)
+    assert found.below == pytest.approx(28e6 / (0.010 - 1e-4), rel=1e-5)
+    assert threshold(sending("all_gather", 4e6), DENSE, 2, CLUSTER, COMPUTE) == (None, None, False)
+    assert threshold(sending("all_gather", 4e7, Codec(1.0)), DENSE, 2, CLUSTER, COMPUTE).never
+
+
+def test_compression_pays_more_where_the_network_is_slower() -> None:
+    method = sending("all_reduce", 4e6, Codec(0.010))
+    gains = []
+    for rate in (1e8, 1e9, 1e10, 1e11):
+        ours, dense = (predict(m, 16, CLUSTER.at(rate), COMPUTE).step_seconds for m in (method, DENSE))
+        gains.append(dense / ours)
+    assert gains == sorted(gains, reverse=True) and gains[0] > 1 > gains[-1]
+
+
+def test_an_answer_says_where_it_pays() -> None:
+    quick, slow = sending("all_reduce", 4e6, Codec(0.010), "quick"), sending("all_reduce", 4e6, Codec(10.0), "slow")
+    found = answers([quick, slow], DENSE, [2, 16], CLUSTER, COMPUTE)
+    assert [a.pays for a in found] == [[True, True], [False, False]]

@@ -1,0 +1,74 @@
+"""What is counted without a network is what real steps send."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+from sentence import composed
+
+from gcbench.comm import VirtualComm
+from gcbench.compressors import State, Step
+from gcbench.config import register, resolve
+from gcbench.predict.payload import LATE, Payload
+from gcbench.predict.subject import compressor_of
+
+SHAPES = {"conv": (64, 32, 3, 3), "matrix": (128, 160), "bias": (160,)}
+SCATTERED = 5e-3  # shards are filled up to whole buckets and groups of eight
+
+
+def sent(words: list[str], workers: int) -> dict[tuple[str, str], float]:
+    """Of the first worker in a step of as many virtual ones."""
+    comm = VirtualComm(workers)
+    generator = torch.Generator().manual_seed(0)
+    grads = {k: torch.randn(workers, *s, generator=generator) for k, s in SHAPES.items()}
+    offsets = {"conv": 0, "matrix": 18432, "bias": 38912}
+    compressor_of(resolve(composed(*words))).aggregate(grads, State(), comm, Step(LATE, 1, comm.local, offsets))
+    return {(k.level, k.collective): t.sent_bits for k, t in comm.meter.tallies[0].items()}
+
+
+@pytest.mark.parametrize(
+    ("words", "workers", "share"),
+    [
+        (["compressor=none"], 4, 0),
+        (["compressor=powersgd", "rank=2", "min_size=0"], 4, 0),
+        (["compressor=top_k"], 4, 0),
+        (["compressor=qsgd"], 4, 0),
+        (["compressor=qsgd", "exchange=sum"], 4, 0),
+        (["compressor=maxnorm"], 8, 0),
+        (["compressor=qsgd", "exchange=scatter"], 4, SCATTERED),
+        (["compressor=qsgd", "exchange=scatter_coded"], 32, SCATTERED),
+        (["compressor=qsgd", "exchange=hierarchical", "workers_per_node=2"], 8, 1e-4),
+    ],
+)
+def test_counts_are_those_of_the_meter(words: list[str], workers: int, share: float) -> None:
+    nodes = 2 if "workers_per_node=2" in words else 1
+    payload = Payload(compressor_of(resolve(composed(*words))), SHAPES, nodes)
+    found = {(m.level, m.collective): m.bits for m in payload.at(workers)}
+    assert found == pytest.approx(sent(words, workers), rel=share, abs=0)
+
+
+def test_lanes_widen_with_the_workers_and_gathers_do_not() -> None:
+    register()
+    summed, gathered = (Payload(compressor_of(resolve(composed(f"compressor={c}"))), SHAPES) for c in ("maxnorm", "signum"))
+    assert summed.at(100_000)[0].bits > 2 * summed.at(4)[0].bits
+    assert gathered.at(100_000) == gathered.at(2)
+    assert gathered.at(1) == []
+
+
+def test_a_hundred_thousand_workers_in_a_second() -> None:
+    from gcbench.comm.network import Link
+    from gcbench.predict.model import Cluster, Compute, predict
+    from gcbench.predict.profiles import profile
+    from gcbench.predict.subject import method
+
+    words = [["compressor=qsgd", "exchange=scatter_coded"], ["compressor=powersgd"], ["compressor=maxnorm"]]
+    made = [method("m", "qsgd", compressor_of(resolve(composed(*w))), SHAPES, profile("v100")) for w in words]
+    cluster = Cluster(Link(1e9, 5e-5), Link(1e12), 4)
+    for m in made:
+        m.messages(100_000)  # counted
+    start = time.process_time()
+    found = [predict(m, 100_000, cluster, Compute(0.1, 0.06, 32)) for m in made]
+    assert time.process_time() - start < 1
+    assert all(p.step_seconds > 0.1 for p in found)

@@ -1,0 +1,78 @@
+"""Thousands of steps of every method: what a run holds does not grow, and nothing of it is left at the end."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+from method_cases import CHOICES
+from sentence import run
+
+STEPS = 2000
+GROWTH_MIB = 20  # over the second half of a run, for what allocators keep
+WORDS = [f"trainer.max_steps={STEPS}", "trainer.launcher=local", "trainer.checkpoint_steps=100", "trainer.eval_every=10"]
+
+
+class Memory(threading.Thread):
+    """Resident MiB of each child process, as the run goes on."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.done = threading.Event()
+        self.seen: dict[int, list[float]] = {}
+
+    def run(self) -> None:
+        while not self.done.wait(0.25):
+            for child in children():
+                with suppress(FileNotFoundError):  # it has ended meanwhile
+                    pages = int(Path(f"/proc/{child}/statm").read_text().split()[1])
+                    self.seen.setdefault(child, []).append(pages * os.sysconf("SC_PAGE_SIZE") / 2**20)
+
+    def growth(self) -> list[float]:
+        """MiB over the second half of each worker's samples, by the slope of a line through them."""
+        grown = []
+        for samples in self.seen.values():
+            if len(samples) > 20:
+                half = samples[len(samples) // 2 : -1]
+                grown.append(float(np.polyfit(np.arange(len(half)), half, 1)[0]) * len(half))
+        return grown
+
+
+def children() -> list[int]:
+    """Of this process, whichever thread started them."""
+    return [int(pid) for path in Path("/proc/self/task").glob("*/children") for pid in path.read_text().split()]
+
+
+def held() -> dict[str, int]:
+    links = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if os.path.islink(f"/proc/self/fd/{fd}")]
+    rows = [line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/self/net/{name}").read_text().splitlines()[1:]]
+    listening = [row for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in links]
+    return {
+        "processes": len(children()),
+        "files": len(links),
+        "ports": len(listening),
+        "threads": threading.active_count(),
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", CHOICES)
+def test_memory_is_flat_and_nothing_is_left(tmp_path: Path, method: str) -> None:
+    run(tmp_path / "first", f"compressor={method}", "trainer.max_steps=2", "trainer.launcher=local")  # what stays by itself
+    before, memory = held(), Memory()
+    memory.start()
+    result = run(tmp_path / "soak", f"compressor={method}", *WORDS)
+    memory.done.set()
+    memory.join()
+    assert result["status"] == "done" and result["steps"] == STEPS
+    assert len(memory.growth()) >= 2 and max(memory.growth()) < GROWTH_MIB, memory.growth()
+    assert len(list((tmp_path / "soak" / "checkpoints").iterdir())) == 2
+    end = time.monotonic() + 10
+    while held() != before and time.monotonic() < end:
+        time.sleep(0.1)
+    assert held() == before
