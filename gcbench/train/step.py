@@ -42,7 +42,8 @@ def sample(run: Run, out: Aggregated) -> Sample:
     mean = run.control.sum(replica.flat.sum(0, dtype=torch.float64)) / run.comm.workers
     applied = torch.cat([out.update[name].flatten() for name in replica.grads]).double()
     norm, applied_norm = mean.norm(), applied.norm()
-    found = {"relative": float((applied - mean).norm() / norm), "cosine": float((applied @ mean) / (applied_norm * norm))}
+    error, cosine = (applied - mean).norm() / norm, (applied @ mean) / (applied_norm * norm)
+    found = {"relative": float(error.float()), "cosine": float(cosine.float())}  # alike however the sum over workers went
     if out.shannon_bits is not None:
         found["shannon_bits"] = float(run.control.sum(out.shannon_bits().sum())) / run.comm.workers
     return found
