@@ -45,5 +45,5 @@ def sample(run: Run, out: Aggregated) -> Sample:
     error, cosine = (applied - mean).norm() / norm, (applied @ mean) / (applied_norm * norm)
     found = {"relative": float(error.float()), "cosine": float(cosine.float())}  # alike however the sum over workers went
     if out.shannon_bits is not None:
-        found["shannon_bits"] = float(run.control.sum(out.shannon_bits().sum())) / run.comm.workers
+        found["shannon_bits"] = float((run.control.sum(out.shannon_bits().sum()) / run.comm.workers).float())
     return found

@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib import colormaps
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
 from gcbench.report.figures.layers import layers
 from gcbench.report.figures.style import BLUE, finish, logarithmic, panels, plain
@@ -37,6 +38,7 @@ def histograms(study: Study, titles: Sequence[str] = ()) -> Figure | None:
             ax.fill_between(*_shares(rows["FP"]["histogram"]), step="mid", color="#c8c8c8", linewidth=0, label="gradients")
         ax.fill_between(x, share, step="mid", color=BLUE, linewidth=0, alpha=0.85)
         ax.set(xlabel="Value of the gradient", ylabel="Share (%)", xlim=(x[0], x[-1]))
+        ax.xaxis.set_major_locator(MaxNLocator(3))
         logarithmic(ax, "y")
         ax.set_ylim(1e-3, 100)
         error = row.get("relative_error")
