@@ -63,6 +63,7 @@ def test_a_host_that_fails_ends_all_and_is_told(tmp_path: Path) -> None:
 
 
 @needs_netlab
+@pytest.mark.slow
 def test_nothing_stays_when_it_is_killed(tmp_path: Path) -> None:
     with subprocess.Popen([NETLAB, "--", "bash", "-c", f"echo $$ > {tmp_path}/$RANK; exec sleep 60"]) as lab:
         while not all((tmp_path / rank).exists() and (tmp_path / rank).read_text() for rank in "01"):

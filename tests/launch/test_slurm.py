@@ -91,6 +91,7 @@ def test_srun_joins_the_tasks_of_two_nodes(cluster: dict[str, str], tmp_path: Pa
     assert done.stdout.count("status") == 1
 
 
+@pytest.mark.slow
 def test_the_example_is_queued_again_when_it_is_signalled(
     cluster: dict[str, str], undisturbed: Callable[[], list[tuple[int, float]]], tmp_path: Path
 ) -> None:
