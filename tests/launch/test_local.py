@@ -121,9 +121,12 @@ def test_workers_find_each_other_and_print_as_they_are(tmp_path: Path) -> None:
     ("case", "failure", "trace"),
     [
         ("raise", "failed: 1 1 ValueError: the data are gone", "ValueError: the data are gone"),
-        ("cleanup", "failed: 1 1 RuntimeError: the model is gone", "RuntimeError: the model is gone"),
+        pytest.param(
+            *("cleanup", "failed: 1 1 RuntimeError: the model is gone", "RuntimeError: the model is gone"),
+            marks=pytest.mark.slow,
+        ),
         ("kill", "failed: 1 -9 killed by SIGKILL", None),
-        ("exit", "failed: 1 3 exit code 3", None),
+        pytest.param("exit", "failed: 1 3 exit code 3", None, marks=pytest.mark.slow),
     ],
 )
 def test_the_first_death_is_told_once_and_takes_the_others_down(

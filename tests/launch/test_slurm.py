@@ -109,6 +109,7 @@ def test_the_example_is_queued_again_when_it_is_signalled(
     assert losses(tmp_path) == undisturbed()
 
 
+@pytest.mark.slow
 def test_a_sweep_is_one_job_a_point_and_a_failure_is_one(cluster: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(FAILING)
     words = ["model._target_=mine.Net", "+model.end=raise,null", "trainer.nodes=2", "trainer.gpus=2", "trainer.max_steps=9"]
