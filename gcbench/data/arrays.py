@@ -24,6 +24,12 @@ def epoch_order(samples: int, seed: int, epoch: int, device: torch.device) -> Te
     return torch.randperm(samples, generator=generator).to(device)
 
 
+def part_of(order: Tensor, step: int, worker: int, workers: int, batch_size: int) -> Tensor:
+    """The samples of one worker's batch: the `worker`-th part of the `step`-th workers x batch_size of the epoch's order."""
+    assert 0 <= worker < workers and 0 <= step < len(order) // (workers * batch_size)
+    return order.narrow(0, (step * workers + worker) * batch_size, batch_size)
+
+
 @dataclass(frozen=True, eq=False)
 class ArrayData:
     """Step t takes the t-th workers x batch_size samples of the epoch's order; worker k their k-th part.
@@ -72,10 +78,9 @@ class ArrayData:
         return self.train_samples // (workers * batch_size)
 
     def batch(self, *, epoch: int, step: int, worker: int, workers: int, batch_size: int, seed: int) -> tuple[Tensor, Tensor]:
-        assert 0 <= worker < workers and 0 <= step < self.steps_per_epoch(workers, batch_size)
         inputs, targets = self.train
         order = epoch_order(self.train_samples, seed, epoch, inputs.device)
-        chosen = order.narrow(0, (step * workers + worker) * batch_size, batch_size)
+        chosen = part_of(order, step, worker, workers, batch_size)
         raw = inputs[chosen]
         if self.augment:
             generator = torch.Generator(inputs.device).manual_seed(mix(seed, epoch, step, worker))

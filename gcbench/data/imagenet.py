@@ -17,7 +17,7 @@ from torchvision.datasets import ImageFolder
 from torchvision.datasets.folder import default_loader
 from torchvision.transforms.functional import center_crop, pil_to_tensor, resize, resized_crop
 
-from gcbench.data.arrays import epoch_order
+from gcbench.data.arrays import epoch_order, part_of
 from gcbench.data.augment import crop_box
 from gcbench.data.protocol import Kind, Task
 from gcbench.data.split import Split, held_out
@@ -82,9 +82,8 @@ class ImageFiles:
         return self.train_samples // (workers * batch_size)
 
     def batch(self, *, epoch: int, step: int, worker: int, workers: int, batch_size: int, seed: int) -> tuple[Tensor, Tensor]:
-        assert 0 <= worker < workers and 0 <= step < self.steps_per_epoch(workers, batch_size)
         order = epoch_order(self.train_samples, seed, epoch, torch.device("cpu"))
-        rows = order.narrow(0, (step * workers + worker) * batch_size, batch_size).tolist()
+        rows = part_of(order, step, worker, workers, batch_size).tolist()
         files = [self.train[row] for row in rows]
         if not self.augment:
             return self._decoded(files, self._centre)

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from gcbench.data.arrays import ArrayData, Pair, epoch_order
+from gcbench.data.arrays import ArrayData, Pair, epoch_order, part_of
 from gcbench.data.protocol import Kind, Task
 from gcbench.data.split import Split, held_out
 from gcbench.seeds import mix
@@ -92,9 +92,8 @@ class SyntheticRows:
         return self.train_samples // (workers * batch_size)
 
     def batch(self, *, epoch: int, step: int, worker: int, workers: int, batch_size: int, seed: int) -> tuple[Tensor, Tensor]:
-        assert 0 <= worker < workers and 0 <= step < self.steps_per_epoch(workers, batch_size)
         order = epoch_order(self.train_samples, seed, epoch, self.train.device)
-        return self._made(self.train[order.narrow(0, (step * workers + worker) * batch_size, batch_size)])
+        return self._made(self.train[part_of(order, step, worker, workers, batch_size)])
 
     def test_batches(self, batch_size: int) -> int:
         return -(-len(self.test) // batch_size)

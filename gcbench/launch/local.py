@@ -21,6 +21,8 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+from gcbench.launch.failure import is_echo
+
 STOP_SECONDS = 20.0  # from the request to stop to the kill
 ECHO_SECONDS = 2.0  # how long a worker that may only have lost a peer lets the parent see that death first
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -112,10 +114,9 @@ def _await_end() -> None:
 def _note_failure(error: Exception, notes: Path) -> None:
     """Elastic's notes know whole seconds only: too coarse to tell a failure from its echo in the peers."""
     rank, attempt = int(os.environ["RANK"]), restarts()
-    echo = isinstance(error, RuntimeError) and ("by peer" in str(error) or "Broken pipe" in str(error))
     frames = error.__traceback__ and error.__traceback__.tb_next
     text = "".join(traceback.format_exception(type(error), error, frames))
-    note = (echo, time.monotonic_ns(), rank, text, f"{type(error).__name__}: {error}")
+    note = (is_echo(error), time.monotonic_ns(), rank, text, f"{type(error).__name__}: {error}")
     draft = notes / f"draft-{attempt}-{rank}.json"
     draft.write_text(json.dumps(note))
     draft.rename(notes / f"failure-{attempt}-{rank}.json")  # whole, even if this worker is killed meanwhile
