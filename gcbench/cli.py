@@ -186,6 +186,7 @@ def _sentence(error: BaseException) -> str:
     cause = "" if isinstance(error, ConfigError) else str(error.__cause__ or "")
     lines = [*str(error).splitlines(), *(cause.splitlines() if cause not in str(error) else [])]
     text = "\n".join(line for line in lines if line and "object_type=" not in line)
+    text = text.partition("\nConfig search path")[0]  # a choice that is not there: what there is stands before it
     if "hydra_plugins.gcbench_launchers" in text:
         return "hydra/launcher=submitit_slurm and submitit_local need a plugin of Hydra; type pip install 'gcbench[slurm]'"
     if unknown := re.match(r"Could not override '(.+?)'", text):
