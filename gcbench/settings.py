@@ -87,6 +87,9 @@ class TrainerSettings:
     channels_last: bool = True
     compile: bool = False
     accumulate: int = 1
+    overlap: bool = False
+    bucket_mib: float = 25.0
+    double_buffering: bool = False
     log_every: int = 50
     eval_every: int | None = 1
     eval_batch_size: int = 256

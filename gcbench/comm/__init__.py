@@ -1,6 +1,7 @@
 """The only room that issues collectives."""
 
 from gcbench.comm.base import Clock, Comm, Control
+from gcbench.comm.buckets import in_buckets
 from gcbench.comm.checksum import ChecksumComm
 from gcbench.comm.meter import Meter
 from gcbench.comm.network import Link
@@ -20,5 +21,6 @@ __all__ = [
     "ProcessGroupComm",
     "ProcessGroupControl",
     "VirtualComm",
+    "in_buckets",
     "node_size",
 ]

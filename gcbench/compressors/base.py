@@ -6,10 +6,11 @@ which rank it runs on, counts no bits, reads no clock and packs nothing for the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Literal, NamedTuple, Protocol
+from itertools import zip_longest
+from typing import Literal, NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -38,6 +39,20 @@ class State:
         yield self
         if self.inner is not None:
             yield from self.inner.layers()
+
+    def of(self, names: Collection[str]) -> State:
+        """What is remembered of these parameters."""
+        layers = [tuple({k: t for k, t in part.items() if k in names} for part in layer) for layer in self._pairs()]
+        return State.of_layers(cast(list[tuple[Grads, Grads]], layers))
+
+    def updated(self, newer: State) -> State:
+        """With `newer` in the place of what is remembered of its parameters."""
+        nothing: tuple[Grads, Grads] = ({}, {})
+        pairs = zip_longest(self._pairs(), newer._pairs(), fillvalue=nothing)
+        return State.of_layers([(a | c, b | d) for (a, b), (c, d) in pairs])
+
+    def _pairs(self) -> list[tuple[Grads, Grads]]:
+        return [(layer.shared, layer.per_worker) for layer in self.layers()]
 
     @staticmethod
     def of_layers(layers: Sequence[tuple[Grads, Grads]]) -> State:

@@ -107,7 +107,7 @@ class PowerSGD:
         return _draw_qs(step.seed, number, tuple(shapes), next(iter(grads.values())).device)
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=64)  # buckets
 def _draw_qs(seed: int, number: int, shapes: tuple[tuple[str, int, int, int], ...], device: torch.device) -> Grads:
     step = Step(number, seed, range(0), {name: offset for name, offset, _, _ in shapes})
     sizes = {name: m * r for name, _, m, r in shapes}

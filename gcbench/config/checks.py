@@ -21,8 +21,9 @@ def check_trainer(trainer: Config) -> None:
         raise ConfigError(f"trainer.epochs={trainer['epochs']}: type a number above 0")
     if trainer["max_restarts"] < 0:
         raise ConfigError(f"trainer.max_restarts={trainer['max_restarts']}: type a number of at least 0")
-    if trainer["timeout_seconds"] <= 0:
-        raise ConfigError(f"trainer.timeout_seconds={trainer['timeout_seconds']}: type a number above 0")
+    for key in ("timeout_seconds", "bucket_mib"):
+        if trainer[key] <= 0:
+            raise ConfigError(f"trainer.{key}={trainer[key]}: type a number above 0")
     for key in (
         "max_steps",
         "processes",

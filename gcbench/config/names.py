@@ -10,8 +10,20 @@ from typing import Any
 from gcbench.config.errors import Config
 
 # How and where a run executes and what it writes, but not what it computes: left out of a checkpoint's fingerprint.
-EXECUTION = {"launcher", "nodes", "device", "backend", "processes", "threads", "codec_backend", "record_gradients"}
+EXECUTION = {
+    "launcher",
+    "nodes",
+    "device",
+    "backend",
+    "processes",
+    "threads",
+    "codec_backend",
+    "record_gradients",
+    "overlap",
+    "bucket_mib",
+}
 BOOKKEEPING = {"checkpoint_steps", "checkpoint_minutes", "checkpoint_keep", "max_restarts", "timeout_seconds", "drift_every"}
+OFF = {"checksum", "overlap", "double_buffering"}  # false: as if the key were not there
 ELSEWHERE = {"needs", "budget", "outputs", "directory", "rerun", "resume", "logger", "name", "data", "choices", "experiment"}
 
 
@@ -23,7 +35,9 @@ def fingerprint(config: Config) -> str:
 def what_matters(config: Config, trainer_keys: Collection[str] = BOOKKEEPING) -> Config:
     """`config` without what changes no number, nor the trainer's `trainer_keys`."""
     kept = {k: v for k, v in config.items() if k not in ELSEWHERE and (k != "network" or v)}  # {}: nothing is emulated
-    kept["trainer"] = {k: v for k, v in config["trainer"].items() if k not in trainer_keys and (k != "checksum" or v)}
+    kept["trainer"] = {k: v for k, v in config["trainer"].items() if k not in trainer_keys and (k not in OFF or v)}
+    if not config["trainer"].get("overlap"):  # results of before it have no such key
+        kept["trainer"].pop("bucket_mib", None)
     kept["dataset"] = {k: v for k, v in config["dataset"].items() if k not in {"root", "download"}}
     return kept
 

@@ -7,20 +7,31 @@ from pathlib import Path
 
 import torch
 
+from gcbench.compressors import Compressor
+from gcbench.compressors.bucketed import Bucketed
+from gcbench.compressors.build import parts_of
+from gcbench.compressors.dense import Dense
+from gcbench.compressors.wrappers import ErrorFeedback
 from gcbench.config import Config, ConfigError
 from gcbench.data import Data
-from gcbench.launch.instantiate import make, make_model
+from gcbench.launch.instantiate import make, make_model, typed
 from gcbench.launch.plan import Plan
+from gcbench.settings import TrainerSettings
+from gcbench.train.pipeline import refuse_pipeline
 from gcbench.train.schedules import total_steps
 
-COPIES = 4  # of a worker's gradient at the peak: gradient, corrected gradient, memory, one in flight
+# Copies of the parameters at the peak of a step, measured on matrices of 7 million values and 1 to 8 virtual workers:
+# none 5.9 + 1.0 a worker, qsgd 13.5 + 2.1, with memory 13.7 + 7.0, orq 10 + 3, top_k 5.1 + 6.9, powersgd 2 + 3.9;
+# of 8 workers maxnorm 44, signum 49, onebit 62.
+OF_PROCESS, OF_BUCKETS = 6, 10  # weights, momentum, update; more in the eager code of a large tensor
+OF_WORKER, OF_LEAN_WORKER = 7, 2  # gradient, what is sent, memory, one in flight; codes and plain gradients without memory
 
 
 def check(config: Config, plan: Plan, data: Data, directory: Path) -> None:
     _check_directory(directory)
     _check_restarts(config["trainer"]["max_restarts"], plan)
     _check_samples(config["trainer"], data)
-    make(config["compressor"], "compressor")
+    compressor, estimator = make(config["compressor"], "compressor"), make(config["estimator"], "estimator")
     with torch.device("meta"):
         model = make_model(config, data)
     if getattr(model, "recurrent", False) and config["trainer"]["accumulate"] > 1:
@@ -28,9 +39,10 @@ def check(config: Config, plan: Plan, data: Data, directory: Path) -> None:
             f"trainer.accumulate={config['trainer']['accumulate']}: model={config['choices']['model']} carries hidden state "
             "for every column of its batch; type trainer.accumulate=1"
         )
-    make(config["estimator"], "estimator").refuse(model, data, config["optimizer"]["momentum"])
+    estimator.refuse(model, data, config["optimizer"]["momentum"])
+    refuse_pipeline(typed(TrainerSettings, config["trainer"]), compressor, estimator, plan.timed and plan.processes > 1)
     _check_recordings(config["trainer"], data)
-    _check_memory(plan, sum(p.numel() for p in model.parameters()))
+    _check_memory(plan, sum(p.numel() for p in model.parameters()), compressor)
 
 
 def _check_directory(directory: Path) -> None:
@@ -79,17 +91,31 @@ def _check_recordings(trainer: Config, data: Data) -> None:
             )
 
 
-def _check_memory(plan: Plan, parameters: int) -> None:
-    rows = plan.workers // plan.processes
-    needed = 4 * parameters * rows * COPIES * (plan.local_processes if plan.device == "cpu" else 1)
+def _check_memory(plan: Plan, parameters: int, compressor: Compressor) -> None:
     free = torch.cuda.mem_get_info()[0] if plan.device == "cuda" else _free_bytes()
+    needed = _needed_bytes(plan, parameters, compressor, plan.workers)
     if needed > free:
-        fitting = max(1, int(plan.workers * free / needed))
+        fitting = next(
+            (w for w in range(plan.workers - 1, 0, -1) if _needed_bytes(plan, parameters, compressor, w) <= free), None
+        )
+        several = f"type trainer.gpus={fitting} or fewer, or spread the workers over more machines"
+        advice = several if fitting else "choose a smaller model=, or a machine with more memory"
         raise ConfigError(
             f"trainer.gpus={plan.workers}: gradients of {parameters:,} values for {plan.workers} workers need about "
-            f"{needed / 2**30:.1f} GiB here, {free / 2**30:.1f} GiB are free; type trainer.gpus={fitting} or fewer, "
-            "or spread the workers over more machines"
+            f"{needed / 2**30:.1f} GiB here, {free / 2**30:.1f} GiB are free; {advice}"
         )
+
+
+def _needed_bytes(plan: Plan, parameters: int, compressor: Compressor, workers: int) -> int:
+    """Of `workers` in the place of the plan's, without activations."""
+    parts = list(parts_of(compressor))
+    processes = min(plan.local_processes, workers) if plan.device == "cpu" else 1
+    remembers = any(isinstance(part, ErrorFeedback) for part in parts)
+    lean = any(isinstance(part, (Bucketed, Dense)) for part in parts) and not remembers
+    of_process = OF_PROCESS + OF_BUCKETS * any(isinstance(part, Bucketed) for part in parts)
+    of_worker = OF_LEAN_WORKER if lean else OF_WORKER
+    rows = workers if plan.processes == 1 else plan.workers // plan.processes
+    return 4 * parameters * processes * (of_process + of_worker * rows)
 
 
 def _free_bytes() -> int:

@@ -12,9 +12,8 @@ import torch
 
 from gcbench import settings
 from gcbench.config import Config, ConfigError
-from gcbench.launch.instantiate import make_data, make_model
+from gcbench.launch.instantiate import make_data, make_model, typed
 from gcbench.launch.plan import Machine, plan
-from gcbench.launch.worker import typed
 from gcbench.records.clock import Clock
 from gcbench.train.replica import Replica
 from gcbench.train.schedules import total_steps

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from hydra.errors import InstantiationException
 from hydra.utils import get_object, instantiate
+from omegaconf import OmegaConf
 
 from gcbench.config import Config, ConfigError
 from gcbench.data import Data, as_data
@@ -35,6 +36,11 @@ def make_model(config: Config, data: Data) -> Any:
     facts = {"shape": list(data.shape), "outputs": data.outputs, "vocabulary": data.outputs}
     node = {k: facts[k] if v is None and k in facts else v for k, v in config["model"].items()}
     return make(node, "model")
+
+
+def typed(schema: type[Any], node: Config) -> Any:
+    """A node of the configuration as its dataclass."""
+    return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), node))
 
 
 def _named(text: str, key: str) -> str:

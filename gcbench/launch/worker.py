@@ -11,11 +11,10 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
 from types import FrameType
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.distributed as dist
-from omegaconf import OmegaConf
 from rich.console import Console
 
 from gcbench import settings
@@ -23,7 +22,7 @@ from gcbench.codecs.kernels import Backend, use_backend
 from gcbench.comm import ChecksumComm, Comm, Control, Link, LocalControl, ProcessGroupComm, ProcessGroupControl, VirtualComm
 from gcbench.config import Config, emulated_link, fingerprint
 from gcbench.launch import slurm
-from gcbench.launch.instantiate import make, make_data, make_model
+from gcbench.launch.instantiate import make, make_data, make_model, typed
 from gcbench.launch.local import restarts
 from gcbench.launch.memory import keep_freed_memory
 from gcbench.launch.outcome import outcome
@@ -36,6 +35,7 @@ from gcbench.seeds import mix
 from gcbench.train.checkpoints import Checkpoints
 from gcbench.train.loop import train
 from gcbench.train.optimizers import make_optimizer
+from gcbench.train.pipeline import make_pipeline
 from gcbench.train.replica import Replica
 from gcbench.train.run import Progress, Run
 from gcbench.train.schedules import Schedule, total_steps
@@ -70,8 +70,8 @@ def work(config: Config, plan: Plan, directory: str, started: str, stop: StopSig
     torch.set_num_threads(plan.threads)
     use_backend(cast(Backend, plan.codec_backend))
     keep_freed_memory()
-    with stop or StopSignal() as stop, _joined(config, plan) as (comm, control, device):
-        run, checkpoints = _assemble(config, plan, comm, control, device, Path(directory), stop)
+    with stop or StopSignal() as stop, _joined(config, plan) as joined:
+        run, checkpoints = assembled(config, plan, joined, Path(directory), stop)
         progress = Progress.start(run)
         files = RunFiles(Path(directory))
         latest = checkpoints.latest()
@@ -100,16 +100,25 @@ def work(config: Config, plan: Plan, directory: str, started: str, stop: StopSig
             print_summary(result, Path(directory), console)
 
 
+class Joined(NamedTuple):
+    comm: Comm
+    beside: Comm | None  # over which an exchange may run at the same time as others
+    control: Control
+    device: torch.device
+
+
 @contextmanager
-def _joined(config: Config, plan: Plan) -> Iterator[tuple[Comm, Control, torch.device]]:
+def _joined(config: Config, plan: Plan) -> Iterator[Joined]:
     local_rank = int(os.environ.get("LOCAL_RANK", 0)) if plan.processes > 1 else 0
     device = (
         torch.device("cuda", local_rank % max(1, torch.cuda.device_count())) if plan.device == "cuda" else torch.device("cpu")
     )
     if device.type == "cuda":
         torch.cuda.set_device(device)
+    asynchronous = config["trainer"]["overlap"] or config["trainer"]["double_buffering"]
     if plan.processes == 1:
-        yield VirtualComm(plan.workers), LocalControl(), device
+        comm, beside = (_charged(VirtualComm(plan.workers), config) for _ in range(2))
+        yield Joined(comm, beside if asynchronous else None, LocalControl(), device)
         return
     timeout = timedelta(seconds=config["trainer"]["timeout_seconds"])
     nccl = plan.backend == "nccl"  # which ends the process itself: the agreement, which can say more, comes first
@@ -122,10 +131,22 @@ def _joined(config: Config, plan: Plan) -> Iterator[tuple[Comm, Control, torch.d
         on_host = plan.local_processes * plan.workers // plan.processes
         link = emulated_link(config["network"])
         emulated = Link(**link) if link else None
-        comm = ProcessGroupComm(plan.workers, world, workers_per_host=on_host, emulated=emulated)
-        yield comm, ProcessGroupControl(agreement), device
+
+        def over(group: Any) -> Comm:
+            return _charged(ProcessGroupComm(plan.workers, group, workers_per_host=on_host, emulated=emulated), config)
+
+        yield Joined(
+            over(world),
+            over(dist.new_group(timeout=timeout)) if asynchronous else None,
+            ProcessGroupControl(agreement),
+            device,
+        )
     finally:
         dist.destroy_process_group()
+
+
+def _charged(comm: Comm, config: Config) -> Comm:
+    return ChecksumComm(comm) if config["trainer"]["checksum"] else comm
 
 
 def _meeting() -> dict[str, Any]:
@@ -148,18 +169,15 @@ def _watched(run: Run, progress: Progress) -> AbstractContextManager[None]:
     return watching(run.process, run.comm.processes, where, run.settings.timeout_seconds)
 
 
-def _assemble(
+def assembled(
     config: Config,
     plan: Plan,
-    comm: Comm,
-    control: Control,
-    device: torch.device,
+    joined: Joined,
     directory: Path,
     stop: StopSignal,
 ) -> tuple[Run, Checkpoints]:
     trainer = typed(settings.TrainerSettings, config["trainer"])
-    if trainer.checksum:
-        comm = ChecksumComm(comm)
+    comm, beside, control, device = joined
     data = make_data(config).to(device)
     torch.manual_seed(mix(config["seed"]) >> 1)  # initial weights, the same on all workers
     replica = Replica(make_model(config, data), data.task, comm.local, device, trainer)
@@ -176,6 +194,7 @@ def _assemble(
         data=data,
         replica=replica,
         estimator=make(config["estimator"], "estimator"),
+        pipeline=make_pipeline(trainer, replica, clock, beside),
         compressor=compressor,
         comm=comm,
         control=control,
@@ -198,11 +217,6 @@ def _in_short(config: Config) -> dict[str, Any]:
     choices = {k: v for k, v in config["choices"].items() if k not in ("trainer", "logger", "resume")}
     trainer = {k: config["trainer"][k] for k in ("gpus", "batch_size")}
     return {**choices, **trainer, "seed": config["seed"]}
-
-
-def typed(schema: type[Any], node: Config) -> Any:
-    """A node of the configuration as its dataclass."""
-    return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), node))
 
 
 def _logger(config: Config, directory: Path) -> Any:

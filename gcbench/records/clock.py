@@ -1,39 +1,56 @@
 """Where the time of a step goes.
 
 A step is cut into consecutive laps, each named when it begins; the collectives cut themselves out of the lap around them.
-What lies between the start of compression and the last collective is `encode`, what follows it is `decode`. On CUDA a lap
-is a pair of events on the stream, read at the log interval only: nothing waits for the device inside a step.
+What lies between the start of compression and the last collective is `encode`, what follows it is `decode`. What a second
+thread exchanges while this one computes is hidden; only what this one then waits for is part of the step. On CUDA a lap is a
+pair of events on the stream, read at the log interval only: nothing waits for the device inside a step.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 PHASES = ("data", "forward", "backward", "encode", "exchange", "wait", "decode", "update", "step")
+HIDDEN = ("hidden_exchange", "hidden_coding")  # under the computation, no part of the step
 WARMUP_STEPS = 3
 
-Lap = tuple[str, float]
+Marks = list[tuple[str, Any]]
 
 
-class Clock:
-    """Laps of the steps since the last `take`."""
+class Lap(NamedTuple):
+    name: str
+    seconds: float
+    hidden: float = 0.0  # seconds beside them, under the computation
+
+
+class Span(NamedTuple):
+    """Seconds since the first mark of a step."""
+
+    name: str
+    begin: float
+    end: float
+
+    def within(self, other: Span) -> float:
+        return max(0.0, min(self.end, other.end) - max(self.begin, other.begin))
+
+
+class Stopwatch:
+    """Marks the laps of one thread."""
 
     def __init__(self, device: torch.device) -> None:
         self._cuda = device.type == "cuda"
-        self._marks: list[tuple[str, Any]] = []
-        self._steps: list[list[tuple[str, Any]]] = []
-        self._seen = 0
-        self.phase = "end"  # the lap that has begun last
+        self._marks: Marks = []
+        self.name = "end"  # of the lap that has begun last
 
     def lap(self, name: str) -> None:
         """Ends the current lap and begins `name`."""
         self._marks.append((name, self._now()))
-        self.phase = name
+        self.name = name
 
     @contextmanager
     def exchange(self) -> Iterator[None]:
@@ -41,20 +58,11 @@ class Clock:
         yield
         self.lap("compress")
 
-    def end_step(self) -> None:
+    def stop(self) -> Marks:
+        """Those since the last stop."""
         self.lap("end")
-        if self._seen >= WARMUP_STEPS:  # caches, lazy initialisation and autotuning belong to no method
-            self._steps.append(self._marks)
-        self._marks = []
-        self._seen += 1
-
-    def take(self) -> list[list[Lap]]:
-        """Seconds of the laps of every step since the last call."""
-        if self._cuda and self._steps:
-            self._steps[-1][-1][1].synchronize()
-        steps = [self._laps(marks) for marks in self._steps]
-        self._steps = []
-        return steps
+        marks, self._marks = self._marks, []
+        return marks
 
     def _now(self) -> Any:
         if not self._cuda:
@@ -63,46 +71,96 @@ class Clock:
         event.record()
         return event
 
-    def _laps(self, marks: list[tuple[str, Any]]) -> list[Lap]:
-        laps = [
-            (name, begin.elapsed_time(end) / 1e3 if self._cuda else end - begin)
-            for (name, begin), (_, end) in zip(marks, marks[1:], strict=False)
-        ]
-        last = max((i for i, (name, _) in enumerate(laps) if name == "exchange"), default=len(laps))
-        return [
-            (("encode" if i < last else "decode") if name == "compress" else name, seconds)
-            for i, (name, seconds) in enumerate(laps)
-        ]
+
+class Clock(Stopwatch):
+    """Laps of the steps since the last `take`; `beside` is for the thread that exchanges meanwhile, if there is one.
+
+    A lap `await` is spent waiting for that thread.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__(device)
+        self.beside = Stopwatch(device)
+        self._awaited: list[Marks] = []
+        self._steps: list[tuple[Marks, list[Marks]]] = []
+        self._seen = 0
+
+    @property
+    def phase(self) -> str:
+        return "exchange" if self.beside.name == "exchange" else self.name
+
+    def awaited(self, work: Sequence[Marks]) -> None:
+        """What the lap `await` of this step waited for."""
+        self._awaited += work
+
+    def end_step(self) -> None:
+        marks = self.stop()
+        if self._seen >= WARMUP_STEPS:  # caches, lazy initialisation and autotuning belong to no method
+            self._steps.append((marks, self._awaited))
+        self._awaited = []
+        self._seen += 1
+
+    def take(self) -> list[list[Lap]]:
+        """Seconds of the laps of every step since the last call."""
+        if self._cuda and self._steps:
+            self._steps[-1][0][-1][1].synchronize()
+        steps = [self._laps(marks, awaited) for marks, awaited in self._steps]
+        self._steps = []
+        return steps
+
+    def _laps(self, marks: Marks, awaited: list[Marks]) -> list[Lap]:
+        start = marks[0][1]
+        work = [span for part in awaited for span in self._spans(part, start)]
+        laps = []
+        for span in self._spans(marks, start):
+            laps += _waiting(span, work) if span.name == "await" else [Lap(span.name, span.end - span.begin)]
+        return laps
+
+    def _spans(self, marks: Marks, start: Any) -> list[Span]:
+        times = [start.elapsed_time(mark) / 1e3 if self._cuda else mark - start for _, mark in marks]
+        names = [name for name, _ in marks[:-1]]
+        last = max((i for i, name in enumerate(names) if name == "exchange"), default=len(names))
+        names = [("encode" if i < last else "decode") if name == "compress" else name for i, name in enumerate(names)]
+        return [Span(*span) for span in zip(names, times, times[1:], strict=False)]
+
+
+def _waiting(waited: Span, work: Sequence[Span]) -> list[Lap]:
+    """The work by what of it was waited for; waking up is a wait too."""
+    shown = [span.within(waited) for span in work]
+    laps = [Lap(span.name, part, span.end - span.begin - part) for span, part in zip(work, shown, strict=True)]
+    return [*laps, Lap("wait", waited.end - waited.begin - sum(shown))]
 
 
 class Ledger:
     """Seconds by phase over all processes. A collective's exchange is its minimum over ranks; the rest is `wait`."""
 
     def __init__(self, processes: int) -> None:
-        self._totals = [dict.fromkeys(PHASES, 0.0) for _ in range(processes)]
+        self._totals = [dict.fromkeys((*PHASES, *HIDDEN), 0.0) for _ in range(processes)]
         self._steps = 0
 
     def add(self, by_process: list[list[list[Lap]]]) -> None:
         """`by_process[p]` holds the laps of process p for the same steps, in which all issued the same collectives."""
         for steps in zip(*by_process, strict=True):
             self._steps += 1
-            shortest = [
-                min(seconds) for seconds in zip(*([s for name, s in laps if name == "exchange"] for laps in steps), strict=True)
-            ]
-            for totals, laps in zip(self._totals, steps, strict=True):
-                own = sum(shortest)
-                totals["exchange"] += own
-                totals["wait"] += sum(s for name, s in laps if name == "exchange") - own
-                totals["step"] += sum(s for _, s in laps)
-                for name, seconds in laps:
-                    if name != "exchange":
-                        totals[name] += seconds
+            exchanges = [[lap for lap in laps if lap.name == "exchange"] for laps in steps]
+            shortest = [min(lap.seconds + lap.hidden for lap in same) for same in zip(*exchanges, strict=True)]
+            for totals, laps, own in zip(self._totals, steps, exchanges, strict=True):
+                for lap, seconds in zip(own, shortest, strict=True):
+                    shown = min(lap.seconds, seconds)  # a wait comes first, so that it is the first to be hidden
+                    totals["exchange"] += shown
+                    totals["wait"] += lap.seconds - shown
+                    totals["hidden_exchange"] += seconds - shown
+                for lap in laps:
+                    totals["step"] += lap.seconds
+                    if lap.name != "exchange":
+                        totals[lap.name] += lap.seconds
+                        totals["hidden_coding"] += lap.hidden
 
     def seconds(self) -> dict[str, dict[str, float]] | None:
         """Per step: mean and maximum over processes; nothing before the warm-up has passed."""
         if not self._steps:
             return None
-        rows = {phase: [t[phase] / self._steps for t in self._totals] for phase in PHASES}
+        rows = {phase: [t[phase] / self._steps for t in self._totals] for phase in (*PHASES, *HIDDEN)}
         return {phase: {"mean": sum(v) / len(v), "max": max(v)} for phase, v in rows.items()}
 
     def elapsed(self) -> float:

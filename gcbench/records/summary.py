@@ -11,6 +11,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from gcbench.records.clock import HIDDEN
+
 MIB = 8 * 2**20
 SCORES = ("accuracy", "top5_accuracy", "perplexity", "loss", "distance")
 
@@ -107,5 +109,7 @@ def _phases(seconds: dict[str, dict[str, float]]) -> Table:
     for heading in ("mean", "max over processes"):
         table.add_column(heading, justify="right")
     for phase, value in seconds.items():
-        table.add_row(phase, f"{1e3 * value['mean']:.3f} ms", f"{1e3 * value['max']:.3f} ms")
+        if phase in HIDDEN and not value["max"]:
+            continue
+        table.add_row(phase.replace("hidden_", "hidden "), f"{1e3 * value['mean']:.3f} ms", f"{1e3 * value['max']:.3f} ms")
     return table

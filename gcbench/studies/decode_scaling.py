@@ -57,7 +57,7 @@ class Worker:
         by_phase: dict[str, list[float]] = defaultdict(list)
         for laps in self.clock.take():
             for phase in ("encode", "decode"):
-                by_phase[phase].append(sum(seconds for name, seconds in laps if name == phase))
+                by_phase[phase].append(sum(lap.seconds for lap in laps if lap.name == phase))
         return {phase: 1e3 * median(found) for phase, found in by_phase.items()}
 
 

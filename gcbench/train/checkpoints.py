@@ -18,12 +18,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+from torch import Tensor
 
-from gcbench.compressors import State
+from gcbench.compressors import Grads, State
 from gcbench.train.resharding import merged, refuse_unmergeable, replaced, stacked
-from gcbench.train.run import Progress, Run
+from gcbench.train.run import Exchanged, Progress, Run
 
-FORMAT = 2
+FORMAT = 3
 T = TypeVar("T")
 
 
@@ -125,6 +126,8 @@ class Checkpoints:
         _restore_workers(run, progress, workers)
         per_worker = [stacked([w["state"][i] for w in workers]) for i in range(len(shared["state"]))]
         progress.state = State.of_layers(list(zip(shared["state"], per_worker, strict=True)))
+        if shared["late"] is not None:
+            progress.late = _late(shared["late"], stacked([w["late"] for w in workers]))
         progress.estimator = shared["estimator"]
         progress.step, progress.logged = shared["step"], shared["logged"]
         progress.tests, progress.samples = shared["tests"], shared["samples"]
@@ -180,6 +183,7 @@ def _shared_content(run: Run, progress: Progress) -> dict[str, Any]:
         "model": run.replica.model.state_dict(),
         "optimizer": run.optimizer.state_dict(),
         "state": [dict(layer.shared) for layer in progress.state.layers()],
+        "late": progress.late and progress.late.update,
         "estimator": progress.estimator,
         "step": progress.step,
         "logged": progress.logged,
@@ -192,10 +196,23 @@ def _shared_content(run: Run, progress: Progress) -> dict[str, Any]:
 def _worker_content(run: Run, progress: Progress, row: int) -> dict[str, Any]:
     return {
         "state": [{k: t[row].clone() for k, t in layer.per_worker.items()} for layer in progress.state.layers()],
+        "late": progress.late and _late_of(progress.late, row),
         "carry": run.replica.carries[row],
         "meter": run.comm.meter.state()[row],
         "loss": float(progress.losses[row]),
     }
+
+
+def _late_of(late: Exchanged, row: int) -> dict[str, Tensor]:
+    """What a worker gave to the update that is still to be applied."""
+    bits = {"shannon_bits": late.shannon_bits()[row].clone()} if late.shannon_bits else {}
+    return {"of": late.of[row].clone(), **bits}
+
+
+def _late(update: Grads, rows: dict[str, Tensor]) -> Exchanged:
+    """From the rows of `_late_of`."""
+    bits = rows.get("shannon_bits")
+    return Exchanged(update, rows["of"], None if bits is None else lambda: bits)
 
 
 def _restore_workers(run: Run, progress: Progress, workers: list[dict[str, Any]]) -> None:

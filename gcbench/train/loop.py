@@ -31,9 +31,11 @@ def train(run: Run, progress: Progress, checkpoints: Checkpoints, record: Record
         if progress.step > saved_step and (urgency == CHECKPOINT or _checkpoint_is_due(run, progress)):
             if diverged := _diverged(run, progress):
                 return "diverged", diverged
+            run.pipeline.settle(run, progress)
             checkpoints.save(run, progress)
             saved_at, saved_step = time.monotonic(), progress.step
         if progress.step == run.total_steps:
+            run.pipeline.settle(run, progress)
             return "done", None
 
         run.control.propose(_urgency(run, saved_at))
@@ -50,6 +52,7 @@ def train(run: Run, progress: Progress, checkpoints: Checkpoints, record: Record
         if urgency == STOP:  # an evaluation that is due now is made up for by the run that resumes
             if diverged := _diverged(run, progress):
                 return "diverged", diverged
+            run.pipeline.settle(run, progress)
             checkpoints.save(run, progress)
             return "interrupted", f"stopped by a signal after step {progress.step}"
 
@@ -57,13 +60,13 @@ def train(run: Run, progress: Progress, checkpoints: Checkpoints, record: Record
 def _step(run: Run, progress: Progress) -> Sample | None:
     if progress.step % run.steps_per_epoch == 0:
         run.replica.forget_carries()
-    out = train_step(run, progress)
+    exchanged = train_step(run, progress)
     if progress.step - 1 in (run.settings.record_gradients or ()):
         _record_gradients(run, progress.step - 1)
     every = run.settings.error_every
-    if not every or (progress.step - 1) % every:
+    if not every or (progress.step - 1) % every or exchanged is None:
         return None
-    progress.samples.append(sample(run, out))
+    progress.samples.append(sample(run, exchanged))
     return progress.samples[-1]
 
 

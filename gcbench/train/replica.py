@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from gcbench.codecs.noise import site_number
+from gcbench.comm import in_buckets
+from gcbench.compressors import Grads
 from gcbench.data import Task
 from gcbench.records.clock import Clock
 from gcbench.seeds import mix
@@ -45,9 +48,9 @@ class Replica:
         self._accumulate = settings.accumulate
         self.parameters = {k: p for k, p in self.model.named_parameters() if p.requires_grad}
         sizes = [p.numel() for p in self.parameters.values()]
-        self.flat = torch.zeros(len(workers), sum(sizes), device=device)
-        parts = self.flat.split(sizes, dim=1)
-        self.grads = {k: part.view(-1, *p.shape) for (k, p), part in zip(self.parameters.items(), parts, strict=True)}
+        self.flat, self.grads = self._rows()
+        self._other: tuple[Tensor, Grads] | None = None
+        self._buckets: DistributedDataParallel | None = None
         self.offsets = dict(zip(self.parameters, _starts(sizes), strict=True))
         self.carries: list[Any] = [None] * len(workers)
         self._norms = [m for m in self.model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
@@ -60,6 +63,31 @@ class Replica:
     def dense_bits(self) -> int:
         """Of a gradient in the parameters' own precision, against which ratios are."""
         return sum(8 * p.numel() * p.element_size() for p in self.parameters.values())
+
+    def _rows(self) -> tuple[Tensor, Grads]:
+        """Of all gradients end to end, and the part of each parameter in them."""
+        sizes = [p.numel() for p in self.parameters.values()]
+        flat = torch.zeros(len(self.workers), sum(sizes), device=self.device)
+        parts = flat.split(sizes, dim=1)
+        return flat, {k: part.view(-1, *p.shape) for (k, p), part in zip(self.parameters.items(), parts, strict=True)}
+
+    def turn(self) -> None:
+        """Leaves the rows of the last step as they are, and takes those of the step before it for the next."""
+        here = self.flat, self.grads
+        self.flat, self.grads = self._other or self._rows()
+        self._other = here
+
+    def in_buckets(self, mib: float, arrived: Callable[[Grads], None]) -> None:
+        """From now on a backward pass calls `arrived` with the rows of each bucket, as soon as its gradients are there."""
+        names = {p: name for name, p in self.parameters.items()}
+
+        def collect(parameters: Sequence[nn.Parameter], gradients: Sequence[Tensor]) -> None:
+            found = {names[p]: gradient for p, gradient in zip(parameters, gradients, strict=True)}
+            for name, gradient in found.items():
+                self.grads[name][0].copy_(gradient)
+            arrived({name: rows for name, rows in self.grads.items() if name in found})
+
+        self._forward = self._buckets = in_buckets(self._forward, mib, collect)
 
     def begin(self) -> None:
         """Before the gradients of a step."""
@@ -93,15 +121,17 @@ class Replica:
         for norm in self._norms:
             norm.track_running_stats = worker == 0
         for name, p in self.parameters.items():
-            p.grad = self.grads[name][row] if p.dtype is torch.float32 else None
+            p.grad = self.grads[name][row] if p.dtype is torch.float32 and self._buckets is None else None
         losses = []
-        for inputs, targets in _micro_batches(batch, self._accumulate):
+        for i, (inputs, targets) in enumerate(_micro_batches(batch, self._accumulate)):
             clock.lap("forward")
-            outputs = self._outputs(inputs, row)
-            loss = loss_of(self.task, outputs, targets) / (len(batch[0]) / len(inputs))
-            clock.lap("backward")
-            loss.backward(torch.full_like(loss, weight))
-            self._collect_others(row)
+            with nullcontext() if self._buckets is None or i == self._accumulate - 1 else self._buckets.no_sync():
+                outputs = self._outputs(inputs, row)
+                loss = loss_of(self.task, outputs, targets) / (len(batch[0]) / len(inputs))
+                clock.lap("backward")
+                loss.backward(torch.full_like(loss, weight))
+            if self._buckets is None:
+                self._collect_others(row)
             losses.append(loss.detach())
         return torch.stack(losses).sum()
 

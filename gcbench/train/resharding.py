@@ -36,7 +36,8 @@ def merged(contents: Sequence[dict[str, Any]], shares: Sequence[float]) -> dict[
     """One worker's file. A hidden state, which belongs to columns of text that are cut otherwise now, begins anew."""
     layers = zip(*(content["state"] for content in contents), strict=True)
     return {
-        "state": [{k: _mean(stacked(layer)[k], shares) for k in layer[0]} for layer in layers],
+        "state": [_mean_rows(layer, shares) for layer in layers],
+        "late": contents[0]["late"] and _mean_rows([content["late"] for content in contents], shares),
         "carry": None,
         "meter": _mean_tally([content["meter"] for content in contents], shares),
         "loss": sum(content["loss"] * share for content, share in zip(contents, shares, strict=True)),
@@ -45,6 +46,10 @@ def merged(contents: Sequence[dict[str, Any]], shares: Sequence[float]) -> dict[
 
 def stacked(rows: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
     return {k: torch.stack([row[k] for row in rows]) for k in rows[0]}
+
+
+def _mean_rows(rows: Sequence[dict[str, Tensor]], shares: Sequence[float]) -> dict[str, Tensor]:
+    return {k: _mean(row, shares) for k, row in stacked(rows).items()}
 
 
 def _mean(rows: Tensor, shares: Sequence[float]) -> Tensor:

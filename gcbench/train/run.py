@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from gcbench.comm import Comm, Control
-from gcbench.compressors import Compressor, State
+from gcbench.compressors import Compressor, Grads, State
 from gcbench.data import Data
 from gcbench.records.clock import Clock, Ledger
 from gcbench.records.gradients import GradientFiles
@@ -39,6 +39,27 @@ class Estimator(Protocol):
         """What the result should say of it; `sent_bits_per_step` is a worker's metered payload."""
 
 
+class Exchanged(NamedTuple):
+    """An update, the gradients `[w, n]` of which it is the mean, and the least bits of their codes."""
+
+    update: Grads
+    of: Tensor
+    shannon_bits: Callable[[], Tensor] | None
+
+
+class Pipeline(Protocol):
+    """When gradients are exchanged: `gradients`, then `exchanged`, once a step."""
+
+    def gradients(self, run: Run, progress: Progress) -> Tensor:
+        """Fills the replica's rows; returns the mean loss of each, `[w]`."""
+
+    def exchanged(self, run: Run, progress: Progress) -> Exchanged | None:
+        """What to apply now; None: nothing yet."""
+
+    def settle(self, run: Run, progress: Progress) -> None:
+        """Waits for what is under way, so that `progress` and the run's meter have all that was exchanged."""
+
+
 @dataclass(frozen=True)
 class Run:
     """The fixed parts."""
@@ -46,6 +67,7 @@ class Run:
     data: Data
     replica: Replica
     estimator: Estimator
+    pipeline: Pipeline
     compressor: Compressor
     comm: Comm
     control: Control
@@ -77,6 +99,7 @@ class Progress:
     step: int = 0
     logged: int = 0  # the step of the last log line
     state: State = field(default_factory=State)
+    late: Exchanged | None = None  # of the step before, to be applied in the next
     estimator: dict[str, list[Tensor]] = field(default_factory=dict)  # what the estimator remembers, equal on all workers
     tests: list[dict[str, Any]] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)  # of the compression, at some steps

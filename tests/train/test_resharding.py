@@ -24,14 +24,18 @@ MEMORY = ["compressor=qsgd", "min_size=0", "error_feedback=true", "alpha=0.2", "
 @pytest.mark.parametrize("now", [1, 2, 3, 4, 12])
 def test_the_pending_update_stays(before: int, now: int) -> None:
     rows = torch.randn(before, 5, generator=torch.Generator().manual_seed(before), dtype=torch.float64)
-    contents = [{"state": [{"w": row}, {}], "carry": row, "meter": [], "loss": float(row[0])} for row in rows]
+    contents = [
+        {"state": [{"w": row}, {}], "late": {"of": row}, "carry": row, "meter": [], "loss": float(row[0])} for row in rows
+    ]
     taken = []
     for worker in range(now):
         shares = replaced(worker, now, before)
         assert sum(shares.values()) == pytest.approx(1)
         taken.append(merged([contents[k] for k in shares], list(shares.values())))
     after = torch.stack([content["state"][0]["w"] for content in taken])
+    late = torch.stack([content["late"]["of"] for content in taken])
     torch.testing.assert_close(after.mean(0), rows.mean(0))
+    torch.testing.assert_close(late.mean(0), rows.mean(0))
     assert sum(content["loss"] for content in taken) / now == pytest.approx(float(rows[:, 0].mean()))
     assert all(content["carry"] is None for content in taken)
     if now % before == 0:

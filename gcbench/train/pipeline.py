@@ -1,0 +1,211 @@
+"""When the gradients of a step are exchanged: after its backward pass, under it, or under the next step.
+
+What is exchanged beside the computation goes through one thread, in the order in which it was handed over, and over a process
+group of its own: all processes issue the same collectives there in the same order, and no message meets another's.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, nullcontext
+from queue import SimpleQueue
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from gcbench.comm import Comm
+from gcbench.compressors import Aggregated, Compressor, Grads, State, Step
+from gcbench.records.clock import Clock, Marks
+from gcbench.settings import TrainerSettings
+from gcbench.train.estimators import SGD
+from gcbench.train.replica import Replica
+from gcbench.train.run import Estimator, Exchanged, Pipeline, Progress, Run
+
+
+class AfterBackward:
+    """One after the other."""
+
+    def gradients(self, run: Run, progress: Progress) -> Tensor:
+        return run.estimator.gradients(run, progress)
+
+    def exchanged(self, run: Run, progress: Progress) -> Exchanged:
+        run.clock.lap("compress")
+        out = _aggregate(run, run.replica.grads, progress.state, run.comm, progress.step)
+        progress.state = out.state
+        return Exchanged(out.update, run.replica.flat, out.shannon_bits)
+
+    def settle(self, run: Run, progress: Progress) -> None:
+        pass
+
+
+class UnderBackward:
+    """`trainer.overlap`: the exchange of a bucket begins when its gradients are there, while others are still computed.
+
+    What is in a bucket changes after the first step, so that what a method remembers is handed to it by the names of
+    parameters. A method whose scope is a tensor gives the same update as without overlap, up to rounding: an all-reduce of
+    another length adds in another order, and matrices are orthogonalised together with others.
+    """
+
+    def __init__(self, queue: ExchangeQueue, replica: Replica, bucket_mib: float) -> None:
+        self._queue = queue
+        self._buckets: list[Future[Done]] = []
+        self._at: tuple[Run, Progress] | None = None
+        replica.in_buckets(bucket_mib, self._arrived)
+
+    def gradients(self, run: Run, progress: Progress) -> Tensor:
+        self._at = run, progress
+        return run.estimator.gradients(run, progress)
+
+    def _arrived(self, grads: Grads) -> None:
+        assert self._at is not None
+        run, progress = self._at
+        self._buckets.append(self._queue.submit(run, grads, progress.state.of(grads.keys()), progress.step))
+
+    def exchanged(self, run: Run, progress: Progress) -> Exchanged:
+        run.clock.lap("await")
+        found = [self._queue.result(bucket, run) for bucket in self._buckets]
+        self._buckets = []
+        update: Grads = {}
+        for out in found:
+            update |= out.update
+            progress.state = progress.state.updated(out.state)
+        bounds = [out.shannon_bits for out in found if out.shannon_bits is not None]
+        bound = (lambda: torch.stack([bits() for bits in bounds]).sum(0)) if len(bounds) == len(found) else None
+        return Exchanged(update, run.replica.flat, bound)
+
+    def settle(self, run: Run, progress: Progress) -> None:
+        pass
+
+
+class UnderNextStep:
+    """`trainer.double_buffering`: the exchange of a step runs under the computation of the next one.
+
+        x_{t+1} = x_t - lr_t update(g_{t-1}),   x_1 = x_0
+
+    Every update comes one step late (the delay of Zinkevich, Smola, Langford, "Slow Learners are Fast", NIPS 2009), whatever
+    the method; the last gradient is exchanged, but comes too late to be applied.
+    """
+
+    def __init__(self, queue: ExchangeQueue) -> None:
+        self._queue = queue
+        self._under_way: tuple[Future[Done], Tensor] | None = None
+
+    def gradients(self, run: Run, progress: Progress) -> Tensor:
+        run.replica.turn()
+        return run.estimator.gradients(run, progress)
+
+    def exchanged(self, run: Run, progress: Progress) -> Exchanged | None:
+        run.clock.lap("await")
+        self.settle(run, progress)
+        late, progress.late = progress.late, None
+        self._under_way = self._queue.submit(run, run.replica.grads, progress.state, progress.step), run.replica.flat
+        return late
+
+    def settle(self, run: Run, progress: Progress) -> None:
+        if self._under_way is None:
+            return
+        future, gradients = self._under_way
+        out = self._queue.result(future, run)
+        self._under_way, progress.state = None, out.state
+        progress.late = Exchanged(out.update, gradients, out.shannon_bits)
+
+
+class Done(NamedTuple):
+    out: Aggregated
+    marks: Marks
+    counted: Any  # the state of the meter
+
+
+class ExchangeQueue:
+    """A thread that aggregates what it is handed, over `comm`; on a GPU on a stream of its own."""
+
+    def __init__(self, comm: Comm, clock: Clock, device: torch.device) -> None:
+        self._comm = comm
+        self._comm.clock = self._clock = clock.beside
+        self._device = device
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._waiting: SimpleQueue[tuple[Future[Done], Callable[[], Done]]] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def submit(self, run: Run, grads: Grads, state: State, number: int) -> Future[Done]:
+        if self._thread is None:
+            self._comm.meter.load(run.comm.meter.state())  # which a checkpoint may have set
+            # A daemon: a process that fails must not wait for a collective that nobody answers.
+            self._thread = threading.Thread(target=self._serve, name="exchange", daemon=True)
+            self._thread.start()
+        ready = torch.cuda.current_stream().record_event() if self._stream else None
+
+        def work() -> Done:
+            if self._stream and ready:
+                self._stream.wait_event(ready)
+            self._clock.lap("compress")
+            out = _aggregate(run, grads, state, self._comm, number)
+            return Done(out, self._clock.stop(), self._comm.meter.state())
+
+        future: Future[Done] = Future()
+        self._waiting.put((future, work))
+        return future
+
+    def result(self, future: Future[Done], run: Run) -> Aggregated:
+        """Waits for it, and counts it in the run; raises what the work raised."""
+        out, marks, counted = future.result()
+        if self._stream:
+            here = torch.cuda.current_stream()
+            here.wait_stream(self._stream)
+            for update in out.update.values():
+                update.record_stream(here)
+        run.clock.awaited([marks])
+        run.comm.meter.load(counted)
+        return out
+
+    def _serve(self) -> None:
+        with self._on_stream():
+            while True:
+                future, work = self._waiting.get()
+                try:
+                    future.set_result(work())
+                except BaseException as error:
+                    future.set_exception(error)
+
+    def _on_stream(self) -> AbstractContextManager[Any]:
+        return torch.cuda.stream(self._stream) if self._stream else nullcontext()
+
+
+def make_pipeline(settings: TrainerSettings, replica: Replica, clock: Clock, beside: Comm | None) -> Pipeline:
+    """`beside`: over which an exchange may run at the same time as others."""
+    if beside is None:
+        return AfterBackward()
+    queue = ExchangeQueue(beside, clock, replica.device)
+    return UnderNextStep(queue) if settings.double_buffering else UnderBackward(queue, replica, settings.bucket_mib)
+
+
+def refuse_pipeline(settings: TrainerSettings, compressor: Compressor, estimator: Estimator, alone: bool) -> None:
+    """ValueError for what cannot be exchanged beside the computation; `alone`: every worker has a process of its own."""
+    if settings.overlap and settings.double_buffering:
+        raise ValueError(
+            "trainer.overlap=true trainer.double_buffering=true: an exchange runs under its own backward pass, or under the "
+            "next step; type one of them"
+        )
+    name = "overlap" if settings.overlap else "double_buffering" if settings.double_buffering else None
+    if name and not isinstance(estimator, SGD):
+        raise ValueError(f"trainer.{name}=true: only plain gradients are exchanged that way; type estimator=sgd")
+    if settings.overlap and not alone:
+        raise ValueError(
+            "trainer.overlap=true: virtual workers have no exchange that could be hidden; type trainer.launcher=local with at "
+            "least trainer.gpus=2, or trainer.overlap=false"
+        )
+    if settings.overlap and compressor.properties.scope == "global":
+        raise ValueError(
+            "trainer.overlap=true sends tensors as their gradients arrive, and this method must see all of them at once (its "
+            "scope is global, see gcbench-methods); type trainer.double_buffering=true, which hides any method's exchange, or "
+            "trainer.overlap=false"
+        )
+
+
+def _aggregate(run: Run, grads: Grads, state: State, comm: Comm, number: int) -> Aggregated:
+    step = Step(number, run.seed, run.replica.workers, run.replica.offsets)
+    with torch.no_grad():
+        return run.compressor.aggregate(grads, state, comm, step)

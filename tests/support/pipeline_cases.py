@@ -1,0 +1,53 @@
+"""Steps of training with the exchange beside the computation, in processes that stay up."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from gloo_pool import Process
+
+from gcbench.comm import ProcessGroupComm
+from gcbench.config import Config
+from gcbench.launch.plan import Machine, plan
+from gcbench.launch.worker import Joined, StopSignal, assembled
+from gcbench.train.run import Progress
+from gcbench.train.step import sample, train_step
+
+CPU = torch.device("cpu")
+
+
+class Trained(NamedTuple):
+    parameters: list[Any]  # after every step
+    error: float  # of the last update against the gradients of which it is the mean
+    sent_bits: list[int]
+    seconds: dict[str, dict[str, float]]
+    buckets: int  # in the last step
+
+
+def trained(process: Process, config: Config, steps: int) -> Trained:
+    workers = config["trainer"]["gpus"]
+    beside = None
+    if config["trainer"]["overlap"] or config["trainer"]["double_buffering"]:
+        group = dist.new_group()
+        assert isinstance(group, dist.ProcessGroup)
+        beside = ProcessGroupComm(workers, group)
+    joined = Joined(process.comm(workers), beside, process.control, CPU)
+    with tempfile.TemporaryDirectory() as directory:
+        run, _ = assembled(config, plan(config, Machine.here()), joined, Path(directory), StopSignal())
+    progress = Progress.start(run)
+    snapshots, exchanged, buckets = [], None, 0
+    for _ in range(steps):
+        run.clock._seen = 9  # all are timed
+        exchanged = train_step(run, progress)
+        buckets = len(run.clock._steps[-1][1])
+        snapshots.append([p.detach().clone() for p in run.replica.parameters.values()])
+    run.pipeline.settle(run, progress)
+    assert exchanged is not None
+    progress.ledger.add(process.control.gather(run.clock.take()))
+    seconds = progress.ledger.seconds()
+    assert seconds is not None
+    return Trained(snapshots, sample(run, exchanged)["relative"], run.comm.meter.sent_bits, seconds, buckets)

@@ -1,0 +1,145 @@
+"""Exchange under the backward pass, or under the next step."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+from gloo_pool import pool
+from method_cases import CHOICES, compressor_of
+from pipeline_cases import Trained, trained
+from sentence import SMALL, config_of, run
+from torch import Tensor
+
+from gcbench.compressors import State
+from gcbench.config import Config, ConfigError, fingerprint
+from gcbench.config.names import what_matters
+
+WORDS = ("model.widths=[24,24]", "trainer.gpus=2", "trainer.error_every=null")
+BUCKETS = ("trainer.overlap=true", "trainer.bucket_mib=0.001")  # 262 values: three buckets
+VIRTUAL = "trainer.launcher=virtual"
+BY_TENSOR = [choice for choice in CHOICES if compressor_of(choice, "as it is").properties.scope == "tensor"]
+GLOBAL = sorted(set(CHOICES) - set(BY_TENSOR))
+
+
+def config(choice: str, *words: str) -> Config:
+    whole = config_of(*SMALL, *WORDS, f"compressor={choice}", *words)
+    for small, knob in (("bucket_size", 64), ("min_size", 0)):  # several buckets, and nothing whole
+        if whole["compressor"].get(small):
+            whole["compressor"][small] = knob
+    return whole
+
+
+def same(a: list[Tensor], b: list[Tensor]) -> bool:
+    return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+@pytest.mark.parametrize("choice", BY_TENSOR)
+def test_overlap_gives_the_same_bits(choice: str) -> None:
+    """Of two workers: with more, an all-reduce of another length may add in another order."""
+    plain: list[Trained] = pool(2).run(trained, config(choice), 4)
+    overlapped: list[Trained] = pool(2).run(trained, config(choice, *BUCKETS), 4)
+    for a, b in zip(plain, overlapped, strict=True):
+        assert b.buckets >= 3
+        assert [same(x, y) for x, y in zip(a.parameters, b.parameters, strict=True)] == [True] * 4
+        assert a.error == b.error
+        assert 0.5 < sum(b.sent_bits) / sum(a.sent_bits) < 1.5  # codes are padded by the bucket
+
+
+@pytest.mark.parametrize("model", ["resnet8", "lstm_small"])
+def test_overlap_gives_the_same_update_in_any_layout(model: str) -> None:
+    """Weights of convolutions lie channels last, and text carries its hidden state from step to step."""
+    data = "wikitext2" if model == "lstm_small" else "cifar10"
+    words = [f"model={model}", f"dataset={data}", "trainer.batch_size=4", "compressor=powersgd"]
+    try:
+        whole = config_of(*SMALL[:1], *SMALL[2:], *words, "trainer.gpus=2")
+    except ConfigError as error:
+        pytest.skip(str(error))
+    overlapped = {**whole, "trainer": {**whole["trainer"], "overlap": True, "bucket_mib": 0.1}}
+    (a, _), (b, _) = pool(2).run(trained, whole, 2), pool(2).run(trained, overlapped, 2)
+    assert b.buckets > 1
+    torch.testing.assert_close(b.parameters[-1], a.parameters[-1], rtol=0, atol=1e-7)
+
+
+def test_micro_batches_are_exchanged_once() -> None:
+    a, _ = pool(2).run(trained, config("qsgd", "trainer.accumulate=4"), 3)
+    b, _ = pool(2).run(trained, config("qsgd", "trainer.accumulate=4", *BUCKETS), 3)
+    assert same(a.parameters[-1], b.parameters[-1])
+
+
+def test_hidden_and_exposed_exchange_are_told_apart() -> None:
+    """What is waited for is part of the step, what is hidden is not."""
+    plain, hidden = (
+        pool(2).run(trained, config("none", *words), 5)[0].seconds for words in ((), ("trainer.double_buffering=true",))
+    )
+    assert plain["hidden_exchange"]["mean"] == 0 < plain["exchange"]["mean"]
+    assert hidden["hidden_exchange"]["mean"] > 0
+    parts = ("data", "forward", "backward", "encode", "exchange", "wait", "decode", "update")
+    for seconds in (plain, hidden):
+        assert sum(seconds[part]["mean"] for part in parts) == pytest.approx(seconds["step"]["mean"], rel=1e-6)
+
+
+@pytest.mark.parametrize("choice", ["none", "powersgd", "qsgd", "maxnorm"])
+def test_double_buffering_applies_the_update_of_the_step_before(choice: str) -> None:
+    """x_{t+1} = x_t - lr update(g_{t-1}): the first step moves nothing, the second what the first should have."""
+    words = ("schedule.kind=constant", "schedule.warmup_epochs=0")
+    plain = pool(2).run(trained, config(choice, *words), 1)
+    late = pool(2).run(trained, config(choice, *words, "trainer.double_buffering=true"), 4)
+    assert same(late[0].parameters[1], plain[0].parameters[0])
+    for x, y in pairwise(late[0].parameters):
+        assert not same(x, y)
+    assert same(late[0].parameters[-1], late[1].parameters[-1])
+    assert late[0].error == pytest.approx(late[1].error)
+
+
+def test_a_resumed_run_applies_what_was_under_way(tmp_path: Path) -> None:
+    words = [VIRTUAL, "trainer.double_buffering=true", "compressor=powersgd", "trainer.log_every=2", "trainer.error_every=2"]
+    run(tmp_path / "whole", *words, "trainer.max_steps=8", "schedule.kind=constant")
+    run(tmp_path / "parts", *words, "trainer.max_steps=8", "schedule.kind=constant", "trainer.checkpoint_steps=4")
+    (tmp_path / "parts" / "result.json").unlink()  # as if killed after its last checkpoint
+    run(tmp_path / "parts", *words, "trainer.max_steps=8", "schedule.kind=constant", "trainer.checkpoint_steps=4")
+    a, b = ((tmp_path / name / "metrics.jsonl").read_text() for name in ("whole", "parts"))
+    assert a == b
+
+
+@pytest.mark.parametrize("choice", GLOBAL)
+def test_methods_of_global_scope_are_refused_with_overlap(choice: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"trainer.overlap=true .* trainer.double_buffering=true"):
+        run(tmp_path, f"compressor={choice}", "trainer.overlap=true", "trainer.launcher=local")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("trainer.double_buffering=true",), "type one of them"),
+        ((VIRTUAL,), "trainer.launcher=local"),
+        (("estimator=svrg", "model=linear", "optimizer.momentum=0"), "estimator=sgd"),
+        (("exchange=scatter",), "trainer.double_buffering=true"),
+        (("clip_norm=1",), "trainer.double_buffering=true"),
+        (("trainer.bucket_mib=0",), "trainer.bucket_mib=0"),
+    ],
+)
+def test_what_cannot_be_overlapped_is_refused_in_one_sentence(words: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as error:
+        run(tmp_path, "trainer.overlap=true", *words)
+    assert said in str(error.value) and "\n" not in str(error.value)
+
+
+def test_runs_with_overlap_continue_those_without_but_have_names_of_their_own() -> None:
+    plain, overlapped, late = (config("qsgd", *words) for words in ((), BUCKETS, ("trainer.double_buffering=true",)))
+    assert fingerprint(plain) == fingerprint(overlapped) != fingerprint(late)
+    assert what_matters(plain) != what_matters(overlapped)
+    assert not {"overlap", "bucket_mib", "double_buffering"} & set(what_matters(plain)["trainer"])
+
+
+def test_a_state_in_parts_is_the_state() -> None:
+    x, y, z = (torch.full((1,), value) for value in (1.0, 2.0, 3.0))
+    state = State({"a": x}, {"a": x, "b": y}, State(per_worker={"b": z}))
+    parts = [state.of(["a"]), state.of(["b"])]
+    assert parts[0].shared == {"a": x} and not parts[1].shared
+    whole = State()
+    for part in parts:
+        whole = whole.updated(part)
+    assert [(s.shared, s.per_worker) for s in whole.layers()] == [(s.shared, s.per_worker) for s in state.layers()]
