@@ -19,7 +19,7 @@ MAY_IMPORT = {
     "train": {"compressors", "codecs", "comm", "data", "models", "records"},
     "config": set(),
     "launch": {"config", "train", "compressors", "codecs", "comm", "data", "models", "records"},
-    "bench": {"config", "launch", "compressors", "codecs", "comm", "records"},
+    "bench": {"config", "launch", "train", "compressors", "codecs", "comm", "data", "records"},
     "check": {"config", "launch", "compressors", "comm"},
     "predict": {"config", "launch", "compressors", "comm", "report"},
     "report": {"config", "records", "comm"},

@@ -22,6 +22,7 @@ class Knob:
 KNOBS = {
     "levels": Knob(int, lambda v: 1 <= v <= 127, "a code of 2 to 8 bits holds 1 to 127 levels; type levels=7 or bits=4"),
     "bits": Knob(int, lambda v: 2 <= v <= 8, "a code costs 2 to 8 bits, sign included; type bits=4"),
+    "convolution_bits": Knob(int, lambda v: 2 <= v <= 8, "a code costs 2 to 8 bits, sign included; type convolution_bits=4"),
     "bucket_size": Knob(int, lambda v: v >= 1, "a bucket holds at least 1 value; type bucket_size=512"),
     "level_count": Knob(int, lambda v: 2 <= v <= 256, "a code holds 2 to 256 levels in all; type level_count=5"),
     "per_layer": Knob(bool, lambda v: True, "type true or false"),

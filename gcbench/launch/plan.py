@@ -94,7 +94,20 @@ def plan(config: Config, machine: Machine) -> Plan:
         _check_nodes(config["workers_per_node"], workers, workers // processes, local if processes > 1 else None)
     threads = trainer["threads"] or max(1, machine.cores // local)
     codecs = _codec_backend(trainer["codec_backend"], device, machine)
-    return Plan(launcher, device, backend, workers, processes, local, threads, machine.cores, codecs)
+    chosen = Plan(launcher, device, backend, workers, processes, local, threads, machine.cores, codecs)
+    if config["network"]:
+        _check_emulation(config["choices"]["network"], chosen)
+    return chosen
+
+
+def _check_emulation(network: str, chosen: Plan) -> None:
+    if chosen.workers == 1:
+        raise ConfigError(f"network={network}: a worker alone exchanges nothing; type network=none, or trainer.gpus=2")
+    if not chosen.timed:
+        raise ConfigError(
+            f"network={network}: {chosen.workers} workers in {chosen.processes} process{'es' * (chosen.processes > 1)} are "
+            "virtual and have no times; type network=none, or trainer.launcher=local trainer.processes=null"
+        )
 
 
 def _check_trainer_nodes(asked: int, launcher: str, machine: Machine) -> None:

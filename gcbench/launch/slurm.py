@@ -10,13 +10,20 @@ import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from gcbench.config import Config, ConfigError
 
 PORTS = range(15000, 30000)  # below those that the system hands out by itself
 REQUEUE = signal.SIGUSR2  # Slurm sends it, as we and submitit ask, when the time is nearly over or others need the nodes
 Environment = Mapping[str, str]
+
+
+class Cluster(NamedTuple):
+    """What a job may ask for."""
+
+    nodes: int
+    gpus: bool  # that nodes have some to give out
 
 
 def tasks(environment: Environment) -> int:
@@ -89,9 +96,11 @@ def requeue() -> None:
         subprocess.run(["scontrol", "requeue", os.environ["SLURM_JOB_ID"]], check=True)
 
 
-def job_shape(trainer: Config, gpus_here: bool) -> dict[str, Any]:
+def job_shape(trainer: Config, given: Cluster) -> dict[str, Any]:
     """What the job of a run asks Slurm for: a task a process, and a GPU a process where the run is on GPUs."""
     nodes, processes = trainer["nodes"], trainer["processes"] or trainer["gpus"]
+    if nodes > given.nodes:  # which Slurm would let wait for ever
+        raise ConfigError(f"trainer.nodes={nodes}: the cluster's partitions have {given.nodes} nodes; type that number or less")
     if trainer["launcher"] == "virtual":
         processes = 1
     if processes % nodes:
@@ -100,13 +109,33 @@ def job_shape(trainer: Config, gpus_here: bool) -> dict[str, Any]:
             f"trainer.nodes={nodes} cannot share {key}={processes} evenly; type a number of nodes that divides it"
         )
     here = processes // nodes
-    on_gpus = trainer["device"] == "cuda" or (trainer["device"] == "auto" and gpus_here)
+    on_gpus = trainer["device"] == "cuda" or (trainer["device"] == "auto" and given.gpus)
     tasks_here = 1 if trainer["launcher"] == "local" else here
     return {"nodes": nodes, "tasks_per_node": tasks_here, "gpus_per_node": here if on_gpus else None}
 
 
-def has_gpus(partition: str | None) -> bool:
-    """Whether nodes of the partition, or of the cluster, have GPUs to give out."""
-    chosen = ["--partition", partition] if partition else []
-    seen = subprocess.run(["sinfo", "--noheader", "--format=%G", *chosen], capture_output=True, text=True, check=True)
-    return "gpu" in seen.stdout
+def cluster(partition: str | None) -> Cluster:
+    """Of the partition, or of all of them; ConfigError where there is no Slurm to send jobs to, or no such partition."""
+    try:
+        said = subprocess.run(
+            ["sinfo", "--all", "--noheader", "--noconvert", "--format=%R %D %G"], capture_output=True, text=True
+        )
+    except FileNotFoundError:
+        raise ConfigError(
+            "hydra/launcher=submitit_slurm: there is no sinfo here, and so no Slurm; type the command where sbatch works, or "
+            "hydra/launcher=submitit_local"
+        ) from None
+    if said.returncode:
+        raise ConfigError(
+            f"hydra/launcher=submitit_slurm: Slurm does not answer ({said.stderr.strip().splitlines()[-1]}); type the command "
+            "where sinfo works, or hydra/launcher=submitit_local"
+        )
+    rows = [line.split(maxsplit=2) for line in said.stdout.splitlines()]
+    names = sorted({name for name, _, _ in rows})
+    asked = partition.split(",") if partition else names
+    if not set(asked) <= set(names):
+        raise ConfigError(
+            f"hydra.launcher.partition={partition}: the cluster has no such partition; type {' or '.join(names) or 'null'}"
+        )
+    nodes = max((sum(int(count) for name, count, _ in rows if name == one) for one in asked), default=0)
+    return Cluster(nodes, any("gpu" in gpus for name, _, gpus in rows if name in asked))

@@ -20,6 +20,7 @@ from gcbench.launch.failure import failure_of, first_failure, forget_failures, i
 from gcbench.launch.instantiate import make_data
 from gcbench.launch.local import Interrupted, WorkerFailed, run_processes
 from gcbench.launch.plan import JOINING, Machine, Plan, plan
+from gcbench.launch.same import same_run
 from gcbench.launch.worker import StopSignal, work
 from gcbench.records import RunFiles, print_summary
 from gcbench.records.result import now, unfinished
@@ -31,7 +32,7 @@ log = logging.getLogger("gcbench")
 def start(config: Config, directory: str, in_sweep: bool = False) -> None:
     """Raises ConfigError before anything has started, RunFailed when the run failed, KeyboardInterrupt when it was stopped.
 
-    Of a sweep, what was finished before is passed over in silence.
+    Of a sweep, what was finished before, as this row or as the same run under another name, is passed over in silence.
     """
     path = Path(directory).resolve()
     machine = Machine.here()
@@ -44,6 +45,9 @@ def _start(config: Config, chosen: Plan, files: RunFiles, in_sweep: bool) -> Non
     rank = int(os.environ.get("RANK", 0))
     anew = config["rerun"] and not slurm.requeued(os.environ)
     if not anew and _finished_before(files, rank == 0 and not in_sweep):
+        return
+    same = same_run(Path(config["outputs"]), files.directory, config["choices"]["budget"]) if in_sweep and not anew else None
+    if same and _finished_before(RunFiles(same), say=False):
         return
     if chosen.launcher not in JOINING or os.environ["LOCAL_RANK"] == "0":
         _check(config, chosen, files.directory)  # downloads what is missing, once a node

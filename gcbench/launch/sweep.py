@@ -5,7 +5,6 @@ Imports no torch at import time, as Hydra makes this object for every command.
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections.abc import Iterator, Sequence
@@ -20,6 +19,7 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
 from gcbench.config import Config, ConfigError, resolve, run_directory
+from gcbench.launch.same import ENDED, ending, read, same_run
 
 log = logging.getLogger("gcbench")
 
@@ -32,12 +32,14 @@ class Row:
     config: Config | None = None
     mistake: str | None = None  # for which it will be refused when its turn comes
     done: bool = False  # or diverged, which it would again
+    same: str | None = None  # the directory of another row that is the same run, and has or will have its result
     seconds: float | None = None  # expected; None: cannot be known
 
 
 @dataclass
 class SweepProgress(Callback):
-    """Rows that have a result are skipped by the run itself, interrupted ones resume there; here it is told."""
+    """Rows that have a result, their own or of the same run under another name, are skipped by the run itself, interrupted ones
+    resume there; here it is told."""
 
     rows: list[Row] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
@@ -48,6 +50,7 @@ class SweepProgress(Callback):
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
         self.rows = [_row(jobs) for jobs in _jobs(config)]
+        _mark_same(self.rows)
         _expect([row for row in self.rows if row.config and not row.done], Path(config.outputs))
         log.info(plan_sentence(self.rows))
 
@@ -65,7 +68,7 @@ class SweepProgress(Callback):
         if not row.done:
             self.spent_seconds += seconds
             self.expected_seconds += row.seconds or 0
-        word = "failed" if job_return.status is JobStatus.FAILED else "done before" if row.done else f"took {_minutes(seconds)}"
+        word = "failed" if job_return.status is JobStatus.FAILED else _done(row) if row.done else f"took {_minutes(seconds)}"
         log.info("row %d of %d, %s, %s%s", self.ended, len(self.rows), row.name, word, self._left())
         if self.ended == len(self.rows) and self.failed:
             listed = "".join(f"\n  {name}" for name in self.failed)
@@ -84,8 +87,10 @@ class SweepProgress(Callback):
 def plan_sentence(rows: Sequence[Row]) -> str:
     """Rows x minutes."""
     todo = [row for row in rows if not row.done and not row.mistake]
-    done, mistaken = sum(row.done for row in rows), [row.mistake for row in rows if row.mistake]
+    done, mistaken = sum(row.done and not row.same for row in rows), [row.mistake for row in rows if row.mistake]
+    same = [row.same for row in rows if row.same]
     said = f"{len(rows)} rows" + (f", {done} of them done before" if done else "")
+    said += f", {len(same)} of them the same run as another ({same[0]}{', ...' if len(same) > 1 else ''})" if same else ""
     said += f", {len(mistaken)} of them mistaken ({mistaken[0]})" if mistaken else ""
     known = [row.seconds for row in todo if row.seconds is not None]
     if not todo:
@@ -113,24 +118,36 @@ def _row(composed: DictConfig) -> Row:
         directory = Path(run_directory(composed))
     except ConfigError as error:
         return Row(" ".join(composed.hydra.overrides.task), mistake=str(error))
-    result = _read(directory / "result.json")
-    done = not resolved["rerun"] and result is not None and result["status"] in ("done", "diverged")
+    result = read(directory / "result.json")
+    done = not resolved["rerun"] and result is not None and result["status"] in ENDED
     return Row(str(directory), resolved, done=done)
+
+
+def _mark_same(rows: Sequence[Row]) -> None:
+    """Rows whose result lies elsewhere, or will when an earlier row of this sweep has run."""
+    earlier: dict[tuple[str, str], str] = {}
+    for row in rows:
+        if row.config is None or row.config["rerun"]:
+            continue
+        directory, budget = Path(row.name), row.config["choices"]["budget"]
+        key = budget, ending(directory)
+        if not row.done:
+            found = same_run(Path(row.config["outputs"]), directory, budget)
+            row.same = str(found) if found else earlier.get(key)
+            row.done = row.same is not None
+        earlier.setdefault(key, row.same or row.name)
+
+
+def _done(row: Row) -> str:
+    return f"the same run as {row.same}" if row.same else "done before"
 
 
 def _expect(rows: Sequence[Row], outputs: Path) -> None:
     from gcbench.launch.estimate import Estimates  # imports torch
 
-    estimates = Estimates(filter(None, (_read(path) for path in outputs.rglob("result.json"))))
+    estimates = Estimates(filter(None, (read(path) for path in outputs.rglob("result.json"))))
     for row in rows:
         row.seconds = estimates.seconds(row.config) if row.config else None
-
-
-def _read(path: Path) -> dict[str, Any] | None:
-    try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError):
-        return None
 
 
 def _minutes(seconds: float) -> str:

@@ -21,6 +21,7 @@ from gcbench import settings
 from gcbench.codecs.kernels import Backend, use_backend
 from gcbench.comm import ChecksumComm, Comm, Control, Link, LocalControl, ProcessGroupComm, ProcessGroupControl, VirtualComm
 from gcbench.config import Config, emulated_link, fingerprint
+from gcbench.data import Data
 from gcbench.launch import slurm
 from gcbench.launch.instantiate import make, make_data, make_model, typed
 from gcbench.launch.local import restarts
@@ -71,7 +72,8 @@ def work(config: Config, plan: Plan, directory: str, started: str, stop: StopSig
     use_backend(cast(Backend, plan.codec_backend))
     keep_freed_memory()
     with stop or StopSignal() as stop, _joined(config, plan) as joined:
-        run, checkpoints = assembled(config, plan, joined, Path(directory), stop)
+        data = make_data(config).to(joined.device)
+        run, checkpoints = assembled(config, plan, joined, data, Path(directory), stop)
         progress = Progress.start(run)
         files = RunFiles(Path(directory))
         latest = checkpoints.latest()
@@ -173,12 +175,12 @@ def assembled(
     config: Config,
     plan: Plan,
     joined: Joined,
+    data: Data,
     directory: Path,
     stop: StopSignal,
 ) -> tuple[Run, Checkpoints]:
     trainer = typed(settings.TrainerSettings, config["trainer"])
     comm, beside, control, device = joined
-    data = make_data(config).to(device)
     torch.manual_seed(mix(config["seed"]) >> 1)  # initial weights, the same on all workers
     replica = Replica(make_model(config, data), data.task, comm.local, device, trainer)
     steps_per_epoch = data.steps_per_epoch(plan.workers, trainer.batch_size)

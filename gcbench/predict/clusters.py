@@ -80,6 +80,7 @@ def study_rows(name: str) -> Iterator[Row]:
     table, scene = read_table(name), SCENES[name]
     figure = table.figure or {}
     rates = [figure["bandwidth_gbps"], *figure.get("also_gbps", [])]
+    full_precision: dict[float, float] = {}  # images a second of the table's first row, by rate
     for row in table.rows:
         config = config_of(str(row.experiment))
         words = scene.words if config["choices"]["compressor"] != "none" else ()
@@ -94,6 +95,7 @@ def study_rows(name: str) -> Iterator[Row]:
                 "row": row.label if rate == rates[0] else f"{row.label} at {rate} Gbit/s",
                 "table": name,
                 "images_per_second": speeds[-1],
+                "speed_up": speeds[-1] / full_precision.setdefault(rate, speeds[-1]),
                 "step_milliseconds": 1e3 * found[-1].step_seconds,
                 "exchange_milliseconds": 1e3 * found[-1].exchange_seconds,
                 "of_bound": found[-1].of_bound,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gcbench.config import conf_directory
+from gcbench.report.borrowed import sources
 from gcbench.report.configs import PAPER, composed, difference, typed
 from gcbench.report.document import EMPTY, Cell, Document, Heading, Line, Summary, digits_of
 from gcbench.report.load import Run
@@ -71,6 +72,8 @@ def _runs(row: Row) -> str:
     if row.spec.experiment is None:
         return "published only"
     facts = [_seeds(row)]
+    if row.borrowed:
+        facts.append(sources(row.borrowed))
     if row.runs and row.stand_in:
         facts.append(f"{row.stand_in} stands in")
     if row.grid and row.grid.chosen is not None:

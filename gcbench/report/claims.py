@@ -24,6 +24,10 @@ BUDGETS = ("paper", "cpu")
 LEARNING_RATE = "learning_rate"  # the best of a sweep
 
 
+def inside(folder: str, name: str) -> str:
+    return f"{folder}/{name}" if folder else name
+
+
 @dataclass(frozen=True)
 class Rows:
     """Relations between rows of experiments, on means over seeds."""
@@ -40,7 +44,7 @@ class Rows:
 
     @property
     def experiments(self) -> list[str]:
-        return list(dict.fromkeys(f"{folder}/{name}" for folder, relation in self.relations for name in relation.names))
+        return list(dict.fromkeys(inside(folder, name) for folder, relation in self.relations for name in relation.names))
 
 
 @dataclass(frozen=True)
@@ -50,10 +54,16 @@ class StudyRows:
     name: str
     column: str
     hold: tuple[str, ...]
+    of: tuple[str, ...] = ("",)  # the table that the rows are of, where the study has several; the relations hold in each
 
     @property
-    def relations(self) -> list[Relation]:
-        return [relation for text in self.hold for relation in read_relations(text)]
+    def relations(self) -> list[tuple[str, Relation]]:
+        """With their table."""
+        return [(table, relation) for table in self.of for text in self.hold for relation in read_relations(text)]
+
+    @property
+    def names(self) -> list[str]:
+        return list(dict.fromkeys(inside(table, name) for table, relation in self.relations for name in relation.names))
 
 
 @dataclass(frozen=True)
@@ -104,7 +114,7 @@ def _claim(node: Mapping[str, Any]) -> Claim:
         **check,
         "tests": tuple(check.get("tests") or ()),
         "rows": tuple(_rows(part, here) for part in check.get("rows") or ()),
-        "study": tuple(_made(StudyRows, {**part, "hold": tuple(part["hold"])}, here) for part in check.get("study") or ()),
+        "study": tuple(_study_rows(part, here) for part in check.get("study") or ()),
     }
     claim: Claim = _made(Claim, {**node, "check": _made(Check, parts, here)}, here)
     if claim.needs not in NEEDS:
@@ -113,14 +123,23 @@ def _claim(node: Mapping[str, Any]) -> Claim:
 
 
 def _rows(part: Mapping[str, Any], here: str) -> Rows:
-    of: str | Sequence[str] = part["of"]
-    folders = (of,) if isinstance(of, str) else tuple(of)
     rows: Rows = _made(
-        Rows, {**part, "of": folders, "hold": tuple(part["hold"]), "budgets": tuple(part.get("budgets", BUDGETS))}, here
+        Rows,
+        {**part, "of": _several(part["of"]), "hold": tuple(part["hold"]), "budgets": tuple(part.get("budgets", BUDGETS))},
+        here,
     )
     if rows.measure not in (*MEASURES, LEARNING_RATE):
         raise ConfigError(f"{here}: measure={rows.measure} is not known; type {near(rows.measure, MEASURES) or LEARNING_RATE}")
     return rows
+
+
+def _study_rows(part: Mapping[str, Any], here: str) -> StudyRows:
+    rows: StudyRows = _made(StudyRows, {**part, "of": _several(part.get("of", "")), "hold": tuple(part["hold"])}, here)
+    return rows
+
+
+def _several(words: str | Sequence[str]) -> tuple[str, ...]:
+    return (words,) if isinstance(words, str) else tuple(words)
 
 
 def _made(kind: Any, node: Mapping[str, Any], here: str) -> Any:

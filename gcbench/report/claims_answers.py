@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from gcbench.report.claims import BUDGETS, LEARNING_RATE, Claim, Rows, StudyRows
+from gcbench.report.claims import BUDGETS, LEARNING_RATE, Claim, Rows, StudyRows, inside
 from gcbench.report.claims_evidence import RATES, Evidence, Measured, of_row, of_study, pooled, stand_ins, told, values_of
-from gcbench.report.claims_relations import Verdict, judge, worst
+from gcbench.report.claims_relations import Judged, Verdict, judge, worst
 from gcbench.report.commands import command
 from gcbench.report.configs import PAPER, composed
 from gcbench.report.measures import SCORES
 from gcbench.report.rows import RATE
 
+MANY = 24  # rows of a study, whose file a reader looks up
 SEEDS = (1, 2, 3)  # with which a missing row is run
 
 
@@ -103,11 +104,15 @@ def _open(claim: Claim) -> Iterator[Part]:
 
 def _study(part: StudyRows, evidence: Evidence) -> Part:
     study = evidence.study(part.name)
-    rows: Mapping[str, Any] = {row["row"]: row for row in study["rows"]} if study else {}
-    names = dict.fromkeys(name for relation in part.relations for name in relation.names)
-    measured = {name: of_study(rows.get(name, {}).get(part.column)) for name in names}
-    judged = [judge(relation, values_of(measured)) for relation in part.relations]
-    text = told(f"study {part.name}, {part.column.replace('_', ' ')}", measured, judged)
+    rows: Mapping[str, Any] = {inside(row.get("table", ""), row["row"]): row for row in study["rows"]} if study else {}
+    measured = {name: of_study(rows.get(name, {}).get(part.column)) for name in part.names}
+    judged = _judged(part, measured)
+    labels = _labels(part, measured)
+    title = f"study {part.name}, {part.column.replace('_', ' ')}"
+    if len(measured) > MANY and all(found.value for found in measured.values()):
+        text = told(f"{title} of {len(measured)} rows", {}, judged)
+    else:
+        text = told(title, {labels[name]: found for name, found in measured.items()}, judged)
     verdict = worst([one.verdict for one in judged])
     return Part(verdict, "study", text, command=f"gcbench-study {part.name}" if verdict is Verdict.NOT_YET else None)
 
@@ -122,11 +127,7 @@ def _rows(part: Rows, budget: str, evidence: Evidence) -> Part:
     score = part.measure if part.measure in SCORES else "accuracy"
     rows = {experiment: evidence.row(experiment, score, budget) for experiment in part.experiments}
     measured = pooled({experiment: of_row(row, part.measure) for experiment, row in rows.items()})
-    values = values_of(measured)
-    judged = []
-    for folder, relation in part.relations:
-        own = {name: values[f"{folder}/{name}"] for name in relation.names if f"{folder}/{name}" in values}
-        judged.append(judge(relation, own))
+    judged = _judged(part, measured)
     verdict = worst([one.verdict for one in judged])
     labels = _labels(part, measured)
     beside = f" with {' '.join(evidence.words)}" if evidence.words else ""
@@ -137,9 +138,17 @@ def _rows(part: Rows, budget: str, evidence: Evidence) -> Part:
     return Part(verdict, f"budget {budget}", text, _wanted(part, verdict, measured))
 
 
-def _labels(part: Rows, experiments: Iterable[str]) -> dict[str, str]:
+def _judged(part: Rows | StudyRows, measured: Mapping[str, Measured]) -> list[Judged]:
+    values = values_of(measured)
+    return [
+        judge(relation, {name: values[inside(folder, name)] for name in relation.names if inside(folder, name) in values})
+        for folder, relation in part.relations
+    ]
+
+
+def _labels(part: Rows | StudyRows, experiments: Iterable[str]) -> dict[str, str]:
     """Without what they share."""
-    shared = len(f"{part.of[0]}/") if len(part.of) == 1 else len(part.of[0].partition("/")[0]) + 1
+    shared = len(inside(part.of[0], "")) if len(part.of) == 1 else len(part.of[0].partition("/")[0]) + 1
     return {experiment: experiment[shared:] for experiment in experiments}
 
 

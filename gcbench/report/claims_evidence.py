@@ -9,9 +9,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
+from gcbench.report.borrowed import sources
 from gcbench.report.claims import LEARNING_RATE
 from gcbench.report.claims_relations import Judged, Value, Verdict
-from gcbench.report.document import Heading, Summary, summary
+from gcbench.report.document import Heading, Summary, number, summary
 from gcbench.report.load import Run
 from gcbench.report.measures import LOWER, SCORES, measure
 from gcbench.report.rows import Row, grouped
@@ -43,10 +44,8 @@ class Evidence:
     def row(self, experiment: str, score: str, budget: str) -> Row:
         key = experiment, score, budget
         if key not in self._rows:
-            paper = experiment.partition("/")[0]
-            runs = [run for run in self._runs if (run.experiment or "").partition("/")[0] == paper]
             column, row = Column(score, score, measure=score), TableRow(experiment, experiment=experiment)
-            self._rows[key] = grouped(Table("", "", "", [column], [row]), runs, budget, self.words)[0]
+            self._rows[key] = grouped(Table("", "", "", [column], [row]), self._runs, budget, self.words)[0]
         return self._rows[key]
 
     def study(self, name: str) -> Study | None:
@@ -68,7 +67,8 @@ def of_study(value: Any) -> Measured:
     if not numbers:
         return Measured(None, "no number")
     found = Summary.of(numbers)
-    return Measured(Value(found.mean, found.deviation or 0.0), summary(found, Heading("", "")), found.n)
+    text = number(found.mean, None) if found.n == 1 else summary(found, Heading("", ""))
+    return Measured(Value(found.mean, found.deviation or 0.0), text, found.n)
 
 
 def of_row(row: Row, name: str) -> Measured:
@@ -78,9 +78,10 @@ def of_row(row: Row, name: str) -> Measured:
     found = [value for run in row.done if (value := measure(name, run.result)) is not None]
     diverged = [run for run in row.unfinished if run.status == "diverged"]
     statuses = ", ".join(f"seed {run.seed} {run.status}" for run in row.unfinished)
+    about = "; ".join(filter(None, [statuses, sources(row.borrowed)]))
     if found:
         deviation = 0.0 if name in EXACT else math.inf if diverged else Summary.of(found).deviation
-        text = f"{summary(Summary.of(found), Heading('', ''))}{f' ({statuses})' if statuses else ''}"
+        text = f"{summary(Summary.of(found), Heading('', ''))}{f' ({about})' if about else ''}"
         return Measured(Value(fmean(found), deviation), text, len(found))
     if diverged and name in SCORES:
         return Measured(Value(math.inf if name in LOWER else -math.inf, 0.0), f"diverged (n={len(diverged)})", len(diverged))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from gcbench.report.borrowed import by_experiment
 from gcbench.report.commands import of_missing, of_runs
 from gcbench.report.document import Heading, Section, Summary, summary
 from gcbench.report.load import Run
@@ -138,8 +139,9 @@ def _notes(table: Table, own: Sequence[Row], rows: Sequence[Row]) -> Iterator[st
         if any(run.result.get("oversubscribed") and run.result.get("seconds") for run in runs):
             yield "Some times were taken with more processes than cores, and say little"
     for row in rows:
-        for run in row.borrowed:
-            yield f"{_where(row)}, seed {run.seed}: the run of {run.title}, whose configuration is the same"
+        for title, borrowed in by_experiment(row.borrowed):
+            seeds = ", ".join(str(run.seed) for run in borrowed)
+            yield f"{_where(row)}, seed {seeds}: the run of {title}, whose configuration is the same"
     if keys := sorted({key for row in rows for key in row.newer_keys}):
         yield f"Some runs come from an earlier gcbench, whose configuration had no {', '.join(keys)}"
 
@@ -149,8 +151,11 @@ def _commands(rows: Sequence[Row]) -> list[str]:
 
 
 def _commands_of(row: Row) -> Iterator[str]:
-    if row.runs:
-        yield of_runs(str(row.spec.experiment), row.runs, row.words)
+    for title, borrowed in by_experiment(row.borrowed):
+        if borrowed[0].experiment:
+            yield of_runs(title, borrowed, row.words)
+    if own := [run for run in row.runs if run not in row.borrowed]:
+        yield of_runs(str(row.spec.experiment), own, row.words)
     for other in row.others:
         yield of_runs(str(row.spec.experiment), other.runs, other.words)
     if row.grid:

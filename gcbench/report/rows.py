@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from gcbench.config import Config
+from gcbench.report.borrowed import is_same
 from gcbench.report.configs import PAPER, Composed, Difference, as_words, composed, difference
 from gcbench.report.load import Run, by_age
 from gcbench.report.measures import measure
 from gcbench.report.tables import Column, Table, TableRow, lower_is_better
 
+ENDED = ("done", "diverged")  # what the same run would do again
 RATE = "optimizer.lr"
 SPLIT = "dataset.split"
 
@@ -112,9 +114,10 @@ def _row(spec: TableRow, chooser: Column | None, runs: Sequence[Run], budget: st
     expected = composed(spec.experiment, budget, words)
     own = {run: difference(run.flat, expected.flat) for run in candidates if run.experiment == spec.experiment}
     exact, duplicates = newest(run for run, differs in own.items() if not differs)
-    seeds = {run.seed for run in exact}
-    foreign = [run for run in candidates if run.experiment != spec.experiment and run.seed not in seeds]
-    exact = sorted([*exact, *newest(run for run in foreign if run.flat == expected.flat)[0]], key=lambda run: run.seed)
+    borrowed = _borrowed(candidates, spec, expected, {run.seed for run in exact if run.status in ENDED})
+    seeds = {run.seed for run in borrowed}
+    duplicates += [run for run in exact if run.seed in seeds]
+    exact = sorted([*(run for run in exact if run.seed not in seeds), *borrowed], key=lambda run: run.seed)
 
     swept = [] if any(word.startswith(RATE) for word in words) else [run for run, d in own.items() if _is_swept(run, d)]
     grid = _grid(exact, swept, expected, chooser) if chooser else None
@@ -131,6 +134,12 @@ def _row(spec: TableRow, chooser: Column | None, runs: Sequence[Run], budget: st
         newer_keys=frozenset(key for run in reported for key in expected.flat if key not in run.flat),
         words=(*words, *rate),
     )
+
+
+def _borrowed(candidates: Iterable[Run], spec: TableRow, expected: Composed, seeds: set[int]) -> list[Run]:
+    """Of other experiments, for the seeds that have no result of the row's own."""
+    others = (run for run in candidates if run.experiment != spec.experiment and run.seed not in seeds and run.status in ENDED)
+    return newest(run for run in others if is_same(run, expected))[0]
 
 
 def newest(runs: Iterable[Run]) -> tuple[list[Run], list[Run]]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gcbench.config import ConfigError, compose_words, resolve, run_directory
+from gcbench.launch.same import same_run
 from gcbench.launch.start import start
 from gcbench.records.gradients import Recorded, read_gradients
 from gcbench.studies.study import Study
@@ -61,11 +62,12 @@ class OnRealGradients(Study, ABC):
         return files
 
     def _trained(self) -> Path:
-        """The directory of the run, which is found again where it was finished before."""
+        """The directory of the run, which is found again where it was finished before, under whatever name."""
         composed = compose_words(self._words())
-        directory = run_directory(composed)
-        start(resolve(composed), directory, in_sweep=True)
-        return Path(directory)
+        config, own = resolve(composed), Path(run_directory(composed))
+        directory = same_run(Path(self.outputs), own, config["choices"]["budget"]) or own
+        start(config, str(directory), in_sweep=True)
+        return directory
 
     def _words(self) -> list[str]:
         kept = [step for step in range(self.steps) if step % self.every < self.window]

@@ -10,9 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import outside
+import processes
 import pytest
 import torch
 
+from gcbench import cli
 from gcbench.check import report
 from gcbench.check.methods import method
 from gcbench.check.report import check_method
@@ -26,19 +28,22 @@ ENVIRONMENT = {**os.environ, "WANDB_MODE": "offline"}
 
 
 def command(name: str, *words: str) -> subprocess.CompletedProcess[str]:
-    """As its script in the environment does it, in the folder of the method."""
-    main = [sys.executable, "-c", f"from gcbench.cli import {name}; {name}()", *words]
-    return subprocess.run(main, cwd=FOLDER, env=ENVIRONMENT, capture_output=True, text=True, timeout=240)
+    """In the folder of the method."""
+    return processes.command(name, words, FOLDER, ENVIRONMENT, timeout=240)
 
 
-def test_it_passes_all_checks() -> None:
-    done = command("main_check", "--config-dir", str(CONF), "compressor=natural")
-    assert done.returncode == 0, done.stdout + done.stderr
-    lines = done.stdout.splitlines()
+@pytest.mark.usefixtures("copied_workers")
+def test_it_passes_all_checks(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The command in this process, of which its workers are copies."""
+    register()
+    monkeypatch.setattr(sys, "argv", ["gcbench-check", "--config-dir", str(CONF), "compressor=natural"])
+    cli._check()  # leaves with an exit status where a check fails
+    told = capsys.readouterr().out
+    lines = told.splitlines()
     assert lines[1] == "tried   min_size=0; min_size=100; error_feedback=true min_size=0"
     assert all(line.startswith(("ok ", "tried ")) for line in lines)
     for check in ("unbiased", "contractive: delta is 0.8", "scope=tensor", "4 processes: same updates", "2 x 2: same bits"):
-        assert f"ok      {check}" in done.stdout
+        assert f"ok      {check}" in told
     assert "sends: 9.021 bits a value, 3.547 x fewer than fp32, 3.556 x as its paper counts" in lines[-1]
 
 

@@ -67,3 +67,10 @@ def refused(kind: str, count: int) -> int:
 @pytest.mark.parametrize("count", [200, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_no_message_does_more_than_raise_a_value_error(kind: str, count: int) -> None:
     assert 0.05 * count < refused(kind, count) < 0.95 * count
+
+
+def test_a_model_with_a_negative_weight_is_refused() -> None:
+    """Of which the coder itself makes codes all the same."""
+    words, weights = torch.tensor([[1, 77]], dtype=torch.int32), torch.tensor([[5, -3, 7]], dtype=torch.int16)
+    with pytest.raises(ValueError, match="no code is less than never there"):
+        decode_ans(words, weights, 4)

@@ -36,7 +36,7 @@ each_variant = pytest.mark.parametrize(("choice", "variant"), ALL)
 each_code = pytest.mark.parametrize(("choice", "variant"), DIFFERENT)
 
 EXACT = {"none", "fp16", "bf16"}
-UNBIASED = {"qsgd", "orq", "linear", "qsgd_levels", "unbiased_lowrank", "maxnorm", "maxnorm_multiscale"}
+UNBIASED = {"qsgd", "qsgd_by_kind", "orq", "linear", "qsgd_levels", "unbiased_lowrank", "maxnorm", "maxnorm_multiscale"}
 CONTRACTIVE = {
     "none",
     "fp16",
@@ -55,6 +55,7 @@ CONTRACTIVE = {
 }
 MEAN_LINEAR = {"none", "fp16", "bf16", "powersgd", "random_k", "random_block", "unbiased_lowrank"}
 RANDOM = {
+    "qsgd_by_kind",
     "qsgd",
     "powersgd",
     "ecqsgd",
@@ -172,14 +173,17 @@ def test_sums_round_as_the_type_that_travels() -> None:
 
 UNBIASED_VARIANTS = {
     "all tensors",
-    "small tensors whole",
     "l2",
     "other levels",
     "other level count",
     "per layer",
     "many scales",
 }
-UNBIASED_CASES = [key for key in ALL if key[0] in UNBIASED and key[1] in UNBIASED_VARIANTS] + [("atomo", "drawn once")]
+UNBIASED_CASES = [
+    *(key for key in ALL if key[0] in UNBIASED and key[1] in UNBIASED_VARIANTS),
+    ("qsgd", "small tensors whole"),  # set aside by one wrapper for all
+    ("atomo", "drawn once"),
+]
 
 
 @pytest.mark.parametrize(("choice", "variant"), UNBIASED_CASES)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from sentence import run
+from sentence import config_of, run
 
 from gcbench.config import ConfigError
 from gcbench.launch import checks
+from gcbench.launch.instantiate import make
+from gcbench.launch.plan import Machine, plan
 
 
 @pytest.mark.parametrize(
@@ -36,11 +38,39 @@ def test_refusals(tmp_path: Path, sentence: str, says: str) -> None:
 
 
 def test_virtual_copies_that_do_not_fit_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "_free_bytes", lambda: 1 << 20)
+    monkeypatch.setattr(checks, "_free_bytes", lambda: 1 << 19)
     with pytest.raises(
         ConfigError, match=r"trainer.gpus=64: gradients of .* need about .* GiB are free; type trainer.gpus=\d+"
     ):
         run(tmp_path, "trainer.launcher=virtual", "trainer.gpus=64")
+
+
+@pytest.mark.parametrize(
+    ("words", "workers", "copies"),
+    [
+        ("compressor=none", 1, 6.9),
+        ("compressor=none", 4, 9.9),
+        ("compressor=qsgd", 1, 15.9),
+        ("compressor=qsgd", 8, 30.9),
+        ("compressor=qsgd error_feedback=true", 8, 69.5),
+        ("compressor=orq", 4, 22.1),
+        ("compressor=orq", 8, 34.0),
+        ("compressor=top_k", 8, 60.1),
+        ("compressor=powersgd", 8, 33.4),
+        ("compressor=maxnorm", 8, 44.4),
+        ("compressor=signum", 8, 48.8),
+        ("compressor=onebit", 8, 61.5),
+    ],
+)
+def test_memory_is_what_was_measured_or_more(monkeypatch: pytest.MonkeyPatch, words: str, workers: int, copies: float) -> None:
+    """`copies` of the parameters are the measured growth of a process's peak."""
+    config = config_of(*words.split(), f"trainer.gpus={workers}", "trainer.launcher=virtual", "trainer.device=cpu")
+    chosen, compressor = plan(config, Machine.here()), make(config["compressor"], "compressor")
+    needed = checks._needed_bytes(chosen, 1_000_000, compressor, workers) / 4e6
+    assert 0.9 * copies <= needed <= 2 * copies
+    monkeypatch.setattr(checks, "_free_bytes", lambda: int(4e6 * needed) - 1)
+    with pytest.raises(ConfigError, match=r"type trainer.gpus=\d" if workers > 1 else "choose a smaller model="):
+        checks._check_memory(chosen, 1_000_000, compressor)
 
 
 def test_text_cannot_be_cut_into_micro_batches(tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ def test_what_the_wire_carries_is_the_sum_of_the_collectives(tmp_path: Path) -> 
     assert result["analytic_ratio"] == 8 and result["bits_sent"]["ratio"] < 8
 
 
+@pytest.mark.usefixtures("copied_workers")
 def test_virtual_workers_count_as_real_ones(tmp_path: Path) -> None:
     words = ["min_size=100", "exchange=hierarchical", "workers_per_node=2"]
     expected = virtual(tmp_path / "virtual", *words)

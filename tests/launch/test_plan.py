@@ -85,3 +85,21 @@ def test_what_is_not_there_is_refused(machine: Machine, overrides: list[str], sa
     with pytest.raises(ConfigError) as error:
         planned(machine, *overrides)
     assert says in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        (["trainer.gpus=64"], "network=emulated: 64 workers in 1 process are virtual and have no times; type network=none"),
+        (["trainer.gpus=4", "trainer.processes=2"], "4 workers in 2 processes are virtual and have no times"),
+        (["trainer.gpus=1"], "network=emulated: a worker alone exchanges nothing; type network=none, or trainer.gpus=2"),
+    ],
+)
+def test_no_network_is_emulated_where_nothing_is_exchanged_or_timed(overrides: list[str], says: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        planned(LAPTOP, "network=emulated", *overrides)
+    assert says in str(error.value)
+
+
+def test_a_network_is_emulated_between_as_many_processes_as_workers() -> None:
+    assert planned(LAPTOP, "network=emulated", "trainer.gpus=64", "trainer.launcher=local", "trainer.processes=null").timed

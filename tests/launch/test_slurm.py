@@ -110,6 +110,36 @@ def test_the_example_is_queued_again_when_it_is_signalled(
 
 
 @pytest.mark.slow
+def test_a_run_that_makes_way_for_an_urgent_job_goes_on_after_it(
+    cluster: dict[str, str], undisturbed: Callable[[], list[tuple[int, float]]], tmp_path: Path
+) -> None:
+    narrow = ["--nodes=2", "--ntasks-per-node=1", "--gpus-per-node=0", "--exclusive", "--parsable"]
+    job = run("sbatch", *narrow, SCRIPTS / "example.sbatch", *LONG, folder=tmp_path, environment=cluster).stdout.strip()
+    wait_for(lambda: losses(tmp_path))
+    urgent = run("srun", "--partition=urgent", "--nodes=2", "--exclusive", "true", folder=tmp_path, environment=cluster)
+    assert urgent.returncode == 0, urgent.stderr
+    assert [r["status"] for r in results(tmp_path)] == ["interrupted"]
+    wait_for(lambda: [r["status"] for r in results(tmp_path)] == ["done"])
+    assert "continuing from the checkpoint" in (tmp_path / f"slurm-{job}.out").read_text()
+    assert losses(tmp_path) == undisturbed()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [
+        ("hydra.launcher.partition=fast", "the cluster has no such partition; type main or urgent"),
+        ("hydra.launcher.constraint=fast", "sbatch says 'Batch job submission failed: Invalid feature specification'"),
+        ("trainer.nodes=4", "trainer.nodes=4: the cluster's partitions have 2 nodes"),
+    ],
+)
+def test_what_the_cluster_does_not_have(cluster: dict[str, str], tmp_path: Path, word: str, says: str) -> None:
+    words = ["-m", "hydra/launcher=submitit_slurm", *QUICK, "trainer.gpus=4", word]
+    done = run("gcbench", *words, folder=tmp_path, environment=cluster)
+    assert done.returncode == 1 and says in done.stderr and "Traceback" not in done.stderr, done.stderr
+
+
+@pytest.mark.slow
 def test_a_sweep_is_one_job_a_point_and_a_failure_is_one(cluster: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(FAILING)
     words = ["model._target_=mine.Net", "+model.end=raise,null", "trainer.nodes=2", "trainer.gpus=2", "trainer.max_steps=9"]
@@ -185,7 +215,11 @@ def test_two_local_sweeps_at_once(tmp_path: Path) -> None:
         subprocess.Popen([*command, f"compressor={name}", "seed=1,2"], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
         for name in ("qsgd", "powersgd")
     ]
-    said = [sweep.communicate(timeout=240)[1] for sweep in sweeps]
+    try:
+        said = [sweep.communicate(timeout=500)[1] for sweep in sweeps]
+    finally:
+        for sweep in sweeps:
+            sweep.kill()
     assert [sweep.returncode for sweep in sweeps] == [0, 0], said
     assert sorted((r["choices"]["compressor"], r["config"]["seed"], r["status"]) for r in results(tmp_path)) == [
         (name, seed, "done") for name in ("powersgd", "qsgd") for seed in (1, 2)

@@ -14,6 +14,7 @@ from gcbench.config import ConfigError
 from gcbench.launch import failure, slurm
 from gcbench.launch.failure import first_failure, forget_failures
 from gcbench.launch.plan import Machine, plan
+from gcbench.launch.slurm import Cluster
 
 STEP = {
     "SLURM_JOB_ID": "17",
@@ -84,12 +85,44 @@ def test_only_jobs_hear_the_signal_to_queue_again() -> None:
     ],
 )
 def test_the_shape_of_a_job(overrides: list[str], gpus_here: bool, shape: tuple[int, int, int | None]) -> None:
-    assert tuple(slurm.job_shape(config_of(*overrides)["trainer"], gpus_here).values()) == shape
+    assert tuple(slurm.job_shape(config_of(*overrides)["trainer"], Cluster(2, gpus_here)).values()) == shape
 
 
-def test_workers_that_nodes_cannot_share() -> None:
-    with pytest.raises(ConfigError, match="trainer.nodes=3 cannot share trainer.gpus=16 evenly"):
-        slurm.job_shape(config_of("trainer.nodes=3", "trainer.gpus=16")["trainer"], False)
+@pytest.mark.parametrize(
+    ("nodes", "says"),
+    [(3, "trainer.nodes=3 cannot share trainer.gpus=16 evenly"), (8, "trainer.nodes=8: the cluster's partitions have 4 nodes")],
+)
+def test_a_job_that_could_not_run_is_not_sent(nodes: int, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        slurm.job_shape(config_of(f"trainer.nodes={nodes}", "trainer.gpus=16")["trainer"], Cluster(4, False))
+
+
+SINFO = "short 2 (null)\nlong 2 (null)\nlong 3 gpu:a100:4(S:0-1)\n"
+
+
+def sinfo(folder: Path, script: str) -> str:
+    """A PATH with nothing but this."""
+    (folder / "sinfo").write_text(f"#!/bin/sh\n{script}\n")
+    (folder / "sinfo").chmod(0o755)
+    return str(folder)
+
+
+def test_what_a_partition_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", sinfo(tmp_path, f"printf '{SINFO}'"))
+    assert slurm.cluster("short") == (2, False)
+    assert slurm.cluster("long") == slurm.cluster(None) == (5, True)
+    assert slurm.cluster("short,long") == (5, True)
+    with pytest.raises(ConfigError, match="partition=fast: the cluster has no such partition; type long or short"):
+        slurm.cluster("fast")
+
+
+@pytest.mark.parametrize(
+    ("script", "says"), [(None, "there is no sinfo here"), ("echo no route >&2; exit 1", "Slurm does not answer .no route.")]
+)
+def test_a_sweep_without_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None, says: str) -> None:
+    monkeypatch.setenv("PATH", sinfo(tmp_path, script) if script else str(tmp_path))
+    with pytest.raises(ConfigError, match=f"hydra/launcher=submitit_slurm: {says}.* or hydra/launcher=submitit_local"):
+        slurm.cluster(None)
 
 
 def test_a_step_of_several_tasks_is_joined_unless_torchrun_was_there_first() -> None:

@@ -8,9 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from sentence import config_of
+from sentence import composed, config_of
 
+from gcbench.config import run_directory
 from gcbench.launch.estimate import START_SECONDS, Estimates
+from gcbench.launch.same import same_run
 from gcbench.launch.sweep import Row, plan_sentence
 
 WORDS = ["logger.mode=disabled", "trainer.launcher=virtual", "trainer.max_steps=2", "model.widths=[16]", "trainer.threads=1"]
@@ -40,11 +42,48 @@ def test_a_sweep_goes_on_after_a_failure_lists_it_and_skips_what_is_done(tmp_pat
     assert "test accuracy" not in again.stdout, "finished rows are passed over in silence"
 
 
+def test_the_same_run_under_another_name_is_not_made_twice(tmp_path: Path) -> None:
+    both = sweep(tmp_path, "name=one,other")
+    assert both.returncode == 0
+    assert "2 rows, 1 of them the same run as another" in both.stderr and "row 2 of 2" in both.stderr
+    assert [path.parent.name.partition("-s1-")[0] for path in tmp_path.glob("*/result.json")] == ["one"]
+    again = sweep(tmp_path, "name=third", "rerun=true")
+    assert again.returncode == 0 and len(list(tmp_path.glob("*/result.json"))) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "outputs", "status", "found"),
+    [
+        ((), "outputs", "done", True),
+        ((), "outputs", "diverged", True),
+        ((), "outputs", "failed", False),
+        ((), None, "done", False),  # a copy that was kept
+        (("trainer.launcher=virtual",), "outputs", "done", False),
+        (("seed=2",), "outputs", "done", False),
+    ],
+)
+def test_what_counts_as_the_same_run(
+    tmp_path: Path, words: tuple[str, ...], outputs: str | None, status: str, found: bool
+) -> None:
+    own = Path(run_directory(composed("name=one", f"outputs={tmp_path}")))
+    there = Path(run_directory(composed("name=other", f"outputs={tmp_path / 'deep'}", *words)))
+    there.mkdir(parents=True)
+    result = {"status": status, "choices": {"budget": "paper"}, "config": {"outputs": outputs}}
+    (there / "result.json").write_text(json.dumps(result))
+    assert same_run(tmp_path, own, "paper") == (there if found else None)
+    assert same_run(tmp_path, own, "cpu") is None, "budgets are not mixed"
+    assert same_run(tmp_path, there, "paper") is None, "that is the row's own"
+
+
 @pytest.mark.parametrize(
     ("rows", "says"),
     [
         ([Row("a", seconds=60), Row("b", seconds=180)], "2 rows; 2 x about 2 min = 4 min"),
         ([Row("a", done=True), Row("b", seconds=30)], "2 rows, 1 of them done before; 1 x about 30 s = 30 s"),
+        (
+            [Row("a", seconds=30), Row("b", done=True, same="a")],
+            "2 rows, 1 of them the same run as another (a); 1 x about 30 s = 30 s",
+        ),
         ([Row("a"), Row("b")], "2 rows; how long they take is not known before the first has run"),
         ([Row("a", done=True)], "1 rows, 1 of them done before; type rerun=true to run them again"),
     ],

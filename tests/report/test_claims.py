@@ -91,7 +91,10 @@ def test_what_a_claim_asks_for_is_there(claim: Claim) -> None:
             assert (conf_directory() / "experiment" / f"{experiment}.yaml").is_file()
     for study in check.study:
         assert study.name in names() and study.relations
-        assert f'"{study.column}"' in inspect.getsource(import_module(f"gcbench.studies.{study.name}"))
+        measured_in = "gcbench.predict.clusters" if study.name == "throughput_model" else f"gcbench.studies.{study.name}"
+        assert f'"{study.column}"' in inspect.getsource(import_module(measured_in))
+        tables = [conf_directory() / "table" / f"{table}.yaml" for table in study.of if table not in ("", claim.paper)]
+        assert all(path.is_file() for path in tables)
 
 
 def test_rows_of_claims_stand_in_tables() -> None:
@@ -256,6 +259,23 @@ def test_tests_and_studies(said, asked, time: object, answer: str) -> None:
     assert ("reproduced in part (but not for W = 1), by tests and by a study" in said("claims", "format=markdown")) == (
         answer == "reproduced"
     )
+
+
+def test_rows_of_a_study_of_several_tables(said, asked) -> None:
+    asked(STUDIED.replace("name: speed", "name: speed, of: [small/one, small/two]"))
+    (OUT / "studies").mkdir()
+    rows = [{"row": "Rank 2, W=4", "table": f"small/{name}", "time": time} for name, time in (("one", 1.5), ("two", 3.0))]
+    (OUT / "studies/speed.json").write_text(json.dumps({"study": "speed", "rows": rows}))
+    (found,) = answers(said)
+    assert found["answer"] == "refuted" and "one/Rank 2, W=4 1.5, two/Rank 2, W=4 3; 1 of 2 relations hold" in found["evidence"]
+
+
+def test_evidence_says_whose_run_it_is(said, asked) -> None:
+    asked(near())
+    runs("powersgd/table3_cifar10/sgd", 94.0)
+    runs(RANK, 94.0)
+    (found,) = answers(said)
+    assert "sgd 94 (n=1) (run of powersgd/table3_cifar10/sgd)" in found["evidence"]
 
 
 def test_what_is_kept_answers_again(said, asked) -> None:

@@ -149,6 +149,38 @@ def test_the_same_configuration_under_another_name_counts(said) -> None:
     text = said("table=small/one", "format=markdown")
     assert rows(text)["No compression"][0] == "94.0 (n=1)"
     assert "No compression, seed 1: the run of powersgd/table3_cifar10/sgd, whose configuration is the same" in text
+    assert rows(text)["No compression"][-1] == "seed 1; run of powersgd/table3_cifar10/sgd"
+    assert "gcbench +experiment/powersgd/table3_cifar10=sgd" in text.partition("## Commands")[2]
+
+
+def test_a_row_of_its_own_counts_before_a_borrowed_one_unless_it_failed(said) -> None:
+    write(OUT / "a", result_of("powersgd/table3_cifar10/sgd", accuracy=94.0))
+    write(OUT / "b", result_of(SGD, accuracy=93.0))
+    assert rows(said("table=small/one", "format=markdown"))["No compression"][0] == "93.0 (n=1)"
+    write(OUT / "c", result_of(SGD, seed=2, status="failed", reason="out of memory"))
+    write(OUT / "d", result_of("powersgd/table3_cifar10/sgd", seed=2, accuracy=95.0))
+    text = said("table=small/one", "format=markdown")
+    assert rows(text)["No compression"][0] == "94.0 [93.0, 95.0] (n=2)"
+    assert "No compression, seed 2: the run of powersgd/table3_cifar10/sgd" in text
+    assert "an older one (failed" in text.partition("## Ran more than once")[2]
+
+
+def test_nothing_is_borrowed_from_other_budgets_failures_or_another_backend(said, here: Path) -> None:
+    path = here.parent / "table/small/one.yaml"
+    path.write_text(path.read_text().replace(SGD, "powersgd/figure3/sgd_gloo_workers_2"))
+    nccl = "powersgd/figure3/sgd_nccl_workers_2"
+    write(OUT / "cpu", result_of(nccl, budget="bits"))
+    write(OUT / "failed", result_of(nccl, status="failed"))
+    write(OUT / "timed", result_of(nccl, seed=3))
+    assert rows(said("table=small/one", "format=markdown"))["No compression"][-1].startswith("missing")
+    write(OUT / "untimed", result_of(nccl, seed=2, step_seconds=None))
+    assert rows(said("table=small/one", "format=markdown"))["No compression"][-1].startswith(f"seed 2; run of {nccl}")
+
+
+def test_words_typed_beside_a_borrowed_run_count_where_the_row_has_them_too(said) -> None:
+    write(OUT / "a", result_of("powersgd/table3_cifar10/sgd", "trainer.launcher=torchrun", accuracy=94.0))
+    write(OUT / "b", result_of("powersgd/table3_cifar10/sgd", "optimizer.lr=0.5", seed=2, accuracy=94.0))
+    assert rows(said("table=small/one", "format=markdown"))["No compression"][-1].startswith("seed 1; run of")
 
 
 def test_needs_are_marked(said, here: Path) -> None:

@@ -18,6 +18,7 @@ from gcbench.studies.quantiser_bounds import QuantiserBounds
 from gcbench.studies.study import Study
 from gcbench.studies.svd_cost import SvdCost
 from gcbench.studies.warm_start import WarmStart
+from gcbench.studies.zero_codes import ZeroCodes
 
 Rows = Mapping[str, dict[str, Any]]
 
@@ -125,6 +126,18 @@ def test_a_second_scale_always_errs_less(recorded: str) -> None:
         assert row["largest_ratio"] < 1 and len(row["step"]) == 2
     assert found["l2, (2, 6) bits"]["ratio"] < 0.3 < found["linf, (2, 6) bits"]["ratio"]
     assert found["linf, (8, 12) bits"]["single_scale_error"] < found["linf, (4, 8) bits"]["single_scale_error"]
+
+
+def test_codes_are_zero_more_often_with_fewer_levels_and_the_longer_scale(recorded: str) -> None:
+    """qsgd-09: a 2-norm is at least the maximum, so that more values round to zero, at a larger error."""
+    found = rows(ZeroCodes(recorded=recorded))
+    assert len(found) == 6
+    for norm in ("linf", "l2"):
+        shares = [found[f"{norm}, {bits} bits"]["zero_share"] for bits in (8, 4, 2)]
+        assert 0 < shares[0] < shares[1] < shares[2] < 1
+    for bits in (2, 4, 8):
+        maximum, length = (found[f"{norm}, {bits} bits"] for norm in ("linf", "l2"))
+        assert maximum["zero_share"] < length["zero_share"] and maximum["relative_error"] < length["relative_error"]
 
 
 def test_bits_of_every_layer_are_those_of_its_code(recorded: str) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
+from processes import SERVER
 
 from gcbench.comm import Link, ProcessGroupComm, ProcessGroupControl
 
@@ -37,12 +37,11 @@ class Pool:
     """`size` processes that run module-level functions of tests/support, or of the package."""
 
     def __init__(self, size: int) -> None:
-        spawn = mp.get_context("spawn")
         meeting = str(Path(tempfile.mkdtemp()) / "gloo")
         self._connections: list[Connection] = []
         for rank in range(size):
-            here, there = spawn.Pipe()
-            spawn.Process(target=_serve, args=(rank, size, meeting, there), daemon=True).start()
+            here, there = SERVER.Pipe()
+            SERVER.Process(target=_serve, args=(rank, size, meeting, there), daemon=True).start()
             there.close()
             self._connections.append(here)
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import warnings
+from copy import deepcopy
 from functools import cache
 from typing import Any
 
+import yaml
 from gloo_pool import Process
+from omegaconf import DictConfig, read_write
 
 from gcbench.check.steps import SHAPES, STEPS, WORKERS, Trace, aggregate, flat, gradients, offsets, shapes_of, trace
 from gcbench.check.subject import SETTINGS
@@ -134,8 +137,23 @@ ONLY = {
 @cache
 def composed(choice: str, *overrides: str) -> Config:
     """The checked configuration, as the command line makes it."""
+    tree = _tree(choice)
+    typed = dict(word.split("=", 1) for word in overrides)
+    if not typed.keys() <= tree.keys() - tree.hydra.runtime.choices.keys():
+        return resolve(compose_words([f"compressor={choice}", *overrides]))
+    tree = deepcopy(tree)
+    for key, value in typed.items():
+        tree[key] = yaml.safe_load(value)
+    with read_write(tree.hydra):
+        tree.hydra.overrides.task.extend(overrides)
+    return resolve(tree)
+
+
+@cache
+def _tree(choice: str) -> DictConfig:
+    """Composing once for all values of a choice's keys takes a fifth of the time."""
     register()
-    return resolve(compose_words([f"compressor={choice}", *overrides]))
+    return compose_words([f"compressor={choice}"])
 
 
 def built(choice: str, **settings: Any) -> Compressor:

@@ -12,6 +12,7 @@ from gloo_pool import Process
 
 from gcbench.comm import ProcessGroupComm
 from gcbench.config import Config
+from gcbench.launch.instantiate import make_data
 from gcbench.launch.plan import Machine, plan
 from gcbench.launch.worker import Joined, StopSignal, assembled
 from gcbench.train.run import Progress
@@ -37,7 +38,7 @@ def trained(process: Process, config: Config, steps: int) -> Trained:
         beside = ProcessGroupComm(workers, group)
     joined = Joined(process.comm(workers), beside, process.control, CPU)
     with tempfile.TemporaryDirectory() as directory:
-        run, _ = assembled(config, plan(config, Machine.here()), joined, Path(directory), StopSignal())
+        run, _ = assembled(config, plan(config, Machine.here()), joined, make_data(config), Path(directory), StopSignal())
     progress = Progress.start(run)
     snapshots, exchanged, buckets = [], None, 0
     for _ in range(steps):

@@ -53,6 +53,12 @@ def ends_as_without(folder: Path, words: list[str], spent: Path) -> None:
     one, other = weights(folder), weights(folder.parent / "whole")
     assert all(torch.equal(one[k], other[k]) for k in one)
     assert result_of(folder)["bits_sent"] == result_of(folder.parent / "whole")["bits_sent"]
+    assert went_on(folder, spent)
+
+
+def went_on(folder: Path, spent: Path) -> bool:
+    """Whether the checkpoint of step 4 is from before the fault: a run that began anew would have written another."""
+    return (folder / "checkpoints" / "step-00000004" / "manifest.json").stat().st_mtime_ns < spent.stat().st_mtime_ns
 
 
 def test_a_killed_worker_ends_the_others_and_the_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
@@ -72,7 +78,7 @@ def test_a_run_starts_again_by_itself(tmp_path: Path) -> None:
     words = [*WORDS, *faulty("kill", 9, spent)]
     result = run(tmp_path / "restarted", *words, REAL, "trainer.max_restarts=1")
     whole = run(tmp_path / "whole", *words, "trainer.launcher=virtual")
-    assert spent.exists() and result["status"] == "done"
+    assert went_on(tmp_path / "restarted", spent) and result["status"] == "done"
     assert result["bits_sent"] == whole["bits_sent"]
     one, other = weights(tmp_path / "restarted"), weights(tmp_path / "whole")
     assert all(torch.equal(one[k], other[k]) for k in one)
@@ -89,10 +95,14 @@ def test_a_command_that_was_killed_goes_on_to_the_same_bits(tmp_path: Path, whom
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", code, str(tmp_path / "cut"), *words, REAL]
     parent = subprocess.Popen(command, env=environment, start_new_session=True, stderr=subprocess.DEVNULL)
-    assert parent.wait(timeout=200) == -signal.SIGKILL
-    while group_lives(parent.pid):
-        assert time.time() - spent.stat().st_mtime < 30
-        time.sleep(0.05)
+    try:
+        assert parent.wait(timeout=300) == -signal.SIGKILL
+        while group_lives(parent.pid):
+            assert time.time() - spent.stat().st_mtime < 30
+            time.sleep(0.05)
+    finally:
+        if group_lives(parent.pid):
+            os.killpg(parent.pid, signal.SIGKILL)
     if whom == "parent":  # the workers notice, and leave a checkpoint
         assert result_of(tmp_path / "cut")["status"] == "interrupted"
     ends_as_without(tmp_path / "cut", words, spent)

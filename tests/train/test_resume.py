@@ -61,10 +61,14 @@ def test_killed_and_resumed_equals_not_killed(tmp_path: Path, method: str) -> No
     whole = run(tmp_path / "whole", *words)
     run(tmp_path / "cut", *words)
     cut_back(tmp_path / "cut", 10)
+    kept = tmp_path / "cut" / "checkpoints" / "step-00000005" / "manifest.json"
+    written = kept.stat().st_mtime_ns
     resumed = run(tmp_path / "cut", *words)
     same(tmp_path / "whole", tmp_path / "cut", 25, resumed, whole)
+    assert kept.stat().st_mtime_ns == written  # by a run that begins anew, it would be another
 
 
+@pytest.mark.usefixtures("copied_workers")
 def test_virtual_workers_continue_as_real_ones(tmp_path: Path) -> None:
     """1 x 4 virtual to 4 x 1 gloo: every worker's state is its own file, and gathers add in worker order."""
     words = [*METHODS["svrg"], *LENGTH, "trainer.max_steps=12", "trainer.checkpoint_steps=4"]

@@ -164,6 +164,7 @@ def test_the_full_gradient_is_charged_and_both_bits_are_reported(tmp_path: Path)
     assert result["estimator"]["metered_bits_per_epoch"] == 32 * n * 6
 
 
+@pytest.mark.usefixtures("copied_workers")
 def test_virtual_and_real_workers_are_equal_to_the_bit(tmp_path: Path) -> None:
     words = [*CONVEX, "min_size=0", "trainer.gpus=4", "trainer.batch_size=8", "trainer.epochs=2", "trainer.log_every=3"]
     words += ["trainer.record_gradients=[4]"]

@@ -39,6 +39,7 @@ def test_same_seed_same_bits_and_another_seed_other_ones(tmp_path: Path) -> None
     assert metrics(tmp_path / "a") == metrics(tmp_path / "b") != metrics(tmp_path / "c")
 
 
+@pytest.mark.usefixtures("copied_workers")
 def test_virtual_and_real_workers_train_alike(tmp_path: Path) -> None:
     """To the bit for a gather: same samples, same weights, same noise."""
     words = ["min_size=0", "trainer.gpus=4", "trainer.threads=1", "trainer.max_steps=12", "trainer.log_every=3"]

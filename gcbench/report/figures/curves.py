@@ -15,7 +15,8 @@ from gcbench.report.figures.series import Drawn, Series
 from gcbench.report.figures.style import finish, logarithmic, look, panels
 from gcbench.report.figures.tracks import Band, band
 
-LOGARITHMIC = {"relative_error", "distance", "bits"}
+ERRORS = {"relative_error", "squared_error"}
+LOGARITHMIC = {*ERRORS, "distance", "bits"}
 EXACT = 1e-5  # a relative error below it is rounding
 FAR = 5  # times the lowest
 MARKS = 7  # on a line
@@ -24,7 +25,7 @@ MARKS = 7  # on a line
 def curves(drawn: Drawn, y: str, x: str, by_group: bool = False) -> Figure | None:
     """A line a row, its mean over seeds, with their range as a band. None where no run has such a curve."""
     found = {s: band(s.runs, y, x) for s in drawn.series}
-    exact = [s for s, b in found.items() if b is not None and y == "relative_error" and b.mean.max() < EXACT]
+    exact = [s for s, b in found.items() if b is not None and y in ERRORS and b.mean.max() < EXACT]
     without = [s for s, b in found.items() if b is None]
     shown = {s: b for s, b in found.items() if b is not None and s not in exact}
     if not shown:

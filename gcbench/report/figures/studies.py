@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,12 +13,14 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from gcbench.report.figures.layers import layers
-from gcbench.report.figures.style import BLUE, finish, logarithmic, panels, plain
+from gcbench.report.figures.style import BLUE, LINES, finish, logarithmic, panels, plain
 from gcbench.report.study import Study
 from gcbench.report.tables import Table
 
 StudyRow = Mapping[str, Any]
 LEAST = {"variance": 1e-3}  # flat vectors are exact on some numbers of levels
+FEW = 6  # lines whose legend a column of the paper has room for
+SETTING = re.compile(r"[ -]\(?\d.*$")  # in a row's title, as in QSGD-MN 8
 SOLID: Any = "-"
 DASHED: Any = (0, (3, 1.5))
 
@@ -140,7 +143,7 @@ def decode_scaling(study: Study) -> Figure | None:
 
 
 def predicted_throughput(table: Table, study: Study) -> Figure | None:
-    """Throughput against the number of GPUs, a line a row of this table.
+    """Throughput against the number of GPUs, a line a row of this table; rows of one method share a colour.
 
     A row of the study has the `table` that it belongs to, and `gpus` and `images_per_second_by_gpus`, two lists.
     """
@@ -149,9 +152,12 @@ def predicted_throughput(table: Table, study: Study) -> Figure | None:
     shown = [title for title in titles if title in known]
     if not shown:
         return None
-    figure, (ax,) = panels([""])
-    for nth, title in enumerate(shown):
-        ax.plot(known[title]["gpus"], known[title]["images_per_second_by_gpus"], **plain(nth), label=title)
+    figure, (ax,) = panels([""], wide=len(shown) > FEW)
+    methods = [SETTING.sub("", title) for title in shown]
+    colours = list(dict.fromkeys(methods))
+    for i, (title, method) in enumerate(zip(shown, methods, strict=True)):
+        style = {**plain(colours.index(method)), "linestyle": LINES[methods[:i].count(method) % len(LINES)]}
+        ax.plot(known[title]["gpus"], known[title]["images_per_second_by_gpus"], **style, label=title)
     ax.set(xlabel="GPUs", ylabel="Predicted throughput (images/s)")
     logarithmic(ax, "x", "y")
     counts = sorted({count for title in shown for count in known[title]["gpus"]})

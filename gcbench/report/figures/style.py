@@ -31,6 +31,7 @@ FAMILIES = {
     "fp16": (GREY, "p"),
     "bf16": (SKY, "*"),
     "qsgd": (BLUE, "s"),
+    "qsgd_by_kind": (SKY, "s"),
     "onebit": (PURPLE, "p"),
     "ecqsgd": (VERMILLION, "v"),
     "powersgd": (GREEN, "D"),

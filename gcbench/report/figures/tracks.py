@@ -10,7 +10,13 @@ import numpy as np
 from gcbench.report.load import Metrics, Run
 
 MIB = 8 * 2**20
-EVENTS = {"train_loss": ("train", "loss"), "relative_error": ("compression", "relative"), "cosine": ("compression", "cosine")}
+EVENTS = {
+    "train_loss": ("train", "loss"),
+    "relative_error": ("compression", "relative"),
+    "squared_error": ("compression", "relative"),
+    "cosine": ("compression", "cosine"),
+}
+SQUARED = {"squared_error"}
 SPENT = {"bits": ("bits_sent_per_worker", 1 / MIB), "seconds": ("seconds", 1.0)}  # what train lines have counted so far
 
 
@@ -37,7 +43,8 @@ def track(run: Run, y: str, x: str) -> Track | None:
     spent = np.array(places, dtype=float) if x in ("epoch", "step") else _spent(lines, x, places)
     if not found or spent is None:
         return None
-    return Track(spent, np.array([line[key] for line in found], dtype=float))
+    values = np.array([line[key] for line in found], dtype=float)
+    return Track(spent, values**2 if y in SQUARED else values)
 
 
 def _spent(lines: Metrics, x: str, steps: Sequence[int]) -> np.ndarray | None:

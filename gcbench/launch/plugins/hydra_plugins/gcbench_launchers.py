@@ -6,6 +6,7 @@ All points of a sweep are submitted at once, each as a job of the shape that its
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
@@ -13,6 +14,8 @@ from typing import Any
 
 from hydra.core.singleton import Singleton
 from hydra.core.utils import JobReturn, JobStatus
+
+log = logging.getLogger("gcbench")
 
 ONE_TASK = {"nodes": 1, "tasks_per_node": 1, "gpus_per_node": None}
 
@@ -55,6 +58,8 @@ if find_spec("hydra_plugins.hydra_submitit_launcher"):
             self, points: Mapping[int, list[str]], configs: Mapping[int, Any]
         ) -> tuple[dict[int, Any], dict[int, JobReturn]]:
             """Jobs, and returns of points whose mistakes need none; points of one shape go as one array."""
+            from submitit.core.utils import FailedJobError
+
             from gcbench.config import ConfigError
 
             shapes: dict[int, dict[str, Any]] = {}
@@ -68,8 +73,12 @@ if find_spec("hydra_plugins.hydra_submitit_launcher"):
             for shape in [s for i, s in enumerate(shapes.values()) if s not in list(shapes.values())[:i]]:
                 alike = [index for index, its in shapes.items() if its == shape]
                 arguments = [(points[i], "hydra.sweep.dir", i, f"job_id_for_{i}", Singleton.get_state()) for i in alike]
-                submitted = self._executor(shape).map_array(self, *zip(*arguments, strict=True))
-                jobs.update(zip(alike, submitted, strict=True))
+                try:
+                    submitted = self._executor(shape).map_array(self, *zip(*arguments, strict=True))
+                except FailedJobError as error:
+                    returned.update({i: _failure(points[i], _refused(error)) for i in alike})
+                else:
+                    jobs.update(zip(alike, submitted, strict=True))
             return jobs, returned
 
         def _executor(self, shape: Mapping[str, Any]) -> Any:
@@ -97,6 +106,21 @@ if find_spec("hydra_plugins.hydra_submitit_launcher"):
 
         _EXECUTOR = "slurm"
 
+        def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
+            from gcbench.launch import slurm
+
+            self.cluster = slurm.cluster(self.params["partition"])
+            return super().launch(job_overrides, initial_job_idx)
+
+        def _submit(
+            self, points: Mapping[int, list[str]], configs: Mapping[int, Any]
+        ) -> tuple[dict[int, Any], dict[int, JobReturn]]:
+            jobs, returned = super()._submit(points, configs)
+            if jobs:
+                numbers = " ".join(job.job_id for job in jobs.values())
+                log.info("waiting for jobs that go on without this command; type scancel %s to end them", numbers)
+            return jobs, returned
+
         def shape(self, config: Any) -> dict[str, Any]:
             from gcbench.config import ConfigError, resolve
             from gcbench.launch import slurm
@@ -109,7 +133,7 @@ if find_spec("hydra_plugins.hydra_submitit_launcher"):
                     )
             if "trainer" not in config:
                 return ONE_TASK
-            shape = slurm.job_shape(resolve(config)["trainer"], slurm.has_gpus(self.params["partition"]))
+            shape = slurm.job_shape(resolve(config)["trainer"], self.cluster)
             return shape if self.params["gres"] is None else {**shape, "gpus_per_node": None}
 
     def _returned(job: Any, overrides: list[str]) -> JobReturn:
@@ -129,6 +153,12 @@ if find_spec("hydra_plugins.hydra_submitit_launcher"):
             logs = job.paths.folder
             return _failure(overrides, RunFailed(f"job {job.job_id} ended as {job.state}: {reason}; its logs are in {logs}"))
         return first
+
+    def _refused(error: Exception) -> Exception:
+        from gcbench.config import ConfigError
+
+        reason = str(error).splitlines()[-1].removeprefix("sbatch: error: ")
+        return ConfigError(f"hydra/launcher=submitit_slurm: sbatch says {reason!r}; type other hydra.launcher.* or trainer.*")
 
     def _failure(overrides: list[str], error: Exception) -> JobReturn:
         failed = JobReturn(overrides=overrides, status=JobStatus.FAILED)

@@ -1,0 +1,202 @@
+"""Whole training steps by several methods in turn, beside PyTorch's own, between the processes that torchrun or netlab started.
+
+Methods take turns in the same processes, a few steps at a time, of which the first is not timed: a slow spell of the machine
+meets all of them. What counts is the median over the timed steps, each as long as in the slowest process.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from statistics import median
+from typing import Any, Protocol, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
+from torch.nn.parallel import DistributedDataParallel
+
+from gcbench.comm import Comm, LocalControl, ProcessGroupComm, ProcessGroupControl, VirtualComm
+from gcbench.config import Config, compose_words, resolve
+from gcbench.data import Data
+from gcbench.launch.instantiate import make_data, make_model
+from gcbench.launch.memory import keep_freed_memory
+from gcbench.launch.plan import Machine, plan
+from gcbench.launch.worker import Joined, StopSignal, assembled
+from gcbench.records.clock import Ledger
+from gcbench.train.run import Progress
+from gcbench.train.step import train_step
+from gcbench.train.tasks import loss_of
+
+CPU = torch.device("cpu")
+TIMEOUT = timedelta(minutes=10)
+TURN = 3  # steps of a method before the next one's
+ALONE = "no exchange"
+TORCH = {"torch DDP": None, "torch DDP, powerSGD_hook rank 2": 2}  # ranks
+
+Row = dict[str, Any]
+
+
+class Contender(Protocol):
+    def step(self) -> None: ...
+    def settle(self) -> None:
+        """Before others have their turn."""
+
+    def facts(self, control: ProcessGroupControl) -> Row: ...
+
+
+def step_times(words: Sequence[str], methods: Mapping[str, Sequence[str]], rounds: int) -> list[Row]:
+    """One row a method, alike in all processes; `words` choose model, data and batch size, as `gcbench` takes them."""
+    keep_freed_memory()
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", timeout=TIMEOUT)
+    try:
+        control = ProcessGroupControl(_group())
+        config = _config(words, dist.get_world_size())
+        data = make_data(config)
+        contenders: dict[str, Contender] = {ALONE: Ours(_config(words, 1), data, control)}
+        for name, rank in TORCH.items():
+            contenders[name] = Torch(config, data, rank)
+        for name, more in methods.items():
+            contenders[name] = Ours(_config([*words, *more], dist.get_world_size()), data, control)
+        return _rows(contenders, control, rounds)
+    finally:
+        dist.destroy_process_group()
+
+
+def _rows(contenders: Mapping[str, Contender], control: ProcessGroupControl, rounds: int) -> list[Row]:
+    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    for number in range(1 + rounds):
+        for name, contender in contenders.items():
+            times = _turn(contender, control)
+            seconds[name] += times[1:] if number else []
+    slowest = {name: [max(same) for same in zip(*control.gather(found), strict=True)] for name, found in seconds.items()}
+    return [
+        {
+            "method": name,
+            "step_seconds": median(found),
+            "of_no_exchange": median(a / b for a, b in zip(found, slowest[ALONE], strict=True)),
+            **contenders[name].facts(control),
+        }
+        for name, found in slowest.items()
+    ]
+
+
+def _turn(contender: Contender, control: ProcessGroupControl) -> list[float]:
+    times = []
+    for _ in range(TURN):
+        control.barrier()
+        start = time.perf_counter()
+        contender.step()
+        times.append(time.perf_counter() - start)
+    contender.settle()
+    return times
+
+
+class Ours:
+    """A method as `gcbench` runs it; one worker alone has nobody to exchange with."""
+
+    def __init__(self, config: Config, data: Data, control: ProcessGroupControl) -> None:
+        workers = config["trainer"]["gpus"]
+        comm: Comm = VirtualComm(1) if workers == 1 else ProcessGroupComm(workers, _group())
+        aside = config["trainer"]["overlap"] or config["trainer"]["double_buffering"]
+        beside = ProcessGroupComm(workers, _group()) if aside else None
+        joined = Joined(comm, beside, LocalControl() if workers == 1 else control, CPU)
+        with tempfile.TemporaryDirectory() as folder:
+            self._run, _ = assembled(config, plan(config, Machine.here()), joined, data, Path(folder), StopSignal())
+        self._progress = Progress.start(self._run)
+
+    def step(self) -> None:
+        train_step(self._run, self._progress)
+
+    def settle(self) -> None:
+        self._run.pipeline.settle(self._run, self._progress)
+
+    def facts(self, control: ProcessGroupControl) -> Row:
+        """Exchange of a step, hidden or not, and its collectives: kind, how many, payload bits of each."""
+        laps = control.gather(self._run.clock.take())
+        ledger = Ledger(len(laps))
+        ledger.add(laps)
+        seconds = ledger.seconds()
+        assert seconds is not None
+        steps = self._progress.step
+        return {
+            "exchange_seconds": seconds["exchange"]["mean"] + seconds["hidden_exchange"]["mean"],
+            "exposed_seconds": seconds["exchange"]["mean"] + seconds["wait"]["mean"],
+            "coding_seconds": seconds["encode"]["mean"] + seconds["decode"]["mean"] + seconds["hidden_coding"]["mean"],
+            "sent_bits": self._run.comm.meter.sent_bits[0] / steps,
+            "collectives": [
+                [kind.collective, total.messages / steps, total.sent_bits / total.messages]
+                for kind, total in self._run.comm.meter.tallies[0].items()
+            ],
+        }
+
+
+@dataclass
+class Torch:
+    """DistributedDataParallel as it comes, or with its PowerSGD, in one bucket: with several, that hook fails on gloo."""
+
+    config: Config
+    data: Data
+    rank: int | None
+    number: int = 0
+    carry: Any = None
+    forward: DistributedDataParallel = field(init=False)
+
+    def __post_init__(self) -> None:
+        model = make_model(self.config, self.data)
+        if self.config["trainer"]["channels_last"]:
+            model = model.to(memory_format=torch.channels_last)
+        self.recurrent = getattr(model, "recurrent", False)
+        self.forward = DistributedDataParallel(model, bucket_cap_mb=4096 if self.rank else None)
+        if self.rank:
+            group = dist.group.WORLD
+            state = PowerSGDState(group, matrix_approximation_rank=self.rank, start_powerSGD_iter=2, min_compression_rate=1)
+            self.forward.register_comm_hook(state, powerSGD_hook)
+        self.optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, weight_decay=1e-4)
+
+    def step(self) -> None:
+        trainer = self.config["trainer"]
+        epoch, step = divmod(self.number, self.data.steps_per_epoch(trainer["gpus"], trainer["batch_size"]))
+        inputs, targets = self.data.batch(
+            epoch=epoch,
+            step=step,
+            worker=dist.get_rank(),
+            workers=trainer["gpus"],
+            batch_size=trainer["batch_size"],
+            seed=self.config["seed"],
+        )
+        self.number += 1
+        self.optimizer.zero_grad(set_to_none=True)
+        loss_of(self.data.task, self._outputs(inputs), targets).backward()
+        self.optimizer.step()
+
+    def _outputs(self, inputs: Tensor) -> Tensor:
+        if inputs.dim() == 4:
+            inputs = inputs.contiguous(memory_format=torch.channels_last)
+        if not self.recurrent:
+            return cast(Tensor, self.forward(inputs))
+        outputs, carry = self.forward(inputs, self.carry)
+        self.carry = tuple(part.detach() for part in carry)
+        return cast(Tensor, outputs)
+
+    def settle(self) -> None:
+        pass
+
+    def facts(self, control: ProcessGroupControl) -> Row:
+        return {}
+
+
+def _group() -> dist.ProcessGroup:
+    return cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=TIMEOUT))
+
+
+def _config(words: Sequence[str], workers: int) -> Config:
+    launcher = "torchrun" if workers > 1 else "virtual"
+    fixed = [f"trainer.gpus={workers}", f"trainer.launcher={launcher}", "trainer.threads=1", "logger.mode=disabled"]
+    return resolve(compose_words([*words, *fixed]))

@@ -1,0 +1,36 @@
+"""The same run under another name: tables share rows, and a sweep computes none of them twice."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+ENDED = ("done", "diverged")  # what the same run would do again
+
+
+def same_run(outputs: Path, directory: Path, budget: str) -> Path | None:
+    """The directory below `outputs` of a run that has ended and that differs from the one of `directory` in its name only."""
+    for path in sorted(outputs.rglob(f"*{ending(directory)}/result.json")):
+        result = read(path)
+        if result and _counts(result, budget) and path.parent.resolve() != directory.resolve():
+            return path.parent
+    return None
+
+
+def ending(directory: Path) -> str:
+    """-s<seed>-<hash of the configuration>, in which names have no part: where and how it executes has."""
+    return f"-s{directory.name.rpartition('-s')[2]}"
+
+
+def _counts(result: dict[str, Any], budget: str) -> bool:
+    kept = result["config"].get("outputs") is None  # a copy beside a table, perhaps of another machine
+    return result["status"] in ENDED and result["choices"]["budget"] == budget and not kept
+
+
+def read(path: Path) -> dict[str, Any] | None:
+    """A result, unless it is not there or torn."""
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return None

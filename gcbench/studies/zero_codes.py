@@ -1,0 +1,50 @@
+"""How many values of real gradients a quantiser sends as zero."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from gcbench.compressors.qsgd import QSGD
+from gcbench.records.gradients import Recorded
+from gcbench.studies.coding import code, relative_error
+from gcbench.studies.real_gradients import OnRealGradients
+from gcbench.studies.study import Row
+
+
+@dataclass(frozen=True, kw_only=True)
+class ZeroCodes(OnRealGradients):
+    """Share of zero codes by the scale of a bucket: Alistarh et al. (QSGD), 2017, section 4.
+
+    The first step of every recorded window, both workers' whole gradients, all tensors in buckets of `bucket_size` values,
+    scaled by their maximum or their 2-norm. `zero_share` is of all codes of all these steps, `relative_error` the mean of
+    |Q(v) - v|^2 / |v|^2 over them; `*_by_step` has every step. One draw of the rounding. Some seconds, and three minutes where
+    no gradients are recorded yet.
+    """
+
+    bits: Sequence[int] = (2, 4, 8)
+    norms: Sequence[str] = ("linf", "l2")
+    bucket_size: int = 512
+
+    def rows(self) -> Iterator[Row]:
+        moments = self.moments()
+        for norm in self.norms:
+            for bits in self.bits:
+                codec = QSGD(bucket_size=self.bucket_size, levels=2 ** (bits - 1) - 1, norm=norm)  # type: ignore[arg-type]
+                shares, errors = zip(*(_quantised(codec, moment) for moment in moments), strict=True)
+                yield {
+                    "row": f"{norm}, {bits} bits",
+                    "zero_share": sum(shares) / len(shares),
+                    "relative_error": sum(errors) / len(errors),
+                    "step": [moment.step for moment in moments],
+                    "zero_share_by_step": list(shares),
+                    "relative_error_by_step": list(errors),
+                }
+
+
+def _quantised(codec: QSGD, moment: Recorded) -> tuple[float, float]:
+    segments = tuple(torch.Size(shape).numel() for shape in moment.shapes)
+    codes, values = code(codec, moment.gradients, segments, moment.step)
+    return float((codes == codec.levels).float().mean()), float(relative_error(values, moment.gradients).mean())

@@ -1,0 +1,53 @@
+"""Convolutions by one method, other tensors by another."""
+
+from __future__ import annotations
+
+import torch
+from method_cases import aggregate, built
+
+from gcbench.compressors.build import build
+from gcbench.compressors.by_kind import ByKind
+from gcbench.compressors.dense import Dense
+from gcbench.compressors.powersgd import PowerSGD
+from gcbench.compressors.qsgd import QSGD
+
+GRADS = {
+    "linear": torch.randn(2, 8, 16, generator=torch.Generator().manual_seed(0)),
+    "convolution": torch.randn(2, 8, 4, 3, 3, generator=torch.Generator().manual_seed(1)),
+    "bias": torch.randn(2, 8, generator=torch.Generator().manual_seed(2)),
+}
+
+
+def test_each_kind_is_what_its_method_makes_of_it_alone() -> None:
+    coarse, fine = (build(QSGD(levels=levels, bucket_size=16)) for levels in (1, 127))
+    out = aggregate(ByKind(coarse, fine), GRADS)
+    assert list(out.update) == list(out.sent()) == list(GRADS)
+    convolutions = {"convolution": GRADS["convolution"]}
+    others = {k: GRADS[k] for k in ("linear", "bias")}
+    for method, part in ((coarse, convolutions), (fine, others)):
+        alone = aggregate(method, part)
+        for name in part:
+            torch.testing.assert_close(out.sent()[name].abs().amax(), alone.sent()[name].abs().amax())
+    errors = {k: float((out.update[k] - g.mean(0)).norm() / g.mean(0).norm()) for k, g in GRADS.items()}
+    assert errors["convolution"] > 0.3 > 0.05 > max(errors["linear"], errors["bias"])
+
+
+def test_both_remember() -> None:
+    method = ByKind(PowerSGD(1), PowerSGD(2))
+    first = aggregate(method, {k: GRADS[k] for k in ("linear", "convolution")})
+    assert {name: q.shape[-1] for name, q in first.state.shared.items()} == {"linear": 2, "convolution": 1}
+    again = aggregate(method, {k: GRADS[k] for k in ("linear", "convolution")}, number=1, state=first.state)
+    assert set(again.state.shared) == {"linear", "convolution"}
+
+
+def test_it_promises_what_both_promise() -> None:
+    exact, unbiased = Dense(), build(QSGD(levels=1, bucket_size=512))
+    assert ByKind(exact, exact).properties == exact.properties
+    assert not ByKind(exact, unbiased).properties.exact and ByKind(unbiased, unbiased).properties.unbiased
+
+
+def test_its_bits_are_those_of_the_kinds() -> None:
+    method = built("qsgd_by_kind", convolution_bits=8, bits=2, min_size=0)
+    out = aggregate(method, GRADS)
+    values = {k: set((g / g.abs().amax()).flatten().tolist()) for k, g in out.sent().items()}
+    assert len(values["linear"]) <= 2 * 3 and len(values["convolution"]) > 50

@@ -1,0 +1,45 @@
+"""Processes that need not import anything: copies of a server that has, one for each process of the tests.
+
+Importing torch, scikit-learn and torch's compiler (with the first optimizer) costs 5 s of one core.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+SERVER = multiprocessing.get_context("forkserver")
+SERVER.set_forkserver_preload(["torch._dynamo", "gcbench.check.report", "gcbench.data.digits", "gcbench.launch.start"])
+
+
+def command(
+    name: str, words: tuple[str, ...], folder: Path, environment: Mapping[str, str], timeout: float
+) -> subprocess.CompletedProcess[str]:
+    """`gcbench.cli.<name>()` in a process of its own, as its script does it."""
+    with tempfile.TemporaryDirectory() as place:
+        out, err = Path(place, "out"), Path(place, "err")
+        process = SERVER.Process(target=_command, args=(name, words, folder, dict(environment), out, err))
+        process.start()
+        try:
+            process.join(timeout)
+            assert process.exitcode is not None, f"{name} {words} still runs after {timeout} s"
+        finally:
+            process.kill()
+        return subprocess.CompletedProcess(words, process.exitcode, out.read_text(), err.read_text())
+
+
+def _command(name: str, words: tuple[str, ...], folder: Path, environment: dict[str, str], out: Path, err: Path) -> None:
+    for file, number in ((out, 1), (err, 2)):
+        os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.argv = [name, *words]
+    from gcbench import cli
+
+    getattr(cli, name)()
