@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Any, Protocol, cast
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
@@ -28,7 +28,7 @@ from gcbench.launch.instantiate import make_data, make_model
 from gcbench.launch.memory import keep_freed_memory
 from gcbench.launch.plan import Machine, plan
 from gcbench.launch.worker import Joined, StopSignal, assembled
-from gcbench.records.clock import Ledger
+from gcbench.records.clock import Lap, Ledger
 from gcbench.train.run import Progress
 from gcbench.train.step import train_step
 from gcbench.train.tasks import loss_of
@@ -43,6 +43,8 @@ Row = dict[str, Any]
 
 
 class Contender(Protocol):
+    @property
+    def model(self) -> nn.Module: ...
     def step(self) -> None: ...
     def settle(self) -> None:
         """Before others have their turn."""
@@ -64,6 +66,7 @@ def step_times(words: Sequence[str], methods: Mapping[str, Sequence[str]], round
             contenders[name] = Torch(config, data, rank)
         for name, more in methods.items():
             contenders[name] = Ours(_config([*words, *more], dist.get_world_size()), data, control)
+        _share_weights(contenders.values())
         return _rows(contenders, control, rounds)
     finally:
         dist.destroy_process_group()
@@ -95,6 +98,8 @@ def _turn(contender: Contender, control: ProcessGroupControl) -> list[float]:
         contender.step()
         times.append(time.perf_counter() - start)
     contender.settle()
+    for p in contender.model.parameters():
+        p.grad = None  # room for the others
     return times
 
 
@@ -111,6 +116,10 @@ class Ours:
             self._run, _ = assembled(config, plan(config, Machine.here()), joined, data, Path(folder), StopSignal())
         self._progress = Progress.start(self._run)
 
+    @property
+    def model(self) -> nn.Module:
+        return self._run.replica.model
+
     def step(self) -> None:
         train_step(self._run, self._progress)
 
@@ -118,21 +127,16 @@ class Ours:
         self._run.pipeline.settle(self._run, self._progress)
 
     def facts(self, control: ProcessGroupControl) -> Row:
-        """Exchange of a step, hidden or not, and its collectives: kind, how many, payload bits of each."""
-        laps = control.gather(self._run.clock.take())
-        ledger = Ledger(len(laps))
-        ledger.add(laps)
-        seconds = ledger.seconds()
-        assert seconds is not None
-        steps = self._progress.step
+        """Exchange and coding of a step, hidden or not, and its collectives: kind, how many, payload bits of each."""
+        steps, run = self._progress.step, self._run
+        by_step = [_seconds(laps) for laps in zip(*control.gather(run.clock.take()), strict=True)]
         return {
-            "exchange_seconds": seconds["exchange"]["mean"] + seconds["hidden_exchange"]["mean"],
-            "exposed_seconds": seconds["exchange"]["mean"] + seconds["wait"]["mean"],
-            "coding_seconds": seconds["encode"]["mean"] + seconds["decode"]["mean"] + seconds["hidden_coding"]["mean"],
-            "sent_bits": self._run.comm.meter.sent_bits[0] / steps,
+            "exchange_seconds": median(s["exchange"] + s["hidden_exchange"] for s in by_step),
+            "coding_seconds": median(s["encode"] + s["decode"] + s["hidden_coding"] for s in by_step),
+            "sent_bits": run.comm.meter.sent_bits[0] / steps,
             "collectives": [
                 [kind.collective, total.messages / steps, total.sent_bits / total.messages]
-                for kind, total in self._run.comm.meter.tallies[0].items()
+                for kind, total in run.comm.meter.tallies[0].items()
             ],
         }
 
@@ -158,7 +162,11 @@ class Torch:
             group = dist.group.WORLD
             state = PowerSGDState(group, matrix_approximation_rank=self.rank, start_powerSGD_iter=2, min_compression_rate=1)
             self.forward.register_comm_hook(state, powerSGD_hook)
-        self.optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, weight_decay=1e-4)
+        self.optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, weight_decay=1e-4)
+
+    @property
+    def model(self) -> nn.Module:
+        return self.forward
 
     def step(self) -> None:
         trainer = self.config["trainer"]
@@ -192,11 +200,34 @@ class Torch:
         return {}
 
 
+def _seconds(laps: Sequence[list[Lap]]) -> dict[str, float]:
+    """By phase, of one step: means over the processes, whose laps these are."""
+    ledger = Ledger(len(laps))
+    ledger.add([[own] for own in laps])
+    seconds = ledger.seconds()
+    assert seconds is not None
+    return {phase: of["mean"] for phase, of in seconds.items()}
+
+
+def _share_weights(contenders: Iterable[Contender]) -> None:
+    """One set serves all: it is times that are asked for, not what is learnt."""
+    first, *others = ([p for p in contender.model.parameters()] for contender in contenders)
+    for other in others:
+        for p, shared in zip(other, first, strict=True):
+            p.data = shared.data
+
+
 def _group() -> dist.ProcessGroup:
     return cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=TIMEOUT))
 
 
 def _config(words: Sequence[str], workers: int) -> Config:
     launcher = "torchrun" if workers > 1 else "virtual"
-    fixed = [f"trainer.gpus={workers}", f"trainer.launcher={launcher}", "trainer.threads=1", "logger.mode=disabled"]
+    fixed = [
+        f"trainer.gpus={workers}",
+        "optimizer.momentum=0",
+        f"trainer.launcher={launcher}",
+        "trainer.threads=1",
+        "logger.mode=disabled",
+    ]
     return resolve(compose_words([*words, *fixed]))

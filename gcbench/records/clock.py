@@ -87,7 +87,8 @@ class Clock(Stopwatch):
 
     @property
     def phase(self) -> str:
-        return "exchange" if self.beside.name == "exchange" else self.name
+        """What this process is at: as long as it waits, that is what it waits for."""
+        return self.beside.name if self.name == "await" else self.name
 
     def awaited(self, work: Sequence[Marks]) -> None:
         """What the lap `await` of this step waited for."""

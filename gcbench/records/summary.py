@@ -74,6 +74,8 @@ def _facts(result: dict[str, Any]) -> list[tuple[str, str]]:
         facts.append(("between nodes", f"{across['per_step']:,.0f} bits in a step by a node{_fewer(across)}"))
     if error := result.get("compression_error"):
         facts.append(("compression error", f"{error['relative']:.3g} relative, cosine {error['cosine']:.3g}"))
+    if result.get("seconds") and (network := result.get("network") or {}).get("emulated"):
+        facts.append(("time", f"exchanges emulated as on {network['bandwidth']}, {network['latency']}"))
     if "seconds" in result and result["seconds"] is None:
         virtual = result["workers"] > result["processes"]
         facts.append(("time", "no times: virtual workers" if virtual else "no times: too few steps"))

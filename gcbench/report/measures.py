@@ -10,6 +10,11 @@ MIB = 8 * 2**20
 COMMUNICATION = ("encode", "exchange", "wait", "decode")
 
 
+def emulated(result: Result) -> bool:
+    """Whether its times are of exchanges that last as the cost model says."""
+    return bool(result.get("seconds") and (result.get("network") or {}).get("emulated"))
+
+
 def _score(name: str) -> Callable[..., float | None]:
     return lambda result: (result.get("test") or {}).get(name)
 

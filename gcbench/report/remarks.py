@@ -9,7 +9,7 @@ from gcbench.report.borrowed import by_experiment
 from gcbench.report.commands import of_missing, of_runs
 from gcbench.report.document import Heading, Section, Summary, summary
 from gcbench.report.load import Run
-from gcbench.report.measures import TIMES, measure
+from gcbench.report.measures import TIMES, emulated, measure
 from gcbench.report.rows import Grid, Rate, Row
 from gcbench.report.tables import Column, Table
 
@@ -138,6 +138,8 @@ def _notes(table: Table, own: Sequence[Row], rows: Sequence[Row]) -> Iterator[st
             yield "Some runs had too few steps to be timed"
         if any(run.result.get("oversubscribed") and run.result.get("seconds") for run in runs):
             yield "Some times were taken with more processes than cores, and say little"
+        if any(emulated(run.result) for run in runs):
+            yield "Some times are of an emulated network (network=emulated), whose exchanges last as the cost model says"
     for row in rows:
         for title, borrowed in by_experiment(row.borrowed):
             seeds = ", ".join(str(run.seed) for run in borrowed)

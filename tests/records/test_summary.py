@@ -54,6 +54,16 @@ def test_summary_says_why_there_are_no_times(workers: int, words: str) -> None:
     assert words in printed({**RESULT, "workers": workers, "seconds": None})
 
 
+def test_summary_says_whose_times_they_are() -> None:
+    seconds = {"step": {"mean": 0.003, "max": 0.004}, "hidden_exchange": {"mean": 0.0, "max": 0.0}}
+    network = {"emulated": True, "bandwidth": "1gbit", "latency": "50us"}
+    assert "exchanges emulated as on 1gbit, 50us" in printed({**RESULT, "seconds": seconds, "network": network})
+    plain = printed({**RESULT, "seconds": seconds, "network": {"emulated": False, "link": None}})
+    assert "emulated" not in plain and "hidden" not in plain
+    hidden = {**seconds, "hidden_exchange": {"mean": 0.007, "max": 0.008}}
+    assert "hidden exchange" in printed({**RESULT, "seconds": hidden}) and "7.000 ms" in printed({**RESULT, "seconds": hidden})
+
+
 def test_summary_of_a_run_that_never_began() -> None:
     text = printed({key: RESULT[key] for key in ("status", "reason", "choices")})
     assert "interrupted" in text and "test" not in text and "time" not in text

@@ -115,6 +115,10 @@ def test_breakdown_stacks_the_phases_in_milliseconds() -> None:
     assert np.allclose([patch.get_x() for patch in ax.patches], np.cumsum([0, *widths[:-1]]))
     assert ax.get_xlabel() == "Time per step (ms)"
     assert "Without times, as virtual workers are: Rank 7." in words_of(figure)
+    assert "Some runs had an emulated network." not in words_of(figure)
+    one = run()
+    one.result["network"] = {"emulated": True}
+    assert "Some runs had an emulated network." in words_of(breakdown(drawn(series("SGD", one))))
 
 
 def test_speed_up_is_over_full_precision_on_one_worker() -> None:

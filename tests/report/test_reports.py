@@ -197,6 +197,15 @@ def test_virtual_workers_have_no_times(said) -> None:
     assert rows(text)["No compression"][6] == "no times" and "Virtual workers" in text
 
 
+def test_times_of_an_emulated_network_are_marked(said) -> None:
+    write(OUT / "a", {**result_of(SGD), "network": {"emulated": True}})
+    assert "times are of an emulated network" in said("table=small/one", "format=markdown")
+    write(OUT / "b", result_of(SGD, seed=2))
+    result_of_a = OUT / "a" / "result.json"
+    result_of_a.unlink()
+    assert "emulated" not in said("table=small/one", "format=markdown")
+
+
 def test_runs_of_an_earlier_gcbench_still_count(said) -> None:
     result = result_of(SGD, accuracy=94.0)
     del result["config"]["trainer"]["compile"]

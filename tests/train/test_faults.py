@@ -61,11 +61,12 @@ def went_on(folder: Path, spent: Path) -> bool:
     return (folder / "checkpoints" / "step-00000004" / "manifest.json").stat().st_mtime_ns < spent.stat().st_mtime_ns
 
 
-def test_a_killed_worker_ends_the_others_and_the_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+@pytest.mark.parametrize("overlap", ["false", pytest.param("true", marks=pytest.mark.slow)])
+def test_a_killed_worker_ends_the_others_and_the_run_goes_on_to_the_same_bits(tmp_path: Path, overlap: str) -> None:
     spent, at = tmp_path / "spent", random.randrange(5, 20)
     words = [*WORDS, *faulty("kill", at, spent)]
     with pytest.raises(RunFailed, match="worker 1 failed: killed by SIGKILL"):
-        run(tmp_path / "cut", *words, REAL)
+        run(tmp_path / "cut", *words, REAL, f"trainer.overlap={overlap}")
     assert time.time() - spent.stat().st_mtime < 10
     result = result_of(tmp_path / "cut")
     assert (result["status"], result["reason"]) == ("failed", "killed by SIGKILL")
@@ -117,9 +118,10 @@ def group_lives(group: int) -> bool:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("overlap", ["false", "true"])
 @pytest.mark.parametrize(("fault", "says"), [("hang", "which is in forward of step 7"), ("stop", "which does not answer")])
-def test_a_worker_that_hangs_is_named_with_its_phase(tmp_path: Path, fault: str, says: str) -> None:
-    words = [*WORDS, *faulty(fault, 7, tmp_path / "spent"), "trainer.timeout_seconds=15"]
+def test_a_worker_that_hangs_is_named_with_its_phase(tmp_path: Path, fault: str, says: str, overlap: str) -> None:
+    words = [*WORDS, *faulty(fault, 7, tmp_path / "spent"), "trainer.timeout_seconds=15", f"trainer.overlap={overlap}"]
     with pytest.raises(RunFailed, match=f"waited 15 s in exchange of step 7 for worker process 1, {says}"):
         run(tmp_path / "run", *words, REAL)
     assert result_of(tmp_path / "run")["status"] == "failed"

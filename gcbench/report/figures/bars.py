@@ -13,7 +13,7 @@ from matplotlib.patches import Patch
 from gcbench.report.figures.axes import LABELS, label_of
 from gcbench.report.figures.series import Drawn, Series
 from gcbench.report.figures.style import BLACK, BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILLION, finish, look, panels
-from gcbench.report.measures import seconds
+from gcbench.report.measures import emulated, seconds
 
 BAR = 0.17  # inches for a bar with its gap
 FILLS = {
@@ -55,6 +55,7 @@ def breakdown(drawn: Drawn, by_group: bool = False, caption: str | None = None) 
     notes += [f"In brackets: {label_of(caption, shown)[0].lower()}{label_of(caption, shown)[1:]}."] if caption else []
     crowded = any(run.result.get("oversubscribed") for s in shown for run in s.runs)
     notes += ["Some runs had more processes than cores."] if crowded else []
+    notes += ["Some runs had an emulated network."] if any(emulated(run.result) for s in shown for run in s.runs) else []
     return finish(figure, [_patch(phase) for phase in PHASES], [*drawn.notes, *notes])
 
 

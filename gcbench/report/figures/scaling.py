@@ -12,6 +12,7 @@ from matplotlib.lines import Line2D
 
 from gcbench.report.figures.series import Drawn, Series
 from gcbench.report.figures.style import finish, logarithmic, look, panels
+from gcbench.report.measures import emulated
 
 COUNT = re.compile(r"[,;]?\s*\d+ (workers?|GPUs?|nodes?)\s*[,;]?\s*")  # in a row's title
 
@@ -34,7 +35,7 @@ def scaling(drawn: Drawn) -> Figure | None:
     methods = {method_of(s): s for s in timed if s.group in bases}
     handles = [Line2D([], [], label=name, **look(s.family, _nth(s, timed))) for name, s in methods.items()]
     ideal = Line2D([], [], color="#999999", linewidth=0.8, linestyle=":", label="linear")
-    return finish(figure, [*handles, ideal], [*drawn.notes, *_untimed(drawn, timed), *_alone(groups, bases), *_crowded(timed)])
+    return finish(figure, [*handles, ideal], [*drawn.notes, *_untimed(drawn, timed), *_alone(groups, bases), *_caveats(timed)])
 
 
 def workers_of(series: Series) -> int:
@@ -81,6 +82,9 @@ def _alone(groups: dict[str, list[Series]], bases: dict[str, float]) -> list[str
     return [f"No run of one worker, and so no speed-up: {', '.join(without)}."] if without else []
 
 
-def _crowded(timed: Sequence[Series]) -> list[str]:
+def _caveats(timed: Sequence[Series]) -> list[str]:
     found = [f"{s.label} ({workers_of(s)})" for s in timed if any(run.result.get("oversubscribed") for run in s.runs)]
-    return [f"More processes than cores: {', '.join(found)}."] if found else []
+    notes = [f"More processes than cores: {', '.join(found)}."] if found else []
+    return notes + (
+        ["Some runs had an emulated network."] if any(emulated(run.result) for s in timed for run in s.runs) else []
+    )
