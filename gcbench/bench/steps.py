@@ -59,23 +59,30 @@ def step_times(words: Sequence[str], methods: Mapping[str, Sequence[str]], round
     dist.init_process_group("gloo", timeout=TIMEOUT)
     try:
         control = ProcessGroupControl(_group())
-        config = _config(words, dist.get_world_size())
-        data = make_data(config)
-        contenders: dict[str, Contender] = {ALONE: Ours(_config(words, 1), data, control)}
-        for name, rank in TORCH.items():
-            contenders[name] = Torch(config, data, rank)
-        for name, more in methods.items():
-            contenders[name] = Ours(_config([*words, *more], dist.get_world_size()), data, control)
-        _share_weights(contenders.values())
-        return _rows(contenders, control, rounds)
+        return rows(contenders(words, methods, control), control, rounds)
     finally:
         dist.destroy_process_group()
 
 
-def _rows(contenders: Mapping[str, Contender], control: ProcessGroupControl, rounds: int) -> list[Row]:
-    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+def contenders(
+    words: Sequence[str], methods: Mapping[str, Sequence[str]], control: ProcessGroupControl
+) -> dict[str, Contender]:
+    """A step without any exchange, PyTorch's own, and `methods` (words for each), on one data set and one set of weights."""
+    workers = dist.get_world_size()
+    data = make_data(_config(words, workers))
+    found: dict[str, Contender] = {ALONE: Ours(_config(words, 1), data, control)}
+    for name, rank in TORCH.items():
+        found[name] = Torch(_config(words, workers), data, rank)
+    for name, more in methods.items():
+        found[name] = Ours(_config([*words, *more], workers), data, control)
+    _share_weights(found.values())
+    return found
+
+
+def rows(racing: Mapping[str, Contender], control: ProcessGroupControl, rounds: int) -> list[Row]:
+    seconds: dict[str, list[float]] = {name: [] for name in racing}
     for number in range(1 + rounds):
-        for name, contender in contenders.items():
+        for name, contender in racing.items():
             times = _turn(contender, control)
             seconds[name] += times[1:] if number else []
     slowest = {name: [max(same) for same in zip(*control.gather(found), strict=True)] for name, found in seconds.items()}
@@ -84,7 +91,7 @@ def _rows(contenders: Mapping[str, Contender], control: ProcessGroupControl, rou
             "method": name,
             "step_seconds": median(found),
             "of_no_exchange": median(a / b for a, b in zip(found, slowest[ALONE], strict=True)),
-            **contenders[name].facts(control),
+            **racing[name].facts(control),
         }
         for name, found in slowest.items()
     ]
@@ -209,9 +216,9 @@ def _seconds(laps: Sequence[list[Lap]]) -> dict[str, float]:
     return {phase: of["mean"] for phase, of in seconds.items()}
 
 
-def _share_weights(contenders: Iterable[Contender]) -> None:
+def _share_weights(racing: Iterable[Contender]) -> None:
     """One set serves all: it is times that are asked for, not what is learnt."""
-    first, *others = ([p for p in contender.model.parameters()] for contender in contenders)
+    first, *others = ([p for p in contender.model.parameters()] for contender in racing)
     for other in others:
         for p, shared in zip(other, first, strict=True):
             p.data = shared.data
@@ -222,7 +229,7 @@ def _group() -> dist.ProcessGroup:
 
 
 def _config(words: Sequence[str], workers: int) -> Config:
-    launcher = "torchrun" if workers > 1 else "virtual"
+    launcher = "local" if workers > 1 else "virtual"  # a process a worker, whoever started it
     fixed = [
         f"trainer.gpus={workers}",
         "optimizer.momentum=0",

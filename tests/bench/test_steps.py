@@ -1,0 +1,31 @@
+"""Whole steps by methods in turn."""
+
+from __future__ import annotations
+
+import pytest
+from gloo_pool import pool
+from step_cases import step_rows
+
+WORDS = ["model=mlp", "model.widths=[64]", "dataset=digits", "trainer.batch_size=8"]
+METHODS = {
+    "dense": ["compressor=none"],
+    "QSGD": ["compressor=qsgd", "bits=4", "min_size=0"],
+    "PowerSGD, overlap": ["compressor=powersgd", "trainer.overlap=true"],
+    "dense, late": ["compressor=none", "trainer.double_buffering=true"],
+}
+
+
+def test_methods_take_turns_on_one_set_of_weights() -> None:
+    (found, shared), (others, _) = pool(2).run(step_rows, WORDS, METHODS)
+    assert shared
+    assert [row["method"] for row in found] == ["no exchange", "torch DDP", "torch DDP, powerSGD_hook rank 2", *METHODS]
+    by_name = {row["method"]: row for row in found}
+    assert by_name["no exchange"]["of_no_exchange"] == 1
+    assert all(row["step_seconds"] > 0 for row in found)
+    values = 64 * 64 + 64 + 64 * 10 + 10
+    assert by_name["dense"]["collectives"] == [["all_reduce", 1, 32 * values]]
+    assert by_name["dense"]["sent_bits"] == by_name["dense, late"]["sent_bits"] == 32 * values
+    assert by_name["QSGD"]["sent_bits"] < 32 * values / 4
+    assert all(by_name[name]["exchange_seconds"] > 0 for name in METHODS)
+    times = [[row["step_seconds"] for row in rows] for rows in (found, others)]
+    assert times[0] == pytest.approx(times[1])  # of the slowest process, in all
