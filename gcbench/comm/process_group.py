@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from datetime import timedelta
 from typing import Any, cast
 
 import torch
@@ -22,7 +23,7 @@ class ProcessGroupComm(Comm):
     """Process p holds the workers `p * w .. (p + 1) * w - 1`, so gathered rows come in worker order.
 
     gloo's own gathers and all-to-alls leave up to a third of a slow link idle, so that there we send the messages ourselves.
-    With `emulated`, every process is a host with such a link.
+    With `emulated`, every process is a host with such a link. `timeout` is for the groups that `split` makes of `group`.
     """
 
     def __init__(
@@ -33,6 +34,7 @@ class ProcessGroupComm(Comm):
         meter: Meter | None = None,
         workers_per_host: int | None = None,
         emulated: Link | None = None,
+        timeout: timedelta | None = None,
     ) -> None:
         w = workers // group.size()
         super().__init__(workers, range(group.rank() * w, (group.rank() + 1) * w), clock, meter)
@@ -40,6 +42,7 @@ class ProcessGroupComm(Comm):
         self._group = group
         self._gloo = dist.get_backend(group) == "gloo"
         self._emulated = emulated
+        self._timeout = timeout
         self._groups: dict[int, tuple[dist.ProcessGroup, dist.ProcessGroup]] = {}
 
     def split(self, size: int) -> tuple[list[Comm], Comm]:
@@ -59,8 +62,9 @@ class ProcessGroupComm(Comm):
         """The groups of this process: of the `size` in its node, and of those that have its place in the other nodes."""
         ranks = dist.get_process_group_ranks(self._group)
         nodes = [ranks[i : i + size] for i in range(0, len(ranks), size)]
-        node, _ = dist.new_subgroups_by_enumeration(nodes)
-        peers, _ = dist.new_subgroups_by_enumeration([list(places) for places in zip(*nodes, strict=True)])
+        node, _ = dist.new_subgroups_by_enumeration(nodes, timeout=self._timeout)
+        places = [list(same) for same in zip(*nodes, strict=True)]
+        peers, _ = dist.new_subgroups_by_enumeration(places, timeout=self._timeout)
         return cast(dist.ProcessGroup, node), cast(dist.ProcessGroup, peers)
 
     def _all_reduce(self, flat: Tensor, op: Reduction) -> None:

@@ -135,7 +135,8 @@ def _joined(config: Config, plan: Plan) -> Iterator[Joined]:
         emulated = Link(**link) if link else None
 
         def over(group: Any) -> Comm:
-            return _charged(ProcessGroupComm(plan.workers, group, workers_per_host=on_host, emulated=emulated), config)
+            comm = ProcessGroupComm(plan.workers, group, workers_per_host=on_host, emulated=emulated, timeout=timeout)
+            return _charged(comm, config)
 
         yield Joined(
             over(world),

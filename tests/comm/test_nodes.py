@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from comm_cases import node_outcomes_in_one_process, node_outcomes_over_gloo, values
+from comm_cases import node_outcomes_in_one_process, node_outcomes_over_gloo, timeouts_of_nodes, values
 from gloo_pool import pool
 
 from gcbench.comm import VirtualComm, node_size
@@ -108,3 +108,7 @@ def test_nodes_that_cannot_be_are_refused(asked: int | None, workers: int, rows:
 def test_a_node_is_a_host_unless_its_size_is_given() -> None:
     assert node_size(None, 8, 1, 4) == 4
     assert node_size(2, 8, 1, 4) == 2
+
+
+def test_a_node_waits_no_longer_than_the_run_does() -> None:
+    assert pool(4).run(timeouts_of_nodes, 77.0) == [{77.0}] * 4

@@ -5,13 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from datetime import timedelta
 from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
 from gloo_pool import Process
 from torch import Tensor
 
-from gcbench.comm import Comm, Link, Meter, Nodes, VirtualComm
+from gcbench.comm import Comm, Link, Meter, Nodes, ProcessGroupComm, VirtualComm
 
 WORKERS = 4
 
@@ -219,3 +221,13 @@ def agreements(process: Process) -> dict[str, Any]:
     control.barrier()
     seen["metered"] = comm.meter.sent_bits[0]
     return seen
+
+
+def timeouts_of_nodes(process: Process, seconds: float) -> set[float]:
+    """Of the groups that four processes split into, in nodes of two."""
+    world = dist.group.WORLD
+    assert world is not None
+    (inside,), between = ProcessGroupComm(4, world, timeout=timedelta(seconds=seconds)).split(2)
+    groups = [comm._group for comm in (inside, between) if isinstance(comm, ProcessGroupComm)]
+    assert len(groups) == 2
+    return {group._get_backend(torch.device("cpu")).options._timeout.total_seconds() for group in groups}
