@@ -10,12 +10,19 @@ Traces = dict[str, list[dict[tuple[str, str], Trace]]]
 
 
 @pytest.fixture(scope="session")
-def traces() -> Traces:
-    """Layout (processes x rows) to what each of its processes saw of every choice and of variants that differ."""
+def virtual_traces() -> dict[tuple[str, str], Trace]:
+    """What four virtual workers see of every choice and of variants that differ."""
+    found: dict[tuple[str, str], Trace] = traces_in_one_process({key: compressor_of(*key) for key in DIFFERENT})
+    return found
+
+
+@pytest.fixture(scope="session")
+def traces(virtual_traces: dict[tuple[str, str], Trace]) -> Traces:
+    """Layout (processes x rows) to what each of its processes saw; only one file asks, as this takes a minute."""
     pool(4), pool(2)  # start together
     compressors = {key: compressor_of(*key) for key in DIFFERENT}
     return {
-        "1x4": [traces_in_one_process(compressors)],
+        "1x4": [virtual_traces],
         "4x1": pool(4).run(traces_over_gloo, compressors),
         "2x2": pool(2).run(traces_over_gloo, compressors),
     }

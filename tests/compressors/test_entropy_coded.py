@@ -9,15 +9,11 @@ from typing import Any
 import pytest
 import torch
 from method_cases import (
-    ALL,
     WORKERS,
-    Trace,
     aggregate,
     built,
-    composed,
     flat,
     gradients,
-    variants,
 )
 from torch import Tensor
 
@@ -154,21 +150,6 @@ def test_ans_costs_a_third_of_a_bit_where_fixed_codes_cost_four() -> None:
     bound = out.shannon_bits().item() / (1 << 18)
     assert 0.3 < bound <= per_value["ans"] < 1.02 * bound
     assert per_value["ans"] < per_value["elias_sparse"] < per_value["elias_dense"] < per_value["fixed"] / 2
-
-
-# Any layout
-
-
-def test_ragged_messages_are_the_same_in_any_layout(traces: dict[str, list[dict[tuple[str, str], Trace]]]) -> None:
-    """The contract tests compare updates; here the bits of each worker, which differ."""
-    found = [key for key in ALL if variants(key[0])[key[1]].get("code", "fixed") != "fixed"]
-    assert {composed(choice, f"code={variants(choice)[variant]['code']}")["code"] for choice, variant in found} == set(CODES)
-    for key in found:
-        virtual = traces["1x4"][0][key]
-        assert len(set(virtual.sent_bits)) > 1
-        for layout in ("4x1", "2x2"):
-            assert sum((seen[key].sent_bits for seen in traces[layout]), []) == virtual.sent_bits
-            assert sum((seen[key].received_bits for seen in traces[layout]), []) == virtual.received_bits
 
 
 # Refusals

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from method_cases import DIFFERENT, Trace, compressor_of
+from method_cases import ALL, DIFFERENT, Trace, composed, compressor_of, variants
 
 from gcbench.check.layouts import check_bits, check_memories, check_replicas, check_updates_agree
 from gcbench.check.promises import rounding_of_sums
 from gcbench.compressors import Compressor
+from gcbench.compressors.entropy_coded import CODES
 from gcbench.compressors.exchange import Gathered
 
 Traces = dict[str, list[dict[tuple[str, str], Trace]]]
@@ -51,3 +52,15 @@ def test_every_worker_remembers_what_its_virtual_twin_does(traces: Traces, layou
 @each_variant
 def test_metered_bits_are_equal(traces: Traces, layout: str, choice: str, variant: str) -> None:
     check_bits(traces["1x4"][0][choice, variant], [process[choice, variant] for process in traces[layout]])
+
+
+def test_ragged_messages_are_the_same_in_any_layout(traces: Traces) -> None:
+    """The contract tests compare updates; here the bits of each worker, which differ."""
+    found = [key for key in ALL if variants(key[0])[key[1]].get("code", "fixed") != "fixed"]
+    assert {composed(choice, f"code={variants(choice)[variant]['code']}")["code"] for choice, variant in found} == set(CODES)
+    for key in found:
+        virtual = traces["1x4"][0][key]
+        assert len(set(virtual.sent_bits)) > 1
+        for layout in ("4x1", "2x2"):
+            assert sum((seen[key].sent_bits for seen in traces[layout]), []) == virtual.sent_bits
+            assert sum((seen[key].received_bits for seen in traces[layout]), []) == virtual.received_bits

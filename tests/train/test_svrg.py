@@ -23,6 +23,7 @@ from gcbench.records.gradients import GradientFiles, read_gradients
 from gcbench.settings import OptimizerKind, OptimizerSettings, ScheduleKind, ScheduleSettings, TrainerSettings
 from gcbench.train.estimators import SGD
 from gcbench.train.optimizers import make_optimizer
+from gcbench.train.pipeline import AfterBackward
 from gcbench.train.replica import Replica
 from gcbench.train.run import Progress, Run
 from gcbench.train.schedules import Schedule
@@ -50,6 +51,7 @@ def least_squares(
         data=data,
         replica=replica,
         estimator=estimator,
+        pipeline=AfterBackward(),
         compressor=built(compressor, **knobs),
         comm=comm,
         control=LocalControl(),
