@@ -100,7 +100,6 @@ def test_help_names_every_choice() -> None:
             "network=emulated network.latency=null",
             "network.latency=None: type a time with its unit, as in network.latency=50us",
         ),
-        ("network=emulated trainer.launcher=virtual", "network=emulated: virtual workers exchange nothing"),
         ("seed=-1", "seed=-1"),
         ("name=a/b", "name=a/b"),
     ],

@@ -29,6 +29,7 @@ from gcbench.launch.memory import keep_freed_memory
 from gcbench.launch.plan import Machine, plan
 from gcbench.launch.worker import Joined, StopSignal, assembled
 from gcbench.records.clock import Lap, Ledger
+from gcbench.train.pipeline import runs_beside
 from gcbench.train.run import Progress
 from gcbench.train.step import train_step
 from gcbench.train.tasks import loss_of
@@ -116,8 +117,7 @@ class Ours:
     def __init__(self, config: Config, data: Data, control: ProcessGroupControl) -> None:
         workers = config["trainer"]["gpus"]
         comm: Comm = VirtualComm(1) if workers == 1 else ProcessGroupComm(workers, _group())
-        aside = config["trainer"]["overlap"] or config["trainer"]["double_buffering"]
-        beside = ProcessGroupComm(workers, _group()) if aside else None
+        beside = ProcessGroupComm(workers, _group()) if runs_beside(config["trainer"]) else None
         joined = Joined(comm, beside, LocalControl() if workers == 1 else control, CPU)
         with tempfile.TemporaryDirectory() as folder:
             self._run, _ = assembled(config, plan(config, Machine.here()), joined, data, Path(folder), StopSignal())
@@ -192,7 +192,7 @@ class Torch:
         self.optimizer.step()
 
     def _outputs(self, inputs: Tensor) -> Tensor:
-        if inputs.dim() == 4:
+        if inputs.dim() == 4 and self.config["trainer"]["channels_last"]:
             inputs = inputs.contiguous(memory_format=torch.channels_last)
         if not self.recurrent:
             return cast(Tensor, self.forward(inputs))
@@ -218,7 +218,7 @@ def _seconds(laps: Sequence[list[Lap]]) -> dict[str, float]:
 
 def _share_weights(racing: Iterable[Contender]) -> None:
     """One set serves all: it is times that are asked for, not what is learnt."""
-    first, *others = ([p for p in contender.model.parameters()] for contender in racing)
+    first, *others = (list(contender.model.parameters()) for contender in racing)
     for other in others:
         for p, shared in zip(other, first, strict=True):
             p.data = shared.data

@@ -69,7 +69,7 @@ def resolve(composed: DictConfig) -> Config:
     config = _resolved(composed, KNOBS)
     check_trainer(config["trainer"])
     check_schedule(config)
-    _check_network(config)
+    emulated_link(config["network"])  # refuses what is no rate or time
     check_kinds(config, config["choices"])
     return config
 
@@ -214,12 +214,4 @@ def _refuse_idle_bucket_size(config: Config, typed: set[str]) -> None:
         raise ConfigError(
             f"bucket_size={config['bucket_size']} means nothing with per_layer=true, where every tensor is one bucket; "
             "type only one of them"
-        )
-
-
-def _check_network(config: Config) -> None:
-    if emulated_link(config["network"]) and config["trainer"]["launcher"] == "virtual":
-        raise ConfigError(
-            f"network={config['choices']['network']}: virtual workers exchange nothing and have no times; "
-            "type network=none, or trainer.launcher=local"
         )

@@ -36,7 +36,7 @@ def outcome(
         "device": plan.device,
         "backend": plan.backend,
         "codec_backend": plan.codec_backend,
-        "network": _network(config, plan),
+        "network": _network(config),
         "threads": plan.threads,
         "oversubscribed": plan.oversubscribed,
         "parameters": run.replica.numel,
@@ -56,10 +56,9 @@ def outcome(
     }
 
 
-def _network(config: Config, plan: Plan) -> dict[str, Any]:
+def _network(config: Config) -> dict[str, Any]:
     """What collectives went over: whether the cost model's link set their times, and which; else what GCBENCH_LINK calls it."""
-    emulated = bool(config["network"]) and plan.processes > 1
-    return {"emulated": emulated, **config["network"], "link": os.environ.get("GCBENCH_LINK")}
+    return {"emulated": bool(config["network"]), **config["network"], "link": os.environ.get("GCBENCH_LINK")}
 
 
 def _counts(meter: Meter, steps: int, steps_per_epoch: int, dense: int) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-ENDED = ("done", "diverged")  # what the same run would do again
+from gcbench.records.files import ENDED
 
 
 def same_run(outputs: Path, directory: Path, budget: str) -> Path | None:

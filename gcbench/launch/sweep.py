@@ -19,7 +19,8 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
 from gcbench.config import Config, ConfigError, resolve, run_directory
-from gcbench.launch.same import ENDED, ending, read, same_run
+from gcbench.launch.same import ending, read, same_run
+from gcbench.records.files import ENDED
 
 log = logging.getLogger("gcbench")
 

@@ -36,7 +36,7 @@ from gcbench.seeds import mix
 from gcbench.train.checkpoints import Checkpoints
 from gcbench.train.loop import train
 from gcbench.train.optimizers import make_optimizer
-from gcbench.train.pipeline import make_pipeline
+from gcbench.train.pipeline import make_pipeline, runs_beside
 from gcbench.train.replica import Replica
 from gcbench.train.run import Progress, Run
 from gcbench.train.schedules import Schedule, total_steps
@@ -117,7 +117,7 @@ def _joined(config: Config, plan: Plan) -> Iterator[Joined]:
     )
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    asynchronous = config["trainer"]["overlap"] or config["trainer"]["double_buffering"]
+    asynchronous = runs_beside(config["trainer"])
     if plan.processes == 1:
         comm, beside = (_charged(VirtualComm(plan.workers), config) for _ in range(2))
         yield Joined(comm, beside if asynchronous else None, LocalControl(), device)

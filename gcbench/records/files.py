@@ -11,6 +11,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+ENDED = ("done", "diverged")  # statuses that the same run would come to again
+
 
 class RunFiles:
     """What a run leaves in its directory."""

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from gcbench.config import Config
+from gcbench.records.files import ENDED
 from gcbench.report.borrowed import is_same
 from gcbench.report.configs import PAPER, Composed, Difference, as_words, composed, difference
 from gcbench.report.load import Run, by_age
 from gcbench.report.measures import measure
 from gcbench.report.tables import Column, Table, TableRow, lower_is_better
 
-ENDED = ("done", "diverged")  # what the same run would do again
 RATE = "optimizer.lr"
 SPLIT = "dataset.split"
 

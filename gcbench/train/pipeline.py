@@ -7,7 +7,7 @@ group of its own: all processes issue the same collectives there in the same ord
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 from queue import SimpleQueue
@@ -172,6 +172,11 @@ class ExchangeQueue:
 
     def _on_stream(self) -> AbstractContextManager[Any]:
         return torch.cuda.stream(self._stream) if self._stream else nullcontext()
+
+
+def runs_beside(trainer: Mapping[str, Any]) -> bool:
+    """Whether exchanges run beside the computation, and need a `Comm` of their own."""
+    return bool(trainer["overlap"] or trainer["double_buffering"])
 
 
 def make_pipeline(settings: TrainerSettings, replica: Replica, clock: Clock, beside: Comm | None) -> Pipeline:

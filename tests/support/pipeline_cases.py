@@ -15,6 +15,7 @@ from gcbench.config import Config
 from gcbench.launch.instantiate import make_data
 from gcbench.launch.plan import Machine, plan
 from gcbench.launch.worker import Joined, StopSignal, assembled
+from gcbench.train.pipeline import runs_beside
 from gcbench.train.run import Progress
 from gcbench.train.step import sample, train_step
 
@@ -32,7 +33,7 @@ class Trained(NamedTuple):
 def trained(process: Process, config: Config, steps: int) -> Trained:
     workers = config["trainer"]["gpus"]
     beside = None
-    if config["trainer"]["overlap"] or config["trainer"]["double_buffering"]:
+    if runs_beside(config["trainer"]):
         group = dist.new_group()
         assert isinstance(group, dist.ProcessGroup)
         beside = ProcessGroupComm(workers, group)
