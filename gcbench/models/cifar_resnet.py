@@ -31,10 +31,10 @@ class Block(nn.Module):
         return relu(self.bn2(self.conv2(hidden)) + shortcut)
 
 
-def _build(depth: int, shape: Sequence[int], outputs: int) -> nn.Module:
+def _build(depth: int, shape: Sequence[int], outputs: int, stem_stride: int = 1) -> nn.Module:
     widths = [width for width in (16, 32, 64) for _ in range((depth - 2) // 6)]
     model = nn.Sequential(
-        nn.Conv2d(shape[0], 16, 3, padding=1, bias=False),
+        nn.Conv2d(shape[0], 16, 3, stride=stem_stride, padding=1, bias=False),
         nn.BatchNorm2d(16),
         nn.ReLU(),
         *map(Block, [16, *widths], widths),
@@ -49,7 +49,8 @@ def _build(depth: int, shape: Sequence[int], outputs: int) -> nn.Module:
 
 
 def resnet8(shape: Sequence[int], outputs: int) -> nn.Module:
-    return _build(8, shape, outputs)
+    """Not in the paper: one block a stage behind a stem of stride 2, a quarter of the work of one without."""
+    return _build(8, shape, outputs, stem_stride=2)
 
 
 def resnet20(shape: Sequence[int], outputs: int) -> nn.Module:
