@@ -7,7 +7,7 @@ from collections.abc import Callable
 import broken_methods as broken
 import pytest
 from gloo_pool import pool
-from method_cases import Trace, traces_in_one_process, traces_over_gloo
+from layout_cases import traces_in_one_process, traces_over_gloo
 from outside import Natural
 
 from gcbench.check.contract import (
@@ -29,6 +29,7 @@ from gcbench.check.promises import (
     check_scope,
     check_unbiased,
 )
+from gcbench.check.steps import Trace
 from gcbench.compressors import Compressor, build
 
 RULES: list[tuple[type, Callable[[Compressor], object], str]] = [

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 from gloo_pool import pool
-from method_cases import DIFFERENT, Trace, compressor_of, traces_in_one_process, traces_over_gloo
+from layout_cases import traces_in_one_process, traces_over_gloo
+from method_cases import DIFFERENT, Trace, compressor_of
 
 Traces = dict[str, list[dict[tuple[str, str], Trace]]]
 

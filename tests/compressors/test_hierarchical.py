@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from gloo_pool import Process, pool
-from method_cases import SHAPES, aggregate, built, flat, gradients, trace
+from gloo_pool import pool
+from layout_cases import traces_in_one_process, traces_over_gloo
+from method_cases import SHAPES, aggregate, built, flat, gradients
 from torch import Tensor
 
 from gcbench.codecs.noise import Noise
@@ -135,10 +136,6 @@ def test_a_node_sends_its_code_once_to_each_other_node() -> None:
 # Real processes
 
 
-def traces(process: Process, compressors: dict[str, Compressor], workers: int) -> dict[str, Any]:
-    return {name: trace(compressor, process.comm(workers)) for name, compressor in compressors.items()}
-
-
 @pytest.mark.parametrize(("processes", "workers"), [(4, 4), (2, 4), (4, 8)])
 def test_virtual_workers_are_those_of_processes_that_share_nodes(processes: int, workers: int) -> None:
     """Nodes of two workers are halves of processes, whole ones, or two of them; of four, two processes or all."""
@@ -150,9 +147,8 @@ def test_virtual_workers_are_those_of_processes_that_share_nodes(processes: int,
         for size in (2, 4)
         if size < workers
     }
-    seen = pool(processes).run(traces, compressors, workers)
-    for name, compressor in compressors.items():
-        virtual = trace(compressor, VirtualComm(workers))
+    seen = pool(processes).run(traces_over_gloo, compressors, workers)
+    for name, virtual in traces_in_one_process(compressors, workers).items():
         for process in seen:
             for number, expected in enumerate(virtual.updates):
                 real, first = process[name].updates[number], seen[0][name].updates[number]

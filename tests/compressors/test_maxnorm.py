@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 from gloo_pool import pool
-from method_cases import WORKERS, aggregate, built, flat, traces_in_one_process, traces_over_gloo
+from layout_cases import traces_in_one_process, traces_over_gloo
+from method_cases import WORKERS, aggregate, built, flat
 from torch import Tensor
 
 from gcbench.codecs.quantise import Norm

@@ -1,4 +1,4 @@
-"""Every choice of conf/compressor as a compressor, gradients to give it, and steps in any layout."""
+"""Every choice of conf/compressor as a compressor, gradients to give it, and steps."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ from functools import cache
 from typing import Any
 
 import yaml
-from gloo_pool import Process
 from omegaconf import DictConfig, read_write
 
 from gcbench.check.steps import SHAPES, STEPS, WORKERS, Trace, aggregate, flat, gradients, offsets, shapes_of, trace
 from gcbench.check.subject import SETTINGS
-from gcbench.comm import VirtualComm
 from gcbench.compressors import Compressor
 from gcbench.config import Config, compose_words, conf_directory, register, resolve
 from gcbench.launch.instantiate import make
@@ -36,8 +34,6 @@ __all__ = [  # with the steps of the package's own checks
     "offsets",
     "shapes_of",
     "trace",
-    "traces_in_one_process",
-    "traces_over_gloo",
     "variants",
 ]
 
@@ -181,11 +177,3 @@ def compressor_of(choice: str, variant: str) -> Compressor:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return built(choice, **variants(choice)[variant])
-
-
-def traces_over_gloo(process: Process, compressors: dict[Any, Compressor]) -> dict[Any, Trace]:
-    return {key: trace(compressor, process.comm(WORKERS)) for key, compressor in compressors.items()}
-
-
-def traces_in_one_process(compressors: dict[Any, Compressor]) -> dict[Any, Trace]:
-    return {key: trace(compressor, VirtualComm(WORKERS)) for key, compressor in compressors.items()}

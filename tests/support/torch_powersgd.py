@@ -6,11 +6,11 @@ DDP reads the annotations of a hook as they are, so they are not postponed here.
 import torch
 import torch.distributed as dist
 from gloo_pool import Process
-from method_cases import aggregate, flat, gradients
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
+from gcbench.check.steps import aggregate, flat, gradients
 from gcbench.compressors import Grads, State, build
 from gcbench.compressors.powersgd import PowerSGD
 

@@ -1,0 +1,19 @@
+"""The steps of compressors in any layout; apart from the choices, which a process of a pool need not compose."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gloo_pool import Process
+
+from gcbench.check.steps import WORKERS, Trace, trace
+from gcbench.comm import VirtualComm
+from gcbench.compressors import Compressor
+
+
+def traces_over_gloo(process: Process, compressors: dict[Any, Compressor], workers: int = WORKERS) -> dict[Any, Trace]:
+    return {key: trace(compressor, process.comm(workers)) for key, compressor in compressors.items()}
+
+
+def traces_in_one_process(compressors: dict[Any, Compressor], workers: int = WORKERS) -> dict[Any, Trace]:
+    return {key: trace(compressor, VirtualComm(workers)) for key, compressor in compressors.items()}
