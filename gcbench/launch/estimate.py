@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from datetime import datetime
 from statistics import median
 from typing import Any
 
@@ -15,6 +14,7 @@ from gcbench.config import Config, ConfigError
 from gcbench.launch.instantiate import make_data, make_model, typed
 from gcbench.launch.plan import Machine, plan
 from gcbench.records.clock import Clock
+from gcbench.records.files import took
 from gcbench.train.replica import Replica
 from gcbench.train.schedules import total_steps
 
@@ -58,8 +58,7 @@ def _size(config: Config, choices: dict[str, str]) -> Size:
 
 
 def _step_seconds(result: Result) -> float:
-    took = datetime.fromisoformat(result["finished"]) - datetime.fromisoformat(result["started"])
-    return max(1.0, took.total_seconds()) / result["steps"]
+    return max(1.0, took(result)) / result["steps"]
 
 
 def _try(config: Config) -> tuple[float, int]:

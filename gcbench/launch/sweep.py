@@ -20,7 +20,7 @@ from omegaconf import DictConfig
 
 from gcbench.config import Config, ConfigError, resolve, run_directory
 from gcbench.launch.same import ending, read, same_run
-from gcbench.records.files import ENDED
+from gcbench.records.files import ENDED, took
 
 log = logging.getLogger("gcbench")
 
@@ -35,6 +35,7 @@ class Row:
     done: bool = False  # or diverged, which it would again
     same: str | None = None  # the directory of another row that is the same run, and has or will have its result
     seconds: float | None = None  # expected; None: cannot be known
+    took: float = 0.0  # seconds
 
 
 @dataclass
@@ -45,12 +46,12 @@ class SweepProgress(Callback):
     rows: list[Row] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
     ended: int = 0
-    spent_seconds: float = 0.0
-    expected_seconds: float = 0.0  # of what has run
+    one_by_one: bool = True  # else jobs run beside each other, and what is left cannot be told from those that have ended
     started: float = 0.0
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
         self.rows = [_row(jobs) for jobs in _jobs(config)]
+        self.one_by_one = config.hydra.launcher._target_.endswith("BasicLauncher")
         _mark_same(self.rows)
         _expect([row for row in self.rows if row.config and not row.done], Path(config.outputs))
         log.info(plan_sentence(self.rows))
@@ -61,15 +62,13 @@ class SweepProgress(Callback):
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **_: Any) -> None:
         if self.ended >= len(self.rows):  # a single run, or a job in a process of its own
             return
-        row, seconds = self.rows[self.ended], time.monotonic() - self.started
+        row = self.rows[self.ended]
+        row.took = _seconds(Path(row.name)) or time.monotonic() - self.started
         self.ended += 1
         if job_return.status is JobStatus.FAILED:
             error = getattr(job_return, "_return_value", None)
             self.failed.append(f"{row.name}: {error}")
-        if not row.done:
-            self.spent_seconds += seconds
-            self.expected_seconds += row.seconds or 0
-        word = "failed" if job_return.status is JobStatus.FAILED else _done(row) if row.done else f"took {_minutes(seconds)}"
+        word = "failed" if job_return.status is JobStatus.FAILED else _done(row) if row.done else f"took {_minutes(row.took)}"
         log.info("row %d of %d, %s, %s%s", self.ended, len(self.rows), row.name, word, self._left())
         if self.ended == len(self.rows) and self.failed:
             listed = "".join(f"\n  {name}" for name in self.failed)
@@ -79,10 +78,13 @@ class SweepProgress(Callback):
         rest = [row for row in self.rows[self.ended :] if not row.done and not row.mistake]
         if not rest:
             return ""
-        mean = self.spent_seconds / max(1, sum(not row.done for row in self.rows[: self.ended]))
-        pace = self.spent_seconds / self.expected_seconds if self.expected_seconds else 1.0
-        seconds = sum(mean if row.seconds is None else pace * row.seconds for row in rest)
-        return f"; {len(rest)} to go, about {_minutes(seconds)}"
+        said = f"; {len(rest)} to go"
+        if not self.one_by_one:
+            return said
+        ended = [row for row in self.rows[: self.ended] if not row.done]
+        spent, expected = sum(row.took for row in ended), sum(row.seconds or 0 for row in ended)
+        mean, pace = spent / max(1, len(ended)), spent / expected if expected else 1.0
+        return f"{said}, about {_minutes(sum(mean if row.seconds is None else pace * row.seconds for row in rest))}"
 
 
 def plan_sentence(rows: Sequence[Row]) -> str:
@@ -141,6 +143,12 @@ def _mark_same(rows: Sequence[Row]) -> None:
 
 def _done(row: Row) -> str:
     return f"the same run as {row.same}" if row.same else "done before"
+
+
+def _seconds(directory: Path) -> float | None:
+    """Of the run itself, which may have waited for a cluster before."""
+    result = read(directory / "result.json")
+    return took(result) if result else None
 
 
 def _expect(rows: Sequence[Row], outputs: Path) -> None:

@@ -14,6 +14,11 @@ from typing import Any
 ENDED = ("done", "diverged")  # statuses that the same run would come to again
 
 
+def took(result: dict[str, Any]) -> float:
+    """Seconds from the start of a run, or of its last continuation, to its end."""
+    return (datetime.fromisoformat(result["finished"]) - datetime.fromisoformat(result["started"])).total_seconds()
+
+
 class RunFiles:
     """What a run leaves in its directory."""
 

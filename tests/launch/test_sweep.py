@@ -8,12 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from hydra.core.utils import JobReturn, JobStatus
 from sentence import composed, config_of
 
 from gcbench.config import run_directory
 from gcbench.launch.estimate import START_SECONDS, Estimates
 from gcbench.launch.same import same_run
-from gcbench.launch.sweep import Row, plan_sentence
+from gcbench.launch.sweep import Row, SweepProgress, plan_sentence
 
 WORDS = ["logger.mode=disabled", "trainer.launcher=virtual", "trainer.max_steps=2", "model.widths=[16]", "trainer.threads=1"]
 
@@ -90,6 +91,19 @@ def test_what_counts_as_the_same_run(
 )
 def test_rows_times_minutes(rows: list[Row], says: str) -> None:
     assert plan_sentence(rows) == says
+
+
+@pytest.mark.parametrize(("one_by_one", "says"), [(True, "took 5 min; 1 to go, about 10 min"), (False, "took 5 min; 1 to go")])
+def test_a_row_takes_what_its_result_says(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, one_by_one: bool, says: str
+) -> None:
+    """Not how long a cluster let it wait; and rows that run beside each other are not added up."""
+    result = {"started": "2026-01-01T00:00:00+00:00", "finished": "2026-01-01T00:05:00+00:00"}
+    (tmp_path / "result.json").write_text(json.dumps(result))
+    progress = SweepProgress([Row(str(tmp_path), seconds=30.0), Row("b", seconds=60.0)], one_by_one=one_by_one)
+    with caplog.at_level("INFO", "gcbench"):
+        progress.on_job_end(composed(), JobReturn(status=JobStatus.COMPLETED))
+    assert caplog.messages == [f"row 1 of 2, {tmp_path}, {says}"]
 
 
 def test_what_a_run_took_tells_what_its_like_will_take() -> None:
