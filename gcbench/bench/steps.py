@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from statistics import median
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import torch
 import torch.distributed as dist
@@ -37,10 +37,16 @@ from gcbench.train.tasks import loss_of
 CPU = torch.device("cpu")
 TIMEOUT = timedelta(minutes=10)
 TURN = 3  # steps of a method before the next one's
+MESSAGES = 50  # of which the median counts
 ALONE = "no exchange"
 TORCH = {"torch DDP": None, "torch DDP, powerSGD_hook rank 2": 2}  # ranks
 
 Row = dict[str, Any]
+
+
+class Steps(NamedTuple):
+    rows: list[Row]
+    message_seconds: float
 
 
 class Contender(Protocol):
@@ -53,14 +59,14 @@ class Contender(Protocol):
     def facts(self, control: ProcessGroupControl) -> Row: ...
 
 
-def step_times(words: Sequence[str], methods: Mapping[str, Sequence[str]], rounds: int) -> list[Row]:
+def step_times(words: Sequence[str], methods: Mapping[str, Sequence[str]], rounds: int) -> Steps:
     """One row a method, alike in all processes; `words` choose model, data and batch size, as `gcbench` takes them."""
     keep_freed_memory()
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=TIMEOUT)
     try:
         control = ProcessGroupControl(_group())
-        return rows(contenders(words, methods, control), control, rounds)
+        return Steps(rows(contenders(words, methods, control), control, rounds), message_seconds(control))
     finally:
         dist.destroy_process_group()
 
@@ -96,6 +102,21 @@ def rows(racing: Mapping[str, Contender], control: ProcessGroupControl, rounds: 
         }
         for name, found in slowest.items()
     ]
+
+
+def message_seconds(control: ProcessGroupControl) -> float:
+    """Of a message, however small: the latency of the link, and of gloo's threads, which on a slow core is more of it.
+
+    An all-reduce of one number is 2 (W - 1) messages one after the other, from when the last process has come.
+    """
+    number, times = torch.zeros(1), []
+    for _ in range(MESSAGES):
+        control.barrier()
+        start = time.perf_counter()
+        dist.all_reduce(number)
+        times.append(time.perf_counter() - start)
+    shortest = [min(same) for same in zip(*control.gather(times), strict=True)]
+    return median(shortest) / (2 * (dist.get_world_size() - 1))
 
 
 def _turn(contender: Contender, control: ProcessGroupControl) -> list[float]:

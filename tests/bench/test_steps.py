@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from gloo_pool import pool
-from step_cases import step_rows
+from step_cases import latency, step_rows
 
 WORDS = ["model=mlp", "model.widths=[64]", "dataset=digits", "trainer.batch_size=8"]
 METHODS = {
@@ -29,3 +29,9 @@ def test_methods_take_turns_on_one_set_of_weights() -> None:
     assert all(by_name[name]["exchange_seconds"] > 0 for name in METHODS)
     times = [[row["step_seconds"] for row in rows] for rows in (found, others)]
     assert times[0] == pytest.approx(times[1])  # of the slowest process, in all
+
+
+def test_a_message_takes_as_long_for_all() -> None:
+    """A thousandth of a second or less on an idle machine; the others' bound is the machine's that is busy."""
+    one, other = pool(2).run(latency)
+    assert 1e-6 < one == other < 0.05

@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -52,6 +51,5 @@ def test_a_kept_table_of_steps_follows_from_its_measurements(kept: str) -> None:
     facts = json.loads((ROOT / kept).with_suffix(".json").read_text(encoding="utf-8"))
     model = Path(kept).name.split("-")[0]
     for row in facts["rows"]:
-        assert row["model_seconds"] == steps["predicted"](row, facts["link"], facts["hosts"])
-    page = steps["page"](facts["rows"], model, facts["link"], facts["hosts"], SimpleNamespace(**facts))
-    assert page == (ROOT / kept).read_text(encoding="utf-8")
+        assert row["model_seconds"] == steps["predicted"](row, facts["link"], facts["hosts"], facts["message_seconds"])
+    assert steps["page"](facts, model) == (ROOT / kept).read_text(encoding="utf-8")

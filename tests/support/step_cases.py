@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from gloo_pool import Process
 
-from gcbench.bench.steps import contenders, rows
+from gcbench.bench.steps import contenders, message_seconds, rows
 from gcbench.config import register
 
 
@@ -24,3 +24,7 @@ def step_rows(
     shared = all(torch.equal(p, q) for end in ends for p, q in zip(end, ends[0], strict=True))
     moved = not any(torch.equal(p, q) for p, q in zip(start, ends[0], strict=True))
     return found, shared and moved
+
+
+def latency(process: Process) -> float:
+    return message_seconds(process.control)
