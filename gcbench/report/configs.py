@@ -79,8 +79,12 @@ def difference(theirs: Flat, ours: Flat) -> Difference:
 
 
 def as_words(different: Difference) -> list[str]:
-    """Of the first side, as they were typed."""
-    return [f"{key}={typed(different[key][0])}" for key in without_copies(different)]
+    """Of the first side, as they were typed; the numbers of a link follow the word that brings them."""
+    words = [f"{key}={typed(different[key][0])}" for key in without_copies(different) if key != "network"]
+    if "network" in different:
+        return ["network=none", *words]
+    link = any(key.startswith("network.") and ours == ABSENT for key, (_, ours) in different.items())
+    return ["network=emulated", *words] if link else words
 
 
 def without_copies(keys: Iterable[str]) -> list[str]:

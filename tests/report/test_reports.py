@@ -144,6 +144,12 @@ def test_a_chosen_rate_that_was_not_tested_is_missing(said) -> None:
     assert "- No compression: `gcbench -m +experiment/powersgd/table4=sgd optimizer.lr=0.2 seed=1,2,3`" in text
 
 
+def test_an_emulated_link_is_told_as_it_is_typed(said) -> None:
+    write(OUT / "plain", result_of(SGD))
+    write(OUT / "emulated", result_of(SGD, "network=emulated", "network.latency=1ms"))
+    assert "with network=emulated network.bandwidth=1gbit network.latency=1ms: " in said("table=small/one", "format=markdown")
+
+
 def test_the_same_configuration_under_another_name_counts(said) -> None:
     write(OUT / "a", result_of("powersgd/table3_cifar10/sgd", accuracy=94.0))
     text = said("table=small/one", "format=markdown")
