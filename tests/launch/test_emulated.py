@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from sentence import run
 
 WORDS = ("trainer.max_steps=6", "trainer.eval_every=null", "compressor=none", "trainer.error_every=null")
@@ -11,6 +12,7 @@ EMULATED = ("network=emulated", "network.bandwidth=1mbit", "network.latency=100m
 N = 64 * 16 + 16 + 16 * 10 + 10
 
 
+@pytest.mark.usefixtures("copied_workers")
 def test_times_are_the_models_and_flagged(tmp_path: Path) -> None:
     result = run(tmp_path / "local", "trainer.launcher=local", *WORDS, *EMULATED)
     assert result["network"] == {"emulated": True, "bandwidth": "1mbit", "latency": "100ms", "link": None}

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from hydra.core.utils import JobReturn, JobStatus
+from processes import command
 from sentence import composed, config_of
 
 from gcbench.config import run_directory
@@ -20,8 +21,7 @@ WORDS = ["logger.mode=disabled", "trainer.launcher=virtual", "trainer.max_steps=
 
 
 def sweep(outputs: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "gcbench", "-m", f"outputs={outputs}", *WORDS, *words]
-    return subprocess.run(command, cwd=outputs, capture_output=True, text=True, timeout=300)
+    return command("main", ("-m", f"outputs={outputs}", *WORDS, *words), outputs, os.environ, timeout=300)
 
 
 def test_a_sweep_goes_on_after_a_failure_lists_it_and_skips_what_is_done(tmp_path: Path) -> None:
