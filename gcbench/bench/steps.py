@@ -77,7 +77,7 @@ def contenders(
     """A step without any exchange, PyTorch's own, and `methods` (words for each), on one data set and one set of weights."""
     workers = dist.get_world_size()
     data = make_data(_config(words, workers))
-    found: dict[str, Contender] = {ALONE: Ours(_config(words, 1), data, control)}
+    found: dict[str, Contender] = {ALONE: Ours(_config([*words, "compressor=none"], 1), data, control)}
     for name, rank in TORCH.items():
         found[name] = Torch(_config(words, workers), data, rank)
     for name, more in methods.items():

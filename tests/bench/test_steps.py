@@ -23,6 +23,7 @@ def test_methods_take_turns_on_one_set_of_weights() -> None:
     assert by_name["no exchange"]["of_no_exchange"] == 1
     assert all(row["step_seconds"] > 0 for row in found)
     values = 64 * 64 + 64 + 64 * 10 + 10
+    assert by_name["no exchange"]["sent_bits"] == 32 * values, "no codes are made either"
     assert by_name["dense"]["collectives"] == [["all_reduce", 1, 32 * values]]
     assert by_name["dense"]["sent_bits"] == by_name["dense, late"]["sent_bits"] == 32 * values
     assert by_name["QSGD"]["sent_bits"] < 32 * values / 4
