@@ -36,6 +36,7 @@ class Rows:
     of: tuple[str, ...]  # the folder that the names are in; several: the relations hold in each
     hold: tuple[str, ...]
     budgets: tuple[str, ...] = BUDGETS
+    elsewhere: bool = False  # on other data than the paper's, which may bear a claim out and cannot refute it
 
     @property
     def relations(self) -> list[tuple[str, Relation]]:

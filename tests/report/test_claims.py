@@ -197,6 +197,18 @@ def test_measures_of_one_budget_leave_the_answer_at_another_to_the_rest(said, as
     assert found["answer"] == "reproduced" and "step milliseconds is not asked at budget cpu" in found["evidence"]
 
 
+@pytest.mark.parametrize(
+    ("budget", "elsewhere", "answer"),
+    [("paper", "false", "refuted"), ("paper", "true", "not decided"), ("cpu", "false", "not decided")],
+)
+def test_a_stand_in_refutes_nothing(said, asked, budget: str, elsewhere: str, answer: str) -> None:
+    asked(near().replace("of: powersgd/table4", f"of: powersgd/table4, elsewhere: {elsewhere}"))
+    runs(SGD, 60.0, 60.1, budget=budget)
+    runs(RANK, 50.0, 50.1, budget=budget)
+    (found,) = answers(said)
+    assert found["answer"] == answer and "violated: rank_7 > sgd - 1" in found["evidence"]
+
+
 def test_what_diverged_is_worse_than_any_number(said, asked) -> None:
     asked(near("rank_7 > sgd + 10"))
     runs(RANK, 94.0, 94.2)
