@@ -35,8 +35,9 @@ UNDER = [
     "between two single seeds); what holds by less is reproduced within noise, what is violated by less is not decided.",
     "A row of one seed takes the deviation of the claim's other rows; where all have one seed, nothing is above noise. A row "
     "whose runs all diverged counts as worse than any number.",
-    "Budgets are not mixed: an answer at budget cpu is of a smaller model and fewer epochs, and an indication only, which refutes "
-    "nothing; nor do other data in the place of the paper's. Tests run with every change to the code.",
+    "Budgets are not mixed: an answer at budget cpu is of a smaller model and fewer epochs, and an indication only. It refutes "
+    "nothing, nor do other data in the place of the paper's: what they violate is not decided. Tests run with every change to "
+    "the code.",
 ]
 
 
