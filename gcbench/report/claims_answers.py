@@ -128,9 +128,10 @@ def _rows(part: Rows, budget: str, evidence: Evidence) -> Part:
     rows = {experiment: evidence.row(experiment, score, budget) for experiment in part.experiments}
     measured = pooled({experiment: of_row(row, part.measure) for experiment, row in rows.items()})
     judged = _judged(part, measured)
-    verdict = worst([one.verdict for one in judged])
-    if verdict is Verdict.REFUTED and (budget != PAPER or part.elsewhere):
-        verdict = Verdict.NOT_DECIDED  # that is not what the paper speaks of
+    verdicts = [one.verdict for one in judged]
+    if budget != PAPER or part.elsewhere:  # that is not what the paper speaks of
+        verdicts = [Verdict.NOT_DECIDED if verdict is Verdict.REFUTED else verdict for verdict in verdicts]
+    verdict = worst(verdicts)
     labels = _labels(part, measured)
     beside = f" with {' '.join(evidence.words)}" if evidence.words else ""
     title = f"{part.measure.replace('_', ' ')} at budget {budget}{beside}{stand_ins(rows.values())}"

@@ -209,6 +209,13 @@ def test_a_stand_in_refutes_nothing(said, asked, budget: str, elsewhere: str, an
     assert found["answer"] == answer and "violated: rank_7 > sgd - 1" in found["evidence"]
 
 
+def test_a_stand_in_waits_for_all_its_rows(said, asked) -> None:
+    asked(near('rank_7 > sgd - 1", "rank_2 > sgd - 1'))
+    runs(SGD, 60.0, 60.1, budget="cpu")
+    runs(RANK, 50.0, 50.1, budget="cpu")
+    assert [found["answer"] for found in answers(said)] == ["not yet"]
+
+
 def test_what_diverged_is_worse_than_any_number(said, asked) -> None:
     asked(near("rank_7 > sgd + 10"))
     runs(RANK, 94.0, 94.2)
