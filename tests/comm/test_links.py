@@ -64,6 +64,14 @@ def test_a_host_that_fails_ends_all_and_is_told(tmp_path: Path) -> None:
 
 @needs_netlab
 @pytest.mark.slow
+def test_hosts_run_as_batch(tmp_path: Path) -> None:
+    """Else gloo spins for a tick of the kernel at many a small message."""
+    done = on_hosts(tmp_path, 2, "open", sys.executable, "-c", "import os; exit(os.sched_getscheduler(0) != os.SCHED_BATCH)")
+    assert done.returncode == 0
+
+
+@needs_netlab
+@pytest.mark.slow
 def test_nothing_stays_when_it_is_killed(tmp_path: Path) -> None:
     with subprocess.Popen([NETLAB, "--", "bash", "-c", f"echo $$ > {tmp_path}/$RANK; exec sleep 60"]) as lab:
         while not all((tmp_path / rank).exists() and (tmp_path / rank).read_text() for rank in "01"):
