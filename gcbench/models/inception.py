@@ -69,20 +69,23 @@ GOOGLENET = (
 )
 
 
-def googlenet(shape: Sequence[int], outputs: int, width: float = 1.0, blocks: Sequence[int] = (2, 5, 2)) -> nn.Module:
+def googlenet(
+    shape: Sequence[int], outputs: int, width: float = 1.0, blocks: Sequence[int] = (2, 5, 2), stem_stride: int = 1
+) -> nn.Module:
     """Szegedy et al., "Going deeper with convolutions", CVPR 2015, table 1, as is usual for CIFAR.
 
-    Differences from the paper: the stem is one 3 x 3 convolution without stride, a 5 x 5 is two 3 x 3, everything is
+    Differences from the paper: the stem is one 3 x 3 convolution (of `stem_stride`), a 5 x 5 is two 3 x 3, everything is
     batch-normalised, and there is neither dropout nor an auxiliary classifier. `width` multiplies all channels, and of each
     stage the first `blocks` are kept.
     """
-    if width < 1 / 16 or len(blocks) != 3 or any(not 1 <= n <= len(rows) for n, rows in zip(blocks, GOOGLENET, strict=True)):
+    kept = len(blocks) == 3 and all(1 <= n <= len(rows) for n, rows in zip(blocks, GOOGLENET, strict=True))
+    if width < 1 / 16 or stem_stride < 1 or not kept:
         raise ValueError(
-            f"model.width={width} model.blocks={list(blocks)}: GoogLeNet has three stages of 1 to 2, 5 and 2 blocks; type a "
-            "width from 0.0625 and blocks such as model.blocks=[2,5,2]"
+            f"model.width={width} model.blocks={list(blocks)} model.stem_stride={stem_stride}: GoogLeNet has three stages of 1 "
+            "to 2, 5 and 2 blocks; type a width from 0.0625, blocks such as model.blocks=[2,5,2] and a stride of 1 or more"
         )
     channels = round(192 * width)
-    parts: list[nn.Module] = [_conv(shape[0], channels, 3)]
+    parts: list[nn.Module] = [_conv(shape[0], channels, 3, stem_stride)]
     for stage, (rows, count) in enumerate(zip(GOOGLENET, blocks, strict=True)):
         if stage:
             parts.append(nn.MaxPool2d(3, stride=2, padding=1))

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from torch import nn
 from torchvision.models.vgg import cfgs, make_layers
 
-VGG8: list[str | int] = [16, "M", 32, 32, "M", 64, 64, "M", 128, 128, "M"]
+VGG8: list[str | int] = [8, "M", 16, 16, "M", 32, 32, "M", 64, 64, "M"]
 
 
 def vgg8(shape: Sequence[int], outputs: int) -> nn.Module:

@@ -29,7 +29,7 @@ IMAGE_MODELS = [
     (resnet32, 464_154),
     (resnet56, 853_018),
     (resnet110, 1_727_962),
-    (vgg8, 293_418),
+    (vgg8, 74_138),
     (vgg16, 14_728_266),
     (googlenet, 6_158_346),
 ]
@@ -169,11 +169,14 @@ def test_inception_blocks_have_the_papers_channels() -> None:
     with torch.device("meta"):
         assert googlenet(CIFAR, 10)[:-3](torch.empty(2, *CIFAR)).shape == (2, 1024, 8, 8)
         assert googlenet(CIFAR, 10, width=0.5, blocks=[1, 1, 1])[:-3](torch.empty(2, *CIFAR)).shape == (2, 416, 8, 8)
+        assert googlenet(CIFAR, 10, stem_stride=2)[:-3](torch.empty(2, *CIFAR)).shape == (2, 1024, 4, 4)
         assert bn_inception(IMAGENET, 10)[:-3](torch.empty(2, *IMAGENET)).shape == (2, 1024, 7, 7)
 
 
-@pytest.mark.parametrize("wrong", [{"blocks": [2, 5]}, {"blocks": [2, 6, 2]}, {"blocks": [0, 1, 1]}, {"width": 0.01}])
-def test_googlenet_refuses_blocks_it_does_not_have(wrong: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "wrong", [{"blocks": [2, 5]}, {"blocks": [2, 6, 2]}, {"blocks": [0, 1, 1]}, {"width": 0.01}, {"stem_stride": 0}]
+)
+def test_googlenet_refuses_what_it_cannot_be(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"model\.width=.*model\.blocks=\[2,5,2\]"):
         googlenet(CIFAR, 10, **wrong)
 
