@@ -33,7 +33,7 @@ def orthogonalise(p: Tensor) -> Tensor:
 
 def times(m: Tensor, q: Tensor) -> Tensor:
     """M Q: `[w, n, m]` and `[1, m, r]` to `[w, n, r]`."""
-    return (m.flatten(0, 1) @ q[0].mT.contiguous().mT).unflatten(0, m.shape[:2])
+    return (q[0].mT.contiguous() @ m.flatten(0, 1).mT).mT.unflatten(0, m.shape[:2])
 
 
 def transposed_times(m: Tensor, p: Tensor) -> Tensor:

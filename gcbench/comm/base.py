@@ -64,7 +64,9 @@ class Comm(ABC):
         half = {torch.float16, torch.bfloat16}
         rows = [t / self.workers if t.dtype in half else t for t in tensors]
         sums = self._reduce(rows, "sum")
-        return [s if s.dtype in half else s.div_(self.workers) for s in sums]
+        if sums[0].dtype not in half:
+            torch._foreach_div_(sums, self.workers)
+        return sums
 
     def sum(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """`[w, ...] -> [1, ...]` of integers; the caller chose a type in which W of them fit."""

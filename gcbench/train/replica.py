@@ -117,7 +117,7 @@ class Replica:
         """Adds `weight` times the gradient of one worker's batch to its row; returns the mean loss. `key` is (seed, step),
         for dropout."""
         worker = self.workers[row]
-        torch.manual_seed(mix(key[0], site_number("dropout"), key[1], worker) >> 1)
+        self._seed_dropout(mix(key[0], site_number("dropout"), key[1], worker) >> 1)
         for norm in self._norms:
             norm.track_running_stats = worker == 0
         for name, p in self.parameters.items():
@@ -134,6 +134,12 @@ class Replica:
                 self._collect_others(row)
             losses.append(loss.detach())
         return torch.stack(losses).sum()
+
+    def _seed_dropout(self, seed: int) -> None:
+        """As torch.manual_seed, which formats the stack on every call of a process that has not begun to use a GPU."""
+        torch.default_generator.manual_seed(seed)
+        if self.device.type != "cpu":
+            torch.get_device_module(self.device).manual_seed(seed)
 
     def _collect_others(self, row: int) -> None:
         """Gradients that could not be accumulated in place, as they are not float32."""
