@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch.distributed as dist
 from torch import Tensor
 
-CHUNK_BYTES = 512 * 1024  # several on their way hide the handshake with which gloo begins each message
+CHUNK_BYTES = 1024 * 1024  # several on their way hide the handshake with which gloo begins each; half as long ones take longer
 
 
 def gather(group: dist.ProcessGroup, messages: Sequence[Sequence[Tensor]]) -> None:
