@@ -75,12 +75,18 @@ def _runs(row: Row) -> str:
     if row.borrowed:
         facts.append(sources(row.borrowed))
     if row.runs and row.stand_in:
-        facts.append(f"{row.stand_in} stands in")
+        facts.append(f"{row.stand_in} stands in{_own_ratio(row)}")
     if row.grid and row.grid.chosen is not None:
         facts.append(f"lr {row.grid.chosen:g}, the best of {len(row.grid.rates)}")
     if row.needs:
         facts.append("see needs")
     return "; ".join(facts)
+
+
+def _own_ratio(row: Row) -> str:
+    """What the method sends of a stand-in may be far from what it sends of the paper's model: a low rank is not low there."""
+    found = [value for run in row.done if (value := measure("ratio", run.result)) is not None]
+    return f" at ratio {sum(found) / len(found):.3g}" if found else ""
 
 
 def _seeds(row: Row) -> str:

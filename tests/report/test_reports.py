@@ -82,7 +82,7 @@ def test_the_newest_of_duplicates_counts(said) -> None:
 
 def test_budgets_are_not_mixed(said) -> None:
     write(OUT / "paper", result_of(SGD, accuracy=94.0))
-    write(OUT / "cpu", result_of(SGD, budget="cpu", accuracy=60.0))
+    write(OUT / "cpu", result_of(SGD, budget="cpu", accuracy=60.0, ratio=2.25))
     write(OUT / "bits", result_of(SGD, budget="bits", ratio=1.0))
     expected = 24 * 32 * 1000 / 8 / 2**20
     for budget, accuracy in (("paper", "94.0 (n=1)"), ("cpu", "60.0 (n=1)")):
@@ -90,7 +90,7 @@ def test_budgets_are_not_mixed(said) -> None:
         assert rows(text)["No compression"][0] == accuracy
         assert rows(text)["No compression"][3] == f"{expected:.3f} (n=1)"
         assert "Data per epoch (MiB, budget=bits)" in text
-        assert ("resnet8 stands in" in text) == (budget == "cpu")
+        assert ("resnet8 stands in at ratio 2.25" in text) == (budget == "cpu")
     assert "Budget cpu: Minutes a row" in text and "model=resnet8 in place of resnet18" in text
     assert "trainer.epochs=3 in place of 300" in text
 
