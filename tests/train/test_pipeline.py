@@ -70,9 +70,9 @@ def test_micro_batches_are_exchanged_once() -> None:
 
 
 def test_hidden_and_exposed_exchange_are_told_apart() -> None:
-    """What is waited for is part of the step, what is hidden is not."""
+    """What is waited for is part of the step, what is hidden is not. In five steps on busy cores nothing may be hidden."""
     plain, hidden = (
-        pool(2).run(trained, config("none", *words), 5)[0].seconds for words in ((), ("trainer.double_buffering=true",))
+        pool(2).run(trained, config("none", *words), 40)[0].seconds for words in ((), ("trainer.double_buffering=true",))
     )
     assert plain["hidden_exchange"]["mean"] == 0 < plain["exchange"]["mean"]
     assert hidden["hidden_exchange"]["mean"] > 0
