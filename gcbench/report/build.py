@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from gcbench.config import conf_directory
 from gcbench.report.borrowed import sources
@@ -58,14 +59,18 @@ def _line(table: Table, groups: Groups, index: int, row: Row) -> Line:
 
 def _cell(column: Column, row: Row) -> Cell:
     published = (row.spec.published or {}).get(column.key)
-    found = [measure(str(column.measure), run.result, **column.settings) for run in row.done]
-    values = [value for value in found if value is not None]
+    values = _values(row, str(column.measure), **column.settings)
     if values:
         return Cell(Summary.of(values), published)
     statuses = dict.fromkeys(run.status for run in row.unfinished)
     if statuses and not row.done:
         return Cell(None, published, ", ".join(statuses))
     return Cell(None, published, "no times" if row.done and column.measure in TIMES else EMPTY)
+
+
+def _values(row: Row, name: str, **settings: Any) -> list[float]:
+    found = [measure(name, run.result, **settings) for run in row.done]
+    return [value for value in found if value is not None]
 
 
 def _runs(row: Row) -> str:
@@ -85,8 +90,8 @@ def _runs(row: Row) -> str:
 
 def _own_ratio(row: Row) -> str:
     """What the method sends of a stand-in may be far from what it sends of the paper's model: a low rank is not low there."""
-    found = [value for run in row.done if (value := measure("ratio", run.result)) is not None]
-    return f" at ratio {sum(found) / len(found):.3g}" if found else ""
+    values = _values(row, "ratio")
+    return f" at ratio {Summary.of(values).mean:.3g}" if values else ""
 
 
 def _seeds(row: Row) -> str:
