@@ -38,8 +38,13 @@ CHOICES = [(g, f.stem) for g in GROUPS for f in sorted((conf_directory() / g).gl
 
 @pytest.mark.parametrize(("group", "choice"), CHOICES)
 def test_every_file_of_conf_composes(group: str, choice: str) -> None:
-    texts = dict.fromkeys(("lstm", "lstm_small", "gpt_small"), ["dataset=wikitext2"])
-    fitting = {**texts, "wikitext2": ["model=lstm"], "an4_lstm": ["dataset=an4"], "an4": ["model=an4_lstm"]}
+    texts = dict.fromkeys(("lstm", "lstm_small", "gpt_small", "gpt_tiny"), ["dataset=wikitext2"])
+    fitting = {
+        **texts,
+        "wikitext2": ["model=lstm"],
+        **dict.fromkeys(("an4_lstm", "an4_lstm_small"), ["dataset=an4"]),
+        "an4": ["model=an4_lstm"],
+    }
     config = config_of(f"{group}={choice}", *fitting.get(choice, []))
     assert config["choices"][group] == choice
 
@@ -167,6 +172,18 @@ def test_a_budget_makes_the_same_experiment_smaller() -> None:
     notice = budget_notice(cpu)
     assert notice is not None and "model=resnet8 trainer.gpus=4 trainer.batch_size=32 trainer.epochs=3" in notice
     assert budget_notice(paper) is None
+
+
+def test_a_budget_may_leave_the_rate_to_the_number_of_workers() -> None:
+    """Without `schedule.scale_by_workers`, 4 of 16 workers have a quarter of the rate; `scale_lr: false` forgets the batch."""
+    row = "+experiment/powersgd/table3_wikitext2=sgd"
+    cpu = config_of(row, "budget=cpu")
+    assert cpu["choices"]["model"] == "lstm_small" and cpu["trainer"]["batch_size"] < config_of(row)["trainer"]["batch_size"]
+    assert cpu["optimizer"]["lr"] == config_of(row)["optimizer"]["lr"]
+    assert (
+        config_of(row, "budget=cpu", "schedule.scale_by_workers=false")["optimizer"]["lr"]
+        == config_of(row)["optimizer"]["lr"] / 4
+    )
 
 
 def test_what_is_typed_stays_whatever_the_budget() -> None:

@@ -16,8 +16,8 @@ def apply_budget(tree: DictConfig, choices: dict[str, str], typed: Collection[st
 
     `tree.budget` (conf/budget/NAME.yaml) has `models`: for a chosen model, or `default`, the `model` that stands in for it and
     upper bounds for `gpus`, `batch_size` (a worker), `epochs` and `max_steps`; `trainer`: keys for every run; `datasets`: keys
-    for a chosen data set. Learning rates follow the size of the whole batch (Goyal et al., 2017), warm-up follows the epochs;
-    milestones are fractions already.
+    for a chosen data set. Learning rates follow the size of the whole batch (Goyal et al., 2017), or only the number of workers
+    where `scale_lr: false` stands beside the model; warm-up follows the epochs; milestones are fractions already.
     """
     budget, tree.budget = tree.budget, None
     if budget is None or choices.get("budget") == PAPER:
@@ -41,7 +41,7 @@ def _shrink(tree: DictConfig, part: Mapping[str, Any], typed: Collection[str]) -
     if trainer.record_gradients and trainer.max_steps and "trainer.record_gradients" not in typed:
         trainer.record_gradients = [step for step in trainer.record_gradients if step < trainer.max_steps]
     if "optimizer.lr" not in typed:
-        batch = trainer.batch_size / before["batch_size"]
+        batch = trainer.batch_size / before["batch_size"] if part.get("scale_lr", True) else 1.0
         workers = 1 if tree.schedule.scale_by_workers else trainer.gpus / before["gpus"]
         tree.optimizer.lr *= batch * workers
     if "schedule.warmup_epochs" not in typed:

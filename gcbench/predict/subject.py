@@ -36,14 +36,14 @@ DATASETS = {
     "cifar10": Facts((3, 32, 32), 10, 50_000),
     "cifar100": Facts((3, 32, 32), 100, 50_000),
     "imagenet": Facts((3, 224, 224), 1000, 1_281_167),
-    "wikitext2": Facts((), 28_869, 59_675),  # windows of 35 words
-    "an4": Facts((363,), 132, 948 * 300),
+    "wikitext2": Facts((), 28_869, 69_620),  # windows of 30 words
+    "an4": Facts((64, 40), 34, 4_468),  # segments of 64 frames
 }
 DATASET_OF = {
     **dict.fromkeys(("alexnet", "vgg19", "densenet161", "bn_inception"), "imagenet"),
-    **dict.fromkeys(("lstm", "lstm_small", "gpt_small"), "wikitext2"),
+    **dict.fromkeys(("lstm", "lstm_small", "gpt_small", "gpt_tiny"), "wikitext2"),
     "mlp": "digits",
-    "an4_lstm": "an4",
+    **dict.fromkeys(("an4_lstm", "an4_lstm_small"), "an4"),
 }
 
 
