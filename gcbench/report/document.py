@@ -134,7 +134,7 @@ def _words(line: Line, headings: Sequence[Heading]) -> list[str]:
 def _published(value: Published, heading: Heading) -> str:
     if value is None or isinstance(value, str):
         return value or EMPTY
-    return number(value, heading.digits)
+    return number(value, 0 if isinstance(value, int) else heading.digits)  # ours may have more digits than the paper prints
 
 
 def digits_of(values: Sequence[Published]) -> int | None:

@@ -48,6 +48,13 @@ def test_deviation_where_the_paper_prints_one(said, here: Path) -> None:
     assert rows(said("table=small/one", "format=markdown"))["No compression"][0] == "94.4 +- 0.4 (n=3)"
 
 
+def test_ours_may_have_more_digits_than_the_paper_prints(said, here: Path) -> None:
+    three_seeds(SGD)
+    path = here.parent / "table/small/one.yaml"
+    path.write_text(path.read_text().replace("measure: step_milliseconds,", "measure: step_milliseconds, digits: 1,"))
+    assert rows(said("table=small/one", "format=markdown"))["No compression"][6:9] == ["250.0 (n=3)", "312", "-62.0"]
+
+
 def test_a_missing_row_says_what_to_run(said) -> None:
     three_seeds(SGD)
     text = said("table=small/one", "format=markdown")
