@@ -1,0 +1,31 @@
+"""What is predicted of a model has the shapes that a run trains."""
+
+from __future__ import annotations
+
+import pytest
+from sentence import config_of
+
+from gcbench.config import ConfigError
+from gcbench.launch.instantiate import make_data
+from gcbench.predict.subject import DATASETS
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("digits", []),
+        ("mnist", []),
+        ("cifar10", ["model=resnet8"]),
+        ("cifar100", ["model=resnet8"]),
+        ("wikitext2", ["model=lstm", "model.vocabulary=28869"]),
+        ("an4", ["model=an4_lstm"]),
+    ],
+)
+def test_facts_are_those_of_the_data(name: str, words: list[str]) -> None:
+    try:
+        data = make_data(config_of(f"dataset={name}", *words))
+    except ConfigError as error:
+        pytest.skip(str(error))
+    facts = DATASETS[name]
+    assert (data.shape, data.outputs) == (facts.image, facts.outputs)
+    assert abs(data.steps_per_epoch(1, 16) - facts.samples // 16) <= 1
