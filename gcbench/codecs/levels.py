@@ -28,25 +28,35 @@ def orq_levels(v: Tensor, count: int) -> Tensor:
     w = ascending(v)
     sums = _PrefixSums(w)
     places = torch.tensor([0, w.shape[-1] - 1], device=v.device).expand(*w.shape[:-1], 2)
-    while places.shape[-1] < count:
-        left, right = places[..., :-1], places[..., 1:]
-        middle = _middle(w, sums, left, right)
-        places = torch.cat([torch.stack([left, middle], dim=-1).flatten(-2), places[..., -1:]], dim=-1)
-    return w.gather(-1, places)
+    levels = w.gather(-1, places)
+    below = torch.stack([torch.zeros_like(sums.total), sums.total - levels[..., 1]], dim=-1)
+    while True:
+        middle = _middle(places, levels, below)
+        levels = _between(levels, w.gather(-1, middle))
+        if levels.shape[-1] >= count:
+            return levels
+        places, below = _between(places, middle), _between(below, sums.below(middle))
 
 
-def _middle(w: Tensor, sums: _PrefixSums, left: Tensor, right: Tensor) -> Tensor:
-    """The place of the level of least error in each of the intervals from `left` to `right`.
+def _middle(places: Tensor, levels: Tensor, below: Tensor) -> Tensor:
+    """The place of the level of least error in each of the intervals between `places`, which hold `levels` and have `below`
+    as the sum of all values before them.
 
-    With c = sum (w - b_l) / (b_r - b_l) over the m values of [b_l, b_r] it is m - 1 - floor(c) places above `left`: the error
-    is convex and piecewise linear in the level, and falls while more than c values lie at or above it. More values equal to
-    an end than the interval holds would not change the place.
+    With c = sum (w - b_l) / (b_r - b_l) over the m values of [b_l, b_r] it is m - 1 - floor(c) places above the left one: the
+    error is convex and piecewise linear in the level, and falls while more than c values lie at or above it. More values equal
+    to an end than the interval holds would not change the place.
     """
-    low, high = (w.gather(-1, places).double() for places in (left, right))
-    above = sums.below(right + 1) - sums.below(left) - (right - left + 1) * low
+    left, right = places[..., :-1], places[..., 1:]
+    low, high = levels[..., :-1].double(), levels[..., 1:].double()
+    above = below[..., 1:] + high - below[..., :-1] - (right - left + 1) * low
     width = high - low
     c = (above / torch.where(width > 0, width, 1)).long()
     return torch.maximum(right - c.clamp_min(0), left)
+
+
+def _between(ends: Tensor, middles: Tensor) -> Tensor:
+    """In turn: `[..., k + 1]` and `[..., k]` to `[..., 2 k + 1]`."""
+    return torch.cat([torch.stack([ends[..., :-1], middles], dim=-1).flatten(-2), ends[..., -1:]], dim=-1)
 
 
 class _PrefixSums:
@@ -55,10 +65,11 @@ class _PrefixSums:
     def __init__(self, w: Tensor) -> None:
         behind = -w.shape[-1] % _RUN
         self._runs = (F.pad(w, (0, behind)) if behind else w).unflatten(-1, (-1, _RUN))
-        self._before = F.pad(self._runs.sum(-1, dtype=torch.float64).cumsum(-1), (1, 0))
+        self._before = F.pad(self._runs.double().sum(-1).cumsum(-1), (1, 0))
+        self.total = self._before[..., -1]
 
     def below(self, places: Tensor) -> Tensor:
-        run = (places // _RUN).clamp_max_(self._runs.shape[-2] - 1)
+        run = places // _RUN
         values = self._runs.gather(-2, run.unsqueeze(-1).expand(*run.shape, _RUN)).double()
         inside = torch.arange(_RUN, device=places.device) < (places - _RUN * run).unsqueeze(-1)
         return self._before.gather(-1, run) + torch.where(inside, values, 0).sum(-1)
