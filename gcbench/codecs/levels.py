@@ -27,7 +27,7 @@ def orq_levels(v: Tensor, count: int) -> Tensor:
     """
     w = ascending(v)
     sums = _PrefixSums(w)
-    places = torch.tensor([0, w.shape[-1] - 1], device=v.device).expand(*w.shape[:-1], 2)
+    places = (torch.arange(2, device=v.device) * (w.shape[-1] - 1)).expand(*w.shape[:-1], 2)
     levels = w.gather(-1, places)
     below = torch.stack([torch.zeros_like(sums.total), sums.total - levels[..., 1]], dim=-1)
     while True:

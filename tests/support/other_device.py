@@ -1,0 +1,88 @@
+"""A device that is named as a GPU and computes here: code that mixes tensors of two devices fails on it as it does on a GPU.
+
+Its tensors hold real values, so that branches for GPUs are taken and what they compute can be compared. It knows nothing of
+streams and compilers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+DEVICE = torch.device("cuda", 7)  # no real one, whose tensors methods may have kept
+
+
+class There(Tensor):
+    """`here` are its values."""
+
+    here: Tensor
+
+    @staticmethod
+    def __new__(cls, here: Tensor) -> There:
+        there: There = Tensor._make_wrapper_subclass(cls, here.shape, here.stride(), dtype=here.dtype, device=DEVICE)
+        there.here = here
+        return there
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return _run(func, args, dict(kwargs or {}))
+
+
+class OtherDevice(TorchDispatchMode):
+    """Meanwhile tensors can be made on the device."""
+
+    _mode_key = torch._C._TorchDispatchModeKey.FAKE  # without which torch looks for a driver
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch._C._ensureCUDADeviceGuardSet()
+
+    def __enter__(self) -> Self:
+        torch._C._set_only_lift_cpu_tensors(True)  # torch.tensor(..., device=...) comes by here, too
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        torch._C._set_only_lift_cpu_tensors(False)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return _run(func, args, dict(kwargs or {}))
+
+
+def taken_there(x: Tensor) -> Tensor:
+    return There(x.clone())
+
+
+def brought_back(x: Tensor) -> Tensor:
+    assert isinstance(x, There), "this tensor was left on the CPU"
+    return x.here
+
+
+_COPIES = {torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default}
+
+
+def _run(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+    there = [x for x in tensors if isinstance(x, There)]
+    if there and func not in _COPIES and any(x.dim() for x in tensors if not isinstance(x, There)):
+        raise RuntimeError(f"{func}: expected all tensors to be on the same device, but found {DEVICE} and cpu")
+    asked = kwargs.get("device")
+    result_there = bool(there) if asked is None else torch.device(asked).type == DEVICE.type
+    if asked is not None:
+        kwargs["device"] = torch.device("cpu")
+    given = {id(x.here): x for x in there}  # an operation in place gives back what it was given
+
+    def as_found(x: Any) -> Any:
+        return x if not (isinstance(x, Tensor) and result_there) else given[id(x)] if id(x) in given else There(x)
+
+    return tree_map(as_found, func(*_here(args), **_here(kwargs)))
+
+
+def _here(tree: Any) -> Any:
+    return tree_map(lambda x: x.here if isinstance(x, There) else x, tree)
