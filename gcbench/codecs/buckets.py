@@ -13,7 +13,7 @@ from torch import Tensor
 from gcbench.codecs.kernels import blocks
 
 ROW = 512
-FIT_VALUES = 1 << 20  # to fit parameters to at once: enough for a call's overhead not to count
+FIT_VALUES = 1 << 20  # at least, to fit parameters to at once: enough for a call's overhead not to count
 
 
 class Piece(NamedTuple):

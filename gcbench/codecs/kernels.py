@@ -19,7 +19,7 @@ R = TypeVar("R")
 Backend = Literal["eager", "compiled"]
 
 CACHED_VALUES = 1 << 16  # stay in a core's cache with what is computed from them
-BLOCK_VALUES: dict[Backend, int] = {"eager": CACHED_VALUES, "compiled": 1 << 22}
+BLOCK_VALUES: dict[Backend, int] = {"eager": CACHED_VALUES, "compiled": 1 << 24}
 
 # One loop, however long the expression: by default a value that is used often, or took many operations, is stored.
 _ONE_LOOP: dict[str, str | int | bool | Callable[..., Any]] = {
@@ -60,8 +60,9 @@ def kernel(function: Callable[P, R]) -> Callable[P, R]:
     return run
 
 
-def blocks(count: int, values: int, device: torch.device, most: int | None = None) -> Iterator[slice]:
-    """Slices of `count` items of `values` values each, with up to `most` values; a GPU takes all in one launch."""
-    size = max(1, (most or BLOCK_VALUES[_backend]) // values) if device.type == "cpu" else max(count, 1)
+def blocks(count: int, values: int, device: torch.device, least: int = 0) -> Iterator[slice]:
+    """Slices of `count` items of `values` values each, with as many values as suit the backend, or `least`; a GPU takes all in
+    one launch."""
+    size = max(1, max(BLOCK_VALUES[_backend], least) // values) if device.type == "cpu" else max(count, 1)
     for start in range(0, count, size):
         yield slice(start, min(start + size, count))

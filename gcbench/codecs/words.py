@@ -7,6 +7,7 @@ of its rows. Rows follow each other in memory, so that a kernel walks them side 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -33,11 +34,18 @@ def _numbers_of(bits: int) -> int:
 def to_words(codes: Tensor, base: int) -> list[Tensor]:
     """`[..., rows, row]` int32 codes below `base` to `[..., row]` int32 words."""
     digits, bits = word_of(base)
-    parts = codes.unflatten(-2, (-1, digits)).unbind(-2)
-    numbers = parts[-1]
-    for part in reversed(parts[:-1]):
-        numbers = numbers * base + part
+    numbers = _number(codes.unflatten(-2, (-1, digits)).unbind(-2), base)
+    if 32 % bits == 0:
+        return [_number(numbers.unbind(-2), 1 << bits)]
     return [_word(numbers, bits, i) for i in range(words_of(base))]
+
+
+def _number(digits: Sequence[Tensor], base: int) -> Tensor:
+    """d_0 + d_1 base + d_2 base^2 + ..., by Horner's rule: one operation a digit where shifts and ors are two."""
+    number = digits[-1]
+    for digit in reversed(digits[:-1]):
+        number = torch.add(digit, number, alpha=base)
+    return number
 
 
 def _word(numbers: Tensor, bits: int, i: int) -> Tensor:
