@@ -2,43 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor
 
 import pytest
 import torch
-from method_cases import DIFFERENT, aggregate, compressor_of, gradients
-from other_device import OtherDevice, There, brought_back, taken_there
+from device_cases import check_stays_on_its_device, two_steps
+from method_cases import DIFFERENT, compressor_of
+from processes import SERVER
 from torch import Tensor
-
-from gcbench.compressors import Compressor, Grads, State
 
 WRAPPED = {"all tensors", "small tensors whole", "clipped values", "dense at first"}  # alike for all: one method will do
 CASES = [(choice, variant) for choice, variant in DIFFERENT if variant not in WRAPPED or choice == "qsgd"]
 each_case = pytest.mark.parametrize(("choice", "variant"), CASES)
-WORKERS = range(4)
 
 
-def two_steps(compressor: Compressor, taken: Callable[[Tensor], Tensor]) -> tuple[list[Grads], State]:
-    """Updates and what they sent, and the last state."""
-    seen, state = [], State()
-    for number in range(2):
-        grads = {k: taken(g) for k, g in gradients(WORKERS, number).items()}
-        out = aggregate(compressor, grads, number=number, state=state)
-        seen += [out.update, out.sent()]
-        state = out.state
-    return seen, state
+@pytest.fixture(scope="module")
+def apart() -> Iterator[Executor]:
+    """A process in which autograd may start threads for the device: one that has them cannot start runs as copies of itself."""
+    with ProcessPoolExecutor(1, SERVER) as executor:
+        yield executor
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU: -m gpu tries that one")
 @each_case
-def test_nothing_of_a_method_is_on_another_device(choice: str, variant: str) -> None:
-    compressor = compressor_of(choice, variant)
-    expected, _ = two_steps(compressor, torch.clone)
-    with OtherDevice():
-        found, state = two_steps(compressor, taken_there)
-    for a, b in zip(found, expected, strict=True):
-        torch.testing.assert_close({k: brought_back(x) for k, x in a.items()}, b)
-    remembered = [x for layer in state.layers() for x in (*layer.shared.values(), *layer.per_worker.values())]
-    assert all(isinstance(x, There) for x in remembered)
+def test_nothing_of_a_method_is_on_another_device(choice: str, variant: str, apart: Executor) -> None:
+    apart.submit(check_stays_on_its_device, choice, variant).result()
 
 
 @pytest.mark.gpu
@@ -46,7 +35,7 @@ def test_nothing_of_a_method_is_on_another_device(choice: str, variant: str) -> 
 @each_case
 def test_a_gpu_computes_what_a_cpu_does(choice: str, variant: str) -> None:
     compressor = compressor_of(choice, variant)
-    expected, _ = two_steps(compressor, torch.clone)
+    expected, _ = two_steps(compressor)
     found, _ = two_steps(compressor, Tensor.cuda)
     for a, b in zip(found, expected, strict=True):
         assert all(x.is_cuda for x in a.values())

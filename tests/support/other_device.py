@@ -1,7 +1,7 @@
 """A device that is named as a GPU and computes here: code that mixes tensors of two devices fails on it as it does on a GPU.
 
 Its tensors hold real values, so that branches for GPUs are taken and what they compute can be compared. It knows nothing of
-streams and compilers.
+streams and compilers, and is for machines without a GPU: where there is one, torch hands it these tensors.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-DEVICE = torch.device("cuda", 7)  # no real one, whose tensors methods may have kept
+DEVICE = torch.device("cuda", 0)
 
 
 class There(Tensor):
