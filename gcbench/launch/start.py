@@ -19,6 +19,7 @@ from gcbench.launch.checks import check
 from gcbench.launch.failure import failure_of, first_failure, forget_failures, is_echo
 from gcbench.launch.instantiate import make_data
 from gcbench.launch.local import Interrupted, WorkerFailed, run_processes
+from gcbench.launch.lock import alone
 from gcbench.launch.plan import JOINING, Machine, Plan, plan
 from gcbench.launch.same import same_run
 from gcbench.launch.worker import StopSignal, work
@@ -49,6 +50,11 @@ def _start(config: Config, chosen: Plan, files: RunFiles, in_sweep: bool) -> Non
     same = same_run(Path(config["outputs"]), files.directory, config["choices"]["budget"]) if in_sweep and not anew else None
     if same and _finished_before(RunFiles(same), say=False):
         return
+    with alone(files.directory) if rank == 0 else nullcontext():
+        _start_alone(config, chosen, files, rank, anew)
+
+
+def _start_alone(config: Config, chosen: Plan, files: RunFiles, rank: int, anew: bool) -> None:
     if chosen.launcher not in JOINING or os.environ["LOCAL_RANK"] == "0":
         _check(config, chosen, files.directory)  # downloads what is missing, once a node
     if rank == 0:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -20,8 +23,8 @@ from gcbench.launch.sweep import Row, SweepProgress, plan_sentence
 WORDS = ["logger.mode=disabled", "trainer.launcher=virtual", "trainer.max_steps=2", "model.widths=[16]", "trainer.threads=1"]
 
 
-def sweep(outputs: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return command("main", ("-m", f"outputs={outputs}", *WORDS, *words), outputs, os.environ, timeout=300)
+def sweep(outputs: Path, *words: str, timeout: float = 300) -> subprocess.CompletedProcess[str]:
+    return command("main", ("-m", f"outputs={outputs}", *WORDS, *words), outputs, os.environ, timeout)
 
 
 def test_a_sweep_goes_on_after_a_failure_lists_it_and_skips_what_is_done(tmp_path: Path) -> None:
@@ -50,6 +53,26 @@ def test_the_same_run_under_another_name_is_not_made_twice(tmp_path: Path) -> No
     assert [path.parent.name.partition("-s1-")[0] for path in tmp_path.glob("*/result.json")] == ["one"]
     again = sweep(tmp_path, "name=third", "rerun=true")
     assert again.returncode == 0 and len(list(tmp_path.glob("*/result.json"))) == 2
+
+
+def test_a_row_that_another_sweep_runs_is_left_to_it(tmp_path: Path) -> None:
+    long = ["trainer.max_steps=null", "trainer.epochs=100000", "trainer.log_every=1"]
+    with ThreadPoolExecutor() as pool:
+        other = pool.submit(sweep, tmp_path, *long)
+        deadline = time.monotonic() + 60
+        while not list(tmp_path.glob("*/metrics.jsonl")) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        (row,) = (path.parent for path in tmp_path.glob("*/run.lock"))
+        process = int(row.joinpath("run.lock").read_text().split()[1])
+        try:
+            refused = sweep(tmp_path, *long, timeout=20)
+        finally:
+            os.kill(process, signal.SIGINT)
+    assert refused.returncode == 1 and "1 of 1 rows failed; the same command tries them again" in refused.stderr
+    assert f"is being run by process {process} on" in refused.stderr.partition("rows failed")[2]
+    assert other.result().returncode == 130 and json.loads((row / "result.json").read_text())["status"] == "interrupted"
+    steps = [json.loads(line)["step"] for line in (row / "metrics.jsonl").read_text().splitlines()]
+    assert len(steps) > 1 and steps == sorted(steps), "one process's records"
 
 
 @pytest.mark.parametrize(

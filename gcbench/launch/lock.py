@@ -1,0 +1,62 @@
+"""One process at a time runs in a directory: two would mix their records and checkpoints."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TextIO
+
+from gcbench.config import RunFailed
+
+PATIENCE_SECONDS = 3.0  # for the workers of a process that was killed, which share its lock and end a moment later
+
+log = logging.getLogger("gcbench")
+
+
+@contextmanager
+def alone(directory: Path) -> Iterator[None]:
+    """Keeps other processes out meanwhile, and ends with this one, however it ends.
+
+    Raises RunFailed where another process runs there.
+    """
+    path = directory / "run.lock"
+    with path.open("a+", encoding="utf-8") as file:
+        try:
+            free = _lock(file)
+        except OSError as error:  # a file system without locks
+            log.warning("%s: %s; nothing keeps a second process from running there, too", path, error.strerror)
+            yield
+            return
+        if not free:
+            file.seek(0)
+            raise RunFailed(
+                f"{directory} is being run by {file.read() or 'another process'}; wait for it, stop it, or type another "
+                f"outputs=<folder>; if it is no more, remove {path}"
+            )
+        with suppress(OSError):  # a full disk, which the first record of the run tells better
+            file.truncate(0)
+            file.write(f"process {os.getpid()} on {socket.gethostname()}")
+            file.flush()
+        try:
+            yield
+        finally:
+            fcntl.flock(file, fcntl.LOCK_UN)  # closing alone would leave it to workers that have not ended yet
+
+
+def _lock(file: TextIO) -> bool:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.05)
+        else:
+            return True
