@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from gcbench.config import conf_directory
 from gcbench.report.borrowed import sources
 from gcbench.report.configs import PAPER, composed, difference, typed
 from gcbench.report.document import EMPTY, Cell, Document, Heading, Line, Summary, digits_of
 from gcbench.report.load import Run
-from gcbench.report.measures import TIMES, measure
+from gcbench.report.measures import TIMES
 from gcbench.report.remarks import sections
 from gcbench.report.rows import Row, grouped
 from gcbench.report.tables import Column, Table
@@ -59,18 +58,13 @@ def _line(table: Table, groups: Groups, index: int, row: Row) -> Line:
 
 def _cell(column: Column, row: Row) -> Cell:
     published = (row.spec.published or {}).get(column.key)
-    values = _values(row, str(column.measure), **column.settings)
+    values = row.values(str(column.measure), **column.settings)
     if values:
         return Cell(Summary.of(values), published)
     statuses = dict.fromkeys(run.status for run in row.unfinished)
     if statuses and not row.done:
         return Cell(None, published, ", ".join(statuses))
     return Cell(None, published, "no times" if row.done and column.measure in TIMES else EMPTY)
-
-
-def _values(row: Row, name: str, **settings: Any) -> list[float]:
-    found = [measure(name, run.result, **settings) for run in row.done]
-    return [value for value in found if value is not None]
 
 
 def _runs(row: Row) -> str:
@@ -81,6 +75,8 @@ def _runs(row: Row) -> str:
         facts.append(sources(row.borrowed))
     if row.runs and row.stand_in:
         facts.append(f"{row.stand_in} stands in{_own_ratio(row)}")
+    if row.fewer_workers and any(run.result.get("seconds") for run in row.done):
+        facts.append(f"{row.fewer_workers}, whose times are not these")
     if row.grid and row.grid.chosen is not None:
         facts.append(f"lr {row.grid.chosen:g}, the best of {len(row.grid.rates)}")
     if row.needs:
@@ -90,7 +86,7 @@ def _runs(row: Row) -> str:
 
 def _own_ratio(row: Row) -> str:
     """What the method sends of a stand-in may be far from what it sends of the paper's model: a low rank is not low there."""
-    values = _values(row, "ratio")
+    values = row.values("ratio")
     return f" at ratio {Summary.of(values).mean:.3g}" if values else ""
 
 

@@ -14,7 +14,7 @@ from gcbench.report.claims import LEARNING_RATE
 from gcbench.report.claims_relations import Judged, Value, Verdict
 from gcbench.report.document import Heading, Summary, number, summary
 from gcbench.report.load import Run
-from gcbench.report.measures import LOWER, SCORES, measure
+from gcbench.report.measures import LOWER, SCORES
 from gcbench.report.rows import Row, grouped
 from gcbench.report.study import Study, find_study
 from gcbench.report.tables import Column, Table, TableRow, read_table, table_names
@@ -75,7 +75,7 @@ def of_row(row: Row, name: str) -> Measured:
     """By a measure's name."""
     if name == LEARNING_RATE:
         return _best_rate(row)
-    found = [value for run in row.done if (value := measure(name, run.result)) is not None]
+    found = row.values(name)
     diverged = [run for run in row.unfinished if run.status == "diverged"]
     statuses = ", ".join(f"seed {run.seed} {run.status}" for run in row.unfinished)
     about = "; ".join(filter(None, [statuses, sources(row.borrowed)]))

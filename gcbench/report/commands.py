@@ -24,7 +24,9 @@ def command(experiments: Sequence[str], budget: str, seeds: Iterable[int], words
 
 
 def of_runs(experiment: str, runs: Sequence[Run], words: Sequence[str] = ()) -> str:
-    return command([experiment], runs[0].budget, [run.seed for run in runs], words)
+    crowded = any(run.result.get("oversubscribed") and run.result["launcher"] == "local" for run in runs)
+    launcher = ["trainer.launcher=local"] if crowded else []  # where auto would have taken virtual workers
+    return command([experiment], runs[0].budget, [run.seed for run in runs], [*words, *launcher])
 
 
 def of_missing(table: Table, rows: Sequence[Row]) -> str:

@@ -149,7 +149,7 @@ def _notes(table: Table, own: Sequence[Row], rows: Sequence[Row]) -> Iterator[st
 
 
 def _commands(rows: Sequence[Row]) -> list[str]:
-    return [line for row in rows for line in _commands_of(row)]
+    return list(dict.fromkeys(line for row in rows for line in _commands_of(row)))
 
 
 def _commands_of(row: Row) -> Iterator[str]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gcbench.config import Config
 from gcbench.records.files import ENDED
 from gcbench.report.borrowed import is_same
 from gcbench.report.configs import PAPER, Composed, Difference, as_words, composed, difference
 from gcbench.report.load import Run, by_age
-from gcbench.report.measures import measure
+from gcbench.report.measures import TIMES, measure
 from gcbench.report.tables import Column, Table, TableRow, lower_is_better
 
 RATE = "optimizer.lr"
@@ -80,6 +80,21 @@ class Row:
             return None
         model = composed(self.spec.experiment, self.budget).choices["model"]
         return None if model == composed(self.spec.experiment).choices["model"] else model
+
+    @property
+    def fewer_workers(self) -> str | None:
+        """What the budget runs in place of the paper's number of workers, whose times are not the row's."""
+        if self.spec.experiment is None or self.budget == PAPER:
+            return None
+        own, papers = (composed(self.spec.experiment, b).config["trainer"]["gpus"] for b in (self.budget, PAPER))
+        return None if own == papers else f"{own} workers in place of {papers}"
+
+    def values(self, name: str, **settings: Any) -> list[float]:
+        """Of a measure, of the runs that have it."""
+        if name in TIMES and self.fewer_workers:
+            return []
+        found = [measure(name, run.result, **settings) for run in self.done]
+        return [value for value in found if value is not None]
 
     @property
     def done(self) -> list[Run]:

@@ -114,7 +114,7 @@ def test_breakdown_stacks_the_phases_in_milliseconds() -> None:
     assert np.allclose(widths, [10.0 * (i + 1) for i in range(len(PHASES))])
     assert np.allclose([patch.get_x() for patch in ax.patches], np.cumsum([0, *widths[:-1]]))
     assert ax.get_xlabel() == "Time per step (ms)"
-    assert "Without times, as virtual workers are: Rank 7." in words_of(figure)
+    assert "Without times, as virtual or fewer workers are: Rank 7." in words_of(figure)
     assert "Some runs had an emulated network." not in words_of(figure)
     one = run()
     one.result["network"] = {"emulated": True}
@@ -134,6 +134,10 @@ def test_speed_up_is_over_full_precision_on_one_worker() -> None:
     assert curve.get_xdata().tolist() == [1, 2] and np.allclose(curve.get_ydata(), [1, 1.6])
     assert other.get_xdata().tolist() == [2] and np.allclose(other.get_ydata(), [2])
     assert scaling(drawn(*members[1:])) is None
+    fewer = series("SGD, 16 workers", members[1].runs[0], timed=False)
+    shown = scaling(drawn(*members, fewer))
+    assert "or fewer workers are: SGD, 16 workers." in words_of(shown) and breakdown(drawn(fewer)) is None
+    assert shown is not None and shown.axes[0].containers[0].lines[0].get_xdata().tolist() == [1, 2]
 
 
 def test_the_front_has_what_nothing_beats() -> None:

@@ -210,6 +210,24 @@ def test_virtual_workers_have_no_times(said) -> None:
     assert rows(text)["No compression"][6] == "no times" and "Virtual workers" in text
 
 
+@pytest.mark.parametrize(
+    ("row", "time", "remark"),
+    [
+        ("sgd_gloo_workers_4", "250", ""),
+        ("sgd_gloo_workers_16", "no times", "; 4 workers in place of 16, whose times are not these"),
+    ],
+)
+def test_times_of_fewer_workers_than_the_row_has_are_not_its_own(said, here: Path, row: str, time: str, remark: str) -> None:
+    path = here.parent / "table/small/one.yaml"
+    path.write_text(path.read_text().replace("powersgd/table4/sgd", f"powersgd/figure3/{row}"))
+    write(OUT / "a", {**result_of(f"powersgd/figure3/{row}", budget="cpu"), "launcher": "local", "oversubscribed": True})
+    text = said("table=small/one", "budget=cpu", "format=markdown")
+    cells = rows(text)["No compression"]
+    assert cells[6].partition(" (")[0] == time and cells[0].startswith("90.0")
+    assert f"resnet8 stands in at ratio 4{remark}; see needs" in cells[-1]
+    assert f"+experiment/powersgd/figure3={row} budget=cpu trainer.launcher=local" in text, "auto would take virtual ones"
+
+
 def test_times_of_an_emulated_network_are_marked(said) -> None:
     write(OUT / "a", {**result_of(SGD), "network": {"emulated": True}})
     assert "times are of an emulated network" in said("table=small/one", "format=markdown")

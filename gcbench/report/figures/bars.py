@@ -51,7 +51,7 @@ def breakdown(drawn: Drawn, by_group: bool = False, caption: str | None = None) 
             )
         ax.set_xlabel(LABELS["step_milliseconds"])
     untimed = [s.label for s in drawn.series if s not in shown]
-    notes = [f"Without times, as virtual workers are: {', '.join(untimed)}."] if untimed else []
+    notes = [f"Without times, as virtual or fewer workers are: {', '.join(untimed)}."] if untimed else []
     notes += [f"In brackets: {label_of(caption, shown)[0].lower()}{label_of(caption, shown)[1:]}."] if caption else []
     crowded = any(run.result.get("oversubscribed") for s in shown for run in s.runs)
     notes += ["Some runs had more processes than cores."] if crowded else []
@@ -66,7 +66,7 @@ def _patch(phase: str) -> Patch:
 
 def _phases(series: Series) -> dict[str, float]:
     """Seconds by phase, means over seeds; empty where none is timed."""
-    timed = [run.result for run in series.runs if run.result.get("seconds")]
+    timed = [run.result for run in series.runs if series.timed and run.result.get("seconds")]
     return {p: float(np.mean([seconds(result, p) for result in timed])) for p in PHASES} if timed else {}
 
 

@@ -74,7 +74,7 @@ def _nth(series: Series, among: Sequence[Series]) -> int:
 
 def _untimed(drawn: Drawn, timed: Sequence[Series]) -> list[str]:
     without = [s.label for s in drawn.series if s not in timed]
-    return [f"Without times, as virtual workers are: {', '.join(without)}."] if without else []
+    return [f"Without times, as virtual or fewer workers are: {', '.join(without)}."] if without else []
 
 
 def _alone(groups: dict[str, list[Series]], bases: dict[str, float]) -> list[str]:

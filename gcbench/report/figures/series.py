@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from gcbench.config.names import digest
 from gcbench.report.configs import ABSENT, as_words
 from gcbench.report.load import Run
-from gcbench.report.measures import measure
+from gcbench.report.measures import TIMES, measure
 from gcbench.report.rows import Row, newest
 
 WORDS = 3  # with which a label still reads
@@ -25,6 +25,7 @@ class Series:
     nth: int = 0  # within its family
     group: str = ""  # of the table's row
     title: str = ""  # under the group's heading; empty: the label
+    timed: bool = True  # else by fewer workers than the row has, and their times are not its own
 
     @property
     def short(self) -> str:
@@ -32,6 +33,8 @@ class Series:
 
     def values(self, name: str) -> list[float]:
         """Of one measure, by seed; a run that has no such number is left out."""
+        if name in TIMES and not self.timed:
+            return []
         found = [measure(name, run.result) for run in self.runs]
         return [value for value in found if value is not None]
 
@@ -50,7 +53,8 @@ def of_rows(rows: Sequence[Row], by_group: bool = False) -> Drawn:
             family, label = row.done[0].result["choices"]["compressor"], row.spec.label
             numbers = looks.setdefault(family, {})
             nth = numbers.setdefault(row.spec.title if by_group else label, len(numbers))
-            series.append(Series(label, family, row.done, nth, row.spec.group or "", row.spec.title))
+            timed = row.fewer_workers is None
+            series.append(Series(label, family, row.done, nth, row.spec.group or "", row.spec.title, timed))
     return Drawn(series, _absent(rows))
 
 
