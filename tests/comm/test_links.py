@@ -72,6 +72,13 @@ def test_hosts_run_as_batch(tmp_path: Path) -> None:
 
 @needs_netlab
 @pytest.mark.slow
+def test_packets_stay_in_order(tmp_path: Path) -> None:
+    """Else TCP sends hundreds of them again."""
+    assert sum(case_on_hosts(tmp_path, 2, "1gbit", "resent")) < 20
+
+
+@needs_netlab
+@pytest.mark.slow
 def test_nothing_stays_when_it_is_killed(tmp_path: Path) -> None:
     with subprocess.Popen([NETLAB, "--", "bash", "-c", f"echo $$ > {tmp_path}/$RANK; exec sleep 60"]) as lab:
         while not all((tmp_path / rank).exists() and (tmp_path / rank).read_text() for rank in "01"):

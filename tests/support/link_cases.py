@@ -96,13 +96,28 @@ def timed(comm: ProcessGroupComm, control: ProcessGroupControl) -> dict[str, flo
     return found
 
 
+def resent(comm: ProcessGroupComm, control: ProcessGroupControl) -> int:
+    """Segments of TCP that this host sent twice, in exchanges of 4 MB both ways."""
+    before, message = _resent(), torch.ones(1, 4_000_000, dtype=torch.uint8)
+    for _ in range(20):
+        comm.gather([message])
+        time.sleep(0.05)
+    control.barrier()
+    return _resent() - before
+
+
+def _resent() -> int:
+    names, values = (line.split() for line in Path("/proc/net/snmp").read_text().splitlines() if line.startswith("Tcp:"))
+    return int(values[names.index("RetransSegs")])
+
+
 def joined(job: str, emulated: Link | None) -> Any:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     world = cast(dist.ProcessGroup, dist.group.WORLD)
     control = ProcessGroupControl(cast(dist.ProcessGroup, dist.new_group(backend="gloo")))
     comm = ProcessGroupComm(world.size(), world, emulated=emulated)
-    found = {"counted": counted, "timed": timed}[job](comm, control)
+    found = {"counted": counted, "timed": timed, "resent": resent}[job](comm, control)
     dist.destroy_process_group()
     return found
 
