@@ -25,6 +25,7 @@ def alone(directory: Path) -> Iterator[None]:
 
     Raises RunFailed where another process runs there.
     """
+    directory.mkdir(parents=True, exist_ok=True)
     path = directory / "run.lock"
     with path.open("a+", encoding="utf-8") as file:
         try:

@@ -86,7 +86,8 @@ class Row:
         """What the budget runs in place of the paper's number of workers, whose times are not the row's."""
         if self.spec.experiment is None or self.budget == PAPER:
             return None
-        own, papers = (composed(self.spec.experiment, b).config["trainer"]["gpus"] for b in (self.budget, PAPER))
+        at_budget, at_papers = composed(self.spec.experiment, self.budget, self.words), composed(self.spec.experiment)
+        own, papers = (found.config["trainer"]["gpus"] for found in (at_budget, at_papers))
         return None if own == papers else f"{own} workers in place of {papers}"
 
     def values(self, name: str, **settings: Any) -> list[float]:
