@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TextIO
+from typing import BinaryIO
 
 from gcbench.config import RunFailed
 
@@ -27,30 +27,31 @@ def alone(directory: Path) -> Iterator[None]:
     """
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / "run.lock"
-    with path.open("a+", encoding="utf-8") as file:
+    with path.open("a+b", buffering=0) as file:
+        free = has_locks = True
         try:
             free = _lock(file)
-        except OSError as error:  # a file system without locks
+        except OSError as error:
+            has_locks = False
             log.warning("%s: %s; nothing keeps a second process from running there, too", path, error.strerror)
-            yield
-            return
         if not free:
             file.seek(0)
+            who = file.read().decode() or "another process"
             raise RunFailed(
-                f"{directory} is being run by {file.read() or 'another process'}; wait for it, stop it, or type another "
-                f"outputs=<folder>; if it is no more, remove {path}"
+                f"{directory} is being run by {who}; wait for it, stop it, or type another outputs=<folder>; if it is no more, "
+                f"remove {path}"
             )
         with suppress(OSError):  # a full disk, which the first record of the run tells better
             file.truncate(0)
-            file.write(f"process {os.getpid()} on {socket.gethostname()}")
-            file.flush()
+            file.write(f"process {os.getpid()} on {socket.gethostname()}".encode())
         try:
             yield
         finally:
-            fcntl.flock(file, fcntl.LOCK_UN)  # closing alone would leave it to workers that have not ended yet
+            if has_locks:
+                fcntl.flock(file, fcntl.LOCK_UN)  # closing alone would leave it to workers that have not ended yet
 
 
-def _lock(file: TextIO) -> bool:
+def _lock(file: BinaryIO) -> bool:
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:

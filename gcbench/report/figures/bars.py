@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from gcbench.report.figures.axes import LABELS, label_of
-from gcbench.report.figures.series import Drawn, Series
+from gcbench.report.figures.series import Drawn, Series, untimed
 from gcbench.report.figures.style import BLACK, BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILLION, finish, look, panels
 from gcbench.report.measures import emulated, seconds
 
@@ -50,8 +50,7 @@ def breakdown(drawn: Drawn, by_group: bool = False, caption: str | None = None) 
                 bars, values, left=before, height=0.75, color=colour, hatch=hatch, edgecolor="white", linewidth=0.3, label=phase
             )
         ax.set_xlabel(LABELS["step_milliseconds"])
-    untimed = [s.label for s in drawn.series if s not in shown]
-    notes = [f"Without times, as virtual or fewer workers are: {', '.join(untimed)}."] if untimed else []
+    notes = untimed(s for s in drawn.series if s not in shown)
     notes += [f"In brackets: {label_of(caption, shown)[0].lower()}{label_of(caption, shown)[1:]}."] if caption else []
     crowded = any(run.result.get("oversubscribed") for s in shown for run in s.runs)
     notes += ["Some runs had more processes than cores."] if crowded else []

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from gcbench.report.figures.series import Drawn, Series
+from gcbench.report.figures.series import Drawn, Series, untimed
 from gcbench.report.figures.style import finish, logarithmic, look, panels
 from gcbench.report.measures import emulated
 
@@ -35,7 +35,11 @@ def scaling(drawn: Drawn) -> Figure | None:
     methods = {method_of(s): s for s in timed if s.group in bases}
     handles = [Line2D([], [], label=name, **look(s.family, _nth(s, timed))) for name, s in methods.items()]
     ideal = Line2D([], [], color="#999999", linewidth=0.8, linestyle=":", label="linear")
-    return finish(figure, [*handles, ideal], [*drawn.notes, *_untimed(drawn, timed), *_alone(groups, bases), *_caveats(timed)])
+    return finish(
+        figure,
+        [*handles, ideal],
+        [*drawn.notes, *untimed(s for s in drawn.series if s not in timed), *_alone(groups, bases), *_caveats(timed)],
+    )
 
 
 def workers_of(series: Series) -> int:
@@ -70,11 +74,6 @@ def _nth(series: Series, among: Sequence[Series]) -> int:
     """Of its method within its family."""
     methods = list(dict.fromkeys(method_of(s) for s in among if s.family == series.family))
     return methods.index(method_of(series))
-
-
-def _untimed(drawn: Drawn, timed: Sequence[Series]) -> list[str]:
-    without = [s.label for s in drawn.series if s not in timed]
-    return [f"Without times, as virtual or fewer workers are: {', '.join(without)}."] if without else []
 
 
 def _alone(groups: dict[str, list[Series]], bases: dict[str, float]) -> list[str]:

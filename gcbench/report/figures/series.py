@@ -58,6 +58,12 @@ def of_rows(rows: Sequence[Row], by_group: bool = False) -> Drawn:
     return Drawn(series, _absent(rows))
 
 
+def untimed(series: Iterable[Series]) -> list[str]:
+    """A note on those that a figure of times leaves out."""
+    labels = ", ".join(s.label for s in series)
+    return [f"Without times, as virtual or fewer workers are: {labels}."] if labels else []
+
+
 def _absent(rows: Sequence[Row]) -> list[str]:
     missing = [row.spec.label for row in rows if row.config is not None and not row.runs]
     ended = [f"{row.spec.label} ({run.status}, seed {run.seed})" for row in rows for run in row.unfinished]
