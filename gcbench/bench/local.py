@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import accumulate
 from typing import Any, cast
 
@@ -28,7 +29,7 @@ def measure(compressor: Compressor, given: Input, rounds: int) -> Iterator[Row]:
 def _codec_rows(codec: Codec, given: Input, rounds: int) -> Iterator[Row]:
     segments = tuple(torch.Size(s).numel() for s in given.shapes.values())
     x = codec.lay_out(flattened(given.grads), segments)
-    step = _step(given.shapes, 0)
+    step = _step(given.shapes)
     noise = step.noise("codec", dict(zip(given.shapes, segments, strict=True)), x.device)
     message = codec.encode(x, segments, noise)
     out = torch.zeros_like(x)
@@ -38,19 +39,20 @@ def _codec_rows(codec: Codec, given: Input, rounds: int) -> Iterator[Row]:
 
 def _aggregation(compressor: Compressor, given: Input) -> Work:
     """Step after step, with the state that they leave."""
-    comm, state, number = VirtualComm(1), State(), 0
+    comm, state, first, number = VirtualComm(1), State(), _step(given.shapes), 0
 
     def aggregate() -> None:
         nonlocal state, number
-        state = compressor.aggregate(given.grads, state, comm, _step(given.shapes, number)).state
+        state = compressor.aggregate(given.grads, state, comm, replace(first, number=number)).state
         number += 1
 
     return aggregate
 
 
-def _step(shapes: Shapes, number: int) -> Step:
+def _step(shapes: Shapes) -> Step:
+    """The first."""
     sizes = [torch.Size(s).numel() for s in shapes.values()]
-    return Step(number, 1, range(1), dict(zip(shapes, accumulate(sizes, initial=0), strict=False)))
+    return Step(0, 1, range(1), dict(zip(shapes, accumulate(sizes, initial=0), strict=False)))
 
 
 def _row(part: str, given: Input, timing: Timing) -> Row:

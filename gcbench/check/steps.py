@@ -107,7 +107,7 @@ class Observer(VirtualComm):
         self._note("all_to_all", tensors)
         return super().transpose(tensors)
 
-    def _reduce(self, tensors: Sequence[Tensor], op: Reduction) -> list[Tensor]:
+    def _reduce(self, tensors: Sequence[Tensor], op: Reduction) -> Tensor:
         self._note("all_reduce" if op == "sum" else f"all_reduce {op}", tensors)
         return super()._reduce(tensors, op)
 

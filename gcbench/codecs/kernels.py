@@ -44,6 +44,10 @@ def use_backend(backend: Backend) -> None:
         dynamo.fail_on_recompile_limit_hit = True  # never silently eager
 
 
+def backend() -> Backend:
+    return _backend
+
+
 def kernel(function: Callable[P, R]) -> Callable[P, R]:
     """A pure function, or one that writes into its arguments called `out`, in one loop."""
     compiled: Callable[P, R] | None = None

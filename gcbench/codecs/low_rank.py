@@ -15,11 +15,12 @@ def orthogonalise(p: Tensor) -> Tensor:
     alone (of two flat columns, say): the column is dependent, and becomes zero. Scaling by the largest entry keeps tiny
     gradients from underflowing in the squares.
     """
+    largest = p.abs().amax(-2, keepdim=True)
     columns: list[Tensor] = []
-    for column in p.unbind(-1):
+    for column in (p / torch.where(largest > 0, largest, 1)).unbind(-1):
         column = _unit(column)
         if columns:
-            before = torch.stack(columns, dim=-1)
+            before = torch.stack(columns, dim=-2)
             column = _unit(column - _project(before, column))
             column = column - _project(before, column)
             left = torch.linalg.vector_norm(column, dim=-1, keepdim=True)
@@ -28,44 +29,13 @@ def orthogonalise(p: Tensor) -> Tensor:
     return torch.stack(columns, dim=-1)
 
 
-# Products with thin factors are as fast as memory only where the long side of a factor is contiguous.
-
-
-def times(m: Tensor, q: Tensor) -> Tensor:
-    """M Q: `[w, n, m]` and `[1, m, r]` to `[w, n, r]`."""
-    return (q[0].mT.contiguous() @ m.flatten(0, 1).mT).mT.unflatten(0, m.shape[:2])
-
-
-def transposed_times(m: Tensor, p: Tensor) -> Tensor:
-    """M^T P: `[w, n, m]` and `[1, n, r]` to `[w, m, r]`."""
-    pt = p[0].mT.contiguous()
-    return torch.stack([pt @ row for row in m]).mT
-
-
-def product(p: Tensor, q: Tensor) -> Tensor:
-    """P Q^T: `[1, n, r]` and `[w, m, r]` to `[w, n, m]`."""
-    out = q.new_empty(q.shape[0], p.shape[1], q.shape[1])
-    for row, qt in zip(out, q.mT.contiguous(), strict=True):
-        torch.mm(p[0], qt, out=row)
-    return out
-
-
-def subtract_product_(m: Tensor, p: Tensor, q: Tensor) -> Tensor:
-    """M - P Q^T, of such shapes, in place of M."""
-    for row, qt in zip(m, q.mT.contiguous(), strict=True):
-        row.addmm_(p[0], qt, alpha=-1)
-    return m
-
-
 def _project(basis: Tensor, x: Tensor) -> Tensor:
-    return (basis @ (basis.mT @ x.unsqueeze(-1))).squeeze(-1)
+    """On the rows of the basis `[..., k, n]`."""
+    return (basis.mT @ (basis @ x.unsqueeze(-1))).squeeze(-1)
 
 
 def _unit(x: Tensor) -> Tensor:
-    largest = x.abs().amax(-1, keepdim=True)
-    x = x / torch.where(largest > 0, largest, 1)
-    norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-    return x / torch.where(norm > 0, norm, 1)
+    return F.normalize(x, dim=-1, eps=1e-30)
 
 
 def svd(m: Tensor) -> tuple[Tensor, Tensor, Tensor]:

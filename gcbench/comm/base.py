@@ -61,29 +61,26 @@ class Comm(ABC):
 
     def mean(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """`[w, ...] -> [1, ...]`, the mean over all workers; half precision is divided first so that no sum overflows."""
-        half = {torch.float16, torch.bfloat16}
-        rows = [t / self.workers if t.dtype in half else t for t in tensors]
-        sums = self._reduce(rows, "sum")
-        if sums[0].dtype not in half:
-            torch._foreach_div_(sums, self.workers)
-        return sums
+        if tensors[0].dtype in (torch.float16, torch.bfloat16):
+            return _parts(self._reduce([t / self.workers for t in tensors], "sum"), tensors)
+        return _parts(self._reduce(tensors, "sum").div_(self.workers), tensors)
 
     def sum(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """`[w, ...] -> [1, ...]` of integers; the caller chose a type in which W of them fit."""
         assert not any(t.is_floating_point() for t in tensors)
-        return self._reduce(tensors, "sum")
+        return _parts(self._reduce(tensors, "sum"), tensors)
 
     def max(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        return self._reduce(tensors, "max")
+        return _parts(self._reduce(tensors, "max"), tensors)
 
     def min(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        return self._reduce(tensors, "min")
+        return _parts(self._reduce(tensors, "min"), tensors)
 
     def all_bits(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Bitwise and of all workers: `[w, ...] -> [1, ...]`."""
         if tensors[0].is_cuda:  # NCCL has no bitwise reductions
             return [_reduce_rows(rows, "and") for rows in self.gather(tensors)]
-        return self._reduce(tensors, "and")
+        return _parts(self._reduce(tensors, "and"), tensors)
 
     def gather(self, tensors: Sequence[Tensor], lengths: Sequence[Tensor | None] | None = None) -> list[Tensor]:
         """`[w, ...] -> [W, ...]` of any types, as one message.
@@ -120,17 +117,17 @@ class Comm(ABC):
         rows = arrived.permute(2, 0, 1, 3).flatten(0, 2)  # [w W, bytes], sender by sender
         return [from_bytes(rows, part).unflatten(0, (w, self.workers)) for part in parts]
 
-    def _reduce(self, tensors: Sequence[Tensor], op: Reduction) -> list[Tensor]:
+    def _reduce(self, tensors: Sequence[Tensor], op: Reduction) -> Tensor:
+        """`[w, ...]` to all of them end to end, `[1, n]`."""
         assert len({t.dtype for t in tensors}) == 1, "one message holds one type"
         bits = row_bits(tensors)
         self.meter.count_equal("all_reduce", self.workers, bits, bits)
-        flat = torch.cat([_reduce_rows(t.reshape(t.shape[0], -1), op) for t in tensors], dim=1)
+        rows = [t.reshape(t.shape[0], -1) for t in tensors]
+        flat = torch.cat(rows if len(self.local) == 1 else [_reduce_rows(x, op) for x in rows], dim=1)
         if self.processes > 1:
             with self.clock.exchange():
                 self._all_reduce(flat, op)
-        sizes = [t.numel() // t.shape[0] for t in tensors]
-        parts = flat.split(sizes, dim=1)
-        return [part.view(1, *t.shape[1:]) for part, t in zip(parts, tensors, strict=True)]
+        return flat
 
     def _gather_ragged(self, tensors: Sequence[Tensor], lengths: Sequence[Tensor | None]) -> list[Tensor]:
         full = [
@@ -177,9 +174,13 @@ class Comm(ABC):
         """Own rows in, the rows of all W workers out; 1-d uint8 of exactly `row_bytes` each."""
 
 
+def _parts(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
+    """`[1, ...]` each, as views."""
+    parts = flat.split([t.numel() // t.shape[0] for t in like], dim=1)
+    return [part.view(1, *t.shape[1:]) for part, t in zip(parts, like, strict=True)]
+
+
 def _reduce_rows(x: Tensor, op: Reduction) -> Tensor:
-    if x.shape[0] == 1:
-        return x
     if op == "sum":
         return x.sum(0, keepdim=True, dtype=x.dtype)
     if op == "and":

@@ -46,9 +46,9 @@ class ChecksumComm(Comm):
             self._refuse(found[row], sums[row], "all_to_all")
         return arrived
 
-    def _reduce(self, tensors: Sequence[Tensor], op: Reduction) -> list[Tensor]:
-        results = super()._reduce(tensors, op)
-        (sums,) = super().gather([_row_sums(results).expand(len(self.local), -1)])
+    def _reduce(self, tensors: Sequence[Tensor], op: Reduction) -> Tensor:
+        flat = super()._reduce(tensors, op)
+        (sums,) = super().gather([_row_sums([flat]).expand(len(self.local), -1)])
         counts = Counter(map(tuple, sums.tolist()))
         right, _ = counts.most_common(1)[0]
         wrong = [worker for worker, found in enumerate(map(tuple, sums.tolist())) if found != right]
@@ -56,7 +56,7 @@ class ChecksumComm(Comm):
             raise MessageAltered(
                 f"all_reduce ({op}) gave {_names(wrong)} other bits than worker {sums.tolist().index([*right])}"
             )
-        return results
+        return flat
 
     def _refuse(self, found: Tensor, sums: Tensor, collective: str) -> None:
         wrong = [worker for worker, same in enumerate((found == sums).all(1).tolist()) if not same]

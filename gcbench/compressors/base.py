@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import zip_longest
-from typing import Literal, NamedTuple, Protocol, cast
+from typing import Literal, NamedTuple, Protocol, cast, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -65,15 +65,13 @@ class State:
 
 class Aggregated(NamedTuple):
     """`update` `[1, ...]` is what all workers apply; `sent()` is what a memory subtracts (`[w, ...]`, or `[1, ...]` where
-    that is the update), computed only when a wrapper asks, and `left()` the gradients less that, perhaps in their place, where
-    there is a shorter way to it. `shannon_bits()` `[w]` is what an entropy code of the codes that were gathered would cost at
-    least; None where none were."""
+    that is the update), computed only when a wrapper asks. `shannon_bits()` `[w]` is what an entropy code of the codes that
+    were gathered would cost at least; None where none were."""
 
     update: Grads
     sent: Callable[[], Grads]
     state: State
     shannon_bits: Callable[[], Tensor] | None = None
-    left: Callable[[], Grads] | None = None
 
 
 class Properties(NamedTuple):
@@ -91,6 +89,16 @@ class Compressor(Protocol):
     def properties(self) -> Properties: ...
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated: ...
+
+
+@runtime_checkable
+class Correcting(Compressor, Protocol):
+    """A compressor that reads and writes memory less often where it adds what is remembered by itself."""
+
+    def aggregate_corrected(
+        self, grads: Grads, memory: Grads, alpha: float, state: State, comm: Comm, step: Step
+    ) -> tuple[Aggregated, Grads]:
+        """Aggregates corrected = grads + alpha memory; also corrected - sent(corrected)."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +129,7 @@ def _canonical_index(runs: tuple[tuple[int, int], ...], device: torch.device) ->
 
 
 def sizes_of(grads: Grads) -> Sizes:
-    return {name: g[0].numel() for name, g in grads.items()}
+    return {name: g.numel() // g.shape[0] for name, g in grads.items()}
 
 
 def flattened(grads: Grads) -> list[Tensor]:

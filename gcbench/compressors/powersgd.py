@@ -4,18 +4,36 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from gcbench.codecs.low_rank import orthogonalise, product, subtract_product_, svd, times, transposed_times
+from gcbench.codecs.low_rank import svd
+from gcbench.codecs.power_iteration import (
+    Shape,
+    Shapes,
+    add_times,
+    orthogonalised,
+    product,
+    product_and_rest,
+    qs_of,
+    restart,
+    times,
+    transposed_times,
+)
 from gcbench.comm import Comm
-from gcbench.compressors.base import Aggregated, Grads, Properties, State, Step, unflatten
+from gcbench.compressors.base import Aggregated, Grads, Properties, State, Step, flatten, sizes_of, unflatten
 
 Memory = Literal["own", "aggregated"]
-Factors = tuple[Grads, Grads, Grads]
-"""P, then Q: each worker's own `[w, ...]`, and their means."""
+
+
+class Factors(NamedTuple):
+    """Transposed, as in `power_iteration`."""
+
+    p: Tensor
+    own_q: Tensor  # of each worker
+    q: Tensor  # their mean
 
 
 @dataclass(frozen=True)
@@ -34,12 +52,11 @@ class PowerSGD:
     `svd=true` is what these approach: P are the first r left singular vectors of the mean of M, and Q = mean of M^T P. It sends
     all n m floats of M, as the singular vectors of a mean are not to be had from those of the workers.
 
-    Differences from the paper: P of one shape are orthonormalised as one batch, each on its own. A column
-    of Q that has become zero (a gradient that was exactly zero) is drawn anew, where the paper's warm start would keep it
-    zero for ever; the others are scaled to a largest entry of 1, which leaves P as it is but keeps M Q from under- and
-    overflowing. `memory=own` subtracts the worker's own projection P P^T M, as algorithm 2 is printed; `aggregated`
-    subtracts the update, as the authors' code does. The updates are the same up to rounding; with `aggregated` the memories
-    of workers drift apart like a random walk.
+    Differences from the paper: a column of Q that has become zero (a gradient that was exactly zero) is drawn anew, where the
+    paper's warm start would keep it zero for ever; the others are scaled to a largest entry of 1, which leaves P as it is but
+    keeps M Q from under- and overflowing. `memory=own` subtracts the worker's own projection P P^T M, as algorithm 2 is
+    printed; `aggregated` subtracts the update, as the authors' code does. The updates are the same up to rounding; with
+    `aggregated` the memories of workers drift apart like a random walk.
     """
 
     rank: int
@@ -60,85 +77,79 @@ class PowerSGD:
             raise ValueError(f"iterations={self.iterations} means nothing with svd=true; type only one of them")
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
-        ms = {k: g.reshape(-1, *matrix_shape(g)) for k, g in grads.items()}  # [w, n, m]
-        ps, own_qs, qs = self._best(ms, comm) if self.svd else self._iterated(ms, self._start(grads, state, step), comm)
-        update = {k: product(ps[k], qs[k]).view(-1, *g.shape[1:]) for k, g in grads.items()}
+        shapes = self._shapes(grads)
+        q = self._start(grads, shapes, state, step)
+        ms = _matrices(grads, shapes)
+        found = self._best(ms, shapes, comm) if self.svd else self._iterated(ms, times(ms, q, shapes), q, shapes, comm)
+        return self._aggregated(grads, shapes, found, product(found.p, found.q, shapes))
+
+    def aggregate_corrected(
+        self, grads: Grads, memory: Grads, alpha: float, state: State, comm: Comm, step: Step
+    ) -> tuple[Aggregated, Grads]:
+        shapes = self._shapes(grads)
+        q = self._start(grads, shapes, state, step)
+        ms, p = add_times(_matrices(grads, shapes), _matrices(memory, shapes), alpha, q, shapes)
+        found = self._best(ms, shapes, comm) if self.svd else self._iterated(ms, p, q, shapes, comm)
+        own_q = found.q if self.memory == "aggregated" else found.own_q
+        updates = product_and_rest(found.p, found.q, own_q, ms, shapes)
+        return self._aggregated(grads, shapes, found, updates), _like(grads, ms)
+
+    def _aggregated(self, grads: Grads, shapes: Shapes, found: Factors, updates: list[Tensor]) -> Aggregated:
+        update = _like(grads, updates)
 
         def sent() -> Grads:
-            if self.memory == "aggregated":
-                return update
-            return {k: product(ps[k], own_qs[k]).view(g.shape) for k, g in grads.items()}
+            return update if self.memory == "aggregated" else _like(grads, product(found.p, found.own_q, shapes))
 
-        def left() -> Grads:
-            return {k: subtract_product_(ms[k], ps[k], own_qs[k]).view(g.shape) for k, g in grads.items()}
+        return Aggregated(update, sent, State(shared=dict(zip(grads, qs_of(found.q, shapes), strict=True))))
 
-        return Aggregated(update, sent, State(shared=qs), left=left if self.memory == "own" else None)
-
-    def _iterated(self, ms: Grads, start: Grads, comm: Comm) -> Factors:
-        qs = start  # [1, m, r]
+    def _iterated(self, ms: list[Tensor], own_p: Tensor, start: Tensor, shapes: Shapes, comm: Comm) -> Factors:
+        q = start
         for i in range(self.iterations):
             if i > 0:
-                qs = {k: _restarted(q, start[k]) for k, q in qs.items()}
-            ps = _orthogonalised(_mean({k: times(m, qs[k]) for k, m in ms.items()}, comm))
-            own_qs = {k: transposed_times(m, ps[k]) for k, m in ms.items()}
-            qs = _mean(own_qs, comm)
-        return ps, own_qs, qs
+                own_p = times(ms, restart(qs_of(q, shapes), start, shapes), shapes)
+            p = orthogonalised(comm.mean([own_p])[0], shapes)
+            own_q = transposed_times(ms, p, shapes)
+            q = comm.mean([own_q])[0]
+        return Factors(p, own_q, q)
 
-    def _best(self, ms: Grads, comm: Comm) -> Factors:
-        means = _mean(ms, comm)
-        ps = {k: svd(m.double())[0][..., : self.rank].to(m.dtype) for k, m in means.items()}
-        own_qs, qs = ({k: transposed_times(m, ps[k]) for k, m in x.items()} for x in (ms, means))
-        return ps, own_qs, qs
+    def _best(self, ms: list[Tensor], shapes: Shapes, comm: Comm) -> Factors:
+        means = comm.mean(ms)
+        ps = [svd(m.double())[0][..., : s.r].to(m.dtype).mT.flatten(1) for m, s in zip(means, shapes, strict=True)]
+        p = torch.cat(ps, dim=1)
+        return Factors(p, transposed_times(ms, p, shapes), transposed_times(means, p, shapes))
 
-    def _start(self, grads: Grads, state: State, step: Step) -> Grads:
-        """`{name: Q}`, `[1, m, r]` each."""
-        fresh = self._random_qs(grads, step)
+    def _shapes(self, grads: Grads) -> Shapes:
+        sides = map(matrix_shape, grads.values())
+        return tuple([Shape(n, m, min(self.rank, n, m)) for n, m in sides])
+
+    def _start(self, grads: Grads, shapes: Shapes, state: State, step: Step) -> Tensor:
+        number = 0 if self.warm_start else step.number  # one draw serves a whole run
+        offsets = tuple([step.offsets[name] for name in grads])
+        fresh = _draw_q(step.seed, number, offsets, shapes, next(iter(grads.values())).device)
         if not (self.warm_start and state.shared):
             return fresh
-        return {k: _restarted(q, fresh[k]) for k, q in state.shared.items()}
-
-    def _random_qs(self, grads: Grads, step: Step) -> Grads:
-        """Standard normal, the same on all workers."""
-        shapes = []
-        for name, g in grads.items():
-            n, m = matrix_shape(g)
-            shapes.append((name, step.offsets[name], m, min(self.rank, n, m)))
-        number = 0 if self.warm_start else step.number  # one draw serves a whole run
-        return _draw_qs(step.seed, number, tuple(shapes), next(iter(grads.values())).device)
+        return restart([state.shared[k].contiguous() for k in grads], fresh, shapes)
 
 
 @lru_cache(maxsize=64)  # buckets
-def _draw_qs(seed: int, number: int, shapes: tuple[tuple[str, int, int, int], ...], device: torch.device) -> Grads:
-    step = Step(number, seed, range(0), {name: offset for name, offset, _, _ in shapes})
-    sizes = {name: m * r for name, _, m, r in shapes}
-    like = {name: torch.empty(1, m, r, device=device) for name, _, m, r in shapes}
-    return unflatten(step.noise("powersgd.q", sizes, device, shared=True).normal(), like)
-
-
-def _restarted(q: Tensor, fresh: Tensor) -> Tensor:
-    """Columns scaled to a largest entry of 1; `fresh` ones for those that have become zero."""
-    largest = q.abs().amax(-2, keepdim=True)
-    return torch.where(largest > 0, q / largest, fresh)
+def _draw_q(seed: int, number: int, offsets: tuple[int, ...], shapes: Shapes, device: torch.device) -> Tensor:
+    """Standard normal, the same on all workers."""
+    names = [str(i) for i in range(len(shapes))]
+    step = Step(number, seed, range(0), dict(zip(names, offsets, strict=True)))
+    like = {name: torch.empty(1, s.m, s.r, device=device) for name, s in zip(names, shapes, strict=True)}
+    drawn = unflatten(step.noise("powersgd.q", sizes_of(like), device, shared=True).normal(), like)
+    return flatten({k: q.mT for k, q in drawn.items()})
 
 
 def matrix_shape(g: Tensor) -> tuple[int, int]:
     """n and m of a `[w, n, ...]` gradient as a matrix; a vector is a column."""
     n = g.shape[1] if g.dim() > 1 else 1
-    return n, g[0].numel() // n
+    return n, g.numel() // (g.shape[0] * n)
 
 
-def _mean(tensors: Grads, comm: Comm) -> Grads:
-    return dict(zip(tensors, comm.mean(list(tensors.values())), strict=True))
+def _matrices(grads: Grads, shapes: Shapes) -> list[Tensor]:
+    return [g.reshape(-1, s.n, s.m).contiguous() for g, s in zip(grads.values(), shapes, strict=True)]
 
 
-def _orthogonalised(ps: Grads) -> Grads:
-    """Matrices of one shape at once."""
-    by_shape: dict[torch.Size, list[str]] = {}
-    for name, p in ps.items():
-        by_shape.setdefault(p.shape, []).append(name)
-    done = {
-        k: p
-        for names in by_shape.values()
-        for k, p in zip(names, orthogonalise(torch.stack([ps[k] for k in names], dim=1)).unbind(1), strict=True)
-    }
-    return {k: done[k] for k in ps}
+def _like(grads: Grads, matrices: list[Tensor]) -> Grads:
+    return {k: m.view(-1, *g.shape[1:]) for (k, g), m in zip(grads.items(), matrices, strict=True)}

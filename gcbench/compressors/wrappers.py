@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gcbench.comm import Comm
-from gcbench.compressors.base import Aggregated, Compressor, Grads, Properties, State, Step
+from gcbench.compressors.base import Aggregated, Compressor, Correcting, Grads, Properties, State, Step, sizes_of
 from gcbench.compressors.dense import Dense
 
 
@@ -63,13 +63,14 @@ class SmallTensorsWhole:
         return self.inner.properties
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
-        whole = {k: g for k, g in grads.items() if g[0].numel() < self.min_size or g.dim() - 1 < self.min_dims}
+        sizes = sizes_of(grads)
+        whole = {k: g for k, g in grads.items() if sizes[k] < self.min_size or g.dim() - 1 < self.min_dims}
         rest = {k: g for k, g in grads.items() if k not in whole}
         update = dict(zip(whole, comm.mean(list(whole.values())), strict=True)) if whole else {}
         if not rest:
             return Aggregated(update, lambda: whole, state)
         inner = self.inner.aggregate(rest, state, comm, step)
-        bound, whole_bits = inner.shannon_bits, 32 * sum(g[0].numel() for g in whole.values())
+        bound, whole_bits = inner.shannon_bits, 32 * sum(sizes[k] for k in whole)
         return Aggregated(
             _ordered({**update, **inner.update}, grads),
             lambda: _ordered({**whole, **inner.sent()}, grads),
@@ -99,9 +100,13 @@ class ErrorFeedback:
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         memory = state.per_worker or {k: torch.zeros_like(g) for k, g in grads.items()}
-        corrected = {k: torch.add(g, memory[k], alpha=self.alpha) for k, g in grads.items()}
-        out = self.inner.aggregate(corrected, state.inner or State(), comm, step)
-        left = out.left() if out.left is not None else {k: corrected[k] - sent for k, sent in out.sent().items()}
+        inner_state = state.inner or State()
+        if isinstance(self.inner, Correcting):
+            out, left = self.inner.aggregate_corrected(grads, memory, self.alpha, inner_state, comm, step)
+        else:
+            corrected = {k: torch.add(g, memory[k], alpha=self.alpha) for k, g in grads.items()}
+            out = self.inner.aggregate(corrected, inner_state, comm, step)
+            left = {k: corrected[k] - sent for k, sent in out.sent().items()}
         if self.alpha != self.beta:
             left = {k: torch.add(x, memory[k], alpha=self.beta - self.alpha) for k, x in left.items()}
         return Aggregated(out.update, out.sent, State(per_worker=left, inner=out.state), out.shannon_bits)
@@ -128,7 +133,7 @@ class SigmaClipping:
             sigma = torch.linalg.vector_norm(g.reshape(g.shape[0], -1), dim=1) / g[0].numel() ** 0.5
             limit = _per_row(self.clip_sigma * sigma, g)
             clipped[name] = g.clamp(-limit, limit)
-        return self.inner.aggregate(clipped, state, comm, step)._replace(left=None)  # of what was not clipped off
+        return self.inner.aggregate(clipped, state, comm, step)
 
 
 def _per_row(x: Tensor, like: Tensor) -> Tensor:

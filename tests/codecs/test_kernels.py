@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 
 import pytest
 import torch
+from backends import using
 
 from gcbench.codecs import kernels
 from gcbench.codecs.kernels import use_backend
@@ -23,11 +23,7 @@ METHODS = {"three bits": QSGD(3, bucket_size=64), "three levels": ORQ(3, bucket_
 
 @pytest.fixture
 def compiled() -> Iterator[None]:
-    if not any(map(shutil.which, ("g++", "clang++"))):
-        pytest.skip("no C++ compiler, which torch.compile needs on a CPU")
-    use_backend("compiled")
-    yield
-    use_backend("eager")
+    yield from using("compiled")
 
 
 def step(method: Bucketed, number: int) -> Aggregated:

@@ -35,7 +35,7 @@ def test_each_kind_is_what_its_method_makes_of_it_alone() -> None:
 def test_both_remember() -> None:
     method = ByKind(PowerSGD(1), PowerSGD(2))
     first = aggregate(method, {k: GRADS[k] for k in ("linear", "convolution")})
-    assert {name: q.shape[-1] for name, q in first.state.shared.items()} == {"linear": 2, "convolution": 1}
+    assert {name: q.shape[1] for name, q in first.state.shared.items()} == {"linear": 2, "convolution": 1}
     again = aggregate(method, {k: GRADS[k] for k in ("linear", "convolution")}, number=1, state=first.state)
     assert set(again.state.shared) == {"linear", "convolution"}
 

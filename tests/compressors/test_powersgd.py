@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
+from backends import using
 from method_cases import aggregate, flat, gradients
 from torch import Tensor
 
 from gcbench.comm import VirtualComm
 from gcbench.compressors import Grads, State, build
 from gcbench.compressors.powersgd import PowerSGD
+
+
+@pytest.fixture(autouse=True, params=["eager", "compiled"])
+def backend(request: pytest.FixtureRequest) -> Iterator[None]:
+    yield from using(request.param)
 
 
 def randn(*shape: int, seed: int = 0) -> Tensor:
@@ -37,7 +45,7 @@ def test_rank_is_clipped_to_the_smaller_side(rows: int) -> None:
     if rows == 2:
         g[:, 1] = -g[:, 0]
     out = aggregate(PowerSGD(7), {"w": g})
-    assert out.state.shared["w"].shape == (1, 50, rows)
+    assert out.state.shared["w"].shape == (1, rows, 50)
     assert relative_error(out.update["w"], g) < 1e-5
 
 
@@ -162,9 +170,9 @@ def test_matrices_of_one_shape_do_not_mix() -> None:
     grads = {"a": randn(2, 8, 9), "between": randn(2, 5, 6, seed=1), "b": randn(2, 8, 9, seed=2), "c": randn(2, 9, 8, seed=3)}
     offsets_matter = aggregate(PowerSGD(2), grads)
     for name, g in grads.items():
-        q = State(shared={name: randn(1, g[0, 0].numel(), 2, seed=5)})
+        q = State(shared={name: randn(1, 2, g[0, 0].numel(), seed=5)})
         alone = aggregate(PowerSGD(2), {name: g}, state=q)
-        all_qs = {k: randn(1, x[0, 0].numel(), 2, seed=5 if k == name else 6) for k, x in grads.items()}
+        all_qs = {k: randn(1, 2, x[0, 0].numel(), seed=5 if k == name else 6) for k, x in grads.items()}
         together = aggregate(PowerSGD(2), grads, state=State(shared=all_qs))
         torch.testing.assert_close(together.update[name], alone.update[name], rtol=1e-4, atol=1e-6)
     assert list(offsets_matter.update) == list(grads)
@@ -238,7 +246,7 @@ def test_tensors_become_matrices_by_their_first_dimension() -> None:
     grads: Grads = {"conv": randn(1, 6, 4, 3, 3), "matrix": randn(1, 10, 12, seed=1), "vector": randn(1, 9, seed=2)}
     comm = VirtualComm(1)
     out = aggregate(PowerSGD(2), grads, comm=comm)
-    assert {k: q.shape for k, q in out.state.shared.items()} == {"conv": (1, 36, 2), "matrix": (1, 12, 2), "vector": (1, 1, 1)}
+    assert {k: q.shape for k, q in out.state.shared.items()} == {"conv": (1, 2, 36), "matrix": (1, 2, 12), "vector": (1, 1, 1)}
     assert comm.meter.sent_bits == [32 * (2 * (6 + 36) + 2 * (10 + 12) + (9 + 1))]
 
 

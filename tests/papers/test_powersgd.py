@@ -61,7 +61,7 @@ def test_w_workers_with_batch_b_do_what_one_does_with_all_their_samples(memory: 
         randn(steps, workers * batch, 30, dtype=torch.float64),
         randn(steps, workers * batch, 20, seed=1, dtype=torch.float64),
     )
-    start = State(inner=State(shared={"w": randn(1, 30, 2, seed=2, dtype=torch.float64)}))
+    start = State(inner=State(shared={"w": randn(1, 2, 30, seed=2, dtype=torch.float64)}))
     method = ErrorFeedback(PowerSGD(2, memory=memory))
 
     def trained(parts: int) -> tuple[list[Tensor], Tensor]:

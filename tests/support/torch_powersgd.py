@@ -73,7 +73,7 @@ def compare(process: Process, rank: int, steps: int, error_feedback: bool) -> li
 
     method = PowerSGD(rank, memory="aggregated")
     ours = build(method, error_feedback=error_feedback, min_dims=2)
-    start = State(shared=factors(rank))
+    start = State(shared={k: q.mT for k, q in factors(rank).items()})
     state = State(inner=start) if error_feedback else start
     comm = process.comm(2)
     found = []

@@ -1,0 +1,284 @@
+// A step of power iteration on matrices M [n, m], in as few passes over memory as there can be.
+//
+// Factors are transposed, P [r, n] and Q [r, m], so that their long side is contiguous; those of all matrices lie end to end. A
+// sum is added up in one order, however many threads there are and whichever worker it is of.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <type_traits>
+#include <vector>
+
+#ifdef __AVX__
+#include <immintrin.h>
+#endif
+
+namespace {
+
+using Index = std::int64_t;
+
+struct Shape {
+  Index rows, columns, rank;
+};
+
+constexpr Index LINE = 16;    // floats of a cache line; sums side by side
+constexpr Index AHEAD = 256;  // floats are fetched so early
+constexpr Index TILE = 4096;  // columns of which the sums stay in a core's caches
+
+// Calls f(c, k) for columns c to c + k of the factors, where the compiler knows k: sums of four at most stay in registers.
+template <class F>
+inline void few_columns(Index rank, F f) {
+  Index c = 0;
+  for (; c + 4 <= rank; c += 4) f(c, std::integral_constant<int, 4>{});
+  switch (rank - c) {
+    case 3: return f(c, std::integral_constant<int, 3>{});
+    case 2: return f(c, std::integral_constant<int, 2>{});
+    case 1: return f(c, std::integral_constant<int, 1>{});
+  }
+}
+
+// What is next read when all other matrices have been goes past the caches, which would first read what it overwrites. Only
+// whole lines can; and further columns of the factors come back to what the first have written.
+inline bool goes_past_caches(const float* x, Shape s) {
+  const bool aligned = reinterpret_cast<std::uintptr_t>(x) % (LINE * sizeof(float)) == 0;
+  return aligned && s.columns % LINE == 0 && s.rank <= 4;
+}
+
+inline void write_line(float* to, const float* x, bool past_caches) {
+#ifdef __AVX__
+  if (past_caches) {
+    _mm256_stream_ps(to, _mm256_loadu_ps(x));
+    _mm256_stream_ps(to + 8, _mm256_loadu_ps(x + 8));
+    return;
+  }
+#endif
+  std::copy(x, x + LINE, to);
+}
+
+// Calls f(i) for all i below n, over so many threads, which then wait for what they wrote past the caches.
+template <class F>
+inline void in_parallel(Index n, int threads, F f) {
+#pragma omp parallel num_threads(threads) if (threads > 1)
+  {
+#pragma omp for
+    for (Index i = 0; i < n; i++) f(i);
+#ifdef __AVX__
+    _mm_sfence();
+#endif
+  }
+}
+
+double dot(const float* a, const float* b, Index n) {
+  double sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (Index i = 0; i < n; i++) sum += double(a[i]) * b[i];
+  return sum;
+}
+
+void divide(float* x, double by, Index n) {
+#pragma omp simd
+  for (Index i = 0; i < n; i++) x[i] = float(x[i] / by);
+}
+
+// Returns the norm it had; a zero column stays zero.
+double normalise(float* x, Index n) {
+  const double norm = std::sqrt(dot(x, x, n));
+  if (norm > 0) divide(x, norm, n);
+  return norm;
+}
+
+// x - B^T B x, for `count` orthonormal rows of B.
+void project_out(float* x, const float* b, Index count, Index n) {
+  std::vector<double> along(count);
+  for (Index k = 0; k < count; k++) along[k] = dot(b + k * n, x, n);
+  for (Index k = 0; k < count; k++)
+#pragma omp simd
+    for (Index i = 0; i < n; i++) x[i] = float(x[i] - along[k] * b[k * n + i]);
+}
+
+void add_times(Shape s, const float* g, const float* e, float alpha, const float* q, float* m, float* p, bool past_caches) {
+  few_columns(s.rank, [&](Index c, auto few) {
+    const float* qc = q + c * s.columns;
+    float lanes[few][LINE] = {};
+    Index j = 0;
+    auto add_line = [&](const float* x) {
+      for (int k = 0; k < few; k++)
+#pragma omp simd
+        for (Index l = 0; l < LINE; l++) lanes[k][l] += x[l] * qc[k * s.columns + j + l];
+    };
+    if (c == 0) {
+      for (; j + LINE <= s.columns; j += LINE) {
+        __builtin_prefetch(g + j + AHEAD);
+        __builtin_prefetch(e + j + AHEAD);
+        float x[LINE];
+#pragma omp simd
+        for (Index l = 0; l < LINE; l++) x[l] = g[j + l] + alpha * e[j + l];
+        write_line(m + j, x, past_caches);
+        add_line(x);
+      }
+      for (Index t = j; t < s.columns; t++) m[t] = g[t] + alpha * e[t];
+    } else {
+      for (; j + LINE <= s.columns; j += LINE) add_line(m + j);
+    }
+    for (int k = 0; k < few; k++) {
+      float sum = 0;
+      for (Index l = 0; l < LINE; l++) sum += lanes[k][l];
+      for (Index t = j; t < s.columns; t++) sum += m[t] * qc[k * s.columns + t];
+      p[(c + k) * s.rows] = sum;
+    }
+  });
+}
+
+void transposed_times(Shape s, const float* m, const float* p, float* q, Index start, Index end) {
+  few_columns(s.rank, [&](Index c, auto few) {
+    float* qc = q + c * s.columns;
+    for (int k = 0; k < few; k++) std::fill(qc + k * s.columns + start, qc + k * s.columns + end, 0.f);
+    Index i = 0;
+    for (; i + 4 <= s.rows; i += 4) {
+      const float *a = m + i * s.columns, *b = a + s.columns, *d = b + s.columns, *e = d + s.columns;
+      float w[few][4];
+      for (int k = 0; k < few; k++)
+        for (int l = 0; l < 4; l++) w[k][l] = p[(c + k) * s.rows + i + l];
+      auto add = [&](Index j) {
+        for (int k = 0; k < few; k++)
+          qc[k * s.columns + j] += (w[k][0] * a[j] + w[k][1] * b[j]) + (w[k][2] * d[j] + w[k][3] * e[j]);
+      };
+      Index j = start;
+      for (; j + LINE <= end; j += LINE) {
+        for (int l = 0; l < 4; l++) __builtin_prefetch(a + (4 + l) * s.columns + j);
+#pragma omp simd
+        for (Index t = j; t < j + LINE; t++) add(t);
+      }
+      for (; j < end; j++) add(j);
+    }
+    for (; i < s.rows; i++)
+      for (int k = 0; k < few; k++) {
+        const float w = p[(c + k) * s.rows + i];
+#pragma omp simd
+        for (Index j = start; j < end; j++) qc[k * s.columns + j] += w * m[i * s.columns + j];
+      }
+  });
+}
+
+void product_and_rest(Shape s, const float* p, const float* q, const float* r, float* m, float* u, bool past_caches) {
+  few_columns(s.rank, [&](Index c, auto few) {
+    const float *qc = q + c * s.columns, *rc = r + c * s.columns;
+    float w[few];
+    for (int k = 0; k < few; k++) w[k] = p[(c + k) * s.rows];
+    auto subtract = [&](Index j) {
+      for (int k = 0; k < few; k++) m[j] -= w[k] * rc[k * s.columns + j];
+    };
+    auto add = [&](Index j, float so_far) {
+      for (int k = 0; k < few; k++) so_far += w[k] * qc[k * s.columns + j];
+      return so_far;
+    };
+    Index j = 0;
+    if (u && c == 0)
+      for (; j + LINE <= s.columns; j += LINE) {
+        __builtin_prefetch(m + j + AHEAD, 1);
+        float x[LINE];
+#pragma omp simd
+        for (Index l = 0; l < LINE; l++) {
+          x[l] = add(j + l, 0);
+          subtract(j + l);
+        }
+        write_line(u + j, x, past_caches);
+      }
+    for (Index t = j; u && t < s.columns; t++) u[t] = add(t, c == 0 ? 0 : u[t]);
+#pragma omp simd
+    for (Index t = j; t < s.columns; t++) subtract(t);
+  });
+}
+
+}  // namespace
+
+// Of `count` matrices. Those of `workers` follow each other: each m[i] is [workers, n, m], and own factors are [workers, all].
+extern "C" {
+
+// Columns of Q scaled to a largest entry of 1; those that are zero, or not finite, become the fresh ones.
+void restart(Index count, const Shape* shapes, const float* const* q, const float* fresh, float* out) {
+  for (Index i = 0; i < count; i++)
+    for (Index c = 0; c < shapes[i].rank; c++) {
+      const Index n = shapes[i].columns;
+      const float* column = q[i] + c * n;
+      float largest = 0, not_finite = 0;
+#pragma omp simd reduction(max : largest) reduction(+ : not_finite)
+      for (Index j = 0; j < n; j++) {
+        largest = std::max(largest, std::fabs(column[j]));
+        not_finite += column[j] - column[j];
+      }
+      const bool kept = largest > 0 && not_finite == 0;
+      std::copy_n(kept ? column : fresh, n, out);
+      if (kept) divide(out, largest, n);
+      fresh += n;
+      out += n;
+    }
+}
+
+// In place, by Gram-Schmidt as the `orthogonalise` of Python: a column is projected twice, and becomes zero if it is dependent.
+void orthogonalise(Index count, const Shape* shapes, float* p) {
+  for (Index i = 0; i < count; i++) {
+    const auto [rows, _, rank] = shapes[i];
+    for (Index c = 0; c < rank; c++) {
+      float* column = p + c * rows;
+      normalise(column, rows);
+      if (c == 0) continue;
+      project_out(column, p, c, rows);
+      normalise(column, rows);
+      project_out(column, p, c, rows);
+      if (!(normalise(column, rows) > 0.5)) std::fill_n(column, rows, 0.f);
+    }
+    p += rank * rows;
+  }
+}
+
+// M = G + alpha E and P = M Q.
+void add_times(Index count, const Shape* shapes, Index workers, const float* const* g, const float* const* e, float alpha,
+               const float* q, float* const* m, float* p, Index p_size, int threads) {
+  for (Index i = 0; i < count; i++) {
+    const Shape s = shapes[i];
+    const bool past_caches = goes_past_caches(m[i], s);
+    in_parallel(workers * s.rows, threads, [&](Index row) {
+      const Index at = row * s.columns;
+      float* of_row = p + row / s.rows * p_size + row % s.rows;
+      add_times(s, g[i] + at, e[i] + at, alpha, q, m[i] + at, of_row, past_caches);
+    });
+    q += s.rank * s.columns;
+    p += s.rank * s.rows;
+  }
+}
+
+// Q = M^T P, of all with the same P.
+void transposed_times(Index count, const Shape* shapes, Index workers, const float* const* m, const float* p, float* q,
+                      Index q_size, int threads) {
+  for (Index i = 0; i < count; i++) {
+    const Shape s = shapes[i];
+    const Index tiles = (s.columns + TILE - 1) / TILE;
+    in_parallel(workers * tiles, threads, [&](Index task) {
+      const Index worker = task / tiles, start = task % tiles * TILE;
+      const float* of_worker = m[i] + worker * s.rows * s.columns;
+      transposed_times(s, of_worker, p, q + worker * q_size, start, std::min(start + TILE, s.columns));
+    });
+    p += s.rank * s.rows;
+    q += s.rank * s.columns;
+  }
+}
+
+// U = P Q^T and, in place, M - P R^T: R is a worker's own Q, or, with r_size = 0, that of all.
+void product_and_rest(Index count, const Shape* shapes, Index workers, const float* p, const float* q, const float* r,
+                      Index r_size, float* const* m, float* const* u, int threads) {
+  for (Index i = 0; i < count; i++) {
+    const Shape s = shapes[i];
+    const bool past_caches = goes_past_caches(u[i], s);
+    in_parallel(workers * s.rows, threads, [&](Index row) {
+      const Index worker = row / s.rows, at = row * s.columns;
+      float* update = worker == 0 ? u[i] + at : nullptr;
+      product_and_rest(s, p + row % s.rows, q, r + worker * r_size, m[i] + at, update, past_caches);
+    });
+    p += s.rank * s.rows;
+    q += s.rank * s.columns;
+    r += s.rank * s.columns;
+  }
+}
+
+}  // extern "C"

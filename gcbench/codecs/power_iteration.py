@@ -1,0 +1,178 @@
+"""A step of power iteration on many matrices: PyTorch's operations, or, compiled for a CPU, C++ that reads memory once.
+
+Matrices M are `[w, n, m]`. Their factors are transposed, P `[r, n]` and Q `[r, m]`, since products with thin factors are as
+fast as memory only where their long side is contiguous, and lie end to end: `[w, all]` of each worker, `[1, all]` where all
+workers have the same. The two ways are equal up to rounding, and each is to the bit however many workers share a process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from ctypes import CDLL, Array, c_float, c_int, c_int64, c_void_p
+from functools import cache, lru_cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from gcbench.codecs.kernels import backend
+from gcbench.codecs.low_rank import orthogonalise
+from gcbench.codecs.native import library
+
+Matrices = Sequence[Tensor]
+
+
+class Shape(NamedTuple):
+    n: int
+    m: int
+    r: int
+
+
+Shapes = tuple[Shape, ...]
+
+
+def ps_of(flat: Tensor, shapes: Shapes) -> list[Tensor]:
+    """`[w, r, n]` each, as views."""
+    parts = flat.split([r * n for n, _, r in shapes], dim=1)
+    return [part.view(-1, s.r, s.n) for part, s in zip(parts, shapes, strict=True)]
+
+
+def qs_of(flat: Tensor, shapes: Shapes) -> list[Tensor]:
+    """`[w, r, m]` each, as views."""
+    parts = flat.split([r * m for _, m, r in shapes], dim=1)
+    return [part.view(-1, s.r, s.m) for part, s in zip(parts, shapes, strict=True)]
+
+
+def restart(qs: Sequence[Tensor], fresh: Tensor, shapes: Shapes) -> Tensor:
+    """Columns scaled to a largest entry of 1; `fresh` ones for those that have become zero."""
+    native, out = _native(qs), torch.empty_like(fresh, dtype=qs[0].dtype)
+    if native is not None:
+        native.restart(*_sized(shapes), _addresses(qs), fresh.data_ptr(), out.data_ptr())
+        return out
+    for q, new, target in zip(qs, qs_of(fresh, shapes), qs_of(out, shapes), strict=True):
+        largest = q.abs().amax(-1, keepdim=True)
+        torch.where(largest > 0, q / largest, new, out=target)
+    return out
+
+
+def add_times(gs: Matrices, es: Matrices, alpha: float, q: Tensor, shapes: Shapes) -> tuple[list[Tensor], Tensor]:
+    """M = G + alpha E, and P = M Q."""
+    native = _native(gs, es)
+    if native is None:
+        ms = [torch.add(g, e, alpha=alpha) for g, e in zip(gs, es, strict=True)]
+        return ms, times(ms, q, shapes)
+    ms = [torch.empty_like(g) for g in gs]
+    p = _new(ms, sum(s.r * s.n for s in shapes))
+    inputs, outputs = (_addresses(gs), _addresses(es), alpha, q.data_ptr()), (_addresses(ms), p.data_ptr(), p.shape[1])
+    native.add_times(*_sized(shapes), len(p), *inputs, *outputs, torch.get_num_threads())
+    return ms, p
+
+
+def times(ms: Matrices, q: Tensor, shapes: Shapes) -> Tensor:
+    """P = M Q."""
+    p = _new(ms, sum(s.r * s.n for s in shapes))
+    for m, factor, target in zip(ms, qs_of(q, shapes), ps_of(p, shapes), strict=True):
+        for row, out in zip(m, target, strict=True):
+            torch.mm(factor[0], row.mT, out=out)
+    return p
+
+
+def orthogonalised(p: Tensor, shapes: Shapes) -> Tensor:
+    """Columns of `[1, all]` made orthonormal, those of each matrix on its own."""
+    native, out = _native([p]), p.clone()
+    if native is not None:
+        native.orthogonalise(*_sized(shapes), out.data_ptr())
+        return out
+    ps = ps_of(out, shapes)
+    for batch in _batches(shapes):
+        done = orthogonalise(pad_sequence([ps[i][0].mT for i in batch], batch_first=True)).mT
+        for i, found in zip(batch, done, strict=True):
+            ps[i][0] = found[:, : shapes[i].n]
+    return out
+
+
+def transposed_times(ms: Matrices, p: Tensor, shapes: Shapes) -> Tensor:
+    """Q = M^T P."""
+    native, q = _native(ms), _new(ms, sum(s.r * s.m for s in shapes))
+    if native is not None:
+        factors = p.data_ptr(), q.data_ptr(), q.shape[1]
+        native.transposed_times(*_sized(shapes), len(q), _addresses(ms), *factors, torch.get_num_threads())
+        return q
+    for m, factor, target in zip(ms, ps_of(p, shapes), qs_of(q, shapes), strict=True):
+        for row, out in zip(m, target, strict=True):
+            torch.mm(factor[0], row, out=out)
+    return q
+
+
+def product(p: Tensor, q: Tensor, shapes: Shapes) -> list[Tensor]:
+    """P Q^T."""
+    products = [q.new_empty(len(q), s.n, s.m) for s in shapes]
+    for factor, own, target in zip(ps_of(p, shapes), qs_of(q, shapes), products, strict=True):
+        for row, out in zip(own, target, strict=True):
+            torch.mm(factor[0].mT, row, out=out)
+    return products
+
+
+def product_and_rest(p: Tensor, q: Tensor, own_q: Tensor, ms: Matrices, shapes: Shapes) -> list[Tensor]:
+    """P Q^T, and in place of every worker's M, M - P own Q^T."""
+    native = _native(ms)
+    if native is None:
+        for m, factor, own in zip(ms, ps_of(p, shapes), qs_of(own_q, shapes), strict=True):
+            for row, of_row in zip(m, own.expand(len(m), -1, -1), strict=True):
+                row.addmm_(factor[0].mT, of_row, alpha=-1)
+        return product(p, q, shapes)
+    updates = [torch.empty_like(m[:1]) for m in ms]
+    factors = p.data_ptr(), q.data_ptr(), own_q.data_ptr(), own_q.shape[1] if len(own_q) > 1 else 0
+    outputs = _addresses(ms), _addresses(updates)
+    native.product_and_rest(*_sized(shapes), len(ms[0]), *factors, *outputs, torch.get_num_threads())
+    return updates
+
+
+def _new(ms: Matrices, size: int) -> Tensor:
+    """Factors of each worker."""
+    return ms[0].new_empty(len(ms[0]), size)
+
+
+def _batches(shapes: Shapes) -> Iterator[list[int]]:
+    """Which P to pad with zeros and take together: as many as leave no more than four times their values."""
+    batch: list[int] = []
+    values = 0
+    for i in sorted(range(len(shapes)), key=lambda i: (shapes[i].r, shapes[i].n), reverse=True):
+        if batch:
+            largest, padded = shapes[batch[0]], (len(batch) + 1) * shapes[batch[0]].n
+            if shapes[i].r != largest.r or padded > 4 * (values + shapes[i].n):
+                yield batch
+                batch, values = [], 0
+        batch.append(i)
+        values += shapes[i].n
+    yield batch
+
+
+def _native(*matrices: Matrices) -> CDLL | None:
+    x = matrices[0][0]
+    if backend() == "eager" or x.device.type != "cpu" or x.dtype != torch.float32:
+        return None
+    assert all(all(map(Tensor.is_contiguous, given)) for given in matrices)
+    return _library()
+
+
+def _addresses(tensors: Sequence[Tensor]) -> Array[c_void_p]:
+    return (c_void_p * len(tensors))(*[t.data_ptr() for t in tensors])
+
+
+@lru_cache(maxsize=64)  # buckets
+def _sized(shapes: Shapes) -> tuple[int, Array[c_int64]]:
+    return len(shapes), (c_int64 * (3 * len(shapes)))(*[size for shape in shapes for size in shape])
+
+
+@cache
+def _library() -> CDLL:
+    found, p = library("low_rank"), c_void_p
+    sized: list[Any] = [c_int64, p]
+    found.restart.argtypes = [*sized, p, p, p]
+    found.orthogonalise.argtypes = [*sized, p]
+    found.add_times.argtypes = [*sized, c_int64, p, p, c_float, p, p, p, c_int64, c_int]
+    found.transposed_times.argtypes = [*sized, c_int64, p, p, p, c_int64, c_int]
+    found.product_and_rest.argtypes = [*sized, c_int64, p, p, p, c_int64, p, p, c_int]
+    return found
