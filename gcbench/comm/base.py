@@ -120,10 +120,11 @@ class Comm(ABC):
     def _reduce(self, tensors: Sequence[Tensor], op: Reduction) -> Tensor:
         """`[w, ...]` to all of them end to end, `[1, n]`."""
         assert len({t.dtype for t in tensors}) == 1, "one message holds one type"
-        bits = row_bits(tensors)
+        w = tensors[0].shape[0]
+        rows = [t.reshape(w, -1) for t in tensors]
+        flat = torch.cat(rows if w == 1 else [_reduce_rows(x, op) for x in rows], dim=1)
+        bits = row_bits([flat])
         self.meter.count_equal("all_reduce", self.workers, bits, bits)
-        rows = [t.reshape(t.shape[0], -1) for t in tensors]
-        flat = torch.cat(rows if len(self.local) == 1 else [_reduce_rows(x, op) for x in rows], dim=1)
         if self.processes > 1:
             with self.clock.exchange():
                 self._all_reduce(flat, op)
@@ -176,8 +177,9 @@ class Comm(ABC):
 
 def _parts(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
     """`[1, ...]` each, as views."""
-    parts = flat.split([t.numel() // t.shape[0] for t in like], dim=1)
-    return [part.view(1, *t.shape[1:]) for part, t in zip(parts, like, strict=True)]
+    w = like[0].shape[0]
+    parts = flat.split([t.numel() // w for t in like], dim=1)
+    return [part.view_as(t) if w == 1 else part.view(1, *t.shape[1:]) for part, t in zip(parts, like, strict=True)]
 
 
 def _reduce_rows(x: Tensor, op: Reduction) -> Tensor:
