@@ -61,6 +61,7 @@ class Buckets:
         self._full = sum(piece.length for piece in full)
         self.full_count = self._full // size if size else 0
         self.count = self.full_count + len(self._short)
+        self.sizes = torch.tensor([size or 0] * self.full_count + [r + t for r, t in self._short], device=device)
         self.rows = (self._full + sum(r for r, _ in self._short)) // self.row
         self._groups: dict[int, Groups] = {}
 
@@ -111,7 +112,7 @@ class Buckets:
         position = torch.cat([torch.arange(n) + starts[i] + start for i, start, n in self._pieces])
         inside = count * rows * self.row
         first = slice(0, inside, self.row)
-        of_rows = bucket[first]
+        of_rows = bucket[first].contiguous()
         return Groups(
             position[first].view(count, rows).to(self.device),
             of_rows.view(count, rows).to(self.device),

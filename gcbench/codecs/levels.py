@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from gcbench.codecs.kernels import kernel
 from gcbench.codecs.means import mean_where
 from gcbench.codecs.noise import unit_interval
 
@@ -65,7 +66,7 @@ class _PrefixSums:
     def __init__(self, w: Tensor) -> None:
         behind = -w.shape[-1] % _RUN
         self._runs = (F.pad(w, (0, behind)) if behind else w).unflatten(-1, (-1, _RUN))
-        self._before = F.pad(self._runs.double().sum(-1).cumsum(-1), (1, 0))
+        self._before = F.pad(_run_sums(self._runs).cumsum(-1), (1, 0))
         self.total = self._before[..., -1]
 
     def below(self, places: Tensor) -> Tensor:
@@ -73,6 +74,15 @@ class _PrefixSums:
         values = self._runs.gather(-2, run.unsqueeze(-1).expand(*run.shape, _RUN)).double()
         inside = torch.arange(_RUN, device=places.device) < (places - _RUN * run).unsqueeze(-1)
         return self._before.gather(-1, run) + torch.where(inside, values, 0).sum(-1)
+
+
+@kernel
+def _run_sums(runs: Tensor) -> Tensor:
+    """`[..., runs, values]`, a power of two of them, to float64 `[..., runs]`: in one order whatever computes it."""
+    sums = runs[..., ::2].double() + runs[..., 1::2].double()
+    while sums.shape[-1] > 1:
+        sums = sums[..., ::2] + sums[..., 1::2]
+    return sums.squeeze(-1)
 
 
 def quantile_levels(v: Tensor, count: int) -> Tensor:

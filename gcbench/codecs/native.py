@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
-from ctypes import CDLL
+from ctypes import CDLL, c_float, c_int, c_int64, c_void_p
 from functools import cache
 from pathlib import Path
-from typing import cast
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gcbench.codecs.kernels import backend
+
+_TYPES: dict[str, Any] = {"*": c_void_p, "f": c_float, "i": c_int, "n": c_int64}
+
+
+def native(file: str, functions: tuple[tuple[str, str], ...], x: Tensor) -> CDLL | None:
+    """The functions of `<file>.cpp` beside this one, by name and arguments (* a pointer, f float, i int, n 64 bits), or None
+    where codecs are not compiled, or x is not float32 in this computer's memory."""
+    if backend() == "eager" or x.device.type != "cpu" or x.dtype != torch.float32:
+        return None
+    return _library(file, functions)
 
 
 @cache
-def library(name: str) -> CDLL:
-    """The functions of `<name>.cpp` beside this file."""
+def _library(file: str, functions: tuple[tuple[str, str], ...]) -> CDLL:
     from torch._inductor.codecache import CppCodeCache  # slow to import
 
-    source = Path(__file__).with_name(f"{name}.cpp").read_text()
-    return cast(CDLL, CppCodeCache.load(source, extra_flags=["-ftree-loop-vectorize"]))  # which it turns off for its own
+    source = Path(__file__).with_name(f"{file}.cpp").read_text()
+    found: CDLL = CppCodeCache.load(source, extra_flags=["-ftree-loop-vectorize"])  # which it turns off for its own code
+    for name, arguments in functions:
+        getattr(found, name).argtypes = [_TYPES[kind] for kind in arguments]
+    return found

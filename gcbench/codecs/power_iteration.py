@@ -8,19 +8,26 @@ workers have the same. The two ways are equal up to rounding, and each is to the
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from ctypes import CDLL, Array, c_float, c_int, c_int64, c_void_p
-from functools import cache, lru_cache
-from typing import Any, NamedTuple
+from ctypes import CDLL, Array, c_int64, c_void_p
+from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from gcbench.codecs.kernels import backend
 from gcbench.codecs.low_rank import orthogonalise
-from gcbench.codecs.native import library
+from gcbench.codecs.native import native
 
 Matrices = Sequence[Tensor]
+
+_FUNCTIONS = (  # n*: how many matrices, and their shapes
+    ("restart", "n*" + "***"),
+    ("orthogonalise", "n*" + "*"),
+    ("add_times", "n*" + "n**f***ni"),
+    ("transposed_times", "n*" + "n***ni"),
+    ("product_and_rest", "n*" + "n***n**i"),
+)
 
 
 class Shape(NamedTuple):
@@ -46,9 +53,9 @@ def qs_of(flat: Tensor, shapes: Shapes) -> list[Tensor]:
 
 def restart(qs: Sequence[Tensor], fresh: Tensor, shapes: Shapes) -> Tensor:
     """Columns scaled to a largest entry of 1; `fresh` ones for those that have become zero."""
-    native, out = _native(qs), torch.empty_like(fresh, dtype=qs[0].dtype)
-    if native is not None:
-        native.restart(*_sized(shapes), _addresses(qs), fresh.data_ptr(), out.data_ptr())
+    library, out = _native(qs), torch.empty_like(fresh, dtype=qs[0].dtype)
+    if library is not None:
+        library.restart(*_sized(shapes), _addresses(qs), fresh.data_ptr(), out.data_ptr())
         return out
     for q, new, target in zip(qs, qs_of(fresh, shapes), qs_of(out, shapes), strict=True):
         largest = q.abs().amax(-1, keepdim=True)
@@ -58,14 +65,14 @@ def restart(qs: Sequence[Tensor], fresh: Tensor, shapes: Shapes) -> Tensor:
 
 def add_times(gs: Matrices, es: Matrices, alpha: float, q: Tensor, shapes: Shapes) -> tuple[list[Tensor], Tensor]:
     """M = G + alpha E, and P = M Q."""
-    native = _native(gs, es)
-    if native is None:
+    library = _native(gs, es)
+    if library is None:
         ms = [torch.add(g, e, alpha=alpha) for g, e in zip(gs, es, strict=True)]
         return ms, times(ms, q, shapes)
     ms = [torch.empty_like(g) for g in gs]
     p = _new(ms, sum(s.r * s.n for s in shapes))
     inputs, outputs = (_addresses(gs), _addresses(es), alpha, q.data_ptr()), (_addresses(ms), p.data_ptr(), p.shape[1])
-    native.add_times(*_sized(shapes), len(p), *inputs, *outputs, torch.get_num_threads())
+    library.add_times(*_sized(shapes), len(p), *inputs, *outputs, torch.get_num_threads())
     return ms, p
 
 
@@ -80,9 +87,9 @@ def times(ms: Matrices, q: Tensor, shapes: Shapes) -> Tensor:
 
 def orthogonalised(p: Tensor, shapes: Shapes) -> Tensor:
     """Columns of `[1, all]` made orthonormal, those of each matrix on its own."""
-    native, out = _native([p]), p.clone()
-    if native is not None:
-        native.orthogonalise(*_sized(shapes), out.data_ptr())
+    library, out = _native([p]), p.clone()
+    if library is not None:
+        library.orthogonalise(*_sized(shapes), out.data_ptr())
         return out
     ps = ps_of(out, shapes)
     for batch in _batches(shapes):
@@ -94,10 +101,10 @@ def orthogonalised(p: Tensor, shapes: Shapes) -> Tensor:
 
 def transposed_times(ms: Matrices, p: Tensor, shapes: Shapes) -> Tensor:
     """Q = M^T P."""
-    native, q = _native(ms), _new(ms, sum(s.r * s.m for s in shapes))
-    if native is not None:
+    library, q = _native(ms), _new(ms, sum(s.r * s.m for s in shapes))
+    if library is not None:
         factors = p.data_ptr(), q.data_ptr(), q.shape[1]
-        native.transposed_times(*_sized(shapes), len(q), _addresses(ms), *factors, torch.get_num_threads())
+        library.transposed_times(*_sized(shapes), len(q), _addresses(ms), *factors, torch.get_num_threads())
         return q
     for m, factor, target in zip(ms, ps_of(p, shapes), qs_of(q, shapes), strict=True):
         for row, out in zip(m, target, strict=True):
@@ -116,8 +123,8 @@ def product(p: Tensor, q: Tensor, shapes: Shapes) -> list[Tensor]:
 
 def product_and_rest(p: Tensor, q: Tensor, own_q: Tensor, ms: Matrices, shapes: Shapes) -> list[Tensor]:
     """P Q^T, and in place of every worker's M, M - P own Q^T."""
-    native = _native(ms)
-    if native is None:
+    library = _native(ms)
+    if library is None:
         for m, factor, own in zip(ms, ps_of(p, shapes), qs_of(own_q, shapes), strict=True):
             for row, of_row in zip(m, own.expand(len(m), -1, -1), strict=True):
                 row.addmm_(factor[0].mT, of_row, alpha=-1)
@@ -125,7 +132,7 @@ def product_and_rest(p: Tensor, q: Tensor, own_q: Tensor, ms: Matrices, shapes: 
     updates = [torch.empty_like(m[:1]) for m in ms]
     factors = p.data_ptr(), q.data_ptr(), own_q.data_ptr(), own_q.shape[1] if len(own_q) > 1 else 0
     outputs = _addresses(ms), _addresses(updates)
-    native.product_and_rest(*_sized(shapes), len(ms[0]), *factors, *outputs, torch.get_num_threads())
+    library.product_and_rest(*_sized(shapes), len(ms[0]), *factors, *outputs, torch.get_num_threads())
     return updates
 
 
@@ -150,11 +157,8 @@ def _batches(shapes: Shapes) -> Iterator[list[int]]:
 
 
 def _native(*matrices: Matrices) -> CDLL | None:
-    x = matrices[0][0]
-    if backend() == "eager" or x.device.type != "cpu" or x.dtype != torch.float32:
-        return None
     assert all(all(map(Tensor.is_contiguous, given)) for given in matrices)
-    return _library()
+    return native("low_rank", _FUNCTIONS, matrices[0][0])
 
 
 def _addresses(tensors: Sequence[Tensor]) -> Array[c_void_p]:
@@ -164,15 +168,3 @@ def _addresses(tensors: Sequence[Tensor]) -> Array[c_void_p]:
 @lru_cache(maxsize=64)  # buckets
 def _sized(shapes: Shapes) -> tuple[int, Array[c_int64]]:
     return len(shapes), (c_int64 * (3 * len(shapes)))(*[size for shape in shapes for size in shape])
-
-
-@cache
-def _library() -> CDLL:
-    found, p = library("low_rank"), c_void_p
-    sized: list[Any] = [c_int64, p]
-    found.restart.argtypes = [*sized, p, p, p]
-    found.orthogonalise.argtypes = [*sized, p]
-    found.add_times.argtypes = [*sized, c_int64, p, p, c_float, p, p, p, c_int64, c_int]
-    found.transposed_times.argtypes = [*sized, c_int64, p, p, p, c_int64, c_int]
-    found.product_and_rest.argtypes = [*sized, c_int64, p, p, p, c_int64, p, p, c_int]
-    return found

@@ -18,6 +18,7 @@ from gcbench.codecs.levels import level_values, random_codes
 from gcbench.codecs.noise import Draws, Noise
 from gcbench.codecs.quantise import grid_codes, grid_values
 from gcbench.codecs.radix import pack_digits, unpack_digits
+from gcbench.codecs.signs import Sides, signs_and_sides
 from gcbench.codecs.words import from_words, rows_of, to_words, words_of
 from gcbench.compressors.exchange import Codec, Message
 
@@ -122,6 +123,34 @@ class Bucketed(Codec, ABC):
             _kernels(self).decode_add(bits[:, part], table[:, part], matrix[:, part])
         codes = unpack_digits(digits, rest.shape[1], self.base).to(torch.int32)
         rest += self.value(codes, sent.index_select(1, groups.rest_buckets).unbind(-1))
+
+
+class Signs(Bucketed, ABC):
+    """Codes that send one bit a value, whether it is at least 0, and what the sums of either side of a bucket say."""
+
+    random: ClassVar[bool] = False
+
+    @property
+    def base(self) -> int:
+        return 2
+
+    @abstractmethod
+    def fit_sides(self, sides: Sides, d: Tensor) -> Tensor:
+        """What `fit` finds in buckets of `[buckets]` d values, `[w, buckets]` to `[w, buckets, k]`."""
+
+    def code(self, v: Tensor, parameters: Parameters, words: Tensor | None) -> Tensor:
+        return (v >= 0).to(torch.int32)
+
+    def encode(self, x: Tensor, segments: tuple[int, ...], noise: Noise) -> Message:
+        buckets = self.buckets(segments, x.device)
+        groups = buckets.groups(rows_of(2))
+        matrix, rest = _split(x, groups, buckets.row)
+        found = signs_and_sides(matrix, rest, groups.buckets, groups.rest_buckets, buckets.count)
+        if found is None:
+            return super().encode(x, segments, noise)
+        words, sides = found
+        fitted = self.fit_sides(sides, buckets.sizes).to(x.dtype)
+        return [words, pack_digits((rest >= 0).to(torch.uint8), 2), self.sends(fitted)]
 
 
 @dataclass(frozen=True)

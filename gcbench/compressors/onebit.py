@@ -10,12 +10,13 @@ from torch import Tensor
 
 from gcbench.codecs.levels import level_values
 from gcbench.codecs.means import mean_where
+from gcbench.codecs.signs import Sides
 from gcbench.compressors.base import Properties
-from gcbench.compressors.bucketed import Bucketed, Parameters
+from gcbench.compressors.bucketed import Parameters, Signs
 
 
 @dataclass(frozen=True)
-class OneBit(Bucketed):
+class OneBit(Signs):
     """Seide et al., "1-Bit Stochastic Gradient Descent and its Application to Data-Parallel Distributed Training of Speech
     DNNs", Interspeech 2014; the baseline 1BitSGD of QSGD. For a bucket v of d consecutive values of a tensor:
 
@@ -30,18 +31,14 @@ class OneBit(Bucketed):
     the stripe: that is `exchange=scatter_coded`.
     """
 
-    random: ClassVar[bool] = False
     properties: ClassVar[Properties] = Properties(contractive=True)
-
-    @property
-    def base(self) -> int:
-        return 2
 
     def fit(self, v: Tensor) -> Tensor:
         return torch.stack([mean_where(v, v < 0), mean_where(v, v >= 0)], dim=-1)
 
-    def code(self, v: Tensor, parameters: Parameters, words: Tensor | None) -> Tensor:
-        return (v >= 0).to(torch.int32)
+    def fit_sides(self, sides: Sides, d: Tensor) -> Tensor:
+        below = (d - sides.nonnegative).clamp_min(1)
+        return torch.stack([sides.negative / below, sides.positive / sides.nonnegative.clamp_min(1)], dim=-1)
 
     def value(self, codes: Tensor, parameters: Parameters) -> Tensor:
         return level_values(codes, parameters)

@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from gcbench.codecs.means import mean_magnitude
+from gcbench.codecs.signs import Sides
 from gcbench.compressors.base import Properties
-from gcbench.compressors.bucketed import Bucketed, Parameters
+from gcbench.compressors.bucketed import Parameters, Signs
 
 
 @dataclass(frozen=True)
-class ScaledSign(Bucketed):
+class ScaledSign(Signs):
     """Karimireddy et al., "Error Feedback Fixes SignSGD and other Gradient Compression Schemes", ICML 2019, algorithm 1; ORQ's
     baseline "Scaled SignSGD" (equation 13) and, a scale a tensor and with error feedback, PowerSGD's "Sign + Norm":
 
@@ -29,18 +30,13 @@ class ScaledSign(Bucketed):
     for the whole gradient and experiments with buckets; buckets restart at every tensor.
     """
 
-    random: ClassVar[bool] = False
     properties: ClassVar[Properties] = Properties(contractive=True)
-
-    @property
-    def base(self) -> int:
-        return 2
 
     def fit(self, v: Tensor) -> Tensor:
         return mean_magnitude(v).unsqueeze(-1)
 
-    def code(self, v: Tensor, parameters: Parameters, words: Tensor | None) -> Tensor:
-        return (v >= 0).to(torch.int32)
+    def fit_sides(self, sides: Sides, d: Tensor) -> Tensor:
+        return ((sides.positive - sides.negative) / d).unsqueeze(-1)
 
     def value(self, codes: Tensor, parameters: Parameters) -> Tensor:
         return torch.where(codes > 0, parameters[0], -parameters[0])

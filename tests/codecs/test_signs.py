@@ -1,0 +1,87 @@
+"""Signs and sums of both sides in one pass: the same bits, and means, as one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import accumulate
+
+import pytest
+import torch
+from backends import using
+from torch import Tensor
+
+from gcbench.codecs.kernels import use_backend
+from gcbench.compressors import Step
+from gcbench.compressors.bucketed import Signs
+from gcbench.compressors.exchange import Message
+from gcbench.compressors.onebit import OneBit
+from gcbench.compressors.sign import ScaledSign
+
+SIZES = {
+    "whole groups": (64 * 512,),
+    "rows and tails": (40 * 130, 7, 3 * 999, 64 * 40),
+    "few": (1, 5, 31),
+}
+BUCKETS = {
+    "one row": {"bucket_size": 512},
+    "rows": {"bucket_size": 2048},
+    "odd": {"bucket_size": 77},
+    "tensors": {"per_layer": True},
+}
+METHODS = {f"{kind.__name__}, {name}": kind(**words) for kind in (ScaledSign, OneBit) for name, words in BUCKETS.items()}
+
+
+@pytest.fixture(autouse=True)
+def compiled() -> Iterator[None]:
+    yield from using("compiled")
+
+
+def values(sizes: tuple[int, ...], workers: int = 2) -> Tensor:
+    x = torch.randn(workers, sum(sizes), generator=torch.Generator().manual_seed(1))
+    x[:, ::7] = 0
+    x[:, ::11] = -0.0
+    return x
+
+
+def encoded(method: Signs, x: Tensor, sizes: tuple[int, ...]) -> Message:
+    names = [str(i) for i in range(len(sizes))]
+    step = Step(0, 1, range(len(x)), dict(zip(names, accumulate(sizes, initial=0), strict=False)))
+    laid_out = method.lay_out(list(x.split(list(sizes), dim=1)), sizes)
+    return method.encode(laid_out, sizes, step.noise("codec", dict(zip(names, sizes, strict=True)), x.device))
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
+def test_one_pass_finds_what_two_do(name: str, sizes: tuple[int, ...]) -> None:
+    x = values(sizes)
+    words, digits, means = encoded(METHODS[name], x, sizes)
+    use_backend("eager")
+    expected_words, expected_digits, expected = encoded(METHODS[name], x, sizes)
+    assert torch.equal(words, expected_words) and torch.equal(digits, expected_digits)
+    torch.testing.assert_close(means, expected, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_worker_alone_has_the_same_bits_as_among_others(name: str) -> None:
+    sizes = SIZES["rows and tails"]
+    together, alone = encoded(METHODS[name], values(sizes), sizes), encoded(METHODS[name], values(sizes)[1:], sizes)
+    assert all(torch.equal(a[1:], b) for a, b in zip(together, alone, strict=True))
+
+
+def test_means_are_those_of_each_side() -> None:
+    """In float64, from the definition; a side without values has a mean of 0."""
+    x = torch.cat([values((2048,), 1), -values((2048,), 1).abs() - 1], dim=1)
+    means = encoded(OneBit(), x, (4096,))[2]
+    first, second = x[0].double().split(2048)
+    torch.testing.assert_close(means[0, 0].double(), torch.stack([first[first < 0].mean(), first[first >= 0].mean()]))
+    assert means[0, 1, 1] == 0
+    torch.testing.assert_close(means[0, 1, 0].double(), second.mean())
+
+
+@pytest.mark.parametrize("where", [3, 16384 + 3])
+def test_what_is_not_finite_is_not_hidden(where: int) -> None:
+    """In a group of rows, and behind it."""
+    x = values((16384 + 2048,), 1)
+    x[0, where] = torch.nan
+    means = encoded(ScaledSign(), x, (16384 + 2048,))[2]
+    assert means.isnan().sum() == 1
