@@ -34,6 +34,8 @@ def bench(config: Config, directory: str) -> None:
     joined = _joined(config["workers"])
     first = os.environ.get("RANK", "0") == "0"
     device = _device(config["device"])
+    if config["codec_backend"] == "compiled" and not Machine.here().compiler:
+        raise ConfigError("codec_backend=compiled: there is no C++ compiler here; install g++, or type codec_backend=eager")
     torch.set_num_threads(config["threads"])
     use_backend(config["codec_backend"])
     keep_freed_memory()
