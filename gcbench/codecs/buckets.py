@@ -61,7 +61,8 @@ class Buckets:
         self._full = sum(piece.length for piece in full)
         self.full_count = self._full // size if size else 0
         self.count = self.full_count + len(self._short)
-        self.sizes = torch.tensor([size or 0] * self.full_count + [r + t for r, t in self._short], device=device)
+        short = torch.tensor([r + t for r, t in self._short], dtype=torch.int64)
+        self.sizes = torch.cat([torch.full((self.full_count,), size or 0), short]).to(device)
         self.rows = (self._full + sum(r for r, _ in self._short)) // self.row
         self._groups: dict[int, Groups] = {}
 
