@@ -21,6 +21,10 @@ _WORD_BITS = (1, 2, 3, 4, 5, 6, 7, 8, 16)
 def word_of(base: int) -> tuple[int, int]:
     """Digits in a word, and bits of the word."""
     assert 2 <= base <= 256, "a code is a byte of at least two values"
+    return _WORDS[base]
+
+
+def _shortest_word(base: int) -> tuple[int, int]:
     words = [(_digits_in(bits, base), bits) for bits in _WORD_BITS]
     return min((word for word in words if word[0]), key=lambda word: word[1] / word[0])
 
@@ -30,6 +34,9 @@ def _digits_in(bits: int, base: int) -> int:
     while base ** (digits + 1) <= 1 << bits:
         digits += 1
     return digits
+
+
+_WORDS = {base: _shortest_word(base) for base in range(2, 257)}  # kernels read it: not all of Python can be compiled
 
 
 def digit_bytes(n: int, base: int) -> int:
