@@ -52,14 +52,14 @@ def qs_of(flat: Tensor, shapes: Shapes) -> list[Tensor]:
 
 
 def restart(qs: Sequence[Tensor], fresh: Tensor, shapes: Shapes) -> Tensor:
-    """Columns scaled to a largest entry of 1; `fresh` ones for those that have become zero."""
+    """Columns scaled to a largest entry of 1; `fresh` ones for those that are zero, or not finite."""
     library, out = _native(qs), torch.empty_like(fresh, dtype=qs[0].dtype)
     if library is not None:
         library.restart(*_sized(shapes), _addresses(qs), fresh.data_ptr(), out.data_ptr())
         return out
     for q, new, target in zip(qs, qs_of(fresh, shapes), qs_of(out, shapes), strict=True):
         largest = q.abs().amax(-1, keepdim=True)
-        torch.where(largest > 0, q / largest, new, out=target)
+        torch.where((largest > 0) & (largest < torch.inf), q / largest, new, out=target)
     return out
 
 
