@@ -119,6 +119,7 @@ class ScheduleSettings:
     milestones: list[float] | None = None
     gamma: float = 0.1
     warmup_epochs: float = 0.0
+    warmup_start: float | None = None
     scale_by_workers: bool = False
 
 

@@ -35,7 +35,7 @@ def orq_levels(v: Tensor, count: int) -> Tensor:
         middle = _middle(places, levels, below)
         levels = _between(levels, w.gather(-1, middle))
         if levels.shape[-1] >= count:
-            return levels
+            return _nan_unless_finite(levels)
         places, below = _between(places, middle), _between(below, sums.below(middle))
 
 
@@ -89,7 +89,15 @@ def quantile_levels(v: Tensor, count: int) -> Tensor:
     """The quantiles 0, 1/(count - 1), ..., 1, each a value of the bucket (the nearest rank)."""
     last = v.shape[-1] - 1
     places = [(2 * k * last + count - 1) // (2 * (count - 1)) for k in range(count)]
-    return ascending(v)[..., torch.tensor(places, device=v.device)]
+    return _nan_unless_finite(ascending(v)[..., torch.tensor(places, device=v.device)])
+
+
+def _nan_unless_finite(levels: Tensor) -> Tensor:
+    """Return the levels of each bucket, all NaN where its values are not all finite: then every code decodes to NaN.
+
+    A sorted bucket has -inf first, and inf or NaN last.
+    """
+    return torch.where((levels[..., :1].isfinite() & levels[..., -1:].isfinite()), levels, torch.nan)
 
 
 def ascending(v: Tensor) -> Tensor:
@@ -104,7 +112,7 @@ def two_means(v: Tensor) -> Tensor:
     """
     wide = v.double()
     b0 = mean_where(wide, torch.ones_like(v, dtype=torch.bool)).to(v.dtype)
-    below = v < b0.unsqueeze(-1)
+    below = ~(v >= b0.unsqueeze(-1))  # a mean that is NaN has all values below it, as they are coded
     return torch.stack([mean_where(wide, below).to(v.dtype), b0, mean_where(wide, ~below).to(v.dtype)], dim=-1)
 
 

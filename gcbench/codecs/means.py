@@ -1,4 +1,4 @@
-"""Means over the last dimension, each row reduced by itself.
+"""Means, norms and deviations over the last dimension, each row reduced by itself.
 
 torch splits one long sum over threads but not several, so that a row's mean would depend in its last bits on how many rows
 this process holds: real and virtual workers would send different scales.
@@ -23,6 +23,24 @@ def mean_where(x: Tensor, chosen: Tensor) -> Tensor:
     """`[w, ..., n] -> [w, ...]`, the mean of the chosen values; 0 where none is."""
     total = _by_row(_sum, torch.where(chosen, x, 0))
     return total / chosen.sum(-1).clamp_min(1)
+
+
+def norm(x: Tensor) -> Tensor:
+    """Return the 2-norm of each row, `[w, n] -> [w]` float64, in which no square of a float32 over- or underflows."""
+    return _by_row(_norm, x)
+
+
+def standard_deviation(x: Tensor) -> Tensor:
+    """Return the deviation of each row from its mean, `[w, n] -> [w]` float64; 0 where all values are equal."""
+    return _by_row(_deviation, x)
+
+
+def _norm(row: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(row, dtype=torch.float64)
+
+
+def _deviation(row: Tensor) -> Tensor:
+    return row.double().std(correction=0)
 
 
 @kernel

@@ -1,9 +1,10 @@
 """Randomness as a function of (seed, site, step, worker, element), not a stream.
 
 Two runs with the same arguments draw the same numbers whatever came before: a resumed run continues to the bit, and a
-virtual worker rounds as the real one does. Keys come from `gcbench.seeds.mix`; `random_words` is the `lowbias32` hash (Wellons,
-2018) of the element's index with two independent 32-bit keys, one before and one inside: `hash(index ^ key)` alone would give
-every worker a permutation of one and the same sequence.
+virtual worker rounds as the real one does. Keys come from `gcbench.seeds.mix`; `random_words` is a two-round hash (the one of
+hash-prospector with 16 21f0aaad 15 735a2d97 15) of the element's index with two independent 32-bit keys, one before and one
+inside: `hash(index ^ key)` alone would give every worker a permutation of one and the same sequence. Within one key its draws
+are as uniform as Philox's; a third round would change nothing that is measured, and cost 4 to 10 % of an encode.
 """
 
 from __future__ import annotations
@@ -85,13 +86,13 @@ class Draws(NamedTuple):
 def random_words(index: Tensor, key: Tensor, inner_key: Tensor) -> Tensor:
     """int32 whose high bits are random; products wrap, and the masks make arithmetic shifts logical.
 
-    What `lowbias32` does after its last product would only improve the lowest bits.
+    What the hash does after its last product would only improve the lowest bits.
     """
     x = index ^ key
     x = x ^ ((x >> 16) & 0xFFFF)
-    x = x * 0x7FEB352D + inner_key
+    x = x * 0x21F0AAAD + inner_key
     x = x ^ ((x >> 15) & 0x1FFFF)
-    return x * (0x846CA68B - (1 << 32))
+    return x * 0x735A2D97
 
 
 def unit_interval(words: Tensor) -> Tensor:

@@ -1,13 +1,16 @@
 """Codes of any number of values as bytes, at close to log2(values) bits each: several digits share a word.
 
-A word of k base-s digits is the number d_0 + d_1 s + ... + d_(k-1) s^(k-1). Words have 1 to 8 bits, packed as such, or 16; of
-these the one with the fewest bits a digit is used, the shortest among equals: 5 ternary digits in 8 bits (1.6 bits a digit,
-log2(3) = 1.58), 3 quinary ones in 7, 5 of base 9 in 16. Powers of two are plain bits.
+A word of k base-s digits is the number d_0 + d_1 s + ... + d_(k-1) s^(k-1). Of the words of 1 to 8 bits, or 16, the one with
+the fewest bits a digit is used, the shortest among equals: 5 ternary digits in 8 bits (1.6 bits a digit, log2(3) = 1.58), 3
+quinary ones in 7, 5 of base 9 in 16. Where that is more than 5 % above log2(s), the shortest word that is not: 4 digits of
+base 17 in 17 bits. Powers of two are plain bits.
 
 Planar like `packing`: with m = ceil(n / k) words, the values j, j + m, j + 2 m, ... share word j.
 """
 
 from __future__ import annotations
+
+import math
 
 import torch
 import torch.nn.functional as F
@@ -15,7 +18,9 @@ from torch import Tensor
 
 from gcbench.codecs.packing import pack, packed_bytes, unpack
 
-_WORD_BITS = (1, 2, 3, 4, 5, 6, 7, 8, 16)
+_WORD_BITS = (1, 2, 3, 4, 5, 6, 7, 8, 16)  # of which codecs are fastest
+_LONGEST_WORD = 32
+_SLACK = 1.05
 
 
 def word_of(base: int) -> tuple[int, int]:
@@ -25,8 +30,11 @@ def word_of(base: int) -> tuple[int, int]:
 
 
 def _shortest_word(base: int) -> tuple[int, int]:
-    words = [(_digits_in(bits, base), bits) for bits in _WORD_BITS]
-    return min((word for word in words if word[0]), key=lambda word: word[1] / word[0])
+    words = [(_digits_in(bits, base), bits) for bits in range(1, _LONGEST_WORD + 1)]
+    digits, bits = min((word for word in words if word[0] and word[1] in _WORD_BITS), key=lambda word: word[1] / word[0])
+    if bits <= _SLACK * digits * math.log2(base):
+        return digits, bits
+    return next(word for word in words if word[0] and word[1] <= _SLACK * word[0] * math.log2(base))
 
 
 def _digits_in(bits: int, base: int) -> int:
@@ -43,7 +51,12 @@ def digit_bytes(n: int, base: int) -> int:
     """What `n` digits cost; words of less than a byte come in groups of eight, as `pack` makes them."""
     digits, bits = word_of(base)
     words = -(-n // digits)
-    return packed_bytes(words, bits) if bits <= 8 else words * bits // 8
+    return sum(packed_bytes(words, width) for width in _byte_widths(bits))
+
+
+def _byte_widths(bits: int) -> list[int]:
+    """Return the widths of the bytes, lowest first, that a word of `bits` is cut into."""
+    return [min(8, bits - start) for start in range(0, bits, 8)]
 
 
 def pack_digits(codes: Tensor, base: int) -> Tensor:
@@ -52,12 +65,11 @@ def pack_digits(codes: Tensor, base: int) -> Tensor:
     if digits == 1:
         return pack(codes, bits)
     planes = F.pad(codes, (0, -codes.shape[1] % digits)).unflatten(1, (digits, -1))
-    words = planes[:, -1].to(torch.int32)
+    words = planes[:, -1].to(torch.int64 if bits > 31 else torch.int32)
     for k in range(digits - 2, -1, -1):
         words = words.mul_(base).add_(planes[:, k])
-    if bits <= 8:
-        return pack(words.to(torch.uint8), bits)
-    return words.view(torch.uint8).unflatten(1, (-1, 4))[..., :2].flatten(1)
+    parts = [pack(((words >> (8 * i)) & 0xFF).to(torch.uint8), width) for i, width in enumerate(_byte_widths(bits))]
+    return torch.cat(parts, dim=1)
 
 
 def unpack_digits(packed: Tensor, n: int, base: int) -> Tensor:
@@ -67,11 +79,11 @@ def unpack_digits(packed: Tensor, n: int, base: int) -> Tensor:
         return packed
     if digits == 1:
         return unpack(packed, n, bits)
-    # Quotients in floating point are several times faster than integer ones. With the half, none is nearer to an integer than
-    # 0.5 / base, so that its floor is right even where a device multiplies by the reciprocal.
-    rest = _words(packed, -(-n // digits), bits).to(torch.float32)
+    rest = _words(packed, -(-n // digits), bits)
     planes = []
     for _ in range(digits - 1):
+        # Quotients in floating point are several times faster than integer ones. With the half, none is nearer to an integer
+        # than 0.5 / base, so that its floor is right even where a device multiplies by the reciprocal.
         quotient = (rest + 0.5).div_(base).floor_()
         planes.append(rest.sub_(quotient, alpha=base).to(torch.uint8))
         rest = quotient
@@ -80,6 +92,15 @@ def unpack_digits(packed: Tensor, n: int, base: int) -> Tensor:
 
 
 def _words(packed: Tensor, count: int, bits: int) -> Tensor:
-    if bits <= 8:
-        return unpack(packed, count, bits)
-    return F.pad(packed.unflatten(1, (-1, 2)), (0, 2)).flatten(1).view(torch.int32)
+    """Return the words of `packed` as floats `[w, count]` that hold them, and their halves, exactly."""
+    widths = _byte_widths(bits)
+    parts = packed.split([packed_bytes(count, width) for width in widths], dim=1)
+    words = packed.new_zeros(len(packed), count, dtype=float_of(bits))
+    for i, (part, width) in enumerate(zip(parts, widths, strict=True)):
+        words.add_(unpack(part, count, width), alpha=1 << (8 * i))
+    return words
+
+
+def float_of(bits: int) -> torch.dtype:
+    """Return a float type in which numbers of `bits`, their halves and their quotients by a base are exact enough to floor."""
+    return torch.float32 if bits <= 21 else torch.float64

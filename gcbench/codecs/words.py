@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from gcbench.codecs.radix import word_of
+from gcbench.codecs.radix import float_of, word_of
 
 
 def rows_of(base: int) -> int:
@@ -71,8 +71,9 @@ def from_words(words: Tensor, base: int) -> Tensor:
         return numbers
     # Quotients of floats are vectors, those of integers are not. With the half, none is nearer to an integer than 0.5 over the
     # power, so that its floor is right even where a device multiplies by the reciprocal.
-    halves = numbers.unsqueeze(-2).to(torch.float32) + 0.5
-    powers = torch.tensor([base**j for j in range(digits)], dtype=torch.float32, device=words.device).unsqueeze(-1)
+    exact = float_of(bits)
+    halves = numbers.unsqueeze(-2).to(exact) + 0.5
+    powers = torch.tensor([base**j for j in range(digits)], dtype=exact, device=words.device).unsqueeze(-1)
     found = torch.floor(halves / powers) - base * torch.floor(halves / (powers * base))
     return found.flatten(-3, -2).to(torch.int32)
 

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from gcbench.comm.messages import as_bytes, from_bytes, pad_rows, to_bytes
 from gcbench.comm.meter import Meter, row_bits
+from gcbench.comm.ordered import float_to_ordered, ordered_to_float
 
 Reduction = Literal["sum", "max", "min", "and"]
 
@@ -71,9 +72,11 @@ class Comm(ABC):
         return _parts(self._reduce(tensors, "sum"), tensors)
 
     def max(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Return the maximum over all workers, `[w, ...] -> [1, ...]`; NaN where any worker has NaN."""
         return _parts(self._reduce(tensors, "max"), tensors)
 
     def min(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Return the minimum over all workers, `[w, ...] -> [1, ...]`; NaN where any worker has NaN."""
         return _parts(self._reduce(tensors, "min"), tensors)
 
     def all_bits(self, tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -122,13 +125,17 @@ class Comm(ABC):
         assert len({t.dtype for t in tensors}) == 1, "one message holds one type"
         w = tensors[0].shape[0]
         rows = [t.reshape(w, -1) for t in tensors]
+        # gloo and NCCL lose a NaN that meets a number; as an integer of the same order it survives.
+        as_integers = op in ("max", "min") and tensors[0].is_floating_point()
+        if as_integers:
+            rows = [float_to_ordered(x, nan_is_largest=op == "max") for x in rows]
         flat = torch.cat(rows if w == 1 else [_reduce_rows(x, op) for x in rows], dim=1)
         bits = row_bits([flat])
         self.meter.count_equal("all_reduce", self.workers, bits, bits)
         if self.processes > 1:
             with self.clock.exchange():
                 self._all_reduce(flat, op)
-        return flat
+        return ordered_to_float(flat) if as_integers else flat
 
     def _gather_ragged(self, tensors: Sequence[Tensor], lengths: Sequence[Tensor | None]) -> list[Tensor]:
         full = [

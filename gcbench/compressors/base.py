@@ -88,7 +88,11 @@ class Compressor(Protocol):
     @property
     def properties(self) -> Properties: ...
 
-    def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated: ...
+    def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
+        """Return what all workers apply, from float32 gradients of any shape, which stay as they are.
+
+        Compressors that `build` puts together refuse other types of values by name, and pass by parameters that hold none.
+        """
 
 
 @runtime_checkable
@@ -145,4 +149,4 @@ def flatten(grads: Grads) -> Tensor:
 def unflatten(x: Tensor, like: Grads) -> Grads:
     """The inverse of `flatten` for any number of rows, as views."""
     parts = x.split(list(sizes_of(like).values()), dim=1)
-    return {k: part.view(-1, *g.shape[1:]) for (k, g), part in zip(like.items(), parts, strict=True)}
+    return {k: part.view(len(x), *g.shape[1:]) for (k, g), part in zip(like.items(), parts, strict=True)}

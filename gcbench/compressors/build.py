@@ -13,6 +13,8 @@ from gcbench.compressors.entropy_coded import Code, coded
 from gcbench.compressors.exchange import Codec, Exchange, sent_by
 from gcbench.compressors.hierarchical import Hierarchical
 from gcbench.compressors.wrappers import (
+    BucketsThroughGradient,
+    CheckedGradients,
     DenseWarmup,
     ErrorFeedback,
     NormClipping,
@@ -25,6 +27,7 @@ def build(
     method: Compressor | Codec,
     *,
     align: bool = False,
+    bucket_scope: Literal["tensor", "gradient"] = "tensor",
     code: Code = "fixed",
     exchange: Exchange | Literal["hierarchical"] = "gather",
     workers_per_node: int | None = None,
@@ -49,6 +52,15 @@ def build(
         raise ValueError(
             f"workers_per_node={workers_per_node} means nothing with exchange={exchange}; type exchange=hierarchical"
         )
+    if bucket_scope not in ("tensor", "gradient"):
+        raise ValueError(f"bucket_scope={bucket_scope}: type bucket_scope=tensor or bucket_scope=gradient")
+    if bucket_scope == "gradient" and align:
+        raise ValueError(
+            "align=true bucket_scope=gradient: buckets that run through the gradient hold no whole receptive fields; "
+            "type one of them"
+        )
+    if bucket_scope == "gradient" and getattr(method, "per_layer", False):
+        raise ValueError("per_layer=true bucket_scope=gradient: a bucket is a tensor, or runs through all; type one of them")
     compressor: Compressor
     if hasattr(method, "aggregate"):
         compressor = cast(Compressor, method)
@@ -58,6 +70,8 @@ def build(
         compressor = Hierarchical(method, workers_per_node)
     else:
         compressor = sent_by(coded(method, code), exchange)
+    if bucket_scope == "gradient":
+        compressor = BucketsThroughGradient(compressor)
     if clip_sigma is not None:
         compressor = SigmaClipping(compressor, clip_sigma)
     if error_feedback:
@@ -69,7 +83,7 @@ def build(
         compressor = DenseWarmup(compressor, dense_steps)
     if clip_norm is not None:
         compressor = NormClipping(compressor, clip_norm)
-    return compressor
+    return CheckedGradients(compressor)
 
 
 def parts_of(compressor: Compressor) -> Iterator[object]:

@@ -158,4 +158,10 @@ def coded(codec: Codec, code: Code) -> Codec:
         return codec
     if not hasattr(codec, "codes_of"):
         raise ValueError(f"code={code} needs codes on a grid, as qsgd has them; type code=fixed")
-    return CODES[code](cast(GridCodec, codec))
+    grid = cast(GridCodec, codec)
+    if grid.highest % 2:
+        raise ValueError(
+            f"code={code} needs a level at zero, so an odd number of levels, not {grid.highest + 1}; "
+            f"type level_count={grid.highest + 2} or code=fixed"
+        )
+    return CODES[code](grid)

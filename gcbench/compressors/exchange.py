@@ -232,7 +232,8 @@ def sum_codes(codes: Tensor, highest: int, comm: Comm) -> Tensor:
     """All workers' codes from 0 to `highest` added, in lanes that hold their sum: `[w, n] -> [1, n]` around zero."""
     bits = (comm.workers * highest).bit_length()
     total = unpack_lanes(comm.sum([pack_lanes(codes, bits)])[0], codes.shape[1], bits)
-    return total - comm.workers * highest / 2
+    # In integers up to the halves: a float32 holds no odd number above 2^24.
+    return (2 * total - comm.workers * highest).to(torch.float32) / 2
 
 
 Exchange = Literal["gather", "scatter", "scatter_coded", "sum"]

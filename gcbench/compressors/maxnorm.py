@@ -19,6 +19,7 @@ from gcbench.compressors.base import Aggregated, Grads, Properties, State, Step,
 from gcbench.compressors.exchange import sum_codes
 
 MOST_BITS = 12  # of a scale, the paper's largest
+_TINY = 2.0**-100
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,8 @@ class MaxNorm:
     (the text) or 2^b - 1 (the authors' code, our bits = b + 1).
 
     Differences from the paper: it counts 32 + n (ceil(log2 s) + 1) bits, which hold one code (where s is no power of two) but
-    no sum of codes; the authors' code sends int8 or int32 and adds updates where the text averages them. `norm=l2` is the
+    no sum of codes; the authors' code sends int8 or int32, and until its commit
+    2ce3c49 (June 2021) added updates where the text averages them; since 7537e00 (September 2021) it divides by M. `norm=l2` is the
     text, `linf` (the maximum) is what its curves were made with: with the 2-norm of millions of values hardly any code but 0
     is left.
     """
@@ -132,9 +134,11 @@ def _largest_norm(g: Tensor, norm: Norm, comm: Comm) -> Tensor:
 def _aggregate_on_grid(grads: Grads, g: Tensor, reach: Tensor, levels: int, state: State, comm: Comm, step: Step) -> Aggregated:
     """`g`, all of `grads` end to end, in codes of `levels` steps up to `reach` (`[1, 1]`, or `[1, n]` of every value)."""
     codes = _codes(g, reach.expand(1, g.shape[1]), levels, step.noise("codec", sizes_of(grads), g.device))
-    unit = reach / levels
-    update = sum_codes(codes, 2 * levels, comm).to(torch.float32).mul_(unit).div_(comm.workers)
-    return Aggregated(unflatten(update, grads), lambda: unflatten((codes - levels) * unit, grads), state)
+    # A step of the grid may be smaller than any float32. Powers of two take it there and back without rounding.
+    lift = torch.where(reach < _TINY, 1 / _TINY, 1)
+    unit = reach * lift / levels
+    update = sum_codes(codes, 2 * levels, comm).mul_(unit).div_(comm.workers * lift)
+    return Aggregated(unflatten(update, grads), lambda: unflatten((codes - levels) * unit / lift, grads), state)
 
 
 def _codes(v: Tensor, reach: Tensor, levels: int, noise: Noise) -> Tensor:

@@ -34,7 +34,9 @@ class OneBit(Signs):
     properties: ClassVar[Properties] = Properties(contractive=True)
 
     def fit(self, v: Tensor) -> Tensor:
-        return torch.stack([mean_where(v, v < 0), mean_where(v, v >= 0)], dim=-1)
+        nonnegative = v >= 0
+        # Not v < 0: a NaN, which is sent as a negative sign, has to show in that side's mean.
+        return torch.stack([mean_where(v, ~nonnegative), mean_where(v, nonnegative)], dim=-1)
 
     def fit_sides(self, sides: Sides, d: Tensor) -> Tensor:
         below = (d - sides.nonnegative).clamp_min(1)

@@ -1,16 +1,52 @@
-"""What goes around a method. Fixed order, outermost first: norm clipping, dense warm-up, small tensors set aside, memory,
-sigma clipping."""
+"""What goes around a method. Fixed order, outermost first: checked gradients, norm clipping, dense warm-up, small tensors set
+aside, memory, sigma clipping, buckets through the gradient."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from gcbench.codecs.means import norm, standard_deviation
 from gcbench.comm import Comm
-from gcbench.compressors.base import Aggregated, Compressor, Correcting, Grads, Properties, State, Step, sizes_of
+from gcbench.compressors.base import (
+    Aggregated,
+    Compressor,
+    Correcting,
+    Grads,
+    Properties,
+    State,
+    Step,
+    flatten,
+    sizes_of,
+    unflatten,
+)
 from gcbench.compressors.dense import Dense
+
+
+@dataclass(frozen=True)
+class CheckedGradients:
+    """Takes float32 gradients only, and keeps parameters without values from methods, which could send nothing of them."""
+
+    inner: Compressor
+
+    @property
+    def properties(self) -> Properties:
+        return self.inner.properties
+
+    def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
+        for name, g in grads.items():
+            if g.dtype != torch.float32:
+                raise TypeError(f"the gradient of {name} is {g.dtype}; aggregate takes torch.float32: type gradient.float()")
+        empty = {k: g[:1] for k, g in grads.items() if g.numel() == 0}
+        if not empty:
+            return self.inner.aggregate(grads, state, comm, step)
+        if len(empty) == len(grads):
+            return Aggregated(empty, lambda: empty, state)
+        out = self.inner.aggregate({k: g for k, g in grads.items() if k not in empty}, state, comm, step)
+        update = _ordered({**out.update, **empty}, grads)
+        return out._replace(update=update, sent=lambda: _ordered({**out.sent(), **empty}, grads))
 
 
 @dataclass(frozen=True)
@@ -25,10 +61,8 @@ class NormClipping:
         return Properties(scope="global")
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
-        # Norms rather than sums of squares, whose rounding would depend on how many rows this process holds.
-        norms = [torch.linalg.vector_norm(g.reshape(g.shape[0], -1), dim=1) for g in grads.values()]
-        norm = torch.linalg.vector_norm(torch.stack(norms, dim=1), dim=1)  # [w]
-        factor = (self.clip_norm / (norm + 1e-6)).clamp_max(1)  # as torch.nn.utils.clip_grad_norm_
+        norms = torch.stack([norm(g.flatten(1)) for g in map(_with_values, grads.values())], dim=1)
+        factor = (self.clip_norm / norm(norms)).clamp_max(1).float()
         clipped = {k: g * _per_row(factor, g) for k, g in grads.items()}
         return self.inner.aggregate(clipped, state, comm, step)
 
@@ -114,10 +148,13 @@ class ErrorFeedback:
 
 @dataclass(frozen=True)
 class SigmaClipping:
-    """Clips every value to `clip_sigma` standard deviations of its tensor, each worker's own (Wen et al. 2017, TernGrad).
+    """Clips every value to `clip_sigma` standard deviations of its tensor, each worker's own.
 
-    The deviation is from zero (the root mean square), around which values are clipped: from the mean, a tensor of one value,
-    or of equal ones, would have none and lose its whole gradient.
+    Wen et al., "TernGrad: Ternary Gradients to Reduce Communication in Distributed Deep Learning", NeurIPS 2017, section 4:
+
+        clip(v_i) = v_i where |v_i| <= c sigma, else sgn(v_i) c sigma;    sigma^2 the variance of the tensor's values
+
+    Differences from the paper: a tensor whose values are all equal (or just one) has no deviation, and stays as it is.
     """
 
     inner: Compressor
@@ -130,10 +167,38 @@ class SigmaClipping:
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         clipped = {}
         for name, g in grads.items():
-            sigma = torch.linalg.vector_norm(g.reshape(g.shape[0], -1), dim=1) / g[0].numel() ** 0.5
-            limit = _per_row(self.clip_sigma * sigma, g)
+            sigma = standard_deviation(_with_values(g).flatten(1))
+            limit = _per_row(torch.where(sigma == 0, torch.inf, self.clip_sigma * sigma).to(g.dtype), g)
             clipped[name] = g.clamp(-limit, limit)
         return self.inner.aggregate(clipped, state, comm, step)
+
+
+@dataclass(frozen=True)
+class BucketsThroughGradient:
+    """Hands all tensors on as one, so that buckets run through the whole gradient (`bucket_scope=gradient`).
+
+    The view of QSGD (section 4, "each gradient as a one-dimensional vector") and ORQ (section 5, "evenly divides the whole
+    gradient into buckets of the same length"): only the last bucket is short, and a large one spans tensors.
+    """
+
+    inner: Compressor
+
+    @property
+    def properties(self) -> Properties:
+        return self.inner.properties._replace(scope="global")
+
+    def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
+        whole = {"gradient": flatten(grads)}
+        out = self.inner.aggregate(whole, state, comm, replace(step, offsets={"gradient": 0}))
+        return out._replace(
+            update=unflatten(out.update["gradient"], grads),
+            sent=lambda: unflatten(out.sent()["gradient"], grads),
+        )
+
+
+def _with_values(g: Tensor) -> Tensor:
+    """Return `[w, ...]` with a dimension of values, which the rows of a scalar parameter lack."""
+    return g if g.dim() > 1 else g.unsqueeze(1)
 
 
 def _per_row(x: Tensor, like: Tensor) -> Tensor:

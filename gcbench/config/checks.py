@@ -60,6 +60,12 @@ def check_schedule(config: Config) -> None:
                 f"schedule.milestones={config['schedule']['milestones']}: type fractions of the run between 0 and 1, "
                 "as in schedule.milestones=[0.5,0.75]"
             )
+    start = config["schedule"]["warmup_start"]
+    if start is not None and not 0 <= start <= 1:
+        raise ConfigError(
+            f"schedule.warmup_start={start}: type a fraction of the full rate from 0 to 1, as in schedule.warmup_start=0.1, "
+            "or null"
+        )
     if config["optimizer"]["lr"] <= 0:
         raise ConfigError(f"optimizer.lr={config['optimizer']['lr']}: type a rate above 0, as in optimizer.lr=0.05")
 

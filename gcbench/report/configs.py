@@ -65,6 +65,22 @@ def flat(config: Config) -> Flat:
     return dict(_leaves({k: v for k, v in kept.items() if k != "seed"}, ""))
 
 
+def with_later_keys(kept: Flat) -> Flat:
+    """Return the keys of a kept result, and those that came later with what gcbench did before it had them."""
+    later: Flat = {}
+    for key in kept:
+        prefix, _, last = key.rpartition(".")
+        if key == "bucket_size":
+            later["bucket_scope"] = "tensor"
+        elif last == "bucket_size":  # an argument of a method, around which is `build`
+            later[f"{prefix.removesuffix('.method')}.bucket_scope"] = "tensor"
+        elif last == "warmup_epochs":
+            later[f"{prefix}.warmup_start"] = None
+    if str(kept.get("compressor.method._target_")).endswith(".Signum"):
+        later |= dict.fromkeys(("momentum_start", "compressor.method.momentum_start"), "zero")
+    return later | kept
+
+
 def _leaves(value: Any, prefix: str) -> Any:
     if not isinstance(value, dict) or not value:
         yield prefix, value

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from gcbench.config import Config
 from gcbench.config.names import digest
-from gcbench.report.configs import Flat, flat
+from gcbench.report.configs import Flat, flat, with_later_keys
 
 READS = {1}  # schema_version of result.json
 NEEDED = ("status", "choices", "config", "started", "finished")
@@ -68,7 +68,7 @@ class Run:
     @cached_property
     def flat(self) -> Flat:
         """What of its configuration changes numbers, by dotted key."""
-        return flat(self.config)
+        return with_later_keys(flat(self.config))
 
     @cached_property
     def identity(self) -> str:

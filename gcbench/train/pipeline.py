@@ -35,6 +35,7 @@ class AfterBackward:
         run.clock.lap("compress")
         out = _aggregate(run, run.replica.grads, progress.state, run.comm, progress.step)
         progress.state = out.state
+        progress.first_bad.note_exchange(progress.step, out)
         return Exchanged(out.update, run.replica.flat, out.shannon_bits)
 
     def settle(self, run: Run, progress: Progress) -> None:
@@ -72,6 +73,7 @@ class UnderBackward:
         for out in found:
             update |= out.update
             progress.state = progress.state.updated(out.state)
+            progress.first_bad.note_exchange(progress.step, out)
         bounds = [out.shannon_bits for out in found if out.shannon_bits is not None]
         bound = (lambda: torch.stack([bits() for bits in bounds]).sum(0)) if len(bounds) == len(found) else None
         return Exchanged(update, run.replica.flat, bound)
@@ -110,6 +112,7 @@ class UnderNextStep:
         future, gradients = self._under_way
         out = self._queue.result(future, run)
         self._under_way, progress.state = None, out.state
+        progress.first_bad.note_exchange(progress.step - 1, out)  # of the step before this one
         progress.late = Exchanged(out.update, gradients, out.shannon_bits)
 
 

@@ -17,8 +17,9 @@ def total_steps(max_steps: int | None, epochs: float, steps_per_epoch: int) -> i
 class Schedule:
     """Factor on the optimiser's learning rate.
 
-    With `scale_by_workers` the rate is that of a single worker times W, reached linearly from x 1 over `warmup_epochs`
-    (Goyal et al. 2017); without, the warm-up starts from zero. `milestones` are fractions of the whole run.
+    The warm-up rises linearly over `warmup_epochs` from `warmup_start`, a fraction of the rate that it reaches: at step 0 it is
+    exactly that. By default it starts at the rate of a single worker where `scale_by_workers` multiplies that by W (Goyal et
+    al. 2017), else one step above zero. `milestones` are fractions of the whole run.
     """
 
     settings: ScheduleSettings
@@ -31,12 +32,16 @@ class Schedule:
 
     def _warmed_up(self, step: int) -> float:
         top = float(self.workers) if self.settings.scale_by_workers else 1.0
-        start = 1.0 if self.settings.scale_by_workers else 0.0
         steps = self.settings.warmup_epochs * self.steps_per_epoch
         if step >= steps:
             return top
-        done = (step + 1) / (steps + 1)  # the first step already moves, the first step after the warm-up is at the top
-        return start + (top - start) * done
+        start = self._warmup_start(top, steps)
+        return start + (top - start) * step / steps
+
+    def _warmup_start(self, top: float, steps: float) -> float:
+        if self.settings.warmup_start is not None:
+            return self.settings.warmup_start * top
+        return 1.0 if self.settings.scale_by_workers else top / (steps + 1)
 
     def _decayed(self, step: int) -> float:
         done = step / self.total_steps

@@ -13,7 +13,7 @@ def train_step(run: Run, progress: Progress) -> Exchanged | None:
     clock.lap("update")  # what an estimator does to the parameters and to zeroed gradients
     losses = run.pipeline.gradients(run, progress)
     progress.losses += losses
-    progress.first_bad.note(number, losses, replica.flat)
+    progress.first_bad.note_gradients(number, losses, replica.flat)
     exchanged = run.pipeline.exchanged(run, progress)
 
     clock.lap("update")

@@ -14,7 +14,7 @@ from gcbench.codecs.packing import pack
 from gcbench.codecs.radix import digit_bytes, pack_digits, unpack_digits, word_of
 
 # Digits and bits of a word, and the digits' share of them.
-WORDS = {2: (1, 1), 3: (5, 8), 4: (1, 2), 5: (3, 7), 9: (5, 16), 10: (2, 7), 16: (1, 4), 17: (1, 5), 256: (1, 8)}
+WORDS = {2: (1, 1), 3: (5, 8), 4: (1, 2), 5: (3, 7), 9: (5, 16), 10: (3, 10), 16: (1, 4), 17: (4, 17), 256: (1, 8)}
 
 
 def codes_of(rows: int, n: int, base: int, seed: int) -> Tensor:
@@ -61,9 +61,9 @@ def test_words(base: int) -> None:
 
 
 @pytest.mark.parametrize("base", range(2, 257))
-def test_a_digit_costs_at_most_its_plain_bits_and_at_least_its_information(base: int) -> None:
+def test_a_digit_costs_its_information_within_five_percent(base: int) -> None:
     digits, bits = word_of(base)
-    assert math.log2(base) <= bits / digits <= math.ceil(math.log2(base))
+    assert math.log2(base) <= bits / digits <= min(1.05 * math.log2(base), math.ceil(math.log2(base)))
     assert base**digits <= 2**bits
 
 

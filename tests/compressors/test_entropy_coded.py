@@ -171,4 +171,4 @@ def test_codes_on_no_grid_are_refused() -> None:
 
 
 def test_a_fixed_code_is_the_codec_itself() -> None:
-    assert built("qsgd", min_size=0) == Gathered(QSGD(7, bucket_size=512))
+    assert built("qsgd", min_size=0).inner == Gathered(QSGD(7, bucket_size=512))

@@ -163,7 +163,7 @@ def test_virtual_workers_are_those_of_processes_that_share_nodes(processes: int,
 
 def test_the_command_line_reaches_it() -> None:
     compressor: Any = built("ecqsgd", exchange="hierarchical", workers_per_node=2)
-    assert compressor.inner == Hierarchical(QSGD(7, "l2", bucket_size=512), 2)
+    assert compressor.inner.inner == Hierarchical(QSGD(7, "l2", bucket_size=512), 2)
 
 
 @pytest.mark.parametrize(

@@ -101,14 +101,17 @@ def vote(momenta: list[list[float]], number: int) -> list[float]:
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 4])
 @pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])
-def test_signum_is_a_vote_of_momenta(workers: int, momentum: float) -> None:
-    compressor, state = built("signum", momentum=momentum), State()
+@pytest.mark.parametrize("start", ["zero", "gradient"])
+def test_signum_is_a_vote_of_momenta(start: str, workers: int, momentum: float) -> None:
+    compressor, state = built("signum", momentum=momentum, momentum_start=start), State()
     v = [[0.0] * 6 for _ in range(workers)]
     for number in range(5):
         generator = torch.Generator().manual_seed(number)
         rows = torch.randint(-2, 3, (workers, 6), generator=generator).float()
         out = aggregate(compressor, {"a": rows[:, :2], "b": rows[:, 2:].view(workers, 2, 2)}, number=number, state=state)
         state = out.state
+        if number == 0 and start == "gradient":
+            v = rows.tolist()
         v = [
             [momentum * old + (1 - momentum) * new for old, new in zip(a, b, strict=True)]
             for a, b in zip(v, rows.tolist(), strict=True)
@@ -139,8 +142,10 @@ def test_mistakes_are_named() -> None:
         OneBit(bucket_size=0)
     with pytest.raises(ValueError, match="momentum=1"):
         Signum(1.0)
+    with pytest.raises(ValueError, match="momentum_start=one: type momentum_start=zero"):
+        Signum(0.9, momentum_start="one")  # type: ignore[arg-type]
 
 
 def test_signum_has_no_error_feedback() -> None:
     assert "error_feedback" not in composed("signum")
-    assert isinstance(built("signum"), Signum)
+    assert isinstance(built("signum").inner, Signum)  # type: ignore[attr-defined]

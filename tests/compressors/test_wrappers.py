@@ -7,16 +7,24 @@ from typing import Any
 
 import pytest
 import torch
-from method_cases import aggregate, built, flat, gradients
+from method_cases import CHOICES, aggregate, built, flat, gradients
 from torch import Tensor
 
 from gcbench.comm import VirtualComm
 from gcbench.compressors import Compressor, Grads, State, build
+from gcbench.compressors.bingrad import BinGradB
 from gcbench.compressors.dense import Dense
 from gcbench.compressors.exchange import Gathered
 from gcbench.compressors.powersgd import PowerSGD
 from gcbench.compressors.qsgd import QSGD
-from gcbench.compressors.wrappers import DenseWarmup, ErrorFeedback, NormClipping, SigmaClipping, SmallTensorsWhole
+from gcbench.compressors.wrappers import (
+    CheckedGradients,
+    DenseWarmup,
+    ErrorFeedback,
+    NormClipping,
+    SigmaClipping,
+    SmallTensorsWhole,
+)
 
 METHODS: dict[str, Compressor] = {
     "qsgd": build(QSGD(7, bucket_size=16)),
@@ -231,7 +239,7 @@ def test_values_are_clipped_at_so_many_deviations_of_their_own_tensor() -> None:
     for name in ("conv", "matrix", "twin", "row"):
         for k in range(4):
             g = grads[name][k].double()
-            limit = 1.5 * g.square().mean().sqrt()
+            limit = 1.5 * g.std(correction=0)
             torch.testing.assert_close(spy.seen[name][k].double(), g.clamp(-limit, limit), rtol=1e-5, atol=1e-9)
             assert spy.seen[name][k].abs().max() < g.abs().max(), "something was clipped"
 
@@ -247,6 +255,23 @@ def test_a_tensor_without_spread_keeps_its_gradient(shape: tuple[int, ...]) -> N
     grads, spy = {"w": torch.full((2, *shape), 0.3)}, Spy()
     aggregate(SigmaClipping(spy, 2.5), grads)
     assert spy.seen["w"].abs().min() > 0.1
+
+
+def test_values_far_from_zero_are_clipped_at_the_deviation_from_their_mean() -> None:
+    """Wen et al., section 4: "sigma is the standard deviation of gradients"; their root mean square is three times as large."""
+    grads, spy = {"w": torch.randn(1, 4000, generator=torch.Generator().manual_seed(0)) + 3}, Spy()
+    aggregate(SigmaClipping(spy, 2.5), grads)
+    assert spy.seen["w"].max().item() == pytest.approx(2.5, rel=0.05)
+
+
+@pytest.mark.parametrize("size", [1e-40, 1e-30, 1e-24, 1.0, 1e18, 1e30, 1e38])
+def test_values_of_any_size_are_clipped_alike(size: float) -> None:
+    v = torch.randn(1, 1000, generator=torch.Generator().manual_seed(0)).clamp(-3, 3)
+    values, norms = Spy(), Spy()
+    aggregate(SigmaClipping(values, 1.5), {"w": (v.double() * size).float()})
+    aggregate(NormClipping(norms, 1.5 * size), {"w": (v.double() * size).float()})
+    for seen, expected in ((values, v.clamp(-1.5 * v.std(), 1.5 * v.std())), (norms, v * 1.5 / v.norm())):
+        torch.testing.assert_close(seen.seen["w"].double() / size, expected.double(), rtol=2e-3, atol=1e-5)
 
 
 def test_the_memory_keeps_what_was_clipped() -> None:
@@ -281,18 +306,19 @@ EVERYTHING = {
 
 def test_wrappers_have_one_order() -> None:
     found = build(QSGD(7, bucket_size=16), **EVERYTHING)  # type: ignore[arg-type]
-    assert layers(found) == [NormClipping, DenseWarmup, SmallTensorsWhole, ErrorFeedback, SigmaClipping, Gathered]
+    assert layers(found) == [CheckedGradients, NormClipping, DenseWarmup, SmallTensorsWhole, ErrorFeedback, SigmaClipping, Gathered]
 
 
 def test_nothing_is_wrapped_that_was_not_asked_for() -> None:
-    assert layers(build(PowerSGD(1))) == [PowerSGD]
-    assert layers(build(QSGD(7, bucket_size=16))) == [Gathered]
-    assert layers(build(PowerSGD(1), min_dims=2)) == [SmallTensorsWhole, PowerSGD]
+    assert layers(build(PowerSGD(1))) == [CheckedGradients, PowerSGD]
+    assert layers(build(QSGD(7, bucket_size=16))) == [CheckedGradients, Gathered]
+    assert layers(build(PowerSGD(1), min_dims=2)) == [CheckedGradients, SmallTensorsWhole, PowerSGD]
 
 
 def test_the_command_line_reaches_every_wrapper() -> None:
     found: Any = built("qsgd", **EVERYTHING)
-    assert layers(found) == [NormClipping, DenseWarmup, SmallTensorsWhole, ErrorFeedback, SigmaClipping, Gathered]
+    assert layers(found) == [CheckedGradients, NormClipping, DenseWarmup, SmallTensorsWhole, ErrorFeedback, SigmaClipping, Gathered]
+    found = found.inner
     assert (found.clip_norm, found.inner.dense_steps, found.inner.inner.min_size) == (0.4, 3, 10)
     memory = found.inner.inner.inner
     assert (memory.alpha, memory.beta, memory.inner.clip_sigma) == (0.2, 0.9, 2.5)
@@ -305,6 +331,64 @@ def test_everything_at_once_works() -> None:
         state = out.state
         assert all(u.isfinite().all() for u in out.update.values())
         assert flat(out.update).norm() < 0.9
+
+
+# The door
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("choice", CHOICES)
+def test_other_types_than_float32_are_refused_by_name(choice: str, dtype: torch.dtype) -> None:
+    with pytest.raises(TypeError, match=f"the gradient of matrix is {dtype}; aggregate takes torch.float32"):
+        aggregate(built(choice), {"matrix": torch.randn(2, 8, 8, dtype=dtype)})
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+@pytest.mark.parametrize("shape", [(0,), (0, 5), (3, 0)])
+def test_parameters_without_values_pass_by(choice: str, shape: tuple[int, ...]) -> None:
+    grads = {**gradients(range(2), 0), "empty": torch.zeros(2, *shape)}
+    comm, without = VirtualComm(2), VirtualComm(2)
+    out = aggregate(built(choice), grads, comm=comm)
+    assert list(out.update) == list(out.sent()) == list(grads)
+    assert out.update["empty"].shape == (1, *shape) and "empty" not in out.state.per_worker
+    del grads["empty"]
+    assert torch.equal(flat(aggregate(built(choice), grads, comm=without).update), flat(out.update))
+    assert comm.meter.sent_bits == without.meter.sent_bits
+    nothing = {"empty": torch.zeros(2, *shape)}
+    assert aggregate(built(choice), nothing).update["empty"].shape == (1, *shape)
+
+
+# Buckets through the gradient
+
+
+def test_buckets_run_through_the_gradient() -> None:
+    """The codes are those of one long tensor; a single bucket restarts nowhere."""
+    grads = gradients(range(2), 0)
+    through = flat(aggregate(build(QSGD(7, bucket_size=64), bucket_scope="gradient"), grads).update)
+    whole = {"w": torch.cat([g.flatten(1) if g.dim() > 1 else g.unsqueeze(1) for g in grads.values()], dim=1)}
+    assert torch.equal(through, flat(aggregate(build(QSGD(7, bucket_size=64)), whole).update))
+    assert not torch.equal(through, flat(aggregate(build(QSGD(7, bucket_size=64)), grads).update))
+
+
+def test_buckets_through_the_gradient_cost_one_scale_each() -> None:
+    grads, comm = gradients(range(2), 0), VirtualComm(2)
+    n = flat(grads).shape[1]
+    aggregate(build(QSGD(127, bucket_size=64), bucket_scope="gradient"), grads, comm=comm)
+    assert comm.meter.sent_bits[0] == 8 * n + 32 * -(-n // 64)
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"bucket_scope": "model"}, "bucket_scope=model: type bucket_scope=tensor or bucket_scope=gradient"),
+        ({"bucket_scope": "gradient", "align": True}, "type one of them"),
+    ],
+)
+def test_mistakes_of_buckets_are_named(settings: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        build(QSGD(7, bucket_size=16), **settings)
+    with pytest.raises(ValueError, match="per_layer=true bucket_scope=gradient"):
+        build(BinGradB(per_layer=True), bucket_scope="gradient")
 
 
 # The warning

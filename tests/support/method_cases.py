@@ -78,6 +78,15 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "many scales": {"scales": [5, 0, 3], "k": 100},
     "one scale": {"scales": [8]},
     "map of positions": {"index": "auto", "fraction": 0.3},
+    "through the gradient": {"bucket_scope": "gradient", "bucket_size": 64, "min_size": 0},
+    "through the gradient, summed, with memory": {
+        "bucket_scope": "gradient",
+        "bucket_size": 64,
+        "exchange": "sum",
+        "error_feedback": True,
+        "min_size": 100,
+    },
+    "first gradient": {"momentum_start": "gradient"},
 }
 # The keys without which a variant would be another one.
 ESSENTIAL = {
@@ -105,6 +114,9 @@ ESSENTIAL = {
     "many scales": "scales",
     "one scale": "scales",
     "map of positions": "index",
+    "through the gradient": "bucket_scope",
+    "through the gradient, summed, with memory": "bucket_scope",
+    "first gradient": "momentum_start",
     "scattered": "exchange",
     "scattered, coded again": "exchange",
     "scattered, with memory": "exchange",
@@ -126,6 +138,8 @@ ONLY = {
     "summed, with memory": {"qsgd", "ecqsgd", "bingrad_pb"},
     "hierarchical": {"qsgd", "ecqsgd"},
     "hierarchical, with memory": {"qsgd", "ecqsgd"},
+    "through the gradient": {"qsgd", "orq", "bingrad_b", "onebit"},
+    "through the gradient, summed, with memory": {"ecqsgd", "linear"},
     "one scale": {"maxnorm_multiscale"},
 }
 

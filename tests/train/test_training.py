@@ -158,4 +158,17 @@ def test_schedules() -> None:
     cosine = factors(ScheduleSettings(ScheduleKind.cosine))
     assert cosine[0] == 1 and cosine[50] == pytest.approx(0.5) and cosine[99] < 0.001
     warm = factors(ScheduleSettings(ScheduleKind.constant, warmup_epochs=2, scale_by_workers=True))
-    assert 1 < warm[0] < warm[10] < warm[19] < 4 and warm[20:] == [4.0] * 80
+    assert warm[0] == 1.0 < warm[10] < warm[19] < 4 and warm[20:] == [4.0] * 80
+    assert warm[10] == pytest.approx(2.5)
+    cold = factors(ScheduleSettings(ScheduleKind.constant, warmup_epochs=2))
+    assert cold[0] == pytest.approx(1 / 21) and cold[20:] == [1.0] * 80
+
+
+@pytest.mark.parametrize("start", [0.0, 0.1, 1.0])
+@pytest.mark.parametrize("scaled", [False, True])
+def test_a_warm_up_starts_at_the_fraction_that_was_typed(start: float, scaled: bool) -> None:
+    """ORQ, section 5: "a linear warm-up schedule starting from base learning rate/10"."""
+    settings = ScheduleSettings(ScheduleKind.constant, warmup_epochs=2, warmup_start=start, scale_by_workers=scaled)
+    schedule, top = Schedule(settings, 4, steps_per_epoch=10, total_steps=100), 4 if scaled else 1
+    assert schedule.factor(0) == pytest.approx(start * top) and schedule.factor(20) == top
+    assert schedule.factor(5) == pytest.approx((start + (1 - start) / 4) * top)

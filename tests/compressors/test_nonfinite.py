@@ -1,0 +1,56 @@
+"""A NaN or an infinity of one worker is never swallowed: the update shows it, or what that worker remembers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from backends import using
+from gloo_pool import pool
+from method_cases import DIFFERENT, compressor_of
+from nonfinite_cases import SOME_VALUES, Seen, seen_after, seen_over_gloo
+
+from gcbench.check.steps import WORKERS
+from gcbench.codecs.kernels import Backend
+from gcbench.comm import VirtualComm
+
+VALUES = [float("nan"), float("inf"), float("-inf")]
+IN_CPP = {("onebit", "as it is"), ("scaled_sign", "all tensors"), ("powersgd", "error feedback")}
+BACKENDS = [
+    *[pytest.param("eager", *key, id=f"eager-{'-'.join(key)}") for key in DIFFERENT],
+    *[
+        pytest.param("compiled", *key, id=f"compiled-{'-'.join(key)}", marks=() if key in IN_CPP else pytest.mark.slow)
+        for key in DIFFERENT
+    ],
+]
+
+
+@pytest.fixture
+def backend(request: pytest.FixtureRequest) -> Iterator[None]:
+    yield from using(request.param)
+
+
+def is_told(choice: str, seen: Seen, worker: int) -> bool:
+    """Signs of a vote have no NaN: what is left of it is the momentum of its worker."""
+    return worker in seen.residuals if choice == "signum" else seen.update or worker in seen.residuals
+
+
+@pytest.mark.parametrize(("backend", "choice", "variant"), BACKENDS, indirect=["backend"])
+def test_virtual_workers_never_swallow_it(backend: Backend, choice: str, variant: str) -> None:
+    compressor = compressor_of(choice, variant)
+    for value in VALUES:
+        for worker in (0, WORKERS - 1):
+            seen = seen_after(compressor, VirtualComm(WORKERS), value, worker, choice in SOME_VALUES)
+            assert is_told(choice, seen, worker), f"{value} of worker {worker}: {seen}"
+
+
+@pytest.mark.parametrize("worker", [0, WORKERS - 1])
+def test_real_workers_never_swallow_it(worker: int) -> None:
+    """Reductions of gloo lose a NaN of any worker but the first."""
+    compressors = {key: compressor_of(*key) for key in DIFFERENT}
+    processes = pool(WORKERS).run(seen_over_gloo, compressors, float("nan"), worker)
+    for key in compressors:
+        updates = {process[key].update for process in processes}
+        assert len(updates) == 1, f"{key}: some replicas have a finite update and some have not"
+        residuals = [k for process in processes for k in process[key].residuals]
+        assert is_told(key[0], Seen(updates.pop(), residuals), worker), key

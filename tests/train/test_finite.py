@@ -1,0 +1,79 @@
+"""The first value that was not finite is named with its kind, step and worker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from sentence import run
+
+from gcbench.compressors import Aggregated, State
+from gcbench.compressors.dense import Dense
+from gcbench.compressors.wrappers import ErrorFeedback
+from gcbench.config import RunFailed
+from gcbench.train.finite import KINDS, FirstBad, reason
+
+CPU = torch.device("cpu")
+
+
+def first_bad(workers: int = 2) -> FirstBad:
+    return FirstBad.none(workers, CPU)
+
+
+def test_the_largest_finite_values_are_finite() -> None:
+    """A sum of them is not, and says nothing of any of them."""
+    found = first_bad()
+    found.note_gradients(3, torch.zeros(2), torch.full((2, 100), 3e38))
+    assert found.found(range(2)) == []
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+def test_kind_step_and_worker_are_told(value: float) -> None:
+    gradients, residuals = torch.zeros(2, 10), torch.zeros(2, 3, 4)
+    gradients[1, 4], residuals[0, 2, 1] = value, value
+    update = {"w": torch.zeros(1, 3, 4)}
+    for step, kind, worker in ((3, "gradient", 7), (5, "residual", 6)):
+        found = first_bad()
+        found.note_gradients(3, torch.zeros(2), gradients if kind == "gradient" else torch.zeros(2, 10))
+        kept = State(inner=State(per_worker={"w": residuals})) if kind == "residual" else State()
+        found.note_exchange(5, Aggregated(update, lambda: update, kept))
+        assert found.found(range(6, 8)) == [(step, KINDS.index(kind), worker)]
+        assert f"worker {worker}" in reason(found.found(range(6, 8))[0])
+
+
+def test_the_first_step_counts() -> None:
+    found = first_bad(1)
+    for step in (2, 4):
+        found.note_gradients(step, torch.tensor([torch.nan]), torch.zeros(1, 2))
+    assert found.found(range(1)) == [(2, KINDS.index("loss"), 0)]
+
+
+WORDS = ["compressor=powersgd", "trainer.launcher=virtual", "trainer.max_steps=12", "trainer.log_every=4", "trainer.gpus=3"]
+
+
+def test_a_residual_that_is_not_finite_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gradients of all steps are finite, and the update of this one."""
+    aggregate = ErrorFeedback.aggregate
+
+    def spoil(self: ErrorFeedback, grads: Any, state: Any, comm: Any, step: Any) -> Aggregated:
+        out = aggregate(self, grads, state, comm, step)
+        if step.number == 5:
+            next(iter(out.state.per_worker.values()))[2].view(-1)[3] = torch.nan
+        return out
+
+    monkeypatch.setattr(ErrorFeedback, "aggregate", spoil)
+    with pytest.raises(RunFailed, match=r"diverged: what worker 2 remembers .* was not finite after step 5"):
+        run(tmp_path, *WORDS, "min_size=0")
+
+
+def test_finite_gradients_whose_sum_is_not_are_not_blamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    aggregate = Dense.aggregate
+
+    def enlarge(self: Dense, grads: Any, state: Any, comm: Any, step: Any) -> Aggregated:
+        return aggregate(self, {k: torch.full_like(g, 3e38) for k, g in grads.items()}, state, comm, step)
+
+    monkeypatch.setattr(Dense, "aggregate", enlarge)
+    with pytest.raises(RunFailed, match="diverged: the update was not finite at step 0, though every worker's gradient was"):
+        run(tmp_path, *WORDS, "compressor=none")
