@@ -30,7 +30,8 @@ class BinGradPB(Even):
 
     Differences from the paper: the last case of equation 14 has its bounds swapped. Equation 15 seldom has a solution among
     the values; b is where its two sides cross, the least error of all real numbers. All workers get the codes of all, where
-    the paper has a server; with `exchange=sum` b is the largest of all workers'. Buckets restart at every tensor.
+    the paper has a server; with `exchange=sum` b is the largest of all workers'. Buckets restart at every tensor, unless
+    `bucket_scope=gradient`.
     """
 
     highest: ClassVar[int] = 1  # two codes
@@ -57,7 +58,8 @@ class BinGradB(Bucketed):
     Sends a bit a value and two float32 levels a bucket.
 
     Differences from the paper: none in the code: b_0 is the mean, its "ease of implementation", rather than the middle of the
-    two levels. All workers get the codes of all, where the paper has a server. Buckets restart at every tensor.
+    two levels. All workers get the codes of all, where the paper has a server. Buckets restart at every tensor, unless
+    `bucket_scope=gradient`.
     """
 
     random: ClassVar[bool] = False

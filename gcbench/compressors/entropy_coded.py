@@ -162,6 +162,6 @@ def coded(codec: Codec, code: Code) -> Codec:
     if grid.highest % 2:
         raise ValueError(
             f"code={code} needs a level at zero, so an odd number of levels, not {grid.highest + 1}; "
-            f"type level_count={grid.highest + 2} or code=fixed"
+            f"type level_count={min(grid.highest + 2, 255)} or code=fixed"
         )
     return CODES[code](grid)

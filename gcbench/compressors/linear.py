@@ -22,7 +22,8 @@ class Linear(Tabled):
     Sends log2(s) bits a value, rounded up to whole digits in a word, and s float32 levels a bucket.
 
     Differences from the paper: it does not say how quantiles between two values are read; the nearest value is taken here.
-    All workers get the codes of all, where the paper has a server; `exchange` as in `ORQ`. Buckets restart at every tensor.
+    All workers get the codes of all, where the paper has a server; `exchange` as in `ORQ`. Buckets restart at every tensor,
+    unless `bucket_scope=gradient`.
     """
 
     @property

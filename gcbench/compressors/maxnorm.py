@@ -39,10 +39,9 @@ class MaxNorm:
     (the text) or 2^b - 1 (the authors' code, our bits = b + 1).
 
     Differences from the paper: it counts 32 + n (ceil(log2 s) + 1) bits, which hold one code (where s is no power of two) but
-    no sum of codes; the authors' code sends int8 or int32, and until its commit
-    2ce3c49 (June 2021) added updates where the text averages them; since 7537e00 (September 2021) it divides by M. `norm=l2` is the
-    text, `linf` (the maximum) is what its curves were made with: with the 2-norm of millions of values hardly any code but 0
-    is left.
+    no sum of codes; the authors' code sends int8 or int32, and until its commit 2ce3c49 (June 2021) added updates where the
+    text averages them; since 7537e00 (September 2021) it divides by M. `norm=l2` is the text, `linf` (the maximum) is what its
+    curves were made with: with the 2-norm of millions of values hardly any code but 0 is left.
     """
 
     levels: int  # s

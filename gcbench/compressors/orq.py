@@ -34,7 +34,7 @@ class ORQ(Tabled):
     get the codes of all and average what these decode to, where the paper has a server do so. Its options for the way back are
     `exchange=sum` (a: levels "coherent among all the worker nodes", `Counted`) and `exchange=scatter_coded` (b: the average
     is quantised again, by as many servers as workers). Clipping (`clip_sigma`) is by tensor. Buckets restart at every tensor,
-    but for scatter.
+    but for scatter and for the paper's own, `bucket_scope=gradient`.
     """
 
     def __post_init__(self) -> None:

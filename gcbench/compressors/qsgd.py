@@ -26,8 +26,9 @@ class QSGD(Even):
     `code=elias_dense` and `elias_sparse` send the paper's codes instead (`entropy_coded.py`).
 
     Differences from the paper: `norm=linf` (the maximum) is what its experiments use, `l2` is its theory. Buckets restart at
-    every tensor; with `align=true` none splits a receptive field. The rounding is of v_i / ||v|| + 1 on the grid of both
-    signs, which gives the same probabilities.
+    every tensor, as its experiments reshape matrices, and with `align=true` none splits a receptive field; the text's buckets
+    of "each gradient as a one-dimensional vector" are `bucket_scope=gradient`. The rounding is of v_i / ||v|| + 1 on the grid
+    of both signs, in steps of 2^-23: the same probabilities, but for those below 10^-7.
     """
 
     levels: int  # s, positive levels; 2 s + 1 codes

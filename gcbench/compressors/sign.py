@@ -27,7 +27,7 @@ class ScaledSign(Signs):
     Sends one bit a value and a float32 scale a bucket or tensor.
 
     Differences from the papers: sign(0) = +1, as a bit has no third value; the error above stays the same. ORQ prints one scale
-    for the whole gradient and experiments with buckets; buckets restart at every tensor.
+    for the whole gradient and experiments with buckets (`bucket_scope=gradient`).
     """
 
     properties: ClassVar[Properties] = Properties(contractive=True)

@@ -35,9 +35,7 @@ KNOBS = {
         "type different whole numbers of bits from 0 to 12, as in scales=[2,6]",
     ),
     "momentum": Knob(float, lambda v: 0 <= v < 1, "type a weight of at least 0 and below 1, as in momentum=0.9"),
-    "momentum_start": Knob(
-        str, lambda v: v in ("zero", "gradient"), "type momentum_start=zero or momentum_start=gradient"
-    ),
+    "momentum_start": Knob(str, lambda v: v in ("zero", "gradient"), "type momentum_start=zero or momentum_start=gradient"),
     "variant": Knob(
         str,
         lambda v: v in ("text", "alternating", "published", "unbiased"),
@@ -52,9 +50,7 @@ KNOBS = {
         lambda v: v in ("gather", "scatter", "scatter_coded", "sum", "hierarchical"),
         "type exchange=gather, scatter, scatter_coded, sum or hierarchical",
     ),
-    "bucket_scope": Knob(
-        str, lambda v: v in ("tensor", "gradient"), "type bucket_scope=tensor or bucket_scope=gradient"
-    ),
+    "bucket_scope": Knob(str, lambda v: v in ("tensor", "gradient"), "type bucket_scope=tensor or bucket_scope=gradient"),
     "align": Knob(bool, lambda v: True, "type true or false"),
     "workers_per_node": Knob(
         int, lambda v: v >= 1, "a node has at least 1 worker; type workers_per_node=4, or null", optional=True

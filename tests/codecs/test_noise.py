@@ -52,7 +52,7 @@ def test_a_parameter_draws_the_same_in_any_message() -> None:
 
 
 def keyed_hash(x: int, key: int, inner_key: int) -> int:
-    """The two-round hash of hash-prospector, up to its last product, with a key before and one inside; the arithmetic of Python."""
+    """The two-round hash of hash-prospector, up to its last product, with a key before and one inside, in Python."""
     x ^= key
     x = ((x ^ x >> 16) * 0x21F0AAAD + inner_key) & 0xFFFFFFFF
     return (x ^ x >> 15) * 0x735A2D97 & 0xFFFFFFFF

@@ -83,6 +83,17 @@ def test_reductions_are_exact(outcomes: Outcomes, layout: str, verb: str, dtype:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("verb", ["max", "min"])
+def test_a_nan_of_any_worker_is_the_extreme(outcomes: Outcomes, layout: str, verb: str) -> None:
+    """gloo keeps one of the first worker only."""
+    expected = {"max": [torch.inf, -3e38, 0.0], "min": [3e38, -torch.inf, -0.0]}[verb]
+    for outcome in seen(outcomes, layout, f"{verb} of nan"):
+        (bits,) = outcome.results[0]
+        assert bits[:WORKERS].view(torch.float32).isnan().all()
+        assert torch.equal(bits[WORKERS:], torch.tensor(expected).view(torch.int32))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_gather_returns_all_rows_in_worker_order(outcomes: Outcomes, layout: str) -> None:
     for outcome in seen(outcomes, layout, "gather"):
         for result, expected in zip(outcome.results, mixed_inputs(EVERYONE), strict=True):

@@ -23,6 +23,7 @@ from gcbench.codecs.elias_sparse import sparse_code
 from gcbench.comm import VirtualComm
 from gcbench.compressors import build
 from gcbench.compressors.entropy_coded import CODES, coded
+from gcbench.compressors.even_levels import EvenLevels
 from gcbench.compressors.exchange import Gathered
 from gcbench.compressors.qsgd import QSGD
 
@@ -168,6 +169,15 @@ def test_codes_on_no_grid_are_refused() -> None:
 
     with pytest.raises(ValueError, match="code=ans.*type code=fixed"):
         coded(OffGrid(), "ans")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("code", ["elias_dense", "elias_sparse", "ans"])
+@pytest.mark.parametrize("level_count", [2, 4, 256])
+def test_codes_of_any_length_need_a_level_at_zero(code: Any, level_count: int) -> None:
+    with pytest.raises(
+        ValueError, match=f"code={code} needs a level at zero.*not {level_count}; type level_count={min(level_count + 1, 255)}"
+    ):
+        coded(EvenLevels(level_count), code)
 
 
 def test_a_fixed_code_is_the_codec_itself() -> None:

@@ -12,7 +12,7 @@ from gcbench.codecs.packing import pack_lanes, unpack_lanes
 from gcbench.comm import VirtualComm
 from gcbench.compressors import Grads, Properties, State, Step
 from gcbench.compressors.bucketed import Parameters
-from gcbench.compressors.exchange import Exchange, sent_by
+from gcbench.compressors.exchange import Exchange, sent_by, sum_codes
 from gcbench.compressors.qsgd import QSGD
 
 
@@ -59,6 +59,13 @@ class RoundedDown(QSGD):
 
     def code(self, v: torch.Tensor, parameters: Parameters, words: torch.Tensor | None) -> torch.Tensor:
         return super().code(v, parameters, torch.full(v.shape, -(2**31), dtype=torch.int32))
+
+
+def test_sums_that_no_float_holds_lose_nothing() -> None:
+    """The sum of 4096 codes around 4096 is near 2^24, above which float32 has no odd numbers."""
+    codes = torch.full((4096, 3), 4096, dtype=torch.int16)
+    codes[7] += torch.tensor([1, -1, 0], dtype=torch.int16)
+    assert sum_codes(codes, 8192, VirtualComm(4096)).tolist() == [[1.0, -1.0, 0.0]]
 
 
 def test_what_a_biased_second_coding_leaves_out_is_made_up_for_by_the_owner() -> None:

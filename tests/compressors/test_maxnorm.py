@@ -55,11 +55,16 @@ def test_unbiased_within_the_bound_of_the_lemmas(method: Any, smallest: int, nor
     variances = errors.square().sum(2)  # [repeats, w]
     bound = min(N / smallest**2, math.sqrt(N) / smallest) * rows.double().norm(dim=1).max() ** 2
     assert (variances.mean(0) <= bound).all()
-    # A value between two steps of the grid has a variance of at most unit |v|, and unit^2 / 4; codes may be too rare to measure it.
+    # A value between two steps of the grid has a variance of at most unit |v| and unit^2 / 4, which rare codes do not show.
     magnitudes, unit = rows.double().abs(), scale_of(rows, norm) / smallest
     variance = (unit * magnitudes).clamp_max(unit**2 / 4).sum(1)
     along = (errors * rows.sign()).sum(2)
     assert (along.mean(0).abs() <= 5 * (variance / repeats).sqrt() + 1e-5 * magnitudes.sum(1)).all()
+
+
+def test_a_step_of_the_grid_may_be_smaller_than_any_float() -> None:
+    out = aggregate(MaxNorm(127), {"w": torch.full((2, 1), 1e-44)})
+    assert out.update["w"].item() == out.sent()["w"][0].item() == torch.tensor(1e-44).item()
 
 
 def scale_of(rows: Tensor, norm: str) -> float:

@@ -116,6 +116,25 @@ def test_a_table_file_finds_its_rows_and_measures(name: str) -> None:
     assert table.rows or table.study
 
 
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("orq/")])
+def test_buckets_of_orq_run_through_the_whole_gradient(name: str) -> None:
+    """Section 5: "evenly divides the whole gradient into buckets of the same length"; only rows without buckets have none."""
+    row = row_of(name)
+    has_buckets = "bucket_size" in keys_of("compressor", row.choices["compressor"])
+    assert row.values.get("bucket_scope") == ("gradient" if has_buckets else None)
+
+
+def test_clipped_rows_of_orq_warm_up_from_a_tenth_of_the_rate() -> None:
+    """Section 5: with clipping, "a linear warm-up schedule starting from base learning rate/10"."""
+    ours = [
+        n for n in NAMES if n.startswith(("orq/table4", "orq/table5")) and re.search("orq_|bingrad", n) and "noclip" not in n
+    ]
+    assert len(ours) > 10
+    for name in ours:
+        values = row_of(name).values
+        assert (values["schedule.warmup_epochs"], values["schedule.warmup_start"]) == (5, 0.1), name
+
+
 def test_every_experiment_stands_in_a_table() -> None:
     tables = [read_table(name) for name in table_names()]
     shown = {experiment for table in tables for experiment in table.experiments}

@@ -91,6 +91,15 @@ def all_ragged_inputs(workers: range) -> tuple[list[Tensor], list[Tensor | None]
     return [values(workers, (4,), torch.float32)], [torch.zeros(len(workers), dtype=torch.int64)]
 
 
+def nan_inputs(workers: range) -> Tensor:
+    """Value k is a NaN, of either sign, for worker k alone; the next are extremes of all."""
+    rows = values(workers, (WORKERS + 3,), torch.float32)
+    for row, worker in zip(rows, workers, strict=True):
+        row[worker] = torch.nan if worker % 2 else -torch.nan
+        row[WORKERS:] = torch.tensor([torch.inf, -torch.inf, -0.0]) if worker == 1 else torch.tensor([3e38, -3e38, 0.0])
+    return rows
+
+
 def transposed_inputs(workers: range) -> Tensor:
     return values(workers, (WORKERS, 3), torch.float32)
 
@@ -103,6 +112,10 @@ def cases(comm: Comm) -> dict[str, Callable[[], list[Tensor]]]:
         found[f"{verb} {dtype}"] = lambda verb=verb, inputs=inputs: getattr(comm, verb)(inputs)
     large = torch.full((len(here), 3), 6e4, dtype=torch.float16)
     found["mean of large halves"] = lambda: comm.mean([large])
+    nans = nan_inputs(here)
+    # As bits, since no NaN is equal to another.
+    found["max of nan"] = lambda: [comm.max([nans])[0].view(torch.int32)]
+    found["min of nan"] = lambda: [comm.min([nans])[0].view(torch.int32)]
     found["gather"] = lambda: comm.gather(mixed_inputs(here))
     found["gather one"] = lambda: comm.gather([values(here, (13,), torch.uint8)])
     found["gather empty"] = lambda: comm.gather([torch.zeros(len(here), 0, dtype=t) for t in (torch.uint8, torch.float32)])
