@@ -27,8 +27,9 @@ class EvenLevels(Levelled, Even):
 
     Sends log2(s) bits a value, rounded up to whole digits in a word (1.6 for 3 levels), and a float32 m a bucket.
 
-    Differences from the papers: TernGrad clips values to 2.5 standard deviations of their tensor (`clip_sigma`), has one m a layer (`per_layer`), and in one of its options the largest m of all workers, which is
-    `exchange=sum`; with the others m is each worker's own. All workers get the codes of all, where both papers have a server.
+    Differences from the papers: TernGrad clips values to 2.5 standard deviations of their tensor (`clip_sigma`), has one m a
+    layer (`per_layer`), and in one of its options the largest m of all workers, which is `exchange=sum`; with the others m is
+    each worker's own. All workers get the codes of all, where both papers have a server.
     Buckets restart at every tensor, unless `bucket_scope=gradient` (ORQ's experiments).
     """
 
