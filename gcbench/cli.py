@@ -21,6 +21,7 @@ from gcbench.config import (
     RunFailed,
     budget_notice,
     conf_directory,
+    first_words,
     learning_rate_notice,
     register,
     resolve,
@@ -28,18 +29,24 @@ from gcbench.config import (
 )
 
 INTERRUPTED = 130
+TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR")
+
+_log = logging.getLogger("gcbench")
 
 
 @hydra.main(config_path=str(conf_directory()), config_name="config", version_base="1.3")
 def run(composed: DictConfig) -> None:
     """One run: check everything here, then start the workers."""
     config = resolve(_with_hydra(composed))
+    hydra_config = HydraConfig.get()
+    in_sweep = hydra_config.mode is RunMode.MULTIRUN
+    if not in_sweep and _is_first_rank():
+        _log.info(first_words(config, hydra_config.runtime.output_dir))
     for notice in filter(None, (budget_notice(config), learning_rate_notice(config))):
-        logging.getLogger("gcbench").warning(notice)
+        _log.warning(notice)
     from gcbench.launch.start import start  # imports torch, which a mistake above should not wait for
 
-    hydra_config = HydraConfig.get()
-    start(config, hydra_config.runtime.output_dir, in_sweep=hydra_config.mode is RunMode.MULTIRUN)
+    start(config, hydra_config.runtime.output_dir, in_sweep)
 
 
 @hydra.main(config_path=str(conf_directory()), config_name="bench", version_base="1.3")
@@ -60,11 +67,13 @@ def _with_hydra(composed: DictConfig) -> DictConfig:
 
 def main() -> None:
     """`gcbench`."""
+    _quiet_ranks()
     _command("gcbench", run)
 
 
 def main_bench() -> None:
     """`gcbench-bench`."""
+    _quiet_ranks()
     _command("gcbench-bench", benchmark)
 
 
@@ -151,11 +160,13 @@ def _command(name: str, command: Callable[[], None]) -> None:
     sys.path.append(os.getcwd())  # the user's own packages, as with `python -m`
     _speak()
     register()
-    _quiet_ranks()
     try:
         command()
+        sys.stdout.flush()
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
+    except BrokenPipeError:  # whoever reads, as in `gcbench-report list | head -1`, has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (ConfigError, RunFailed, HydraException, OmegaConfBaseException, OSError) as error:
         if full_error:
             raise
@@ -176,8 +187,14 @@ def _speak() -> None:
 
 def _quiet_ranks() -> None:
     """Under torchrun and srun every rank comes here; only the first lets Hydra write its files."""
-    if os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) != "0":
+    if not _is_first_rank():
         sys.argv += ["hydra.output_subdir=null"]
+
+
+def _is_first_rank() -> bool:
+    """Whether this process is the first of a run, or its only one; a RANK without the rest of torchrun's names is none."""
+    rank = "RANK" if all(name in os.environ for name in TORCHRUN) else "SLURM_PROCID"
+    return os.environ.get(rank, "0") == "0"
 
 
 def _sentence(error: BaseException) -> str:
@@ -185,10 +202,10 @@ def _sentence(error: BaseException) -> str:
         return f"{error.filename}: {error.strerror}; type outputs=DIR (or data.root=DIR) with a folder that can be used"
     cause = "" if isinstance(error, ConfigError) else str(error.__cause__ or "")
     lines = [*str(error).splitlines(), *(cause.splitlines() if cause not in str(error) else [])]
-    text = "\n".join(line for line in lines if line and "object_type=" not in line)
+    said_by_omegaconf = ("object_type=", "full_key: hydra.")
+    text = "\n".join(line for line in lines if line and not any(word in line for word in said_by_omegaconf))
+    text = text.removeprefix("ConfigError raised while resolving interpolation: ")  # of the run's name
     text = text.partition("\nConfig search path")[0]  # a choice that is not there: what there is stands before it
-    if "hydra_plugins.gcbench_launchers" in text:
-        return "hydra/launcher=submitit_slurm and submitit_local need a plugin of Hydra; type pip install 'gcbench[slurm]'"
     if unknown := re.match(r"Could not override '(.+?)'", text):
         return (
             f"{unknown[1]}: no such key with these choices (a compressor's knobs exist only where they mean something); "

@@ -105,6 +105,11 @@ def test_help_names_every_choice() -> None:
             "network=emulated network.latency=null",
             "network.latency=None: type a time with its unit, as in network.latency=50us",
         ),
+        (
+            "+optimizer.betas=[0.9,0.99]",
+            "optimizer.betas=[0.9, 0.99]: no such key; optimizer has kind, lr, momentum, nesterov, weight_decay",
+        ),
+        ("+resume.where=there", "resume.where=there: no such key; resume has mode, workers"),
         ("seed=-1", "seed=-1"),
         ("name=a/b", "name=a/b"),
     ],
@@ -157,8 +162,14 @@ def test_a_row_of_a_table_is_the_papers_experiment_and_names_its_directory() -> 
     assert config["choices"]["model"] == "resnet18" and config["rank"] == 7 and config["trainer"]["gpus"] == 16
     assert run_name(composed(ROW)).startswith("powersgd/table4/rank_7-s1-")
     assert config_of()["experiment"] is None
-    with pytest.raises(ConfigError, match="a run is one row"):
-        config_of(ROW, "+experiment/powersgd/table1=sgd")
+    for other in ("+experiment/powersgd/table1=sgd", "+experiment=powersgd/table1/sgd"):
+        with pytest.raises(ConfigError, match="a run is one row"):
+            config_of(ROW, other)
+
+
+def test_a_row_is_the_same_run_in_hydras_other_form() -> None:
+    usual = "+experiment=powersgd/table4/rank_7"
+    assert config_of(usual) == config_of(ROW) and run_name(composed(usual)) == run_name(composed(ROW))
 
 
 def test_a_budget_makes_the_same_experiment_smaller() -> None:

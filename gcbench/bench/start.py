@@ -24,6 +24,7 @@ from gcbench.launch.instantiate import make
 from gcbench.launch.local import run_processes
 from gcbench.launch.memory import keep_freed_memory
 from gcbench.launch.plan import Machine
+from gcbench.records import console
 from gcbench.records.environment import environment
 
 Row = dict[str, Any]
@@ -32,7 +33,7 @@ Row = dict[str, Any]
 def bench(config: Config, directory: str) -> None:
     """Processes that torchrun or scripts/netlab started all come here, and time a step between each other."""
     joined = _joined(config["workers"])
-    first = os.environ.get("RANK", "0") == "0"
+    first = not joined or os.environ["RANK"] == "0"
     device = _device(config["device"])
     if config["codec_backend"] == "compiled" and not Machine.here().compiler:
         raise ConfigError("codec_backend=compiled: there is no C++ compiler here; install g++, or type codec_backend=eager")
@@ -53,13 +54,13 @@ def bench(config: Config, directory: str) -> None:
         ]
     if not first:
         return
-    console = Console()
-    _print(config, rows, network, console)
+    output = console()
+    _print(config, rows, network, output)
     path = Path(directory) / "bench.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     content = {"config": config, "device": _name(device), **environment(), "local": rows, "network": network}
     path.write_text(json.dumps(content, indent=1))
-    console.print(f"[dim]{path}[/dim]")
+    output.print(f"[dim]{path}[/dim]")
 
 
 def _device(asked: str) -> torch.device:

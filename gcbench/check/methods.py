@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from gcbench.check.steps import WORKERS
@@ -17,6 +16,7 @@ from gcbench.compressors import Compressor, parts_of
 from gcbench.compressors.wrappers import ErrorFeedback
 from gcbench.config import compose_words, conf_directory, resolve
 from gcbench.launch.instantiate import make
+from gcbench.records import console
 
 WIDTH = 120  # where no terminal has one
 
@@ -65,17 +65,15 @@ def _promises(compressor: Compressor) -> list[str]:
 
 
 def list_methods(config_dir: str | None = None) -> None:
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=WIDTH)
+    output = console(WIDTH)
     table = Table("compressor", "what it is, and its knobs", "bits a value it sends", "x fewer", "promises", box=box.SIMPLE)
     for choice, path in choices(config_dir).items():
         found = method(choice, path, config_dir)
         about = f"{found.about}\n[dim]{' '.join(found.knobs)}[/dim]\n"
         table.add_row(choice, about, "\n".join(found.wire.lines), f"{found.wire.ratio:.1f}", "\n".join(found.promises))
-    console.print(table)
+    output.print(table)
     shapes = ", ".join(" x ".join(map(str, shape)) for shape in REFERENCE.values())
-    console.print(
+    output.print(
         f"Measured with all knobs as they are, in the first step of {WORKERS} workers, on {VALUES:,} values ({shapes}). "
         "Promises are those of the method by itself; gcbench-check compressor=NAME holds it to them.",
         highlight=False,

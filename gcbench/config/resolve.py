@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +20,21 @@ from gcbench.config.knobs import BENCH_KNOBS, KNOBS, Knob, check_knobs
 from gcbench.config.links import emulated_link
 from gcbench.config.names import digest, what_matters
 
+SCHEMAS = {
+    "trainer": settings.TrainerSettings,
+    "optimizer": settings.OptimizerSettings,
+    "schedule": settings.ScheduleSettings,
+    "logger": settings.LoggerSettings,
+    "resume": settings.ResumeSettings,
+}
+
 
 def register() -> None:
     """Makes schemas and resolvers known to Hydra; safe to call twice."""
     # Our files for these launchers take the place of the plugin's own, and Hydra says five times that this will change.
     warnings.filterwarnings("ignore", message=r"\s*'hydra/launcher/submitit_")
     store = ConfigStore.instance()
-    for group, node in {
-        "trainer": settings.TrainerSettings,
-        "optimizer": settings.OptimizerSettings,
-        "schedule": settings.ScheduleSettings,
-        "logger": settings.LoggerSettings,
-        "resume": settings.ResumeSettings,
-    }.items():
+    for group, node in SCHEMAS.items():
         store.store(group=group, name="schema", node=node)
     OmegaConf.register_new_resolver("gcbench.levels", _levels_of_bits, replace=True)
     OmegaConf.register_new_resolver("gcbench.run_name", lambda *, _root_: run_name(_root_), replace=True)
@@ -85,6 +88,7 @@ def _resolved(composed: DictConfig, knobs: Mapping[str, Knob]) -> Config:
     for group in ("model", "dataset"):
         _keep_typed_keys_of_other_target(group, config, typed)
     _refuse_added_keys(composed)
+    _refuse_unknown_keys(config)
     check_knobs(config, knobs)
     _refuse_idle_bucket_size(config, typed)
     return config
@@ -121,6 +125,15 @@ def bench_name(composed: DictConfig) -> str:
     """Of the benchmark's folder."""
     config = _plain(composed)
     return f"{config['name'] or _choices(composed)['compressor']}-{digest(config)}"
+
+
+def first_words(config: Config, directory: str) -> str:
+    """Return what can be said of a run at once, before anything that takes seconds is imported."""
+    choices, workers = config["choices"], config["trainer"]["gpus"]
+    device = config["trainer"]["device"]
+    where = "GPUs, or the CPU where there are none" if device == "auto" else device
+    made_of = " ".join(choices[group] for group in ("model", "dataset", "compressor"))
+    return f"{made_of}: {workers} worker{'s' * (workers > 1)} on {where}, in {directory}"
 
 
 def learning_rate_notice(config: Config) -> str | None:
@@ -160,7 +173,8 @@ def _plain(tree: DictConfig) -> Config:
 
 def _choices(composed: DictConfig) -> dict[str, str]:
     """Group to choice; another `_target_` than the chosen file's is the choice."""
-    choices = {k: v for k, v in composed.hydra.runtime.choices.items() if "/" not in k and isinstance(v, str)}
+    chosen = composed.hydra.runtime.choices.items()
+    choices = {k: v for k, v in chosen if "/" not in k and k != "experiment" and isinstance(v, str)}
     typed = _typed_keys(composed)
     for group in ("model", "dataset"):
         if f"{group}._target_" in typed:
@@ -169,11 +183,12 @@ def _choices(composed: DictConfig) -> dict[str, str]:
 
 
 def _experiment(composed: DictConfig) -> str | None:
-    """paper/table/row of the file that `+experiment/paper/table=row` chose."""
-    chosen = {k: v for k, v in composed.hydra.runtime.choices.items() if k.startswith("experiment/")}
+    """paper/table/row of the file that `+experiment/paper/table=row` or `+experiment=paper/table/row` chose."""
+    choices = composed.hydra.runtime.choices.items()
+    chosen = {k: v for k, v in choices if k.partition("/")[0] == "experiment"}
     if len(chosen) > 1:
         raise ConfigError(f"{' and '.join(f'+{k}={v}' for k, v in chosen.items())}: a run is one row; type only one of them")
-    return next((f"{group.removeprefix('experiment/')}/{row}" for group, row in chosen.items()), None)
+    return next((f"{group}/{row}".removeprefix("experiment/") for group, row in chosen.items()), None)
 
 
 def _typed_keys(composed: DictConfig) -> set[str]:
@@ -207,6 +222,15 @@ def _refuse_added_keys(composed: DictConfig) -> None:
             raise ConfigError(
                 f"{override}: no part of gcbench reads {key} with these choices; type gcbench --cfg job to see the keys"
             )
+
+
+def _refuse_unknown_keys(config: Config) -> None:
+    """A key that was added to a node which has a schema, as in `+optimizer.betas=...`."""
+    for group, schema in SCHEMAS.items():
+        known = [field.name for field in fields(schema)]
+        for key, value in config.get(group, {}).items():
+            if key not in known:
+                raise ConfigError(f"{group}.{key}={value}: no such key; {group} has {', '.join(known)}")
 
 
 def _refuse_idle_bucket_size(config: Config, typed: set[str]) -> None:

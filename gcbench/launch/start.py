@@ -11,8 +11,6 @@ import warnings
 from contextlib import nullcontext
 from pathlib import Path
 
-from rich.console import Console
-
 from gcbench.config import Config, ConfigError, RunFailed, fingerprint
 from gcbench.launch import slurm
 from gcbench.launch.checks import check
@@ -23,7 +21,7 @@ from gcbench.launch.lock import alone
 from gcbench.launch.plan import JOINING, Machine, Plan, plan
 from gcbench.launch.same import same_run
 from gcbench.launch.worker import StopSignal, work
-from gcbench.records import RunFiles, print_summary
+from gcbench.records import RunFiles, console, print_summary
 from gcbench.records.result import now, unfinished
 from gcbench.train.checkpoints import CheckpointError, Checkpoints
 
@@ -43,7 +41,7 @@ def start(config: Config, directory: str, in_sweep: bool = False) -> None:
 
 
 def _start(config: Config, chosen: Plan, files: RunFiles, in_sweep: bool) -> None:
-    rank = int(os.environ.get("RANK", 0))
+    rank = int(os.environ["RANK"]) if chosen.launcher in JOINING else 0
     anew = config["rerun"] and not slurm.requeued(os.environ)
     if not anew and _finished_before(files, rank == 0 and not in_sweep):
         return
@@ -73,7 +71,7 @@ def _finished_before(files: RunFiles, say: bool) -> bool:
     if result is None or result["status"] != "done":
         return False
     if say:
-        print_summary(result, files.directory, Console())
+        print_summary(result, files.directory, console())
         log.info("this run was finished on %s, shown above; type rerun=true to run it again", result["finished"])
     return True
 

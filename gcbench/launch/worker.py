@@ -15,7 +15,6 @@ from typing import Any, NamedTuple, cast
 
 import torch
 import torch.distributed as dist
-from rich.console import Console
 
 from gcbench import settings
 from gcbench.codecs.kernels import Backend, use_backend
@@ -29,7 +28,7 @@ from gcbench.launch.memory import keep_freed_memory
 from gcbench.launch.outcome import outcome
 from gcbench.launch.plan import Plan
 from gcbench.launch.watch import store, watching
-from gcbench.records import ProgressDisplay, RunFiles, print_summary, start_logger
+from gcbench.records import ProgressDisplay, RunFiles, console, print_summary, start_logger
 from gcbench.records.clock import Clock
 from gcbench.records.gradients import GradientFiles
 from gcbench.seeds import mix
@@ -84,8 +83,8 @@ def work(config: Config, plan: Plan, directory: str, started: str, stop: StopSig
             if restarts():
                 log.warning("a worker died; restart %d, from step %d", restarts(), progress.step)
         logger = _logger(config, Path(directory)) if run.first else None
-        console = Console()
-        with ProgressDisplay(run.total_steps, console, enabled=run.first) as display:
+        output = console()
+        with ProgressDisplay(run.total_steps, output, enabled=run.first) as display:
 
             def record(line: dict[str, Any]) -> None:
                 if logger is not None:
@@ -99,7 +98,7 @@ def work(config: Config, plan: Plan, directory: str, started: str, stop: StopSig
         if logger is not None:
             files.write_result(result)
             logger.finish(result)
-            print_summary(result, Path(directory), console)
+            print_summary(result, Path(directory), output)
 
 
 class Joined(NamedTuple):

@@ -8,11 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from rich import box
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-WIDTH = 160  # where no terminal has one
+from gcbench.records import console
 
 
 @dataclass(frozen=True)
@@ -24,17 +23,16 @@ class Grid:
 
 
 def terminal(grid: Grid) -> None:
-    console = Console()
-    console = console if console.is_terminal else Console(width=WIDTH)
-    console.print(f"[bold]{escape(grid.title)}[/bold]", highlight=False)
+    output = console()
+    output.print(f"[bold]{escape(grid.title)}[/bold]", highlight=False)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for i, heading in enumerate(grid.headings):
-        table.add_column(escape(heading), justify="left" if i == 0 else "right")
+        table.add_column(escape(heading), justify="left" if i == 0 else "right", overflow="fold")
     for row in grid.rows:
         table.add_row(*map(escape, row))
-    console.print(table)
+    output.print(table)
     for note in grid.notes:
-        console.print(f"[dim]{escape(note)}[/dim]", highlight=False)
+        output.print(f"[dim]{escape(note)}[/dim]", highlight=False)
 
 
 def markdown(grid: Grid) -> None:

@@ -10,15 +10,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rich import box
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
 
 from gcbench.config import ConfigError
+from gcbench.records import console
 from gcbench.report.claims import NEEDS
 from gcbench.report.claims_answers import Answer, Answered, by
 from gcbench.report.claims_relations import Verdict
-from gcbench.report.formats import WIDTH
 
 TITLE = "Claims of the papers"
 PAPERS = {
@@ -29,6 +28,7 @@ PAPERS = {
     "ecqsgd": "ECQ-SGD (Wu et al., ICML 2018)",
 }
 TO_RUN = "What would decide the others (with budget=cpu, an indication on a small machine)"
+WIDTH = 180  # where no terminal has one
 HEADINGS = ["claim", "the paper says", "answer", "evidence", "caution"]
 UNDER = [
     "A relation holds, or is violated, if means over seeds differ by more than the spread (the deviation of a difference "
@@ -105,22 +105,20 @@ def comma_separated(found: Sequence[Answered]) -> str:
 
 
 def terminal(found: Sequence[Answered]) -> None:
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=WIDTH)
+    output = console(WIDTH)
     for paper, claims in _by_paper(found).items():
         table = RichTable(title=PAPERS[paper], box=box.SIMPLE_HEAD, pad_edge=False, show_lines=True)
         for heading, ratio in zip(HEADINGS, (2, 4, 3, 7, 4), strict=True):
             table.add_column(heading, ratio=ratio, overflow="fold")
         for one in claims:
             table.add_row(*map(escape, _cells(one)))
-        console.print(table)
+        output.print(table)
     if to_run := _to_run(found):
-        console.print(f"[bold]{TO_RUN}[/bold]")
+        output.print(f"[bold]{TO_RUN}[/bold]")
         for one, line in to_run:
-            console.print(f"  {one.claim.id}: {line}", highlight=False, markup=False, soft_wrap=True)
+            output.print(f"  {one.claim.id}: {line}", highlight=False, markup=False, soft_wrap=True)
     for line in [*UNDER, summary_line(found)]:
-        console.print(line, highlight=False, markup=False)
+        output.print(line, highlight=False, markup=False)
 
 
 WRITERS: dict[str, Callable[[Sequence[Answered]], str]] = {"markdown": markdown, "csv": comma_separated}

@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table as RichTable
 
 from gcbench.config import ConfigError
+from gcbench.records import console
 from gcbench.report.build import build, groups_of
 from gcbench.report.claims import read_claims
 from gcbench.report.claims_answers import answered
@@ -21,7 +22,7 @@ from gcbench.report.claims_formats import show
 from gcbench.report.compare import Comparison, compare, measured_words
 from gcbench.report.configs import PAPER
 from gcbench.report.document import Document
-from gcbench.report.formats import WIDTH, WRITERS, terminal
+from gcbench.report.formats import WRITERS, terminal
 from gcbench.report.keep import keep
 from gcbench.report.listing import Grid, runs_listed, tables_listed
 from gcbench.report.load import Found, Run, load
@@ -128,23 +129,23 @@ def _diff(words: Words, rest: Sequence[str]) -> None:
             f"diff {' '.join(rest)}: type two run directories or trees, as in gcbench-report diff outputs/a outputs/b"
         )
     found = compare(*rest)
-    console = _console()
+    output = console()
     for pair in found.pairs:
-        _print_comparison(pair, rest, console)
+        _print_comparison(pair, rest, output)
     for line in found.alone:
-        console.print(line, markup=False, highlight=False)
+        output.print(line, markup=False, highlight=False)
 
 
-def _print_comparison(pair: Comparison, sides: Sequence[str], console: Console) -> None:
-    console.print(f"[bold]{escape(pair.title)}[/bold]\nA = {escape(sides[0])}\nB = {escape(sides[1])}", highlight=False)
+def _print_comparison(pair: Comparison, sides: Sequence[str], output: Console) -> None:
+    output.print(f"[bold]{escape(pair.title)}[/bold]\nA = {escape(sides[0])}\nB = {escape(sides[1])}", highlight=False)
     if pair.configuration:
-        _grid((["configuration", "A", "B"], [list(line) for line in pair.configuration]), console)
+        _grid((["configuration", "A", "B"], [list(line) for line in pair.configuration]), output)
     else:
-        console.print("The same configuration.")
+        output.print("The same configuration.")
     for line in pair.statuses:
-        console.print(line, markup=False, highlight=False)
+        output.print(line, markup=False, highlight=False)
     rows = [measured_words(line) for line in pair.measured]
-    _grid((["measure", "A", "B", "deviations", "B - A", "scores"], rows), console)
+    _grid((["measure", "A", "B", "deviations", "B - A", "scores"], rows), output)
 
 
 def _no_more(command: str, rest: Sequence[str]) -> None:
@@ -152,17 +153,14 @@ def _no_more(command: str, rest: Sequence[str]) -> None:
         raise ConfigError(f"{command} {rest[0]}: {command} takes keys only, as in results=outputs")
 
 
-def _console() -> Console:
-    console = Console()
-    return console if console.is_terminal else Console(width=WIDTH)
-
-
-def _grid(grid: Grid, console: Console | None = None) -> None:
+def _grid(grid: Grid, output: Console | None = None) -> None:
     headings, rows = grid
-    table = RichTable(*headings, box=box.SIMPLE_HEAD, pad_edge=False)
+    table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
+    for heading in headings:
+        table.add_column(heading, overflow="fold")
     for row in rows:
         table.add_row(*(escape(cell) for cell in row))
-    (console or _console()).print(table)
+    (output or console()).print(table)
 
 
 COMMANDS: dict[str, Callable[[Words, Sequence[str]], None]] = {"list": _list, "runs": _runs, "claims": _claims, "diff": _diff}

@@ -6,15 +6,15 @@ import csv
 import io
 import re
 from collections.abc import Callable
+from typing import Literal
 
 from rich import box
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
 
+from gcbench.records import console
 from gcbench.report.document import Document, words
 
-WIDTH = 180  # where no terminal has one
 COMMANDS = "gcbench "
 
 
@@ -99,25 +99,24 @@ def _row(cells: list[str]) -> str:
     return " & ".join(map(escaped, cells)) + r" \\"
 
 
-def terminal(document: Document, console: Console | None = None) -> None:
-    console = console or Console()
-    if not console.is_terminal:
-        console = Console(file=console.file, width=WIDTH)
+def terminal(document: Document) -> None:
+    output = console()
     headings, rows = words(document)
-    console.print(f"[bold]{escape(document.title)}[/bold]")
+    output.print(f"[bold]{escape(document.title)}[/bold]")
     for sentence in document.under:
-        console.print(escape(sentence), highlight=False, style="dim")
+        output.print(escape(sentence), highlight=False, style="dim")
     table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
     for i, heading in enumerate(headings):
-        table.add_column(escape(heading.replace(" (", "\n(", 1)), justify="left" if i in (0, len(headings) - 1) else "right")
+        justify: Literal["left", "right"] = "left" if i in (0, len(headings) - 1) else "right"
+        table.add_column(escape(heading.replace(" (", "\n(", 1)), justify=justify, overflow="fold")
     for i, (line, row) in enumerate(zip(document.lines, rows, strict=True)):
         last = i + 1 == len(rows) or document.lines[i + 1].group != line.group
         table.add_row(*map(escape, row), end_section=last)
-    console.print(table)
+    output.print(table)
     for section in document.sections:
-        console.print(f"[bold]{escape(section.title)}[/bold]")
+        output.print(f"[bold]{escape(section.title)}[/bold]")
         for sentence in section.lines:
-            console.print(f"  {sentence}", highlight=False, markup=False, soft_wrap=True)
+            output.print(f"  {sentence}", highlight=False, markup=False, soft_wrap=True)
 
 
 WRITERS: dict[str, Callable[[Document], str]] = {"markdown": markdown, "csv": comma_separated, "latex": latex}

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from rich import box
-from rich.console import Console
 from rich.markup import escape
 from rich.progress import track
 from rich.table import Table
 
 from gcbench.config import ConfigError
+from gcbench.records import console
 from gcbench.records.environment import environment
 from gcbench.records.result import now
 from gcbench.studies.study import Row, class_of, made, names
@@ -28,8 +28,8 @@ def study(words: Sequence[str]) -> None:
             raise ConfigError(f"list {settings[0]}: type gcbench-study list, or a study's name before its settings")
         return list_studies()
     asked, started = made(name, settings), now()
-    console = _console()
-    rows = list(track(asked.rows(), name, console=console, transient=True, disable=not console.is_terminal))
+    output = console(WIDTH)
+    rows = list(track(asked.rows(), name, console=output, transient=True, disable=not output.is_terminal))
     finished = now()
     path = Path(asked.outputs) / "studies" / f"{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -42,8 +42,8 @@ def study(words: Sequence[str]) -> None:
         "finished": finished,
     }
     path.write_text(_json(content), encoding="utf-8")
-    console.print(_table(name, rows))
-    console.print(f"[dim]{escape(str(path))}[/dim]", soft_wrap=True)
+    output.print(_table(name, rows))
+    output.print(f"[dim]{escape(str(path))}[/dim]", soft_wrap=True)
 
 
 def _json(content: dict[str, Any]) -> str:
@@ -80,15 +80,10 @@ def list_studies() -> None:
         about = (kind.__doc__ or "").split("\n\n")[0]
         settings = (f"{k}={_setting(v)}" for k, v in kind().settings().items())
         table.add_row(name, escape(" ".join(about.split())), escape("\n".join(settings)))
-    _console().print(table)
+    console(WIDTH).print(table)
 
 
 def _setting(value: Any) -> str:
     if isinstance(value, tuple):
         return f"[{','.join(map(str, value))}]"
     return "null" if value is None else str(value)
-
-
-def _console() -> Console:
-    console = Console()
-    return console if console.is_terminal else Console(width=WIDTH)

@@ -60,6 +60,7 @@ def test_more_workers_than_the_machine_has_are_virtual(tmp_path: Path) -> None:
     [
         (["bits=11"], "gcbench: bits=11: a code costs 2 to 8 bits"),
         (["rank=2"], "gcbench: rank: no such key with these choices"),
+        (["bits=4", "levels=8"], "gcbench: levels=8 needs 5 bits a code, not bits=4; type only one of bits and levels\n"),
         (["trainer.launcher=fast"], "expected one of [auto, local, torchrun, slurm, virtual]"),
         (["trainer.gpus=9999"], "gcbench: trainer.gpus=9999: the data has 1437 training samples"),
     ],
@@ -75,6 +76,54 @@ def test_an_output_directory_that_cannot_be_written(tmp_path: Path) -> None:
     done = copied(tmp_path, *QUICK, "outputs=file/inside")
     assert done.returncode != 0
     assert "type outputs=DIR" in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("name", ["main", "main_report"])
+def test_a_reader_that_has_read_enough_ends_nothing(tmp_path: Path, name: str) -> None:
+    words = {"main": (*QUICK, "trainer.launcher=virtual", "trainer.max_steps=2"), "main_report": ("table=all", "format=csv")}
+    done = command(name, words[name], tmp_path, ENVIRONMENT, timeout=120, read=False)
+    assert done.returncode == 0 and "Traceback" not in done.stderr and "Broken pipe" not in done.stderr, done.stderr
+    assert name != "main" or results(tmp_path)[0]["status"] == "done"
+
+
+def test_lines_are_whole_where_no_terminal_has_a_width(tmp_path: Path) -> None:
+    words = [*QUICK, "trainer.launcher=virtual", "trainer.max_steps=2", "name=a-rather-long-name-of-a-run"]
+    done = copied(tmp_path, *words)
+    assert any("bits in a step" in line and "by its paper's count" in line for line in done.stdout.splitlines()), done.stdout
+    (folder,) = (tmp_path / "outputs").iterdir()
+    listed = command("main_report", ("runs", str(tmp_path)), tmp_path, ENVIRONMENT, timeout=60).stdout
+    assert any(str(folder) in line and "accuracy" in line for line in listed.splitlines()), listed
+
+
+def test_ranks_of_somebody_else_change_nothing(tmp_path: Path) -> None:
+    """RANK without the rest of what torchrun sets."""
+    environment = {**ENVIRONMENT, "RANK": "1"}
+    listed = command("main_report", ("list",), tmp_path, environment, timeout=60)
+    assert listed.returncode == 0 and "powersgd/table4" in listed.stdout, listed.stderr
+    words = [*QUICK, "trainer.launcher=virtual", "trainer.max_steps=2"]
+    assert copied(tmp_path, *words, RANK="1").returncode == 0
+    again = copied(tmp_path, *words, RANK="1")
+    assert "type rerun=true" in again.stderr
+    (folder,) = (tmp_path / "outputs").iterdir()
+    assert (folder / "run.lock").exists() and (folder / ".hydra").exists()
+
+
+def test_a_launcher_without_its_plugin_says_how_to_install_it(tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.modules['hydra_plugins.hydra_submitit_launcher'] = None\n"
+        "sys.argv = ['gcbench', '-m', 'hydra/launcher=submitit_slurm']\n"
+        "from gcbench.cli import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True)
+    assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
+    assert "type pip install '.[slurm]'" in done.stderr.splitlines()[-1]
+
+
+def test_the_first_words_come_before_torch(tmp_path: Path) -> None:
+    done = copied(tmp_path, *QUICK, "trainer.launcher=virtual", "trainer.max_steps=2")
+    first = done.stderr.splitlines()[0]
+    assert first.startswith("gcbench: mlp digits qsgd: 2 workers on GPUs, or the CPU where there are none, in ")
+    assert str(tmp_path / "outputs" / "mlp-digits-qsgd-s1-") in first
 
 
 def test_full_errors_on_request(tmp_path: Path) -> None:

@@ -18,24 +18,28 @@ SERVER.set_forkserver_preload(["torch._dynamo", "gcbench.check.report", "gcbench
 
 
 def command(
-    name: str, words: tuple[str, ...], folder: Path, environment: Mapping[str, str], timeout: float
+    name: str, words: tuple[str, ...], folder: Path, environment: Mapping[str, str], timeout: float, read: bool = True
 ) -> subprocess.CompletedProcess[str]:
-    """`gcbench.cli.<name>()` in a process of its own, as its script does it."""
+    """`gcbench.cli.<name>()` in a process of its own, as its script does it; `read`: whether somebody reads what it prints."""
     with tempfile.TemporaryDirectory() as place:
         out, err = Path(place, "out"), Path(place, "err")
-        process = SERVER.Process(target=_command, args=(name, words, folder, dict(environment), out, err))
+        process = SERVER.Process(target=_command, args=(name, words, folder, dict(environment), out if read else None, err))
         process.start()
         try:
             process.join(timeout)
             assert process.exitcode is not None, f"{name} {words} still runs after {timeout} s"
         finally:
             process.kill()
-        return subprocess.CompletedProcess(words, process.exitcode, out.read_text(), err.read_text())
+        return subprocess.CompletedProcess(words, process.exitcode, out.read_text() if read else "", err.read_text())
 
 
-def _command(name: str, words: tuple[str, ...], folder: Path, environment: dict[str, str], out: Path, err: Path) -> None:
+def _command(name: str, words: tuple[str, ...], folder: Path, environment: dict[str, str], out: Path | None, err: Path) -> None:
+    unread, written = os.pipe()
+    os.dup2(written, 1)
+    os.close(unread)  # as `| head -1` does
     for file, number in ((out, 1), (err, 2)):
-        os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
+        if file is not None:
+            os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)

@@ -14,6 +14,7 @@ from typing import Any
 
 from hydra.core.singleton import Singleton
 from hydra.core.utils import JobReturn, JobStatus
+from hydra.plugins.launcher import Launcher
 
 log = logging.getLogger("gcbench")
 
@@ -164,3 +165,25 @@ if find_spec("hydra_plugins.hydra_submitit_launcher"):
         failed = JobReturn(overrides=overrides, status=JobStatus.FAILED)
         failed.return_value = error
         return failed
+
+else:
+
+    class SubmititLocal(Launcher):  # type: ignore[no-redef]
+        """Stands in where Hydra's plugin for submitit is not installed, and says how to install it."""
+
+        def __init__(self, **_: Any) -> None:
+            from gcbench.config import ConfigError
+
+            raise ConfigError(
+                "hydra/launcher=submitit_slurm and submitit_local need a plugin of Hydra; "
+                "type pip install '.[slurm]' in gcbench's checkout"
+            )
+
+        def setup(self, **_: Any) -> None:
+            pass
+
+        def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
+            return []
+
+    class SubmititSlurm(SubmititLocal):  # type: ignore[no-redef]
+        """As SubmititLocal."""
