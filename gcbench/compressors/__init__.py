@@ -1,6 +1,16 @@
 """One file a method; `aggregate` is the one verb."""
 
-from gcbench.compressors.base import Aggregated, Compressor, Grads, Properties, State, Step, flattened
+from gcbench.compressors.base import (
+    Aggregated,
+    Compressor,
+    Grads,
+    MethodError,
+    Properties,
+    State,
+    Step,
+    flattened,
+    refuse_other_tensors,
+)
 from gcbench.compressors.build import analytic_ratio, build, parts_of
 from gcbench.compressors.exchange import Codec
 
@@ -9,6 +19,7 @@ __all__ = [
     "Codec",
     "Compressor",
     "Grads",
+    "MethodError",
     "Properties",
     "State",
     "Step",
@@ -16,4 +27,5 @@ __all__ = [
     "build",
     "flattened",
     "parts_of",
+    "refuse_other_tensors",
 ]

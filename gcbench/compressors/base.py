@@ -74,6 +74,19 @@ class Aggregated(NamedTuple):
     shannon_bits: Callable[[], Tensor] | None = None
 
 
+class MethodError(ValueError):
+    """A method that does not return what it owes."""
+
+
+def refuse_other_tensors(found: Grads, grads: Grads) -> None:
+    """Raise MethodError where `found`, which a method returned, has not just the tensors of `grads`."""
+    if found.keys() == grads.keys():
+        return
+    wrong = [f"no tensor for {name}" for name in grads if name not in found]
+    wrong += [f"a tensor for {name}, which is no gradient" for name in found if name not in grads]
+    raise MethodError(f"the compressor returned {wrong[0]}; type gcbench-check and its name to see what a method owes")
+
+
 class Properties(NamedTuple):
     """What a method promises; the contract tests hold it to that."""
 

@@ -19,6 +19,7 @@ from gcbench.compressors.base import (
     State,
     Step,
     flatten,
+    refuse_other_tensors,
     sizes_of,
     unflatten,
 )
@@ -140,7 +141,7 @@ class ErrorFeedback:
         else:
             corrected = {k: torch.add(g, memory[k], alpha=self.alpha) for k, g in grads.items()}
             out = self.inner.aggregate(corrected, inner_state, comm, step)
-            left = {k: corrected[k] - sent for k, sent in out.sent().items()}
+            left = {k: corrected[k] - sent for k, sent in _ordered(out.sent(), grads).items()}
         if self.alpha != self.beta:
             left = {k: torch.add(x, memory[k], alpha=self.beta - self.alpha) for k, x in left.items()}
         return Aggregated(out.update, out.sent, State(per_worker=left, inner=out.state), out.shannon_bits)
@@ -207,4 +208,5 @@ def _per_row(x: Tensor, like: Tensor) -> Tensor:
 
 
 def _ordered(grads: Grads, like: Grads) -> Grads:
+    refuse_other_tensors(grads, like)
     return {k: grads[k] for k in like}

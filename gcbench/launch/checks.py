@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from gcbench.compressors import Compressor
 from gcbench.compressors.bucketed import Bucketed
@@ -14,7 +16,7 @@ from gcbench.compressors.dense import Dense
 from gcbench.compressors.wrappers import ErrorFeedback
 from gcbench.config import Config, ConfigError
 from gcbench.data import Data
-from gcbench.launch.instantiate import make, make_model, typed
+from gcbench.launch.instantiate import in_own_code, is_own, make, make_model, typed
 from gcbench.launch.plan import Plan
 from gcbench.settings import TrainerSettings
 from gcbench.train.pipeline import refuse_pipeline
@@ -32,8 +34,13 @@ def check(config: Config, plan: Plan, data: Data, directory: Path) -> None:
     _check_restarts(config["trainer"]["max_restarts"], plan)
     _check_samples(config["trainer"], data)
     compressor, estimator = make(config["compressor"], "compressor"), make(config["estimator"], "estimator")
-    with torch.device("meta"):
+    own = is_own(config["model"])
+    with nullcontext() if own else torch.device("meta"):  # a constructor of the user's may need real tensors
         model = make_model(config, data)
+    if not any(p.requires_grad for p in model.parameters()):
+        raise ConfigError(f"model={config['choices']['model']} has no parameters to train; type another model=")
+    if own:
+        _check_outputs(config, model.to(plan.device), data)
     if getattr(model, "recurrent", False) and config["trainer"]["accumulate"] > 1:
         raise ConfigError(
             f"trainer.accumulate={config['trainer']['accumulate']}: model={config['choices']['model']} carries hidden state "
@@ -43,6 +50,41 @@ def check(config: Config, plan: Plan, data: Data, directory: Path) -> None:
     refuse_pipeline(typed(TrainerSettings, config["trainer"]), compressor, estimator, plan.timed and plan.processes > 1)
     _check_recordings(config["trainer"], data)
     _check_memory(plan, sum(p.numel() for p in model.parameters()), compressor)
+
+
+@torch.no_grad()
+def _check_outputs(config: Config, model: nn.Module, data: Data) -> None:
+    """Refuse a model of the user's that does not take the data, or does not give what the loss of its task takes."""
+    trainer, choices = config["trainer"], config["choices"]
+    name = f"model={choices['model']}"
+    batch = data.batch(
+        epoch=0,
+        step=0,
+        worker=0,
+        workers=trainer["gpus"],
+        batch_size=trainer["batch_size"],
+        seed=config["seed"],
+    )
+    inputs, targets = (tensor[:2].to(next(model.parameters()).device) for tensor in batch)
+    recurrent = getattr(model, "recurrent", False)
+    try:
+        found = model.eval()(inputs, None) if recurrent else model.eval()(inputs)
+    except Exception as error:
+        what = f"{name} on inputs of shape {tuple(inputs.shape)} from dataset={choices['dataset']}"
+        raise ConfigError(in_own_code(what, error)) from error
+    outputs = found[0] if recurrent and isinstance(found, tuple) else found
+    if not isinstance(outputs, torch.Tensor):
+        raise ConfigError(f"{name} returns a {type(outputs).__name__}; let its forward return a tensor of outputs")
+    if data.task == "regression":
+        fits = outputs.numel() == targets.numel()
+    else:
+        fits = outputs.dim() > 1 and outputs.shape[:-1].numel() == targets.numel() and outputs.shape[-1] >= data.outputs
+    if not fits:
+        wanted = (*targets.shape, data.outputs) if data.task != "regression" else tuple(targets.shape)
+        raise ConfigError(
+            f"{name} returns outputs of shape {tuple(outputs.shape)} where dataset={choices['dataset']} needs {wanted}; let it "
+            f"take an argument outputs, which is {data.outputs} here, or type another dataset="
+        )
 
 
 def _check_directory(directory: Path) -> None:
@@ -68,10 +110,12 @@ def _check_samples(trainer: Config, data: Data) -> None:
         )
     if data.steps_per_epoch(workers, batch_size) < 1:
         largest = max((b for b in range(1, batch_size) if data.steps_per_epoch(workers, b)), default=None)
-        advice = f"trainer.batch_size={largest}" if largest else f"trainer.gpus={max(1, workers // 2)}"
+        most = max((w for w in range(1, workers) if data.steps_per_epoch(w, batch_size)), default=None)
+        advice = [f"trainer.batch_size={largest}{' or less' * (largest > 1)}"] if largest else []
+        advice += [f"trainer.gpus={most}{' or fewer' * (most > 1)}"] if most else []
         raise ConfigError(
             f"trainer.batch_size={batch_size}: a worker's shard has {samples // workers} samples, too few for one batch; "
-            f"type {advice} or less"
+            f"type {', or '.join(advice) or 'another dataset='}"
         )
     if trainer["eval_every"] and data.test_batches(trainer["eval_batch_size"]) < 1:
         raise ConfigError(

@@ -10,9 +10,12 @@ from typing import Any, Literal
 from hydra.errors import InstantiationException
 from hydra.utils import get_object, instantiate
 from omegaconf import OmegaConf
+from torch import nn
 
 from gcbench.config import Config, ConfigError
 from gcbench.data import Data, as_data
+
+NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
 def make(node: Config, key: str) -> Any:
@@ -23,7 +26,20 @@ def make(node: Config, key: str) -> Any:
     except InstantiationException as error:
         if isinstance(error.__cause__, ValueError):
             raise ConfigError(_named(str(error.__cause__), key)) from error.__cause__
+        if error.__cause__ and is_own(node):
+            raise ConfigError(in_own_code(f"{key}._target_={node['_target_']}", error.__cause__)) from error.__cause__
         raise error.__cause__ or error from None
+
+
+def is_own(node: Config) -> bool:
+    """Whether the target of `node` is code of the user's."""
+    return not str(node["_target_"]).startswith("gcbench.")
+
+
+def in_own_code(what: str, error: BaseException) -> str:
+    """Return the sentence for an exception that a user's code has raised."""
+    gist = str(error).partition("\n")[0]
+    return f"{what} raises {type(error).__name__}: {gist}; type HYDRA_FULL_ERROR=1 before the command to see where"
 
 
 def make_data(config: Config) -> Data:
@@ -31,11 +47,19 @@ def make_data(config: Config) -> Data:
     return as_data(make(config["dataset"], "dataset"), name)
 
 
-def make_model(config: Config, data: Data) -> Any:
-    """What the file leaves open (null), the data set settles."""
+def make_model(config: Config, data: Data) -> nn.Module:
+    """What the file leaves open (null), or the arguments of a user's own model do, the data set settles."""
     facts = {"shape": list(data.shape), "outputs": data.outputs, "vocabulary": data.outputs}
-    node = {k: facts[k] if v is None and k in facts else v for k, v in config["model"].items()}
-    return make(node, "model")
+    parameters = inspect.signature(_target(config["model"], "model")).parameters
+    left_open = {k: None for k, p in parameters.items() if k in facts and p.default in (p.empty, None)}
+    node = {k: facts[k] if v is None and k in facts else v for k, v in {**left_open, **config["model"]}.items()}
+    model = make(node, "model")
+    if not isinstance(model, nn.Module):
+        raise ConfigError(
+            f"model._target_={node['_target_']} makes a {type(model).__name__}, which is no torch.nn.Module; type the name of "
+            "a class that is one, or of a function that returns one"
+        )
+    return model
 
 
 def typed(schema: type[Any], node: Config) -> Any:
@@ -63,6 +87,9 @@ def _check(node: Config, key: str) -> None:
             _check(value, f"{key}.{name}")
         elif name in hints and not _fits(value, hints[name]):
             raise ConfigError(f"{key}.{name}={value}: type {_describe(hints[name])}")
+    for name, parameter in parameters.items():
+        if parameter.default is parameter.empty and parameter.kind in NAMED and name not in node:
+            raise ConfigError(f"{key}.{name}: {node['_target_']} needs it; type +{key}.{name}=VALUE")
 
 
 def _target(node: Config, key: str) -> Any:

@@ -11,6 +11,7 @@ import warnings
 from contextlib import nullcontext
 from pathlib import Path
 
+from gcbench.compressors import MethodError
 from gcbench.config import Config, ConfigError, RunFailed, fingerprint
 from gcbench.launch import slurm
 from gcbench.launch.checks import check
@@ -133,10 +134,11 @@ def _run(config: Config, chosen: Plan, files: RunFiles, rank: int) -> str | None
             )
     except WorkerFailed as failure:
         files.write_result(unfinished(config, "failed", failure.reason, started))
-        print(failure.traceback_text, file=sys.stderr)
+        if not _says_all(failure.reason):
+            print(failure.traceback_text, file=sys.stderr)
         raise RunFailed(f"worker {failure.rank} failed: {failure.reason}") from None
     except Exception as error:
-        if not is_echo(error):
+        if not is_echo(error) and not _says_all(failure_of(error, rank).reason):
             traceback.print_exc()
         first = first_failure(error, rank, files.directory) if chosen.processes > 1 else failure_of(error, rank)
         if rank == first.rank:
@@ -144,6 +146,11 @@ def _run(config: Config, chosen: Plan, files: RunFiles, rank: int) -> str | None
         who = f"worker {first.rank}" if chosen.processes > 1 else "the run"
         raise RunFailed(f"{who} failed: {first.reason}") from None
     return stop.name
+
+
+def _says_all(reason: str) -> bool:
+    """Whether the reason of a failure is a sentence to the user, to whom the lines of gcbench say nothing."""
+    return reason.partition(":")[0] in (kind.__name__ for kind in (ConfigError, CheckpointError, MethodError))
 
 
 def _written_since(files: RunFiles, started: str) -> bool:

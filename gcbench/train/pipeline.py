@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from gcbench.comm import Comm
-from gcbench.compressors import Aggregated, Compressor, Grads, State, Step
+from gcbench.compressors import Aggregated, Compressor, Grads, MethodError, State, Step, refuse_other_tensors
 from gcbench.records.clock import Clock, Marks
 from gcbench.settings import TrainerSettings
 from gcbench.train.estimators import SGD
@@ -216,4 +216,12 @@ def refuse_pipeline(settings: TrainerSettings, compressor: Compressor, estimator
 def _aggregate(run: Run, grads: Grads, state: State, comm: Comm, number: int) -> Aggregated:
     step = Step(number, run.seed, run.replica.workers, run.replica.offsets)
     with torch.no_grad():
-        return run.compressor.aggregate(grads, state, comm, step)
+        out = run.compressor.aggregate(grads, state, comm, step)
+    refuse_other_tensors(out.update, grads)
+    for name, g in grads.items():
+        if out.update[name].shape[1:] != g.shape[1:] or out.update[name].shape[0] != 1:
+            raise MethodError(
+                f"the compressor returned an update of {name} with the shape {tuple(out.update[name].shape)}, not "
+                f"{(1, *g.shape[1:])}; type gcbench-check and its name to see what a method owes"
+            )
+    return out

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from sentence import config_of, run
 
-from gcbench.config import ConfigError
+from gcbench.config import ConfigError, RunFailed
 from gcbench.launch import checks
 from gcbench.launch.instantiate import make
 from gcbench.launch.plan import Machine, plan
@@ -17,7 +17,31 @@ from gcbench.launch.plan import Machine, plan
     ("sentence", "says"),
     [
         ("trainer.gpus=2000", "trainer.gpus=2000: the data has 1437 training samples, fewer than workers"),
-        ("trainer.batch_size=1000", "a worker's shard has 718 samples, too few for one batch; type trainer.batch_size=718"),
+        (
+            "trainer.batch_size=1000",
+            "718 samples, too few for one batch; type trainer.batch_size=718 or less, or trainer.gpus=1",
+        ),
+        ("trainer.gpus=1000", "type trainer.batch_size=1, or trainer.gpus=89 or fewer"),
+        (
+            "model._target_=own_models.Seven",
+            "model=own_models.Seven returns outputs of shape (2, 7) where dataset=digits needs (2, 10); let it take an argument "
+            "outputs, which is 10 here",
+        ),
+        (
+            "model._target_=own_models.Narrow",
+            "model=own_models.Narrow on inputs of shape (2, 1, 8, 8) from dataset=digits raises",
+        ),
+        ("model._target_=own_models.Pair", "model=own_models.Pair returns a tuple; let its forward return a tensor"),
+        ("model._target_=own_models.Needy", "model.depth: own_models.Needy needs it; type +model.depth=VALUE"),
+        (
+            "model._target_=own_models.Broken",
+            "model._target_=own_models.Broken raises KeyError: 'layers'; type HYDRA_FULL_ERROR=1",
+        ),
+        ("model._target_=own_models.Untrained", "model=own_models.Untrained has no parameters to train"),
+        (
+            "model._target_=own_models.NoModule",
+            "model._target_=own_models.NoModule makes a NoModule, which is no torch.nn.Module",
+        ),
         ("model._target_=my.missing.Net", "model._target_=my.missing.Net cannot be imported"),
         ("+model.depth=3", "model.depth: gcbench.models.mlp.MLP has no such argument; it has shape, outputs, widths"),
         ("dataset.test_fraction=abc", "dataset.test_fraction=abc: type float"),
@@ -35,6 +59,37 @@ def test_refusals(tmp_path: Path, sentence: str, says: str) -> None:
         run(tmp_path, "trainer.launcher=virtual", *sentence.split())
     assert says in str(error.value)
     assert not (tmp_path / "result.json").exists()
+
+
+@pytest.mark.parametrize("name", ["Open", "Real"])
+def test_a_model_of_the_users_gets_shape_and_outputs_from_the_data(tmp_path: Path, name: str) -> None:
+    result = run(tmp_path, f"model._target_=own_models.{name}", "trainer.launcher=virtual", "trainer.max_steps=1")
+    assert result["parameters"] == {"Open": 64 * 5 + 5 + 5 * 10 + 10, "Real": 64 * 10 + 10}[name]
+
+
+def test_what_is_typed_for_a_model_of_the_users_stays(tmp_path: Path) -> None:
+    words = ["model._target_=own_models.Open", "+model.outputs=12", "trainer.launcher=virtual", "trainer.max_steps=1"]
+    assert run(tmp_path, *words)["parameters"] == 64 * 5 + 5 + 5 * 12 + 12
+
+
+@pytest.mark.parametrize(
+    ("wrong", "beside", "says"),
+    [
+        ("update", [], "the compressor returned no tensor for 3.bias"),
+        ("name", [], "the compressor returned a tensor for extra, which is no gradient"),
+        ("shape", [], "the compressor returned an update of 3.bias with the shape (2, 10), not (1, 10)"),
+        ("update", ["+compressor.min_size=12"], "the compressor returned no tensor for"),
+        ("sent", ["+compressor.error_feedback=true", "+compressor.alpha=0.5"], "the compressor returned no tensor for"),
+    ],
+)
+def test_a_method_that_breaks_its_contract_is_told_in_one_sentence(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], wrong: str, beside: list[str], says: str
+) -> None:
+    own = ["compressor.method._target_=own_models.Forgetful", "~compressor.method.dtype", f"+compressor.method.wrong={wrong}"]
+    with pytest.raises(RunFailed) as error:
+        run(tmp_path, "compressor=none", *own, *beside, "trainer.launcher=virtual", "trainer.max_steps=2")
+    assert says in str(error.value) and "gcbench-check" in str(error.value)
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_virtual_copies_that_do_not_fit_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,84 @@
+"""Models and methods of a user's own, right and wrong, named on the command line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from gcbench.comm import Comm
+from gcbench.compressors import Aggregated, Grads, Properties, State, Step
+
+
+class Open(nn.Sequential):
+    """Leaves to the data what belongs to the data."""
+
+    def __init__(self, shape: tuple[int, ...], outputs: int | None = None, width: int = 5) -> None:
+        assert outputs is not None
+        inputs = torch.Size(shape).numel()
+        super().__init__(nn.Flatten(), nn.Linear(inputs, width), nn.ReLU(), nn.Linear(width, outputs))
+
+
+class Real(nn.Sequential):
+    """Reads a number out of a tensor while it is made, which a tensor without values has not."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Flatten(), nn.Linear(64, int(torch.tensor(10).item())))
+
+
+class Seven(nn.Sequential):
+    def __init__(self) -> None:
+        super().__init__(nn.Flatten(), nn.Linear(64, 7))
+
+
+class Narrow(nn.Sequential):
+    def __init__(self) -> None:
+        super().__init__(nn.Flatten(), nn.Linear(65, 10))
+
+
+class Pair(Seven):
+    def forward(self, x: Tensor) -> Any:
+        return super().forward(x), x
+
+
+class Needy(Seven):
+    def __init__(self, depth: int) -> None:
+        super().__init__()
+
+
+class Broken(nn.Module):
+    def __init__(self) -> None:
+        raise KeyError("layers")
+
+
+class Untrained(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.flatten(1)[:, :10]
+
+
+class NoModule:
+    pass
+
+
+@dataclass(frozen=True)
+class Forgetful:
+    """The mean of the gradients, but for what it leaves out or shapes otherwise."""
+
+    wrong: Literal["update", "sent", "shape", "name"]
+    properties: ClassVar[Properties] = Properties()
+
+    def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
+        update = dict(zip(grads, comm.mean(list(grads.values())), strict=True))
+        sent = dict(grads)
+        last = list(grads)[-1]
+        if self.wrong == "update":
+            del update[last]
+        elif self.wrong == "sent":
+            del sent[last]
+        elif self.wrong == "name":
+            update["extra"] = update[last]
+        else:
+            update[last] = update[last].repeat(2, *[1] * (update[last].dim() - 1))
+        return Aggregated(update, lambda: sent, state)
