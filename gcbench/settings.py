@@ -98,6 +98,7 @@ class TrainerSettings:
     checkpoint_steps: int | None = None
     checkpoint_minutes: float | None = None
     checkpoint_keep: int = 2
+    keep_weights: bool | None = None
     max_restarts: int = 0
     timeout_seconds: float = 600.0
     drift_every: int | None = 100

@@ -13,14 +13,14 @@ from gcbench.compressors.build import analytic_ratio
 from gcbench.config import Config
 from gcbench.launch.plan import Plan
 from gcbench.records.environment import environment
-from gcbench.records.result import SCHEMA_VERSION, bits, bits_between_nodes, now, test_scores
+from gcbench.records.result import SCHEMA_VERSION, Begun, bits, bits_between_nodes, now, test_scores
 from gcbench.train.run import Progress, Run, Sample
 
 
 def outcome(
-    config: Config, plan: Plan, run: Run, progress: Progress, status: str, reason: str | None, started: str
+    config: Config, plan: Plan, run: Run, progress: Progress, status: str, reason: str | None, begun: Begun, kept: bool
 ) -> dict[str, Any]:
-    """result.json as a dictionary; every process calls it."""
+    """result.json as a dictionary; every process calls it. `kept`: whether the weights are beside it."""
     meter = Meter([[tally] for part in run.control.gather(run.comm.meter.tallies) for tally in part])
     counts = _counts(meter, progress.step, run.steps_per_epoch, run.replica.dense_bits)
     return {
@@ -50,8 +50,10 @@ def outcome(
         "seconds": progress.ledger.seconds() if plan.timed else None,
         "compression_error": _mean_error(progress.samples),
         "estimator": run.estimator.facts(run, progress, counts["bits_sent"]["per_step"]),
-        **environment(),
-        "started": started,
+        "extended": begun.extended,
+        "weights": "weights.pt" if kept else None,
+        **environment(begun.git),
+        "started": begun.started,
         "finished": now(),
     }
 

@@ -6,14 +6,16 @@ import json
 from pathlib import Path
 from typing import Any
 
+from gcbench.config import Config
+from gcbench.config.names import BOOKKEEPING, differences
 from gcbench.records.files import ENDED
 
 
-def same_run(outputs: Path, directory: Path, budget: str) -> Path | None:
+def same_run(config: Config, directory: Path) -> Path | None:
     """The directory below `outputs` of a run that has ended and that differs from the one of `directory` in its name only."""
-    for path in sorted(outputs.rglob(f"*{ending(directory)}/result.json")):
+    for path in sorted(Path(config["outputs"]).rglob(f"*{ending(directory)}/result.json")):
         result = read(path)
-        if result and _counts(result, budget) and path.parent.resolve() != directory.resolve():
+        if result and _counts(result, config) and path.parent.resolve() != directory.resolve():
             return path.parent
     return None
 
@@ -23,9 +25,14 @@ def ending(directory: Path) -> str:
     return f"-s{directory.name.rpartition('-s')[2]}"
 
 
-def _counts(result: dict[str, Any], budget: str) -> bool:
+def has_ended(result: dict[str, Any] | None, config: Config) -> bool:
+    """Whether `result` is that of a run of this configuration, which would come to it again."""
+    return result is not None and result["status"] in ENDED and not differences(result["config"], config, BOOKKEEPING)
+
+
+def _counts(result: dict[str, Any], config: Config) -> bool:
     kept = result["config"].get("outputs") is None  # a copy beside a table, perhaps of another machine
-    return result["status"] in ENDED and result["choices"]["budget"] == budget and not kept
+    return has_ended(result, config) and result["choices"]["budget"] == config["choices"]["budget"] and not kept
 
 
 def read(path: Path) -> dict[str, Any] | None:

@@ -15,6 +15,7 @@ from gcbench.compressors import MethodError
 from gcbench.config import Config, ConfigError, RunFailed, fingerprint
 from gcbench.launch import slurm
 from gcbench.launch.checks import check
+from gcbench.launch.directory import extends, refuse_other_run
 from gcbench.launch.failure import failure_of, first_failure, forget_failures, is_echo
 from gcbench.launch.instantiate import make_data
 from gcbench.launch.local import Interrupted, WorkerFailed, run_processes
@@ -23,7 +24,7 @@ from gcbench.launch.plan import JOINING, Machine, Plan, plan
 from gcbench.launch.same import same_run
 from gcbench.launch.worker import StopSignal, work
 from gcbench.records import RunFiles, console, print_summary
-from gcbench.records.result import now, unfinished
+from gcbench.records.result import Begun, unfinished
 from gcbench.train.checkpoints import CheckpointError, Checkpoints
 
 log = logging.getLogger("gcbench")
@@ -44,10 +45,12 @@ def start(config: Config, directory: str, in_sweep: bool = False) -> None:
 def _start(config: Config, chosen: Plan, files: RunFiles, in_sweep: bool) -> None:
     rank = int(os.environ["RANK"]) if chosen.launcher in JOINING else 0
     anew = config["rerun"] and not slurm.requeued(os.environ)
-    if not anew and _finished_before(files, rank == 0 and not in_sweep):
-        return
-    same = same_run(Path(config["outputs"]), files.directory, config["choices"]["budget"]) if in_sweep and not anew else None
-    if same and _finished_before(RunFiles(same), say=False):
+    if not anew:
+        refuse_other_run(config, files)
+        if _finished_before(config, files, rank == 0 and not in_sweep):
+            return
+    same = same_run(config, files.directory) if in_sweep and not anew else None
+    if same and _finished_before(config, RunFiles(same), say=False):
         return
     with alone(files.directory) if rank == 0 else nullcontext():
         _start_alone(config, chosen, files, rank, anew)
@@ -59,17 +62,19 @@ def _start_alone(config: Config, chosen: Plan, files: RunFiles, rank: int, anew:
     if rank == 0:
         if notice := chosen.notice():
             log.warning(notice)
-        _clear_the_way(config, files, anew)
-    stopped_by = _run(config, chosen, files, rank)
+        begun = _clear_the_way(config, files, anew)
+    else:
+        begun = Begun.here()  # which is not written
+    stopped_by = _run(config, chosen, files, rank, begun)
     if rank == 0:
         _raise_unless_done(files, stopped_by)
 
 
-def _finished_before(files: RunFiles, say: bool) -> bool:
+def _finished_before(config: Config, files: RunFiles, say: bool) -> bool:
     result = files.read_result()
     if result is not None and result["status"] == "diverged":
         raise RunFailed(f"the run diverged before: {result['reason']}; type rerun=true to run it again")
-    if result is None or result["status"] != "done":
+    if result is None or result["status"] != "done" or extends(config, result):
         return False
     if say:
         print_summary(result, files.directory, console())
@@ -90,17 +95,30 @@ def _check(config: Config, chosen: Plan, path: Path) -> None:
             log.warning(warning.message)
 
 
-def _clear_the_way(config: Config, files: RunFiles, anew: bool) -> None:
+def _clear_the_way(config: Config, files: RunFiles, anew: bool) -> Begun:
     """Continue from a checkpoint, or begin with an empty record; what an earlier run left keeps its content."""
     checkpoints = files.directory / "checkpoints"
+    before, extended = None, None
     resumes = slurm.requeued(os.environ) or (config["resume"]["mode"] == "auto" and not anew)
     forget_failures(files.directory)
     if resumes and any(checkpoints.glob("step-*/manifest.json")):
         _check_latest(config, checkpoints)
-        log.info("continuing from the checkpoint in %s; type resume=never to start anew", checkpoints)
-        return
-    files.set_aside()
-    shutil.rmtree(checkpoints, ignore_errors=True)
+        before = files.read_start()
+        if (result := files.read_result()) and extends(config, result):
+            extended = {"from_step": result["steps"], "from_epoch": result["epochs"]}
+            log.info("extending the run in %s, which ended after step %d", files.directory, result["steps"])
+            files.set_aside(extends=True)
+        else:
+            log.info("continuing from the checkpoint in %s; type resume=never to start anew", checkpoints)
+    else:
+        files.set_aside()
+        shutil.rmtree(checkpoints, ignore_errors=True)
+    begun = Begun.here(before, extended)
+    kept = before["config"] if before and not extended else config
+    start = {"config": kept, "git": begun.git, "extended": begun.extended}
+    if start != before:
+        files.write_start(start)
+    return begun
 
 
 def _check_latest(config: Config, checkpoints: Path) -> None:
@@ -112,10 +130,9 @@ def _check_latest(config: Config, checkpoints: Path) -> None:
         raise ConfigError(str(error)) from error
 
 
-def _run(config: Config, chosen: Plan, files: RunFiles, rank: int) -> str | None:
+def _run(config: Config, chosen: Plan, files: RunFiles, rank: int, begun: Begun) -> str | None:
     """The name of a signal that stopped the work in this process."""
-    started = now()
-    arguments = (config, chosen, str(files.directory), started)
+    arguments = (config, chosen, str(files.directory), begun)
     stop = StopSignal()
     try:
         if chosen.launcher == "local" and chosen.processes > 1:
@@ -123,17 +140,17 @@ def _run(config: Config, chosen: Plan, files: RunFiles, rank: int) -> str | None
         else:
             work(*arguments, stop)
     except Interrupted as interrupted:
-        if not _written_since(files, started):
+        if not _written_since(files, begun.started):
             files.write_result(
                 unfinished(
                     config,
                     "interrupted",
                     f"stopped by {interrupted.signal_name} before a checkpoint",
-                    started,
+                    begun,
                 )
             )
     except WorkerFailed as failure:
-        files.write_result(unfinished(config, "failed", failure.reason, started))
+        files.write_result(unfinished(config, "failed", failure.reason, begun))
         if not _says_all(failure.reason):
             print(failure.traceback_text, file=sys.stderr)
         raise RunFailed(f"worker {failure.rank} failed: {failure.reason}") from None
@@ -142,7 +159,7 @@ def _run(config: Config, chosen: Plan, files: RunFiles, rank: int) -> str | None
             traceback.print_exc()
         first = first_failure(error, rank, files.directory) if chosen.processes > 1 else failure_of(error, rank)
         if rank == first.rank:
-            files.write_result(unfinished(config, "failed", first.reason, started))
+            files.write_result(unfinished(config, "failed", first.reason, begun))
         who = f"worker {first.rank}" if chosen.processes > 1 else "the run"
         raise RunFailed(f"{who} failed: {first.reason}") from None
     return stop.name

@@ -19,8 +19,8 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
 from gcbench.config import Config, ConfigError, resolve, run_directory
-from gcbench.launch.same import ending, read, same_run
-from gcbench.records.files import ENDED, took
+from gcbench.launch.same import ending, has_ended, read, same_run
+from gcbench.records.files import took
 
 log = logging.getLogger("gcbench")
 
@@ -122,7 +122,7 @@ def _row(composed: DictConfig) -> Row:
     except ConfigError as error:
         return Row(" ".join(composed.hydra.overrides.task), mistake=str(error))
     result = read(directory / "result.json")
-    done = not resolved["rerun"] and result is not None and result["status"] in ENDED
+    done = not resolved["rerun"] and has_ended(result, resolved)
     return Row(str(directory), resolved, done=done)
 
 
@@ -135,7 +135,7 @@ def _mark_same(rows: Sequence[Row]) -> None:
         directory, budget = Path(row.name), row.config["choices"]["budget"]
         key = budget, ending(directory)
         if not row.done:
-            found = same_run(Path(row.config["outputs"]), directory, budget)
+            found = same_run(row.config, directory)
             row.same = str(found) if found else earlier.get(key)
             row.done = row.same is not None
         earlier.setdefault(key, row.same or row.name)

@@ -31,6 +31,7 @@ from gcbench.launch.watch import store, watching
 from gcbench.records import ProgressDisplay, RunFiles, console, print_summary, start_logger
 from gcbench.records.clock import Clock
 from gcbench.records.gradients import GradientFiles
+from gcbench.records.result import Begun
 from gcbench.seeds import mix
 from gcbench.train.checkpoints import Checkpoints
 from gcbench.train.loop import train
@@ -39,6 +40,7 @@ from gcbench.train.pipeline import make_pipeline, runs_beside
 from gcbench.train.replica import Replica
 from gcbench.train.run import Progress, Run
 from gcbench.train.schedules import Schedule, total_steps
+from gcbench.train.weights import keep_weights
 
 log = logging.getLogger("gcbench")
 
@@ -65,7 +67,7 @@ class StopSignal:
             self.name = signal.Signals(number).name
 
 
-def work(config: Config, plan: Plan, directory: str, started: str, stop: StopSignal | None = None) -> None:
+def work(config: Config, plan: Plan, directory: str, begun: Begun, stop: StopSignal | None = None) -> None:
     """One process of the run, from its start to the written result."""
     torch.set_num_threads(plan.threads)
     use_backend(cast(Backend, plan.codec_backend))
@@ -94,7 +96,9 @@ def work(config: Config, plan: Plan, directory: str, started: str, stop: StopSig
 
             with _watched(run, progress):
                 status, reason = train(run, progress, checkpoints, record)
-        result = outcome(config, plan, run, progress, status, reason, started)
+                if status == "done":
+                    keep_weights(run, progress, checkpoints, files.weights)
+        result = outcome(config, plan, run, progress, status, reason, begun, files.weights.exists())
         if logger is not None:
             files.write_result(result)
             logger.finish(result)

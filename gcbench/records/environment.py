@@ -14,9 +14,9 @@ import torch
 PACKAGES = ("torch", "torchvision", "numpy", "hydra-core", "omegaconf", "wandb", "gcbench")
 
 
-def environment() -> dict[str, Any]:
-    """`versions`, `git` and `machine`, each as result.json has it; what cannot be known is null."""
-    return {"versions": _versions(), "git": _git(), "machine": _machine()}
+def environment(git: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Return `versions`, `git` (of now, unless it is given) and `machine`, as result.json has them; null: not to be known."""
+    return {"versions": _versions(), "git": git or checked_out(), "machine": _machine()}
 
 
 def _versions() -> dict[str, str | None]:
@@ -30,8 +30,11 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _git() -> dict[str, Any]:
-    """Of the checkout that gcbench is imported from; an installed gcbench says nothing, the project around it might."""
+def checked_out() -> dict[str, Any]:
+    """Return the commit of the checkout that gcbench is imported from, and whether files differ from it (`dirty`).
+
+    An installed gcbench says nothing, the project around it might.
+    """
     for directory in (Path(__file__).resolve().parent, Path.cwd()):
         commit = _git_says(directory, "rev-parse", "HEAD")
         if commit is not None:
@@ -55,6 +58,8 @@ def _machine() -> dict[str, Any]:
         "hostname": platform.node(),
         "platform": platform.platform(),
         "cpu": _cpu_model(),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),  # the instructions that torch uses, as in AVX2
+        "aten_cpu_capability": os.environ.get("ATEN_CPU_CAPABILITY"),  # what somebody has told it to use
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "gpus": [torch.cuda.get_device_name(index) for index in gpus],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timezone
@@ -26,6 +27,8 @@ class RunFiles:
         self.directory = directory
         self.result = directory / "result.json"
         self.metrics = directory / "metrics.jsonl"
+        self.weights = directory / "weights.pt"
+        self._start = directory / "start.json"
 
     def write_result(self, result: dict[str, Any]) -> None:
         _replace(self.result, _strict_json(result, indent=2) + "\n")
@@ -39,6 +42,16 @@ class RunFiles:
             raise ValueError(f"{self.result} is not JSON ({error}); move it away, or type rerun=true") from error
         return result
 
+    def write_start(self, start: dict[str, Any]) -> None:
+        """What the run is, and what it was begun from: all that a run which was killed has to say."""
+        _replace(self._start, _strict_json(start, indent=2) + "\n")
+
+    def read_start(self) -> dict[str, Any] | None:
+        try:
+            return dict(json.loads(self._start.read_text(encoding="utf-8")))
+        except (FileNotFoundError, ValueError):  # an older gcbench wrote none
+            return None
+
     def append_metrics(self, metrics: dict[str, Any]) -> None:
         with _clear_errors(self.metrics), self.metrics.open("a", encoding="utf-8") as file:
             file.write(_strict_json(metrics) + "\n")
@@ -49,15 +62,23 @@ class RunFiles:
             lines = self.metrics.read_text(encoding="utf-8").splitlines(keepends=True)
             _replace(self.metrics, "".join(line for line in lines if _is_up_to(line, step)))
 
-    def set_aside(self) -> None:
-        """Renames what an earlier run left, as in result.2025-01-31T12-30-59.123456Z.json, so that it stays."""
-        left = [path for path in (self.result, self.metrics) if path.exists()]
+    def set_aside(self, extends: bool = False) -> None:
+        """Renames what an earlier run left, as in result.2025-01-31T12-30-59.123456Z.json, so that it stays.
+
+        The result of a run that is extended is also there until the next one is, and its metrics go on.
+        """
+        files = (self.result, self.weights) if extends else (self.result, self.metrics, self.weights)
+        left = [path for path in files if path.exists()]
         if left:
             finished = datetime.fromtimestamp(left[0].stat().st_mtime, timezone.utc)
             stamp = finished.strftime("%Y-%m-%dT%H-%M-%S.%fZ")
         for path in left:
+            aside = path.with_suffix(f".{stamp}{path.suffix}")
             with _clear_errors(path):
-                path.rename(path.with_suffix(f".{stamp}{path.suffix}"))
+                if extends and path == self.result:
+                    shutil.copy2(path, aside)
+                else:
+                    path.rename(aside)
 
 
 def _strict_json(value: Any, indent: int | None = None) -> str:

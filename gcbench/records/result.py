@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, NamedTuple
 
-from gcbench.records.environment import environment
+from gcbench.records.environment import checked_out, environment
 
 SCHEMA_VERSION = 1
 BETTER_HIGH = {"accuracy", "top5_accuracy"}
@@ -48,7 +48,25 @@ def test_scores(tests: Sequence[dict[str, Any]]) -> dict[str, float] | None:
     return {**last, **best}
 
 
-def unfinished(config: dict[str, Any], status: str, reason: str, started: str) -> dict[str, Any]:
+class Begun(NamedTuple):
+    """What is known of a run when it starts."""
+
+    started: str  # now, whether it begins or continues
+    git: dict[str, Any]  # of its first start; `dirty`: at any start; `later_commits`: others with which it was continued
+    extended: list[dict[str, float]]  # `from_step` and `from_epoch`: where shorter runs had ended that became this one
+
+    @staticmethod
+    def here(before: dict[str, Any] | None = None, extended: dict[str, float] | None = None) -> Begun:
+        """`before`: what an earlier start of the run wrote; `extended`: where the run ended that is extended now."""
+        git, before = checked_out(), before or {}
+        if first := before.get("git"):
+            others = [*first.get("later_commits", []), *([git["commit"]] if git["commit"] != first["commit"] else [])]
+            later = {"later_commits": list(dict.fromkeys(others))} if others else {}
+            git = {**first, "dirty": first["dirty"] or git["dirty"], **later}
+        return Begun(now(), git, [*before.get("extended", []), *([extended] if extended else [])])
+
+
+def unfinished(config: dict[str, Any], status: str, reason: str, begun: Begun) -> dict[str, Any]:
     """The result of a run whose workers could write none."""
     return {
         "schema_version": SCHEMA_VERSION,
@@ -57,7 +75,8 @@ def unfinished(config: dict[str, Any], status: str, reason: str, started: str) -
         "experiment": config["experiment"],
         "choices": config["choices"],
         "config": {k: v for k, v in config.items() if k not in ("choices", "experiment")},
-        **environment(),
-        "started": started,
+        "extended": begun.extended,
+        **environment(begun.git),
+        "started": begun.started,
         "finished": now(),
     }

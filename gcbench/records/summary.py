@@ -62,6 +62,8 @@ def print_summary(result: dict[str, Any], directory: Path, console: Console) -> 
 def _facts(result: dict[str, Any]) -> list[tuple[str, str]]:
     reason = f": {result['reason']}" if result["reason"] else ""
     facts = [("run", _title(result)), ("status", result["status"] + reason), *_scores(result.get("test") or {})]
+    for extended in result.get("extended") or []:
+        facts.append(("extended", f"from step {extended['from_step']} (epoch {extended['from_epoch']:.4g})"))
     if sent := result.get("bits_sent"):
         amount = f"{sent['per_worker'] / MIB:,.3f} MiB by a worker, {sent['per_step']:,.0f} bits in a step"
         analytic = f" ({result['analytic_ratio']:.2f}x by its paper's count)" if result.get("analytic_ratio") else ""

@@ -6,11 +6,9 @@ from collections.abc import Iterable
 from itertools import groupby
 
 from gcbench.config import Config, conf_directory
-from gcbench.config.names import EXECUTION
+from gcbench.config.names import EXECUTION, WHOLE
 from gcbench.report.configs import Composed, composed
 from gcbench.report.load import Run
-
-WHOLE = ("trainer.", "optimizer.", "schedule.")  # nodes that have all their keys whatever the choices
 
 
 def is_same(run: Run, expected: Composed) -> bool:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gcbench.config import conf_directory
+from gcbench.config.names import typed
 from gcbench.report.borrowed import sources
-from gcbench.report.configs import PAPER, composed, difference, typed
+from gcbench.report.configs import PAPER, composed, difference
 from gcbench.report.document import EMPTY, Cell, Document, Heading, Line, Summary, digits_of
 from gcbench.report.load import Run
 from gcbench.report.measures import TIMES

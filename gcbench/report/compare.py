@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gcbench.config import ConfigError
-from gcbench.report.configs import ABSENT, Flat, typed, without_copies
+from gcbench.config.names import ABSENT, typed, without_copies
+from gcbench.report.configs import Flat
 from gcbench.report.document import EMPTY, Heading, Summary, signed, summary
 from gcbench.report.load import Found, Run, load
 from gcbench.report.measures import MEASURES, SCORES, measure

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from copy import deepcopy
 from functools import cache
 from typing import Any, NamedTuple
 
 from gcbench.config import Config, ConfigError, compose_words, register, resolve
-from gcbench.config.names import BOOKKEEPING, EXECUTION, what_matters
+from gcbench.config.names import ABSENT, BOOKKEEPING, EXECUTION, leaves, typed, what_matters, without_copies
 
 PAPER = "paper"
-ABSENT = "(absent)"
 Flat = dict[str, Any]
 Difference = dict[str, tuple[Any, Any]]  # key to (theirs, ours)
 
@@ -62,7 +60,7 @@ def experiment_word(experiment: str) -> str:
 def flat(config: Config) -> Flat:
     """Dotted keys of what changes numbers; without the seed, and without how and where the run executed."""
     kept = what_matters(config, EXECUTION | BOOKKEEPING)
-    return dict(_leaves({k: v for k, v in kept.items() if k != "seed"}, ""))
+    return dict(leaves({k: v for k, v in kept.items() if k != "seed"}, ""))
 
 
 def with_later_keys(kept: Flat) -> Flat:
@@ -81,14 +79,6 @@ def with_later_keys(kept: Flat) -> Flat:
     return later | kept
 
 
-def _leaves(value: Any, prefix: str) -> Any:
-    if not isinstance(value, dict) or not value:
-        yield prefix, value
-        return
-    for key, content in value.items():
-        yield from _leaves(content, f"{prefix}.{key}" if prefix else key)
-
-
 def difference(theirs: Flat, ours: Flat) -> Difference:
     """Where `theirs` differs. A key that only `ours` has is one that an older gcbench did not know, and no difference."""
     return {k: (a, ours.get(k, ABSENT)) for k, a in theirs.items() if k not in ours or a != ours[k]}
@@ -101,21 +91,3 @@ def as_words(different: Difference) -> list[str]:
         return ["network=none", *words]
     link = any(key.startswith("network.") and ours == ABSENT for key, (_, ours) in different.items())
     return ["network=emulated", *words] if link else words
-
-
-def without_copies(keys: Iterable[str]) -> list[str]:
-    """What a top-level knob brings into the compressor goes without saying."""
-    kept = list(keys)
-    knobs = {key for key in kept if "." not in key}
-    return [key for key in kept if not (key.startswith("compressor.") and key.rsplit(".", 1)[1] in knobs)]
-
-
-def typed(value: Any) -> str:
-    """As Hydra reads it."""
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    if isinstance(value, float):
-        return f"{value:g}" if float(f"{value:g}") == value else repr(value)
-    if isinstance(value, list):
-        return f"[{','.join(map(typed, value))}]"
-    return str(value)

@@ -67,8 +67,9 @@ class Run:
 
     @cached_property
     def flat(self) -> Flat:
-        """What of its configuration changes numbers, by dotted key."""
-        return with_later_keys(flat(self.config))
+        """What of its configuration changes numbers, by dotted key, and where it was extended, as that does, too."""
+        places = [extended["from_step"] for extended in self.result.get("extended") or []]
+        return with_later_keys(flat(self.config)) | ({"extended_from_step": places} if places else {})
 
     @cached_property
     def identity(self) -> str:

@@ -65,7 +65,7 @@ class OnRealGradients(Study, ABC):
         """The directory of the run, which is found again where it was finished before, under whatever name."""
         composed = compose_words(self._words())
         config, own = resolve(composed), Path(run_directory(composed))
-        directory = same_run(Path(self.outputs), own, config["choices"]["budget"]) or own
+        directory = same_run(config, own) or own
         start(config, str(directory), in_sweep=True)
         return directory
 

@@ -24,7 +24,7 @@ from gcbench.compressors import Grads, State
 from gcbench.train.resharding import merged, refuse_unmergeable, replaced, stacked
 from gcbench.train.run import Exchanged, Progress, Run
 
-FORMAT = 4
+FORMAT = 5
 T = TypeVar("T")
 
 

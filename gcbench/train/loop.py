@@ -36,7 +36,8 @@ def train(run: Run, progress: Progress, checkpoints: Checkpoints, record: Record
             saved_at, saved_step = time.monotonic(), progress.step
         if progress.step == run.total_steps:
             run.pipeline.settle(run, progress)
-            return "done", None
+            diverged = _diverged(run, progress)
+            return ("diverged", diverged) if diverged else ("done", None)
 
         run.control.propose(_urgency(run, saved_at))
         if sampled := _step(run, progress):

@@ -24,8 +24,8 @@ from gcbench.launch.plan import Machine, plan
         ("trainer.gpus=1000", "type trainer.batch_size=1, or trainer.gpus=89 or fewer"),
         (
             "model._target_=own_models.Seven",
-            "model=own_models.Seven returns outputs of shape (2, 7) where dataset=digits needs (2, 10); let it take an argument "
-            "outputs, which is 10 here",
+            "model=own_models.Seven returns outputs of shape (2, 7) where dataset=digits needs (2, 10); let it take an "
+            "argument outputs, which is 10 here",
         ),
         (
             "model._target_=own_models.Narrow",

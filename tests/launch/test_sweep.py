@@ -89,14 +89,16 @@ def test_a_row_that_another_sweep_runs_is_left_to_it(tmp_path: Path) -> None:
 def test_what_counts_as_the_same_run(
     tmp_path: Path, words: tuple[str, ...], outputs: str | None, status: str, found: bool
 ) -> None:
-    own = Path(run_directory(composed("name=one", f"outputs={tmp_path}")))
+    typed = ("name=one", f"outputs={tmp_path}")
+    own, asked = Path(run_directory(composed(*typed))), config_of(*typed)
     there = Path(run_directory(composed("name=other", f"outputs={tmp_path / 'deep'}", *words)))
     there.mkdir(parents=True)
-    result = {"status": status, "choices": {"budget": "paper"}, "config": {"outputs": outputs}}
-    (there / "result.json").write_text(json.dumps(result))
-    assert same_run(tmp_path, own, "paper") == (there if found else None)
-    assert same_run(tmp_path, own, "cpu") is None, "budgets are not mixed"
-    assert same_run(tmp_path, there, "paper") is None, "that is the row's own"
+    config = {**config_of("name=other", *words), "outputs": outputs}
+    (there / "result.json").write_text(json.dumps({"status": status, "choices": {"budget": "paper"}, "config": config}))
+    assert same_run(asked, own) == (there if found else None)
+    at_cpu = {**asked, "choices": {**asked["choices"], "budget": "cpu"}}
+    assert same_run(at_cpu, own) is None, "budgets are not mixed"
+    assert same_run(asked, there) is None, "that is the row's own"
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from gcbench.records import RunFiles
-from gcbench.records.result import bits, test_scores, unfinished
+from gcbench.records.result import Begun, bits, test_scores, unfinished
 from gcbench.report.configs import composed
 
 PARAMETERS = 1000
+BEGUN = Begun.here()
 
 
 def result_of(
@@ -27,7 +28,7 @@ def result_of(
     """result.json of a row of a table; one that is not done has what a run has that could not write more."""
     plain = composed(experiment, budget, words)
     config = {**plain.config, "seed": seed, "experiment": experiment, "choices": plain.choices}
-    result = {**unfinished(config, status, reason, finished), "finished": finished}
+    result = {**unfinished(config, status, reason, BEGUN), "started": finished, "finished": finished}
     if status == "failed":
         return result
     epoch = {"event": "test", "step": 10, "epoch": 1.0, "accuracy": accuracy, "loss": 1.0}

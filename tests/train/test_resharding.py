@@ -17,6 +17,7 @@ from gcbench.train.resharding import merged, replaced
 from gcbench.train.run import Progress, Run
 
 LENGTH = ["trainer.launcher=virtual", "trainer.checkpoint_steps=4", "trainer.log_every=3", "trainer.eval_every=null"]
+LENGTH += ["trainer.keep_weights=false"]
 MEMORY = ["compressor=qsgd", "min_size=0", "error_feedback=true", "alpha=0.2", "beta=0.9"]
 
 

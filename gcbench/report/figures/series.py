@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from gcbench.config.names import digest
-from gcbench.report.configs import ABSENT, as_words
+from gcbench.config.names import ABSENT, digest
+from gcbench.report.configs import as_words
 from gcbench.report.load import Run
 from gcbench.report.measures import TIMES, measure
 from gcbench.report.rows import Row, newest

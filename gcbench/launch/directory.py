@@ -1,0 +1,64 @@
+"""Whether the directory of a run holds the run that was asked for, another one, or a shorter one to extend."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+from gcbench.config import Config, ConfigError
+from gcbench.config.names import BOOKKEEPING, EXECUTION, LENGTH, differences, in_words
+from gcbench.records import RunFiles
+from gcbench.records.files import ENDED
+from gcbench.train.schedules import total_steps
+
+HOW = BOOKKEEPING | EXECUTION | {"gpus"}  # what a run may be continued with that it was not begun with
+
+
+def refuse_other_run(config: Config, files: RunFiles) -> None:
+    """Raise ConfigError where the directory has a run of another configuration, which is no answer to this one."""
+    result = files.read_result()
+    if result is not None and result["status"] in ENDED:
+        _refuse_other_result(config, files.directory, result)
+    elif config["resume"]["mode"] == "auto" and last_step(files.directory) and (before := files.read_start()):
+        if differs := _but_for_how(before["config"], config, HOW):
+            raise ConfigError(
+                f"{files.directory} holds an unfinished run with another configuration ({in_words(differs)}); type what it "
+                "had to continue it, resume=never to start anew there, or another directory="
+            )
+
+
+def _refuse_other_result(config: Config, directory: Path, result: dict[str, Any]) -> None:
+    extended = extends(config, result)
+    before = result["config"]
+    differs = _but_for_how(before, config, HOW | LENGTH) if extended else differences(before, config, BOOKKEEPING)
+    if differs:
+        raise ConfigError(
+            f"{directory} holds a finished run with another configuration ({in_words(differs)}); type another directory=, or "
+            "rerun=true to run this one there (the files there keep their content under other names)"
+        )
+    if extended and last_step(directory) < result["steps"]:
+        length = differences(before, config, BOOKKEEPING)
+        raise ConfigError(
+            f"{directory} holds a run that cannot be extended ({in_words(length)}): the state at its end was not kept, as "
+            "trainer.keep_weights=true does; type another directory=, or rerun=true to start anew there"
+        )
+
+
+def extends(config: Config, result: dict[str, Any]) -> bool:
+    """Return whether `config` asks for more steps than a run that is done has taken, to be taken from its end."""
+    if result["status"] != "done" or config["resume"]["mode"] != "auto":
+        return False
+    trainer = config["trainer"]
+    return total_steps(trainer["max_steps"], trainer["epochs"], result["steps_per_epoch"]) > result["steps"]
+
+
+def last_step(directory: Path) -> int:
+    """Return the step of the latest checkpoint in the directory of a run; 0: there is none."""
+    manifests = directory.glob("checkpoints/step-*[0-9]/manifest.json")
+    return max((int(path.parent.name.removeprefix("step-")) for path in manifests), default=0)
+
+
+def _but_for_how(before: Config, now: Config, trainer_keys: Collection[str]) -> dict[str, tuple[Any, Any]]:
+    """An emulated network changes times only."""
+    return differences({**before, "network": {}}, {**now, "network": {}}, trainer_keys)

@@ -1,0 +1,62 @@
+"""What stays of a finished run: its weights, and the checkpoint from which it can be extended."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gcbench.train.checkpoints import CheckpointError, Checkpoints
+from gcbench.train.run import Progress, Run
+
+LIMIT_BYTES = 200e6  # up to which either is kept where nobody has typed trainer.keep_weights
+
+log = logging.getLogger("gcbench")
+
+
+def keep_weights(run: Run, progress: Progress, checkpoints: Checkpoints, path: Path) -> None:
+    """Write the model's `state_dict` to `path`, and the last checkpoint; every process calls it.
+
+    A disk that has no room for them costs a finished run nothing else.
+    """
+    asked = run.settings.keep_weights
+    if asked is False:
+        return
+    weights, draft = run.replica.model.state_dict(), path.with_name(f"{path.name}.new")
+    try:
+        if asked or sum(run.control.gather(_state_bytes(run, progress))) <= LIMIT_BYTES:
+            checkpoints.save(run, progress)
+        if run.first and (asked or _bytes(weights) <= LIMIT_BYTES):
+            torch.save({name: tensor.cpu() for name, tensor in weights.items()}, draft)
+            draft.replace(path)
+    except (CheckpointError, OSError, RuntimeError) as error:  # torch wraps what the file system says
+        if run.first:
+            draft.unlink(missing_ok=True)  # room for the result
+            log.warning("the weights of the finished run are not kept: %s", error)
+
+
+def _state_bytes(run: Run, progress: Progress) -> int:
+    """Of the part of a checkpoint that this process writes."""
+    layers = list(progress.state.layers())
+    late = (progress.late.update, progress.late.of) if progress.late else ({}, None)
+    own = [*(layer.per_worker for layer in layers), run.replica.carries, late[1]]
+    shared = [
+        run.replica.model.state_dict(),
+        run.optimizer.state_dict(),
+        *(layer.shared for layer in layers),
+        progress.estimator,
+        late[0],
+    ]
+    return _bytes(own) + (_bytes(shared) if run.first else 0)
+
+
+def _bytes(value: Any) -> int:
+    """Of all tensors in it."""
+    if isinstance(value, Tensor):
+        return value.numel() * value.element_size()
+    if isinstance(value, dict):
+        return sum(map(_bytes, value.values()))
+    return sum(map(_bytes, value)) if isinstance(value, (list, tuple)) else 0

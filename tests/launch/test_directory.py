@@ -1,0 +1,67 @@
+"""A directory that holds another run is no answer, and says by which keys it is another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from sentence import config_of, run
+
+from gcbench.config import ConfigError
+from gcbench.launch.same import same_run
+
+SHORT = ("trainer.launcher=virtual", "trainer.max_steps=2")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["bits=2", "seed=2"], "(bits=4 -> 2, levels=7 -> 1, seed=1 -> 2)"),
+        (["trainer.max_steps=1"], "trainer.max_steps=2 -> 1)"),
+        (["trainer.threads=2"], "trainer.threads=1 -> 2)"),
+        (["compressor=none"], "compressor.method._target_=gcbench.compressors.qsgd.QSGD -> gcbench.compressors.dense.Dense"),
+    ],
+)
+def test_a_finished_run_is_no_answer_to_another_one(tmp_path: Path, words: list[str], says: str) -> None:
+    run(tmp_path, *SHORT)
+    before = (tmp_path / "result.json").read_bytes()
+    with pytest.raises(ConfigError) as error:
+        run(tmp_path, *SHORT, *words)
+    assert f"{tmp_path} holds a finished run with another configuration (" in str(error.value)
+    assert says in str(error.value) and "type another directory=, or rerun=true" in str(error.value)
+    assert (tmp_path / "result.json").read_bytes() == before
+
+
+def test_what_changes_no_number_is_no_difference(tmp_path: Path) -> None:
+    first = run(tmp_path, *SHORT)
+    beside = ["logger.mode=offline", "name=other", "trainer.checkpoint_minutes=5", "trainer.keep_weights=false", "outputs=x"]
+    assert run(tmp_path, *SHORT, *beside) == first
+
+
+def test_rerun_puts_the_other_run_aside(tmp_path: Path) -> None:
+    run(tmp_path, *SHORT)
+    assert run(tmp_path, *SHORT, "bits=2", "rerun=true")["config"]["bits"] == 2
+    assert len(list(tmp_path.glob("result*.json"))) == len(list(tmp_path.glob("weights*.pt"))) == 2
+
+
+def test_a_run_that_was_killed_is_not_continued_as_another_one(tmp_path: Path) -> None:
+    """Though only the checkpoint, and what was written at its start, can say what it was."""
+    words = ["trainer.launcher=virtual", "trainer.max_steps=6", "trainer.checkpoint_steps=4", "trainer.keep_weights=false"]
+    first = run(tmp_path, *words)
+    (tmp_path / "result.json").unlink()
+    with pytest.raises(ConfigError, match=r"an unfinished run with another configuration \(optimizer.lr=0.05 -> 0.01\)"):
+        run(tmp_path, *words, "optimizer.lr=0.01")
+    with pytest.raises(ConfigError, match=r"\(trainer.max_steps=6 -> 9\)"):
+        run(tmp_path, *words[:1], *words[2:], "trainer.max_steps=9")
+    assert run(tmp_path, *words, "trainer.threads=2")["test"] == first["test"]
+
+
+def test_a_sweep_takes_no_result_of_another_run(tmp_path: Path) -> None:
+    """Whatever the name of its directory."""
+    config = config_of(*SHORT, f"outputs={tmp_path}")
+    there = tmp_path / "other-s1-12345678"
+    run(there, *SHORT, "trainer.threads=1")
+    asked = config_of("trainer.batch_size=16", "trainer.epochs=1", "trainer.threads=1", "model.widths=[16]", *SHORT)
+    asked["outputs"] = str(tmp_path)
+    assert same_run(asked, tmp_path / "mine-s1-12345678") == there
+    assert same_run(config, tmp_path / "mine-s1-12345678") is None

@@ -1,0 +1,115 @@
+"""A finished run keeps its weights, and goes on from them when more epochs are asked for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from sentence import run
+
+from gcbench.config import ConfigError
+from gcbench.records.summary import _facts
+from gcbench.report.load import read_run
+from gcbench.train import weights
+
+WORDS = ["trainer.gpus=2", "trainer.launcher=virtual", "compressor=powersgd", "min_size=0", "trainer.log_every=5"]
+CONSTANT = ["schedule=constant", "trainer.checkpoint_keep=9"]
+
+
+def kept(folder: Path) -> dict[str, torch.Tensor]:
+    found: dict[str, torch.Tensor] = torch.load(folder / "weights.pt", weights_only=True)
+    return found
+
+
+def checkpoints(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob("checkpoints/*"))
+
+
+def metrics(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_an_extended_run_ends_as_one_that_was_as_long_from_the_start(tmp_path: Path) -> None:
+    """Where the schedule does not depend on the length: weights, momentum, memories, factors, counters and tests."""
+    whole = run(tmp_path / "whole", *WORDS, *CONSTANT, "trainer.epochs=0.5")
+    assert whole["extended"] == [] and whole["weights"] == "weights.pt"
+    short = run(tmp_path / "parts", *WORDS, *CONSTANT, "trainer.epochs=0.25")
+    long = run(tmp_path / "parts", *WORDS, *CONSTANT, "trainer.epochs=0.5")
+    assert long["extended"] == [{"from_step": short["steps"], "from_epoch": short["epochs"]}] and short["steps"] == 11
+    assert all(long["test"][key] == whole["test"][key] for key in ("accuracy", "loss"))
+    for key in ("bits_sent", "steps", "epochs", "compression_error"):
+        assert long[key] == whole[key]
+    one, other = kept(tmp_path / "whole"), kept(tmp_path / "parts")
+    assert one.keys() == other.keys() and all(torch.equal(one[k], other[k]) for k in one)
+    assert ("extended", "from step 11 (epoch 0.25)") in _facts(long)
+
+
+def test_the_result_of_the_shorter_run_stays(tmp_path: Path) -> None:
+    first = run(tmp_path, *WORDS, "trainer.max_steps=3")
+    before = kept(tmp_path)
+    run(tmp_path, *WORDS, "trainer.max_steps=5")
+    (aside,) = tmp_path.glob("result.*.json")
+    (old,) = tmp_path.glob("weights.*.pt")
+    assert json.loads(aside.read_text()) == first
+    assert all(torch.equal(x, before[k]) for k, x in torch.load(old, weights_only=True).items())
+    assert [line["step"] for line in metrics(tmp_path) if line["event"] == "test"] == [3, 5]
+    again = run(tmp_path, *WORDS, "trainer.max_steps=5")
+    assert again["steps"] == 5 and len(list(tmp_path.glob("result.*.json"))) == 1
+    third = run(tmp_path, *WORDS, "trainer.max_steps=6")
+    assert [place["from_step"] for place in third["extended"]] == [3, 5]
+
+
+def test_a_schedule_is_that_of_the_new_length(tmp_path: Path) -> None:
+    run(tmp_path, *WORDS, "trainer.max_steps=10", "trainer.log_every=1")
+    run(tmp_path, *WORDS, "trainer.max_steps=20", "trainer.log_every=1")
+    rates = {line["step"]: line["lr"] for line in metrics(tmp_path) if line["event"] == "train"}
+    run(tmp_path / "long", *WORDS, "trainer.max_steps=20", "trainer.log_every=1")
+    expected = {line["step"]: line["lr"] for line in metrics(tmp_path / "long") if line["event"] == "train"}
+    assert rates[10] < 0.1 * expected[10] and all(rates[step] == expected[step] for step in range(11, 21))
+
+
+def test_nothing_else_may_change_when_a_run_is_extended(tmp_path: Path) -> None:
+    run(tmp_path, *WORDS, "trainer.max_steps=2")
+    with pytest.raises(ConfigError, match=r"\(trainer.max_steps=2 -> 4, rank=2 -> 1\)|\(rank=2 -> 1\)"):
+        run(tmp_path, *WORDS, "trainer.max_steps=4", "rank=1")
+
+
+def test_a_run_whose_state_was_not_kept_is_not_extended(tmp_path: Path) -> None:
+    result = run(tmp_path, *WORDS, "trainer.max_steps=2", "trainer.keep_weights=false")
+    assert result["weights"] is None and not (tmp_path / "weights.pt").exists() and not checkpoints(tmp_path)
+    with pytest.raises(ConfigError, match=r"trainer.max_steps=2 -> 4\): the state at its end was not kept, as trainer.keep_w"):
+        run(tmp_path, *WORDS, "trainer.max_steps=4")
+
+
+@pytest.mark.parametrize(
+    ("limit", "words", "has_weights", "has_state"),
+    [
+        (4 * 1210, [], True, False),  # just the weights
+        (4 * 1210 - 1, [], False, False),
+        (4 * 1210 - 1, ["trainer.keep_weights=true"], True, True),
+        (200e6, [], True, True),
+    ],
+)
+def test_large_weights_and_states_are_kept_on_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: float, words: list[str], has_weights: bool, has_state: bool
+) -> None:
+    monkeypatch.setattr(weights, "LIMIT_BYTES", limit)
+    result = run(tmp_path, *WORDS, "trainer.max_steps=2", *words)
+    assert result["parameters"] == 1210 and bool(result["weights"]) == has_weights == (tmp_path / "weights.pt").exists()
+    assert checkpoints(tmp_path) == ["step-00000002"] * has_state
+
+
+def test_an_extended_run_is_not_the_row_of_a_table(tmp_path: Path) -> None:
+    run(tmp_path, *WORDS, "trainer.max_steps=2")
+    run(tmp_path, *WORDS, "trainer.max_steps=4")
+    assert read_run(tmp_path).flat["extended_from_step"] == [2]
+
+
+@pytest.mark.usefixtures("copied_workers")
+def test_a_disk_without_room_for_the_weights_costs_the_run_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").write_text("no folder")
+    result = run(tmp_path, "trainer.gpus=2", "trainer.launcher=local", "trainer.max_steps=2")
+    assert result["status"] == "done" and result["weights"] is None
