@@ -11,7 +11,7 @@ from gcbench.compressors.base import (
     flattened,
     refuse_other_tensors,
 )
-from gcbench.compressors.build import analytic_ratio, build, parts_of
+from gcbench.compressors.build import analytic_ratio, build, compressed_share, parts_of
 from gcbench.compressors.exchange import Codec
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "Step",
     "analytic_ratio",
     "build",
+    "compressed_share",
     "flattened",
     "parts_of",
     "refuse_other_tensors",

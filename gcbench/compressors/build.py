@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import warnings
-from collections.abc import Iterator
-from typing import Literal, cast
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, Literal, cast
 
 from gcbench.compressors.aligned import Aligned
 from gcbench.compressors.base import Compressor
 from gcbench.compressors.bucketed import Bucketed
+from gcbench.compressors.by_kind import ByKind, is_convolution
+from gcbench.compressors.dense import Dense
 from gcbench.compressors.entropy_coded import Code, coded
 from gcbench.compressors.exchange import Codec, Exchange, sent_by
 from gcbench.compressors.hierarchical import Hierarchical
@@ -102,6 +105,27 @@ def analytic_ratio(compressor: Compressor) -> float | None:
             bits: float | None = part.analytic_bits_per_value
             return bits and 32 / bits
     return None
+
+
+def compressed_share(compressor: Compressor, shapes: Collection[Sequence[int]], steps: int) -> float:
+    """Return the share of a gradient's values that is compressed, and not sent whole in fp32; the mean over `steps`."""
+    dense_steps = sum(part.dense_steps for part in parts_of(compressor) if isinstance(part, DenseWarmup))
+    share = _compressed(compressor, shapes) / max(1, sum(map(math.prod, shapes)))
+    return share * (1 - min(dense_steps, steps) / max(1, steps))
+
+
+def _compressed(part: Any, shapes: Collection[Sequence[int]]) -> int:
+    """Values of tensors of these shapes."""
+    if isinstance(part, ByKind):
+        convolutions = [shape for shape in shapes if is_convolution(shape)]
+        others = [shape for shape in shapes if not is_convolution(shape)]
+        return _compressed(part.convolutions, convolutions) + _compressed(part.others, others)
+    if isinstance(part, Dense) and part.dtype == "float32":
+        return 0
+    if isinstance(part, SmallTensorsWhole):
+        shapes = [shape for shape in shapes if not part.sets_aside(shape)]
+    inner = getattr(part, "inner", None)
+    return _compressed(inner, shapes) if inner is not None else sum(map(math.prod, shapes))
 
 
 def _warn_if_expanding(compressor: Compressor, alpha: float, beta: float) -> None:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from gcbench.comm import Comm
 from gcbench.compressors.base import Aggregated, Compressor, Grads, Properties, State, Step
+
+
+def is_convolution(shape: Sequence[int]) -> bool:
+    """Whether a tensor `[out, in, ...]` has three dimensions or more."""
+    return len(shape) > 2
 
 
 @dataclass(frozen=True)
@@ -33,7 +39,7 @@ class ByKind:
         )
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
-        convolutions = {k: g for k, g in grads.items() if g.dim() > 3}
+        convolutions = {k: g for k, g in grads.items() if is_convolution(g.shape[1:])}
         parts = (self.convolutions, convolutions), (self.others, {k: g for k, g in grads.items() if k not in convolutions})
         outs = [method.aggregate(part, state.of(part), comm, step) for method, part in parts if part]
         bounds = [out.shannon_bits for out in outs if out.shannon_bits]

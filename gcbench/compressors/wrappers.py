@@ -3,6 +3,8 @@ aside, memory, sigma clipping, buckets through the gradient."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -93,13 +95,16 @@ class SmallTensorsWhole:
     min_size: int = 0
     min_dims: int = 0
 
+    def sets_aside(self, shape: Sequence[int]) -> bool:
+        return math.prod(shape) < self.min_size or len(shape) < self.min_dims
+
     @property
     def properties(self) -> Properties:
         return self.inner.properties
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         sizes = sizes_of(grads)
-        whole = {k: g for k, g in grads.items() if sizes[k] < self.min_size or g.dim() - 1 < self.min_dims}
+        whole = {k: g for k, g in grads.items() if self.sets_aside(g.shape[1:])}
         rest = {k: g for k, g in grads.items() if k not in whole}
         update = dict(zip(whole, comm.mean(list(whole.values())), strict=True)) if whole else {}
         if not rest:

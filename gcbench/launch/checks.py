@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from contextlib import nullcontext
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from gcbench.compressors import Compressor
+from gcbench.compressors import Compressor, compressed_share
 from gcbench.compressors.bucketed import Bucketed
 from gcbench.compressors.build import parts_of
 from gcbench.compressors.dense import Dense
@@ -18,9 +19,12 @@ from gcbench.config import Config, ConfigError
 from gcbench.data import Data
 from gcbench.launch.instantiate import in_own_code, is_own, make, make_model, typed
 from gcbench.launch.plan import Plan
+from gcbench.records.summary import advice_on_share, share_in_words
 from gcbench.settings import TrainerSettings
 from gcbench.train.pipeline import refuse_pipeline
 from gcbench.train.schedules import total_steps
+
+log = logging.getLogger("gcbench")
 
 # Copies of the parameters at the peak of a step, measured on matrices of 7 million values and 1 to 8 virtual workers:
 # none 5.9 + 1.0 a worker, qsgd 13.5 + 2.1, with memory 13.7 + 7.0, orq 10 + 3, top_k 5.1 + 6.9, powersgd 2 + 3.9;
@@ -49,6 +53,7 @@ def check(config: Config, plan: Plan, data: Data, directory: Path) -> None:
     estimator.refuse(model, data, config["optimizer"]["momentum"])
     refuse_pipeline(typed(TrainerSettings, config["trainer"]), compressor, estimator, plan.timed and plan.processes > 1)
     _check_recordings(config["trainer"], data)
+    _warn_of_little_compression(config, compressor, model, data)
     _check_memory(plan, sum(p.numel() for p in model.parameters()), compressor)
 
 
@@ -133,6 +138,18 @@ def _check_recordings(trainer: Config, data: Data) -> None:
                 f"trainer.record_gradients={trainer['record_gradients']}: step {step} never comes, as the last one is "
                 f"{steps - 1}; type steps up to that"
             )
+
+
+def _warn_of_little_compression(config: Config, compressor: Compressor, model: nn.Module, data: Data) -> None:
+    trainer = config["trainer"]
+    steps = total_steps(
+        trainer["max_steps"],
+        trainer["epochs"],
+        data.steps_per_epoch(trainer["gpus"], trainer["batch_size"]),
+    )
+    share = compressed_share(compressor, [p.shape for p in model.parameters() if p.requires_grad], steps)
+    if advice := advice_on_share(share, config):
+        log.warning("%s %s", share_in_words(share), advice)
 
 
 def _check_memory(plan: Plan, parameters: int, compressor: Compressor) -> None:

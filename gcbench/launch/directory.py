@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from gcbench.config import Config, ConfigError
-from gcbench.config.names import BOOKKEEPING, EXECUTION, LENGTH, differences, in_words
+from gcbench.config.names import ABSENT, BOOKKEEPING, EXECUTION, LENGTH, differences, in_words
 from gcbench.records import RunFiles
 from gcbench.records.files import ENDED
 from gcbench.train.schedules import total_steps
+
+Differences = dict[str, tuple[Any, Any]]
 
 HOW = BOOKKEEPING | EXECUTION | {"gpus"}  # what a run may be continued with that it was not begun with
 
@@ -23,8 +25,9 @@ def refuse_other_run(config: Config, files: RunFiles) -> None:
     elif config["resume"]["mode"] == "auto" and last_step(files.directory) and (before := files.read_start()):
         if differs := _but_for_how(before["config"], config, HOW):
             raise ConfigError(
-                f"{files.directory} holds an unfinished run with another configuration ({in_words(differs)}); type what it "
-                "had to continue it, resume=never to start anew there, or another directory="
+                f"{files.directory} holds an unfinished run with another configuration "
+                f"({_told(differs, before['config'], config)}); type what it had to continue it, resume=never to start anew "
+                "there, or another directory="
             )
 
 
@@ -34,8 +37,8 @@ def _refuse_other_result(config: Config, directory: Path, result: dict[str, Any]
     differs = _but_for_how(before, config, HOW | LENGTH) if extended else differences(before, config, BOOKKEEPING)
     if differs:
         raise ConfigError(
-            f"{directory} holds a finished run with another configuration ({in_words(differs)}); type another directory=, or "
-            "rerun=true to run this one there (the files there keep their content under other names)"
+            f"{directory} holds a finished run with another configuration ({_told(differs, result, config)}); type another "
+            "directory=, or rerun=true to run this one there (the files there keep their content under other names)"
         )
     if extended and last_step(directory) < result["steps"]:
         length = differences(before, config, BOOKKEEPING)
@@ -59,6 +62,16 @@ def last_step(directory: Path) -> int:
     return max((int(path.parent.name.removeprefix("step-")) for path in manifests), default=0)
 
 
-def _but_for_how(before: Config, now: Config, trainer_keys: Collection[str]) -> dict[str, tuple[Any, Any]]:
+def _but_for_how(before: Config, now: Config, trainer_keys: Collection[str]) -> Differences:
     """An emulated network changes times only."""
     return differences({**before, "network": {}}, {**now, "network": {}}, trainer_keys)
+
+
+def _told(differs: Differences, before: dict[str, Any], now: Config) -> str:
+    """Return `differs` in words; keys that come and go with another model, data set or compressor go without saying."""
+    was, asked = before["choices"], now["choices"]
+    other = {group: (was[group], asked[group]) for group in ("model", "dataset", "compressor") if was[group] != asked[group]}
+    told = {key: values for key, values in differs.items() if key.partition(".")[0] not in other}
+    if "compressor" in other:
+        told = {key: values for key, values in told.items() if ABSENT not in values}
+    return in_words({**other, **told})

@@ -9,7 +9,7 @@ from typing import Any
 from gcbench.comm import Meter
 from gcbench.comm.meter import Kind, Total
 from gcbench.comm.network import wire_bits
-from gcbench.compressors.build import analytic_ratio
+from gcbench.compressors.build import analytic_ratio, compressed_share
 from gcbench.config import Config
 from gcbench.launch.plan import Plan
 from gcbench.records.environment import environment
@@ -22,6 +22,7 @@ def outcome(
 ) -> dict[str, Any]:
     """result.json as a dictionary; every process calls it. `kept`: whether the weights are beside it."""
     meter = Meter([[tally] for part in run.control.gather(run.comm.meter.tallies) for tally in part])
+    shapes = [parameter.shape for parameter in run.replica.parameters.values()]
     counts = _counts(meter, progress.step, run.steps_per_epoch, run.replica.dense_bits)
     return {
         "schema_version": SCHEMA_VERSION,
@@ -47,6 +48,7 @@ def outcome(
         **counts,
         "shannon_bits_per_step": _mean(progress.samples, "shannon_bits"),
         "analytic_ratio": analytic_ratio(run.compressor),
+        "compressed_share": compressed_share(run.compressor, shapes, progress.step),
         "seconds": progress.ledger.seconds() if plan.timed else None,
         "compression_error": _mean_error(progress.samples),
         "estimator": run.estimator.facts(run, progress, counts["bits_sent"]["per_step"]),

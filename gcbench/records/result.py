@@ -18,7 +18,7 @@ def now() -> str:
 
 
 def bits(per_worker: Sequence[float], steps: int, steps_per_epoch: int, dense: float) -> dict[str, float | None]:
-    """Of every worker over the whole run; `ratio` is against plain gradients, which take `dense` bits in a step."""
+    """Of every worker over the whole run; `ratio` is against fp32 gradients, which take `dense` bits in a step."""
     mean = sum(per_worker) / len(per_worker)
     per_step = mean / max(steps, 1)
     return {

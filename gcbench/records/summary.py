@@ -68,6 +68,8 @@ def _facts(result: dict[str, Any]) -> list[tuple[str, str]]:
         amount = f"{sent['per_worker'] / MIB:,.3f} MiB by a worker, {sent['per_step']:,.0f} bits in a step"
         analytic = f" ({result['analytic_ratio']:.2f}x by its paper's count)" if result.get("analytic_ratio") else ""
         facts.append(("sent", amount + _fewer(sent) + analytic))
+    if (share := result.get("compressed_share")) is not None:
+        facts.append(("compressed", f"{share_in_words(share)} {advice_on_share(share, result['config'])}".rstrip()))
     if bound := result.get("shannon_bits_per_step"):
         facts.append(("codes' Shannon bound", f"{bound:,.0f} bits in a step"))
     if wire := result.get("bits_wire"):
@@ -84,8 +86,26 @@ def _facts(result: dict[str, Any]) -> list[tuple[str, str]]:
     return facts
 
 
+def share_in_words(share: float) -> str:
+    return f"{100 * share:.3g} % of the gradient's values compressed"
+
+
+def advice_on_share(share: float, config: dict[str, Any]) -> str:
+    """Return why less than half of the gradient is compressed, and what to type; empty where nothing can be typed."""
+    compressor, said = config["compressor"], []
+    if min_size := compressor.get("min_size"):
+        said.append(f"tensors of fewer than {min_size:,} values travel whole; type {_typed(config, 'min_size')}=0")
+    if dense_steps := compressor.get("dense_steps"):
+        said.append(f"the first {dense_steps:,} steps send all whole; type {_typed(config, 'dense_steps')}=0")
+    return f"({', and '.join(said)})" if said and share < 0.5 else ""
+
+
+def _typed(config: dict[str, Any], key: str) -> str:
+    return key if key in config else f"compressor.{key}"
+
+
 def _fewer(bits: dict[str, float]) -> str:
-    return f", {bits['ratio']:.2f}x fewer than plain gradients" if bits["ratio"] else ""
+    return f", {bits['ratio']:.2f}x fewer than fp32 gradients" if bits["ratio"] else ""
 
 
 def _title(result: dict[str, Any]) -> str:

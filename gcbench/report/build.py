@@ -8,7 +8,7 @@ from gcbench.config import conf_directory
 from gcbench.config.names import typed
 from gcbench.report.borrowed import sources
 from gcbench.report.configs import PAPER, composed, difference
-from gcbench.report.document import EMPTY, Cell, Document, Heading, Line, Summary, digits_of
+from gcbench.report.document import DIRTY, EMPTY, Cell, Document, Heading, Line, Summary, digits_of
 from gcbench.report.load import Run
 from gcbench.report.measures import TIMES
 from gcbench.report.remarks import sections
@@ -94,9 +94,13 @@ def _own_ratio(row: Row) -> str:
 def _seeds(row: Row) -> str:
     if not row.runs:
         return "missing"
-    done = [str(run.seed) for run in row.done]
+    done = [_seed(run) for run in row.done]
     told = [f"seed{'s' * (len(done) > 1)} {', '.join(done)}"] if done else []
-    return "; ".join([*told, *(f"seed {run.seed} {run.status}" for run in row.unfinished)])
+    return "; ".join([*told, *(f"seed {_seed(run)} {run.status}" for run in row.unfinished)])
+
+
+def _seed(run: Run) -> str:
+    return f"{run.seed}{DIRTY * run.dirty}"
 
 
 def _about_budgets(groups: Groups, budget: str, words: tuple[str, ...]) -> list[str]:

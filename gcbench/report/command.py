@@ -21,7 +21,7 @@ from gcbench.report.claims_formats import keep as keep_claims
 from gcbench.report.claims_formats import show
 from gcbench.report.compare import Comparison, compare, measured_words
 from gcbench.report.configs import PAPER
-from gcbench.report.document import Document
+from gcbench.report.document import DIRTY, DIRTY_NOTE, Document
 from gcbench.report.formats import WRITERS, terminal
 from gcbench.report.keep import keep
 from gcbench.report.listing import Grid, runs_listed, tables_listed
@@ -107,7 +107,10 @@ def _runs(words: Words, rest: Sequence[str]) -> None:
     if rest:
         words.results = list(rest)
         check_words(words)
-    _grid(runs_listed(_found(words)))
+    runs = _found(words)
+    _grid(runs_listed(runs))
+    if any(run.dirty for run in runs):
+        console().print(f"{DIRTY} {DIRTY_NOTE}", highlight=False)
 
 
 def _claims(words: Words, rest: Sequence[str]) -> None:

@@ -9,6 +9,8 @@ from statistics import fmean, stdev
 from typing import NamedTuple
 
 EMPTY = "-"
+DIRTY = "\N{DAGGER}"  # beside runs from a checkout with changes that no commit has
+DIRTY_NOTE = "from a checkout with changes that no commit has"
 Published = float | str | None
 
 

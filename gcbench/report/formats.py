@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table as RichTable
 
 from gcbench.records import console
-from gcbench.report.document import Document, words
+from gcbench.report.document import DIRTY, Document, words
 
 COMMANDS = "gcbench "
 
@@ -63,11 +63,14 @@ ESCAPES = {
     "^": r"\textasciicircum{}",
     "<": r"\textless{}",
     ">": r"\textgreater{}",
+    DIRTY: r"\dag{}",
 }
 
 
 def escaped(text: str) -> str:
-    return re.sub(r"[\\~^<>&%$#_{}]", lambda found: ESCAPES.get(found[0], "\\" + found[0]), text).replace("+-", r"$\pm$")
+    return re.sub(rf"[\\~^<>&%$#_{{}}{DIRTY}]", lambda found: ESCAPES.get(found[0], "\\" + found[0]), text).replace(
+        "+-", r"$\pm$"
+    )
 
 
 def latex(document: Document) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gcbench.config import conf_directory
-from gcbench.report.document import EMPTY, number
+from gcbench.report.document import DIRTY, EMPTY, number
 from gcbench.report.load import Run
 from gcbench.report.measures import measure
 from gcbench.report.study import find_study
@@ -41,7 +41,7 @@ def _row(run: Run) -> list[str]:
     what = run.title if run.title == run.experiment else f"{run.title}, {result.get('workers', '?')} workers"
     day = str(result["finished"]).replace("T", " ")[:16]
     numbers = [_shown(measure(name, result)) for name in ("ratio", "step_milliseconds")]
-    return [run.place, what, run.budget, str(run.seed), run.status + reason, _score(run), *numbers, day]
+    return [run.place, what, run.budget, str(run.seed), run.status + DIRTY * run.dirty + reason, _score(run), *numbers, day]
 
 
 def _score(run: Run) -> str:

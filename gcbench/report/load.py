@@ -55,6 +55,11 @@ class Run:
         return self.status == DONE
 
     @property
+    def dirty(self) -> bool:
+        """Whether it comes from a checkout with changes that no commit has."""
+        return bool((self.result.get("git") or {}).get("dirty"))
+
+    @property
     def title(self) -> str:
         """Its experiment, or what it was made of."""
         choices = self.result["choices"]

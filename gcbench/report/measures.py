@@ -41,6 +41,12 @@ def _data_mib_per_epoch(result: Result, steps_per_epoch: int | None = None) -> f
     return None if per_step is None or steps is None else per_step * steps / MIB
 
 
+def _ratio(result: Result) -> float | None:
+    """From the counts: an older gcbench wrote the ratio of bf16 parameters against 16 bits."""
+    per_step, parameters = _fact("bits_sent", "per_step")(result), result.get("parameters")
+    return 32 * parameters / per_step if per_step and parameters else None
+
+
 def _coded_ratio(result: Result) -> float | None:
     """Of a code as short as the codes' Shannon bound."""
     bound, parameters = result.get("shannon_bits_per_step"), result.get("parameters")
@@ -91,7 +97,7 @@ MEASURES: dict[str, Callable[..., float | None]] = {
     "perplexity_of_batches": _score("perplexity_of_batches"),
     "distance": _score("distance"),  # to the optimum
     "data_mib_per_epoch": _data_mib_per_epoch,  # that a worker sends
-    "ratio": _fact("bits_sent", "ratio"),  # metered
+    "ratio": _ratio,  # metered, against fp32 gradients
     "analytic_ratio": _fact("analytic_ratio"),  # as the method's paper counts
     "coded_ratio": _coded_ratio,
     "total_bits": _fact("bits_sent", "per_worker"),

@@ -7,7 +7,7 @@ from typing import Any
 
 from gcbench.report.borrowed import by_experiment
 from gcbench.report.commands import of_missing, of_runs
-from gcbench.report.document import Heading, Section, Summary, summary
+from gcbench.report.document import DIRTY, DIRTY_NOTE, Heading, Section, Summary, summary
 from gcbench.report.load import Run
 from gcbench.report.measures import TIMES, emulated, measure
 from gcbench.report.rows import Grid, Rate, Row
@@ -27,7 +27,7 @@ def sections(table: Table, groups: Groups, budget: str) -> list[Section]:
         Section("Ran more than once", [line for row in rows for line in _duplicates(row)]),
         Section("Notes", list(_notes(table, groups[budget], rows))),
         Section("Commands that made the rows", _commands(rows)),
-        Section("Made by", made_by([run.result for row in rows for run in row.runs])),
+        Section("Made by", made_by([run.result for row in rows for run in row.runs], f"{DIRTY} ")),
     ]
     return [section for section in found if section.lines]
 
@@ -167,8 +167,8 @@ def _commands_of(row: Row) -> Iterator[str]:
                 yield of_runs(str(row.spec.experiment), rate.runs, [f"optimizer.lr={rate.lr:g}", *split])
 
 
-def made_by(results: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Versions, commits, machines and days; several of a kind are said to be several."""
+def made_by(results: Sequence[Mapping[str, Any]], mark: str = "") -> list[str]:
+    """Versions, commits, machines and days; several of a kind are said to be several. `mark`: of runs with changes."""
     if not results:
         return []
     commits = [(result.get("git") or {}).get("commit") for result in results]
@@ -182,7 +182,7 @@ def made_by(results: Sequence[Mapping[str, Any]]) -> list[str]:
     days = sorted({str(result["finished"])[:10] for result in results if "finished" in result})
     told = [*facts, *([f"finished: {' to '.join(dict.fromkeys([days[0], days[-1]]))}"] if days else [])]
     if dirty:
-        told.append(f"{dirty} of {len(results)} runs come from a checkout with changes that no commit has")
+        told.append(f"{mark}{dirty} of {len(results)} runs come {DIRTY_NOTE}")
     return told
 
 

@@ -61,8 +61,8 @@ class Replica:
 
     @property
     def dense_bits(self) -> int:
-        """Of a gradient in the parameters' own precision, against which ratios are."""
-        return sum(8 * p.numel() * p.element_size() for p in self.parameters.values())
+        """Return the bits of a gradient in fp32, against which ratios are, whatever the parameters are."""
+        return 32 * self.numel
 
     def _rows(self) -> tuple[Tensor, Grads]:
         """Of all gradients end to end, and the part of each parameter in them."""

@@ -11,6 +11,7 @@ from gcbench.config import ConfigError, RunFailed
 from gcbench.launch import checks
 from gcbench.launch.instantiate import make
 from gcbench.launch.plan import Machine, plan
+from gcbench.records.summary import _facts
 
 
 @pytest.mark.parametrize(
@@ -143,3 +144,38 @@ def test_text_cannot_be_cut_into_micro_batches(tmp_path: Path) -> None:
             "trainer.batch_size=2",
             "trainer.accumulate=2",
         )
+
+
+@pytest.mark.parametrize(
+    ("words", "share", "says"),
+    [
+        (
+            [],
+            0.0,
+            "0 % of the gradient's values compressed (tensors of fewer than 10,000 values travel whole; type min_size=",
+        ),
+        (["min_size=17"], 1184 / 1210, None),
+        (["min_size=0"], 1.0, None),
+        (["compressor=none"], 0.0, None),
+        (["compressor=fp16"], 1.0, None),
+        (["compressor=powersgd"], 1184 / 1210, None),
+        (["compressor=qsgd_by_kind", "min_size=200"], 1024 / 1210, None),
+        (["min_size=0", "dense_steps=1"], 0.5, None),
+        (
+            ["min_size=0", "dense_steps=9"],
+            0.0,
+            "(the first 9 steps send all whole; type dense_",
+        ),
+        (["min_size=17", "dense_steps=2"], 0.0, "type min_size=0, and the first 2 steps send all whole; type dense_steps=0)"),
+    ],
+)
+def test_a_run_says_how_much_of_the_gradient_it_compresses(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, words: list[str], share: float, says: str | None
+) -> None:
+    result = run(tmp_path, "trainer.launcher=virtual", "trainer.max_steps=2", *words)
+    assert result["compressed_share"] == pytest.approx(share)
+    facts = dict(_facts(result))
+    assert facts["compressed"].startswith(f"{100 * share:.3g} % of the gradient's values compressed")
+    warned = [record.message for record in caplog.records if "compressed" in record.message]
+    assert len(warned) == (says is not None)
+    assert says is None or (says in warned[0] and says in facts["compressed"])

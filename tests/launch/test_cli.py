@@ -41,7 +41,7 @@ def test_two_real_workers(tmp_path: Path) -> None:
     assert result["seconds"]["step"]["mean"] > 0
     phases = [v["mean"] for k, v in result["seconds"].items() if k != "step"]
     assert sum(phases) == pytest.approx(result["seconds"]["step"]["mean"], rel=1e-6)
-    for word in ("test accuracy", "sent", "fewer than plain", "exchange", "outputs"):
+    for word in ("test accuracy", "sent", "fewer than fp32", "exchange", "outputs"):
         assert word in " ".join(done.stdout.split())
 
 

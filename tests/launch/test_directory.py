@@ -19,7 +19,7 @@ SHORT = ("trainer.launcher=virtual", "trainer.max_steps=2")
         (["bits=2", "seed=2"], "(bits=4 -> 2, levels=7 -> 1, seed=1 -> 2)"),
         (["trainer.max_steps=1"], "trainer.max_steps=2 -> 1)"),
         (["trainer.threads=2"], "trainer.threads=1 -> 2)"),
-        (["compressor=none"], "compressor.method._target_=gcbench.compressors.qsgd.QSGD -> gcbench.compressors.dense.Dense"),
+        (["compressor=none", "seed=2"], "(compressor=qsgd -> none, seed=1 -> 2)"),
     ],
 )
 def test_a_finished_run_is_no_answer_to_another_one(tmp_path: Path, words: list[str], says: str) -> None:

@@ -252,6 +252,20 @@ def test_dirty_checkouts_and_several_commits_are_said(said) -> None:
     assert "commit: 2 different: aaaaaaa; bbbbbbb" in text and "1 of 2 runs come from a checkout with changes" in text
 
 
+def test_runs_of_a_dirty_checkout_are_marked_where_they_stand(said) -> None:
+    for seed in (1, 2):
+        result = result_of(SGD, seed=seed)
+        write(OUT / f"{seed}", {**result, "git": {"commit": "a" * 40, "dirty": seed == 2}})
+    text = said("table=small/one", "format=markdown")
+    (row,) = lines(text, "| No compression")
+    assert row.endswith("| seeds 1, 2\N{DAGGER} |")
+    assert "- \N{DAGGER} 1 of 2 runs come from a checkout with changes that no commit has" in text
+    assert "seeds 1, 2\\dag{}" in said("table=small/one", "format=latex")
+    listed = said("runs").splitlines()
+    assert [("done\N{DAGGER}" in line) for line in listed if "outputs/" in line] == [False, True]
+    assert listed[-1] == "\N{DAGGER} from a checkout with changes that no commit has"
+
+
 def test_what_cannot_be_read_is_named(said, caplog: pytest.LogCaptureFixture) -> None:
     write(OUT / "a", result_of(SGD, accuracy=94.0))
     write(OUT / "b", {**result_of(SGD), "schema_version": 99})

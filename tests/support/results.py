@@ -10,7 +10,7 @@ from gcbench.records.result import Begun, bits, test_scores, unfinished
 from gcbench.report.configs import composed
 
 PARAMETERS = 1000
-BEGUN = Begun.here()
+BEGUN = Begun("2026-01-01T00:00:00+00:00", {"commit": "c" * 40, "dirty": False}, [])
 
 
 def result_of(

@@ -140,7 +140,7 @@ def test_a_gradient_that_is_not_finite_is_named_with_its_worker(tmp_path: Path) 
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "disk"
     folder.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=128k", "gcbench", str(folder)], capture_output=True)
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=144k", "gcbench", str(folder)], capture_output=True)
     if mounted.returncode:
         pytest.skip("only root can make a small disk")
     yield folder
