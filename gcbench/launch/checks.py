@@ -149,7 +149,7 @@ def _warn_of_little_compression(config: Config, compressor: Compressor, model: n
     )
     share = compressed_share(compressor, [p.shape for p in model.parameters() if p.requires_grad], steps)
     if advice := advice_on_share(share, config):
-        log.warning("%s %s", share_in_words(share), advice)
+        log.warning("%s are compressed %s", share_in_words(share), advice)
 
 
 def _check_memory(plan: Plan, parameters: int, compressor: Compressor) -> None:

@@ -87,7 +87,7 @@ def _facts(result: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def share_in_words(share: float) -> str:
-    return f"{100 * share:.3g} % of the gradient's values compressed"
+    return f"{100 * share:.3g} % of the gradient's values"
 
 
 def advice_on_share(share: float, config: dict[str, Any]) -> str:

@@ -184,3 +184,16 @@ def test_a_state_that_is_not_finite_is_never_kept(
     with pytest.raises(RunFailed, match=f"the run diverged: {says}"):
         run(tmp_path, *words)
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000004"]
+
+
+def test_a_run_whose_last_update_is_not_finite_is_not_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    aggregate = Dense.aggregate
+
+    def bad_update(self: Dense, grads: Any, state: Any, comm: Any, step: Any) -> Any:
+        out = aggregate(self, grads, state, comm, step)
+        return out if step.number != 3 else out._replace(update={k: u * torch.inf for k, u in out.update.items()})
+
+    monkeypatch.setattr(Dense, "aggregate", bad_update)
+    with pytest.raises(RunFailed, match="the run diverged: the weights were not finite after step 3"):
+        run(tmp_path, "compressor=none", "trainer.launcher=virtual", "trainer.max_steps=4")
+    assert not (tmp_path / "weights.pt").exists()
