@@ -9,6 +9,7 @@ from gcbench.compressors.base import (
     State,
     Step,
     flattened,
+    merge,
     refuse_other_tensors,
 )
 from gcbench.compressors.build import analytic_ratio, build, compressed_share, parts_of
@@ -27,6 +28,7 @@ __all__ = [
     "build",
     "compressed_share",
     "flattened",
+    "merge",
     "parts_of",
     "refuse_other_tensors",
 ]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from gcbench.comm import Comm
-from gcbench.compressors.base import Aggregated, Grads, Properties, State, Step
+from gcbench.compressors.base import Aggregated, Grads, Properties, State, Step, aggregate_parts
 from gcbench.compressors.bucketed import Bucketed
 from gcbench.compressors.entropy_coded import Code, coded
 from gcbench.compressors.exchange import Gathered
@@ -35,27 +35,10 @@ class Aligned:
         groups: dict[int, Grads] = {}
         for name, g in grads.items():
             groups.setdefault(self.bucket_size(g), {})[name] = g
-        outs = [
-            Gathered(coded(replace(self.codec, bucket_size=size), self.code)).aggregate(group, State(), comm, step)
-            for size, group in groups.items()
-        ]
-        bounds = [out.shannon_bits for out in outs]
-
-        def sent() -> Grads:
-            return _joined([out.sent() for out in outs], grads)
-
-        def bound() -> Tensor:
-            found = [one() for one in bounds if one is not None]
-            return sum(found[1:], start=found[0])
-
-        return Aggregated(_joined([out.update for out in outs], grads), sent, state, bound if all(bounds) else None)
+        parts = [(Gathered(coded(replace(self.codec, bucket_size=size), self.code)), group) for size, group in groups.items()]
+        return aggregate_parts(parts, grads, state, comm, step)
 
     def bucket_size(self, g: Tensor) -> int:
         """Of a `[w, ...]` gradient."""
         field = g[0, 0, 0].numel() if g.dim() > 3 else 1
         return max(1, self.codec.bucket_size // field) * field
-
-
-def _joined(parts: list[Grads], like: Grads) -> Grads:
-    whole = {k: x for part in parts for k, x in part.items()}
-    return {k: whole[k] for k in like}

@@ -6,7 +6,7 @@ which rank it runs on, counts no bits, reads no clock and packs nothing for the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import zip_longest
@@ -74,6 +74,31 @@ class Aggregated(NamedTuple):
     shannon_bits: Callable[[], Tensor] | None = None
 
 
+def merge(parts: Sequence[Aggregated], like: Grads) -> Aggregated:
+    """Return what was aggregated of disjoint groups of the tensors of `like` as one, in their order."""
+    state = parts[0].state
+    for part in parts[1:]:
+        state = state.updated(part.state)
+    bounds = [part.shannon_bits for part in parts if part.shannon_bits is not None]
+    return Aggregated(
+        _join([part.update for part in parts], like),
+        lambda: _join([part.sent() for part in parts], like),
+        state,
+        (lambda: sum((bound() for bound in bounds), start=torch.zeros(()))) if len(bounds) == len(parts) else None,
+    )
+
+
+def _join(parts: Sequence[Grads], like: Grads) -> Grads:
+    whole = {name: tensor for part in parts for name, tensor in part.items()}
+    refuse_other_tensors(whole, like)
+    return {name: whole[name] for name in like}
+
+
+def aggregate_parts(parts: Iterable[tuple[Compressor, Grads]], like: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
+    """Return the aggregate of disjoint groups of tensors, each by a compressor of its own, in messages of its own."""
+    return merge([method.aggregate(part, state.of(part), comm, step) for method, part in parts if part], like)
+
+
 class MethodError(ValueError):
     """A method that does not return what it owes."""
 
@@ -97,6 +122,7 @@ class Properties(NamedTuple):
     scope: Literal["tensor", "global"] = "tensor"  # global: a scale, a bucket or a draw spans tensors
 
 
+@runtime_checkable
 class Compressor(Protocol):
     @property
     def properties(self) -> Properties: ...

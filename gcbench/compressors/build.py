@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any, Literal, cast
+from typing import Any, Literal, Protocol, cast, runtime_checkable
 
 from gcbench.compressors.aligned import Aligned
 from gcbench.compressors.base import Compressor
@@ -24,6 +24,15 @@ from gcbench.compressors.wrappers import (
     SigmaClipping,
     SmallTensorsWhole,
 )
+
+
+@runtime_checkable
+class Counting(Protocol):
+    """A method whose paper counts its bits."""
+
+    @property
+    def analytic_bits_per_value(self) -> float | None:
+        """Without scales and tables; None where the codes decide."""
 
 
 def build(
@@ -62,11 +71,16 @@ def build(
             "align=true bucket_scope=gradient: buckets that run through the gradient hold no whole receptive fields; "
             "type one of them"
         )
-    if bucket_scope == "gradient" and getattr(method, "per_layer", False):
-        raise ValueError("per_layer=true bucket_scope=gradient: a bucket is a tensor, or runs through all; type one of them")
+    if isinstance(method, Bucketed) and method.per_layer:
+        if bucket_scope == "gradient":
+            raise ValueError(
+                "per_layer=true bucket_scope=gradient: a bucket is a tensor, or runs through all; type one of them"
+            )
+        if exchange in ("scatter", "scatter_coded"):
+            raise ValueError(f"exchange={exchange} cuts tensors into shards; type per_layer=false, or exchange=gather")
     compressor: Compressor
-    if hasattr(method, "aggregate"):
-        compressor = cast(Compressor, method)
+    if isinstance(method, Compressor):
+        compressor = method
     elif align:
         compressor = Aligned(cast(Bucketed, method), code)
     elif exchange == "hierarchical":
@@ -100,11 +114,9 @@ def parts_of(compressor: Compressor) -> Iterator[object]:
 def analytic_ratio(compressor: Compressor) -> float | None:
     """32 over the bits a value that the method's paper counts, without scales and tables; None where these depend on the codes
     or the paper counts otherwise."""
-    for part in parts_of(compressor):
-        if hasattr(part, "analytic_bits_per_value"):
-            bits: float | None = part.analytic_bits_per_value
-            return bits and 32 / bits
-    return None
+    counted = next((part for part in parts_of(compressor) if isinstance(part, Counting)), None)
+    bits = counted.analytic_bits_per_value if counted else None
+    return 32 / bits if bits else None
 
 
 def compressed_share(compressor: Compressor, shapes: Collection[Sequence[int]], steps: int) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from gcbench.comm import Comm
 from gcbench.compressors.base import Aggregated, Grads, Properties, State, Step, flattened, sizes_of, unflatten
 
 
+@runtime_checkable
 class TableCodec(Protocol):
     """A codec of uneven levels, that can also use tables which others made."""
 

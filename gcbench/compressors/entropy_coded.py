@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, cast
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -156,12 +156,11 @@ def coded(codec: Codec, code: Code) -> Codec:
     """`codec` with its codes sent in this code; `fixed` is as it is."""
     if code == "fixed":
         return codec
-    if not hasattr(codec, "codes_of"):
+    if not isinstance(codec, GridCodec):
         raise ValueError(f"code={code} needs codes on a grid, as qsgd has them; type code=fixed")
-    grid = cast(GridCodec, codec)
-    if grid.highest % 2:
+    if codec.highest % 2:
         raise ValueError(
-            f"code={code} needs a level at zero, so an odd number of levels, not {grid.highest + 1}; "
-            f"type level_count={min(grid.highest + 2, 255)} or code=fixed"
+            f"code={code} needs a level at zero, so an odd number of levels, not {codec.highest + 1}; "
+            f"type level_count={min(codec.highest + 2, 255)} or code=fixed"
         )
-    return CODES[code](grid)
+    return CODES[code](codec)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, cast, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -91,10 +91,11 @@ class Gathered:
             return unflatten(self.codec.lay_back(own, segments), grads)
 
         def bound() -> Tensor:
-            return _shannon_bits(cast(GridCodec, self.codec), x, segments, noise)
+            assert isinstance(self.codec, GridCodec)
+            return _shannon_bits(self.codec, x, segments, noise)
 
         update = self.codec.lay_back(total.div_(comm.workers), segments)
-        return Aggregated(unflatten(update, grads), sent, state, bound if hasattr(self.codec, "codes_of") else None)
+        return Aggregated(unflatten(update, grads), sent, state, bound if isinstance(self.codec, GridCodec) else None)
 
 
 @dataclass(frozen=True)
@@ -166,6 +167,7 @@ class Scattered:
         return 8 * -(-n // (8 * workers))
 
 
+@runtime_checkable
 class GridCodec(Codec, Protocol):
     """A codec whose codes are numbers on a grid, so that on one grid the codes of all workers can be added."""
 
@@ -244,11 +246,9 @@ def sent_by(codec: Codec, exchange: Exchange) -> Compressor:
     if exchange == "gather":
         return Gathered(codec)
     if exchange == "sum":
-        if hasattr(codec, "codes_of"):
-            return Summed(cast(GridCodec, codec))
-        if hasattr(codec, "level_count"):
-            return Counted(cast(TableCodec, codec))
+        if isinstance(codec, GridCodec):
+            return Summed(codec)
+        if isinstance(codec, TableCodec):
+            return Counted(codec)
         raise ValueError("exchange=sum needs codes on a shared grid, as qsgd has them; type exchange=gather or scatter")
-    if getattr(codec, "per_layer", False):
-        raise ValueError(f"exchange={exchange} cuts tensors into shards; type per_layer=false, or exchange=gather")
     return Scattered(codec, again=exchange == "scatter_coded")

@@ -21,6 +21,7 @@ from gcbench.compressors.base import (
     State,
     Step,
     flatten,
+    merge,
     refuse_other_tensors,
     sizes_of,
     unflatten,
@@ -48,8 +49,8 @@ class CheckedGradients:
         if len(empty) == len(grads):
             return Aggregated(empty, lambda: empty, state)
         out = self.inner.aggregate({k: g for k, g in grads.items() if k not in empty}, state, comm, step)
-        update = _ordered({**out.update, **empty}, grads)
-        return out._replace(update=update, sent=lambda: _ordered({**out.sent(), **empty}, grads))
+        nothing = Aggregated(empty, lambda: empty, State(), lambda: torch.zeros(1))
+        return merge([out, nothing], grads)
 
 
 @dataclass(frozen=True)
@@ -103,20 +104,15 @@ class SmallTensorsWhole:
         return self.inner.properties
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
-        sizes = sizes_of(grads)
         whole = {k: g for k, g in grads.items() if self.sets_aside(g.shape[1:])}
         rest = {k: g for k, g in grads.items() if k not in whole}
-        update = dict(zip(whole, comm.mean(list(whole.values())), strict=True)) if whole else {}
         if not rest:
-            return Aggregated(update, lambda: whole, state)
-        inner = self.inner.aggregate(rest, state, comm, step)
-        bound, whole_bits = inner.shannon_bits, 32 * sum(sizes[k] for k in whole)
-        return Aggregated(
-            _ordered({**update, **inner.update}, grads),
-            lambda: _ordered({**whole, **inner.sent()}, grads),
-            inner.state,
-            bound and (lambda: bound() + whole_bits),
-        )
+            return Dense().aggregate(whole, state, comm, step)
+        if not whole:
+            return self.inner.aggregate(rest, state, comm, step)
+        dense = Dense().aggregate(whole, State(), comm, step)
+        bits = torch.tensor(32.0 * sum(sizes_of(whole).values()))
+        return merge([dense._replace(shannon_bits=lambda: bits), self.inner.aggregate(rest, state, comm, step)], grads)
 
 
 @dataclass(frozen=True)
@@ -146,7 +142,9 @@ class ErrorFeedback:
         else:
             corrected = {k: torch.add(g, memory[k], alpha=self.alpha) for k, g in grads.items()}
             out = self.inner.aggregate(corrected, inner_state, comm, step)
-            left = {k: corrected[k] - sent for k, sent in _ordered(out.sent(), grads).items()}
+            sent = out.sent()
+            refuse_other_tensors(sent, grads)
+            left = {k: corrected[k] - sent[k] for k in grads}
         if self.alpha != self.beta:
             left = {k: torch.add(x, memory[k], alpha=self.beta - self.alpha) for k, x in left.items()}
         return Aggregated(out.update, out.sent, State(per_worker=left, inner=out.state), out.shannon_bits)
@@ -210,8 +208,3 @@ def _with_values(g: Tensor) -> Tensor:
 def _per_row(x: Tensor, like: Tensor) -> Tensor:
     """`[w]` shaped to multiply `[w, ...]`."""
     return x.view(-1, *[1] * (like.dim() - 1))
-
-
-def _ordered(grads: Grads, like: Grads) -> Grads:
-    refuse_other_tensors(grads, like)
-    return {k: grads[k] for k in like}

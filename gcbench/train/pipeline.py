@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from gcbench.comm import Comm
-from gcbench.compressors import Aggregated, Compressor, Grads, MethodError, State, Step, refuse_other_tensors
+from gcbench.compressors import Aggregated, Compressor, Grads, MethodError, State, Step, merge, refuse_other_tensors
 from gcbench.records.clock import Clock, Marks
 from gcbench.settings import TrainerSettings
 from gcbench.train.estimators import SGD
@@ -69,14 +69,10 @@ class UnderBackward:
         run.clock.lap("await")
         found = [self._queue.result(bucket, run) for bucket in self._buckets]
         self._buckets = []
-        update: Grads = {}
-        for out in found:
-            update |= out.update
-            progress.state = progress.state.updated(out.state)
-            progress.first_bad.note_exchange(progress.step, out)
-        bounds = [out.shannon_bits for out in found if out.shannon_bits is not None]
-        bound = (lambda: torch.stack([bits() for bits in bounds]).sum(0)) if len(bounds) == len(found) else None
-        return Exchanged(update, run.replica.flat, bound)
+        out = merge(found, run.replica.grads)
+        progress.state = out.state
+        progress.first_bad.note_exchange(progress.step, out)
+        return Exchanged(out.update, run.replica.flat, out.shannon_bits)
 
     def settle(self, run: Run, progress: Progress) -> None:
         pass

@@ -51,6 +51,8 @@ def qsgd_bits(settings: Settings, shapes: Shapes, workers: int) -> tuple[int, in
     bucket size."""
     small = {k: s for k, s in shapes.items() if numel(s) < settings["min_size"]}
     sizes = [numel(s) for k, s in shapes.items() if k not in small]
+    if settings.get("bucket_scope") == "gradient":
+        sizes = [sum(sizes)]
     width = math.ceil(math.log2(2 * settings["levels"] + 1))
     codes = width * 8 * math.ceil(sum(sizes) / 8)
     scales = 32 * sum(math.ceil(n / settings["bucket_size"]) for n in sizes)
@@ -107,6 +109,8 @@ def travelling_bits(
     stands for a value has `chances` possible results."""
     small = {k: s for k, s in shapes.items() if numel(s) < settings["min_size"]}
     sizes = [numel(s) for k, s in shapes.items() if k not in small]
+    if settings.get("bucket_scope") == "gradient":
+        sizes = [sum(sizes)]
     bucket = max(sizes) if settings.get("per_layer", True) else settings["bucket_size"]
 
     def message(sizes: list[int]) -> int:
