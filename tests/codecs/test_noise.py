@@ -44,6 +44,12 @@ def test_a_worker_draws_the_same_in_any_process() -> None:
     assert torch.equal(draw(workers=range(2, 4), n=100), draw(n=100)[2:])
 
 
+def test_a_shard_draws_the_same_in_any_process_and_others_than_those_of_other_workers() -> None:
+    rows = step().own_noise("codec", N, CPU).uniform()
+    assert torch.equal(step(workers=range(2, 4)).own_noise("codec", N, CPU).uniform(), rows[2:])
+    assert all(abs(correlation(rows[i], rows[j])) < 0.02 for i in range(4) for j in range(i))
+
+
 def test_a_parameter_draws_the_same_in_any_message() -> None:
     offsets = {"a": 0, "b": 10, "c": 17}
     both = step(offsets=offsets).noise("codec", {"a": 10, "c": 5}, CPU).uniform()

@@ -67,6 +67,16 @@ def test_a_worker_augments_alike_wherever_it_lives() -> None:
     assert torch.equal(all_workers[2], alone.batch(worker=2, **where)[0])
 
 
+def test_each_worker_augments_by_chances_of_its_own() -> None:
+    """Of one picture, of which a batch has the same number wherever it is."""
+    data = photos(augment=True)
+    data.train[0][:] = data.train[0][0].clone()
+    where = {"epoch": 0, "step": 0, "worker": 0, "workers": 2, "batch_size": 10, "seed": 0}
+    others = ({}, {"worker": 1}, {"step": 1}, {"epoch": 1}, {"seed": 1})
+    first, *rest = (data.batch(**{**where, **other})[0] for other in others)
+    assert not any(torch.equal(first, batch) for batch in rest)
+
+
 def test_augmentation_differs_by_step_and_leaves_the_test_split_alone() -> None:
     data = photos(augment=True)
     plain = photos(augment=False)

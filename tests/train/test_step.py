@@ -1,0 +1,54 @@
+"""What a step applies, and what the log says of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from sentence import SMALL, config_of, run
+
+from gcbench.comm import LocalControl, VirtualComm
+from gcbench.launch.instantiate import make_data
+from gcbench.launch.plan import Machine, plan
+from gcbench.launch.worker import Joined, StopSignal, assembled
+from gcbench.train.run import Progress
+from gcbench.train.step import train_step
+
+VIRTUAL = ("trainer.launcher=virtual", "trainer.gpus=4")
+SGD = ("optimizer.kind=sgd", "optimizer.momentum=0", "optimizer.weight_decay=0")
+
+
+def test_a_step_applies_its_own_learning_rate(tmp_path: Path) -> None:
+    """The first that of step 0, the second that of step 1: x_{t+1} = x_t - lr_t update_t."""
+    words = (*SMALL, *VIRTUAL, *SGD, "model=linear", "compressor=none", "trainer.max_steps=4")
+    config = config_of(*words, "optimizer.lr=0.5", "schedule=cosine", "schedule.warmup_epochs=0")
+    joined = Joined(VirtualComm(4), None, LocalControl(), torch.device("cpu"))
+    chosen, data = plan(config, Machine.here()), make_data(config)
+    run, _ = assembled(config, chosen, joined, data, tmp_path, StopSignal())
+    progress = Progress.start(run)
+    for rate in (0.5, 0.5 * 0.8535534, 0.25, 0.5 * 0.1464466):  # a half cosine over 4 steps
+        before = {k: p.detach().clone() for k, p in run.replica.parameters.items()}
+        exchanged = train_step(run, progress)
+        assert exchanged is not None
+        for k, p in run.replica.parameters.items():
+            torch.testing.assert_close(p.detach(), before[k] - rate * exchanged.update[k][0])
+
+
+def test_the_loss_of_the_log_is_the_mean_of_all_workers_and_steps(tmp_path: Path) -> None:
+    """So that it does not ask how many share the batch, nor how often lines are written."""
+    words = ("model=linear", "compressor=none", "trainer.launcher=virtual", "trainer.max_steps=4")
+
+    def losses(name: str, *more: str) -> list[float]:
+        run(tmp_path / name, *words, *more)
+        lines = (tmp_path / name / "metrics.jsonl").read_text().splitlines()
+        return [line["loss"] for line in map(json.loads, lines) if line["event"] == "train"]
+
+    every = "trainer.log_every=1"
+    one = losses("one", "trainer.gpus=1", "trainer.batch_size=64", every)
+    assert 0.5 < one[0] < 6, "about ln 10 for ten classes before anything was learnt"
+    four = losses("four", "trainer.gpus=4", "trainer.batch_size=16", every)
+    assert four == pytest.approx(one, rel=1e-4)
+    whole = losses("whole", "trainer.gpus=4", "trainer.batch_size=16", "trainer.log_every=4")
+    assert whole == pytest.approx([sum(four) / 4], rel=1e-6)
