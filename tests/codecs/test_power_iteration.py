@@ -33,7 +33,8 @@ SIDES = [
     (130, 64),
     (64, 5000),
     (3, 16),
-]  # whole lines and not, rows by fours and not
+    (5, 9001),
+]  # whole lines and not, rows by fours and not, several tiles and not
 
 
 @pytest.fixture(autouse=True)

@@ -123,6 +123,9 @@ SMALL = {
 def test_two_steps_lower_the_loss(make: Callable[[], nn.Module], shape: tuple[int, ...]) -> None:
     torch.manual_seed(0)
     model, inputs = make(), torch.randn(8, *shape)
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0  # two losses are compared, and chance is no part of it
     targets = (torch.arange(40) % 4).view(8, 5) if len(shape) == 2 else torch.arange(8) % 4
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     losses = []
@@ -157,6 +160,22 @@ def test_lstm_carries_its_state() -> None:
     assert LSTM.recurrent
 
 
+def test_lstm_drops_units_of_the_embedding_and_of_what_it_gives() -> None:
+    """Half of either; what is kept counts twice."""
+    model, tokens = LSTM(50, width=64, layers=2, dropout=0.5), torch.randint(50, (3, 6))
+    entered, left = [], []
+    model.lstm.register_forward_pre_hook(lambda _, inputs: entered.append(inputs[0]))
+    model.lstm.register_forward_hook(lambda _, inputs, outputs: left.append(outputs[0]))
+    model.decoder.register_forward_pre_hook(lambda _, inputs: left.append(inputs[0]))
+    model(tokens)
+    for found, whole in ((entered[0], model.embedding(tokens)), (left[1], left[0])):
+        kept = found != 0
+        assert 0.4 < kept.float().mean() < 0.6
+        torch.testing.assert_close(found[kept], 2 * whole[kept])
+    model.eval()(tokens)
+    assert torch.equal(entered[1], model.embedding(tokens)) and torch.equal(left[2], left[3])
+
+
 def test_vgg_refuses_small_images() -> None:
     with pytest.raises(ValueError, match=r"28 x 28.*dataset=cifar10"):
         vgg16((1, 28, 28), 10)
@@ -187,6 +206,16 @@ def test_auxiliary_classifiers_have_no_part_in_training() -> None:
     outputs.sum().backward()
     idle = {name.split(".")[1] for name, p in model.named_parameters() if p.grad is None}
     assert outputs.shape == (2, 4) and idle == {"aux1", "aux2"}
+
+
+@pytest.mark.parametrize("channels", [16, 32])
+def test_a_block_ends_with_a_rectifier_of_the_sum(channels: int) -> None:
+    """Not of its branch alone: negative inputs, too, become zeros where the branch adds nothing."""
+    block, inputs = Block(16, channels), torch.randn(2, 16, 8, 8)
+    assert block(inputs).min() == 0
+    nn.init.zeros_(block.bn2.weight)
+    same = block(inputs)[:, (channels - 16) // 2 :][:, :16]
+    torch.testing.assert_close(same, inputs[:, :, :: block.stride, :: block.stride].relu())
 
 
 def test_option_a_shortcut_adds_zero_channels() -> None:

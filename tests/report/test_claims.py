@@ -347,3 +347,15 @@ def test_mistakes_in_the_file_are_named(said, asked, before: str, after: str, se
     asked(near().replace(before, after))
     with pytest.raises(ConfigError, match=sentence):
         said("claims")
+
+
+def test_deviations_of_a_difference_add_up_as_squares() -> None:
+    """0.3 and 0.4 make 0.5, and twice 0.3 makes 0.6: less than that is noise."""
+    a, b = Value(1.0, 0.3), Value(0.6, 0.4)
+    (plain,) = read_relations("a > b")
+    judged = judge(plain, {"a": a, "b": b})
+    assert judged.spread == pytest.approx(0.5) and judged.margin == pytest.approx(0.4)
+    assert judged.verdict is Verdict.NOISE
+    assert judge(plain, {"a": a, "b": b._replace(mean=0.45)}).verdict is Verdict.REPRODUCED
+    (twice,) = read_relations("2 * a > b")
+    assert judge(twice, {"a": a, "b": Value(0.0, 0.0)}).spread == pytest.approx(0.6)

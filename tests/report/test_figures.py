@@ -178,6 +178,22 @@ def test_time_to_accuracy_is_the_first_test_that_reaches_it() -> None:
     assert "is at least 95" in words_of(figure)
 
 
+def test_time_to_perplexity_is_the_first_test_below_it() -> None:
+    """Scores fall from 50 to 40 and 30; the goal is 2 % above full precision's best."""
+    falling = run()
+    tests = [
+        {"event": "test", "step": 10 * epoch, "epoch": epoch, "perplexity": 60.0 - 10 * epoch}
+        for epoch in (1, 2, 3)
+    ]
+    falling.result["test"] = {"perplexity": 30.0, "best_perplexity": 30.0}
+    member = drawn(series("SGD", Run(falling.result, "falling", lambda: tests)))
+    assert target_of(member, "perplexity") == pytest.approx(30.6)
+    figure = time_to_score(member, "perplexity", 45)
+    assert figure is not None
+    assert [patch.get_width() for patch in figure.axes[0].patches] == [20]
+    assert "is at most 45" in " ".join(words_of(figure).split())
+
+
 def test_bars_have_the_published_numbers_beside_ours() -> None:
     figure = bars(drawn(series("SGD", run(accuracy=90))), "accuracy", {"SGD": 94.3, "other": 1.0})
     assert figure is not None

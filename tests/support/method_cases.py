@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 import yaml
-from omegaconf import DictConfig, read_write
+from omegaconf import DictConfig, OmegaConf, read_write
 
 from gcbench.check.steps import SHAPES, STEPS, WORKERS, Trace, aggregate, flat, gradients, offsets, shapes_of, trace
 from gcbench.check.subject import SETTINGS
@@ -27,10 +27,12 @@ __all__ = [  # with the steps of the package's own checks
     "Trace",
     "aggregate",
     "built",
+    "built_of",
     "composed",
     "compressor_of",
     "flat",
     "gradients",
+    "keys_of",
     "offsets",
     "shapes_of",
     "trace",
@@ -164,6 +166,27 @@ def _tree(choice: str) -> DictConfig:
     """Composing once for all values of a choice's keys takes a fifth of the time."""
     register()
     return compose_words([f"compressor={choice}"])
+
+
+@cache
+def _file(choice: str) -> Config:
+    path = conf_directory() / "compressor" / f"{choice}.yaml"
+    content: Config = yaml.safe_load(path.read_text())
+    return content
+
+
+def keys_of(choice: str) -> Config:
+    """The keys that the choice itself brings, without the node that is built of them."""
+    return {key: value for key, value in _file(choice).items() if key != "compressor"}
+
+
+def built_of(choice: str, settings: Config) -> Compressor:
+    """The compressor of these settings, which nothing has checked or completed."""
+    register()
+    tree = OmegaConf.create({**_file(choice), **settings})
+    node: Any = OmegaConf.to_container(tree.compressor, resolve=True)
+    compressor: Compressor = make(node, "compressor")
+    return compressor
 
 
 def built(choice: str, **settings: Any) -> Compressor:

@@ -1,0 +1,38 @@
+"""What columns of tables read from a result, and which way is better."""
+
+from __future__ import annotations
+
+import pytest
+from results import result_of
+
+from gcbench.report.measures import LOWER, MEASURES, measure
+
+SECONDS = {"forward": 1.0, "encode": 0.1, "exchange": 0.2, "wait": 0.4, "decode": 0.3, "step": 4.0}
+
+
+def result() -> dict[str, object]:
+    times = {phase: {"mean": value, "max": 2 * value} for phase, value in SECONDS.items()}
+    return {**result_of("powersgd/table4/sgd"), "seconds": times}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("share_of_communication", 25.0),  # a wait for others is communication too
+        ("step_milliseconds", 4000.0),
+        ("exchange_milliseconds", 200.0),
+        ("coding_milliseconds", 400.0),
+    ],
+)
+def test_times_are_means_over_processes(name: str, value: float) -> None:
+    assert measure(name, result()) == pytest.approx(value)
+    assert measure(name, {**result(), "seconds": None}) is None
+
+
+def test_high_is_good_for_accuracies_ratios_and_speed_alone() -> None:
+    """Of every measure of how good a run is; sizes and times are neither."""
+    high = {"accuracy", "best_accuracy", "top5_accuracy", "ratio", "analytic_ratio", "coded_ratio"}
+    high |= {"cosine", "images_per_second"}
+    sizes = {"data_mib_per_epoch", "total_bits", "shannon_total_bits", "parameters"}
+    times = {"share_of_communication"} | {name for name in MEASURES if name.endswith("milliseconds")}
+    assert MEASURES.keys() - high - sizes - times == LOWER
