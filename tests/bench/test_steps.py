@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from gloo_pool import pool
-from step_cases import latency, step_rows
+from step_cases import latency, step_rows, uneven_rows
 
 WORDS = ["model=mlp", "model.widths=[64]", "dataset=digits", "trainer.batch_size=8"]
 METHODS = {
@@ -30,6 +30,12 @@ def test_methods_take_turns_on_one_set_of_weights() -> None:
     assert all(by_name[name]["exchange_seconds"] > 0 for name in METHODS)
     times = [[row["step_seconds"] for row in rows] for rows in (found, others)]
     assert times[0] == pytest.approx(times[1])  # of the slowest process, in all
+
+
+def test_a_step_lasts_as_long_as_in_the_slowest_process() -> None:
+    (_, found), (_, other) = pool(2).run(uneven_rows, [0.0, 0.05])
+    assert found == other
+    assert 0.05 < found["step_seconds"] < 0.5 and found["of_no_exchange"] > 1
 
 
 def test_a_message_takes_as_long_for_all() -> None:

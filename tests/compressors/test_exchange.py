@@ -90,12 +90,8 @@ def test_what_a_biased_second_coding_leaves_out_is_made_up_for_by_the_owner() ->
     torch.testing.assert_close(total / 40, grads["w"].mean(0, keepdim=True))
 
 
-@pytest.mark.parametrize(
-    ("levels", "workers"), [(1, 2), (7, 9), (1, 63), (7, 16), (127, 1024), (127, 4)]
-)
-def test_sums_of_the_highest_codes_fit_in_lanes_no_wider_than_the_smallest_integer(
-    levels: int, workers: int
-) -> None:
+@pytest.mark.parametrize(("levels", "workers"), [(1, 2), (7, 9), (1, 63), (7, 16), (127, 1024), (127, 4)])
+def test_sums_of_the_highest_codes_fit_in_lanes_no_wider_than_the_smallest_integer(levels: int, workers: int) -> None:
     """And in less than 8 bits a value wherever workers times levels are at most 63."""
     comm, n = VirtualComm(workers), 840  # a multiple of all counts of lanes up to 8
     codes = torch.full((workers, n), 2 * levels, dtype=torch.uint8)

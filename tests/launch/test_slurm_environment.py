@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from sentence import config_of
+from sentence import config_of, run
 
 from gcbench.config import ConfigError
 from gcbench.launch import failure, slurm
@@ -72,6 +73,24 @@ def test_only_jobs_hear_the_signal_to_queue_again() -> None:
     assert signal.SIGTERM in slurm.stop_signals({})
 
 
+@pytest.mark.parametrize(("name", "told"), [("SIGTERM", ""), ("SIGUSR2", "requeue 17")])
+def test_only_that_signal_queues_a_job_again(name: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever else stops a run, such as scancel, ends its job."""
+    script(tmp_path, "scontrol", f"echo $* >> {tmp_path}/told")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setenv("SLURM_JOB_ID", "17")
+    monkeypatch.delenv("SUBMITIT_EXECUTOR", raising=False)
+    (tmp_path / "told").touch()
+    model = {"_target_": "faulty.Faulty", "fault": name, "at": 3, "rank": 0}
+    words = [f"{'' if key == '_target_' else '+'}model.{key}={v}" for key, v in model.items()]
+    words += [f"+model.spent={tmp_path / 'spent'}", "trainer.launcher=virtual"]
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "run", *words, "trainer.max_steps=9")
+    assert (tmp_path / "told").read_text().strip() == told
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert result["status"] == "interrupted"
+
+
 @pytest.mark.parametrize(
     ("overrides", "gpus_here", "shape"),
     [
@@ -100,11 +119,15 @@ def test_a_job_that_could_not_run_is_not_sent(nodes: int, says: str) -> None:
 SINFO = "short 2 (null)\nlong 2 (null)\nlong 3 gpu:a100:4(S:0-1)\n"
 
 
-def sinfo(folder: Path, script: str) -> str:
+def sinfo(folder: Path, content: str) -> str:
     """A PATH with nothing but this."""
-    (folder / "sinfo").write_text(f"#!/bin/sh\n{script}\n")
-    (folder / "sinfo").chmod(0o755)
+    script(folder, "sinfo", content)
     return str(folder)
+
+
+def script(folder: Path, name: str, content: str) -> None:
+    (folder / name).write_text(f"#!/bin/sh\n{content}\n")
+    (folder / name).chmod(0o755)
 
 
 def test_what_a_partition_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

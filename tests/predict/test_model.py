@@ -10,6 +10,7 @@ from gcbench.comm.network import Link
 from gcbench.predict.model import Cluster, Codec, Compute, Method, exposed_seconds, predict
 from gcbench.predict.payload import Message
 from gcbench.predict.pays import answers, threshold
+from gcbench.predict.profiles import Profile
 
 SLOW = Link(1e9, 1e-4)
 CLUSTER = Cluster(SLOW, Link(1e12))
@@ -95,3 +96,11 @@ def test_an_answer_says_where_it_pays() -> None:
     quick, slow = sending("all_reduce", 4e6, Codec(0.010), "quick"), sending("all_reduce", 4e6, Codec(10.0), "slow")
     found = answers([quick, slow], DENSE, [2, 16], CLUSTER, COMPUTE)
     assert [a.pays for a in found] == [[True, True], [False, False]]
+
+
+def test_a_codec_may_cost_copies_of_the_gradient() -> None:
+    """Of 4 bytes a value, at the device's own speed."""
+    codecs = {"qsgd": {"aggregate_copies": 3, "decode_copies": 1}}
+    device = Profile("mine", "a device", 1e9, 0.6, codecs, {})
+    assert device.codec("qsgd", 10**6) == Codec(3 * 4e6 / 1e9, 4e6 / 1e9)
+    assert device.codec("none", 10**6) == Codec(0.0)

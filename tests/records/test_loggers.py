@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sentence import run
 
 from gcbench.records import Logger, start_logger
 from gcbench.records.loggers import SETTINGS, _settled
@@ -39,6 +40,17 @@ def test_auto_without_a_key_writes_offline_files_quietly(tmp_path: Path, capfd: 
     use(start("auto", tmp_path))
     assert list(tmp_path.glob("wandb/offline-run-*/*.wandb"))
     assert capfd.readouterr() == ("", "")
+
+
+def test_every_line_of_a_run_arrives_under_the_name_of_its_event(tmp_path: Path) -> None:
+    """Names of what was logged stand in W&B's file as they are."""
+    pytest.importorskip("wandb")
+    words = ("trainer.launcher=virtual", "trainer.max_steps=4", "trainer.log_every=2")
+    run(tmp_path, *words, "trainer.error_every=2", "logger.mode=offline")
+    (file,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
+    content = file.read_bytes()
+    for name in ("train/loss", "train/lr", "test/loss", "test/accuracy", "compression/relative"):
+        assert name.encode() in content, name
 
 
 def test_disabled_needs_no_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

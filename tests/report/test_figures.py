@@ -181,10 +181,7 @@ def test_time_to_accuracy_is_the_first_test_that_reaches_it() -> None:
 def test_time_to_perplexity_is_the_first_test_below_it() -> None:
     """Scores fall from 50 to 40 and 30; the goal is 2 % above full precision's best."""
     falling = run()
-    tests = [
-        {"event": "test", "step": 10 * epoch, "epoch": epoch, "perplexity": 60.0 - 10 * epoch}
-        for epoch in (1, 2, 3)
-    ]
+    tests = [{"event": "test", "step": 10 * epoch, "epoch": epoch, "perplexity": 60.0 - 10 * epoch} for epoch in (1, 2, 3)]
     falling.result["test"] = {"perplexity": 30.0, "best_perplexity": 30.0}
     member = drawn(series("SGD", Run(falling.result, "falling", lambda: tests)))
     assert target_of(member, "perplexity") == pytest.approx(30.6)

@@ -41,6 +41,8 @@ class Faulty(nn.Module):
             time.sleep(600)
         if self.fault == "stop":
             os.kill(os.getpid(), signal.SIGSTOP)
+        if self.fault.startswith("SIG"):
+            signal.raise_signal(signal.Signals[self.fault])
         if self.fault == "drift":
             with torch.no_grad():
                 self.layers[1].bias[3] += 1e-6

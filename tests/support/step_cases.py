@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from gloo_pool import Process
+from torch import nn
 
-from gcbench.bench.steps import contenders, message_seconds, rows
+from gcbench.bench.steps import ALONE, contenders, message_seconds, rows
+from gcbench.comm import ProcessGroupControl
 from gcbench.config import register
 
 
@@ -28,3 +32,26 @@ def step_rows(
 
 def latency(process: Process) -> float:
     return message_seconds(process.control)
+
+
+@dataclass
+class Sleeper:
+    """Whose steps last so long."""
+
+    seconds: float
+    model: nn.Module = field(default_factory=lambda: nn.Linear(1, 1))
+
+    def step(self) -> None:
+        time.sleep(self.seconds)
+
+    def settle(self) -> None:
+        pass
+
+    def facts(self, control: ProcessGroupControl) -> dict[str, Any]:
+        return {}
+
+
+def uneven_rows(process: Process, seconds: Sequence[float]) -> list[dict[str, Any]]:
+    """Of steps that last so long in each process, after those of 10 ms in all."""
+    racing = {ALONE: Sleeper(0.01), "uneven": Sleeper(seconds[process.rank])}
+    return rows(racing, process.control, rounds=1)

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import torch
 from gloo_pool import Process
 
+from gcbench.config import Config
+from gcbench.launch.instantiate import make_data
+from gcbench.launch.plan import Machine, plan
+from gcbench.launch.worker import Joined, StopSignal, assembled
 from gcbench.train.drift import ReplicasDrifted, refuse_drift
+from gcbench.train.loop import train
+from gcbench.train.run import Progress
 
 
 def drift_said(process: Process, drifted: tuple[int, ...]) -> str | None:
@@ -20,4 +28,24 @@ def drift_said(process: Process, drifted: tuple[int, ...]) -> str | None:
         refuse_drift(cast(Any, SimpleNamespace(control=process.control, replica=replica)), cast(Any, SimpleNamespace(step=10)))
     except ReplicasDrifted as error:
         return str(error)
+    return None
+
+
+def drift_said_at_the_end(process: Process, config: Config) -> str | None:
+    """Of a run in which process 1 loses its weights after the last step, when that was logged."""
+    workers = config["trainer"]["gpus"]
+    joined = Joined(process.comm(workers), None, process.control, torch.device("cpu"))
+    chosen, data = plan(config, Machine.here()), make_data(config)
+    with tempfile.TemporaryDirectory() as folder:
+        run, checkpoints = assembled(config, chosen, joined, data, Path(folder), StopSignal())
+
+        def record(line: dict[str, Any]) -> None:
+            if process.rank == 1 and line["step"] == run.total_steps:
+                for p in run.replica.parameters.values():
+                    p.data.zero_()
+
+        try:
+            train(run, Progress.start(run), checkpoints, record)
+        except ReplicasDrifted as error:
+            return str(error)
     return None

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 import torch
 from gloo_pool import pool
-from sentence import run
-from train_cases import drift_said
+from sentence import SMALL, config_of, run
+from train_cases import drift_said, drift_said_at_the_end
 
 from gcbench.config import RunFailed
 from gcbench.train.drift import parameter_hash
@@ -170,6 +170,15 @@ def test_replicas_that_drift_are_named() -> None:
     assert pool(4).run(drift_said, ()) == [None] * 4
     assert pool(4).run(drift_said, (2,)) == ["after step 9 the parameters of process 2 were not those of process 0"] * 4
     assert pool(4).run(drift_said, (0, 3)) == ["after step 9 the parameters of processes 0, 3 were not those of process 1"] * 4
+
+
+def test_replicas_are_compared_at_the_end_however_seldom_before() -> None:
+    words = ["trainer.gpus=2", "trainer.max_steps=3", "trainer.log_every=3", "trainer.error_every=null"]
+    says = "after step 2 the parameters of process 1 were not those of process 0"
+    rarely = config_of(*SMALL, *words, "trainer.drift_every=100")
+    assert pool(2).run(drift_said_at_the_end, rarely) == [says] * 2
+    never = config_of(*SMALL, *words, "trainer.drift_every=null")
+    assert pool(2).run(drift_said_at_the_end, never) == [None] * 2
 
 
 @pytest.mark.slow

@@ -68,6 +68,23 @@ def test_killed_and_resumed_equals_not_killed(tmp_path: Path, method: str) -> No
     assert kept.stat().st_mtime_ns == written  # by a run that begins anew, it would be another
 
 
+def test_a_resumed_run_goes_on_counting_seconds(tmp_path: Path) -> None:
+    """Its first three steps do not count, as those of any process."""
+    words = ["trainer.gpus=1", "trainer.log_every=3", "trainer.max_steps=12"]
+
+    def seconds() -> dict[int, float]:
+        lines = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
+        return {line["step"]: line["seconds"] for line in lines if line["event"] == "train"}
+
+    run(tmp_path, *words, "trainer.checkpoint_steps=6")
+    before = seconds()
+    (tmp_path / "result.json").unlink()
+    run(tmp_path, *words, "trainer.checkpoint_steps=6")
+    after = seconds()
+    assert after[9] == after[6] == before[6] > 0
+    assert after[12] > after[9]
+
+
 @pytest.mark.usefixtures("copied_workers")
 def test_virtual_workers_continue_as_real_ones(tmp_path: Path) -> None:
     """1 x 4 virtual to 4 x 1 gloo: every worker's state is its own file, and gathers add in worker order."""
