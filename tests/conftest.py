@@ -1,10 +1,12 @@
 """For all tests."""
 
+from collections.abc import Generator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from needed import unexpected
 
 from gcbench.launch import local
 
@@ -21,3 +23,15 @@ def copied_workers(monkeypatch: pytest.MonkeyPatch) -> None:
         return replace(config(*args), start_method="fork")
 
     monkeypatch.setattr(local, "_config", copying)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A skip is a failure where what the test needs should be."""
+    report = yield
+    if report.skipped and isinstance(report.longrepr, tuple):
+        if problem := unexpected(report.longrepr[2]):
+            report.outcome, report.longrepr = "failed", problem
+    return report

@@ -13,6 +13,7 @@ import outside
 import processes
 import pytest
 import torch
+from needed import patience
 
 from gcbench import cli
 from gcbench.check import report
@@ -29,7 +30,7 @@ ENVIRONMENT = {**os.environ, "WANDB_MODE": "offline"}
 
 def command(name: str, *words: str) -> subprocess.CompletedProcess[str]:
     """In the folder of the method."""
-    return processes.command(name, words, FOLDER, ENVIRONMENT, timeout=240)
+    return processes.command(name, words, FOLDER, ENVIRONMENT, timeout=patience(240))
 
 
 @pytest.mark.usefixtures("copied_workers")

@@ -15,10 +15,11 @@ from typing import Any
 import link_cases
 import pytest
 from link_cases import SIZES
+from needed import lacks, patience
 
 ROOT = Path(__file__).parents[2]
 NETLAB = ROOT / "scripts" / "netlab"
-PATIENCE = 240  # seconds
+PATIENCE = patience(240)
 
 
 def why_not() -> str | None:
@@ -29,7 +30,7 @@ def why_not() -> str | None:
 
 
 REASON = why_not()
-needs_netlab = pytest.mark.skipif(REASON is not None, reason=REASON or "")
+needs_netlab = pytest.mark.skipif(REASON is not None, reason=lacks("netns", REASON or ""))
 
 
 def on_hosts(folder: Path, hosts: int, rate: str, *command: str) -> subprocess.CompletedProcess[str]:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from device_cases import check_stays_on_its_device, two_steps
 from method_cases import DIFFERENT, compressor_of
+from needed import lacks
 from processes import SERVER
 from torch import Tensor
 
@@ -24,14 +25,14 @@ def apart() -> Iterator[Executor]:
         yield executor
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU: -m gpu tries that one")
+@pytest.mark.skipif(torch.cuda.is_available(), reason=lacks("cpu", "-m gpu tries the GPU itself"))
 @each_case
 def test_nothing_of_a_method_is_on_another_device(choice: str, variant: str, apart: Executor) -> None:
     apart.submit(check_stays_on_its_device, choice, variant).result()
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+@pytest.mark.skipif(not torch.cuda.is_available(), reason=lacks("gpu", "there is none"))
 @each_case
 def test_a_gpu_computes_what_a_cpu_does(choice: str, variant: str) -> None:
     compressor = compressor_of(choice, variant)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from needed import skip
 from sentence import composed
 
 from gcbench.config import Config, conf_directory, resolve
@@ -46,7 +47,7 @@ def bring_data(config: Config, directory: Path) -> None:
     name, dataset = config["choices"]["dataset"], config["dataset"]
     root = Path(dataset.get("root", "")).expanduser()
     if name in FOLDERS and not (root / FOLDERS[name]).is_dir():
-        pytest.skip(f"there is no {FOLDERS[name]}/ in {root}")
+        skip("data", f"there is no {FOLDERS[name]}/ in {root}")
     if "libsvm" in dataset["_target_"] and not any((root / "libsvm").glob(f"{dataset['name']}*")):
         dataset["root"] = str(directory)
         write_libsvm(directory / "libsvm", dataset)

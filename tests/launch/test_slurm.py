@@ -9,10 +9,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
+from needed import patience, skip
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 QUICK = ["model.widths=[16]", "logger.mode=disabled", "min_size=0", "trainer.device=cpu", "trainer.threads=1"]
@@ -39,19 +41,19 @@ def cluster() -> Iterator[dict[str, str]]:
         own = {"GCBENCH_CLUSTER": f"{folder}/cluster", "SLURM_CONF": f"{folder}/cluster/slurm.conf"}
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
         environment = {**os.environ, **own, "PATH": path, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-        up = subprocess.run([SCRIPTS / "cluster", "up"], env=environment, capture_output=True, text=True, timeout=120)
+        up = subprocess.run([SCRIPTS / "cluster", "up"], env=environment, capture_output=True, text=True, timeout=patience(120))
         if "not found; type apt-get install" in up.stderr:
-            pytest.skip(up.stderr.strip())
+            skip("slurm", up.stderr.strip())
         assert up.returncode == 0, up.stderr
         try:
             yield environment
         finally:
-            subprocess.run([SCRIPTS / "cluster", "down"], env=environment, check=True, timeout=60)
+            subprocess.run([SCRIPTS / "cluster", "down"], env=environment, check=True, timeout=patience(60))
             assert not Path(own["GCBENCH_CLUSTER"]).exists()
 
 
 def run(*command: str | Path, folder: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*command], cwd=folder, env=environment, capture_output=True, text=True, timeout=170)
+    return subprocess.run([*command], cwd=folder, env=environment, capture_output=True, text=True, timeout=patience(170))
 
 
 def results(folder: Path) -> list[dict[str, Any]]:
@@ -64,7 +66,7 @@ def losses(folder: Path) -> list[tuple[int, float]]:
 
 
 def wait_for(condition: Any, seconds: float = 100) -> None:
-    end = time.monotonic() + seconds
+    end = time.monotonic() + patience(seconds)
     while not condition():
         assert time.monotonic() < end, "waited in vain"
         time.sleep(0.1)
@@ -77,7 +79,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[
     command = [sys.executable, "-m", "gcbench", *LONG, "trainer.gpus=2", "trainer.launcher=local"]
     reference = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL)
     try:
-        yield lambda: losses(folder) if reference.wait(200) == 0 else []
+        yield lambda: losses(folder) if reference.wait(patience(200)) == 0 else []
     finally:
         reference.kill()
 
@@ -165,7 +167,7 @@ def test_a_sweep_waits_for_a_job_that_was_queued_again(
         wait_for(lambda: losses(tmp_path))
         run("scancel", "--signal=USR2", "--name=gcbench", "--state=RUNNING", folder=tmp_path, environment=cluster)
         wait_for(lambda: [r["status"] for r in results(tmp_path)] == ["interrupted"])
-        _, said = sweep.communicate(timeout=170)
+        _, said = sweep.communicate(timeout=patience(170))
     finally:
         sweep.kill()
     assert sweep.returncode == 0, said
@@ -189,7 +191,7 @@ def test_a_cancelled_job_is_a_failed_point(cluster: dict[str, str], tmp_path: Pa
     try:
         wait_for(lambda: losses(tmp_path))
         run("scancel", "--name=gcbench", folder=tmp_path, environment=cluster)
-        _, said = sweep.communicate(timeout=170)
+        _, said = sweep.communicate(timeout=patience(170))
     finally:
         sweep.kill()
     assert sweep.returncode == 1 and "ended as CANCELLED" in said, said
@@ -208,7 +210,8 @@ def test_what_scancel_ends_is_not_queued_again(cluster: dict[str, str], tmp_path
 
 @pytest.mark.slow
 def test_two_local_sweeps_at_once(tmp_path: Path) -> None:
-    pytest.importorskip("submitit")
+    if find_spec("submitit") is None:
+        skip("submitit", "a local sweep is sent by it")
     words = ["-m", "hydra/launcher=submitit_local", *QUICK, "trainer.max_steps=5", "trainer.gpus=2", "trainer.launcher=local"]
     command = [sys.executable, "-m", "gcbench", *words]
     sweeps = [
@@ -216,7 +219,7 @@ def test_two_local_sweeps_at_once(tmp_path: Path) -> None:
         for name in ("qsgd", "powersgd")
     ]
     try:
-        said = [sweep.communicate(timeout=500)[1] for sweep in sweeps]
+        said = [sweep.communicate(timeout=patience(500))[1] for sweep in sweeps]
     finally:
         for sweep in sweeps:
             sweep.kill()

@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import math
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
+import wandb
 from sentence import run
 
 from gcbench.records import Logger, start_logger
@@ -36,7 +38,6 @@ def use(logger: Logger) -> None:
 
 
 def test_auto_without_a_key_writes_offline_files_quietly(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("wandb")
     use(start("auto", tmp_path))
     assert list(tmp_path.glob("wandb/offline-run-*/*.wandb"))
     assert capfd.readouterr() == ("", "")
@@ -44,7 +45,6 @@ def test_auto_without_a_key_writes_offline_files_quietly(tmp_path: Path, capfd: 
 
 def test_every_line_of_a_run_arrives_under_the_name_of_its_event(tmp_path: Path) -> None:
     """Names of what was logged stand in W&B's file as they are."""
-    pytest.importorskip("wandb")
     words = ("trainer.launcher=virtual", "trainer.max_steps=4", "trainer.log_every=2")
     run(tmp_path, *words, "trainer.error_every=2", "logger.mode=offline")
     (file,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
@@ -71,7 +71,6 @@ def test_a_missing_wandb_is_told_once(
 def test_trouble_is_told_once_and_ends_nothing(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    wandb = pytest.importorskip("wandb")
 
     class Run:
         summary: dict[str, Any] = {}
@@ -101,8 +100,7 @@ def test_trouble_is_told_once_and_ends_nothing(
 def test_a_service_that_hangs_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    wandb = pytest.importorskip("wandb")
-    process = pytest.importorskip("wandb.sdk.lib.service.service_process")
+    process = import_module("wandb.sdk.lib.service.service_process")
     core = tmp_path / "core"
     core.write_text("#!/bin/sh\nexec sleep 3\n")
     core.chmod(0o755)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 
-import pytest
+from needed import skip
 
 from gcbench.codecs.kernels import Backend, use_backend
 
@@ -13,7 +13,7 @@ from gcbench.codecs.kernels import Backend, use_backend
 def using(backend: Backend) -> Iterator[None]:
     """For a fixture."""
     if backend == "compiled" and not any(map(shutil.which, ("g++", "clang++"))):
-        pytest.skip("no C++ compiler, which compiled codecs need on a CPU")
+        skip("compiler", "compiled codecs are compiled on a CPU")
     use_backend(backend)
     yield
     use_backend("eager")

@@ -14,11 +14,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from needed import patience
 from processes import SERVER
 
 from gcbench.comm import Link, ProcessGroupComm, ProcessGroupControl
 
-PATIENCE = 300  # seconds for one job
+PATIENCE = patience(300)  # for one job
 
 
 class Process:

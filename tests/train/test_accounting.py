@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from needed import skip
 from sentence import run
 
 DATA = Path(os.environ.get("GCBENCH_DATA", "~/gcbench-data")).expanduser()
@@ -16,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 def needs(folder: str) -> None:
     if not (DATA / folder).is_dir():
-        pytest.skip(f"needs {folder} in {DATA}")
+        skip("data", f"there is no {folder} in {DATA}")
 
 
 @pytest.mark.parametrize(

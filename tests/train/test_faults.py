@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 from gloo_pool import pool
+from needed import patience, skip
 from sentence import SMALL, config_of, run
 from train_cases import drift_said, drift_said_at_the_end
 
@@ -67,7 +68,7 @@ def test_a_killed_worker_ends_the_others_and_the_run_goes_on_to_the_same_bits(tm
     words = [*WORDS, *faulty("kill", at, spent)]
     with pytest.raises(RunFailed, match="worker 1 failed: killed by SIGKILL"):
         run(tmp_path / "cut", *words, REAL, f"trainer.overlap={overlap}")
-    assert time.time() - spent.stat().st_mtime < 10
+    assert time.time() - spent.stat().st_mtime < patience(30), "the others wait for minutes"
     result = result_of(tmp_path / "cut")
     assert (result["status"], result["reason"]) == ("failed", "killed by SIGKILL")
     ends_as_without(tmp_path / "cut", words, spent)
@@ -97,9 +98,9 @@ def test_a_command_that_was_killed_goes_on_to_the_same_bits(tmp_path: Path, whom
     command = [sys.executable, "-c", code, str(tmp_path / "cut"), *words, REAL]
     parent = subprocess.Popen(command, env=environment, start_new_session=True, stderr=subprocess.DEVNULL)
     try:
-        assert parent.wait(timeout=300) == -signal.SIGKILL
+        assert parent.wait(timeout=patience(300)) == -signal.SIGKILL
         while group_lives(parent.pid):
-            assert time.time() - spent.stat().st_mtime < 30
+            assert time.time() - spent.stat().st_mtime < patience(30)
             time.sleep(0.05)
     finally:
         if group_lives(parent.pid):
@@ -142,7 +143,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     folder.mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=144k", "gcbench", str(folder)], capture_output=True)
     if mounted.returncode:
-        pytest.skip("only root can make a small disk")
+        skip("root", "nobody else can make a small disk")
     yield folder
     subprocess.run(["umount", str(folder)], check=True)
 

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from needed import lacks
 from sentence import run
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device"),
+    pytest.mark.skipif(not torch.cuda.is_available(), reason=lacks("gpu", "there is none")),
 ]
 WORDS = ("trainer.device=cuda", "trainer.epochs=3")
 

@@ -1,0 +1,51 @@
+"""What not every machine has: tests that need it are skipped there and say so, in words by which a skip is known."""
+
+from __future__ import annotations
+
+import os
+from typing import NoReturn
+
+import pytest
+
+KINDS = {
+    "cpu": "a machine without a GPU",
+    "gpu": "a CUDA device",
+    "data": "the data sets under $GCBENCH_DATA",
+    "slurm": "Debian's slurm-wlm, slurmdbd, slurm-wlm-mysql-plugin, munge and mariadb-server",
+    "netns": "root, ip and tc, for network namespaces with links between them",
+    "compiler": "a C++ compiler",
+    "root": "root",
+    "submitit": "the packages of gcbench[slurm]",
+}
+EXPECT = "GCBENCH_EXPECT"  # kinds between commas: what must be here; set, it also makes every other reason a failure
+
+
+def lacks(kind: str, why: str) -> str:
+    """Return the reason of a skip."""
+    assert kind in KINDS
+    return f"needs {kind}: {why}"
+
+
+def skip(kind: str, why: str) -> NoReturn:
+    """Skip the test that runs."""
+    pytest.skip(lacks(kind, why))
+
+
+def unexpected(reason: str) -> str | None:
+    """Return why a skip for this reason is a failure here; None where it is none."""
+    if EXPECT not in os.environ:
+        return None
+    expected = {kind for kind in os.environ[EXPECT].split(",") if kind}
+    if unknown := expected - KINDS.keys():
+        return f"{EXPECT}={os.environ[EXPECT]}: {unknown.pop()} is none of {', '.join(KINDS)}"
+    kind = reason.removeprefix("Skipped: ").removeprefix("needs ").partition(":")[0]
+    if kind in expected:
+        return f"{EXPECT} says that {kind} is here ({KINDS[kind]}), but the test was skipped: {reason}"
+    if kind not in KINDS:
+        return f"skipped for a reason that tests/support/needed.py does not know: {reason}"
+    return None
+
+
+def patience(seconds: float) -> float:
+    """Return how long to wait for what takes so many seconds at most on an idle machine of two cores."""
+    return seconds * float(os.environ.get("GCBENCH_PATIENCE", "1"))
