@@ -37,19 +37,20 @@ def test_a_skip_is_a_failure_where_it_was_not_expected(
     assert found is None if says is None else says in str(found)
 
 
+SKIPPING = """
+import pytest
+def test_of_a_gpu(): pytest.skip("needs gpu: there is none")
+def test_of_data(): pytest.skip("needs data: there are none")
+"""
+
+
 def test_a_skipped_test_is_reported_as_failed(tmp_path: Path) -> None:
     """By pytest itself, with the hook of tests/conftest.py."""
-    file = tmp_path / "test_skipping.py"
-    file.write_text("import pytest\ndef test_it(): pytest.skip('needs gpu: there is none')\n")
-    conftest = Path(__file__).with_name("conftest.py")
-    shutil.copy(conftest, tmp_path)
+    (tmp_path / "test_skipping.py").write_text(SKIPPING)
+    shutil.copy(Path(__file__).with_name("conftest.py"), tmp_path)
     path = os.pathsep.join(sys.path)
-
-    def outcome(expected: str) -> str:
-        environment = {**os.environ, "PYTHONPATH": path, "GCBENCH_EXPECT": expected}
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(file)]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=patience(60))
-        return done.stdout
-
-    assert "1 skipped" in outcome("data")
-    assert "GCBENCH_EXPECT says that gpu is here (a CUDA device)" in outcome("data,gpu")
+    environment = {**os.environ, "PYTHONPATH": path, "GCBENCH_EXPECT": "gpu"}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=patience(60))
+    assert "1 failed, 1 skipped" in done.stdout, done.stdout
+    assert "GCBENCH_EXPECT says that gpu is here (a CUDA device)" in done.stdout

@@ -7,7 +7,7 @@ streams and compilers, and is for machines without a GPU: where there is one, to
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -42,7 +42,7 @@ class OtherDevice(TorchDispatchMode):
         super().__init__()
         torch._C._ensureCUDADeviceGuardSet()
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> OtherDevice:
         torch._C._set_only_lift_cpu_tensors(True)  # torch.tensor(..., device=...) comes by here, too
         super().__enter__()
         return self
