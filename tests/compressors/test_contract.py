@@ -33,7 +33,10 @@ from gcbench.compressors import Compressor
 
 each_choice = pytest.mark.parametrize("choice", CHOICES)
 each_variant = pytest.mark.parametrize(("choice", "variant"), ALL)
-each_code = pytest.mark.parametrize(("choice", "variant"), DIFFERENT)
+# What one wrapper does for all methods alike is tried with one method.
+WRAPPED = {"small tensors whole", "error feedback", "clipped values", "dense at first"}
+CODES = [(choice, variant) for choice, variant in DIFFERENT if choice == "qsgd" or variant not in WRAPPED]
+each_code = pytest.mark.parametrize(("choice", "variant"), CODES)
 
 EXACT = {"none", "fp16", "bf16"}
 UNBIASED = {"qsgd", "qsgd_by_kind", "orq", "linear", "qsgd_levels", "unbiased_lowrank", "maxnorm", "maxnorm_multiscale"}
@@ -179,7 +182,7 @@ UNBIASED_VARIANTS = {
     "many scales",
 }
 UNBIASED_CASES = [
-    *(key for key in ALL if key[0] in UNBIASED and key[1] in UNBIASED_VARIANTS),
+    *(key for key in ALL if key[0] in UNBIASED and key[1] in UNBIASED_VARIANTS and key != ("orq", "other level count")),
     ("qsgd", "small tensors whole"),  # set aside by one wrapper for all
     ("atomo", "drawn once"),
 ]
@@ -189,7 +192,7 @@ UNBIASED_CASES = [
 def test_unbiased_means_that_errors_cancel(choice: str, variant: str) -> None:
     compressor = compressor_of(choice, variant)
     assert compressor.properties.unbiased
-    check_unbiased(compressor)
+    check_unbiased(compressor, repeats=300)
 
 
 @pytest.mark.parametrize("kind", VECTORS)
@@ -207,13 +210,19 @@ def test_contractive_is_promised_by_a_choice_without_memory() -> None:
             assert not (promises.contractive or promises.unbiased or promises.exact), (choice, variant)
 
 
-@pytest.mark.parametrize(("choice", "variant"), [key for key in ALL if compressor_of(*key).properties.mean_linear])
+@pytest.mark.parametrize(
+    ("choice", "variant"),
+    [(choice, variant) for choice, variant in ALL if choice in MEAN_LINEAR and variant != "clipped norm"],
+)
 def test_mean_linear_means_that_rows_count_by_their_mean(choice: str, variant: str) -> None:
     check_mean_linear(compressor_of(choice, variant))
 
 
-def test_mean_linear_is_promised_by_the_right_choices() -> None:
-    assert {choice for choice, variant in ALL if compressor_of(choice, variant).properties.mean_linear} == MEAN_LINEAR
+@each_variant
+def test_mean_linear_is_promised_by_the_right_choices(choice: str, variant: str) -> None:
+    """Clipping each worker's gradient is not linear."""
+    expected = choice in MEAN_LINEAR and variant != "clipped norm"
+    assert compressor_of(choice, variant).properties.mean_linear == expected
 
 
 @each_variant

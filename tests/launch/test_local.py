@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -59,7 +60,10 @@ def work_until_stopped(case: str, rank: int, folder: Path) -> None:
     (folder / f"checkpoint-{rank}").touch()
 
 
-def main(case: str, folder: str) -> None:
+def main(case: str, folder: str, copies: str) -> None:
+    if copies:  # which spares each 5 s of imports
+        config = local._config
+        local._config = lambda *args: replace(config(*args), start_method="fork")
     if case == "stop-deaf":
         local.STOP_SECONDS = 1.0
     before = signal.getsignal(signal.SIGINT)
@@ -75,9 +79,10 @@ def main(case: str, folder: str) -> None:
 
 
 @contextmanager
-def started(case: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
+def started(case: str, folder: Path, copies: bool = True) -> Iterator[subprocess.Popen[str]]:
+    """A parent of two workers, which are copies of it or start as users start them."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, __file__, case, str(folder)]
+    command = [sys.executable, __file__, case, str(folder), "copies" if copies else ""]
     pipe = subprocess.PIPE
     parent = subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
     try:
@@ -110,7 +115,7 @@ def await_workers(folder: Path) -> None:
 
 
 def test_workers_find_each_other_and_print_as_they_are(tmp_path: Path) -> None:
-    with started("plain", tmp_path) as parent, started("plain", tmp_path) as other:
+    with started("plain", tmp_path, copies=False) as parent, started("plain", tmp_path) as other:
         for process in (parent, other):
             out, err = process.communicate(timeout=patience(120))
             # Two processes share the pipe: what each printed is there, whoever's line ends came first.
@@ -133,7 +138,7 @@ def test_workers_find_each_other_and_print_as_they_are(tmp_path: Path) -> None:
 def test_the_first_death_is_told_once_and_takes_the_others_down(
     case: str, failure: str, trace: str | None, tmp_path: Path
 ) -> None:
-    with started(case, tmp_path) as parent:
+    with started(case, tmp_path, copies=case != "raise") as parent:
         out, err = parent.communicate(timeout=patience(120))
     assert failure in out.splitlines()
     if trace is None:
@@ -165,7 +170,7 @@ def test_workers_that_do_not_stop_are_killed(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_while_workers_start_is_quiet(tmp_path: Path) -> None:
-    with started("stop", tmp_path) as parent:
+    with started("stop", tmp_path, copies=False) as parent:
         children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children")
         while len(children.read_text().split()) < 2:  # the resource tracker and the first worker
             time.sleep(0.01)

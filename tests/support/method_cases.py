@@ -197,11 +197,11 @@ def built(choice: str, **settings: Any) -> Compressor:
 
 def variants(choice: str) -> dict[str, dict[str, Any]]:
     """The variants that this choice has, each with the keys that this choice has."""
-    keys = composed(choice)
+    keys = keys_of(choice)
     return {
         variant: {k: v for k, v in settings.items() if k in keys}
         for variant, settings in VARIANTS.items()
-        if ESSENTIAL.get(variant, "seed") in keys and choice in ONLY.get(variant, CHOICES)
+        if ESSENTIAL.get(variant) in {None, *keys} and choice in ONLY.get(variant, CHOICES)
     }
 
 

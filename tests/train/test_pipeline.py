@@ -20,8 +20,8 @@ from gcbench.config.names import what_matters
 WORDS = ("model.widths=[24,24]", "trainer.gpus=2", "trainer.error_every=null")
 BUCKETS = ("trainer.overlap=true", "trainer.bucket_mib=0.001")  # 262 values: three buckets
 VIRTUAL = "trainer.launcher=virtual"
-BY_TENSOR = [choice for choice in CHOICES if compressor_of(choice, "as it is").properties.scope == "tensor"]
-GLOBAL = sorted(set(CHOICES) - set(BY_TENSOR))
+GLOBAL = ["global_randk", "global_randk_multiscale", "maxnorm", "maxnorm_multiscale"]
+BY_TENSOR = sorted(set(CHOICES) - set(GLOBAL))
 
 
 def config(choice: str, *words: str) -> Config:
@@ -34,6 +34,12 @@ def config(choice: str, *words: str) -> Config:
 
 def same(a: list[Tensor], b: list[Tensor]) -> bool:
     return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_the_list_above_has_the_methods_of_global_scope(choice: str) -> None:
+    scope = compressor_of(choice, "as it is").properties.scope
+    assert scope == ("global" if choice in GLOBAL else "tensor")
 
 
 @pytest.mark.parametrize("choice", BY_TENSOR)
