@@ -1,7 +1,6 @@
 """For all tests."""
 
-from dataclasses import replace
-from typing import Any
+import multiprocessing
 
 import pytest
 import torch
@@ -15,9 +14,4 @@ torch.set_num_threads(1)
 @pytest.fixture
 def copied_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Worker processes are copies of this one, which spares each 5 s of imports; tests of launching start them as users do."""
-    config = local._config
-
-    def copying(*args: Any) -> Any:
-        return replace(config(*args), start_method="fork")
-
-    monkeypatch.setattr(local, "_config", copying)
+    monkeypatch.setattr(local, "_PROCESSES", multiprocessing.get_context("fork"))

@@ -45,7 +45,7 @@ def forget_failures(directory: Path) -> None:
         path.unlink()
 
 
-def is_echo(error: Exception) -> bool:
+def is_echo(error: BaseException) -> bool:
     """Whether another worker's end is all that it tells of."""
     return isinstance(error, RuntimeError) and any(word in str(error) for word in ("by peer", "Broken pipe"))
 

@@ -19,7 +19,7 @@ from gcbench.launch.checks import check
 from gcbench.launch.failure import failure_of, first_failure, forget_failures, is_echo
 from gcbench.launch.instantiate import make_data
 from gcbench.launch.local import Interrupted, WorkerFailed, run_processes
-from gcbench.launch.lock import alone
+from gcbench.launch.lock import Lock, alone
 from gcbench.launch.plan import JOINING, Machine, Plan, plan
 from gcbench.launch.same import same_run
 from gcbench.launch.worker import StopSignal, work
@@ -50,18 +50,18 @@ def _start(config: Config, chosen: Plan, files: RunFiles, in_sweep: bool) -> Non
     same = same_run(Path(config["outputs"]), files.directory, config["choices"]["budget"]) if in_sweep and not anew else None
     if same and _finished_before(RunFiles(same), say=False):
         return
-    with alone(files.directory) if rank == 0 else nullcontext():
-        _start_alone(config, chosen, files, rank, anew)
+    with alone(files.directory) if rank == 0 else nullcontext() as lock:
+        _start_alone(config, chosen, files, rank, anew, lock)
 
 
-def _start_alone(config: Config, chosen: Plan, files: RunFiles, rank: int, anew: bool) -> None:
+def _start_alone(config: Config, chosen: Plan, files: RunFiles, rank: int, anew: bool, lock: Lock | None) -> None:
     if chosen.launcher not in JOINING or os.environ["LOCAL_RANK"] == "0":
         _check(config, chosen, files.directory)  # downloads what is missing, once a node
     if rank == 0:
         if notice := chosen.notice():
             log.warning(notice)
         _clear_the_way(config, files, anew)
-    stopped_by = _run(config, chosen, files, rank)
+    stopped_by = _run(config, chosen, files, rank, lock)
     if rank == 0:
         _raise_unless_done(files, stopped_by)
 
@@ -113,14 +113,14 @@ def _check_latest(config: Config, checkpoints: Path) -> None:
         raise ConfigError(str(error)) from error
 
 
-def _run(config: Config, chosen: Plan, files: RunFiles, rank: int) -> str | None:
+def _run(config: Config, chosen: Plan, files: RunFiles, rank: int, lock: Lock | None) -> str | None:
     """The name of a signal that stopped the work in this process."""
     started = now()
     arguments = (config, chosen, str(files.directory), started)
     stop = StopSignal()
     try:
         if chosen.launcher == "local" and chosen.processes > 1:
-            run_processes(work, arguments, chosen.processes, config["trainer"]["max_restarts"])
+            run_processes(work, arguments, chosen.processes, config["trainer"]["max_restarts"], lock)
         else:
             work(*arguments, stop)
     except Interrupted as interrupted:
@@ -133,17 +133,19 @@ def _run(config: Config, chosen: Plan, files: RunFiles, rank: int) -> str | None
                     started,
                 )
             )
+        return interrupted.signal_name
     except WorkerFailed as failure:
-        files.write_result(unfinished(config, "failed", failure.reason, started))
+        files.write_result(unfinished(config, "failed", f"worker {failure.rank}: {failure.reason}", started))
         print(failure.traceback_text, file=sys.stderr)
         raise RunFailed(f"worker {failure.rank} failed: {failure.reason}") from None
     except Exception as error:
         if not is_echo(error):
             traceback.print_exc()
         first = first_failure(error, rank, files.directory) if chosen.processes > 1 else failure_of(error, rank)
-        if rank == first.rank:
-            files.write_result(unfinished(config, "failed", first.reason, started))
         who = f"worker {first.rank}" if chosen.processes > 1 else "the run"
+        if rank == first.rank:
+            reason = f"{who}: {first.reason}" if chosen.processes > 1 else first.reason
+            files.write_result(unfinished(config, "failed", reason, started))
         raise RunFailed(f"{who} failed: {first.reason}") from None
     return stop.name
 

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 from typing import Any
 
-import torch.distributed as dist
-
-from gcbench.launch.local import restarts
+from gcbench.launch.meeting import store
 
 ASKS_SECONDS = 1.0  # between looks for the question
 ANSWER_SECONDS = 5.0  # that a process has for its answer; one that is stopped, or whose machine is gone, gives none
@@ -20,14 +16,6 @@ ANSWER_SECONDS = 5.0  # that a process has for its answer; one that is stopped, 
 
 class WorkerHangs(RuntimeError):
     """An exchange that one process or several did not come to in time."""
-
-
-def store(name: str) -> Any:
-    """A part of the store by which the processes met; those that were started again find it empty."""
-    shared = dist.TCPStore(  # type: ignore[attr-defined]
-        os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False, timeout=timedelta(seconds=60)
-    )
-    return dist.PrefixStore(f"gcbench-{name}-{restarts()}", shared)  # type: ignore[attr-defined]
 
 
 @contextmanager

@@ -24,11 +24,11 @@ from gcbench.config import Config, emulated_link, fingerprint
 from gcbench.data import Data
 from gcbench.launch import slurm
 from gcbench.launch.instantiate import make, make_data, make_model, typed
-from gcbench.launch.local import restarts
+from gcbench.launch.meeting import join, restarts
 from gcbench.launch.memory import keep_freed_memory
 from gcbench.launch.outcome import outcome
 from gcbench.launch.plan import Plan
-from gcbench.launch.watch import store, watching
+from gcbench.launch.watch import watching
 from gcbench.records import ProgressDisplay, RunFiles, print_summary, start_logger
 from gcbench.records.clock import Clock
 from gcbench.records.gradients import GradientFiles
@@ -124,9 +124,7 @@ def _joined(config: Config, plan: Plan) -> Iterator[Joined]:
         return
     timeout = timedelta(seconds=config["trainer"]["timeout_seconds"])
     nccl = plan.backend == "nccl"  # which ends the process itself: the agreement, which can say more, comes first
-    dist.init_process_group(
-        plan.backend, timeout=2 * timeout if nccl else timeout, device_id=device if nccl else None, **_meeting()
-    )
+    join(plan.backend, timeout=2 * timeout if nccl else timeout, device_id=device if nccl else None)
     try:
         world = cast(dist.ProcessGroup, dist.group.WORLD)
         agreement = cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=timeout))
@@ -150,13 +148,6 @@ def _joined(config: Config, plan: Plan) -> Iterator[Joined]:
 
 def _charged(comm: Comm, config: Config) -> Comm:
     return ChecksumComm(comm) if config["trainer"]["checksum"] else comm
-
-
-def _meeting() -> dict[str, Any]:
-    """Where processes find each other that were started again: elastic's store still has the addresses of those before."""
-    if not restarts():
-        return {}
-    return {"store": store("meeting"), "rank": int(os.environ["RANK"]), "world_size": int(os.environ["WORLD_SIZE"])}
 
 
 def _watched(run: Run, progress: Progress) -> AbstractContextManager[None]:

@@ -15,7 +15,7 @@ from gcbench.config import ConfigError, emulated_link
 from gcbench.predict.links import link
 from gcbench.predict.model import Cluster, exchange_seconds
 from gcbench.predict.payload import Payload
-from gcbench.predict.subject import compressor_of, facts_of, shapes_of_model
+from gcbench.predict.subject import compressor_of, facts_of, refuse_foreign_code, shapes_of_model
 
 BACKWARD_SHARE = 0.667  # where no run says
 COMPUTATION = ("data", "forward", "backward", "update")
@@ -100,8 +100,11 @@ class Compared(NamedTuple):
         return self.measured_exchange_seconds / self.exchange_seconds
 
 
-def compared(path: str, network: str | None = None, latency: str | None = None) -> Compared:
-    """A run on hosts of one worker each; without `network`, on the link that its result names."""
+def compared(path: str, network: str | None = None, latency: str | None = None, own: Sequence[str] = ()) -> Compared:
+    """A run on hosts of one worker each; without `network`, on the link that its result names.
+
+    Its model and method are gcbench's, or among the classes `own`: a result from elsewhere chooses no code to run here.
+    """
     file = Path(path) if Path(path).is_file() else Path(path) / "result.json"
     if not file.is_file():
         raise ConfigError(f"{path}: there is no result.json in it; type a run's directory")
@@ -109,6 +112,7 @@ def compared(path: str, network: str | None = None, latency: str | None = None) 
     if not result.get("seconds") or result["workers"] < 2:
         raise ConfigError(f"{path}: a run of one worker, or of virtual ones, has no exchange; type one with several processes")
     config = {**result["config"], "choices": result["choices"]}
+    refuse_foreign_code([config["model"], config["compressor"]], own, path)
     shapes = shapes_of_model(config["model"], facts_of(result["choices"]["model"], result["choices"]["dataset"]))
     between = _link(result.get("network") or {}, network, latency, path)
     messages = Payload(compressor_of(config), shapes).at(result["workers"])

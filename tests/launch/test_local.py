@@ -17,13 +17,14 @@ import torch
 import torch.distributed as dist
 
 from gcbench.launch import local
+from gcbench.launch.meeting import join
 
 
 def work(case: str, folder: str) -> None:
     rank = int(os.environ["RANK"])
     if case.startswith("stop"):
         return work_until_stopped(case, rank, Path(folder))
-    dist.init_process_group("gloo")
+    join("gloo")
     total = torch.full((2,), rank + 1.0)
     dist.all_reduce(total)
     print(f"rank {rank} of {os.environ['WORLD_SIZE']} has {total.tolist()}", flush=True)

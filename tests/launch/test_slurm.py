@@ -149,7 +149,7 @@ def test_a_sweep_is_one_job_a_point_and_a_failure_is_one(cluster: dict[str, str]
     assert done.returncode == 1 and "worker 1 failed: ValueError: the cat is on the wire" in done.stderr, done.stderr
     assert "Traceback" not in done.stderr
     reasons = {r["status"]: r["reason"] for r in results(tmp_path)}
-    assert reasons == {"done": None, "failed": "ValueError: the cat is on the wire"}
+    assert reasons == {"done": None, "failed": "worker 1: ValueError: the cat is on the wire"}
     assert {(r["config"]["trainer"]["nodes"], r["workers"]) for r in results(tmp_path) if r["status"] == "done"} == {(2, 2)}
     listed = ["sacct", "--noheader", "--allocations", "--format=State"]  # the job ends a moment after its result is there
     wait_for(lambda: {"FAILED", "COMPLETED"} <= set(run(*listed, folder=tmp_path, environment=cluster).stdout.split()))

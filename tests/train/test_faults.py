@@ -69,7 +69,7 @@ def test_a_killed_worker_ends_the_others_and_the_run_goes_on_to_the_same_bits(tm
         run(tmp_path / "cut", *words, REAL, f"trainer.overlap={overlap}")
     assert time.time() - spent.stat().st_mtime < 10
     result = result_of(tmp_path / "cut")
-    assert (result["status"], result["reason"]) == ("failed", "killed by SIGKILL")
+    assert (result["status"], result["reason"]) == ("failed", "worker 1: killed by SIGKILL")
     ends_as_without(tmp_path / "cut", words, spent)
 
 
