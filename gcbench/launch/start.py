@@ -95,6 +95,8 @@ def _clear_the_way(config: Config, files: RunFiles, anew: bool) -> None:
     """Continue from a checkpoint, or begin with an empty record; what an earlier run left keeps its content."""
     checkpoints = files.directory / "checkpoints"
     resumes = slurm.requeued(os.environ) or (config["resume"]["mode"] == "auto" and not anew)
+    if checkpoints.exists() and not checkpoints.is_dir():
+        raise ConfigError(f"{checkpoints} is no folder; move it away, as checkpoints go there")
     forget_failures(files.directory)
     if resumes and any(checkpoints.glob("step-*/manifest.json")):
         _check_latest(config, checkpoints)
@@ -138,6 +140,8 @@ def _run(config: Config, chosen: Plan, files: RunFiles, rank: int, lock: Lock | 
         files.write_result(unfinished(config, "failed", f"worker {failure.rank}: {failure.reason}", started))
         print(failure.traceback_text, file=sys.stderr)
         raise RunFailed(f"worker {failure.rank} failed: {failure.reason}") from None
+    except ConfigError:  # that of another process than this one's
+        raise
     except Exception as error:
         if not is_echo(error):
             traceback.print_exc()

@@ -28,7 +28,8 @@ from gcbench.launch.meeting import join, restarts
 from gcbench.launch.memory import keep_freed_memory
 from gcbench.launch.outcome import outcome
 from gcbench.launch.plan import Plan
-from gcbench.launch.watch import watching
+from gcbench.launch.same_config import refuse_different
+from gcbench.launch.watch import Place, watching
 from gcbench.records import ProgressDisplay, RunFiles, print_summary, start_logger
 from gcbench.records.clock import Clock
 from gcbench.records.gradients import GradientFiles
@@ -127,7 +128,8 @@ def _joined(config: Config, plan: Plan) -> Iterator[Joined]:
     join(plan.backend, timeout=2 * timeout if nccl else timeout, device_id=device if nccl else None)
     try:
         world = cast(dist.ProcessGroup, dist.group.WORLD)
-        agreement = cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=timeout))
+        control = ProcessGroupControl(cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=timeout)))
+        refuse_different(config, control)
         on_host = plan.local_processes * plan.workers // plan.processes
         link = emulated_link(config["network"])
         emulated = Link(**link) if link else None
@@ -139,7 +141,7 @@ def _joined(config: Config, plan: Plan) -> Iterator[Joined]:
         yield Joined(
             over(world),
             over(dist.new_group(timeout=timeout)) if asynchronous else None,
-            ProcessGroupControl(agreement),
+            control,
             device,
         )
     finally:
@@ -155,10 +157,12 @@ def _watched(run: Run, progress: Progress) -> AbstractContextManager[None]:
     if run.comm.processes == 1:
         return nullcontext()
 
-    def where() -> str:
+    def where() -> Place:
+        waits = run.control.waits or run.clock.phase == "exchange"
         if run.clock.phase == "end":
-            return f"after step {progress.step - 1}, in an agreement, a test or a checkpoint"
-        return f"in {run.clock.phase} of step {progress.step}"
+            what = "an agreement" if run.control.waits else "a test or a checkpoint"
+            return Place(waits, f"after step {progress.step - 1}, in {what}")
+        return Place(waits, f"in {run.clock.phase} of step {progress.step}")
 
     return watching(run.process, run.comm.processes, where, run.settings.timeout_seconds)
 

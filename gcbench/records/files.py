@@ -40,13 +40,16 @@ class RunFiles:
         return result
 
     def append_metrics(self, metrics: dict[str, Any]) -> None:
-        with _clear_errors(self.metrics), self.metrics.open("a", encoding="utf-8") as file:
+        with _clear_errors(self.metrics), open(self.metrics, "a", encoding="utf-8", opener=_no_link) as file:
             file.write(_strict_json(metrics) + "\n")
 
     def truncate_metrics(self, step: int) -> None:
         """Forgets what came after `step`, to which a checkpoint goes back."""
         if self.metrics.exists():
-            lines = self.metrics.read_text(encoding="utf-8").splitlines(keepends=True)
+            try:
+                lines = self.metrics.read_text(encoding="utf-8").splitlines(keepends=True)
+            except ValueError as error:
+                raise ValueError(f"{self.metrics} is not UTF-8 text ({error}); move it away to go on without it") from error
             _replace(self.metrics, "".join(line for line in lines if _is_up_to(line, step)))
 
     def set_aside(self) -> None:
@@ -78,7 +81,7 @@ def _finite(value: Any) -> Any:
 def _is_up_to(line: str, step: int) -> bool:
     try:
         return bool(json.loads(line).get("step", 0) <= step)
-    except ValueError:  # the end of the file, torn by a crash
+    except (ValueError, TypeError, AttributeError, RecursionError):  # the end of the file, torn by a crash, or no record
         return False
 
 
@@ -86,11 +89,16 @@ def _replace(path: Path, text: str) -> None:
     """Whoever reads `path` finds the old text or the new one, even after a crash."""
     new = path.with_name(path.name + ".new")
     with _clear_errors(path):
-        with new.open("w", encoding="utf-8") as file:
+        new.unlink(missing_ok=True)  # of a crash; or a link, by which something else would be overwritten
+        with new.open("x", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
         new.replace(path)
+
+
+def _no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
 @contextmanager
@@ -98,6 +106,7 @@ def _clear_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        gone = "" if path.parent.is_dir() else f"; {path.parent} is no longer there"
         raise OSError(
-            error.errno, f"cannot write {path} ({error.strerror}); make room there, or type another outputs=<folder>"
+            error.errno, f"cannot write {path} ({error.strerror}){gone}; make room there, or type another outputs=<folder>"
         ) from error
