@@ -21,7 +21,7 @@ MAY_IMPORT = {
     "launch": {"config", "train", "compressors", "codecs", "comm", "data", "models", "records"},
     "bench": {"config", "launch", "train", "compressors", "codecs", "comm", "data", "records"},
     "check": {"config", "launch", "compressors", "comm"},
-    "predict": {"config", "launch", "compressors", "comm", "report"},
+    "predict": {"config", "launch", "compressors", "comm", "records", "report"},
     "report": {"config", "records", "comm"},
     "studies": {"config", "launch", "bench", "check", "compressors", "codecs", "comm", "records", "predict"},
     "cli": {"config", "launch", "bench", "check", "report", "studies", "predict"},

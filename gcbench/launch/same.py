@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-import json
+import logging
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from gcbench.records.files import ENDED
+from gcbench.records.reading import read_result
+
+log = logging.getLogger("gcbench")
 
 
 def same_run(outputs: Path, directory: Path, budget: str) -> Path | None:
@@ -25,12 +29,20 @@ def ending(directory: Path) -> str:
 
 def _counts(result: dict[str, Any], budget: str) -> bool:
     kept = result["config"].get("outputs") is None  # a copy beside a table, perhaps of another machine
-    return result["status"] in ENDED and result["choices"]["budget"] == budget and not kept
+    return result["status"] in ENDED and result["choices"].get("budget") == budget and not kept
 
 
 def read(path: Path) -> dict[str, Any] | None:
-    """A result, unless it is not there or torn."""
+    """A result, unless it is not there or, which is told once, none that can be read."""
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError):
+        return read_result(path)
+    except OSError:
         return None
+    except ValueError as error:
+        _tell(path, str(error))
+        return None
+
+
+@cache
+def _tell(path: Path, problem: str) -> None:
+    log.warning("not read: %s: %s", path, problem)

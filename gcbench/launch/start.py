@@ -24,6 +24,7 @@ from gcbench.launch.plan import JOINING, Machine, Plan, plan
 from gcbench.launch.same import same_run
 from gcbench.launch.worker import StopSignal, work
 from gcbench.records import RunFiles, print_summary
+from gcbench.records.reading import problem_of
 from gcbench.records.result import now, unfinished
 from gcbench.train.checkpoints import CheckpointError, Checkpoints
 
@@ -67,7 +68,12 @@ def _start_alone(config: Config, chosen: Plan, files: RunFiles, rank: int, anew:
 
 
 def _finished_before(files: RunFiles, say: bool) -> bool:
-    result = files.read_result()
+    try:
+        result = files.read_result()
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    if result is not None and (problem := problem_of(result)):
+        raise ConfigError(f"{files.result}: {problem}; move it away, or type rerun=true")
     if result is not None and result["status"] == "diverged":
         raise RunFailed(f"the run diverged before: {result['reason']}; type rerun=true to run it again")
     if result is None or result["status"] != "done":

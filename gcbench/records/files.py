@@ -11,6 +11,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from gcbench.records.reading import read_json
+
 ENDED = ("done", "diverged")  # statuses that the same run would come to again
 
 
@@ -32,11 +34,11 @@ class RunFiles:
 
     def read_result(self) -> dict[str, Any] | None:
         try:
-            result: dict[str, Any] = json.loads(self.result.read_text(encoding="utf-8"))
+            result: dict[str, Any] = read_json(self.result)
         except FileNotFoundError:
             return None
         except ValueError as error:
-            raise ValueError(f"{self.result} is not JSON ({error}); move it away, or type rerun=true") from error
+            raise ValueError(f"{self.result} {error}; move it away, or type rerun=true") from error
         return result
 
     def append_metrics(self, metrics: dict[str, Any]) -> None:

@@ -2,8 +2,8 @@
 
 A worker's file is the same whichever process held it, so a run may resume with its workers spread otherwise; `resharding`
 says what becomes of the files where there are more workers, or fewer. A directory is written under another name and renamed
-when it is complete; the manifest holds the checksum of every file, and one of itself. Tensors are read with `weights_only=True`: no pickled code
-is executed.
+when it is complete; the manifest holds the checksum of every file, and one of itself. Tensors are read with
+`weights_only=True`: no pickled code is executed.
 """
 
 from __future__ import annotations
