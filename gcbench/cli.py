@@ -28,11 +28,21 @@ from gcbench.config import (
 )
 
 INTERRUPTED = 130
+_told_later: list[Exception] = []  # of a single run: handed to Hydra, it would say a line of its own before ours
 
 
 @hydra.main(config_path=str(conf_directory()), config_name="config", version_base="1.3")
 def run(composed: DictConfig) -> None:
     """One run: check everything here, then start the workers."""
+    try:
+        _run(composed)
+    except (ConfigError, RunFailed, OSError) as error:
+        if HydraConfig.get().mode is RunMode.MULTIRUN:
+            raise
+        _told_later.append(error)
+
+
+def _run(composed: DictConfig) -> None:
     config = resolve(_with_hydra(composed))
     for notice in filter(None, (budget_notice(config), learning_rate_notice(config))):
         logging.getLogger("gcbench").warning(notice)
@@ -154,6 +164,8 @@ def _command(name: str, command: Callable[[], None]) -> None:
     _quiet_ranks()
     try:
         command()
+        if _told_later:
+            raise _told_later.pop()
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except (ConfigError, RunFailed, HydraException, OmegaConfBaseException, OSError) as error:
@@ -180,9 +192,18 @@ def _quiet_ranks() -> None:
         sys.argv += ["hydra.output_subdir=null"]
 
 
+def _mistake_inside(error: BaseException | None) -> ConfigError | None:
+    """Of a resolver of ours, around which OmegaConf has put errors of its own."""
+    while error is not None and not isinstance(error, ConfigError):
+        error = error.__cause__ or error.__context__
+    return error
+
+
 def _sentence(error: BaseException) -> str:
     if isinstance(error, OSError) and error.filename:
         return f"{error.filename}: {error.strerror}; type outputs=DIR (or data.root=DIR) with a folder that can be used"
+    if mistake := _mistake_inside(error):
+        return str(mistake)
     cause = "" if isinstance(error, ConfigError) else str(error.__cause__ or "")
     lines = [*str(error).splitlines(), *(cause.splitlines() if cause not in str(error) else [])]
     text = "\n".join(line for line in lines if line and "object_type=" not in line)

@@ -85,7 +85,10 @@ def _medians(table: dict[int, list[float]]) -> dict[int, float]:
 
 
 def _seconds(result: dict[str, Any], phase: str) -> float:
-    return float(result["seconds"][phase]["mean"])
+    try:
+        return float(result["seconds"][phase]["mean"])
+    except (KeyError, TypeError):
+        raise ConfigError(f"a result without the seconds of {phase}; type runs with several processes") from None
 
 
 COMMENTS = {

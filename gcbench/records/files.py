@@ -34,7 +34,9 @@ class RunFiles:
 
     def read_result(self) -> dict[str, Any] | None:
         try:
-            result: dict[str, Any] = read_json(self.result)
+            result = read_json(self.result)
+            if not isinstance(result, dict):
+                raise ValueError("is no result of a run of gcbench")
         except FileNotFoundError:
             return None
         except ValueError as error:

@@ -24,8 +24,9 @@ class FirstBad:
         return FirstBad(torch.full((workers, len(KINDS)), -1, device=device))
 
     def note(self, step: int, losses: Tensor, gradients: Tensor) -> None:
-        """Losses `[w]` and gradients `[w, n]`, of which a sum shows in one pass whether all are finite."""
-        bad = ~torch.stack([losses, gradients.sum(1)], dim=1).isfinite()
+        """Losses `[w]` and gradients `[w, n]`, of which a sum shows in one pass whether all are finite: one of 64 bits, in
+        which finite values of 32 do not overflow."""
+        bad = ~torch.stack([losses.double(), gradients.sum(1, dtype=torch.float64)], dim=1).isfinite()
         self.steps = torch.where(bad & (self.steps < 0), step, self.steps)
 
     def found(self, workers: range) -> list[Bad]:
