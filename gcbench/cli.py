@@ -158,7 +158,8 @@ def _study() -> None:
 def _command(name: str, command: Callable[[], None]) -> None:
     full_error = os.environ.get("HYDRA_FULL_ERROR") == "1"
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra hands errors through, and we say them in one sentence
-    sys.path.append(os.getcwd())  # the user's own packages, as with `python -m`
+    if command is not _report:  # which reads what others made, and in whose folder it may be typed
+        sys.path.append(os.getcwd())  # the user's own packages, as with `python -m`
     _speak()
     register()
     _quiet_ranks()

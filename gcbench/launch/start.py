@@ -59,7 +59,7 @@ def _start_alone(config: Config, chosen: Plan, files: RunFiles, rank: int, anew:
     if chosen.launcher not in JOINING or os.environ["LOCAL_RANK"] == "0":
         _check(config, chosen, files.directory)  # downloads what is missing, once a node
     if rank == 0:
-        if notice := chosen.notice():
+        for notice in filter(None, (chosen.notice(), chosen.trust())):
             log.warning(notice)
         _clear_the_way(config, files, anew)
     stopped_by = _run(config, chosen, files, rank, lock)
