@@ -73,8 +73,8 @@ class Plan:
         if self.processes == self.local_processes:
             return None
         return (
-            "processes of several machines talk over torch.distributed, which neither encrypts nor asks who speaks: use a network "
-            "on which you trust everybody"
+            "processes of several machines talk over torch.distributed, which neither encrypts nor asks who speaks: "
+            "use a network on which you trust everybody"
         )
 
     def notice(self) -> str | None:

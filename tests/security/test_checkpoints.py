@@ -123,16 +123,19 @@ def test_metrics_that_are_no_text_are_named(cut: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["run.lock", "result.json.new", "metrics.jsonl"])
-def test_a_link_in_a_folder_from_elsewhere_overwrites_nothing(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("content", ["mine", None])
+def test_a_link_in_a_folder_from_elsewhere_leads_nowhere(tmp_path: Path, name: str, content: str | None) -> None:
+    """Neither is a file there overwritten, nor one made."""
     precious, folder = tmp_path / "precious", tmp_path / "run"
-    precious.write_text("mine")
+    if content:
+        precious.write_text(content)
     folder.mkdir()
     (folder / name).symlink_to(precious)
     try:
         run(folder, *WORDS, "trainer.max_steps=2")
     except (OSError, RunFailed) as error:
         assert name in str(error)
-    assert precious.read_text() == "mine"
+    assert (precious.read_text() if precious.exists() else None) == content
 
 
 def test_a_second_name_of_another_file_is_no_lock(tmp_path: Path) -> None:
