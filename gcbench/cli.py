@@ -32,11 +32,21 @@ INTERRUPTED = 130
 TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR")
 
 _log = logging.getLogger("gcbench")
+_told_later: list[Exception] = []  # of a single run: handed to Hydra, it would say a line of its own before ours
 
 
 @hydra.main(config_path=str(conf_directory()), config_name="config", version_base="1.3")
 def run(composed: DictConfig) -> None:
     """One run: check everything here, then start the workers."""
+    try:
+        _run(composed)
+    except (ConfigError, RunFailed, OSError) as error:
+        if HydraConfig.get().mode is RunMode.MULTIRUN:
+            raise
+        _told_later.append(error)
+
+
+def _run(composed: DictConfig) -> None:
     config = resolve(_with_hydra(composed))
     hydra_config = HydraConfig.get()
     in_sweep = hydra_config.mode is RunMode.MULTIRUN
@@ -157,12 +167,15 @@ def _study() -> None:
 def _command(name: str, command: Callable[[], None]) -> None:
     full_error = os.environ.get("HYDRA_FULL_ERROR") == "1"
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra hands errors through, and we say them in one sentence
-    sys.path.append(os.getcwd())  # the user's own packages, as with `python -m`
+    if command is not _report:  # which reads what others made, and in whose folder it may be typed
+        sys.path.append(os.getcwd())  # the user's own packages, as with `python -m`
     _speak()
     register()
     try:
         command()
         sys.stdout.flush()
+        if _told_later:
+            raise _told_later.pop()
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except BrokenPipeError:  # whoever reads, as in `gcbench-report list | head -1`, has read enough
@@ -197,9 +210,18 @@ def _is_first_rank() -> bool:
     return os.environ.get(rank, "0") == "0"
 
 
+def _mistake_inside(error: BaseException | None) -> ConfigError | None:
+    """Of a resolver of ours, around which OmegaConf has put errors of its own."""
+    while error is not None and not isinstance(error, ConfigError):
+        error = error.__cause__ or error.__context__
+    return error
+
+
 def _sentence(error: BaseException) -> str:
     if isinstance(error, OSError) and error.filename:
         return f"{error.filename}: {error.strerror}; type outputs=DIR (or data.root=DIR) with a folder that can be used"
+    if mistake := _mistake_inside(error):
+        return str(mistake)
     cause = "" if isinstance(error, ConfigError) else str(error.__cause__ or "")
     lines = [*str(error).splitlines(), *(cause.splitlines() if cause not in str(error) else [])]
     said_by_omegaconf = ("object_type=", "full_key: hydra.")

@@ -1,8 +1,7 @@
 """For all tests."""
 
+import multiprocessing
 from collections.abc import Generator
-from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -17,12 +16,7 @@ torch.set_num_threads(1)
 @pytest.fixture
 def copied_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Worker processes are copies of this one, which spares each 5 s of imports; tests of launching start them as users do."""
-    config = local._config
-
-    def copying(*args: Any) -> Any:
-        return replace(config(*args), start_method="fork")
-
-    monkeypatch.setattr(local, "_config", copying)
+    monkeypatch.setattr(local, "_PROCESSES", multiprocessing.get_context("fork"))
 
 
 @pytest.hookimpl(wrapper=True)

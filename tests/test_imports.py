@@ -8,7 +8,7 @@ from pathlib import Path
 import gcbench
 
 PACKAGE = Path(gcbench.__file__).parent
-SHARED = {"settings", "seeds"}  # plain modules that every room may read
+SHARED = {"settings", "seeds", "private"}  # plain modules that every room may read
 MAY_IMPORT = {
     "comm": set(),
     "codecs": set(),
@@ -28,6 +28,7 @@ MAY_IMPORT = {
     "__main__": {"cli"},
     "settings": set(),
     "seeds": set(),
+    "private": set(),
 }
 ONLY_IN = {
     "hydra": {"cli", "config", "launch"},

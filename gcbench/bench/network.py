@@ -22,6 +22,7 @@ from gcbench.comm import ProcessGroupComm, ProcessGroupControl
 from gcbench.compressors import Compressor, Grads, State, Step, flattened, parts_of
 from gcbench.compressors.dense import Dense
 from gcbench.compressors.powersgd import PowerSGD
+from gcbench.launch.meeting import join
 from gcbench.launch.memory import keep_freed_memory
 from gcbench.records.clock import Clock, Ledger
 
@@ -34,7 +35,7 @@ def measure_here(compressor: Compressor, shapes: Shapes, rounds: int, threads: i
     torch.set_num_threads(threads)
     use_backend(backend)
     keep_freed_memory()
-    dist.init_process_group("gloo", timeout=TIMEOUT)
+    join("gloo", timeout=TIMEOUT)
     try:
         world = cast(dist.ProcessGroup, dist.group.WORLD)
         control = ProcessGroupControl(cast(dist.ProcessGroup, dist.new_group(backend="gloo")))

@@ -25,6 +25,7 @@ from gcbench.comm import Comm, LocalControl, ProcessGroupComm, ProcessGroupContr
 from gcbench.config import Config, compose_words, resolve
 from gcbench.data import Data
 from gcbench.launch.instantiate import make_data, make_model
+from gcbench.launch.meeting import join
 from gcbench.launch.memory import keep_freed_memory
 from gcbench.launch.plan import Machine, plan
 from gcbench.launch.worker import Joined, StopSignal, assembled
@@ -63,7 +64,7 @@ def step_times(words: Sequence[str], methods: Mapping[str, Sequence[str]], round
     """One row a method, alike in all processes; `words` choose model, data and batch size, as `gcbench` takes them."""
     keep_freed_memory()
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", timeout=TIMEOUT)
+    join("gloo", timeout=TIMEOUT)
     try:
         control = ProcessGroupControl(_group())
         return Steps(rows(contenders(words, methods, control), control, rounds), message_seconds(control))

@@ -13,6 +13,8 @@ from typing import Any, Literal, ParamSpec, TypeVar
 
 import torch
 
+from gcbench.private import use_own_compiler_cache
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -36,6 +38,7 @@ def use_backend(backend: Backend) -> None:
     global _backend
     _backend = backend
     if backend == "compiled":
+        use_own_compiler_cache()
         import torch._dynamo.config as dynamo
 
         logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)  # that there is no CUDA is no news

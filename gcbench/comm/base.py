@@ -35,7 +35,14 @@ class NoClock:
 class Control(Protocol):
     """What processes tell each other besides gradients: never metered, never timed."""
 
-    def gather(self, value: Any) -> list[Any]: ...
+    waits: bool  # for other processes, at this moment
+
+    def gather(self, value: Any) -> list[Any]:
+        """Each process's, of plain values that JSON has words for; tuples come back as lists."""
+
+    def gather_tensors(self, x: Tensor) -> list[Tensor]:
+        """Each process's, on the CPU and all of one shape and type."""
+
     def sum(self, x: Tensor) -> Tensor: ...
     def broadcast(self, tensors: Sequence[Tensor]) -> None: ...
     def propose(self, urgency: int) -> None:

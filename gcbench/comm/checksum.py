@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import torch
 from torch import Tensor
@@ -49,13 +49,8 @@ class ChecksumComm(Comm):
     def _reduce(self, tensors: Sequence[Tensor], op: Reduction) -> Tensor:
         flat = super()._reduce(tensors, op)
         (sums,) = super().gather([_row_sums([flat]).expand(len(self.local), -1)])
-        counts = Counter(map(tuple, sums.tolist()))
-        right, _ = counts.most_common(1)[0]
-        wrong = [worker for worker, found in enumerate(map(tuple, sums.tolist())) if found != right]
-        if wrong:
-            raise MessageAltered(
-                f"all_reduce ({op}) gave {_names(wrong)} other bits than worker {sums.tolist().index([*right])}"
-            )
+        if said := disagreement([(*row,) for row in sums.tolist()]):
+            raise MessageAltered(f"all_reduce ({op}) gave {said}")
         return flat
 
     def _refuse(self, found: Tensor, sums: Tensor, collective: str) -> None:
@@ -105,6 +100,17 @@ def _row_sums(tensors: Sequence[Tensor]) -> Tensor:
             found = zlib.crc32(row.tobytes().rstrip(b"\0"), found)
         sums.append(list(found.to_bytes(4, "little")))
     return torch.tensor(sums, dtype=torch.uint8, device=tensors[0].device)
+
+
+def disagreement(found: Sequence[Hashable]) -> str | None:
+    """Which workers found other than most did; where no more than half agree, nobody can say who is wrong."""
+    right, times = Counter(found).most_common(1)[0]
+    wrong = [worker for worker, its in enumerate(found) if its != right]
+    if not wrong:
+        return None
+    if 2 * times > len(found):
+        return f"{_names(wrong)} other bits than worker {found.index(right)}"
+    return f"{_names(wrong)} and worker {found.index(right)} different bits; which are the right ones cannot be told"
 
 
 def _names(workers: Sequence[int]) -> str:

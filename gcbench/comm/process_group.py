@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from typing import Any, cast
 
@@ -134,27 +135,42 @@ class ProcessGroupComm(Comm):
 
 
 class ProcessGroupControl:
-    """Agreement over a gloo group of its own, which neither mixes with gradients nor waits for a GPU."""
+    """Agreement over a gloo group of its own, which neither mixes with gradients nor waits for a GPU.
+
+    Values travel as JSON: whoever gets at a socket of the run can disturb it, but has nothing here that runs code.
+    """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self._group = group
         self._flag = torch.zeros(1, dtype=torch.int32)
         self._work: dist.Work | None = None
+        self.waits = False  # for other processes, at this moment
 
     def gather(self, value: Any) -> list[Any]:
-        values: list[Any] = [None] * self._group.size()
-        dist.all_gather_object(values, value, group=self._group)
-        return values
+        own = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+        sizes = [int(size) for size in self.gather_tensors(torch.tensor([len(own)]))]
+        padded = own.new_zeros(max(sizes))
+        padded[: len(own)] = own
+        texts = self.gather_tensors(padded)
+        return [json.loads(text[:size].numpy().tobytes()) for text, size in zip(texts, sizes, strict=True)]
+
+    def gather_tensors(self, x: Tensor) -> list[Tensor]:
+        everyone = [torch.empty_like(x) for _ in range(self._group.size())]
+        with self._waiting():
+            dist.all_gather(everyone, x, group=self._group)
+        return everyone
 
     def sum(self, x: Tensor) -> Tensor:
         total = x.to("cpu", copy=True)  # not in place in the caller's
-        dist.all_reduce(total, group=self._group)
+        with self._waiting():
+            dist.all_reduce(total, group=self._group)
         return total.to(x.device)
 
     def broadcast(self, tensors: Sequence[Tensor]) -> None:
         for t in tensors:
             host = t.detach().cpu().contiguous()
-            dist.broadcast(host, group_src=0, group=self._group)
+            with self._waiting():
+                dist.broadcast(host, group_src=0, group=self._group)
             t.data.copy_(host)
 
     def propose(self, urgency: int) -> None:
@@ -163,8 +179,16 @@ class ProcessGroupControl:
 
     def agreed(self) -> int:
         assert self._work is not None, "propose comes first"
-        self._work.wait()
+        with self._waiting():
+            self._work.wait()
         return int(self._flag.item())
 
     def barrier(self) -> None:
-        dist.barrier(group=self._group)
+        with self._waiting():
+            dist.barrier(group=self._group)
+
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        self.waits = True
+        yield
+        self.waits = False  # where it fails, it has waited in vain until then

@@ -48,11 +48,16 @@ def node_meter(comm: Comm, size: int) -> Meter:
 class LocalControl:
     """The agreement of one process with itself."""
 
+    waits = False
+
     def __init__(self) -> None:
         self._urgency = 0
 
     def gather(self, value: Any) -> list[Any]:
         return [value]
+
+    def gather_tensors(self, x: Tensor) -> list[Tensor]:
+        return [x]
 
     def sum(self, x: Tensor) -> Tensor:
         return x

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gcbench.config.errors import Config, ConfigError
+from gcbench.config.names import NAME_HINT, is_folder_name
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ KNOBS = {
     "clip_sigma": Knob(float, lambda v: v > 0, "type a positive number, as in clip_sigma=2.5, or null", optional=True),
     "seed": Knob(int, lambda v: 0 <= v < 2**63, "type a seed of at least 0, as in seed=1"),
     "rerun": Knob(bool, lambda v: True, "type rerun=true or rerun=false"),
-    "name": Knob(str, lambda v: v and "/" not in v, "type a name without slashes", optional=True),
+    "name": Knob(str, is_folder_name, NAME_HINT, optional=True),
     "outputs": Knob(str, bool, "type a folder, as in outputs=outputs"),
     "directory": Knob(str, bool, "type a folder, or null", optional=True),
 }

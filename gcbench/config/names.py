@@ -7,7 +7,7 @@ import json
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from gcbench.config.errors import Config
+from gcbench.config.errors import Config, ConfigError
 
 # How and where a run executes and what it writes, but not what it computes: left out of a checkpoint's fingerprint.
 EXECUTION = {
@@ -36,6 +36,20 @@ LENGTH = {"epochs", "max_steps"}  # a run may be extended
 WHOLE = ("trainer.", "optimizer.", "schedule.")  # nodes that have all their keys whatever the choices
 ABSENT = "(absent)"
 ELSEWHERE = {"needs", "budget", "outputs", "directory", "rerun", "resume", "logger", "name", "data", "choices", "experiment"}
+
+
+NAME_HINT = "type a name of printable characters that has no slash and starts with no dot or dash, as in name=first-try"
+
+
+def is_folder_name(name: str) -> bool:
+    """Whether it is one below outputs/, and no option to the commands that people type with it."""
+    return bool(name) and name.isprintable() and not set(name) & set("/\\") and name[0] not in ".-" and len(name) <= 150
+
+
+def refuse_name(name: Any) -> None:
+    """Before any folder is made of it; what is no text at all is refused with the other knobs."""
+    if isinstance(name, str) and not is_folder_name(name):
+        raise ConfigError(f"name={name!r}: {NAME_HINT}")
 
 
 def fingerprint(config: Config) -> str:

@@ -18,7 +18,7 @@ from gcbench.config.checks import check_kinds, check_schedule, check_trainer
 from gcbench.config.errors import Config, ConfigError
 from gcbench.config.knobs import BENCH_KNOBS, KNOBS, Knob, check_knobs
 from gcbench.config.links import emulated_link
-from gcbench.config.names import digest, what_matters
+from gcbench.config.names import digest, refuse_name, what_matters
 
 SCHEMAS = {
     "trainer": settings.TrainerSettings,
@@ -109,6 +109,7 @@ def _settled(composed: DictConfig) -> Config:
 def run_name(composed: DictConfig) -> str:
     """Of the run's directory: readable, and different for runs that differ in anything that matters."""
     config = _settled(composed)
+    refuse_name(config["name"])
     choices = config["choices"]
     parts = (choices[group].rsplit(".", 1)[-1] for group in ("model", "dataset", "compressor"))
     name = config["name"] or config["experiment"] or "-".join(parts)
@@ -124,6 +125,7 @@ def run_directory(composed: DictConfig) -> str:
 def bench_name(composed: DictConfig) -> str:
     """Of the benchmark's folder."""
     config = _plain(composed)
+    refuse_name(config["name"])
     return f"{config['name'] or _choices(composed)['compressor']}-{digest(config)}"
 
 

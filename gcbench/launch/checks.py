@@ -19,6 +19,7 @@ from gcbench.config import Config, ConfigError
 from gcbench.data import Data
 from gcbench.launch.instantiate import in_own_code, is_own, make, make_model, typed
 from gcbench.launch.plan import Plan
+from gcbench.private import use_own_compiler_cache
 from gcbench.records.summary import advice_on_share, share_in_words
 from gcbench.settings import TrainerSettings
 from gcbench.train.pipeline import refuse_pipeline
@@ -35,6 +36,8 @@ OF_WORKER, OF_LEAN_WORKER = 7, 2  # gradient, what is sent, memory, one in fligh
 
 def check(config: Config, plan: Plan, data: Data, directory: Path) -> None:
     _check_directory(directory)
+    if plan.codec_backend == "compiled" or config["trainer"]["compile"]:
+        use_own_compiler_cache()
     _check_restarts(config["trainer"]["max_restarts"], plan)
     _check_samples(config["trainer"], data)
     compressor, estimator = make(config["compressor"], "compressor"), make(config["estimator"], "estimator")

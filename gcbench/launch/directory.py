@@ -10,6 +10,7 @@ from gcbench.config import Config, ConfigError
 from gcbench.config.names import ABSENT, BOOKKEEPING, EXECUTION, LENGTH, differences, in_words
 from gcbench.records import RunFiles
 from gcbench.records.files import ENDED
+from gcbench.records.reading import problem_of
 from gcbench.train.schedules import total_steps
 
 Differences = dict[str, tuple[Any, Any]]
@@ -19,7 +20,7 @@ HOW = BOOKKEEPING | EXECUTION | {"gpus"}  # what a run may be continued with tha
 
 def refuse_other_run(config: Config, files: RunFiles) -> None:
     """Raise ConfigError where the directory has a run of another configuration, which is no answer to this one."""
-    result = files.read_result()
+    result = result_in(files)
     if result is not None and result["status"] in ENDED:
         _refuse_other_result(config, files.directory, result)
     elif config["resume"]["mode"] == "auto" and last_step(files.directory) and (before := files.read_start()):
@@ -29,6 +30,17 @@ def refuse_other_run(config: Config, files: RunFiles) -> None:
                 f"({_told(differs, before['config'], config)}); type what it had to continue it, resume=never to start anew "
                 "there, or another directory="
             )
+
+
+def result_in(files: RunFiles) -> dict[str, Any] | None:
+    """Return the result in the run's directory, if there is one; ConfigError where it is none that can be read."""
+    try:
+        result = files.read_result()
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    if result is not None and (problem := problem_of(result)):
+        raise ConfigError(f"{files.result}: {problem}; move it away, or type rerun=true")
+    return result
 
 
 def _refuse_other_result(config: Config, directory: Path, result: dict[str, Any]) -> None:

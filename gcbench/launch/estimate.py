@@ -30,7 +30,7 @@ class Estimates:
     def __init__(self, results: Iterable[Result]) -> None:
         self._past: dict[Size, list[Result]] = {}
         for result in results:
-            if result["status"] == "done" and result["steps"]:
+            if result["status"] == "done" and result.get("steps") and result.get("steps_per_epoch"):
                 self._past.setdefault(_size(result["config"], result["choices"]), []).append(result)
         self._tried: dict[Size, tuple[float, int]] = {}
 
@@ -54,7 +54,7 @@ class Estimates:
 
 def _size(config: Config, choices: dict[str, str]) -> Size:
     trainer = config["trainer"]
-    return (choices["model"], choices["dataset"], *(trainer[k] for k in ("gpus", "batch_size", "threads", "precision")))
+    return (choices["model"], choices["dataset"], *(trainer.get(k) for k in ("gpus", "batch_size", "threads", "precision")))
 
 
 def _step_seconds(result: Result) -> float:

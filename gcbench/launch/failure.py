@@ -31,6 +31,8 @@ def first_failure(error: Exception, rank: int, directory: Path) -> Failure:
     """What ended the run, of which this worker knows `error`."""
     own = failure_of(error, rank)
     draft = directory / f"failure-{rank}.new"
+    draft.unlink(missing_ok=True)  # a link there would lead to another file
+    draft.touch(exist_ok=False)
     draft.write_text(json.dumps(own))
     draft.rename(directory / f"failure-{rank}.json")
     end = time.monotonic() + ECHO_SECONDS
@@ -45,7 +47,7 @@ def forget_failures(directory: Path) -> None:
         path.unlink()
 
 
-def is_echo(error: Exception) -> bool:
+def is_echo(error: BaseException) -> bool:
     """Whether another worker's end is all that it tells of."""
     return isinstance(error, RuntimeError) and any(word in str(error) for word in ("by peer", "Broken pipe"))
 

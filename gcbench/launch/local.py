@@ -1,31 +1,33 @@
-"""Worker processes on this machine, through torch's elastic launcher: one death ends all, none is left."""
+"""Worker processes on this machine: one death ends all, none is left, and nothing of them listens to other machines."""
 
 from __future__ import annotations
 
 import json
-import logging
+import math
+import multiprocessing
 import os
 import signal
+import socket
 import sys
-import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from multiprocessing import active_children, parent_process, resource_tracker
+from multiprocessing import connection, resource_tracker
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-from torch.distributed.launcher.api import LaunchConfig, elastic_launch
-
+from gcbench.launch import slurm
 from gcbench.launch.failure import is_echo
+from gcbench.launch.folder import temporary_folder
+from gcbench.launch.lock import Lock
+from gcbench.launch.meeting import MEETING_FILE
 
 STOP_SECONDS = 20.0  # from the request to stop to the kill
-ECHO_SECONDS = 2.0  # how long a worker that may only have lost a peer lets the parent see that death first
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+FOLLOW_SECONDS = 5.0  # that workers have to end by themselves when one of them has failed
+LOOK_SECONDS = 0.2  # between looks for a signal, and for the parent
+_PROCESSES: Any = multiprocessing.get_context("spawn")
 
 
 class WorkerFailed(Exception):
@@ -33,7 +35,10 @@ class WorkerFailed(Exception):
 
     def __init__(self, rank: int, exitcode: int, traceback_text: str, reason: str) -> None:
         super().__init__(f"worker process {rank} failed: {reason}")
-        self.rank, self.exitcode, self.traceback_text, self.reason = rank, exitcode, traceback_text, reason
+        self.rank = rank
+        self.exitcode = exitcode
+        self.traceback_text = traceback_text
+        self.reason = reason
 
 
 class Interrupted(Exception):
@@ -44,130 +49,178 @@ class Interrupted(Exception):
         self.signal_name = signal_name
 
 
-def run_processes(target: Callable[..., None], args: tuple[Any, ...], processes: int, max_restarts: int = 0) -> None:
-    """Runs `target(*args)` in `processes` processes, which find RANK, WORLD_SIZE, MASTER_ADDR, ... as usual.
+class _Place(NamedTuple):
+    """What a worker is told of its start."""
 
-    When one dies, all are ended and started again, up to `max_restarts` times; `restarts()` tells the target how often.
-    On SIGINT or SIGTERM every running worker gets SIGINT (again, after Ctrl-C) and STOP_SECONDS to return.
+    rank: int
+    processes: int
+    attempt: int
+    notes: Path  # a folder that only this user can read
+    parent: int
+    locks: tuple[Lock, ...]  # which last as long as any process of the run
+
+
+class _Failure(NamedTuple):
+    """The least of several is the cause."""
+
+    is_echo: bool
+    nanoseconds: int
+    rank: int
+    traceback_text: str
+    reason: str
+
+
+def run_processes(
+    target: Callable[..., None],
+    args: tuple[Any, ...],
+    processes: int,
+    max_restarts: int = 0,
+    lock: Lock | None = None,
+) -> None:
+    """Runs `target(*args)` in `processes` processes, which find RANK and WORLD_SIZE as usual and each other by `meeting.join`.
+
+    When one dies, all are ended and started again, up to `max_restarts` times; `meeting.restarts()` tells the target how often.
+    On a signal to stop every worker gets SIGTERM and STOP_SECONDS to return. `lock` stays held until the last worker has ended.
     """
-    with tempfile.TemporaryDirectory(prefix="gcbench-") as folder:
-        notes = Path(folder)
-        with _stop_on_signal(notes), _workers_born_deaf():
-            logging.disable()  # elastic logs every step of a shutdown, of which our exceptions say the gist
-            try:
-                elastic_launch(_config(processes, folder, max_restarts), _worker)(target, args, notes)
-            except ChildFailedError as error:
-                raise _first_failure(error, notes, attempt=max_restarts) from None
-            finally:
-                logging.disable(logging.NOTSET)
+    with temporary_folder() as folder, _noted_signals() as received:
+        locks = (folder.lock, lock) if lock else (folder.lock,)
+        for attempt in range(max_restarts + 1):
+            places = [_Place(rank, processes, attempt, folder.path, os.getpid(), locks) for rank in range(processes)]
+            failure = _run_once(target, args, places, received)
+            if received:
+                raise Interrupted(received[0])
+            if failure is None:
+                return
+            if attempt == max_restarts:
+                raise failure
 
 
-def restarts() -> int:
-    """How often this process and its peers were started before."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
-
-
-def _config(processes: int, log_dir: str, max_restarts: int) -> LaunchConfig:
-    return LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=processes,
-        logs_specs=DefaultLogsSpecs(log_dir=log_dir),
-        run_id="gcbench",
-        rdzv_backend="c10d",
-        rdzv_endpoint="127.0.0.1:0",  # any free port
-        local_addr="127.0.0.1",
-        max_restarts=max_restarts,
-        signals_to_handle="",  # elastic's handlers would replace ours, and raise at any line of the launcher
-    )
-
-
-def _worker(target: Callable[..., None], args: tuple[Any, ...], notes: Path) -> None:
+def _run_once(
+    target: Callable[..., None], args: tuple[Any, ...], places: Sequence[_Place], received: Sequence[str]
+) -> WorkerFailed | None:
+    workers = [_PROCESSES.Process(target=_work, args=(target, args, place)) for place in places]
     try:
-        (notes / f"started-{os.getpid()}").touch()
+        with _deaf():
+            for worker in workers:
+                worker.start()
+        died_alone = _await(workers, received)
+    finally:
+        for worker in workers:
+            if worker.pid is not None:
+                worker.kill()
+                worker.join()
+    return _first_failure(workers, died_alone, places[0])
+
+
+def _await(workers: Sequence[Any], received: Sequence[str]) -> dict[int, int]:
+    """Returns when each has ended: by rank, when those died whom nobody here had killed."""
+    living = dict(enumerate(workers))
+    died_alone: dict[int, int] = {}
+    kill_at = math.inf
+    asked = False
+    while living:
+        connection.wait([worker.sentinel for worker in living.values()], LOOK_SECONDS)
+        for rank in [rank for rank, worker in living.items() if worker.exitcode is not None]:
+            died_alone[rank] = time.monotonic_ns()
+            if living.pop(rank).exitcode:
+                kill_at = min(kill_at, time.monotonic() + FOLLOW_SECONDS)
+        if received and not asked:
+            asked, kill_at = True, time.monotonic() + STOP_SECONDS
+            for worker in living.values():
+                worker.terminate()
+        if time.monotonic() > kill_at:
+            break
+    return died_alone
+
+
+def _first_failure(workers: Sequence[Any], died_alone: dict[int, int], place: _Place) -> WorkerFailed | None:
+    notes, attempt = place.notes, place.attempt
+    told = [_Failure(*json.loads(path.read_text())) for path in notes.glob(f"failure-{attempt}-*.json")]
+    ended_well = {int(path.suffix[1:]) for path in notes.glob(f"returned-{attempt}.*")}
+    silent = died_alone.keys() - ended_well - {failure.rank for failure in told}
+    told += [_Failure(False, died_alone[rank], rank, "", _ending(workers[rank].exitcode)) for rank in silent]
+    if not told:
+        return None
+    first = min(told)
+    return WorkerFailed(first.rank, workers[first.rank].exitcode, first.traceback_text, first.reason)
+
+
+def _ending(exitcode: int) -> str:
+    return f"killed by {signal.Signals(-exitcode).name}" if exitcode < 0 else f"exit code {exitcode}"
+
+
+def _work(target: Callable[..., None], args: tuple[Any, ...], place: _Place) -> None:
+    """What a worker process does."""
+    os.environ.update(_environment(place))
+    threading.Thread(target=_end_with, args=(place.parent,), daemon=True).start()
+    try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-        if not (notes / "stop").exists():
-            target(*args)
-    except KeyboardInterrupt:
-        sys.exit(128 + signal.SIGINT)  # torch 2.11 would take it for success, and wait for a return value
-    except Exception as error:
-        _note_failure(error, notes)
-        _await_end()
-        time.sleep(ECHO_SECONDS if isinstance(error, RuntimeError) else 0)  # torch's word for a lost connection
-        raise
-    _await_end()
+        target(*args)
+    except BaseException as error:  # SystemExit and KeyboardInterrupt of the target's own are failures too
+        _note_failure(error, place)
+        sys.exit(1)
+    (place.notes / f"returned-{place.attempt}.{place.rank}").touch()
 
 
-def _await_end() -> None:
-    """Elastic lets workers that return wait for the others, out of reach of the target's signal handlers."""
+def _environment(place: _Place) -> dict[str, str]:
+    """As torchrun would tell it, and that sockets are for this machine only."""
+    return {
+        "RANK": str(place.rank),
+        "LOCAL_RANK": str(place.rank),
+        "WORLD_SIZE": str(place.processes),
+        "LOCAL_WORLD_SIZE": str(place.processes),
+        "TORCHELASTIC_RESTART_COUNT": str(place.attempt),
+        MEETING_FILE: str(place.notes / "meeting"),
+        "GLOO_SOCKET_IFNAME": _loopback(),
+        "NCCL_SOCKET_IFNAME": _loopback(),
+    }
 
-    def leave(number: int, frame: object) -> None:
-        if number == signal.SIGTERM or os.getppid() != parent:
-            sys.exit(1)  # by elastic, since another one failed; on SIGINT elastic still needs those that wait
 
-    parent = getattr(parent_process(), "pid", None)
-    for number in _SIGNALS:
-        signal.signal(number, leave)
-    leave(signal.SIGINT, None)  # the parent may have died during the work
+def _loopback() -> str:
+    names = {name for _, name in socket.if_nameindex()}
+    return next((name for name in ("lo", "lo0") if name in names), "lo")
 
 
-def _note_failure(error: Exception, notes: Path) -> None:
-    """Elastic's notes know whole seconds only: too coarse to tell a failure from its echo in the peers."""
-    rank, attempt = int(os.environ["RANK"]), restarts()
+def _end_with(parent: int) -> None:
+    """Asks this process to stop when `parent` is no more, whatever it waits for, and ends it when it does not."""
+    while os.getppid() == parent:
+        time.sleep(LOOK_SECONDS)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(STOP_SECONDS)
+    os._exit(1)
+
+
+def _note_failure(error: BaseException, place: _Place) -> None:
     frames = error.__traceback__ and error.__traceback__.tb_next
     text = "".join(traceback.format_exception(type(error), error, frames))
-    note = (is_echo(error), time.monotonic_ns(), rank, text, f"{type(error).__name__}: {error}")
-    draft = notes / f"draft-{attempt}-{rank}.json"
+    note = _Failure(is_echo(error), time.monotonic_ns(), place.rank, text, f"{type(error).__name__}: {error}")
+    draft = place.notes / f"draft-{place.attempt}-{place.rank}.json"
     draft.write_text(json.dumps(note))
-    draft.rename(notes / f"failure-{attempt}-{rank}.json")  # whole, even if this worker is killed meanwhile
-
-
-def _first_failure(error: ChildFailedError, notes: Path, attempt: int) -> WorkerFailed:
-    rank, seen = error.get_first_failure()
-    if not (notes / f"failure-{attempt}-{rank}.json").exists():
-        reason = f"killed by {seen.signal_name()}" if seen.exitcode < 0 else f"exit code {seen.exitcode}"
-        return WorkerFailed(rank, seen.exitcode, "", reason)
-    _, _, rank, text, reason = min(json.loads(path.read_text()) for path in notes.glob(f"failure-{attempt}-*.json"))
-    return WorkerFailed(rank, seen.exitcode, text, reason)
+    draft.rename(place.notes / f"failure-{place.attempt}-{place.rank}.json")  # whole, even if this worker is killed now
 
 
 @contextmanager
-def _stop_on_signal(notes: Path) -> Iterator[None]:
-    """The first signal asks the workers to stop; when they have, Interrupted is raised."""
+def _noted_signals() -> Iterator[list[str]]:
+    """The names of signals that asked for the end."""
     received: list[str] = []
-    deadlines: list[threading.Timer] = []
 
-    def ask_workers(number: int, frame: object) -> None:
+    def note(number: int, frame: object) -> None:
         received.append(signal.Signals(number).name)
-        (notes / "stop").touch()  # for workers that have yet to be born
-        for worker in active_children() if len(received) == 1 else []:
-            assert worker.pid is not None
-            started = (notes / f"started-{worker.pid}").exists()  # else it is importing, and can simply end
-            os.kill(worker.pid, signal.SIGINT if started else signal.SIGTERM)
-            deadlines.append(threading.Timer(STOP_SECONDS, worker.kill))
-            deadlines[-1].start()
 
-    before = {number: signal.signal(number, ask_workers) for number in _SIGNALS}
+    before = {number: signal.signal(number, note) for number in slurm.stop_signals(os.environ)}
     try:
-        yield
+        yield received
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        for deadline in deadlines:
-            deadline.cancel()
-        if received:
-            raise Interrupted(received[0])
 
 
 @contextmanager
-def _workers_born_deaf() -> Iterator[None]:
-    """Processes started here hear SIGINT from `_worker` on: before, Ctrl-C would print what they are importing."""
-    done = threading.Event()
-    threading.Thread(target=done.wait, daemon=True).start()  # hears SIGINT in place of the main thread
+def _deaf() -> Iterator[None]:
+    """Processes started here hear SIGINT from `_work` on: before, Ctrl-C would print what they are importing."""
     resource_tracker.ensure_running()  # its first start would undo the next line
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        done.set()

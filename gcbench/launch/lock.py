@@ -1,64 +1,123 @@
-"""One process at a time runs in a directory: two would mix their records and checkpoints."""
+"""One run at a time in a directory: two would mix their records and checkpoints."""
 
 from __future__ import annotations
 
 import fcntl
 import logging
 import os
+import re
 import socket
+import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from multiprocessing.reduction import DupFd
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any
 
 from gcbench.config import RunFailed
 
-PATIENCE_SECONDS = 3.0  # for the workers of a process that was killed, which share its lock and end a moment later
+PATIENCE_SECONDS = 3.0  # for a run that is just ending
+ORPHAN_SECONDS = 30.0  # for workers whose parent was killed, which leave a checkpoint and end
 
 log = logging.getLogger("gcbench")
 
 
+class Lock:
+    """A lock on a file that is shared with the processes that are given it, and lasts until the last of them has ended.
+
+    A file that is a link, or that has another name too, is refused: it may be somebody else's.
+    """
+
+    def __init__(self, path: Path, descriptor: int | None = None) -> None:
+        self.path = path
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        self._descriptor = os.open(path, flags, 0o644) if descriptor is None else descriptor
+        found = os.fstat(self._descriptor)
+        if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+            os.close(self._descriptor)
+            raise OSError(f"{path} is a link or no plain file; move it away")
+
+    def __reduce__(self) -> tuple[Callable[..., Lock], tuple[Any, ...]]:
+        return _shared, (self.path, DupFd(self._descriptor))
+
+    def take(self) -> bool:
+        """Whether it was free; OSError where the file system has no locks."""
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def release(self) -> None:
+        """For all that share it: a worker that has not quite ended keeps nobody out."""
+        with suppress(OSError):
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+        os.close(self._descriptor)
+
+    def note(self, text: str) -> None:
+        with suppress(OSError):  # a full disk, which the first record of the run tells better
+            os.truncate(self._descriptor, 0)
+            os.pwrite(self._descriptor, text.encode(), 0)
+
+    def noted(self) -> str:
+        return os.pread(self._descriptor, 1000, 0).decode(errors="replace")
+
+
+def _shared(path: Path, descriptor: Any) -> Lock:
+    return Lock(path, descriptor.detach())
+
+
 @contextmanager
-def alone(directory: Path) -> Iterator[None]:
-    """Keeps other processes out meanwhile, and ends with this one, however it ends.
+def alone(directory: Path) -> Iterator[Lock]:
+    """Keeps other runs out meanwhile, and as long as processes live that got the lock.
 
     Raises RunFailed where another process runs there.
     """
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / "run.lock"
-    with path.open("a+b", buffering=0) as file:
-        free = has_locks = True
-        try:
-            free = _lock(file)
-        except OSError as error:
-            has_locks = False
-            log.warning("%s: %s; nothing keeps a second process from running there, too", path, error.strerror)
-        if not free:
-            file.seek(0)
-            who = file.read().decode() or "another process"
+    try:
+        lock = Lock(path)
+    except OSError as error:
+        if error.filename:
+            raise
+        raise RunFailed(str(error)) from error
+    try:
+        if not _take(lock):
+            who = lock.noted() or "another process"
             raise RunFailed(
-                f"{directory} is being run by {who}; wait for it, stop it, or type another outputs=<folder>; if it is no more, "
-                f"remove {path}"
+                f"{directory} is being run by {who}; wait for it, stop it, or type another outputs=<folder>; "
+                f"if it is no more, remove {path}"
             )
-        with suppress(OSError):  # a full disk, which the first record of the run tells better
-            file.truncate(0)
-            file.write(f"process {os.getpid()} on {socket.gethostname()}".encode())
-        try:
-            yield
-        finally:
-            if has_locks:
-                fcntl.flock(file, fcntl.LOCK_UN)  # closing alone would leave it to workers that have not ended yet
+        lock.note(f"process {os.getpid()} on {socket.gethostname()}")
+        yield lock
+    finally:
+        lock.release()
 
 
-def _lock(file: BinaryIO) -> bool:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while True:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(0.05)
-        else:
+def _take(lock: Lock) -> bool:
+    try:
+        if _taken_within(lock, PATIENCE_SECONDS):
             return True
+        if not _is_gone(lock.noted()):
+            return False
+        log.warning("%s was killed; waiting for its workers, which leave a checkpoint", lock.noted())
+        return _taken_within(lock, ORPHAN_SECONDS)
+    except OSError as error:
+        log.warning("%s: %s; nothing keeps a second process from running there, too", lock.path, error.strerror)
+        return True
+
+
+def _taken_within(lock: Lock, seconds: float) -> bool:
+    end = time.monotonic() + seconds
+    while not lock.take():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def _is_gone(who: str) -> bool:
+    """Whether a process of this machine that noted itself has ended."""
+    found = re.fullmatch(r"process (\d+) on (.*)", who)
+    return found is not None and found[2] == socket.gethostname() and not Path(f"/proc/{found[1]}").exists()

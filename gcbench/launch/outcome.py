@@ -21,7 +21,8 @@ def outcome(
     config: Config, plan: Plan, run: Run, progress: Progress, status: str, reason: str | None, begun: Begun, kept: bool
 ) -> dict[str, Any]:
     """result.json as a dictionary; every process calls it. `kept`: whether the weights are beside it."""
-    meter = Meter([[tally] for part in run.control.gather(run.comm.meter.tallies) for tally in part])
+    meter = Meter.of_workers(plan.workers)
+    meter.load([tally for part in run.control.gather(run.comm.meter.state()) for tally in part])
     shapes = [parameter.shape for parameter in run.replica.parameters.values()]
     counts = _counts(meter, progress.step, run.steps_per_epoch, run.replica.dense_bits)
     return {

@@ -68,6 +68,15 @@ class Plan:
         """More busy threads than cores: times say little."""
         return self.device == "cpu" and self.local_processes * self.threads > self.cores
 
+    def trust(self) -> str | None:
+        """What a run over several machines trusts, to be said at its start."""
+        if self.processes == self.local_processes:
+            return None
+        return (
+            "processes of several machines talk over torch.distributed, which neither encrypts nor asks who speaks: "
+            "use a network on which you trust everybody"
+        )
+
     def notice(self) -> str | None:
         if self.timed:
             return "more processes than cores: times say little" if self.oversubscribed else None

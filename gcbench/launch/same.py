@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import json
+import logging
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from gcbench.config import Config
 from gcbench.config.names import BOOKKEEPING, differences
 from gcbench.records.files import ENDED
+from gcbench.records.reading import read_result
+
+log = logging.getLogger("gcbench")
 
 
 def same_run(config: Config, directory: Path) -> Path | None:
@@ -36,8 +40,16 @@ def _counts(result: dict[str, Any], config: Config) -> bool:
 
 
 def read(path: Path) -> dict[str, Any] | None:
-    """A result, unless it is not there or torn."""
+    """A result, unless it is not there or, which is told once, none that can be read."""
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError):
+        return read_result(path)
+    except OSError:
         return None
+    except ValueError as error:
+        _tell(path, str(error))
+        return None
+
+
+@cache
+def _tell(path: Path, problem: str) -> None:
+    log.warning("not read: %s: %s", path, problem)

@@ -78,9 +78,11 @@ def as_torchrun(directory: Path) -> Iterator[None]:
 
 
 def stop_signals(environment: Environment) -> tuple[signal.Signals, ...]:
-    """Those after which a run leaves a checkpoint."""
-    usual = (signal.SIGINT, signal.SIGTERM)
-    return (*usual, REQUEUE) if "SLURM_JOB_ID" in environment else usual
+    """Those after which a run leaves a checkpoint; the end of a terminal is none for what nohup started."""
+    usual = [signal.SIGINT, signal.SIGTERM, signal.SIGQUIT]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        usual.append(signal.SIGHUP)
+    return (*usual, REQUEUE) if "SLURM_JOB_ID" in environment else (*usual,)
 
 
 def requeued(environment: Environment) -> bool:

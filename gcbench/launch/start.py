@@ -15,11 +15,11 @@ from gcbench.compressors import MethodError
 from gcbench.config import Config, ConfigError, RunFailed, fingerprint
 from gcbench.launch import slurm
 from gcbench.launch.checks import check
-from gcbench.launch.directory import extends, refuse_other_run
+from gcbench.launch.directory import extends, refuse_other_run, result_in
 from gcbench.launch.failure import failure_of, first_failure, forget_failures, is_echo
 from gcbench.launch.instantiate import make_data
 from gcbench.launch.local import Interrupted, WorkerFailed, run_processes
-from gcbench.launch.lock import alone
+from gcbench.launch.lock import Lock, alone
 from gcbench.launch.plan import JOINING, Machine, Plan, plan
 from gcbench.launch.same import same_run
 from gcbench.launch.worker import StopSignal, work
@@ -52,26 +52,26 @@ def _start(config: Config, chosen: Plan, files: RunFiles, in_sweep: bool) -> Non
     same = same_run(config, files.directory) if in_sweep and not anew else None
     if same and _finished_before(config, RunFiles(same), say=False):
         return
-    with alone(files.directory) if rank == 0 else nullcontext():
-        _start_alone(config, chosen, files, rank, anew)
+    with alone(files.directory) if rank == 0 else nullcontext() as lock:
+        _start_alone(config, chosen, files, rank, anew, lock)
 
 
-def _start_alone(config: Config, chosen: Plan, files: RunFiles, rank: int, anew: bool) -> None:
+def _start_alone(config: Config, chosen: Plan, files: RunFiles, rank: int, anew: bool, lock: Lock | None) -> None:
     if chosen.launcher not in JOINING or os.environ["LOCAL_RANK"] == "0":
         _check(config, chosen, files.directory)  # downloads what is missing, once a node
     if rank == 0:
-        if notice := chosen.notice():
+        for notice in filter(None, (chosen.notice(), chosen.trust())):
             log.warning(notice)
         begun = _clear_the_way(config, files, anew)
     else:
         begun = Begun.here()  # which is not written
-    stopped_by = _run(config, chosen, files, rank, begun)
+    stopped_by = _run(config, chosen, files, rank, begun, lock)
     if rank == 0:
         _raise_unless_done(files, stopped_by)
 
 
 def _finished_before(config: Config, files: RunFiles, say: bool) -> bool:
-    result = files.read_result()
+    result = result_in(files)
     if result is not None and result["status"] == "diverged":
         raise RunFailed(f"the run diverged before: {result['reason']}; type rerun=true to run it again")
     if result is None or result["status"] != "done" or extends(config, result):
@@ -100,6 +100,8 @@ def _clear_the_way(config: Config, files: RunFiles, anew: bool) -> Begun:
     checkpoints = files.directory / "checkpoints"
     before, extended = None, None
     resumes = slurm.requeued(os.environ) or (config["resume"]["mode"] == "auto" and not anew)
+    if checkpoints.exists() and not checkpoints.is_dir():
+        raise ConfigError(f"{checkpoints} is no folder; move it away, as checkpoints go there")
     forget_failures(files.directory)
     if resumes and any(checkpoints.glob("step-*/manifest.json")):
         _check_latest(config, checkpoints)
@@ -130,13 +132,13 @@ def _check_latest(config: Config, checkpoints: Path) -> None:
         raise ConfigError(str(error)) from error
 
 
-def _run(config: Config, chosen: Plan, files: RunFiles, rank: int, begun: Begun) -> str | None:
+def _run(config: Config, chosen: Plan, files: RunFiles, rank: int, begun: Begun, lock: Lock | None) -> str | None:
     """The name of a signal that stopped the work in this process."""
     arguments = (config, chosen, str(files.directory), begun)
     stop = StopSignal()
     try:
         if chosen.launcher == "local" and chosen.processes > 1:
-            run_processes(work, arguments, chosen.processes, config["trainer"]["max_restarts"])
+            run_processes(work, arguments, chosen.processes, config["trainer"]["max_restarts"], lock)
         else:
             work(*arguments, stop)
     except Interrupted as interrupted:
@@ -149,18 +151,22 @@ def _run(config: Config, chosen: Plan, files: RunFiles, rank: int, begun: Begun)
                     begun,
                 )
             )
+        return interrupted.signal_name
     except WorkerFailed as failure:
-        files.write_result(unfinished(config, "failed", failure.reason, begun))
+        files.write_result(unfinished(config, "failed", f"worker {failure.rank}: {failure.reason}", begun))
         if not _says_all(failure.reason):
             print(failure.traceback_text, file=sys.stderr)
         raise RunFailed(f"worker {failure.rank} failed: {failure.reason}") from None
+    except ConfigError:  # that of another process than this one's
+        raise
     except Exception as error:
         if not is_echo(error) and not _says_all(failure_of(error, rank).reason):
             traceback.print_exc()
         first = first_failure(error, rank, files.directory) if chosen.processes > 1 else failure_of(error, rank)
-        if rank == first.rank:
-            files.write_result(unfinished(config, "failed", first.reason, begun))
         who = f"worker {first.rank}" if chosen.processes > 1 else "the run"
+        if rank == first.rank:
+            reason = f"{who}: {first.reason}" if chosen.processes > 1 else first.reason
+            files.write_result(unfinished(config, "failed", reason, begun))
         raise RunFailed(f"{who} failed: {first.reason}") from None
     return stop.name
 

@@ -2,36 +2,32 @@
 
 from __future__ import annotations
 
-import os
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
-import torch.distributed as dist
-
-from gcbench.launch.local import restarts
+from gcbench.launch.meeting import store
 
 ASKS_SECONDS = 1.0  # between looks for the question
 ANSWER_SECONDS = 5.0  # that a process has for its answer; one that is stopped, or whose machine is gone, gives none
+
+
+class Place(NamedTuple):
+    """What a process is at."""
+
+    waits: bool  # for others
+    words: str
 
 
 class WorkerHangs(RuntimeError):
     """An exchange that one process or several did not come to in time."""
 
 
-def store(name: str) -> Any:
-    """A part of the store by which the processes met; those that were started again find it empty."""
-    shared = dist.TCPStore(  # type: ignore[attr-defined]
-        os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False, timeout=timedelta(seconds=60)
-    )
-    return dist.PrefixStore(f"gcbench-{name}-{restarts()}", shared)  # type: ignore[attr-defined]
-
-
 @contextmanager
-def watching(rank: int, processes: int, where: Callable[[], str], timeout_seconds: float) -> Iterator[None]:
+def watching(rank: int, processes: int, where: Callable[[], Place], timeout_seconds: float) -> Iterator[None]:
     """Names who was not there when a collective inside has timed out; `where` says what this process is at."""
     board = store("watch")
     done = threading.Event()
@@ -43,33 +39,34 @@ def watching(rank: int, processes: int, where: Callable[[], str], timeout_second
             raise
         here = where()
         answers = _ask(board, processes)
-        raise WorkerHangs(f"waited {timeout_seconds:g} s {here}{_who_is_late(answers)}") from error
+        raise WorkerHangs(f"waited {timeout_seconds:g} s {here.words}{_who_is_late(answers)}") from error
     finally:
         done.set()
 
 
-def _answer(board: Any, rank: int, where: Callable[[], str], done: threading.Event) -> None:
+def _answer(board: Any, rank: int, where: Callable[[], Place], done: threading.Event) -> None:
     try:
         while not done.wait(ASKS_SECONDS):
             if board.check(["asked"]):
-                board.set(str(rank), where())
+                board.set(str(rank), json.dumps(where()))
                 return
     except RuntimeError:  # the process that holds the store is gone, and whoever waits for it hears that
         return
 
 
-def _ask(board: Any, processes: int) -> list[str | None]:
+def _ask(board: Any, processes: int) -> list[Place | None]:
     board.set("asked", "")
     end = time.monotonic() + ANSWER_SECONDS
     while not board.check([str(rank) for rank in range(processes)]) and time.monotonic() < end:
         time.sleep(0.1)
-    return [board.get(str(rank)).decode() if board.check([str(rank)]) else None for rank in range(processes)]
+    keys = [str(rank) for rank in range(processes)]
+    return [Place(*json.loads(board.get(key))) if board.check([key]) else None for key in keys]
 
 
-def _who_is_late(answers: list[str | None]) -> str:
+def _who_is_late(answers: list[Place | None]) -> str:
     late = [
-        f"worker process {rank}, which {'is ' + answer if answer else 'does not answer'}"
-        for rank, answer in enumerate(answers)
-        if answer is None or not answer.startswith("in exchange")
+        f"worker process {rank}, which {f'is {place.words}' if place else 'does not answer'}"
+        for rank, place in enumerate(answers)
+        if place is None or not place.waits
     ]
-    return f" for {' and '.join(late)}" if late else ", where all processes are: the network may be down"
+    return f" for {' and '.join(late)}" if late else ", where all processes wait: the network may be down"

@@ -23,11 +23,12 @@ from gcbench.config import Config, emulated_link, fingerprint
 from gcbench.data import Data
 from gcbench.launch import slurm
 from gcbench.launch.instantiate import make, make_data, make_model, typed
-from gcbench.launch.local import restarts
+from gcbench.launch.meeting import join, restarts
 from gcbench.launch.memory import keep_freed_memory
 from gcbench.launch.outcome import outcome
 from gcbench.launch.plan import Plan
-from gcbench.launch.watch import store, watching
+from gcbench.launch.same_config import refuse_different
+from gcbench.launch.watch import Place, watching
 from gcbench.records import ProgressDisplay, RunFiles, console, print_summary, start_logger
 from gcbench.records.clock import Clock
 from gcbench.records.gradients import GradientFiles
@@ -127,12 +128,11 @@ def _joined(config: Config, plan: Plan) -> Iterator[Joined]:
         return
     timeout = timedelta(seconds=config["trainer"]["timeout_seconds"])
     nccl = plan.backend == "nccl"  # which ends the process itself: the agreement, which can say more, comes first
-    dist.init_process_group(
-        plan.backend, timeout=2 * timeout if nccl else timeout, device_id=device if nccl else None, **_meeting()
-    )
+    join(plan.backend, timeout=2 * timeout if nccl else timeout, device_id=device if nccl else None)
     try:
         world = cast(dist.ProcessGroup, dist.group.WORLD)
-        agreement = cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=timeout))
+        control = ProcessGroupControl(cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=timeout)))
+        refuse_different(config, control)
         on_host = plan.local_processes * plan.workers // plan.processes
         link = emulated_link(config["network"])
         emulated = Link(**link) if link else None
@@ -144,7 +144,7 @@ def _joined(config: Config, plan: Plan) -> Iterator[Joined]:
         yield Joined(
             over(world),
             over(dist.new_group(timeout=timeout)) if asynchronous else None,
-            ProcessGroupControl(agreement),
+            control,
             device,
         )
     finally:
@@ -155,22 +155,17 @@ def _charged(comm: Comm, config: Config) -> Comm:
     return ChecksumComm(comm) if config["trainer"]["checksum"] else comm
 
 
-def _meeting() -> dict[str, Any]:
-    """Where processes find each other that were started again: elastic's store still has the addresses of those before."""
-    if not restarts():
-        return {}
-    return {"store": store("meeting"), "rank": int(os.environ["RANK"]), "world_size": int(os.environ["WORLD_SIZE"])}
-
-
 def _watched(run: Run, progress: Progress) -> AbstractContextManager[None]:
     """Of several processes."""
     if run.comm.processes == 1:
         return nullcontext()
 
-    def where() -> str:
+    def where() -> Place:
+        waits = run.control.waits or run.clock.phase == "exchange"
         if run.clock.phase == "end":
-            return f"after step {progress.step - 1}, in an agreement, a test or a checkpoint"
-        return f"in {run.clock.phase} of step {progress.step}"
+            what = "an agreement" if run.control.waits else "a test or a checkpoint"
+            return Place(waits, f"after step {progress.step - 1}, in {what}")
+        return Place(waits, f"in {run.clock.phase} of step {progress.step}")
 
     return watching(run.process, run.comm.processes, where, run.settings.timeout_seconds)
 

@@ -186,7 +186,7 @@ def _compared(words: Words) -> Grid:
     if not words.paths:
         raise ConfigError("compare: type run directories, as in gcbench-model compare outputs/RUN network=1gbit")
     network = words.network if "network" in words.typed else None
-    found = [compared(path, network, words.latency) for path in words.paths]
+    found = [compared(path, network, words.latency, words.own) for path in words.paths]
     rows = [
         [c.title, str(c.workers), seconds(c.exchange_seconds), seconds(c.measured_exchange_seconds), f"{c.ratio:.3f}"]
         for c in found

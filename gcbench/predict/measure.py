@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
@@ -15,7 +15,10 @@ from gcbench.config import ConfigError, emulated_link
 from gcbench.predict.links import link
 from gcbench.predict.model import Cluster, exchange_seconds
 from gcbench.predict.payload import Payload
-from gcbench.predict.subject import compressor_of, facts_of, shapes_of_model
+from gcbench.predict.subject import compressor_of, facts_of, refuse_foreign_code, shapes_of_model
+from gcbench.records.reading import read_json, read_result
+
+log = logging.getLogger("gcbench")
 
 BACKWARD_SHARE = 0.667  # where no run says
 COMPUTATION = ("data", "forward", "backward", "update")
@@ -26,7 +29,26 @@ def _contents(paths: Sequence[str], name: str) -> Iterator[dict[str, Any]]:
         if not Path(path).exists():
             raise ConfigError(f"{path}: there is no such file or folder; type one with bench.json or result.json in it")
         files = [Path(path)] if Path(path).is_file() else sorted(Path(path).rglob(name))
-        yield from (json.loads(file.read_text(encoding="utf-8")) for file in files if file.name == name)
+        for file in files:
+            if file.name != name:
+                continue
+            try:
+                yield _read(file)
+            except ValueError as error:
+                log.warning("not read: %s: %s", file, error)
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """A result, or a benchmark; ValueError where it is neither."""
+    if file.name == "result.json":
+        return read_result(file)
+    try:
+        bench = read_json(file)
+        _ = bench["config"]["choices"]["compressor"]
+        _ = [1e9 * row["memcpy_gb_per_second"] + row["values"] + row["milliseconds"] for row in bench["local"]]
+    except (ValueError, TypeError, KeyError) as error:
+        raise ValueError(f"no benchmark of gcbench ({type(error).__name__}: {error})") from error
+    return dict(bench)
 
 
 def measured(paths: Sequence[str], title: str) -> dict[str, Any]:
@@ -63,7 +85,10 @@ def _medians(table: dict[int, list[float]]) -> dict[int, float]:
 
 
 def _seconds(result: dict[str, Any], phase: str) -> float:
-    return float(result["seconds"][phase]["mean"])
+    try:
+        return float(result["seconds"][phase]["mean"])
+    except (KeyError, TypeError):
+        raise ConfigError(f"a result without the seconds of {phase}; type runs with several processes") from None
 
 
 COMMENTS = {
@@ -100,15 +125,22 @@ class Compared(NamedTuple):
         return self.measured_exchange_seconds / self.exchange_seconds
 
 
-def compared(path: str, network: str | None = None, latency: str | None = None) -> Compared:
-    """A run on hosts of one worker each; without `network`, on the link that its result names."""
+def compared(path: str, network: str | None = None, latency: str | None = None, own: Sequence[str] = ()) -> Compared:
+    """A run on hosts of one worker each; without `network`, on the link that its result names.
+
+    Its model and method are gcbench's, or among the classes `own`: a result from elsewhere chooses no code to run here.
+    """
     file = Path(path) if Path(path).is_file() else Path(path) / "result.json"
     if not file.is_file():
         raise ConfigError(f"{path}: there is no result.json in it; type a run's directory")
-    result = json.loads(file.read_text(encoding="utf-8"))
+    try:
+        result = read_result(file)
+    except ValueError as error:
+        raise ConfigError(f"{file}: {error}; type a run's directory") from error
     if not result.get("seconds") or result["workers"] < 2:
         raise ConfigError(f"{path}: a run of one worker, or of virtual ones, has no exchange; type one with several processes")
     config = {**result["config"], "choices": result["choices"]}
+    refuse_foreign_code([config["model"], config["compressor"]], own, path)
     shapes = shapes_of_model(config["model"], facts_of(result["choices"]["model"], result["choices"]["dataset"]))
     between = _link(result.get("network") or {}, network, latency, path)
     messages = Payload(compressor_of(config), shapes).at(result["workers"])

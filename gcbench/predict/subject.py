@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cache
 from itertools import product
 from math import prod
 from pathlib import Path
@@ -52,6 +53,35 @@ def facts_of(model: str, dataset: str | None) -> Facts:
     if name not in DATASETS:
         raise ConfigError(f"dataset={name}: its shapes are not known here; type one of {', '.join(DATASETS)}, or shapes=FILE")
     return DATASETS[name]
+
+
+def refuse_foreign_code(node: Any, own: Collection[str], place: str) -> None:
+    """ConfigError where a configuration that came from elsewhere names code that neither gcbench's conf/ names, nor `own`."""
+    if isinstance(node, list):
+        for inside in node:
+            refuse_foreign_code(inside, own, place)
+    elif isinstance(node, dict):
+        target = node.get("_target_")
+        if target is not None and target not in _targets_of_conf() and target not in own:
+            raise ConfigError(
+                f"{place}: its configuration names code that is not gcbench's, {target}; where you trust it, type own={target}"
+            )
+        refuse_foreign_code(list(node.values()), own, place)
+
+
+@cache
+def _targets_of_conf() -> frozenset[str]:
+    """Models and methods; targets by their whole names, as a longer dotted one leads from our modules to any other."""
+    files = [path for group in ("model", "compressor") for path in (conf_directory() / group).rglob("*.yaml")]
+    nodes = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in files]
+    return frozenset(_targets(nodes))
+
+
+def _targets(node: Any) -> Iterator[str]:
+    if isinstance(node, dict):
+        yield from [node["_target_"]] if "_target_" in node else []
+    for inside in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
+        yield from _targets(inside)
 
 
 def shapes_of_model(node: Config, facts: Facts) -> Shapes:

@@ -29,6 +29,7 @@ KEYS = {
     "title": "of the profile that measure writes",
     "format": "terminal, markdown or csv (terminal)",
     "picture": "a file without its ending: pays draws picture=NAME.svg and NAME.png",
+    "own": "with compare: classes of yours, separated by commas, that a run's model and method may be",
     "table": "a paper's: maxnorm/figure11 to 14, ecqsgd/figure6, powersgd/figure3, qsgd/figure2, qsgd/table1",
 }
 ABOUT = """\
@@ -65,6 +66,7 @@ class Words:
     title: str | None = None
     format: str = "terminal"
     picture: str | None = None
+    own: list[str] = field(default_factory=list)
     table: str | None = None
     typed: set[str] = field(default_factory=set)
 
@@ -102,6 +104,7 @@ READ: dict[str, Callable[[str], Any]] = {
     "workers_per_node": _whole,
     "batch_size": _whole,
     "seconds": _positive,
+    "own": lambda text: text.split(","),
     "samples": _whole,
     "overlap": _true,
     "format": _form,

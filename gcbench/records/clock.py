@@ -140,8 +140,12 @@ class Ledger:
         self._steps = 0
 
     def add(self, by_process: list[list[list[Lap]]]) -> None:
-        """`by_process[p]` holds the laps of process p for the same steps, in which all issued the same collectives."""
-        for steps in zip(*by_process, strict=True):
+        """`by_process[p]` holds the laps of process p for the same steps, in which all issued the same collectives.
+
+        A lap may be a plain sequence, as other processes send it.
+        """
+        for same_step in zip(*by_process, strict=True):
+            steps = [[Lap(*lap) for lap in laps] for laps in same_step]
             self._steps += 1
             exchanges = [[lap for lap in laps if lap.name == "exchange"] for laps in steps]
             shortest = [min(lap.seconds + lap.hidden for lap in same) for same in zip(*exchanges, strict=True)]

@@ -12,6 +12,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from gcbench.records.reading import read_json
+
 ENDED = ("done", "diverged")  # statuses that the same run would come to again
 
 
@@ -35,11 +37,13 @@ class RunFiles:
 
     def read_result(self) -> dict[str, Any] | None:
         try:
-            result: dict[str, Any] = json.loads(self.result.read_text(encoding="utf-8"))
+            result = read_json(self.result)
+            if not isinstance(result, dict):
+                raise ValueError("is no result of a run of gcbench")
         except FileNotFoundError:
             return None
         except ValueError as error:
-            raise ValueError(f"{self.result} is not JSON ({error}); move it away, or type rerun=true") from error
+            raise ValueError(f"{self.result} {error}; move it away, or type rerun=true") from error
         return result
 
     def write_start(self, start: dict[str, Any]) -> None:
@@ -53,13 +57,16 @@ class RunFiles:
             return None
 
     def append_metrics(self, metrics: dict[str, Any]) -> None:
-        with _clear_errors(self.metrics), self.metrics.open("a", encoding="utf-8") as file:
+        with _clear_errors(self.metrics), open(self.metrics, "a", encoding="utf-8", opener=_no_link) as file:
             file.write(_strict_json(metrics) + "\n")
 
     def truncate_metrics(self, step: int) -> None:
         """Forgets what came after `step`, to which a checkpoint goes back."""
         if self.metrics.exists():
-            lines = self.metrics.read_text(encoding="utf-8").splitlines(keepends=True)
+            try:
+                lines = self.metrics.read_text(encoding="utf-8").splitlines(keepends=True)
+            except ValueError as error:
+                raise ValueError(f"{self.metrics} is not UTF-8 text ({error}); move it away to go on without it") from error
             _replace(self.metrics, "".join(line for line in lines if _is_up_to(line, step)))
 
     def set_aside(self, extends: bool = False) -> None:
@@ -99,7 +106,7 @@ def _finite(value: Any) -> Any:
 def _is_up_to(line: str, step: int) -> bool:
     try:
         return bool(json.loads(line).get("step", 0) <= step)
-    except ValueError:  # the end of the file, torn by a crash
+    except (ValueError, TypeError, AttributeError, RecursionError):  # the end of the file, torn by a crash, or no record
         return False
 
 
@@ -107,11 +114,16 @@ def _replace(path: Path, text: str) -> None:
     """Whoever reads `path` finds the old text or the new one, even after a crash."""
     new = path.with_name(path.name + ".new")
     with _clear_errors(path):
-        with new.open("w", encoding="utf-8") as file:
+        new.unlink(missing_ok=True)  # of a crash; or a link, by which something else would be overwritten
+        with new.open("x", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
         new.replace(path)
+
+
+def _no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
 @contextmanager
@@ -119,6 +131,7 @@ def _clear_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        gone = "" if path.parent.is_dir() else f"; {path.parent} is no longer there"
         raise OSError(
-            error.errno, f"cannot write {path} ({error.strerror}); make room there, or type another outputs=<folder>"
+            error.errno, f"cannot write {path} ({error.strerror}){gone}; make room there, or type another outputs=<folder>"
         ) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -13,6 +14,8 @@ from gcbench.report.document import EMPTY, Heading, Summary, signed, summary
 from gcbench.report.load import Found, Run, load
 from gcbench.report.measures import MEASURES, SCORES, measure
 from gcbench.report.rows import newest
+
+log = logging.getLogger("gcbench")
 
 SHOWN = [name for name in MEASURES if name != "error_rate"]  # which accuracy says, too
 
@@ -73,6 +76,8 @@ def _loaded(folder: str) -> list[Run]:
     if not found.runs:
         broken = f" ({found.unreadable[0]})" if found.unreadable else ""
         raise ConfigError(f"diff {folder}: there is no result.json in or below it{broken}; type a run's directory")
+    for sentence in found.unreadable:
+        log.warning("not read: %s", sentence)
     return found.runs
 
 

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 from gcbench.config import Config
 from gcbench.config.names import digest
+from gcbench.records.reading import printable, read_result
 from gcbench.report.configs import Flat, flat, with_later_keys
+from gcbench.report.measures import MEASURES, measure
 
-READS = {1}  # schema_version of result.json
-NEEDED = ("status", "choices", "config", "started", "finished")
 DONE = "done"
 
 Metrics = list[dict[str, Any]]
@@ -106,20 +106,17 @@ def load(folders: Sequence[str | Path]) -> Found:
 
 def read_run(directory: Path) -> Run:
     """Raises ValueError with what is wrong with the file."""
-    result = json.loads((directory / "result.json").read_text(encoding="utf-8"))
-    if problem := problem_of(result):
-        raise ValueError(problem)
-    return Run(result, str(directory), lambda: _lines(directory / "metrics.jsonl"))
+    result = read_result(directory / "result.json")
+    return checked(Run(result, printable(str(directory)), lambda: _lines(directory / "metrics.jsonl")))
 
 
-def problem_of(result: Any) -> str | None:
-    """Why this is no result that can be read."""
-    if not isinstance(result, dict) or "schema_version" not in result:
-        return "no result of a run of gcbench"
-    if result["schema_version"] not in READS:
-        return f"schema_version {result['schema_version']} is not one that this gcbench reads ({', '.join(map(str, READS))})"
-    missing = [key for key in NEEDED if key not in result]
-    return f"without {', '.join(missing)}" if missing else None
+def checked(run: Run) -> Run:
+    """`run`, when all that reports ask of a run can be answered; else ValueError."""
+    try:
+        _ = run.identity, run.title, [measure(name, run.result) for name in MEASURES]
+    except Exception as error:  # whatever a result from elsewhere may lack
+        raise ValueError(f"no result of a run of gcbench ({type(error).__name__}: {error})") from error
+    return run
 
 
 def by_age(runs: Any) -> list[Run]:
@@ -140,9 +137,10 @@ def _result_files(folders: Sequence[str | Path]) -> Iterator[Path]:
 def _lines(path: Path) -> Metrics:
     """A last line that a crash has torn is left out."""
     lines = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []:
         try:
-            lines.append(json.loads(line))
-        except ValueError:
+            read = printable(json.loads(line))
+        except (ValueError, RecursionError):
             continue
+        lines += [read] if isinstance(read, dict) else []
     return lines

@@ -14,15 +14,18 @@ are added below, with what the study calls them.
 
 from __future__ import annotations
 
-import json
+import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from gcbench.records.reading import read_json
 from gcbench.report.document import EMPTY, Cell, Document, Heading, Line, Section, Summary, digits_of
 from gcbench.report.remarks import made_by
 from gcbench.report.tables import Column, Table, TableRow
+
+log = logging.getLogger("gcbench")
 
 Study = dict[str, Any]
 
@@ -30,8 +33,21 @@ Study = dict[str, Any]
 def find_study(name: str, folders: Sequence[str | Path]) -> tuple[Path, Study] | None:
     """The newest `<name>.json` under `folders`, and what is in it."""
     paths = sorted({path.resolve() for path in _files(name, folders)}, key=lambda path: path.stat().st_mtime)
-    found = [(path, json.loads(path.read_text(encoding="utf-8"))) for path in paths]
-    return next(((path, study) for path, study in reversed(found) if study.get("study") == name), None)
+    found = ((path, _read(path)) for path in reversed(paths))
+    return next(((path, study) for path, study in found if study.get("study") == name), None)
+
+
+def _read(path: Path) -> Study:
+    """What is in it, or nothing where it is no study."""
+    try:
+        content = read_json(path)
+        rows = content["rows"]
+        if all(isinstance(row.get("row"), str) for row in rows) and isinstance(content.get("settings") or {}, dict):
+            return dict(content)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        pass
+    log.warning("not read: %s: no study of gcbench", path)
+    return {}
 
 
 def _files(name: str, folders: Sequence[str | Path]) -> Iterator[Path]:

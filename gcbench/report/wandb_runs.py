@@ -7,7 +7,8 @@ from functools import partial
 from typing import Any
 
 from gcbench.config import ConfigError
-from gcbench.report.load import Found, Metrics, Run, by_age, problem_of
+from gcbench.records.reading import printable, problem_of
+from gcbench.report.load import Found, Metrics, Run, by_age, checked
 
 
 def load_wandb(project: str, api: Any = None) -> Found:
@@ -17,12 +18,15 @@ def load_wandb(project: str, api: Any = None) -> Found:
     found: dict[str, Run] = {}
     unreadable = []
     for listed in _listed(project, api):
-        result = listed.summary_metrics
         place = f"{project}/{listed.id}"
-        if problem := problem_of(result):
-            unreadable.append(f"{place}: {problem}")
+        try:
+            result = printable(listed.summary_metrics)
+            if problem := problem_of(result):
+                raise ValueError(problem)
+            run = checked(Run(result, place, partial(_metrics, listed)))
+        except ValueError as error:
+            unreadable.append(f"{place}: {error}")
             continue
-        run = Run(result, place, partial(_metrics, listed))
         found.setdefault(run.identity, run)
     return Found(by_age(found.values()), unreadable)
 

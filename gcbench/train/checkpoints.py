@@ -2,8 +2,8 @@
 
 A worker's file is the same whichever process held it, so a run may resume with its workers spread otherwise; `resharding`
 says what becomes of the files where there are more workers, or fewer. A directory is written under another name and renamed
-when it is complete; the manifest holds the checksum of every file. Tensors are read with `weights_only=True`: no pickled code
-is executed.
+when it is complete; the manifest holds the checksum of every file, and one of itself. Tensors are read with
+`weights_only=True`: no pickled code is executed.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from gcbench.train.resharding import merged, refuse_unmergeable, replaced, stack
 from gcbench.train.run import Exchanged, Progress, Run
 
 FORMAT = 5
+SHARED = "shared.pt"
+KEYS = {"format": int, "step": int, "workers": int, "fingerprint": str, "sha256": dict}  # of a manifest, beside its checksum
 T = TypeVar("T")
 
 
@@ -42,7 +44,7 @@ class Checkpoints:
 
     def save(self, run: Run, progress: Progress) -> None:
         """Every process writes its workers' files; process 0 the rest. CheckpointError where one of them cannot."""
-        final = self.directory / f"step-{progress.step:08d}"
+        final = self.directory / _folder(progress.step)
         partial = final.with_suffix(".partial")
 
         def begin() -> None:
@@ -52,7 +54,7 @@ class Checkpoints:
         def write() -> dict[str, str]:
             files = {_worker_file(k): _worker_content(run, progress, row) for row, k in enumerate(run.comm.local)}
             if run.first:
-                files["shared.pt"] = _shared_content(run, progress)
+                files[SHARED] = _shared_content(run, progress)
             return {name: _write(partial / name, content) for name, content in files.items()}
 
         def complete() -> None:
@@ -63,7 +65,7 @@ class Checkpoints:
                 "fingerprint": self.fingerprint,
                 "sha256": {name: digest for part in everyone for name, digest in part.items()},
             }
-            _write_text(partial / "manifest.json", json.dumps(manifest, indent=1))
+            _write_text(partial / "manifest.json", json.dumps({**manifest, "checksum": _checksum(manifest)}, indent=1))
             shutil.rmtree(final, ignore_errors=True)
             partial.rename(final)
             self._drop_old()
@@ -102,8 +104,8 @@ class Checkpoints:
         for name in manifest["sha256"]:
             self._refuse_damage(path / name, manifest)
         if manifest["workers"] != workers:
-            names = ("shared.pt", _worker_file(0))
-            shared, worker = (torch.load(path / name, map_location="meta", weights_only=True) for name in names)
+            names = (SHARED, _worker_file(0))
+            shared, worker = (self._loaded(path / name, torch.device("meta")) for name in names)
             if problem := refuse_unmergeable(worker, shared["model"].keys(), merge):
                 raise CheckpointError(
                     f"{path} was written by {manifest['workers']} workers, this run has {workers}, and {problem}; "
@@ -119,7 +121,9 @@ class Checkpoints:
                 f"{path}: this run ends after {run.total_steps} steps with {run.comm.workers} workers; "
                 f"type trainer.max_steps={manifest['step']} or more"
             )
-        shared = self._read(path / "shared.pt", manifest, run.replica.device)
+        shared = self._read(path / SHARED, manifest, run.replica.device)
+        if shared["step"] != manifest["step"]:
+            raise self._damaged(path / SHARED, "it is of another step")
         workers = [self._worker(path, manifest, k, run) for k in run.comm.local]
         run.replica.model.load_state_dict(shared["model"])
         run.optimizer.load_state_dict(shared["optimizer"])
@@ -141,25 +145,40 @@ class Checkpoints:
 
     def _read(self, path: Path, manifest: dict[str, Any], device: torch.device) -> dict[str, Any]:
         self._refuse_damage(path, manifest)
-        content: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
+        return self._loaded(path, device)
+
+    def _loaded(self, path: Path, device: torch.device) -> dict[str, Any]:
+        try:
+            content = torch.load(path, map_location=device, weights_only=True)
+        except Exception as error:  # what torch raises for other content than its own has many classes
+            raise self._damaged(path, f"torch.load says {type(error).__name__}") from error
+        if not isinstance(content, dict):
+            raise self._damaged(path, "it is no dictionary")
         return content
 
     def _refuse_damage(self, path: Path, manifest: dict[str, Any]) -> None:
         if not path.is_file() or _digest(path) != manifest["sha256"][path.name]:
             raise self._damaged(path)
 
-    def _damaged(self, file: Path) -> CheckpointError:
+    def _damaged(self, file: Path, how: str = "its checksum differs") -> CheckpointError:
         older = [path.name for path in self._complete() if path < file.parent]
         advice = f"remove {file.parent} to continue from {older[-1]}" if older else "type resume=never to start anew"
-        return CheckpointError(f"{file} is missing or damaged (its checksum differs); {advice}")
+        return CheckpointError(f"{file} is missing or damaged ({how}); {advice}")
 
     def _manifest(self, path: Path) -> dict[str, Any]:
+        file = path / "manifest.json"
         try:
-            manifest: dict[str, Any] = json.loads((path / "manifest.json").read_text())
-        except ValueError:
-            raise self._damaged(path / "manifest.json") from None
+            manifest = json.loads(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
+            raise self._damaged(file, "it is no JSON") from error
+        if not isinstance(manifest, dict) or not isinstance(manifest.get("format"), int):
+            raise self._damaged(file, "it is no manifest")
         if manifest["format"] != FORMAT:
             raise CheckpointError(f"{path} has format {manifest['format']}, this gcbench reads {FORMAT}; type resume=never")
+        if manifest.pop("checksum", None) != _checksum(manifest):
+            raise self._damaged(file)
+        if {key: type(value) for key, value in manifest.items()} != KEYS or not _is_whole(manifest, path.name):
+            raise self._damaged(file, "it is not what gcbench writes")
         if manifest["fingerprint"] != self.fingerprint:
             raise CheckpointError(
                 f"{path} belongs to a run with another configuration; type resume=never to start anew, or another name"
@@ -172,6 +191,21 @@ class Checkpoints:
     def _drop_old(self) -> None:
         for path in self._complete()[: -self.keep]:
             shutil.rmtree(path)
+
+
+def _checksum(manifest: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+
+
+def _is_whole(manifest: dict[str, Any], name: str) -> bool:
+    """Whether its files are those of its workers, and its step that of its folder."""
+    files = manifest["sha256"]
+    whole = len(files) == manifest["workers"] + 1 and set(files) == {SHARED, *map(_worker_file, range(manifest["workers"]))}
+    return whole and name == _folder(manifest["step"])
+
+
+def _folder(step: int) -> str:
+    return f"step-{step:08d}"
 
 
 def _worker_file(worker: int) -> str:

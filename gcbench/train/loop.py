@@ -73,7 +73,7 @@ def _step(run: Run, progress: Progress) -> Sample | None:
 
 def _record_gradients(run: Run, step: int) -> None:
     """Between two steps: neither timed nor counted."""
-    rows = run.control.gather(run.replica.flat.cpu())
+    rows = run.control.gather_tensors(run.replica.flat.cpu())
     if run.first:
         run.recordings.write(step, {k: p.shape for k, p in run.replica.parameters.items()}, torch.cat(rows))
 
@@ -90,7 +90,7 @@ def _diverged(run: Run, progress: Progress) -> str | None:
 def _first_bad(run: Run, progress: Progress) -> Bad | None:
     """Of all workers."""
     found = run.control.gather(progress.first_bad.found(run.comm.local))
-    return min((bad for part in found for bad in part), default=None)
+    return min(((step, kind, worker) for part in found for step, kind, worker in part), default=None)
 
 
 def _drift_is_due(run: Run, progress: Progress) -> bool:

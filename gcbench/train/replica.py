@@ -15,6 +15,7 @@ from gcbench.codecs.noise import site_number
 from gcbench.comm import in_buckets
 from gcbench.compressors import Grads
 from gcbench.data import Task
+from gcbench.private import use_own_compiler_cache
 from gcbench.records.clock import Clock
 from gcbench.seeds import mix
 from gcbench.settings import Precision, TrainerSettings
@@ -43,6 +44,8 @@ class Replica:
             if isinstance(module, nn.Conv2d):
                 module.to(memory_format=layout)
         self._channels_last = settings.channels_last
+        if settings.compile:
+            use_own_compiler_cache()
         self._forward: Callable[..., Any] = torch.compile(self.model) if settings.compile else self.model
         self._bf16 = settings.precision is Precision.bf16
         self._accumulate = settings.accumulate

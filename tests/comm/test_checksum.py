@@ -11,6 +11,8 @@ from comm_cases import WORKERS
 from gloo_pool import pool
 from sentence import run
 
+from gcbench.comm.checksum import disagreement
+
 
 @pytest.mark.parametrize("layout", ["virtual", "gloo"])
 def test_results_stay_and_every_message_costs_32_bits_more(layout: str) -> None:
@@ -42,3 +44,17 @@ def test_a_run_is_charged_for_its_checksums(tmp_path: Path, words: list[str]) ->
     messages = sum(kind["messages"] for kind in plain["collectives"])
     assert checked["test"] == plain["test"]
     assert checked["bits_sent"]["per_worker"] - plain["bits_sent"]["per_worker"] == 32 * messages
+
+
+@pytest.mark.parametrize(
+    ("found", "says"),
+    [
+        ("aaa", None),
+        ("aab", "worker 2 other bits than worker 0"),
+        ("baa", "worker 0 other bits than worker 1"),
+        ("ab", "worker 1 and worker 0 different bits; which are the right ones cannot be told"),
+        ("aabb", "workers 2, 3 and worker 0 different bits; which are the right ones cannot be told"),
+    ],
+)
+def test_a_reduction_names_a_worker_only_where_most_agree(found: str, says: str | None) -> None:
+    assert disagreement(found) == says

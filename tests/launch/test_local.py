@@ -19,13 +19,18 @@ import torch.distributed as dist
 from needed import patience
 
 from gcbench.launch import local
+from gcbench.launch.meeting import join
 
 
 def work(case: str, folder: str) -> None:
     rank = int(os.environ["RANK"])
+    if case == "alone":  # the first waits for the other, which never comes, in torch's own code
+        (Path(folder) / f"started-{rank}").touch()
+        if rank:
+            time.sleep(600)
     if case.startswith("stop"):
         return work_until_stopped(case, rank, Path(folder))
-    dist.init_process_group("gloo")
+    join("gloo")
     total = torch.full((2,), rank + 1.0)
     dist.all_reduce(total)
     print(f"rank {rank} of {os.environ['WORLD_SIZE']} has {total.tolist()}", flush=True)
@@ -44,6 +49,12 @@ def die(case: str) -> None:
         finally:
             dist.destroy_process_group()
             time.sleep(0.2)
+    if case == "leave":
+        sys.exit(4)
+    if case == "ctrl-c":
+        raise KeyboardInterrupt
+    if case == "nothing":
+        os._exit(0)
     if case == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     if case == "exit":
@@ -52,7 +63,7 @@ def die(case: str) -> None:
 
 def work_until_stopped(case: str, rank: int, folder: Path) -> None:
     stops: list[int] = []
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, frame: stops.append(number))
     (folder / f"started-{rank}").touch()
     while not stops or (case == "stop-deaf" and rank == 1):
@@ -133,6 +144,9 @@ def test_workers_find_each_other_and_print_as_they_are(tmp_path: Path) -> None:
         ),
         ("kill", "failed: 1 -9 killed by SIGKILL", None),
         pytest.param("exit", "failed: 1 3 exit code 3", None, marks=pytest.mark.slow),
+        pytest.param("leave", "failed: 1 1 SystemExit: 4", "SystemExit: 4", marks=pytest.mark.slow),
+        pytest.param("ctrl-c", "failed: 1 1 KeyboardInterrupt: ", "KeyboardInterrupt", marks=pytest.mark.slow),
+        pytest.param("nothing", "failed: 1 0 exit code 0", None, marks=pytest.mark.slow),
     ],
 )
 def test_the_first_death_is_told_once_and_takes_the_others_down(
@@ -148,7 +162,7 @@ def test_the_first_death_is_told_once_and_takes_the_others_down(
         assert err.count("Traceback") == 1 and "by peer" not in err
 
 
-@pytest.mark.parametrize(("number", "to_group"), [(signal.SIGINT, True), (signal.SIGTERM, False)])
+@pytest.mark.parametrize(("number", "to_group"), [(signal.SIGINT, True), (signal.SIGTERM, False), (signal.SIGHUP, True)])
 def test_a_signal_lets_workers_finish(number: signal.Signals, to_group: bool, tmp_path: Path) -> None:
     with started("stop", tmp_path) as parent:
         await_workers(tmp_path)
@@ -179,8 +193,10 @@ def test_ctrl_c_while_workers_start_is_quiet(tmp_path: Path) -> None:
     assert "interrupted: SIGINT" in out and err == ""
 
 
-def test_workers_end_with_a_parent_that_was_killed(tmp_path: Path) -> None:
-    with started("stop", tmp_path) as parent:
+@pytest.mark.parametrize("case", ["stop", "alone"])
+def test_workers_end_with_a_parent_that_was_killed(case: str, tmp_path: Path) -> None:
+    """Also while they wait for each other to come."""
+    with started(case, tmp_path) as parent:
         await_workers(tmp_path)
         parent.kill()
         parent.wait()

@@ -8,13 +8,14 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gcbench.config import RunFailed
-from gcbench.launch.lock import alone
+from gcbench.launch.lock import Lock, alone
 
 HOLDER = """
 import os, sys, time
@@ -52,6 +53,51 @@ def test_the_next_may_come_when_one_leaves_or_is_killed(tmp_path: Path, ends: st
         if holder.poll() is None:
             os.killpg(holder.pid, signal.SIGKILL)
             holder.wait()
+
+
+def hold(lock: Lock, ready: Any) -> None:
+    ready.send("held")
+    time.sleep(60)
+
+
+STARTER = """
+import multiprocessing, os, sys, time
+from pathlib import Path
+from gcbench.launch.lock import alone
+from test_lock import hold
+with alone(Path(sys.argv[1])) as lock:
+    here, there = multiprocessing.get_context("spawn").Pipe()
+    worker = multiprocessing.get_context("spawn").Process(target=hold, args=(lock, there))
+    worker.start()
+    here.recv()
+    print(worker.pid, flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_spawned_worker_holds_the_lock_when_its_parent_was_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may still train and write there."""
+    monkeypatch.setattr("gcbench.launch.lock.PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr("gcbench.launch.lock.ORPHAN_SECONDS", 0.2)
+    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    starter = subprocess.Popen(
+        [sys.executable, "-c", STARTER, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    assert starter.stdout
+    worker = int(starter.stdout.readline())
+    try:
+        starter.kill()
+        starter.wait()
+        with pytest.raises(RunFailed, match=f"being run by process {starter.pid}"), alone(tmp_path):
+            pass
+    finally:
+        os.kill(worker, signal.SIGKILL)
+    monkeypatch.setattr("gcbench.launch.lock.ORPHAN_SECONDS", 10)
+    with alone(tmp_path):
+        pass
 
 
 def test_a_file_system_without_locks_is_told(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from sentence import config_of
 
@@ -107,3 +109,9 @@ def test_no_network_is_emulated_where_nothing_is_exchanged_or_timed(overrides: l
 
 def test_a_network_is_emulated_between_as_many_processes_as_workers() -> None:
     assert planned(LAPTOP, "network=emulated", "trainer.gpus=64", "trainer.launcher=local", "trainer.processes=null").timed
+
+
+def test_a_run_over_several_machines_says_what_it_trusts() -> None:
+    over_two = Plan("torchrun", "cpu", "gloo", workers=4, processes=4, local_processes=2, threads=1, cores=2)
+    assert "trust" in (over_two.trust() or "")
+    assert replace(over_two, local_processes=4).trust() is None

@@ -112,6 +112,22 @@ def test_the_example_is_queued_again_when_it_is_signalled(
 
 
 @pytest.mark.slow
+def test_workers_of_one_task_are_queued_again_when_it_is_signalled(cluster: dict[str, str], tmp_path: Path) -> None:
+    """With the launcher for processes of one machine, whose parent hears the signal."""
+    script = tmp_path / "job.sbatch"
+    script.write_text("#!/bin/bash\nexec gcbench trainer.launcher=local trainer.gpus=2 " + " ".join(LONG) + "\n")
+    words = ["--nodes=1", "--ntasks=1", "--requeue", "--open-mode=append", "--parsable"]
+    job = run("sbatch", *words, script, folder=tmp_path, environment=cluster)
+    assert job.returncode == 0, job.stderr
+    number = job.stdout.strip()
+    wait_for(lambda: losses(tmp_path))
+    run("scancel", "--batch", "--signal=USR2", number, folder=tmp_path, environment=cluster)
+    wait_for(lambda: [r["status"] for r in results(tmp_path)] == ["interrupted"])
+    wait_for(lambda: [r["status"] for r in results(tmp_path)] == ["done"])
+    assert "continuing from the checkpoint" in (tmp_path / f"slurm-{number}.out").read_text()
+
+
+@pytest.mark.slow
 def test_a_run_that_makes_way_for_an_urgent_job_goes_on_after_it(
     cluster: dict[str, str], undisturbed: Callable[[], list[tuple[int, float]]], tmp_path: Path
 ) -> None:
@@ -151,7 +167,7 @@ def test_a_sweep_is_one_job_a_point_and_a_failure_is_one(cluster: dict[str, str]
     assert done.returncode == 1 and "worker 1 failed: ValueError: the cat is on the wire" in done.stderr, done.stderr
     assert "Traceback" not in done.stderr
     reasons = {r["status"]: r["reason"] for r in results(tmp_path)}
-    assert reasons == {"done": None, "failed": "ValueError: the cat is on the wire"}
+    assert reasons == {"done": None, "failed": "worker 1: ValueError: the cat is on the wire"}
     assert {(r["config"]["trainer"]["nodes"], r["workers"]) for r in results(tmp_path) if r["status"] == "done"} == {(2, 2)}
     listed = ["sacct", "--noheader", "--allocations", "--format=State"]  # the job ends a moment after its result is there
     wait_for(lambda: {"FAILED", "COMPLETED"} <= set(run(*listed, folder=tmp_path, environment=cluster).stdout.split()))

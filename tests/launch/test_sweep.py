@@ -19,6 +19,8 @@ from gcbench.config import run_directory
 from gcbench.launch.estimate import START_SECONDS, Estimates
 from gcbench.launch.same import same_run
 from gcbench.launch.sweep import Row, SweepProgress, plan_sentence
+from gcbench.records import RunFiles
+from gcbench.records.result import Begun, unfinished
 
 WORDS = ["logger.mode=disabled", "trainer.launcher=virtual", "trainer.max_steps=2", "model.widths=[16]", "trainer.threads=1"]
 
@@ -94,7 +96,7 @@ def test_what_counts_as_the_same_run(
     there = Path(run_directory(composed("name=other", f"outputs={tmp_path / 'deep'}", *words)))
     there.mkdir(parents=True)
     config = {**config_of("name=other", *words), "outputs": outputs}
-    (there / "result.json").write_text(json.dumps({"status": status, "choices": {"budget": "paper"}, "config": config}))
+    RunFiles(there).write_result(unfinished(config, status, "", Begun.here()))
     assert same_run(asked, own) == (there if found else None)
     at_cpu = {**asked, "choices": {**asked["choices"], "budget": "cpu"}}
     assert same_run(at_cpu, own) is None, "budgets are not mixed"
@@ -123,8 +125,8 @@ def test_a_row_takes_what_its_result_says(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, one_by_one: bool, says: str
 ) -> None:
     """Not how long a cluster let it wait; and rows that run beside each other are not added up."""
-    result = {"started": "2026-01-01T00:00:00+00:00", "finished": "2026-01-01T00:05:00+00:00"}
-    (tmp_path / "result.json").write_text(json.dumps(result))
+    result = unfinished(config_of(), "done", "", "2026-01-01T00:00:00+00:00")
+    RunFiles(tmp_path).write_result({**result, "finished": "2026-01-01T00:05:00+00:00"})
     progress = SweepProgress([Row(str(tmp_path), seconds=30.0), Row("b", seconds=60.0)], one_by_one=one_by_one)
     with caplog.at_level("INFO", "gcbench"):
         progress.on_job_end(composed(), JobReturn(status=JobStatus.COMPLETED))

@@ -93,12 +93,19 @@ def result() -> dict[str, object]:
     node = {"_target_": "gcbench.models.mlp.MLP", "shape": [1, 8, 8], "outputs": 10, "widths": [16]}
     dense = {"_target_": "gcbench.compressors.dense.Dense", "dtype": "float32"}
     return {
+        "schema_version": 1,
+        "status": "done",
         "experiment": None,
+        "started": "2026-01-01T00:00:00+00:00",
+        "finished": "2026-01-01T00:05:00+00:00",
         "choices": {"model": "mlp", "dataset": "digits", "compressor": "none"},
         "config": {
+            "seed": 1,
+            "dataset": {},
+            "optimizer": {"lr": 0.1},
             "model": node,
             "compressor": {"_target_": "gcbench.compressors.build", "method": dense},
-            "trainer": {"batch_size": 16, "accumulate": 1},
+            "trainer": {"gpus": 2, "batch_size": 16, "accumulate": 1},
         },
         "workers": 2,
         "network": {"emulated": True, "bandwidth": "1mbit", "latency": "1ms"},

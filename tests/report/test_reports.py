@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from results import result_of, write
 
+from gcbench.records.reading import READS
 from gcbench.records.result import SCHEMA_VERSION
-from gcbench.report.load import READS, load
+from gcbench.report.load import load
 
 SGD, RANK = "powersgd/table4/sgd", "powersgd/table4/rank_7"
 OUT = Path("outputs")

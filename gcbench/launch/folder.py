@@ -1,0 +1,48 @@
+"""The temporary folder of a run on this machine: private, and gone after the run however that ended."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from gcbench.launch.lock import Lock
+
+PREFIX = "gcbench-run-"
+LOCK = "lock"
+
+
+class Temporary(NamedTuple):
+    path: Path
+    lock: Lock  # held as long as anybody needs the folder
+
+
+@contextmanager
+def temporary_folder() -> Iterator[Temporary]:
+    """Makes one, and removes it afterwards, with those that killed runs of this user have left."""
+    for left in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        _remove_if_left(left)
+    path = Path(tempfile.mkdtemp(prefix=PREFIX))  # of mode 0700
+    draft = path / f"{LOCK}.new"
+    lock = Lock(draft)
+    lock.take()
+    draft.rename(path / LOCK)  # so that it is never seen free before the end
+    try:
+        yield Temporary(path, lock)
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+        lock.release()
+
+
+def _remove_if_left(path: Path) -> None:
+    with suppress(OSError):  # somebody else's, or just removed by another run
+        if path.lstat().st_uid != os.getuid() or not (path / LOCK).exists():
+            return
+        lock = Lock(path / LOCK)
+        if lock.take():
+            shutil.rmtree(path, ignore_errors=True)
+        lock.release()

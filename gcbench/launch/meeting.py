@@ -1,0 +1,40 @@
+"""How the processes of a run find each other.
+
+Those of one machine meet in a file that only their user can read, so that no port is open for it. Those that torchrun or srun
+started meet in the store of torch.distributed, which trusts whoever reaches its port.
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+
+MEETING_FILE = "GCBENCH_MEETING"  # the variable that names the file
+
+
+def restarts() -> int:
+    """How often this process and its peers were started before."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
+
+
+def join(backend: str | None, **more: Any) -> None:
+    """`init_process_group`, wherever the others are."""
+    if MEETING_FILE in os.environ or restarts():  # torchrun's store still has the addresses of those before
+        more |= {"store": store("meeting"), "rank": int(os.environ["RANK"]), "world_size": int(os.environ["WORLD_SIZE"])}
+    dist.init_process_group(backend, **more)
+
+
+def store(name: str) -> Any:
+    """A part of the store by which the processes meet; those that were started again find it empty."""
+    return dist.PrefixStore(f"gcbench-{name}-{restarts()}", _shared())  # type: ignore[attr-defined]
+
+
+def _shared() -> Any:
+    if path := os.environ.get(MEETING_FILE):
+        return dist.FileStore(path)  # type: ignore[attr-defined]
+    return dist.TCPStore(  # type: ignore[attr-defined]
+        os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False, timeout=timedelta(seconds=60)
+    )

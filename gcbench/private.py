@@ -1,0 +1,36 @@
+"""Folders that nobody else may write, so that what is loaded from them is the user's own."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+COMPILER_CACHE = "TORCHINDUCTOR_CACHE_DIR"
+
+
+def use_own_compiler_cache() -> None:
+    """Lets torch.compile keep its libraries in the user's cache folder, unless the user has named another.
+
+    By default they lie in the temporary folder of all users, under a name that anybody can guess, and are loaded from there.
+    Some headers stay there. ValueError where others may write either folder.
+    """
+    from torch._inductor.runtime.cache_dir_utils import default_cache_dir  # slow to import
+
+    caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    path = os.environ.setdefault(COMPILER_CACHE, str(Path(caches) / "gcbench" / "inductor"))
+    private_folder(Path(path), COMPILER_CACHE)
+    private_folder(Path(default_cache_dir()), "TMPDIR")
+
+
+def private_folder(path: Path, key: str) -> None:
+    """Makes `path` where it is not there; ValueError, which says what to do about `key`, where others may write it."""
+    try:
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        link, found = path.lstat(), path.stat()
+    except OSError as error:
+        raise ValueError(f"{key}: {path}: {error.strerror}; set {key} to a folder of your own") from error
+    if {link.st_uid, found.st_uid} != {os.getuid()}:
+        raise ValueError(f"{key}: {path} belongs to another user, whose code would run; set {key} to a folder of your own")
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise ValueError(f"{key}: {path} can be written by others, whose code would run; type chmod go-w {path}")

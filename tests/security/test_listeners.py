@@ -1,0 +1,136 @@
+"""What a run on this machine listens to, and what somebody can do who reaches it."""
+
+from __future__ import annotations
+
+import base64
+import multiprocessing
+import os
+import pickle
+import re
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from ipaddress import ip_address
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch.distributed as dist
+from gloo_pool import pool
+from hostile import Exploit, gather_with_a_stranger
+
+LISTEN = "0A"
+
+
+class Live(NamedTuple):
+    parent: subprocess.Popen[str]
+    folder: Path
+    temporary: Path
+
+    def processes(self) -> list[int]:
+        found = [self.parent.pid]
+        for pid in found:
+            children = Path(f"/proc/{pid}/task/{pid}/children")
+            found += [int(word) for word in children.read_text().split()]
+        return found
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    """Two workers in the middle of their steps."""
+    folder, temporary = tmp_path_factory.mktemp("live"), tmp_path_factory.mktemp("temporary")
+    words = ["trainer.launcher=local", "trainer.threads=1", "trainer.epochs=9999", "logger.mode=disabled", "model.widths=[16]"]
+    environment = {**os.environ, "TMPDIR": str(temporary), "PYTHONUNBUFFERED": "1"}
+    parent = subprocess.Popen(
+        [sys.executable, "-m", "gcbench", *words, "trainer.log_every=5", "trainer.eval_every=null"],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        assert parent.stdout is not None
+        said = []
+        while "train step 5" not in "".join(said[-1:]):
+            said.append(parent.stdout.readline())
+            assert said[-1], "".join(said)
+        yield Live(parent, folder, temporary)
+    finally:
+        os.killpg(parent.pid, signal.SIGKILL)
+        parent.communicate()
+
+
+def listening(pids: list[int]) -> list[tuple[str, int]]:
+    """Address and port of every socket of these processes that waits for connections."""
+    inodes = set()
+    for pid in pids:
+        for link in Path(f"/proc/{pid}/fd").iterdir():
+            if found := re.fullmatch(r"socket:\[(\d+)\]", os.readlink(link)):
+                inodes.add(found[1])
+    places = []
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/{pids[0]}/net/{table}").read_text().splitlines()[1:]:
+            words = line.split()
+            if words[3] == LISTEN and words[9] in inodes:
+                places.append(address(words[1]))
+    return places
+
+
+def address(text: str) -> tuple[str, int]:
+    host, port = text.split(":")
+    words = [int(host[i : i + 8], 16) for i in range(0, len(host), 8)]
+    return str(ip_address(b"".join(struct.pack("<I", word) for word in words))), int(port, 16)
+
+
+def test_every_socket_that_listens_is_for_this_machine_only(live: Live) -> None:
+    found = listening(live.processes())
+    assert found, "gloo's own are not seen"
+    assert [place for place in found if not ip_address(place[0]).is_loopback] == []
+
+
+def test_what_a_stranger_sends_to_the_ports_runs_nothing(live: Live, tmp_path: Path) -> None:
+    """As a pickle by itself, and as the value of a store that torch elastic's rendezvous reads every five seconds."""
+    mark = tmp_path / "ran"
+    attack = pickle.dumps(Exploit(mark))
+    for host, port in listening(live.processes()):
+        with socket.create_connection((host, port), timeout=5) as connection:
+            connection.sendall(attack)
+        planter = multiprocessing.get_context("fork").Process(target=plant, args=(host, port, attack), daemon=True)
+        planter.start()
+        planter.join(3)  # what is no store gives its client no answer
+        if planter.exitcode == 0:
+            time.sleep(12)
+        planter.kill()
+    before = lines(live.folder)
+    end = time.monotonic() + 60
+    while lines(live.folder) < before + 2:
+        assert live.parent.poll() is None and time.monotonic() < end
+        time.sleep(0.1)
+    assert not mark.exists()
+
+
+def plant(host: str, port: int, attack: bytes) -> None:
+    store = dist.TCPStore(host, port, is_master=False, timeout=timedelta(seconds=1), wait_for_workers=False)
+    store.set("torch.rendezvous.gcbench", base64.b64encode(attack))
+
+
+def lines(folder: Path) -> int:
+    return sum(len(path.read_text().splitlines()) for path in folder.glob("outputs/*/metrics.jsonl"))
+
+
+def test_the_file_in_which_workers_meet_is_for_this_user_only(live: Live) -> None:
+    (folder,) = live.temporary.glob("gcbench-run-*")
+    assert folder.stat().st_mode & 0o777 == 0o700 and (folder / "meeting").exists()
+
+
+def test_a_peer_that_sends_a_pickle_is_not_understood(tmp_path: Path) -> None:
+    said = pool(2).run(gather_with_a_stranger, tmp_path / "ran")
+    assert said[1] == "sent" and said[0] in ("JSONDecodeError", "UnicodeDecodeError")
+    assert not (tmp_path / "ran").exists()

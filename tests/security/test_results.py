@@ -1,0 +1,221 @@
+"""Results, names, caches and folders that somebody else has made: nothing in them runs, and bad ones are named and skipped."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from processes import command
+from results import result_of, write
+from sentence import config_of
+
+from gcbench.config import ConfigError, register
+from gcbench.launch.same import read
+from gcbench.predict.command import model
+from gcbench.private import COMPILER_CACHE, private_folder, use_own_compiler_cache
+from gcbench.records.reading import printable
+from gcbench.report.command import report
+from gcbench.report.load import load
+
+SGD = "powersgd/table4/sgd"
+SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    register()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def forged(target: str, **arguments: Any) -> dict[str, Any]:
+    result = result_of(SGD)
+    config = {**result["config"], "model": {"_target_": target, **arguments}}
+    phases = ("data", "forward", "backward", "update", "encode", "exchange", "wait", "decode", "step")
+    seconds = {phase: {"mean": 0.1, "max": 0.1} for phase in phases}
+    return {**result, "config": config, "network": {"link": "1gbit"}, "seconds": seconds}
+
+
+@pytest.mark.parametrize(
+    ("target", "arguments"),
+    [
+        ("os.mkdir", {"path": "ran"}),
+        ("gcbench.cli.os.mkdir", {"path": "ran"}),
+        ("torch.load", {"f": "payload.pt", "weights_only": False}),
+        ("gcbench.models.mlp.MLP", {"widths": [{"_target_": "os.mkdir", "path": "ran"}]}),
+    ],
+)
+def test_a_result_chooses_no_code_to_run(target: str, arguments: dict[str, Any]) -> None:
+    write(Path("run"), forged(target, **arguments))
+    with pytest.raises(ConfigError, match="run: its configuration names code that is not gcbench's, .*; where you trust it"):
+        model(["compare", "run"])
+    assert not Path("ran").exists()
+
+
+def test_code_of_ones_own_is_typed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.syspath_prepend(".")
+    Path("mine.py").write_text("import torch\ndef net():\n    return torch.nn.Linear(3, 2)\n")
+    write(Path("run"), {**forged("mine.net"), "choices": {**result_of(SGD)["choices"], "dataset": "cifar10"}})
+    model(["compare", "run", "own=mine.net"])
+    assert "measured / predicted" in capsys.readouterr().out
+
+
+BAD: dict[str, str] = {
+    "empty": "",
+    "torn": '{"schema_version": 1, "status"',
+    "deep": "[" * 100_000,
+    "deep object": '{"a":' * 300 + "1" + "}" * 300,
+    "list": "[1, 2]",
+    "null": "null",
+    "latin": "\udcff",
+}
+CHANGES: dict[str, dict[str, Any]] = {
+    "status": {"status": 3},
+    "no config": {"config": None},
+    "choices": {"choices": ["mlp"]},
+    "time": {"finished": "yesterday"},
+    "seconds": {"seconds": {"step": 3}},
+    "test": {"test": {"accuracy": "high"}},
+    "steps": {"steps": "many"},
+    "reason": {"reason": {"a": 1}},
+    "experiment": {"experiment": 7},
+    "version": {"schema_version": [1]},
+    "bits": {"bits_sent": [1]},
+    "trainer": {"config": {"seed": 1, "trainer": {}}},
+}
+
+
+@pytest.fixture
+def some_bad(here: Path) -> list[str]:
+    """Good results with bad ones among them."""
+    write(Path("outputs/good-s1"), result_of(SGD))
+    write(Path("outputs/good-s2"), result_of(SGD, seed=2))
+    for name, text in BAD.items():
+        folder = Path("outputs", f"bad {name}")
+        folder.mkdir()
+        (folder / "result.json").write_text(text, errors="surrogateescape")
+    for name, change in CHANGES.items():
+        folder = Path("outputs", f"bad {name} changed")
+        folder.mkdir()
+        (folder / "result.json").write_text(json.dumps({**result_of(SGD), **change}))
+    return sorted(path.name for path in Path("outputs").glob("bad*"))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["runs"],
+        ["list"],
+        ["table=powersgd/table4"],
+        pytest.param(["claims", "paper=powersgd"], marks=pytest.mark.slow),
+        ["diff", "outputs", "outputs"],
+    ],
+)
+def test_bad_results_among_good_ones_are_named_and_skipped(
+    some_bad: list[str], words: list[str], caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with caplog.at_level("WARNING", "gcbench"):
+        report(words)
+    assert capsys.readouterr().out
+    named = {line.split("outputs/")[1].split("/")[0] for line in caplog.messages if line.startswith("not read: ")}
+    assert sorted(named) == some_bad
+
+
+def test_the_good_ones_are_all_there(some_bad: list[str]) -> None:
+    assert [run.seed for run in load(["outputs"]).runs] == [1, 2]
+
+
+def test_a_sweep_passes_over_bad_results(some_bad: list[str], caplog: pytest.LogCaptureFixture) -> None:
+    from gcbench.launch.estimate import Estimates
+
+    with caplog.at_level("WARNING", "gcbench"):
+        found = [read(path) for path in sorted(Path("outputs").rglob("result.json"))]
+    assert len([result for result in found if result]) == 2
+    assert len(caplog.messages) == len(some_bad)
+    Estimates(filter(None, found)).seconds(config_of())
+
+
+def test_a_studys_file_that_is_none(caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("outputs").mkdir()
+    for text in ("[" * 100_000, "null", '{"study": "communication_times", "rows": [3]}'):
+        Path("outputs/communication_times.json").write_text(text)
+        report(["table=orq/table1"])
+        assert "not read: " in caplog.text and "communication_times.json: no study of gcbench" in caplog.text
+
+
+def test_a_result_that_is_none_in_the_runs_own_folder(here: Path) -> None:
+    (here / "run").mkdir()
+    for text in ("null", '{"schema_version": 1}', "[" * 100_000):
+        (here / "run" / "result.json").write_text(text)
+        done = command("main", ("directory=run", "trainer.max_steps=2"), here, dict(os.environ), timeout=100)
+        assert done.returncode == 1 and "Traceback" not in done.stderr
+        assert "run/result.json" in done.stderr and "move it away, or type rerun=true" in done.stderr
+
+
+def test_a_terminal_is_given_no_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    evil = "\x1b]0;title\x07\x1b[2J\x9b31m\r"
+    write(Path("outputs/run"), result_of(SGD, status="failed", reason=f"out of{evil}memory"))
+    Path("outputs/run").rename(f"outputs/run{evil}")
+    report(["runs"])
+    report(["table=powersgd/table4"])
+    said = capsys.readouterr().out
+    assert "out of" in said and not set(said) & set(evil) - set("]0;title[2J31m")
+    assert printable("line\n\ttab \u00e9") == "line\n\ttab \u00e9"
+
+
+@pytest.mark.parametrize("name", ["..", ".", "-rf", "../escape", "a/b", "a\nb", "a\x1bb"])
+def test_a_name_that_is_no_folder_is_refused_before_any_is_made(here: Path, name: str) -> None:
+    done = command("main", (f"name='{name}'",), here, dict(os.environ), timeout=100)
+    assert done.returncode == 1 and done.stderr.startswith(f"gcbench: name={name!r}: type a name"), done.stderr
+    assert list(here.iterdir()) == []
+
+
+def test_a_mistake_is_told_in_our_sentence_only(here: Path) -> None:
+    done = command("main", ("bits=11",), here, dict(os.environ), timeout=100)
+    assert done.stderr.splitlines()[0].startswith("gcbench: bits=11: ") and "overrides" not in done.stderr
+
+
+def test_libraries_lie_in_a_folder_of_the_users_own(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(COMPILER_CACHE, raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(here / "cache"))
+    use_own_compiler_cache()
+    found = Path(os.environ[COMPILER_CACHE])
+    assert found == here / "cache" / "gcbench" / "inductor" and found.stat().st_mode & 0o777 == 0o700
+
+
+def test_libraries_of_another_user_are_not_loaded(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = here / "cache"
+    cache.mkdir(mode=0o700)
+    monkeypatch.setenv(COMPILER_CACHE, str(cache))
+    use_own_compiler_cache()
+    cache.chmod(0o777)
+    with pytest.raises(ValueError, match="TORCHINDUCTOR_CACHE_DIR: .*cache can be written by others.*chmod go-w"):
+        use_own_compiler_cache()
+    cache.chmod(0o700)
+    monkeypatch.setattr(os, "getuid", lambda: 4321)
+    with pytest.raises(ValueError, match="belongs to another user, whose code would run"):
+        private_folder(cache, COMPILER_CACHE)
+
+
+@pytest.mark.parametrize("kind", ["open", "link"])
+def test_a_cluster_in_a_folder_that_others_could_make_is_refused(here: Path, kind: str) -> None:
+    folder = here / "cluster"
+    if kind == "open":
+        folder.mkdir()
+        folder.chmod(0o755)
+    else:
+        (here / "elsewhere").mkdir(mode=0o700)
+        folder.symlink_to(here / "elsewhere")
+    (folder / "slurm.conf").write_text("PluginDir=/tmp")
+    environment = {**os.environ, "GCBENCH_CLUSTER": str(folder)}
+    for action in ("up", "status", "down"):
+        done = subprocess.run(
+            [sys.executable, SCRIPTS / "cluster", action], env=environment, capture_output=True, text=True, timeout=30
+        )
+        assert done.returncode == 1 and "is no folder that only" in done.stderr, done.stderr
+    assert (folder / "slurm.conf").exists()

@@ -1,0 +1,33 @@
+"""What somebody might send or leave who wants a run to execute it."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import torch
+from gloo_pool import Process
+
+
+class Exploit:
+    """Unpickled, it leaves a file."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.mark,)
+
+
+def gather_with_a_stranger(process: Process, mark: Path) -> str:
+    """The second process is one: where the first waits for what it says, it sends a pickle."""
+    if process.rank == 0:
+        try:
+            return repr(process.control.gather("honest"))
+        except ValueError as error:
+            return type(error).__name__
+    attack = torch.frombuffer(bytearray(pickle.dumps(Exploit(mark))), dtype=torch.uint8)
+    process.control.gather_tensors(torch.tensor([len(attack)]))
+    process.control.gather_tensors(attack)
+    return "sent"

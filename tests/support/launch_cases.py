@@ -1,0 +1,18 @@
+"""What processes that were started with different words say of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gloo_pool import Process
+
+from gcbench.config import ConfigError
+from gcbench.launch.same_config import refuse_different
+
+
+def compared(process: Process, configs: list[dict[str, Any]]) -> str | None:
+    try:
+        refuse_different(configs[process.rank], process.control)
+    except ConfigError as error:
+        return str(error)
+    return None
