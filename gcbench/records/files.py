@@ -33,7 +33,7 @@ class RunFiles:
         self._start = directory / "start.json"
 
     def write_result(self, result: dict[str, Any]) -> None:
-        _replace(self.result, _strict_json(result, indent=2) + "\n")
+        replace_file(self.result, _strict_json(result, indent=2).encode() + b"\n")
 
     def read_result(self) -> dict[str, Any] | None:
         try:
@@ -48,7 +48,7 @@ class RunFiles:
 
     def write_start(self, start: dict[str, Any]) -> None:
         """What the run is, and what it was begun from: all that a run which was killed has to say."""
-        _replace(self._start, _strict_json(start, indent=2) + "\n")
+        replace_file(self._start, _strict_json(start, indent=2).encode() + b"\n")
 
     def read_start(self) -> dict[str, Any] | None:
         try:
@@ -67,7 +67,7 @@ class RunFiles:
                 lines = self.metrics.read_text(encoding="utf-8").splitlines(keepends=True)
             except ValueError as error:
                 raise ValueError(f"{self.metrics} is not UTF-8 text ({error}); move it away to go on without it") from error
-            _replace(self.metrics, "".join(line for line in lines if _is_up_to(line, step)))
+            replace_file(self.metrics, "".join(line for line in lines if _is_up_to(line, step)).encode())
 
     def set_aside(self, extends: bool = False) -> None:
         """Renames what an earlier run left, as in result.2025-01-31T12-30-59.123456Z.json, so that it stays.
@@ -110,13 +110,13 @@ def _is_up_to(line: str, step: int) -> bool:
         return False
 
 
-def _replace(path: Path, text: str) -> None:
-    """Whoever reads `path` finds the old text or the new one, even after a crash."""
+def replace_file(path: Path, content: bytes) -> None:
+    """Write a file so that whoever reads it finds the old content or the new one, even after a crash."""
     new = path.with_name(path.name + ".new")
     with _clear_errors(path):
         new.unlink(missing_ok=True)  # of a crash; or a link, by which something else would be overwritten
-        with new.open("x", encoding="utf-8") as file:
-            file.write(text)
+        with new.open("xb") as file:
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         new.replace(path)

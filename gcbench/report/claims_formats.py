@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import shutil
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -133,12 +132,7 @@ def show(found: Sequence[Answered], form: str) -> None:
         raise ConfigError(f"format={form}: claims are written as {', '.join(('terminal', *WRITERS))}; type one of them")
 
 
-def keep(folder: Path, found: Sequence[Answered], studies: Sequence[Path]) -> None:
-    """<folder>/claims.md and claims.csv, and below studies/ the studies behind; runs are kept with their tables."""
+def keep(folder: Path, found: Sequence[Answered]) -> None:
+    """Write <folder>/claims.md; runs and studies are kept with their tables."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "claims.md").write_text(markdown(found), encoding="utf-8")
-    (folder / "claims.csv").write_text(comma_separated(found), encoding="utf-8")
-    for study in studies:
-        if not study.is_relative_to(folder.resolve()):
-            (folder / "studies").mkdir(exist_ok=True)
-            shutil.copyfile(study, folder / "studies" / study.name)

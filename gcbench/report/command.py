@@ -23,7 +23,7 @@ from gcbench.report.compare import Comparison, compare, measured_words
 from gcbench.report.configs import PAPER
 from gcbench.report.document import DIRTY, DIRTY_NOTE, Document
 from gcbench.report.formats import WRITERS, terminal
-from gcbench.report.keep import keep
+from gcbench.report.keep import keep_index, keep_runs, keep_study, keep_table
 from gcbench.report.listing import Grid, runs_listed, tables_listed
 from gcbench.report.load import Found, Run, load
 from gcbench.report.study import find_study, study_document
@@ -60,19 +60,24 @@ def _found(words: Words) -> list[Run]:
 def _tables(words: Words) -> None:
     tables = [read_table(name) for name in tables_of(str(words.table))]
     runs = _found(words)
-    for table in tables:
-        _show(words, table, runs)
+    behind = [run for table in tables for run in _show(words, table, runs)]
+    if words.keep:
+        kept = list(dict.fromkeys(behind))
+        keep_runs(Path(words.keep), kept)
+        keep_index(Path(words.keep))
+        log.info("kept in %s, with %d runs", words.keep, len(kept))
 
 
 def _figures(words: Words) -> None:
     from gcbench.report.figures import draw  # imports matplotlib
 
-    folder = Path(words.keep) if words.keep else Path(words.results[0]) / "figures"
+    folder = Path(words.keep or words.results[0]) / "figures"
     for line in draw(str(words.figure), _found(words), folder, words.budget, words.beside, words.results):
         print(line)
 
 
-def _show(words: Words, table: Table, runs: Sequence[Run]) -> None:
+def _show(words: Words, table: Table, runs: Sequence[Run]) -> list[Run]:
+    """Print a table, and keep its page where that was asked for; return the runs behind it."""
     study = find_study(table.study, words.results) if table.study else None
     if table.study:
         document = study_document(table, study[1] if study else None)
@@ -80,9 +85,10 @@ def _show(words: Words, table: Table, runs: Sequence[Run]) -> None:
         document = build(table, runs, words.budget, words.beside)
     _print(words, document)
     if words.keep:
-        behind = [] if table.study else runs_behind(table, runs, words)
-        kept = keep(Path(words.keep), document, behind, study[0] if study else None, words.budget)
-        log.info("kept in %s, with %d runs", kept, len(behind))
+        keep_table(Path(words.keep), document, words.budget)
+        if study:
+            keep_study(Path(words.keep), study[0])
+    return [] if table.study else runs_behind(table, runs, words)
 
 
 def runs_behind(table: Table, runs: Sequence[Run], words: Words) -> list[Run]:
@@ -123,7 +129,9 @@ def _claims(words: Words, rest: Sequence[str]) -> None:
     found = [answered(claim, evidence) for claim in read_claims(words.paper, words.id)]
     show(found, words.format)
     if words.keep:
-        keep_claims(Path(words.keep), found, [path for path, _ in filter(None, evidence.studies.values())])
+        keep_claims(Path(words.keep), found)
+        for path, _ in filter(None, evidence.studies.values()):
+            keep_study(Path(words.keep), path)
 
 
 def _diff(words: Words, rest: Sequence[str]) -> None:

@@ -50,6 +50,21 @@ def _budget_node(budget: str) -> Any:
     return compose_words([f"budget={budget}"]).budget
 
 
+def words_for(experiment: str, budget: str, words: tuple[str, ...]) -> tuple[str, ...]:
+    """Return those of `words` whose key the experiment has: a row without buckets has no bucket_scope."""
+    known = composed(experiment, budget).config
+    return tuple(word for word in words if _has(known, word.partition("=")[0]))
+
+
+def _has(config: Config, key: str) -> bool:
+    node: Any = config
+    for part in key.split("."):
+        if not isinstance(node, dict) or part not in node:
+            return False
+        node = node[part]
+    return True
+
+
 def experiment_word(experiment: str) -> str:
     group, _, row = experiment.rpartition("/")
     if not group:

@@ -1,54 +1,72 @@
-"""A report as files, with the results behind it, so that it can be made again from these alone."""
+"""A report as files that people look at, and the runs behind it in a file a paper, from which it can be made again."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
-from gcbench.records import RunFiles
+from gcbench.config import ConfigError
+from gcbench.records.kept import SUFFIX, KeptRun, write_kept
 from gcbench.report.configs import PAPER
 from gcbench.report.document import Document
-from gcbench.report.formats import comma_separated, latex, markdown
-from gcbench.report.load import Run
-
-FILES = {"table.md": markdown, "table.csv": comma_separated, "table.tex": latex}
+from gcbench.report.formats import markdown
+from gcbench.report.load import Run, load
 
 
-def keep(folder: Path, document: Document, runs: Sequence[Run], study: Path | None = None, budget: str = PAPER) -> Path:
-    """Writes <folder>/<paper>/<table>/ anew (<budget>/ in it, unless it is the paper's): table.md, table.csv, table.tex and
-    runs/<run>/ (or the study's file)."""
-    target = folder / document.name / ("" if budget == PAPER else budget)
-    new = target / "runs.new"
-    shutil.rmtree(new, ignore_errors=True)
+def keep_table(folder: Path, document: Document, budget: str = PAPER) -> Path:
+    """Write <folder>/tables/<paper>/<table>.md, or <table>-<budget>.md where the budget is not the paper's."""
+    path = folder / "tables" / f"{document.name}{'' if budget == PAPER else f'-{budget}'}.md"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(markdown(document), encoding="utf-8")
+    return path
+
+
+def keep_study(folder: Path, study: Path) -> None:
+    """Copy a study's file to <folder>/results/studies."""
+    target = folder / "results" / "studies" / study.name
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if study.resolve() != target.resolve():
+        shutil.copyfile(study, target)
+
+
+def keep_runs(folder: Path, runs: Iterable[Run]) -> None:
+    """Add runs to <folder>/results/<paper>.jsonl.gz; those of no paper's experiment go to other.jsonl.gz."""
+    by_paper: dict[str, list[Run]] = {}
     for run in runs:
-        _copy(run, new)
-    shutil.rmtree(target / "runs", ignore_errors=True)
-    if runs:
-        new.replace(target / "runs")
-    target.mkdir(parents=True, exist_ok=True)
-    for name, write in FILES.items():
-        (target / name).write_text(write(document), encoding="utf-8")
-    if study is not None and study.resolve() != (target / study.name).resolve():
-        shutil.copyfile(study, target / study.name)
-    return target
+        by_paper.setdefault((run.experiment or "other").partition("/")[0], []).append(run)
+    for paper, more in by_paper.items():
+        path = folder / "results" / f"{paper}{SUFFIX}"
+        before = load([path])
+        if before.unreadable:
+            raise ConfigError(f"{before.unreadable[0]}; move the file away, as what cannot be read there would be lost")
+        kept = {run.identity: run for run in [*before.runs, *more]}
+        write_kept(path, [KeptRun(run.name, run.result, run.read_metrics()) for run in kept.values()])
 
 
-def _copy(run: Run, folder: Path) -> None:
-    metrics = run.read_metrics()
-    taken = [path.name for path in folder.glob("*")]
-    name = next(n for n in [run.name, *(f"{run.name}-{i}" for i in range(2, len(taken) + 3))] if n not in taken)
-    files = RunFiles(folder / name)
-    files.directory.mkdir(parents=True)
-    files.write_result(_without_places(run.result))
-    for line in metrics:
-        files.append_metrics(line)
+INDEX = """\
+# Results
+
+What is kept of the runs behind the tables: `results/` has every run with its curves, a line each, in a file a paper, and what
+studies and links measured. Tables and pictures are drawn from it: `gcbench report table=all keep=outputs` writes them anew.
+"""
 
 
-def _without_places(result: dict[str, Any]) -> dict[str, Any]:
-    """Folders of the machine where it ran say nothing to anybody else."""
-    config = result["config"]
-    cleared = {key: None for key in ("outputs", "directory", "data") if key in config}
-    dataset = {**config["dataset"], **({"root": None} if "root" in config["dataset"] else {})}
-    return {**result, "config": {**config, **cleared, "dataset": dataset}}
+def keep_index(folder: Path) -> None:
+    """Write <folder>/README.md, which leads to all tables and shows all pictures."""
+    tables = sorted((folder / "tables").rglob("*.md"))
+    pictures = sorted((folder / "figures").rglob("*.png"))
+    lines = [INDEX, "## Tables", "", *([f"- [{_title(folder / 'claims.md')}](claims.md)"] if tables else [])]
+    lines += [f"- [{_title(path)}]({path.relative_to(folder).as_posix()})" for path in tables]
+    lines += ["", "## Pictures", ""] if pictures else []
+    for path in pictures:
+        place = path.relative_to(folder).as_posix()
+        lines += [f"![{path.relative_to(folder / 'figures').with_suffix('').as_posix()}]({place})", ""]
+    (folder / "README.md").write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
+
+
+def _title(path: Path) -> str:
+    """Return the heading of a table's file, with the budget that is in its name."""
+    heading = path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ") if path.exists() else path.stem
+    _, dash, budget = path.stem.rpartition("-")
+    return f"{heading} ({budget})" if dash and budget in ("cpu", "bits", "smoke") else heading

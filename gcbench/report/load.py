@@ -6,12 +6,13 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from gcbench.config import Config
 from gcbench.config.names import digest
+from gcbench.records.kept import SUFFIX, read_kept
 from gcbench.records.reading import printable, read_result
 from gcbench.report.configs import Flat, flat, with_later_keys
 from gcbench.report.measures import MEASURES, measure
@@ -91,17 +92,30 @@ class Found(NamedTuple):
 
 
 def load(folders: Sequence[str | Path]) -> Found:
-    """All runs under `folders`; copies of one run count once."""
+    """Return all runs under `folders`, those that are kept in a file too; copies of one run count once."""
     runs: dict[str, Run] = {}
-    unreadable = []
+    unreadable: list[str] = []
     for path in _result_files(folders):
         try:
-            run = read_run(path.parent)
-        except (OSError, ValueError) as error:
+            for run in _runs_of(path, unreadable):
+                runs.setdefault(run.identity, run)
+        except (OSError, EOFError, ValueError) as error:
             unreadable.append(f"{path}: {error}")
-            continue
-        runs.setdefault(run.identity, run)
     return Found(by_age(runs.values()), unreadable)
+
+
+def _runs_of(path: Path, unreadable: list[str]) -> Iterator[Run]:
+    """Yield the run of a result.json, or those of a file of kept runs; what is none there is added to `unreadable`."""
+    if path.name == "result.json":
+        yield read_run(path.parent)
+        return
+    for kept in read_kept(path):
+        try:
+            if isinstance(kept, str):
+                raise ValueError(kept)
+            yield checked(Run(kept.result, printable(f"{path}/{kept.name}"), partial(list, kept.metrics)))
+        except ValueError as error:
+            unreadable.append(f"{path}: {error}")
 
 
 def read_run(directory: Path) -> Run:
@@ -125,13 +139,14 @@ def by_age(runs: Any) -> list[Run]:
 
 def _result_files(folders: Sequence[str | Path]) -> Iterator[Path]:
     for folder in map(Path, folders):
-        if not folder.is_dir():
-            continue
+        if folder.is_file():
+            yield folder
         for root, folders_inside, files in os.walk(folder):
             folders_inside.sort()
             if "result.json" in files:
                 folders_inside.clear()  # checkpoints and logs of the run
                 yield Path(root) / "result.json"
+            yield from (Path(root) / name for name in sorted(files) if name.endswith(SUFFIX))
 
 
 def _lines(path: Path) -> Metrics:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from gcbench.config import Config
 from gcbench.records.files import ENDED
 from gcbench.report.borrowed import is_same
-from gcbench.report.configs import PAPER, Composed, Difference, as_words, composed, difference
+from gcbench.report.configs import PAPER, Composed, Difference, as_words, composed, difference, words_for
 from gcbench.report.load import Run, by_age
 from gcbench.report.measures import TIMES, measure
 from gcbench.report.tables import Column, Table, TableRow, lower_is_better
@@ -127,6 +127,7 @@ def _row(spec: TableRow, chooser: Column | None, runs: Sequence[Run], budget: st
     candidates = [run for run in runs if run.budget == budget]
     if spec.experiment is None or not candidates:
         return Row(spec, budget, words=words)
+    words = words_for(spec.experiment, budget, words)
     expected = composed(spec.experiment, budget, words)
     own = {run: difference(run.flat, expected.flat) for run in candidates if run.experiment == spec.experiment}
     exact, duplicates = newest(run for run, differs in own.items() if not differs)

@@ -12,13 +12,13 @@ from gcbench.report.configs import PAPER
 from gcbench.report.formats import FORMATS
 from gcbench.report.tables import near
 
-RESULTS = ("outputs", "outputs/tables")
+RESULTS = ("outputs",)
 KEYS = {
     "table": "powersgd/table4, or powersgd for all of a paper, or all",
     "budget": "whose runs to read: paper, cpu, bits or smoke (paper)",
-    "results": "folders with run directories, separated by commas (outputs,outputs/tables)",
+    "results": "folders with run directories or kept runs, or files of these, separated by commas (outputs)",
     "format": f"{', '.join(FORMATS)} (terminal)",
-    "keep": "a folder for table.md, table.csv, table.tex and the results behind them, as in keep=outputs/tables",
+    "keep": "a folder for the tables and the results behind them, as in keep=outputs",
     "figure": "a table or paper, a study, which_method, runs, or all: as svg and png below keep=, or outputs/figures",
     "with": "a word typed beside every experiment of the budget, as in with=trainer.precision=bf16; may be repeated",
     "source": "files, or wandb (files)",
@@ -30,7 +30,7 @@ ABOUT = """\
 gcbench-report table=powersgd/table4               ours beside the paper's, and what to run where rows are missing
 gcbench-report table=powersgd budget=cpu           all tables of a paper, from runs of budget=cpu
 gcbench-report table=orq/table2 format=latex       or markdown, csv
-gcbench-report table=all keep=outputs/tables       as files, with the results behind them
+gcbench-report table=all keep=outputs              as files, with the results behind them
 gcbench-report figure=orq/figure2 budget=cpu       curves, breakdowns and trade-offs as svg and png
 gcbench-report figure=which_method                 accuracy against compression ratio, of everything that ran
 gcbench-report list [results=...]                  all tables, and how many of their rows have runs, by budget
@@ -110,5 +110,5 @@ def check_words(words: Words) -> None:
     if words.source == "wandb" and words.project is None:
         raise ConfigError("source=wandb: type project=entity/project, too")
     for folder in words.results:
-        if folder not in RESULTS and not Path(folder).is_dir():
-            raise ConfigError(f"results={folder}: there is no such folder; type one with run directories in it")
+        if folder not in RESULTS and not Path(folder).exists():
+            raise ConfigError(f"results={folder}: there is no such folder; type one with runs in it")

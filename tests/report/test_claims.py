@@ -301,13 +301,12 @@ def test_what_is_kept_answers_again(said, asked) -> None:
     asked(STUDIED + near())
     (OUT / "studies").mkdir()
     (OUT / "studies/speed.json").write_text(json.dumps({"study": "speed", "rows": [{"row": "Rank 2, W=4", "time": 1}]}))
-    said("claims", "keep=outputs/tables")
-    text = (OUT / "tables/claims.md").read_text()
+    said("claims", "keep=outputs")
+    text = (OUT / "claims.md").read_text()
     assert "2 claims: 1 reproduced in part (1 by tests, 1 by a study), 1 not yet." in text
     assert "`gcbench -m +experiment/powersgd/table4=rank_7,sgd seed=1,2,3`" in text and "mind the gap" in text
-    assert (OUT / "tables/claims.csv").read_text() == said("claims", "format=csv").rstrip("\n") + "\n"
     (OUT / "studies/speed.json").unlink()
-    assert said("claims", "format=markdown", "results=outputs/tables").strip() == text.strip()
+    assert said("claims", "format=markdown", "results=outputs").strip() == text.strip()
 
 
 def test_the_terminal_shows_all(said, asked) -> None:
@@ -324,7 +323,7 @@ def test_the_terminal_shows_all(said, asked) -> None:
         (["claims", "id=powersgd-99"], "there is no such claim"),
         (["claims", "budget=cpu"], "leave it out"),
         (["claims", "format=latex"], "type one of them"),
-        (["claims", "id=powersgd-01", "keep=outputs/tables"], "leave out paper= and id="),
+        (["claims", "id=powersgd-01", "keep=outputs"], "leave out paper= and id="),
         (["runs", "paper=powersgd"], "choose claims"),
     ],
 )

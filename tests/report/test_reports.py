@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import json
 import shutil
@@ -11,6 +12,8 @@ from pathlib import Path
 import pytest
 from results import result_of, write
 
+from gcbench.config import ConfigError
+from gcbench.records.kept import read_kept
 from gcbench.records.reading import READS
 from gcbench.records.result import SCHEMA_VERSION
 from gcbench.report.load import load
@@ -286,18 +289,33 @@ def test_a_kept_report_can_be_made_again_from_what_was_kept(said, here: Path) ->
     write(OUT / "other", result_of(RANK, "rank=3", accuracy=70.0))
     write(OUT / "bad", result_of(RANK, seed=2, status="failed", reason="out of memory"))
     write(OUT / "cpu", result_of(SGD, budget="cpu"))
-    said("table=small/one", "keep=outputs/tables")
-    kept = OUT / "tables/small/one"
-    first = {name: (kept / name).read_text() for name in ("table.md", "table.csv", "table.tex")}
-    assert sorted(path.name for path in (kept / "runs").iterdir()) == ["bad", "bits", "other", "rate", "run", "run-2"]
-    assert {path.name for path in (kept / "runs").rglob("*.*")} == {"result.json", "metrics.jsonl"}
-    assert not any("/mine" in path.read_text() for path in (kept / "runs").rglob("result.json"))
-    said("table=small/one", "keep=outputs/tables")  # the copies are the same runs
-    assert {name: (kept / name).read_text() for name in first} == first
-    shutil.move(kept, here.parent / "moved")
+    said("table=small/one", "keep=outputs")
+    page, kept = OUT / "tables/small/one.md", OUT / "results/powersgd.jsonl.gz"
+    first, runs = page.read_text(), list(read_kept(kept))
+    assert sorted(run.name for run in runs) == ["bad", "bits", "other", "rate", "run", "run"]
+    assert "/mine" not in gzip.decompress(kept.read_bytes()).decode()
+    said("table=small/one", "keep=outputs")  # the copies are the same runs
+    assert page.read_text() == first and list(read_kept(kept)) == runs
+    shutil.move(kept, here.parent / "moved.jsonl.gz")
     shutil.rmtree(OUT)
-    said("table=small/one", "keep=again", f"results={here.parent / 'moved'}")
-    assert {name: (Path("again/small/one") / name).read_text() for name in first} == first
+    said("table=small/one", "keep=again", f"results={here.parent / 'moved.jsonl.gz'}")
+    assert Path("again/tables/small/one.md").read_text() == first
+
+
+def test_what_cannot_be_read_of_kept_runs_is_told_and_never_lost(said, caplog: pytest.LogCaptureFixture) -> None:
+    write(OUT / "run", result_of(SGD, accuracy=94.0))
+    said("table=small/one", "keep=outputs")
+    kept = OUT / "results/powersgd.jsonl.gz"
+    (line,) = gzip.decompress(kept.read_bytes()).splitlines()
+    kept.write_bytes(gzip.compress(b"\n".join([line, b'{"name": "x"}', b"{", b"[" * 10_000])))
+    shutil.rmtree(OUT / "run")
+    with caplog.at_level("WARNING", "gcbench"):
+        assert "94" in said("table=small/one", "format=markdown")
+    assert [f"line {n}" in caplog.text for n in (2, 3, 4)] == [True] * 3
+    before = kept.read_bytes()
+    with pytest.raises(ConfigError, match="line 2: .*; move the file away"):
+        said("table=small/one", "keep=outputs")
+    assert kept.read_bytes() == before
 
 
 def test_csv_has_plain_numbers(said) -> None:
