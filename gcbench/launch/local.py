@@ -158,7 +158,9 @@ def _work(target: Callable[..., None], args: tuple[Any, ...], place: _Place) -> 
         target(*args)
     except BaseException as error:  # SystemExit and KeyboardInterrupt of the target's own are failures too
         _note_failure(error, place)
-        sys.exit(1)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)  # at once: gloo's threads, whose peers are gone, would end the interpreter by SIGABRT
     (place.notes / f"returned-{place.attempt}.{place.rank}").touch()
 
 

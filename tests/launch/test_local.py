@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import re
 import signal
@@ -10,7 +11,6 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -73,8 +73,7 @@ def work_until_stopped(case: str, rank: int, folder: Path) -> None:
 
 def main(case: str, folder: str, copies: str) -> None:
     if copies:  # which spares each 5 s of imports
-        config = local._config
-        local._config = lambda *args: replace(config(*args), start_method="fork")
+        local._PROCESSES = multiprocessing.get_context("fork")
     if case == "stop-deaf":
         local.STOP_SECONDS = 1.0
     before = signal.getsignal(signal.SIGINT)

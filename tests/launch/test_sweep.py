@@ -125,8 +125,9 @@ def test_a_row_takes_what_its_result_says(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, one_by_one: bool, says: str
 ) -> None:
     """Not how long a cluster let it wait; and rows that run beside each other are not added up."""
-    result = unfinished(config_of(), "done", "", "2026-01-01T00:00:00+00:00")
-    RunFiles(tmp_path).write_result({**result, "finished": "2026-01-01T00:05:00+00:00"})
+    result = unfinished(config_of(), "done", "", Begun.here())
+    times = {"started": "2026-01-01T00:00:00+00:00", "finished": "2026-01-01T00:05:00+00:00"}
+    RunFiles(tmp_path).write_result({**result, **times})
     progress = SweepProgress([Row(str(tmp_path), seconds=30.0), Row("b", seconds=60.0)], one_by_one=one_by_one)
     with caplog.at_level("INFO", "gcbench"):
         progress.on_job_end(composed(), JobReturn(status=JobStatus.COMPLETED))

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import cast
 
 import pytest
 import torch
-from method_cases import aggregate, built, flat
+from method_cases import aggregate, built
 from paper_cases import decoded, shapes_of, sizes
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from gcbench.codecs.levels import orq_levels
 from gcbench.comm import VirtualComm
@@ -20,7 +18,6 @@ from gcbench.compressors.bingrad import BinGradB, BinGradPB
 from gcbench.compressors.even_levels import EvenLevels
 from gcbench.compressors.linear import Linear
 from gcbench.compressors.orq import ORQ
-from gcbench.models.cifar_resnet import resnet110
 
 # Ratios and times
 
@@ -68,43 +65,6 @@ def test_times_of_one_gradient_at_10_gbit(network: str, millions: float, printed
     found = 1e3 * Network(2, 1, link, link).cost("all_gather", 32 * millions * 1e6).seconds
     assert round(found, 1) == ms
     assert (abs(found - printed) < 1) == (network != "googlenet")
-
-
-# Buckets through the gradient
-
-
-@pytest.fixture(scope="module")
-def resnet110_gradient() -> dict[str, Tensor]:
-    torch.manual_seed(0)
-    model = resnet110((3, 32, 32), 10)
-    cross_entropy(model(torch.randn(8, 3, 32, 32)), torch.arange(8)).backward()
-    return {name: cast(Tensor, p.grad)[None] for name, p in model.named_parameters()}
-
-
-def terngrad_error(grads: dict[str, Tensor], bucket_size: int, scope: str) -> float:
-    """Return |Q(v) - v|^2 / |v|^2 of one draw."""
-    found = aggregate(built("terngrad", bucket_size=bucket_size, bucket_scope=scope, clip_sigma="null"), grads)
-    v = flat(grads)
-    return float((flat(found.sent()) - v).square().sum() / v.square().sum())
-
-
-def test_the_error_of_large_buckets_grows_where_they_run_through_the_gradient(resnet110_gradient: dict[str, Tensor]) -> None:
-    """orq-07, section 5: buckets divide the whole gradient. No tensor of ResNet-110 has more than 36,864 values, most
-    have 2,304: buckets which begin anew at each of them stop growing there."""
-    grown = {
-        scope: terngrad_error(resnet110_gradient, 32768, scope) / terngrad_error(resnet110_gradient, 2048, scope)
-        for scope in ("tensor", "gradient")
-    }
-    assert grown["tensor"] < 1.3 and grown["gradient"] > 1.8
-
-
-def test_buckets_through_the_gradient_have_the_error_of_the_paper(resnet110_gradient: dict[str, Tensor]) -> None:
-    """E|Q(v) - v|^2 = sum m |v_i| - v_i^2 with m the largest of every D consecutive values of the whole gradient."""
-    v = flat(resnet110_gradient)[0]
-    for size in (2048, 8192, 32768):
-        buckets = torch.nn.functional.pad(v, (0, -len(v) % size)).view(-1, size).abs()
-        expected = (buckets.amax(1, keepdim=True) * buckets - buckets.square()).sum() / v.square().sum()
-        assert terngrad_error(resnet110_gradient, size, "gradient") == pytest.approx(expected.item(), rel=0.05)
 
 
 # ORQ's levels

@@ -19,7 +19,13 @@ from sentence import run
 from gcbench.config import ConfigError, RunFailed
 from gcbench.records import RunFiles
 
-WORDS = ["trainer.launcher=virtual", "trainer.checkpoint_steps=2", "trainer.checkpoint_keep=2", "trainer.eval_every=null"]
+WORDS = [
+    "trainer.launcher=virtual",
+    "trainer.checkpoint_steps=2",
+    "trainer.checkpoint_keep=2",
+    "trainer.eval_every=null",
+    "trainer.keep_weights=false",  # and no state at the end
+]
 LAST = "checkpoints/step-00000006"
 
 

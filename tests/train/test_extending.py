@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from gcbench.config import ConfigError
 from gcbench.records.summary import _facts
 from gcbench.report.load import read_run
 from gcbench.train import weights
+from gcbench.train.checkpoints import Checkpoints
 
 WORDS = ["trainer.gpus=2", "trainer.launcher=virtual", "compressor=powersgd", "min_size=0", "trainer.log_every=5"]
 CONSTANT = ["schedule=constant", "trainer.checkpoint_keep=9"]
@@ -109,7 +111,12 @@ def test_an_extended_run_is_not_the_row_of_a_table(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("copied_workers")
-def test_a_disk_without_room_for_the_weights_costs_the_run_nothing_else(tmp_path: Path) -> None:
-    (tmp_path / "checkpoints").write_text("no folder")
+def test_a_disk_without_room_for_the_weights_costs_the_run_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Checkpoints, "save", full)
     result = run(tmp_path, "trainer.gpus=2", "trainer.launcher=local", "trainer.max_steps=2")
     assert result["status"] == "done" and result["weights"] is None

@@ -76,10 +76,10 @@ def test_a_resumed_run_goes_on_counting_seconds(tmp_path: Path) -> None:
         lines = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
         return {line["step"]: line["seconds"] for line in lines if line["event"] == "train"}
 
-    run(tmp_path, *words, "trainer.checkpoint_steps=6")
+    run(tmp_path, *words, "trainer.checkpoint_steps=6", "trainer.keep_weights=false")
     before = seconds()
     (tmp_path / "result.json").unlink()
-    run(tmp_path, *words, "trainer.checkpoint_steps=6")
+    run(tmp_path, *words, "trainer.checkpoint_steps=6", "trainer.keep_weights=false")
     after = seconds()
     assert after[9] == after[6] == before[6] > 0
     assert after[12] > after[9]
@@ -178,7 +178,7 @@ def test_resume_never_starts_anew(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("spoiled", "says"),
-    [("loss", "the loss of worker 0 was not finite at step 6"), ("update", "the weights were not finite after step 7")],
+    [("loss", "the loss of worker 0 was not finite at step 6"), ("update", "the update was not finite at step 7")],
 )
 def test_a_state_that_is_not_finite_is_never_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoiled: str, says: str
@@ -211,6 +211,6 @@ def test_a_run_whose_last_update_is_not_finite_is_not_done(tmp_path: Path, monke
         return out if step.number != 3 else out._replace(update={k: u * torch.inf for k, u in out.update.items()})
 
     monkeypatch.setattr(Dense, "aggregate", bad_update)
-    with pytest.raises(RunFailed, match="the run diverged: the weights were not finite after step 3"):
+    with pytest.raises(RunFailed, match="the run diverged: the update was not finite at step 3"):
         run(tmp_path, "compressor=none", "trainer.launcher=virtual", "trainer.max_steps=4")
     assert not (tmp_path / "weights.pt").exists()
