@@ -11,7 +11,7 @@ import torch
 
 from gcbench.bench.inputs import Input, Shapes
 from gcbench.bench.timing import Timing, Work, paired
-from gcbench.comm import VirtualComm
+from gcbench.comm import Comm
 from gcbench.compressors import Codec, Compressor, State, Step, flattened, parts_of
 
 Row = dict[str, Any]
@@ -39,7 +39,7 @@ def _codec_rows(codec: Codec, given: Input, rounds: int) -> Iterator[Row]:
 
 def _aggregation(compressor: Compressor, given: Input) -> Work:
     """Step after step, with the state that they leave."""
-    comm, state, first, number = VirtualComm(1), State(), _step(given.shapes), 0
+    comm, state, first, number = Comm(1), State(), _step(given.shapes), 0
 
     def aggregate() -> None:
         nonlocal state, number

@@ -18,7 +18,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDSt
 
 from gcbench.bench.inputs import Shapes, drawn
 from gcbench.codecs.kernels import Backend, use_backend
-from gcbench.comm import ProcessGroupComm, ProcessGroupControl
+from gcbench.comm import Comm, GlooTransport, ProcessGroupControl
 from gcbench.compressors import Compressor, Grads, State, Step, flattened, parts_of
 from gcbench.compressors.dense import Dense
 from gcbench.compressors.powersgd import PowerSGD
@@ -53,7 +53,7 @@ def _rows(
     workers = group.size()
     clocks = {"method": Clock(torch.device("cpu")), "dense": Clock(torch.device("cpu"))}
     steps = {
-        name: _stepper(c, grads, ProcessGroupComm(workers, group, clocks[name]), clocks[name])
+        name: _stepper(c, grads, Comm(workers, GlooTransport(group), clocks[name]), clocks[name])
         for name, c in (("method", compressor), ("dense", Dense()))
     }
     hook = _hook(compressor, grads, group)
@@ -81,7 +81,7 @@ def _rows(
     ]
 
 
-def _stepper(compressor: Compressor, grads: Grads, comm: ProcessGroupComm, clock: Clock) -> Callable[[], None]:
+def _stepper(compressor: Compressor, grads: Grads, comm: Comm, clock: Clock) -> Callable[[], None]:
     sizes = [g.numel() for g in grads.values()]
     offsets = dict(zip(grads, accumulate(sizes, initial=0), strict=False))
     state, number = State(), 0

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from gcbench.comm import Comm, LocalControl, ProcessGroupComm, ProcessGroupControl, VirtualComm
+from gcbench.comm import Comm, GlooTransport, LocalControl, ProcessGroupControl
 from gcbench.config import Config, compose_words, resolve
 from gcbench.data import Data
 from gcbench.launch.instantiate import make_data, make_model
@@ -138,8 +138,8 @@ class Ours:
 
     def __init__(self, config: Config, data: Data, control: ProcessGroupControl) -> None:
         workers = config["trainer"]["gpus"]
-        comm: Comm = VirtualComm(1) if workers == 1 else ProcessGroupComm(workers, _group())
-        beside = ProcessGroupComm(workers, _group()) if runs_beside(config["trainer"]) else None
+        comm = _comm(workers)
+        beside = _comm(workers) if runs_beside(config["trainer"]) else None
         joined = Joined(comm, beside, LocalControl() if workers == 1 else control, CPU)
         with tempfile.TemporaryDirectory() as folder:
             self._run, _ = assembled(config, plan(config, Machine.here()), joined, data, Path(folder), StopSignal())
@@ -244,6 +244,11 @@ def _share_weights(racing: Iterable[Contender]) -> None:
     for other in others:
         for p, shared in zip(other, first, strict=True):
             p.data = shared.data
+
+
+def _comm(workers: int) -> Comm:
+    """Return a Comm over a group of its own; one worker alone has nobody to exchange with."""
+    return Comm(workers, GlooTransport(_group()) if workers > 1 else None)
 
 
 def _group() -> dist.ProcessGroup:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from gcbench.check.steps import SHAPES, STEPS, WORKERS, Observer, aggregate, flat, gradients, shapes_of, trace
+from gcbench.check.steps import SHAPES, STEPS, WORKERS, aggregate, flat, gradients, observe, shapes_of, trace
 from gcbench.compressors import Aggregated, Compressor, State, parts_of
 
 
@@ -129,9 +129,9 @@ def check_odd_input(compressor: Compressor, kind: str, zero_of_zeros: bool) -> N
 
 def largest_sent(compressor: Compressor) -> float:
     """The largest value of the narrowest float that travels."""
-    comm = Observer(WORKERS)
+    comm, seen = observe(WORKERS)
     trace(compressor, comm, STEPS)
-    return min((torch.finfo(t).max for _, t in comm.seen if t.is_floating_point), default=torch.finfo(torch.float32).max)
+    return min((torch.finfo(t).max for _, t in seen if t.is_floating_point), default=torch.finfo(torch.float32).max)
 
 
 LENGTHS = (1, 7, 8, 9, 15, 16, 17, 512, 513)

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from gcbench.check.steps import WORKERS, Trace, trace
-from gcbench.comm import ProcessGroupComm
+from gcbench.comm import Comm, GlooTransport
 from gcbench.config import Config
 from gcbench.launch.instantiate import make
 from gcbench.launch.local import run_processes
@@ -46,6 +46,7 @@ def _trace_here(nodes: Sequence[Config], folder: str) -> None:
             meeting = f"file://{folder}/{size}"
             dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=size, timeout=TIMEOUT)
             world = cast(dist.ProcessGroup, dist.group.WORLD)
-            traces = [trace(make(node, "compressor"), ProcessGroupComm(WORKERS, world)) for node in nodes]
+            transport = GlooTransport(world)
+            traces = [trace(make(node, "compressor"), Comm(WORKERS, transport)) for node in nodes]
             torch.save(traces, Path(folder) / f"{size}-{rank}.pt")
             dist.destroy_process_group()

@@ -8,17 +8,17 @@ import torch
 from torch import Tensor
 
 from gcbench.check.contract import demand
-from gcbench.check.steps import SHAPES, WORKERS, Observer, aggregate, flat, gradients, offsets, trace
-from gcbench.comm import VirtualComm
+from gcbench.check.steps import SHAPES, WORKERS, aggregate, flat, gradients, observe, offsets, trace
+from gcbench.comm import Comm
 from gcbench.compressors import Compressor, Grads, State, Step
 from gcbench.compressors.wrappers import ErrorFeedback
 
 
 def rounding_of_sums(compressor: Compressor) -> float:
     """Relative, of the coarsest float that is summed over workers; 0 where none is."""
-    comm = Observer(WORKERS)
+    comm, seen = observe(WORKERS)
     trace(compressor, comm)
-    types = [dtype for collective, dtype in comm.seen if collective == "all_reduce" and dtype.is_floating_point]
+    types = [dtype for collective, dtype in seen if collective == "all_reduce" and dtype.is_floating_point]
     return max((torch.finfo(dtype).eps for dtype in types), default=0.0)
 
 
@@ -95,7 +95,7 @@ def check_mean_linear(compressor: Compressor) -> None:
         grads = gradients(range(4), number)
         means = {k: g.mean(0, keepdim=True) for k, g in grads.items()}
         rows = aggregate(compressor, grads, number=number, state=of_rows)
-        replicated = aggregate(compressor, means, number=number, state=of_means, comm=VirtualComm(1))
+        replicated = aggregate(compressor, means, number=number, state=of_means, comm=Comm(1))
         of_rows, of_means = rows.state, replicated.state
         error = float((flat(rows.update) - flat(replicated.update)).norm() / flat(means).norm())
         demand(error <= allowed, f"promises that rows count by their mean, but their update is {error:.2g} off their mean's")
@@ -128,7 +128,7 @@ def _updates(compressor: Compressor, names: Sequence[str]) -> list[Grads]:
         grads = gradients(range(4), number)
         grads["conv"] *= 30 if number == 1 else 1
         step = Step(number, 1, range(4), offsets(SHAPES))
-        out = compressor.aggregate({k: grads[k] for k in names}, state, VirtualComm(4), step)
+        out = compressor.aggregate({k: grads[k] for k in names}, state, Comm(4), step)
         state = out.state
         found.append(out.update)
     return found

@@ -37,7 +37,7 @@ from gcbench.check.promises import (
 from gcbench.check.steps import WORKERS, trace
 from gcbench.check.subject import Subject
 from gcbench.check.wire import wire
-from gcbench.comm import VirtualComm
+from gcbench.comm import Comm
 from gcbench.compressors import Compressor, Properties, analytic_ratio
 from gcbench.config import Config
 from gcbench.launch.instantiate import make
@@ -117,7 +117,7 @@ def _layouts(subject: Subject) -> bool:
     except WorkerFailed as failure:
         return _failed("runs in 4 processes", "", str(failure))
     compressors = {label: _made(node) for label, node in subject.cases.items()}
-    virtual = {label: trace(compressor, VirtualComm(WORKERS)) for label, compressor in compressors.items()}
+    virtual = {label: trace(compressor, Comm(WORKERS)) for label, compressor in compressors.items()}
     held = []
     for layout, found in traces.items():
         cases = [(k, compressors[k], virtual[k], real) for k, real in zip(subject.cases, found, strict=True)]

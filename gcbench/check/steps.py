@@ -8,8 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gcbench.comm import Comm, VirtualComm
-from gcbench.comm.base import Reduction
+from gcbench.comm import Comm
+from gcbench.comm.collectives import Lengths
 from gcbench.compressors import Aggregated, Compressor, Grads, State, Step
 
 WORKERS = 4
@@ -60,7 +60,7 @@ def aggregate(
     comm: Comm | None = None,
 ) -> Aggregated:
     """One step; without `comm`, of as many virtual workers as there are rows."""
-    comm = comm or VirtualComm(len(next(iter(grads.values()))))
+    comm = comm or Comm(len(next(iter(grads.values()))))
     step = Step(number, seed, comm.local, offsets(shapes_of(grads)))
     return compressor.aggregate(grads, state or State(), comm, step)
 
@@ -92,27 +92,18 @@ def trace(compressor: Compressor, comm: Comm, steps: int = STEPS) -> Trace:
     return Trace(updates, sent, memories, comm.meter.sent_bits, comm.meter.received_bits)
 
 
-class Observer(VirtualComm):
-    """Remembers what travels: `(collective, type) -> bits` of one worker."""
+Seen = dict[tuple[str, torch.dtype], int]
+"""Collective and type to the bits of one worker that travel so."""
 
-    def __init__(self, workers: int) -> None:
-        super().__init__(workers)
-        self.seen: dict[tuple[str, torch.dtype], int] = {}
 
-    def gather(self, tensors: Sequence[Tensor], lengths: Sequence[Tensor | None] | None = None) -> list[Tensor]:
-        self._note("all_gather", tensors, lengths)
-        return super().gather(tensors, lengths)
+def observe(workers: int) -> tuple[Comm, Seen]:
+    """Return virtual workers, and a record of what will travel between them."""
+    seen: Seen = {}
 
-    def transpose(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        self._note("all_to_all", tensors)
-        return super().transpose(tensors)
-
-    def _reduce(self, tensors: Sequence[Tensor], op: Reduction) -> Tensor:
-        self._note("all_reduce" if op == "sum" else f"all_reduce {op}", tensors)
-        return super()._reduce(tensors, op)
-
-    def _note(self, collective: str, tensors: Sequence[Tensor], lengths: Sequence[Tensor | None] | None = None) -> None:
-        for t, n in zip(tensors, lengths or [None] * len(tensors), strict=True):
+    def note(collective: str, tensors: Sequence[Tensor], lengths: Lengths) -> None:
+        for t, n in zip(tensors, lengths, strict=True):
             values = t[0].numel() if n is None else int(n[0])
-            key = collective, t.dtype
-            self.seen[key] = self.seen.get(key, 0) + 8 * t.element_size() * values
+            key = collective.removesuffix(" sum"), t.dtype
+            seen[key] = seen.get(key, 0) + 8 * t.element_size() * values
+
+    return Comm(workers, listener=note), seen

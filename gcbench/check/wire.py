@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-from gcbench.check.steps import WORKERS, Observer, aggregate
+from gcbench.check.steps import WORKERS, aggregate, observe
 from gcbench.compressors import Compressor
 
 # What networks are made of, small enough to be quick.
@@ -30,11 +30,11 @@ class Wire(NamedTuple):
 
 def wire(compressor: Compressor) -> Wire:
     """Of the first step of 4 workers."""
-    comm = Observer(WORKERS)
+    comm, seen = observe(WORKERS)
     generator = torch.Generator().manual_seed(0)
     aggregate(compressor, {k: torch.randn(WORKERS, *s, generator=generator) for k, s in REFERENCE.items()}, comm=comm)
     parts: dict[tuple[str, str], float] = {}
-    for (how, dtype), bits in comm.seen.items():
+    for (how, dtype), bits in seen.items():
         key = SHORT.get(dtype, "codes"), how
         parts[key] = parts.get(key, 0) + bits / VALUES
     return Wire(comm.meter.sent_bits[0] / VALUES, parts)

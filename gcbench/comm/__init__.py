@@ -1,26 +1,27 @@
 """The only room that issues collectives."""
 
-from gcbench.comm.base import Clock, Comm, Control
 from gcbench.comm.buckets import in_buckets
-from gcbench.comm.checksum import ChecksumComm
+from gcbench.comm.collectives import Clock, Comm
+from gcbench.comm.control import Control, LocalControl, ProcessGroupControl
+from gcbench.comm.emulation import Emulated
 from gcbench.comm.meter import Meter
 from gcbench.comm.network import Link
 from gcbench.comm.nodes import Nodes, node_size
-from gcbench.comm.process_group import ProcessGroupComm, ProcessGroupControl
-from gcbench.comm.virtual import LocalControl, VirtualComm
+from gcbench.comm.transport import GlooTransport, NcclTransport, Transport
 
 __all__ = [
-    "ChecksumComm",
     "Clock",
     "Comm",
     "Control",
+    "Emulated",
+    "GlooTransport",
     "Link",
     "LocalControl",
     "Meter",
+    "NcclTransport",
     "Nodes",
-    "ProcessGroupComm",
     "ProcessGroupControl",
-    "VirtualComm",
+    "Transport",
     "in_buckets",
     "node_size",
 ]

@@ -15,7 +15,7 @@ Arrived = Callable[[Sequence[nn.Parameter], Sequence[Tensor]], None]
 
 
 def in_buckets(module: Callable[..., Any], mib: float, arrived: Arrived) -> DistributedDataParallel:
-    """`module`, whose parameters fill buckets of `mib` MiB or a little more.
+    """Return `module` in a DDP whose buckets hold `mib` MiB of parameters or a little more.
 
     DDP itself exchanges nothing but, after the first step, in which all is one bucket, the order in which rank 0 saw the
     gradients: buckets are made by that. What it leaves in `p.grad` is the worker's own gradient.

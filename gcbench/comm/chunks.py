@@ -11,8 +11,9 @@ CHUNK_BYTES = 1024 * 1024  # several on their way hide the handshake with which 
 
 
 def gather(group: dist.ProcessGroup, messages: Sequence[Sequence[Tensor]]) -> None:
-    """Fills `messages[p]` with what process p has there: a ring, in which each chunk is handed on when it arrives.
+    """Fill `messages[p]` with what process p has there.
 
+    It is a ring, in which each chunk is handed on when it arrives.
     All receives are posted before the first send.
     """
     size, me = group.size(), group.rank()
@@ -32,8 +33,9 @@ def gather(group: dist.ProcessGroup, messages: Sequence[Sequence[Tensor]]) -> No
 
 
 def exchange(group: dist.ProcessGroup, leaving: Sequence[Tensor], arriving: Sequence[Tensor]) -> None:
-    """Sends `leaving[p]` to process p and fills `arriving[p]` from it; what a process has for itself stays where it is.
+    """Send `leaving[p]` to process p and fill `arriving[p]` from it.
 
+    What a process has for itself stays where it is.
     In round i everybody sends to the i-th on its right and receives from the i-th on its left, so that hardly two messages
     share a link; a round begins while the last chunk of the one before arrives. All receives are posted before the first send.
     """

@@ -8,20 +8,57 @@ from contextlib import contextmanager
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
+
+from gcbench.comm.network import Cost, Link, Network
+from gcbench.comm.transport import GlooTransport, NcclTransport, Reduction, Transport
 
 
-@contextmanager
-def lasting(seconds: float, group: dist.ProcessGroup, device: torch.device) -> Iterator[None]:
-    """What is inside takes `seconds` from when the last process is there, or as long as it takes by itself.
+class Emulated:
+    """A transport that lasts as if every process were a host with such a link."""
 
-    The barrier by which all know that moment comes on top; on one machine it takes about 0.1 ms.
-    """
-    _finish(device)
-    dist.barrier(group)
-    end = time.perf_counter() + seconds
-    yield
-    _finish(device)
-    time.sleep(max(0.0, end - time.perf_counter()))
+    def __init__(self, inner: GlooTransport | NcclTransport, link: Link) -> None:
+        self.rank = inner.rank
+        self.processes = inner.processes
+        self._inner = inner
+        self._link = link
+        self._network = Network(inner.processes, 1, link, link)
+
+    def all_reduce(self, flat: Tensor, op: Reduction) -> None:
+        with self._lasting(self._network.cost("all_reduce", 8 * flat.nbytes), flat.device):
+            self._inner.all_reduce(flat, op)
+
+    def all_gather(self, message: Tensor) -> Tensor:
+        with self._lasting(self._network.cost("all_gather", 8 * message.nbytes), message.device):
+            return self._inner.all_gather(message)
+
+    def all_to_all(self, by_process: Tensor) -> Tensor:
+        leaving = 8 * by_process[1:].nbytes
+        with self._lasting(self._network.cost("all_to_all", leaving), by_process.device):
+            return self._inner.all_to_all(by_process)
+
+    def exchange_rows(self, rows: list[Tensor], row_bytes: list[int]) -> list[Tensor]:
+        w = len(rows)
+        bits = [8 * sum(row_bytes[k : k + w]) for k in range(0, len(row_bytes), w)]
+        with self._lasting(self._network.ragged_cost(bits), rows[0].device):
+            return self._inner.exchange_rows(rows, row_bytes)
+
+    def split(self, size: int) -> tuple[Transport, Transport]:
+        node, peers = self._inner.split(size)
+        return Emulated(node, self._link), Emulated(peers, self._link)
+
+    @contextmanager
+    def _lasting(self, cost: Cost, device: torch.device) -> Iterator[None]:
+        """Let what is inside take the cost's time from when the last process is there, or longer.
+
+        The barrier by which all know that moment comes on top, about 0.1 ms on one machine.
+        """
+        _finish(device)
+        dist.barrier(self._inner.group)
+        end = time.perf_counter() + cost.seconds
+        yield
+        _finish(device)
+        time.sleep(max(0.0, end - time.perf_counter()))
 
 
 def _finish(device: torch.device) -> None:

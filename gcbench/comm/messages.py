@@ -12,11 +12,12 @@ Part = tuple[slice, torch.dtype, torch.Size]
 
 
 def as_bytes(x: Tensor) -> Tensor:
+    """Return the bytes of `x`, copied where it is not contiguous."""
     return x.contiguous().view(torch.uint8)
 
 
 def to_bytes(tensors: Sequence[Tensor]) -> tuple[Tensor, list[Part]]:
-    """`[w, ...]` tensors end to end as `[w, bytes]`."""
+    """Return `[w, ...]` tensors end to end as `[w, bytes]`, and where each lies."""
     rows = [as_bytes(t.reshape(t.shape[0], -1)) for t in tensors]
     parts, start = [], 0
     for t, row in zip(tensors, rows, strict=True):
@@ -26,6 +27,7 @@ def to_bytes(tensors: Sequence[Tensor]) -> tuple[Tensor, list[Part]]:
 
 
 def from_bytes(everyone: Tensor, part: Part) -> Tensor:
+    """Return the tensor that lies at `part` of every row, `[W, ...]`."""
     where, dtype, shape = part
     columns = everyone[:, where]
     if dtype != torch.uint8:  # a view as a wider type needs aligned rows
@@ -34,7 +36,7 @@ def from_bytes(everyone: Tensor, part: Part) -> Tensor:
 
 
 def pad_rows(rows: list[Tensor], starts: Tensor, lengths: Tensor, dtype: torch.dtype) -> Tensor:
-    """One tensor of every row's message as `[W, longest]`, zero behind each row's end."""
+    """Return one tensor of every row's message as `[W, longest]`, zero behind each row's end."""
     out = torch.zeros(len(rows), int(lengths.max()), dtype=dtype, device=rows[0].device)
     for row, target, start, n in zip(rows, out, starts.tolist(), lengths.tolist(), strict=True):
         target[:n] = row[start : start + n * dtype.itemsize].clone().view(dtype)

@@ -12,7 +12,7 @@ from gcbench.comm.network import Collective, Level, wire_bits
 
 
 def row_bits(tensors: Sequence[Tensor]) -> int:
-    """Bits of one row of `[w, ...]` tensors."""
+    """Return the bits of one row of `[w, ...]` tensors."""
     return sum(8 * t.element_size() * (t.numel() // t.shape[0]) for t in tensors)
 
 
@@ -26,7 +26,7 @@ class Kind(NamedTuple):
 
 @dataclass
 class Total:
-    """Of one worker."""
+    """What one worker sent and received."""
 
     messages: int = 0
     sent_bits: int = 0
@@ -54,12 +54,12 @@ class Meter:
         return Meter([[{}] for _ in range(count)])
 
     def part(self, level: Level, rows: Sequence[range]) -> Meter:
-        """Counts on this meter what happens on a level; its i-th row is `rows[i]` of this one's."""
+        """Return a meter that counts a level on this one; its row i is this one's `rows[i]`."""
         return Meter([[tally for k in group for tally in self._rows[k]] for group in rows], level)
 
     @property
     def tallies(self) -> list[Tally]:
-        """By worker."""
+        """Return the totals of each worker."""
         return [tally for row in self._rows for tally in row]
 
     @property
@@ -75,7 +75,7 @@ class Meter:
         return [sum(total.wire_bits(kind) for kind, total in tally.items()) for tally in self.tallies]
 
     def count(self, collective: Collective, workers: int, sent: Sequence[int], received: Sequence[int]) -> None:
-        """One message of every row."""
+        """Count one message of every row."""
         kind = Kind(self._level, collective, workers)
         for row, out, back in zip(self._rows, sent, received, strict=True):
             for i, tally in enumerate(row):
@@ -88,7 +88,7 @@ class Meter:
         self.count(collective, workers, [sent] * len(self._rows), [received] * len(self._rows))
 
     def state(self) -> list[PlainTally]:
-        """By worker, in plain values for a file."""
+        """Return the totals of each worker in plain values, for a file."""
         return [[((*k,), (t.messages, t.sent_bits, t.received_bits)) for k, t in tally.items()] for tally in self.tallies]
 
     def load(self, state: Sequence[PlainTally]) -> None:

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gcbench.comm.base import Comm
+from gcbench.comm.collectives import Comm
 from gcbench.comm.messages import from_bytes, to_bytes
 
 
@@ -26,7 +26,7 @@ class Nodes:
 
     @staticmethod
     def of(comm: Comm, size: int | None) -> Nodes:
-        """Without `size`, a node is a host."""
+        """Return the nodes of `size` workers that make up `comm`; without a size, its hosts."""
         settled = node_size(size, comm.workers, len(comm.local), comm.workers_per_host)
         return Nodes(settled, *comm.split(settled))
 
@@ -39,7 +39,7 @@ class Nodes:
         return self.between.local
 
     def mean(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """`[w, ...] -> [nodes here, ...]`, the means of each node's workers: an all-reduce inside every node."""
+        """Return the mean of each node's workers, `[w, ...] -> [nodes here, ...]`."""
         by_node = [
             inside.mean([t[i : i + len(inside.local)] for t in tensors])
             for inside, i in zip(self.inside, range(0, len(tensors[0]), len(self.inside[0].local)), strict=True)
@@ -47,7 +47,9 @@ class Nodes:
         return [torch.cat(means) for means in zip(*by_node, strict=True)]
 
     def gather(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """`[nodes here, ...] -> [nodes, ...]` of any types, as one message a node that all its workers have.
+        """Return the rows of all nodes, `[nodes here, ...] -> [nodes, ...]`, as one message a node.
+
+        All workers of a node have its rows, which may be of any types.
 
         Each of a node's workers sends its own slice of the message to its peers in the other nodes, and what it got from
         them to the others of its node: between two nodes every bit travels once, over as many links as a node has workers.
@@ -61,7 +63,7 @@ class Nodes:
         return [from_bytes(everyone, part) for part in parts]
 
     def _completed(self, arrived: Tensor, own: Tensor, size: int) -> Tensor:
-        """`[nodes, slices here]` to all slices, from the others of the node."""
+        """Return all slices of `[nodes, slices here]`, with what the others of the node have."""
         if len(self.inside[0].local) == self.size:
             for inside in self.inside:
                 inside.count_gather(8 * size * (self.count - 1))
@@ -74,7 +76,7 @@ class Nodes:
 
 
 def node_size(asked: int | None, workers: int, rows: int, host: int | None) -> int:
-    """Workers of a node, when a process holds `rows` of all and a host `host`."""
+    """Return the workers of a node, when a process holds `rows` of all and a host `host`."""
     size = asked or host
     smaller = max((n for n in range(1, workers) if workers % n == 0 and (n % rows == 0 or rows % n == 0)), default=1)
     if size is None:

@@ -18,7 +18,16 @@ import torch.distributed as dist
 
 from gcbench import settings
 from gcbench.codecs.kernels import Backend, use_backend
-from gcbench.comm import ChecksumComm, Comm, Control, Link, LocalControl, ProcessGroupComm, ProcessGroupControl, VirtualComm
+from gcbench.comm import (
+    Comm,
+    Control,
+    Emulated,
+    GlooTransport,
+    Link,
+    LocalControl,
+    NcclTransport,
+    ProcessGroupControl,
+)
 from gcbench.config import Config, emulated_link, fingerprint
 from gcbench.data import Data
 from gcbench.launch import slurm
@@ -122,9 +131,11 @@ def _joined(config: Config, plan: Plan) -> Iterator[Joined]:
     if device.type == "cuda":
         torch.cuda.set_device(device)
     asynchronous = runs_beside(config["trainer"])
+    checksum = config["trainer"]["checksum"]
     if plan.processes == 1:
-        comm, beside = (_charged(VirtualComm(plan.workers), config) for _ in range(2))
-        yield Joined(comm, beside if asynchronous else None, LocalControl(), device)
+        comm = Comm(plan.workers, checksum=checksum)
+        beside = Comm(plan.workers, checksum=checksum) if asynchronous else None
+        yield Joined(comm, beside, LocalControl(), device)
         return
     timeout = timedelta(seconds=config["trainer"]["timeout_seconds"])
     nccl = plan.backend == "nccl"  # which ends the process itself: the agreement, which can say more, comes first
@@ -135,11 +146,11 @@ def _joined(config: Config, plan: Plan) -> Iterator[Joined]:
         refuse_different(config, control)
         on_host = plan.local_processes * plan.workers // plan.processes
         link = emulated_link(config["network"])
-        emulated = Link(**link) if link else None
 
         def over(group: Any) -> Comm:
-            comm = ProcessGroupComm(plan.workers, group, workers_per_host=on_host, emulated=emulated, timeout=timeout)
-            return _charged(comm, config)
+            direct = NcclTransport(group, timeout) if nccl else GlooTransport(group, timeout)
+            transport = Emulated(direct, Link(**link)) if link else direct
+            return Comm(plan.workers, transport, workers_per_host=on_host, checksum=checksum)
 
         yield Joined(
             over(world),
@@ -149,10 +160,6 @@ def _joined(config: Config, plan: Plan) -> Iterator[Joined]:
         )
     finally:
         dist.destroy_process_group()
-
-
-def _charged(comm: Comm, config: Config) -> Comm:
-    return ChecksumComm(comm) if config["trainer"]["checksum"] else comm
 
 
 def _watched(run: Run, progress: Progress) -> AbstractContextManager[None]:

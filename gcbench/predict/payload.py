@@ -10,9 +10,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gcbench.comm import Comm, Meter
-from gcbench.comm.base import Reduction
+from gcbench.comm import Comm, Transport
 from gcbench.comm.network import Collective, Level
+from gcbench.comm.transport import Reduction
 from gcbench.compressors import Compressor, State, Step
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -34,37 +34,40 @@ class _Last(Exception):
     """Nothing more will be sent."""
 
 
-class OneOfMany(Comm):
-    """One worker of many, of whom the others bring what it brings. After the `last` collective of the step it stops."""
+class _OneOfMany:
+    """A transport to processes that bring what this one brings; it stops after so many exchanges.
 
-    def __init__(self, workers: int, host: int, left: list[int], meter: Meter | None = None) -> None:
-        super().__init__(workers, range(1), meter=meter)
-        self.workers_per_host = host
+    `left` counts them down for all that it is split into.
+    """
+
+    rank = 0
+
+    def __init__(self, processes: int, left: list[int]) -> None:
+        self.processes = processes
         self._left = left
 
-    def split(self, size: int) -> tuple[list[Comm], Comm]:
-        inside = OneOfMany(size, size, self._left, self.meter.part("inside", [range(1)]))
-        return [inside], OneOfMany(self.workers // size, 1, self._left, self.meter.part("between", [range(1)]))
+    def all_reduce(self, flat: Tensor, op: Reduction) -> None:
+        self._count_down()
 
-    def _sent(self) -> None:
+    def all_gather(self, message: Tensor) -> Tensor:
+        self._count_down()
+        return message.expand(self.processes, -1)
+
+    def all_to_all(self, by_process: Tensor) -> Tensor:
+        self._count_down()
+        return by_process
+
+    def exchange_rows(self, rows: list[Tensor], row_bytes: list[int]) -> list[Tensor]:
+        self._count_down()
+        return rows * self.processes
+
+    def split(self, size: int) -> tuple[Transport, Transport]:
+        return _OneOfMany(size, self._left), _OneOfMany(self.processes // size, self._left)
+
+    def _count_down(self) -> None:
         self._left[0] -= 1
         if not self._left[0]:
             raise _Last
-
-    def _all_reduce(self, flat: Tensor, op: Reduction) -> None:
-        self._sent()
-
-    def _all_gather(self, message: Tensor) -> Tensor:
-        self._sent()
-        return message.expand(self.workers, -1)
-
-    def _all_to_all(self, by_process: Tensor) -> Tensor:
-        self._sent()
-        return by_process
-
-    def _exchange_rows(self, rows: list[Tensor], row_bytes: list[int]) -> list[Tensor]:
-        self._sent()
-        return rows * self.workers
 
 
 @dataclass
@@ -131,7 +134,8 @@ class Payload:
 
     def _step(self, workers: int, device: torch.device) -> list[Message]:
         left = [self._collectives]
-        comm = OneOfMany(workers, self.workers_per_node, left)
+        transport = _OneOfMany(workers, left)
+        comm = Comm(workers, transport, workers_per_host=self.workers_per_node)
         sizes = [torch.Size(s).numel() for s in self.shapes.values()]
         offsets = dict(zip(self.shapes, accumulate(sizes, initial=0), strict=False))
         generator = torch.Generator().manual_seed(0)

@@ -11,6 +11,7 @@ import torch
 
 from gcbench.bench.inputs import drawn
 from gcbench.check.steps import offsets
+from gcbench.comm import Comm
 from gcbench.compressors import Compressor, Grads, State, Step
 from gcbench.launch.memory import keep_freed_memory
 from gcbench.records.clock import WARMUP_STEPS, Clock
@@ -38,7 +39,7 @@ class Worker:
     clock: Clock = field(default_factory=lambda: Clock(torch.device("cpu")))
 
     def __post_init__(self) -> None:
-        self.comm = Echo(self.workers, self.clock)
+        self.comm = Comm(self.workers, Echo(self.workers), self.clock)
 
     def step(self) -> None:
         step = Step(self.steps, 1, range(1), offsets({k: tuple(g.shape[1:]) for k, g in self.grads.items()}))

@@ -4,29 +4,31 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from gcbench.comm import Comm
-from gcbench.comm.base import Clock, Reduction
+from gcbench.comm import Transport
+from gcbench.comm.transport import Reduction
 
 
-class Echo(Comm):
-    """A process with one of `workers` workers, which gets its own message from each of the others: it computes, and counts,
-    what a real process does."""
+class Echo:
+    """A transport that brings a process its own message from each of the others, so that it
+    computes, and counts, what a real process does."""
 
-    def __init__(self, workers: int, clock: Clock) -> None:
-        super().__init__(workers, range(1), clock)
+    rank = 0
 
-    def split(self, size: int) -> tuple[list[Comm], Comm]:
-        raise AssertionError("there are no nodes")
+    def __init__(self, processes: int) -> None:
+        self.processes = processes
 
-    def _all_reduce(self, flat: Tensor, op: Reduction) -> None:
+    def all_reduce(self, flat: Tensor, op: Reduction) -> None:
         if op == "sum":
-            flat *= self.workers
+            flat *= self.processes
 
-    def _all_gather(self, message: Tensor) -> Tensor:
-        return message.repeat(self.workers, 1)
+    def all_gather(self, message: Tensor) -> Tensor:
+        return message.repeat(self.processes, 1)
 
-    def _all_to_all(self, by_process: Tensor) -> Tensor:
+    def all_to_all(self, by_process: Tensor) -> Tensor:
         return by_process
 
-    def _exchange_rows(self, rows: list[Tensor], row_bytes: list[int]) -> list[Tensor]:
-        return [row.clone() for _ in range(self.workers) for row in rows]
+    def exchange_rows(self, rows: list[Tensor], row_bytes: list[int]) -> list[Tensor]:
+        return [row.clone() for _ in range(self.processes) for row in rows]
+
+    def split(self, size: int) -> tuple[Transport, Transport]:
+        return Echo(size), Echo(self.processes // size)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gcbench.check.steps import aggregate, flat
-from gcbench.comm import VirtualComm
+from gcbench.comm import Comm
 from gcbench.compressors import Compressor, State
 from gcbench.records.gradients import Recorded
 from gcbench.studies.coding import relative_error
@@ -46,7 +46,7 @@ def _layer(method: Compressor, window: Sequence[Recorded], name: str, shape: Seq
     state, bits, errors = State(), 0.0, []
     for moment in window:
         grads = {name: moment.tensors()[name]}
-        comm = VirtualComm(len(moment.gradients))
+        comm = Comm(len(moment.gradients))
         out = aggregate(method, grads, number=moment.step, state=state, comm=comm)
         mean = {name: grads[name].mean(0, keepdim=True)}
         errors.append(float(relative_error(flat(out.update), flat(mean))))

@@ -10,7 +10,7 @@ from backends import using
 
 from gcbench.codecs import kernels
 from gcbench.codecs.kernels import use_backend
-from gcbench.comm import VirtualComm
+from gcbench.comm import Comm
 from gcbench.compressors import Aggregated, State, Step, build
 from gcbench.compressors.bucketed import Bucketed
 from gcbench.compressors.orq import ORQ
@@ -30,7 +30,7 @@ def step(method: Bucketed, number: int) -> Aggregated:
     generator = torch.Generator().manual_seed(number)
     grads = {k: torch.randn(2, *shape, generator=generator) for k, shape in SHAPES.items()}
     offsets = {"a": 0, "b": 5200, "c": 5207, "d": 8204}
-    return build(method).aggregate(grads, State(), VirtualComm(2), Step(number, 1, range(2), offsets))
+    return build(method).aggregate(grads, State(), Comm(2), Step(number, 1, range(2), offsets))
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -29,7 +29,7 @@ def test_a_flipped_bit_is_named() -> None:
     told = pool(WORKERS).run(flipped_bits)
     for rank, said in enumerate(told):
         for case in CASES:
-            if case == "_all_reduce":
+            if case == "all_reduce":
                 assert said[case] == "all_reduce (sum) gave worker 1 other bits than worker 0"
             elif rank == 1:
                 assert said[case] and said[case].endswith("what worker 2 sent arrived altered at worker 1"), case

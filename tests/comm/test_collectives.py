@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from functools import reduce
 
 import pytest
 import torch
+import torch.distributed as dist
 from comm_cases import (
     RAGGED_LENGTHS,
     REDUCED,
     WORKERS,
+    CountingClock,
     Outcome,
     mixed_inputs,
     ragged_inputs,
@@ -19,7 +22,7 @@ from comm_cases import (
 )
 from torch import Tensor
 
-from gcbench.comm import VirtualComm
+from gcbench.comm import Comm, GlooTransport
 
 LAYOUTS = ("1x4", "4x1", "2x2")
 EVERYONE = range(WORKERS)
@@ -204,7 +207,7 @@ def test_tensors_are_coalesced_into_one_message(outcomes: Outcomes) -> None:
 
 
 def test_collectives_leave_their_inputs_alone() -> None:
-    comm, x, n = VirtualComm(1), torch.arange(1.0, 4).view(1, 3), torch.tensor([[5, 6]])
+    comm, x, n = Comm(1), torch.arange(1.0, 4).view(1, 3), torch.tensor([[5, 6]])
     comm.mean([x])
     comm.sum([n])
     comm.all_bits([n])
@@ -213,9 +216,20 @@ def test_collectives_leave_their_inputs_alone() -> None:
 
 def test_one_message_holds_one_type() -> None:
     with pytest.raises(AssertionError, match="one type"):
-        VirtualComm(2).mean([torch.zeros(2, 1), torch.zeros(2, 1, dtype=torch.float16)])
+        Comm(2).mean([torch.zeros(2, 1), torch.zeros(2, 1, dtype=torch.float16)])
 
 
 def test_sum_refuses_floats() -> None:
     with pytest.raises(AssertionError):
-        VirtualComm(2).sum([torch.zeros(2, 1)])
+        Comm(2).sum([torch.zeros(2, 1)])
+
+
+def test_a_process_without_others_asks_no_transport() -> None:
+    group = dist.ProcessGroupGloo(dist.HashStore(), 0, 1, timedelta(seconds=10))
+    clock = CountingClock()
+    comm = Comm(2, GlooTransport(group), clock)
+    message = torch.tensor([[1, 2], [3, 4]])
+    assert comm.sum([message])[0].tolist() == [[4, 6]]
+    assert comm.gather([message])[0].tolist() == [[1, 2], [3, 4]]
+    assert comm.transpose([message])[0].tolist() == [[1, 3], [2, 4]]
+    assert clock.exchanges == 0

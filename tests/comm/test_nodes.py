@@ -9,7 +9,7 @@ import torch
 from comm_cases import node_outcomes_in_one_process, node_outcomes_over_gloo, timeouts_of_nodes, values
 from gloo_pool import pool
 
-from gcbench.comm import VirtualComm, node_size
+from gcbench.comm import Comm, node_size
 from gcbench.comm.meter import Kind, Total
 
 LAYOUTS = ("1x8", "4x2", "2x4", "4x1")  # processes x rows
@@ -77,7 +77,7 @@ def test_what_a_process_keeps_to_itself_is_no_exchange(seen: Seen) -> None:
 
 
 def test_nodes_that_leave_together_share_their_link_evenly() -> None:
-    meter = VirtualComm(3).meter
+    meter = Comm(3).meter
     meter.part("between", [range(3)]).count("all_gather", 2, [100], [50])
     assert meter.sent_bits == [33, 33, 34] and sum(meter.received_bits) == 50
 

@@ -7,7 +7,7 @@ import torch
 from method_cases import aggregate, flat, gradients
 from torch import Tensor
 
-from gcbench.comm import VirtualComm
+from gcbench.comm import Comm
 from gcbench.compressors.atomo import Atomo, matrix_shape
 
 
@@ -69,7 +69,7 @@ def test_values_of_one_size_come_back_exactly() -> None:
 
 @pytest.mark.parametrize("rank", [1, 2, 5])
 def test_the_published_draw_keeps_exactly_so_many(rank: int) -> None:
-    grads, comm = {"w": randn(6, 10, 7), "conv": randn(6, 4, 4, 3, 3, seed=1)}, VirtualComm(6)
+    grads, comm = {"w": randn(6, 10, 7), "conv": randn(6, 4, 4, 3, 3, seed=1)}, Comm(6)
     sent = aggregate(Atomo(rank), grads, comm=comm).sent()
     assert torch.linalg.matrix_rank(sent["w"], rtol=1e-5).tolist() == [rank] * 6
     assert torch.linalg.matrix_rank(sent["conv"].view(6, 8, 18), rtol=1e-5).tolist() == [rank] * 6
@@ -78,7 +78,7 @@ def test_the_published_draw_keeps_exactly_so_many(rank: int) -> None:
 
 def test_the_unbiased_draw_sends_what_it_keeps_and_its_length() -> None:
     """A worker pays for its own values alone."""
-    grads, comm = {"w": randn(8, 10, 7), "x": randn(8, 5, 6, seed=1)}, VirtualComm(8)
+    grads, comm = {"w": randn(8, 10, 7), "x": randn(8, 5, 6, seed=1)}, Comm(8)
     sent = aggregate(Atomo(2, "unbiased"), grads, comm=comm).sent()
     kept = {k: torch.linalg.matrix_rank(x, rtol=1e-5) for k, x in sent.items()}
     assert len(kept["w"].unique()) > 1

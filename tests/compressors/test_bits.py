@@ -26,7 +26,7 @@ from method_cases import (
 )
 from torch import nn
 
-from gcbench.comm import VirtualComm
+from gcbench.comm import Comm
 from gcbench.compressors import Grads, State
 from gcbench.models.lstm import LSTM
 from gcbench.models.resnet import resnet18
@@ -274,7 +274,7 @@ LEVELS = ("orq", "linear", "qsgd_levels", "terngrad", "bingrad_pb")
 def test_every_exchange_of_every_code_costs_its_formula(choice: str, exchange: str) -> None:
     """And gives an update that is not far from the mean of what was sent."""
     settings = {"exchange": exchange, "bucket_size": 16, "error_feedback": False}
-    comm, grads = VirtualComm(WORKERS), gradients(range(WORKERS), 0)
+    comm, grads = Comm(WORKERS), gradients(range(WORKERS), 0)
     out = aggregate(built(choice, **settings), grads, comm=comm)
     expected = FORMULAS[choice](composed(choice, *[f"{k}={str(v).lower()}" for k, v in settings.items()]), SHAPES, WORKERS)
     assert (comm.meter.sent_bits, comm.meter.received_bits) == ([expected[0]] * WORKERS, [expected[1]] * WORKERS)
@@ -310,7 +310,7 @@ def network(name: str) -> tuple[dict[str, tuple[int, ...]], Grads]:
 
 def step_bits(choice: str, name: str, **settings: Any) -> int:
     """Metered in one step of one worker."""
-    comm, (_, grads) = VirtualComm(1), network(name)
+    comm, (_, grads) = Comm(1), network(name)
     out = aggregate(built(choice, **settings), grads, comm=comm, state=State())
     assert all(u.isfinite().all() for u in out.update.values())
     return comm.meter.sent_bits[0]
@@ -327,7 +327,7 @@ def test_atomo_sends_the_published_floats_of_resnet18() -> None:
 
 def epoch_mib(choice: str, steps: int, **settings: Any) -> float:
     """PowerSGD's data column: MiB of an epoch of 24 steps on ResNet18, from the mean of metered ones."""
-    comm, (_, grads), state = VirtualComm(1), network("resnet18"), State()
+    comm, (_, grads), state = Comm(1), network("resnet18"), State()
     for number in range(steps):
         state = aggregate(built(choice, **settings), grads, number=number, comm=comm, state=state).state
     return 24 * comm.meter.sent_bits[0] / steps / 8 / 2**20

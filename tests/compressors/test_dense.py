@@ -6,7 +6,7 @@ import pytest
 import torch
 from method_cases import aggregate, flat, gradients
 
-from gcbench.comm import VirtualComm
+from gcbench.comm import Comm
 from gcbench.compressors.dense import Dense
 
 
@@ -17,7 +17,7 @@ def test_no_sum_of_finite_halves_overflows() -> None:
 
 @pytest.mark.parametrize(("dtype", "bits"), [("float32", 32), ("float16", 16), ("bfloat16", 16)])
 def test_a_value_costs_the_bits_of_its_type(dtype: str, bits: int) -> None:
-    comm = VirtualComm(4)
+    comm = Comm(4)
     aggregate(Dense(dtype), {"w": torch.ones(4, 100)}, comm=comm)  # type: ignore[arg-type]
     assert comm.meter.sent_bits == comm.meter.received_bits == [100 * bits] * 4
 

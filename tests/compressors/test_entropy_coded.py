@@ -20,7 +20,7 @@ from torch import Tensor
 from gcbench.codecs.elias import omega
 from gcbench.codecs.elias_dense import dense_code
 from gcbench.codecs.elias_sparse import sparse_code
-from gcbench.comm import VirtualComm
+from gcbench.comm import Comm
 from gcbench.compressors import build
 from gcbench.compressors.entropy_coded import CODES, coded
 from gcbench.compressors.even_levels import EvenLevels
@@ -83,7 +83,7 @@ def sparse_bits(bucket: list[int], levels: int) -> int:
 @pytest.mark.parametrize(("levels", "bucket"), [(7, 16), (1, 50), (127, 5000)])
 def test_metered_bits_are_those_of_the_codes_that_were_sent(code: str, bits_of: Any, levels: int, bucket: int) -> None:
     """Whole bytes of codes, 16 bits a bucket for their number and 32 for its scale, and what `comm` says of lengths."""
-    comm = VirtualComm(WORKERS)
+    comm = Comm(WORKERS)
     compressor = built("qsgd", code=code, levels=levels, bucket_size=bucket, min_size=0)
     out = aggregate(compressor, gradients(range(WORKERS), 0), comm=comm)
     expected = []
@@ -101,7 +101,7 @@ def test_metered_bits_are_those_of_the_codes_that_were_sent(code: str, bits_of: 
 @pytest.mark.parametrize("bucket", [2048, 2049, 10_000])
 def test_buckets_beyond_2048_have_a_length_for_each_2048(bucket: int) -> None:
     grads = {"w": torch.zeros(1, 10_000)}
-    comm = VirtualComm(1)
+    comm = Comm(1)
     aggregate(build(QSGD(1, bucket_size=bucket), code="elias_dense"), grads, comm=comm)
     lengths = 16 * math.ceil(10_000 / 2048)
     assert comm.meter.sent_bits == [10_000 + lengths + 32 * math.ceil(10_000 / bucket) + RAGGED_LENGTHS_BITS]
@@ -115,7 +115,7 @@ def shannon_by_hand(codes: list[int]) -> float:
 @pytest.mark.parametrize("memory", [False, True])
 @pytest.mark.parametrize("code", ["fixed", *CODES])
 def test_the_bound_is_reported_for_every_code_and_not_undercut(code: str, small: int, memory: bool) -> None:
-    comm, levels, bucket = VirtualComm(WORKERS), 7, 50
+    comm, levels, bucket = Comm(WORKERS), 7, 50
     settings = {"levels": levels, "bucket_size": bucket, "min_size": small, "error_feedback": memory}
     out = aggregate(built("qsgd", code=code, alpha=0.2, **settings), gradients(range(WORKERS), 0), comm=comm)
     assert out.shannon_bits is not None
@@ -144,7 +144,7 @@ def test_ans_costs_a_third_of_a_bit_where_fixed_codes_cost_four() -> None:
     x = {"w": torch.randn(1, 1 << 18, generator=torch.Generator().manual_seed(0))}
     per_value = {}
     for code in ("fixed", *CODES):
-        comm = VirtualComm(1)
+        comm = Comm(1)
         out = aggregate(build(QSGD(4, "l2", bucket_size=4096), code=code), x, comm=comm)  # type: ignore[arg-type]
         assert out.shannon_bits is not None
         per_value[code] = comm.meter.sent_bits[0] / (1 << 18)

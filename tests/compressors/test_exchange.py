@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from method_cases import aggregate, flat, gradients
 
 from gcbench.codecs.packing import pack_lanes, unpack_lanes
-from gcbench.comm import VirtualComm
+from gcbench.comm import Comm
 from gcbench.compressors import Grads, Properties, State, Step
 from gcbench.compressors.bucketed import Parameters
 from gcbench.compressors.exchange import Exchange, sent_by, sum_codes
@@ -74,7 +74,7 @@ def test_sums_that_no_float_holds_lose_nothing() -> None:
     """The sum of 4096 codes around 4096 is near 2^24, above which float32 has no odd numbers."""
     codes = torch.full((4096, 3), 4096, dtype=torch.int16)
     codes[7] += torch.tensor([1, -1, 0], dtype=torch.int16)
-    assert sum_codes(codes, 8192, VirtualComm(4096)).tolist() == [[1.0, -1.0, 0.0]]
+    assert sum_codes(codes, 8192, Comm(4096)).tolist() == [[1.0, -1.0, 0.0]]
 
 
 def test_what_a_biased_second_coding_leaves_out_is_made_up_for_by_the_owner() -> None:
@@ -93,7 +93,7 @@ def test_what_a_biased_second_coding_leaves_out_is_made_up_for_by_the_owner() ->
 @pytest.mark.parametrize(("levels", "workers"), [(1, 2), (7, 9), (1, 63), (7, 16), (127, 1024), (127, 4)])
 def test_sums_of_the_highest_codes_fit_in_lanes_no_wider_than_the_smallest_integer(levels: int, workers: int) -> None:
     """And in less than 8 bits a value wherever workers times levels are at most 63."""
-    comm, n = VirtualComm(workers), 840  # a multiple of all counts of lanes up to 8
+    comm, n = Comm(workers), 840  # a multiple of all counts of lanes up to 8
     codes = torch.full((workers, n), 2 * levels, dtype=torch.uint8)
     assert torch.equal(sum_codes(codes, 2 * levels, comm), torch.full((1, n), workers * levels))
     width = comm.meter.sent_bits[0] / n
@@ -112,7 +112,7 @@ def test_a_worker_receives_less_when_codes_are_scattered_or_summed() -> None:
     grads = {"w": torch.randn(16, 40_000, generator=torch.Generator().manual_seed(0))}
     received = {}
     for exchange in ("gather", "scatter", "scatter_coded", "sum"):
-        comm = VirtualComm(16)
+        comm = Comm(16)
         sent_by(QSGD(7, bucket_size=512), exchange).aggregate(grads, State(), comm, Step(0, 1, range(16), {"w": 0}))  # type: ignore[arg-type]
         received[exchange] = comm.meter.received_bits[0] / 40_000
     assert received["scatter_coded"] < received["sum"] < received["scatter"] < received["gather"]

@@ -6,7 +6,7 @@ import pytest
 import torch
 from method_cases import aggregate, built, flat, gradients
 
-from gcbench.comm import VirtualComm
+from gcbench.comm import Comm
 from gcbench.compressors import Compressor
 from gcbench.compressors.global_randk import GlobalRandK
 from gcbench.compressors.maxnorm import MaxNorm, MultiScale
@@ -21,14 +21,14 @@ def ones(workers: int) -> dict[str, torch.Tensor]:
 
 @each_quantiser
 def test_k_values_of_the_whole_gradient_alike_on_all_workers_and_zero_elsewhere(quantiser: Compressor) -> None:
-    comm = VirtualComm(4)
+    comm = Comm(4)
     out = aggregate(GlobalRandK(quantiser, k=30), ones(4), comm=comm)
     update, sent = flat(out.update)[0], flat(out.sent())
     assert int((update != 0).sum()) == 30
     assert torch.equal(update, sent[0]) and (sent == sent[0]).all()
     assert torch.equal(update[update != 0], torch.ones(30, dtype=torch.float64)), "as they are, not scaled up"
     assert update[:160].any() and update[160:].any()
-    alone = VirtualComm(4)
+    alone = Comm(4)
     aggregate(quantiser, {"few": torch.ones(4, 30)}, comm=alone)
     assert comm.meter.sent_bits == alone.meter.sent_bits, "no positions"
 

@@ -12,7 +12,7 @@ from method_cases import SHAPES, aggregate, built, flat, gradients
 from torch import Tensor
 
 from gcbench.codecs.noise import Noise
-from gcbench.comm import VirtualComm
+from gcbench.comm import Comm
 from gcbench.comm.meter import Kind
 from gcbench.compressors import Compressor, Grads, State, build
 from gcbench.compressors.exchange import Codec, Gathered
@@ -103,7 +103,7 @@ def weights(alpha: float, beta: float) -> dict[str, Any]:
 
 def test_bits_of_each_level() -> None:
     """4 bits a value in eights and 32 a bucket, by a fourth of a node each; the gradient in fp32 inside, and what came in."""
-    comm, grads = VirtualComm(12), gradients(range(12), 0)
+    comm, grads = Comm(12), gradients(range(12), 0)
     aggregate(Hierarchical(QSGD(7, bucket_size=16), 4), grads, comm=comm)
     code_bytes = 4 * -(-VALUES // 8) + 4 * sum(-(-torch.Size(s).numel() // 16) for s in SHAPES.values())
     part = 8 * -(-code_bytes // 4)
@@ -125,7 +125,7 @@ def test_a_node_sends_its_code_once_to_each_other_node() -> None:
     )
     code_bits = sum(8 * m.element_size() * m.numel() for m in code)
     for size in (2, 4):
-        comm = VirtualComm(8)
+        comm = Comm(8)
         aggregate(Hierarchical(codec, size), grads, comm=comm)
         between = [
             t.wire_bits(kind) for tally in comm.meter.tallies[:size] for kind, t in tally.items() if kind.level == "between"

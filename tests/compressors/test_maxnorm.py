@@ -14,7 +14,7 @@ from method_cases import WORKERS, aggregate, built, flat
 from torch import Tensor
 
 from gcbench.codecs.quantise import Norm
-from gcbench.comm import VirtualComm
+from gcbench.comm import Comm
 from gcbench.compressors import Compressor
 from gcbench.compressors.build import analytic_ratio
 from gcbench.compressors.maxnorm import MaxNorm, MultiScale
@@ -97,7 +97,7 @@ def test_values_on_the_grid_stay_there() -> None:
 )
 def test_no_sum_of_1024_workers_overflows(method: Compressor, bits: int) -> None:
     """All at the highest code, all at the lowest, and neighbours of either kind; 24 bits hold 2 x 1024 x 4096."""
-    comm, n = VirtualComm(1024), 40
+    comm, n = Comm(1024), 40
     signs = torch.ones(n)
     signs[n // 2 :] = -1
     signs[::3] *= -1
@@ -144,7 +144,7 @@ def test_layouts_agree_to_the_bit() -> None:
 
 
 def shared_scales(method: MultiScale, rows: Tensor) -> Tensor:
-    return method.shared_scales(rows, torch.tensor([[scale_of(rows, method.norm)]]), VirtualComm(len(rows)))
+    return method.shared_scales(rows, torch.tensor([[scale_of(rows, method.norm)]]), Comm(len(rows)))
 
 
 def by_equation_11(rows: Tensor, w: float, scales: Sequence[int]) -> list[int]:

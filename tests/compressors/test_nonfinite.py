@@ -12,7 +12,7 @@ from nonfinite_cases import SOME_VALUES, Seen, seen_after, seen_over_gloo
 
 from gcbench.check.steps import WORKERS
 from gcbench.codecs.kernels import Backend
-from gcbench.comm import VirtualComm
+from gcbench.comm import Comm
 
 VALUES = [float("nan"), float("inf"), float("-inf")]
 IN_CPP = {("onebit", "as it is"), ("scaled_sign", "all tensors"), ("powersgd", "error feedback")}
@@ -40,7 +40,7 @@ def test_virtual_workers_never_swallow_it(backend: Backend, choice: str, variant
     compressor = compressor_of(choice, variant)
     for value in VALUES:
         for worker in (0, WORKERS - 1):
-            seen = seen_after(compressor, VirtualComm(WORKERS), value, worker, choice in SOME_VALUES)
+            seen = seen_after(compressor, Comm(WORKERS), value, worker, choice in SOME_VALUES)
             assert is_told(choice, seen, worker), f"{value} of worker {worker}: {seen}"
 
 

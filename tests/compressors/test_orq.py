@@ -11,7 +11,7 @@ from method_cases import aggregate, built, flat
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from gcbench.comm import VirtualComm
+from gcbench.comm import Comm
 from gcbench.compressors import Properties, build
 from gcbench.compressors.bingrad import BinGradB, BinGradPB
 from gcbench.compressors.bucketed import Bucketed
@@ -185,7 +185,7 @@ def test_bingrad_always_contracts(method: BinGradPB | BinGradB) -> None:
     + [("bingrad_pb", 1 + 32 / 2048), ("bingrad_b", 1 + 64 / 2048)],
 )
 def test_bits_a_value(choice: str, per_value: float) -> None:
-    v, comm = sample("normal", 1 << 18), VirtualComm(1)
+    v, comm = sample("normal", 1 << 18), Comm(1)
     aggregate(built(choice), {"w": v}, comm=comm)
     assert comm.meter.sent_bits[0] / v.numel() == pytest.approx(per_value, rel=1e-3)
 
@@ -232,7 +232,7 @@ def test_bingrad_agrees_on_the_largest_level() -> None:
 @pytest.mark.parametrize(("count", "workers"), [(3, 5), (5, 7), (9, 10)])
 def test_counts_cost_less_than_a_gather_from_some_workers_on(count: int, workers: int) -> None:
     def received(exchange: str, workers: int) -> float:
-        comm, rows = VirtualComm(workers), sample("normal", workers * 8192).view(workers, -1)
+        comm, rows = Comm(workers), sample("normal", workers * 8192).view(workers, -1)
         aggregate(build(ORQ(count), exchange=exchange), {"w": rows}, comm=comm)  # type: ignore[arg-type]
         return comm.meter.received_bits[0]
 

@@ -10,7 +10,7 @@ from backends import using
 from method_cases import aggregate, flat, gradients
 from torch import Tensor
 
-from gcbench.comm import VirtualComm
+from gcbench.comm import Comm
 from gcbench.compressors import Grads, State, build
 from gcbench.compressors.powersgd import PowerSGD
 
@@ -119,7 +119,7 @@ def test_iterations_in_a_step_are_those_of_many_steps_on_one_matrix() -> None:
 def test_svd_is_the_truncated_one_of_the_mean(rank: int) -> None:
     """Matrices of one shape, and one with a side shorter than the rank."""
     grads = {"a": randn(3, 12, 9), "b": randn(3, 12, 3, 3, seed=1), "c": randn(3, 4, 20, seed=2)}
-    out, comm = aggregate(PowerSGD(rank, svd=True), grads), VirtualComm(3)
+    out, comm = aggregate(PowerSGD(rank, svd=True), grads), Comm(3)
     for name, g in grads.items():
         u, s, vt = torch.linalg.svd(g.mean(0).reshape(g.shape[1], -1).double(), full_matrices=False)
         expected = (u[:, :rank] * s[:rank]) @ vt[:rank]
@@ -149,7 +149,7 @@ def test_one_worker_with_the_mean_gradient_does_what_all_do() -> None:
         grads = {k: g for k, g in gradients(range(4), number).items() if g.dim() > 2}
         means = {k: g.mean(0, keepdim=True) for k, g in grads.items()}
         everyone = aggregate(method, grads, number=number, state=of_all)
-        alone = aggregate(method, means, number=number, state=of_one, comm=VirtualComm(1))
+        alone = aggregate(method, means, number=number, state=of_one, comm=Comm(1))
         of_all, of_one = everyone.state, alone.state
         assert (flat(everyone.update) - flat(alone.update)).norm() < 1e-5 * flat(means).norm()
 
@@ -244,7 +244,7 @@ def test_own_memory_is_orthogonal_to_what_was_sent() -> None:
 def test_tensors_become_matrices_by_their_first_dimension() -> None:
     """r (n + m) with n the output channels."""
     grads: Grads = {"conv": randn(1, 6, 4, 3, 3), "matrix": randn(1, 10, 12, seed=1), "vector": randn(1, 9, seed=2)}
-    comm = VirtualComm(1)
+    comm = Comm(1)
     out = aggregate(PowerSGD(2), grads, comm=comm)
     assert {k: q.shape for k, q in out.state.shared.items()} == {"conv": (1, 2, 36), "matrix": (1, 2, 12), "vector": (1, 1, 1)}
     assert comm.meter.sent_bits == [32 * (2 * (6 + 36) + 2 * (10 + 12) + (9 + 1))]

@@ -8,7 +8,7 @@ import pytest
 import torch
 from method_cases import aggregate, built
 
-from gcbench.comm import VirtualComm
+from gcbench.comm import Comm
 from gcbench.compressors.build import analytic_ratio
 from gcbench.models.resnet import resnet18
 
@@ -19,7 +19,7 @@ def test_both_ratios_of_orq_on_resnet18(levels: int, printed: float, metered: fl
     assert analytic is not None and round(analytic, 1) == printed
     with torch.device("meta"):
         shapes = {k: p.shape for k, p in resnet18((3, 32, 32), 10).named_parameters()}
-    grads, comm = {k: torch.zeros(1, *shape) for k, shape in shapes.items()}, VirtualComm(1)
+    grads, comm = {k: torch.zeros(1, *shape) for k, shape in shapes.items()}, Comm(1)
     aggregate(built("orq", level_count=levels), grads, comm=comm)
     assert round(32 * sum(shape.numel() for shape in shapes.values()) / comm.meter.sent_bits[0], 1) == metered
 

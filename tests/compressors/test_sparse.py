@@ -8,7 +8,7 @@ from method_cases import aggregate, built, flat, gradients
 from torch import Tensor
 
 from gcbench.codecs.indices import index_bytes, largest, pack_indices, unpack_indices
-from gcbench.comm import VirtualComm
+from gcbench.comm import Comm
 from gcbench.compressors import Compressor, State, build
 from gcbench.compressors.random_sparse import RandomBlock, RandomK
 from gcbench.compressors.top_k import TopK
@@ -86,7 +86,7 @@ def test_a_fraction_is_counted_as_it_was_meant(fraction: float, n: int, k: int, 
 @pytest.mark.parametrize("fraction", [0.01, 0.3, 1.0])
 def test_positions_of_either_size_say_the_same(fraction: float, index: str) -> None:
     """Of tensors of many sizes, each with its own largest; all that is sent counts."""
-    grads, comm = gradients(range(3), 0), VirtualComm(3)
+    grads, comm = gradients(range(3), 0), Comm(3)
     method = TopK(fraction, index)  # type: ignore[arg-type]
     sent = aggregate(build(method), grads, comm=comm).sent()
     for name, g in grads.items():
@@ -108,7 +108,7 @@ each_method = pytest.mark.parametrize("name", METHODS)
 
 @each_method
 def test_all_workers_send_the_same_positions_and_r_times_n_plus_m_of_them(name: str) -> None:
-    grads, comm = {"w": randn(3, 10, 4, 4) + 9, "small": randn(3, 2, 2) + 9}, VirtualComm(3)
+    grads, comm = {"w": randn(3, 10, 4, 4) + 9, "small": randn(3, 2, 2) + 9}, Comm(3)
     out = aggregate(METHODS[name], grads, comm=comm)
     sent = out.sent()
     for row in sent["w"]:

@@ -7,7 +7,7 @@ import torch
 from method_cases import aggregate, flat
 from torch import Tensor
 
-from gcbench.comm import VirtualComm
+from gcbench.comm import Comm
 from gcbench.compressors import State
 from gcbench.compressors.unbiased_lowrank import UnbiasedLowRank
 
@@ -48,7 +48,7 @@ def test_one_worker_with_the_mean_gradient_does_what_all_do(variant: str) -> Non
 
 def test_alternating_steps_send_either_factor() -> None:
     """r n floats, then r m; the memory is the factor that was sent."""
-    comm, state, grads = VirtualComm(1), State(), {"w": randn(1, 9, 2, 5), "x": randn(1, 4, 30, seed=1)}
+    comm, state, grads = Comm(1), State(), {"w": randn(1, 9, 2, 5), "x": randn(1, 4, 30, seed=1)}
     seen = [0]
     for number in range(4):
         out = aggregate(UnbiasedLowRank(2, "alternating"), grads, number=number, state=state, comm=comm)

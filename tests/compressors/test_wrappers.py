@@ -10,7 +10,7 @@ import torch
 from method_cases import CHOICES, aggregate, built, flat, gradients
 from torch import Tensor
 
-from gcbench.comm import VirtualComm
+from gcbench.comm import Comm
 from gcbench.compressors import Compressor, Grads, State, build
 from gcbench.compressors.bingrad import BinGradB
 from gcbench.compressors.dense import Dense
@@ -169,7 +169,7 @@ def test_clipping_of_a_worker_does_not_depend_on_who_shares_its_process(rows: in
 
 
 def test_small_tensors_travel_whole() -> None:
-    grads, comm = gradients(range(4), 0), VirtualComm(4)
+    grads, comm = gradients(range(4), 0), Comm(4)
     out = aggregate(build(QSGD(1, bucket_size=16), min_size=130), grads, comm=comm)
     exact = {k: g.double().mean(0) for k, g in grads.items()}
     for name, g in grads.items():
@@ -181,7 +181,7 @@ def test_small_tensors_travel_whole() -> None:
 
 
 def test_vectors_travel_whole_by_their_dimensions() -> None:
-    grads, comm = gradients(range(4), 0), VirtualComm(4)
+    grads, comm = gradients(range(4), 0), Comm(4)
     out = aggregate(build(PowerSGD(1), min_dims=2), grads, comm=comm)
     for name in ("conv bias", "scalar", "one"):
         torch.testing.assert_close(out.update[name][0], grads[name].mean(0))
@@ -208,7 +208,7 @@ def test_gradients_travel_whole_until_the_step_that_was_named() -> None:
     compressor, state, comm = (
         build(QSGD(1, bucket_size=16), dense_steps=2, error_feedback=True, alpha=0.2, beta=0.9),
         State(),
-        VirtualComm(4),
+        Comm(4),
     )
     bits = []
     for number in range(4):
@@ -363,7 +363,7 @@ def test_other_types_than_float32_are_refused_by_name(choice: str, dtype: torch.
 @pytest.mark.parametrize("shape", [(0,), (0, 5), (3, 0)])
 def test_parameters_without_values_pass_by(choice: str, shape: tuple[int, ...]) -> None:
     grads = {**gradients(range(2), 0), "empty": torch.zeros(2, *shape)}
-    comm, without = VirtualComm(2), VirtualComm(2)
+    comm, without = Comm(2), Comm(2)
     out = aggregate(built(choice), grads, comm=comm)
     assert list(out.update) == list(out.sent()) == list(grads)
     assert out.update["empty"].shape == (1, *shape) and "empty" not in out.state.per_worker
@@ -387,7 +387,7 @@ def test_buckets_run_through_the_gradient() -> None:
 
 
 def test_buckets_through_the_gradient_cost_one_scale_each() -> None:
-    grads, comm = gradients(range(2), 0), VirtualComm(2)
+    grads, comm = gradients(range(2), 0), Comm(2)
     n = flat(grads).shape[1]
     aggregate(build(QSGD(127, bucket_size=64), bucket_scope="gradient"), grads, comm=comm)
     assert comm.meter.sent_bits[0] == 8 * n + 32 * -(-n // 64)

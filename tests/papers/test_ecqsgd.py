@@ -11,7 +11,7 @@ from method_cases import aggregate, built
 from torch import Tensor
 
 from gcbench.codecs.quantise import Norm
-from gcbench.comm import VirtualComm
+from gcbench.comm import Comm
 from gcbench.compressors import State, build
 from gcbench.compressors.qsgd import QSGD
 from gcbench.compressors.wrappers import ErrorFeedback
@@ -117,7 +117,7 @@ def test_the_condition_is_sufficient_and_not_necessary(law: Law, norm: Norm) -> 
 @pytest.mark.parametrize("levels", [1, 2, 4, 7])
 def test_a_value_costs_the_bits_of_its_codes_and_a_bucket_a_scale(levels: int) -> None:
     """ecq-11, section 4: ceil(log2(2 s + 1)) bits and 32, at every step."""
-    n, state, comm = 1 << 16, State(), VirtualComm(2)
+    n, state, comm = 1 << 16, State(), Comm(2)
     for number in range(3):
         out = aggregate(
             built("ecqsgd", levels=levels, bucket_size=2048), {"w": torch.randn(2, n)}, number=number, state=state, comm=comm
@@ -134,7 +134,7 @@ def test_entropy_coding_comes_within_5_per_cent_of_shannon(levels: int, norm: No
     settings = {"levels": levels, "norm": norm, "bucket_size": 4096, "alpha": 0.1, "beta": 1.0, "code": "ans"}
     state = State()
     for number, g in enumerate(real_gradients.values()):
-        comm = VirtualComm(len(g))
+        comm = Comm(len(g))
         out = aggregate(built("ecqsgd", **settings), {"w": g}, number=number, state=state, comm=comm)
         state = out.state
         scales, beside = 32 * math.ceil(g.shape[1] / 4096), 16 * (2 * levels + 1) + 3 * 32 + 32

@@ -11,7 +11,7 @@ from method_cases import aggregate, built, flat
 from torch import Tensor
 
 from gcbench.codecs.quantise import Norm
-from gcbench.comm import VirtualComm
+from gcbench.comm import Comm
 from gcbench.compressors import Compressor, build
 from gcbench.compressors.bingrad import BinGradPB
 from gcbench.compressors.even_levels import EvenLevels
@@ -39,7 +39,7 @@ def test_every_value_of_every_worker_is_unbiased(bits: list[int], norm: Norm) ->
     method = MultiScale(bits, norm)
     drawn = torch.stack([flat(aggregate(method, {"w": rows}, number=i).sent()) for i in range(repeats)])
     w = norm_of(rows, norm)
-    unit = w / method.shared_scales(rows, w.float().view(1, 1), VirtualComm(4)).double()
+    unit = w / method.shared_scales(rows, w.float().view(1, 1), Comm(4)).double()
     p = (rows.double().abs() / unit).frac()
     rare = 10 * unit / repeats  # of errors that hardly ever happen, five deviations say nothing
     allowed = 5 * unit * (p * (1 - p) / repeats).sqrt() + rare + 1e-6 * w
@@ -54,7 +54,7 @@ def test_the_decoded_sum_is_the_mean_of_the_decoded_codes(method: MaxNorm | Mult
     smallest = method.levels if isinstance(method, MaxNorm) else method.levels[0]
     rows = randn(workers, 64).clamp(-1, 1) * smallest
     rows[0, 0] = smallest  # ||w||
-    comm = VirtualComm(workers)
+    comm = Comm(workers)
     out = aggregate(method, {"w": rows}, comm=comm)
     assert torch.equal(flat(out.update), flat(out.sent()).mean(0, keepdim=True))
     width = math.ceil(math.log2(2 * workers * smallest + 1))
@@ -86,7 +86,7 @@ def test_two_scales_err_less_than_the_smallest_alone(norm: Norm, scales: list[in
     found = variance(MultiScale(scales, norm)) / variance(MultiScale(scales[:1], norm))
     assert found == pytest.approx(ratio, rel=0.05)
     w = norm_of(rows, norm).float().view(1, 1)
-    assert (MultiScale(scales, norm).shared_scales(rows, w, VirtualComm(1)) == 2 ** scales[1]).all() == (norm == "l2")
+    assert (MultiScale(scales, norm).shared_scales(rows, w, Comm(1)) == 2 ** scales[1]).all() == (norm == "l2")
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_two_scales_err_less_than_the_smallest_alone(norm: Norm, scales: list[in
 def test_bits_are_the_papers_and_room_for_the_sum(bits: int, workers: int, lane: int) -> None:
     """maxnorm-04, section 3.1: 32 + n (ceil(log2 s) + 1) for the code of one worker, log2(W) bits a value more for a sum of W,
     and what of a 64-bit word no lane fills. Its "8 bits" leave out the sign."""
-    n, comm = 6400, VirtualComm(workers)
+    n, comm = 6400, Comm(workers)
     levels = 2 ** (bits - 1) - 1
     aggregate(built("maxnorm", bits=bits), {"w": torch.zeros(1, n).expand(workers, n)}, comm=comm)
     assert comm.meter.sent_bits[0] == 32 + 64 * math.ceil(n / (64 // lane))
@@ -108,7 +108,7 @@ def test_bits_are_the_papers_and_room_for_the_sum(bits: int, workers: int, lane:
 def test_bits_of_more_scales(scales: list[int], scale_bits: int) -> None:
     """maxnorm-04, section 3.2: ceil(log2 N) bits a value more, and codes of the smallest of N scales. For s = 2^b levels the
     paper counts b + 1 bits, in which 2^(b+1) codes fit, one fewer than there are: these take b + 2."""
-    n, comm = 6400, VirtualComm(1)
+    n, comm = 6400, Comm(1)
     aggregate(built("maxnorm_multiscale", scales=str(scales).replace(" ", "")), {"w": torch.zeros(1, n)}, comm=comm)
     lane = min(scales) + 2
     assert 2 * 2 ** min(scales) + 1 == 2 ** (lane - 1) + 1

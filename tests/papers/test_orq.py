@@ -11,7 +11,7 @@ from paper_cases import decoded, shapes_of, sizes
 from torch import Tensor
 
 from gcbench.codecs.levels import orq_levels
-from gcbench.comm import VirtualComm
+from gcbench.comm import Comm
 from gcbench.comm.network import Link, Network
 from gcbench.compressors import analytic_ratio
 from gcbench.compressors.bingrad import BinGradB, BinGradPB
@@ -24,7 +24,7 @@ from gcbench.compressors.orq import ORQ
 
 def packed_ratio(choice: str, floats: int, **settings: int) -> tuple[float, float]:
     """Metered, without the `floats` of every bucket of 2048 values and with them."""
-    n, comm = 1 << 20, VirtualComm(1)
+    n, comm = 1 << 20, Comm(1)
     aggregate(built(choice, **settings), {"w": torch.zeros(1, n)}, comm=comm)
     bits = comm.meter.sent_bits[0]
     return 32 * n / (bits - 32 * floats * n / 2048), 32 * n / bits

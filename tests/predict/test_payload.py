@@ -8,7 +8,7 @@ import pytest
 import torch
 from sentence import composed
 
-from gcbench.comm import VirtualComm
+from gcbench.comm import Comm
 from gcbench.compressors import State, Step
 from gcbench.config import register, resolve
 from gcbench.predict.payload import LATE, Payload
@@ -20,7 +20,7 @@ SCATTERED = 5e-3  # shards are filled up to whole buckets and groups of eight
 
 def sent(words: list[str], workers: int) -> dict[tuple[str, str], float]:
     """Of the first worker in a step of as many virtual ones."""
-    comm = VirtualComm(workers)
+    comm = Comm(workers)
     generator = torch.Generator().manual_seed(0)
     grads = {k: torch.randn(workers, *s, generator=generator) for k, s in SHAPES.items()}
     offsets = {"conv": 0, "matrix": 18432, "bias": 38912}

@@ -7,55 +7,62 @@ from comm_cases import WORKERS, cases
 from gloo_pool import Process
 from torch import Tensor
 
-from gcbench.comm import ChecksumComm, ProcessGroupComm, VirtualComm
-from gcbench.comm.base import Comm, Reduction
+from gcbench.comm import Comm, GlooTransport, Transport
 from gcbench.comm.checksum import MessageAltered
 from gcbench.comm.meter import Meter
+from gcbench.comm.transport import Reduction
 
 CASES = {  # what is altered: the exchange that is
-    "_all_gather": "gather",
-    "_exchange_rows": "ragged",
-    "_all_to_all": "transpose",
-    "_all_reduce": "mean torch.float32",
+    "all_gather": "gather",
+    "exchange_rows": "ragged",
+    "all_to_all": "transpose",
+    "all_reduce": "mean torch.float32",
 }
 
 
-class Altering(ProcessGroupComm):
-    """Flips one bit of what arrives from worker 2 at the process of worker 1, in one kind of exchange."""
+class Altering:
+    """A transport that flips one bit of what worker 2 sends to worker 1, in one kind of exchange."""
 
-    altered = ""
+    def __init__(self, inner: Transport) -> None:
+        self.rank = inner.rank
+        self.processes = inner.processes
+        self.altered = ""
+        self._inner = inner
 
-    def _all_reduce(self, flat: Tensor, op: Reduction) -> None:
-        super()._all_reduce(flat, op)
-        self._flip("_all_reduce", flat)
+    def all_reduce(self, flat: Tensor, op: Reduction) -> None:
+        self._inner.all_reduce(flat, op)
+        self._flip("all_reduce", flat)
 
-    def _all_gather(self, message: Tensor) -> Tensor:
-        everyone = super()._all_gather(message)
-        self._flip("_all_gather", everyone[2])
+    def all_gather(self, message: Tensor) -> Tensor:
+        everyone = self._inner.all_gather(message)
+        self._flip("all_gather", everyone[2])
         return everyone
 
-    def _all_to_all(self, by_process: Tensor) -> Tensor:
-        arrived = super()._all_to_all(by_process)
-        self._flip("_all_to_all", arrived[2])
+    def all_to_all(self, by_process: Tensor) -> Tensor:
+        arrived = self._inner.all_to_all(by_process)
+        self._flip("all_to_all", arrived[2])
         return arrived
 
-    def _exchange_rows(self, rows: list[Tensor], row_bytes: list[int]) -> list[Tensor]:
-        everyone = super()._exchange_rows(rows, row_bytes)
-        self._flip("_exchange_rows", everyone[2])
+    def exchange_rows(self, rows: list[Tensor], row_bytes: list[int]) -> list[Tensor]:
+        everyone = self._inner.exchange_rows(rows, row_bytes)
+        self._flip("exchange_rows", everyone[2])
         return everyone
 
+    def split(self, size: int) -> tuple[Transport, Transport]:
+        return self._inner.split(size)
+
     def _flip(self, name: str, arrived: Tensor) -> None:
-        if name == self.altered and self.local.start == 1:
+        if name == self.altered and self.rank == 1:
             arrived.view(-1).view(torch.uint8)[3] ^= 8
 
 
 def flipped_bits(process: Process) -> dict[str, str | None]:
     """By case, what the checksum says of it in this process."""
-    inner = Altering(WORKERS, process.comm(WORKERS)._group)
-    comm = ChecksumComm(inner)
+    transport = Altering(GlooTransport(process.world))
+    comm = Comm(WORKERS, transport, checksum=True)
     told: dict[str, str | None] = {}
     for name, case in CASES.items():
-        inner.altered = name
+        transport.altered = name
         try:
             cases(comm)[case]()
             told[name] = None
@@ -75,5 +82,5 @@ def results(comm: Comm) -> tuple[dict[str, list[Tensor]], dict[str, list[int]]]:
 
 
 def with_and_without(process: Process | None) -> list[tuple[dict[str, list[Tensor]], dict[str, list[int]]]]:
-    plain = process.comm(WORKERS) if process else VirtualComm(WORKERS)
-    return [results(plain), results(ChecksumComm(plain))]
+    transport = GlooTransport(process.world) if process else None
+    return [results(Comm(WORKERS, transport, checksum=checked)) for checked in (False, True)]

@@ -9,11 +9,10 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 import torch
-import torch.distributed as dist
 from gloo_pool import Process
 from torch import Tensor
 
-from gcbench.comm import Comm, Link, Meter, Nodes, ProcessGroupComm, VirtualComm
+from gcbench.comm import Comm, GlooTransport, Link, Meter, NcclTransport, Nodes
 
 WORKERS = 4
 
@@ -173,11 +172,20 @@ def node_outcomes_over_gloo(process: Process, workers: int) -> dict[int, dict[st
 
 
 def node_outcomes_in_one_process(workers: int) -> dict[int, dict[str, Any]]:
-    return node_outcomes(VirtualComm(workers))
+    return node_outcomes(Comm(workers))
 
 
 def over_gloo(process: Process) -> dict[str, Outcome]:
     return outcomes(process.comm(WORKERS))
+
+
+def over_torchs_own(process: Process) -> dict[str, Outcome]:
+    """As NCCL is asked, but over gloo, which knows the same calls."""
+    return outcomes(Comm(WORKERS, NcclTransport(process.world)))
+
+
+def nodes_over_torchs_own(process: Process, workers: int) -> dict[int, dict[str, Any]]:
+    return node_outcomes(Comm(workers, NcclTransport(process.world)))
 
 
 def over_emulated(process: Process, link: Link) -> dict[str, Outcome]:
@@ -207,7 +215,7 @@ def emulated_spans(process: Process, link: Link) -> dict[str, tuple[float, float
 
 
 def in_one_process() -> dict[str, Outcome]:
-    return outcomes(VirtualComm(WORKERS))
+    return outcomes(Comm(WORKERS))
 
 
 def agreements(process: Process) -> dict[str, Any]:
@@ -238,9 +246,7 @@ def agreements(process: Process) -> dict[str, Any]:
 
 def timeouts_of_nodes(process: Process, seconds: float) -> set[float]:
     """Of the groups that four processes split into, in nodes of two."""
-    world = dist.group.WORLD
-    assert world is not None
-    (inside,), between = ProcessGroupComm(4, world, timeout=timedelta(seconds=seconds)).split(2)
-    groups = [comm._group for comm in (inside, between) if isinstance(comm, ProcessGroupComm)]
-    assert len(groups) == 2
-    return {group._get_backend(torch.device("cpu")).options._timeout.total_seconds() for group in groups}
+    timeout = timedelta(seconds=seconds)
+    parts = GlooTransport(process.world, timeout).split(2)
+    backends = [part.group._get_backend(torch.device("cpu")) for part in parts]
+    return {backend.options._timeout.total_seconds() for backend in backends}

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from needed import patience
 from processes import SERVER
 
-from gcbench.comm import Link, ProcessGroupComm, ProcessGroupControl
+from gcbench.comm import Comm, Emulated, GlooTransport, Link, ProcessGroupControl
 
 PATIENCE = patience(300)  # for one job
 
@@ -29,9 +29,14 @@ class Process:
         self.rank = rank
         self.control = ProcessGroupControl(agreement)
 
-    def comm(self, workers: int, emulated: Link | None = None) -> ProcessGroupComm:
+    def comm(self, workers: int, link: Link | None = None) -> Comm:
+        transport = GlooTransport(self.world)
+        return Comm(workers, Emulated(transport, link) if link else transport)
+
+    @property
+    def world(self) -> dist.ProcessGroup:
         assert dist.group.WORLD is not None
-        return ProcessGroupComm(workers, dist.group.WORLD, emulated=emulated)
+        return dist.group.WORLD
 
 
 class Pool:

@@ -7,7 +7,7 @@ from typing import Any
 from gloo_pool import Process
 
 from gcbench.check.steps import WORKERS, Trace, trace
-from gcbench.comm import VirtualComm
+from gcbench.comm import Comm
 from gcbench.compressors import Compressor
 
 
@@ -16,4 +16,4 @@ def traces_over_gloo(process: Process, compressors: dict[Any, Compressor], worke
 
 
 def traces_in_one_process(compressors: dict[Any, Compressor], workers: int = WORKERS) -> dict[Any, Trace]:
-    return {key: trace(compressor, VirtualComm(workers)) for key, compressor in compressors.items()}
+    return {key: trace(compressor, Comm(workers)) for key, compressor in compressors.items()}

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, cast
 import torch
 import torch.distributed as dist
 
-from gcbench.comm import Link, Meter, ProcessGroupComm, ProcessGroupControl
+from gcbench.comm import Comm, Emulated, GlooTransport, Link, Meter, ProcessGroupControl
 
 STEPS = 6
 HEADER_BYTES = 14 + 20 + 32  # Ethernet, IPv4, TCP with time stamps
@@ -34,7 +34,7 @@ def sent() -> Sent:
     return Sent(int(fields[8]), int(fields[9]))
 
 
-def exchanges(comm: ProcessGroupComm, size: int) -> dict[str, Exchange]:
+def exchanges(comm: Comm, size: int) -> dict[str, Exchange]:
     """Every kind of collective of about `size` bytes a worker; of the ragged, from half to the whole."""
     workers, rank = comm.workers, comm.local.start
     floats = torch.ones(1, size // 4)
@@ -49,7 +49,7 @@ def exchanges(comm: ProcessGroupComm, size: int) -> dict[str, Exchange]:
     }
 
 
-def counted(comm: ProcessGroupComm, control: ProcessGroupControl) -> dict[str, Any]:
+def counted(comm: Comm, control: ProcessGroupControl) -> dict[str, Any]:
     """Payload bytes that left through this host's interface in STEPS collectives, and those that the meter says."""
     found: dict[str, Any] = {}
     for name, exchange in exchanges(comm, 600_000).items():
@@ -80,7 +80,7 @@ def _when_drained(control: ProcessGroupControl) -> Sent:
     return now
 
 
-def timed(comm: ProcessGroupComm, control: ProcessGroupControl) -> dict[str, float]:
+def timed(comm: Comm, control: ProcessGroupControl) -> dict[str, float]:
     """Seconds of each exchange, from when all are there until the last has its result; the shortest of some."""
     found = {}
     for size, rounds in SIZES.items():
@@ -96,7 +96,7 @@ def timed(comm: ProcessGroupComm, control: ProcessGroupControl) -> dict[str, flo
     return found
 
 
-def resent(comm: ProcessGroupComm, control: ProcessGroupControl) -> int:
+def resent(comm: Comm, control: ProcessGroupControl) -> int:
     """Segments of TCP that this host sent twice, in exchanges of 4 MB both ways."""
     before, message = _resent(), torch.ones(1, 4_000_000, dtype=torch.uint8)
     for _ in range(20):
@@ -111,18 +111,19 @@ def _resent() -> int:
     return int(values[names.index("RetransSegs")])
 
 
-def joined(job: str, emulated: Link | None) -> Any:
+def joined(job: str, link: Link | None) -> Any:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     world = cast(dist.ProcessGroup, dist.group.WORLD)
     control = ProcessGroupControl(cast(dist.ProcessGroup, dist.new_group(backend="gloo")))
-    comm = ProcessGroupComm(world.size(), world, emulated=emulated)
+    transport = GlooTransport(world)
+    comm = Comm(world.size(), Emulated(transport, link) if link else transport)
     found = {"counted": counted, "timed": timed, "resent": resent}[job](comm, control)
     dist.destroy_process_group()
     return found
 
 
 if __name__ == "__main__":
-    _, job, folder, *link = sys.argv
-    emulated = Link(*map(float, link)) if link else None
-    (Path(folder) / f"{os.environ['RANK']}.json").write_text(json.dumps(joined(job, emulated)))
+    _, job, folder, *rate = sys.argv
+    link = Link(*map(float, rate)) if rate else None
+    (Path(folder) / f"{os.environ['RANK']}.json").write_text(json.dumps(joined(job, link)))

@@ -11,7 +11,7 @@ from method_cases import aggregate, built
 from torch import Tensor, nn
 from torchvision import models
 
-from gcbench.comm import VirtualComm
+from gcbench.comm import Comm
 from gcbench.compressors import Codec, State, Step
 from gcbench.models.cifar_resnet import resnet20, resnet56, resnet110
 from gcbench.models.lstm import LSTM
@@ -46,7 +46,7 @@ def sizes(shapes: Shapes) -> list[int]:
 
 def sent_bits(shapes: Shapes, choice: str, **settings: Any) -> int:
     """Metered in one step of one worker; of gradients of zeros, so that this is of no use where codes have any length."""
-    comm = VirtualComm(1)
+    comm = Comm(1)
     grads = {name: torch.zeros(1, *shape) for name, shape in shapes.items()}
     aggregate(built(choice, **settings), grads, comm=comm, state=State())
     return comm.meter.sent_bits[0]

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from gloo_pool import Process
 
-from gcbench.comm import ProcessGroupComm
+from gcbench.comm import Comm, GlooTransport
 from gcbench.config import Config
 from gcbench.launch.instantiate import make_data
 from gcbench.launch.plan import Machine, plan
@@ -36,7 +36,7 @@ def trained(process: Process, config: Config, steps: int) -> Trained:
     if runs_beside(config["trainer"]):
         group = dist.new_group()
         assert isinstance(group, dist.ProcessGroup)
-        beside = ProcessGroupComm(workers, group)
+        beside = Comm(workers, GlooTransport(group))
     joined = Joined(process.comm(workers), beside, process.control, CPU)
     with tempfile.TemporaryDirectory() as directory:
         run, _ = assembled(config, plan(config, Machine.here()), joined, make_data(config), Path(directory), StopSignal())

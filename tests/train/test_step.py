@@ -9,7 +9,7 @@ import pytest
 import torch
 from sentence import SMALL, config_of, run
 
-from gcbench.comm import LocalControl, VirtualComm
+from gcbench.comm import Comm, LocalControl
 from gcbench.launch.instantiate import make_data
 from gcbench.launch.plan import Machine, plan
 from gcbench.launch.worker import Joined, StopSignal, assembled
@@ -24,7 +24,7 @@ def test_a_step_applies_its_own_learning_rate(tmp_path: Path) -> None:
     """The first that of step 0, the second that of step 1: x_{t+1} = x_t - lr_t update_t."""
     words = (*SMALL, *VIRTUAL, *SGD, "model=linear", "compressor=none", "trainer.max_steps=4")
     config = config_of(*words, "optimizer.lr=0.5", "schedule=cosine", "schedule.warmup_epochs=0")
-    joined = Joined(VirtualComm(4), None, LocalControl(), torch.device("cpu"))
+    joined = Joined(Comm(4), None, LocalControl(), torch.device("cpu"))
     chosen, data = plan(config, Machine.here()), make_data(config)
     run, _ = assembled(config, chosen, joined, data, tmp_path, StopSignal())
     progress = Progress.start(run)

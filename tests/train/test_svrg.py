@@ -12,7 +12,7 @@ from method_cases import built
 from sentence import run
 from torch import nn
 
-from gcbench.comm import LocalControl, VirtualComm
+from gcbench.comm import Comm, LocalControl
 from gcbench.config import ConfigError
 from gcbench.data import ArrayData, TokenData
 from gcbench.data.synthetic import synthetic
@@ -42,7 +42,7 @@ def least_squares(
 ) -> tuple[Run, Progress]:
     """Three virtual workers, plain steps of a constant rate."""
     torch.manual_seed(0)
-    comm, device = VirtualComm(3), torch.device("cpu")
+    comm, device = Comm(3), torch.device("cpu")
     trainer = TrainerSettings(gpus=3, batch_size=batch_size, epochs=1, accumulate=accumulate)
     replica = Replica(Linear([16], 1), data.task, comm.local, device, trainer)
     steps_per_epoch = data.steps_per_epoch(3, batch_size)

@@ -1,0 +1,245 @@
+"""The seam to the network.
+
+Dimension 0 of every tensor is the worker axis: `[w, ...]` holds one row per worker that lives in
+this process, `[1, ...]` is a value on which all workers agree, `[W, ...]` is everything gathered.
+Collectives take lists, coalesce them into one message, count its payload and time themselves. All
+ranks issue them in one order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from gcbench.comm.checksum import pair_sums, refuse_altered, refuse_different, row_sums
+from gcbench.comm.messages import as_bytes, from_bytes, pad_rows, to_bytes
+from gcbench.comm.meter import Meter, row_bits
+from gcbench.comm.ordered import float_to_ordered, ordered_to_float
+from gcbench.comm.transport import Reduction, Transport
+
+Lengths = Sequence[Tensor | None]
+Listener = Callable[[str, Sequence[Tensor], Lengths], None]
+"""Called before a collective, with its name and what the workers here bring to it."""
+
+
+class Clock(Protocol):
+    def exchange(self) -> AbstractContextManager[Any]:
+        """Return a context that times the one collective in it."""
+
+
+class NoClock:
+    def exchange(self) -> AbstractContextManager[Any]:
+        """Return a context that times nothing."""
+        return nullcontext()
+
+
+class Comm:
+    """The collectives of `workers` workers, of which this process holds the rows `local`.
+
+    Without a `transport` all of them are here. With one every process holds equally many: process
+    p the workers `p * w .. (p + 1) * w - 1`, so that gathered rows come in worker order.
+    """
+
+    def __init__(
+        self,
+        workers: int,
+        transport: Transport | None = None,
+        clock: Clock | None = None,
+        meter: Meter | None = None,
+        *,
+        workers_per_host: int | None = None,
+        checksum: bool = False,
+        listener: Listener = lambda collective, tensors, lengths: None,
+    ) -> None:
+        self.processes = transport.processes if transport else 1
+        self.transport = transport if self.processes > 1 else None
+        assert workers % self.processes == 0, "every process holds equally many workers"
+        w = workers // self.processes
+        first = transport.rank * w if transport else 0
+        self.workers = workers
+        self.local = range(first, first + w)
+        self.workers_per_host = workers_per_host  # None: virtual workers have no hosts
+        self.clock: Clock = clock or NoClock()
+        self.meter = meter or Meter.of_workers(w)
+        self._checksum = checksum
+        self._listener = listener
+        self._split: dict[int, tuple[Transport, Transport]] = {}  # making a group takes long
+
+    def mean(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Return the mean over all workers, `[w, ...] -> [1, ...]`.
+
+        Half precision is divided first so that no sum overflows.
+        """
+        if tensors[0].dtype in (torch.float16, torch.bfloat16):
+            return _parts(self._reduce([t / self.workers for t in tensors], "sum"), tensors)
+        return _parts(self._reduce(tensors, "sum").div_(self.workers), tensors)
+
+    def sum(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Return the sum over all workers, `[w, ...] -> [1, ...]`, of integers.
+
+        The caller chose a type in which W of them fit.
+        """
+        assert not any(t.is_floating_point() for t in tensors)
+        return _parts(self._reduce(tensors, "sum"), tensors)
+
+    def max(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Return the maximum over all workers, `[w, ...] -> [1, ...]`; NaN where any has NaN."""
+        return _parts(self._reduce(tensors, "max"), tensors)
+
+    def min(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Return the minimum over all workers, `[w, ...] -> [1, ...]`; NaN where any has NaN."""
+        return _parts(self._reduce(tensors, "min"), tensors)
+
+    def all_bits(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Return the bitwise and over all workers, `[w, ...] -> [1, ...]`."""
+        if tensors[0].is_cuda:  # NCCL has no bitwise reductions
+            return [_reduce_rows(rows, "and") for rows in self.gather(tensors)]
+        return _parts(self._reduce(tensors, "and"), tensors)
+
+    def gather(self, tensors: Sequence[Tensor], lengths: Lengths | None = None) -> list[Tensor]:
+        """Return the rows of all workers, `[w, ...] -> [W, ...]` of any types, as one message.
+
+        With `lengths[i]` (`[w]`, values of the first `lengths[i][row]` entries count) tensor i is
+        ragged: only the true bytes travel, and the result `[W, longest]` is zero behind each
+        row's end.
+        """
+        lengths = lengths or [None] * len(tensors)
+        self._listener("all_gather", tensors, lengths)
+        if not self._checksum:
+            return self._gather(tensors, lengths)
+        *everyone, sums = self._gather([*tensors, row_sums(tensors, lengths)], [*lengths, None])
+        refuse_altered("all_gather", row_sums(everyone), sums, self.local.start)
+        return everyone
+
+    def transpose(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Return the all-to-all of any types as one message, `[w, W, ...] -> [w, W, ...]`.
+
+        Row i of a result holds what each worker had for worker i.
+        """
+        self._listener("all_to_all", tensors, [None] * len(tensors))
+        if not self._checksum:
+            return self._transpose(tensors)
+        *arrived, sums = self._transpose([*tensors, pair_sums(tensors)])
+        for found, sent in zip(pair_sums(arrived), sums, strict=True):
+            refuse_altered("all_to_all", found, sent, self.local.start)
+        return arrived
+
+    def split(self, size: int) -> tuple[list[Comm], Comm]:
+        """Return the two levels of nodes of `size` consecutive workers; all ranks call it.
+
+        They are a Comm inside each node of which workers are here, and one between the nodes,
+        whose rows are these nodes. They count on this one's meter.
+        """
+        w = len(self.local)
+        held = min(size, w)  # of a node's workers
+        nodes = [range(i, i + held) for i in range(0, w, held)]
+        within = [self.meter.part("inside", [range(k, k + 1) for k in node]) for node in nodes]
+        among = self.meter.part("between", nodes)
+        inside, between = (None, self.transport) if w >= size else self._split_transport(size // w)
+        part = partial(Comm, clock=self.clock, checksum=self._checksum)
+        nodes_here = [part(size, inside, meter=meter) for meter in within]
+        return nodes_here, part(self.workers // size, between, meter=among)
+
+    def count_gather(self, bits: int) -> None:
+        """Count a gather of rows of so many bits."""
+        self.meter.count_equal("all_gather", self.workers, bits, bits * (self.workers - 1))
+
+    def _split_transport(self, size: int) -> tuple[Transport, Transport]:
+        assert self.transport is not None, "one process holds whole nodes"
+        if size not in self._split:
+            self._split[size] = self.transport.split(size)
+        return self._split[size]
+
+    def _reduce(self, tensors: Sequence[Tensor], op: Reduction) -> Tensor:
+        """Return the reduction of all tensors end to end, `[w, ...] -> [1, n]`."""
+        self._listener(f"all_reduce {op}", tensors, [None] * len(tensors))
+        assert len({t.dtype for t in tensors}) == 1, "one message holds one type"
+        w = tensors[0].shape[0]
+        rows = [t.reshape(w, -1) for t in tensors]
+        # gloo and NCCL lose a NaN that meets a number; as an integer of the same order it survives.
+        as_integers = op in ("max", "min") and tensors[0].is_floating_point()
+        if as_integers:
+            rows = [float_to_ordered(x, nan_is_largest=op == "max") for x in rows]
+        flat = torch.cat(rows if w == 1 else [_reduce_rows(x, op) for x in rows], dim=1)
+        bits = row_bits([flat])
+        self.meter.count_equal("all_reduce", self.workers, bits, bits)
+        if self.transport:
+            with self.clock.exchange():
+                self.transport.all_reduce(flat, op)
+        flat = ordered_to_float(flat) if as_integers else flat
+        if self._checksum:
+            own = row_sums([flat]).expand(len(self.local), -1)
+            refuse_different(op, *self._gather([own], [None]))
+        return flat
+
+    def _gather(self, tensors: Sequence[Tensor], lengths: Lengths) -> list[Tensor]:
+        if any(n is not None for n in lengths):
+            return self._gather_ragged(tensors, lengths)
+        self.count_gather(row_bits(tensors))
+        if not self.transport:
+            return list(tensors)
+        message, parts = to_bytes(tensors)
+        with self.clock.exchange():
+            everyone = self.transport.all_gather(message)
+        return [from_bytes(everyone, part) for part in parts]
+
+    def _gather_ragged(self, tensors: Sequence[Tensor], lengths: Lengths) -> list[Tensor]:
+        full = [torch.full((len(t),), t[0].numel(), device=t.device) for t in tensors]
+        counts = [n if n is not None else whole for n, whole in zip(lengths, full, strict=True)]
+        here = torch.stack(counts, dim=1).to(torch.int32)  # the lengths travel too, and are charged
+        there = self.gather([here])[0].long().cpu()
+        item_bytes = torch.tensor([t.element_size() for t in tensors])
+        row_bytes = (there * item_bytes).sum(1).tolist()
+        sent = [8 * row_bytes[k] for k in self.local]
+        received = [8 * sum(row_bytes) - own for own in sent]
+        self.meter.count("ragged_gather", self.workers, sent, received)
+        rows = []
+        for i, k in enumerate(self.local):
+            true = zip(tensors, there[k].tolist(), strict=True)
+            rows.append(torch.cat([as_bytes(t[i].flatten()[:n]) for t, n in true]))
+        if self.transport:
+            with self.clock.exchange():
+                rows = self.transport.exchange_rows(rows, row_bytes)
+        starts = (there * item_bytes).cumsum(1) - there * item_bytes
+        gathered = []
+        for i, (t, n) in enumerate(zip(tensors, lengths, strict=True)):
+            padded = pad_rows(rows, starts[:, i], there[:, i], t.dtype)
+            gathered.append(padded.view(-1, *t.shape[1:]) if n is None else padded)
+        return gathered
+
+    def _transpose(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        bits = row_bits(tensors) // self.workers * (self.workers - 1)
+        self.meter.count_equal("all_to_all", self.workers, bits, bits)
+        if not self.transport:
+            return [t.transpose(0, 1).contiguous() for t in tensors]
+        w = len(self.local)
+        message, parts = to_bytes([t.flatten(0, 1) for t in tensors])
+        # [processes, w here, w there, bytes]
+        by_process = message.view(w, self.processes, w, -1).transpose(0, 1).contiguous()
+        with self.clock.exchange():
+            arrived = self.transport.all_to_all(by_process)
+        rows = arrived.permute(2, 0, 1, 3).flatten(0, 2)  # [w W, bytes], sender by sender
+        return [from_bytes(rows, part).unflatten(0, (w, self.workers)) for part in parts]
+
+
+def _parts(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
+    """Return the tensors that lie end to end in `flat`, `[1, ...]` each, as views."""
+    w = like[0].shape[0]
+    parts = flat.split([t.numel() // w for t in like], dim=1)
+    return [part.view(1, *t.shape[1:]) for part, t in zip(parts, like, strict=True)]
+
+
+def _reduce_rows(x: Tensor, op: Reduction) -> Tensor:
+    if op == "sum":
+        return x.sum(0, keepdim=True, dtype=x.dtype)
+    if op == "and":
+        rows = x[:1].clone()
+        for row in x[1:]:
+            rows &= row
+        return rows
+    return x.amax(0, keepdim=True) if op == "max" else x.amin(0, keepdim=True)

@@ -1,0 +1,128 @@
+"""What processes tell each other besides gradients: never metered, never timed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+class Control(Protocol):
+    waits: bool  # for other processes, at this moment
+
+    def gather(self, value: Any) -> list[Any]:
+        """Return each process's `value`, plain and of what JSON has; tuples come back as lists."""
+
+    def gather_tensors(self, x: Tensor) -> list[Tensor]:
+        """Return each process's `x`, which are on the CPU and all of one shape and type."""
+
+    def sum(self, x: Tensor) -> Tensor:
+        """Return the sum of each process's `x`, which stays as it is."""
+
+    def broadcast(self, tensors: Sequence[Tensor]) -> None:
+        """Overwrite the tensors with those of process 0."""
+
+    def propose(self, urgency: int) -> None:
+        """Start to ask all processes; the computation that follows hides the wait for `agreed`."""
+
+    def agreed(self) -> int:
+        """Return the highest urgency that any process proposed."""
+
+    def barrier(self) -> None:
+        """Wait until all processes are here."""
+
+
+class LocalControl:
+    """The agreement of one process with itself."""
+
+    waits = False
+
+    def __init__(self) -> None:
+        self._urgency = 0
+
+    def gather(self, value: Any) -> list[Any]:
+        return [value]
+
+    def gather_tensors(self, x: Tensor) -> list[Tensor]:
+        return [x]
+
+    def sum(self, x: Tensor) -> Tensor:
+        return x
+
+    def broadcast(self, tensors: Sequence[Tensor]) -> None:
+        pass
+
+    def propose(self, urgency: int) -> None:
+        self._urgency = urgency
+
+    def agreed(self) -> int:
+        return self._urgency
+
+    def barrier(self) -> None:
+        pass
+
+
+class ProcessGroupControl:
+    """Agreement over a gloo group of its own, which mixes with no gradients and waits for no GPU.
+
+    Values travel as JSON: whoever gets at a socket of the run can disturb it, but has nothing here
+    that runs code.
+    """
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self._group = group
+        self._flag = torch.zeros(1, dtype=torch.int32)
+        self._work: dist.Work | None = None
+        self.waits = False  # for other processes, at this moment
+
+    def gather(self, value: Any) -> list[Any]:
+        own = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+        sizes = [int(size) for size in self.gather_tensors(torch.tensor([len(own)]))]
+        padded = own.new_zeros(max(sizes))
+        padded[: len(own)] = own
+        texts = self.gather_tensors(padded)
+        return [json.loads(text[:size].numpy().tobytes()) for text, size in zip(texts, sizes, strict=True)]
+
+    def gather_tensors(self, x: Tensor) -> list[Tensor]:
+        everyone = [torch.empty_like(x) for _ in range(self._group.size())]
+        with self._waiting():
+            dist.all_gather(everyone, x, group=self._group)
+        return everyone
+
+    def sum(self, x: Tensor) -> Tensor:
+        total = x.to("cpu", copy=True)  # not in place in the caller's
+        with self._waiting():
+            dist.all_reduce(total, group=self._group)
+        return total.to(x.device)
+
+    def broadcast(self, tensors: Sequence[Tensor]) -> None:
+        for t in tensors:
+            host = t.detach().cpu().contiguous()
+            with self._waiting():
+                dist.broadcast(host, group_src=0, group=self._group)
+            t.data.copy_(host)
+
+    def propose(self, urgency: int) -> None:
+        self._flag.fill_(urgency)
+        self._work = dist.all_reduce(self._flag, dist.ReduceOp.MAX, group=self._group, async_op=True)
+
+    def agreed(self) -> int:
+        assert self._work is not None, "propose comes first"
+        with self._waiting():
+            self._work.wait()
+        return int(self._flag.item())
+
+    def barrier(self) -> None:
+        with self._waiting():
+            dist.barrier(group=self._group)
+
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        self.waits = True
+        yield
+        self.waits = False  # where it fails, it has waited in vain until then

@@ -1,0 +1,135 @@
+"""How bytes and sums get from process to process; what they mean, only their caller knows."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Literal, Protocol, TypeVar, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from gcbench.comm import chunks
+
+Reduction = Literal["sum", "max", "min", "and"]
+
+
+class Transport(Protocol):
+    """Joins `processes` processes, of which this is number `rank`; all make the same calls."""
+
+    rank: int
+    processes: int
+
+    def all_reduce(self, flat: Tensor, op: Reduction) -> None:
+        """Replace `flat` by its reduction over all processes."""
+
+    def all_gather(self, message: Tensor) -> Tensor:
+        """Return the messages of all processes, `[w, bytes] -> [processes * w, bytes]`."""
+
+    def all_to_all(self, by_process: Tensor) -> Tensor:
+        """Return what each process had for this one; slice p goes to and comes from process p."""
+
+    def exchange_rows(self, rows: list[Tensor], row_bytes: list[int]) -> list[Tensor]:
+        """Return the rows of all processes, of `row_bytes` each, of which this one has `rows`."""
+
+    def split(self, size: int) -> tuple[Transport, Transport]:
+        """Return two that join this process with others: its node, which are `size` consecutive
+        processes, and the processes that have its place in the other nodes."""
+
+
+AnyGroup = TypeVar("AnyGroup", bound="_GroupTransport")
+
+
+class _GroupTransport:
+    """What is alike over the process groups of gloo and NCCL; `timeout` is for those of `split`."""
+
+    def __init__(self, group: dist.ProcessGroup, timeout: timedelta | None = None) -> None:
+        self.group = group
+        self.rank = group.rank()
+        self.processes = group.size()
+        self._timeout = timeout
+
+    def all_reduce(self, flat: Tensor, op: Reduction) -> None:
+        ops = {
+            "sum": dist.ReduceOp.SUM,
+            "max": dist.ReduceOp.MAX,
+            "min": dist.ReduceOp.MIN,
+            "and": dist.ReduceOp.BAND,
+        }
+        dist.all_reduce(flat, ops[op], group=self.group)
+
+    def split(self: AnyGroup, size: int) -> tuple[AnyGroup, AnyGroup]:
+        """Return one within this process's node of `size`, and one among the nodes."""
+        ranks = dist.get_process_group_ranks(self.group)
+        nodes = [ranks[i : i + size] for i in range(0, len(ranks), size)]
+        places = [list(same) for same in zip(*nodes, strict=True)]
+        return self._among(nodes), self._among(places)
+
+    def _among(self: AnyGroup, ranks: list[list[int]]) -> AnyGroup:
+        group, _ = dist.new_subgroups_by_enumeration(ranks, timeout=self._timeout)
+        return type(self)(cast(dist.ProcessGroup, group), self._timeout)
+
+    def _by_process(self, rows: list[Tensor], row_bytes: list[int]) -> list[list[Tensor]]:
+        """Return the rows of each process: those of this one, and empty ones for what will come."""
+        w = len(rows)
+        sizes = [row_bytes[k : k + w] for k in range(0, len(row_bytes), w)]
+        by_process = [[rows[0].new_empty(n) for n in of_process] for of_process in sizes]
+        by_process[self.rank] = rows
+        return by_process
+
+
+class GlooTransport(_GroupTransport):
+    """Sends gathers and all-to-alls itself, as gloo's own leave up to a third of a slow link idle.
+
+    They go through the host's memory, and come back to the device of what was sent.
+    """
+
+    def all_gather(self, message: Tensor) -> Tensor:
+        rows, size = message.shape
+        own = message.cpu().flatten()
+        everyone = own.new_empty(self.processes, len(own))
+        everyone[self.rank] = own
+        chunks.gather(self.group, [[row] for row in everyone])
+        return everyone.view(self.processes * rows, size).to(message.device)
+
+    def all_to_all(self, by_process: Tensor) -> Tensor:
+        leaving = by_process.cpu().flatten(1)
+        arrived = torch.empty_like(leaving)
+        arrived[self.rank] = leaving[self.rank]
+        chunks.exchange(self.group, list(leaving), list(arrived))
+        return arrived.view_as(by_process).to(by_process.device)
+
+    def exchange_rows(self, rows: list[Tensor], row_bytes: list[int]) -> list[Tensor]:
+        by_process = self._by_process([row.cpu() for row in rows], row_bytes)
+        chunks.gather(self.group, by_process)
+        return [row.to(rows[0].device) for of_process in by_process for row in of_process]
+
+
+class NcclTransport(_GroupTransport):
+    """Leaves every exchange to torch, as suits NCCL, where a call is one kernel."""
+
+    def all_gather(self, message: Tensor) -> Tensor:
+        rows, size = message.shape
+        everyone = message.new_empty(self.processes * rows, size)
+        dist.all_gather_into_tensor(everyone, message, group=self.group)
+        return everyone
+
+    def all_to_all(self, by_process: Tensor) -> Tensor:
+        arrived = torch.empty_like(by_process)
+        dist.all_to_all_single(arrived, by_process, group=self.group)
+        return arrived
+
+    def exchange_rows(self, rows: list[Tensor], row_bytes: list[int]) -> list[Tensor]:
+        by_process = self._by_process(rows, row_bytes)
+        peers = [p for p in range(self.processes) if p != self.rank]
+        arriving = [(dist.irecv, row, p) for p in peers for row in by_process[p]]
+        leaving = [(dist.isend, row, p) for p in peers for row in rows]
+        operations = [
+            dist.P2POp(call, row, group=self.group, group_peer=p)
+            for call, row, p in [*arriving, *leaving]
+            if row.numel()  # nobody sends or awaits what is empty
+        ]
+        if operations:
+            for work in dist.batch_isend_irecv(operations):
+                work.wait()
+        return [row for of_process in by_process for row in of_process]
