@@ -11,6 +11,7 @@ from comm_cases import WORKERS
 from gloo_pool import pool
 from sentence import run
 
+from gcbench.comm import Comm
 from gcbench.comm.checksum import disagreement
 
 
@@ -35,6 +36,15 @@ def test_a_flipped_bit_is_named() -> None:
                 assert said[case] and said[case].endswith("what worker 2 sent arrived altered at worker 1"), case
             else:
                 assert said[case] is None
+
+
+def test_nodes_have_checksums_too() -> None:
+    comm = Comm(4, checksum=True)
+    (first, _), between = comm.split(2)
+    first.gather([torch.zeros(2, 5, dtype=torch.uint8)])
+    assert comm.meter.sent_bits == [40 + 32, 40 + 32, 0, 0]
+    between.gather([torch.zeros(2, 5, dtype=torch.uint8)])
+    assert comm.meter.sent_bits == [72 + 36, 72 + 36, 36, 36]  # which a node's workers share
 
 
 @pytest.mark.parametrize("words", [["compressor=qsgd"], ["compressor=qsgd", "code=elias_sparse"], ["compressor=powersgd"]])
