@@ -1,19 +1,20 @@
-"""The commands."""
+"""The command `gcbench` and its subcommands."""
 
 from __future__ import annotations
 
-import argparse
 import logging
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import NamedTuple
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from hydra.types import RunMode
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from gcbench.config import (
@@ -22,7 +23,9 @@ from gcbench.config import (
     budget_notice,
     conf_directory,
     first_words,
+    help_of,
     learning_rate_notice,
+    near,
     register,
     resolve,
     resolve_benchmark,
@@ -38,8 +41,18 @@ _told_later: list[Exception] = []  # of a single run: handed to Hydra, it would 
 @hydra.main(config_path=str(conf_directory()), config_name="config", version_base="1.3")
 def run(composed: DictConfig) -> None:
     """One run: check everything here, then start the workers."""
+    _say_mistakes_ourselves(_run, composed)
+
+
+@hydra.main(config_path=str(conf_directory()), config_name="bench", version_base="1.3")
+def benchmark(composed: DictConfig) -> None:
+    """One benchmark."""
+    _say_mistakes_ourselves(_benchmark, composed)
+
+
+def _say_mistakes_ourselves(start: Callable[[DictConfig], None], composed: DictConfig) -> None:
     try:
-        _run(composed)
+        start(composed)
     except (ConfigError, RunFailed, OSError) as error:
         if HydraConfig.get().mode is RunMode.MULTIRUN:
             raise
@@ -59,9 +72,7 @@ def _run(composed: DictConfig) -> None:
     start(config, hydra_config.runtime.output_dir, in_sweep)
 
 
-@hydra.main(config_path=str(conf_directory()), config_name="bench", version_base="1.3")
-def benchmark(composed: DictConfig) -> None:
-    """One benchmark."""
+def _benchmark(composed: DictConfig) -> None:
     config = resolve_benchmark(_with_hydra(composed))
     from gcbench.bench.start import bench
 
@@ -75,110 +86,78 @@ def _with_hydra(composed: DictConfig) -> DictConfig:
     return composed
 
 
+class Subcommand(NamedTuple):
+    module: str  # imported only when asked for
+    function: str  # which takes the words
+    about: str
+
+    def start(self, words: Sequence[str]) -> None:
+        getattr(import_module(f"gcbench.{self.module}"), self.function)(words)
+
+
+SUBCOMMANDS = {
+    "report": Subcommand("report.command", "report", "results beside the papers' numbers: tables, figures, list, diff A B"),
+    "runs": Subcommand("report.command", "runs", "everything that ran"),
+    "claims": Subcommand("report.command", "claims", "the papers' claims: reproduced, refuted or not yet"),
+    "predict": Subcommand("predict.command", "predict_steps", "times of steps on clusters, and where compression pays"),
+    "bench": Subcommand("cli", "bench", "times of methods against a copy of the same bytes, and between processes"),
+    "study": Subcommand("studies.command", "study", "what the papers need besides training runs; list"),
+    "methods": Subcommand("check.command", "methods", "all methods: what they are and promise, and, measured, send"),
+    "check": Subcommand("check.command", "check", "holds a method of your own to what every method owes"),
+}
+READS_OTHERS_FILES = ("report", "runs", "claims")  # in whose folder it may be typed
+
+
 def main() -> None:
-    """`gcbench`."""
-    _quiet_ranks()
-    _command("gcbench", run)
+    """`gcbench`: the first word chooses a subcommand; anything else is a run."""
+    first, *rest = sys.argv[1:] or [""]
+    if first not in SUBCOMMANDS:
+        _command("gcbench", _run_or_refuse, sys.argv[1:])
+    else:
+        _command(f"gcbench {first}", SUBCOMMANDS[first].start, rest, its_modules=first not in READS_OTHERS_FILES)
 
 
-def main_bench() -> None:
-    """`gcbench-bench`."""
-    _quiet_ranks()
-    _command("gcbench-bench", benchmark)
+def _run_or_refuse(words: Sequence[str]) -> None:
+    if words and words[0][:1] not in ("-", "~") and "=" not in words[0]:
+        known = near(words[0], [*SUBCOMMANDS, "--help"]) or ", ".join(SUBCOMMANDS)
+        raise ConfigError(f"{words[0]}: there is no such subcommand; type gcbench {known}, or key=value for a run")
+    _start_hydra(run, "config", words)
 
 
-def main_check() -> None:
-    """`gcbench-check`."""
-    _command("gcbench-check", _check)
+def bench(words: Sequence[str]) -> None:
+    _start_hydra(benchmark, "bench", words)
 
 
-def main_methods() -> None:
-    """`gcbench-methods`."""
-    _command("gcbench-methods", _methods)
+def _start_hydra(command: Callable[[], None], config: str, words: Sequence[str]) -> None:
+    """Under torchrun and srun every rank comes here; only the first lets Hydra write its files."""
+    if {"-h", "--help"} & set(words):
+        print(help_of(config))  # Hydra says the same, after two seconds in which it lists all files of all groups
+    else:
+        sys.argv[1:] = words if _is_first_rank() else [*words, "hydra.output_subdir=null"]
+        command()
 
 
-def main_report() -> None:
-    """`gcbench-report`."""
-    _command("gcbench-report", _report)
+def _list_subcommands() -> str:
+    """Return the lines of --help, indented as they stand there."""
+    return "\n  ".join(f"{name:10}{one.about}" for name, one in SUBCOMMANDS.items())
 
 
-def main_study() -> None:
-    """`gcbench-study`."""
-    _command("gcbench-study", _study)
-
-
-def main_model() -> None:
-    """`gcbench-model`."""
-    _command("gcbench-model", _model)
-
-
-def _check() -> None:
-    parser = argparse.ArgumentParser(
-        prog="gcbench-check",
-        description="Runs the tests that every method of gcbench passes on a method of your own.",
-        epilog="gcbench-check my_package.MyMethod rank=2 | gcbench-check --config-dir my_conf compressor=mine rank=2",
-    )
-    parser.add_argument("--config-dir", help="a folder with your compressor/NAME.yaml")
-    parser.add_argument("words", nargs="+", help="a class by its dotted name, or compressor=NAME, and settings as key=value")
-    typed = parser.parse_intermixed_args()
-    from gcbench.check.report import check_method  # imports torch
-    from gcbench.check.subject import subject_of
-
-    if not check_method(subject_of(typed.words, typed.config_dir)):
-        sys.exit(1)
-
-
-def _methods() -> None:
-    parser = argparse.ArgumentParser(
-        prog="gcbench-methods", description="Lists all methods: what they are, what they send, what they promise."
-    )
-    parser.add_argument("--config-dir", help="a folder with your compressor/NAME.yaml, to be listed too")
-    typed = parser.parse_args()
-    from gcbench.check.methods import list_methods  # imports torch
-
-    list_methods(typed.config_dir)
-
-
-def _report() -> None:
-    from gcbench.report.command import report
-
-    report()
-
-
-def _model() -> None:
-    from gcbench.predict.command import model
-
-    model()
-
-
-def _study() -> None:
-    parser = argparse.ArgumentParser(
-        prog="gcbench-study",
-        description="Measures what the papers' figures and tables need besides training runs.",
-        epilog="gcbench-study list | gcbench-study quantiser_bounds seeds=3 outputs=outputs",
-    )
-    parser.add_argument("words", nargs="+", help="list, or a study's name, and settings as key=value")
-    typed = parser.parse_args()
-    from gcbench.studies.command import study  # imports torch
-
-    study(typed.words)
-
-
-def _command(name: str, command: Callable[[], None]) -> None:
+def _command(name: str, start: Callable[[Sequence[str]], None], words: Sequence[str], its_modules: bool = True) -> None:
     full_error = os.environ.get("HYDRA_FULL_ERROR") == "1"
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra hands errors through, and we say them in one sentence
-    if command is not _report:  # which reads what others made, and in whose folder it may be typed
+    if its_modules:
         sys.path.append(os.getcwd())  # the user's own packages, as with `python -m`
-    _speak()
+    _speak(name)
     register()
+    OmegaConf.register_new_resolver("gcbench.subcommands", _list_subcommands, replace=True)
     try:
-        command()
+        start(words)
         sys.stdout.flush()
         if _told_later:
             raise _told_later.pop()
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
-    except BrokenPipeError:  # whoever reads, as in `gcbench-report list | head -1`, has read enough
+    except BrokenPipeError:  # whoever reads, as in `gcbench report list | head -1`, has read enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (ConfigError, RunFailed, HydraException, OmegaConfBaseException, OSError) as error:
         if full_error:
@@ -187,21 +166,15 @@ def _command(name: str, command: Callable[[], None]) -> None:
         sys.exit(1)
 
 
-def _speak() -> None:
+def _speak(name: str) -> None:
     """Our notices go to stderr in our own words, whatever Hydra sets up for logging."""
     handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("gcbench: %(message)s"))
+    handler.setFormatter(logging.Formatter(f"{name}: %(message)s"))
     logger = logging.getLogger("gcbench")
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     logger.propagate = False
     logging.getLogger("hydra").addHandler(logging.NullHandler())  # which would say mistakes first in its own
-
-
-def _quiet_ranks() -> None:
-    """Under torchrun and srun every rank comes here; only the first lets Hydra write its files."""
-    if not _is_first_rank():
-        sys.argv += ["hydra.output_subdir=null"]
 
 
 def _is_first_rank() -> bool:

@@ -1,1 +1,1 @@
-"""How fast methods are: the command `gcbench-bench`."""
+"""How fast methods are: the command `gcbench bench`."""

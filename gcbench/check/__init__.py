@@ -1,1 +1,1 @@
-"""What every method owes its callers. The tests hold ours to it, `gcbench-check` anybody's."""
+"""What every method owes its callers. The tests hold ours to it, `gcbench check` anybody's."""

@@ -1,9 +1,9 @@
-"""`gcbench-methods`: every choice of conf/compressor, what it sends and what it promises."""
+"""`gcbench methods`: every choice of conf/compressor, what it promises and, when asked, what it sends."""
 
 from __future__ import annotations
 
 import warnings
-from functools import cache
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ from gcbench.check.steps import WORKERS
 from gcbench.check.wire import REFERENCE, VALUES, Wire, wire
 from gcbench.compressors import Compressor, parts_of
 from gcbench.compressors.wrappers import ErrorFeedback
-from gcbench.config import compose_words, conf_directory, resolve
+from gcbench.config import ConfigError, compose_methods, conf_directory, near
 from gcbench.launch.instantiate import make
 from gcbench.records import console
 
@@ -22,10 +22,11 @@ WIDTH = 120  # where no terminal has one
 
 
 class Method(NamedTuple):
+    name: str
     about: str
     knobs: list[str]
-    wire: Wire
     promises: list[str]
+    wire: Wire | None  # where it was measured
 
 
 def choices(config_dir: str | None = None) -> dict[str, Path]:
@@ -34,18 +35,17 @@ def choices(config_dir: str | None = None) -> dict[str, Path]:
     return {path.stem: path for folder in folders for path in sorted((folder / "compressor").glob("*.yaml"))}
 
 
-def method(choice: str, path: Path, config_dir: str | None = None) -> Method:
-    config = resolve(compose_words([f"compressor={choice}"], config_dir))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        compressor: Compressor = make(config["compressor"], "compressor")
-    knobs = [k for k in config if k not in _keys_of_any_run() | {"compressor", "recommended"}]
-    return Method(_about(path), knobs, wire(compressor), _promises(compressor))
-
-
-@cache
-def _keys_of_any_run() -> set[str]:
-    return set(resolve(compose_words(["compressor=none", "~compressor"])))
+def methods(names: Sequence[str], measure: bool, config_dir: str | None = None) -> Iterator[Method]:
+    """All where no names are given."""
+    files = choices(config_dir)
+    for name in names:
+        if name not in files:
+            raise ConfigError(f"{name}: there is no such method; type {near(name, files) or ', '.join(files)}")
+    for name, (node, knobs) in compose_methods(names or list(files), config_dir).items():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compressor: Compressor = make(node, "compressor")
+        yield Method(name, _about(files[name]), knobs, _promises(compressor), wire(compressor) if measure else None)
 
 
 def _about(path: Path) -> str:
@@ -64,17 +64,20 @@ def _promises(compressor: Compressor) -> list[str]:
     return found + ["global scope"] * (own.scope == "global") + ["+ memory"] * bool(memory)
 
 
-def list_methods(config_dir: str | None = None) -> None:
+def list_methods(names: Sequence[str] = (), measure: bool = False, config_dir: str | None = None) -> None:
     output = console(WIDTH)
-    table = Table("compressor", "what it is, and its knobs", "bits a value it sends", "x fewer", "promises", box=box.SIMPLE)
-    for choice, path in choices(config_dir).items():
-        found = method(choice, path, config_dir)
-        about = f"{found.about}\n[dim]{' '.join(found.knobs)}[/dim]\n"
-        table.add_row(choice, about, "\n".join(found.wire.lines), f"{found.wire.ratio:.1f}", "\n".join(found.promises))
+    measured = ("bits a value it sends", "x fewer") if measure else ()
+    table = Table("compressor", "what it is, and its knobs", *measured, "promises", box=box.SIMPLE)
+    for one in methods(names, measure, config_dir):
+        about = f"{one.about}\n[dim]{' '.join(one.knobs)}[/dim]\n"
+        sent = ("\n".join(one.wire.lines), f"{one.wire.ratio:.1f}") if one.wire else ()
+        table.add_row(one.name, about, *sent, "\n".join(one.promises))
     output.print(table)
     shapes = ", ".join(" x ".join(map(str, shape)) for shape in REFERENCE.values())
     output.print(
-        f"Measured with all knobs as they are, in the first step of {WORKERS} workers, on {VALUES:,} values ({shapes}). "
-        "Promises are those of the method by itself; gcbench-check compressor=NAME holds it to them.",
+        f"Measured with all knobs as they are, in the first step of {WORKERS} workers, on {VALUES:,} values ({shapes})."
+        if measure
+        else "What they send is measured with gcbench methods measure=true, or gcbench methods NAME.",
+        "Promises are those of the method by itself; gcbench check compressor=NAME holds it to them.",
         highlight=False,
     )

@@ -1,4 +1,4 @@
-"""`gcbench-check`: every check of a method, and a line for each."""
+"""`gcbench check`: every check of a method, and a line for each."""
 
 from __future__ import annotations
 

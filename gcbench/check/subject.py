@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from gcbench.config import Config, compose_words, method_node, resolve
+from gcbench.config import Config, ConfigError, compose_words, method_node, resolve
 
 # What every method is tried with, wherever it has the keys; buckets smaller than the gradients of the checks.
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -22,12 +22,16 @@ class Subject(NamedTuple):
     ]  # by what else was set; the first only lets small tensors be compressed, as those of the checks are
 
 
-def subject_of(words: Sequence[str], config_dir: str | None = None) -> Subject:
-    """`my_package.MyMethod rank=2`, or `compressor=mine rank=2`."""
-    return _of_target(*words) if "=" not in words[0] else _of_choice(words, config_dir)
+def subject_of(targets: Sequence[str], settings: Sequence[str], config_dir: str | None = None) -> Subject:
+    """`my_package.MyMethod rank=2`, or no target and `compressor=mine rank=2`."""
+    if not targets and not settings:
+        raise ConfigError("nothing was asked for; type my_package.MyMethod, or compressor=NAME")
+    if len(targets) > 1:
+        raise ConfigError(f"{targets[1]}: type {targets[0]}'s settings as key=value, as in rank=2")
+    return _of_target(targets[0], settings) if targets else _of_choice(settings, config_dir)
 
 
-def _of_target(target: str, *settings: str) -> Subject:
+def _of_target(target: str, settings: Sequence[str]) -> Subject:
     node = {"_target_": "gcbench.compressors.build", "method": method_node(target, settings)}
     return Subject(node, {_words(own): {**node, **own} for own in _settings({"min_size": 0, "error_feedback": False})})
 

@@ -109,7 +109,7 @@ def refuse_other_tensors(found: Grads, grads: Grads) -> None:
         return
     wrong = [f"no tensor for {name}" for name in grads if name not in found]
     wrong += [f"a tensor for {name}, which is no gradient" for name in found if name not in grads]
-    raise MethodError(f"the compressor returned {wrong[0]}; type gcbench-check and its name to see what a method owes")
+    raise MethodError(f"the compressor returned {wrong[0]}; type gcbench check and its name to see what a method owes")
 
 
 class Properties(NamedTuple):

@@ -6,7 +6,8 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from string import Template
+from typing import Any, cast
 
 from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
@@ -58,10 +59,27 @@ def compose_words(words: Sequence[str], config_dir: str | None = None) -> DictCo
         return compose("config", [*words, *searched], return_hydra_config=True)
 
 
+def help_of(config: str) -> str:
+    """Return what --help says of conf/<config>.yaml."""
+    with initialize_config_dir(str(conf_directory()), version_base="1.3"):
+        return Template(compose(config, return_hydra_config=True).hydra.help.template).substitute()
+
+
+def compose_methods(choices: Sequence[str], config_dir: str | None = None) -> dict[str, tuple[Config, list[str]]]:
+    """Return each choice of conf/compressor as its node, and its knobs: all in one composition, which is the slow part."""
+    side_by_side = [f"+compressor@methods.{choice}={choice}" for choice in choices]
+    rest = compose_words(["~compressor", *side_by_side], config_dir)
+    OmegaConf.set_struct(rest, False)
+    found = {}
+    for choice, file in rest.pop("methods").items():
+        node = cast(DictConfig, OmegaConf.merge(rest, file)).compressor
+        knobs = [key for key in file if key not in {*rest, "compressor", "recommended"}]
+        found[choice] = cast(Config, OmegaConf.to_container(node, resolve=True)), knobs
+    return found
+
+
 def method_node(target: str, settings: Sequence[str]) -> Config:
     """A `_target_` with its arguments, typed as key=value."""
-    if wrong := [word for word in settings if "=" not in word]:
-        raise ConfigError(f"{wrong[0]}: type {target}'s settings as key=value, as in rank=2")
     node = OmegaConf.to_container(OmegaConf.from_dotlist(list(settings)))
     assert isinstance(node, dict)
     return {"_target_": target, **{str(k): v for k, v in node.items()}}
@@ -78,7 +96,7 @@ def resolve(composed: DictConfig) -> Config:
 
 
 def resolve_benchmark(composed: DictConfig) -> Config:
-    """The checked configuration of `gcbench-bench`."""
+    """The checked configuration of `gcbench bench`."""
     return _resolved(composed, {**KNOBS, **BENCH_KNOBS})
 
 

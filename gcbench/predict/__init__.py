@@ -1,1 +1,1 @@
-"""What a step takes on clusters that nobody has here: the command `gcbench-model`."""
+"""What a step takes on clusters that nobody has here: the command `gcbench predict`."""

@@ -1,4 +1,4 @@
-"""`gcbench-model`: what was asked, predicted."""
+"""`gcbench predict`: what was asked, predicted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import yaml
 
 from gcbench.config import ConfigError, compose_words, conf_directory, resolve
 from gcbench.predict.grid import FORMS, Grid, rate, seconds
-from gcbench.predict.words import Words, parser, read
+from gcbench.predict.words import Predict, read
 
 if TYPE_CHECKING:
     from gcbench.predict.model import Cluster, Compute, Method, Prediction
@@ -28,14 +28,14 @@ class Asked(NamedTuple):
     samples: int
 
 
-def model(arguments: Sequence[str] | None = None) -> None:
+def predict_steps(typed: Sequence[str]) -> None:
     """Raises ConfigError with one sentence."""
-    words = read(parser().parse_args(arguments).words)
+    words = read(typed)
     for grid in _grids(words):
         FORMS[words.format](grid)
 
 
-def _grids(words: Words) -> list[Grid]:
+def _grids(words: Predict) -> list[Grid]:
     if words.command in ("links", "profiles"):
         return [_links() if words.command == "links" else _profiles()]
     if words.command == "measure":
@@ -52,7 +52,7 @@ def _grids(words: Words) -> list[Grid]:
         raise ConfigError(str(error)) from error
 
 
-def asked(words: Words) -> Asked:
+def asked(words: Predict) -> Asked:
     from gcbench.predict.links import link
     from gcbench.predict.model import Cluster
     from gcbench.predict.profiles import at, profile
@@ -60,7 +60,7 @@ def asked(words: Words) -> Asked:
 
     device = profile(words.profile)
     cluster = Cluster(link("network", words.network, words.latency), link("inside", words.inside), words.workers_per_node)
-    names = choices() if words.compressor == "all" else words.compressor.split(",")
+    names = choices() if words.compressor == ("all",) else words.compressor
     if unknown := [name for name in names if name not in choices()]:
         raise ConfigError(f"compressor={unknown[0]}: there is no such method; type all, or some of {', '.join(choices())}")
     if words.shapes:
@@ -73,18 +73,18 @@ def asked(words: Words) -> Asked:
         compute = device.compute(words.model, words.batch_size, words.seconds)
         node = resolve(compose_words([f"model={words.model}"]))["model"]
         name, shapes, samples = words.model, shapes_of_model(node, facts), words.samples or facts.samples
-    found = methods(names, words.knobs, shapes, device, words.workers_per_node)
+    found = methods(names, words.others, shapes, device, words.workers_per_node)
     dense = next((m for m in found if m.family == "none"), None) or methods(["none"], [], shapes, device, 1)[0]
     return Asked(f"{name}, {device.title}, {compute.batch_size} a worker", found, dense, cluster, compute, samples)
 
 
-def predictions(words: Words, given: Asked) -> list[Prediction]:
+def predictions(words: Predict, given: Asked) -> list[Prediction]:
     from gcbench.predict.model import predict
 
     return [predict(m, w, given.cluster, given.compute, words.overlap) for m in given.methods for w in words.workers]
 
 
-def _predicted(words: Words) -> Grid:
+def _predicted(words: Predict) -> Grid:
     given = asked(words)
     rows = [
         [
@@ -105,24 +105,24 @@ def _predicted(words: Words) -> Grid:
     return Grid(_title(words, given), columns, rows, _notes(words, given))
 
 
-def _title(words: Words, given: Asked) -> str:
+def _title(words: Predict, given: Asked) -> str:
     inside = f", {words.workers_per_node} a node on {words.inside}" if words.workers_per_node > 1 else ""
     return f"{given.title}, {words.network}{inside}{', with overlap' if words.overlap else ''}"
 
 
-def _notes(words: Words, given: Asked) -> list[str]:
+def _notes(words: Predict, given: Asked) -> list[str]:
     return [
         f"Predicted with profile {words.profile}. The bound is a step without exchange and codec: "
         f"{seconds(given.compute.seconds)}."
     ]
 
 
-def _paying(words: Words) -> Grid:
+def _paying(words: Predict) -> Grid:
     from gcbench.predict.model import predict
     from gcbench.predict.pays import Threshold, answers
 
     given = asked(words)
-    workers = [w for w in words.workers if w > 1] if "workers" in words.typed else [2**i for i in range(1, 11)]
+    workers = [w for w in words.workers if w > 1] if "workers" in words.given else [2**i for i in range(1, 11)]
     workers = [w for w in workers if w > given.cluster.workers_per_node or w % given.cluster.workers_per_node == 0]
     compressing = [m for m in given.methods if m is not given.dense]
     found = answers(compressing, given.dense, workers, given.cluster, given.compute, words.overlap)
@@ -164,10 +164,10 @@ def _range(paying: Sequence[int], every: Sequence[int]) -> str:
     return f"to {paying[-1]:,}" if paying[0] == every[0] else f"{paying[0]:,} to {paying[-1]:,}"
 
 
-def _measured(words: Words) -> Grid:
+def _measured(words: Predict) -> Grid:
     from gcbench.predict.measure import measured, write
 
-    if not words.paths or "profile" not in words.typed:
+    if not words.paths or "profile" not in words.given:
         raise ConfigError("measure: type folders with bench.json and result.json in them, and profile=FILE.yaml")
     node = measured(words.paths, words.title or Path(words.profile).stem)
     write(node, Path(words.profile))
@@ -180,12 +180,12 @@ def _texts(entries: dict[str, Any]) -> dict[str, Any]:
     return {n: {k: [f"{x:,}" for x in v] for k, v in e.items() if isinstance(v, dict)} for n, e in entries.items()}
 
 
-def _compared(words: Words) -> Grid:
+def _compared(words: Predict) -> Grid:
     from gcbench.predict.measure import compared
 
     if not words.paths:
-        raise ConfigError("compare: type run directories, as in gcbench-model compare outputs/RUN network=1gbit")
-    network = words.network if "network" in words.typed else None
+        raise ConfigError("compare: type run directories, as in gcbench predict compare outputs/RUN network=1gbit")
+    network = words.network if "network" in words.given else None
     found = [compared(path, network, words.latency, words.own) for path in words.paths]
     rows = [
         [c.title, str(c.workers), seconds(c.exchange_seconds), seconds(c.measured_exchange_seconds), f"{c.ratio:.3f}"]

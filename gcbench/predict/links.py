@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from typing import Any
 
 import yaml
 
 from gcbench.comm.network import Link
-from gcbench.config import ConfigError, conf_directory, emulated_link
+from gcbench.config import ConfigError, conf_directory, emulated_link, near
 
 PAYLOAD = 0.95  # of an Ethernet's rate
 LATENCY = "50us"
@@ -31,8 +30,8 @@ def link(key: str, name: str, latency: str | None = None) -> Link:
     except ConfigError as error:
         if "latency" in str(error):
             raise
-        near = " or ".join(get_close_matches(name, known, n=2, cutoff=0.5)) or ", ".join(known)
-        raise ConfigError(f"{key}={name}: type a rate as in {key}=10gbit, or one of {near}") from None
+        named = near(name, known) or ", ".join(known)
+        raise ConfigError(f"{key}={name}: type a rate as in {key}=10gbit, or one of {named}") from None
 
 
 def _ethernet(key: str, rate: str, latency: str) -> Link:

@@ -52,7 +52,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def measured(paths: Sequence[str], title: str) -> dict[str, Any]:
-    """Codecs from `gcbench-bench` (aggregate, decode-and-add), computation from runs with real workers; medians of several."""
+    """Codecs from `gcbench bench` (aggregate, decode-and-add), computation from runs with real workers; medians of several."""
     benches = list(_contents(paths, "bench.json"))
     runs = [r for r in _contents(paths, "result.json") if r.get("seconds")]
     if not benches and not runs:
@@ -108,7 +108,7 @@ def write(node: dict[str, Any], path: Path) -> None:
         text = yaml.safe_dump({key: value}, sort_keys=False, default_flow_style=flow, width=120)
         first, newline, rest = text.partition("\n")
         parts.append(f"{first}  # {COMMENTS[key]}{newline}{rest}")
-    path.write_text("# Made by gcbench-model measure.\n" + "".join(parts), encoding="utf-8")
+    path.write_text("# Made by gcbench predict measure.\n" + "".join(parts), encoding="utf-8")
 
 
 class Compared(NamedTuple):

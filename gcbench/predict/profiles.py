@@ -48,7 +48,7 @@ class Profile:
         if entry is None:
             raise ConfigError(
                 f"profile={self.name} has no codec seconds of compressor={family}; type one of {', '.join(self.codecs)}, or "
-                "add it with gcbench-model measure"
+                "add it with gcbench predict measure"
             )
         return Codec(self._seconds(entry, "aggregate", values), self._seconds(entry, "decode", values))
 

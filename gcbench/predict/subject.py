@@ -122,7 +122,7 @@ def methods(
     for word in words:
         if not any(word.partition("=")[0] in file for file in files.values()):
             raise ConfigError(
-                f"{word}: no such key with compressor={','.join(names)}; type gcbench-model --help to see the keys"
+                f"{word}: no such key with compressor={','.join(names)}; type gcbench predict --help to see the keys"
             )
     found = []
     for name, file in files.items():

@@ -9,10 +9,9 @@ from typing import Any
 
 import yaml
 
-from gcbench.config import ConfigError, conf_directory
+from gcbench.config import ConfigError, conf_directory, near
 from gcbench.report.claims_relations import Relation, read_relations
 from gcbench.report.measures import MEASURES
-from gcbench.report.tables import near
 
 NEEDS = {
     "exact": "algebra or metered bytes, no training",

@@ -114,7 +114,7 @@ def _study(part: StudyRows, evidence: Evidence) -> Part:
     else:
         text = told(title, {labels[name]: found for name, found in measured.items()}, judged)
     verdict = worst([one.verdict for one in judged])
-    return Part(verdict, "study", text, command=f"gcbench-study {part.name}" if verdict is Verdict.NOT_YET else None)
+    return Part(verdict, "study", text, command=f"gcbench study {part.name}" if verdict is Verdict.NOT_YET else None)
 
 
 def _at(budget: str, claim: Claim, evidence: Evidence) -> Iterator[Part]:

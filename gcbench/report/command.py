@@ -1,9 +1,9 @@
-"""`gcbench-report`: what the words that were typed ask for."""
+"""`gcbench report`, `gcbench runs` and `gcbench claims`: what the words that were typed ask for."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich import box
@@ -20,7 +20,6 @@ from gcbench.report.claims_evidence import Evidence
 from gcbench.report.claims_formats import keep as keep_claims
 from gcbench.report.claims_formats import show
 from gcbench.report.compare import Comparison, compare, measured_words
-from gcbench.report.configs import PAPER
 from gcbench.report.document import DIRTY, DIRTY_NOTE, Document
 from gcbench.report.formats import WRITERS, terminal
 from gcbench.report.keep import keep_index, keep_runs, keep_study, keep_table
@@ -29,35 +28,40 @@ from gcbench.report.load import Found, Run, load
 from gcbench.report.study import find_study, study_document
 from gcbench.report.tables import Table, read_table, tables_of
 from gcbench.report.wandb_runs import load_wandb
-from gcbench.report.words import Words, check_words, read_words
+from gcbench.report.words import Claims, Report, Runs, Source, read_source
 
 log = logging.getLogger("gcbench")
 
 
-def report(arguments: Sequence[str] | None = None) -> None:
-    """Raises ConfigError with one sentence."""
-    words = read_words(arguments)
+def report(typed: Sequence[str]) -> None:
+    """Raises ConfigError with one sentence, as the other two do."""
+    words = read_source(Report, typed)
     first, *rest = words.plain or [""]
-    if first in COMMANDS:
-        COMMANDS[first](words, rest)
+    if first == "list":
+        _refuse_more("list", rest)
+        _grid(tables_listed(_found(words), words.results))
+    elif first == "diff":
+        _diff(rest)
+    elif first in ("runs", "claims"):
+        raise ConfigError(f"{first}: type gcbench {first}")
     elif first:
-        raise ConfigError(f"{first}: type table=<paper>/<table>, or one of {', '.join(COMMANDS)}")
+        raise ConfigError(f"{first}: type table=<paper>/<table>, or one of list, diff")
     elif words.figure:
         _figures(words)
     elif words.table is None:
-        raise ConfigError("nothing was asked for; type table=powersgd/table4, gcbench-report list, or gcbench-report --help")
+        raise ConfigError("nothing was asked for; type table=powersgd/table4, gcbench report list, or gcbench report --help")
     else:
         _tables(words)
 
 
-def _found(words: Words) -> list[Run]:
+def _found(words: Source) -> list[Run]:
     found: Found = load_wandb(str(words.project)) if words.source == "wandb" else load(words.results)
     for sentence in found.unreadable:
         log.warning("not read: %s", sentence)
     return found.runs
 
 
-def _tables(words: Words) -> None:
+def _tables(words: Report) -> None:
     tables = [read_table(name) for name in tables_of(str(words.table))]
     runs = _found(words)
     behind = [run for table in tables for run in _show(words, table, runs)]
@@ -68,7 +72,7 @@ def _tables(words: Words) -> None:
         log.info("kept in %s, with %d runs", words.keep, len(kept))
 
 
-def _figures(words: Words) -> None:
+def _figures(words: Report) -> None:
     from gcbench.report.figures import draw  # imports matplotlib
 
     folder = Path(words.keep or words.results[0]) / "figures"
@@ -76,7 +80,7 @@ def _figures(words: Words) -> None:
         print(line)
 
 
-def _show(words: Words, table: Table, runs: Sequence[Run]) -> list[Run]:
+def _show(words: Report, table: Table, runs: Sequence[Run]) -> list[Run]:
     """Print a table, and keep its page where that was asked for; return the runs behind it."""
     study = find_study(table.study, words.results) if table.study else None
     if table.study:
@@ -91,38 +95,29 @@ def _show(words: Words, table: Table, runs: Sequence[Run]) -> list[Run]:
     return [] if table.study else runs_behind(table, runs, words)
 
 
-def runs_behind(table: Table, runs: Sequence[Run], words: Words) -> list[Run]:
+def runs_behind(table: Table, runs: Sequence[Run], words: Report) -> list[Run]:
     """All that the report shows or names, once."""
     groups = groups_of(table, runs, words.budget, words.beside)
     return list(dict.fromkeys(run for rows in groups.values() for row in rows for run in row.every_run))
 
 
-def _print(words: Words, document: Document) -> None:
+def _print(words: Report, document: Document) -> None:
     if words.format == "terminal":
         terminal(document)
     else:
         print(WRITERS[words.format](document))
 
 
-def _list(words: Words, rest: Sequence[str]) -> None:
-    _no_more("list", rest)
-    _grid(tables_listed(_found(words), words.results))
-
-
-def _runs(words: Words, rest: Sequence[str]) -> None:
-    if rest:
-        words.results = list(rest)
-        check_words(words)
-    runs = _found(words)
-    _grid(runs_listed(runs))
-    if any(run.dirty for run in runs):
+def runs(typed: Sequence[str]) -> None:
+    found = _found(read_source(Runs, typed))
+    _grid(runs_listed(found))
+    if any(run.dirty for run in found):
         console().print(f"{DIRTY} {DIRTY_NOTE}", highlight=False)
 
 
-def _claims(words: Words, rest: Sequence[str]) -> None:
-    _no_more("claims", rest)
-    if words.budget != PAPER:
-        raise ConfigError(f"budget={words.budget}: claims are answered at budgets paper and cpu, each by itself; leave it out")
+def claims(typed: Sequence[str]) -> None:
+    words = read_source(Claims, typed)
+    _refuse_more("claims", words.plain)
     if words.keep and (words.paper or words.id):
         raise ConfigError(f"keep={words.keep}: all claims are kept together; leave out paper= and id=")
     evidence = Evidence(_found(words), words.results, words.beside)
@@ -134,10 +129,10 @@ def _claims(words: Words, rest: Sequence[str]) -> None:
             keep_study(Path(words.keep), path)
 
 
-def _diff(words: Words, rest: Sequence[str]) -> None:
+def _diff(rest: Sequence[str]) -> None:
     if len(rest) != 2:
         raise ConfigError(
-            f"diff {' '.join(rest)}: type two run directories or trees, as in gcbench-report diff outputs/a outputs/b"
+            f"diff {' '.join(rest)}: type two run directories or trees, as in gcbench report diff outputs/a outputs/b"
         )
     found = compare(*rest)
     output = console()
@@ -159,7 +154,7 @@ def _print_comparison(pair: Comparison, sides: Sequence[str], output: Console) -
     _grid((["measure", "A", "B", "deviations", "B - A", "scores"], rows), output)
 
 
-def _no_more(command: str, rest: Sequence[str]) -> None:
+def _refuse_more(command: str, rest: Sequence[str]) -> None:
     if rest:
         raise ConfigError(f"{command} {rest[0]}: {command} takes keys only, as in results=outputs")
 
@@ -172,6 +167,3 @@ def _grid(grid: Grid, output: Console | None = None) -> None:
     for row in rows:
         table.add_row(*(escape(cell) for cell in row))
     (output or console()).print(table)
-
-
-COMMANDS: dict[str, Callable[[Words, Sequence[str]], None]] = {"list": _list, "runs": _runs, "claims": _claims, "diff": _diff}

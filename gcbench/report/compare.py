@@ -1,4 +1,4 @@
-"""`gcbench-report diff A B`: two runs or two trees, side by side."""
+"""`gcbench report diff A B`: two runs or two trees, side by side."""
 
 from __future__ import annotations
 

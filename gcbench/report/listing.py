@@ -1,4 +1,4 @@
-"""`gcbench-report list` and `gcbench-report runs`: what there is."""
+"""`gcbench report list` and `gcbench runs`: what there is."""
 
 from __future__ import annotations
 

@@ -99,9 +99,9 @@ def _sections(table: Table, study: Study | None) -> list[Section]:
     notes = [*table.notes, *(f"{row.label}: {row.note}" for row in table.rows if row.note)]
     environment = (study or {}).get("environment")
     found = [
-        Section("Missing, and what to run", [] if study else [f"{table.study}: gcbench-study {table.study}"]),
+        Section("Missing, and what to run", [] if study else [f"{table.study}: gcbench study {table.study}"]),
         Section("Notes", notes),
-        Section("Commands that made the rows", [f"gcbench-study {table.study}"] if study else []),
+        Section("Commands that made the rows", [f"gcbench study {table.study}"] if study else []),
         Section("Made by", made_by([environment]) if environment else []),
     ]
     return [section for section in found if section.lines]

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from gcbench.config import ConfigError, conf_directory
+from gcbench.config import ConfigError, conf_directory, near
 from gcbench.report.measures import LOWER, MEASURES, SCORES
 
 SPREADS = ("range", "deviation", "none")
@@ -142,8 +141,3 @@ def _check(table: Table, path: Path) -> None:
     for row in table.rows:
         if unknown := set(row.published or {}) - keys:
             raise ConfigError(f"{path}: {row.title} has {', '.join(sorted(unknown))} published, but there is no such column")
-
-
-def near(word: str, known: Collection[str]) -> str:
-    """Names like `word`, for a sentence; empty where there are none."""
-    return " or ".join(get_close_matches(word, list(known), n=3, cutoff=0.5))

@@ -1,9 +1,10 @@
-"""`gcbench-study`: a study's rows to a table and a json file."""
+"""`gcbench study`: a study's rows to a table and a json file."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from rich.markup import escape
 from rich.progress import track
 from rich.table import Table
 
-from gcbench.config import ConfigError
+from gcbench.config import ConfigError, Words, read_words
 from gcbench.records import console
 from gcbench.records.environment import environment
 from gcbench.records.result import now
@@ -21,13 +22,28 @@ from gcbench.studies.study import Row, class_of, made, names
 WIDTH = 120  # where no terminal has one
 
 
-def study(words: Sequence[str]) -> None:
-    name, *settings = words
+@dataclass
+class StudyWords(Words):
+    """Measures what the papers' figures and tables need besides training runs."""
+
+    usage = "gcbench study list | NAME [key=value ...]"
+    examples = """
+gcbench study list                                          all studies, and their settings
+gcbench study quantiser_bounds seeds=3 outputs=outputs      one, to outputs/studies/quantiser_bounds.json
+"""
+    takes_other_keys = True  # those of the study
+
+
+def study(typed: Sequence[str]) -> None:
+    words = read_words(StudyWords, typed)
+    if len(words.plain) != 1:
+        raise ConfigError(f"{' '.join(words.plain)}: type list, or a study's name and key=value".removeprefix(": "))
+    (name,) = words.plain
     if name == "list":
-        if settings:
-            raise ConfigError(f"list {settings[0]}: type gcbench-study list, or a study's name before its settings")
+        if words.others:
+            raise ConfigError(f"list {words.others[0]}: type gcbench study list, or a study's name before its settings")
         return list_studies()
-    asked, started = made(name, settings), now()
+    asked, started = made(name, words.others), now()
     output = console(WIDTH)
     rows = list(track(asked.rows(), name, console=output, transient=True, disable=not output.is_terminal))
     finished = now()

@@ -6,13 +6,13 @@ import inspect
 import pkgutil
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from importlib import import_module
 from typing import Any
 
 import gcbench.studies
 from gcbench.compressors import Compressor
-from gcbench.config import ConfigError, compose_words, method_node, resolve
+from gcbench.config import ConfigError, compose_words, read_keys, resolve
 from gcbench.launch.instantiate import make
 
 Row = dict[str, Any]
@@ -26,41 +26,12 @@ class Study(ABC):
 
     outputs: str = "outputs"  # folder for studies/<name>.json
 
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if not _fits(value, field.default):
-                raise ValueError(f"{field.name}={_typed(value)}: type {_hint(field.name, field.default)}")
-
     @abstractmethod
     def rows(self) -> Iterator[Row]: ...
 
     def settings(self) -> dict[str, Any]:
         """What the numbers hang on."""
         return {k: v for k, v in asdict(self).items() if k != "outputs"}
-
-
-def _fits(value: Any, kept: Any) -> bool:
-    """Whether a setting may be `value` where the default is `kept`."""
-    if isinstance(kept, tuple):
-        if not isinstance(value, (list, tuple)) or not value:
-            return False
-        return all(v in kept if isinstance(kept[0], str) else _fits(v, kept[0]) for v in value)
-    if isinstance(kept, (int, float)):
-        kinds = int if isinstance(kept, int) else (int, float)
-        return isinstance(value, kinds) and not isinstance(value, bool) and value > 0
-    return True
-
-
-def _hint(name: str, kept: Any) -> str:
-    if isinstance(kept, tuple):
-        some = "some of" if isinstance(kept[0], str) else "a list of numbers above 0, as in"
-        return f"{some} {name}={_typed(kept)}"
-    return f"a {'whole ' if isinstance(kept, int) else ''}number above 0, as in {name}={kept}"
-
-
-def _typed(value: Any) -> str:
-    return f"[{','.join(map(str, value))}]" if isinstance(value, (list, tuple)) else str(value)
 
 
 def names() -> list[str]:
@@ -71,7 +42,7 @@ def names() -> list[str]:
 def class_of(name: str) -> type[Study]:
     known = names()
     if name not in known:
-        raise ConfigError(f"{name}: there is no such study; type one of {', '.join(known)}, or gcbench-study list")
+        raise ConfigError(f"{name}: there is no such study; type one of {', '.join(known)}, or gcbench study list")
     return _in(name)[0]
 
 
@@ -84,8 +55,7 @@ def _in(name: str) -> list[type[Study]]:
 def made(name: str, words: Sequence[str]) -> Study:
     """Of settings as they were typed, key=value."""
     kind = class_of(name)
-    study: Study = make(method_node(f"{kind.__module__}.{kind.__qualname__}", words), name)
-    return study
+    return kind(**read_keys(kind, words))
 
 
 def compressor(*words: str) -> Compressor:

@@ -204,7 +204,7 @@ def refuse_pipeline(settings: TrainerSettings, compressor: Compressor, estimator
     if settings.overlap and compressor.properties.scope == "global":
         raise ValueError(
             "trainer.overlap=true sends tensors as their gradients arrive, and this method must see all of them at once (its "
-            "scope is global, see gcbench-methods); type trainer.double_buffering=true, which hides any method's exchange, or "
+            "scope is global, see gcbench methods); type trainer.double_buffering=true, which hides any method's exchange, or "
             "trainer.overlap=false"
         )
 
@@ -218,6 +218,6 @@ def _aggregate(run: Run, grads: Grads, state: State, comm: Comm, number: int) ->
         if out.update[name].shape[1:] != g.shape[1:] or out.update[name].shape[0] != 1:
             raise MethodError(
                 f"the compressor returned an update of {name} with the shape {tuple(out.update[name].shape)}, not "
-                f"{(1, *g.shape[1:])}; type gcbench-check and its name to see what a method owes"
+                f"{(1, *g.shape[1:])}; type gcbench check and its name to see what a method owes"
             )
     return out

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,9 +14,9 @@ import pytest
 import torch
 from needed import patience
 
-from gcbench import cli
 from gcbench.check import report
-from gcbench.check.methods import method
+from gcbench.check.command import check
+from gcbench.check.methods import methods
 from gcbench.check.report import check_method
 from gcbench.check.subject import subject_of
 from gcbench.config import Config, ConfigError, register
@@ -28,23 +27,22 @@ CONF = FOLDER / "outside_conf"
 ENVIRONMENT = {**os.environ, "WANDB_MODE": "offline"}
 
 
-def command(name: str, *words: str) -> subprocess.CompletedProcess[str]:
+def command(*words: str) -> subprocess.CompletedProcess[str]:
     """In the folder of the method."""
-    return processes.command(name, words, FOLDER, ENVIRONMENT, timeout=patience(240))
+    return processes.command(words, FOLDER, ENVIRONMENT, timeout=patience(240))
 
 
 @pytest.mark.usefixtures("copied_workers")
-def test_it_passes_all_checks(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_passes_all_checks(capsys: pytest.CaptureFixture[str]) -> None:
     """The command in this process, of which its workers are copies."""
     register()
-    monkeypatch.setattr(sys, "argv", ["gcbench-check", "--config-dir", str(CONF), "compressor=natural"])
-    cli._check()  # leaves with an exit status where a check fails
+    check(["--config-dir", str(CONF), "compressor=natural"])  # leaves with an exit status where a check fails
     told = capsys.readouterr().out
     lines = told.splitlines()
     assert lines[1] == "tried   min_size=0; min_size=100; error_feedback=true min_size=0"
     assert all(line.startswith(("ok ", "tried ")) for line in lines)
-    for check in ("unbiased", "contractive: delta is 0.8", "scope=tensor", "4 processes: same updates", "2 x 2: same bits"):
-        assert f"ok      {check}" in told
+    for name in ("unbiased", "contractive: delta is 0.8", "scope=tensor", "4 processes: same updates", "2 x 2: same bits"):
+        assert f"ok      {name}" in told
     assert "sends: 9.021 bits a value, 3.547 x fewer than fp32, 3.556 x as its paper counts" in lines[-1]
 
 
@@ -54,14 +52,14 @@ def no_processes(nodes: Sequence[Config]) -> None:
 
 def test_a_broken_version_fails_the_right_check(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(report, "traces_over_gloo", no_processes)
-    assert not check_method(subject_of(["broken_methods.RoundsDown"]))
+    assert not check_method(subject_of(["broken_methods.RoundsDown"], []))
     promise, processes = [line for line in capsys.readouterr().out.splitlines() if not line.startswith(("ok ", "tried "))]
     assert promise.startswith("FAILED  unbiased: promises to be unbiased, but the mean of 600 updates is ")
     assert processes == "FAILED  runs in 4 processes: worker process 1 failed: the cat is on the wire"
 
 
 def test_a_failure_is_the_exit_status() -> None:
-    done = command("main_check", "broken_methods.NotAMethod")
+    done = command("check", "broken_methods.NotAMethod")
     assert done.returncode == 1 and done.stdout.startswith("FAILED  has what a method has: NotAMethod has no properties")
 
 
@@ -81,7 +79,7 @@ def test_it_trains(tmp_path: Path) -> None:
     """A linear layer of 64 x 10 and its 10 biases: 650 exponents, and their signs in 82 bytes."""
     words = ["compressor=natural", "min_size=0", "trainer.max_steps=3", "trainer.launcher=virtual", "model=linear"]
     places = ["logger.mode=disabled", f"directory={tmp_path}"]
-    done = command("main", "--config-dir", str(CONF), *words, *places)
+    done = command("--config-dir", str(CONF), *words, *places)
     assert done.returncode == 0, done.stderr
     result = json.loads((tmp_path / "result.json").read_text())
     assert (result["status"], result["choices"]["compressor"], result["parameters"]) == ("done", "natural", 650)
@@ -89,14 +87,14 @@ def test_it_trains(tmp_path: Path) -> None:
 
 
 def test_settings_of_a_target_are_typed_after_it() -> None:
-    subject = subject_of(["gcbench.compressors.qsgd.QSGD", "levels=3", "norm=l2"])
+    subject = subject_of(["gcbench.compressors.qsgd.QSGD"], ["levels=3", "norm=l2"])
     assert subject.typed["method"] == {"_target_": "gcbench.compressors.qsgd.QSGD", "levels": 3, "norm": "l2"}
     assert list(subject.cases) == ["", "min_size=100", "error_feedback=true"]
 
 
 def test_what_was_typed_is_not_changed() -> None:
     register()
-    subject = subject_of(["compressor=qsgd", "min_size=5"])
+    subject = subject_of([], ["compressor=qsgd", "min_size=5"])
     assert {node["min_size"] for node in subject.cases.values()} == {5}
     assert list(subject.cases) == ["", "bucket_size=16", "error_feedback=true bucket_size=16"]
     assert subject.typed["method"]["bucket_size"] == 512
@@ -108,25 +106,27 @@ def test_what_was_typed_is_not_changed() -> None:
         (["nowhere.Method"], "nowhere.Method cannot be imported"),
         (["outside.Unnatural"], "outside.Unnatural cannot be imported"),
         (["outside.Natural", "rank=2"], "outside.Natural has no such argument"),
+        ([], "nothing was asked for; type my_package.MyMethod"),
+        (["outside.Natural", "--config-dri=mine"], "unrecognized arguments: --config-dri=mine; type gcbench check --help"),
         (["outside.Natural", "rank"], "rank: type outside.Natural's settings as key=value"),
         (["gcbench.compressors.qsgd.QSGD", "levels=0"], "levels=0: a code holds 1 to 127 levels"),
     ],
 )
 def test_bad_names_and_settings_end_in_one_sentence(words: list[str], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
-        check_method(subject_of(words))
+        check(words)
 
 
 def test_an_unknown_folder_ends_in_one_sentence() -> None:
     with pytest.raises(ConfigError, match="--config-dir nowhere: there is no such folder"):
-        subject_of(["compressor=natural"], "nowhere")
+        check(["compressor=natural", "--config-dir", "nowhere"])
 
 
 def test_it_is_listed_with_the_others() -> None:
     register()
-    found = method("natural", CONF / "compressor" / "natural.yaml", str(CONF))
+    (found,) = methods(["natural"], measure=True, config_dir=str(CONF))
     assert found.about.startswith("Natural compression (Horvath et al., 2019)") and found.knobs == [
         "min_size",
         "error_feedback",
     ]
-    assert found.promises == ["unbiased", "contractive"] and round(found.wire.bits_per_value, 2) == 9.02
+    assert found.promises == ["unbiased", "contractive"] and found.wire and round(found.wire.bits_per_value, 2) == 9.02

@@ -136,9 +136,9 @@ def test_a_run_over_links_is_the_run_without_and_says_so(tmp_path: Path) -> None
 @needs_netlab
 @pytest.mark.slow
 def test_a_benchmark_joins_the_hosts(tmp_path: Path) -> None:
-    command = str(Path(sys.executable).with_name("gcbench-bench"))
+    command = str(Path(sys.executable).with_name("gcbench"))
     words = ["sizes=[250000]", "draws=[]", "codec_backend=eager", "rounds=3", "outputs=."]
-    done = on_hosts(tmp_path, 2, "100mbit", command, *words)
+    done = on_hosts(tmp_path, 2, "100mbit", command, "bench", *words)
     assert done.returncode == 0, done.stderr
     (path,) = tmp_path.glob("bench-*/bench.json")
     rows = {row["what"]: row for row in json.loads(path.read_text())["network"]}

@@ -89,7 +89,7 @@ def test_a_method_that_breaks_its_contract_is_told_in_one_sentence(
     own = ["compressor.method._target_=own_models.Forgetful", "~compressor.method.dtype", f"+compressor.method.wrong={wrong}"]
     with pytest.raises(RunFailed) as error:
         run(tmp_path, "compressor=none", *own, *beside, "trainer.launcher=virtual", "trainer.max_steps=2")
-    assert says in str(error.value) and "gcbench-check" in str(error.value)
+    assert says in str(error.value) and "gcbench check" in str(error.value)
     assert "Traceback" not in capfd.readouterr().err
 
 

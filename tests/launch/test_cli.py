@@ -27,7 +27,7 @@ def gcbench(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def copied(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return command("main", words, folder, {**ENVIRONMENT, **environment}, timeout=patience(120))
+    return command(words, folder, {**ENVIRONMENT, **environment}, timeout=patience(120))
 
 
 def results(folder: Path) -> list[dict]:
@@ -79,12 +79,11 @@ def test_an_output_directory_that_cannot_be_written(tmp_path: Path) -> None:
     assert "type outputs=DIR" in done.stderr and "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("name", ["main", "main_report"])
-def test_a_reader_that_has_read_enough_ends_nothing(tmp_path: Path, name: str) -> None:
-    words = {"main": (*QUICK, "trainer.launcher=virtual", "trainer.max_steps=2"), "main_report": ("table=all", "format=csv")}
-    done = command(name, words[name], tmp_path, ENVIRONMENT, timeout=120, read=False)
+@pytest.mark.parametrize("words", [(*QUICK, "trainer.launcher=virtual", "trainer.max_steps=2"), ("report", "table=all")])
+def test_a_reader_that_has_read_enough_ends_nothing(tmp_path: Path, words: tuple[str, ...]) -> None:
+    done = command(words, tmp_path, ENVIRONMENT, timeout=120, read=False)
     assert done.returncode == 0 and "Traceback" not in done.stderr and "Broken pipe" not in done.stderr, done.stderr
-    assert name != "main" or results(tmp_path)[0]["status"] == "done"
+    assert words[0] == "report" or results(tmp_path)[0]["status"] == "done"
 
 
 def test_lines_are_whole_where_no_terminal_has_a_width(tmp_path: Path) -> None:
@@ -92,14 +91,14 @@ def test_lines_are_whole_where_no_terminal_has_a_width(tmp_path: Path) -> None:
     done = copied(tmp_path, *words)
     assert any("bits in a step" in line and "by its paper's count" in line for line in done.stdout.splitlines()), done.stdout
     (folder,) = (tmp_path / "outputs").iterdir()
-    listed = command("main_report", ("runs", str(tmp_path)), tmp_path, ENVIRONMENT, timeout=60).stdout
+    listed = command(("runs", str(tmp_path)), tmp_path, ENVIRONMENT, timeout=60).stdout
     assert any(str(folder) in line and "accuracy" in line for line in listed.splitlines()), listed
 
 
 def test_ranks_of_somebody_else_change_nothing(tmp_path: Path) -> None:
     """RANK without the rest of what torchrun sets."""
     environment = {**ENVIRONMENT, "RANK": "1"}
-    listed = command("main_report", ("list",), tmp_path, environment, timeout=60)
+    listed = command(("report", "list"), tmp_path, environment, timeout=60)
     assert listed.returncode == 0 and "powersgd/table4" in listed.stdout, listed.stderr
     words = [*QUICK, "trainer.launcher=virtual", "trainer.max_steps=2"]
     assert copied(tmp_path, *words, RANK="1").returncode == 0

@@ -45,7 +45,7 @@ def test_a_run_of_different_words_ends_before_it_trains(tmp_path: Path) -> None:
     def one(rank: int) -> str:
         words = ("logger.mode=disabled", "trainer.threads=1", f"trainer.batch_size={8 + rank}", "trainer.max_steps=9")
         place = {**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-        done = command("main", words, tmp_path, place, timeout=100)
+        done = command(words, tmp_path, place, timeout=100)
         assert done.returncode == 1
         return done.stderr
 

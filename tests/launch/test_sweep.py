@@ -26,7 +26,7 @@ WORDS = ["logger.mode=disabled", "trainer.launcher=virtual", "trainer.max_steps=
 
 
 def sweep(outputs: Path, *words: str, timeout: float = 300) -> subprocess.CompletedProcess[str]:
-    return command("main", ("-m", f"outputs={outputs}", *WORDS, *words), outputs, os.environ, timeout)
+    return command(("-m", f"outputs={outputs}", *WORDS, *words), outputs, os.environ, timeout)
 
 
 def test_a_sweep_goes_on_after_a_failure_lists_it_and_skips_what_is_done(tmp_path: Path) -> None:

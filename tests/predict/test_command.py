@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from gcbench.config import ConfigError, register
-from gcbench.predict.command import asked, model, predictions
+from gcbench.predict.command import asked, predict_steps, predictions
 from gcbench.predict.measure import compared
 from gcbench.predict.words import read
 
@@ -28,9 +28,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("words", "says"),
     [
         (["pay"], "pay: type pays"),
-        (["workers=0"], "workers=0: type a whole number of at least 1, as in workers=2,4,8"),
+        (["workers=0"], "workers=0: type a whole number of at least 1, as in workers=2,4,8,16"),
         (["overlap=yes"], "overlap=yes: type true or false"),
-        (["format=latex"], "format=latex: type terminal, markdown or csv"),
+        (["format=latex"], "format=latex: type format=terminal, markdown, csv"),
         (["network=nvlnk2"], "network=nvlnk2: type a rate as in network=10gbit, or one of nvlink2"),
         (["latency=50"], "latency=50: type a time with its unit"),
         (["profile=k8"], "profile=k8: there is no such profile; type one of"),
@@ -47,7 +47,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 )
 def test_slips_are_answered_in_one_sentence(here: Path, words: list[str], says: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        model(words)
+        predict_steps(words)
     assert says in str(caught.value) and "\n" not in str(caught.value)
 
 
@@ -63,9 +63,9 @@ def test_a_model_without_code(here: Path) -> None:
 
 def test_forms_and_the_picture(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     typed = ["shapes=mine.yaml", "compressor=powersgd", "network=100mbit", "workers=2,4"]
-    model([*typed, "format=markdown"])
+    predict_steps([*typed, "format=markdown"])
     assert "| powersgd | 2 |" in capsys.readouterr().out
-    model(["pays", *typed, "format=csv", "picture=pays"])
+    predict_steps(["pays", *typed, "format=csv", "picture=pays"])
     heading, row = capsys.readouterr().out.splitlines()
     assert heading.split(",")[0] == "pays" and row.startswith("powersgd,all,<")
     assert Path("pays.svg").stat().st_size and Path("pays.png").stat().st_size
@@ -79,7 +79,7 @@ def test_a_measured_profile_is_read_again(here: Path) -> None:
     Path("bench.json").write_text(json.dumps({"config": {"choices": {"compressor": "qsgd"}}, "local": local}))
     Path("run").mkdir()
     Path("run/result.json").write_text(json.dumps(result()))
-    model(["measure", ".", "profile=made.yaml", "title=this machine"])
+    predict_steps(["measure", ".", "profile=made.yaml", "title=this machine"])
     made = yaml.safe_load(Path("made.yaml").read_text())
     assert made["codecs"]["qsgd"] == {"aggregate_seconds": {1000: 0.003}, "decode_seconds": {1000: 0.001}}
     assert made["models"]["mlp"]["seconds"] == {16: 0.09}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gcbench.report import tables
-from gcbench.report.command import report
+from gcbench.report.command import claims, report, runs
 
 TABLE = """
 title: "A small table: 100 % of it"
@@ -56,10 +56,13 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def said(capsys: pytest.CaptureFixture[str]) -> Report:
-    """What `gcbench-report` prints for these words."""
+    """What `gcbench report` prints for these words, or `gcbench runs` or `gcbench claims` for the words after these."""
 
     def run(*words: str) -> str:
-        report(words)
+        if words[:1] in (("runs",), ("claims",)):
+            {"runs": runs, "claims": claims}[words[0]](words[1:])
+        else:
+            report(words)
         return capsys.readouterr().out
 
     return run

@@ -1,4 +1,4 @@
-"""`gcbench-report claims`: what is asked, and the answers to made-up results."""
+"""`gcbench claims`: what is asked, and the answers to made-up results."""
 
 from __future__ import annotations
 
@@ -269,7 +269,7 @@ def test_the_best_of_a_sweep(said, asked) -> None:
 def test_tests_and_studies(said, asked, time: object, answer: str) -> None:
     asked(STUDIED)
     (found,) = answers(said)
-    assert found["answer"] == "not yet" and found["commands"] == "gcbench-study speed"
+    assert found["answer"] == "not yet" and found["commands"] == "gcbench study speed"
     (OUT / "studies").mkdir()
     study = {"study": "speed", "rows": [{"row": "Rank 2, W=4", "time": time}]}
     (OUT / "studies/speed.json").write_text(json.dumps(study))
@@ -321,10 +321,10 @@ def test_the_terminal_shows_all(said, asked) -> None:
     [
         (["claims", "paper=powrsgd"], "type paper=powersgd"),
         (["claims", "id=powersgd-99"], "there is no such claim"),
-        (["claims", "budget=cpu"], "leave it out"),
-        (["claims", "format=latex"], "type one of them"),
+        (["claims", "budget=cpu"], "budget=cpu: no such key; type results="),
+        (["claims", "format=latex"], "format=latex: type format=terminal, markdown, csv"),
         (["claims", "id=powersgd-01", "keep=outputs"], "leave out paper= and id="),
-        (["runs", "paper=powersgd"], "choose claims"),
+        (["runs", "paper=powersgd"], "paper=powersgd: no such key; type results="),
     ],
 )
 def test_mistakes_are_answered_in_one_sentence(said, asked, words: list[str], sentence: str) -> None:

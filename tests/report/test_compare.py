@@ -1,4 +1,4 @@
-"""`gcbench-report diff`."""
+"""`gcbench report diff`."""
 
 from __future__ import annotations
 

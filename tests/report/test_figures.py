@@ -217,7 +217,7 @@ def test_nothing_to_draw_is_one_sentence(here: Path) -> None:
     )
     told = draw("small/figure", [], here / "figures", budget="cpu")
     missing = "small/figure/accuracy-over-epoch: no run of budget=cpu has what it shows"
-    assert told[0] == f"{missing}; gcbench-report table=small/figure says what to run"
+    assert told[0] == f"{missing}; gcbench report table=small/figure says what to run"
     assert not (here / "figures").exists()
 
 

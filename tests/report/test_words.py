@@ -19,7 +19,7 @@ OUT = Path("outputs")
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["tabel=small/one"], "tabel=small/one: no such key; type table"),
+        (["tabel=small/one"], "tabel=small/one: no such key; type table="),
         (["table=small/on"], "table=small/on: there is no such table; type small/one"),
         (["table=small/one", "format=latx"], "format=latx: type format=latex"),
         (["table=small/one", "budget=cpo"], "budget=cpo: type budget=cpu"),
@@ -27,6 +27,7 @@ OUT = Path("outputs")
         (["table=small/one", "with=rank="], "with=rank=: type a key and a value"),
         (["source=wandb", "table=small/one"], "type project=entity/project"),
         (["lst"], "lst: type table="),
+        (["runs"], "runs: type gcbench runs"),
         ([], "nothing was asked for"),
         (["diff", "outputs"], "diff outputs: type two"),
         (["diff", "outputs", "nowhere"], "there is no result.json in or below it"),

@@ -16,10 +16,10 @@ from sentence import config_of
 
 from gcbench.config import ConfigError, register
 from gcbench.launch.same import read
-from gcbench.predict.command import model
+from gcbench.predict.command import predict_steps
 from gcbench.private import COMPILER_CACHE, private_folder, use_own_compiler_cache
 from gcbench.records.reading import printable
-from gcbench.report.command import report
+from gcbench.report.command import claims, report, runs
 from gcbench.report.load import load
 
 SGD = "powersgd/table4/sgd"
@@ -53,7 +53,7 @@ def forged(target: str, **arguments: Any) -> dict[str, Any]:
 def test_a_result_chooses_no_code_to_run(target: str, arguments: dict[str, Any]) -> None:
     write(Path("run"), forged(target, **arguments))
     with pytest.raises(ConfigError, match="run: its configuration names code that is not gcbench's, .*; where you trust it"):
-        model(["compare", "run"])
+        predict_steps(["compare", "run"])
     assert not Path("ran").exists()
 
 
@@ -61,7 +61,7 @@ def test_code_of_ones_own_is_typed(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     monkeypatch.syspath_prepend(".")
     Path("mine.py").write_text("import torch\ndef net():\n    return torch.nn.Linear(3, 2)\n")
     write(Path("run"), {**forged("mine.net"), "choices": {**result_of(SGD)["choices"], "dataset": "cifar10"}})
-    model(["compare", "run", "own=mine.net"])
+    predict_steps(["compare", "run", "own=mine.net"])
     assert "measured / predicted" in capsys.readouterr().out
 
 
@@ -120,7 +120,7 @@ def test_bad_results_among_good_ones_are_named_and_skipped(
     some_bad: list[str], words: list[str], caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with caplog.at_level("WARNING", "gcbench"):
-        report(words)
+        {"runs": runs, "claims": claims}.get(words[0], report)(words[words[0] in ("runs", "claims") :])
     assert capsys.readouterr().out
     named = {line.split("outputs/")[1].split("/")[0] for line in caplog.messages if line.startswith("not read: ")}
     assert sorted(named) == some_bad
@@ -152,7 +152,7 @@ def test_a_result_that_is_none_in_the_runs_own_folder(here: Path) -> None:
     (here / "run").mkdir()
     for text in ("null", '{"schema_version": 1}', "[" * 100_000):
         (here / "run" / "result.json").write_text(text)
-        done = command("main", ("directory=run", "trainer.max_steps=2"), here, dict(os.environ), timeout=100)
+        done = command(("directory=run", "trainer.max_steps=2"), here, dict(os.environ), timeout=100)
         assert done.returncode == 1 and "Traceback" not in done.stderr
         assert "run/result.json" in done.stderr and "move it away, or type rerun=true" in done.stderr
 
@@ -161,7 +161,7 @@ def test_a_terminal_is_given_no_commands(capsys: pytest.CaptureFixture[str]) -> 
     evil = "\x1b]0;title\x07\x1b[2J\x9b31m\r"
     write(Path("outputs/run"), result_of(SGD, status="failed", reason=f"out of{evil}memory"))
     Path("outputs/run").rename(f"outputs/run{evil}")
-    report(["runs"])
+    runs([])
     report(["table=powersgd/table4"])
     said = capsys.readouterr().out
     assert "out of" in said and not set(said) & set(evil) - set("]0;title[2J31m")
@@ -170,13 +170,13 @@ def test_a_terminal_is_given_no_commands(capsys: pytest.CaptureFixture[str]) -> 
 
 @pytest.mark.parametrize("name", ["..", ".", "-rf", "../escape", "a/b", "a\nb", "a\x1bb"])
 def test_a_name_that_is_no_folder_is_refused_before_any_is_made(here: Path, name: str) -> None:
-    done = command("main", (f"name='{name}'",), here, dict(os.environ), timeout=100)
+    done = command((f"name='{name}'",), here, dict(os.environ), timeout=100)
     assert done.returncode == 1 and done.stderr.startswith(f"gcbench: name={name!r}: type a name"), done.stderr
     assert list(here.iterdir()) == []
 
 
 def test_a_mistake_is_told_in_our_sentence_only(here: Path) -> None:
-    done = command("main", ("bits=11",), here, dict(os.environ), timeout=100)
+    done = command(("bits=11",), here, dict(os.environ), timeout=100)
     assert done.stderr.splitlines()[0].startswith("gcbench: bits=11: ") and "overrides" not in done.stderr
 
 

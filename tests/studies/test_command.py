@@ -1,25 +1,23 @@
-"""gcbench-study, as it is typed."""
+"""gcbench study, as it is typed."""
 
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
-from gcbench.cli import _study
 from gcbench.config import ConfigError
 from gcbench.report.study import find_study
+from gcbench.studies.command import study
 from gcbench.studies.study import class_of, names
 
 STUDIES = Path(__file__).parents[2] / "gcbench" / "studies"
 
 
 def typed(monkeypatch: pytest.MonkeyPatch, folder: Path, *words: str) -> None:
-    monkeypatch.setattr(sys, "argv", ["gcbench-study", *words])
     monkeypatch.chdir(folder)
-    _study()
+    study(words)
 
 
 def test_rows_are_shown_and_written_with_what_made_them(
@@ -42,13 +40,14 @@ def test_rows_are_shown_and_written_with_what_made_them(
     [
         (["bounds"], "bounds: there is no such study; type one of communication_times"),
         (["study"], "study: there is no such study"),
-        (["ecq_stability", "steps=0"], "steps=0: type a whole number above 0, as in steps=1500"),
-        (["ecq_stability", "steps=1.5"], "steps=1.5: type int"),
-        (["ecq_stability", "norms=[l3]"], "norms=[l3]: type some of norms=[l2,linf]"),
-        (["ecq_stability", "sizes=256"], "sizes=256: type a list of numbers above 0, as in sizes=[256,1024,4096]"),
-        (["quantiser_bounds", "seed=3"], "quantiser_bounds.seed: "),
-        (["quantiser_bounds", "seeds"], "seeds: type "),
-        (["list", "seeds=3"], "list seeds=3: type gcbench-study list"),
+        (["ecq_stability", "steps=0"], "steps=0: type a whole number of at least 1, as in steps=1500"),
+        (["ecq_stability", "steps=1.5"], "steps=1.5: type a whole number of at least 1, as in steps=1500"),
+        (["ecq_stability", "norms=[l3]"], "norms=[l3]: type norms=l2"),
+        (["ecq_stability", "sizes=256,x"], "sizes=256,x: type a whole number of at least 1, as in sizes=256,1024,4096"),
+        (["quantiser_bounds", "seed=3"], "seed=3: no such key; type seeds="),
+        (["quantiser_bounds", "seeds"], "quantiser_bounds seeds: type list, or a study's name and key=value"),
+        ([], "type list, or a study's name"),
+        (["list", "seeds=3"], "list seeds=3: type gcbench study list"),
         (["gradient_levels", "recorded=nowhere"], "recorded=nowhere: no step-*.pt there"),
     ],
 )

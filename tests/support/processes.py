@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 SERVER = multiprocessing.get_context("forkserver")
@@ -18,22 +18,22 @@ SERVER.set_forkserver_preload(["torch._dynamo", "gcbench.check.report", "gcbench
 
 
 def command(
-    name: str, words: tuple[str, ...], folder: Path, environment: Mapping[str, str], timeout: float, read: bool = True
+    words: Sequence[str], folder: Path, environment: Mapping[str, str], timeout: float, read: bool = True
 ) -> subprocess.CompletedProcess[str]:
-    """`gcbench.cli.<name>()` in a process of its own, as its script does it; `read`: whether somebody reads what it prints."""
+    """`gcbench` in a process of its own, as its script does it; `read`: whether somebody reads what it prints."""
     with tempfile.TemporaryDirectory() as place:
         out, err = Path(place, "out"), Path(place, "err")
-        process = SERVER.Process(target=_command, args=(name, words, folder, dict(environment), out if read else None, err))
+        process = SERVER.Process(target=_command, args=(words, folder, dict(environment), out if read else None, err))
         process.start()
         try:
             process.join(timeout)
-            assert process.exitcode is not None, f"{name} {words} still runs after {timeout} s"
+            assert process.exitcode is not None, f"{words} still runs after {timeout} s"
         finally:
             process.kill()
         return subprocess.CompletedProcess(words, process.exitcode, out.read_text() if read else "", err.read_text())
 
 
-def _command(name: str, words: tuple[str, ...], folder: Path, environment: dict[str, str], out: Path | None, err: Path) -> None:
+def _command(words: Sequence[str], folder: Path, environment: dict[str, str], out: Path | None, err: Path) -> None:
     unread, written = os.pipe()
     os.dup2(written, 1)
     os.close(unread)  # as `| head -1` does
@@ -43,7 +43,7 @@ def _command(name: str, words: tuple[str, ...], folder: Path, environment: dict[
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
-    sys.argv = [name, *words]
-    from gcbench import cli
+    sys.argv = ["gcbench", *words]
+    from gcbench.cli import main
 
-    getattr(cli, name)()
+    main()

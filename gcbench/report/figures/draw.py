@@ -9,7 +9,7 @@ from typing import Any
 import matplotlib
 from matplotlib.figure import Figure
 
-from gcbench.config import ConfigError
+from gcbench.config import ConfigError, near
 from gcbench.report.configs import PAPER
 from gcbench.report.figures.bars import bars, breakdown
 from gcbench.report.figures.curves import curves
@@ -22,7 +22,7 @@ from gcbench.report.figures.tradeoff import accuracy_ratio, score_of
 from gcbench.report.load import Run
 from gcbench.report.rows import grouped
 from gcbench.report.study import Study, find_study
-from gcbench.report.tables import Table, near, read_table, tables_of
+from gcbench.report.tables import Table, read_table, tables_of
 
 WHICH, RUNS, ALL = "which_method", "runs", "all"
 AXES = ("epoch", "bits", "seconds")
@@ -42,12 +42,12 @@ def draw(
     told = [line for name, make in special.items() if word in (name, ALL) for line in _write(make(), folder, budget)]
     for name in STUDIES:
         if word in (name, ALL):
-            told += _write(of_study(name, results), folder, PAPER, f"gcbench-study {name} makes it")
+            told += _write(of_study(name, results), folder, PAPER, f"gcbench study {name} makes it")
     if word not in (*special, *STUDIES):
         for name in _tables(word):
             table = read_table(name)
             told += _write(
-                of_table(table, runs, budget, words, results), folder, budget, f"gcbench-report table={name} says what to run"
+                of_table(table, runs, budget, words, results), folder, budget, f"gcbench report table={name} says what to run"
             )
     return told
 

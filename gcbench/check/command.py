@@ -1,0 +1,50 @@
+"""`gcbench check` and `gcbench methods`: what is typed after them; torch is imported when it is understood."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gcbench.config import Words, key, option, read_words
+
+
+@dataclass
+class Check(Words):
+    """Runs the tests that every method of gcbench passes on a method of your own: a class by its dotted name, or
+    compressor=NAME, and settings as key=value."""
+
+    usage = "gcbench check CLASS | compressor=NAME [key=value ...] [--config-dir DIR]"
+    examples = """
+gcbench check my_package.MyMethod rank=2
+gcbench check --config-dir my_conf compressor=mine rank=2
+"""
+    takes_other_keys = True
+
+    config_dir: str | None = option("a folder with your compressor/NAME.yaml")
+
+
+@dataclass
+class Methods(Words):
+    """Lists all methods, or those named: what they are, their knobs, what they promise, and, measured, what they send."""
+
+    usage = "gcbench methods [NAME ...] [measure=true] [--config-dir DIR]"
+
+    measure: bool = key(False, "true: also what each sends, measured in a step; with names it always is")
+    config_dir: str | None = option("a folder with your compressor/NAME.yaml, to be listed too")
+
+
+def check(typed: Sequence[str]) -> None:
+    words = read_words(Check, typed)
+    from gcbench.check.report import check_method
+    from gcbench.check.subject import subject_of
+
+    if not check_method(subject_of(words.plain, words.others, words.config_dir)):
+        sys.exit(1)
+
+
+def methods(typed: Sequence[str]) -> None:
+    words = read_words(Methods, typed)
+    from gcbench.check.methods import list_methods
+
+    list_methods(words.plain, words.measure or bool(words.plain), words.config_dir)

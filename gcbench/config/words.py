@@ -1,0 +1,154 @@
+"""What is typed after a subcommand: plain words, and key=value for the fields of a dataclass."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import types
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import Field, dataclass, field, fields
+from difflib import get_close_matches
+from math import inf
+from typing import Any, ClassVar, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from gcbench.config.errors import ConfigError
+
+
+def key(default: Any, about: str, *, name: str | None = None, choices: Collection[str] = ()) -> Any:
+    """Return a field that is typed as key=value; `name` is the key where the field cannot have it."""
+    return field(default=default, metadata={"about": about, "name": name, "choices": choices})
+
+
+def option(about: str) -> Any:
+    """Return a field that is typed as --name DIR, as Hydra has it for a run."""
+    return field(default=None, metadata={"about": about, "option": True})
+
+
+@dataclass
+class Words:
+    """What was typed after a subcommand. A subclass has the keys as fields, and its docstring is the help's text."""
+
+    usage: ClassVar[str]
+    examples: ClassVar[str] = ""
+    takes_other_keys: ClassVar[bool] = False
+
+    plain: tuple[str, ...] = field(init=False, default=())  # words that are no key=value
+    others: tuple[str, ...] = field(init=False, default=())  # key=value of no field, where those are taken
+    given: Collection[str] = field(init=False, default=())  # the fields that were typed
+
+
+W = TypeVar("W", bound=Words)
+
+
+def read_words(kind: type[W], typed: Sequence[str]) -> W:
+    """Return what was typed; --help prints the help and exits. Raises ConfigError with one sentence."""
+    options = vars(_parser(kind).parse_intermixed_args(typed))
+    plain = tuple(word for word in options["words"] if "=" not in word)
+    pairs = [word for word in options.pop("words") if "=" in word]
+    known = _fields_by_key(kind)
+    others = tuple(word for word in pairs if kind.takes_other_keys and word.partition("=")[0] not in known)
+    values = read_keys(kind, [word for word in pairs if word not in others])
+    words = kind(**values, **options)
+    words.plain, words.others, words.given = plain, others, values.keys()
+    return words
+
+
+def read_keys(kind: type[Any], typed: Sequence[str]) -> dict[str, Any]:
+    """Return the fields of a dataclass that were typed as key=value.
+
+    Numbers are above 0. Several values have commas between them, with or without brackets; a key may be typed again for
+    more. Where a field has no help, and names as its default, it takes some of those.
+    """
+    known, hints = _fields_by_key(kind), get_type_hints(kind)
+    values: dict[str, Any] = {}
+    for word in typed:
+        name, _, text = word.partition("=")
+        if name not in known:
+            raise ConfigError(f"{word}: no such key; type {near(name, known, '=') or '=, '.join(known) + '='}")
+        of = known[name]
+        if not text:
+            raise ConfigError(f"{word}: type {name}= and {of.metadata.get('about', f'a value, as in {name}={_show(of)}')}")
+        value = _value(word, of, hints[of.name])
+        values[of.name] = (*values.get(of.name, ()), *value) if isinstance(value, tuple) else value
+    return values
+
+
+def near(word: str, known: Collection[str], ending: str = "") -> str:
+    """Return the names like `word`, for a sentence; nothing where there are none."""
+    return " or ".join(name + ending for name in get_close_matches(word, list(known), n=3, cutoff=0.5))
+
+
+def _fields_by_key(kind: type[Any]) -> dict[str, Field[Any]]:
+    typed = [f for f in fields(kind) if f.init and not f.metadata.get("option")]
+    return {f.metadata.get("name") or f.name: f for f in typed}
+
+
+def _value(word: str, of: Field[Any], hint: Any) -> Any:
+    name, _, text = word.partition("=")
+    if get_origin(hint) in (Union, types.UnionType):  # with None
+        if text == "null":
+            return None
+        hint = get_args(hint)[0]
+    several = get_origin(hint) is not None
+    kind = get_args(hint)[0] if several else hint
+    names = of.default if several and kind is str else ()
+    choices = of.metadata.get("choices", names) or ()
+    values = []
+    for part in _parts(text) if several else [text]:
+        if choices and part not in choices:
+            raise ConfigError(f"{word}: type {name}={near(part, choices) or ', '.join(choices)}")
+        try:
+            values.append(_read(kind, part))
+        except (KeyError, ValueError):
+            raise ConfigError(f"{word}: type {NEEDED[kind]}, as in {name}={_show(of) or EXAMPLES[kind]}") from None
+    return tuple(values) if several else values[0]
+
+
+def _parts(text: str) -> list[str]:
+    """Split at the commas that stand in no brackets but the outermost."""
+    inner = text[1:-1] if text.startswith("[") and text.endswith("]") else text
+    return [part.strip(" '\"") for part in re.split(r",(?![^\[]*\])", inner)]
+
+
+def _show(of: Field[Any]) -> str:
+    """Return the default as it would be typed; nothing where there is none."""
+    if isinstance(of.default, tuple):
+        return ",".join(map(str, of.default))
+    return "" if of.default is None else str(of.default).lower() if isinstance(of.default, bool) else str(of.default)
+
+
+def _read(kind: Callable[[str], Any], text: str) -> Any:
+    if kind is bool:
+        return {"true": True, "false": False}[text]
+    value = kind(text)
+    if kind is not str and not 0 < value < inf:
+        raise ValueError
+    return value
+
+
+NEEDED = {int: "a whole number of at least 1", float: "a number above 0", bool: "true or false"}
+EXAMPLES = {int: "4", float: "0.1"}
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message}; type {self.prog} --help")
+
+
+def _parser(kind: type[Words]) -> _Parser:
+    known = _fields_by_key(kind)
+    width = max(map(len, known), default=0) + 2
+    keys = [f"  {k + '=':{width}}{f.metadata['about']}{f' ({_show(f)})' if _show(f) else ''}" for k, f in known.items()]
+    parts = [" ".join((kind.__doc__ or "").split()), kind.examples.strip("\n"), "\n".join(["keys:", *keys] if keys else [])]
+    parser = _Parser(
+        prog=" ".join(kind.usage.split()[:2]),
+        usage=kind.usage,
+        description="\n\n".join(filter(None, parts)),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("words", nargs="*", help=argparse.SUPPRESS)
+    for f in fields(kind):
+        if f.metadata.get("option"):
+            parser.add_argument(f"--{f.name.replace('_', '-')}", metavar="DIR", help=f.metadata["about"])
+    return parser

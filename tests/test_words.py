@@ -1,0 +1,103 @@
+"""Words of subcommands, read into the fields of a dataclass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pytest
+
+from gcbench.config import ConfigError, Words, key, option, read_keys, read_words
+
+
+@dataclass
+class Own(Words):
+    """Says what it
+    does."""
+
+    usage = "gcbench own FOLDER [key=value ...]"
+    examples = "gcbench own here"
+
+    steps: int = key(3, "of each run")
+    seconds: float | None = key(None, "of a step")
+    overlap: bool = key(False, "true: under the backward pass")
+    form: str = key("csv", "csv or latex", choices=("csv", "latex"))
+    folders: tuple[str, ...] = key((), "with runs")
+    numbers: tuple[int, ...] | None = key((1, 2), "some", name="in")
+    config_dir: str | None = option("a folder")
+
+
+@dataclass
+class Open(Own):
+    takes_other_keys = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    norms: Sequence[str] = ("l2", "linf")
+    scales: Sequence[float] | None = None
+    note: str | None = None
+
+
+def test_values_have_the_types_of_their_fields() -> None:
+    typed = ["a", "steps=5", "seconds=1e-3", "overlap=true", "form=latex", "in=[4,5]", "b", "--config-dir", "c", "in=6"]
+    words = read_words(Own, typed)
+    assert (words.steps, words.seconds, words.overlap, words.form) == (5, 0.001, True, "latex")
+    assert (words.plain, words.numbers, words.config_dir) == (("a", "b"), (4, 5, 6), "c")
+    assert set(words.given) == {"steps", "seconds", "overlap", "form", "numbers"}
+    assert read_words(Own, []).numbers == (1, 2) and read_words(Own, ["in=null"]).numbers is None
+
+
+def test_commas_inside_brackets_split_nothing() -> None:
+    assert read_words(Own, ["folders=a,x=[1,2],b=c"]).folders == ("a", "x=[1,2]", "b=c")
+    assert read_words(Own, ["folders=[a=[1,2], 'b']"]).folders == ("a=[1,2]", "b")
+
+
+def test_other_keys_are_left_to_those_who_take_them() -> None:
+    words = read_words(Open, ["rank=1,2", "steps=2", "+levels=3"])
+    assert words.others == ("rank=1,2", "+levels=3") and words.steps == 2
+
+
+def test_settings_of_any_dataclass() -> None:
+    typed = ["norms=[linf]", "scales=0.5,2", "note=null"]
+    assert read_keys(Settings, typed) == {"norms": ("linf",), "scales": (0.5, 2.0), "note": None}
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["stesp=1"], "stesp=1: no such key; type steps= or seconds="),
+        (["xyz=1"], "xyz=1: no such key; type steps=, seconds=, overlap=, form=, folders=, in="),
+        (["steps="], "steps=: type steps= and of each run"),
+        (["steps=0"], "steps=0: type a whole number of at least 1, as in steps=3"),
+        (["steps=1.5"], "steps=1.5: type a whole number of at least 1, as in steps=3"),
+        (["in=1,x"], "in=1,x: type a whole number of at least 1, as in in=1,2"),
+        (["in=1,,2"], "in=1,,2: type a whole number of at least 1, as in in=1,2"),
+        (["seconds=-1"], "seconds=-1: type a number above 0, as in seconds=0.1"),
+        (["seconds=nan"], "seconds=nan: type a number above 0, as in seconds=0.1"),
+        (["overlap=yes"], "overlap=yes: type true or false, as in overlap=false"),
+        (["form=latx"], "form=latx: type form=latex"),
+        (["form=pdf"], "form=pdf: type form=csv, latex"),
+        (["--config-dri", "c"], "unrecognized arguments: --config-dri; type gcbench own --help"),
+        (["--config=c"], "unrecognized arguments: --config=c; type gcbench own --help"),
+        (["--config-dir"], "argument --config-dir: expected one argument; type gcbench own --help"),
+    ],
+)
+def test_slips_are_answered_in_one_sentence(words: list[str], says: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_words(Own, words)
+    assert str(caught.value) == says
+
+
+def test_names_of_a_setting_are_some_of_its_default() -> None:
+    with pytest.raises(ConfigError, match="norms=l2,l3: type norms=l2"):
+        read_keys(Settings, ["norms=l2,l3"])
+
+
+def test_help_has_every_key_with_its_default(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        read_words(Own, ["--help"])
+    told = capsys.readouterr().out
+    assert ended.value.code == 0 and told.startswith("usage: gcbench own FOLDER [key=value ...]\n\nSays what it does.\n")
+    assert "\ngcbench own here\n\nkeys:\n  steps=   of each run (3)\n  seconds= of a step\n" in told
+    assert "  in=      some (1,2)\n" in told and "--config-dir DIR  a folder" in told
