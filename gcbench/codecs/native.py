@@ -2,8 +2,8 @@
 
 Not by `torch.utils.cpp_extension`, the public way: that needs ninja, which is no dependency of torch, and includes torch's
 headers, so that `low_rank.cpp` takes twice as long to compile (24 s instead of 12 on one machine). Operators of `torch.library`
-would be traced by compilers, which nothing here needs. The price is a private import, `CppCodeCache`, in one place; the tests of
-compiled codecs fail on a PyTorch without it.
+would be traced by compilers, which nothing here needs. The price is a private import, `CppCodeCache`, in one place; the tests
+of compiled codecs fail on a PyTorch without it.
 """
 
 from __future__ import annotations
