@@ -29,6 +29,8 @@ def read_kept(path: Path) -> Iterator[KeptRun | str]:
             try:
                 run = KeptRun(**printable(json.loads(line)))
                 problem = problem_of(run.result)
+                if not isinstance(run.name, str) or not isinstance(run.metrics, list):
+                    problem = "its name is no text, or its metrics are no list"
             except (ValueError, TypeError, RecursionError) as error:
                 problem = str(error)
             yield f"line {number}: {problem}" if problem else run

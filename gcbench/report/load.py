@@ -109,13 +109,17 @@ def _runs_of(path: Path, unreadable: list[str]) -> Iterator[Run]:
     if path.name == "result.json":
         yield read_run(path.parent)
         return
+    problems = []
     for kept in read_kept(path):
         try:
             if isinstance(kept, str):
                 raise ValueError(kept)
             yield checked(Run(kept.result, printable(f"{path}/{kept.name}"), partial(list, kept.metrics)))
         except ValueError as error:
-            unreadable.append(f"{path}: {error}")
+            problems.append(str(error))
+    if problems:  # a sentence a file, as any file may have that ending
+        more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
+        unreadable.append(f"{path}: {problems[0]}{more}")
 
 
 def read_run(directory: Path) -> Run:

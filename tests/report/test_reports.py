@@ -307,11 +307,15 @@ def test_what_cannot_be_read_of_kept_runs_is_told_and_never_lost(said, caplog: p
     said("table=small/one", "keep=outputs")
     kept = OUT / "results/powersgd.jsonl.gz"
     (line,) = gzip.decompress(kept.read_bytes()).splitlines()
-    kept.write_bytes(gzip.compress(b"\n".join([line, b'{"name": "x"}', b"{", b"[" * 10_000])))
+    kept.write_bytes(
+        gzip.compress(
+            b"\n".join([line, b'{"name": "x"}', b"{", b"[" * 10_000, line.replace(b'"metrics": [', b'"metrics": 3, "x": [')])
+        )
+    )
     shutil.rmtree(OUT / "run")
     with caplog.at_level("WARNING", "gcbench"):
         assert "94" in said("table=small/one", "format=markdown")
-    assert [f"line {n}" in caplog.text for n in (2, 3, 4)] == [True] * 3
+    assert "line 2: " in caplog.text and ", and 3 more" in caplog.text
     before = kept.read_bytes()
     with pytest.raises(ConfigError, match="line 2: .*; move the file away"):
         said("table=small/one", "keep=outputs")
