@@ -76,6 +76,7 @@ def main(case: str, folder: str, copies: str) -> None:
         local._PROCESSES = multiprocessing.get_context("fork")
     if case == "stop-deaf":
         local.STOP_SECONDS = 1.0
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup, under which tests may run, has it ignored
     before = signal.getsignal(signal.SIGINT)
     try:
         local.run_processes(work, (case, folder), 2)
