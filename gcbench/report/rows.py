@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from gcbench.config import Config
+from gcbench.config import Config, ConfigError
 from gcbench.records.files import ENDED
 from gcbench.report.borrowed import is_same
 from gcbench.report.configs import PAPER, Composed, Difference, as_words, composed, difference, words_for
@@ -120,6 +120,9 @@ class Row:
 
 def grouped(table: Table, runs: Sequence[Run], budget: str, words: tuple[str, ...] = ()) -> list[Row]:
     """The table's rows in its order. `words` are typed beside every experiment, as in trainer.precision=bf16."""
+    for word in words:
+        if not any(words_for(experiment, budget, (word,)) for experiment in table.experiments):
+            raise ConfigError(f"with={word}: no row of {table.name} has such a key; type one that gcbench --help names")
     return [_row(spec, table.chooser, runs, budget, words) for spec in table.rows]
 
 

@@ -322,6 +322,15 @@ def test_what_cannot_be_read_of_kept_runs_is_told_and_never_lost(said, caplog: p
     assert kept.read_bytes() == before
 
 
+def test_a_word_beside_rows_is_for_those_that_have_its_key(said) -> None:
+    three_seeds(SGD)
+    three_seeds(RANK, "rank=3")
+    text = rows(said("table=small/one", "format=markdown", "with=rank=3"))
+    assert text["No compression"][-1] == text["medium: Rank_7"][-1] == "seeds 1, 2, 3"
+    with pytest.raises(ConfigError, match="with=rnak=3: no row of small/one has such a key"):
+        said("table=small/one", "with=rnak=3")
+
+
 def test_csv_has_plain_numbers(said) -> None:
     three_seeds(SGD)
     first, _, last = csv.DictReader(io.StringIO(said("table=small/one", "format=csv")))
