@@ -19,7 +19,7 @@ from torch import Tensor
 from gcbench.codecs.packing import pack, packed_bytes, unpack
 
 _WORD_BITS = (1, 2, 3, 4, 5, 6, 7, 8, 16)  # of which codecs are fastest
-_LONGEST_WORD = 32
+_LONGEST_WORD = 31  # a number of an int32
 _SLACK = 1.05
 
 
@@ -65,7 +65,7 @@ def pack_digits(codes: Tensor, base: int) -> Tensor:
     if digits == 1:
         return pack(codes, bits)
     planes = F.pad(codes, (0, -codes.shape[1] % digits)).unflatten(1, (digits, -1))
-    words = planes[:, -1].to(torch.int64 if bits > 31 else torch.int32)
+    words = planes[:, -1].to(torch.int32)
     for k in range(digits - 2, -1, -1):
         words = words.mul_(base).add_(planes[:, k])
     parts = [pack(((words >> (8 * i)) & 0xFF).to(torch.uint8), width) for i, width in enumerate(_byte_widths(bits))]

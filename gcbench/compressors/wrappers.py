@@ -49,7 +49,7 @@ class CheckedGradients:
         if len(empty) == len(grads):
             return Aggregated(empty, lambda: empty, state)
         out = self.inner.aggregate({k: g for k, g in grads.items() if k not in empty}, state, comm, step)
-        nothing = Aggregated(empty, lambda: empty, State(), lambda: torch.zeros(1))
+        nothing = Aggregated(empty, lambda: empty, State(), lambda: torch.zeros(()))
         return merge([out, nothing], grads)
 
 

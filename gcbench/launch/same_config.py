@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from gcbench.comm import Control
 from gcbench.config import Config, ConfigError
-from gcbench.config.names import what_matters
+from gcbench.config.names import ABSENT, leaves, what_matters
 
 ITS_OWN = {"launcher", "threads"}  # of each process, which may differ
 PLACES = ("name", "outputs", "directory")
@@ -16,9 +15,9 @@ PLACES = ("name", "outputs", "directory")
 def refuse_different(config: Config, control: Control) -> None:
     """Every process calls it first of all; each raises the same ConfigError, which names the keys that differ."""
     compared = {**what_matters(config, ITS_OWN), **{key: config.get(key) for key in PLACES}}
-    everyone = control.gather(dict(_flat(compared)))
+    everyone = control.gather(dict(leaves(compared)))
     keys = sorted({key for flat in everyone for key in flat})
-    values = {key: [flat.get(key, "(absent)") for flat in everyone] for key in keys}
+    values = {key: [flat.get(key, ABSENT) for flat in everyone] for key in keys}
     if differing := {key: here for key, here in values.items() if any(value != here[0] for value in here)}:
         said = "; ".join(f"{key} is {_by_process(here)}" for key, here in differing.items())
         raise ConfigError(f"the processes were given different configurations: {said}; type the same words for each")
@@ -27,11 +26,3 @@ def refuse_different(config: Config, control: Control) -> None:
 def _by_process(values: list[Any]) -> str:
     other = next(rank for rank, value in enumerate(values) if value != values[0])
     return f"{values[0]} in process 0 and {values[other]} in process {other}"
-
-
-def _flat(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    if not isinstance(node, dict) or not node:
-        yield prefix, node
-        return
-    for key, value in node.items():
-        yield from _flat(value, f"{prefix}.{key}" if prefix else str(key))

@@ -56,8 +56,9 @@ def keep_index(folder: Path) -> None:
     """Write <folder>/README.md, which leads to all tables and shows all pictures."""
     tables = sorted((folder / "tables").rglob("*.md"))
     pictures = sorted((folder / "figures").rglob("*.png"))
-    lines = [INDEX, "## Tables", "", *([f"- [{_title(folder / 'claims.md')}](claims.md)"] if tables else [])]
-    lines += [f"- [{_title(path)}]({path.relative_to(folder).as_posix()})" for path in tables]
+    claims = [path for path in [folder / "claims.md"] if path.exists()]
+    lines = [INDEX, "## Tables", ""]
+    lines += [f"- [{_title(path)}]({path.relative_to(folder).as_posix()})" for path in [*claims, *tables]]
     lines += ["", "## Pictures", ""] if pictures else []
     for path in pictures:
         place = path.relative_to(folder).as_posix()
@@ -67,6 +68,6 @@ def keep_index(folder: Path) -> None:
 
 def _title(path: Path) -> str:
     """Return the heading of a table's file, with the budget that is in its name."""
-    heading = path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ") if path.exists() else path.stem
+    heading = path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
     _, dash, budget = path.stem.rpartition("-")
     return f"{heading} ({budget})" if dash and budget in ("cpu", "bits", "smoke") else heading

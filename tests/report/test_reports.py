@@ -294,6 +294,7 @@ def test_a_kept_report_can_be_made_again_from_what_was_kept(said, here: Path) ->
     first, runs = page.read_text(), list(read_kept(kept))
     assert sorted(run.name for run in runs) == ["bad", "bits", "other", "rate", "run", "run"]
     assert "/mine" not in gzip.decompress(kept.read_bytes()).decode()
+    assert "(tables/small/one.md)" in (OUT / "README.md").read_text() and "claims.md" not in (OUT / "README.md").read_text()
     said("table=small/one", "keep=outputs")  # the copies are the same runs
     assert page.read_text() == first and list(read_kept(kept)) == runs
     shutil.move(kept, here.parent / "moved.jsonl.gz")
