@@ -304,17 +304,12 @@ EVERYTHING = {
 }
 
 
+ORDER = [CheckedGradients, NormClipping, DenseWarmup, SmallTensorsWhole, ErrorFeedback, SigmaClipping, Gathered]
+
+
 def test_wrappers_have_one_order() -> None:
     found = build(QSGD(7, bucket_size=16), **EVERYTHING)  # type: ignore[arg-type]
-    assert layers(found) == [
-        CheckedGradients,
-        NormClipping,
-        DenseWarmup,
-        SmallTensorsWhole,
-        ErrorFeedback,
-        SigmaClipping,
-        Gathered,
-    ]
+    assert layers(found) == ORDER
 
 
 def test_nothing_is_wrapped_that_was_not_asked_for() -> None:
@@ -325,15 +320,7 @@ def test_nothing_is_wrapped_that_was_not_asked_for() -> None:
 
 def test_the_command_line_reaches_every_wrapper() -> None:
     found: Any = built("qsgd", **EVERYTHING)
-    assert layers(found) == [
-        CheckedGradients,
-        NormClipping,
-        DenseWarmup,
-        SmallTensorsWhole,
-        ErrorFeedback,
-        SigmaClipping,
-        Gathered,
-    ]
+    assert layers(found) == ORDER
     found = found.inner
     assert (found.clip_norm, found.inner.dense_steps, found.inner.inner.min_size) == (0.4, 3, 10)
     memory = found.inner.inner.inner
