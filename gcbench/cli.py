@@ -35,7 +35,9 @@ INTERRUPTED = 130
 TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR")
 
 _log = logging.getLogger("gcbench")
-_told_later: list[Exception] = []  # of a single run: handed to Hydra, it would say a line of its own before ours
+_told_later: list[
+    Exception
+] = []  # of a single run: handed to Hydra, it would say a line of its own before ours
 
 
 @hydra.main(config_path=str(conf_directory()), config_name="config", version_base="1.3")
@@ -67,7 +69,9 @@ def _run(composed: DictConfig) -> None:
         _log.info(first_words(config, hydra_config.runtime.output_dir))
     for notice in filter(None, (budget_notice(config), learning_rate_notice(config))):
         _log.warning(notice)
-    from gcbench.launch.start import start  # imports torch, which a mistake above should not wait for
+    from gcbench.launch.start import (
+        start,
+    )  # imports torch, which a mistake above should not wait for
 
     start(config, hydra_config.runtime.output_dir, in_sweep)
 
@@ -96,14 +100,30 @@ class Subcommand(NamedTuple):
 
 
 SUBCOMMANDS = {
-    "report": Subcommand("report.command", "report", "results beside the papers' numbers: tables, figures, list, diff A B"),
+    "report": Subcommand(
+        "report.command",
+        "report",
+        "results beside the papers' numbers: tables, figures, list, diff A B",
+    ),
     "runs": Subcommand("report.command", "runs", "everything that ran"),
-    "claims": Subcommand("report.command", "claims", "the papers' claims: reproduced, refuted or not yet"),
-    "predict": Subcommand("predict.command", "predict_steps", "times of steps on clusters, and where compression pays"),
-    "bench": Subcommand("cli", "bench", "times of methods against a copy of the same bytes, and between processes"),
-    "study": Subcommand("studies.command", "study", "what the papers need besides training runs; list"),
-    "methods": Subcommand("check.command", "methods", "all methods: what they are and promise, and, measured, send"),
-    "check": Subcommand("check.command", "check", "holds a method of your own to what every method owes"),
+    "claims": Subcommand(
+        "report.command", "claims", "the papers' claims: reproduced, refuted or not yet"
+    ),
+    "predict": Subcommand(
+        "predict.command", "predict_steps", "times of steps on clusters, and where compression pays"
+    ),
+    "bench": Subcommand(
+        "cli", "bench", "times of methods against a copy of the same bytes, and between processes"
+    ),
+    "study": Subcommand(
+        "studies.command", "study", "what the papers need besides training runs; list"
+    ),
+    "methods": Subcommand(
+        "check.command", "methods", "all methods: what they are and promise, and, measured, send"
+    ),
+    "check": Subcommand(
+        "check.command", "check", "holds a method of your own to what every method owes"
+    ),
 }
 READS_OTHERS_FILES = ("report", "runs", "claims")  # in whose folder it may be typed
 
@@ -114,13 +134,20 @@ def main() -> None:
     if first not in SUBCOMMANDS:
         _command("gcbench", _run_or_refuse, sys.argv[1:])
     else:
-        _command(f"gcbench {first}", SUBCOMMANDS[first].start, rest, its_modules=first not in READS_OTHERS_FILES)
+        _command(
+            f"gcbench {first}",
+            SUBCOMMANDS[first].start,
+            rest,
+            its_modules=first not in READS_OTHERS_FILES,
+        )
 
 
 def _run_or_refuse(words: Sequence[str]) -> None:
     if words and words[0][:1] not in ("-", "~") and "=" not in words[0]:
         known = near(words[0], [*SUBCOMMANDS, "--help"]) or ", ".join(SUBCOMMANDS)
-        raise ConfigError(f"{words[0]}: there is no such subcommand; type gcbench {known}, or key=value for a run")
+        raise ConfigError(
+            f"{words[0]}: there is no such subcommand; type gcbench {known}, or key=value for a run"
+        )
     _start_hydra(run, "config", words)
 
 
@@ -131,7 +158,9 @@ def bench(words: Sequence[str]) -> None:
 def _start_hydra(command: Callable[[], None], config: str, words: Sequence[str]) -> None:
     """Under torchrun and srun every rank comes here; only the first lets Hydra write its files."""
     if {"-h", "--help"} & set(words):
-        print(help_of(config))  # Hydra says the same, after two seconds in which it lists all files of all groups
+        print(
+            help_of(config)
+        )  # Hydra says the same, after two seconds in which it lists all files of all groups
     else:
         sys.argv[1:] = words if _is_first_rank() else [*words, "hydra.output_subdir=null"]
         command()
@@ -142,9 +171,16 @@ def _list_subcommands() -> str:
     return "\n  ".join(f"{name:10}{one.about}" for name, one in SUBCOMMANDS.items())
 
 
-def _command(name: str, start: Callable[[Sequence[str]], None], words: Sequence[str], its_modules: bool = True) -> None:
+def _command(
+    name: str,
+    start: Callable[[Sequence[str]], None],
+    words: Sequence[str],
+    its_modules: bool = True,
+) -> None:
     full_error = os.environ.get("HYDRA_FULL_ERROR") == "1"
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra hands errors through, and we say them in one sentence
+    os.environ["HYDRA_FULL_ERROR"] = (
+        "1"  # Hydra hands errors through, and we say them in one sentence
+    )
     if its_modules:
         sys.path.append(os.getcwd())  # the user's own packages, as with `python -m`
     _speak(name)
@@ -174,7 +210,9 @@ def _speak(name: str) -> None:
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     logger.propagate = False
-    logging.getLogger("hydra").addHandler(logging.NullHandler())  # which would say mistakes first in its own
+    logging.getLogger("hydra").addHandler(
+        logging.NullHandler()
+    )  # which would say mistakes first in its own
 
 
 def _is_first_rank() -> bool:
@@ -198,9 +236,15 @@ def _sentence(error: BaseException) -> str:
     cause = "" if isinstance(error, ConfigError) else str(error.__cause__ or "")
     lines = [*str(error).splitlines(), *(cause.splitlines() if cause not in str(error) else [])]
     said_by_omegaconf = ("object_type=", "full_key: hydra.")
-    text = "\n".join(line for line in lines if line and not any(word in line for word in said_by_omegaconf))
-    text = text.removeprefix("ConfigError raised while resolving interpolation: ")  # of the run's name
-    text = text.partition("\nConfig search path")[0]  # a choice that is not there: what there is stands before it
+    text = "\n".join(
+        line for line in lines if line and not any(word in line for word in said_by_omegaconf)
+    )
+    text = text.removeprefix(
+        "ConfigError raised while resolving interpolation: "
+    )  # of the run's name
+    text = text.partition("\nConfig search path")[
+        0
+    ]  # a choice that is not there: what there is stands before it
     if unknown := re.match(r"Could not override '(.+?)'", text):
         return (
             f"{unknown[1]}: no such key with these choices (a compressor's knobs exist only where they mean something); "

@@ -84,7 +84,9 @@ def test_help_names_every_choice() -> None:
     for line in text.splitlines():
         if line.startswith("    ") and line.strip():
             words = line.replace(",", " ").split()
-            name = words[0] if line[4] != " " else name  # a deeper line goes on with the group above
+            name = (
+                words[0] if line[4] != " " else name
+            )  # a deeper line goes on with the group above
             groups.setdefault(name, []).extend(words)
     for group, choice in CHOICES:
         assert choice in groups[group], f"conf/{group}/{choice}.yaml is missing from the help"
@@ -108,15 +110,24 @@ def test_help_names_every_choice() -> None:
         ("compressor=powersgd rank=0", "rank=0: the factors have at least 1 column; type rank=2"),
         ("compressor=powersgd memory=mine", "memory=mine"),
         ("compressor=orq level_count=1", "level_count=1: a code holds 2 to 256 levels"),
-        ("compressor=orq per_layer=true bucket_size=64", "bucket_size=64 means nothing with per_layer=true"),
+        (
+            "compressor=orq per_layer=true bucket_size=64",
+            "bucket_size=64 means nothing with per_layer=true",
+        ),
         ("compressor=top_k fraction=0", "fraction=0: type a share of the values above 0"),
         ("compressor=top_k index=int8", "type index=int32 or index=auto"),
         ("compressor=signum momentum=1", "momentum=1: type a weight of at least 0 and below 1"),
         ("compressor=unbiased_lowrank variant=both", "type variant=text or variant=alternating"),
         ("+rank=2", "no part of gcbench reads rank"),
-        ("model=lstm", "model=lstm reads tokens, dataset=digits holds image; type dataset=wikitext2 or model=resnet20"),
+        (
+            "model=lstm",
+            "model=lstm reads tokens, dataset=digits holds image; type dataset=wikitext2 or model=resnet20",
+        ),
         ("dataset=wikitext2", "model=mlp reads image or vector, dataset=wikitext2 holds tokens"),
-        ("model=resnet20 dataset=synthetic", "model=resnet20 reads image, dataset=synthetic holds vector"),
+        (
+            "model=resnet20 dataset=synthetic",
+            "model=resnet20 reads image, dataset=synthetic holds vector",
+        ),
         ("trainer.gpus=0", "trainer.gpus=0: type a number of at least 1"),
         ("trainer.max_steps=0", "trainer.max_steps=0"),
         ("trainer.gpus=4 trainer.processes=3", "trainer.processes=3 cannot share trainer.gpus=4"),
@@ -151,7 +162,14 @@ def test_mistakes_are_refused_by_key_and_value(sentence: str, says: str) -> None
 
 @pytest.mark.parametrize(
     "sentence",
-    ["rank=2", "network.bandwidth=1gbit", "compressor=none bits=4", "trainer.gpu=2", "model=resnet1", "trainer.gpus=two"],
+    [
+        "rank=2",
+        "network.bandwidth=1gbit",
+        "compressor=none bits=4",
+        "trainer.gpu=2",
+        "model=resnet1",
+        "trainer.gpus=two",
+    ],
 )
 def test_unknown_keys_choices_and_types_are_refused(sentence: str) -> None:
     with pytest.raises(HydraException):
@@ -175,8 +193,18 @@ def test_runs_that_differ_have_directories_that_differ() -> None:
     name = run_name(composed())
     assert name.startswith("mlp-digits-qsgd-s1-")
     assert run_name(composed()) == name
-    assert run_name(composed("trainer.checkpoint_steps=5", "logger.mode=offline", "outputs=elsewhere")) == name
-    typed = ("bits=3", "seed=2", "optimizer.lr=0.1", "trainer.gpus=4", "model.widths=[3]", "network=emulated")
+    assert (
+        run_name(composed("trainer.checkpoint_steps=5", "logger.mode=offline", "outputs=elsewhere"))
+        == name
+    )
+    typed = (
+        "bits=3",
+        "seed=2",
+        "optimizer.lr=0.1",
+        "trainer.gpus=4",
+        "model.widths=[3]",
+        "network=emulated",
+    )
     assert len({name, *(run_name(composed(o)) for o in typed)}) == 1 + len(typed)
     assert run_name(composed("name=mine")).startswith("mine-s1-")
 
@@ -187,7 +215,11 @@ ROW = "+experiment/powersgd/table4=rank_7"
 def test_a_row_of_a_table_is_the_papers_experiment_and_names_its_directory() -> None:
     config = config_of(ROW)
     assert config["experiment"] == "powersgd/table4/rank_7"
-    assert config["choices"]["model"] == "resnet18" and config["rank"] == 7 and config["trainer"]["gpus"] == 16
+    assert (
+        config["choices"]["model"] == "resnet18"
+        and config["rank"] == 7
+        and config["trainer"]["gpus"] == 16
+    )
     assert run_name(composed(ROW)).startswith("powersgd/table4/rank_7-s1-")
     assert config_of()["experiment"] is None
     for other in ("+experiment/powersgd/table1=sgd", "+experiment=powersgd/table1/sgd"):
@@ -197,19 +229,30 @@ def test_a_row_of_a_table_is_the_papers_experiment_and_names_its_directory() -> 
 
 def test_a_row_is_the_same_run_in_hydras_other_form() -> None:
     usual = "+experiment=powersgd/table4/rank_7"
-    assert config_of(usual) == config_of(ROW) and run_name(composed(usual)) == run_name(composed(ROW))
+    assert config_of(usual) == config_of(ROW) and run_name(composed(usual)) == run_name(
+        composed(ROW)
+    )
 
 
 def test_a_budget_makes_the_same_experiment_smaller() -> None:
     paper, cpu = config_of(ROW), config_of(ROW, "budget=cpu")
     assert cpu["choices"]["model"] == "resnet8" and cpu["model"]["_target_"].endswith("resnet8")
-    assert (cpu["trainer"]["gpus"], cpu["trainer"]["batch_size"], cpu["trainer"]["epochs"]) == (4, 32, 3)
-    assert cpu["optimizer"]["lr"] == paper["optimizer"]["lr"] * 32 / 128, "of a worker; the schedule multiplies by the workers"
+    assert (cpu["trainer"]["gpus"], cpu["trainer"]["batch_size"], cpu["trainer"]["epochs"]) == (
+        4,
+        32,
+        3,
+    )
+    assert cpu["optimizer"]["lr"] == paper["optimizer"]["lr"] * 32 / 128, (
+        "of a worker; the schedule multiplies by the workers"
+    )
     assert cpu["schedule"]["warmup_epochs"] == 5 * 3 / 300
     assert cpu["schedule"]["milestones"] == paper["schedule"]["milestones"]
     assert run_name(composed(ROW, "budget=cpu")).startswith("powersgd/table4/rank_7-cpu-s1-")
     notice = budget_notice(cpu)
-    assert notice is not None and "model=resnet8 trainer.gpus=4 trainer.batch_size=32 trainer.epochs=3" in notice
+    assert (
+        notice is not None
+        and "model=resnet8 trainer.gpus=4 trainer.batch_size=32 trainer.epochs=3" in notice
+    )
     assert budget_notice(paper) is None
 
 
@@ -217,7 +260,10 @@ def test_a_budget_may_leave_the_rate_to_the_number_of_workers() -> None:
     """Without `schedule.scale_by_workers`, 4 of 16 workers have a quarter of the rate; `scale_lr: false` forgets the batch."""
     row = "+experiment/powersgd/table3_wikitext2=sgd"
     cpu = config_of(row, "budget=cpu")
-    assert cpu["choices"]["model"] == "lstm_small" and cpu["trainer"]["batch_size"] < config_of(row)["trainer"]["batch_size"]
+    assert (
+        cpu["choices"]["model"] == "lstm_small"
+        and cpu["trainer"]["batch_size"] < config_of(row)["trainer"]["batch_size"]
+    )
     assert cpu["optimizer"]["lr"] == config_of(row)["optimizer"]["lr"]
     assert (
         config_of(row, "budget=cpu", "schedule.scale_by_workers=false")["optimizer"]["lr"]
@@ -226,19 +272,38 @@ def test_a_budget_may_leave_the_rate_to_the_number_of_workers() -> None:
 
 
 def test_what_is_typed_stays_whatever_the_budget() -> None:
-    config = config_of(ROW, "budget=cpu", "model=resnet20", "trainer.epochs=7", "optimizer.lr=0.3", "trainer.gpus=2")
+    config = config_of(
+        ROW,
+        "budget=cpu",
+        "model=resnet20",
+        "trainer.epochs=7",
+        "optimizer.lr=0.3",
+        "trainer.gpus=2",
+    )
     assert config["choices"]["model"] == "resnet20" and config["optimizer"]["lr"] == 0.3
-    assert (config["trainer"]["epochs"], config["trainer"]["gpus"], config["trainer"]["batch_size"]) == (7, 2, 128)
+    assert (
+        config["trainer"]["epochs"],
+        config["trainer"]["gpus"],
+        config["trainer"]["batch_size"],
+    ) == (7, 2, 128)
 
 
 def test_a_model_that_a_budget_does_not_name_keeps_its_size() -> None:
-    assert config_of("budget=cpu")["trainer"]["batch_size"] == 32 and config_of("budget=cpu")["choices"]["model"] == "mlp"
+    assert (
+        config_of("budget=cpu")["trainer"]["batch_size"] == 32
+        and config_of("budget=cpu")["choices"]["model"] == "mlp"
+    )
     assert config_of("budget=smoke")["trainer"]["max_steps"] == 3
 
 
 def test_a_fingerprint_forgets_how_a_run_executes() -> None:
     one = fingerprint(config_of())
-    assert fingerprint(config_of("trainer.launcher=virtual", "trainer.threads=1", "trainer.checkpoint_steps=3")) == one
+    assert (
+        fingerprint(
+            config_of("trainer.launcher=virtual", "trainer.threads=1", "trainer.checkpoint_steps=3")
+        )
+        == one
+    )
     assert fingerprint(config_of("network=emulated", "network.bandwidth=100mbit")) == one
     assert fingerprint(config_of("optimizer.lr=0.1")) != one
 
@@ -246,7 +311,9 @@ def test_a_fingerprint_forgets_how_a_run_executes() -> None:
 def test_a_rate_far_from_the_published_one_is_noticed() -> None:
     config = {**config_of("optimizer.lr=0.05"), "recommended": {"lr": 5.0e-5}}
     notice = learning_rate_notice(config)
-    assert notice is not None and "optimizer.lr=0.05" in notice and "type optimizer.lr=5e-05" in notice
+    assert (
+        notice is not None and "optimizer.lr=0.05" in notice and "type optimizer.lr=5e-05" in notice
+    )
     assert learning_rate_notice({**config, "recommended": {"lr": 0.1}}) is None
     assert learning_rate_notice(config_of()) is None
     assert "optimizer.lr=5e-05" in str(learning_rate_notice(config_of("compressor=signum")))

@@ -51,6 +51,8 @@ def test_a_skipped_test_is_reported_as_failed(tmp_path: Path) -> None:
     path = os.pathsep.join(sys.path)
     environment = {**os.environ, "PYTHONPATH": path, "GCBENCH_EXPECT": "gpu"}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=patience(60))
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=patience(60)
+    )
     assert "1 failed, 1 skipped" in done.stdout, done.stdout
     assert "GCBENCH_EXPECT says that gpu is here (a CUDA device)" in done.stdout

@@ -40,7 +40,18 @@ class Settings:
 
 
 def test_values_have_the_types_of_their_fields() -> None:
-    typed = ["a", "steps=5", "seconds=1e-3", "overlap=true", "form=latex", "in=[4,5]", "b", "--config-dir", "c", "in=6"]
+    typed = [
+        "a",
+        "steps=5",
+        "seconds=1e-3",
+        "overlap=true",
+        "form=latex",
+        "in=[4,5]",
+        "b",
+        "--config-dir",
+        "c",
+        "in=6",
+    ]
     words = read_words(Own, typed)
     assert (words.steps, words.seconds, words.overlap, words.form) == (5, 0.001, True, "latex")
     assert (words.plain, words.numbers, words.config_dir) == (("a", "b"), (4, 5, 6), "c")
@@ -98,6 +109,8 @@ def test_help_has_every_key_with_its_default(capsys: pytest.CaptureFixture[str])
     with pytest.raises(SystemExit) as ended:
         read_words(Own, ["--help"])
     told = capsys.readouterr().out
-    assert ended.value.code == 0 and told.startswith("usage: gcbench own FOLDER [key=value ...]\n\nSays what it does.\n")
+    assert ended.value.code == 0 and told.startswith(
+        "usage: gcbench own FOLDER [key=value ...]\n\nSays what it does.\n"
+    )
     assert "\ngcbench own here\n\nkeys:\n  steps=   of each run (3)\n  seconds= of a step\n" in told
     assert "  in=      some (1,2)\n" in told and "--config-dir DIR  a folder" in told

@@ -33,7 +33,9 @@ def _normal(n: int, generator: torch.Generator) -> Tensor:
 
 
 def _laplace(n: int, generator: torch.Generator) -> Tensor:
-    return torch.empty(n).exponential_(generator=generator) * (torch.randint(0, 2, (n,), generator=generator) * 2 - 1)
+    return torch.empty(n).exponential_(generator=generator) * (
+        torch.randint(0, 2, (n,), generator=generator) * 2 - 1
+    )
 
 
 def _student(n: int, generator: torch.Generator) -> Tensor:
@@ -44,12 +46,19 @@ def _student(n: int, generator: torch.Generator) -> Tensor:
     return torch.randn(n, generator=generator) / torch.sqrt(squares / 3)
 
 
-DRAWS: dict[str, Callable[[int, torch.Generator], Tensor]] = {"normal": _normal, "laplace": _laplace, "student": _student}
+DRAWS: dict[str, Callable[[int, torch.Generator], Tensor]] = {
+    "normal": _normal,
+    "laplace": _laplace,
+    "student": _student,
+}
 
 
 def drawn(name: str, shapes: Shapes, device: torch.device, seed: int = 0) -> Input:
     generator = torch.Generator().manual_seed(seed)
-    grads = {k: DRAWS[name](torch.Size(s).numel(), generator).view(1, *s).to(device) * 1e-2 for k, s in shapes.items()}
+    grads = {
+        k: DRAWS[name](torch.Size(s).numel(), generator).view(1, *s).to(device) * 1e-2
+        for k, s in shapes.items()
+    }
     return Input(name, grads)
 
 

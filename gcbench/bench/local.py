@@ -34,7 +34,9 @@ def _codec_rows(codec: Codec, given: Input, rounds: int) -> Iterator[Row]:
     message = codec.encode(x, segments, noise)
     out = torch.zeros_like(x)
     yield _row("encode", given, paired(lambda: codec.encode(x, segments, noise), x, rounds))
-    yield _row("decode-and-add", given, paired(lambda: codec.decode_add(message, segments, out), x, rounds))
+    yield _row(
+        "decode-and-add", given, paired(lambda: codec.decode_add(message, segments, out), x, rounds)
+    )
 
 
 def _aggregation(compressor: Compressor, given: Input) -> Work:

@@ -30,7 +30,9 @@ TIMEOUT = timedelta(minutes=10)
 UNTIMED = 3
 
 
-def measure_here(compressor: Compressor, shapes: Shapes, rounds: int, threads: int, backend: Backend, answer: str) -> None:
+def measure_here(
+    compressor: Compressor, shapes: Shapes, rounds: int, threads: int, backend: Backend, answer: str
+) -> None:
     """One of the processes; the first writes the rows to the file `answer`."""
     torch.set_num_threads(threads)
     use_backend(backend)
@@ -47,7 +49,11 @@ def measure_here(compressor: Compressor, shapes: Shapes, rounds: int, threads: i
 
 
 def _rows(
-    compressor: Compressor, shapes: Shapes, rounds: int, group: dist.ProcessGroup, control: ProcessGroupControl
+    compressor: Compressor,
+    shapes: Shapes,
+    rounds: int,
+    group: dist.ProcessGroup,
+    control: ProcessGroupControl,
 ) -> list[dict[str, Any]]:
     grads = drawn("normal", shapes, torch.device("cpu"), seed=group.rank()).grads
     workers = group.size()
@@ -66,7 +72,10 @@ def _rows(
             start = time.perf_counter()
             step()
             times[name].append(time.perf_counter() - start)
-    slowest = {name: [max(t) for t in zip(*control.gather(own[UNTIMED:]), strict=True)] for name, own in times.items()}
+    slowest = {
+        name: [max(t) for t in zip(*control.gather(own[UNTIMED:]), strict=True)]
+        for name, own in times.items()
+    }
     exchange = {name: _exchange_seconds(clock, control) for name, clock in clocks.items()}
     return [
         {
@@ -106,12 +115,16 @@ def _exchange_seconds(clock: Clock, control: ProcessGroupControl) -> float:
     return seconds["exchange"]["mean"]
 
 
-def _hook(compressor: Compressor, grads: Grads, group: dist.ProcessGroup) -> Callable[[], None] | None:
+def _hook(
+    compressor: Compressor, grads: Grads, group: dist.ProcessGroup
+) -> Callable[[], None] | None:
     """PyTorch's PowerSGD on the same gradients, as the one bucket that DistributedDataParallel would hand to it."""
     ranks = [part.rank for part in parts_of(compressor) if isinstance(part, PowerSGD)]
     if not ranks:
         return None
-    state = PowerSGDState(group, matrix_approximation_rank=ranks[0], start_powerSGD_iter=2, min_compression_rate=1)
+    state = PowerSGDState(
+        group, matrix_approximation_rank=ranks[0], start_powerSGD_iter=2, min_compression_rate=1
+    )
     bucket: Any = _Bucket(grads)
 
     def step() -> None:
@@ -127,7 +140,9 @@ class _Bucket:
         self._full = torch.cat(flattened(grads), dim=1)[0]
         self._buffer = self._full.clone()
         parts = self._buffer.split([g.numel() for g in grads.values()])
-        self._gradients = [part.view(g.shape[1:]) for part, g in zip(parts, grads.values(), strict=True)]
+        self._gradients = [
+            part.view(g.shape[1:]) for part, g in zip(parts, grads.values(), strict=True)
+        ]
 
     def buffer(self) -> Tensor:
         return self._buffer.copy_(self._full)  # the hook leaves its result there

@@ -36,7 +36,9 @@ def bench(config: Config, directory: str) -> None:
     first = not joined or os.environ["RANK"] == "0"
     device = _device(config["device"])
     if config["codec_backend"] == "compiled" and not Machine.here().compiler:
-        raise ConfigError("codec_backend=compiled: there is no C++ compiler here; install g++, or type codec_backend=eager")
+        raise ConfigError(
+            "codec_backend=compiled: there is no C++ compiler here; install g++, or type codec_backend=eager"
+        )
     torch.set_num_threads(config["threads"])
     use_backend(config["codec_backend"])
     keep_freed_memory()
@@ -50,7 +52,9 @@ def bench(config: Config, directory: str) -> None:
         network = [
             row
             for processes in config["workers"]
-            for row in _between(config, compressor, shapes[-1], partial(run_processes, processes=processes))
+            for row in _between(
+                config, compressor, shapes[-1], partial(run_processes, processes=processes)
+            )
         ]
     if not first:
         return
@@ -58,7 +62,13 @@ def bench(config: Config, directory: str) -> None:
     _print(config, rows, network, output)
     path = Path(directory) / "bench.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    content = {"config": config, "device": _name(device), **environment(), "local": rows, "network": network}
+    content = {
+        "config": config,
+        "device": _name(device),
+        **environment(),
+        "local": rows,
+        "network": network,
+    }
     path.write_text(json.dumps(content, indent=1))
     output.print(f"[dim]{path}[/dim]")
 
@@ -66,7 +76,9 @@ def bench(config: Config, directory: str) -> None:
 def _device(asked: str) -> torch.device:
     if asked == "cuda" and not torch.cuda.is_available():
         raise ConfigError("device=cuda: there is no CUDA device here; type device=cpu")
-    return torch.device("cuda" if asked == "auto" and torch.cuda.is_available() else asked.replace("auto", "cpu"))
+    return torch.device(
+        "cuda" if asked == "auto" and torch.cuda.is_available() else asked.replace("auto", "cpu")
+    )
 
 
 def _name(device: torch.device) -> str:
@@ -77,7 +89,11 @@ def _shapes(config: Config) -> list[Shapes]:
     """A model's list of tensors, or one matrix for each of the sizes."""
     if "model" not in config:
         return [one_matrix(int(n)) for n in config["sizes"]]
-    facts = {"shape": config["shape"], "outputs": config["classes"], "vocabulary": config["vocabulary"]}
+    facts = {
+        "shape": config["shape"],
+        "outputs": config["classes"],
+        "vocabulary": config["vocabulary"],
+    }
     node = {k: facts.get(k) if v is None else v for k, v in config["model"].items() if k != "reads"}
     model = make(node, "model")
     return [{k: tuple(p.shape) for k, p in model.named_parameters()}]
@@ -86,7 +102,9 @@ def _shapes(config: Config) -> list[Shapes]:
 def _inputs(config: Config, shapes: list[Shapes], device: torch.device) -> list[Input]:
     if config["recorded"]:
         if not Path(config["recorded"]).is_file():
-            raise ConfigError(f"recorded={config['recorded']}: no such file; type one that trainer.record_gradients wrote")
+            raise ConfigError(
+                f"recorded={config['recorded']}: no such file; type one that trainer.record_gradients wrote"
+            )
         return [recorded(Path(config["recorded"]), device)]
     return [drawn(draw, shape, device) for shape in shapes for draw in config["draws"]]
 
@@ -97,7 +115,9 @@ def _joined(workers: list[int]) -> bool:
         return False
     started = int(os.environ["WORLD_SIZE"])
     if workers not in ([], [started]):
-        raise ConfigError(f"workers={workers}, but torchrun started {started} processes; type workers=[{started}]")
+        raise ConfigError(
+            f"workers={workers}, but torchrun started {started} processes; type workers=[{started}]"
+        )
     return True
 
 
@@ -105,19 +125,36 @@ def _call(target: Callable[..., None], args: tuple[Any, ...]) -> None:
     target(*args)
 
 
-def _between(config: Config, compressor: Compressor, shapes: Shapes, run: Callable[..., None]) -> list[Row]:
+def _between(
+    config: Config, compressor: Compressor, shapes: Shapes, run: Callable[..., None]
+) -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder) / "rows.json"
-        args = (compressor, shapes, config["rounds"], config["threads"], config["codec_backend"], str(answer))
+        args = (
+            compressor,
+            shapes,
+            config["rounds"],
+            config["threads"],
+            config["codec_backend"],
+            str(answer),
+        )
         run(measure_here, args)
-        rows: list[Row] = json.loads(answer.read_text()) if answer.exists() else []  # the first process's
+        rows: list[Row] = (
+            json.loads(answer.read_text()) if answer.exists() else []
+        )  # the first process's
         return rows
 
 
 def _print(config: Config, rows: list[Row], network: list[Row], console: Console) -> None:
     name = config["choices"]["compressor"]
     table = Table(
-        "part", "input", "values", "ms", "GB/s of fp32", "x memcpy", title=f"{name}, {config['codec_backend']} codecs"
+        "part",
+        "input",
+        "values",
+        "ms",
+        "GB/s of fp32",
+        "x memcpy",
+        title=f"{name}, {config['codec_backend']} codecs",
     )
     for row in rows:
         table.add_row(
@@ -131,7 +168,15 @@ def _print(config: Config, rows: list[Row], network: list[Row], console: Console
     console.print(table)
     if not network:
         return
-    table = Table("step of", "processes", "values", "ms", "of it exchange", "x dense", title="between gloo processes")
+    table = Table(
+        "step of",
+        "processes",
+        "values",
+        "ms",
+        "of it exchange",
+        "x dense",
+        title="between gloo processes",
+    )
     for row in network:
         exchange = row["exchange_milliseconds"]
         table.add_row(

@@ -67,7 +67,9 @@ def step_times(words: Sequence[str], methods: Mapping[str, Sequence[str]], round
     join("gloo", timeout=TIMEOUT)
     try:
         control = ProcessGroupControl(_group())
-        return Steps(rows(contenders(words, methods, control), control, rounds), message_seconds(control))
+        return Steps(
+            rows(contenders(words, methods, control), control, rounds), message_seconds(control)
+        )
     finally:
         dist.destroy_process_group()
 
@@ -78,7 +80,9 @@ def contenders(
     """A step without any exchange, PyTorch's own, and `methods` (words for each), on one data set and one set of weights."""
     workers = dist.get_world_size()
     data = make_data(_config(words, workers))
-    found: dict[str, Contender] = {ALONE: Ours(_config([*words, "compressor=none"], 1), data, control)}
+    found: dict[str, Contender] = {
+        ALONE: Ours(_config([*words, "compressor=none"], 1), data, control)
+    }
     for name, rank in TORCH.items():
         found[name] = Torch(_config(words, workers), data, rank)
     for name, more in methods.items():
@@ -93,7 +97,10 @@ def rows(racing: Mapping[str, Contender], control: ProcessGroupControl, rounds: 
         for name, contender in racing.items():
             times = _turn(contender, control)
             seconds[name] += times[1:] if number else []
-    slowest = {name: [max(same) for same in zip(*control.gather(found), strict=True)] for name, found in seconds.items()}
+    slowest = {
+        name: [max(same) for same in zip(*control.gather(found), strict=True)]
+        for name, found in seconds.items()
+    }
     return [
         {
             "method": name,
@@ -142,7 +149,9 @@ class Ours:
         beside = _comm(workers) if runs_beside(config["trainer"]) else None
         joined = Joined(comm, beside, LocalControl() if workers == 1 else control, CPU)
         with tempfile.TemporaryDirectory() as folder:
-            self._run, _ = assembled(config, plan(config, Machine.here()), joined, data, Path(folder), StopSignal())
+            self._run, _ = assembled(
+                config, plan(config, Machine.here()), joined, data, Path(folder), StopSignal()
+            )
         self._progress = Progress.start(self._run)
 
     @property
@@ -161,7 +170,9 @@ class Ours:
         by_step = [_seconds(laps) for laps in zip(*control.gather(run.clock.take()), strict=True)]
         return {
             "exchange_seconds": median(s["exchange"] + s["hidden_exchange"] for s in by_step),
-            "coding_seconds": median(s["encode"] + s["decode"] + s["hidden_coding"] for s in by_step),
+            "coding_seconds": median(
+                s["encode"] + s["decode"] + s["hidden_coding"] for s in by_step
+            ),
             "sent_bits": run.comm.meter.sent_bits[0] / steps,
             "collectives": [
                 [kind.collective, total.messages / steps, total.sent_bits / total.messages]
@@ -189,7 +200,12 @@ class Torch:
         self.forward = DistributedDataParallel(model, bucket_cap_mb=4096 if self.rank else None)
         if self.rank:
             group = dist.group.WORLD
-            state = PowerSGDState(group, matrix_approximation_rank=self.rank, start_powerSGD_iter=2, min_compression_rate=1)
+            state = PowerSGDState(
+                group,
+                matrix_approximation_rank=self.rank,
+                start_powerSGD_iter=2,
+                min_compression_rate=1,
+            )
             self.forward.register_comm_hook(state, powerSGD_hook)
         self.optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, weight_decay=1e-4)
 
@@ -199,7 +215,9 @@ class Torch:
 
     def step(self) -> None:
         trainer = self.config["trainer"]
-        epoch, step = divmod(self.number, self.data.steps_per_epoch(trainer["gpus"], trainer["batch_size"]))
+        epoch, step = divmod(
+            self.number, self.data.steps_per_epoch(trainer["gpus"], trainer["batch_size"])
+        )
         inputs, targets = self.data.batch(
             epoch=epoch,
             step=step,

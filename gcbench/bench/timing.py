@@ -25,7 +25,10 @@ class Timing(NamedTuple):
 def paired(work: Work, x: Tensor, rounds: int) -> Timing:
     """`work` and a copy of `x`, in turn; slow spells of the machine meet both."""
     target = torch.empty_like(x)
-    pairs = [(seconds(lambda: target.copy_(x), x.device), seconds(work, x.device)) for _ in range(UNTIMED + rounds)][UNTIMED:]
+    pairs = [
+        (seconds(lambda: target.copy_(x), x.device), seconds(work, x.device))
+        for _ in range(UNTIMED + rounds)
+    ][UNTIMED:]
     copies, works = zip(*pairs, strict=True)
     return Timing(median(works), median(copies), median(copy / work for copy, work in pairs))
 

@@ -30,7 +30,9 @@ class Methods(Words):
 
     usage = "gcbench methods [NAME ...] [measure=true] [--config-dir DIR]"
 
-    measure: bool = key(False, "true: also what each sends, measured in a step; with names it always is")
+    measure: bool = key(
+        False, "true: also what each sends, measured in a step; with names it always is"
+    )
     config_dir: str | None = option("a folder with your compressor/NAME.yaml, to be listed too")
 
 

@@ -7,7 +7,17 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from gcbench.check.steps import SHAPES, STEPS, WORKERS, aggregate, flat, gradients, observe, shapes_of, trace
+from gcbench.check.steps import (
+    SHAPES,
+    STEPS,
+    WORKERS,
+    aggregate,
+    flat,
+    gradients,
+    observe,
+    shapes_of,
+    trace,
+)
 from gcbench.compressors import Aggregated, Compressor, State, parts_of
 
 
@@ -20,7 +30,11 @@ def demand(holds: object, sentence: str) -> None:
 def check_parts(compressor: Compressor) -> None:
     """A method is one of two things."""
     method = list(parts_of(compressor))[-1]
-    verbs = ["aggregate"] if hasattr(method, "aggregate") else ["lay_out", "lay_back", "encode", "decode_add"]
+    verbs = (
+        ["aggregate"]
+        if hasattr(method, "aggregate")
+        else ["lay_out", "lay_back", "encode", "decode_add"]
+    )
     missing = [name for name in ("properties", *verbs) if not hasattr(method, name)]
     demand(
         not missing,
@@ -36,14 +50,29 @@ def check_shapes(compressor: Compressor) -> None:
         out = aggregate(compressor, grads, number=number, state=state)
         state, sent = out.state, out.sent()
         for what, found in (("update", out.update), ("sent()", sent)):
-            demand(list(found) == list(grads), f"{what} has the tensors {list(found)}, not {list(grads)} in this order")
+            demand(
+                list(found) == list(grads),
+                f"{what} has the tensors {list(found)}, not {list(grads)} in this order",
+            )
         for name, g in grads.items():
             agreed, got = (1, *SHAPES[name]), tuple(out.update[name].shape)
-            demand(got == agreed, f"the update of {name} has the shape {got}, not {agreed}: all workers agree on one row")
-            demand(out.update[name].dtype == torch.float32, f"the update of {name} is {out.update[name].dtype}, not float32")
+            demand(
+                got == agreed,
+                f"the update of {name} has the shape {got}, not {agreed}: all workers agree on one row",
+            )
+            demand(
+                out.update[name].dtype == torch.float32,
+                f"the update of {name} is {out.update[name].dtype}, not float32",
+            )
             got = tuple(sent[name].shape)
-            demand(got in (tuple(g.shape), agreed), f"sent() of {name} has the shape {got}, not {tuple(g.shape)} or {agreed}")
-            demand(torch.equal(g, before[name]), f"the gradient {name} was changed in place; it is the caller's")
+            demand(
+                got in (tuple(g.shape), agreed),
+                f"sent() of {name} has the shape {got}, not {tuple(g.shape)} or {agreed}",
+            )
+            demand(
+                torch.equal(g, before[name]),
+                f"the gradient {name} was changed in place; it is the caller's",
+            )
 
 
 def check_state_is_pure(compressor: Compressor) -> None:
@@ -52,7 +81,9 @@ def check_state_is_pure(compressor: Compressor) -> None:
     once = aggregate(compressor, gradients(range(4), 1), number=1, state=state)
     once.sent()
     again = aggregate(compressor, gradients(range(4), 1), number=1, state=state)
-    demand_same(once, again, "a step from a state that was used before: states are never changed in place")
+    demand_same(
+        once, again, "a step from a state that was used before: states are never changed in place"
+    )
 
 
 def check_state_restores(compressor: Compressor) -> None:
@@ -60,13 +91,20 @@ def check_state_restores(compressor: Compressor) -> None:
     for number in range(2):
         state = aggregate(compressor, gradients(range(4), number), number=number, state=state).state
     layers = [
-        ({k: x.clone() for k, x in layer.shared.items()}, {k: x.clone() for k, x in layer.per_worker.items()})
+        (
+            {k: x.clone() for k, x in layer.shared.items()},
+            {k: x.clone() for k, x in layer.per_worker.items()},
+        )
         for layer in state.layers()
     ]
     grads = gradients(range(4), 2)
     went_on = aggregate(compressor, grads, number=2, state=state)
     restored = aggregate(compressor, grads, number=2, state=State.of_layers(layers))
-    demand_same(went_on, restored, "a step after a checkpoint: what a method remembers is in its state, and only there")
+    demand_same(
+        went_on,
+        restored,
+        "a step after a checkpoint: what a method remembers is in its state, and only there",
+    )
 
 
 def check_same_bits(make: Callable[[], Compressor]) -> None:
@@ -75,12 +113,18 @@ def check_same_bits(make: Callable[[], Compressor]) -> None:
     first = aggregate(make(), grads, number=3, seed=5)
     torch.manual_seed(99)
     again = aggregate(make(), grads, number=3, seed=5)
-    demand_same(first, again, "the same step with the same seed: chance comes from step.noise, and from nowhere else")
+    demand_same(
+        first,
+        again,
+        "the same step with the same seed: chance comes from step.noise, and from nowhere else",
+    )
 
 
 def demand_same(a: Aggregated, b: Aggregated, what: str) -> None:
     for name in a.update:
-        demand(torch.equal(a.update[name], b.update[name]), f"the update of {name} differs in {what}")
+        demand(
+            torch.equal(a.update[name], b.update[name]), f"the update of {name} differs in {what}"
+        )
     for one, other in zip(a.state.layers(), b.state.layers(), strict=True):
         for x, y in ((one.shared, other.shared), (one.per_worker, other.per_worker)):
             demand(list(x) == list(y), f"the state has other tensors in {what}")
@@ -121,8 +165,14 @@ def check_odd_input(compressor: Compressor, kind: str, zero_of_zeros: bool) -> N
     for number in range(3):
         out = aggregate(compressor, grads, number=number, state=state)
         state = out.state
-        demand(shapes_of(out.update) == ODD_SHAPES, f"gradients of {kind}: the update has shapes {shapes_of(out.update)}")
-        demand(all(u.isfinite().all() for u in out.update.values()), f"gradients of {kind}: the update is not finite")
+        demand(
+            shapes_of(out.update) == ODD_SHAPES,
+            f"gradients of {kind}: the update has shapes {shapes_of(out.update)}",
+        )
+        demand(
+            all(u.isfinite().all() for u in out.update.values()),
+            f"gradients of {kind}: the update is not finite",
+        )
         if kind == "zeros" and zero_of_zeros:
             demand(not flat(out.update).any(), "gradients of zeros: the update is not zero")
 
@@ -131,7 +181,10 @@ def largest_sent(compressor: Compressor) -> float:
     """The largest value of the narrowest float that travels."""
     comm, seen = observe(WORKERS)
     trace(compressor, comm, STEPS)
-    return min((torch.finfo(t).max for _, t in seen if t.is_floating_point), default=torch.finfo(torch.float32).max)
+    return min(
+        (torch.finfo(t).max for _, t in seen if t.is_floating_point),
+        default=torch.finfo(torch.float32).max,
+    )
 
 
 LENGTHS = (1, 7, 8, 9, 15, 16, 17, 512, 513)
@@ -140,5 +193,8 @@ LENGTHS = (1, 7, 8, 9, 15, 16, 17, 512, 513)
 def check_length(compressor: Compressor, n: int) -> None:
     grads = {"w": torch.randn(2, n, generator=torch.Generator().manual_seed(n))}
     update = aggregate(compressor, grads).update["w"]
-    demand(update.shape == (1, n), f"a tensor of {n} values: the update has the shape {tuple(update.shape)}")
+    demand(
+        update.shape == (1, n),
+        f"a tensor of {n} values: the update has the shape {tuple(update.shape)}",
+    )
     demand(update.isfinite().all(), f"a tensor of {n} values: the update is not finite")

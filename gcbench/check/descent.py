@@ -26,7 +26,9 @@ class Quadratic:
         def normal(*shape: int) -> torch.Tensor:
             return torch.randn(shape, generator=generator)
 
-        self.h = {k: 0.5 * 4 ** torch.rand(shape, generator=generator) for k, shape in SHAPES.items()}
+        self.h = {
+            k: 0.5 * 4 ** torch.rand(shape, generator=generator) for k, shape in SHAPES.items()
+        }
         centres = {k: normal(*shape) for k, shape in SHAPES.items()}
         self.centres = {k: c + 0.1 * normal(WORKERS, *c.shape) for k, c in centres.items()}
 
@@ -34,7 +36,9 @@ class Quadratic:
         return {k: self.h[k] * (x[k] - self.centres[k]) for k in x}
 
     def distance(self, x: Grads) -> float:
-        return float((flat(x) - flat({k: c.mean(0, keepdim=True) for k, c in self.centres.items()})).norm())
+        return float(
+            (flat(x) - flat({k: c.mean(0, keepdim=True) for k, c in self.centres.items()})).norm()
+        )
 
 
 def nearness(compressor: Compressor, lr: float) -> float:

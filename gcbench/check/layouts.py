@@ -16,16 +16,19 @@ def check_updates_agree(compressor: Compressor, virtual: Trace, processes: Seque
     """To the bit where no floats are summed; up to the order of sums, and the rounding of what is summed, else."""
     rounding = rounding_of_sums(compressor)
     for process in processes:
-        for number, (real, expected) in enumerate(zip(process.updates, virtual.updates, strict=True)):
-            sentence = (
-                f"step {number}: real processes give another update than virtual workers do (a method sees each worker's row)"
-            )
+        for number, (real, expected) in enumerate(
+            zip(process.updates, virtual.updates, strict=True)
+        ):
+            sentence = f"step {number}: real processes give another update than virtual workers do (a method sees each worker's row)"
             if rounding == 0:
                 demand(equal(real, expected), sentence)
                 continue
             for name in expected:
                 error = (real[name].double() - expected[name].double()).norm()
-                demand(error <= max(1e-5, 2.5 * rounding) * expected[name].double().norm(), f"{sentence}, of {name}")
+                demand(
+                    error <= max(1e-5, 2.5 * rounding) * expected[name].double().norm(),
+                    f"{sentence}, of {name}",
+                )
 
 
 def equal(a: Grads, b: Grads) -> bool:
@@ -48,8 +51,13 @@ def check_memories(virtual: Trace, processes: Sequence[Trace]) -> None:
         for depth, expected in enumerate(virtual.memories[number]):
             for name, rows in expected.items():
                 real = torch.cat([process.memories[number][depth][name] for process in processes])
-                close = real.shape == rows.shape and torch.allclose(real, rows, rtol=1e-4, atol=1e-5 * scale)
-                demand(close, f"step {number}: real workers remember something else of {name} than their virtual twins")
+                close = real.shape == rows.shape and torch.allclose(
+                    real, rows, rtol=1e-4, atol=1e-5 * scale
+                )
+                demand(
+                    close,
+                    f"step {number}: real workers remember something else of {name} than their virtual twins",
+                )
 
 
 def check_bits(virtual: Trace, processes: Sequence[Trace]) -> None:

@@ -32,7 +32,11 @@ class Method(NamedTuple):
 def choices(config_dir: str | None = None) -> dict[str, Path]:
     """Name to file, of ours and of those in `config_dir`."""
     folders = [conf_directory(), *([Path(config_dir)] if config_dir else [])]
-    return {path.stem: path for folder in folders for path in sorted((folder / "compressor").glob("*.yaml"))}
+    return {
+        path.stem: path
+        for folder in folders
+        for path in sorted((folder / "compressor").glob("*.yaml"))
+    }
 
 
 def methods(names: Sequence[str], measure: bool, config_dir: str | None = None) -> Iterator[Method]:
@@ -40,12 +44,20 @@ def methods(names: Sequence[str], measure: bool, config_dir: str | None = None) 
     files = choices(config_dir)
     for name in names:
         if name not in files:
-            raise ConfigError(f"{name}: there is no such method; type {near(name, files) or ', '.join(files)}")
+            raise ConfigError(
+                f"{name}: there is no such method; type {near(name, files) or ', '.join(files)}"
+            )
     for name, (node, knobs) in compose_methods(names or list(files), config_dir).items():
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             compressor: Compressor = make(node, "compressor")
-        yield Method(name, _about(files[name]), knobs, _promises(compressor), wire(compressor) if measure else None)
+        yield Method(
+            name,
+            _about(files[name]),
+            knobs,
+            _promises(compressor),
+            wire(compressor) if measure else None,
+        )
 
 
 def _about(path: Path) -> str:
@@ -59,12 +71,19 @@ def _promises(compressor: Compressor) -> list[str]:
     """Of the method by itself, and whether a memory is around it."""
     memory = next((part for part in parts_of(compressor) if isinstance(part, ErrorFeedback)), None)
     own = (memory.inner if memory else compressor).properties
-    named = {"exact": own.exact, "unbiased": own.unbiased, "contractive": own.contractive, "mean-linear": own.mean_linear}
+    named = {
+        "exact": own.exact,
+        "unbiased": own.unbiased,
+        "contractive": own.contractive,
+        "mean-linear": own.mean_linear,
+    }
     found = [name for name, promised in named.items() if promised]
     return found + ["global scope"] * (own.scope == "global") + ["+ memory"] * bool(memory)
 
 
-def list_methods(names: Sequence[str] = (), measure: bool = False, config_dir: str | None = None) -> None:
+def list_methods(
+    names: Sequence[str] = (), measure: bool = False, config_dir: str | None = None
+) -> None:
     output = console(WIDTH)
     measured = ("bits a value it sends", "x fewer") if measure else ()
     table = Table("compressor", "what it is, and its knobs", *measured, "promises", box=box.SIMPLE)

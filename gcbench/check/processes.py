@@ -31,10 +31,15 @@ def traces_over_gloo(nodes: Sequence[Config]) -> Traces:
     with tempfile.TemporaryDirectory() as folder:
         run_processes(_trace_here, (nodes, folder), max(LAYOUTS.values()))
         found = {
-            layout: [torch.load(Path(folder) / f"{size}-{rank}.pt", weights_only=False) for rank in range(size)]
+            layout: [
+                torch.load(Path(folder) / f"{size}-{rank}.pt", weights_only=False)
+                for rank in range(size)
+            ]
             for layout, size in LAYOUTS.items()
         }
-    return {layout: [list(traces) for traces in zip(*found[layout], strict=True)] for layout in LAYOUTS}
+    return {
+        layout: [list(traces) for traces in zip(*found[layout], strict=True)] for layout in LAYOUTS
+    }
 
 
 def _trace_here(nodes: Sequence[Config], folder: str) -> None:
@@ -44,7 +49,9 @@ def _trace_here(nodes: Sequence[Config], folder: str) -> None:
     for size in LAYOUTS.values():
         if rank < size:
             meeting = f"file://{folder}/{size}"
-            dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=size, timeout=TIMEOUT)
+            dist.init_process_group(
+                "gloo", init_method=meeting, rank=rank, world_size=size, timeout=TIMEOUT
+            )
             world = cast(dist.ProcessGroup, dist.group.WORLD)
             transport = GlooTransport(world)
             traces = [trace(make(node, "compressor"), Comm(WORKERS, transport)) for node in nodes]

@@ -18,7 +18,11 @@ def rounding_of_sums(compressor: Compressor) -> float:
     """Relative, of the coarsest float that is summed over workers; 0 where none is."""
     comm, seen = observe(WORKERS)
     trace(compressor, comm)
-    types = [dtype for collective, dtype in seen if collective == "all_reduce" and dtype.is_floating_point]
+    types = [
+        dtype
+        for collective, dtype in seen
+        if collective == "all_reduce" and dtype.is_floating_point
+    ]
     return max((torch.finfo(dtype).eps for dtype in types), default=0.0)
 
 
@@ -27,16 +31,27 @@ def check_exact(compressor: Compressor) -> None:
     grads = gradients(range(4), 0)
     error = (flat(aggregate(compressor, grads).update)[0] - flat(grads).mean(0)).abs().max()
     allowed = max(1e-6, rounding_of_sums(compressor)) * flat(grads).abs().max()
-    demand(error <= allowed, f"promises to be exact, but the update is {error:.2g} off the mean of the gradients")
+    demand(
+        error <= allowed,
+        f"promises to be exact, but the update is {error:.2g} off the mean of the gradients",
+    )
 
 
 def check_unbiased(compressor: Compressor, repeats: int = 600) -> None:
     """The mean of N updates errs by the noise of one over sqrt N, in all directions and along the gradient."""
     grads = gradients(range(2), 0)
     mean = flat(grads).mean(0)
-    errors = torch.cat([flat(aggregate(compressor, grads, number=number).update) for number in range(repeats)]) - mean
+    errors = (
+        torch.cat(
+            [flat(aggregate(compressor, grads, number=number).update) for number in range(repeats)]
+        )
+        - mean
+    )
     rounding = 1e-6 * mean.norm()
-    error, noise = errors.mean(0).norm(), (errors.square().sum(1).mean() / repeats).sqrt() + rounding
+    error, noise = (
+        errors.mean(0).norm(),
+        (errors.square().sum(1).mean() / repeats).sqrt() + rounding,
+    )
     demand(
         error < 2**0.5 * noise,
         f"promises to be unbiased, but the mean of {repeats} updates is {error / noise:.1f} times as far from the mean of the "
@@ -84,7 +99,10 @@ def check_contractive(compressor: Compressor, kind: str, slack: float = 1e-6) ->
         sent = flat(aggregate(compressor, grads, number=number).sent())
         errors.append((flat(grads) - sent).square().sum(1))
     share = float((torch.stack(errors).mean(0) / flat(grads).square().sum(1)).max())
-    demand(share < 1 + slack, f"promises to be contractive, but of the vector '{kind}' the error is {share:.3f} |v|^2")
+    demand(
+        share < 1 + slack,
+        f"promises to be contractive, but of the vector '{kind}' the error is {share:.3f} |v|^2",
+    )
     return share
 
 
@@ -98,7 +116,10 @@ def check_mean_linear(compressor: Compressor) -> None:
         replicated = aggregate(compressor, means, number=number, state=of_means, comm=Comm(1))
         of_rows, of_means = rows.state, replicated.state
         error = float((flat(rows.update) - flat(replicated.update)).norm() / flat(means).norm())
-        demand(error <= allowed, f"promises that rows count by their mean, but their update is {error:.2g} off their mean's")
+        demand(
+            error <= allowed,
+            f"promises that rows count by their mean, but their update is {error:.2g} off their mean's",
+        )
 
 
 PARTS = [("conv", "scalar", "twin", "one"), ("conv bias", "matrix", "row")]
@@ -117,7 +138,11 @@ def check_scope(compressor: Compressor) -> None:
     demand(
         scope == compressor.properties.scope,
         f"promises scope={compressor.properties.scope}, but a tensor's update "
-        + ("depends on the tensors beside it" if scope == "global" else "is the same whatever lies beside it"),
+        + (
+            "depends on the tensors beside it"
+            if scope == "global"
+            else "is the same whatever lies beside it"
+        ),
     )
 
 
@@ -144,8 +169,14 @@ def check_error_feedback(compressor: Compressor, alpha: float = 0.7, beta: float
         sent = out.sent()
         for name, g in grads.items():
             left, right = sent[name] + out.state.per_worker[name], g + beta * memory[name]
-            close = torch.allclose(left, right, rtol=1e-4, atol=1e-5 * float(right.abs().max() + sent[name].abs().max()))
+            close = torch.allclose(
+                left,
+                right,
+                rtol=1e-4,
+                atol=1e-5 * float(right.abs().max() + sent[name].abs().max()),
+            )
             demand(
-                close, f"with error feedback around it, sent() and the memory of {name} do not add up to what was to be sent"
+                close,
+                f"with error feedback around it, sent() and the memory of {name} do not add up to what was to be sent",
             )
         state = out.state

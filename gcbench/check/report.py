@@ -61,8 +61,13 @@ def check_method(subject: Subject) -> bool:
         by_case = {label: dict(_checks(maker)) for label, maker in makers.items()}
         first, *_ = makers
         by_case[first]["descends a quadratic"] = partial(check_descends, makers[first]())
-        names = dict.fromkeys(name for checks in sorted(by_case.values(), key=len, reverse=True) for name in checks)
-        held = [line_of(name, {k: checks[name] for k, checks in by_case.items() if name in checks}) for name in names]
+        names = dict.fromkeys(
+            name for checks in sorted(by_case.values(), key=len, reverse=True) for name in checks
+        )
+        held = [
+            line_of(name, {k: checks[name] for k, checks in by_case.items() if name in checks})
+            for name in names
+        ]
         return all([*held, _layouts(subject), line_of("sends", {"": partial(_sends, typed)})])
 
 
@@ -96,7 +101,9 @@ def _odd_inputs(compressor: Compressor) -> None:
     """Promises about the error leave only one update for gradients of zeros."""
     promises: Properties = compressor.properties
     for kind in ODD_INPUTS:
-        check_odd_input(compressor, kind, promises.exact or promises.unbiased or promises.contractive)
+        check_odd_input(
+            compressor, kind, promises.exact or promises.unbiased or promises.contractive
+        )
 
 
 def _lengths(compressor: Compressor) -> None:
@@ -120,12 +127,26 @@ def _layouts(subject: Subject) -> bool:
     virtual = {label: trace(compressor, Comm(WORKERS)) for label, compressor in compressors.items()}
     held = []
     for layout, found in traces.items():
-        cases = [(k, compressors[k], virtual[k], real) for k, real in zip(subject.cases, found, strict=True)]
+        cases = [
+            (k, compressors[k], virtual[k], real)
+            for k, real in zip(subject.cases, found, strict=True)
+        ]
         held += [
-            line_of(f"{layout}: same updates", {k: partial(check_updates_agree, c, v, real) for k, c, v, real in cases}),
-            line_of(f"{layout}: ranks apply the same", {k: partial(check_replicas, real) for k, _, _, real in cases}),
-            line_of(f"{layout}: same memories", {k: partial(check_memories, v, real) for k, _, v, real in cases}),
-            line_of(f"{layout}: same bits", {k: partial(check_bits, v, real) for k, _, v, real in cases}),
+            line_of(
+                f"{layout}: same updates",
+                {k: partial(check_updates_agree, c, v, real) for k, c, v, real in cases},
+            ),
+            line_of(
+                f"{layout}: ranks apply the same",
+                {k: partial(check_replicas, real) for k, _, _, real in cases},
+            ),
+            line_of(
+                f"{layout}: same memories",
+                {k: partial(check_memories, v, real) for k, _, v, real in cases},
+            ),
+            line_of(
+                f"{layout}: same bits", {k: partial(check_bits, v, real) for k, _, v, real in cases}
+            ),
         ]
     return all(held)
 
@@ -159,6 +180,10 @@ def _failed(name: str, label: str, sentence: str) -> bool:
 def _place(error: BaseException) -> str:
     """Where it was raised, or where their code led to that."""
     frames = traceback.extract_tb(error.__traceback__)
-    theirs = [f for f in frames if not f.filename.startswith((str(PACKAGE), str(Path(torch.__file__).parent)))]
+    theirs = [
+        f
+        for f in frames
+        if not f.filename.startswith((str(PACKAGE), str(Path(torch.__file__).parent)))
+    ]
     frame = (theirs or frames)[-1]
     return f"{frame.filename}, line {frame.lineno}"

@@ -26,13 +26,18 @@ SHAPES: dict[str, tuple[int, ...]] = {
 }
 
 
-def gradients(workers: Sequence[int], number: int, shapes: Mapping[str, tuple[int, ...]] = SHAPES) -> Grads:
+def gradients(
+    workers: Sequence[int], number: int, shapes: Mapping[str, tuple[int, ...]] = SHAPES
+) -> Grads:
     """`{name: [w, *shape]}` for one step, each worker's from its own generator, with a part that all share."""
     found: Grads = {}
     for i, (name, shape) in enumerate(shapes.items()):
         common = torch.randn(shape, generator=torch.Generator().manual_seed(10_000 + i))
         own = [
-            torch.randn(shape, generator=torch.Generator().manual_seed(1000 * worker + 100 * number + i)) for worker in workers
+            torch.randn(
+                shape, generator=torch.Generator().manual_seed(1000 * worker + 100 * number + i)
+            )
+            for worker in workers
         ]
         found[name] = torch.stack([common + x for x in own]) * 0.1
     return found
@@ -84,7 +89,9 @@ def trace(compressor: Compressor, comm: Comm, steps: int = STEPS) -> Trace:
     state = State()
     updates, sent, memories = [], [], []
     for number in range(steps):
-        out = aggregate(compressor, gradients(comm.local, number), number=number, state=state, comm=comm)
+        out = aggregate(
+            compressor, gradients(comm.local, number), number=number, state=state, comm=comm
+        )
         state = out.state
         updates.append(out.update)
         sent.append(out.sent())

@@ -22,7 +22,9 @@ class Subject(NamedTuple):
     ]  # by what else was set; the first only lets small tensors be compressed, as those of the checks are
 
 
-def subject_of(targets: Sequence[str], settings: Sequence[str], config_dir: str | None = None) -> Subject:
+def subject_of(
+    targets: Sequence[str], settings: Sequence[str], config_dir: str | None = None
+) -> Subject:
     """`my_package.MyMethod rank=2`, or no target and `compressor=mine rank=2`."""
     if not targets and not settings:
         raise ConfigError("nothing was asked for; type my_package.MyMethod, or compressor=NAME")
@@ -33,7 +35,13 @@ def subject_of(targets: Sequence[str], settings: Sequence[str], config_dir: str 
 
 def _of_target(target: str, settings: Sequence[str]) -> Subject:
     node = {"_target_": "gcbench.compressors.build", "method": method_node(target, settings)}
-    return Subject(node, {_words(own): {**node, **own} for own in _settings({"min_size": 0, "error_feedback": False})})
+    return Subject(
+        node,
+        {
+            _words(own): {**node, **own}
+            for own in _settings({"min_size": 0, "error_feedback": False})
+        },
+    )
 
 
 def _of_choice(words: Sequence[str], config_dir: str | None) -> Subject:
@@ -49,7 +57,8 @@ def _of_choice(words: Sequence[str], config_dir: str | None) -> Subject:
 def _settings(now: Mapping[str, Any]) -> list[dict[str, Any]]:
     """What is to be changed of what it is `now`."""
     return [
-        {k: v for k, v in settings.items() if k in now and now[k] != v} for settings in ({"min_size": 0}, *SETTINGS.values())
+        {k: v for k, v in settings.items() if k in now and now[k] != v}
+        for settings in ({"min_size": 0}, *SETTINGS.values())
     ]
 
 

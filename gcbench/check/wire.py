@@ -32,7 +32,11 @@ def wire(compressor: Compressor) -> Wire:
     """Of the first step of 4 workers."""
     comm, seen = observe(WORKERS)
     generator = torch.Generator().manual_seed(0)
-    aggregate(compressor, {k: torch.randn(WORKERS, *s, generator=generator) for k, s in REFERENCE.items()}, comm=comm)
+    aggregate(
+        compressor,
+        {k: torch.randn(WORKERS, *s, generator=generator) for k, s in REFERENCE.items()},
+        comm=comm,
+    )
     parts: dict[tuple[str, str], float] = {}
     for (how, dtype), bits in seen.items():
         key = SHORT.get(dtype, "codes"), how

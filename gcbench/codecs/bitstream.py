@@ -41,10 +41,15 @@ class BitReader:
     def __init__(self, streams: Tensor, beyond: int) -> None:
         rows, size = streams.shape
         aligned = F.pad(streams, (0, -size % 4))
-        self.starts = torch.arange(rows, device=streams.device).unsqueeze(1) * (8 * aligned.shape[1])  # [r, 1]
+        self.starts = torch.arange(rows, device=streams.device).unsqueeze(1) * (
+            8 * aligned.shape[1]
+        )  # [r, 1]
         self.bytes = size
         self.ends = self.starts + 8 * size
-        words = F.pad(aligned.flatten(), (0, 4 * (beyond // 32 + 2))).view(torch.int32).to(torch.int64) & 0xFFFFFFFF
+        words = (
+            F.pad(aligned.flatten(), (0, 4 * (beyond // 32 + 2))).view(torch.int32).to(torch.int64)
+            & 0xFFFFFFFF
+        )
         self._words = words[:-1] | (words[1:] << 32)
 
     def window(self, places: Tensor) -> Tensor:

@@ -28,8 +28,12 @@ class Blocks:
         """`[w, n]` to `[w, blocks, size]` for a size of at least the blocks'; `fill` is behind a block's end."""
         parts = codes.split(self.segments, dim=1)
         if any(n % self.size for n in self.segments):
-            parts = tuple(F.pad(part, (0, -part.shape[1] % self.size), value=fill) for part in parts)
-        blocks = (parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)).unflatten(1, (-1, self.size))
+            parts = tuple(
+                F.pad(part, (0, -part.shape[1] % self.size), value=fill) for part in parts
+            )
+        blocks = (parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)).unflatten(
+            1, (-1, self.size)
+        )
         return F.pad(blocks, (0, size - self.size), value=fill) if size > self.size else blocks
 
     def join(self, blocks: Tensor) -> Tensor:

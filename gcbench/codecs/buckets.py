@@ -13,7 +13,9 @@ from torch import Tensor
 from gcbench.codecs.kernels import blocks
 
 ROW = 512
-FIT_VALUES = 1 << 20  # at least, to fit parameters to at once: enough for a call's overhead not to count
+FIT_VALUES = (
+    1 << 20
+)  # at least, to fit parameters to at once: enough for a call's overhead not to count
 
 
 class Piece(NamedTuple):
@@ -57,7 +59,9 @@ class Buckets:
             rows.append(Piece(i, in_full, in_rows))
             tails.append(Piece(i, in_full + in_rows, n - in_full - in_rows))
         self._pieces = [piece for piece in (*full, *rows, *tails) if piece.length]
-        self._short = [(r.length, t.length) for r, t in zip(rows, tails, strict=True) if r.length + t.length]
+        self._short = [
+            (r.length, t.length) for r, t in zip(rows, tails, strict=True) if r.length + t.length
+        ]
         self._full = sum(piece.length for piece in full)
         self.full_count = self._full // size if size else 0
         self.count = self.full_count + len(self._short)
@@ -76,7 +80,9 @@ class Buckets:
         """From this order to tensors end to end."""
         if len(self.segments) == 1:
             return x
-        parts = zip(self._pieces, x.split([piece.length for piece in self._pieces], dim=1), strict=True)
+        parts = zip(
+            self._pieces, x.split([piece.length for piece in self._pieces], dim=1), strict=True
+        )
         return torch.cat([part for _, part in sorted(parts, key=lambda pair: pair[0])], dim=1)
 
     def reduce(self, x: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
@@ -86,18 +92,27 @@ class Buckets:
         if self.full_count:
             assert self.size
             full = x[:, : self._full].unflatten(1, (self.full_count, self.size))
-            parts += [function(full[:, part]) for part in blocks(self.full_count, self.size * len(x), x.device, FIT_VALUES)]
+            parts += [
+                function(full[:, part])
+                for part in blocks(self.full_count, self.size * len(x), x.device, FIT_VALUES)
+            ]
         row, tail = self._full, self.rows * self.row
         for in_rows, in_tail in self._short:
-            pieces = [p for p in (x[:, row : row + in_rows], x[:, tail : tail + in_tail]) if p.shape[1]]
-            parts.append(function((torch.cat(pieces, dim=1) if len(pieces) > 1 else pieces[0]).unsqueeze(1)))
+            pieces = [
+                p for p in (x[:, row : row + in_rows], x[:, tail : tail + in_tail]) if p.shape[1]
+            ]
+            parts.append(
+                function((torch.cat(pieces, dim=1) if len(pieces) > 1 else pieces[0]).unsqueeze(1))
+            )
             row, tail = row + in_rows, tail + in_tail
         return torch.cat(parts, dim=1)
 
     def spread(self, per_bucket: Tensor) -> Tensor:
         """`[r, buckets]` to one for each value, `[r, n]` laid out."""
         groups = self.groups(1)
-        in_rows = per_bucket.index_select(1, groups.buckets.flatten()).repeat_interleave(self.row, dim=1)
+        in_rows = per_bucket.index_select(1, groups.buckets.flatten()).repeat_interleave(
+            self.row, dim=1
+        )
         return torch.cat([in_rows, per_bucket.index_select(1, groups.rest_buckets)], dim=1)
 
     def groups(self, rows: int) -> Groups:
@@ -128,8 +143,12 @@ class Buckets:
         return torch.cat(
             [
                 torch.arange(self._full) // (self.size or 1),
-                short.repeat_interleave(torch.tensor([r for r, _ in self._short], dtype=torch.int64)),
-                short.repeat_interleave(torch.tensor([t for _, t in self._short], dtype=torch.int64)),
+                short.repeat_interleave(
+                    torch.tensor([r for r, _ in self._short], dtype=torch.int64)
+                ),
+                short.repeat_interleave(
+                    torch.tensor([t for _, t in self._short], dtype=torch.int64)
+                ),
             ]
         )
 

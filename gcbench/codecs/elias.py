@@ -57,7 +57,9 @@ def borders(reader: BitReader, lengths: Tensor) -> tuple[Tensor, Tensor]:
     """Where the blocks of `[r, blocks]` lengths start and end, as places `[r blocks]`; ValueError if they lie elsewhere."""
     ends = lengths.to(torch.int64).cumsum(1) + reader.starts
     if bool((lengths < 0).any() | (ends[:, -1:] > reader.ends).any()):
-        raise ValueError(f"the lengths of the blocks add up to other bits than the {8 * reader.bytes} of the longest stream")
+        raise ValueError(
+            f"the lengths of the blocks add up to other bits than the {8 * reader.bytes} of the longest stream"
+        )
     return (ends - lengths).flatten(), ends.flatten()
 
 

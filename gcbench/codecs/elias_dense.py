@@ -24,11 +24,15 @@ def dense_code(code: int, levels: int) -> str:
 def encode_dense(codes: Tensor, blocks: Blocks, levels: int) -> tuple[Tensor, Tensor]:
     """`[w, n]` uint8 to streams `[w, bytes of the longest]` and the bits of every block `[w, blocks]` int16."""
     table = _joint_codes(levels, codes.device)
-    padded = blocks.split(codes, blocks.size + -blocks.size % 8, fill=2 * levels + 1)  # a code of no bits
+    padded = blocks.split(
+        codes, blocks.size + -blocks.size % 8, fill=2 * levels + 1
+    )  # a code of no bits
     writer = BitWriter(codes.shape[0], codes.shape[1] * len(dense_code(0, levels)), codes.device)
     lengths = []
     for part in blocks.chunks(codes.device):
-        entries = table.index_select(0, _joint(padded[:, part], _width(levels))).view(codes.shape[0], -1)
+        entries = table.index_select(0, _joint(padded[:, part], _width(levels))).view(
+            codes.shape[0], -1
+        )
         bits = entries >> 32
         places = bits.cumsum(1).add_(writer.ends)
         writer.ends = places[:, -1:].clone()
@@ -54,7 +58,13 @@ def _joint(codes: Tensor, width: int) -> Tensor:
         words = (words | (words >> 2)) & 0x0F0F0F0F
         words = (words | (words >> 4)) & 0x00FF00FF
         words = words | (words >> 8)
-    return words.view(torch.int16).view(-1, 4)[:, : width // 2].to(torch.int32).bitwise_and_(0xFFFF).flatten()
+    return (
+        words.view(torch.int16)
+        .view(-1, 4)[:, : width // 2]
+        .to(torch.int32)
+        .bitwise_and_(0xFFFF)
+        .flatten()
+    )
 
 
 @lru_cache(maxsize=8)
@@ -63,7 +73,10 @@ def _joint_codes(levels: int, device: torch.device) -> Tensor:
     width = _width(levels)
     codes = [dense_code(code, levels) for code in range(2 * levels + 1)]
     spare = [0] * (2**width - len(codes))
-    numbers, lengths = torch.tensor(list(map(as_number, codes)) + spare), torch.tensor(list(map(len, codes)) + spare)
+    numbers, lengths = (
+        torch.tensor(list(map(as_number, codes)) + spare),
+        torch.tensor(list(map(len, codes)) + spare),
+    )
     index = torch.arange(1 << 16)
     joint, bits = torch.zeros_like(index), torch.zeros_like(index)
     for i in range(0, 16, width):
@@ -78,7 +91,9 @@ def decode_dense(streams: Tensor, lengths: Tensor, blocks: Blocks, levels: int) 
     table, mask = _runs(levels, streams.device), (1 << _LOOK) - 1
     reader = BitReader(streams, beyond=_LOOK * (blocks.size + 2))
     starts, ends = borders(reader, lengths)
-    words = torch.zeros(starts.shape[0], blocks.size // 8 + 2, dtype=torch.int64, device=streams.device)
+    words = torch.zeros(
+        starts.shape[0], blocks.size // 8 + 2, dtype=torch.int64, device=streams.device
+    )
     for part in lanes(starts):
         place, runs = starts[part].clone(), []
         for step in range((blocks.size + 1) // 2):

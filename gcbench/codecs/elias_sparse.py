@@ -19,9 +19,14 @@ def sparse_code(code: int, levels: int) -> str:
 
 def encode_sparse(codes: Tensor, blocks: Blocks, levels: int) -> tuple[Tensor, Tensor]:
     """`[w, n]` uint8 to streams `[w, bytes of the longest]` and the bits of every block `[w, blocks]` int16."""
-    distances, values = _distance_codes(blocks.size, codes.device), _value_codes(levels, codes.device)
+    distances, values = (
+        _distance_codes(blocks.size, codes.device),
+        _value_codes(levels, codes.device),
+    )
     padded = blocks.split(codes, blocks.size, fill=levels)
-    writer = BitWriter(codes.shape[0], codes.shape[1] * (1 + len(sparse_code(0, levels))), codes.device)
+    writer = BitWriter(
+        codes.shape[0], codes.shape[1] * (1 + len(sparse_code(0, levels))), codes.device
+    )
     lengths = []
     for part in blocks.chunks(codes.device):
         chunk = padded[:, part].flatten()
@@ -31,11 +36,15 @@ def encode_sparse(codes: Tensor, blocks: Blocks, levels: int) -> tuple[Tensor, T
         value = values.index_select(0, chunk.index_select(0, at).to(torch.int32))
         bits = (distance >> 32) + (value >> 32)
 
-        of_block = torch.zeros(codes.shape[0], part.stop - part.start, dtype=torch.int64, device=codes.device)
+        of_block = torch.zeros(
+            codes.shape[0], part.stop - part.start, dtype=torch.int64, device=codes.device
+        )
         of_block.view(-1).scatter_add_(0, block, bits)
         ends = of_block.cumsum(1) + writer.ends
         writer.ends = ends[:, -1:]
-        from_chunk = (ends - of_block.view(-1).cumsum(0).view_as(ends)).flatten()  # each row goes on where it had ended
+        from_chunk = (
+            ends - of_block.view(-1).cumsum(0).view_as(ends)
+        ).flatten()  # each row goes on where it had ended
         places = bits.cumsum(0).sub_(bits).add_(from_chunk.index_select(0, block))
         writer.put((distance & 0xFFFFFFFF) | ((value & 0xFFFFFFFF) << (distance >> 32)), places)
         lengths.append(of_block)
@@ -55,7 +64,10 @@ def _distance_codes(size: int, device: torch.device) -> Tensor:
 
 @lru_cache(maxsize=8)
 def _value_codes(levels: int, device: torch.device) -> Tensor:
-    return _numbers(["" if code == levels else sparse_code(code, levels) for code in range(2 * levels + 1)], device)
+    return _numbers(
+        ["" if code == levels else sparse_code(code, levels) for code in range(2 * levels + 1)],
+        device,
+    )
 
 
 def _numbers(codes: list[str], device: torch.device) -> Tensor:
@@ -68,7 +80,9 @@ def decode_sparse(streams: Tensor, lengths: Tensor, blocks: Blocks, levels: int)
     distances, values = _distances(blocks.size, streams.device), _values(levels, streams.device)
     reader = BitReader(streams, beyond=33 * blocks.size)
     starts, ends = borders(reader, lengths)
-    codes = torch.full((starts.shape[0], blocks.size + 1), levels, dtype=torch.uint8, device=streams.device)
+    codes = torch.full(
+        (starts.shape[0], blocks.size + 1), levels, dtype=torch.uint8, device=streams.device
+    )
     for part in lanes(starts):
         place, end, out = starts[part].clone(), ends[part], codes[part]
         at = torch.full_like(place, -1)
@@ -79,7 +93,9 @@ def decode_sparse(streams: Tensor, lengths: Tensor, blocks: Blocks, levels: int)
             distance = distances.index_select(0, window & (distances.shape[0] - 1))
             used = distance >> 16
             value = values.index_select(0, (window >> used) & (values.shape[0] - 1))
-            at = torch.where(place < end, at + (distance & 0xFFFF), blocks.size).clamp_max_(blocks.size)  # where nobody looks
+            at = torch.where(place < end, at + (distance & 0xFFFF), blocks.size).clamp_max_(
+                blocks.size
+            )  # where nobody looks
             out.scatter_(1, at.unsqueeze(1), value.to(torch.uint8).unsqueeze(1))
             place += used
             place += value >> 16

@@ -28,13 +28,17 @@ def encode_ans(codes: Tensor, values: int) -> tuple[Tensor, Tensor]:
 
     Asymmetric numeral systems (Duda 2009) by `constriction`, on the CPU wherever the codes are.
     """
-    weights = (_counts(codes, values).double() * _HEAVIEST / codes.shape[1]).ceil().to(torch.int16).cpu()
+    weights = (
+        (_counts(codes, values).double() * _HEAVIEST / codes.shape[1]).ceil().to(torch.int16).cpu()
+    )
     rows = []
     for row, weight in zip(codes.to(torch.int32).cpu().numpy(), weights.numpy(), strict=True):
         coder = constriction.stream.stack.AnsCoder()
         coder.encode_reverse(row, _model(weight))
         words = coder.get_compressed()
-        rows.append(torch.from_numpy(np.concatenate([[words.size], words]).astype(np.uint32).view(np.int32)))
+        rows.append(
+            torch.from_numpy(np.concatenate([[words.size], words]).astype(np.uint32).view(np.int32))
+        )
     return pad_sequence(rows, batch_first=True).to(codes.device), weights.to(codes.device)
 
 
@@ -56,4 +60,6 @@ def _model(weights: np.ndarray) -> constriction.stream.model.Categorical:
 
 
 def _counts(codes: Tensor, values: int) -> Tensor:
-    return torch.stack([row.bincount(minlength=values)[:values] for row in codes])  # a NaN's code may be any byte
+    return torch.stack(
+        [row.bincount(minlength=values)[:values] for row in codes]
+    )  # a NaN's code may be any byte

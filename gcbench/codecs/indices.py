@@ -62,7 +62,11 @@ def pack_indices(index: Tensor, n: int) -> Tensor:
     planes = [((index >> (8 * i)) & 0xFF).to(torch.uint8) for i in range(whole)]
     if rest:
         planes.append(pack((index >> (8 * whole)).to(torch.uint8), rest))
-    return torch.cat(planes, dim=1) if planes else index.new_empty(index.shape[0], 0, dtype=torch.uint8)
+    return (
+        torch.cat(planes, dim=1)
+        if planes
+        else index.new_empty(index.shape[0], 0, dtype=torch.uint8)
+    )
 
 
 def unpack_indices(packed: Tensor, n: int, k: int) -> Tensor:
@@ -71,7 +75,9 @@ def unpack_indices(packed: Tensor, n: int, k: int) -> Tensor:
         return unpack(packed, n, 1).nonzero()[:, 1].view(-1, k)
     whole, rest = divmod(width_of(n), 8)
     index = torch.zeros(packed.shape[0], k, dtype=torch.int64, device=packed.device)
-    for i, plane in enumerate(packed[:, : whole * k].unflatten(1, (whole, k)).unbind(1) if whole else ()):
+    for i, plane in enumerate(
+        packed[:, : whole * k].unflatten(1, (whole, k)).unbind(1) if whole else ()
+    ):
         index += plane.to(torch.int64) << (8 * i)
     if rest:
         index += unpack(packed[:, whole * k :], k, rest).to(torch.int64) << (8 * whole)

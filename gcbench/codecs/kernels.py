@@ -41,7 +41,9 @@ def use_backend(backend: Backend) -> None:
         use_own_compiler_cache()
         import torch._dynamo.config as dynamo
 
-        logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)  # that there is no CUDA is no news
+        logging.getLogger("torch.utils.cpp_extension").setLevel(
+            logging.ERROR
+        )  # that there is no CUDA is no news
         dynamo.specialize_int = True  # levels and widths are constants of a kernel
         dynamo.recompile_limit = 64
         dynamo.fail_on_recompile_limit_hit = True  # never silently eager
@@ -70,6 +72,10 @@ def kernel(function: Callable[P, R]) -> Callable[P, R]:
 def blocks(count: int, values: int, device: torch.device, least: int = 0) -> Iterator[slice]:
     """Slices of `count` items of `values` values each, with as many values as suit the backend, or `least`; a GPU takes all in
     one launch."""
-    size = max(1, max(BLOCK_VALUES[_backend], least) // values) if device.type == "cpu" else max(count, 1)
+    size = (
+        max(1, max(BLOCK_VALUES[_backend], least) // values)
+        if device.type == "cpu"
+        else max(count, 1)
+    )
     for start in range(0, count, size):
         yield slice(start, min(start + size, count))

@@ -57,7 +57,9 @@ def _middle(places: Tensor, levels: Tensor, below: Tensor) -> Tensor:
 
 def _between(ends: Tensor, middles: Tensor) -> Tensor:
     """In turn: `[..., k + 1]` and `[..., k]` to `[..., 2 k + 1]`."""
-    return torch.cat([torch.stack([ends[..., :-1], middles], dim=-1).flatten(-2), ends[..., -1:]], dim=-1)
+    return torch.cat(
+        [torch.stack([ends[..., :-1], middles], dim=-1).flatten(-2), ends[..., -1:]], dim=-1
+    )
 
 
 class _PrefixSums:
@@ -97,7 +99,9 @@ def _nan_unless_finite(levels: Tensor) -> Tensor:
 
     A sorted bucket has -inf first, and inf or NaN last.
     """
-    return torch.where((levels[..., :1].isfinite() & levels[..., -1:].isfinite()), levels, torch.nan)
+    return torch.where(
+        (levels[..., :1].isfinite() & levels[..., -1:].isfinite()), levels, torch.nan
+    )
 
 
 def ascending(v: Tensor) -> Tensor:
@@ -112,8 +116,12 @@ def two_means(v: Tensor) -> Tensor:
     """
     wide = v.double()
     b0 = mean_where(wide, torch.ones_like(v, dtype=torch.bool)).to(v.dtype)
-    below = ~(v >= b0.unsqueeze(-1))  # a mean that is NaN has all values below it, as they are coded
-    return torch.stack([mean_where(wide, below).to(v.dtype), b0, mean_where(wide, ~below).to(v.dtype)], dim=-1)
+    below = ~(
+        v >= b0.unsqueeze(-1)
+    )  # a mean that is NaN has all values below it, as they are coded
+    return torch.stack(
+        [mean_where(wide, below).to(v.dtype), b0, mean_where(wide, ~below).to(v.dtype)], dim=-1
+    )
 
 
 def clamp_level(v: Tensor) -> Tensor:
@@ -137,7 +145,10 @@ def random_codes(v: Tensor, levels: Sequence[Tensor], words: Tensor) -> Tensor:
         half = len(levels) // 2
         reached = v >= levels[half]
         upper = [*levels[half:], *[levels[-1]] * (len(levels) % 2 == 0)]
-        levels = [torch.where(reached, above, below) for below, above in zip(levels[: half + 1], upper, strict=True)]
+        levels = [
+            torch.where(reached, above, below)
+            for below, above in zip(levels[: half + 1], upper, strict=True)
+        ]
         place = torch.where(reached, place + half, place)
     below, above = levels
     gap = above - below

@@ -45,7 +45,9 @@ def svd(m: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     than real ones. Where a matrix is not finite, s is NaN: LAPACK would raise, and the run end without saying why.
     """
     finite = m.isfinite().all(-1).all(-1)[..., None]
-    rows = [torch.linalg.svd(row, full_matrices=False) for row in torch.where(finite[..., None], m, 0)]
+    rows = [
+        torch.linalg.svd(row, full_matrices=False) for row in torch.where(finite[..., None], m, 0)
+    ]
     u, s, vt = (torch.stack(factors) for factors in zip(*rows, strict=True))
     return u, torch.where(finite, s, torch.nan), vt
 

@@ -34,7 +34,9 @@ def _library(file: str, functions: tuple[tuple[str, str], ...]) -> CDLL:
     from torch._inductor.codecache import CppCodeCache  # slow to import
 
     source = Path(__file__).with_name(f"{file}.cpp").read_text()
-    found: CDLL = CppCodeCache.load(source, extra_flags=["-ftree-loop-vectorize"])  # which it turns off for its own code
+    found: CDLL = CppCodeCache.load(
+        source, extra_flags=["-ftree-loop-vectorize"]
+    )  # which it turns off for its own code
     for name, arguments in functions:
         getattr(found, name).argtypes = [_TYPES[kind] for kind in arguments]
     return found

@@ -40,7 +40,9 @@ class Noise:
 
     def uniform(self, start: int = 0, stop: int | None = None) -> Tensor:
         """`[rows, stop - start]` float32 multiples of 2^-24 in [0, 1)."""
-        return unit_interval(random_words(self.index[..., start:stop], self.keys[:, :1], self.keys[:, 1:]))
+        return unit_interval(
+            random_words(self.index[..., start:stop], self.keys[:, :1], self.keys[:, 1:])
+        )
 
     def at(self, positions: Tensor) -> Draws:
         """Those of the elements at `positions` of a row, or of runs of elements that begin there."""

@@ -40,7 +40,9 @@ def unpack(packed: Tensor, n: int, width: int) -> Tensor:
         return packed[:, :n]
     dtype = _WORDS.get(width, torch.int64)
     spare = dtype.itemsize - width
-    chunks = packed.clone(memory_format=torch.contiguous_format).unflatten(1, (-1, width))  # aligned for wide words
+    chunks = packed.clone(memory_format=torch.contiguous_format).unflatten(
+        1, (-1, width)
+    )  # aligned for wide words
     words = (F.pad(chunks, (0, spare)) if spare else chunks).flatten(1).view(dtype)
     mask = (1 << width) - 1
     planes = [((words >> (width * k)) & mask).to(torch.uint8) for k in range(8)]

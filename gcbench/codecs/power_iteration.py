@@ -63,7 +63,9 @@ def restart(qs: Sequence[Tensor], fresh: Tensor, shapes: Shapes) -> Tensor:
     return out
 
 
-def add_times(gs: Matrices, es: Matrices, alpha: float, q: Tensor, shapes: Shapes) -> tuple[list[Tensor], Tensor]:
+def add_times(
+    gs: Matrices, es: Matrices, alpha: float, q: Tensor, shapes: Shapes
+) -> tuple[list[Tensor], Tensor]:
     """M = G + alpha E, and P = M Q."""
     library = _native(gs, es)
     if library is None:
@@ -71,7 +73,10 @@ def add_times(gs: Matrices, es: Matrices, alpha: float, q: Tensor, shapes: Shape
         return ms, times(ms, q, shapes)
     ms = [torch.empty_like(g) for g in gs]
     p = _new(ms, sum(s.r * s.n for s in shapes))
-    inputs, outputs = (_addresses(gs), _addresses(es), alpha, q.data_ptr()), (_addresses(ms), p.data_ptr(), p.shape[1])
+    inputs, outputs = (
+        (_addresses(gs), _addresses(es), alpha, q.data_ptr()),
+        (_addresses(ms), p.data_ptr(), p.shape[1]),
+    )
     library.add_times(*_sized(shapes), len(p), *inputs, *outputs, torch.get_num_threads())
     return ms, p
 
@@ -104,7 +109,9 @@ def transposed_times(ms: Matrices, p: Tensor, shapes: Shapes) -> Tensor:
     library, q = _native(ms), _new(ms, sum(s.r * s.m for s in shapes))
     if library is not None:
         factors = p.data_ptr(), q.data_ptr(), q.shape[1]
-        library.transposed_times(*_sized(shapes), len(q), _addresses(ms), *factors, torch.get_num_threads())
+        library.transposed_times(
+            *_sized(shapes), len(q), _addresses(ms), *factors, torch.get_num_threads()
+        )
         return q
     for m, factor, target in zip(ms, ps_of(p, shapes), qs_of(q, shapes), strict=True):
         for row, out in zip(m, target, strict=True):
@@ -121,7 +128,9 @@ def product(p: Tensor, q: Tensor, shapes: Shapes) -> list[Tensor]:
     return products
 
 
-def product_and_rest(p: Tensor, q: Tensor, own_q: Tensor, ms: Matrices, shapes: Shapes) -> list[Tensor]:
+def product_and_rest(
+    p: Tensor, q: Tensor, own_q: Tensor, ms: Matrices, shapes: Shapes
+) -> list[Tensor]:
     """P Q^T, and in place of every worker's M, M - P own Q^T."""
     library = _native(ms)
     if library is None:
@@ -132,7 +141,9 @@ def product_and_rest(p: Tensor, q: Tensor, own_q: Tensor, ms: Matrices, shapes: 
     updates = [torch.empty_like(m[:1]) for m in ms]
     factors = p.data_ptr(), q.data_ptr(), own_q.data_ptr(), own_q.shape[1] if len(own_q) > 1 else 0
     outputs = _addresses(ms), _addresses(updates)
-    library.product_and_rest(*_sized(shapes), len(ms[0]), *factors, *outputs, torch.get_num_threads())
+    library.product_and_rest(
+        *_sized(shapes), len(ms[0]), *factors, *outputs, torch.get_num_threads()
+    )
     return updates
 
 

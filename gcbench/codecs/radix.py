@@ -31,7 +31,10 @@ def word_of(base: int) -> tuple[int, int]:
 
 def _shortest_word(base: int) -> tuple[int, int]:
     words = [(_digits_in(bits, base), bits) for bits in range(1, _LONGEST_WORD + 1)]
-    digits, bits = min((word for word in words if word[0] and word[1] in _WORD_BITS), key=lambda word: word[1] / word[0])
+    digits, bits = min(
+        (word for word in words if word[0] and word[1] in _WORD_BITS),
+        key=lambda word: word[1] / word[0],
+    )
     if bits <= _SLACK * digits * math.log2(base):
         return digits, bits
     return next(word for word in words if word[0] and word[1] <= _SLACK * word[0] * math.log2(base))
@@ -44,7 +47,9 @@ def _digits_in(bits: int, base: int) -> int:
     return digits
 
 
-_WORDS = {base: _shortest_word(base) for base in range(2, 257)}  # kernels read it: not all of Python can be compiled
+_WORDS = {
+    base: _shortest_word(base) for base in range(2, 257)
+}  # kernels read it: not all of Python can be compiled
 
 
 def digit_bytes(n: int, base: int) -> int:
@@ -68,7 +73,10 @@ def pack_digits(codes: Tensor, base: int) -> Tensor:
     words = planes[:, -1].to(torch.int32)
     for k in range(digits - 2, -1, -1):
         words = words.mul_(base).add_(planes[:, k])
-    parts = [pack(((words >> (8 * i)) & 0xFF).to(torch.uint8), width) for i, width in enumerate(_byte_widths(bits))]
+    parts = [
+        pack(((words >> (8 * i)) & 0xFF).to(torch.uint8), width)
+        for i, width in enumerate(_byte_widths(bits))
+    ]
     return torch.cat(parts, dim=1)
 
 

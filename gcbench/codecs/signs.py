@@ -32,8 +32,15 @@ def signs_and_sides(
         return None
     w, groups, rows, row = matrix.shape
     assert rows == _ROWS and all(x.is_contiguous() for x in (buckets, rest_buckets, *matrix, *rest))
-    words, sides = torch.empty(w, groups, 1, row, dtype=torch.int32), torch.zeros(w, count, 3, dtype=torch.float64)
+    words, sides = (
+        torch.empty(w, groups, 1, row, dtype=torch.int32),
+        torch.zeros(w, count, 3, dtype=torch.float64),
+    )
     for x, tail, out, of_buckets in zip(matrix, rest, words, sides, strict=True):
-        library.signs(x.data_ptr(), buckets.data_ptr(), out.data_ptr(), of_buckets.data_ptr(), groups, row)
-        library.add_sides(tail.data_ptr(), rest_buckets.data_ptr(), of_buckets.data_ptr(), tail.numel())
+        library.signs(
+            x.data_ptr(), buckets.data_ptr(), out.data_ptr(), of_buckets.data_ptr(), groups, row
+        )
+        library.add_sides(
+            tail.data_ptr(), rest_buckets.data_ptr(), of_buckets.data_ptr(), tail.numel()
+        )
     return words, Sides(*sides.unbind(-1))

@@ -73,18 +73,24 @@ def from_words(words: Tensor, base: int) -> Tensor:
     # power, so that its floor is right even where a device multiplies by the reciprocal.
     exact = float_of(bits)
     halves = numbers.unsqueeze(-2).to(exact) + 0.5
-    powers = torch.tensor([base**j for j in range(digits)], dtype=exact, device=words.device).unsqueeze(-1)
+    powers = torch.tensor(
+        [base**j for j in range(digits)], dtype=exact, device=words.device
+    ).unsqueeze(-1)
     found = torch.floor(halves / powers) - base * torch.floor(halves / (powers * base))
     return found.flatten(-3, -2).to(torch.int32)
 
 
 def _numbers(words: Tensor, bits: int) -> Tensor:
     """`[..., words, row]` to `[..., numbers, row]`."""
-    places = torch.arange(_numbers_of(bits), dtype=torch.int32, device=words.device).unsqueeze(-1) * bits
+    places = (
+        torch.arange(_numbers_of(bits), dtype=torch.int32, device=words.device).unsqueeze(-1) * bits
+    )
     shifts = places % 32
     if words.shape[-2] == 1:
         return (words >> shifts) & ((1 << bits) - 1)
     index = (places // 32).squeeze(-1).long()
-    low = (words.index_select(-2, index) >> shifts) & torch.where(shifts > 0, (1 << (32 - shifts)) - 1, -1)
+    low = (words.index_select(-2, index) >> shifts) & torch.where(
+        shifts > 0, (1 << (32 - shifts)) - 1, -1
+    )
     above = words.index_select(-2, (index + 1).clamp_max(words.shape[-2] - 1))
     return (low | torch.where(shifts + bits > 32, above << (32 - shifts), 0)) & ((1 << bits) - 1)

@@ -21,13 +21,20 @@ def in_buckets(module: Callable[..., Any], mib: float, arrived: Arrived) -> Dist
     gradients: buckets are made by that. What it leaves in `p.grad` is the worker's own gradient.
     """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # newer versions have another name for `broadcast_buffers`
-        ddp = DistributedDataParallel(module, broadcast_buffers=False, bucket_cap_mb=mib, gradient_as_bucket_view=True)
+        warnings.simplefilter(
+            "ignore", FutureWarning
+        )  # newer versions have another name for `broadcast_buffers`
+        ddp = DistributedDataParallel(
+            module, broadcast_buffers=False, bucket_cap_mb=mib, gradient_as_bucket_view=True
+        )
 
     def hook(_: None, bucket: Any) -> torch.futures.Future[Tensor]:
         parameters = bucket.parameters()
         # Gradients lie as their parameters do (channels last, for one), which the views that DDP hands out know nothing of.
-        gradients = [g.as_strided(p.shape, p.stride()) for p, g in zip(parameters, bucket.gradients(), strict=True)]
+        gradients = [
+            g.as_strided(p.shape, p.stride())
+            for p, g in zip(parameters, bucket.gradients(), strict=True)
+        ]
         arrived(parameters, gradients)
         ready: torch.futures.Future[Tensor] = torch.futures.Future()
         ready.set_result(bucket.buffer())

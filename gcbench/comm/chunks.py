@@ -7,7 +7,9 @@ from collections.abc import Sequence
 import torch.distributed as dist
 from torch import Tensor
 
-CHUNK_BYTES = 1024 * 1024  # several on their way hide the handshake with which gloo begins each; half as long ones take longer
+CHUNK_BYTES = (
+    1024 * 1024
+)  # several on their way hide the handshake with which gloo begins each; half as long ones take longer
 
 
 def gather(group: dist.ProcessGroup, messages: Sequence[Sequence[Tensor]]) -> None:
@@ -32,7 +34,9 @@ def gather(group: dist.ProcessGroup, messages: Sequence[Sequence[Tensor]]) -> No
         send.wait()
 
 
-def exchange(group: dist.ProcessGroup, leaving: Sequence[Tensor], arriving: Sequence[Tensor]) -> None:
+def exchange(
+    group: dist.ProcessGroup, leaving: Sequence[Tensor], arriving: Sequence[Tensor]
+) -> None:
     """Send `leaving[p]` to process p and fill `arriving[p]` from it.
 
     What a process has for itself stays where it is.
@@ -41,7 +45,9 @@ def exchange(group: dist.ProcessGroup, leaving: Sequence[Tensor], arriving: Sequ
     """
     size, me = group.size(), group.rank()
     lefts, rights = ([(me + sign * i) % size for i in range(1, size)] for sign in (-1, 1))
-    receives = [[_receive(group, chunk, left) for chunk in _chunks([arriving[left]])] for left in lefts]
+    receives = [
+        [_receive(group, chunk, left) for chunk in _chunks([arriving[left]])] for left in lefts
+    ]
     unfinished = []
     for right, of_round in zip(rights, receives, strict=True):
         unfinished += [_send(group, chunk, right) for chunk in _chunks([leaving[right]])]

@@ -86,7 +86,10 @@ class ProcessGroupControl:
         padded = own.new_zeros(max(sizes))
         padded[: len(own)] = own
         texts = self.gather_tensors(padded)
-        return [json.loads(text[:size].numpy().tobytes()) for text, size in zip(texts, sizes, strict=True)]
+        return [
+            json.loads(text[:size].numpy().tobytes())
+            for text, size in zip(texts, sizes, strict=True)
+        ]
 
     def gather_tensors(self, x: Tensor) -> list[Tensor]:
         everyone = [torch.empty_like(x) for _ in range(self._group.size())]
@@ -109,7 +112,9 @@ class ProcessGroupControl:
 
     def propose(self, urgency: int) -> None:
         self._flag.fill_(urgency)
-        self._work = dist.all_reduce(self._flag, dist.ReduceOp.MAX, group=self._group, async_op=True)
+        self._work = dist.all_reduce(
+            self._flag, dist.ReduceOp.MAX, group=self._group, async_op=True
+        )
 
     def agreed(self) -> int:
         assert self._work is not None, "propose comes first"

@@ -72,9 +72,13 @@ class Meter:
 
     @property
     def wire_bits(self) -> list[float]:
-        return [sum(total.wire_bits(kind) for kind, total in tally.items()) for tally in self.tallies]
+        return [
+            sum(total.wire_bits(kind) for kind, total in tally.items()) for tally in self.tallies
+        ]
 
-    def count(self, collective: Collective, workers: int, sent: Sequence[int], received: Sequence[int]) -> None:
+    def count(
+        self, collective: Collective, workers: int, sent: Sequence[int], received: Sequence[int]
+    ) -> None:
         """Count one message of every row."""
         kind = Kind(self._level, collective, workers)
         for row, out, back in zip(self._rows, sent, received, strict=True):
@@ -89,7 +93,10 @@ class Meter:
 
     def state(self) -> list[PlainTally]:
         """Return the totals of each worker in plain values, for a file."""
-        return [[((*k,), (t.messages, t.sent_bits, t.received_bits)) for k, t in tally.items()] for tally in self.tallies]
+        return [
+            [((*k,), (t.messages, t.sent_bits, t.received_bits)) for k, t in tally.items()]
+            for tally in self.tallies
+        ]
 
     def load(self, state: Sequence[PlainTally]) -> None:
         for tally, plain in zip(self.tallies, state, strict=True):

@@ -21,7 +21,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-Collective = Literal["all_reduce", "tree_all_reduce", "all_gather", "ragged_gather", "all_to_all", "broadcast"]
+Collective = Literal[
+    "all_reduce", "tree_all_reduce", "all_gather", "ragged_gather", "all_to_all", "broadcast"
+]
 Level = Literal["all", "inside", "between"]  # all workers; those of a node; one of every node
 
 
@@ -79,12 +81,17 @@ class Network:
 
     def cost(self, collective: Collective, payload_bits: float) -> Cost:
         """Of one collective to which every worker brings `payload_bits`."""
-        return Cost(wire_bits(collective, payload_bits, self.workers), self._seconds(collective, payload_bits))
+        return Cost(
+            wire_bits(collective, payload_bits, self.workers),
+            self._seconds(collective, payload_bits),
+        )
 
     def ragged_cost(self, payload_bits: Sequence[float]) -> Cost:
         """Of a `ragged_gather`, from every worker's true size."""
         mean = sum(payload_bits) / self.workers
-        return Cost(wire_bits("ragged_gather", mean, self.workers), self._point_to_point(payload_bits))
+        return Cost(
+            wire_bits("ragged_gather", mean, self.workers), self._point_to_point(payload_bits)
+        )
 
     def _seconds(self, collective: Collective, bits: float) -> float:
         others = self.workers - 1
@@ -96,7 +103,9 @@ class Network:
             return self._tree(bits)
         if collective == "tree_all_reduce":
             return 2 * self._tree(bits)
-        return self._point_to_point([bits / max(others, 1) if collective == "all_to_all" else bits] * self.workers)
+        return self._point_to_point(
+            [bits / max(others, 1) if collective == "all_to_all" else bits] * self.workers
+        )
 
     def _ring_round(self, bits: float) -> float:
         """All pass something on at once. The ring goes from node to node, so that one message leaves each and one arrives."""
@@ -105,8 +114,13 @@ class Network:
 
     def _tree(self, bits: float) -> float:
         """Among the nodes, then inside them: each round doubles the number of those who know."""
-        rounds_between, rounds_inside = (self.nodes - 1).bit_length(), (self.workers_per_node - 1).bit_length()
-        return rounds_between * self.between.seconds(bits) + rounds_inside * self.inside.seconds(bits)
+        rounds_between, rounds_inside = (
+            (self.nodes - 1).bit_length(),
+            (self.workers_per_node - 1).bit_length(),
+        )
+        return rounds_between * self.between.seconds(bits) + rounds_inside * self.inside.seconds(
+            bits
+        )
 
     def _point_to_point(self, bits: Sequence[float]) -> float:
         """Worker i sends `bits[i]` to each of the others; who sends most sets the time, as nobody receives as much. Both levels

@@ -42,7 +42,9 @@ class Nodes:
         """Return the mean of each node's workers, `[w, ...] -> [nodes here, ...]`."""
         by_node = [
             inside.mean([t[i : i + len(inside.local)] for t in tensors])
-            for inside, i in zip(self.inside, range(0, len(tensors[0]), len(self.inside[0].local)), strict=True)
+            for inside, i in zip(
+                self.inside, range(0, len(tensors[0]), len(self.inside[0].local)), strict=True
+            )
         ]
         return [torch.cat(means) for means in zip(*by_node, strict=True)]
 
@@ -78,11 +80,18 @@ class Nodes:
 def node_size(asked: int | None, workers: int, rows: int, host: int | None) -> int:
     """Return the workers of a node, when a process holds `rows` of all and a host `host`."""
     size = asked or host
-    smaller = max((n for n in range(1, workers) if workers % n == 0 and (n % rows == 0 or rows % n == 0)), default=1)
+    smaller = max(
+        (n for n in range(1, workers) if workers % n == 0 and (n % rows == 0 or rows % n == 0)),
+        default=1,
+    )
     if size is None:
-        raise ValueError(f"exchange=hierarchical: virtual workers have no hosts; type workers_per_node={smaller}")
+        raise ValueError(
+            f"exchange=hierarchical: virtual workers have no hosts; type workers_per_node={smaller}"
+        )
     if workers % size:
-        raise ValueError(f"workers_per_node={size} cannot share {workers} workers evenly; type workers_per_node={smaller}")
+        raise ValueError(
+            f"workers_per_node={size} cannot share {workers} workers evenly; type workers_per_node={smaller}"
+        )
     if size % rows and rows % size:
         raise ValueError(
             f"workers_per_node={size}: some process would hold part of two nodes, as each has {rows} workers; "

@@ -15,7 +15,9 @@ def float_to_ordered(x: Tensor, nan_is_largest: bool) -> Tensor:
     The bits of non-negative floats already rise with their value; those of negative ones fall, and are flipped.
     """
     if x.dtype != torch.float32:
-        raise TypeError(f"a maximum or minimum over workers takes float32 values, not {x.dtype}; type x.float()")
+        raise TypeError(
+            f"a maximum or minimum over workers takes float32 values, not {x.dtype}; type x.float()"
+        )
     bits = torch.where(x.isnan(), _NAN if nan_is_largest else _NAN - (1 << 31), x.view(torch.int32))
     return bits ^ ((bits >> 31) & _MAGNITUDE)
 

@@ -35,7 +35,10 @@ class Aligned:
         groups: dict[int, Grads] = {}
         for name, g in grads.items():
             groups.setdefault(self.bucket_size(g), {})[name] = g
-        parts = [(Gathered(coded(replace(self.codec, bucket_size=size), self.code)), group) for size, group in groups.items()]
+        parts = [
+            (Gathered(coded(replace(self.codec, bucket_size=size), self.code)), group)
+            for size, group in groups.items()
+        ]
         return aggregate_parts(parts, grads, state, comm, step)
 
     def bucket_size(self, g: Tensor) -> int:

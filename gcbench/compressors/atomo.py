@@ -66,8 +66,13 @@ class Atomo:
 
         def decode(messages: list[Tensor], rows: int) -> Grads:
             """Means over every `rows` workers."""
-            means = [_mean(x.flatten(1), m.shape[1], m.shape[2], rows) for x, m in zip(messages, ms.values(), strict=True)]
-            return {k: x.view(-1, *g.shape[1:]) for (k, g), x in zip(grads.items(), means, strict=True)}
+            means = [
+                _mean(x.flatten(1), m.shape[1], m.shape[2], rows)
+                for x, m in zip(messages, ms.values(), strict=True)
+            ]
+            return {
+                k: x.view(-1, *g.shape[1:]) for (k, g), x in zip(grads.items(), means, strict=True)
+            }
 
         return Aggregated(decode(everyone, comm.workers), lambda: decode(atoms, 1), state)
 
@@ -82,9 +87,15 @@ class Atomo:
         """Which values are kept, `[w, k]` of each matrix; all matrices at once, those of fewer values filled up with p = 0."""
         sizes = {k: p.shape[1] for k, p in ps.items()}
         device = next(iter(ps.values())).device
-        uniform = step.noise("atomo", sizes, device).uniform().double().split(list(sizes.values()), dim=1)
-        p, u = (pad_sequence([x.T for x in xs]) for xs in (list(ps.values()), list(uniform)))  # [k, matrices, w]
-        count = torch.tensor([min(self.rank, n) for n in sizes.values()], device=device).unsqueeze(1)
+        uniform = (
+            step.noise("atomo", sizes, device).uniform().double().split(list(sizes.values()), dim=1)
+        )
+        p, u = (
+            pad_sequence([x.T for x in xs]) for xs in (list(ps.values()), list(uniform))
+        )  # [k, matrices, w]
+        count = torch.tensor([min(self.rank, n) for n in sizes.values()], device=device).unsqueeze(
+            1
+        )
         kept = u < p if self.variant == "unbiased" else keep_exactly(p, count, u)
         return [kept[:n, i].T for i, n in enumerate(sizes.values())]
 

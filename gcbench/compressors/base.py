@@ -42,7 +42,10 @@ class State:
 
     def of(self, names: Collection[str]) -> State:
         """What is remembered of these parameters."""
-        layers = [tuple({k: t for k, t in part.items() if k in names} for part in layer) for layer in self._pairs()]
+        layers = [
+            tuple({k: t for k, t in part.items() if k in names} for part in layer)
+            for layer in self._pairs()
+        ]
         return State.of_layers(cast(list[tuple[Grads, Grads]], layers))
 
     def updated(self, newer: State) -> State:
@@ -84,7 +87,9 @@ def merge(parts: Sequence[Aggregated], like: Grads) -> Aggregated:
         _join([part.update for part in parts], like),
         lambda: _join([part.sent() for part in parts], like),
         state,
-        (lambda: sum((bound() for bound in bounds), start=torch.zeros(()))) if len(bounds) == len(parts) else None,
+        (lambda: sum((bound() for bound in bounds), start=torch.zeros(())))
+        if len(bounds) == len(parts)
+        else None,
     )
 
 
@@ -94,9 +99,13 @@ def _join(parts: Sequence[Grads], like: Grads) -> Grads:
     return {name: whole[name] for name in like}
 
 
-def aggregate_parts(parts: Iterable[tuple[Compressor, Grads]], like: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
+def aggregate_parts(
+    parts: Iterable[tuple[Compressor, Grads]], like: Grads, state: State, comm: Comm, step: Step
+) -> Aggregated:
     """Return the aggregate of disjoint groups of tensors, each by a compressor of its own, in messages of its own."""
-    return merge([method.aggregate(part, state.of(part), comm, step) for method, part in parts if part], like)
+    return merge(
+        [method.aggregate(part, state.of(part), comm, step) for method, part in parts if part], like
+    )
 
 
 class MethodError(ValueError):
@@ -109,7 +118,9 @@ def refuse_other_tensors(found: Grads, grads: Grads) -> None:
         return
     wrong = [f"no tensor for {name}" for name in grads if name not in found]
     wrong += [f"a tensor for {name}, which is no gradient" for name in found if name not in grads]
-    raise MethodError(f"the compressor returned {wrong[0]}; type gcbench check and its name to see what a method owes")
+    raise MethodError(
+        f"the compressor returned {wrong[0]}; type gcbench check and its name to see what a method owes"
+    )
 
 
 class Properties(NamedTuple):
@@ -119,7 +130,9 @@ class Properties(NamedTuple):
     unbiased: bool = False  # E[update] is the mean of the gradients
     contractive: bool = False  # E|v - C(v)|^2 < |v|^2 for every v: safe under plain error feedback
     mean_linear: bool = False  # rows and their mean give the same update
-    scope: Literal["tensor", "global"] = "tensor"  # global: a scale, a bucket or a draw spans tensors
+    scope: Literal["tensor", "global"] = (
+        "tensor"  # global: a scale, a bucket or a draw spans tensors
+    )
 
 
 @runtime_checkable
@@ -162,13 +175,17 @@ class Step:
 
     def own_noise(self, site: str, n: int, device: torch.device) -> Noise:
         """Draws for n values that belong to a worker rather than to parameters, such as its shard."""
-        per_row = [mix(self.seed, site_number(site), self.number, 1 + worker) for worker in self.workers]
+        per_row = [
+            mix(self.seed, site_number(site), self.number, 1 + worker) for worker in self.workers
+        ]
         return Noise(keys(per_row, device), _canonical_index(((0, n),), device))
 
 
 @lru_cache(maxsize=64)
 def _canonical_index(runs: tuple[tuple[int, int], ...], device: torch.device) -> Tensor:
-    return torch.cat([torch.arange(start, start + n, dtype=torch.int32) for start, n in runs]).to(device)
+    return torch.cat([torch.arange(start, start + n, dtype=torch.int32) for start, n in runs]).to(
+        device
+    )
 
 
 def sizes_of(grads: Grads) -> Sizes:
@@ -188,4 +205,6 @@ def flatten(grads: Grads) -> Tensor:
 def unflatten(x: Tensor, like: Grads) -> Grads:
     """The inverse of `flatten` for any number of rows, as views."""
     parts = x.split(list(sizes_of(like).values()), dim=1)
-    return {k: part.view(len(x), *g.shape[1:]) for (k, g), part in zip(like.items(), parts, strict=True)}
+    return {
+        k: part.view(len(x), *g.shape[1:]) for (k, g), part in zip(like.items(), parts, strict=True)
+    }

@@ -40,7 +40,9 @@ class Bucketed(Codec, ABC):
 
     def __post_init__(self) -> None:
         if self.bucket_size < 1:
-            raise ValueError(f"bucket_size={self.bucket_size}: type a number of values of at least 1, as in bucket_size=2048")
+            raise ValueError(
+                f"bucket_size={self.bucket_size}: type a number of values of at least 1, as in bucket_size=2048"
+            )
 
     @property
     @abstractmethod
@@ -80,7 +82,9 @@ class Bucketed(Codec, ABC):
         """`[w, buckets, k]`."""
         return self.buckets(segments, x.device).reduce(x, self.fit)
 
-    def codes_by(self, x: Tensor, segments: tuple[int, ...], fitted: Tensor, noise: Noise) -> Tensor:
+    def codes_by(
+        self, x: Tensor, segments: tuple[int, ...], fitted: Tensor, noise: Noise
+    ) -> Tensor:
         """`[w, n]` uint8, by these parameters of the buckets."""
         buckets = self.buckets(segments, x.device)
         groups = buckets.groups(1)
@@ -96,16 +100,30 @@ class Bucketed(Codec, ABC):
         fitted = self.fitted(x, segments)
         return [*self._pack(x, segments, fitted, noise), self.sends(fitted)]
 
-    def _pack(self, x: Tensor, segments: tuple[int, ...], fitted: Tensor, noise: Noise) -> tuple[Tensor, Tensor]:
+    def _pack(
+        self, x: Tensor, segments: tuple[int, ...], fitted: Tensor, noise: Noise
+    ) -> tuple[Tensor, Tensor]:
         """Words of the groups `[w, groups, words, row]`, and digits of the rest `[w, bytes]`."""
         buckets = self.buckets(segments, x.device)
         groups = buckets.groups(rows_of(self.base))
         matrix, rest = _split(x, groups, buckets.row)
         table, draws = _of_rows(fitted, groups), noise.at(groups.starts) if self.random else None
-        out = torch.empty(len(x), len(groups.starts), words_of(self.base), buckets.row, dtype=torch.int32, device=x.device)
+        out = torch.empty(
+            len(x),
+            len(groups.starts),
+            words_of(self.base),
+            buckets.row,
+            dtype=torch.int32,
+            device=x.device,
+        )
         encode = _kernels(self).encode if fitted.shape[2] <= _FEW else _kernels(self).encode_in_two
         for part in _blocks(matrix):
-            encode(matrix[:, part], table[:, part], draws.of(part) if draws else None, *out[:, part].unbind(2))
+            encode(
+                matrix[:, part],
+                table[:, part],
+                draws.of(part) if draws else None,
+                *out[:, part].unbind(2),
+            )
         codes = self._rest_codes(rest, fitted, groups, noise)
         return out, pack_digits(codes.to(torch.uint8), self.base)
 
@@ -160,7 +178,9 @@ class Levelled(Bucketed, ABC):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 2 <= self.level_count <= 256:
-            raise ValueError(f"level_count={self.level_count}: a code holds 2 to 256 levels; type level_count=5")
+            raise ValueError(
+                f"level_count={self.level_count}: a code holds 2 to 256 levels; type level_count=5"
+            )
 
     @property
     def base(self) -> int:
@@ -204,7 +224,9 @@ class Even(Bucketed, ABC):
     def scales_of(self, x: Tensor, segments: tuple[int, ...]) -> Tensor:
         return self.fitted(x, segments).squeeze(-1)
 
-    def codes_of(self, x: Tensor, segments: tuple[int, ...], scales: Tensor, noise: Noise) -> Tensor:
+    def codes_of(
+        self, x: Tensor, segments: tuple[int, ...], scales: Tensor, noise: Noise
+    ) -> Tensor:
         return self.codes_by(x, segments, scales.unsqueeze(-1), noise)
 
     def values_of(self, codes: Tensor, segments: tuple[int, ...], scales: Tensor) -> Tensor:

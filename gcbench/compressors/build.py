@@ -59,13 +59,17 @@ def build(
             "type exchange=gather or code=fixed"
         )
     if align and exchange != "gather":
-        raise ValueError(f"align=true means nothing with exchange={exchange}; type exchange=gather or align=false")
+        raise ValueError(
+            f"align=true means nothing with exchange={exchange}; type exchange=gather or align=false"
+        )
     if workers_per_node is not None and exchange != "hierarchical":
         raise ValueError(
             f"workers_per_node={workers_per_node} means nothing with exchange={exchange}; type exchange=hierarchical"
         )
     if bucket_scope not in ("tensor", "gradient"):
-        raise ValueError(f"bucket_scope={bucket_scope}: type bucket_scope=tensor or bucket_scope=gradient")
+        raise ValueError(
+            f"bucket_scope={bucket_scope}: type bucket_scope=tensor or bucket_scope=gradient"
+        )
     if bucket_scope == "gradient" and align:
         raise ValueError(
             "align=true bucket_scope=gradient: buckets that run through the gradient hold no whole receptive fields; "
@@ -77,7 +81,9 @@ def build(
                 "per_layer=true bucket_scope=gradient: a bucket is a tensor, or runs through all; type one of them"
             )
         if exchange in ("scatter", "scatter_coded"):
-            raise ValueError(f"exchange={exchange} cuts tensors into shards; type per_layer=false, or exchange=gather")
+            raise ValueError(
+                f"exchange={exchange} cuts tensors into shards; type per_layer=false, or exchange=gather"
+            )
     compressor: Compressor
     if isinstance(method, Compressor):
         compressor = method
@@ -119,9 +125,13 @@ def analytic_ratio(compressor: Compressor) -> float | None:
     return 32 / bits if bits else None
 
 
-def compressed_share(compressor: Compressor, shapes: Collection[Sequence[int]], steps: int) -> float:
+def compressed_share(
+    compressor: Compressor, shapes: Collection[Sequence[int]], steps: int
+) -> float:
     """Return the share of a gradient's values that is compressed, and not sent whole in fp32; the mean over `steps`."""
-    dense_steps = sum(part.dense_steps for part in parts_of(compressor) if isinstance(part, DenseWarmup))
+    dense_steps = sum(
+        part.dense_steps for part in parts_of(compressor) if isinstance(part, DenseWarmup)
+    )
     share = _compressed(compressor, shapes) / max(1, sum(map(math.prod, shapes)))
     return share * (1 - min(dense_steps, steps) / max(1, steps))
 

@@ -6,7 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gcbench.comm import Comm
-from gcbench.compressors.base import Aggregated, Compressor, Grads, Properties, State, Step, aggregate_parts
+from gcbench.compressors.base import (
+    Aggregated,
+    Compressor,
+    Grads,
+    Properties,
+    State,
+    Step,
+    aggregate_parts,
+)
 
 
 def is_convolution(shape: Sequence[int]) -> bool:
@@ -39,4 +47,6 @@ class ByKind:
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         convolutions = {k: g for k, g in grads.items() if is_convolution(g.shape[1:])}
         others = {k: g for k, g in grads.items() if k not in convolutions}
-        return aggregate_parts([(self.convolutions, convolutions), (self.others, others)], grads, state, comm, step)
+        return aggregate_parts(
+            [(self.convolutions, convolutions), (self.others, others)], grads, state, comm, step
+        )

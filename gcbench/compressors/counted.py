@@ -13,7 +13,16 @@ from gcbench.codecs.levels import level_values
 from gcbench.codecs.noise import Noise
 from gcbench.codecs.packing import pack_lanes, unpack_lanes
 from gcbench.comm import Comm
-from gcbench.compressors.base import Aggregated, Grads, Properties, State, Step, flattened, sizes_of, unflatten
+from gcbench.compressors.base import (
+    Aggregated,
+    Grads,
+    Properties,
+    State,
+    Step,
+    flattened,
+    sizes_of,
+    unflatten,
+)
 
 
 @runtime_checkable
@@ -32,7 +41,9 @@ class TableCodec(Protocol):
     def fitted(self, x: Tensor, segments: tuple[int, ...]) -> Tensor:
         """Tables `[w, buckets, s]`; others will do as well, if no value of a bucket lies outside."""
 
-    def codes_by(self, x: Tensor, segments: tuple[int, ...], fitted: Tensor, noise: Noise) -> Tensor:
+    def codes_by(
+        self, x: Tensor, segments: tuple[int, ...], fitted: Tensor, noise: Noise
+    ) -> Tensor:
         """`[w, n]` uint8, by these tables."""
 
 
@@ -54,7 +65,9 @@ class Counted:
 
     @property
     def properties(self) -> Properties:
-        return Properties(unbiased=self.codec.properties.unbiased, scope=self.codec.properties.scope)
+        return Properties(
+            unbiased=self.codec.properties.unbiased, scope=self.codec.properties.scope
+        )
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         tensors, sizes = flattened(grads), sizes_of(grads)
@@ -73,7 +86,9 @@ class Counted:
         def sent() -> Grads:
             return unflatten(buckets.lay_back(level_values(codes, levels)), grads)
 
-        return Aggregated(unflatten(buckets.lay_back(update.div_(comm.workers)), grads), sent, state)
+        return Aggregated(
+            unflatten(buckets.lay_back(update.div_(comm.workers)), grads), sent, state
+        )
 
 
 def _agreed(tables: Tensor, comm: Comm) -> Tensor:
@@ -82,7 +97,9 @@ def _agreed(tables: Tensor, comm: Comm) -> Tensor:
     if tables.shape[2] == 2:
         return torch.cat([least, greatest], dim=2)
     inner = comm.mean([tables[..., 1:-1]])[0]
-    return torch.cat([least, inner.maximum(least).minimum(greatest), greatest], dim=2)  # a mean of equals is rounded
+    return torch.cat(
+        [least, inner.maximum(least).minimum(greatest), greatest], dim=2
+    )  # a mean of equals is rounded
 
 
 def _count(codes: Tensor, levels: int, comm: Comm) -> list[Tensor]:
@@ -95,7 +112,9 @@ def _count(codes: Tensor, levels: int, comm: Comm) -> list[Tensor]:
             "fp32; type exchange=scatter_coded, or a smaller level_count"
         )
     weights = torch.tensor([0, *(base**k for k in range(levels - 1))], device=codes.device)
-    rest = unpack_lanes(comm.sum([pack_lanes(weights[codes.long()], bits)])[0], codes.shape[1], bits)
+    rest = unpack_lanes(
+        comm.sum([pack_lanes(weights[codes.long()], bits)])[0], codes.shape[1], bits
+    )
     counts = []
     for _ in range(levels - 1):
         counts.append(rest % base)

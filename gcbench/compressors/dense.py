@@ -24,7 +24,9 @@ class Dense:
 
     def __post_init__(self) -> None:
         if self.dtype not in ("float32", "float16", "bfloat16"):
-            raise ValueError(f"compressor.method.dtype={self.dtype}: type float32, float16 or bfloat16")
+            raise ValueError(
+                f"compressor.method.dtype={self.dtype}: type float32, float16 or bfloat16"
+            )
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         rows = {k: g.to(getattr(torch, self.dtype)) for k, g in grads.items()}

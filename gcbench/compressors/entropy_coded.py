@@ -60,7 +60,9 @@ class EntropyCoded(ABC):
     def scales_of(self, x: Tensor, segments: tuple[int, ...]) -> Tensor:
         return self.codec.scales_of(x, segments)
 
-    def codes_of(self, x: Tensor, segments: tuple[int, ...], scales: Tensor, noise: Noise) -> Tensor:
+    def codes_of(
+        self, x: Tensor, segments: tuple[int, ...], scales: Tensor, noise: Noise
+    ) -> Tensor:
         return self.codec.codes_of(x, segments, scales, noise)
 
     def values_of(self, codes: Tensor, segments: tuple[int, ...], scales: Tensor) -> Tensor:
@@ -149,7 +151,11 @@ class Ans(EntropyCoded):
         return [words[:, 0] + 1, None, None]
 
 
-CODES: dict[str, type[EntropyCoded]] = {"elias_dense": EliasDense, "elias_sparse": EliasSparse, "ans": Ans}
+CODES: dict[str, type[EntropyCoded]] = {
+    "elias_dense": EliasDense,
+    "elias_sparse": EliasSparse,
+    "ans": Ans,
+}
 
 
 def coded(codec: Codec, code: Code) -> Codec:

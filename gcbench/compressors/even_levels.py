@@ -36,7 +36,9 @@ class EvenLevels(Levelled, Even):
     @property
     def properties(self) -> Properties:
         # The error of a value is at most (m / (s - 1))^2, half-way between two levels; that of the largest is none.
-        return Properties(unbiased=True, contractive=self.shorter_than((self.level_count - 1) ** 2 + 1))
+        return Properties(
+            unbiased=True, contractive=self.shorter_than((self.level_count - 1) ** 2 + 1)
+        )
 
     @property
     def highest(self) -> int:

@@ -80,7 +80,9 @@ class Gathered:
         x = self.codec.lay_out(flattened(grads), segments)
         noise = step.noise("codec", sizes, x.device)
         message = self.codec.encode(x, segments, noise)
-        everyone = comm.gather(message, self.codec.lengths_of(message) if isinstance(self.codec, RaggedCodec) else None)
+        everyone = comm.gather(
+            message, self.codec.lengths_of(message) if isinstance(self.codec, RaggedCodec) else None
+        )
         total = x.new_zeros(1, x.shape[1])
         for k in range(comm.workers):
             self.codec.decode_add([m[k : k + 1] for m in everyone], segments, total)
@@ -95,7 +97,12 @@ class Gathered:
             return _shannon_bits(self.codec, x, segments, noise)
 
         update = self.codec.lay_back(total.div_(comm.workers), segments)
-        return Aggregated(unflatten(update, grads), sent, state, bound if isinstance(self.codec, GridCodec) else None)
+        return Aggregated(
+            unflatten(update, grads),
+            sent,
+            state,
+            bound if isinstance(self.codec, GridCodec) else None,
+        )
 
 
 @dataclass(frozen=True)
@@ -117,17 +124,23 @@ class Scattered:
 
     @property
     def properties(self) -> Properties:
-        return Properties(unbiased=self.codec.properties.unbiased, scope="global")  # buckets run through the gradient
+        return Properties(
+            unbiased=self.codec.properties.unbiased, scope="global"
+        )  # buckets run through the gradient
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         x = flatten(grads)
         size = self._shard_size(x.shape[1], comm.workers)
         padded = F.pad(x, (0, comm.workers * size - x.shape[1]))
-        shards = self.codec.lay_out([padded.view(-1, size)], (size,))  # [w W, size], worker by worker
+        shards = self.codec.lay_out(
+            [padded.view(-1, size)], (size,)
+        )  # [w W, size], worker by worker
         noise = step.own_noise("codec", comm.workers * size, x.device).in_parts(comm.workers)
         message = self.codec.encode(shards, (size,), noise)
 
-        arrived = comm.transpose([m.unflatten(0, (-1, comm.workers)) for m in message])  # [w, W, ...]
+        arrived = comm.transpose(
+            [m.unflatten(0, (-1, comm.workers)) for m in message]
+        )  # [w, W, ...]
         mean = shards.new_zeros(len(step.workers), size)
         for k in range(comm.workers):
             self.codec.decode_add([m[:, k] for m in arrived], (size,), mean)
@@ -160,7 +173,9 @@ class Scattered:
         if self.codec.properties.unbiased:
             return update, state
         own = update[step.workers.start : step.workers.stop]
-        return update, State(shared=state.shared, per_worker={"shard": corrected - own}, inner=state.inner)
+        return update, State(
+            shared=state.shared, per_worker={"shard": corrected - own}, inner=state.inner
+        )
 
     def _shard_size(self, n: int, workers: int) -> int:
         """Whole groups of eight values, so that no shard's code is padded but the last."""
@@ -182,7 +197,9 @@ class GridCodec(Codec, Protocol):
     def scales_of(self, x: Tensor, segments: tuple[int, ...]) -> Tensor:
         """`[w, buckets]`; any larger scale will do as well."""
 
-    def codes_of(self, x: Tensor, segments: tuple[int, ...], scales: Tensor, noise: Noise) -> Tensor:
+    def codes_of(
+        self, x: Tensor, segments: tuple[int, ...], scales: Tensor, noise: Noise
+    ) -> Tensor:
         """`[w, n]` uint8."""
 
     def values_of(self, codes: Tensor, segments: tuple[int, ...], scales: Tensor) -> Tensor:
@@ -211,7 +228,9 @@ class Summed:
 
     @property
     def properties(self) -> Properties:
-        return Properties(unbiased=self.codec.properties.unbiased, scope=self.codec.properties.scope)
+        return Properties(
+            unbiased=self.codec.properties.unbiased, scope=self.codec.properties.scope
+        )
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         sizes = sizes_of(grads)
@@ -224,7 +243,10 @@ class Summed:
 
         def sent() -> Grads:
             centred = codes - self.codec.highest / 2
-            return unflatten(self.codec.lay_back(self.codec.values_of(centred, segments, scales), segments), grads)
+            return unflatten(
+                self.codec.lay_back(self.codec.values_of(centred, segments, scales), segments),
+                grads,
+            )
 
         update = self.codec.lay_back(update.div_(comm.workers), segments)
         return Aggregated(unflatten(update, grads), sent, state)
@@ -250,5 +272,7 @@ def sent_by(codec: Codec, exchange: Exchange) -> Compressor:
             return Summed(codec)
         if isinstance(codec, TableCodec):
             return Counted(codec)
-        raise ValueError("exchange=sum needs codes on a shared grid, as qsgd has them; type exchange=gather or scatter")
+        raise ValueError(
+            "exchange=sum needs codes on a shared grid, as qsgd has them; type exchange=gather or scatter"
+        )
     return Scattered(codec, again=exchange == "scatter_coded")

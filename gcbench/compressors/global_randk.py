@@ -10,7 +10,17 @@ import torch
 from gcbench.codecs.indices import largest
 from gcbench.codecs.kernels import blocks
 from gcbench.comm import Comm
-from gcbench.compressors.base import Aggregated, Compressor, Grads, Properties, State, Step, flatten, sizes_of, unflatten
+from gcbench.compressors.base import (
+    Aggregated,
+    Compressor,
+    Grads,
+    Properties,
+    State,
+    Step,
+    flatten,
+    sizes_of,
+    unflatten,
+)
 
 
 @dataclass(frozen=True)
@@ -43,7 +53,9 @@ class GlobalRandK:
         g = flatten(grads)
         n = g.shape[1]
         noise = step.noise("global_randk", sizes_of(grads), g.device, shared=True)
-        draws = torch.cat([noise.uniform(part.start, part.stop) for part in blocks(n, 1, g.device)], dim=1)
+        draws = torch.cat(
+            [noise.uniform(part.start, part.stop) for part in blocks(n, 1, g.device)], dim=1
+        )
         drawn = largest(draws, min(self.k, n))[0]
         few = {"drawn": g.index_select(1, drawn)}
         out = self.quantiser.aggregate(few, state, comm, replace(step, offsets={"drawn": 0}))

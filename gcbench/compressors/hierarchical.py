@@ -7,7 +7,16 @@ from dataclasses import dataclass, replace
 import torch
 
 from gcbench.comm import Comm, Nodes
-from gcbench.compressors.base import Aggregated, Grads, Properties, State, Step, flattened, sizes_of, unflatten
+from gcbench.compressors.base import (
+    Aggregated,
+    Grads,
+    Properties,
+    State,
+    Step,
+    flattened,
+    sizes_of,
+    unflatten,
+)
 from gcbench.compressors.exchange import Codec
 
 
@@ -35,7 +44,9 @@ class Hierarchical:
 
     def __post_init__(self) -> None:
         if self.workers_per_node is not None and self.workers_per_node < 1:
-            raise ValueError(f"workers_per_node={self.workers_per_node}: type a number of at least 1, as in workers_per_node=4")
+            raise ValueError(
+                f"workers_per_node={self.workers_per_node}: type a number of at least 1, as in workers_per_node=4"
+            )
 
     @property
     def properties(self) -> Properties:

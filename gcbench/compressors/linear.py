@@ -28,7 +28,9 @@ class Linear(Tabled):
 
     @property
     def properties(self) -> Properties:
-        return Properties(unbiased=True)  # levels crowd where values do, so that no bound holds for the others
+        return Properties(
+            unbiased=True
+        )  # levels crowd where values do, so that no bound holds for the others
 
     def fit(self, v: Tensor) -> Tensor:
         return quantile_levels(v, self.level_count)

@@ -15,7 +15,16 @@ from gcbench.codecs.noise import Noise
 from gcbench.codecs.packing import pack, unpack
 from gcbench.codecs.quantise import NORMS, Norm, stochastic_round
 from gcbench.comm import Comm
-from gcbench.compressors.base import Aggregated, Grads, Properties, State, Step, flatten, sizes_of, unflatten
+from gcbench.compressors.base import (
+    Aggregated,
+    Grads,
+    Properties,
+    State,
+    Step,
+    flatten,
+    sizes_of,
+    unflatten,
+)
 from gcbench.compressors.exchange import sum_codes
 
 MOST_BITS = 12  # of a scale, the paper's largest
@@ -50,7 +59,9 @@ class MaxNorm:
 
     def __post_init__(self) -> None:
         if not 1 <= self.levels <= 2**MOST_BITS:
-            raise ValueError(f"levels={self.levels}: a code holds 1 to {2**MOST_BITS} levels; type levels=7 or bits=4")
+            raise ValueError(
+                f"levels={self.levels}: a code holds 1 to {2**MOST_BITS} levels; type levels=7 or bits=4"
+            )
         _check_norm(self.norm)
 
     @property
@@ -87,8 +98,14 @@ class MultiScale:
 
     def __post_init__(self) -> None:
         different = set(self.scales)
-        if not different or len(different) < len(self.scales) or not different <= set(range(MOST_BITS + 1)):
-            raise ValueError(f"scales={self.scales}: type different whole bits from 0 to {MOST_BITS}, as in scales=[2,6]")
+        if (
+            not different
+            or len(different) < len(self.scales)
+            or not different <= set(range(MOST_BITS + 1))
+        ):
+            raise ValueError(
+                f"scales={self.scales}: type different whole bits from 0 to {MOST_BITS}, as in scales=[2,6]"
+            )
         _check_norm(self.norm)
 
     @property
@@ -130,14 +147,20 @@ def _largest_norm(g: Tensor, norm: Norm, comm: Comm) -> Tensor:
     return comm.max([NORMS[norm](g).unsqueeze(1)])[0]
 
 
-def _aggregate_on_grid(grads: Grads, g: Tensor, reach: Tensor, levels: int, state: State, comm: Comm, step: Step) -> Aggregated:
+def _aggregate_on_grid(
+    grads: Grads, g: Tensor, reach: Tensor, levels: int, state: State, comm: Comm, step: Step
+) -> Aggregated:
     """`g`, all of `grads` end to end, in codes of `levels` steps up to `reach` (`[1, 1]`, or `[1, n]` of every value)."""
-    codes = _codes(g, reach.expand(1, g.shape[1]), levels, step.noise("codec", sizes_of(grads), g.device))
+    codes = _codes(
+        g, reach.expand(1, g.shape[1]), levels, step.noise("codec", sizes_of(grads), g.device)
+    )
     # A step of the grid may be smaller than any float32. Powers of two take it there and back without rounding.
     lift = torch.where(reach < _TINY, 1 / _TINY, 1)
     unit = reach * lift / levels
     update = sum_codes(codes, 2 * levels, comm).mul_(unit).div_(comm.workers * lift)
-    return Aggregated(unflatten(update, grads), lambda: unflatten((codes - levels) * unit / lift, grads), state)
+    return Aggregated(
+        unflatten(update, grads), lambda: unflatten((codes - levels) * unit / lift, grads), state
+    )
 
 
 def _codes(v: Tensor, reach: Tensor, levels: int, noise: Noise) -> Tensor:
@@ -145,7 +168,9 @@ def _codes(v: Tensor, reach: Tensor, levels: int, noise: Noise) -> Tensor:
     codes = torch.empty(v.shape, dtype=torch.int16, device=v.device)
     for columns in blocks(v.shape[1], v.shape[0], v.device):
         part, scale = v[:, columns], reach[:, columns]
-        share = part.abs() / torch.where(scale > 0, scale, 1)  # dividing first keeps it at 1 or below, even for denormals
+        share = part.abs() / torch.where(
+            scale > 0, scale, 1
+        )  # dividing first keeps it at 1 or below, even for denormals
         magnitude = stochastic_round(share.mul_(levels), noise.uniform(columns.start, columns.stop))
         codes[:, columns] = torch.copysign(magnitude, part).add_(levels)
     return codes

@@ -40,7 +40,9 @@ class OneBit(Signs):
 
     def fit_sides(self, sides: Sides, d: Tensor) -> Tensor:
         below = (d - sides.nonnegative).clamp_min(1)
-        return torch.stack([sides.negative / below, sides.positive / sides.nonnegative.clamp_min(1)], dim=-1)
+        return torch.stack(
+            [sides.negative / below, sides.positive / sides.nonnegative.clamp_min(1)], dim=-1
+        )
 
     def value(self, codes: Tensor, parameters: Parameters) -> Tensor:
         return level_values(codes, parameters)

@@ -41,7 +41,9 @@ class ORQ(Tabled):
         super().__post_init__()
         halvings = self.level_count - 1
         if self.level_count < 3 or halvings & (halvings - 1):
-            raise ValueError(f"level_count={self.level_count}: levels are found by halving; type 3, 5, 9, 17, 33, 65 or 129")
+            raise ValueError(
+                f"level_count={self.level_count}: levels are found by halving; type 3, 5, 9, 17, 33, 65 or 129"
+            )
 
     @property
     def properties(self) -> Properties:

@@ -23,7 +23,16 @@ from gcbench.codecs.power_iteration import (
     transposed_times,
 )
 from gcbench.comm import Comm
-from gcbench.compressors.base import Aggregated, Grads, Properties, State, Step, flatten, sizes_of, unflatten
+from gcbench.compressors.base import (
+    Aggregated,
+    Grads,
+    Properties,
+    State,
+    Step,
+    flatten,
+    sizes_of,
+    unflatten,
+)
 
 Memory = Literal["own", "aggregated"]
 
@@ -72,15 +81,23 @@ class PowerSGD:
         if self.memory not in ("own", "aggregated"):
             raise ValueError(f"memory={self.memory}: type memory=own or memory=aggregated")
         if self.iterations < 1:
-            raise ValueError(f"iterations={self.iterations}: type at least 1 power iteration a step, as in iterations=3")
+            raise ValueError(
+                f"iterations={self.iterations}: type at least 1 power iteration a step, as in iterations=3"
+            )
         if self.svd and self.iterations > 1:
-            raise ValueError(f"iterations={self.iterations} means nothing with svd=true; type only one of them")
+            raise ValueError(
+                f"iterations={self.iterations} means nothing with svd=true; type only one of them"
+            )
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         shapes = self._shapes(grads)
         q = self._start(grads, shapes, state, step)
         ms = _matrices(grads, shapes)
-        found = self._best(ms, shapes, comm) if self.svd else self._iterated(ms, times(ms, q, shapes), q, shapes, comm)
+        found = (
+            self._best(ms, shapes, comm)
+            if self.svd
+            else self._iterated(ms, times(ms, q, shapes), q, shapes, comm)
+        )
         return self._aggregated(grads, shapes, found, product(found.p, found.q, shapes))
 
     def aggregate_corrected(
@@ -94,15 +111,25 @@ class PowerSGD:
         updates = product_and_rest(found.p, found.q, own_q, ms, shapes)
         return self._aggregated(grads, shapes, found, updates), _like(grads, ms)
 
-    def _aggregated(self, grads: Grads, shapes: Shapes, found: Factors, updates: list[Tensor]) -> Aggregated:
+    def _aggregated(
+        self, grads: Grads, shapes: Shapes, found: Factors, updates: list[Tensor]
+    ) -> Aggregated:
         update = _like(grads, updates)
 
         def sent() -> Grads:
-            return update if self.memory == "aggregated" else _like(grads, product(found.p, found.own_q, shapes))
+            return (
+                update
+                if self.memory == "aggregated"
+                else _like(grads, product(found.p, found.own_q, shapes))
+            )
 
-        return Aggregated(update, sent, State(shared=dict(zip(grads, qs_of(found.q, shapes), strict=True))))
+        return Aggregated(
+            update, sent, State(shared=dict(zip(grads, qs_of(found.q, shapes), strict=True)))
+        )
 
-    def _iterated(self, ms: list[Tensor], own_p: Tensor, start: Tensor, shapes: Shapes, comm: Comm) -> Factors:
+    def _iterated(
+        self, ms: list[Tensor], own_p: Tensor, start: Tensor, shapes: Shapes, comm: Comm
+    ) -> Factors:
         q = start
         for i in range(self.iterations):
             if i > 0:
@@ -114,7 +141,10 @@ class PowerSGD:
 
     def _best(self, ms: list[Tensor], shapes: Shapes, comm: Comm) -> Factors:
         means = comm.mean(ms)
-        ps = [svd(m.double())[0][..., : s.r].to(m.dtype).mT.flatten(1) for m, s in zip(means, shapes, strict=True)]
+        ps = [
+            svd(m.double())[0][..., : s.r].to(m.dtype).mT.flatten(1)
+            for m, s in zip(means, shapes, strict=True)
+        ]
         p = torch.cat(ps, dim=1)
         return Factors(p, transposed_times(ms, p, shapes), transposed_times(means, p, shapes))
 
@@ -132,11 +162,15 @@ class PowerSGD:
 
 
 @lru_cache(maxsize=64)  # buckets
-def _draw_q(seed: int, number: int, offsets: tuple[int, ...], shapes: Shapes, device: torch.device) -> Tensor:
+def _draw_q(
+    seed: int, number: int, offsets: tuple[int, ...], shapes: Shapes, device: torch.device
+) -> Tensor:
     """Standard normal, the same on all workers."""
     names = [str(i) for i in range(len(shapes))]
     step = Step(number, seed, range(0), dict(zip(names, offsets, strict=True)))
-    like = {name: torch.empty(1, s.m, s.r, device=device) for name, s in zip(names, shapes, strict=True)}
+    like = {
+        name: torch.empty(1, s.m, s.r, device=device) for name, s in zip(names, shapes, strict=True)
+    }
     drawn = unflatten(step.noise("powersgd.q", sizes_of(like), device, shared=True).normal(), like)
     return flatten({k: q.mT for k, q in drawn.items()})
 
@@ -148,7 +182,9 @@ def matrix_shape(g: Tensor) -> tuple[int, int]:
 
 
 def _matrices(grads: Grads, shapes: Shapes) -> list[Tensor]:
-    return [g.reshape(-1, s.n, s.m).contiguous() for g, s in zip(grads.values(), shapes, strict=True)]
+    return [
+        g.reshape(-1, s.n, s.m).contiguous() for g, s in zip(grads.values(), shapes, strict=True)
+    ]
 
 
 def _like(grads: Grads, matrices: list[Tensor]) -> Grads:

@@ -37,7 +37,9 @@ class QSGD(Even):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 1 <= self.levels <= 127:
-            raise ValueError(f"levels={self.levels}: a code holds 1 to 127 levels (bits=2 to bits=8); type levels=7 or bits=4")
+            raise ValueError(
+                f"levels={self.levels}: a code holds 1 to 127 levels (bits=2 to bits=8); type levels=7 or bits=4"
+            )
         if self.norm not in NORMS:
             raise ValueError(f"norm={self.norm}: type norm=linf or norm=l2")
 

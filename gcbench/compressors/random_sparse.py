@@ -38,15 +38,22 @@ class RandomK:
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         sizes = sizes_of(grads)
-        draws = step.noise("random_k", sizes, next(iter(grads.values())).device, shared=True).uniform()
+        draws = step.noise(
+            "random_k", sizes, next(iter(grads.values())).device, shared=True
+        ).uniform()
         parts = zip(grads.values(), draws.split(list(sizes.values()), dim=1), strict=True)
         chosen = [largest(part, _budget(g, self.rank))[0] for g, part in parts]
-        rows = [_rows(g).index_select(1, index) for g, index in zip(grads.values(), chosen, strict=True)]
+        rows = [
+            _rows(g).index_select(1, index) for g, index in zip(grads.values(), chosen, strict=True)
+        ]
 
         def decode(values: list[Tensor]) -> Grads:
             """Back at their positions."""
             parts = zip(grads.items(), chosen, values, strict=True)
-            return {k: x.new_zeros(len(v), sizes[k]).index_copy_(1, i, v).view(-1, *x.shape[1:]) for (k, x), i, v in parts}
+            return {
+                k: x.new_zeros(len(v), sizes[k]).index_copy_(1, i, v).view(-1, *x.shape[1:])
+                for (k, x), i, v in parts
+            }
 
         return Aggregated(decode(comm.mean(rows)), lambda: decode(rows), state)
 
@@ -74,15 +81,23 @@ class RandomBlock:
 
         def decode(values: list[Tensor]) -> Grads:
             """Zeros behind the block, and all back to where it was."""
-            padded = [F.pad(v, (0, g[0].numel() - v.shape[1])) for g, v in zip(grads.values(), values, strict=True)]
-            return {k: x.roll(starts[k], 1).view(-1, *g.shape[1:]) for (k, g), x in zip(grads.items(), padded, strict=True)}
+            padded = [
+                F.pad(v, (0, g[0].numel() - v.shape[1]))
+                for g, v in zip(grads.values(), values, strict=True)
+            ]
+            return {
+                k: x.roll(starts[k], 1).view(-1, *g.shape[1:])
+                for (k, g), x in zip(grads.items(), padded, strict=True)
+            }
 
         return Aggregated(decode(comm.mean(rows)), lambda: decode(rows), state)
 
 
 def _check(rank: int) -> None:
     if rank < 1:
-        raise ValueError(f"rank={rank}: type a rank of at least 1, as in rank=2, for r (n + m) values of each n x m matrix")
+        raise ValueError(
+            f"rank={rank}: type a rank of at least 1, as in rank=2, for r (n + m) values of each n x m matrix"
+        )
 
 
 def _budget(g: Tensor, rank: int) -> int:

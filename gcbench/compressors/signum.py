@@ -41,12 +41,20 @@ class Signum:
 
     def __post_init__(self) -> None:
         if not 0 <= self.momentum < 1:
-            raise ValueError(f"momentum={self.momentum}: type a weight of at least 0 and below 1, as in momentum=0.9")
+            raise ValueError(
+                f"momentum={self.momentum}: type a weight of at least 0 and below 1, as in momentum=0.9"
+            )
         if self.momentum_start not in ("zero", "gradient"):
-            raise ValueError(f"momentum_start={self.momentum_start}: type momentum_start=zero or momentum_start=gradient")
+            raise ValueError(
+                f"momentum_start={self.momentum_start}: type momentum_start=zero or momentum_start=gradient"
+            )
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
-        first = grads if self.momentum_start == "gradient" else {k: torch.zeros_like(g) for k, g in grads.items()}
+        first = (
+            grads
+            if self.momentum_start == "gradient"
+            else {k: torch.zeros_like(g) for k, g in grads.items()}
+        )
         before = state.per_worker or first
         momenta = {k: torch.lerp(g, before[k], self.momentum) for k, g in grads.items()}
         v = flatten(momenta)

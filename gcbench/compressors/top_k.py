@@ -38,7 +38,9 @@ class TopK(Codec):
 
     def __post_init__(self) -> None:
         if not 0 < self.fraction <= 1:
-            raise ValueError(f"fraction={self.fraction}: type a share of the values above 0 and up to 1, as in fraction=0.01")
+            raise ValueError(
+                f"fraction={self.fraction}: type a share of the values above 0 and up to 1, as in fraction=0.01"
+            )
         if self.index not in ("int32", "auto"):
             raise ValueError(f"index={self.index}: type index=int32 or index=auto")
 
@@ -50,15 +52,26 @@ class TopK(Codec):
         for tensor in x.split(segments, dim=1):
             n = tensor.shape[1]
             chosen = largest(tensor.abs(), self.count(n))
-            positions.append(pack_indices(chosen, n) if self.index == "auto" else chosen.to(torch.int32))
+            positions.append(
+                pack_indices(chosen, n) if self.index == "auto" else chosen.to(torch.int32)
+            )
             values.append(tensor.gather(1, chosen))
         return [torch.cat(positions, dim=1), torch.cat(values, dim=1)]
 
     def decode_add(self, message: Message, segments: tuple[int, ...], out: Tensor) -> None:
         counts = [self.count(n) for n in segments]
-        lengths = [index_bytes(n, k) for n, k in zip(segments, counts, strict=True)] if self.index == "auto" else counts
+        lengths = (
+            [index_bytes(n, k) for n, k in zip(segments, counts, strict=True)]
+            if self.index == "auto"
+            else counts
+        )
         positions, values = message
-        parts = zip(out.split(segments, dim=1), positions.split(lengths, dim=1), values.split(counts, dim=1), strict=True)
+        parts = zip(
+            out.split(segments, dim=1),
+            positions.split(lengths, dim=1),
+            values.split(counts, dim=1),
+            strict=True,
+        )
         for tensor, packed, chosen in parts:
             n, k = tensor.shape[1], chosen.shape[1]
             index = unpack_indices(packed, n, k) if self.index == "auto" else packed.to(torch.int64)

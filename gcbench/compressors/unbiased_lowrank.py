@@ -48,7 +48,11 @@ class UnbiasedLowRank:
 
     @property
     def properties(self) -> Properties:
-        return Properties(unbiased=self.variant == "text", contractive=self.variant == "alternating", mean_linear=True)
+        return Properties(
+            unbiased=self.variant == "text",
+            contractive=self.variant == "alternating",
+            mean_linear=True,
+        )
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         flipped = self.variant == "alternating" and step.number % 2 == 1  # sketches M^T
@@ -59,20 +63,28 @@ class UnbiasedLowRank:
 
         def decode(factors: Grads) -> Grads:
             products = {k: p @ us[k].mT for k, p in factors.items()}
-            return {k: (x.mT if flipped else x).reshape(-1, *grads[k].shape[1:]) for k, x in products.items()}
+            return {
+                k: (x.mT if flipped else x).reshape(-1, *grads[k].shape[1:])
+                for k, x in products.items()
+            }
 
         memory = State(shared=ps) if self.variant == "alternating" else state
         return Aggregated(decode(ps), lambda: decode(own), memory)
 
     def _sketches(self, ms: Grads, state: State, step: Step) -> Grads:
-        like = {k: m[:1].new_empty(1, m.shape[2], min(self.rank, *m.shape[1:])) for k, m in ms.items()}
+        like = {
+            k: m[:1].new_empty(1, m.shape[2], min(self.rank, *m.shape[1:])) for k, m in ms.items()
+        }
         sizes = {k: u.numel() for k, u in like.items()}
         noise = step.noise("unbiased_lowrank", sizes, next(iter(like.values())).device, shared=True)
         fresh = unflatten(noise.normal(), like)
         if self.variant == "text":
             return {k: u / u.shape[2] ** 0.5 for k, u in fresh.items()}
         last = state.shared or fresh
-        return {k: orthogonalise(torch.where(last[k].any(1, keepdim=True), last[k], u)) for k, u in fresh.items()}
+        return {
+            k: orthogonalise(torch.where(last[k].any(1, keepdim=True), last[k], u))
+            for k, u in fresh.items()
+        }
 
 
 def _matrix(g: Tensor) -> Tensor:

@@ -42,13 +42,17 @@ class CheckedGradients:
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         for name, g in grads.items():
             if g.dtype != torch.float32:
-                raise TypeError(f"the gradient of {name} is {g.dtype}; aggregate takes torch.float32: type gradient.float()")
+                raise TypeError(
+                    f"the gradient of {name} is {g.dtype}; aggregate takes torch.float32: type gradient.float()"
+                )
         empty = {k: g[:1] for k, g in grads.items() if g.numel() == 0}
         if not empty:
             return self.inner.aggregate(grads, state, comm, step)
         if len(empty) == len(grads):
             return Aggregated(empty, lambda: empty, state)
-        out = self.inner.aggregate({k: g for k, g in grads.items() if k not in empty}, state, comm, step)
+        out = self.inner.aggregate(
+            {k: g for k, g in grads.items() if k not in empty}, state, comm, step
+        )
         nothing = Aggregated(empty, lambda: empty, State(), lambda: torch.zeros(()))
         return merge([out, nothing], grads)
 
@@ -112,7 +116,13 @@ class SmallTensorsWhole:
             return self.inner.aggregate(rest, state, comm, step)
         dense = Dense().aggregate(whole, State(), comm, step)
         bits = torch.tensor(32.0 * sum(sizes_of(whole).values()))
-        return merge([dense._replace(shannon_bits=lambda: bits), self.inner.aggregate(rest, state, comm, step)], grads)
+        return merge(
+            [
+                dense._replace(shannon_bits=lambda: bits),
+                self.inner.aggregate(rest, state, comm, step),
+            ],
+            grads,
+        )
 
 
 @dataclass(frozen=True)
@@ -132,13 +142,17 @@ class ErrorFeedback:
 
     @property
     def properties(self) -> Properties:
-        return Properties(mean_linear=self.inner.properties.mean_linear, scope=self.inner.properties.scope)
+        return Properties(
+            mean_linear=self.inner.properties.mean_linear, scope=self.inner.properties.scope
+        )
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         memory = state.per_worker or {k: torch.zeros_like(g) for k, g in grads.items()}
         inner_state = state.inner or State()
         if isinstance(self.inner, Correcting):
-            out, left = self.inner.aggregate_corrected(grads, memory, self.alpha, inner_state, comm, step)
+            out, left = self.inner.aggregate_corrected(
+                grads, memory, self.alpha, inner_state, comm, step
+            )
         else:
             corrected = {k: torch.add(g, memory[k], alpha=self.alpha) for k, g in grads.items()}
             out = self.inner.aggregate(corrected, inner_state, comm, step)
@@ -146,8 +160,12 @@ class ErrorFeedback:
             refuse_other_tensors(sent, grads)
             left = {k: corrected[k] - sent[k] for k in grads}
         if self.alpha != self.beta:
-            left = {k: torch.add(x, memory[k], alpha=self.beta - self.alpha) for k, x in left.items()}
-        return Aggregated(out.update, out.sent, State(per_worker=left, inner=out.state), out.shannon_bits)
+            left = {
+                k: torch.add(x, memory[k], alpha=self.beta - self.alpha) for k, x in left.items()
+            }
+        return Aggregated(
+            out.update, out.sent, State(per_worker=left, inner=out.state), out.shannon_bits
+        )
 
 
 @dataclass(frozen=True)
@@ -166,13 +184,17 @@ class SigmaClipping:
 
     @property
     def properties(self) -> Properties:
-        return Properties(contractive=self.inner.properties.contractive, scope=self.inner.properties.scope)
+        return Properties(
+            contractive=self.inner.properties.contractive, scope=self.inner.properties.scope
+        )
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         clipped = {}
         for name, g in grads.items():
             sigma = standard_deviation(_with_values(g).flatten(1))
-            limit = _per_row(torch.where(sigma == 0, torch.inf, self.clip_sigma * sigma).to(g.dtype), g)
+            limit = _per_row(
+                torch.where(sigma == 0, torch.inf, self.clip_sigma * sigma).to(g.dtype), g
+            )
             clipped[name] = g.clamp(-limit, limit)
         return self.inner.aggregate(clipped, state, comm, step)
 

@@ -11,7 +11,9 @@ from omegaconf import DictConfig, OmegaConf
 PAPER = "paper"
 
 
-def apply_budget(tree: DictConfig, choices: dict[str, str], typed: Collection[str], conf: Path) -> None:
+def apply_budget(
+    tree: DictConfig, choices: dict[str, str], typed: Collection[str], conf: Path
+) -> None:
     """Changes `tree` and `choices` in place; what the user typed stays as typed.
 
     `tree.budget` (conf/budget/NAME.yaml) has `models`: for a chosen model, or `default`, the `model` that stands in for it and
@@ -34,12 +36,17 @@ def apply_budget(tree: DictConfig, choices: dict[str, str], typed: Collection[st
 
 
 def _shrink(tree: DictConfig, part: Mapping[str, Any], typed: Collection[str]) -> None:
-    trainer, before = tree.trainer, {key: tree.trainer[key] for key in ("gpus", "batch_size", "epochs")}
+    trainer, before = (
+        tree.trainer,
+        {key: tree.trainer[key] for key in ("gpus", "batch_size", "epochs")},
+    )
     for key in ("gpus", "batch_size", "epochs", "max_steps"):
         if key in part and f"trainer.{key}" not in typed:
             trainer[key] = part[key] if trainer[key] is None else min(part[key], trainer[key])
     if trainer.record_gradients and trainer.max_steps and "trainer.record_gradients" not in typed:
-        trainer.record_gradients = [step for step in trainer.record_gradients if step < trainer.max_steps]
+        trainer.record_gradients = [
+            step for step in trainer.record_gradients if step < trainer.max_steps
+        ]
     if "optimizer.lr" not in typed:
         batch = trainer.batch_size / before["batch_size"] if part.get("scale_lr", True) else 1.0
         workers = 1 if tree.schedule.scale_by_workers else trainer.gpus / before["gpus"]

@@ -20,7 +20,9 @@ def check_trainer(trainer: Config) -> None:
     if trainer["epochs"] <= 0:
         raise ConfigError(f"trainer.epochs={trainer['epochs']}: type a number above 0")
     if trainer["max_restarts"] < 0:
-        raise ConfigError(f"trainer.max_restarts={trainer['max_restarts']}: type a number of at least 0")
+        raise ConfigError(
+            f"trainer.max_restarts={trainer['max_restarts']}: type a number of at least 0"
+        )
     for key in ("timeout_seconds", "bucket_mib"):
         if trainer[key] <= 0:
             raise ConfigError(f"trainer.{key}={trainer[key]}: type a number above 0")
@@ -67,7 +69,9 @@ def check_schedule(config: Config) -> None:
             "or null"
         )
     if config["optimizer"]["lr"] <= 0:
-        raise ConfigError(f"optimizer.lr={config['optimizer']['lr']}: type a rate above 0, as in optimizer.lr=0.05")
+        raise ConfigError(
+            f"optimizer.lr={config['optimizer']['lr']}: type a rate above 0, as in optimizer.lr=0.05"
+        )
 
 
 def check_kinds(config: Config, choices: dict[str, str]) -> None:
@@ -81,7 +85,12 @@ def check_kinds(config: Config, choices: dict[str, str]) -> None:
         "vector": "dataset=synthetic",
         "speech": "dataset=an4",
     }
-    models = {"tokens": "model=lstm", "image": "model=resnet20", "vector": "model=mlp", "speech": "model=an4_lstm"}
+    models = {
+        "tokens": "model=lstm",
+        "image": "model=resnet20",
+        "vector": "model=mlp",
+        "speech": "model=an4_lstm",
+    }
     raise ConfigError(
         f"model={choices['model']} reads {' or '.join(reads)}, dataset={choices['dataset']} holds {kind}; "
         f"type {fitting[reads[0]]} or {models[kind]}"

@@ -15,11 +15,17 @@ def emulated_link(network: Config) -> dict[str, float] | None:
     """`bits_per_second` and `latency_seconds` of the node `network`; None: nothing is emulated."""
     if not network:
         return None
-    bandwidth, latency = (_number(network[k], u) for k, u in (("bandwidth", BITS_PER_SECOND), ("latency", SECONDS)))
+    bandwidth, latency = (
+        _number(network[k], u) for k, u in (("bandwidth", BITS_PER_SECOND), ("latency", SECONDS))
+    )
     if not bandwidth:
-        raise ConfigError(f"network.bandwidth={network['bandwidth']}: type a rate with its unit, as in network.bandwidth=1gbit")
+        raise ConfigError(
+            f"network.bandwidth={network['bandwidth']}: type a rate with its unit, as in network.bandwidth=1gbit"
+        )
     if latency is None:
-        raise ConfigError(f"network.latency={network['latency']}: type a time with its unit, as in network.latency=50us")
+        raise ConfigError(
+            f"network.latency={network['latency']}: type a time with its unit, as in network.latency=50us"
+        )
     return {"bits_per_second": bandwidth, "latency_seconds": latency}
 
 

@@ -33,9 +33,25 @@ BOOKKEEPING = {
 }
 OFF = {"checksum", "overlap", "double_buffering"}  # false: as if the key were not there
 LENGTH = {"epochs", "max_steps"}  # a run may be extended
-WHOLE = ("trainer.", "optimizer.", "schedule.")  # nodes that have all their keys whatever the choices
+WHOLE = (
+    "trainer.",
+    "optimizer.",
+    "schedule.",
+)  # nodes that have all their keys whatever the choices
 ABSENT = "(absent)"
-ELSEWHERE = {"needs", "budget", "outputs", "directory", "rerun", "resume", "logger", "name", "data", "choices", "experiment"}
+ELSEWHERE = {
+    "needs",
+    "budget",
+    "outputs",
+    "directory",
+    "rerun",
+    "resume",
+    "logger",
+    "name",
+    "data",
+    "choices",
+    "experiment",
+}
 
 
 NAME_HINT = "type a name of printable characters that has no slash and starts with no dot or dash, as in name=first-try"
@@ -43,7 +59,13 @@ NAME_HINT = "type a name of printable characters that has no slash and starts wi
 
 def is_folder_name(name: str) -> bool:
     """Whether it is one below outputs/, and no option to the commands that people type with it."""
-    return bool(name) and name.isprintable() and not set(name) & set("/\\") and name[0] not in ".-" and len(name) <= 150
+    return (
+        bool(name)
+        and name.isprintable()
+        and not set(name) & set("/\\")
+        and name[0] not in ".-"
+        and len(name) <= 150
+    )
 
 
 def refuse_name(name: Any) -> None:
@@ -54,13 +76,19 @@ def refuse_name(name: Any) -> None:
 
 def fingerprint(config: Config) -> str:
     """Equal for runs that may continue each other, wherever and however they execute, and however long they are."""
-    return digest(what_matters({**config, "network": {}}, EXECUTION | BOOKKEEPING | LENGTH | {"gpus"}))
+    return digest(
+        what_matters({**config, "network": {}}, EXECUTION | BOOKKEEPING | LENGTH | {"gpus"})
+    )
 
 
 def what_matters(config: Config, trainer_keys: Collection[str] = BOOKKEEPING) -> Config:
     """`config` without what changes no number, nor the trainer's `trainer_keys`."""
-    kept = {k: v for k, v in config.items() if k not in ELSEWHERE and (k != "network" or v)}  # {}: nothing is emulated
-    kept["trainer"] = {k: v for k, v in config["trainer"].items() if k not in trainer_keys and (k not in OFF or v)}
+    kept = {
+        k: v for k, v in config.items() if k not in ELSEWHERE and (k != "network" or v)
+    }  # {}: nothing is emulated
+    kept["trainer"] = {
+        k: v for k, v in config["trainer"].items() if k not in trainer_keys and (k not in OFF or v)
+    }
     if not config["trainer"].get("overlap"):  # results of before it have no such key
         kept["trainer"].pop("bucket_mib", None)
     kept["dataset"] = {k: v for k, v in config["dataset"].items() if k not in {"root", "download"}}
@@ -72,7 +100,9 @@ def digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:8]
 
 
-def differences(before: Config, now: Config, trainer_keys: Collection[str]) -> dict[str, tuple[Any, Any]]:
+def differences(
+    before: Config, now: Config, trainer_keys: Collection[str]
+) -> dict[str, tuple[Any, Any]]:
     """Return key to (before, now) where two configurations differ in what matters, without the trainer's `trainer_keys`.
 
     A key that only `now` has, in a node that has all its keys whatever was chosen, is one that an older gcbench did not know.
@@ -85,7 +115,9 @@ def differences(before: Config, now: Config, trainer_keys: Collection[str]) -> d
 
 def in_words(different: Mapping[str, tuple[Any, Any]]) -> str:
     """Return differences as in `bits=4 -> 2, seed=1 -> 2`."""
-    return ", ".join(f"{key}={typed(before)} -> {typed(now)}" for key, (before, now) in different.items())
+    return ", ".join(
+        f"{key}={typed(before)} -> {typed(now)}" for key, (before, now) in different.items()
+    )
 
 
 def leaves(value: Any, prefix: str = "") -> Any:
@@ -101,7 +133,11 @@ def without_copies(keys: Iterable[str]) -> list[str]:
     """What a top-level knob brings into the compressor goes without saying."""
     kept = list(keys)
     knobs = {key for key in kept if "." not in key}
-    return [key for key in kept if not (key.startswith("compressor.") and key.rsplit(".", 1)[1] in knobs)]
+    return [
+        key
+        for key in kept
+        if not (key.startswith("compressor.") and key.rsplit(".", 1)[1] in knobs)
+    ]
 
 
 def typed(value: Any) -> str:

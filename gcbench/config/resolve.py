@@ -38,9 +38,15 @@ def register() -> None:
     for group, node in SCHEMAS.items():
         store.store(group=group, name="schema", node=node)
     OmegaConf.register_new_resolver("gcbench.levels", _levels_of_bits, replace=True)
-    OmegaConf.register_new_resolver("gcbench.run_name", lambda *, _root_: run_name(_root_), replace=True)
-    OmegaConf.register_new_resolver("gcbench.bench_name", lambda *, _root_: bench_name(_root_), replace=True)
-    OmegaConf.register_new_resolver("gcbench.run_directory", lambda *, _root_: run_directory(_root_), replace=True)
+    OmegaConf.register_new_resolver(
+        "gcbench.run_name", lambda *, _root_: run_name(_root_), replace=True
+    )
+    OmegaConf.register_new_resolver(
+        "gcbench.bench_name", lambda *, _root_: bench_name(_root_), replace=True
+    )
+    OmegaConf.register_new_resolver(
+        "gcbench.run_directory", lambda *, _root_: run_directory(_root_), replace=True
+    )
 
 
 def conf_directory() -> Path:
@@ -53,7 +59,9 @@ def conf_directory() -> Path:
 def compose_words(words: Sequence[str], config_dir: str | None = None) -> DictConfig:
     """What Hydra makes of the words of a command line; files in `config_dir` count as if they lay in conf/."""
     if config_dir and not Path(config_dir).is_dir():
-        raise ConfigError(f"--config-dir {config_dir}: there is no such folder; type one with your compressor/NAME.yaml in it")
+        raise ConfigError(
+            f"--config-dir {config_dir}: there is no such folder; type one with your compressor/NAME.yaml in it"
+        )
     searched = [f"hydra.searchpath=['{Path(config_dir).resolve()}']"] if config_dir else []
     with initialize_config_dir(str(conf_directory()), version_base="1.3"):
         return compose("config", [*words, *searched], return_hydra_config=True)
@@ -65,7 +73,9 @@ def help_of(config: str) -> str:
         return Template(compose(config, return_hydra_config=True).hydra.help.template).substitute()
 
 
-def compose_methods(choices: Sequence[str], config_dir: str | None = None) -> dict[str, tuple[Config, list[str]]]:
+def compose_methods(
+    choices: Sequence[str], config_dir: str | None = None
+) -> dict[str, tuple[Config, list[str]]]:
     """Return each choice of conf/compressor as its node, and its knobs: all in one composition, which is the slow part."""
     side_by_side = [f"+compressor@methods.{choice}={choice}" for choice in choices]
     rest = compose_words(["~compressor", *side_by_side], config_dir)
@@ -173,7 +183,11 @@ def budget_notice(config: Config) -> str | None:
     trainer, name = config["trainer"], config["choices"]["budget"]
     if name == PAPER:
         return None
-    length = f"trainer.max_steps={trainer['max_steps']}" if trainer["max_steps"] else f"trainer.epochs={trainer['epochs']:g}"
+    length = (
+        f"trainer.max_steps={trainer['max_steps']}"
+        if trainer["max_steps"]
+        else f"trainer.epochs={trainer['epochs']:g}"
+    )
     return (
         f"budget={name}: model={config['choices']['model']} trainer.gpus={trainer['gpus']} "
         f"trainer.batch_size={trainer['batch_size']} {length} optimizer.lr={config['optimizer']['lr']:g}"
@@ -181,7 +195,9 @@ def budget_notice(config: Config) -> str | None:
 
 
 def _levels_of_bits(bits: Any) -> int:
-    return int(2 ** (bits - 1) - 1) if isinstance(bits, int) and 2 <= bits <= 8 else 7  # `bits` itself is refused later
+    return (
+        int(2 ** (bits - 1) - 1) if isinstance(bits, int) and 2 <= bits <= 8 else 7
+    )  # `bits` itself is refused later
 
 
 def _plain(tree: DictConfig) -> Config:
@@ -207,8 +223,12 @@ def _experiment(composed: DictConfig) -> str | None:
     choices = composed.hydra.runtime.choices.items()
     chosen = {k: v for k, v in choices if k.partition("/")[0] == "experiment"}
     if len(chosen) > 1:
-        raise ConfigError(f"{' and '.join(f'+{k}={v}' for k, v in chosen.items())}: a run is one row; type only one of them")
-    return next((f"{group}/{row}".removeprefix("experiment/") for group, row in chosen.items()), None)
+        raise ConfigError(
+            f"{' and '.join(f'+{k}={v}' for k, v in chosen.items())}: a run is one row; type only one of them"
+        )
+    return next(
+        (f"{group}/{row}".removeprefix("experiment/") for group, row in chosen.items()), None
+    )
 
 
 def _typed_keys(composed: DictConfig) -> set[str]:
@@ -217,7 +237,11 @@ def _typed_keys(composed: DictConfig) -> set[str]:
 
 def _settle_bits(tree: DictConfig, typed: set[str]) -> None:
     """`levels` is the primitive: where it is given, `bits` follows."""
-    if "levels" not in tree or OmegaConf.is_interpolation(tree, "levels") or not isinstance(tree.levels, int):
+    if (
+        "levels" not in tree
+        or OmegaConf.is_interpolation(tree, "levels")
+        or not isinstance(tree.levels, int)
+    ):
         return
     bits = (2 * tree.levels).bit_length()
     if "bits" in typed and tree.bits != bits:
@@ -250,7 +274,9 @@ def _refuse_unknown_keys(config: Config) -> None:
         known = [field.name for field in fields(schema)]
         for key, value in config.get(group, {}).items():
             if key not in known:
-                raise ConfigError(f"{group}.{key}={value}: no such key; {group} has {', '.join(known)}")
+                raise ConfigError(
+                    f"{group}.{key}={value}: no such key; {group} has {', '.join(known)}"
+                )
 
 
 def _refuse_idle_bucket_size(config: Config, typed: set[str]) -> None:

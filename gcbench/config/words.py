@@ -33,7 +33,9 @@ class Words:
     takes_other_keys: ClassVar[bool] = False
 
     plain: tuple[str, ...] = field(init=False, default=())  # words that are no key=value
-    others: tuple[str, ...] = field(init=False, default=())  # key=value of no field, where those are taken
+    others: tuple[str, ...] = field(
+        init=False, default=()
+    )  # key=value of no field, where those are taken
     given: Collection[str] = field(init=False, default=())  # the fields that were typed
 
 
@@ -46,7 +48,9 @@ def read_words(kind: type[W], typed: Sequence[str]) -> W:
     plain = tuple(word for word in options["words"] if "=" not in word)
     pairs = [word for word in options.pop("words") if "=" in word]
     known = _fields_by_key(kind)
-    others = tuple(word for word in pairs if kind.takes_other_keys and word.partition("=")[0] not in known)
+    others = tuple(
+        word for word in pairs if kind.takes_other_keys and word.partition("=")[0] not in known
+    )
     values = read_keys(kind, [word for word in pairs if word not in others])
     words = kind(**values, **options)
     words.plain, words.others, words.given = plain, others, values.keys()
@@ -64,10 +68,14 @@ def read_keys(kind: type[Any], typed: Sequence[str]) -> dict[str, Any]:
     for word in typed:
         name, _, text = word.partition("=")
         if name not in known:
-            raise ConfigError(f"{word}: no such key; type {near(name, known, '=') or '=, '.join(known) + '='}")
+            raise ConfigError(
+                f"{word}: no such key; type {near(name, known, '=') or '=, '.join(known) + '='}"
+            )
         of = known[name]
         if not text:
-            raise ConfigError(f"{word}: type {name}= and {of.metadata.get('about', f'a value, as in {name}={_show(of)}')}")
+            raise ConfigError(
+                f"{word}: type {name}= and {of.metadata.get('about', f'a value, as in {name}={_show(of)}')}"
+            )
         value = _value(word, of, hints[of.name])
         values[of.name] = (*values.get(of.name, ()), *value) if isinstance(value, tuple) else value
     return values
@@ -75,7 +83,9 @@ def read_keys(kind: type[Any], typed: Sequence[str]) -> dict[str, Any]:
 
 def near(word: str, known: Collection[str], ending: str = "") -> str:
     """Return the names like `word`, for a sentence; nothing where there are none."""
-    return " or ".join(name + ending for name in get_close_matches(word, list(known), n=3, cutoff=0.5))
+    return " or ".join(
+        name + ending for name in get_close_matches(word, list(known), n=3, cutoff=0.5)
+    )
 
 
 def _fields_by_key(kind: type[Any]) -> dict[str, Field[Any]]:
@@ -100,7 +110,9 @@ def _value(word: str, of: Field[Any], hint: Any) -> Any:
         try:
             values.append(_read(kind, part))
         except (KeyError, ValueError):
-            raise ConfigError(f"{word}: type {NEEDED[kind]}, as in {name}={_show(of) or EXAMPLES[kind]}") from None
+            raise ConfigError(
+                f"{word}: type {NEEDED[kind]}, as in {name}={_show(of) or EXAMPLES[kind]}"
+            ) from None
     return tuple(values) if several else values[0]
 
 
@@ -114,7 +126,13 @@ def _show(of: Field[Any]) -> str:
     """Return the default as it would be typed; nothing where there is none."""
     if isinstance(of.default, tuple):
         return ",".join(map(str, of.default))
-    return "" if of.default is None else str(of.default).lower() if isinstance(of.default, bool) else str(of.default)
+    return (
+        ""
+        if of.default is None
+        else str(of.default).lower()
+        if isinstance(of.default, bool)
+        else str(of.default)
+    )
 
 
 def _read(kind: Callable[[str], Any], text: str) -> Any:
@@ -138,8 +156,15 @@ class _Parser(argparse.ArgumentParser):
 def _parser(kind: type[Words]) -> _Parser:
     known = _fields_by_key(kind)
     width = max(map(len, known), default=0) + 2
-    keys = [f"  {k + '=':{width}}{f.metadata['about']}{f' ({_show(f)})' if _show(f) else ''}" for k, f in known.items()]
-    parts = [" ".join((kind.__doc__ or "").split()), kind.examples.strip("\n"), "\n".join(["keys:", *keys] if keys else [])]
+    keys = [
+        f"  {k + '=':{width}}{f.metadata['about']}{f' ({_show(f)})' if _show(f) else ''}"
+        for k, f in known.items()
+    ]
+    parts = [
+        " ".join((kind.__doc__ or "").split()),
+        kind.examples.strip("\n"),
+        "\n".join(["keys:", *keys] if keys else []),
+    ]
     parser = _Parser(
         prog=" ".join(kind.usage.split()[:2]),
         usage=kind.usage,
@@ -150,5 +175,7 @@ def _parser(kind: type[Words]) -> _Parser:
     parser.add_argument("words", nargs="*", help=argparse.SUPPRESS)
     for f in fields(kind):
         if f.metadata.get("option"):
-            parser.add_argument(f"--{f.name.replace('_', '-')}", metavar="DIR", help=f.metadata["about"])
+            parser.add_argument(
+                f"--{f.name.replace('_', '-')}", metavar="DIR", help=f.metadata["about"]
+            )
     return parser

@@ -37,7 +37,9 @@ def an4(root: str, frames: int = 64, split: Split = "test") -> ArrayData:
     words = _dictionary(folder / "etc" / "an4.dic")
     train, test = (_segments(folder, part, words, phones, frames) for part in ("train", "test"))
     deviation, mean = torch.std_mean(train[0].double(), dim=(0, 1))
-    return ArrayData("an4", "classification", len(phones), train, test, (mean.float(), deviation.float())).scored_on(split)
+    return ArrayData(
+        "an4", "classification", len(phones), train, test, (mean.float(), deviation.float())
+    ).scored_on(split)
 
 
 def _dictionary(file: Path) -> dict[str, list[str]]:
@@ -46,18 +48,26 @@ def _dictionary(file: Path) -> dict[str, list[str]]:
     return {"<s>": [], "</s>": [], **{word: phones for word, *phones in rows}}
 
 
-def _segments(folder: Path, part: str, words: dict[str, list[str]], phones: list[str], frames: int) -> Pair:
+def _segments(
+    folder: Path, part: str, words: dict[str, list[str]], phones: list[str], frames: int
+) -> Pair:
     """Features `[segments, frames, 40]` and labels `[segments, frames]`."""
     files = (folder / "etc" / f"an4_{part}.fileids").read_text().split()
     transcripts = (folder / "etc" / f"an4_{part}.transcription").read_text().splitlines()
     inputs, targets = [], []
     for file, transcript in zip(files, transcripts, strict=True):
         features = log_mel(_waveform(folder / "wav" / f"{file}.wav"))
-        spoken = ["SIL", *(phone for word in transcript.split()[:-1] for phone in words[word]), "SIL"]
+        spoken = [
+            "SIL",
+            *(phone for word in transcript.split()[:-1] for phone in words[word]),
+            "SIL",
+        ]
         labels = flat_start(torch.tensor([phones.index(phone) for phone in spoken]), len(features))
         last = len(features) - frames
         if last < 0:
-            raise ValueError(f"dataset.frames={frames}: an utterance of AN4 has {len(features)}; type dataset.frames=64, say")
+            raise ValueError(
+                f"dataset.frames={frames}: an utterance of AN4 has {len(features)}; type dataset.frames=64, say"
+            )
         for start in (*range(0, last, frames), last):
             inputs.append(features[start : start + frames])
             targets.append(labels[start : start + frames])
@@ -66,7 +76,9 @@ def _segments(folder: Path, part: str, words: dict[str, list[str]], phones: list
 
 def _waveform(file: Path) -> Tensor:
     with wave.open(str(file)) as sound:
-        assert (sound.getframerate(), sound.getnchannels(), sound.getsampwidth()) == (RATE, 1, 2), file
+        assert (sound.getframerate(), sound.getnchannels(), sound.getsampwidth()) == (RATE, 1, 2), (
+            file
+        )
         samples = np.frombuffer(sound.readframes(sound.getnframes()), dtype="<i2")
     return torch.from_numpy(samples.astype(np.float32) / 2**15)
 
@@ -78,7 +90,9 @@ def flat_start(phones: Tensor, frames: int) -> Tensor:
 
 def log_mel(waveform: Tensor) -> Tensor:
     """`[frames, 40]`, the log of the energy in bands of equal width on the mel scale, from 0 to 8 kHz."""
-    spectrum = torch.stft(waveform, FFT, HOP, WINDOW, torch.hann_window(WINDOW), return_complex=True)
+    spectrum = torch.stft(
+        waveform, FFT, HOP, WINDOW, torch.hann_window(WINDOW), return_complex=True
+    )
     return (spectrum.abs().square().T @ MEL + 1e-6).log()
 
 
@@ -88,7 +102,9 @@ def _mel_filters() -> Tensor:
     corners = 700 * (10 ** (np.linspace(0, top, BANDS + 2) / 2595) - 1)
     frequencies = np.linspace(0, RATE / 2, FFT // 2 + 1)[:, None]
     left, centre, right = corners[:-2], corners[1:-1], corners[2:]
-    triangles = np.minimum((frequencies - left) / (centre - left), (right - frequencies) / (right - centre))
+    triangles = np.minimum(
+        (frequencies - left) / (centre - left), (right - frequencies) / (right - centre)
+    )
     return torch.from_numpy(triangles.clip(0).astype(np.float32))
 
 

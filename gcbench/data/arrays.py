@@ -64,7 +64,13 @@ class ArrayData:
     def to(self, device: torch.device) -> ArrayData:
         pixels = _moved(self.pixels, device) if self.pixels else None
         optimum = None if self.optimum is None else self.optimum.to(device)
-        return replace(self, train=_moved(self.train, device), test=_moved(self.test, device), pixels=pixels, optimum=optimum)
+        return replace(
+            self,
+            train=_moved(self.train, device),
+            test=_moved(self.test, device),
+            pixels=pixels,
+            optimum=optimum,
+        )
 
     def scored_on(self, split: Split) -> ArrayData:
         """As it is for `test`; for `valid` a part of the training samples is held out and takes the test part's place."""
@@ -72,12 +78,16 @@ class ArrayData:
             return self
         kept, held = held_out(self.train_samples)
         inputs, targets = self.train
-        return replace(self, train=(inputs[kept], targets[kept]), test=(inputs[held], targets[held]))
+        return replace(
+            self, train=(inputs[kept], targets[kept]), test=(inputs[held], targets[held])
+        )
 
     def steps_per_epoch(self, workers: int, batch_size: int) -> int:
         return self.train_samples // (workers * batch_size)
 
-    def batch(self, *, epoch: int, step: int, worker: int, workers: int, batch_size: int, seed: int) -> tuple[Tensor, Tensor]:
+    def batch(
+        self, *, epoch: int, step: int, worker: int, workers: int, batch_size: int, seed: int
+    ) -> tuple[Tensor, Tensor]:
         inputs, targets = self.train
         order = epoch_order(self.train_samples, seed, epoch, inputs.device)
         chosen = part_of(order, step, worker, workers, batch_size)

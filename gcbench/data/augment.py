@@ -26,7 +26,9 @@ def crop_and_flip(images: Tensor, generator: torch.Generator, padding: int = 4) 
     image = torch.arange(count, device=images.device)[:, None, None, None]
     # The channels are indexed too, since a slice there would yield a channels-last batch.
     channel = torch.arange(channels, device=images.device)[None, :, None, None]
-    return pad(images, (padding,) * 4)[image, channel, rows[:, None, :, None], columns[:, None, None, :]]
+    return pad(images, (padding,) * 4)[
+        image, channel, rows[:, None, :, None], columns[:, None, None, :]
+    ]
 
 
 def crop_box(height: int, width: int, chance: Random) -> tuple[int, int, int, int]:
@@ -37,6 +39,11 @@ def crop_box(height: int, width: int, chance: Random) -> tuple[int, int, int, in
         ratio = exp(chance.uniform(-log(4 / 3), log(4 / 3)))
         rows, columns = round(sqrt(area / ratio)), round(sqrt(area * ratio))
         if 0 < rows <= height and 0 < columns <= width:
-            return int(chance.random() * (height - rows + 1)), int(chance.random() * (width - columns + 1)), rows, columns
+            return (
+                int(chance.random() * (height - rows + 1)),
+                int(chance.random() * (width - columns + 1)),
+                rows,
+                columns,
+            )
     rows, columns = min(height, round(width * 4 / 3)), min(width, round(height * 4 / 3))
     return (height - rows) // 2, (width - columns) // 2, rows, columns

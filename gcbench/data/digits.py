@@ -17,7 +17,9 @@ from gcbench.data.split import Split
 def digits(test_fraction: float = 0.2, split: Split = "test") -> ArrayData:
     """Stratified split that no seed changes: by default 1,437 images to train on and 360 to test on."""
     if not 0 < test_fraction < 1:
-        raise ValueError(f"dataset.test_fraction={test_fraction} is not between 0 and 1; type 0.2, say")
+        raise ValueError(
+            f"dataset.test_fraction={test_fraction} is not between 0 and 1; type 0.2, say"
+        )
     source = load_digits()
     labels = source.target
     rows = np.arange(len(labels))

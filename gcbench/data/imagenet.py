@@ -27,7 +27,13 @@ Files = Sequence[tuple[str, int]]
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
-def imagenet(root: str, folder: str = "imagenet", size: int = 224, augment: bool = True, split: Split = "test") -> ImageFiles:
+def imagenet(
+    root: str,
+    folder: str = "imagenet",
+    size: int = 224,
+    augment: bool = True,
+    split: Split = "test",
+) -> ImageFiles:
     """The test part is the folder `val`, as ImageNet's own test images have no public labels."""
     train, test = _folders(Path(root).expanduser() / folder)
     files: tuple[Files, Files] = (train.samples, test.samples)
@@ -47,7 +53,9 @@ def _folders(folder: Path) -> tuple[Any, Any]:
             f"{folder.name}/"
         ) from error
     if train.classes != test.classes:
-        raise ValueError(f"dataset=imagenet: train/ and val/ in {folder} hold different classes; put the same wnids in both")
+        raise ValueError(
+            f"dataset=imagenet: train/ and val/ in {folder} hold different classes; put the same wnids in both"
+        )
     return train, test
 
 
@@ -81,13 +89,19 @@ class ImageFiles:
     def steps_per_epoch(self, workers: int, batch_size: int) -> int:
         return self.train_samples // (workers * batch_size)
 
-    def batch(self, *, epoch: int, step: int, worker: int, workers: int, batch_size: int, seed: int) -> tuple[Tensor, Tensor]:
+    def batch(
+        self, *, epoch: int, step: int, worker: int, workers: int, batch_size: int, seed: int
+    ) -> tuple[Tensor, Tensor]:
         order = epoch_order(self.train_samples, seed, epoch, torch.device("cpu"))
         rows = part_of(order, step, worker, workers, batch_size).tolist()
         files = [self.train[row] for row in rows]
         if not self.augment:
             return self._decoded(files, self._centre)
-        return self._decoded(files, self._cropped, [Random(mix(seed, epoch, step, worker, i)) for i in range(batch_size)])
+        return self._decoded(
+            files,
+            self._cropped,
+            [Random(mix(seed, epoch, step, worker, i)) for i in range(batch_size)],
+        )
 
     def test_batches(self, batch_size: int) -> int:
         return -(-len(self.test) // batch_size)
@@ -95,10 +109,18 @@ class ImageFiles:
     def test_batch(self, index: int, batch_size: int) -> tuple[Tensor, Tensor]:
         return self._decoded(self.test[index * batch_size : (index + 1) * batch_size], self._centre)
 
-    def _decoded(self, files: Files, transform: Callable[..., Tensor], *extra: Sequence[Any]) -> tuple[Tensor, Tensor]:
-        images = torch.stack(list(self._pool.map(transform, [path for path, _ in files], *extra))).to(self.device)
-        mean, deviation = (255 * torch.tensor(v, device=self.device).view(3, 1, 1) for v in (MEAN, DEVIATION))
-        return (images.float() - mean) / deviation, torch.tensor([label for _, label in files], device=self.device)
+    def _decoded(
+        self, files: Files, transform: Callable[..., Tensor], *extra: Sequence[Any]
+    ) -> tuple[Tensor, Tensor]:
+        images = torch.stack(
+            list(self._pool.map(transform, [path for path, _ in files], *extra))
+        ).to(self.device)
+        mean, deviation = (
+            255 * torch.tensor(v, device=self.device).view(3, 1, 1) for v in (MEAN, DEVIATION)
+        )
+        return (images.float() - mean) / deviation, torch.tensor(
+            [label for _, label in files], device=self.device
+        )
 
     @cached_property
     def _pool(self) -> ThreadPoolExecutor:
@@ -107,11 +129,15 @@ class ImageFiles:
     def _cropped(self, path: str, chance: Random) -> Tensor:
         """`[3, size, size]`, uint8."""
         image = default_loader(path)
-        pixels = pil_to_tensor(resized_crop(image, *crop_box(image.height, image.width, chance), self._square))
+        pixels = pil_to_tensor(
+            resized_crop(image, *crop_box(image.height, image.width, chance), self._square)
+        )
         return pixels.flip(2) if chance.random() < 0.5 else pixels
 
     def _centre(self, path: str) -> Tensor:
-        return pil_to_tensor(center_crop(resize(default_loader(path), self.size * 8 // 7), self._square))
+        return pil_to_tensor(
+            center_crop(resize(default_loader(path), self.size * 8 // 7), self._square)
+        )
 
     @property
     def _square(self) -> list[int]:

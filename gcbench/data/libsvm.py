@@ -41,7 +41,9 @@ def libsvm(
     if scale:
         low, high = inputs.min(0), inputs.max(0)
         width = np.where(high > low, high - low, np.inf)
-        inputs, test_inputs = (np.where(high > low, 2 * (x - low) / width - 1, 0) for x in (inputs, test_inputs))
+        inputs, test_inputs = (
+            np.where(high > low, 2 * (x - low) / width - 1, 0) for x in (inputs, test_inputs)
+        )
     classes = np.unique(labels)
 
     def pair(x: Any, y: Any) -> Pair:
@@ -51,7 +53,9 @@ def libsvm(
         return rows, torch.from_numpy(np.searchsorted(classes, y))
 
     outputs = len(classes) if task == "classification" else 1
-    return ArrayData(name, task, outputs, pair(inputs, labels), pair(test_inputs, test_labels)).scored_on(split)
+    return ArrayData(
+        name, task, outputs, pair(inputs, labels), pair(test_inputs, test_labels)
+    ).scored_on(split)
 
 
 def _read(folder: Path, name: str, features: int) -> tuple[Any, Any]:

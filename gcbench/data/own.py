@@ -22,9 +22,13 @@ def as_data(made: object, name: str) -> Data:
         return made
     if not (isinstance(made, tuple) and len(made) == 2):
         got = type(made).__name__
-        raise ValueError(f"dataset={name}: make_data returned {got}; return a tuple (train, test) or a Data")
+        raise ValueError(
+            f"dataset={name}: make_data returned {got}; return a tuple (train, test) or a Data"
+        )
     train, test = _pair(made[0], f"dataset={name}: train"), _pair(made[1], f"dataset={name}: test")
-    if any(a.shape[1:] != b.shape[1:] or a.dtype != b.dtype for a, b in zip(train, test, strict=True)):
+    if any(
+        a.shape[1:] != b.shape[1:] or a.dtype != b.dtype for a, b in zip(train, test, strict=True)
+    ):
         raise ValueError(f"dataset={name}: train and test differ in shape or type; make them alike")
     pixels = (torch.tensor(0.0), torch.tensor(255.0)) if train[0].dtype == torch.uint8 else None
     if train[1].is_floating_point():
@@ -36,8 +40,14 @@ def as_data(made: object, name: str) -> Data:
 def _pair(half: object, where: str) -> Pair:
     if isinstance(half, Dataset):
         half = _stacked(half, where)
-    if not (isinstance(half, tuple) and len(half) == 2 and all(isinstance(part, Tensor) for part in half)):
-        raise ValueError(f"{where} is no pair of tensors; return (inputs, targets) or a map-style Dataset")
+    if not (
+        isinstance(half, tuple)
+        and len(half) == 2
+        and all(isinstance(part, Tensor) for part in half)
+    ):
+        raise ValueError(
+            f"{where} is no pair of tensors; return (inputs, targets) or a map-style Dataset"
+        )
     inputs, targets = half
     if inputs.ndim not in (2, 4) or not 0 < len(inputs) == len(targets):
         raise ValueError(
@@ -51,7 +61,9 @@ def _targets(targets: Tensor, where: str) -> Tensor:
     if targets.is_floating_point() and targets.ndim <= 2:
         return targets.float().reshape(len(targets), -1)
     if targets.is_floating_point() or targets.ndim != 1 or targets.min() < 0:
-        raise ValueError(f"{where} has unknown targets; return class numbers from 0 of shape [N], or floats")
+        raise ValueError(
+            f"{where} has unknown targets; return class numbers from 0 of shape [N], or floats"
+        )
     return targets.long()
 
 

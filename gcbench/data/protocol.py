@@ -41,7 +41,9 @@ class Data(Protocol):
     def steps_per_epoch(self, workers: int, batch_size: int) -> int:
         """Full steps in an epoch (a last, smaller one is dropped); 0 when the data is too small for one."""
 
-    def batch(self, *, epoch: int, step: int, worker: int, workers: int, batch_size: int, seed: int) -> tuple[Tensor, Tensor]:
+    def batch(
+        self, *, epoch: int, step: int, worker: int, workers: int, batch_size: int, seed: int
+    ) -> tuple[Tensor, Tensor]:
         """Inputs and targets that `worker` trains on at this step, on the device, ready for the model."""
 
     def test_batches(self, batch_size: int) -> int:

@@ -48,7 +48,11 @@ def _normal(generator: torch.Generator, *size: int) -> Tensor:
 
 
 def synthetic_rows(
-    samples: int = 50_000, features: int = 20_000, noise: float = 0.1, seed: int = 0, split: Split = "test"
+    samples: int = 50_000,
+    features: int = 20_000,
+    noise: float = 0.1,
+    seed: int = 0,
+    split: Split = "test",
 ) -> SyntheticRows:
     """Regression as of `synthetic`, for data too large for memory. The test split has a fifth as many samples."""
     train, test = torch.arange(samples), torch.arange(samples, samples + max(1, samples // 5))
@@ -91,7 +95,9 @@ class SyntheticRows:
     def steps_per_epoch(self, workers: int, batch_size: int) -> int:
         return self.train_samples // (workers * batch_size)
 
-    def batch(self, *, epoch: int, step: int, worker: int, workers: int, batch_size: int, seed: int) -> tuple[Tensor, Tensor]:
+    def batch(
+        self, *, epoch: int, step: int, worker: int, workers: int, batch_size: int, seed: int
+    ) -> tuple[Tensor, Tensor]:
         order = epoch_order(self.train_samples, seed, epoch, self.train.device)
         return self._made(self.train[part_of(order, step, worker, workers, batch_size)])
 

@@ -37,7 +37,9 @@ class TokenData:
     def steps_per_epoch(self, workers: int, batch_size: int) -> int:
         return max(0, self.train_samples // workers // batch_size - 1) // self.bptt
 
-    def batch(self, *, epoch: int, step: int, worker: int, workers: int, batch_size: int, seed: int) -> tuple[Tensor, Tensor]:
+    def batch(
+        self, *, epoch: int, step: int, worker: int, workers: int, batch_size: int, seed: int
+    ) -> tuple[Tensor, Tensor]:
         assert 0 <= worker < workers and 0 <= step < self.steps_per_epoch(workers, batch_size)
         own = self.train_samples // workers
         return _window(self.train.narrow(0, worker * own, own), step, batch_size, self.bptt)

@@ -17,16 +17,22 @@ from gcbench.data.arrays import ArrayData, Pair
 from gcbench.data.split import Split
 
 
-def cifar10(root: str, download: bool = True, augment: bool = True, split: Split = "test") -> ArrayData:
+def cifar10(
+    root: str, download: bool = True, augment: bool = True, split: Split = "test"
+) -> ArrayData:
     train, test = _cifar("cifar10", datasets.CIFAR10, Path(root).expanduser(), download)
     pixels = _pixels((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
     return ArrayData("cifar10", "classification", 10, train, test, pixels, augment).scored_on(split)
 
 
-def cifar100(root: str, download: bool = True, augment: bool = True, split: Split = "test") -> ArrayData:
+def cifar100(
+    root: str, download: bool = True, augment: bool = True, split: Split = "test"
+) -> ArrayData:
     train, test = _cifar("cifar100", datasets.CIFAR100, Path(root).expanduser(), download)
     pixels = _pixels((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))
-    return ArrayData("cifar100", "classification", 100, train, test, pixels, augment).scored_on(split)
+    return ArrayData("cifar100", "classification", 100, train, test, pixels, augment).scored_on(
+        split
+    )
 
 
 def mnist(root: str, download: bool = True, split: Split = "test") -> ArrayData:
@@ -36,7 +42,9 @@ def mnist(root: str, download: bool = True, split: Split = "test") -> ArrayData:
     return ArrayData("mnist", "classification", 10, train, test, pixels).scored_on(split)
 
 
-def _cifar(name: str, reader: type[datasets.CIFAR10], root: Path, download: bool) -> tuple[Pair, Pair]:
+def _cifar(
+    name: str, reader: type[datasets.CIFAR10], root: Path, download: bool
+) -> tuple[Pair, Pair]:
     folder = root / reader.base_folder
     names = [row[0] for row in reader.train_list + reader.test_list] + [reader.meta["filename"]]
     if all((folder / file).is_file() for file in names):
@@ -69,9 +77,13 @@ def _unchecked(reader: type[datasets.CIFAR10]) -> type[datasets.CIFAR10]:
     return type(reader.__name__, (reader,), sums)
 
 
-def _splits(name: str, reader: Callable[..., Any], root: Path, folder: str, download: bool) -> tuple[Any, Any]:
+def _splits(
+    name: str, reader: Callable[..., Any], root: Path, folder: str, download: bool
+) -> tuple[Any, Any]:
     try:
-        return reader(root, train=True, download=download), reader(root, train=False, download=download)
+        return reader(root, train=True, download=download), reader(
+            root, train=False, download=download
+        )
     except (OSError, RuntimeError) as error:
         # torchvision spreads its account of failed mirrors over several lines.
         cause = " ".join(str(error).split())
@@ -83,7 +95,9 @@ def _splits(name: str, reader: Callable[..., Any], root: Path, folder: str, down
 
 
 def _pair(split: datasets.CIFAR10) -> Pair:
-    return torch.from_numpy(split.data).permute(0, 3, 1, 2).contiguous(), torch.tensor(split.targets)
+    return torch.from_numpy(split.data).permute(0, 3, 1, 2).contiguous(), torch.tensor(
+        split.targets
+    )
 
 
 def _pixels(mean: tuple[float, ...], deviation: tuple[float, ...]) -> Pair:

@@ -19,7 +19,12 @@ from gcbench.data.tokens import TokenData
 _MARKERS = ("<unk>", "<eos>")
 
 
-def wikitext2(root: str, bptt: int = 30, vocabulary: int | None = None, split: Literal["valid", "test"] = "valid") -> TokenData:
+def wikitext2(
+    root: str,
+    bptt: int = 30,
+    vocabulary: int | None = None,
+    split: Literal["valid", "test"] = "valid",
+) -> TokenData:
     """`vocabulary` words at most are told apart, and that many outputs reported even if fewer words occur."""
     if split not in ("valid", "test"):
         raise ValueError(f"dataset.split={split} is unknown; type valid or test")
@@ -45,7 +50,9 @@ def _words(folder: Path, part: str) -> list[str]:
 def _frequent(words: list[str], vocabulary: int) -> list[str]:
     """The most frequent words of the training split, so many that the markers still fit in."""
     if vocabulary < len(_MARKERS):
-        raise ValueError(f"dataset.vocabulary={vocabulary} is too small; type 2 or more, or null for all words")
+        raise ValueError(
+            f"dataset.vocabulary={vocabulary} is too small; type 2 or more, or null for all words"
+        )
     ranked = [word for word, _ in Counter(words).most_common() if word not in _MARKERS]
     return ranked[: vocabulary - len(_MARKERS)]
 

@@ -30,8 +30,14 @@ log = logging.getLogger("gcbench")
 # Copies of the parameters at the peak of a step, measured on matrices of 7 million values and 1 to 8 virtual workers:
 # none 5.9 + 1.0 a worker, qsgd 13.5 + 2.1, with memory 13.7 + 7.0, orq 10 + 3, top_k 5.1 + 6.9, powersgd 2 + 3.9;
 # of 8 workers maxnorm 44, signum 49, onebit 62.
-OF_PROCESS, OF_BUCKETS = 6, 10  # weights, momentum, update; more in the eager code of a large tensor
-OF_WORKER, OF_LEAN_WORKER = 7, 2  # gradient, what is sent, memory, one in flight; codes and plain gradients without memory
+OF_PROCESS, OF_BUCKETS = (
+    6,
+    10,
+)  # weights, momentum, update; more in the eager code of a large tensor
+OF_WORKER, OF_LEAN_WORKER = (
+    7,
+    2,
+)  # gradient, what is sent, memory, one in flight; codes and plain gradients without memory
 
 
 def check(config: Config, plan: Plan, data: Data, directory: Path) -> None:
@@ -40,12 +46,19 @@ def check(config: Config, plan: Plan, data: Data, directory: Path) -> None:
         use_own_compiler_cache()
     _check_restarts(config["trainer"]["max_restarts"], plan)
     _check_samples(config["trainer"], data)
-    compressor, estimator = make(config["compressor"], "compressor"), make(config["estimator"], "estimator")
+    compressor, estimator = (
+        make(config["compressor"], "compressor"),
+        make(config["estimator"], "estimator"),
+    )
     own = is_own(config["model"])
-    with nullcontext() if own else torch.device("meta"):  # a constructor of the user's may need real tensors
+    with (
+        nullcontext() if own else torch.device("meta")
+    ):  # a constructor of the user's may need real tensors
         model = make_model(config, data)
     if not any(p.requires_grad for p in model.parameters()):
-        raise ConfigError(f"model={config['choices']['model']} has no parameters to train; type another model=")
+        raise ConfigError(
+            f"model={config['choices']['model']} has no parameters to train; type another model="
+        )
     if own:
         _check_outputs(config, model.to(plan.device), data)
     if getattr(model, "recurrent", False) and config["trainer"]["accumulate"] > 1:
@@ -54,7 +67,12 @@ def check(config: Config, plan: Plan, data: Data, directory: Path) -> None:
             "for every column of its batch; type trainer.accumulate=1"
         )
     estimator.refuse(model, data, config["optimizer"]["momentum"])
-    refuse_pipeline(typed(TrainerSettings, config["trainer"]), compressor, estimator, plan.timed and plan.processes > 1)
+    refuse_pipeline(
+        typed(TrainerSettings, config["trainer"]),
+        compressor,
+        estimator,
+        plan.timed and plan.processes > 1,
+    )
     _check_recordings(config["trainer"], data)
     _warn_of_little_compression(config, compressor, model, data)
     _check_memory(plan, sum(p.numel() for p in model.parameters()), compressor)
@@ -82,13 +100,21 @@ def _check_outputs(config: Config, model: nn.Module, data: Data) -> None:
         raise ConfigError(in_own_code(what, error)) from error
     outputs = found[0] if recurrent and isinstance(found, tuple) else found
     if not isinstance(outputs, torch.Tensor):
-        raise ConfigError(f"{name} returns a {type(outputs).__name__}; let its forward return a tensor of outputs")
+        raise ConfigError(
+            f"{name} returns a {type(outputs).__name__}; let its forward return a tensor of outputs"
+        )
     if data.task == "regression":
         fits = outputs.numel() == targets.numel()
     else:
-        fits = outputs.dim() > 1 and outputs.shape[:-1].numel() == targets.numel() and outputs.shape[-1] >= data.outputs
+        fits = (
+            outputs.dim() > 1
+            and outputs.shape[:-1].numel() == targets.numel()
+            and outputs.shape[-1] >= data.outputs
+        )
     if not fits:
-        wanted = (*targets.shape, data.outputs) if data.task != "regression" else tuple(targets.shape)
+        wanted = (
+            (*targets.shape, data.outputs) if data.task != "regression" else tuple(targets.shape)
+        )
         raise ConfigError(
             f"{name} returns outputs of shape {tuple(outputs.shape)} where dataset={choices['dataset']} needs {wanted}; let it "
             f"take an argument outputs, which is {data.outputs} here, or type another dataset="
@@ -98,7 +124,9 @@ def _check_outputs(config: Config, model: nn.Module, data: Data) -> None:
 def _check_directory(directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     if not os.access(directory, os.W_OK):
-        raise ConfigError(f"outputs: {directory} cannot be written; type outputs=DIR with a folder that can")
+        raise ConfigError(
+            f"outputs: {directory} cannot be written; type outputs=DIR with a folder that can"
+        )
 
 
 def _check_restarts(asked: int, plan: Plan) -> None:
@@ -117,8 +145,12 @@ def _check_samples(trainer: Config, data: Data) -> None:
             "or fewer"
         )
     if data.steps_per_epoch(workers, batch_size) < 1:
-        largest = max((b for b in range(1, batch_size) if data.steps_per_epoch(workers, b)), default=None)
-        most = max((w for w in range(1, workers) if data.steps_per_epoch(w, batch_size)), default=None)
+        largest = max(
+            (b for b in range(1, batch_size) if data.steps_per_epoch(workers, b)), default=None
+        )
+        most = max(
+            (w for w in range(1, workers) if data.steps_per_epoch(w, batch_size)), default=None
+        )
         advice = [f"trainer.batch_size={largest}{' or less' * (largest > 1)}"] if largest else []
         advice += [f"trainer.gpus={most}{' or fewer' * (most > 1)}"] if most else []
         raise ConfigError(
@@ -143,14 +175,18 @@ def _check_recordings(trainer: Config, data: Data) -> None:
             )
 
 
-def _warn_of_little_compression(config: Config, compressor: Compressor, model: nn.Module, data: Data) -> None:
+def _warn_of_little_compression(
+    config: Config, compressor: Compressor, model: nn.Module, data: Data
+) -> None:
     trainer = config["trainer"]
     steps = total_steps(
         trainer["max_steps"],
         trainer["epochs"],
         data.steps_per_epoch(trainer["gpus"], trainer["batch_size"]),
     )
-    share = compressed_share(compressor, [p.shape for p in model.parameters() if p.requires_grad], steps)
+    share = compressed_share(
+        compressor, [p.shape for p in model.parameters() if p.requires_grad], steps
+    )
     if advice := advice_on_share(share, config):
         log.warning("%s are compressed %s", share_in_words(share), advice)
 
@@ -160,7 +196,12 @@ def _check_memory(plan: Plan, parameters: int, compressor: Compressor) -> None:
     needed = _needed_bytes(plan, parameters, compressor, plan.workers)
     if needed > free:
         fitting = next(
-            (w for w in range(plan.workers - 1, 0, -1) if _needed_bytes(plan, parameters, compressor, w) <= free), None
+            (
+                w
+                for w in range(plan.workers - 1, 0, -1)
+                if _needed_bytes(plan, parameters, compressor, w) <= free
+            ),
+            None,
         )
         several = f"type trainer.gpus={fitting} or fewer, or spread the workers over more machines"
         advice = several if fitting else "choose a smaller model=, or a machine with more memory"

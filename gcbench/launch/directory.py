@@ -15,7 +15,9 @@ from gcbench.train.schedules import total_steps
 
 Differences = dict[str, tuple[Any, Any]]
 
-HOW = BOOKKEEPING | EXECUTION | {"gpus"}  # what a run may be continued with that it was not begun with
+HOW = (
+    BOOKKEEPING | EXECUTION | {"gpus"}
+)  # what a run may be continued with that it was not begun with
 
 
 def refuse_other_run(config: Config, files: RunFiles) -> None:
@@ -23,7 +25,11 @@ def refuse_other_run(config: Config, files: RunFiles) -> None:
     result = result_in(files)
     if result is not None and result["status"] in ENDED:
         _refuse_other_result(config, files.directory, result)
-    elif config["resume"]["mode"] == "auto" and last_step(files.directory) and (before := files.read_start()):
+    elif (
+        config["resume"]["mode"] == "auto"
+        and last_step(files.directory)
+        and (before := files.read_start())
+    ):
         if differs := _but_for_how(before["config"], config, HOW):
             raise ConfigError(
                 f"{files.directory} holds an unfinished run with another configuration "
@@ -46,7 +52,11 @@ def result_in(files: RunFiles) -> dict[str, Any] | None:
 def _refuse_other_result(config: Config, directory: Path, result: dict[str, Any]) -> None:
     extended = extends(config, result)
     before = result["config"]
-    differs = _but_for_how(before, config, HOW | LENGTH) if extended else differences(before, config, BOOKKEEPING)
+    differs = (
+        _but_for_how(before, config, HOW | LENGTH)
+        if extended
+        else differences(before, config, BOOKKEEPING)
+    )
     if differs:
         raise ConfigError(
             f"{directory} holds a finished run with another configuration ({_told(differs, result, config)}); type another "
@@ -65,7 +75,10 @@ def extends(config: Config, result: dict[str, Any]) -> bool:
     if result["status"] != "done" or config["resume"]["mode"] != "auto":
         return False
     trainer = config["trainer"]
-    return total_steps(trainer["max_steps"], trainer["epochs"], result["steps_per_epoch"]) > result["steps"]
+    return (
+        total_steps(trainer["max_steps"], trainer["epochs"], result["steps_per_epoch"])
+        > result["steps"]
+    )
 
 
 def last_step(directory: Path) -> int:
@@ -82,7 +95,11 @@ def _but_for_how(before: Config, now: Config, trainer_keys: Collection[str]) -> 
 def _told(differs: Differences, before: dict[str, Any], now: Config) -> str:
     """Return `differs` in words; keys that come and go with another model, data set or compressor go without saying."""
     was, asked = before["choices"], now["choices"]
-    other = {group: (was[group], asked[group]) for group in ("model", "dataset", "compressor") if was[group] != asked[group]}
+    other = {
+        group: (was[group], asked[group])
+        for group in ("model", "dataset", "compressor")
+        if was[group] != asked[group]
+    }
     told = {key: values for key, values in differs.items() if key.partition(".")[0] not in other}
     if "compressor" in other:
         told = {key: values for key, values in told.items() if ABSENT not in values}

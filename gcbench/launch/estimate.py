@@ -39,8 +39,13 @@ class Estimates:
         size = _size(config, config["choices"])
         past = self._past.get(size, [])
         if past:
-            alike = [r for r in past if r["choices"]["compressor"] == config["choices"]["compressor"]]
-            step_seconds, steps_per_epoch = median(map(_step_seconds, alike or past)), past[0]["steps_per_epoch"]
+            alike = [
+                r for r in past if r["choices"]["compressor"] == config["choices"]["compressor"]
+            ]
+            step_seconds, steps_per_epoch = (
+                median(map(_step_seconds, alike or past)),
+                past[0]["steps_per_epoch"],
+            )
         else:
             try:
                 if size not in self._tried:
@@ -48,13 +53,19 @@ class Estimates:
                 step_seconds, steps_per_epoch = self._tried[size]
             except (ValueError, OSError, RuntimeError):
                 return None
-        steps = total_steps(config["trainer"]["max_steps"], config["trainer"]["epochs"], steps_per_epoch)
+        steps = total_steps(
+            config["trainer"]["max_steps"], config["trainer"]["epochs"], steps_per_epoch
+        )
         return max(START_SECONDS, step_seconds * steps)
 
 
 def _size(config: Config, choices: dict[str, str]) -> Size:
     trainer = config["trainer"]
-    return (choices["model"], choices["dataset"], *(trainer.get(k) for k in ("gpus", "batch_size", "threads", "precision")))
+    return (
+        choices["model"],
+        choices["dataset"],
+        *(trainer.get(k) for k in ("gpus", "batch_size", "threads", "precision")),
+    )
 
 
 def _step_seconds(result: Result) -> float:
@@ -70,7 +81,9 @@ def _try(config: Config) -> tuple[float, int]:
     data, before = make_data(config), torch.get_num_threads()
     torch.set_num_threads(chosen.threads)
     replica = Replica(make_model(config, data), data.task, range(1), torch.device("cpu"), trainer)
-    batch = data.batch(epoch=0, step=0, worker=0, workers=chosen.workers, batch_size=trainer.batch_size, seed=0)
+    batch = data.batch(
+        epoch=0, step=0, worker=0, workers=chosen.workers, batch_size=trainer.batch_size, seed=0
+    )
     seconds = []
     for _ in range(3):
         start = time.perf_counter()

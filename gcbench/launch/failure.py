@@ -49,7 +49,9 @@ def forget_failures(directory: Path) -> None:
 
 def is_echo(error: BaseException) -> bool:
     """Whether another worker's end is all that it tells of."""
-    return isinstance(error, RuntimeError) and any(word in str(error) for word in ("by peer", "Broken pipe"))
+    return isinstance(error, RuntimeError) and any(
+        word in str(error) for word in ("by peer", "Broken pipe")
+    )
 
 
 def _notes(directory: Path) -> list[Failure]:

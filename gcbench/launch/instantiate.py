@@ -27,7 +27,9 @@ def make(node: Config, key: str) -> Any:
         if isinstance(error.__cause__, ValueError):
             raise ConfigError(_named(str(error.__cause__), key)) from error.__cause__
         if error.__cause__ and is_own(node):
-            raise ConfigError(in_own_code(f"{key}._target_={node['_target_']}", error.__cause__)) from error.__cause__
+            raise ConfigError(
+                in_own_code(f"{key}._target_={node['_target_']}", error.__cause__)
+            ) from error.__cause__
         raise error.__cause__ or error from None
 
 
@@ -51,8 +53,13 @@ def make_model(config: Config, data: Data) -> nn.Module:
     """What the file leaves open (null), or the arguments of a user's own model do, the data set settles."""
     facts = {"shape": list(data.shape), "outputs": data.outputs, "vocabulary": data.outputs}
     parameters = inspect.signature(_target(config["model"], "model")).parameters
-    left_open = {k: None for k, p in parameters.items() if k in facts and p.default in (p.empty, None)}
-    node = {k: facts[k] if v is None and k in facts else v for k, v in {**left_open, **config["model"]}.items()}
+    left_open = {
+        k: None for k, p in parameters.items() if k in facts and p.default in (p.empty, None)
+    }
+    node = {
+        k: facts[k] if v is None and k in facts else v
+        for k, v in {**left_open, **config["model"]}.items()
+    }
     model = make(node, "model")
     if not isinstance(model, nn.Module):
         raise ConfigError(
@@ -82,21 +89,27 @@ def _check(node: Config, key: str) -> None:
             continue
         if name not in parameters and not takes_any:
             has = ", ".join(parameters) or "none"
-            raise ConfigError(f"{key}.{name}: {node['_target_']} has no such argument; it has {has}")
+            raise ConfigError(
+                f"{key}.{name}: {node['_target_']} has no such argument; it has {has}"
+            )
         if isinstance(value, dict) and "_target_" in value:
             _check(value, f"{key}.{name}")
         elif name in hints and not _fits(value, hints[name]):
             raise ConfigError(f"{key}.{name}={value}: type {_describe(hints[name])}")
     for name, parameter in parameters.items():
         if parameter.default is parameter.empty and parameter.kind in NAMED and name not in node:
-            raise ConfigError(f"{key}.{name}: {node['_target_']} needs it; type +{key}.{name}=VALUE")
+            raise ConfigError(
+                f"{key}.{name}: {node['_target_']} needs it; type +{key}.{name}=VALUE"
+            )
 
 
 def _target(node: Config, key: str) -> Any:
     try:
         return get_object(node["_target_"])
     except Exception as error:
-        raise ConfigError(f"{key}._target_={node['_target_']} cannot be imported: {_root(error)}") from error
+        raise ConfigError(
+            f"{key}._target_={node['_target_']} cannot be imported: {_root(error)}"
+        ) from error
 
 
 def _root(error: BaseException) -> BaseException:
@@ -107,7 +120,11 @@ def _hints(target: Any) -> dict[str, Any]:
     function = target.__init__ if inspect.isclass(target) else target
     try:
         return typing.get_type_hints(function)
-    except (NameError, TypeError, AttributeError):  # a user's target need not be annotated, or resolvable
+    except (
+        NameError,
+        TypeError,
+        AttributeError,
+    ):  # a user's target need not be annotated, or resolvable
         return {}
 
 

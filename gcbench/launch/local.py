@@ -85,7 +85,10 @@ def run_processes(
     with temporary_folder() as folder, _noted_signals() as received:
         locks = (folder.lock, lock) if lock else (folder.lock,)
         for attempt in range(max_restarts + 1):
-            places = [_Place(rank, processes, attempt, folder.path, os.getpid(), locks) for rank in range(processes)]
+            places = [
+                _Place(rank, processes, attempt, folder.path, os.getpid(), locks)
+                for rank in range(processes)
+            ]
             failure = _run_once(target, args, places, received)
             if received:
                 raise Interrupted(received[0])
@@ -96,7 +99,10 @@ def run_processes(
 
 
 def _run_once(
-    target: Callable[..., None], args: tuple[Any, ...], places: Sequence[_Place], received: Sequence[str]
+    target: Callable[..., None],
+    args: tuple[Any, ...],
+    places: Sequence[_Place],
+    received: Sequence[str],
 ) -> WorkerFailed | None:
     workers = [_PROCESSES.Process(target=_work, args=(target, args, place)) for place in places]
     try:
@@ -133,20 +139,31 @@ def _await(workers: Sequence[Any], received: Sequence[str]) -> dict[int, int]:
     return died_alone
 
 
-def _first_failure(workers: Sequence[Any], died_alone: dict[int, int], place: _Place) -> WorkerFailed | None:
+def _first_failure(
+    workers: Sequence[Any], died_alone: dict[int, int], place: _Place
+) -> WorkerFailed | None:
     notes, attempt = place.notes, place.attempt
-    told = [_Failure(*json.loads(path.read_text())) for path in notes.glob(f"failure-{attempt}-*.json")]
+    told = [
+        _Failure(*json.loads(path.read_text())) for path in notes.glob(f"failure-{attempt}-*.json")
+    ]
     ended_well = {int(path.suffix[1:]) for path in notes.glob(f"returned-{attempt}.*")}
     silent = died_alone.keys() - ended_well - {failure.rank for failure in told}
-    told += [_Failure(False, died_alone[rank], rank, "", _ending(workers[rank].exitcode)) for rank in silent]
+    told += [
+        _Failure(False, died_alone[rank], rank, "", _ending(workers[rank].exitcode))
+        for rank in silent
+    ]
     if not told:
         return None
     first = min(told)
-    return WorkerFailed(first.rank, workers[first.rank].exitcode, first.traceback_text, first.reason)
+    return WorkerFailed(
+        first.rank, workers[first.rank].exitcode, first.traceback_text, first.reason
+    )
 
 
 def _ending(exitcode: int) -> str:
-    return f"killed by {signal.Signals(-exitcode).name}" if exitcode < 0 else f"exit code {exitcode}"
+    return (
+        f"killed by {signal.Signals(-exitcode).name}" if exitcode < 0 else f"exit code {exitcode}"
+    )
 
 
 def _work(target: Callable[..., None], args: tuple[Any, ...], place: _Place) -> None:
@@ -156,11 +173,15 @@ def _work(target: Callable[..., None], args: tuple[Any, ...], place: _Place) -> 
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         target(*args)
-    except BaseException as error:  # SystemExit and KeyboardInterrupt of the target's own are failures too
+    except (
+        BaseException
+    ) as error:  # SystemExit and KeyboardInterrupt of the target's own are failures too
         _note_failure(error, place)
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(1)  # at once: gloo's threads, whose peers are gone, would end the interpreter by SIGABRT
+        os._exit(
+            1
+        )  # at once: gloo's threads, whose peers are gone, would end the interpreter by SIGABRT
     (place.notes / f"returned-{place.attempt}.{place.rank}").touch()
 
 
@@ -195,10 +216,14 @@ def _end_with(parent: int) -> None:
 def _note_failure(error: BaseException, place: _Place) -> None:
     frames = error.__traceback__ and error.__traceback__.tb_next
     text = "".join(traceback.format_exception(type(error), error, frames))
-    note = _Failure(is_echo(error), time.monotonic_ns(), place.rank, text, f"{type(error).__name__}: {error}")
+    note = _Failure(
+        is_echo(error), time.monotonic_ns(), place.rank, text, f"{type(error).__name__}: {error}"
+    )
     draft = place.notes / f"draft-{place.attempt}-{place.rank}.json"
     draft.write_text(json.dumps(note))
-    draft.rename(place.notes / f"failure-{place.attempt}-{place.rank}.json")  # whole, even if this worker is killed now
+    draft.rename(
+        place.notes / f"failure-{place.attempt}-{place.rank}.json"
+    )  # whole, even if this worker is killed now
 
 
 @contextmanager

@@ -101,10 +101,16 @@ def _take(lock: Lock) -> bool:
             return True
         if not _is_gone(lock.noted()):
             return False
-        log.warning("%s was killed; waiting for its workers, which leave a checkpoint", lock.noted())
+        log.warning(
+            "%s was killed; waiting for its workers, which leave a checkpoint", lock.noted()
+        )
         return _taken_within(lock, ORPHAN_SECONDS)
     except OSError as error:
-        log.warning("%s: %s; nothing keeps a second process from running there, too", lock.path, error.strerror)
+        log.warning(
+            "%s: %s; nothing keeps a second process from running there, too",
+            lock.path,
+            error.strerror,
+        )
         return True
 
 
@@ -120,4 +126,8 @@ def _taken_within(lock: Lock, seconds: float) -> bool:
 def _is_gone(who: str) -> bool:
     """Whether a process of this machine that noted itself has ended."""
     found = re.fullmatch(r"process (\d+) on (.*)", who)
-    return found is not None and found[2] == socket.gethostname() and not Path(f"/proc/{found[1]}").exists()
+    return (
+        found is not None
+        and found[2] == socket.gethostname()
+        and not Path(f"/proc/{found[1]}").exists()
+    )

@@ -22,8 +22,14 @@ def restarts() -> int:
 
 def join(backend: str | None, **more: Any) -> None:
     """`init_process_group`, wherever the others are."""
-    if MEETING_FILE in os.environ or restarts():  # torchrun's store still has the addresses of those before
-        more |= {"store": store("meeting"), "rank": int(os.environ["RANK"]), "world_size": int(os.environ["WORLD_SIZE"])}
+    if (
+        MEETING_FILE in os.environ or restarts()
+    ):  # torchrun's store still has the addresses of those before
+        more |= {
+            "store": store("meeting"),
+            "rank": int(os.environ["RANK"]),
+            "world_size": int(os.environ["WORLD_SIZE"]),
+        }
     dist.init_process_group(backend, **more)
 
 
@@ -36,5 +42,8 @@ def _shared() -> Any:
     if path := os.environ.get(MEETING_FILE):
         return dist.FileStore(path)  # type: ignore[attr-defined]
     return dist.TCPStore(  # type: ignore[attr-defined]
-        os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False, timeout=timedelta(seconds=60)
+        os.environ["MASTER_ADDR"],
+        int(os.environ["MASTER_PORT"]),
+        is_master=False,
+        timeout=timedelta(seconds=60),
     )

@@ -18,7 +18,14 @@ from gcbench.train.run import Progress, Run, Sample
 
 
 def outcome(
-    config: Config, plan: Plan, run: Run, progress: Progress, status: str, reason: str | None, begun: Begun, kept: bool
+    config: Config,
+    plan: Plan,
+    run: Run,
+    progress: Progress,
+    status: str,
+    reason: str | None,
+    begun: Begun,
+    kept: bool,
 ) -> dict[str, Any]:
     """result.json as a dictionary; every process calls it. `kept`: whether the weights are beside it."""
     meter = Meter.of_workers(plan.workers)
@@ -63,7 +70,11 @@ def outcome(
 
 def _network(config: Config) -> dict[str, Any]:
     """What collectives went over: whether the cost model's link set their times, and which; else what GCBENCH_LINK calls it."""
-    return {"emulated": bool(config["network"]), **config["network"], "link": os.environ.get("GCBENCH_LINK")}
+    return {
+        "emulated": bool(config["network"]),
+        **config["network"],
+        "link": os.environ.get("GCBENCH_LINK"),
+    }
 
 
 def _counts(meter: Meter, steps: int, steps_per_epoch: int, dense: int) -> dict[str, Any]:
@@ -75,7 +86,9 @@ def _counts(meter: Meter, steps: int, steps_per_epoch: int, dense: int) -> dict[
         "bits_received": bits(meter.received_bits, steps, steps_per_epoch, dense),
         "bits_wire": bits(meter.wire_bits, steps, steps_per_epoch, dense_wire),
         "bits_between_nodes": _between_nodes(meter, steps, dense),
-        "collectives": [_collective(kind, [tally[kind] for tally in meter.tallies]) for kind in kinds],
+        "collectives": [
+            _collective(kind, [tally[kind] for tally in meter.tallies]) for kind in kinds
+        ],
     }
 
 
@@ -95,15 +108,24 @@ def _between_nodes(meter: Meter, steps: int, dense: int) -> dict[str, float | No
     nodes = max((kind.workers for kind in meter.tallies[0] if kind.level == "between"), default=0)
     if not nodes:
         return None
-    sent = [sum(total.sent_bits for kind, total in tally.items() if kind.level == "between") for tally in meter.tallies]
+    sent = [
+        sum(total.sent_bits for kind, total in tally.items() if kind.level == "between")
+        for tally in meter.tallies
+    ]
     size = len(sent) // nodes
-    return bits_between_nodes([sum(sent[i : i + size]) for i in range(0, len(sent), size)], steps, dense)
+    return bits_between_nodes(
+        [sum(sent[i : i + size]) for i in range(0, len(sent), size)], steps, dense
+    )
 
 
 def _mean_error(samples: Sequence[Sample]) -> dict[str, float | None] | None:
     if not samples:
         return None
-    return {"relative": _mean(samples, "relative"), "cosine": _mean(samples, "cosine"), "samples": len(samples)}
+    return {
+        "relative": _mean(samples, "relative"),
+        "cosine": _mean(samples, "cosine"),
+        "samples": len(samples),
+    }
 
 
 def _mean(samples: Sequence[Sample], name: str) -> float | None:

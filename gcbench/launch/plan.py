@@ -13,7 +13,10 @@ from gcbench.comm import node_size
 from gcbench.config import Config, ConfigError
 from gcbench.launch import slurm
 
-JOINING = {"torchrun": "torchrun", "slurm": "srun"}  # launchers for processes that somebody else started
+JOINING = {
+    "torchrun": "torchrun",
+    "slurm": "srun",
+}  # launchers for processes that somebody else started
 
 
 @dataclass(frozen=True)
@@ -27,15 +30,25 @@ class Machine:
 
     @staticmethod
     def here() -> Machine:
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        cores = (
+            len(os.sched_getaffinity(0))
+            if hasattr(os, "sched_getaffinity")
+            else os.cpu_count() or 1
+        )
         if slurm.tasks(os.environ):
-            cores = int(os.environ["SLURM_CPUS_ON_NODE"])  # of the job; a task may be bound to a few of them
-        compiler = any(shutil.which(name) for name in (os.environ.get("CXX", "g++"), "g++", "clang++"))
+            cores = int(
+                os.environ["SLURM_CPUS_ON_NODE"]
+            )  # of the job; a task may be bound to a few of them
+        compiler = any(
+            shutil.which(name) for name in (os.environ.get("CXX", "g++"), "g++", "clang++")
+        )
         return Machine(cores, torch.cuda.device_count(), os.environ, compiler)
 
     @property
     def under_torchrun(self) -> bool:
-        return all(key in self.environment for key in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "LOCAL_RANK"))
+        return all(
+            key in self.environment for key in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "LOCAL_RANK")
+        )
 
     def started(self, launcher: str) -> tuple[int, int]:
         """Processes that torchrun or Slurm's srun started: over all nodes, and on this one."""
@@ -94,16 +107,28 @@ def plan(config: Config, machine: Machine) -> Plan:
     _check_trainer_nodes(trainer["nodes"], launcher, machine)
     processes, local = _processes(launcher, trainer, workers, machine)
     backend = _backend(trainer["backend"], device) if processes > 1 else None
-    if launcher == "local" and device == "cuda" and processes > machine.cuda_devices and backend == "nccl":
+    if (
+        launcher == "local"
+        and device == "cuda"
+        and processes > machine.cuda_devices
+        and backend == "nccl"
+    ):
         raise ConfigError(
             f"trainer.launcher=local with {processes} processes: NCCL refuses two on one GPU and there are "
             f"{machine.cuda_devices}; type trainer.launcher=virtual, or trainer.processes={machine.cuda_devices}"
         )
     if config.get("exchange") == "hierarchical":
-        _check_nodes(config["workers_per_node"], workers, workers // processes, local if processes > 1 else None)
+        _check_nodes(
+            config["workers_per_node"],
+            workers,
+            workers // processes,
+            local if processes > 1 else None,
+        )
     threads = trainer["threads"] or max(1, machine.cores // local)
     codecs = _codec_backend(trainer["codec_backend"], device, machine)
-    chosen = Plan(launcher, device, backend, workers, processes, local, threads, machine.cores, codecs)
+    chosen = Plan(
+        launcher, device, backend, workers, processes, local, threads, machine.cores, codecs
+    )
     if config["network"]:
         _check_emulation(config["choices"]["network"], chosen)
     return chosen
@@ -111,7 +136,9 @@ def plan(config: Config, machine: Machine) -> Plan:
 
 def _check_emulation(network: str, chosen: Plan) -> None:
     if chosen.workers == 1:
-        raise ConfigError(f"network={network}: a worker alone exchanges nothing; type network=none, or trainer.gpus=2")
+        raise ConfigError(
+            f"network={network}: a worker alone exchanges nothing; type network=none, or trainer.gpus=2"
+        )
     if not chosen.timed:
         raise ConfigError(
             f"network={network}: {chosen.workers} workers in {chosen.processes} process{'es' * (chosen.processes > 1)} are "
@@ -131,7 +158,9 @@ def _check_trainer_nodes(asked: int, launcher: str, machine: Machine) -> None:
     everywhere, here = machine.started(launcher)
     given = slurm.nodes(machine.environment) if launcher == "slurm" else everywhere // here
     if given != asked:
-        raise ConfigError(f"trainer.nodes={asked}, but {JOINING[launcher]} started on {given}; type trainer.nodes={given}")
+        raise ConfigError(
+            f"trainer.nodes={asked}, but {JOINING[launcher]} started on {given}; type trainer.nodes={given}"
+        )
 
 
 def _check_nodes(asked: int | None, workers: int, rows: int, local_processes: int | None) -> None:
@@ -143,14 +172,22 @@ def _check_nodes(asked: int | None, workers: int, rows: int, local_processes: in
 
 def _device(asked: str, machine: Machine) -> str:
     if asked == "cuda" and not machine.cuda_devices:
-        raise ConfigError("trainer.device=cuda: this machine has no CUDA device; type trainer.device=cpu")
+        raise ConfigError(
+            "trainer.device=cuda: this machine has no CUDA device; type trainer.device=cpu"
+        )
     return ("cuda" if machine.cuda_devices else "cpu") if asked == "auto" else asked
 
 
 def _codec_backend(asked: str, device: str, machine: Machine) -> str:
     if asked == "compiled" and not machine.compiler:
-        raise ConfigError("trainer.codec_backend=compiled: there is no C++ compiler here; install g++, or type eager")
-    return ("compiled" if device == "cuda" and machine.compiler else "eager") if asked == "auto" else asked
+        raise ConfigError(
+            "trainer.codec_backend=compiled: there is no C++ compiler here; install g++, or type eager"
+        )
+    return (
+        ("compiled" if device == "cuda" and machine.compiler else "eager")
+        if asked == "auto"
+        else asked
+    )
 
 
 def _launcher(asked: str, processes: int, device: str, machine: Machine) -> str:
@@ -170,7 +207,11 @@ def _launcher(asked: str, processes: int, device: str, machine: Machine) -> str:
         return "torchrun"
     if slurm.tasks(machine.environment) > 1:
         return "slurm"
-    return "local" if processes <= (machine.cuda_devices if device == "cuda" else machine.cores) else "virtual"
+    return (
+        "local"
+        if processes <= (machine.cuda_devices if device == "cuda" else machine.cores)
+        else "virtual"
+    )
 
 
 def _processes(launcher: str, trainer: Config, workers: int, machine: Machine) -> tuple[int, int]:

@@ -31,12 +31,22 @@ def ending(directory: Path) -> str:
 
 def has_ended(result: dict[str, Any] | None, config: Config) -> bool:
     """Whether `result` is that of a run of this configuration, which would come to it again."""
-    return result is not None and result["status"] in ENDED and not differences(result["config"], config, BOOKKEEPING)
+    return (
+        result is not None
+        and result["status"] in ENDED
+        and not differences(result["config"], config, BOOKKEEPING)
+    )
 
 
 def _counts(result: dict[str, Any], config: Config) -> bool:
-    kept = result["config"].get("outputs") is None  # a copy beside a table, perhaps of another machine
-    return has_ended(result, config) and result["choices"]["budget"] == config["choices"]["budget"] and not kept
+    kept = (
+        result["config"].get("outputs") is None
+    )  # a copy beside a table, perhaps of another machine
+    return (
+        has_ended(result, config)
+        and result["choices"]["budget"] == config["choices"]["budget"]
+        and not kept
+    )
 
 
 def read(path: Path) -> dict[str, Any] | None:

@@ -18,9 +18,13 @@ def refuse_different(config: Config, control: Control) -> None:
     everyone = control.gather(dict(leaves(compared)))
     keys = sorted({key for flat in everyone for key in flat})
     values = {key: [flat.get(key, ABSENT) for flat in everyone] for key in keys}
-    if differing := {key: here for key, here in values.items() if any(value != here[0] for value in here)}:
+    if differing := {
+        key: here for key, here in values.items() if any(value != here[0] for value in here)
+    }:
         said = "; ".join(f"{key} is {_by_process(here)}" for key, here in differing.items())
-        raise ConfigError(f"the processes were given different configurations: {said}; type the same words for each")
+        raise ConfigError(
+            f"the processes were given different configurations: {said}; type the same words for each"
+        )
 
 
 def _by_process(values: list[Any]) -> str:

@@ -15,7 +15,9 @@ from typing import Any, NamedTuple
 from gcbench.config import Config, ConfigError
 
 PORTS = range(15000, 30000)  # below those that the system hands out by itself
-REQUEUE = signal.SIGUSR2  # Slurm sends it, as we and submitit ask, when the time is nearly over or others need the nodes
+REQUEUE = (
+    signal.SIGUSR2
+)  # Slurm sends it, as we and submitit ask, when the time is nearly over or others need the nodes
 Environment = Mapping[str, str]
 
 
@@ -39,7 +41,9 @@ def nodes(environment: Environment) -> int:
 def tasks_here(environment: Environment) -> int:
     """Of the job step, on this node: 2 in `2(x3),1`, but for the last node."""
     counts: list[int] = []
-    for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", environment["SLURM_STEP_TASKS_PER_NODE"]):
+    for count, times in re.findall(
+        r"(\d+)(?:\(x(\d+)\))?", environment["SLURM_STEP_TASKS_PER_NODE"]
+    ):
         counts += [int(count)] * int(times or 1)
     return counts[int(environment["SLURM_NODEID"])]
 
@@ -60,7 +64,8 @@ def torch_environment(environment: Environment, directory: Path) -> dict[str, st
         "WORLD_SIZE": environment["SLURM_STEP_NUM_TASKS"],
         "LOCAL_RANK": environment["SLURM_LOCALID"],
         "LOCAL_WORLD_SIZE": str(tasks_here(environment)),
-        "MASTER_ADDR": environment.get("MASTER_ADDR") or first_host(environment["SLURM_STEP_NODELIST"]),
+        "MASTER_ADDR": environment.get("MASTER_ADDR")
+        or first_host(environment["SLURM_STEP_NODELIST"]),
         "MASTER_PORT": environment.get("MASTER_PORT") or str(port),
     }
 
@@ -93,7 +98,9 @@ def requeued(environment: Environment) -> bool:
 def requeue() -> None:
     """After the checkpoint of a run that REQUEUE stopped."""
     if os.environ.get("SUBMITIT_EXECUTOR") == "slurm":
-        signal.raise_signal(REQUEUE)  # submitit's own handler counts how often it has queued the job again
+        signal.raise_signal(
+            REQUEUE
+        )  # submitit's own handler counts how often it has queued the job again
     else:
         subprocess.run(["scontrol", "requeue", os.environ["SLURM_JOB_ID"]], check=True)
 
@@ -102,7 +109,9 @@ def job_shape(trainer: Config, given: Cluster) -> dict[str, Any]:
     """What the job of a run asks Slurm for: a task a process, and a GPU a process where the run is on GPUs."""
     nodes, processes = trainer["nodes"], trainer["processes"] or trainer["gpus"]
     if nodes > given.nodes:  # which Slurm would let wait for ever
-        raise ConfigError(f"trainer.nodes={nodes}: the cluster's partitions have {given.nodes} nodes; type that number or less")
+        raise ConfigError(
+            f"trainer.nodes={nodes}: the cluster's partitions have {given.nodes} nodes; type that number or less"
+        )
     if trainer["launcher"] == "virtual":
         processes = 1
     if processes % nodes:
@@ -113,14 +122,20 @@ def job_shape(trainer: Config, given: Cluster) -> dict[str, Any]:
     here = processes // nodes
     on_gpus = trainer["device"] == "cuda" or (trainer["device"] == "auto" and given.gpus)
     tasks_here = 1 if trainer["launcher"] == "local" else here
-    return {"nodes": nodes, "tasks_per_node": tasks_here, "gpus_per_node": here if on_gpus else None}
+    return {
+        "nodes": nodes,
+        "tasks_per_node": tasks_here,
+        "gpus_per_node": here if on_gpus else None,
+    }
 
 
 def cluster(partition: str | None) -> Cluster:
     """Of the partition, or of all of them; ConfigError where there is no Slurm to send jobs to, or no such partition."""
     try:
         said = subprocess.run(
-            ["sinfo", "--all", "--noheader", "--noconvert", "--format=%R %D %G"], capture_output=True, text=True
+            ["sinfo", "--all", "--noheader", "--noconvert", "--format=%R %D %G"],
+            capture_output=True,
+            text=True,
         )
     except FileNotFoundError:
         raise ConfigError(
@@ -139,5 +154,7 @@ def cluster(partition: str | None) -> Cluster:
         raise ConfigError(
             f"hydra.launcher.partition={partition}: the cluster has no such partition; type {' or '.join(names) or 'null'}"
         )
-    nodes = max((sum(int(count) for name, count, _ in rows if name == one) for one in asked), default=0)
+    nodes = max(
+        (sum(int(count) for name, count, _ in rows if name == one) for one in asked), default=0
+    )
     return Cluster(nodes, any("gpu" in gpus for name, _, gpus in rows if name in asked))

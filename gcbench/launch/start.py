@@ -56,7 +56,9 @@ def _start(config: Config, chosen: Plan, files: RunFiles, in_sweep: bool) -> Non
         _start_alone(config, chosen, files, rank, anew, lock)
 
 
-def _start_alone(config: Config, chosen: Plan, files: RunFiles, rank: int, anew: bool, lock: Lock | None) -> None:
+def _start_alone(
+    config: Config, chosen: Plan, files: RunFiles, rank: int, anew: bool, lock: Lock | None
+) -> None:
     if chosen.launcher not in JOINING or os.environ["LOCAL_RANK"] == "0":
         _check(config, chosen, files.directory)  # downloads what is missing, once a node
     if rank == 0:
@@ -73,12 +75,17 @@ def _start_alone(config: Config, chosen: Plan, files: RunFiles, rank: int, anew:
 def _finished_before(config: Config, files: RunFiles, say: bool) -> bool:
     result = result_in(files)
     if result is not None and result["status"] == "diverged":
-        raise RunFailed(f"the run diverged before: {result['reason']}; type rerun=true to run it again")
+        raise RunFailed(
+            f"the run diverged before: {result['reason']}; type rerun=true to run it again"
+        )
     if result is None or result["status"] != "done" or extends(config, result):
         return False
     if say:
         print_summary(result, files.directory, console())
-        log.info("this run was finished on %s, shown above; type rerun=true to run it again", result["finished"])
+        log.info(
+            "this run was finished on %s, shown above; type rerun=true to run it again",
+            result["finished"],
+        )
     return True
 
 
@@ -108,10 +115,16 @@ def _clear_the_way(config: Config, files: RunFiles, anew: bool) -> Begun:
         before = files.read_start()
         if (result := files.read_result()) and extends(config, result):
             extended = {"from_step": result["steps"], "from_epoch": result["epochs"]}
-            log.info("extending the run in %s, which ended after step %d", files.directory, result["steps"])
+            log.info(
+                "extending the run in %s, which ended after step %d",
+                files.directory,
+                result["steps"],
+            )
             files.set_aside(extends=True)
         else:
-            log.info("continuing from the checkpoint in %s; type resume=never to start anew", checkpoints)
+            log.info(
+                "continuing from the checkpoint in %s; type resume=never to start anew", checkpoints
+            )
     else:
         files.set_aside()
         shutil.rmtree(checkpoints, ignore_errors=True)
@@ -132,13 +145,17 @@ def _check_latest(config: Config, checkpoints: Path) -> None:
         raise ConfigError(str(error)) from error
 
 
-def _run(config: Config, chosen: Plan, files: RunFiles, rank: int, begun: Begun, lock: Lock | None) -> str | None:
+def _run(
+    config: Config, chosen: Plan, files: RunFiles, rank: int, begun: Begun, lock: Lock | None
+) -> str | None:
     """The name of a signal that stopped the work in this process."""
     arguments = (config, chosen, str(files.directory), begun)
     stop = StopSignal()
     try:
         if chosen.launcher == "local" and chosen.processes > 1:
-            run_processes(work, arguments, chosen.processes, config["trainer"]["max_restarts"], lock)
+            run_processes(
+                work, arguments, chosen.processes, config["trainer"]["max_restarts"], lock
+            )
         else:
             work(*arguments, stop)
     except Interrupted as interrupted:
@@ -153,7 +170,9 @@ def _run(config: Config, chosen: Plan, files: RunFiles, rank: int, begun: Begun,
             )
         return interrupted.signal_name
     except WorkerFailed as failure:
-        files.write_result(unfinished(config, "failed", f"worker {failure.rank}: {failure.reason}", begun))
+        files.write_result(
+            unfinished(config, "failed", f"worker {failure.rank}: {failure.reason}", begun)
+        )
         if not _says_all(failure.reason):
             print(failure.traceback_text, file=sys.stderr)
         raise RunFailed(f"worker {failure.rank} failed: {failure.reason}") from None
@@ -162,7 +181,11 @@ def _run(config: Config, chosen: Plan, files: RunFiles, rank: int, begun: Begun,
     except Exception as error:
         if not is_echo(error) and not _says_all(failure_of(error, rank).reason):
             traceback.print_exc()
-        first = first_failure(error, rank, files.directory) if chosen.processes > 1 else failure_of(error, rank)
+        first = (
+            first_failure(error, rank, files.directory)
+            if chosen.processes > 1
+            else failure_of(error, rank)
+        )
         who = f"worker {first.rank}" if chosen.processes > 1 else "the run"
         if rank == first.rank:
             reason = f"{who}: {first.reason}" if chosen.processes > 1 else first.reason
@@ -173,7 +196,9 @@ def _run(config: Config, chosen: Plan, files: RunFiles, rank: int, begun: Begun,
 
 def _says_all(reason: str) -> bool:
     """Whether the reason of a failure is a sentence to the user, to whom the lines of gcbench say nothing."""
-    return reason.partition(":")[0] in (kind.__name__ for kind in (ConfigError, CheckpointError, MethodError))
+    return reason.partition(":")[0] in (
+        kind.__name__ for kind in (ConfigError, CheckpointError, MethodError)
+    )
 
 
 def _written_since(files: RunFiles, started: str) -> bool:

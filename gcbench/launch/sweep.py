@@ -33,7 +33,9 @@ class Row:
     config: Config | None = None
     mistake: str | None = None  # for which it will be refused when its turn comes
     done: bool = False  # or diverged, which it would again
-    same: str | None = None  # the directory of another row that is the same run, and has or will have its result
+    same: str | None = (
+        None  # the directory of another row that is the same run, and has or will have its result
+    )
     seconds: float | None = None  # expected; None: cannot be known
     took: float = 0.0  # seconds
 
@@ -68,11 +70,22 @@ class SweepProgress(Callback):
         if job_return.status is JobStatus.FAILED:
             error = getattr(job_return, "_return_value", None)
             self.failed.append(f"{row.name}: {error}")
-        word = "failed" if job_return.status is JobStatus.FAILED else _done(row) if row.done else f"took {_minutes(row.took)}"
+        word = (
+            "failed"
+            if job_return.status is JobStatus.FAILED
+            else _done(row)
+            if row.done
+            else f"took {_minutes(row.took)}"
+        )
         log.info("row %d of %d, %s, %s%s", self.ended, len(self.rows), row.name, word, self._left())
         if self.ended == len(self.rows) and self.failed:
             listed = "".join(f"\n  {name}" for name in self.failed)
-            log.warning("%d of %d rows failed; the same command tries them again:%s", len(self.failed), self.ended, listed)
+            log.warning(
+                "%d of %d rows failed; the same command tries them again:%s",
+                len(self.failed),
+                self.ended,
+                listed,
+            )
 
     def _left(self) -> str:
         rest = [row for row in self.rows[self.ended :] if not row.done and not row.mistake]
@@ -90,10 +103,17 @@ class SweepProgress(Callback):
 def plan_sentence(rows: Sequence[Row]) -> str:
     """Rows x minutes."""
     todo = [row for row in rows if not row.done and not row.mistake]
-    done, mistaken = sum(row.done and not row.same for row in rows), [row.mistake for row in rows if row.mistake]
+    done, mistaken = (
+        sum(row.done and not row.same for row in rows),
+        [row.mistake for row in rows if row.mistake],
+    )
     same = [row.same for row in rows if row.same]
     said = f"{len(rows)} rows" + (f", {done} of them done before" if done else "")
-    said += f", {len(same)} of them the same run as another ({same[0]}{', ...' if len(same) > 1 else ''})" if same else ""
+    said += (
+        f", {len(same)} of them the same run as another ({same[0]}{', ...' if len(same) > 1 else ''})"
+        if same
+        else ""
+    )
     said += f", {len(mistaken)} of them mistaken ({mistaken[0]})" if mistaken else ""
     known = [row.seconds for row in todo if row.seconds is not None]
     if not todo:
@@ -110,7 +130,9 @@ def _jobs(config: DictConfig) -> Iterator[DictConfig]:
     if not config.hydra.sweeper._target_.endswith("BasicSweeper"):
         return
     loader = GlobalHydra.instance().config_loader()
-    overrides = OverridesParser.create(config_loader=loader).parse_overrides(list(config.hydra.overrides.task))
+    overrides = OverridesParser.create(config_loader=loader).parse_overrides(
+        list(config.hydra.overrides.task)
+    )
     for words in BasicSweeper.split_arguments(overrides, None)[0]:
         yield loader.load_sweep_config(config, list(words))
 

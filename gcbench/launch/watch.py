@@ -27,7 +27,9 @@ class WorkerHangs(RuntimeError):
 
 
 @contextmanager
-def watching(rank: int, processes: int, where: Callable[[], Place], timeout_seconds: float) -> Iterator[None]:
+def watching(
+    rank: int, processes: int, where: Callable[[], Place], timeout_seconds: float
+) -> Iterator[None]:
     """Names who was not there when a collective inside has timed out; `where` says what this process is at."""
     board = store("watch")
     done = threading.Event()
@@ -39,7 +41,9 @@ def watching(rank: int, processes: int, where: Callable[[], Place], timeout_seco
             raise
         here = where()
         answers = _ask(board, processes)
-        raise WorkerHangs(f"waited {timeout_seconds:g} s {here.words}{_who_is_late(answers)}") from error
+        raise WorkerHangs(
+            f"waited {timeout_seconds:g} s {here.words}{_who_is_late(answers)}"
+        ) from error
     finally:
         done.set()
 
@@ -50,7 +54,9 @@ def _answer(board: Any, rank: int, where: Callable[[], Place], done: threading.E
             if board.check(["asked"]):
                 board.set(str(rank), json.dumps(where()))
                 return
-    except RuntimeError:  # the process that holds the store is gone, and whoever waits for it hears that
+    except (
+        RuntimeError
+    ):  # the process that holds the store is gone, and whoever waits for it hears that
         return
 
 
@@ -69,4 +75,8 @@ def _who_is_late(answers: list[Place | None]) -> str:
         for rank, place in enumerate(answers)
         if place is None or not place.waits
     ]
-    return f" for {' and '.join(late)}" if late else ", where all processes wait: the network may be down"
+    return (
+        f" for {' and '.join(late)}"
+        if late
+        else ", where all processes wait: the network may be down"
+    )

@@ -62,7 +62,9 @@ class StopSignal:
         self.name: str | None = None
 
     def __enter__(self) -> StopSignal:
-        self._before = {number: signal.signal(number, self._note) for number in slurm.stop_signals(os.environ)}
+        self._before = {
+            number: signal.signal(number, self._note) for number in slurm.stop_signals(os.environ)
+        }
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -77,7 +79,9 @@ class StopSignal:
             self.name = signal.Signals(number).name
 
 
-def work(config: Config, plan: Plan, directory: str, begun: Begun, stop: StopSignal | None = None) -> None:
+def work(
+    config: Config, plan: Plan, directory: str, begun: Begun, stop: StopSignal | None = None
+) -> None:
     """One process of the run, from its start to the written result."""
     torch.set_num_threads(plan.threads)
     use_backend(cast(Backend, plan.codec_backend))
@@ -126,7 +130,9 @@ class Joined(NamedTuple):
 def _joined(config: Config, plan: Plan) -> Iterator[Joined]:
     local_rank = int(os.environ.get("LOCAL_RANK", 0)) if plan.processes > 1 else 0
     device = (
-        torch.device("cuda", local_rank % max(1, torch.cuda.device_count())) if plan.device == "cuda" else torch.device("cpu")
+        torch.device("cuda", local_rank % max(1, torch.cuda.device_count()))
+        if plan.device == "cuda"
+        else torch.device("cpu")
     )
     if device.type == "cuda":
         torch.cuda.set_device(device)
@@ -138,11 +144,15 @@ def _joined(config: Config, plan: Plan) -> Iterator[Joined]:
         yield Joined(comm, beside, LocalControl(), device)
         return
     timeout = timedelta(seconds=config["trainer"]["timeout_seconds"])
-    nccl = plan.backend == "nccl"  # which ends the process itself: the agreement, which can say more, comes first
+    nccl = (
+        plan.backend == "nccl"
+    )  # which ends the process itself: the agreement, which can say more, comes first
     join(plan.backend, timeout=2 * timeout if nccl else timeout, device_id=device if nccl else None)
     try:
         world = cast(dist.ProcessGroup, dist.group.WORLD)
-        control = ProcessGroupControl(cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=timeout)))
+        control = ProcessGroupControl(
+            cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=timeout))
+        )
         refuse_different(config, control)
         on_host = plan.local_processes * plan.workers // plan.processes
         link = emulated_link(config["network"])
@@ -191,7 +201,9 @@ def assembled(
     replica = Replica(make_model(config, data), data.task, comm.local, device, trainer)
     steps_per_epoch = data.steps_per_epoch(plan.workers, trainer.batch_size)
     steps = total_steps(trainer.max_steps, trainer.epochs, steps_per_epoch)
-    schedule = Schedule(typed(settings.ScheduleSettings, config["schedule"]), plan.workers, steps_per_epoch, steps)
+    schedule = Schedule(
+        typed(settings.ScheduleSettings, config["schedule"]), plan.workers, steps_per_epoch, steps
+    )
     optimizer = typed(settings.OptimizerSettings, config["optimizer"])
     clock = Clock(device)
     comm.clock = clock
@@ -222,7 +234,9 @@ def assembled(
 
 
 def _in_short(config: Config) -> dict[str, Any]:
-    choices = {k: v for k, v in config["choices"].items() if k not in ("trainer", "logger", "resume")}
+    choices = {
+        k: v for k, v in config["choices"].items() if k not in ("trainer", "logger", "resume")
+    }
     trainer = {k: config["trainer"][k] for k in ("gpus", "batch_size")}
     return {**choices, **trainer, "seed": config["seed"]}
 

@@ -31,7 +31,11 @@ class Block(nn.Module):
         """`[batch, time, width]`."""
         q, k, v = self.qkv(inputs).unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         dropout = self.dropout.p if self.training else 0.0
-        return scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True).transpose(1, 2).flatten(2)
+        return (
+            scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True)
+            .transpose(1, 2)
+            .flatten(2)
+        )
 
 
 class GPT(nn.Module):
@@ -53,7 +57,9 @@ class GPT(nn.Module):
     ) -> None:
         super().__init__()
         if width % heads:
-            raise ValueError(f"model.heads={heads} does not divide model.width={width}; type a number that does")
+            raise ValueError(
+                f"model.heads={heads} does not divide model.width={width}; type a number that does"
+            )
         self.context = context
         self.embedding = nn.Embedding(vocabulary, width)
         self.positions = nn.Embedding(context, width)

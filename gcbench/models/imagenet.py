@@ -47,7 +47,9 @@ class GoogLeNet(nn.Module):
     def __init__(self, shape: Sequence[int], outputs: int, auxiliary: bool = False) -> None:
         check_images("googlenet_imagenet", shape)
         super().__init__()
-        self.network = models.googlenet(num_classes=outputs, aux_logits=auxiliary, init_weights=True)
+        self.network = models.googlenet(
+            num_classes=outputs, aux_logits=auxiliary, init_weights=True
+        )
 
     def forward(self, images: Tensor) -> Tensor:
         outputs = self.network(images)

@@ -33,12 +33,18 @@ class Inception(nn.Module):
     def __init__(self, channels_in: int, widths: Widths, pool: Pool, stride: int = 1) -> None:
         super().__init__()
         single, reduced, triple, reduced_double, double, pooled = widths
-        pooling = nn.MaxPool2d(3, stride, padding=1) if pool == "max" else nn.AvgPool2d(3, stride, padding=1)
+        pooling = (
+            nn.MaxPool2d(3, stride, padding=1)
+            if pool == "max"
+            else nn.AvgPool2d(3, stride, padding=1)
+        )
         self.branches = nn.ModuleList(
             [
                 nn.Sequential(_conv(channels_in, reduced, 1), _conv(reduced, triple, 3, stride)),
                 nn.Sequential(
-                    _conv(channels_in, reduced_double, 1), _conv(reduced_double, double, 3), _conv(double, double, 3, stride)
+                    _conv(channels_in, reduced_double, 1),
+                    _conv(reduced_double, double, 3),
+                    _conv(double, double, 3, stride),
                 ),
                 nn.Sequential(pooling, _conv(channels_in, pooled, 1)) if pooled else pooling,
             ]
@@ -70,7 +76,11 @@ GOOGLENET = (
 
 
 def googlenet(
-    shape: Sequence[int], outputs: int, width: float = 1.0, blocks: Sequence[int] = (2, 5, 2), stem_stride: int = 1
+    shape: Sequence[int],
+    outputs: int,
+    width: float = 1.0,
+    blocks: Sequence[int] = (2, 5, 2),
+    stem_stride: int = 1,
 ) -> nn.Module:
     """Szegedy et al., "Going deeper with convolutions", CVPR 2015, table 1, as is usual for CIFAR.
 
@@ -78,7 +88,9 @@ def googlenet(
     batch-normalised, and there is neither dropout nor an auxiliary classifier. `width` multiplies all channels, and of each
     stage the first `blocks` are kept.
     """
-    kept = len(blocks) == 3 and all(1 <= n <= len(rows) for n, rows in zip(blocks, GOOGLENET, strict=True))
+    kept = len(blocks) == 3 and all(
+        1 <= n <= len(rows) for n, rows in zip(blocks, GOOGLENET, strict=True)
+    )
     if width < 1 / 16 or stem_stride < 1 or not kept:
         raise ValueError(
             f"model.width={width} model.blocks={list(blocks)} model.stem_stride={stem_stride}: GoogLeNet has three stages of 1 "
@@ -92,7 +104,9 @@ def googlenet(
         for row in rows[:count]:
             parts.append(block := Inception(channels, row.scaled(width), "max"))
             channels = block.channels
-    return nn.Sequential(*parts, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, outputs))
+    return nn.Sequential(
+        *parts, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, outputs)
+    )
 
 
 BN_INCEPTION: tuple[tuple[Widths, Pool, int], ...] = (
@@ -127,4 +141,6 @@ def bn_inception(shape: Sequence[int], outputs: int) -> nn.Module:
     for widths, pool, stride in BN_INCEPTION:
         parts.append(block := Inception(channels, widths, pool, stride))
         channels = block.channels
-    return nn.Sequential(*parts, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, outputs))
+    return nn.Sequential(
+        *parts, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, outputs)
+    )

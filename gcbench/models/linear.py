@@ -19,7 +19,9 @@ class Logistic(Linear):
 
     def __init__(self, shape: Sequence[int], outputs: int, bias: bool = True) -> None:
         if outputs != 2:
-            raise ValueError(f"model=logistic tells two classes apart, the data set has {outputs}; type model=linear")
+            raise ValueError(
+                f"model=logistic tells two classes apart, the data set has {outputs}; type model=linear"
+            )
         super().__init__(shape, 1, bias)
 
     def forward(self, inputs: Tensor) -> Tensor:

@@ -19,7 +19,9 @@ class LSTM(nn.Module):
 
     recurrent: ClassVar[bool] = True
 
-    def __init__(self, vocabulary: int, width: int = 650, layers: int = 3, dropout: float = 0.4) -> None:
+    def __init__(
+        self, vocabulary: int, width: int = 650, layers: int = 3, dropout: float = 0.4
+    ) -> None:
         super().__init__()
         self.dropout = nn.Dropout(dropout)
         self.embedding = nn.Embedding(vocabulary, width)
@@ -42,7 +44,14 @@ class SpeechLSTM(nn.Module):
     as many: 3 layers of 800, of our choice.
     """
 
-    def __init__(self, shape: Sequence[int], outputs: int, width: int = 800, layers: int = 3, dropout: float = 0.0) -> None:
+    def __init__(
+        self,
+        shape: Sequence[int],
+        outputs: int,
+        width: int = 800,
+        layers: int = 3,
+        dropout: float = 0.0,
+    ) -> None:
         super().__init__()
         self.lstm = nn.LSTM(shape[-1], width, layers, dropout=dropout, batch_first=True)
         self.classifier = nn.Linear(width, outputs)

@@ -10,7 +10,13 @@ from torch import nn
 
 
 class MLP(nn.Sequential):
-    def __init__(self, shape: Sequence[int], outputs: int, widths: Sequence[int] = (1024, 1024)) -> None:
+    def __init__(
+        self, shape: Sequence[int], outputs: int, widths: Sequence[int] = (1024, 1024)
+    ) -> None:
         sizes = [prod(shape), *widths]
-        hidden = [part for before, after in pairwise(sizes) for part in (nn.Linear(before, after), nn.ReLU())]
+        hidden = [
+            part
+            for before, after in pairwise(sizes)
+            for part in (nn.Linear(before, after), nn.ReLU())
+        ]
         super().__init__(nn.Flatten(), *hidden, nn.Linear(sizes[-1], outputs))

@@ -34,7 +34,11 @@ def _build(name: str, layers: Sequence[str | int], shape: Sequence[int], outputs
     features = make_layers(layers, batch_norm=True)
     widths = [layer for layer in layers if isinstance(layer, int)]
     features[0] = nn.Conv2d(channels, widths[0], kernel_size=3, padding=1)
-    head = {"pool": nn.AdaptiveAvgPool2d(1), "flatten": nn.Flatten(), "classifier": nn.Linear(widths[-1], outputs)}
+    head = {
+        "pool": nn.AdaptiveAvgPool2d(1),
+        "flatten": nn.Flatten(),
+        "classifier": nn.Linear(widths[-1], outputs),
+    }
     model = nn.Sequential(OrderedDict({"features": features, **head}))
     model.apply(_start)
     return model

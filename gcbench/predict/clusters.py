@@ -50,7 +50,9 @@ class Scene(NamedTuple):
 
 SCENES = {
     **{f"maxnorm/figure{n}": Scene("v100", "nvlink2") for n in (11, 12, 13, 14)},
-    "ecqsgd/figure6": Scene("p40", "pcie3", servers=True, words=("exchange=scatter_coded",), batch_size=32),
+    "ecqsgd/figure6": Scene(
+        "p40", "pcie3", servers=True, words=("exchange=scatter_coded",), batch_size=32
+    ),
 }
 
 
@@ -63,16 +65,27 @@ def config_of(experiment: str, *words: str) -> Config:
 def method_of(row: TableRow, device: str, *words: str, servers: bool = False) -> Method:
     config = config_of(str(row.experiment), *words)
     choices = config["choices"]
-    made = _counted(json.dumps(config["compressor"]), json.dumps(config["model"]), *map(choices.get, GROUPS), device)
+    made = _counted(
+        json.dumps(config["compressor"]),
+        json.dumps(config["model"]),
+        *map(choices.get, GROUPS),
+        device,
+    )
     made = replace(made, title=row.label)
-    return replace(made, messages=lambda w: through_servers(made.messages(w), w)) if servers else made
+    return (
+        replace(made, messages=lambda w: through_servers(made.messages(w), w)) if servers else made
+    )
 
 
 @cache
-def _counted(compressor: str, node: str, model: str, dataset: str, family: str, device: str) -> Method:
+def _counted(
+    compressor: str, node: str, model: str, dataset: str, family: str, device: str
+) -> Method:
     """Rows that differ in the number of workers only are counted once."""
     shapes = shapes_of_model(json.loads(node), facts_of(model, dataset))
-    return method("", family, compressor_of({"compressor": json.loads(compressor)}), shapes, profile(device))
+    return method(
+        "", family, compressor_of({"compressor": json.loads(compressor)}), shapes, profile(device)
+    )
 
 
 def study_rows(name: str) -> Iterator[Row]:
@@ -88,7 +101,11 @@ def study_rows(name: str) -> Iterator[Row]:
         batch = scene.batch_size or config["trainer"]["batch_size"]
         compute = profile(scene.profile).compute(config["choices"]["model"], batch)
         for rate in rates:
-            cluster = Cluster(link("network", f"{rate}gbit"), link("inside", scene.inside), figure["gpus_per_node"])
+            cluster = Cluster(
+                link("network", f"{rate}gbit"),
+                link("inside", scene.inside),
+                figure["gpus_per_node"],
+            )
             found = [predict(made, gpus, cluster, compute) for gpus in figure["gpus"]]
             speeds = [round(p.images_per_second, 1) for p in found]
             yield {

@@ -59,10 +59,16 @@ def asked(words: Predict) -> Asked:
     from gcbench.predict.subject import choices, facts_of, methods, read_shapes, shapes_of_model
 
     device = profile(words.profile)
-    cluster = Cluster(link("network", words.network, words.latency), link("inside", words.inside), words.workers_per_node)
+    cluster = Cluster(
+        link("network", words.network, words.latency),
+        link("inside", words.inside),
+        words.workers_per_node,
+    )
     names = choices() if words.compressor == ("all",) else words.compressor
     if unknown := [name for name in names if name not in choices()]:
-        raise ConfigError(f"compressor={unknown[0]}: there is no such method; type all, or some of {', '.join(choices())}")
+        raise ConfigError(
+            f"compressor={unknown[0]}: there is no such method; type all, or some of {', '.join(choices())}"
+        )
     if words.shapes:
         own = read_shapes(words.shapes)
         batch = words.batch_size or int(max(own.seconds))
@@ -72,16 +78,34 @@ def asked(words: Predict) -> Asked:
         facts = facts_of(words.model, words.dataset)
         compute = device.compute(words.model, words.batch_size, words.seconds)
         node = resolve(compose_words([f"model={words.model}"]))["model"]
-        name, shapes, samples = words.model, shapes_of_model(node, facts), words.samples or facts.samples
+        name, shapes, samples = (
+            words.model,
+            shapes_of_model(node, facts),
+            words.samples or facts.samples,
+        )
     found = methods(names, words.others, shapes, device, words.workers_per_node)
-    dense = next((m for m in found if m.family == "none"), None) or methods(["none"], [], shapes, device, 1)[0]
-    return Asked(f"{name}, {device.title}, {compute.batch_size} a worker", found, dense, cluster, compute, samples)
+    dense = (
+        next((m for m in found if m.family == "none"), None)
+        or methods(["none"], [], shapes, device, 1)[0]
+    )
+    return Asked(
+        f"{name}, {device.title}, {compute.batch_size} a worker",
+        found,
+        dense,
+        cluster,
+        compute,
+        samples,
+    )
 
 
 def predictions(words: Predict, given: Asked) -> list[Prediction]:
     from gcbench.predict.model import predict
 
-    return [predict(m, w, given.cluster, given.compute, words.overlap) for m in given.methods for w in words.workers]
+    return [
+        predict(m, w, given.cluster, given.compute, words.overlap)
+        for m in given.methods
+        for w in words.workers
+    ]
 
 
 def _predicted(words: Predict) -> Grid:
@@ -101,12 +125,25 @@ def _predicted(words: Predict) -> Grid:
         ]
         for p in predictions(words, given)
     ]
-    columns = ["method", "workers", "step", "images/s", "epoch", "codec", "exchange", "exposed", "MB sent", "of the bound"]
+    columns = [
+        "method",
+        "workers",
+        "step",
+        "images/s",
+        "epoch",
+        "codec",
+        "exchange",
+        "exposed",
+        "MB sent",
+        "of the bound",
+    ]
     return Grid(_title(words, given), columns, rows, _notes(words, given))
 
 
 def _title(words: Predict, given: Asked) -> str:
-    inside = f", {words.workers_per_node} a node on {words.inside}" if words.workers_per_node > 1 else ""
+    inside = (
+        f", {words.workers_per_node} a node on {words.inside}" if words.workers_per_node > 1 else ""
+    )
     return f"{given.title}, {words.network}{inside}{', with overlap' if words.overlap else ''}"
 
 
@@ -122,8 +159,16 @@ def _paying(words: Predict) -> Grid:
     from gcbench.predict.pays import Threshold, answers
 
     given = asked(words)
-    workers = [w for w in words.workers if w > 1] if "workers" in words.given else [2**i for i in range(1, 11)]
-    workers = [w for w in workers if w > given.cluster.workers_per_node or w % given.cluster.workers_per_node == 0]
+    workers = (
+        [w for w in words.workers if w > 1]
+        if "workers" in words.given
+        else [2**i for i in range(1, 11)]
+    )
+    workers = [
+        w
+        for w in workers
+        if w > given.cluster.workers_per_node or w % given.cluster.workers_per_node == 0
+    ]
     compressing = [m for m in given.methods if m is not given.dense]
     found = answers(compressing, given.dense, workers, given.cluster, given.compute, words.overlap)
 
@@ -136,18 +181,27 @@ def _paying(words: Predict) -> Grid:
     rows = []
     for answer in found:
         here = [f"{p.of_bound:.2f} x" for p in answer.predictions]
-        paying = [p.workers for p, pays in zip(answer.predictions, answer.pays, strict=True) if pays]
-        rows.append([answer.method.title, _range(paying, workers), *map(told, answer.thresholds), here[-1]])
+        paying = [
+            p.workers for p, pays in zip(answer.predictions, answer.pays, strict=True) if pays
+        ]
+        rows.append(
+            [answer.method.title, _range(paying, workers), *map(told, answer.thresholds), here[-1]]
+        )
     if words.picture:
         from gcbench.predict.picture import draw
 
-        dense = [predict(given.dense, w, given.cluster, given.compute, words.overlap) for w in workers]
+        dense = [
+            predict(given.dense, w, given.cluster, given.compute, words.overlap) for w in workers
+        ]
         drawn = draw(found, dense, given.cluster, Path(words.picture), _title(words, given))
         log.info("drawn: %s", ", ".join(map(str, drawn)))
-    columns = ["pays", f"on {words.network}, workers", *(f"W = {w:,}" for w in workers), f"of the bound, W = {workers[-1]:,}"]
-    note = (
-        "A method pays where its step is shorter than the dense one: at which rates between nodes, by the number of workers W."
-    )
+    columns = [
+        "pays",
+        f"on {words.network}, workers",
+        *(f"W = {w:,}" for w in workers),
+        f"of the bound, W = {workers[-1]:,}",
+    ]
+    note = "A method pays where its step is shorter than the dense one: at which rates between nodes, by the number of workers W."
     return Grid(_title(words, given), columns, rows, [note, *_notes(words, given)])
 
 
@@ -168,37 +222,60 @@ def _measured(words: Predict) -> Grid:
     from gcbench.predict.measure import measured, write
 
     if not words.paths or "profile" not in words.given:
-        raise ConfigError("measure: type folders with bench.json and result.json in them, and profile=FILE.yaml")
+        raise ConfigError(
+            "measure: type folders with bench.json and result.json in them, and profile=FILE.yaml"
+        )
     node = measured(words.paths, words.title or Path(words.profile).stem)
     write(node, Path(words.profile))
-    rows = [["codec", name, ", ".join(e["aggregate_seconds"])] for name, e in _texts(node["codecs"]).items()]
+    rows = [
+        ["codec", name, ", ".join(e["aggregate_seconds"])]
+        for name, e in _texts(node["codecs"]).items()
+    ]
     rows += [["model", name, ", ".join(e["seconds"])] for name, e in _texts(node["models"]).items()]
-    return Grid(f"{words.profile}: {node['title']}", ["part", "name", "of values, or batches"], rows)
+    return Grid(
+        f"{words.profile}: {node['title']}", ["part", "name", "of values, or batches"], rows
+    )
 
 
 def _texts(entries: dict[str, Any]) -> dict[str, Any]:
-    return {n: {k: [f"{x:,}" for x in v] for k, v in e.items() if isinstance(v, dict)} for n, e in entries.items()}
+    return {
+        n: {k: [f"{x:,}" for x in v] for k, v in e.items() if isinstance(v, dict)}
+        for n, e in entries.items()
+    }
 
 
 def _compared(words: Predict) -> Grid:
     from gcbench.predict.measure import compared
 
     if not words.paths:
-        raise ConfigError("compare: type run directories, as in gcbench predict compare outputs/RUN network=1gbit")
+        raise ConfigError(
+            "compare: type run directories, as in gcbench predict compare outputs/RUN network=1gbit"
+        )
     network = words.network if "network" in words.given else None
     found = [compared(path, network, words.latency, words.own) for path in words.paths]
     rows = [
-        [c.title, str(c.workers), seconds(c.exchange_seconds), seconds(c.measured_exchange_seconds), f"{c.ratio:.3f}"]
+        [
+            c.title,
+            str(c.workers),
+            seconds(c.exchange_seconds),
+            seconds(c.measured_exchange_seconds),
+            f"{c.ratio:.3f}",
+        ]
         for c in found
     ]
-    return Grid("exchange of a step", ["run", "workers", "predicted", "measured", "measured / predicted"], rows)
+    return Grid(
+        "exchange of a step",
+        ["run", "workers", "predicted", "measured", "measured / predicted"],
+        rows,
+    )
 
 
 def _links() -> Grid:
     from gcbench.predict.links import presets
 
     rows = [
-        [k, rate(float(v["bits_per_second"])), seconds(float(v["latency_seconds"])), v["source"]] for k, v in presets().items()
+        [k, rate(float(v["bits_per_second"])), seconds(float(v["latency_seconds"])), v["source"]]
+        for k, v in presets().items()
     ]
     return Grid("network= and inside=", ["link", "of payload", "latency", "source"], rows)
 

@@ -48,14 +48,22 @@ def comma_separated(grid: Grid) -> None:
     print(text.getvalue(), end="")
 
 
-FORMS: dict[str, Callable[[Grid], None]] = {"terminal": terminal, "markdown": markdown, "csv": comma_separated}
+FORMS: dict[str, Callable[[Grid], None]] = {
+    "terminal": terminal,
+    "markdown": markdown,
+    "csv": comma_separated,
+}
 
 
 def seconds(value: float) -> str:
     """With the unit that suits it."""
     for factor, unit in ((1.0, "s"), (1e3, "ms"), (1e6, "us")):
         if value * factor >= 1 or unit == "us":
-            return f"{value * factor:.3g} {unit}" if value * factor < 1000 else f"{value * factor:,.0f} {unit}"
+            return (
+                f"{value * factor:.3g} {unit}"
+                if value * factor < 1000
+                else f"{value * factor:,.0f} {unit}"
+            )
     raise AssertionError
 
 

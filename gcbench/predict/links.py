@@ -14,7 +14,9 @@ LATENCY = "50us"
 
 
 def presets() -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = yaml.safe_load((conf_directory() / "link/presets.yaml").read_text(encoding="utf-8"))
+    found: dict[str, dict[str, Any]] = yaml.safe_load(
+        (conf_directory() / "link/presets.yaml").read_text(encoding="utf-8")
+    )
     return found
 
 
@@ -23,7 +25,11 @@ def link(key: str, name: str, latency: str | None = None) -> Link:
     known = presets()
     if name in known:
         preset = known[name]
-        seconds = preset["latency_seconds"] if latency is None else _ethernet(key, "1gbit", latency).latency_seconds
+        seconds = (
+            preset["latency_seconds"]
+            if latency is None
+            else _ethernet(key, "1gbit", latency).latency_seconds
+        )
         return Link(float(preset["bits_per_second"]), float(seconds))
     try:
         return _ethernet(key, name, latency or LATENCY)
@@ -31,7 +37,9 @@ def link(key: str, name: str, latency: str | None = None) -> Link:
         if "latency" in str(error):
             raise
         named = near(name, known) or ", ".join(known)
-        raise ConfigError(f"{key}={name}: type a rate as in {key}=10gbit, or one of {named}") from None
+        raise ConfigError(
+            f"{key}={name}: type a rate as in {key}=10gbit, or one of {named}"
+        ) from None
 
 
 def _ethernet(key: str, rate: str, latency: str) -> Link:

@@ -27,7 +27,9 @@ COMPUTATION = ("data", "forward", "backward", "update")
 def _contents(paths: Sequence[str], name: str) -> Iterator[dict[str, Any]]:
     for path in paths:
         if not Path(path).exists():
-            raise ConfigError(f"{path}: there is no such file or folder; type one with bench.json or result.json in it")
+            raise ConfigError(
+                f"{path}: there is no such file or folder; type one with bench.json or result.json in it"
+            )
         files = [Path(path)] if Path(path).is_file() else sorted(Path(path).rglob(name))
         for file in files:
             if file.name != name:
@@ -45,7 +47,10 @@ def _read(file: Path) -> dict[str, Any]:
     try:
         bench = read_json(file)
         _ = bench["config"]["choices"]["compressor"]
-        _ = [1e9 * row["memcpy_gb_per_second"] + row["values"] + row["milliseconds"] for row in bench["local"]]
+        _ = [
+            1e9 * row["memcpy_gb_per_second"] + row["values"] + row["milliseconds"]
+            for row in bench["local"]
+        ]
     except (ValueError, TypeError, KeyError) as error:
         raise ValueError(f"no benchmark of gcbench ({type(error).__name__}: {error})") from error
     return dict(bench)
@@ -56,21 +61,32 @@ def measured(paths: Sequence[str], title: str) -> dict[str, Any]:
     benches = list(_contents(paths, "bench.json"))
     runs = [r for r in _contents(paths, "result.json") if r.get("seconds")]
     if not benches and not runs:
-        raise ConfigError(f"{', '.join(paths)}: no bench.json, and no result.json with times, in or below it")
+        raise ConfigError(
+            f"{', '.join(paths)}: no bench.json, and no result.json with times, in or below it"
+        )
     copies = [1e9 * row["memcpy_gb_per_second"] for b in benches for row in b["local"]]
-    shares = [_seconds(r, "backward") / (_seconds(r, "forward") + _seconds(r, "backward")) for r in runs]
+    shares = [
+        _seconds(r, "backward") / (_seconds(r, "forward") + _seconds(r, "backward")) for r in runs
+    ]
     codecs: dict[str, Any] = {}
     for bench in benches:
-        entry = codecs.setdefault(bench["config"]["choices"]["compressor"], {"aggregate_seconds": {}, "decode_seconds": {}})
+        entry = codecs.setdefault(
+            bench["config"]["choices"]["compressor"],
+            {"aggregate_seconds": {}, "decode_seconds": {}},
+        )
         for row in bench["local"]:
-            part = {"aggregate": "aggregate_seconds", "decode-and-add": "decode_seconds"}.get(row["part"])
+            part = {"aggregate": "aggregate_seconds", "decode-and-add": "decode_seconds"}.get(
+                row["part"]
+            )
             if part:
                 entry[part].setdefault(row["values"], []).append(row["milliseconds"] / 1e3)
     models: dict[str, Any] = {}
     for run in runs:
         entry = models.setdefault(run["choices"]["model"], {"seconds": {}})
         batch = run["config"]["trainer"]["batch_size"] * run["config"]["trainer"]["accumulate"]
-        entry["seconds"].setdefault(batch, []).append(sum(_seconds(run, phase) for phase in COMPUTATION))
+        entry["seconds"].setdefault(batch, []).append(
+            sum(_seconds(run, phase) for phase in COMPUTATION)
+        )
     return {
         "title": title,
         "copy_bytes_per_second": round(median(copies)) if copies else 10**10,
@@ -88,7 +104,9 @@ def _seconds(result: dict[str, Any], phase: str) -> float:
     try:
         return float(result["seconds"][phase]["mean"])
     except (KeyError, TypeError):
-        raise ConfigError(f"a result without the seconds of {phase}; type runs with several processes") from None
+        raise ConfigError(
+            f"a result without the seconds of {phase}; type runs with several processes"
+        ) from None
 
 
 COMMENTS = {
@@ -125,7 +143,9 @@ class Compared(NamedTuple):
         return self.measured_exchange_seconds / self.exchange_seconds
 
 
-def compared(path: str, network: str | None = None, latency: str | None = None, own: Sequence[str] = ()) -> Compared:
+def compared(
+    path: str, network: str | None = None, latency: str | None = None, own: Sequence[str] = ()
+) -> Compared:
     """A run on hosts of one worker each; without `network`, on the link that its result names.
 
     Its model and method are gcbench's, or among the classes `own`: a result from elsewhere chooses no code to run here.
@@ -138,16 +158,27 @@ def compared(path: str, network: str | None = None, latency: str | None = None, 
     except ValueError as error:
         raise ConfigError(f"{file}: {error}; type a run's directory") from error
     if not result.get("seconds") or result["workers"] < 2:
-        raise ConfigError(f"{path}: a run of one worker, or of virtual ones, has no exchange; type one with several processes")
+        raise ConfigError(
+            f"{path}: a run of one worker, or of virtual ones, has no exchange; type one with several processes"
+        )
     config = {**result["config"], "choices": result["choices"]}
     refuse_foreign_code([config["model"], config["compressor"]], own, path)
-    shapes = shapes_of_model(config["model"], facts_of(result["choices"]["model"], result["choices"]["dataset"]))
+    shapes = shapes_of_model(
+        config["model"], facts_of(result["choices"]["model"], result["choices"]["dataset"])
+    )
     between = _link(result.get("network") or {}, network, latency, path)
     messages = Payload(compressor_of(config), shapes).at(result["workers"])
     exchange = exchange_seconds(messages, Cluster(between, between).network(result["workers"]))
     rest = sum(_seconds(result, phase) for phase in (*COMPUTATION, "encode", "decode", "wait"))
     title = result["experiment"] or Path(path).name
-    return Compared(title, result["workers"], exchange, _seconds(result, "exchange"), rest + exchange, _seconds(result, "step"))
+    return Compared(
+        title,
+        result["workers"],
+        exchange,
+        _seconds(result, "exchange"),
+        rest + exchange,
+        _seconds(result, "step"),
+    )
 
 
 def _link(found: dict[str, Any], network: str | None, latency: str | None, path: str) -> Link:

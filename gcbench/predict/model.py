@@ -9,7 +9,9 @@ from typing import NamedTuple, Protocol
 
 from gcbench.comm.network import Collective, Level, Link, Network
 
-BUCKET_BYTES = 25 * 2**20  # DistributedDataParallel's: gradients that are exchanged as soon as all of them are there
+BUCKET_BYTES = (
+    25 * 2**20
+)  # DistributedDataParallel's: gradients that are exchanged as soon as all of them are there
 
 
 class Sent(Protocol):
@@ -66,12 +68,16 @@ class Cluster:
         size = min(self.workers_per_node, workers)
         if workers % size:
             whole = math.ceil(workers / size) * size
-            raise ValueError(f"workers={workers} do not fill nodes of workers_per_node={size}; type workers={whole}")
+            raise ValueError(
+                f"workers={workers} do not fill nodes of workers_per_node={size}; type workers={whole}"
+            )
         return Network(workers, size, self.inside, self.between)
 
     def at(self, bits_per_second: float) -> Cluster:
         """With another rate between the nodes."""
-        return Cluster(Link(bits_per_second, self.between.latency_seconds), self.inside, self.workers_per_node)
+        return Cluster(
+            Link(bits_per_second, self.between.latency_seconds), self.inside, self.workers_per_node
+        )
 
 
 @dataclass(frozen=True)
@@ -102,7 +108,9 @@ class Prediction:
         return math.ceil(samples / (self.workers * self.batch_size)) * self.step_seconds
 
 
-def predict(method: Method, workers: int, cluster: Cluster, compute: Compute, overlap: bool = False) -> Prediction:
+def predict(
+    method: Method, workers: int, cluster: Cluster, compute: Compute, overlap: bool = False
+) -> Prediction:
     messages = method.messages(workers) if workers > 1 else []
     network = cluster.network(workers)
     exchange = exchange_seconds(messages, network)
@@ -121,7 +129,10 @@ def predict(method: Method, workers: int, cluster: Cluster, compute: Compute, ov
 
 def exchange_seconds(messages: Sequence[Sent], network: Network) -> float:
     """One collective after the other, each as `comm/network.py` has it."""
-    return sum(m.number * network.level(m.level).cost(m.collective, m.bits / m.number).seconds for m in messages)
+    return sum(
+        m.number * network.level(m.level).cost(m.collective, m.bits / m.number).seconds
+        for m in messages
+    )
 
 
 def exposed_seconds(exchange: float, backward: float, buckets: int) -> float:
@@ -133,7 +144,9 @@ def exposed_seconds(exchange: float, backward: float, buckets: int) -> float:
 
 
 def codec_seconds(codec: Codec, messages: Sequence[Sent], network: Network) -> float:
-    return codec.aggregate_seconds + (decoded_gradients(messages, network) - 1) * codec.decode_seconds
+    return (
+        codec.aggregate_seconds + (decoded_gradients(messages, network) - 1) * codec.decode_seconds
+    )
 
 
 def decoded_gradients(messages: Sequence[Sent], network: Network) -> int:

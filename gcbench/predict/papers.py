@@ -28,7 +28,11 @@ def _times(row: Row, p: Prediction) -> Row:
 
 
 POWERSGD_LINKS = {"NCCL": "powersgd_nccl", "GLOO": "1gbit"}
-PRINTED = {("SGD", 16): 312.0, ("Rank 2", 16): 239.0, ("Signum", 16): 301.0}  # ms with NCCL: tables 3 and 6
+PRINTED = {
+    ("SGD", 16): 312.0,
+    ("Rank 2", 16): 239.0,
+    ("Signum", 16): 301.0,
+}  # ms with NCCL: tables 3 and 6
 
 
 def powersgd_rows() -> Iterator[Row]:
@@ -41,13 +45,24 @@ def powersgd_rows() -> Iterator[Row]:
         compute = profile("powersgd_cluster").compute("resnet18", config["trainer"]["batch_size"])
         printed = PRINTED.get((row.title.split(",")[0], workers)) if group == "NCCL" else None
         made = method_of(row, "powersgd_cluster")
-        yield _times({"row": row.label, "printed": printed}, predict(made, workers, cluster, compute))
+        yield _times(
+            {"row": row.label, "printed": printed}, predict(made, workers, cluster, compute)
+        )
 
 
-NETWORKS = ("AlexNet", "VGG19", "BN-Inception", "ResNet50", "ResNet152", "LSTM")  # of QSGD with seconds on a K80
+NETWORKS = (
+    "AlexNet",
+    "VGG19",
+    "BN-Inception",
+    "ResNet50",
+    "ResNet152",
+    "LSTM",
+)  # of QSGD with seconds on a K80
 
 
-def _qsgd(row: TableRow, dense: TableRow, gpus: int, between: Link) -> tuple[Prediction, Prediction, Prediction]:
+def _qsgd(
+    row: TableRow, dense: TableRow, gpus: int, between: Link
+) -> tuple[Prediction, Prediction, Prediction]:
     """The dense step, and QSGD's by scatter, both ways coded, and by gather."""
     config = config_of(str(dense.experiment))
     compute = profile("k80").compute(config["choices"]["model"], config["trainer"]["batch_size"])
@@ -69,12 +84,16 @@ def qsgd_rows(name: str) -> Iterator[Row]:
         gpus = config_of(str(row.experiment))["trainer"]["gpus"]
         plain, scatter, gather = _qsgd(row, dense, gpus, between)
         told = {"row": dense.label, "printed": (dense.published or {}).get("share")}
-        yield _times({**told, "printed": told["printed"] and f"{told['printed']} % communication"}, plain)
+        yield _times(
+            {**told, "printed": told["printed"] and f"{told['printed']} % communication"}, plain
+        )
         faster = {
             "faster": plain.step_seconds / scatter.step_seconds,
             "faster_by_gather": plain.step_seconds / gather.step_seconds,
         }
-        yield _times({"row": label, "printed": (row.published or {}).get("time"), **faster}, scatter)
+        yield _times(
+            {"row": label, "printed": (row.published or {}).get("time"), **faster}, scatter
+        )
 
 
 def _partner(label: str) -> str:
@@ -100,19 +119,32 @@ def paper_grid(name: str) -> Grid:
     rows = list(TABLES[name]())
     published = {row.label: (row.published or {}).get("throughput") for row in table.rows}
     columns = [
-        c for c in dict.fromkeys(k for row in rows for k in row) if c not in ("table", "gpus", "images_per_second_by_gpus")
+        c
+        for c in dict.fromkeys(k for row in rows for k in row)
+        if c not in ("table", "gpus", "images_per_second_by_gpus")
     ]
     for row in rows:
         row.setdefault("printed", published.get(row["row"]))
     columns = [*(c for c in columns if c != "printed"), "printed"]
     text = [[_text(row.get(column)) for column in columns] for row in rows]
-    return Grid(f"{table.title}: predicted", [c.replace("_", " ") for c in columns], text, [*table.notes, *NOTES.get(name, [])])
+    return Grid(
+        f"{table.title}: predicted",
+        [c.replace("_", " ") for c in columns],
+        text,
+        [*table.notes, *NOTES.get(name, [])],
+    )
 
 
 def _text(value: Any) -> str:
     if value is None:
         return ""
-    return value if isinstance(value, str) else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return (
+        value
+        if isinstance(value, str)
+        else f"{value:,.0f}"
+        if abs(value) >= 1000
+        else f"{value:.4g}"
+    )
 
 
 NOTES = {
@@ -133,7 +165,9 @@ NOTES = {
         "workers with NCCL agree by construction.",
         "Printed: milliseconds of tables 3 and 6. GLOO is taken for 1 Gbit/s: ours, as nothing is printed.",
     ],
-    "qsgd/figure2": ["Derived: the link, from AlexNet's share of 80 % on 16 GPUs, and the LSTM's seconds, from its 71 %."],
+    "qsgd/figure2": [
+        "Derived: the link, from AlexNet's share of 80 % on 16 GPUs, and the LSTM's seconds, from its 71 %."
+    ],
     "qsgd/table1": [
         "Derived: the link and some seconds (conf/profile/k80.yaml). ResNet110 has no published seconds on a K80.",
     ],

@@ -105,7 +105,10 @@ class Payload:
         if any(m.collective == "all_to_all" for m in self._count(few)):
             return False
         if self._varies is None:
-            sums = [[m for m in self._count(w) if m.collective == "all_reduce"] for w in (few, self._base(MANY))]
+            sums = [
+                [m for m in self._count(w) if m.collective == "all_reduce"]
+                for w in (few, self._base(MANY))
+            ]
             self._varies = sums[0] != sums[1]
         return self._varies
 
@@ -140,7 +143,9 @@ class Payload:
         offsets = dict(zip(self.shapes, accumulate(sizes, initial=0), strict=False))
         generator = torch.Generator().manual_seed(0)
         grads = {
-            k: torch.empty(1, *s, device=device) if device.type == "meta" else torch.randn(1, *s, generator=generator)
+            k: torch.empty(1, *s, device=device)
+            if device.type == "meta"
+            else torch.randn(1, *s, generator=generator)
             for k, s in self.shapes.items()
         }
         try:
@@ -149,4 +154,7 @@ class Payload:
             pass
         self._collectives = self._collectives or -left[0]
         tally = comm.meter.tallies[0]
-        return [Message(kind.level, kind.collective, total.messages, total.sent_bits) for kind, total in tally.items()]
+        return [
+            Message(kind.level, kind.collective, total.messages, total.sent_bits)
+            for kind, total in tally.items()
+        ]

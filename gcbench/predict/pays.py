@@ -27,13 +27,20 @@ class Answer(NamedTuple):
 
 
 def threshold(
-    method: Method, dense: Method, workers: int, cluster: Cluster, compute: Compute, overlap: bool = False
+    method: Method,
+    dense: Method,
+    workers: int,
+    cluster: Cluster,
+    compute: Compute,
+    overlap: bool = False,
 ) -> Threshold:
     """The bandwidth at which the two steps are equally long; there is one at most."""
 
     def pays(rate: float) -> bool:
         at = cluster.at(rate)
-        ours, theirs = (predict(m, workers, at, compute, overlap).step_seconds for m in (method, dense))
+        ours, theirs = (
+            predict(m, workers, at, compute, overlap).step_seconds for m in (method, dense)
+        )
         return ours < theirs
 
     slow, fast = pays(SLOWEST), pays(FASTEST)
@@ -47,7 +54,12 @@ def threshold(
 
 
 def answers(
-    methods: Sequence[Method], dense: Method, workers: Sequence[int], cluster: Cluster, compute: Compute, overlap: bool = False
+    methods: Sequence[Method],
+    dense: Method,
+    workers: Sequence[int],
+    cluster: Cluster,
+    compute: Compute,
+    overlap: bool = False,
 ) -> list[Answer]:
     base = {w: predict(dense, w, cluster, compute, overlap).step_seconds for w in workers}
     found = []

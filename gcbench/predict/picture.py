@@ -16,13 +16,17 @@ from gcbench.report.figures.style import RC, finish, logarithmic, look, panels, 
 
 
 @matplotlib.rc_context(RC)
-def draw(answers: Sequence[Answer], dense: Sequence[Prediction], cluster: Cluster, path: Path, title: str) -> list[Path]:
+def draw(
+    answers: Sequence[Answer], dense: Sequence[Prediction], cluster: Cluster, path: Path, title: str
+) -> list[Path]:
     """Left: the rate between nodes below which a method pays, over the workers. Right: its step over that without exchange, on
     the network that was asked for."""
     return save(pays(answers, dense, cluster, title), path)
 
 
-def pays(answers: Sequence[Answer], dense: Sequence[Prediction], cluster: Cluster, title: str) -> Figure:
+def pays(
+    answers: Sequence[Answer], dense: Sequence[Prediction], cluster: Cluster, title: str
+) -> Figure:
     figure, (left, right) = panels(["Pays below this rate", "Step over the no-exchange bound"])
     looks = [look(a.method.family, _nth(a, answers)) for a in answers]
     for answer, style in zip(answers, looks, strict=True):
@@ -30,18 +34,29 @@ def pays(answers: Sequence[Answer], dense: Sequence[Prediction], cluster: Cluste
         left.plot(workers, [_rate(answer, i) for i in range(len(workers))], **style)
         right.plot(workers, [p.of_bound for p in answer.predictions], **style)
     right.plot([p.workers for p in dense], [p.of_bound for p in dense], **look("none"))
-    left.axhline(cluster.between.bits_per_second / 1e9, color="#999999", linewidth=0.8, linestyle=":")
+    left.axhline(
+        cluster.between.bits_per_second / 1e9, color="#999999", linewidth=0.8, linestyle=":"
+    )
     right.axhline(1.0, color="#999999", linewidth=0.8, linestyle=":")
     for ax, label in ((left, "Rate between nodes (Gbit/s)"), (right, "Step / bound (x)")):
         _axes(ax, label)
-    handles = [Line2D([], [], label=a.method.title, **style) for a, style in zip(answers, looks, strict=True)]
+    handles = [
+        Line2D([], [], label=a.method.title, **style)
+        for a, style in zip(answers, looks, strict=True)
+    ]
     none = Line2D([], [], label="no compression", **look("none"))
-    line = Line2D([], [], color="#999999", linewidth=0.8, linestyle=":", label="the network, and the bound")
+    line = Line2D(
+        [], [], color="#999999", linewidth=0.8, linestyle=":", label="the network, and the bound"
+    )
     always = "A line at the top or bottom of the left panel: pays at all rates that were tried, or at none."
     return finish(
         figure,
         [none, *handles, line],
-        [f"Predicted: {title}.", always, "A method that pays above a rate only is not drawn there."],
+        [
+            f"Predicted: {title}.",
+            always,
+            "A method that pays above a rate only is not drawn there.",
+        ],
     )
 
 

@@ -15,7 +15,9 @@ from gcbench.predict.model import Codec, Compute
 
 FILE_KEYS = {"title", "copy_bytes_per_second", "backward_share", "codecs", "models"}
 OTHER = "other"
-NOTHING = {"none": {"aggregate_copies": 0.0}}  # where a profile does not say: the all-reduce is on the gradient itself
+NOTHING = {
+    "none": {"aggregate_copies": 0.0}
+}  # where a profile does not say: the all-reduce is on the gradient itself
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,9 @@ class Profile:
                 f"profile={self.name} has no codec seconds of compressor={family}; type one of {', '.join(self.codecs)}, or "
                 "add it with gcbench predict measure"
             )
-        return Codec(self._seconds(entry, "aggregate", values), self._seconds(entry, "decode", values))
+        return Codec(
+            self._seconds(entry, "aggregate", values), self._seconds(entry, "decode", values)
+        )
 
     def _seconds(self, entry: Mapping[str, Any], part: str, values: int) -> float:
         if f"{part}_seconds" in entry:
@@ -73,15 +77,28 @@ def at(known: Mapping[float, float], x: float) -> float:
 
 def profile(name: str) -> Profile:
     """Of conf/profile, or a yaml file."""
-    path = Path(name) if name.endswith((".yaml", ".yml")) else conf_directory() / "profile" / f"{name}.yaml"
+    path = (
+        Path(name)
+        if name.endswith((".yaml", ".yml"))
+        else conf_directory() / "profile" / f"{name}.yaml"
+    )
     if not path.is_file():
         known = ", ".join(sorted(p.stem for p in (conf_directory() / "profile").glob("*.yaml")))
-        raise ConfigError(f"profile={name}: there is no such profile; type one of {known}, or a yaml file")
+        raise ConfigError(
+            f"profile={name}: there is no such profile; type one of {known}, or a yaml file"
+        )
     node = yaml.safe_load(path.read_text(encoding="utf-8"))
     if not isinstance(node, dict) or set(node) != FILE_KEYS:
-        raise ConfigError(f"{path}: a profile has the keys {', '.join(sorted(FILE_KEYS))} and no others")
+        raise ConfigError(
+            f"{path}: a profile has the keys {', '.join(sorted(FILE_KEYS))} and no others"
+        )
     if isinstance(node["codecs"], str):
         node["codecs"] = profile(node["codecs"]).codecs
     return Profile(
-        name, node["title"], float(node["copy_bytes_per_second"]), node["backward_share"], node["codecs"], node["models"] or {}
+        name,
+        node["title"],
+        float(node["copy_bytes_per_second"]),
+        node["backward_share"],
+        node["codecs"],
+        node["models"] or {},
     )

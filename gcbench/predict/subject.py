@@ -49,9 +49,13 @@ DATASET_OF = {
 
 
 def facts_of(model: str, dataset: str | None) -> Facts:
-    name = dataset or ("imagenet" if model.endswith("_imagenet") else DATASET_OF.get(model, "cifar10"))
+    name = dataset or (
+        "imagenet" if model.endswith("_imagenet") else DATASET_OF.get(model, "cifar10")
+    )
     if name not in DATASETS:
-        raise ConfigError(f"dataset={name}: its shapes are not known here; type one of {', '.join(DATASETS)}, or shapes=FILE")
+        raise ConfigError(
+            f"dataset={name}: its shapes are not known here; type one of {', '.join(DATASETS)}, or shapes=FILE"
+        )
     return DATASETS[name]
 
 
@@ -72,7 +76,11 @@ def refuse_foreign_code(node: Any, own: Collection[str], place: str) -> None:
 @cache
 def _targets_of_conf() -> frozenset[str]:
     """Models and methods; targets by their whole names, as a longer dotted one leads from our modules to any other."""
-    files = [path for group in ("model", "compressor") for path in (conf_directory() / group).rglob("*.yaml")]
+    files = [
+        path
+        for group in ("model", "compressor")
+        for path in (conf_directory() / group).rglob("*.yaml")
+    ]
     nodes = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in files]
     return frozenset(_targets(nodes))
 
@@ -80,7 +88,9 @@ def _targets_of_conf() -> frozenset[str]:
 def _targets(node: Any) -> Iterator[str]:
     if isinstance(node, dict):
         yield from [node["_target_"]] if "_target_" in node else []
-    for inside in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
+    for inside in (
+        node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
+    ):
         yield from _targets(inside)
 
 
@@ -88,7 +98,14 @@ def shapes_of_model(node: Config, facts: Facts) -> Shapes:
     """No weights are made."""
     known = {"shape": list(facts.image), "outputs": facts.outputs, "vocabulary": facts.outputs}
     with torch.device("meta"):
-        model = make({k: known.get(k) if v is None and k in known else v for k, v in node.items() if k != "reads"}, "model")
+        model = make(
+            {
+                k: known.get(k) if v is None and k in known else v
+                for k, v in node.items()
+                if k != "reads"
+            },
+            "model",
+        )
     return {name: tuple(p.shape) for name, p in model.named_parameters()}
 
 
@@ -102,12 +119,20 @@ class OwnModel(NamedTuple):
 
 def read_shapes(path: str) -> OwnModel:
     if not Path(path).is_file():
-        raise ConfigError(f"shapes={path}: there is no such file; type one with the keys shapes and seconds")
+        raise ConfigError(
+            f"shapes={path}: there is no such file; type one with the keys shapes and seconds"
+        )
     node = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     if not isinstance(node, dict) or not {"shapes", "seconds"} <= set(node):
-        raise ConfigError(f"shapes={path}: a model has shapes: [[64, 3, 3, 3], ...] and seconds: {{128: 0.1}} by batch size")
+        raise ConfigError(
+            f"shapes={path}: a model has shapes: [[64, 3, 3, 3], ...] and seconds: {{128: 0.1}} by batch size"
+        )
     shapes = {f"tensor {i}": tuple(int(n) for n in shape) for i, shape in enumerate(node["shapes"])}
-    return OwnModel(node.get("title", Path(path).stem), shapes, {float(k): float(v) for k, v in node["seconds"].items()})
+    return OwnModel(
+        node.get("title", Path(path).stem),
+        shapes,
+        {float(k): float(v) for k, v in node["seconds"].items()},
+    )
 
 
 def choices() -> list[str]:
@@ -115,10 +140,17 @@ def choices() -> list[str]:
 
 
 def methods(
-    names: Sequence[str], words: Sequence[str], shapes: Shapes, profile: Profile, workers_per_node: int
+    names: Sequence[str],
+    words: Sequence[str],
+    shapes: Shapes,
+    profile: Profile,
+    workers_per_node: int,
 ) -> list[Method]:
     """Every method with every combination of the values that were typed for its knobs."""
-    files = {name: yaml.safe_load((conf_directory() / f"compressor/{name}.yaml").read_text()) for name in names}
+    files = {
+        name: yaml.safe_load((conf_directory() / f"compressor/{name}.yaml").read_text())
+        for name in names
+    }
     for word in words:
         if not any(word.partition("=")[0] in file for file in files.values()):
             raise ConfigError(
@@ -129,7 +161,11 @@ def methods(
         own = [w for w in words if w.partition("=")[0] in file]
         for combination in product(*map(_values, own)):
             title = " ".join([name, *combination])
-            found.append(method(title, name, _compressor(name, combination), shapes, profile, workers_per_node))
+            found.append(
+                method(
+                    title, name, _compressor(name, combination), shapes, profile, workers_per_node
+                )
+            )
     return found
 
 
@@ -150,9 +186,17 @@ def compressor_of(config: Config) -> Compressor:
 
 
 def method(
-    title: str, family: str, compressor: Compressor, shapes: Shapes, profile: Profile, workers_per_node: int = 1, **given: Any
+    title: str,
+    family: str,
+    compressor: Compressor,
+    shapes: Shapes,
+    profile: Profile,
+    workers_per_node: int = 1,
+    **given: Any,
 ) -> Method:
     values = sum(prod(shape) for shape in shapes.values())
     payload = Payload(compressor, shapes, workers_per_node)
     in_buckets = compressor.properties.scope != "global"
-    return Method(title, family, payload.at, profile.codec(family, values), 4 * values, in_buckets, **given)
+    return Method(
+        title, family, payload.at, profile.codec(family, values), 4 * values, in_buckets, **given
+    )

@@ -96,7 +96,9 @@ class Clock(Stopwatch):
 
     def end_step(self) -> None:
         marks = self.stop()
-        if self._seen >= WARMUP_STEPS:  # caches, lazy initialisation and autotuning belong to no method
+        if (
+            self._seen >= WARMUP_STEPS
+        ):  # caches, lazy initialisation and autotuning belong to no method
             self._steps.append((marks, self._awaited))
         self._awaited = []
         self._seen += 1
@@ -114,21 +116,33 @@ class Clock(Stopwatch):
         work = [span for part in awaited for span in self._spans(part, start)]
         laps = []
         for span in self._spans(marks, start):
-            laps += _waiting(span, work) if span.name == "await" else [Lap(span.name, span.end - span.begin)]
+            laps += (
+                _waiting(span, work)
+                if span.name == "await"
+                else [Lap(span.name, span.end - span.begin)]
+            )
         return laps
 
     def _spans(self, marks: Marks, start: Any) -> list[Span]:
-        times = [start.elapsed_time(mark) / 1e3 if self._cuda else mark - start for _, mark in marks]
+        times = [
+            start.elapsed_time(mark) / 1e3 if self._cuda else mark - start for _, mark in marks
+        ]
         names = [name for name, _ in marks[:-1]]
         last = max((i for i, name in enumerate(names) if name == "exchange"), default=len(names))
-        names = [("encode" if i < last else "decode") if name == "compress" else name for i, name in enumerate(names)]
+        names = [
+            ("encode" if i < last else "decode") if name == "compress" else name
+            for i, name in enumerate(names)
+        ]
         return [Span(*span) for span in zip(names, times, times[1:], strict=False)]
 
 
 def _waiting(waited: Span, work: Sequence[Span]) -> list[Lap]:
     """The work by what of it was waited for; waking up is a wait too."""
     shown = [span.within(waited) for span in work]
-    laps = [Lap(span.name, part, span.end - span.begin - part) for span, part in zip(work, shown, strict=True)]
+    laps = [
+        Lap(span.name, part, span.end - span.begin - part)
+        for span, part in zip(work, shown, strict=True)
+    ]
     return [*laps, Lap("wait", waited.end - waited.begin - sum(shown))]
 
 
@@ -148,10 +162,15 @@ class Ledger:
             steps = [[Lap(*lap) for lap in laps] for laps in same_step]
             self._steps += 1
             exchanges = [[lap for lap in laps if lap.name == "exchange"] for laps in steps]
-            shortest = [min(lap.seconds + lap.hidden for lap in same) for same in zip(*exchanges, strict=True)]
+            shortest = [
+                min(lap.seconds + lap.hidden for lap in same)
+                for same in zip(*exchanges, strict=True)
+            ]
             for totals, laps, own in zip(self._totals, steps, exchanges, strict=True):
                 for lap, seconds in zip(own, shortest, strict=True):
-                    shown = min(lap.seconds, seconds)  # a wait comes first, so that it is the first to be hidden
+                    shown = min(
+                        lap.seconds, seconds
+                    )  # a wait comes first, so that it is the first to be hidden
                     totals["exchange"] += shown
                     totals["wait"] += lap.seconds - shown
                     totals["hidden_exchange"] += seconds - shown
@@ -165,7 +184,9 @@ class Ledger:
         """Per step: mean and maximum over processes; nothing before the warm-up has passed."""
         if not self._steps:
             return None
-        rows = {phase: [t[phase] / self._steps for t in self._totals] for phase in (*PHASES, *HIDDEN)}
+        rows = {
+            phase: [t[phase] / self._steps for t in self._totals] for phase in (*PHASES, *HIDDEN)
+        }
         return {phase: {"mean": sum(v) / len(v), "max": max(v)} for phase, v in rows.items()}
 
     def elapsed(self) -> float:

@@ -20,7 +20,10 @@ def environment(git: dict[str, Any] | None = None) -> dict[str, Any]:
 
 
 def _versions() -> dict[str, str | None]:
-    return {"python": platform.python_version(), **{package: _version(package) for package in PACKAGES}}
+    return {
+        "python": platform.python_version(),
+        **{package: _version(package) for package in PACKAGES},
+    }
 
 
 def _version(package: str) -> str | None:
@@ -59,8 +62,12 @@ def _machine() -> dict[str, Any]:
         "platform": platform.platform(),
         "cpu": _cpu_model(),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),  # the instructions that torch uses, as in AVX2
-        "aten_cpu_capability": os.environ.get("ATEN_CPU_CAPABILITY"),  # what somebody has told it to use
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "aten_cpu_capability": os.environ.get(
+            "ATEN_CPU_CAPABILITY"
+        ),  # what somebody has told it to use
+        "cores": len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count(),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "gpus": [torch.cuda.get_device_name(index) for index in gpus],
     }
@@ -71,4 +78,6 @@ def _cpu_model() -> str | None:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:  # not Linux
         return platform.processor() or None
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), None)
+    return next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), None
+    )

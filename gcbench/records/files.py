@@ -19,7 +19,9 @@ ENDED = ("done", "diverged")  # statuses that the same run would come to again
 
 def took(result: dict[str, Any]) -> float:
     """Seconds from the start of a run, or of its last continuation, to its end."""
-    return (datetime.fromisoformat(result["finished"]) - datetime.fromisoformat(result["started"])).total_seconds()
+    return (
+        datetime.fromisoformat(result["finished"]) - datetime.fromisoformat(result["started"])
+    ).total_seconds()
 
 
 class RunFiles:
@@ -57,7 +59,10 @@ class RunFiles:
             return None
 
     def append_metrics(self, metrics: dict[str, Any]) -> None:
-        with _clear_errors(self.metrics), open(self.metrics, "a", encoding="utf-8", opener=_no_link) as file:
+        with (
+            _clear_errors(self.metrics),
+            open(self.metrics, "a", encoding="utf-8", opener=_no_link) as file,
+        ):
             file.write(_strict_json(metrics) + "\n")
 
     def truncate_metrics(self, step: int) -> None:
@@ -66,15 +71,21 @@ class RunFiles:
             try:
                 lines = self.metrics.read_text(encoding="utf-8").splitlines(keepends=True)
             except ValueError as error:
-                raise ValueError(f"{self.metrics} is not UTF-8 text ({error}); move it away to go on without it") from error
-            replace_file(self.metrics, "".join(line for line in lines if _is_up_to(line, step)).encode())
+                raise ValueError(
+                    f"{self.metrics} is not UTF-8 text ({error}); move it away to go on without it"
+                ) from error
+            replace_file(
+                self.metrics, "".join(line for line in lines if _is_up_to(line, step)).encode()
+            )
 
     def set_aside(self, extends: bool = False) -> None:
         """Renames what an earlier run left, as in result.2025-01-31T12-30-59.123456Z.json, so that it stays.
 
         The result of a run that is extended is also there until the next one is, and its metrics go on.
         """
-        files = (self.result, self.weights) if extends else (self.result, self.metrics, self.weights)
+        files = (
+            (self.result, self.weights) if extends else (self.result, self.metrics, self.weights)
+        )
         left = [path for path in files if path.exists()]
         if left:
             finished = datetime.fromtimestamp(left[0].stat().st_mtime, timezone.utc)
@@ -106,7 +117,12 @@ def _finite(value: Any) -> Any:
 def _is_up_to(line: str, step: int) -> bool:
     try:
         return bool(json.loads(line).get("step", 0) <= step)
-    except (ValueError, TypeError, AttributeError, RecursionError):  # the end of the file, torn by a crash, or no record
+    except (
+        ValueError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+    ):  # the end of the file, torn by a crash, or no record
         return False
 
 
@@ -114,7 +130,9 @@ def replace_file(path: Path, content: bytes) -> None:
     """Write a file so that whoever reads it finds the old content or the new one, even after a crash."""
     new = path.with_name(path.name + ".new")
     with _clear_errors(path):
-        new.unlink(missing_ok=True)  # of a crash; or a link, by which something else would be overwritten
+        new.unlink(
+            missing_ok=True
+        )  # of a crash; or a link, by which something else would be overwritten
         with new.open("xb") as file:
             file.write(content)
             file.flush()
@@ -133,5 +151,6 @@ def _clear_errors(path: Path) -> Iterator[None]:
     except OSError as error:
         gone = "" if path.parent.is_dir() else f"; {path.parent} is no longer there"
         raise OSError(
-            error.errno, f"cannot write {path} ({error.strerror}){gone}; make room there, or type another outputs=<folder>"
+            error.errno,
+            f"cannot write {path} ({error.strerror}){gone}; make room there, or type another outputs=<folder>",
         ) from error

@@ -24,7 +24,10 @@ class Recorded:
     def tensors(self) -> dict[str, Tensor]:
         """Name to `[W, *shape]`, as views: what a compressor takes."""
         parts = self.gradients.split([torch.Size(shape).numel() for shape in self.shapes], dim=1)
-        return {k: part.view(-1, *shape) for k, part, shape in zip(self.names, parts, self.shapes, strict=True)}
+        return {
+            k: part.view(-1, *shape)
+            for k, part, shape in zip(self.names, parts, self.shapes, strict=True)
+        }
 
 
 def read_gradients(path: Path) -> Recorded:

@@ -38,8 +38,12 @@ def read_kept(path: Path) -> Iterator[KeptRun | str]:
 
 def write_kept(path: Path, runs: Iterable[KeptRun]) -> None:
     """Write a file of runs, the same bytes for the same runs."""
-    ordered = sorted(runs, key=lambda run: (run.result.get("experiment") or "", run.name, run.result["finished"]))
-    text = "".join(json.dumps(_without_places(run)._asdict(), allow_nan=False) + "\n" for run in ordered)
+    ordered = sorted(
+        runs, key=lambda run: (run.result.get("experiment") or "", run.name, run.result["finished"])
+    )
+    text = "".join(
+        json.dumps(_without_places(run)._asdict(), allow_nan=False) + "\n" for run in ordered
+    )
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, gzip.compress(text.encode(), mtime=0))
 

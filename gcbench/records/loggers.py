@@ -107,9 +107,13 @@ def start_logger(
 def _settled(mode: str) -> Any:
     """Online needs a key: without one W&B would stop and ask for it."""
     if mode not in MODES:
-        raise ValueError(f"logger.mode={mode} is not known; type logger.mode= one of {', '.join(MODES)}")
+        raise ValueError(
+            f"logger.mode={mode} is not known; type logger.mode= one of {', '.join(MODES)}"
+        )
     if mode == "online" and not _key_is_configured():
-        log.warning("logger.mode=online, but no W&B API key is configured: logging offline; type `wandb login` first")
+        log.warning(
+            "logger.mode=online, but no W&B API key is configured: logging offline; type `wandb login` first"
+        )
         return "offline"
     if mode == "auto":
         return "online" if _key_is_configured() else "offline"
@@ -130,4 +134,6 @@ def _key_is_configured() -> bool:
 
 def _warn(error: Exception) -> None:
     gist = str(error).partition("\n")[0]
-    log.warning("W&B does not work here, the run goes on without it: %s: %s", type(error).__name__, gist)
+    log.warning(
+        "W&B does not work here, the run goes on without it: %s: %s", type(error).__name__, gist
+    )

@@ -32,7 +32,11 @@ NEEDED: dict[str, tuple[type, ...]] = {
     "choices.dataset": (str,),
     "choices.compressor": (str,),
 }
-OF_A_RUN_THAT_ENDED: dict[str, tuple[type, ...]] = {"workers": (int,), "steps": (int,), "steps_per_epoch": (int,)}
+OF_A_RUN_THAT_ENDED: dict[str, tuple[type, ...]] = {
+    "workers": (int,),
+    "steps": (int,),
+    "steps_per_epoch": (int,),
+}
 WHERE_THERE: dict[str, tuple[type, ...]] = {
     "reason": (str,),
     "experiment": (str,),
@@ -47,7 +51,14 @@ WHERE_THERE: dict[str, tuple[type, ...]] = {
     "shannon_bits_per_step": NUMBER,
     **dict.fromkeys(("versions", "git", "machine", "network", "estimator", "seconds"), (dict,)),
 }
-OF_NUMBERS = ("test", "bits_sent", "bits_received", "bits_wire", "bits_between_nodes", "compression_error")
+OF_NUMBERS = (
+    "test",
+    "bits_sent",
+    "bits_received",
+    "bits_wire",
+    "bits_between_nodes",
+    "compression_error",
+)
 
 
 def read_result(path: Path) -> dict[str, Any]:
@@ -73,7 +84,10 @@ def printable(value: Any, depth: int = 0) -> Any:
     if depth > DEEPEST:
         raise ValueError("nested too deeply")
     if isinstance(value, str):
-        return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in value)
+        return "".join(
+            c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode()
+            for c in value
+        )
     if isinstance(value, dict):
         return {printable(key): printable(content, depth + 1) for key, content in value.items()}
     if isinstance(value, list):
@@ -91,14 +105,22 @@ def problem_of(result: Any) -> str | None:
     ended = OF_A_RUN_THAT_ENDED if result.get("status") == "done" and "bits_sent" in result else {}
     for key, types in {**NEEDED, **ended}.items():
         if not _is(_at(result, key), types):
-            return f"without {key}" if _at(result, key) is None else f"its {key} is {_at(result, key)!r:.60}"
+            return (
+                f"without {key}"
+                if _at(result, key) is None
+                else f"its {key} is {_at(result, key)!r:.60}"
+            )
     for key, types in WHERE_THERE.items():
         if not _is(_at(result, key), (*types, NOTHING)):
             return f"its {key} is {_at(result, key)!r:.60}"
     seconds = result.get("seconds") or {}
-    tables = [result.get(key) or {} for key in OF_NUMBERS] + [phase or {} for phase in seconds.values()]
+    tables = [result.get(key) or {} for key in OF_NUMBERS] + [
+        phase or {} for phase in seconds.values()
+    ]
     for table in tables:
-        if not isinstance(table, Mapping) or not all(_is(value, (*NUMBER, NOTHING)) for value in table.values()):
+        if not isinstance(table, Mapping) or not all(
+            _is(value, (*NUMBER, NOTHING)) for value in table.values()
+        ):
             return f"no table of numbers: {table!r:.60}"
     for key in ("started", "finished"):
         try:

@@ -17,7 +17,9 @@ def now() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
-def bits(per_worker: Sequence[float], steps: int, steps_per_epoch: int, dense: float) -> dict[str, float | None]:
+def bits(
+    per_worker: Sequence[float], steps: int, steps_per_epoch: int, dense: float
+) -> dict[str, float | None]:
     """Of every worker over the whole run; `ratio` is against fp32 gradients, which take `dense` bits in a step."""
     mean = sum(per_worker) / len(per_worker)
     per_step = mean / max(steps, 1)
@@ -31,7 +33,9 @@ def bits(per_worker: Sequence[float], steps: int, steps_per_epoch: int, dense: f
     }
 
 
-def bits_between_nodes(per_node: Sequence[float], steps: int, dense: float) -> dict[str, float | None]:
+def bits_between_nodes(
+    per_node: Sequence[float], steps: int, dense: float
+) -> dict[str, float | None]:
     """What all workers of a node together send to other nodes; `ratio` is against one fp32 gradient a node."""
     mean = sum(per_node) / len(per_node)
     per_step = mean / max(steps, 1)
@@ -44,7 +48,10 @@ def test_scores(tests: Sequence[dict[str, Any]]) -> dict[str, float] | None:
         return None
     names = [k for k in tests[-1] if k not in ("event", "step", "epoch")]
     last = {name: tests[-1][name] for name in names}
-    best = {f"best_{name}": (max if name in BETTER_HIGH else min)(test[name] for test in tests) for name in names}
+    best = {
+        f"best_{name}": (max if name in BETTER_HIGH else min)(test[name] for test in tests)
+        for name in names
+    }
     return {**last, **best}
 
 
@@ -52,15 +59,24 @@ class Begun(NamedTuple):
     """What is known of a run when it starts."""
 
     started: str  # now, whether it begins or continues
-    git: dict[str, Any]  # of its first start; `dirty`: at any start; `later_commits`: others with which it was continued
-    extended: list[dict[str, float]]  # `from_step` and `from_epoch`: where shorter runs had ended that became this one
+    git: dict[
+        str, Any
+    ]  # of its first start; `dirty`: at any start; `later_commits`: others with which it was continued
+    extended: list[
+        dict[str, float]
+    ]  # `from_step` and `from_epoch`: where shorter runs had ended that became this one
 
     @staticmethod
-    def here(before: dict[str, Any] | None = None, extended: dict[str, float] | None = None) -> Begun:
+    def here(
+        before: dict[str, Any] | None = None, extended: dict[str, float] | None = None
+    ) -> Begun:
         """`before`: what an earlier start of the run wrote; `extended`: where the run ended that is extended now."""
         git, before = checked_out(), before or {}
         if first := before.get("git"):
-            others = [*first.get("later_commits", []), *([git["commit"]] if git["commit"] != first["commit"] else [])]
+            others = [
+                *first.get("later_commits", []),
+                *([git["commit"]] if git["commit"] != first["commit"] else []),
+            ]
             later = {"later_commits": list(dict.fromkeys(others))} if others else {}
             git = {**first, "dirty": first["dirty"] or git["dirty"], **later}
         return Begun(now(), git, [*before.get("extended", []), *([extended] if extended else [])])

@@ -22,7 +22,12 @@ class ProgressDisplay:
         self._console = console
         self._enabled = enabled
         self._total = total_steps
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+        )
         shown = enabled and console.is_terminal
         self._bar = Progress(*columns, console=console, auto_refresh=False, disable=not shown)
         self._task = self._bar.add_task("training", total=total_steps)
@@ -31,7 +36,12 @@ class ProgressDisplay:
         self._bar.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._bar.stop()
 
     def show(self, line: dict[str, Any]) -> None:
@@ -61,28 +71,51 @@ def print_summary(result: dict[str, Any], directory: Path, console: Console) -> 
 
 def _facts(result: dict[str, Any]) -> list[tuple[str, str]]:
     reason = f": {result['reason']}" if result["reason"] else ""
-    facts = [("run", _title(result)), ("status", result["status"] + reason), *_scores(result.get("test") or {})]
+    facts = [
+        ("run", _title(result)),
+        ("status", result["status"] + reason),
+        *_scores(result.get("test") or {}),
+    ]
     for extended in result.get("extended") or []:
-        facts.append(("extended", f"from step {extended['from_step']} (epoch {extended['from_epoch']:.4g})"))
+        facts.append(
+            ("extended", f"from step {extended['from_step']} (epoch {extended['from_epoch']:.4g})")
+        )
     if sent := result.get("bits_sent"):
         amount = f"{sent['per_worker'] / MIB:,.3f} MiB by a worker, {sent['per_step']:,.0f} bits in a step"
-        analytic = f" ({result['analytic_ratio']:.2f}x by its paper's count)" if result.get("analytic_ratio") else ""
+        analytic = (
+            f" ({result['analytic_ratio']:.2f}x by its paper's count)"
+            if result.get("analytic_ratio")
+            else ""
+        )
         facts.append(("sent", amount + _fewer(sent) + analytic))
     if (share := result.get("compressed_share")) is not None:
-        facts.append(("compressed", f"{share_in_words(share)} {advice_on_share(share, result['config'])}".rstrip()))
+        facts.append(
+            (
+                "compressed",
+                f"{share_in_words(share)} {advice_on_share(share, result['config'])}".rstrip(),
+            )
+        )
     if bound := result.get("shannon_bits_per_step"):
         facts.append(("codes' Shannon bound", f"{bound:,.0f} bits in a step"))
     if wire := result.get("bits_wire"):
         facts.append(("on the wire", f"{wire['per_worker'] / MIB:,.3f} MiB by a worker"))
     if across := result.get("bits_between_nodes"):
-        facts.append(("between nodes", f"{across['per_step']:,.0f} bits in a step by a node{_fewer(across)}"))
+        facts.append(
+            ("between nodes", f"{across['per_step']:,.0f} bits in a step by a node{_fewer(across)}")
+        )
     if error := result.get("compression_error"):
-        facts.append(("compression error", f"{error['relative']:.3g} relative, cosine {error['cosine']:.3g}"))
+        facts.append(
+            ("compression error", f"{error['relative']:.3g} relative, cosine {error['cosine']:.3g}")
+        )
     if result.get("seconds") and (network := result.get("network") or {}).get("emulated"):
-        facts.append(("time", f"exchanges emulated as on {network['bandwidth']}, {network['latency']}"))
+        facts.append(
+            ("time", f"exchanges emulated as on {network['bandwidth']}, {network['latency']}")
+        )
     if "seconds" in result and result["seconds"] is None:
         virtual = result["workers"] > result["processes"]
-        facts.append(("time", "no times: virtual workers" if virtual else "no times: too few steps"))
+        facts.append(
+            ("time", "no times: virtual workers" if virtual else "no times: too few steps")
+        )
     return facts
 
 
@@ -94,9 +127,13 @@ def advice_on_share(share: float, config: dict[str, Any]) -> str:
     """Return why less than half of the gradient is compressed, and what to type; empty where nothing can be typed."""
     compressor, said = config["compressor"], []
     if min_size := compressor.get("min_size"):
-        said.append(f"tensors of fewer than {min_size:,} values travel whole; type {_typed(config, 'min_size')}=0")
+        said.append(
+            f"tensors of fewer than {min_size:,} values travel whole; type {_typed(config, 'min_size')}=0"
+        )
     if dense_steps := compressor.get("dense_steps"):
-        said.append(f"the first {dense_steps:,} steps send all whole; type {_typed(config, 'dense_steps')}=0")
+        said.append(
+            f"the first {dense_steps:,} steps send all whole; type {_typed(config, 'dense_steps')}=0"
+        )
     return f"({', and '.join(said)})" if said and share < 0.5 else ""
 
 
@@ -109,7 +146,9 @@ def _fewer(bits: dict[str, float]) -> str:
 
 
 def _title(result: dict[str, Any]) -> str:
-    choices = " ".join(str(result["choices"][group]) for group in ("model", "dataset", "compressor"))
+    choices = " ".join(
+        str(result["choices"][group]) for group in ("model", "dataset", "compressor")
+    )
     if "workers" not in result:
         return choices
     return f"{choices}, {result['workers']} workers, {result['launcher']} on {result['device']}"
@@ -117,7 +156,9 @@ def _title(result: dict[str, Any]) -> str:
 
 def _scores(test: dict[str, Any]) -> list[tuple[str, str]]:
     return [
-        (f"test {name}", f"{_number(test[name])} (best {_number(test[f'best_{name}'])})") for name in SCORES if name in test
+        (f"test {name}", f"{_number(test[name])} (best {_number(test[f'best_{name}'])})")
+        for name in SCORES
+        if name in test
     ]
 
 
@@ -133,5 +174,9 @@ def _phases(seconds: dict[str, dict[str, float]]) -> Table:
     for phase, value in seconds.items():
         if phase.startswith("hidden") and not value["max"]:  # nothing ran beside the computation
             continue
-        table.add_row(phase.replace("hidden_", "hidden "), f"{1e3 * value['mean']:.3f} ms", f"{1e3 * value['max']:.3f} ms")
+        table.add_row(
+            phase.replace("hidden_", "hidden "),
+            f"{1e3 * value['mean']:.3f} ms",
+            f"{1e3 * value['max']:.3f} ms",
+        )
     return table

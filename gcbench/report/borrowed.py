@@ -18,17 +18,23 @@ def is_same(run: Run, expected: Composed) -> bool:
     newer = expected.flat.keys() - run.flat.keys()  # that an older gcbench did not know
     if run.flat.keys() - expected.flat.keys() or not all(key.startswith(WHOLE) for key in newer):
         return False
-    return run.result.get("seconds") is None or _execution(_as_written(run)) == _execution(expected.config)
+    return run.result.get("seconds") is None or _execution(_as_written(run)) == _execution(
+        expected.config
+    )
 
 
 def _as_written(run: Run) -> Config:
     """The configuration of its experiment's file, as what was typed beside it would have been typed beside the row, too."""
-    written = run.experiment and (conf_directory() / "experiment" / f"{run.experiment}.yaml").is_file()
+    written = (
+        run.experiment and (conf_directory() / "experiment" / f"{run.experiment}.yaml").is_file()
+    )
     return composed(str(run.experiment), run.budget).config if written else run.config
 
 
 def _execution(config: Config) -> Config:
-    return {k: v for k, v in config["trainer"].items() if k in EXECUTION and k != "record_gradients"}
+    return {
+        k: v for k, v in config["trainer"].items() if k in EXECUTION and k != "record_gradients"
+    }
 
 
 def sources(runs: Iterable[Run]) -> str:

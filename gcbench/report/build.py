@@ -32,7 +32,9 @@ def build(table: Table, runs: Sequence[Run], budget: str, words: tuple[str, ...]
     )
 
 
-def groups_of(table: Table, runs: Sequence[Run], budget: str, words: tuple[str, ...] = ()) -> Groups:
+def groups_of(
+    table: Table, runs: Sequence[Run], budget: str, words: tuple[str, ...] = ()
+) -> Groups:
     """The report's budget first, then those of its columns."""
     budgets = dict.fromkeys([budget, *(column.budget for column in table.columns if column.budget)])
     return {name: grouped(table, runs, name, words if name == budget else ()) for name in budgets}
@@ -104,14 +106,24 @@ def _seed(run: Run) -> str:
 
 
 def _about_budgets(groups: Groups, budget: str, words: tuple[str, ...]) -> list[str]:
-    told = [f"Budget {budget}: {_about(budget)}", *(f"{who}: {what}." for who, what in _made_smaller(groups[budget]))]
+    told = [
+        f"Budget {budget}: {_about(budget)}",
+        *(f"{who}: {what}." for who, what in _made_smaller(groups[budget])),
+    ]
     told += [f"With {' '.join(words)} beside every row."] if words else []
-    return [*told, *(f"Columns of budget {name}: {_about(name)}" for name in groups if name != budget)]
+    return [
+        *told,
+        *(f"Columns of budget {name}: {_about(name)}" for name in groups if name != budget),
+    ]
 
 
 def _about(budget: str) -> str:
     """The comment on top of the budget's file."""
-    first = (conf_directory() / "budget" / f"{budget}.yaml").read_text(encoding="utf-8").partition("\n")[0]
+    first = (
+        (conf_directory() / "budget" / f"{budget}.yaml")
+        .read_text(encoding="utf-8")
+        .partition("\n")[0]
+    )
     return first.lstrip("# ")
 
 
@@ -120,10 +132,22 @@ def _made_smaller(rows: Sequence[Row]) -> list[tuple[str, str]]:
     found: dict[str, list[str]] = {}
     own = [row for row in rows if row.spec.experiment is not None]
     for row in own if own and own[0].budget != PAPER else []:
-        paper, here = composed(str(row.spec.experiment)), composed(str(row.spec.experiment), row.budget)
-        differs = {k: v for k, v in difference(here.flat, paper.flat).items() if not k.startswith("model.")}
+        paper, here = (
+            composed(str(row.spec.experiment)),
+            composed(str(row.spec.experiment), row.budget),
+        )
+        differs = {
+            k: v for k, v in difference(here.flat, paper.flat).items() if not k.startswith("model.")
+        }
         if here.choices["model"] != paper.choices["model"]:
             differs = {"model": (here.choices["model"], paper.choices["model"]), **differs}
-        what = ", ".join(f"{key}={typed(ours)} in place of {typed(papers)}" for key, (ours, papers) in differs.items())
+        what = ", ".join(
+            f"{key}={typed(ours)} in place of {typed(papers)}"
+            for key, (ours, papers) in differs.items()
+        )
         found.setdefault(what, []).append(row.spec.label)
-    return [("All rows" if len(who) == len(own) else ", ".join(who), what) for what, who in found.items() if what]
+    return [
+        ("All rows" if len(who) == len(own) else ", ".join(who), what)
+        for what, who in found.items()
+        if what
+    ]

@@ -35,16 +35,29 @@ class Rows:
     of: tuple[str, ...]  # the folder that the names are in; several: the relations hold in each
     hold: tuple[str, ...]
     budgets: tuple[str, ...] = BUDGETS
-    elsewhere: bool = False  # on other data than the paper's, which may bear a claim out and cannot refute it
+    elsewhere: bool = (
+        False  # on other data than the paper's, which may bear a claim out and cannot refute it
+    )
 
     @property
     def relations(self) -> list[tuple[str, Relation]]:
         """With their folder."""
-        return [(folder, relation) for folder in self.of for text in self.hold for relation in read_relations(text)]
+        return [
+            (folder, relation)
+            for folder in self.of
+            for text in self.hold
+            for relation in read_relations(text)
+        ]
 
     @property
     def experiments(self) -> list[str]:
-        return list(dict.fromkeys(inside(folder, name) for folder, relation in self.relations for name in relation.names))
+        return list(
+            dict.fromkeys(
+                inside(folder, name)
+                for folder, relation in self.relations
+                for name in relation.names
+            )
+        )
 
 
 @dataclass(frozen=True)
@@ -54,16 +67,27 @@ class StudyRows:
     name: str
     column: str
     hold: tuple[str, ...]
-    of: tuple[str, ...] = ("",)  # the table that the rows are of, where the study has several; the relations hold in each
+    of: tuple[str, ...] = (
+        "",
+    )  # the table that the rows are of, where the study has several; the relations hold in each
 
     @property
     def relations(self) -> list[tuple[str, Relation]]:
         """With their table."""
-        return [(table, relation) for table in self.of for text in self.hold for relation in read_relations(text)]
+        return [
+            (table, relation)
+            for table in self.of
+            for text in self.hold
+            for relation in read_relations(text)
+        ]
 
     @property
     def names(self) -> list[str]:
-        return list(dict.fromkeys(inside(table, name) for table, relation in self.relations for name in relation.names))
+        return list(
+            dict.fromkeys(
+                inside(table, name) for table, relation in self.relations for name in relation.names
+            )
+        )
 
 
 @dataclass(frozen=True)
@@ -103,7 +127,9 @@ def read_claims(paper: str | None = None, name: str | None = None) -> list[Claim
         return [claim for claim in claims if paper in (None, claim.paper)]
     found = [claim for claim in claims if claim.id == name or claim.id.startswith(f"{name}-")]
     if not found:
-        raise ConfigError(f"id={name}: there is no such claim; type {near(name, [c.id for c in claims]) or 'id=powersgd-10'}")
+        raise ConfigError(
+            f"id={name}: there is no such claim; type {near(name, [c.id for c in claims]) or 'id=powersgd-10'}"
+        )
     return found
 
 
@@ -125,16 +151,25 @@ def _claim(node: Mapping[str, Any]) -> Claim:
 def _rows(part: Mapping[str, Any], here: str) -> Rows:
     rows: Rows = _made(
         Rows,
-        {**part, "of": _several(part["of"]), "hold": tuple(part["hold"]), "budgets": tuple(part.get("budgets", BUDGETS))},
+        {
+            **part,
+            "of": _several(part["of"]),
+            "hold": tuple(part["hold"]),
+            "budgets": tuple(part.get("budgets", BUDGETS)),
+        },
         here,
     )
     if rows.measure not in (*MEASURES, LEARNING_RATE):
-        raise ConfigError(f"{here}: measure={rows.measure} is not known; type {near(rows.measure, MEASURES) or LEARNING_RATE}")
+        raise ConfigError(
+            f"{here}: measure={rows.measure} is not known; type {near(rows.measure, MEASURES) or LEARNING_RATE}"
+        )
     return rows
 
 
 def _study_rows(part: Mapping[str, Any], here: str) -> StudyRows:
-    rows: StudyRows = _made(StudyRows, {**part, "of": _several(part.get("of", "")), "hold": tuple(part["hold"])}, here)
+    rows: StudyRows = _made(
+        StudyRows, {**part, "of": _several(part.get("of", "")), "hold": tuple(part["hold"])}, here
+    )
     return rows
 
 
@@ -146,7 +181,9 @@ def _made(kind: Any, node: Mapping[str, Any], here: str) -> Any:
     allowed = {field.name for field in fields(kind)}
     for key in node:
         if key not in allowed:
-            raise ConfigError(f"{here}: {key} is no key of a claim; type {near(key, allowed) or ', '.join(sorted(allowed))}")
+            raise ConfigError(
+                f"{here}: {key} is no key of a claim; type {near(key, allowed) or ', '.join(sorted(allowed))}"
+            )
     try:
         return kind(**node)
     except TypeError as error:  # a key without a default is missing

@@ -6,7 +6,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gcbench.report.claims import BUDGETS, LEARNING_RATE, Claim, Rows, StudyRows, inside
-from gcbench.report.claims_evidence import RATES, Evidence, Measured, of_row, of_study, pooled, stand_ins, told, values_of
+from gcbench.report.claims_evidence import (
+    RATES,
+    Evidence,
+    Measured,
+    of_row,
+    of_study,
+    pooled,
+    stand_ins,
+    told,
+    values_of,
+)
 from gcbench.report.claims_relations import Judged, Verdict, judge, worst
 from gcbench.report.commands import command
 from gcbench.report.configs import PAPER, composed
@@ -44,7 +54,11 @@ class Answer(NamedTuple):
     def text(self) -> str:
         if self.verdict is Verdict.NOT_YET:
             return "not yet"
-        in_part = f" in part (but not {self.but})" if self.but and self.verdict is not Verdict.REFUTED else ""
+        in_part = (
+            f" in part (but not {self.but})"
+            if self.but and self.verdict is not Verdict.REFUTED
+            else ""
+        )
         told = self.verdict.value.replace("reproduced", f"reproduced{in_part}")
         return f"{told}, {' and '.join(by(basis) for basis in self.bases)}"
 
@@ -60,7 +74,11 @@ class Answered(NamedTuple):
 
 
 def by(basis: str) -> str:
-    return {"tests": "by tests", "study": "by a study", "budget cpu": "at budget cpu (an indication)"}.get(basis, f"at {basis}")
+    return {
+        "tests": "by tests",
+        "study": "by a study",
+        "budget cpu": "at budget cpu (an indication)",
+    }.get(basis, f"at {basis}")
 
 
 def answered(claim: Claim, evidence: Evidence) -> Answered:
@@ -71,10 +89,16 @@ def answered(claim: Claim, evidence: Evidence) -> Answered:
         for budget, parts in by_budget.items()
         if any(_has_numbers(part) for part in parts)
     ]
-    answers = sorted(answers, key=lambda answer: answer.verdict is Verdict.NOT_YET)  # stays in the order of the budgets
+    answers = sorted(
+        answers, key=lambda answer: answer.verdict is Verdict.NOT_YET
+    )  # stays in the order of the budgets
     answers = answers or [_answer(claim, [*fixed, *by_budget[PAPER]])]
     undecided = answers[0].verdict in (Verdict.NOT_YET, Verdict.NOT_DECIDED)
-    return Answered(claim, answers, list(_commands([*by_budget[PAPER], *fixed], evidence.words)) if undecided else [])
+    return Answered(
+        claim,
+        answers,
+        list(_commands([*by_budget[PAPER], *fixed], evidence.words)) if undecided else [],
+    )
 
 
 def _has_numbers(part: Part) -> bool:
@@ -82,13 +106,17 @@ def _has_numbers(part: Part) -> bool:
 
 
 def _not_asked(claim: Claim, budget: str) -> list[str]:
-    names = dict.fromkeys(part.measure.replace("_", " ") for part in claim.check.rows if budget not in part.budgets)
+    names = dict.fromkeys(
+        part.measure.replace("_", " ") for part in claim.check.rows if budget not in part.budgets
+    )
     return [f"{name} is not asked at budget {budget}" for name in names]
 
 
 def _answer(claim: Claim, parts: Sequence[Part], not_asked: Sequence[str] = ()) -> Answer:
     verdict = worst([part.verdict for part in parts])
-    bases = tuple(dict.fromkeys(part.basis for part in parts if part.verdict is not Verdict.NOT_YET))
+    bases = tuple(
+        dict.fromkeys(part.basis for part in parts if part.verdict is not Verdict.NOT_YET)
+    )
     return Answer(verdict, bases, [*(part.evidence for part in parts), *not_asked], claim.but)
 
 
@@ -104,7 +132,9 @@ def _open(claim: Claim) -> Iterator[Part]:
 
 def _study(part: StudyRows, evidence: Evidence) -> Part:
     study = evidence.study(part.name)
-    rows: Mapping[str, Any] = {inside(row.get("table", ""), row["row"]): row for row in study["rows"]} if study else {}
+    rows: Mapping[str, Any] = (
+        {inside(row.get("table", ""), row["row"]): row for row in study["rows"]} if study else {}
+    )
     measured = {name: of_study(rows.get(name, {}).get(part.column)) for name in part.names}
     judged = _judged(part, measured)
     labels = _labels(part, measured)
@@ -114,7 +144,12 @@ def _study(part: StudyRows, evidence: Evidence) -> Part:
     else:
         text = told(title, {labels[name]: found for name, found in measured.items()}, judged)
     verdict = worst([one.verdict for one in judged])
-    return Part(verdict, "study", text, command=f"gcbench study {part.name}" if verdict is Verdict.NOT_YET else None)
+    return Part(
+        verdict,
+        "study",
+        text,
+        command=f"gcbench study {part.name}" if verdict is Verdict.NOT_YET else None,
+    )
 
 
 def _at(budget: str, claim: Claim, evidence: Evidence) -> Iterator[Part]:
@@ -130,12 +165,16 @@ def _rows(part: Rows, budget: str, evidence: Evidence) -> Part:
     judged = _judged(part, measured)
     verdicts = [one.verdict for one in judged]
     if budget != PAPER or part.elsewhere:  # that is not what the paper speaks of
-        verdicts = [Verdict.NOT_DECIDED if verdict is Verdict.REFUTED else verdict for verdict in verdicts]
+        verdicts = [
+            Verdict.NOT_DECIDED if verdict is Verdict.REFUTED else verdict for verdict in verdicts
+        ]
     verdict = worst(verdicts)
     labels = _labels(part, measured)
     beside = f" with {' '.join(evidence.words)}" if evidence.words else ""
     title = f"{part.measure.replace('_', ' ')} at budget {budget}{beside}{stand_ins(rows.values())}"
-    text = told(title, {labels[experiment]: found for experiment, found in measured.items()}, judged)
+    text = told(
+        title, {labels[experiment]: found for experiment, found in measured.items()}, judged
+    )
     if tables := evidence.tables(part.experiments):
         text += f"; see {', '.join(tables)}"
     return Part(verdict, f"budget {budget}", text, _wanted(part, verdict, measured))
@@ -144,14 +183,23 @@ def _rows(part: Rows, budget: str, evidence: Evidence) -> Part:
 def _judged(part: Rows | StudyRows, measured: Mapping[str, Measured]) -> list[Judged]:
     values = values_of(measured)
     return [
-        judge(relation, {name: values[inside(folder, name)] for name in relation.names if inside(folder, name) in values})
+        judge(
+            relation,
+            {
+                name: values[inside(folder, name)]
+                for name in relation.names
+                if inside(folder, name) in values
+            },
+        )
         for folder, relation in part.relations
     ]
 
 
 def _labels(part: Rows | StudyRows, experiments: Iterable[str]) -> dict[str, str]:
     """Without what they share."""
-    shared = len(inside(part.of[0], "")) if len(part.of) == 1 else len(part.of[0].partition("/")[0]) + 1
+    shared = (
+        len(inside(part.of[0], "")) if len(part.of) == 1 else len(part.of[0].partition("/")[0]) + 1
+    )
     return {experiment: experiment[shared:] for experiment in experiments}
 
 
@@ -159,7 +207,9 @@ def _wanted(part: Rows, verdict: Verdict, measured: Mapping[str, Measured]) -> t
     """Rows without a value; those of few seeds, too, where these decide nothing."""
     few = len(SEEDS) if verdict is Verdict.NOT_DECIDED else 1
     rates = part.measure == LEARNING_RATE
-    return tuple(Wanted(experiment, rates) for experiment, found in measured.items() if found.n < few)
+    return tuple(
+        Wanted(experiment, rates) for experiment, found in measured.items() if found.n < few
+    )
 
 
 def _commands(parts: Sequence[Part], typed: tuple[str, ...]) -> Iterator[str]:
@@ -170,7 +220,9 @@ def _commands(parts: Sequence[Part], typed: tuple[str, ...]) -> Iterator[str]:
         if wanted.rates:
             own = composed(wanted.experiment).config["optimizer"]["lr"]
             words += (f"{RATE}={','.join(f'{own * factor:g}' for factor in RATES)}",)
-        by_folder.setdefault((wanted.experiment.rpartition("/")[0], words), {})[wanted.experiment] = None
+        by_folder.setdefault((wanted.experiment.rpartition("/")[0], words), {})[
+            wanted.experiment
+        ] = None
     for (_, words), experiments in by_folder.items():
         yield command(list(experiments), PAPER, SEEDS, words)
     yield from dict.fromkeys(part.command for part in parts if part.command)

@@ -20,7 +20,14 @@ from gcbench.report.study import Study, find_study
 from gcbench.report.tables import Column, Table, TableRow, read_table, table_names
 
 RATES = (0.25, 1, 4)  # of a row's own, where the best is asked for
-EXACT = {"ratio", "analytic_ratio", "data_mib_per_epoch", "total_bits", "parameters", LEARNING_RATE}  # whatever the seed
+EXACT = {
+    "ratio",
+    "analytic_ratio",
+    "data_mib_per_epoch",
+    "total_bits",
+    "parameters",
+    LEARNING_RATE,
+}  # whatever the seed
 
 
 class Measured(NamedTuple):
@@ -34,7 +41,9 @@ class Measured(NamedTuple):
 class Evidence:
     """Runs and studies, read once for all claims."""
 
-    def __init__(self, runs: Sequence[Run], folders: Sequence[str | Path], words: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, runs: Sequence[Run], folders: Sequence[str | Path], words: tuple[str, ...] = ()
+    ) -> None:
         self._runs, self._folders = runs, folders
         self.words = words  # typed beside every experiment
         self._rows: dict[tuple[str, str, str], Row] = {}
@@ -44,8 +53,13 @@ class Evidence:
     def row(self, experiment: str, score: str, budget: str) -> Row:
         key = experiment, score, budget
         if key not in self._rows:
-            column, row = Column(score, score, measure=score), TableRow(experiment, experiment=experiment)
-            self._rows[key] = grouped(Table("", "", "", [column], [row]), self._runs, budget, self.words)[0]
+            column, row = (
+                Column(score, score, measure=score),
+                TableRow(experiment, experiment=experiment),
+            )
+            self._rows[key] = grouped(
+                Table("", "", "", [column], [row]), self._runs, budget, self.words
+            )[0]
         return self._rows[key]
 
     def study(self, name: str) -> Study | None:
@@ -63,7 +77,11 @@ class Evidence:
 
 def of_study(value: Any) -> Measured:
     """A number, or one for every seed."""
-    numbers = [float(v) for v in (value if isinstance(value, list) else [value]) if isinstance(v, (int, float))]
+    numbers = [
+        float(v)
+        for v in (value if isinstance(value, list) else [value])
+        if isinstance(v, (int, float))
+    ]
     if not numbers:
         return Measured(None, "no number")
     found = Summary.of(numbers)
@@ -84,7 +102,11 @@ def of_row(row: Row, name: str) -> Measured:
         text = f"{summary(Summary.of(found), Heading('', ''))}{f' ({about})' if about else ''}"
         return Measured(Value(fmean(found), deviation), text, len(found))
     if diverged and name in SCORES:
-        return Measured(Value(math.inf if name in LOWER else -math.inf, 0.0), f"diverged (n={len(diverged)})", len(diverged))
+        return Measured(
+            Value(math.inf if name in LOWER else -math.inf, 0.0),
+            f"diverged (n={len(diverged)})",
+            len(diverged),
+        )
     return Measured(None, statuses or ("no such number" if row.runs else "no run"))
 
 
@@ -92,18 +114,28 @@ def _best_rate(row: Row) -> Measured:
     rates = row.grid.rates if row.grid else []
     if row.grid is None or row.grid.chosen is None or len(rates) < len(RATES):
         return Measured(None, f"{len(rates)} rates of {len(RATES)}")
-    return Measured(Value(row.grid.chosen, 0.0), f"{row.grid.chosen:g}, the best of {len(rates)} (n={len(row.runs)})", 3)
+    return Measured(
+        Value(row.grid.chosen, 0.0),
+        f"{row.grid.chosen:g}, the best of {len(rates)} (n={len(row.runs)})",
+        3,
+    )
 
 
 def pooled(measured: dict[str, Measured]) -> dict[str, Measured]:
     """A row of one seed takes the deviation of the rows with more."""
-    several = [m.value.deviation for m in measured.values() if m.n > 1 and m.value and m.value.deviation is not None]
+    several = [
+        m.value.deviation
+        for m in measured.values()
+        if m.n > 1 and m.value and m.value.deviation is not None
+    ]
     known = [deviation for deviation in several if math.isfinite(deviation)]
     if not known:
         return measured
     together = math.sqrt(fmean(deviation**2 for deviation in known))
     return {
-        name: m._replace(value=m.value._replace(deviation=together)) if m.value and m.value.deviation is None else m
+        name: m._replace(value=m.value._replace(deviation=together))
+        if m.value and m.value.deviation is None
+        else m
         for name, m in measured.items()
     }
 
@@ -128,11 +160,19 @@ def told(title: str, measured: Mapping[str, Measured], judged: Sequence[Judged])
     holding = counts[Verdict.REPRODUCED] + counts[Verdict.NOISE]
     facts = [there, *(f"{why}: {_few(names)}" for why, names in missing.items())]
     facts += [f"{holding} of {asked} relations hold"] if asked else []
-    for verdict, word in ((Verdict.REFUTED, "violated"), (Verdict.NOT_DECIDED, "not decided"), (Verdict.NOISE, "within noise")):
+    for verdict, word in (
+        (Verdict.REFUTED, "violated"),
+        (Verdict.NOT_DECIDED, "not decided"),
+        (Verdict.NOISE, "within noise"),
+    ):
         if counts[verdict]:
-            facts.append(f"{word}: {', '.join(one.text for one in judged if one.verdict is verdict)}")
+            facts.append(
+                f"{word}: {', '.join(one.text for one in judged if one.verdict is verdict)}"
+            )
     return f"{title}: {'; '.join(fact for fact in facts if fact)}"
 
 
 def _few(names: Sequence[str]) -> str:
-    return ", ".join(names) if len(names) <= 3 else f"{', '.join(names[:2])} and {len(names) - 2} more"
+    return (
+        ", ".join(names) if len(names) <= 3 else f"{', '.join(names[:2])} and {len(names) - 2} more"
+    )

@@ -43,9 +43,24 @@ def summary_line(found: Sequence[Answered]) -> str:
     counts = Counter(_kind(one.answer) for one in found)
     bases = Counter((_kind(one.answer), basis) for one in found for basis in one.answer.bases)
     told = []
-    for kind in ("reproduced", "reproduced in part", "reproduced within noise", "refuted", "not decided", "not yet"):
-        what = [f"{n} {by(basis)}" for (of, basis), n in bases.items() if of == kind and kind != "not yet"]
-        told += [f"{counts[kind]} {kind}" + (f" ({', '.join(what)})" if what else "")] if counts[kind] else []
+    for kind in (
+        "reproduced",
+        "reproduced in part",
+        "reproduced within noise",
+        "refuted",
+        "not decided",
+        "not yet",
+    ):
+        what = [
+            f"{n} {by(basis)}"
+            for (of, basis), n in bases.items()
+            if of == kind and kind != "not yet"
+        ]
+        told += (
+            [f"{counts[kind]} {kind}" + (f" ({', '.join(what)})" if what else "")]
+            if counts[kind]
+            else []
+        )
     return f"{len(found)} claim{'s' * (len(found) != 1)}: {', '.join(told)}."
 
 
@@ -55,10 +70,18 @@ def _kind(answer: Answer) -> str:
 
 
 def _cells(one: Answered) -> list[str]:
-    decided = [answer for answer in one.answers if answer.verdict is not Verdict.NOT_YET] or one.answers[:1]
+    decided = [
+        answer for answer in one.answers if answer.verdict is not Verdict.NOT_YET
+    ] or one.answers[:1]
     said = "; ".join(answer.text for answer in decided)
     evidence = ". ".join(dict.fromkeys(line for answer in one.answers for line in answer.evidence))
-    return [one.claim.id, f"{one.claim.claim} ({one.claim.where})", said, evidence, one.claim.caution or "-"]
+    return [
+        one.claim.id,
+        f"{one.claim.claim} ({one.claim.where})",
+        said,
+        evidence,
+        one.claim.caution or "-",
+    ]
 
 
 def _by_paper(found: Sequence[Answered]) -> dict[str, list[Answered]]:
@@ -92,13 +115,35 @@ def comma_separated(found: Sequence[Answered]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(
-        ["id", "paper", "where", "claim", "expect", "answer", "basis", "but_not", "evidence", "caution", "needs", "commands"]
+        [
+            "id",
+            "paper",
+            "where",
+            "claim",
+            "expect",
+            "answer",
+            "basis",
+            "but_not",
+            "evidence",
+            "caution",
+            "needs",
+            "commands",
+        ]
     )
     for one in found:
         c = one.claim
         for answer in one.answers:
-            told = [answer.verdict.value, "; ".join(answer.bases), c.but, "; ".join(answer.evidence), c.caution, c.needs]
-            writer.writerow([c.id, c.paper, c.where, c.claim, c.expect, *told, "; ".join(one.commands)])
+            told = [
+                answer.verdict.value,
+                "; ".join(answer.bases),
+                c.but,
+                "; ".join(answer.evidence),
+                c.caution,
+                c.needs,
+            ]
+            writer.writerow(
+                [c.id, c.paper, c.where, c.claim, c.expect, *told, "; ".join(one.commands)]
+            )
     return text.getvalue()
 
 
@@ -119,7 +164,10 @@ def terminal(found: Sequence[Answered]) -> None:
         output.print(line, highlight=False, markup=False)
 
 
-WRITERS: dict[str, Callable[[Sequence[Answered]], str]] = {"markdown": markdown, "csv": comma_separated}
+WRITERS: dict[str, Callable[[Sequence[Answered]], str]] = {
+    "markdown": markdown,
+    "csv": comma_separated,
+}
 
 
 def show(found: Sequence[Answered], form: str) -> None:

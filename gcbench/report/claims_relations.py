@@ -20,7 +20,9 @@ from typing import NamedTuple
 
 from gcbench.config import ConfigError
 
-TOKEN = re.compile(r'\s*(?:"(?P<quoted>[^"]*)"|(?P<number>\d+(?:\.\d+)?)(?![\w/])|(?P<name>[\w/]+)|(?P<sign><=|>=|[<>~,+*-]))')
+TOKEN = re.compile(
+    r'\s*(?:"(?P<quoted>[^"]*)"|(?P<number>\d+(?:\.\d+)?)(?![\w/])|(?P<name>[\w/]+)|(?P<sign><=|>=|[<>~,+*-]))'
+)
 COMPARISONS = ("<", "<=", ">", ">=", "~")
 NUMBER = ""  # the name of what is added without one
 
@@ -64,7 +66,9 @@ class Judged(NamedTuple):
 
     @property
     def text(self) -> str:
-        spread = "spread not known" if self.spread in (None, math.inf) else f"spread {self.spread:.2g}"
+        spread = (
+            "spread not known" if self.spread in (None, math.inf) else f"spread {self.spread:.2g}"
+        )
         return f"{self.relation.text}: {self.margin:+.3g} ({spread})"
 
 
@@ -115,7 +119,9 @@ def read_relations(text: str) -> list[Relation]:
         tokens = tokens[:-2]
     places = [i for i, token in enumerate(tokens) if token[0] == "sign" and token[1] in COMPARISONS]
     if not places or (within and len(places) > 1):
-        raise ConfigError(f"{text}: a relation compares, as in rank_2 > top_k + 0.5, or rank_2 ~ sgd within 0.3")
+        raise ConfigError(
+            f"{text}: a relation compares, as in rank_2 > top_k + 0.5, or rank_2 ~ sgd within 0.3"
+        )
     sides = [_alternatives(tokens[a + 1 : b]) for a, b in pairwise([-1, *places, len(tokens)])]
     return [
         _relation(tokens[place][1], left, right, within)
@@ -138,7 +144,9 @@ def _tokens(text: str) -> Iterator[Token]:
     while end < len(text.rstrip()):
         found = TOKEN.match(text, end)
         if found is None:
-            raise ConfigError(f"{text}: {text[end:].strip()} cannot be read; names with other signs stand in double quotes")
+            raise ConfigError(
+                f"{text}: {text[end:].strip()} cannot be read; names with other signs stand in double quotes"
+            )
         yield str(found.lastgroup), found[str(found.lastgroup)]
         end = found.end()
 

@@ -49,13 +49,17 @@ def report(typed: Sequence[str]) -> None:
     elif words.figure:
         _figures(words)
     elif words.table is None:
-        raise ConfigError("nothing was asked for; type table=powersgd/table4, gcbench report list, or gcbench report --help")
+        raise ConfigError(
+            "nothing was asked for; type table=powersgd/table4, gcbench report list, or gcbench report --help"
+        )
     else:
         _tables(words)
 
 
 def _found(words: Source) -> list[Run]:
-    found: Found = load_wandb(str(words.project)) if words.source == "wandb" else load(words.results)
+    found: Found = (
+        load_wandb(str(words.project)) if words.source == "wandb" else load(words.results)
+    )
     for sentence in found.unreadable:
         log.warning("not read: %s", sentence)
     return found.runs
@@ -76,7 +80,9 @@ def _figures(words: Report) -> None:
     from gcbench.report.figures import draw  # imports matplotlib
 
     folder = Path(words.keep or words.results[0]) / "figures"
-    for line in draw(str(words.figure), _found(words), folder, words.budget, words.beside, words.results):
+    for line in draw(
+        str(words.figure), _found(words), folder, words.budget, words.beside, words.results
+    ):
         print(line)
 
 
@@ -98,7 +104,9 @@ def _show(words: Report, table: Table, runs: Sequence[Run]) -> list[Run]:
 def runs_behind(table: Table, runs: Sequence[Run], words: Report) -> list[Run]:
     """All that the report shows or names, once."""
     groups = groups_of(table, runs, words.budget, words.beside)
-    return list(dict.fromkeys(run for rows in groups.values() for row in rows for run in row.every_run))
+    return list(
+        dict.fromkeys(run for rows in groups.values() for row in rows for run in row.every_run)
+    )
 
 
 def _print(words: Report, document: Document) -> None:
@@ -119,7 +127,9 @@ def claims(typed: Sequence[str]) -> None:
     words = read_source(Claims, typed)
     _refuse_more("claims", words.plain)
     if words.keep and (words.paper or words.id):
-        raise ConfigError(f"keep={words.keep}: all claims are kept together; leave out paper= and id=")
+        raise ConfigError(
+            f"keep={words.keep}: all claims are kept together; leave out paper= and id="
+        )
     evidence = Evidence(_found(words), words.results, words.beside)
     found = [answered(claim, evidence) for claim in read_claims(words.paper, words.id)]
     show(found, words.format)
@@ -143,7 +153,10 @@ def _diff(rest: Sequence[str]) -> None:
 
 
 def _print_comparison(pair: Comparison, sides: Sequence[str], output: Console) -> None:
-    output.print(f"[bold]{escape(pair.title)}[/bold]\nA = {escape(sides[0])}\nB = {escape(sides[1])}", highlight=False)
+    output.print(
+        f"[bold]{escape(pair.title)}[/bold]\nA = {escape(sides[0])}\nB = {escape(sides[1])}",
+        highlight=False,
+    )
     if pair.configuration:
         _grid((["configuration", "A", "B"], [list(line) for line in pair.configuration]), output)
     else:

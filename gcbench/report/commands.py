@@ -11,12 +11,18 @@ from gcbench.report.rows import Row
 from gcbench.report.tables import Table
 
 
-def command(experiments: Sequence[str], budget: str, seeds: Iterable[int], words: Sequence[str] = ()) -> str:
+def command(
+    experiments: Sequence[str], budget: str, seeds: Iterable[int], words: Sequence[str] = ()
+) -> str:
     """One command for rows of one group; a sweep (-m) where there are several runs."""
     group = experiments[0].rpartition("/")[0]
     rows = ",".join(experiment.rpartition("/")[2] for experiment in experiments)
     numbers = sorted(set(seeds))
-    parts = [experiment_word(f"{group}/{rows}"), *([f"budget={budget}"] if budget != PAPER else []), *words]
+    parts = [
+        experiment_word(f"{group}/{rows}"),
+        *([f"budget={budget}"] if budget != PAPER else []),
+        *words,
+    ]
     if numbers and numbers != [1]:
         parts.append(f"seed={','.join(map(str, numbers))}")
     several = len(experiments) > 1 or len(numbers) > 1
@@ -24,8 +30,12 @@ def command(experiments: Sequence[str], budget: str, seeds: Iterable[int], words
 
 
 def of_runs(experiment: str, runs: Sequence[Run], words: Sequence[str] = ()) -> str:
-    crowded = any(run.result.get("oversubscribed") and run.result["launcher"] == "local" for run in runs)
-    launcher = ["trainer.launcher=local"] if crowded else []  # where auto would have taken virtual workers
+    crowded = any(
+        run.result.get("oversubscribed") and run.result["launcher"] == "local" for run in runs
+    )
+    launcher = (
+        ["trainer.launcher=local"] if crowded else []
+    )  # where auto would have taken virtual workers
     return command([experiment], runs[0].budget, [run.seed for run in runs], [*words, *launcher])
 
 

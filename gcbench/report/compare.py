@@ -58,7 +58,9 @@ def compare(a: str, b: str) -> Comparisons:
     left, right = _groups(_loaded(a)), _groups(_loaded(b))
     if len(left) == len(right) == 1:
         return Comparisons([_comparison(left[0], right[0])], [])
-    pairs = [(x, y) for x in left for y in right if x.title == y.title and _match(x, y, left, right)]
+    pairs = [
+        (x, y) for x in left for y in right if x.title == y.title and _match(x, y, left, right)
+    ]
     paired = {id(group) for pair in pairs for group in pair}
     alone = [
         f"{group.title}, seed{'s' * (len(group.runs) > 1)} {', '.join(str(run.seed) for run in group.runs)}, only in {where}"
@@ -71,11 +73,15 @@ def compare(a: str, b: str) -> Comparisons:
 
 def _loaded(folder: str) -> list[Run]:
     if not Path(folder).is_dir():
-        raise ConfigError(f"diff {folder}: there is no such folder; type a run's directory, or a folder with several")
+        raise ConfigError(
+            f"diff {folder}: there is no such folder; type a run's directory, or a folder with several"
+        )
     found: Found = load([folder])
     if not found.runs:
         broken = f" ({found.unreadable[0]})" if found.unreadable else ""
-        raise ConfigError(f"diff {folder}: there is no result.json in or below it{broken}; type a run's directory")
+        raise ConfigError(
+            f"diff {folder}: there is no result.json in or below it{broken}; type a run's directory"
+        )
     for sentence in found.unreadable:
         log.warning("not read: %s", sentence)
     return found.runs
@@ -102,12 +108,18 @@ def _match(x: Group, y: Group, left: Sequence[Group], right: Sequence[Group]) ->
 
 def _comparison(x: Group, y: Group) -> Comparison:
     title = x.title if x.title == y.title else f"{x.title} | {y.title}"
-    keys = [key for key in {**x.flat, **y.flat} if x.flat.get(key, ABSENT) != y.flat.get(key, ABSENT)]
-    configuration = [(key, _shown(x.flat, key), _shown(y.flat, key)) for key in without_copies(keys)]
+    keys = [
+        key for key in {**x.flat, **y.flat} if x.flat.get(key, ABSENT) != y.flat.get(key, ABSENT)
+    ]
+    configuration = [
+        (key, _shown(x.flat, key), _shown(y.flat, key)) for key in without_copies(keys)
+    ]
     seeds_x, seeds_y = (",".join(str(run.seed) for run in group.runs) for group in (x, y))
     if seeds_x != seeds_y:
         configuration.append(("seed", seeds_x, seeds_y))
-    return Comparison(title, configuration, list(_measured(x, y)), [*_statuses("A", x), *_statuses("B", y)])
+    return Comparison(
+        title, configuration, list(_measured(x, y)), [*_statuses("A", x), *_statuses("B", y)]
+    )
 
 
 def _shown(flat: Flat, key: str) -> str:
@@ -135,12 +147,19 @@ def _verdict(a: Summary, b: Summary) -> str:
 
 
 def _statuses(side: str, group: Group) -> list[str]:
-    return [f"{side}, seed {run.seed}: {run.status}: {run.result.get('reason')}" for run in group.runs if not run.done]
+    return [
+        f"{side}, seed {run.seed}: {run.status}: {run.result.get('reason')}"
+        for run in group.runs
+        if not run.done
+    ]
 
 
 def measured_words(line: Measured) -> list[str]:
     heading = Heading(line.name, line.name)
     sides = [summary(side, heading) if side else EMPTY for side in (line.a, line.b)]
-    deviations = [f"{side.deviation:.3g}" if side and side.deviation is not None else EMPTY for side in (line.a, line.b)]
+    deviations = [
+        f"{side.deviation:.3g}" if side and side.deviation is not None else EMPTY
+        for side in (line.a, line.b)
+    ]
     apart = signed(line.b.mean - line.a.mean, None) if line.a and line.b else EMPTY
     return [line.name, *sides, " | ".join(deviations), apart, line.verdict]

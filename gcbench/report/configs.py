@@ -8,7 +8,15 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from gcbench.config import Config, ConfigError, compose_words, register, resolve
-from gcbench.config.names import ABSENT, BOOKKEEPING, EXECUTION, leaves, typed, what_matters, without_copies
+from gcbench.config.names import (
+    ABSENT,
+    BOOKKEEPING,
+    EXECUTION,
+    leaves,
+    typed,
+    what_matters,
+    without_copies,
+)
 
 PAPER = "paper"
 Flat = dict[str, Any]
@@ -68,7 +76,9 @@ def _has(config: Config, key: str) -> bool:
 def experiment_word(experiment: str) -> str:
     group, _, row = experiment.rpartition("/")
     if not group:
-        raise ConfigError(f"experiment {experiment}: type <paper>/<table>/<row>, as in powersgd/table4/rank_7")
+        raise ConfigError(
+            f"experiment {experiment}: type <paper>/<table>/<row>, as in powersgd/table4/rank_7"
+        )
     return f"+experiment/{group}={row}"
 
 
@@ -101,8 +111,12 @@ def difference(theirs: Flat, ours: Flat) -> Difference:
 
 def as_words(different: Difference) -> list[str]:
     """Of the first side, as they were typed; the numbers of a link follow the word that brings them."""
-    words = [f"{key}={typed(different[key][0])}" for key in without_copies(different) if key != "network"]
+    words = [
+        f"{key}={typed(different[key][0])}" for key in without_copies(different) if key != "network"
+    ]
     if "network" in different:
         return ["network=none", *words]
-    link = any(key.startswith("network.") and ours == ABSENT for key, (_, ours) in different.items())
+    link = any(
+        key.startswith("network.") and ours == ABSENT for key, (_, ours) in different.items()
+    )
     return ["network=emulated", *words] if link else words

@@ -25,7 +25,13 @@ class Summary(NamedTuple):
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Summary:
-        return cls(fmean(values), min(values), max(values), stdev(values) if len(values) > 1 else None, len(values))
+        return cls(
+            fmean(values),
+            min(values),
+            max(values),
+            stdev(values) if len(values) > 1 else None,
+            len(values),
+        )
 
 
 class Heading(NamedTuple):
@@ -104,7 +110,9 @@ def summary(value: Summary, heading: Heading) -> str:
     parts = [number(value.mean, digits)]
     if value.low < value.high and value.deviation is not None:
         low, high = number(value.low, digits), number(value.high, digits)
-        parts.append(f"+- {number(value.deviation, digits)}" if heading.deviation else f"[{low}, {high}]")
+        parts.append(
+            f"+- {number(value.deviation, digits)}" if heading.deviation else f"[{low}, {high}]"
+        )
     return " ".join([*parts, f"(n={value.n})"])
 
 
@@ -129,17 +137,24 @@ def _words(line: Line, headings: Sequence[Heading]) -> list[str]:
         found.append(summary(cell.ours, heading) if cell.ours else cell.instead)
         if heading.published:
             apart = cell.difference
-            found += [_published(cell.published, heading), EMPTY if apart is None else signed(apart, heading.digits)]
+            found += [
+                _published(cell.published, heading),
+                EMPTY if apart is None else signed(apart, heading.digits),
+            ]
     return [*found, line.runs]
 
 
 def _published(value: Published, heading: Heading) -> str:
     if value is None or isinstance(value, str):
         return value or EMPTY
-    return number(value, 0 if isinstance(value, int) else heading.digits)  # ours may have more digits than the paper prints
+    return number(
+        value, 0 if isinstance(value, int) else heading.digits
+    )  # ours may have more digits than the paper prints
 
 
 def digits_of(values: Sequence[Published]) -> int | None:
     """After the point, as many as the published number with the most."""
     numbers = [value for value in values if isinstance(value, (int, float))]
-    return max((max(0, -int(Decimal(str(value)).as_tuple().exponent)) for value in numbers), default=None)
+    return max(
+        (max(0, -int(Decimal(str(value)).as_tuple().exponent)) for value in numbers), default=None
+    )

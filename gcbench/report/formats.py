@@ -36,7 +36,11 @@ def _code(line: str) -> str:
     """A command in the line, and nothing else of it, as code."""
     before, found, after = line.partition(COMMANDS)
     typed, bracket, rest = after.partition(" (")
-    return f"{before}`{found}{typed}`{bracket}{rest}" if found and (not before or before.endswith(": ")) else line
+    return (
+        f"{before}`{found}{typed}`{bracket}{rest}"
+        if found and (not before or before.endswith(": "))
+        else line
+    )
 
 
 def comma_separated(document: Document) -> str:
@@ -45,7 +49,15 @@ def comma_separated(document: Document) -> str:
     names = ["row", "group", "experiment"]
     for heading in document.headings:
         key = heading.key
-        names += [key, f"{key}_low", f"{key}_high", f"{key}_deviation", f"{key}_n", f"{key}_published", f"{key}_difference"]
+        names += [
+            key,
+            f"{key}_low",
+            f"{key}_high",
+            f"{key}_deviation",
+            f"{key}_n",
+            f"{key}_published",
+            f"{key}_difference",
+        ]
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([*names, "runs"])
     for line in document.lines:
@@ -68,9 +80,9 @@ ESCAPES = {
 
 
 def escaped(text: str) -> str:
-    return re.sub(rf"[\\~^<>&%$#_{{}}{DIRTY}]", lambda found: ESCAPES.get(found[0], "\\" + found[0]), text).replace(
-        "+-", r"$\pm$"
-    )
+    return re.sub(
+        rf"[\\~^<>&%$#_{{}}{DIRTY}]", lambda found: ESCAPES.get(found[0], "\\" + found[0]), text
+    ).replace("+-", r"$\pm$")
 
 
 def latex(document: Document) -> str:
@@ -122,5 +134,9 @@ def terminal(document: Document) -> None:
             output.print(f"  {sentence}", highlight=False, markup=False, soft_wrap=True)
 
 
-WRITERS: dict[str, Callable[[Document], str]] = {"markdown": markdown, "csv": comma_separated, "latex": latex}
+WRITERS: dict[str, Callable[[Document], str]] = {
+    "markdown": markdown,
+    "csv": comma_separated,
+    "latex": latex,
+}
 FORMATS = ("terminal", *WRITERS)

@@ -39,9 +39,13 @@ def keep_runs(folder: Path, runs: Iterable[Run]) -> None:
         path = folder / "results" / f"{paper}{SUFFIX}"
         before = load([path])
         if before.unreadable:
-            raise ConfigError(f"{before.unreadable[0]}; move the file away, as what cannot be read there would be lost")
+            raise ConfigError(
+                f"{before.unreadable[0]}; move the file away, as what cannot be read there would be lost"
+            )
         kept = {run.identity: run for run in [*before.runs, *more]}
-        write_kept(path, [KeptRun(run.name, run.result, run.read_metrics()) for run in kept.values()])
+        write_kept(
+            path, [KeptRun(run.name, run.result, run.read_metrics()) for run in kept.values()]
+        )
 
 
 INDEX = """\
@@ -58,11 +62,16 @@ def keep_index(folder: Path) -> None:
     pictures = sorted((folder / "figures").rglob("*.png"))
     claims = [path for path in [folder / "claims.md"] if path.exists()]
     lines = [INDEX, "## Tables", ""]
-    lines += [f"- [{_title(path)}]({path.relative_to(folder).as_posix()})" for path in [*claims, *tables]]
+    lines += [
+        f"- [{_title(path)}]({path.relative_to(folder).as_posix()})" for path in [*claims, *tables]
+    ]
     lines += ["", "## Pictures", ""] if pictures else []
     for path in pictures:
         place = path.relative_to(folder).as_posix()
-        lines += [f"![{path.relative_to(folder / 'figures').with_suffix('').as_posix()}]({place})", ""]
+        lines += [
+            f"![{path.relative_to(folder / 'figures').with_suffix('').as_posix()}]({place})",
+            "",
+        ]
     (folder / "README.md").write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
 
 

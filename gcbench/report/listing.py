@@ -23,25 +23,45 @@ def tables_listed(runs: Sequence[Run], folders: Sequence[str | Path]) -> Grid:
     for name in table_names():
         table = read_table(name)
         if table.study:
-            counts = ["study" if find_study(table.study, folders) else "study, not run", *([EMPTY] * (len(budgets) - 1))]
+            counts = [
+                "study" if find_study(table.study, folders) else "study, not run",
+                *([EMPTY] * (len(budgets) - 1)),
+            ]
         else:
-            counts = [str(sum((e, budget) in done for e in table.experiments)) for budget in budgets]
+            counts = [
+                str(sum((e, budget) in done for e in table.experiments)) for budget in budgets
+            ]
         rows.append([name, table.title, str(len(table.rows)), *counts])
     return ["table", "title", "rows", *budgets], rows
 
 
 def runs_listed(runs: Sequence[Run]) -> Grid:
     """One line a run, the newest last."""
-    return ["run", "what", "budget", "seed", "status", "score", "ratio", "ms a step", "finished"], [_row(run) for run in runs]
+    return ["run", "what", "budget", "seed", "status", "score", "ratio", "ms a step", "finished"], [
+        _row(run) for run in runs
+    ]
 
 
 def _row(run: Run) -> list[str]:
     result = run.result
     reason = f": {result['reason']}" if result.get("reason") else ""
-    what = run.title if run.title == run.experiment else f"{run.title}, {result.get('workers', '?')} workers"
+    what = (
+        run.title
+        if run.title == run.experiment
+        else f"{run.title}, {result.get('workers', '?')} workers"
+    )
     day = str(result["finished"]).replace("T", " ")[:16]
     numbers = [_shown(measure(name, result)) for name in ("ratio", "step_milliseconds")]
-    return [run.place, what, run.budget, str(run.seed), run.status + DIRTY * run.dirty + reason, _score(run), *numbers, day]
+    return [
+        run.place,
+        what,
+        run.budget,
+        str(run.seed),
+        run.status + DIRTY * run.dirty + reason,
+        _score(run),
+        *numbers,
+        day,
+    ]
 
 
 def _score(run: Run) -> str:

@@ -64,7 +64,11 @@ class Run:
     def title(self) -> str:
         """Its experiment, or what it was made of."""
         choices = self.result["choices"]
-        return self.experiment or self.config.get("name") or " ".join(choices[k] for k in ("model", "dataset", "compressor"))
+        return (
+            self.experiment
+            or self.config.get("name")
+            or " ".join(choices[k] for k in ("model", "dataset", "compressor"))
+        )
 
     @property
     def name(self) -> str:
@@ -75,13 +79,21 @@ class Run:
     def flat(self) -> Flat:
         """What of its configuration changes numbers, by dotted key, and where it was extended, as that does, too."""
         places = [extended["from_step"] for extended in self.result.get("extended") or []]
-        return with_later_keys(flat(self.config)) | ({"extended_from_step": places} if places else {})
+        return with_later_keys(flat(self.config)) | (
+            {"extended_from_step": places} if places else {}
+        )
 
     @cached_property
     def identity(self) -> str:
         """Equal for copies of one run."""
         result = self.result
-        return digest([self.flat, self.seed, *(result.get(k) for k in ("experiment", "status", "started", "finished"))])
+        return digest(
+            [
+                self.flat,
+                self.seed,
+                *(result.get(k) for k in ("experiment", "status", "started", "finished")),
+            ]
+        )
 
 
 class Found(NamedTuple):
@@ -114,7 +126,9 @@ def _runs_of(path: Path, unreadable: list[str]) -> Iterator[Run]:
         try:
             if isinstance(kept, str):
                 raise ValueError(kept)
-            yield checked(Run(kept.result, printable(f"{path}/{kept.name}"), partial(list, kept.metrics)))
+            yield checked(
+                Run(kept.result, printable(f"{path}/{kept.name}"), partial(list, kept.metrics))
+            )
         except ValueError as error:
             problems.append(str(error))
     if problems:  # a sentence a file, as any file may have that ending
@@ -125,7 +139,9 @@ def _runs_of(path: Path, unreadable: list[str]) -> Iterator[Run]:
 def read_run(directory: Path) -> Run:
     """Raises ValueError with what is wrong with the file."""
     result = read_result(directory / "result.json")
-    return checked(Run(result, printable(str(directory)), lambda: _lines(directory / "metrics.jsonl")))
+    return checked(
+        Run(result, printable(str(directory)), lambda: _lines(directory / "metrics.jsonl"))
+    )
 
 
 def checked(run: Run) -> Run:
@@ -133,7 +149,9 @@ def checked(run: Run) -> Run:
     try:
         _ = run.identity, run.title, [measure(name, run.result) for name in MEASURES]
     except Exception as error:  # whatever a result from elsewhere may lack
-        raise ValueError(f"no result of a run of gcbench ({type(error).__name__}: {error})") from error
+        raise ValueError(
+            f"no result of a run of gcbench ({type(error).__name__}: {error})"
+        ) from error
     return run
 
 
@@ -156,7 +174,9 @@ def _result_files(folders: Sequence[str | Path]) -> Iterator[Path]:
 def _lines(path: Path) -> Metrics:
     """A last line that a crash has torn is left out."""
     lines = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []:
+    for line in (
+        path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
+    ):
         try:
             read = printable(json.loads(line))
         except (ValueError, RecursionError):

@@ -84,7 +84,11 @@ def _share_of_communication(result: Result) -> float | None:
 
 def _images_per_second(result: Result) -> float | None:
     step = seconds(result, "step")
-    return None if step is None else result["workers"] * result["config"]["trainer"]["batch_size"] / step
+    return (
+        None
+        if step is None
+        else result["workers"] * result["config"]["trainer"]["batch_size"] / step
+    )
 
 
 MEASURES: dict[str, Callable[..., float | None]] = {
@@ -102,7 +106,9 @@ MEASURES: dict[str, Callable[..., float | None]] = {
     "coded_ratio": _coded_ratio,
     "total_bits": _fact("bits_sent", "per_worker"),
     "shannon_total_bits": _shannon_total_bits,
-    "relative_error": _fact("compression_error", "relative"),  # |update - g| / |g| in 2-norms, mean over the sampled steps
+    "relative_error": _fact(
+        "compression_error", "relative"
+    ),  # |update - g| / |g| in 2-norms, mean over the sampled steps
     "squared_error": _squared_error,  # the square of that, for papers that print |update - g|^2 / |g|^2
     "cosine": _fact("compression_error", "cosine"),
     "step_milliseconds": _milliseconds("step"),
@@ -112,9 +118,32 @@ MEASURES: dict[str, Callable[..., float | None]] = {
     "parameters": _fact("parameters"),
     "images_per_second": _images_per_second,  # samples, over all workers
 }
-SCORES = {"accuracy", "best_accuracy", "top5_accuracy", "error_rate", "loss", "perplexity", "perplexity_of_batches", "distance"}
-TIMES = {"step_milliseconds", "exchange_milliseconds", "coding_milliseconds", "share_of_communication", "images_per_second"}
-LOWER = {"error_rate", "loss", "perplexity", "perplexity_of_batches", "distance", "relative_error", "squared_error"}
+SCORES = {
+    "accuracy",
+    "best_accuracy",
+    "top5_accuracy",
+    "error_rate",
+    "loss",
+    "perplexity",
+    "perplexity_of_batches",
+    "distance",
+}
+TIMES = {
+    "step_milliseconds",
+    "exchange_milliseconds",
+    "coding_milliseconds",
+    "share_of_communication",
+    "images_per_second",
+}
+LOWER = {
+    "error_rate",
+    "loss",
+    "perplexity",
+    "perplexity_of_batches",
+    "distance",
+    "relative_error",
+    "squared_error",
+}
 
 
 def measure(name: str, result: Result, **settings: Any) -> float | None:

@@ -23,7 +23,10 @@ def sections(table: Table, groups: Groups, budget: str) -> list[Section]:
         Section("Missing, and what to run", _missing(table, groups, budget)),
         Section("Needs", _needs(groups[budget])),
         Section("Learning rates", [_grid(row) for row in rows if row.grid]),
-        Section("Also ran, and is not in the table", [line for row in rows for line in _others(table, row)]),
+        Section(
+            "Also ran, and is not in the table",
+            [line for row in rows for line in _others(table, row)],
+        ),
         Section("Ran more than once", [line for row in rows for line in _duplicates(row)]),
         Section("Notes", list(_notes(table, groups[budget], rows))),
         Section("Commands that made the rows", _commands(rows)),
@@ -33,7 +36,15 @@ def sections(table: Table, groups: Groups, budget: str) -> list[Section]:
 
 
 def _unfinished(row: Row) -> Iterator[str]:
-    runs = [*row.unfinished, *(run for rate in (row.grid.rates if row.grid else []) for run in rate.runs if not run.done)]
+    runs = [
+        *row.unfinished,
+        *(
+            run
+            for rate in (row.grid.rates if row.grid else [])
+            for run in rate.runs
+            if not run.done
+        ),
+    ]
     for run in dict.fromkeys(runs):
         rate = f", {as_word(run)}" if row.grid else ""
         yield f"{_where(row)}, seed {run.seed}{rate}: {run.status}: {run.result.get('reason') or 'no reason was written'}"
@@ -65,7 +76,10 @@ def _together(table: Table, missing: Sequence[Row]) -> list[str]:
     for row in missing:
         alike.setdefault((str(row.spec.experiment).rpartition("/")[0], row.words), []).append(row)
     several = [rows for rows in alike.values() if len(rows) > 1]
-    return [f"{len(rows)} rows at once (budget={rows[0].budget}): {of_missing(table, rows)}" for rows in several]
+    return [
+        f"{len(rows)} rows at once (budget={rows[0].budget}): {of_missing(table, rows)}"
+        for rows in several
+    ]
 
 
 def _needs(rows: Sequence[Row]) -> list[str]:
@@ -82,9 +96,15 @@ def _grid(row: Row) -> str:
     assert grid is not None
     rates = ", ".join(_rate(rate, grid) for rate in grid.rates)
     how = (
-        "by validation, on held-out training samples" if grid.validated else f"on the {grid.split} split, which is reported too"
+        "by validation, on held-out training samples"
+        if grid.validated
+        else f"on the {grid.split} split, which is reported too"
     )
-    outcome = f"{grid.chosen:g} is reported, chosen {how}" if grid.chosen is not None else "none ended well with all its seeds"
+    outcome = (
+        f"{grid.chosen:g} is reported, chosen {how}"
+        if grid.chosen is not None
+        else "none ended well with all its seeds"
+    )
     return f"{_where(row)}: {grid.measure} for optimizer.lr = {rates}; {outcome}"
 
 
@@ -99,7 +119,12 @@ def _rate(rate: Rate, grid: Grid) -> str:
 def _others(table: Table, row: Row) -> Iterator[str]:
     for other in row.others:
         done = [run for run in other.runs if run.done]
-        told = [text for column in table.columns if column.budget in (None, row.budget) if (text := _measured(column, done))]
+        told = [
+            text
+            for column in table.columns
+            if column.budget in (None, row.budget)
+            if (text := _measured(column, done))
+        ]
         bad = [f"seed {run.seed} {run.status}" for run in other.runs if not run.done]
         yield f"{_where(row)} with {' '.join(other.words)}: {'; '.join([*told, *bad]) or 'no numbers'}"
 
@@ -164,7 +189,9 @@ def _commands_of(row: Row) -> Iterator[str]:
         split = ["dataset.split=valid"] if row.grid.validated else []
         for rate in row.grid.rates:
             if split or rate.runs != row.runs:
-                yield of_runs(str(row.spec.experiment), rate.runs, [f"optimizer.lr={rate.lr:g}", *split])
+                yield of_runs(
+                    str(row.spec.experiment), rate.runs, [f"optimizer.lr={rate.lr:g}", *split]
+                )
 
 
 def made_by(results: Sequence[Mapping[str, Any]], mark: str = "") -> list[str]:
@@ -180,7 +207,10 @@ def made_by(results: Sequence[Mapping[str, Any]], mark: str = "") -> list[str]:
         _several("machine", [_machine(result) for result in results]),
     ]
     days = sorted({str(result["finished"])[:10] for result in results if "finished" in result})
-    told = [*facts, *([f"finished: {' to '.join(dict.fromkeys([days[0], days[-1]]))}"] if days else [])]
+    told = [
+        *facts,
+        *([f"finished: {' to '.join(dict.fromkeys([days[0], days[-1]]))}"] if days else []),
+    ]
     if dirty:
         told.append(f"{mark}{dirty} of {len(results)} runs come {DIRTY_NOTE}")
     return told
@@ -202,4 +232,8 @@ def _machine(result: Mapping[str, Any]) -> str:
     if not isinstance(machine, dict):
         return "unknown"
     on_gpu = result.get("device") == "cuda" and machine.get("gpus")
-    return str(machine["gpus"][0] if on_gpu else f"{machine.get('cpu') or 'CPU'}, {machine.get('cores')} cores")
+    return str(
+        machine["gpus"][0]
+        if on_gpu
+        else f"{machine.get('cpu') or 'CPU'}, {machine.get('cores')} cores"
+    )

@@ -9,7 +9,15 @@ from typing import Any, NamedTuple
 from gcbench.config import Config, ConfigError
 from gcbench.records.files import ENDED
 from gcbench.report.borrowed import is_same
-from gcbench.report.configs import PAPER, Composed, Difference, as_words, composed, difference, words_for
+from gcbench.report.configs import (
+    PAPER,
+    Composed,
+    Difference,
+    as_words,
+    composed,
+    difference,
+    words_for,
+)
 from gcbench.report.load import Run, by_age
 from gcbench.report.measures import TIMES, measure
 from gcbench.report.tables import Column, Table, TableRow, lower_is_better
@@ -40,7 +48,11 @@ class Grid:
 
     @property
     def runs(self) -> list[Run]:
-        return [*(run for rate in self.rates for run in rate.runs), *self.reported, *self.duplicates]
+        return [
+            *(run for rate in self.rates for run in rate.runs),
+            *self.reported,
+            *self.duplicates,
+        ]
 
 
 class Other(NamedTuple):
@@ -56,12 +68,18 @@ class Row:
 
     spec: TableRow
     budget: str
-    runs: list[Run] = field(default_factory=list)  # that are reported: one a seed, whatever their status, by seed
+    runs: list[Run] = field(
+        default_factory=list
+    )  # that are reported: one a seed, whatever their status, by seed
     grid: Grid | None = None
     others: list[Other] = field(default_factory=list)
-    duplicates: list[Run] = field(default_factory=list)  # older runs of the same seed and configuration
+    duplicates: list[Run] = field(
+        default_factory=list
+    )  # older runs of the same seed and configuration
     newer_keys: frozenset[str] = frozenset()  # that the configurations of older runs do not have
-    words: tuple[str, ...] = ()  # typed beside the experiment: with=..., or the learning rate that was chosen
+    words: tuple[
+        str, ...
+    ] = ()  # typed beside the experiment: with=..., or the learning rate that was chosen
 
     @property
     def config(self) -> Config | None:
@@ -86,7 +104,10 @@ class Row:
         """What the budget runs in place of the paper's number of workers, whose times are not the row's."""
         if self.spec.experiment is None or self.budget == PAPER:
             return None
-        at_budget, at_papers = composed(self.spec.experiment, self.budget, self.words), composed(self.spec.experiment)
+        at_budget, at_papers = (
+            composed(self.spec.experiment, self.budget, self.words),
+            composed(self.spec.experiment),
+        )
         own, papers = (found.config["trainer"]["gpus"] for found in (at_budget, at_papers))
         return None if own == papers else f"{own} workers in place of {papers}"
 
@@ -118,32 +139,54 @@ class Row:
         return by_age({*self.runs, *grid, *others, *self.duplicates})
 
 
-def grouped(table: Table, runs: Sequence[Run], budget: str, words: tuple[str, ...] = ()) -> list[Row]:
+def grouped(
+    table: Table, runs: Sequence[Run], budget: str, words: tuple[str, ...] = ()
+) -> list[Row]:
     """The table's rows in its order. `words` are typed beside every experiment, as in trainer.precision=bf16."""
     for word in words:
         if not any(words_for(experiment, budget, (word,)) for experiment in table.experiments):
-            raise ConfigError(f"with={word}: no row of {table.name} has such a key; type one that gcbench --help names")
+            raise ConfigError(
+                f"with={word}: no row of {table.name} has such a key; type one that gcbench --help names"
+            )
     return [_row(spec, table.chooser, runs, budget, words) for spec in table.rows]
 
 
-def _row(spec: TableRow, chooser: Column | None, runs: Sequence[Run], budget: str, words: tuple[str, ...]) -> Row:
+def _row(
+    spec: TableRow, chooser: Column | None, runs: Sequence[Run], budget: str, words: tuple[str, ...]
+) -> Row:
     candidates = [run for run in runs if run.budget == budget]
     if spec.experiment is None or not candidates:
         return Row(spec, budget, words=words)
     words = words_for(spec.experiment, budget, words)
     expected = composed(spec.experiment, budget, words)
-    own = {run: difference(run.flat, expected.flat) for run in candidates if run.experiment == spec.experiment}
+    own = {
+        run: difference(run.flat, expected.flat)
+        for run in candidates
+        if run.experiment == spec.experiment
+    }
     exact, duplicates = newest(run for run, differs in own.items() if not differs)
-    borrowed = _borrowed(candidates, spec, expected, {run.seed for run in exact if run.status in ENDED})
+    borrowed = _borrowed(
+        candidates, spec, expected, {run.seed for run in exact if run.status in ENDED}
+    )
     seeds = {run.seed for run in borrowed}
     duplicates += [run for run in exact if run.seed in seeds]
-    exact = sorted([*(run for run in exact if run.seed not in seeds), *borrowed], key=lambda run: run.seed)
+    exact = sorted(
+        [*(run for run in exact if run.seed not in seeds), *borrowed], key=lambda run: run.seed
+    )
 
-    swept = [] if any(word.startswith(RATE) for word in words) else [run for run, d in own.items() if _is_swept(run, d)]
+    swept = (
+        []
+        if any(word.startswith(RATE) for word in words)
+        else [run for run, d in own.items() if _is_swept(run, d)]
+    )
     grid = _grid(exact, swept, expected, chooser) if chooser else None
     reported = grid.reported if grid else exact
     spread = {*exact, *duplicates, *(grid.runs if grid else ())}
-    rate = () if grid is None or grid.chosen in (None, expected.config["optimizer"]["lr"]) else (f"{RATE}={grid.chosen:g}",)
+    rate = (
+        ()
+        if grid is None or grid.chosen in (None, expected.config["optimizer"]["lr"])
+        else (f"{RATE}={grid.chosen:g}",)
+    )
     return Row(
         spec,
         budget,
@@ -151,14 +194,22 @@ def _row(spec: TableRow, chooser: Column | None, runs: Sequence[Run], budget: st
         grid=grid,
         others=_others({run: differs for run, differs in own.items() if run not in spread}),
         duplicates=[*duplicates, *(grid.duplicates if grid else ())],
-        newer_keys=frozenset(key for run in reported for key in expected.flat if key not in run.flat),
+        newer_keys=frozenset(
+            key for run in reported for key in expected.flat if key not in run.flat
+        ),
         words=(*words, *rate),
     )
 
 
-def _borrowed(candidates: Iterable[Run], spec: TableRow, expected: Composed, seeds: set[int]) -> list[Run]:
+def _borrowed(
+    candidates: Iterable[Run], spec: TableRow, expected: Composed, seeds: set[int]
+) -> list[Run]:
     """Of other experiments, for the seeds that have no result of the row's own."""
-    others = (run for run in candidates if run.experiment != spec.experiment and run.seed not in seeds and run.status in ENDED)
+    others = (
+        run
+        for run in candidates
+        if run.experiment != spec.experiment and run.seed not in seeds and run.status in ENDED
+    )
     return newest(run for run in others if is_same(run, expected))[0]
 
 
@@ -167,7 +218,9 @@ def newest(runs: Iterable[Run]) -> tuple[list[Run], list[Run]]:
     by_seed: dict[int, list[Run]] = {}
     for run in by_age(runs):
         by_seed.setdefault(run.seed, []).append(run)
-    return [by_seed[seed][-1] for seed in sorted(by_seed)], [run for same in by_seed.values() for run in same[:-1]]
+    return [by_seed[seed][-1] for seed in sorted(by_seed)], [
+        run for same in by_seed.values() for run in same[:-1]
+    ]
 
 
 def _is_swept(run: Run, differs: Difference) -> bool:
@@ -189,7 +242,11 @@ def _grid(exact: list[Run], swept: list[Run], expected: Composed, chooser: Colum
     if len([lr for validation, lr in by_rate if validation == validated]) < 2:
         return None
     kept = {key: newest(runs) for key, runs in by_rate.items()}
-    rates = [_rate(lr, runs, chooser) for (validation, lr), (runs, _) in sorted(kept.items()) if validation == validated]
+    rates = [
+        _rate(lr, runs, chooser)
+        for (validation, lr), (runs, _) in sorted(kept.items())
+        if validation == validated
+    ]
     scores = {rate.lr: rate.score for rate in rates if rate.score is not None}
     best = min if lower_is_better(chooser) else max
     chosen = best(scores, key=lambda lr: scores[lr]) if scores else None
@@ -200,7 +257,10 @@ def _grid(exact: list[Run], swept: list[Run], expected: Composed, chooser: Colum
 
 
 def _rate(lr: float, runs: list[Run], chooser: Column) -> Rate:
-    scores = [measure(str(chooser.measure), run.result, **chooser.settings) if run.done else None for run in runs]
+    scores = [
+        measure(str(chooser.measure), run.result, **chooser.settings) if run.done else None
+        for run in runs
+    ]
     found = [score for score in scores if score is not None]
     return Rate(lr, sum(found) / len(found) if len(found) == len(scores) else None, runs)
 

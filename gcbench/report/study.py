@@ -21,7 +21,16 @@ from pathlib import Path
 from typing import Any
 
 from gcbench.records.reading import read_json
-from gcbench.report.document import EMPTY, Cell, Document, Heading, Line, Section, Summary, digits_of
+from gcbench.report.document import (
+    EMPTY,
+    Cell,
+    Document,
+    Heading,
+    Line,
+    Section,
+    Summary,
+    digits_of,
+)
 from gcbench.report.remarks import made_by
 from gcbench.report.tables import Column, Table, TableRow
 
@@ -32,7 +41,9 @@ Study = dict[str, Any]
 
 def find_study(name: str, folders: Sequence[str | Path]) -> tuple[Path, Study] | None:
     """The newest `<name>.json` under `folders`, and what is in it."""
-    paths = sorted({path.resolve() for path in _files(name, folders)}, key=lambda path: path.stat().st_mtime)
+    paths = sorted(
+        {path.resolve() for path in _files(name, folders)}, key=lambda path: path.stat().st_mtime
+    )
     found = ((path, _read(path)) for path in reversed(paths))
     return next(((path, study) for path, study in found if study.get("study") == name), None)
 
@@ -42,7 +53,9 @@ def _read(path: Path) -> Study:
     try:
         content = read_json(path)
         rows = content["rows"]
-        if all(isinstance(row.get("row"), str) for row in rows) and isinstance(content.get("settings") or {}, dict):
+        if all(isinstance(row.get("row"), str) for row in rows) and isinstance(
+            content.get("settings") or {}, dict
+        ):
             return dict(content)
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         pass
@@ -58,7 +71,11 @@ def _files(name: str, folders: Sequence[str | Path]) -> Iterator[Path]:
 
 
 def study_document(table: Table, study: Study | None) -> Document:
-    rows = {row["row"]: row for row in study["rows"] if row.get("table", table.name) == table.name} if study else {}
+    rows = (
+        {row["row"]: row for row in study["rows"] if row.get("table", table.name) == table.name}
+        if study
+        else {}
+    )
     known = {title for row in table.rows for title in (row.title, row.label)}
     added = [TableRow(title) for title in rows if title not in known]
     return Document(
@@ -66,25 +83,42 @@ def study_document(table: Table, study: Study | None) -> Document:
         title=table.title,
         under=[f"Source: {table.source}.", *([] if study is None else _settings(study))],
         headings=[_heading(column, table) for column in table.columns],
-        lines=[_line(row, table.columns, rows.get(row.label) or rows.get(row.title)) for row in [*table.rows, *added]],
+        lines=[
+            _line(row, table.columns, rows.get(row.label) or rows.get(row.title))
+            for row in [*table.rows, *added]
+        ],
         sections=_sections(table, study),
     )
 
 
 def _settings(study: Study) -> list[str]:
     settings = study.get("settings") or {}
-    return [f"Study {study['study']}: " + ", ".join(f"{key}={value}" for key, value in settings.items())]
+    return [
+        f"Study {study['study']}: " + ", ".join(f"{key}={value}" for key, value in settings.items())
+    ]
 
 
 def _heading(column: Column, table: Table) -> Heading:
     published = [(row.published or {}).get(column.key) for row in table.rows]
     shown = any(value is not None for value in published)
     digits = digits_of(published) if column.digits is None else column.digits
-    return Heading(column.key, column.title, column.unit, column.better, None, shown, digits, table.spread == "deviation")
+    return Heading(
+        column.key,
+        column.title,
+        column.unit,
+        column.better,
+        None,
+        shown,
+        digits,
+        table.spread == "deviation",
+    )
 
 
 def _line(row: TableRow, columns: Sequence[Column], ours: Mapping[str, Any] | None) -> Line:
-    cells = [_cell((ours or {}).get(c.measure or c.key), (row.published or {}).get(c.key)) for c in columns]
+    cells = [
+        _cell((ours or {}).get(c.measure or c.key), (row.published or {}).get(c.key))
+        for c in columns
+    ]
     return Line(row.label, row.group, None, cells, "" if ours else "missing")
 
 
@@ -99,7 +133,10 @@ def _sections(table: Table, study: Study | None) -> list[Section]:
     notes = [*table.notes, *(f"{row.label}: {row.note}" for row in table.rows if row.note)]
     environment = (study or {}).get("environment")
     found = [
-        Section("Missing, and what to run", [] if study else [f"{table.study}: gcbench study {table.study}"]),
+        Section(
+            "Missing, and what to run",
+            [] if study else [f"{table.study}: gcbench study {table.study}"],
+        ),
         Section("Notes", notes),
         Section("Commands that made the rows", [f"gcbench study {table.study}"] if study else []),
         Section("Made by", made_by([environment]) if environment else []),

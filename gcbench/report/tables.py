@@ -19,7 +19,9 @@ SPREADS = ("range", "deviation", "none")
 class Column:
     key: str
     title: str
-    measure: str | None = None  # of measures.py; of a study: the key of its rows, null for the column's own key
+    measure: str | None = (
+        None  # of measures.py; of a study: the key of its rows, null for the column's own key
+    )
     unit: str | None = None
     better: str | None = None  # higher | lower
     digits: int | None = None  # after the point; null: as the published numbers have
@@ -37,7 +39,9 @@ class TableRow:
     title: str
     experiment: str | None = None  # paper/table/row; null: a published row that nobody runs
     group: str | None = None
-    published: Mapping[str, float | str | None] | None = None  # by column; words where the paper has no number
+    published: Mapping[str, float | str | None] | None = (
+        None  # by column; words where the paper has no number
+    )
     note: str | None = None
 
     @property
@@ -87,7 +91,11 @@ def table_names() -> list[str]:
 def tables_of(word: str) -> list[str]:
     """The names that `table=word` stands for: all, a paper's, one, or the parts of one."""
     names = table_names()
-    chosen = [name for name in names if word in ("all", name, name.split("/")[0]) or name.startswith(f"{word}_")]
+    chosen = [
+        name
+        for name in names
+        if word in ("all", name, name.split("/")[0]) or name.startswith(f"{word}_")
+    ]
     if not chosen:
         papers = sorted({name.split("/")[0] for name in names})
         raise ConfigError(
@@ -104,10 +112,21 @@ def read_table(name: str) -> Table:
         raise ConfigError(f"{path} is no YAML: {' '.join(str(error).split())}") from error
     if not isinstance(node, dict):
         raise ConfigError(f"{path}: a table has title, source, columns and rows")
-    columns = [_made(Column, {"key": key, **(column or {})}, path) for key, column in (node.get("columns") or {}).items()]
+    columns = [
+        _made(Column, {"key": key, **(column or {})}, path)
+        for key, column in (node.get("columns") or {}).items()
+    ]
     rows = [_made(TableRow, row, path) for row in node.get("rows") or []]
     table = _made(
-        Table, {**node, "name": name, "columns": columns, "rows": rows, "notes": tuple(node.get("notes") or ())}, path
+        Table,
+        {
+            **node,
+            "name": name,
+            "columns": columns,
+            "rows": rows,
+            "notes": tuple(node.get("notes") or ()),
+        },
+        path,
     )
     _check(table, path)
     return table
@@ -123,7 +142,9 @@ def _made(kind: Any, node: Mapping[str, Any], path: Path) -> Any:
     try:
         return kind(**node)
     except TypeError as error:  # a key without a default is missing
-        raise ConfigError(f"{path}: a {kind.__name__.lower()} {str(error).partition('__init__() ')[2]}") from error
+        raise ConfigError(
+            f"{path}: a {kind.__name__.lower()} {str(error).partition('__init__() ')[2]}"
+        ) from error
 
 
 def _check(table: Table, path: Path) -> None:
@@ -137,7 +158,11 @@ def _check(table: Table, path: Path) -> None:
                 f"type {near(str(column.measure), MEASURES) or ', '.join(MEASURES)}"
             )
         if column.steps_per_epoch and column.measure != "data_mib_per_epoch":
-            raise ConfigError(f"{path}: steps_per_epoch of column {column.key} belongs to measure: data_mib_per_epoch only")
+            raise ConfigError(
+                f"{path}: steps_per_epoch of column {column.key} belongs to measure: data_mib_per_epoch only"
+            )
     for row in table.rows:
         if unknown := set(row.published or {}) - keys:
-            raise ConfigError(f"{path}: {row.title} has {', '.join(sorted(unknown))} published, but there is no such column")
+            raise ConfigError(
+                f"{path}: {row.title} has {', '.join(sorted(unknown))} published, but there is no such column"
+            )

@@ -38,7 +38,9 @@ def _listed(project: str, api: Any) -> Iterable[Any]:
 
             api = wandb.Api()
         return list(api.runs(project))
-    except Exception as error:  # no key, no network, no such project: W&B has a class of its own for each
+    except (
+        Exception
+    ) as error:  # no key, no network, no such project: W&B has a class of its own for each
         gist = str(error).partition("\n")[0]
         raise ConfigError(
             f"project={project}: W&B answers {type(error).__name__}: {gist}; type `wandb login`, or results=FOLDER for files"
@@ -47,4 +49,7 @@ def _listed(project: str, api: Any) -> Iterable[Any]:
 
 def _metrics(run: Any) -> Metrics:
     """Without what W&B adds, and without the nulls with which it fills lines of another event."""
-    return [{k: v for k, v in line.items() if not k.startswith("_") and v is not None} for line in run.scan_history()]
+    return [
+        {k: v for k, v in line.items() if not k.startswith("_") and v is not None}
+        for line in run.scan_history()
+    ]

@@ -19,7 +19,9 @@ WITH = "a word typed beside every experiment of the budget, as in with=trainer.p
 
 @dataclass
 class Source(Words):
-    results: tuple[str, ...] = key(RESULTS, "folders with run directories or kept runs, or files of these, separated by commas")
+    results: tuple[str, ...] = key(
+        RESULTS, "folders with run directories or kept runs, or files of these, separated by commas"
+    )
     source: str = key("files", "files, or wandb", choices=("files", "wandb"))
     project: str | None = key(None, "entity/project, with source=wandb")
 
@@ -42,11 +44,14 @@ gcbench report diff A B                            two runs or trees: configurat
 
     table: str | None = key(None, "powersgd/table4, or powersgd for all of a paper, or all")
     figure: str | None = key(
-        None, "a table or paper, a study, which_method, runs, or all: as svg and png below keep=, or outputs/figures"
+        None,
+        "a table or paper, a study, which_method, runs, or all: as svg and png below keep=, or outputs/figures",
     )
     budget: str = key(PAPER, "whose runs to read: paper, cpu, bits or smoke", choices=BUDGETS)
     format: str = key("terminal", ", ".join(FORMATS), choices=FORMATS)
-    keep: str | None = key(None, "a folder for the tables and the results behind them, as in keep=outputs")
+    keep: str | None = key(
+        None, "a folder for the tables and the results behind them, as in keep=outputs"
+    )
     beside: tuple[str, ...] = key((), WITH, name="with")
 
 
@@ -64,10 +69,16 @@ class Claims(Source):
 
     usage = "gcbench claims [paper=orq] [id=orq-05] [key=value ...]"
 
-    paper: str | None = key(None, "whose claims: qsgd, powersgd, orq, maxnorm or ecqsgd; by default all")
+    paper: str | None = key(
+        None, "whose claims: qsgd, powersgd, orq, maxnorm or ecqsgd; by default all"
+    )
     id: str | None = key(None, "one claim, as in id=powersgd-10")
-    format: str = key("terminal", ", ".join(("terminal", *CLAIMS_WRITERS)), choices=("terminal", *CLAIMS_WRITERS))
-    keep: str | None = key(None, "a folder for claims.md and the studies behind it, as in keep=outputs")
+    format: str = key(
+        "terminal", ", ".join(("terminal", *CLAIMS_WRITERS)), choices=("terminal", *CLAIMS_WRITERS)
+    )
+    keep: str | None = key(
+        None, "a folder for claims.md and the studies behind it, as in keep=outputs"
+    )
     beside: tuple[str, ...] = key((), WITH, name="with")
 
 
@@ -79,12 +90,16 @@ def read_source(kind: type[S], typed: Sequence[str]) -> S:
     words = read_words(kind, typed)
     for word in getattr(words, "beside", ()):
         if not all(word.partition("=")):
-            raise ConfigError(f"with={word}: type a key and a value after with=, as in with=trainer.precision=bf16")
+            raise ConfigError(
+                f"with={word}: type a key and a value after with=, as in with=trainer.precision=bf16"
+            )
     if isinstance(words, Runs) and words.plain:
         words.results = words.plain
     if words.source == "wandb" and words.project is None:
         raise ConfigError("source=wandb: type project=entity/project, too")
     for folder in words.results:
         if folder not in RESULTS and not Path(folder).exists():
-            raise ConfigError(f"results={folder}: there is no such folder; type one with runs in it")
+            raise ConfigError(
+                f"results={folder}: there is no such folder; type one with runs in it"
+            )
     return words

@@ -37,15 +37,23 @@ gcbench study quantiser_bounds seeds=3 outputs=outputs      one, to outputs/stud
 def study(typed: Sequence[str]) -> None:
     words = read_words(StudyWords, typed)
     if len(words.plain) != 1:
-        raise ConfigError(f"{' '.join(words.plain)}: type list, or a study's name and key=value".removeprefix(": "))
+        raise ConfigError(
+            f"{' '.join(words.plain)}: type list, or a study's name and key=value".removeprefix(
+                ": "
+            )
+        )
     (name,) = words.plain
     if name == "list":
         if words.others:
-            raise ConfigError(f"list {words.others[0]}: type gcbench study list, or a study's name before its settings")
+            raise ConfigError(
+                f"list {words.others[0]}: type gcbench study list, or a study's name before its settings"
+            )
         return list_studies()
     asked, started = made(name, words.others), now()
     output = console(WIDTH)
-    rows = list(track(asked.rows(), name, console=output, transient=True, disable=not output.is_terminal))
+    rows = list(
+        track(asked.rows(), name, console=output, transient=True, disable=not output.is_terminal)
+    )
     finished = now()
     path = Path(asked.outputs) / "studies" / f"{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -65,17 +73,24 @@ def study(typed: Sequence[str]) -> None:
 def _json(content: dict[str, Any]) -> str:
     """A line for each row, however long its lists are."""
     rows = ",\n  ".join(json.dumps(row, allow_nan=False) for row in content["rows"])
-    parts = {k: f"[\n  {rows}\n ]" if k == "rows" else json.dumps(v, allow_nan=False) for k, v in content.items()}
+    parts = {
+        k: f"[\n  {rows}\n ]" if k == "rows" else json.dumps(v, allow_nan=False)
+        for k, v in content.items()
+    }
     return "{\n" + ",\n".join(f' "{k}": {text}' for k, text in parts.items()) + "\n}\n"
 
 
 def _table(name: str, rows: Sequence[Row]) -> Table:
     """Without lists, which are for figures."""
-    columns = dict.fromkeys(k for row in rows for k, v in row.items() if not isinstance(v, (list, dict)))
+    columns = dict.fromkeys(
+        k for row in rows for k, v in row.items() if not isinstance(v, (list, dict))
+    )
     table = Table(title=name, box=box.SIMPLE_HEAD, pad_edge=False)
     for column in columns:
         title = column == "row"
-        table.add_column(column.replace("_", " "), justify="left" if title else "right", no_wrap=title)
+        table.add_column(
+            column.replace("_", " "), justify="left" if title else "right", no_wrap=title
+        )
     for row in rows:
         table.add_row(*(_cell(row.get(column)) for column in columns))
     return table
@@ -86,7 +101,9 @@ def _cell(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, int):
         return f"{value:,}"
-    return "" if value is None else f"{value:.4g}" if isinstance(value, float) else escape(str(value))
+    return (
+        "" if value is None else f"{value:.4g}" if isinstance(value, float) else escape(str(value))
+    )
 
 
 def list_studies() -> None:

@@ -42,7 +42,9 @@ class Worker:
         self.comm = Comm(self.workers, Echo(self.workers), self.clock)
 
     def step(self) -> None:
-        step = Step(self.steps, 1, range(1), offsets({k: tuple(g.shape[1:]) for k, g in self.grads.items()}))
+        step = Step(
+            self.steps, 1, range(1), offsets({k: tuple(g.shape[1:]) for k, g in self.grads.items()})
+        )
         self.clock.lap("compress")
         self.state = self.compressor.aggregate(self.grads, self.state, self.comm, step).state
         self.clock.end_step()
@@ -83,7 +85,11 @@ class DecodeScaling(Study):
         keep_freed_memory()
         shapes = shapes_of([f"model={self.model}"], image=(3, 32, 32), outputs=10)
         grads = drawn("normal", shapes, torch.device("cpu")).grads
-        made = {(name, w): Worker(w, compressor(*METHODS[name]), grads) for name in self.methods for w in self.workers}
+        made = {
+            (name, w): Worker(w, compressor(*METHODS[name]), grads)
+            for name in self.methods
+            for w in self.workers
+        }
         for _ in range(WARMUP_STEPS + self.rounds):
             for worker in made.values():
                 worker.step()

@@ -16,7 +16,9 @@ from gcbench.compressors.qsgd import QSGD
 from gcbench.compressors.wrappers import ErrorFeedback
 from gcbench.studies.study import Row, Study
 
-GROWS = 1.5  # from the second tenth of the steps to the last: more than the scatter of what has settled
+GROWS = (
+    1.5  # from the second tenth of the steps to the last: more than the scatter of what has settled
+)
 TOO_LARGE = 1e15  # of a memory, whose squares are still floats
 
 
@@ -57,9 +59,17 @@ class EcqStability(Study):
         for norm in self.norms:
             for beta in self.betas:
                 for d in self.sizes:
-                    courses = {alpha: self._course(d, norm, alpha, beta) for alpha in sorted(self.alphas)}
+                    courses = {
+                        alpha: self._course(d, norm, alpha, beta) for alpha in sorted(self.alphas)
+                    }
                     title = f"{norm}, beta={beta:g}, d={d}"
-                    yield {"row": title, "norm": norm, "beta": beta, "d": d, **self._row(d, beta, courses)}
+                    yield {
+                        "row": title,
+                        "norm": norm,
+                        "beta": beta,
+                        "d": d,
+                        **self._row(d, beta, courses),
+                    }
 
     def _row(self, d: int, beta: float, courses: dict[float, Course]) -> Row:
         bounded = [alpha for alpha, course in courses.items() if not course.grows]
@@ -76,7 +86,10 @@ class EcqStability(Study):
             "lambdas": [course.contraction for course in courses.values()],
             "growths": [course.growth for course in courses.values()],
             "steps": self._shown(),
-            "memory_by_alpha": [[_near(course.memory, step) for step in self._shown()] for course in courses.values()],
+            "memory_by_alpha": [
+                [_near(course.memory, step) for step in self._shown()]
+                for course in courses.values()
+            ],
         }
 
     def _gamma(self, d: int) -> float:

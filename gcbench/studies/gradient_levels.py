@@ -60,7 +60,11 @@ class GradientLevels(OnRealGradients):
             }
             for s in LEVELS
         ]
-        found: dict[str, Bucketed] = {**nine, "BinGrad-pb": BinGradPB(bucket_size=d), "BinGrad-b": BinGradB(bucket_size=d)}
+        found: dict[str, Bucketed] = {
+            **nine,
+            "BinGrad-pb": BinGradPB(bucket_size=d),
+            "BinGrad-b": BinGradB(bucket_size=d),
+        }
         return {**found, **{title: codec for some in others for title, codec in some.items()}}
 
     def _row(self, title: str, measured: list[Row]) -> Row:
@@ -69,12 +73,19 @@ class GradientLevels(OnRealGradients):
 
     def _full_precision(self, moment: Recorded) -> Row:
         v = moment.gradients
-        return {"step": moment.step, "relative_error": 0.0, "wasserstein": 0.0, "histogram": self._histogram(v, v)}
+        return {
+            "step": moment.step,
+            "relative_error": 0.0,
+            "wasserstein": 0.0,
+            "histogram": self._histogram(v, v),
+        }
 
     def _quantised(self, codec: Bucketed, moment: Recorded) -> Row:
         v, segments = moment.gradients, tuple(torch.Size(shape).numel() for shape in moment.shapes)
         codes, values = code(codec, v, segments, moment.step)
-        shares = (codes.flatten().bincount(minlength=codec.base)[: codec.base] / codes.numel()).tolist()
+        shares = (
+            codes.flatten().bincount(minlength=codec.base)[: codec.base] / codes.numel()
+        ).tolist()
         return {
             "step": moment.step,
             "relative_error": float(relative_error(values, v).mean()),

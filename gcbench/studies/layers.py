@@ -27,7 +27,9 @@ class Layers(OnRealGradients):
     minutes where no gradients are recorded yet.
     """
 
-    methods: Sequence[str] | None = None  # as typed after compressor=; null: qsgd, orq, powersgd, top_k and sign_norm
+    methods: Sequence[str] | None = (
+        None  # as typed after compressor=; null: qsgd, orq, powersgd, top_k and sign_norm
+    )
 
     def rows(self) -> Iterator[Row]:
         window = self.windows()[-1]
@@ -37,12 +39,15 @@ class Layers(OnRealGradients):
             yield {
                 "row": sentence,
                 "layers": [
-                    _layer(method, window, name, shape) for name, shape in zip(window[0].names, window[0].shapes, strict=True)
+                    _layer(method, window, name, shape)
+                    for name, shape in zip(window[0].names, window[0].shapes, strict=True)
                 ],
             }
 
 
-def _layer(method: Compressor, window: Sequence[Recorded], name: str, shape: Sequence[int]) -> dict[str, Any]:
+def _layer(
+    method: Compressor, window: Sequence[Recorded], name: str, shape: Sequence[int]
+) -> dict[str, Any]:
     state, bits, errors = State(), 0.0, []
     for moment in window:
         grads = {name: moment.tensors()[name]}

@@ -10,7 +10,9 @@ from gcbench.config import compose_words, resolve
 from gcbench.launch.instantiate import make
 
 
-def shapes_of(words: Sequence[str], image: tuple[int, int, int], outputs: int) -> dict[str, torch.Size]:
+def shapes_of(
+    words: Sequence[str], image: tuple[int, int, int], outputs: int
+) -> dict[str, torch.Size]:
     """Of the model that these words choose, such as model=resnet18; no weights are made."""
     node = resolve(compose_words(words))["model"]
     with torch.device("meta"):

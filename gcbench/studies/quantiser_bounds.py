@@ -37,7 +37,13 @@ class QuantiserBounds(Study):
             for n in self.values:
                 v = torch.stack([_vector(kind, n, seed) for seed in range(self.seeds)])
                 for s in self.levels:
-                    yield {"row": f"{kind}, n={n}, s={s}", "vector": kind, "n": n, "s": s, **_measured(v, s)}
+                    yield {
+                        "row": f"{kind}, n={n}, s={s}",
+                        "vector": kind,
+                        "n": n,
+                        "s": s,
+                        **_measured(v, s),
+                    }
 
 
 def _vector(kind: str, n: int, seed: int) -> Tensor:
@@ -50,7 +56,8 @@ def _measured(v: Tensor, s: int) -> Row:
     coded = code(codec, v, (n,))
     variances = relative_error(coded.values, v)
     sparse, dense = (
-        _mean(EliasCode(codec).write(coded.codes, (n,))[1].long().sum(1)) for EliasCode in (EliasSparse, EliasDense)
+        _mean(EliasCode(codec).write(coded.codes, (n,))[1].long().sum(1))
+        for EliasCode in (EliasSparse, EliasDense)
     )
     most_nonzeros = s * (s + math.sqrt(n))
     most_bits = (3 + 1.5 * math.log2(2 * (s**2 + n) / most_nonzeros)) * most_nonzeros + 32

@@ -22,11 +22,15 @@ class OnRealGradients(Study, ABC):
     weight decay 5e-4, seed 1), which takes one core about three minutes; the run lies in the outputs like any other, and
     studies with the same settings share it."""
 
-    recorded: str | None = None  # a file that trainer.record_gradients wrote, or a folder of such; null: train here
+    recorded: str | None = (
+        None  # a file that trainer.record_gradients wrote, or a folder of such; null: train here
+    )
     model: str = "resnet20"
     dataset: str = "cifar10"
     steps: int = 220  # of the training
-    every: int = 100  # steps from one window of recorded ones to the next; the first begins at step 0
+    every: int = (
+        100  # steps from one window of recorded ones to the next; the first begins at step 0
+    )
     window: int = 20  # steps recorded after one another
 
     def settings(self) -> dict[str, Any]:
@@ -34,7 +38,10 @@ class OnRealGradients(Study, ABC):
         found = super().settings()
         if self.recorded is None:
             return found
-        return {**{k: v for k, v in found.items() if k not in TRAINING}, **read_gradients(self._files()[0]).config}
+        return {
+            **{k: v for k, v in found.items() if k not in TRAINING},
+            **read_gradients(self._files()[0]).config,
+        }
 
     def windows(self) -> list[list[Recorded]]:
         """Runs of steps that follow each other."""

@@ -42,13 +42,17 @@ def names() -> list[str]:
 def class_of(name: str) -> type[Study]:
     known = names()
     if name not in known:
-        raise ConfigError(f"{name}: there is no such study; type one of {', '.join(known)}, or gcbench study list")
+        raise ConfigError(
+            f"{name}: there is no such study; type one of {', '.join(known)}, or gcbench study list"
+        )
     return _in(name)[0]
 
 
 def _in(name: str) -> list[type[Study]]:
     module = import_module(f"gcbench.studies.{name}")
-    classes = [c for _, c in inspect.getmembers(module, inspect.isclass) if c.__module__ == module.__name__]
+    classes = [
+        c for _, c in inspect.getmembers(module, inspect.isclass) if c.__module__ == module.__name__
+    ]
     return [c for c in classes if issubclass(c, Study) and not inspect.isabstract(c)]
 
 

@@ -44,9 +44,14 @@ class SvdCost(Study):
         works: dict[str, Work] = {
             f"PowerSGD, rank {self.rank}": _steps(PowerSGD(self.rank), matrices),
             f"Atomo, rank {self.rank}": _steps(Atomo(self.rank), matrices),
-            "SVD of every matrix": lambda: [svd(g.reshape(-1, *matrix_shape(g))) for g in matrices.values()],
+            "SVD of every matrix": lambda: [
+                svd(g.reshape(-1, *matrix_shape(g))) for g in matrices.values()
+            ],
         }
-        rounds = [{name: seconds(work, cpu) for name, work in works.items()} for _ in range(1 + self.rounds)][1:]
+        rounds = [
+            {name: seconds(work, cpu) for name, work in works.items()}
+            for _ in range(1 + self.rounds)
+        ][1:]
         times = {name: median(found[name] for found in rounds) for name in works}
         least, *_ = times.values()
         for name, time in times.items():

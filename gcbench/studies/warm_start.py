@@ -48,7 +48,8 @@ class WarmStart(OnRealGradients):
             )
         for title, method in self._methods().items():
             plain, memory = (
-                [_errors(compressor, window) for window in windows] for compressor in (method, ErrorFeedback(method))
+                [_errors(compressor, window) for window in windows]
+                for compressor in (method, ErrorFeedback(method))
             )
             yield {
                 "row": title,

@@ -33,7 +33,9 @@ class ZeroCodes(OnRealGradients):
         for norm in self.norms:
             for bits in self.bits:
                 codec = QSGD(bucket_size=self.bucket_size, levels=2 ** (bits - 1) - 1, norm=norm)  # type: ignore[arg-type]
-                shares, errors = zip(*(_quantised(codec, moment) for moment in moments), strict=True)
+                shares, errors = zip(
+                    *(_quantised(codec, moment) for moment in moments), strict=True
+                )
                 yield {
                     "row": f"{norm}, {bits} bits",
                     "zero_share": sum(shares) / len(shares),
@@ -47,4 +49,6 @@ class ZeroCodes(OnRealGradients):
 def _quantised(codec: QSGD, moment: Recorded) -> tuple[float, float]:
     segments = tuple(torch.Size(shape).numel() for shape in moment.shapes)
     codes, values = code(codec, moment.gradients, segments, moment.step)
-    return float((codes == codec.levels).float().mean()), float(relative_error(values, moment.gradients).mean())
+    return float((codes == codec.levels).float().mean()), float(
+        relative_error(values, moment.gradients).mean()
+    )

@@ -26,7 +26,13 @@ from gcbench.train.run import Exchanged, Progress, Run
 
 FORMAT = 5
 SHARED = "shared.pt"
-KEYS = {"format": int, "step": int, "workers": int, "fingerprint": str, "sha256": dict}  # of a manifest, beside its checksum
+KEYS = {
+    "format": int,
+    "step": int,
+    "workers": int,
+    "fingerprint": str,
+    "sha256": dict,
+}  # of a manifest, beside its checksum
 T = TypeVar("T")
 
 
@@ -52,7 +58,10 @@ class Checkpoints:
             partial.mkdir(parents=True)
 
         def write() -> dict[str, str]:
-            files = {_worker_file(k): _worker_content(run, progress, row) for row, k in enumerate(run.comm.local)}
+            files = {
+                _worker_file(k): _worker_content(run, progress, row)
+                for row, k in enumerate(run.comm.local)
+            }
             if run.first:
                 files[SHARED] = _shared_content(run, progress)
             return {name: _write(partial / name, content) for name, content in files.items()}
@@ -65,7 +74,10 @@ class Checkpoints:
                 "fingerprint": self.fingerprint,
                 "sha256": {name: digest for part in everyone for name, digest in part.items()},
             }
-            _write_text(partial / "manifest.json", json.dumps({**manifest, "checksum": _checksum(manifest)}, indent=1))
+            _write_text(
+                partial / "manifest.json",
+                json.dumps({**manifest, "checksum": _checksum(manifest)}, indent=1),
+            )
             shutil.rmtree(final, ignore_errors=True)
             partial.rename(final)
             self._drop_old()
@@ -87,7 +99,11 @@ class Checkpoints:
         if run.first:
             shutil.rmtree(partial, ignore_errors=True)  # room for the result
         before = self.latest()
-        kept = f"{before} is whole; make room, and type the same command to continue from there" if before else "make room"
+        kept = (
+            f"{before} is whole; make room, and type the same command to continue from there"
+            if before
+            else "make room"
+        )
         raise CheckpointError(f"{partial.with_suffix('')} could not be written ({problem}); {kept}")
 
     def latest(self) -> Path | None:
@@ -128,7 +144,9 @@ class Checkpoints:
         run.replica.model.load_state_dict(shared["model"])
         run.optimizer.load_state_dict(shared["optimizer"])
         _restore_workers(run, progress, workers)
-        per_worker = [stacked([w["state"][i] for w in workers]) for i in range(len(shared["state"]))]
+        per_worker = [
+            stacked([w["state"][i] for w in workers]) for i in range(len(shared["state"]))
+        ]
         progress.state = State.of_layers(list(zip(shared["state"], per_worker, strict=True)))
         if shared["late"] is not None:
             progress.late = _late(shared["late"], stacked([w["late"] for w in workers]))
@@ -137,11 +155,19 @@ class Checkpoints:
         progress.tests, progress.samples = shared["tests"], shared["samples"]
         progress.ledger.load(shared["ledger"])
 
-    def _worker(self, path: Path, manifest: dict[str, Any], worker: int, run: Run) -> dict[str, Any]:
+    def _worker(
+        self, path: Path, manifest: dict[str, Any], worker: int, run: Run
+    ) -> dict[str, Any]:
         """The content of the file that this worker would have written, had there been as many workers as now."""
         shares = replaced(worker, run.comm.workers, manifest["workers"])
-        contents = [self._read(path / _worker_file(k), manifest, run.replica.device) for k in shares]
-        return contents[0] if manifest["workers"] == run.comm.workers else merged(contents, list(shares.values()))
+        contents = [
+            self._read(path / _worker_file(k), manifest, run.replica.device) for k in shares
+        ]
+        return (
+            contents[0]
+            if manifest["workers"] == run.comm.workers
+            else merged(contents, list(shares.values()))
+        )
 
     def _read(self, path: Path, manifest: dict[str, Any], device: torch.device) -> dict[str, Any]:
         self._refuse_damage(path, manifest)
@@ -150,7 +176,9 @@ class Checkpoints:
     def _loaded(self, path: Path, device: torch.device) -> dict[str, Any]:
         try:
             content = torch.load(path, map_location=device, weights_only=True)
-        except Exception as error:  # what torch raises for other content than its own has many classes
+        except (
+            Exception
+        ) as error:  # what torch raises for other content than its own has many classes
             raise self._damaged(path, f"torch.load says {type(error).__name__}") from error
         if not isinstance(content, dict):
             raise self._damaged(path, "it is no dictionary")
@@ -162,7 +190,11 @@ class Checkpoints:
 
     def _damaged(self, file: Path, how: str = "its checksum differs") -> CheckpointError:
         older = [path.name for path in self._complete() if path < file.parent]
-        advice = f"remove {file.parent} to continue from {older[-1]}" if older else "type resume=never to start anew"
+        advice = (
+            f"remove {file.parent} to continue from {older[-1]}"
+            if older
+            else "type resume=never to start anew"
+        )
         return CheckpointError(f"{file} is missing or damaged ({how}); {advice}")
 
     def _manifest(self, path: Path) -> dict[str, Any]:
@@ -174,10 +206,14 @@ class Checkpoints:
         if not isinstance(manifest, dict) or not isinstance(manifest.get("format"), int):
             raise self._damaged(file, "it is no manifest")
         if manifest["format"] != FORMAT:
-            raise CheckpointError(f"{path} has format {manifest['format']}, this gcbench reads {FORMAT}; type resume=never")
+            raise CheckpointError(
+                f"{path} has format {manifest['format']}, this gcbench reads {FORMAT}; type resume=never"
+            )
         if manifest.pop("checksum", None) != _checksum(manifest):
             raise self._damaged(file)
-        if {key: type(value) for key, value in manifest.items()} != KEYS or not _is_whole(manifest, path.name):
+        if {key: type(value) for key, value in manifest.items()} != KEYS or not _is_whole(
+            manifest, path.name
+        ):
             raise self._damaged(file, "it is not what gcbench writes")
         if manifest["fingerprint"] != self.fingerprint:
             raise CheckpointError(
@@ -200,7 +236,10 @@ def _checksum(manifest: dict[str, Any]) -> str:
 def _is_whole(manifest: dict[str, Any], name: str) -> bool:
     """Whether its files are those of its workers, and its step that of its folder."""
     files = manifest["sha256"]
-    whole = len(files) == manifest["workers"] + 1 and set(files) == {SHARED, *map(_worker_file, range(manifest["workers"]))}
+    whole = len(files) == manifest["workers"] + 1 and set(files) == {
+        SHARED,
+        *map(_worker_file, range(manifest["workers"])),
+    }
     return whole and name == _folder(manifest["step"])
 
 
@@ -229,7 +268,10 @@ def _shared_content(run: Run, progress: Progress) -> dict[str, Any]:
 
 def _worker_content(run: Run, progress: Progress, row: int) -> dict[str, Any]:
     return {
-        "state": [{k: t[row].clone() for k, t in layer.per_worker.items()} for layer in progress.state.layers()],
+        "state": [
+            {k: t[row].clone() for k, t in layer.per_worker.items()}
+            for layer in progress.state.layers()
+        ],
         "late": progress.late and _late_of(progress.late, row),
         "carry": run.replica.carries[row],
         "meter": run.comm.meter.state()[row],

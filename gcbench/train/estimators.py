@@ -23,12 +23,19 @@ class SGD:
         run.replica.begin()
         rows = range(len(run.replica.workers))
         key = (run.seed, progress.step)
-        return torch.stack([run.replica.backward(row, batch_of(run, progress.step, row), key, run.clock) for row in rows])
+        return torch.stack(
+            [
+                run.replica.backward(row, batch_of(run, progress.step, row), key, run.clock)
+                for row in rows
+            ]
+        )
 
     def end_step(self, run: Run, progress: Progress) -> None:
         pass
 
-    def facts(self, run: Run, progress: Progress, sent_bits_per_step: float) -> dict[str, Any] | None:
+    def facts(
+        self, run: Run, progress: Progress, sent_bits_per_step: float
+    ) -> dict[str, Any] | None:
         return None
 
 

@@ -10,7 +10,9 @@ from gcbench.train.replica import Replica
 from gcbench.train.tasks import SCORES, scores_of, summary_of
 
 
-def evaluate(replica: Replica, data: Data, control: Control, share: tuple[int, int], batch_size: int) -> dict[str, float]:
+def evaluate(
+    replica: Replica, data: Data, control: Control, share: tuple[int, int], batch_size: int
+) -> dict[str, float]:
     """`share` is (process, processes). Each process takes its batches; a text, which carries its state, is read by all."""
     control.broadcast(list(replica.model.buffers()))  # the running statistics of worker 0
     replica.begin_evaluation()
@@ -22,7 +24,9 @@ def evaluate(replica: Replica, data: Data, control: Control, share: tuple[int, i
         inputs, targets = data.test_batch(i, batch_size)
         outputs, carry = replica.evaluate(inputs, carry)
         scores[i] = torch.stack(scores_of(data.task, outputs, targets))
-    return summary_of(data.task, control.sum(scores) if processes > 1 else scores, data.outputs) | _distance(replica, data)
+    return summary_of(
+        data.task, control.sum(scores) if processes > 1 else scores, data.outputs
+    ) | _distance(replica, data)
 
 
 def _distance(replica: Replica, data: Data) -> dict[str, float]:

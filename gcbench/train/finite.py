@@ -58,7 +58,12 @@ def _not_finite(tensors: Iterable[Tensor]) -> Tensor:
     """Return `[w]`, whether a worker's row of any tensor `[w, ...]` has a value that is not finite."""
     # Extremes, unlike a sum, are exact: finite values of 3e38 stay finite. By row they are several times faster.
     rows = zip(*(x for x in tensors if x.numel()), strict=True)
-    return ~torch.stack([torch.stack([e for row in worker for e in row.aminmax()]).isfinite().all() for worker in rows])
+    return ~torch.stack(
+        [
+            torch.stack([e for row in worker for e in row.aminmax()]).isfinite().all()
+            for worker in rows
+        ]
+    )
 
 
 def reason(bad: Bad) -> str:

@@ -21,14 +21,18 @@ Record = Callable[[dict[str, Any]], None]
 NOTHING, CHECKPOINT, STOP = 0, 1, 2  # what processes propose to each other at each step
 
 
-def train(run: Run, progress: Progress, checkpoints: Checkpoints, record: Record) -> tuple[Status, str | None]:
+def train(
+    run: Run, progress: Progress, checkpoints: Checkpoints, record: Record
+) -> tuple[Status, str | None]:
     """From `progress` to the end of the run; the status, and the reason when it is not `done`."""
     saved_at, saved_step = time.monotonic(), progress.step
     urgency = NOTHING
     while True:
         if _evaluation_is_due(run, progress):
             record(_evaluation_line(run, progress))
-        if progress.step > saved_step and (urgency == CHECKPOINT or _checkpoint_is_due(run, progress)):
+        if progress.step > saved_step and (
+            urgency == CHECKPOINT or _checkpoint_is_due(run, progress)
+        ):
             if diverged := _diverged(run, progress):
                 return "diverged", diverged
             run.pipeline.settle(run, progress)
@@ -41,7 +45,14 @@ def train(run: Run, progress: Progress, checkpoints: Checkpoints, record: Record
 
         run.control.propose(_urgency(run, saved_at))
         if sampled := _step(run, progress):
-            record({"event": "compression", "step": progress.step, "epoch": progress.step / run.steps_per_epoch, **sampled})
+            record(
+                {
+                    "event": "compression",
+                    "step": progress.step,
+                    "epoch": progress.step / run.steps_per_epoch,
+                    **sampled,
+                }
+            )
         urgency = run.control.agreed()
         if progress.step == run.total_steps or progress.step % run.settings.log_every == 0:
             bad = _first_bad(run, progress)
@@ -75,7 +86,9 @@ def _record_gradients(run: Run, step: int) -> None:
     """Between two steps: neither timed nor counted."""
     rows = run.control.gather_tensors(run.replica.flat.cpu())
     if run.first:
-        run.recordings.write(step, {k: p.shape for k, p in run.replica.parameters.items()}, torch.cat(rows))
+        run.recordings.write(
+            step, {k: p.shape for k, p in run.replica.parameters.items()}, torch.cat(rows)
+        )
 
 
 def _diverged(run: Run, progress: Progress) -> str | None:
@@ -90,12 +103,18 @@ def _diverged(run: Run, progress: Progress) -> str | None:
 def _first_bad(run: Run, progress: Progress) -> Bad | None:
     """Of all workers."""
     found = run.control.gather(progress.first_bad.found(run.comm.local))
-    return min(((step, kind, worker) for part in found for step, kind, worker in part), default=None)
+    return min(
+        ((step, kind, worker) for part in found for step, kind, worker in part), default=None
+    )
 
 
 def _drift_is_due(run: Run, progress: Progress) -> bool:
     every = run.settings.drift_every
-    return every is not None and run.comm.processes > 1 and (progress.step % every == 0 or progress.step == run.total_steps)
+    return (
+        every is not None
+        and run.comm.processes > 1
+        and (progress.step % every == 0 or progress.step == run.total_steps)
+    )
 
 
 def _urgency(run: Run, saved_at: float) -> int:
@@ -112,7 +131,11 @@ def _checkpoint_is_due(run: Run, progress: Progress) -> bool:
 
 def _evaluation_is_due(run: Run, progress: Progress) -> bool:
     every = run.settings.eval_every
-    if every is None or progress.step == 0 or (progress.tests and progress.tests[-1]["step"] == progress.step):
+    if (
+        every is None
+        or progress.step == 0
+        or (progress.tests and progress.tests[-1]["step"] == progress.step)
+    ):
         return False
     epochs, rest = divmod(progress.step, run.steps_per_epoch)
     return progress.step == run.total_steps or (rest == 0 and epochs % every == 0)
@@ -121,7 +144,12 @@ def _evaluation_is_due(run: Run, progress: Progress) -> bool:
 def _evaluation_line(run: Run, progress: Progress) -> dict[str, Any]:
     share = (run.process, run.comm.processes)
     scores = evaluate(run.replica, run.data, run.control, share, run.settings.eval_batch_size)
-    line = {"event": "test", "step": progress.step, "epoch": progress.step / run.steps_per_epoch, **scores}
+    line = {
+        "event": "test",
+        "step": progress.step,
+        "epoch": progress.step / run.steps_per_epoch,
+        **scores,
+    }
     progress.tests.append(line)
     return line
 

@@ -19,7 +19,9 @@ class PowerSGDMomentum(torch.optim.Optimizer):
     Not torch's Nesterov: with momentum 0 the step is 2 lr d, with 0.9 a constant d is amplified 11 times, not 10.
     """
 
-    def __init__(self, params: Iterable[Any], lr: float, momentum: float, weight_decay: float = 0.0) -> None:
+    def __init__(
+        self, params: Iterable[Any], lr: float, momentum: float, weight_decay: float = 0.0
+    ) -> None:
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
 
     @torch.no_grad()
@@ -48,10 +50,15 @@ def make_optimizer(model: nn.Module, settings: OptimizerSettings) -> torch.optim
     undecayed = {id(p) for m in norms for p in m.parameters()}
     params = [p for p in model.parameters() if p.requires_grad]
     groups = [
-        {"params": [p for p in params if id(p) not in undecayed], "weight_decay": settings.weight_decay},
+        {
+            "params": [p for p in params if id(p) not in undecayed],
+            "weight_decay": settings.weight_decay,
+        },
         {"params": [p for p in params if id(p) in undecayed], "weight_decay": 0.0},
     ]
     groups = [g for g in groups if g["params"]]
     if settings.kind is OptimizerKind.powersgd:
         return PowerSGDMomentum(groups, lr=settings.lr, momentum=settings.momentum)
-    return torch.optim.SGD(groups, lr=settings.lr, momentum=settings.momentum, nesterov=settings.nesterov, foreach=True)
+    return torch.optim.SGD(
+        groups, lr=settings.lr, momentum=settings.momentum, nesterov=settings.nesterov, foreach=True
+    )

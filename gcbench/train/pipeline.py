@@ -17,7 +17,16 @@ import torch
 from torch import Tensor
 
 from gcbench.comm import Comm
-from gcbench.compressors import Aggregated, Compressor, Grads, MethodError, State, Step, merge, refuse_other_tensors
+from gcbench.compressors import (
+    Aggregated,
+    Compressor,
+    Grads,
+    MethodError,
+    State,
+    Step,
+    merge,
+    refuse_other_tensors,
+)
 from gcbench.records.clock import Clock, Marks
 from gcbench.settings import TrainerSettings
 from gcbench.train.estimators import SGD
@@ -63,7 +72,9 @@ class UnderBackward:
     def _arrived(self, grads: Grads) -> None:
         assert self._at is not None
         run, progress = self._at
-        self._buckets.append(self._queue.submit(run, grads, progress.state.of(grads.keys()), progress.step))
+        self._buckets.append(
+            self._queue.submit(run, grads, progress.state.of(grads.keys()), progress.step)
+        )
 
     def exchanged(self, run: Run, progress: Progress) -> Exchanged:
         run.clock.lap("await")
@@ -99,7 +110,10 @@ class UnderNextStep:
         run.clock.lap("await")
         self.settle(run, progress)
         late, progress.late = progress.late, None
-        self._under_way = self._queue.submit(run, run.replica.grads, progress.state, progress.step), run.replica.flat
+        self._under_way = (
+            self._queue.submit(run, run.replica.grads, progress.state, progress.step),
+            run.replica.flat,
+        )
         return late
 
     def settle(self, run: Run, progress: Progress) -> None:
@@ -178,24 +192,36 @@ def runs_beside(trainer: Mapping[str, Any]) -> bool:
     return bool(trainer["overlap"] or trainer["double_buffering"])
 
 
-def make_pipeline(settings: TrainerSettings, replica: Replica, clock: Clock, beside: Comm | None) -> Pipeline:
+def make_pipeline(
+    settings: TrainerSettings, replica: Replica, clock: Clock, beside: Comm | None
+) -> Pipeline:
     """`beside`: over which an exchange may run at the same time as others."""
     if beside is None:
         return AfterBackward()
     queue = ExchangeQueue(beside, clock, replica.device)
-    return UnderNextStep(queue) if settings.double_buffering else UnderBackward(queue, replica, settings.bucket_mib)
+    return (
+        UnderNextStep(queue)
+        if settings.double_buffering
+        else UnderBackward(queue, replica, settings.bucket_mib)
+    )
 
 
-def refuse_pipeline(settings: TrainerSettings, compressor: Compressor, estimator: Estimator, alone: bool) -> None:
+def refuse_pipeline(
+    settings: TrainerSettings, compressor: Compressor, estimator: Estimator, alone: bool
+) -> None:
     """ValueError for what cannot be exchanged beside the computation; `alone`: every worker has a process of its own."""
     if settings.overlap and settings.double_buffering:
         raise ValueError(
             "trainer.overlap=true trainer.double_buffering=true: an exchange runs under its own backward pass, or under the "
             "next step; type one of them"
         )
-    name = "overlap" if settings.overlap else "double_buffering" if settings.double_buffering else None
+    name = (
+        "overlap" if settings.overlap else "double_buffering" if settings.double_buffering else None
+    )
     if name and not isinstance(estimator, SGD):
-        raise ValueError(f"trainer.{name}=true: only plain gradients are exchanged that way; type estimator=sgd")
+        raise ValueError(
+            f"trainer.{name}=true: only plain gradients are exchanged that way; type estimator=sgd"
+        )
     if settings.overlap and not alone:
         raise ValueError(
             "trainer.overlap=true: virtual workers have no exchange that could be hidden; type trainer.launcher=local with at "

@@ -33,7 +33,14 @@ class Replica:
     Batch normalisation normalises each worker's batch by itself; running statistics follow worker 0, as in DDP.
     """
 
-    def __init__(self, model: nn.Module, task: Task, workers: range, device: torch.device, settings: TrainerSettings):
+    def __init__(
+        self,
+        model: nn.Module,
+        task: Task,
+        workers: range,
+        device: torch.device,
+        settings: TrainerSettings,
+    ):
         self.task = task
         self.workers = workers
         self.device = device
@@ -46,7 +53,9 @@ class Replica:
         self._channels_last = settings.channels_last
         if settings.compile:
             use_own_compiler_cache()
-        self._forward: Callable[..., Any] = torch.compile(self.model) if settings.compile else self.model
+        self._forward: Callable[..., Any] = (
+            torch.compile(self.model) if settings.compile else self.model
+        )
         self._bf16 = settings.precision is Precision.bf16
         self._accumulate = settings.accumulate
         self.parameters = {k: p for k, p in self.model.named_parameters() if p.requires_grad}
@@ -56,7 +65,9 @@ class Replica:
         self._buckets: DistributedDataParallel | None = None
         self.offsets = dict(zip(self.parameters, _starts(sizes), strict=True))
         self.carries: list[Any] = [None] * len(workers)
-        self._norms = [m for m in self.model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+        self._norms = [
+            m for m in self.model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)
+        ]
 
     @property
     def numel(self) -> int:
@@ -72,7 +83,10 @@ class Replica:
         sizes = [p.numel() for p in self.parameters.values()]
         flat = torch.zeros(len(self.workers), sum(sizes), device=self.device)
         parts = flat.split(sizes, dim=1)
-        return flat, {k: part.view(-1, *p.shape) for (k, p), part in zip(self.parameters.items(), parts, strict=True)}
+        return flat, {
+            k: part.view(-1, *p.shape)
+            for (k, p), part in zip(self.parameters.items(), parts, strict=True)
+        }
 
     def turn(self) -> None:
         """Leaves the rows of the last step as they are, and takes those of the step before it for the next."""
@@ -124,11 +138,19 @@ class Replica:
         for norm in self._norms:
             norm.track_running_stats = worker == 0
         for name, p in self.parameters.items():
-            p.grad = self.grads[name][row] if p.dtype is torch.float32 and self._buckets is None else None
+            p.grad = (
+                self.grads[name][row]
+                if p.dtype is torch.float32 and self._buckets is None
+                else None
+            )
         losses = []
         for i, (inputs, targets) in enumerate(_micro_batches(batch, self._accumulate)):
             clock.lap("forward")
-            with nullcontext() if self._buckets is None or i == self._accumulate - 1 else self._buckets.no_sync():
+            with (
+                nullcontext()
+                if self._buckets is None or i == self._accumulate - 1
+                else self._buckets.no_sync()
+            ):
                 outputs = self._outputs(inputs, row)
                 loss = loss_of(self.task, outputs, targets) / (len(batch[0]) / len(inputs))
                 clock.lap("backward")

@@ -16,11 +16,16 @@ from torch import Tensor
 
 def replaced(worker: int, workers: int, before: int) -> dict[int, float]:
     """Which of the `before` workers have the place that `worker` of now `workers` has, and their shares in the mean."""
-    overlaps = {k: min((k + 1) * workers, (worker + 1) * before) - max(k * workers, worker * before) for k in range(before)}
+    overlaps = {
+        k: min((k + 1) * workers, (worker + 1) * before) - max(k * workers, worker * before)
+        for k in range(before)
+    }
     return {k: overlap / before for k, overlap in overlaps.items() if overlap > 0}
 
 
-def refuse_unmergeable(content: dict[str, Any], parameters: Collection[str], merge: bool) -> str | None:
+def refuse_unmergeable(
+    content: dict[str, Any], parameters: Collection[str], merge: bool
+) -> str | None:
     """Why workers cannot take over files such as `content`; None: they can."""
     remembered = {name for layer in content["state"] for name in layer}
     if not remembered <= set(parameters):
@@ -37,10 +42,13 @@ def merged(contents: Sequence[dict[str, Any]], shares: Sequence[float]) -> dict[
     layers = zip(*(content["state"] for content in contents), strict=True)
     return {
         "state": [_mean_rows(layer, shares) for layer in layers],
-        "late": contents[0]["late"] and _mean_rows([content["late"] for content in contents], shares),
+        "late": contents[0]["late"]
+        and _mean_rows([content["late"] for content in contents], shares),
         "carry": None,
         "meter": _mean_tally([content["meter"] for content in contents], shares),
-        "loss": sum(content["loss"] * share for content, share in zip(contents, shares, strict=True)),
+        "loss": sum(
+            content["loss"] * share for content, share in zip(contents, shares, strict=True)
+        ),
     }
 
 
@@ -60,6 +68,12 @@ def _mean_tally(tallies: Sequence[Any], shares: Sequence[float]) -> list[Any]:
     """Totals by kind of collective; all workers count the same kinds."""
     rows = [dict(tally) for tally in tallies]
     return [
-        (kind, tuple(round(sum(row[kind][i] * share for row, share in zip(rows, shares, strict=True))) for i in range(3)))
+        (
+            kind,
+            tuple(
+                round(sum(row[kind][i] * share for row, share in zip(rows, shares, strict=True)))
+                for i in range(3)
+            ),
+        )
         for kind in rows[0]
     ]

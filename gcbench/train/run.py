@@ -35,7 +35,9 @@ class Estimator(Protocol):
     def end_step(self, run: Run, progress: Progress) -> None:
         """When the optimiser has moved the parameters and `progress.step` counts the step."""
 
-    def facts(self, run: Run, progress: Progress, sent_bits_per_step: float) -> dict[str, Any] | None:
+    def facts(
+        self, run: Run, progress: Progress, sent_bits_per_step: float
+    ) -> dict[str, Any] | None:
         """What the result should say of it; `sent_bits_per_step` is a worker's metered payload."""
 
 
@@ -100,7 +102,9 @@ class Progress:
     logged: int = 0  # the step of the last log line
     state: State = field(default_factory=State)
     late: Exchanged | None = None  # of the step before, to be applied in the next
-    estimator: dict[str, list[Tensor]] = field(default_factory=dict)  # what the estimator remembers, equal on all workers
+    estimator: dict[str, list[Tensor]] = field(
+        default_factory=dict
+    )  # what the estimator remembers, equal on all workers
     tests: list[dict[str, Any]] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)  # of the compression, at some steps
 

@@ -48,5 +48,7 @@ class Schedule:
         if self.settings.kind is ScheduleKind.cosine:
             return 0.5 * (1 + math.cos(math.pi * done))
         if self.settings.kind is ScheduleKind.steps:
-            return float(self.settings.gamma ** sum(done >= m for m in self.settings.milestones or []))
+            return float(
+                self.settings.gamma ** sum(done >= m for m in self.settings.milestones or [])
+            )
         return 1.0

@@ -37,7 +37,12 @@ def sample(run: Run, exchanged: Exchanged) -> Sample:
     applied = torch.cat([exchanged.update[name].flatten() for name in run.replica.grads]).double()
     norm, applied_norm = mean.norm(), applied.norm()
     error, cosine = (applied - mean).norm() / norm, (applied @ mean) / (applied_norm * norm)
-    found = {"relative": float(error.float()), "cosine": float(cosine.float())}  # alike however the sum over workers went
+    found = {
+        "relative": float(error.float()),
+        "cosine": float(cosine.float()),
+    }  # alike however the sum over workers went
     if exchanged.shannon_bits is not None:
-        found["shannon_bits"] = float((run.control.sum(exchanged.shannon_bits().sum()) / run.comm.workers).float())
+        found["shannon_bits"] = float(
+            (run.control.sum(exchanged.shannon_bits().sum()) / run.comm.workers).float()
+        )
     return found

@@ -41,16 +41,18 @@ class SVRG:
     """
 
     epoch_steps: int | None = None  # T; None: the steps of a pass over the data
-    penalty: float = (
-        0.0  # of ||x||^2 / 2 in f: what is quantised goes to zero with it, and not with an optimiser's weight decay
-    )
+    penalty: float = 0.0  # of ||x||^2 / 2 in f: what is quantised goes to zero with it, and not with an optimiser's weight decay
 
     def __post_init__(self) -> None:
         if self.epoch_steps is not None and self.epoch_steps < 1:
-            raise ValueError(f"estimator.epoch_steps={self.epoch_steps}: type a number of steps of at least 1, or null")
+            raise ValueError(
+                f"estimator.epoch_steps={self.epoch_steps}: type a number of steps of at least 1, or null"
+            )
 
         if self.penalty < 0:
-            raise ValueError(f"estimator.penalty={self.penalty}: type a weight of at least 0, as in estimator.penalty=0.01")
+            raise ValueError(
+                f"estimator.penalty={self.penalty}: type a weight of at least 0, as in estimator.penalty=0.01"
+            )
 
     def refuse(self, model: nn.Module, data: Data, momentum: float) -> None:
         """The mean gradient over batches must be the full gradient, a function of the parameters alone."""
@@ -65,14 +67,18 @@ class SVRG:
                 "type model=linear dataset=digits, or estimator=sgd"
             )
         if getattr(data, "augment", False):
-            raise ValueError("estimator=svrg needs the same samples in every epoch; type dataset.augment=false")
+            raise ValueError(
+                "estimator=svrg needs the same samples in every epoch; type dataset.augment=false"
+            )
         if any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules()):
             raise ValueError(
                 "estimator=svrg cannot use batch normalisation, whose gradient of a batch is no mean over its samples; "
                 "type model=linear, model=mlp or estimator=sgd"
             )
         if any(_draws(m) for m in model.modules()):
-            raise ValueError("estimator=svrg needs a model without dropout, whose gradient is random; type estimator=sgd")
+            raise ValueError(
+                "estimator=svrg needs a model without dropout, whose gradient is random; type estimator=sgd"
+            )
 
     def gradients(self, run: Run, progress: Progress) -> Tensor:
         t = progress.step % self._length(run)
@@ -94,7 +100,9 @@ class SVRG:
         if progress.step % self._length(run) == 0:
             torch._foreach_copy_(_point(run), progress.estimator["average"])
 
-    def facts(self, run: Run, progress: Progress, sent_bits_per_step: float) -> dict[str, Any] | None:
+    def facts(
+        self, run: Run, progress: Progress, sent_bits_per_step: float
+    ) -> dict[str, Any] | None:
         """`gradient_norms` has ||grad f(y)|| at the start of every epoch; f(y) - f* is at most its square / (2 l)."""
         steps = self._length(run)
         return {
@@ -112,7 +120,10 @@ class SVRG:
             "y": [p.clone() for p in point],
             "full": [full],
             "average": [torch.zeros_like(p) for p in point],
-            "norms": [*progress.estimator.get("norms", []), (full + self.penalty * _flat(point)).norm()],
+            "norms": [
+                *progress.estimator.get("norms", []),
+                (full + self.penalty * _flat(point)).norm(),
+            ],
         }
 
     def _length(self, run: Run) -> int:
@@ -133,7 +144,9 @@ def _full_gradient(run: Run, number: int) -> Tensor:
     for row, worker in enumerate(replica.workers):
         for step, size in batches[worker :: run.comm.workers]:
             run.clock.lap("data")
-            batch = run.data.batch(epoch=epoch, step=step, worker=0, workers=1, batch_size=size, seed=run.seed)
+            batch = run.data.batch(
+                epoch=epoch, step=step, worker=0, workers=1, batch_size=size, seed=run.seed
+            )
             replica.backward(row, batch, (run.seed, number), run.clock, weight=size / samples)
     run.clock.lap("compress")
     (parts,) = run.comm.gather([replica.flat])
@@ -161,5 +174,9 @@ def _flat(tensors: list[Tensor]) -> Tensor:
 
 def _draws(module: nn.Module) -> bool:
     """Dropout, by itself or inside a layer such as attention."""
-    rate = module.p if isinstance(module, nn.modules.dropout._DropoutNd) else getattr(module, "dropout", 0.0)
+    rate = (
+        module.p
+        if isinstance(module, nn.modules.dropout._DropoutNd)
+        else getattr(module, "dropout", 0.0)
+    )
     return isinstance(rate, float) and rate > 0

@@ -46,4 +46,8 @@ def summary_of(task: Task, batches: Tensor, classes: int) -> dict[str, float]:
     if task == "regression":
         return {"loss": loss}
     perplexity = math.exp(loss) if loss < 700 else math.inf
-    return {"perplexity": perplexity, "perplexity_of_batches": exponentials / len(batches), "loss": loss}
+    return {
+        "perplexity": perplexity,
+        "perplexity_of_batches": exponentials / len(batches),
+        "loss": loss,
+    }

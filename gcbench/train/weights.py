@@ -32,7 +32,11 @@ def keep_weights(run: Run, progress: Progress, checkpoints: Checkpoints, path: P
         if run.first and (asked or _bytes(weights) <= LIMIT_BYTES):
             torch.save({name: tensor.cpu() for name, tensor in weights.items()}, draft)
             draft.replace(path)
-    except (CheckpointError, OSError, RuntimeError) as error:  # torch wraps what the file system says
+    except (
+        CheckpointError,
+        OSError,
+        RuntimeError,
+    ) as error:  # torch wraps what the file system says
         if run.first:
             draft.unlink(missing_ok=True)  # room for the result
             log.warning("the weights of the finished run are not kept: %s", error)

@@ -19,7 +19,10 @@ def words(**more: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ({"codec_backend": "compiled"}, r"codec_backend=compiled: there is no C\+\+ compiler here; .* codec_backend=eager"),
+        (
+            {"codec_backend": "compiled"},
+            r"codec_backend=compiled: there is no C\+\+ compiler here; .* codec_backend=eager",
+        ),
         ({"device": "cuda"}, "device=cuda: there is no CUDA device here; type device=cpu"),
     ],
 )

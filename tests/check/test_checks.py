@@ -39,8 +39,16 @@ RULES: list[tuple[type, Callable[[Compressor], object], str]] = [
     (broken.MomentumInPlace, check_state_is_pure, "never changed in place"),
     (broken.MomentumOfItsOwn, check_state_restores, "what a method remembers is in its state"),
     (broken.StreamOfItsOwn, lambda c: check_same_bits(lambda: c), "chance comes from step.noise"),
-    (broken.DividesByNorm, lambda c: check_odd_input(c, "zeros", zero_of_zeros=False), "zeros: the update is not finite"),
-    (broken.WholeBytesOnly, lambda c: check_length(c, 9), "9 values: the update has the shape (1, 8)"),
+    (
+        broken.DividesByNorm,
+        lambda c: check_odd_input(c, "zeros", zero_of_zeros=False),
+        "zeros: the update is not finite",
+    ),
+    (
+        broken.WholeBytesOnly,
+        lambda c: check_length(c, 9),
+        "9 values: the update has the shape (1, 8)",
+    ),
     (broken.ExactButHalf, check_exact, "promises to be exact"),
     (broken.RoundsDown, check_unbiased, "promises to be unbiased"),
     (broken.SeldomRoundsUp, check_unbiased, "promises to be unbiased"),
@@ -53,8 +61,12 @@ RULES: list[tuple[type, Callable[[Compressor], object], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("method", "check", "sentence"), RULES, ids=[method.__name__ for method, _, _ in RULES])
-def test_a_broken_rule_is_found(method: type, check: Callable[[Compressor], object], sentence: str) -> None:
+@pytest.mark.parametrize(
+    ("method", "check", "sentence"), RULES, ids=[method.__name__ for method, _, _ in RULES]
+)
+def test_a_broken_rule_is_found(
+    method: type, check: Callable[[Compressor], object], sentence: str
+) -> None:
     with pytest.raises(AssertionError) as found:
         check(build(method()))
     assert sentence in str(found.value)
@@ -64,7 +76,11 @@ def seen(method: type) -> tuple[Compressor, Trace, list[Trace]]:
     """By virtual workers, and by two processes of two."""
     compressor = build(method())
     virtual = traces_in_one_process({"": compressor})[""]
-    return compressor, virtual, [process[""] for process in pool(2).run(traces_over_gloo, {"": compressor})]
+    return (
+        compressor,
+        virtual,
+        [process[""] for process in pool(2).run(traces_over_gloo, {"": compressor})],
+    )
 
 
 def test_a_method_that_looks_at_all_rows_is_found() -> None:
@@ -86,6 +102,9 @@ def test_memories_are_compared() -> None:
     _, virtual, processes = seen(Natural)
     worker = {"conv": virtual.updates[0]["conv"].expand(4, -1, -1, -1, -1)}
     remembers = virtual._replace(memories=[[worker]] * 3)
-    halves = [p._replace(memories=[[{"conv": worker["conv"][:2] * (1 + i)}]] * 3) for i, p in enumerate(processes)]
+    halves = [
+        p._replace(memories=[[{"conv": worker["conv"][:2] * (1 + i)}]] * 3)
+        for i, p in enumerate(processes)
+    ]
     with pytest.raises(AssertionError, match="real workers remember something else of conv"):
         check_memories(remembers, halves)

@@ -15,7 +15,9 @@ def rows(lines: list[str]) -> dict[str, str]:
     return {line.split()[0]: line for line in lines if line.startswith("  ") and line[2:3].strip()}
 
 
-def test_every_choice_is_listed_with_what_it_sends_and_promises(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_choice_is_listed_with_what_it_sends_and_promises(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     register()
     list_methods(measure=True)
     lines = capsys.readouterr().out.splitlines()
@@ -34,16 +36,29 @@ def test_every_choice_is_listed_with_what_it_sends_and_promises(capsys: pytest.C
     assert "+ memory" in "\n".join(lines)
 
 
-def test_a_list_takes_no_steps(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_list_takes_no_steps(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Until it is asked what the methods send, of all or of those that are named."""
     register()
     measured = []
-    monkeypatch.setattr(methods, "wire", lambda compressor, wire=methods.wire: measured.append(compressor) or wire(compressor))
+    monkeypatch.setattr(
+        methods,
+        "wire",
+        lambda compressor, wire=methods.wire: measured.append(compressor) or wire(compressor),
+    )
     listed_by([])
-    assert set(CHOICES) == set(rows(capsys.readouterr().out.splitlines())) - {"compressor"} and not measured
+    assert (
+        set(CHOICES) == set(rows(capsys.readouterr().out.splitlines())) - {"compressor"}
+        and not measured
+    )
     listed_by(["none", "bf16"])
     lines = capsys.readouterr().out.splitlines()
-    assert list(rows(lines))[1:] == ["none", "bf16"] and "32.000 fp32" in rows(lines)["none"] and len(measured) == 2
+    assert (
+        list(rows(lines))[1:] == ["none", "bf16"]
+        and "32.000 fp32" in rows(lines)["none"]
+        and len(measured) == 2
+    )
     with pytest.raises(ConfigError, match="qsdg: there is no such method; type qsgd"):
         listed_by(["qsdg"])
 
@@ -53,4 +68,8 @@ def test_methods_that_are_composed_together_are_those_of_runs() -> None:
     for choice, (node, knobs) in compose_methods(["qsgd", "powersgd", "unbiased_lowrank"]).items():
         config = resolve(compose_words([f"compressor={choice}"]))
         assert node == config["compressor"]
-        assert knobs == [k for k in config if k in knobs] and not {"compressor", "recommended", "seed"} & set(knobs)
+        assert knobs == [k for k in config if k in knobs] and not {
+            "compressor",
+            "recommended",
+            "seed",
+        } & set(knobs)

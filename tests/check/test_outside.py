@@ -36,31 +36,54 @@ def command(*words: str) -> subprocess.CompletedProcess[str]:
 def test_it_passes_all_checks(capsys: pytest.CaptureFixture[str]) -> None:
     """The command in this process, of which its workers are copies."""
     register()
-    check(["--config-dir", str(CONF), "compressor=natural"])  # leaves with an exit status where a check fails
+    check(
+        ["--config-dir", str(CONF), "compressor=natural"]
+    )  # leaves with an exit status where a check fails
     told = capsys.readouterr().out
     lines = told.splitlines()
     assert lines[1] == "tried   min_size=0; min_size=100; error_feedback=true min_size=0"
     assert all(line.startswith(("ok ", "tried ")) for line in lines)
-    for name in ("unbiased", "contractive: delta is 0.8", "scope=tensor", "4 processes: same updates", "2 x 2: same bits"):
+    for name in (
+        "unbiased",
+        "contractive: delta is 0.8",
+        "scope=tensor",
+        "4 processes: same updates",
+        "2 x 2: same bits",
+    ):
         assert f"ok      {name}" in told
-    assert "sends: 9.021 bits a value, 3.547 x fewer than fp32, 3.556 x as its paper counts" in lines[-1]
+    assert (
+        "sends: 9.021 bits a value, 3.547 x fewer than fp32, 3.556 x as its paper counts"
+        in lines[-1]
+    )
 
 
 def no_processes(nodes: Sequence[Config]) -> None:
     raise WorkerFailed(1, 1, "", "the cat is on the wire")
 
 
-def test_a_broken_version_fails_the_right_check(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_broken_version_fails_the_right_check(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(report, "traces_over_gloo", no_processes)
     assert not check_method(subject_of(["broken_methods.RoundsDown"], []))
-    promise, processes = [line for line in capsys.readouterr().out.splitlines() if not line.startswith(("ok ", "tried "))]
-    assert promise.startswith("FAILED  unbiased: promises to be unbiased, but the mean of 600 updates is ")
-    assert processes == "FAILED  runs in 4 processes: worker process 1 failed: the cat is on the wire"
+    promise, processes = [
+        line
+        for line in capsys.readouterr().out.splitlines()
+        if not line.startswith(("ok ", "tried "))
+    ]
+    assert promise.startswith(
+        "FAILED  unbiased: promises to be unbiased, but the mean of 600 updates is "
+    )
+    assert (
+        processes == "FAILED  runs in 4 processes: worker process 1 failed: the cat is on the wire"
+    )
 
 
 def test_a_failure_is_the_exit_status() -> None:
     done = command("check", "broken_methods.NotAMethod")
-    assert done.returncode == 1 and done.stdout.startswith("FAILED  has what a method has: NotAMethod has no properties")
+    assert done.returncode == 1 and done.stdout.startswith(
+        "FAILED  has what a method has: NotAMethod has no properties"
+    )
 
 
 def test_an_error_of_theirs_is_told_with_its_place(capsys: pytest.CaptureFixture[str]) -> None:
@@ -77,18 +100,32 @@ def test_an_error_of_theirs_is_told_with_its_place(capsys: pytest.CaptureFixture
 
 def test_it_trains(tmp_path: Path) -> None:
     """A linear layer of 64 x 10 and its 10 biases: 650 exponents, and their signs in 82 bytes."""
-    words = ["compressor=natural", "min_size=0", "trainer.max_steps=3", "trainer.launcher=virtual", "model=linear"]
+    words = [
+        "compressor=natural",
+        "min_size=0",
+        "trainer.max_steps=3",
+        "trainer.launcher=virtual",
+        "model=linear",
+    ]
     places = ["logger.mode=disabled", f"directory={tmp_path}"]
     done = command("--config-dir", str(CONF), *words, *places)
     assert done.returncode == 0, done.stderr
     result = json.loads((tmp_path / "result.json").read_text())
-    assert (result["status"], result["choices"]["compressor"], result["parameters"]) == ("done", "natural", 650)
+    assert (result["status"], result["choices"]["compressor"], result["parameters"]) == (
+        "done",
+        "natural",
+        650,
+    )
     assert result["bits_sent"]["per_step"] == 8 * (650 + 82)
 
 
 def test_settings_of_a_target_are_typed_after_it() -> None:
     subject = subject_of(["gcbench.compressors.qsgd.QSGD"], ["levels=3", "norm=l2"])
-    assert subject.typed["method"] == {"_target_": "gcbench.compressors.qsgd.QSGD", "levels": 3, "norm": "l2"}
+    assert subject.typed["method"] == {
+        "_target_": "gcbench.compressors.qsgd.QSGD",
+        "levels": 3,
+        "norm": "l2",
+    }
     assert list(subject.cases) == ["", "min_size=100", "error_feedback=true"]
 
 
@@ -107,7 +144,10 @@ def test_what_was_typed_is_not_changed() -> None:
         (["outside.Unnatural"], "outside.Unnatural cannot be imported"),
         (["outside.Natural", "rank=2"], "outside.Natural has no such argument"),
         ([], "nothing was asked for; type my_package.MyMethod"),
-        (["outside.Natural", "--config-dri=mine"], "unrecognized arguments: --config-dri=mine; type gcbench check --help"),
+        (
+            ["outside.Natural", "--config-dri=mine"],
+            "unrecognized arguments: --config-dri=mine; type gcbench check --help",
+        ),
         (["outside.Natural", "rank"], "rank: type outside.Natural's settings as key=value"),
         (["gcbench.compressors.qsgd.QSGD", "levels=0"], "levels=0: a code holds 1 to 127 levels"),
     ],
@@ -129,4 +169,8 @@ def test_it_is_listed_with_the_others() -> None:
         "min_size",
         "error_feedback",
     ]
-    assert found.promises == ["unbiased", "contractive"] and found.wire and round(found.wire.bits_per_value, 2) == 9.02
+    assert (
+        found.promises == ["unbiased", "contractive"]
+        and found.wire
+        and round(found.wire.bits_per_value, 2) == 9.02
+    )

@@ -16,7 +16,9 @@ from gcbench.codecs.quantise import NORMS
 CPU = torch.device("cpu")
 
 SEGMENTS = st.lists(st.integers(1, 60), min_size=1, max_size=6)
-SIZES = st.sampled_from([1, 3, 4, 8, 20, None])  # with rows of 4: no multiple, one, several, a bucket a tensor
+SIZES = st.sampled_from(
+    [1, 3, 4, 8, 20, None]
+)  # with rows of 4: no multiple, one, several, a bucket a tensor
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +54,9 @@ def test_buckets_restart_at_every_tensor(segments: list[int], size: int | None, 
 
 @settings(deadline=None)
 @given(segments=SEGMENTS, size=SIZES, count=st.integers(1, 5))
-def test_groups_name_the_bucket_and_the_place_of_every_value(segments: list[int], size: int | None, count: int) -> None:
+def test_groups_name_the_bucket_and_the_place_of_every_value(
+    segments: list[int], size: int | None, count: int
+) -> None:
     tensors, buckets = rows(segments), Buckets(tuple(segments), size, CPU)
     x, groups = buckets.lay_out(tensors), buckets.groups(count)
     assert groups.starts.shape == groups.buckets.shape == (buckets.rows // count, count)
@@ -61,7 +65,8 @@ def test_groups_name_the_bucket_and_the_place_of_every_value(segments: list[int]
     sums = torch.zeros(3, buckets.count, dtype=torch.float64).index_add_(1, bucket, x.double())
     torch.testing.assert_close(sums, buckets.reduce(x.double(), lambda v: v.sum(-1)))
     assert torch.equal(
-        buckets.reduce(x, lambda v: v.abs().amax(-1))[:, bucket] >= x.abs(), torch.ones_like(x, dtype=torch.bool)
+        buckets.reduce(x, lambda v: v.abs().amax(-1))[:, bucket] >= x.abs(),
+        torch.ones_like(x, dtype=torch.bool),
     )
 
 
@@ -69,7 +74,9 @@ def spread(groups: Groups, row: int) -> tuple[Tensor, Tensor]:
     """Bucket and place of every value, in laid out order."""
     positions = groups.starts.flatten().unsqueeze(1) + torch.arange(row)
     bucket = groups.buckets.flatten().repeat_interleave(row)
-    return torch.cat([bucket, groups.rest_buckets]), torch.cat([positions.flatten(), groups.rest_positions])
+    return torch.cat([bucket, groups.rest_buckets]), torch.cat(
+        [positions.flatten(), groups.rest_positions]
+    )
 
 
 @pytest.mark.parametrize("count", [0, 1, 31, 32, 33, 100])

@@ -41,7 +41,9 @@ def corrupted(tensors: tuple[Tensor, Tensor], generator: torch.Generator) -> tup
                 flat[number(len(flat))] ^= 1 << number(8)
         else:
             start = number(len(flat))
-            flat[start:] = torch.randint(0, 256, (len(flat) - start,), generator=generator, dtype=torch.uint8)
+            flat[start:] = torch.randint(
+                0, 256, (len(flat) - start,), generator=generator, dtype=torch.uint8
+            )
     if number(3) == 0:
         stream = stream[:, : number(stream.shape[1] + 1)]
     return stream, beside
@@ -52,7 +54,9 @@ def refused(kind: str, count: int) -> int:
     generator, errors = torch.Generator().manual_seed(5), 0
     spread = torch.randint(0, 2 * LEVELS + 1, (16, N), generator=generator)
     few = spread.where(torch.rand(16, N, generator=generator) > 0.8, LEVELS)
-    messages = [write(kind, codes[i : i + 1].to(torch.uint8)) for codes in (spread, few) for i in range(16)]
+    messages = [
+        write(kind, codes[i : i + 1].to(torch.uint8)) for codes in (spread, few) for i in range(16)
+    ]
     for i in range(count):
         try:
             codes = read(kind, *corrupted(messages[i % len(messages)], generator))
@@ -71,6 +75,9 @@ def test_no_message_does_more_than_raise_a_value_error(kind: str, count: int) ->
 
 def test_a_model_with_a_negative_weight_is_refused() -> None:
     """Of which the coder itself makes codes all the same."""
-    words, weights = torch.tensor([[1, 77]], dtype=torch.int32), torch.tensor([[5, -3, 7]], dtype=torch.int16)
+    words, weights = (
+        torch.tensor([[1, 77]], dtype=torch.int32),
+        torch.tensor([[5, -3, 7]], dtype=torch.int16),
+    )
     with pytest.raises(ValueError, match="no code is less than never there"):
         decode_ans(words, weights, 4)

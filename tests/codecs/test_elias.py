@@ -48,7 +48,15 @@ def test_omega_is_as_defined() -> None:
 
 
 def test_omega_of_the_first_integers_by_hand() -> None:
-    assert [omega(k) for k in (1, 2, 3, 4, 7, 8, 16)] == ["0", "100", "110", "101000", "101110", "1110000", "10100100000"]
+    assert [omega(k) for k in (1, 2, 3, 4, 7, 8, 16)] == [
+        "0",
+        "100",
+        "110",
+        "101000",
+        "101110",
+        "1110000",
+        "10100100000",
+    ]
 
 
 @pytest.mark.parametrize("levels", [1, 2, 7, 127])
@@ -57,7 +65,9 @@ def test_no_code_begins_another(levels: int) -> None:
     sparse = [sparse_code(code, levels) for code in range(2 * levels + 1) if code != levels]
     for codes in (dense, sparse, [omega(k) for k in range(1, 2049)]):
         codes = sorted(codes)  # one that another begins with would come right before some such
-        assert not any(after.startswith(before) for before, after in zip(codes, codes[1:], strict=False))
+        assert not any(
+            after.startswith(before) for before, after in zip(codes, codes[1:], strict=False)
+        )
         assert len(set(codes)) == len(codes)
 
 
@@ -85,14 +95,22 @@ def text_of(block: list[int], levels: int, kind: str) -> str:
     text, before = "", -1
     for place, code in enumerate(block):
         if code != levels:
-            text += by_definition(place - before) + "01"[code < levels] + by_definition(abs(code - levels))
+            text += (
+                by_definition(place - before)
+                + "01"[code < levels]
+                + by_definition(abs(code - levels))
+            )
             before = place
     return text
 
 
 def texts(row: Tensor, segments: tuple[int, ...], size: int, levels: int, kind: str) -> list[str]:
     """The bits of every block."""
-    return [text_of(part.tolist(), levels, kind) for segment in row.split(segments) for part in segment.split(size)]
+    return [
+        text_of(part.tolist(), levels, kind)
+        for segment in row.split(segments)
+        for part in segment.split(size)
+    ]
 
 
 def as_text(stream: Tensor, bits: int) -> str:
@@ -143,9 +161,14 @@ def test_streams_hold_the_bits_of_the_definition_and_nothing_else(
         ((4096,), 2048, 1.0),  # nothing to send
     ],
 )
-def test_decoding_gives_what_was_encoded(kind: str, levels: int, segments: tuple[int, ...], size: int, zeros: float) -> None:
+def test_decoding_gives_what_was_encoded(
+    kind: str, levels: int, segments: tuple[int, ...], size: int, zeros: float
+) -> None:
     encode, decode = CODES[kind]
-    codes, blocks = random_codes(2, sum(segments), levels, zeros, seed=levels), Blocks(segments, size)
+    codes, blocks = (
+        random_codes(2, sum(segments), levels, zeros, seed=levels),
+        Blocks(segments, size),
+    )
     streams, lengths = encode(codes, blocks, levels)
     assert torch.equal(decode(streams, lengths, blocks, levels), codes)
 

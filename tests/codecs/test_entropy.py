@@ -15,7 +15,9 @@ from gcbench.codecs.entropy import decode_ans, encode_ans, shannon_bits
 
 def drawn(shares: list[float], rows: int, n: int, seed: int = 0) -> torch.Tensor:
     weights = torch.tensor(shares).expand(rows, -1)
-    return torch.multinomial(weights, n, replacement=True, generator=torch.Generator().manual_seed(seed)).to(torch.uint8)
+    return torch.multinomial(
+        weights, n, replacement=True, generator=torch.Generator().manual_seed(seed)
+    ).to(torch.uint8)
 
 
 def test_the_bound_is_the_sum_of_d_k_log_d_over_d_k() -> None:
@@ -56,7 +58,12 @@ def test_rows_of_different_lengths_end_where_they_say() -> None:
 
 
 @settings(deadline=None, max_examples=50)
-@given(values=st.integers(2, 255), used=st.integers(1, 255), n=st.integers(1, 300), seed=st.integers(0, 99))
+@given(
+    values=st.integers(2, 255),
+    used=st.integers(1, 255),
+    n=st.integers(1, 300),
+    seed=st.integers(0, 99),
+)
 def test_any_codes_come_back(values: int, used: int, n: int, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     codes = torch.randint(0, min(values, used), (2, n), generator=generator).to(torch.uint8)

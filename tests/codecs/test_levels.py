@@ -59,7 +59,10 @@ def test_the_middle_level_is_the_best_of_all_values(kind: str, d: int) -> None:
     lowest, highest = v.amin(1), v.amax(1)
     assert torch.equal(levels[:, 0], lowest) and torch.equal(levels[:, 2], highest)
     found = error(v, levels)
-    between = torch.rand(300, 8, generator=torch.Generator().manual_seed(0)) * (highest - lowest)[:, None] + lowest[:, None]
+    between = (
+        torch.rand(300, 8, generator=torch.Generator().manual_seed(0)) * (highest - lowest)[:, None]
+        + lowest[:, None]
+    )
     for candidate in torch.cat([v, between], dim=1).unbind(1):
         best = error(v, torch.stack([lowest, candidate.clamp(lowest, highest), highest], dim=1))
         assert (found <= best * (1 + 1e-9)).all()
@@ -72,7 +75,10 @@ def recursive(w: list[float], left: int, right: int, halvings: int) -> list[floa
     m, width = right - left + 1, w[right] - w[left]
     c = sum(x - w[left] for x in w[left : right + 1]) / width if width > 0 else 0
     middle = left + m - 1 - int(c)
-    below, above = recursive(w, left, middle, halvings - 1), recursive(w, middle, right, halvings - 1)
+    below, above = (
+        recursive(w, left, middle, halvings - 1),
+        recursive(w, middle, right, halvings - 1),
+    )
     return [*below, w[middle], *above]
 
 
@@ -82,7 +88,9 @@ def test_all_buckets_at_once_find_what_the_recursion_finds(kind: str, halvings: 
     """Up to sums that are whole by chance, where rounding picks one of two levels of equal error."""
     v = draw(kind, 60, 50)
     levels = orq_levels(v, 2**halvings + 1)
-    expected = torch.tensor([[min(w), *recursive(w, 0, 49, halvings), max(w)] for w in v.sort().values.tolist()])
+    expected = torch.tensor(
+        [[min(w), *recursive(w, 0, 49, halvings), max(w)] for w in v.sort().values.tolist()]
+    )
     assert (levels == expected).float().mean() > 0.95
     torch.testing.assert_close(error(v, levels), error(v, expected), rtol=0.05, atol=0)
     assert (levels.diff(dim=1) >= 0).all()
@@ -130,7 +138,9 @@ def test_five_greedy_levels_can_be_worse_than_even_spacing() -> None:
 def test_every_level_more_is_an_error_less() -> None:
     v = draw("heavy tails", 200, 64)
     errors = [error(v, orq_levels(v, 2**k + 1)) for k in range(1, 7)]
-    assert all((fewer >= more * (1 - 1e-6)).all() for fewer, more in zip(errors, errors[1:], strict=False))
+    assert all(
+        (fewer >= more * (1 - 1e-6)).all() for fewer, more in zip(errors, errors[1:], strict=False)
+    )
 
 
 @pytest.mark.parametrize("count", [2, 3, 5, 9, 10])
@@ -156,9 +166,15 @@ def test_clamp_level_is_where_the_sides_of_equation_15_cross(kind: str, d: int) 
 
 # Each with E[|v|; |v| >= b], whose fixed point equation 15 asks for.
 DENSITIES: dict[str, tuple[torch.distributions.Distribution, Callable[[float], float]]] = {
-    "normal": (torch.distributions.Normal(0.0, 1.0), lambda b: math.sqrt(2 / math.pi) * math.exp(-b * b / 2)),
+    "normal": (
+        torch.distributions.Normal(0.0, 1.0),
+        lambda b: math.sqrt(2 / math.pi) * math.exp(-b * b / 2),
+    ),
     "laplace": (torch.distributions.Laplace(0.0, 1.0), lambda b: (1 + b) * math.exp(-b)),
-    "t3": (torch.distributions.StudentT(3.0), lambda b: 2 * math.sqrt(3) / math.pi / (1 + b * b / 3)),
+    "t3": (
+        torch.distributions.StudentT(3.0),
+        lambda b: 2 * math.sqrt(3) / math.pi / (1 + b * b / 3),
+    ),
 }
 
 
@@ -182,7 +198,10 @@ def test_clamp_level_of_known_densities_and_of_brute_force(name: str) -> None:
 
 
 def test_two_means_by_hand() -> None:
-    assert two_means(torch.tensor([[1.0, 2.0, 9.0], [5.0, 5.0, 5.0]])).tolist() == [[1.5, 4, 9], [0, 5, 5]]
+    assert two_means(torch.tensor([[1.0, 2.0, 9.0], [5.0, 5.0, 5.0]])).tolist() == [
+        [1.5, 4, 9],
+        [0, 5, 5],
+    ]
 
 
 @pytest.mark.parametrize("value", [0.7, -0.1, 1e-45, 3e38])
@@ -197,7 +216,11 @@ def test_equal_values_are_their_own_mean(value: float) -> None:
 def rounded(x: Tensor, tables: Tensor, seed: int) -> Tensor:
     """`[b, d]` buckets by their `[b, s]` tables."""
     levels = tables.unsqueeze(-1).unbind(-2)
-    words = Noise(keys([seed], CPU), torch.arange(x.numel(), dtype=torch.int32)).at(torch.arange(x.numel())).words()
+    words = (
+        Noise(keys([seed], CPU), torch.arange(x.numel(), dtype=torch.int32))
+        .at(torch.arange(x.numel()))
+        .words()
+    )
     codes = random_codes(x, levels, words.view(x.shape))
     assert 0 <= codes.min() and codes.max() < tables.shape[1]
     return level_values(codes, levels)

@@ -17,7 +17,11 @@ def randn(*shape: int, seed: int = 0) -> Tensor:
 
 def assert_orthonormal_or_zero(q: Tensor, tolerance: float = 5e-6) -> None:
     """Gram matrix one on the diagonal, but for columns that are exactly zero; zero elsewhere."""
-    gram = (q.double().mT @ q.double()).flatten(0, -3) if q.dim() > 2 else (q.double().mT @ q.double()).unsqueeze(0)
+    gram = (
+        (q.double().mT @ q.double()).flatten(0, -3)
+        if q.dim() > 2
+        else (q.double().mT @ q.double()).unsqueeze(0)
+    )
     kept = (q != 0).any(-2).view(gram.shape[0], -1)
     torch.testing.assert_close(gram, torch.diag_embed(kept.double()), rtol=0, atol=tolerance)
 
@@ -29,8 +33,15 @@ def residual(p: Tensor, q: Tensor) -> float:
 
 
 @settings(deadline=None)
-@given(n=st.integers(1, 60), r=st.integers(1, 8), seed=st.integers(0, 1000), exponent=st.integers(-36, 36))
-def test_random_columns_become_orthonormal_at_any_magnitude(n: int, r: int, seed: int, exponent: int) -> None:
+@given(
+    n=st.integers(1, 60),
+    r=st.integers(1, 8),
+    seed=st.integers(0, 1000),
+    exponent=st.integers(-36, 36),
+)
+def test_random_columns_become_orthonormal_at_any_magnitude(
+    n: int, r: int, seed: int, exponent: int
+) -> None:
     p = randn(n, min(n, r), seed=seed) * 10.0**exponent
     q = orthogonalise(p)
     assert_orthonormal_or_zero(q)
@@ -40,7 +51,9 @@ def test_random_columns_become_orthonormal_at_any_magnitude(n: int, r: int, seed
 @pytest.mark.parametrize("magnitude", [1e-30, 1.0, 1e30])
 @pytest.mark.parametrize("distance", [1e-1, 1e-3, 1e-5, 1e-7, 1e-9])
 @pytest.mark.parametrize("r", [2, 4, 7])
-def test_nearly_dependent_columns_become_orthonormal(distance: float, r: int, magnitude: float) -> None:
+def test_nearly_dependent_columns_become_orthonormal(
+    distance: float, r: int, magnitude: float
+) -> None:
     p = (randn(200, 1) + distance * randn(200, r, seed=1)) * magnitude
     q = orthogonalise(p)
     assert_orthonormal_or_zero(q)
@@ -93,7 +106,9 @@ def test_it_is_gram_schmidt() -> None:
     """The QR decomposition with a positive diagonal."""
     p = randn(40, 5)
     q, r = torch.linalg.qr(p.double())
-    torch.testing.assert_close(orthogonalise(p).double(), q * r.diagonal().sign(), rtol=0, atol=1e-5)
+    torch.testing.assert_close(
+        orthogonalise(p).double(), q * r.diagonal().sign(), rtol=0, atol=1e-5
+    )
 
 
 def test_the_input_is_left_alone() -> None:

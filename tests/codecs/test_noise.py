@@ -19,12 +19,22 @@ CPU = torch.device("cpu")
 N = 1 << 17
 
 
-def step(number: int = 0, seed: int = 1, workers: range = range(4), offsets: Mapping[str, int] | None = None) -> Step:
+def step(
+    number: int = 0,
+    seed: int = 1,
+    workers: range = range(4),
+    offsets: Mapping[str, int] | None = None,
+) -> Step:
     return Step(number, seed, workers, offsets or {"w": 0})
 
 
 def draw(
-    number: int = 0, seed: int = 1, workers: range = range(4), site: str = "codec", n: int = N, shared: bool = False
+    number: int = 0,
+    seed: int = 1,
+    workers: range = range(4),
+    site: str = "codec",
+    n: int = N,
+    shared: bool = False,
 ) -> Tensor:
     return step(number, seed, workers).noise(site, {"w": n}, CPU, shared).uniform()
 
@@ -36,7 +46,10 @@ def correlation(a: Tensor, b: Tensor) -> float:
 def test_chunks_draw_what_the_whole_draws() -> None:
     noise = step().noise("codec", {"w": 1000}, CPU)
     whole = noise.uniform()
-    assert torch.equal(torch.cat([noise.uniform(0, 1), noise.uniform(1, 640), noise.uniform(640, 1000)], dim=1), whole)
+    assert torch.equal(
+        torch.cat([noise.uniform(0, 1), noise.uniform(1, 640), noise.uniform(640, 1000)], dim=1),
+        whole,
+    )
     assert torch.equal(noise.uniform(), whole), "drawing changes nothing"
 
 
@@ -101,7 +114,9 @@ def test_draws_are_the_same_in_another_process() -> None:
         "import torch; from gcbench.compressors import Step;"
         "print(Step(3, 7, range(2), {'w': 0}).noise('codec', {'w': 4}, torch.device('cpu')).uniform().tolist())"
     )
-    elsewhere = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    elsewhere = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    ).stdout
     assert json.loads(elsewhere) == draw(number=3, seed=7, workers=range(2), n=4).tolist()
     assert site_number("codec") == 4162507049
 
@@ -185,6 +200,8 @@ def test_keys_keep_all_64_bits() -> None:
 
 def test_similar_seeds_share_nothing() -> None:
     """Sums of seed, step and worker would collide."""
-    tuples = [(seed, number, worker) for seed in range(8) for number in range(8) for worker in range(8)]
+    tuples = [
+        (seed, number, worker) for seed in range(8) for number in range(8) for worker in range(8)
+    ]
     assert len({mix(*t) for t in tuples}) == len(tuples)
     assert mix(1) != mix(1, 0)

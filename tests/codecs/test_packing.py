@@ -19,7 +19,12 @@ def codes_of(rows: int, n: int, width: int, seed: int) -> Tensor:
 
 
 @settings(deadline=None)
-@given(width=st.sampled_from(WIDTHS), n=st.integers(1, 300), rows=st.integers(1, 5), seed=st.integers(0, 2**31))
+@given(
+    width=st.sampled_from(WIDTHS),
+    n=st.integers(1, 300),
+    rows=st.integers(1, 5),
+    seed=st.integers(0, 2**31),
+)
 @example(width=3, n=1, rows=2, seed=0)
 @example(width=5, n=7, rows=3, seed=0)
 @example(width=6, n=8, rows=1, seed=0)
@@ -53,7 +58,9 @@ def test_extreme_codes_survive(width: int, code: int | str) -> None:
 def test_rows_of_a_gathered_message_need_no_alignment(width: int) -> None:
     codes = codes_of(3, 11, width, 5)
     packed = pack(codes, width)
-    message = torch.cat([torch.zeros(3, 1, dtype=torch.uint8), packed], dim=1)  # rows begin at odd addresses
+    message = torch.cat(
+        [torch.zeros(3, 1, dtype=torch.uint8), packed], dim=1
+    )  # rows begin at odd addresses
     assert torch.equal(unpack(message[:, 1:], 11, width), codes)
 
 
@@ -65,6 +72,9 @@ def test_every_bit_pattern_is_used() -> None:
     assert (packed[:, 0] * 256 + packed[:, 1]).unique().numel() == 2**16
 
 
-@pytest.mark.parametrize(("values", "width"), [(2, 1), (3, 2), (4, 2), (5, 3), (15, 4), (16, 4), (17, 5), (255, 8), (256, 8)])
+@pytest.mark.parametrize(
+    ("values", "width"),
+    [(2, 1), (3, 2), (4, 2), (5, 3), (15, 4), (16, 4), (17, 5), (255, 8), (256, 8)],
+)
 def test_width_of_a_code(values: int, width: int) -> None:
     assert width_of(values) == width

@@ -72,9 +72,13 @@ def step(workers: int, rank: int, rows: slice = slice(None)) -> list[list[Tensor
 def test_both_ways_are_equal_up_to_rounding(workers: int, rank: int) -> None:
     found = step(workers, rank)
     use_backend("eager")
-    for name, ours, theirs in zip(("M", "P", "orthonormal", "Q", "update", "rest"), found, step(workers, rank), strict=True):
+    for name, ours, theirs in zip(
+        ("M", "P", "orthonormal", "Q", "update", "rest"), found, step(workers, rank), strict=True
+    ):
         for shape, a, b in zip(SIDES, ours, theirs, strict=True):
-            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4, msg=lambda m, at=(name, shape): f"{at}: {m}")
+            torch.testing.assert_close(
+                a, b, rtol=1e-4, atol=1e-4, msg=lambda m, at=(name, shape): f"{at}: {m}"
+            )
 
 
 @pytest.mark.parametrize("rank", [2, 5])
@@ -94,19 +98,32 @@ def test_threads_do_not_change_a_bit() -> None:
         three = step(2, 5)
     finally:
         torch.set_num_threads(threads)
-    assert all(torch.equal(a, b) for x, y in zip(one, three, strict=True) for a, b in zip(x, y, strict=True))
+    assert all(
+        torch.equal(a, b)
+        for x, y in zip(one, three, strict=True)
+        for a, b in zip(x, y, strict=True)
+    )
 
 
 def test_products_are_those_of_matrices() -> None:
     """In float64, from the definition."""
     shapes, ms = shapes_of(3), matrices(2, 1)
     p, q = (
-        randn(1, sum(s.r * side for s, side in zip(shapes, sides, strict=True)), seed=7) for sides in zip(*SIDES, strict=True)
+        randn(1, sum(s.r * side for s, side in zip(shapes, sides, strict=True)), seed=7)
+        for sides in zip(*SIDES, strict=True)
     )
-    for m, found, factor in zip(ms, ps_of(times(ms, q, shapes), shapes), qs_of(q, shapes), strict=True):
-        torch.testing.assert_close(found.double(), (m.double() @ factor[0].double().mT).mT, rtol=1e-4, atol=1e-4)
-    for m, found, factor in zip(ms, qs_of(transposed_times(ms, p, shapes), shapes), ps_of(p, shapes), strict=True):
-        torch.testing.assert_close(found.double(), factor[0].double() @ m.double(), rtol=1e-4, atol=1e-4)
+    for m, found, factor in zip(
+        ms, ps_of(times(ms, q, shapes), shapes), qs_of(q, shapes), strict=True
+    ):
+        torch.testing.assert_close(
+            found.double(), (m.double() @ factor[0].double().mT).mT, rtol=1e-4, atol=1e-4
+        )
+    for m, found, factor in zip(
+        ms, qs_of(transposed_times(ms, p, shapes), shapes), ps_of(p, shapes), strict=True
+    ):
+        torch.testing.assert_close(
+            found.double(), factor[0].double() @ m.double(), rtol=1e-4, atol=1e-4
+        )
     for u, a, b in zip(product(p, q, shapes), ps_of(p, shapes), qs_of(q, shapes), strict=True):
         torch.testing.assert_close(u.double(), a.double().mT @ b.double(), rtol=1e-4, atol=1e-4)
 
@@ -115,7 +132,8 @@ def test_a_shared_factor_is_subtracted_from_all() -> None:
     shapes, ms = shapes_of(2), matrices(3, 1)
     before = [m.clone() for m in ms]
     p, q = (
-        randn(1, sum(s.r * side for s, side in zip(shapes, sides, strict=True)), seed=8) for sides in zip(*SIDES, strict=True)
+        randn(1, sum(s.r * side for s, side in zip(shapes, sides, strict=True)), seed=8)
+        for sides in zip(*SIDES, strict=True)
     )
     updates = product_and_rest(p, q, q, ms, shapes)
     for m, old, update in zip(ms, before, updates, strict=True):
@@ -148,7 +166,9 @@ def test_a_column_that_is_not_finite_is_drawn_anew(backend: Backend) -> None:
         assert torch.equal(restart([q], fresh, shapes)[0, 20:], fresh[0, 20:])
 
 
-@pytest.mark.parametrize("kind", ["equal", "multiples", "nearly equal", "zeros between", "two classes"])
+@pytest.mark.parametrize(
+    "kind", ["equal", "multiples", "nearly equal", "zeros between", "two classes"]
+)
 @pytest.mark.parametrize("magnitude", [1e-30, 1.0, 1e30])
 def test_columns_become_orthonormal_or_zero(kind: str, magnitude: float) -> None:
     """Dependent ones too, and none is counted twice."""

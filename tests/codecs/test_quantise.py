@@ -13,7 +13,9 @@ from torch import Tensor
 
 from gcbench.codecs.quantise import NORMS, grid_codes, grid_values, l2_norm, max_norm
 
-FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False, min_value=-(2.0**100), max_value=2.0**100)
+FLOATS = st.floats(
+    width=32, allow_nan=False, allow_infinity=False, min_value=-(2.0**100), max_value=2.0**100
+)
 SPECIAL = {
     "random": torch.randn(64, generator=torch.Generator().manual_seed(0)),
     "flat": torch.full((64,), -0.3),
@@ -45,7 +47,9 @@ def evenly(v: Tensor, repeats: int) -> Iterator[Tensor]:
     highest=st.integers(1, 255),
     norm=st.sampled_from(["linf", "l2"]),
 )
-def test_codes_are_next_to_the_value(values: list[tuple[float, int]], highest: int, norm: str) -> None:
+def test_codes_are_next_to_the_value(
+    values: list[tuple[float, int]], highest: int, norm: str
+) -> None:
     floats, words = zip(*values, strict=True)
     v = torch.tensor([floats])
     scale = NORMS[norm](v).unsqueeze(-1)
@@ -77,7 +81,9 @@ def test_what_lies_on_a_level_stays(levels: int, word: int) -> None:
     v = SPECIAL["random"].unsqueeze(0).clone()
     v[0, :2] = torch.tensor([0.0, -9.0])
     scale = max_norm(v).unsqueeze(-1)
-    decoded = grid_values(grid_codes(v, scale, 2 * levels, words_like(v, word)) - levels, scale, 2 * levels)
+    decoded = grid_values(
+        grid_codes(v, scale, 2 * levels, words_like(v, word)) - levels, scale, 2 * levels
+    )
     assert decoded[0, :2].tolist() == [0, -9]
 
 
@@ -97,7 +103,9 @@ def test_quantising_is_unbiased(highest: int, norm: str) -> None:
     total = torch.zeros_like(v, dtype=torch.float64)
     for words in evenly(v, 2000):
         total += grid_values(grid_codes(v, scale, highest, words) - highest / 2, scale, highest)
-    torch.testing.assert_close(total / 2000, v.double(), rtol=0, atol=2.2 * scale.max().item() / highest / 2000)
+    torch.testing.assert_close(
+        total / 2000, v.double(), rtol=0, atol=2.2 * scale.max().item() / highest / 2000
+    )
 
 
 def exact_norm(x: Tensor) -> float:
@@ -113,7 +121,9 @@ def test_l2_norm_neither_over_nor_underflows(name: str) -> None:
 
 @settings(deadline=None)
 @given(values=st.lists(FLOATS, min_size=1, max_size=50))
-def test_l2_norm_is_that_of_exact_arithmetic_and_never_below_the_maximum(values: list[float]) -> None:
+def test_l2_norm_is_that_of_exact_arithmetic_and_never_below_the_maximum(
+    values: list[float],
+) -> None:
     x = torch.tensor(values, dtype=torch.float32)
     norm = l2_norm(x)
     assert norm >= x.abs().max()

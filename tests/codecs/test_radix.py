@@ -14,15 +14,32 @@ from gcbench.codecs.packing import pack
 from gcbench.codecs.radix import digit_bytes, pack_digits, unpack_digits, word_of
 
 # Digits and bits of a word, and the digits' share of them.
-WORDS = {2: (1, 1), 3: (5, 8), 4: (1, 2), 5: (3, 7), 9: (5, 16), 10: (3, 10), 16: (1, 4), 17: (4, 17), 256: (1, 8)}
+WORDS = {
+    2: (1, 1),
+    3: (5, 8),
+    4: (1, 2),
+    5: (3, 7),
+    9: (5, 16),
+    10: (3, 10),
+    16: (1, 4),
+    17: (4, 17),
+    256: (1, 8),
+}
 
 
 def codes_of(rows: int, n: int, base: int, seed: int) -> Tensor:
-    return torch.randint(0, base, (rows, n), generator=torch.Generator().manual_seed(seed)).to(torch.uint8)
+    return torch.randint(0, base, (rows, n), generator=torch.Generator().manual_seed(seed)).to(
+        torch.uint8
+    )
 
 
 @settings(deadline=None, max_examples=300)
-@given(base=st.integers(2, 256), n=st.integers(1, 300), rows=st.integers(1, 4), seed=st.integers(0, 2**31))
+@given(
+    base=st.integers(2, 256),
+    n=st.integers(1, 300),
+    rows=st.integers(1, 4),
+    seed=st.integers(0, 2**31),
+)
 @example(base=3, n=1, rows=2, seed=0)
 @example(base=5, n=25, rows=3, seed=0)
 @example(base=9, n=6, rows=1, seed=0)
@@ -42,7 +59,11 @@ def test_round_trip(base: int, n: int, rows: int, seed: int) -> None:
 def test_the_highest_digits_survive(base: int) -> None:
     """Every word at its largest, where a sign or a rounded quotient would show; and the numbers just below and above 0."""
     n = 2 * word_of(base)[0] + 1
-    for pattern in (torch.full((n,), base - 1), torch.arange(n) % 2 * (base - 1), torch.arange(n) == 0):
+    for pattern in (
+        torch.full((n,), base - 1),
+        torch.arange(n) % 2 * (base - 1),
+        torch.arange(n) == 0,
+    ):
         codes = pattern.to(torch.uint8).expand(2, n)
         assert torch.equal(unpack_digits(pack_digits(codes, base), n, base), codes)
 
@@ -51,7 +72,9 @@ def test_the_highest_digits_survive(base: int) -> None:
 def test_every_word_tells_its_digits(base: int) -> None:
     digits, bits = word_of(base)
     numbers = torch.arange(base**digits)
-    codes = torch.stack([numbers // base**k % base for k in range(digits)]).to(torch.uint8).view(1, -1)  # a word a number
+    codes = (
+        torch.stack([numbers // base**k % base for k in range(digits)]).to(torch.uint8).view(1, -1)
+    )  # a word a number
     assert torch.equal(unpack_digits(pack_digits(codes, base), codes.shape[1], base), codes)
 
 
@@ -63,11 +86,16 @@ def test_words(base: int) -> None:
 @pytest.mark.parametrize("base", range(2, 257))
 def test_a_digit_costs_its_information_within_five_percent(base: int) -> None:
     digits, bits = word_of(base)
-    assert math.log2(base) <= bits / digits <= min(1.05 * math.log2(base), math.ceil(math.log2(base)))
+    assert (
+        math.log2(base) <= bits / digits <= min(1.05 * math.log2(base), math.ceil(math.log2(base)))
+    )
     assert base**digits <= 2**bits
 
 
-@pytest.mark.parametrize(("base", "n", "expected"), [(3, 40, 8), (3, 41, 9), (5, 24, 7), (5, 25, 14), (9, 5, 2), (9, 6, 4)])
+@pytest.mark.parametrize(
+    ("base", "n", "expected"),
+    [(3, 40, 8), (3, 41, 9), (5, 24, 7), (5, 25, 14), (9, 5, 2), (9, 6, 4)],
+)
 def test_bytes_by_hand(base: int, n: int, expected: int) -> None:
     """Eight bytes hold 40 ternary digits, seven hold 24 quinary ones, two hold 5 of base 9."""
     assert digit_bytes(n, base) == expected == pack_digits(codes_of(1, n, base, n), base).shape[1]

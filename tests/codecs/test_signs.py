@@ -28,7 +28,11 @@ BUCKETS = {
     "odd": {"bucket_size": 77},
     "tensors": {"per_layer": True},
 }
-METHODS = {f"{kind.__name__}, {name}": kind(**words) for kind in (ScaledSign, OneBit) for name, words in BUCKETS.items()}
+METHODS = {
+    f"{kind.__name__}, {name}": kind(**words)
+    for kind in (ScaledSign, OneBit)
+    for name, words in BUCKETS.items()
+}
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +51,9 @@ def encoded(method: Signs, x: Tensor, sizes: tuple[int, ...]) -> Message:
     names = [str(i) for i in range(len(sizes))]
     step = Step(0, 1, range(len(x)), dict(zip(names, accumulate(sizes, initial=0), strict=False)))
     laid_out = method.lay_out(list(x.split(list(sizes), dim=1)), sizes)
-    return method.encode(laid_out, sizes, step.noise("codec", dict(zip(names, sizes, strict=True)), x.device))
+    return method.encode(
+        laid_out, sizes, step.noise("codec", dict(zip(names, sizes, strict=True)), x.device)
+    )
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -64,7 +70,10 @@ def test_one_pass_finds_what_two_do(name: str, sizes: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("name", METHODS)
 def test_a_worker_alone_has_the_same_bits_as_among_others(name: str) -> None:
     sizes = SIZES["rows and tails"]
-    together, alone = encoded(METHODS[name], values(sizes), sizes), encoded(METHODS[name], values(sizes)[1:], sizes)
+    together, alone = (
+        encoded(METHODS[name], values(sizes), sizes),
+        encoded(METHODS[name], values(sizes)[1:], sizes),
+    )
     assert all(torch.equal(a[1:], b) for a, b in zip(together, alone, strict=True))
 
 
@@ -73,7 +82,9 @@ def test_means_are_those_of_each_side() -> None:
     x = torch.cat([values((2048,), 1), -values((2048,), 1).abs() - 1], dim=1)
     means = encoded(OneBit(), x, (4096,))[2]
     first, second = x[0].double().split(2048)
-    torch.testing.assert_close(means[0, 0].double(), torch.stack([first[first < 0].mean(), first[first >= 0].mean()]))
+    torch.testing.assert_close(
+        means[0, 0].double(), torch.stack([first[first < 0].mean(), first[first >= 0].mean()])
+    )
     assert means[0, 1, 1] == 0
     torch.testing.assert_close(means[0, 1, 0].double(), second.mean())
 

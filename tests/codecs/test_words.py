@@ -14,7 +14,9 @@ BASES = [2, 3, 4, 5, 6, 7, 9, 15, 16, 17, 31, 32, 33, 64, 127, 128, 200, 256]
 
 def codes_of(base: int, row: int = 11, groups: int = 3) -> Tensor:
     generator = torch.Generator().manual_seed(base)
-    return torch.randint(0, base, (2, groups, rows_of(base), row), generator=generator, dtype=torch.int32)
+    return torch.randint(
+        0, base, (2, groups, rows_of(base), row), generator=generator, dtype=torch.int32
+    )
 
 
 def packed(codes: Tensor, base: int) -> Tensor:
@@ -23,7 +25,11 @@ def packed(codes: Tensor, base: int) -> Tensor:
 
 @pytest.mark.parametrize("base", BASES)
 def test_round_trip(base: int) -> None:
-    for codes in (codes_of(base), torch.full_like(codes_of(base), base - 1), torch.zeros_like(codes_of(base))):
+    for codes in (
+        codes_of(base),
+        torch.full_like(codes_of(base), base - 1),
+        torch.zeros_like(codes_of(base)),
+    ):
         words = packed(codes, base)
         assert words.dtype == torch.int32
         assert words.shape == (2, 3, words_of(base), 11)

@@ -20,10 +20,16 @@ def test_results_stay_and_every_message_costs_32_bits_more(layout: str) -> None:
     runs = [with_and_without(None)] if layout == "virtual" else pool(WORKERS).run(with_and_without)
     for (plain, plain_bits), (checked, bits) in runs:
         for name, expected in plain.items():
-            assert all(torch.equal(a, b) for a, b in zip(expected, checked[name], strict=True)), name
+            assert all(torch.equal(a, b) for a, b in zip(expected, checked[name], strict=True)), (
+                name
+            )
             more = 32 * (WORKERS - 1) if name.startswith("transpose") else 32
-            more += 2 * 32 if "ragged" in name else 0  # the lengths go before: that of the checksum, and their own checksum
-            assert [b - a for a, b in zip(plain_bits[name], bits[name], strict=True)] == [more] * len(bits[name]), name
+            more += (
+                2 * 32 if "ragged" in name else 0
+            )  # the lengths go before: that of the checksum, and their own checksum
+            assert [b - a for a, b in zip(plain_bits[name], bits[name], strict=True)] == [
+                more
+            ] * len(bits[name]), name
 
 
 def test_a_flipped_bit_is_named() -> None:
@@ -33,7 +39,9 @@ def test_a_flipped_bit_is_named() -> None:
             if case == "all_reduce":
                 assert said[case] == "all_reduce (sum) gave worker 1 other bits than worker 0"
             elif rank == 1:
-                assert said[case] and said[case].endswith("what worker 2 sent arrived altered at worker 1"), case
+                assert said[case] and said[case].endswith(
+                    "what worker 2 sent arrived altered at worker 1"
+                ), case
             else:
                 assert said[case] is None
 
@@ -47,10 +55,16 @@ def test_nodes_have_checksums_too() -> None:
     assert comm.meter.sent_bits == [72 + 36, 72 + 36, 36, 36]  # which a node's workers share
 
 
-@pytest.mark.parametrize("words", [["compressor=qsgd"], ["compressor=qsgd", "code=elias_sparse"], ["compressor=powersgd"]])
+@pytest.mark.parametrize(
+    "words",
+    [["compressor=qsgd"], ["compressor=qsgd", "code=elias_sparse"], ["compressor=powersgd"]],
+)
 def test_a_run_is_charged_for_its_checksums(tmp_path: Path, words: list[str]) -> None:
     words = [*words, "trainer.launcher=virtual", "trainer.max_steps=3"]
-    plain, checked = run(tmp_path / "plain", *words), run(tmp_path / "checked", *words, "trainer.checksum=true")
+    plain, checked = (
+        run(tmp_path / "plain", *words),
+        run(tmp_path / "checked", *words, "trainer.checksum=true"),
+    )
     messages = sum(kind["messages"] for kind in plain["collectives"])
     assert checked["test"] == plain["test"]
     assert checked["bits_sent"]["per_worker"] - plain["bits_sent"]["per_worker"] == 32 * messages
@@ -63,7 +77,10 @@ def test_a_run_is_charged_for_its_checksums(tmp_path: Path, words: list[str]) ->
         ("aab", "worker 2 other bits than worker 0"),
         ("baa", "worker 0 other bits than worker 1"),
         ("ab", "worker 1 and worker 0 different bits; which are the right ones cannot be told"),
-        ("aabb", "workers 2, 3 and worker 0 different bits; which are the right ones cannot be told"),
+        (
+            "aabb",
+            "workers 2, 3 and worker 0 different bits; which are the right ones cannot be told",
+        ),
     ],
 )
 def test_a_reduction_names_a_worker_only_where_most_agree(found: str, says: str | None) -> None:

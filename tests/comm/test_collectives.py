@@ -36,17 +36,23 @@ def seen(outcomes: Outcomes, layout: str, case: str) -> list[Outcome]:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_mean_is_the_mean_of_all_workers(outcomes: Outcomes, layout: str, dtype: torch.dtype) -> None:
+def test_mean_is_the_mean_of_all_workers(
+    outcomes: Outcomes, layout: str, dtype: torch.dtype
+) -> None:
     inputs = reduced_inputs(dtype, 0, 0, EVERYONE)
     tolerance = {torch.float32: 1e-6, torch.float16: 2e-3, torch.bfloat16: 2e-2}[dtype]
     for outcome in seen(outcomes, layout, f"mean {dtype}"):
         for result, rows in zip(outcome.results, inputs, strict=True):
             assert result.dtype == dtype and result.shape == (1, *rows.shape[1:])
-            torch.testing.assert_close(result.double(), rows.double().mean(0, keepdim=True), rtol=tolerance, atol=tolerance)
+            torch.testing.assert_close(
+                result.double(), rows.double().mean(0, keepdim=True), rtol=tolerance, atol=tolerance
+            )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_means_agree_between_layouts_and_to_the_bit_between_ranks(outcomes: Outcomes, dtype: torch.dtype) -> None:
+def test_means_agree_between_layouts_and_to_the_bit_between_ranks(
+    outcomes: Outcomes, dtype: torch.dtype
+) -> None:
     virtual = outcomes["1x4"][0][f"mean {dtype}"].results
     tolerance = 1e-5 if dtype == torch.float32 else 2 * torch.finfo(dtype).eps
     for layout in ("4x1", "2x2"):
@@ -72,12 +78,16 @@ def integer_reduction(verb: str, rows: Tensor) -> Tensor:
         "all_bits": lambda a, b: a & b,
     }[verb]
     columns = rows.flatten(1).T.tolist() if rows.dim() > 1 else [rows.tolist()]
-    return torch.tensor([reduce(of_two, column) for column in columns], dtype=rows.dtype).view(1, *rows.shape[1:])
+    return torch.tensor([reduce(of_two, column) for column in columns], dtype=rows.dtype).view(
+        1, *rows.shape[1:]
+    )
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(("verb", "dtype"), [key for key in REDUCED if key[0] != "mean"], ids=str)
-def test_reductions_are_exact(outcomes: Outcomes, layout: str, verb: str, dtype: torch.dtype) -> None:
+def test_reductions_are_exact(
+    outcomes: Outcomes, layout: str, verb: str, dtype: torch.dtype
+) -> None:
     inputs = reduced_inputs(dtype, *REDUCED[verb, dtype], EVERYONE)
     for outcome in seen(outcomes, layout, f"{verb} {dtype}"):
         for result, rows in zip(outcome.results, inputs, strict=True):
@@ -109,14 +119,21 @@ def test_gather_returns_all_rows_in_worker_order(outcomes: Outcomes, layout: str
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_message_may_have_empty_parts(outcomes: Outcomes, layout: str) -> None:
     for outcome in seen(outcomes, layout, "gather empty"):
-        assert [(x.shape, x.dtype) for x in outcome.results] == [((WORKERS, 0), torch.uint8), ((WORKERS, 0), torch.float32)]
+        assert [(x.shape, x.dtype) for x in outcome.results] == [
+            ((WORKERS, 0), torch.uint8),
+            ((WORKERS, 0), torch.float32),
+        ]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_ragged_gather_returns_the_true_values_and_zeros_behind(outcomes: Outcomes, layout: str) -> None:
+def test_ragged_gather_returns_the_true_values_and_zeros_behind(
+    outcomes: Outcomes, layout: str
+) -> None:
     (codes, floats, whole), _ = ragged_inputs(EVERYONE, RAGGED_LENGTHS)
     for outcome in seen(outcomes, layout, "ragged"):
-        for result, rows, lengths in zip(outcome.results[:2], (codes, floats), RAGGED_LENGTHS, strict=True):
+        for result, rows, lengths in zip(
+            outcome.results[:2], (codes, floats), RAGGED_LENGTHS, strict=True
+        ):
             expected = torch.zeros(WORKERS, max(lengths), dtype=rows.dtype)
             for k, n in enumerate(lengths):
                 expected[k, :n] = rows[k, :n]
@@ -132,7 +149,9 @@ def test_ragged_gather_of_nothing_is_empty(outcomes: Outcomes, layout: str) -> N
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_transpose_gives_each_worker_what_the_others_had_for_it(outcomes: Outcomes, layout: str) -> None:
+def test_transpose_gives_each_worker_what_the_others_had_for_it(
+    outcomes: Outcomes, layout: str
+) -> None:
     rows = torch.cat([outcome.results[0] for outcome in seen(outcomes, layout, "transpose")])
     inputs = transposed_inputs(EVERYONE)
     for worker in EVERYONE:
@@ -185,7 +204,9 @@ WIRE = {
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("case", WIRE)
 def test_wire_bits_are_those_counted_by_hand(outcomes: Outcomes, layout: str, case: str) -> None:
-    assert [bits for outcome in seen(outcomes, layout, case) for bits in outcome.wire_bits] == WIRE[case]
+    assert [bits for outcome in seen(outcomes, layout, case) for bits in outcome.wire_bits] == WIRE[
+        case
+    ]
 
 
 def test_metered_bits_are_equal_in_all_layouts(outcomes: Outcomes) -> None:
@@ -194,7 +215,11 @@ def test_metered_bits_are_equal_in_all_layouts(outcomes: Outcomes) -> None:
         for layout in LAYOUTS:
             processes = seen(outcomes, layout, case)
             by_layout.append(
-                [(o.sent_bits[i], o.received_bits[i], o.wire_bits[i]) for o in processes for i in range(len(o.sent_bits))]
+                [
+                    (o.sent_bits[i], o.received_bits[i], o.wire_bits[i])
+                    for o in processes
+                    for i in range(len(o.sent_bits))
+                ]
             )
         assert by_layout[0] == by_layout[1] == by_layout[2], case
 

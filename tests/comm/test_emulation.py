@@ -26,13 +26,21 @@ def spans() -> list[dict[str, Span]]:
         ("all_reduce", NETWORK.cost("all_reduce", 8e5).seconds),
         ("all_gather", NETWORK.cost("all_gather", 8e5).seconds),
         ("all_to_all", NETWORK.cost("all_to_all", 6e5).seconds),
-        ("ragged", NETWORK.cost("all_gather", 32).seconds + NETWORK.ragged_cost([0, 2e5, 4e5, 6e5]).seconds),
+        (
+            "ragged",
+            NETWORK.cost("all_gather", 32).seconds
+            + NETWORK.ragged_cost([0, 2e5, 4e5, 6e5]).seconds,
+        ),
         ("inside", Network(2, 1, LINK, LINK).cost("all_reduce", 8e5).seconds),
     ],
 )
-def test_a_collective_lasts_as_long_as_the_model_says(spans: list[dict[str, Span]], case: str, expected: float) -> None:
+def test_a_collective_lasts_as_long_as_the_model_says(
+    spans: list[dict[str, Span]], case: str, expected: float
+) -> None:
     """From when the last is there, for all; how much longer depends on how busy this machine is."""
-    begins, ends = zip(*(process[case] for process in spans[2 if case == "inside" else 0 :]), strict=True)
+    begins, ends = zip(
+        *(process[case] for process in spans[2 if case == "inside" else 0 :]), strict=True
+    )
     assert expected <= min(ends) - max(begins) < expected + 0.5
 
 

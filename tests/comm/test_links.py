@@ -25,7 +25,9 @@ PATIENCE = patience(240)
 def why_not() -> str | None:
     if os.geteuid() != 0 or not all(map(shutil.which, ("ip", "tc", "mount"))):
         return "network namespaces need root, ip and tc"
-    tried = subprocess.run([NETLAB, "--rate", "100mbit", "--", "true"], capture_output=True, text=True)
+    tried = subprocess.run(
+        [NETLAB, "--rate", "100mbit", "--", "true"], capture_output=True, text=True
+    )
     return tried.stderr.strip() if tried.returncode else None
 
 
@@ -33,7 +35,9 @@ REASON = why_not()
 needs_netlab = pytest.mark.skipif(REASON is not None, reason=lacks("netns", REASON or ""))
 
 
-def on_hosts(folder: Path, hosts: int, rate: str, *command: str) -> subprocess.CompletedProcess[str]:
+def on_hosts(
+    folder: Path, hosts: int, rate: str, *command: str
+) -> subprocess.CompletedProcess[str]:
     words = [NETLAB, "--hosts", str(hosts), "--rate", rate, "--", *command]
     return subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE, cwd=folder)
 
@@ -51,7 +55,10 @@ def test_the_kernel_counts_what_the_meter_says(tmp_path: Path) -> None:
     for name in ("all_reduce", "all_gather", "all_to_all"):
         for host in hosts:
             assert host[name]["kernel"] == pytest.approx(host[name]["meter"], rel=0.03), name
-    for name in ("ragged_gather", "broadcast"):  # hosts hand on what others meter, or only the first says something
+    for name in (
+        "ragged_gather",
+        "broadcast",
+    ):  # hosts hand on what others meter, or only the first says something
         kernel, meter = (sum(host[name][whose] for host in hosts) for whose in ("kernel", "meter"))
         assert kernel == pytest.approx(meter, rel=0.03), name
 
@@ -67,7 +74,14 @@ def test_a_host_that_fails_ends_all_and_is_told(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_hosts_run_as_batch(tmp_path: Path) -> None:
     """Else gloo spins for a tick of the kernel at many a small message."""
-    done = on_hosts(tmp_path, 2, "open", sys.executable, "-c", "import os; exit(os.sched_getscheduler(0) != os.SCHED_BATCH)")
+    done = on_hosts(
+        tmp_path,
+        2,
+        "open",
+        sys.executable,
+        "-c",
+        "import os; exit(os.sched_getscheduler(0) != os.SCHED_BATCH)",
+    )
     assert done.returncode == 0
 
 
@@ -81,8 +95,12 @@ def test_packets_stay_in_order(tmp_path: Path) -> None:
 @needs_netlab
 @pytest.mark.slow
 def test_nothing_stays_when_it_is_killed(tmp_path: Path) -> None:
-    with subprocess.Popen([NETLAB, "--", "bash", "-c", f"echo $$ > {tmp_path}/$RANK; exec sleep 60"]) as lab:
-        while not all((tmp_path / rank).exists() and (tmp_path / rank).read_text() for rank in "01"):
+    with subprocess.Popen(
+        [NETLAB, "--", "bash", "-c", f"echo $$ > {tmp_path}/$RANK; exec sleep 60"]
+    ) as lab:
+        while not all(
+            (tmp_path / rank).exists() and (tmp_path / rank).read_text() for rank in "01"
+        ):
             time.sleep(0.05)
         lab.send_signal(signal.SIGKILL)
     hosts = [int((tmp_path / rank).read_text()) for rank in "01"]
@@ -104,7 +122,17 @@ def _alive(pid: int) -> bool:
 @pytest.mark.parametrize("hosts", [2, 3])
 def test_an_emulated_link_is_as_slow_as_a_shaped_one(tmp_path: Path, hosts: int) -> None:
     shaped = case_on_hosts(tmp_path, hosts, "100mbit", "timed")[0]
-    done = on_hosts(tmp_path, hosts, "open", sys.executable, link_cases.__file__, "timed", str(tmp_path), "1e8", "5e-5")
+    done = on_hosts(
+        tmp_path,
+        hosts,
+        "open",
+        sys.executable,
+        link_cases.__file__,
+        "timed",
+        str(tmp_path),
+        "1e8",
+        "5e-5",
+    )
     assert done.returncode == 0, done.stderr
     emulated = json.loads((tmp_path / "0.json").read_text())
     for name, seconds in emulated.items():
@@ -123,14 +151,29 @@ def test_exchanges_fill_nine_tenths_of_a_link(tmp_path: Path) -> None:
 @needs_netlab
 @pytest.mark.slow
 def test_a_run_over_links_is_the_run_without_and_says_so(tmp_path: Path) -> None:
-    words = ["trainer.gpus=2", "trainer.max_steps=5", "trainer.threads=1", "logger.mode=disabled", "model.widths=[16]"]
+    words = [
+        "trainer.gpus=2",
+        "trainer.max_steps=5",
+        "trainer.threads=1",
+        "logger.mode=disabled",
+        "model.widths=[16]",
+    ]
     command = [str(Path(sys.executable).with_name("gcbench")), *words]
     done = on_hosts(tmp_path, 2, "1gbit", *command, f"directory={tmp_path}/links")
     assert done.returncode == 0, done.stderr
-    subprocess.run([*command, "trainer.launcher=local", f"directory={tmp_path}/local"], check=True, cwd=tmp_path)
-    links, local = (json.loads((tmp_path / name / "result.json").read_text()) for name in ("links", "local"))
+    subprocess.run(
+        [*command, "trainer.launcher=local", f"directory={tmp_path}/local"],
+        check=True,
+        cwd=tmp_path,
+    )
+    links, local = (
+        json.loads((tmp_path / name / "result.json").read_text()) for name in ("links", "local")
+    )
     assert links["test"] == local["test"] and links["bits_wire"] == local["bits_wire"]
-    assert links["network"] == {"emulated": False, "link": "1gbit"} and local["network"]["link"] is None
+    assert (
+        links["network"] == {"emulated": False, "link": "1gbit"}
+        and local["network"]["link"] is None
+    )
 
 
 @needs_netlab

@@ -36,7 +36,9 @@ def ring_all_reduce(workers: int, parts: list[list[float]]) -> tuple[list[list[f
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 4, 7])
 def test_a_ring_that_sums_moves_as_many_bits(workers: int) -> None:
-    parts, passed = ring_all_reduce(workers, [[10.0**k + i for i in range(workers)] for k in range(workers)])
+    parts, passed = ring_all_reduce(
+        workers, [[10.0**k + i for i in range(workers)] for k in range(workers)]
+    )
     total = [sum(10.0**k + i for k in range(workers)) for i in range(workers)]
     assert parts == [total] * workers
     assert wire_bits("all_reduce", workers * 64, workers) == passed * 64
@@ -51,8 +53,12 @@ def test_a_tree_moves_as_many_bits(workers: int) -> None:
         knowing, messages, rounds = knowing + told, messages + told, rounds + 1
     assert wire_bits("broadcast", 100, workers) * workers == 100 * messages
     assert wire_bits("tree_all_reduce", 100, workers) == 2 * wire_bits("broadcast", 100, workers)
-    assert flat(workers).cost("broadcast", 100).seconds == pytest.approx(rounds * (LATENCY + 100 / SPEED))
-    assert flat(workers).cost("tree_all_reduce", 100).seconds == pytest.approx(2 * rounds * (LATENCY + 100 / SPEED))
+    assert flat(workers).cost("broadcast", 100).seconds == pytest.approx(
+        rounds * (LATENCY + 100 / SPEED)
+    )
+    assert flat(workers).cost("tree_all_reduce", 100).seconds == pytest.approx(
+        2 * rounds * (LATENCY + 100 / SPEED)
+    )
 
 
 @pytest.mark.parametrize("workers", [2, 5, 16])
@@ -61,7 +67,9 @@ def test_one_level_costs_what_the_papers_formulas_say(workers: int) -> None:
     size, others = 8e6, workers - 1
     reduced = flat(workers).cost("all_reduce", size)
     assert reduced.wire_bits == pytest.approx(2 * others / workers * size)
-    assert reduced.seconds == pytest.approx(2 * others / workers * size / SPEED + 2 * others * LATENCY)
+    assert reduced.seconds == pytest.approx(
+        2 * others / workers * size / SPEED + 2 * others * LATENCY
+    )
     gathered = flat(workers).cost("all_gather", size)
     assert gathered.wire_bits == others * size
     assert gathered.seconds == pytest.approx(others * size / SPEED + others * LATENCY)
@@ -71,7 +79,14 @@ def test_one_level_costs_what_the_papers_formulas_say(workers: int) -> None:
     assert exchanged.seconds == pytest.approx(size / SPEED + others * LATENCY)
 
 
-COLLECTIVES: list[Collective] = ["all_reduce", "tree_all_reduce", "all_gather", "ragged_gather", "all_to_all", "broadcast"]
+COLLECTIVES: list[Collective] = [
+    "all_reduce",
+    "tree_all_reduce",
+    "all_gather",
+    "ragged_gather",
+    "all_to_all",
+    "broadcast",
+]
 
 
 @pytest.mark.parametrize("collective", COLLECTIVES)
@@ -85,9 +100,13 @@ def test_one_worker_moves_nothing_and_a_node_uses_its_own_links(collective: Coll
 def test_two_levels_by_hand() -> None:
     """Two nodes of two on links without latency, 1 and 20 Gbit/s, and 8 Mbit from every worker."""
     two = Network(4, 2, Link(20e9), Link(1e9))
-    assert two.cost("all_reduce", 8e6).seconds == pytest.approx(6 * 2e6 / 1e9)  # the slow link sets every round
+    assert two.cost("all_reduce", 8e6).seconds == pytest.approx(
+        6 * 2e6 / 1e9
+    )  # the slow link sets every round
     assert two.cost("all_gather", 8e6).seconds == pytest.approx(3 * 8e6 / 1e9)
-    assert two.cost("ragged_gather", 8e6).seconds == pytest.approx(4 * 8e6 / 1e9)  # two workers to two, over one link
+    assert two.cost("ragged_gather", 8e6).seconds == pytest.approx(
+        4 * 8e6 / 1e9
+    )  # two workers to two, over one link
     assert two.cost("all_to_all", 9e6).seconds == pytest.approx(4 * 3e6 / 1e9)
     assert two.cost("broadcast", 8e6).seconds == pytest.approx(8e6 / 1e9 + 8e6 / 20e9)
 
@@ -97,7 +116,9 @@ def test_the_busiest_link_sets_the_time_of_a_ragged_gather() -> None:
     cost = Network(4, 1, FAST, Link(1e9)).ragged_cost(sizes)
     assert cost.wire_bits * 4 == 3 * sum(sizes)
     assert cost.seconds == pytest.approx(3 * 5e6 / 1e9)
-    assert Network(4, 1, FAST, Link(1e9)).ragged_cost([5e6, 5e6, 0, 5e6]).seconds == pytest.approx(3 * 5e6 / 1e9)
+    assert Network(4, 1, FAST, Link(1e9)).ragged_cost([5e6, 5e6, 0, 5e6]).seconds == pytest.approx(
+        3 * 5e6 / 1e9
+    )
 
 
 def test_a_level_is_a_network_of_its_own() -> None:
@@ -105,7 +126,9 @@ def test_a_level_is_a_network_of_its_own() -> None:
     two = Network(32, 8, FAST, Link(1e9))
     alone = Network(4, 1, FAST, Link(1e9)).cost("all_gather", 8e6)
     assert two.level("between").cost("all_gather", 1e6).seconds == pytest.approx(alone.seconds)
-    assert two.level("inside").cost("all_reduce", 8e6) == Network(8, 8, FAST, SLOW).cost("all_reduce", 8e6)
+    assert two.level("inside").cost("all_reduce", 8e6) == Network(8, 8, FAST, SLOW).cost(
+        "all_reduce", 8e6
+    )
     assert two.level("all") == two
 
 

@@ -6,7 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-from comm_cases import node_outcomes_in_one_process, node_outcomes_over_gloo, timeouts_of_nodes, values
+from comm_cases import (
+    node_outcomes_in_one_process,
+    node_outcomes_over_gloo,
+    timeouts_of_nodes,
+    values,
+)
 from gloo_pool import pool
 
 from gcbench.comm import Comm, node_size
@@ -36,7 +41,8 @@ def seen() -> Seen:
 
 
 each_layout_and_size = pytest.mark.parametrize(
-    ("layout", "size"), [(layout, n) for layout in LAYOUTS for n in (1, 2, 4) if n < workers_of(layout)]
+    ("layout", "size"),
+    [(layout, n) for layout in LAYOUTS for n in (1, 2, 4) if n < workers_of(layout)],
 )
 
 
@@ -59,20 +65,26 @@ def test_messages_of_all_nodes_arrive_everywhere(seen: Seen, layout: str, size: 
 
 
 @each_layout_and_size
-def test_levels_are_counted_apart_and_alike_in_all_layouts(seen: Seen, layout: str, size: int) -> None:
+def test_levels_are_counted_apart_and_alike_in_all_layouts(
+    seen: Seen, layout: str, size: int
+) -> None:
     """Five floats are averaged inside; of 23 bytes every worker of a node sends its part to its peers, and passes on theirs."""
     nodes, part = workers_of(layout) // size, 8 * -(-23 // size)
     expected = {
         Kind("inside", "all_reduce", size): Total(1, 160, 160),
         Kind("between", "all_gather", nodes): Total(1, part, (nodes - 1) * part),
-        Kind("inside", "all_gather", size): Total(1, (nodes - 1) * part, (size - 1) * (nodes - 1) * part),
+        Kind("inside", "all_gather", size): Total(
+            1, (nodes - 1) * part, (size - 1) * (nodes - 1) * part
+        ),
     }
     tallies = [tally for process in seen[layout] for tally in process[size]["tallies"]]
     assert tallies == [expected] * workers_of(layout)
 
 
 def test_what_a_process_keeps_to_itself_is_no_exchange(seen: Seen) -> None:
-    exchanges = {layout: [outcome["exchanges"] for outcome in seen[layout][0].values()] for layout in LAYOUTS}
+    exchanges = {
+        layout: [outcome["exchanges"] for outcome in seen[layout][0].values()] for layout in LAYOUTS
+    }
     assert exchanges == {"1x8": [0, 0, 0], "2x4": [1, 1, 1], "4x2": [1, 1, 3], "4x1": [1, 3]}
 
 
@@ -85,10 +97,22 @@ def test_nodes_that_leave_together_share_their_link_evenly() -> None:
 @pytest.mark.parametrize(
     ("asked", "workers", "rows", "host", "says"),
     [
-        (None, 4, 4, None, "exchange=hierarchical: virtual workers have no hosts; type workers_per_node=2"),
+        (
+            None,
+            4,
+            4,
+            None,
+            "exchange=hierarchical: virtual workers have no hosts; type workers_per_node=2",
+        ),
         (3, 4, 1, 4, "workers_per_node=3 cannot share 4 workers evenly; type workers_per_node=2"),
         (8, 4, 1, 4, "workers_per_node=8 cannot share 4 workers evenly; type workers_per_node=2"),
-        (3, 6, 2, 6, "workers_per_node=3: some process would hold part of two nodes, as each has 2 workers; type "),
+        (
+            3,
+            6,
+            2,
+            6,
+            "workers_per_node=3: some process would hold part of two nodes, as each has 2 workers; type ",
+        ),
         (
             None,
             4,
@@ -99,7 +123,9 @@ def test_nodes_that_leave_together_share_their_link_evenly() -> None:
         (4, 4, 4, None, "type exchange=gather, or smaller nodes, as in workers_per_node=2"),
     ],
 )
-def test_nodes_that_cannot_be_are_refused(asked: int | None, workers: int, rows: int, host: int | None, says: str) -> None:
+def test_nodes_that_cannot_be_are_refused(
+    asked: int | None, workers: int, rows: int, host: int | None, says: str
+) -> None:
     with pytest.raises(ValueError) as error:
         node_size(asked, workers, rows, host)
     assert says in str(error.value)

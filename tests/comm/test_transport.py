@@ -12,7 +12,9 @@ Outcomes = dict[str, list[dict[str, Outcome]]]
 
 
 @pytest.mark.parametrize(("layout", "processes"), [("4x1", 4), ("2x2", 2)])
-def test_torchs_own_exchanges_bring_the_same(outcomes: Outcomes, layout: str, processes: int) -> None:
+def test_torchs_own_exchanges_bring_the_same(
+    outcomes: Outcomes, layout: str, processes: int
+) -> None:
     torchs_own = pool(processes).run(comm_cases.over_torchs_own)
     for seen, expected in zip(torchs_own, outcomes[layout], strict=True):
         assert seen.keys() == expected.keys()

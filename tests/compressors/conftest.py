@@ -13,7 +13,9 @@ Traces = dict[str, list[dict[tuple[str, str], Trace]]]
 @pytest.fixture(scope="session")
 def virtual_traces() -> dict[tuple[str, str], Trace]:
     """What four virtual workers see of every choice and of variants that differ."""
-    found: dict[tuple[str, str], Trace] = traces_in_one_process({key: compressor_of(*key) for key in DIFFERENT})
+    found: dict[tuple[str, str], Trace] = traces_in_one_process(
+        {key: compressor_of(*key) for key in DIFFERENT}
+    )
     return found
 
 

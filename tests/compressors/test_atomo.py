@@ -35,7 +35,9 @@ def with_values(s: list[float], rows: int = 12, columns: int = 8) -> Tensor:
         ((), (1, 1)),
     ],
 )
-def test_tensors_become_the_matrices_of_the_authors(shape: tuple[int, ...], matrix: tuple[int, int]) -> None:
+def test_tensors_become_the_matrices_of_the_authors(
+    shape: tuple[int, ...], matrix: tuple[int, int]
+) -> None:
     """Folded in two; odd ones (and only these are our own choice) are not."""
     assert matrix_shape(torch.zeros(2, *shape)) == matrix
 
@@ -51,12 +53,22 @@ def means_of_values(variant: str, s: list[float], repeats: int = 4000) -> Tensor
 
 @pytest.mark.parametrize(
     ("s", "published"),
-    [([10, 1, 1], [1, 3, 3]), ([4, 2, 1, 1, 0.5, 0.5], [1.05, 1.14, 0.87, 0.87, 0.77, 0.77]), ([1.5, 0.5], [1, 2])],
+    [
+        ([10, 1, 1], [1, 3, 3]),
+        ([4, 2, 1, 1, 0.5, 0.5], [1.05, 1.14, 0.87, 0.87, 0.77, 0.77]),
+        ([1.5, 0.5], [1, 2]),
+    ],
 )
-def test_drawing_until_two_are_kept_is_biased_and_drawing_once_is_not(s: list[float], published: list[float]) -> None:
+def test_drawing_until_two_are_kept_is_biased_and_drawing_once_is_not(
+    s: list[float], published: list[float]
+) -> None:
     """The published rows' estimator: two of two values are always kept, and the smaller is inflated."""
-    torch.testing.assert_close(means_of_values("published", s), torch.tensor(published).float(), rtol=0, atol=0.12)
-    torch.testing.assert_close(means_of_values("unbiased", s), torch.ones(len(s)), rtol=0, atol=0.12)
+    torch.testing.assert_close(
+        means_of_values("published", s), torch.tensor(published).float(), rtol=0, atol=0.12
+    )
+    torch.testing.assert_close(
+        means_of_values("unbiased", s), torch.ones(len(s)), rtol=0, atol=0.12
+    )
 
 
 def test_values_of_one_size_come_back_exactly() -> None:
@@ -103,8 +115,16 @@ def test_workers_and_steps_draw_for_themselves() -> None:
 
 def test_fewer_values_than_wanted_are_no_trap() -> None:
     """Drawing again would never end."""
-    out = aggregate(Atomo(3), {"w": torch.eye(6)[None] * torch.tensor([5.0, 0, 0, 0, 0, 0]), "zero": torch.zeros(1, 4, 4)})
-    assert out.update["w"][0, 0, 0] == pytest.approx(5) and out.update["w"].abs().sum() == pytest.approx(5)
+    out = aggregate(
+        Atomo(3),
+        {
+            "w": torch.eye(6)[None] * torch.tensor([5.0, 0, 0, 0, 0, 0]),
+            "zero": torch.zeros(1, 4, 4),
+        },
+    )
+    assert out.update["w"][0, 0, 0] == pytest.approx(5) and out.update[
+        "w"
+    ].abs().sum() == pytest.approx(5)
     assert not out.update["zero"].any()
 
 

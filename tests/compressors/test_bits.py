@@ -57,10 +57,18 @@ def qsgd_bits(settings: Settings, shapes: Shapes, workers: int) -> tuple[int, in
     codes = width * 8 * math.ceil(sum(sizes) / 8)
     scales = 32 * sum(math.ceil(n / settings["bucket_size"]) for n in sizes)
     if settings.get("align"):
-        fields = {n: numel(s[2:]) for n, s in zip(sizes, (s for k, s in shapes.items() if k not in small), strict=True)}
-        buckets = {n: max(1, settings["bucket_size"] // field) * field for n, field in fields.items()}
+        fields = {
+            n: numel(s[2:])
+            for n, s in zip(sizes, (s for k, s in shapes.items() if k not in small), strict=True)
+        }
+        buckets = {
+            n: max(1, settings["bucket_size"] // field) * field for n, field in fields.items()
+        }
         scales = 32 * sum(math.ceil(n / buckets[n]) for n in sizes)
-        codes = sum(width * 8 * math.ceil(sum(n for n in sizes if buckets[n] == b) / 8) for b in set(buckets.values()))
+        codes = sum(
+            width * 8 * math.ceil(sum(n for n in sizes if buckets[n] == b) / 8)
+            for b in set(buckets.values())
+        )
     whole, _ = dense_bits(small)
     if settings["exchange"] == "gather":
         return whole + codes + scales, whole + (workers - 1) * (codes + scales)
@@ -70,8 +78,14 @@ def qsgd_bits(settings: Settings, shapes: Shapes, workers: int) -> tuple[int, in
         return summed, summed
     if settings["exchange"] == "hierarchical":
         nodes = workers // settings["workers_per_node"]
-        dense, part = 32 * sum(sizes), 8 * math.ceil((codes + scales) / 8 / settings["workers_per_node"])
-        sent, received = part + (nodes - 1) * part, (nodes - 1) * part * settings["workers_per_node"]
+        dense, part = (
+            32 * sum(sizes),
+            8 * math.ceil((codes + scales) / 8 / settings["workers_per_node"]),
+        )
+        sent, received = (
+            part + (nodes - 1) * part,
+            (nodes - 1) * part * settings["workers_per_node"],
+        )
         return whole + dense + sent, whole + dense + received
     shard = 8 * math.ceil(sum(sizes) / workers / 8)
     coded = width * shard + 32 * math.ceil(shard / settings["bucket_size"])
@@ -103,7 +117,12 @@ def powersgd_bits(settings: Settings, shapes: Shapes, workers: int) -> tuple[int
 
 
 def travelling_bits(
-    settings: Settings, shapes: Shapes, workers: int, floats: int, codes_of: Callable[[int], int], chances: int = 0
+    settings: Settings,
+    shapes: Shapes,
+    workers: int,
+    floats: int,
+    codes_of: Callable[[int], int],
+    chances: int = 0,
 ) -> tuple[int, int]:
     """Of `codes_of(n)` bits and `floats` floats a bucket, by any exchange; small tensors whole. A sum over workers of what
     stands for a value has `chances` possible results."""
@@ -126,7 +145,9 @@ def travelling_bits(
         return summed, summed
     shard = 8 * math.ceil(sum(sizes) / workers / 8)
     mean = message([shard]) if exchange == "scatter_coded" else 32 * shard
-    return whole + (workers - 1) * message([shard]) + mean, whole + (workers - 1) * (message([shard]) + mean)
+    return whole + (workers - 1) * message([shard]) + mean, whole + (workers - 1) * (
+        message([shard]) + mean
+    )
 
 
 def sign_bits(settings: Settings, shapes: Shapes, workers: int, points: int = 1) -> tuple[int, int]:
@@ -140,22 +161,35 @@ def top_k_bits(settings: Settings, shapes: Shapes, workers: int) -> tuple[int, i
     message = 0
     for n in (numel(s) for k, s in shapes.items() if k not in small):
         k = max(1, math.floor(settings["fraction"] * n))
-        in_eights = (n - 1).bit_length() // 8 * 8 * k + (n - 1).bit_length() % 8 * 8 * math.ceil(k / 8)
-        message += 32 * k + (32 * k if settings["index"] == "int32" else min(in_eights, 8 * math.ceil(n / 8)))
+        in_eights = (n - 1).bit_length() // 8 * 8 * k + (n - 1).bit_length() % 8 * 8 * math.ceil(
+            k / 8
+        )
+        message += 32 * k + (
+            32 * k if settings["index"] == "int32" else min(in_eights, 8 * math.ceil(n / 8))
+        )
     whole, _ = dense_bits(small)
     return whole + message, whole + (workers - 1) * message
 
 
 def random_bits(settings: Settings, shapes: Shapes, workers: int) -> tuple[int, int]:
     """PowerSGD's r (n + m) floats a matrix, but never more than it has."""
-    floats = sum(min(numel(s), powersgd_bits(settings, {"": s}, workers)[0] // 32) for s in shapes.values())
+    floats = sum(
+        min(numel(s), powersgd_bits(settings, {"": s}, workers)[0] // 32) for s in shapes.values()
+    )
     return 32 * floats, 32 * floats
 
 
-WORDS = {2: (1, 1), 3: (5, 8), 5: (3, 7), 9: (5, 16)}  # digits and bits of a word, by the digits' base
+WORDS = {
+    2: (1, 1),
+    3: (5, 8),
+    5: (3, 7),
+    9: (5, 16),
+}  # digits and bits of a word, by the digits' base
 
 
-def level_bits(settings: Settings, shapes: Shapes, workers: int, levels: int, floats: int) -> tuple[int, int]:
+def level_bits(
+    settings: Settings, shapes: Shapes, workers: int, levels: int, floats: int
+) -> tuple[int, int]:
     """Digits in whole words, those of less than 8 bits in eights, and `floats` floats a bucket. Sums are of digits, or counts
     of all levels but one."""
     digits, bits = WORDS[levels]
@@ -181,7 +215,9 @@ def sketch_bits(settings: Settings, shapes: Shapes, workers: int) -> tuple[int, 
             floats += numel(shape)
         else:
             n, m = shape[0], numel(shape) // shape[0]
-            floats += min(settings["rank"], n, m) * (m if settings["variant"] == "alternating" and settings["step"] % 2 else n)
+            floats += min(settings["rank"], n, m) * (
+                m if settings["variant"] == "alternating" and settings["step"] % 2 else n
+            )
     return 32 * floats, 32 * floats
 
 
@@ -222,7 +258,9 @@ FORMULAS: dict[str, Callable[[Settings, Shapes, int], tuple[int, int]]] = {
     "powersgd": powersgd_bits,
     "orq": table_bits,
     "linear": table_bits,
-    "qsgd_levels": lambda settings, shapes, workers: level_bits(settings, shapes, workers, settings["level_count"], 1),
+    "qsgd_levels": lambda settings, shapes, workers: level_bits(
+        settings, shapes, workers, settings["level_count"], 1
+    ),
     "terngrad": lambda settings, shapes, workers: level_bits(settings, shapes, workers, 3, 1),
     "bingrad_pb": lambda settings, shapes, workers: level_bits(settings, shapes, workers, 2, 1),
     "bingrad_b": lambda settings, shapes, workers: level_bits(settings, shapes, workers, 2, 2),
@@ -237,12 +275,16 @@ FORMULAS: dict[str, Callable[[Settings, Shapes, int], tuple[int, int]]] = {
     "top_k": top_k_bits,
     "random_k": random_bits,
     "random_block": random_bits,
-    "signum": lambda settings, shapes, workers: sign_bits({"min_size": 0}, shapes, workers, points=0),
+    "signum": lambda settings, shapes, workers: sign_bits(
+        {"min_size": 0}, shapes, workers, points=0
+    ),
     "unbiased_lowrank": sketch_bits,
     "atomo": atomo_bits,
 }
 # Messages as long as chance makes them: each has a test of its own (codes: test_entropy_coded).
-ANY_LENGTH = {("atomo", "drawn once")} | {key for key in ALL if variants(key[0])[key[1]].get("code", "fixed") != "fixed"}
+ANY_LENGTH = {("atomo", "drawn once")} | {
+    key for key in ALL if variants(key[0])[key[1]].get("code", "fixed") != "fixed"
+}
 
 
 def test_every_choice_has_its_formula() -> None:
@@ -250,12 +292,16 @@ def test_every_choice_has_its_formula() -> None:
 
 
 @pytest.mark.parametrize(("choice", "variant"), [key for key in DIFFERENT if key not in ANY_LENGTH])
-def test_bits_of_three_steps_follow_the_formula(virtual_traces: Traces, choice: str, variant: str) -> None:
+def test_bits_of_three_steps_follow_the_formula(
+    virtual_traces: Traces, choice: str, variant: str
+) -> None:
     overrides = [f"{k}={str(v).lower()}" for k, v in variants(choice)[variant].items()]
     settings = composed(choice, *overrides)
     dense_steps = settings.get("dense_steps", 0)
     by_step = [
-        dense_bits(SHAPES) if i < dense_steps else FORMULAS[choice]({**settings, "step": i}, SHAPES, WORKERS)
+        dense_bits(SHAPES)
+        if i < dense_steps
+        else FORMULAS[choice]({**settings, "step": i}, SHAPES, WORKERS)
         for i in range(STEPS)
     ]
     seen = virtual_traces[choice, variant]
@@ -269,17 +315,28 @@ LEVELS = ("orq", "linear", "qsgd_levels", "terngrad", "bingrad_pb")
 @pytest.mark.parametrize(
     ("choice", "exchange"),
     [(choice, "sum") for choice in LEVELS]
-    + [(c, e) for c in (*LEVELS, "bingrad_b", "scaled_sign", "onebit") for e in ("scatter", "scatter_coded")],
+    + [
+        (c, e)
+        for c in (*LEVELS, "bingrad_b", "scaled_sign", "onebit")
+        for e in ("scatter", "scatter_coded")
+    ],
 )
 def test_every_exchange_of_every_code_costs_its_formula(choice: str, exchange: str) -> None:
     """And gives an update that is not far from the mean of what was sent."""
     settings = {"exchange": exchange, "bucket_size": 16, "error_feedback": False}
     comm, grads = Comm(WORKERS), gradients(range(WORKERS), 0)
     out = aggregate(built(choice, **settings), grads, comm=comm)
-    expected = FORMULAS[choice](composed(choice, *[f"{k}={str(v).lower()}" for k, v in settings.items()]), SHAPES, WORKERS)
-    assert (comm.meter.sent_bits, comm.meter.received_bits) == ([expected[0]] * WORKERS, [expected[1]] * WORKERS)
+    expected = FORMULAS[choice](
+        composed(choice, *[f"{k}={str(v).lower()}" for k, v in settings.items()]), SHAPES, WORKERS
+    )
+    assert (comm.meter.sent_bits, comm.meter.received_bits) == (
+        [expected[0]] * WORKERS,
+        [expected[1]] * WORKERS,
+    )
     mean = flat(out.sent()).mean(0, keepdim=True)
-    assert (flat(out.update) - mean).norm() < (1.5 if exchange == "scatter_coded" else 1e-5) * mean.norm()
+    assert (flat(out.update) - mean).norm() < (
+        1.5 if exchange == "scatter_coded" else 1e-5
+    ) * mean.norm()
 
 
 def test_the_formula_of_qsgd_by_hand() -> None:
@@ -301,7 +358,9 @@ def parameters(model: Callable[[], nn.Module]) -> dict[str, tuple[int, ...]]:
 @cache
 def network(name: str) -> tuple[dict[str, tuple[int, ...]], Grads]:
     """Shapes, and one worker's gradient."""
-    shapes = parameters({"resnet18": lambda: resnet18((3, 32, 32), 10), "lstm": lambda: LSTM(28869)}[name])
+    shapes = parameters(
+        {"resnet18": lambda: resnet18((3, 32, 32), 10), "lstm": lambda: LSTM(28869)}[name]
+    )
     sizes = list(map(numel, shapes.values()))
     row = torch.randn(1, sum(sizes), generator=torch.Generator().manual_seed(0))
     parts = row.split(sizes, dim=1)
@@ -329,7 +388,9 @@ def epoch_mib(choice: str, steps: int, **settings: Any) -> float:
     """PowerSGD's data column: MiB of an epoch of 24 steps on ResNet18, from the mean of metered ones."""
     comm, (_, grads), state = Comm(1), network("resnet18"), State()
     for number in range(steps):
-        state = aggregate(built(choice, **settings), grads, number=number, comm=comm, state=state).state
+        state = aggregate(
+            built(choice, **settings), grads, number=number, comm=comm, state=state
+        ).state
     return 24 * comm.meter.sent_bits[0] / steps / 8 / 2**20
 
 
@@ -351,7 +412,9 @@ def epoch_mib(choice: str, steps: int, **settings: Any) -> float:
         ("unbiased_lowrank", {"rank": 2, "variant": "text"}, 1.76, 2),
     ],
 )
-def test_the_compared_methods_send_the_published_data(choice: str, settings: Settings, exact: float, printed: int) -> None:
+def test_the_compared_methods_send_the_published_data(
+    choice: str, settings: Settings, exact: float, printed: int
+) -> None:
     """Tables 1, 4 and 6 of PowerSGD; the sketch as printed has no row there."""
     digits = len(str(exact).partition(".")[2])
     mib = epoch_mib(choice, steps=2 if choice == "unbiased_lowrank" else 1, **settings)

@@ -27,23 +27,35 @@ def test_each_kind_is_what_its_method_makes_of_it_alone() -> None:
     for method, part in ((coarse, convolutions), (fine, others)):
         alone = aggregate(method, part)
         for name in part:
-            torch.testing.assert_close(out.sent()[name].abs().amax(), alone.sent()[name].abs().amax())
-    errors = {k: float((out.update[k] - g.mean(0)).norm() / g.mean(0).norm()) for k, g in GRADS.items()}
+            torch.testing.assert_close(
+                out.sent()[name].abs().amax(), alone.sent()[name].abs().amax()
+            )
+    errors = {
+        k: float((out.update[k] - g.mean(0)).norm() / g.mean(0).norm()) for k, g in GRADS.items()
+    }
     assert errors["convolution"] > 0.3 > 0.05 > max(errors["linear"], errors["bias"])
 
 
 def test_both_remember() -> None:
     method = ByKind(PowerSGD(1), PowerSGD(2))
     first = aggregate(method, {k: GRADS[k] for k in ("linear", "convolution")})
-    assert {name: q.shape[1] for name, q in first.state.shared.items()} == {"linear": 2, "convolution": 1}
-    again = aggregate(method, {k: GRADS[k] for k in ("linear", "convolution")}, number=1, state=first.state)
+    assert {name: q.shape[1] for name, q in first.state.shared.items()} == {
+        "linear": 2,
+        "convolution": 1,
+    }
+    again = aggregate(
+        method, {k: GRADS[k] for k in ("linear", "convolution")}, number=1, state=first.state
+    )
     assert set(again.state.shared) == {"linear", "convolution"}
 
 
 def test_it_promises_what_both_promise() -> None:
     exact, unbiased = Dense(), build(QSGD(levels=1, bucket_size=512))
     assert ByKind(exact, exact).properties == exact.properties
-    assert not ByKind(exact, unbiased).properties.exact and ByKind(unbiased, unbiased).properties.unbiased
+    assert (
+        not ByKind(exact, unbiased).properties.exact
+        and ByKind(unbiased, unbiased).properties.unbiased
+    )
 
 
 def test_its_bits_are_those_of_the_kinds() -> None:

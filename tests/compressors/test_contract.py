@@ -7,7 +7,19 @@ from __future__ import annotations
 
 import pytest
 import torch
-from method_cases import ALL, CHOICES, DIFFERENT, VARIANTS, aggregate, built, composed, compressor_of, flat, gradients, variants
+from method_cases import (
+    ALL,
+    CHOICES,
+    DIFFERENT,
+    VARIANTS,
+    aggregate,
+    built,
+    composed,
+    compressor_of,
+    flat,
+    gradients,
+    variants,
+)
 
 from gcbench.check.contract import (
     LENGTHS,
@@ -35,11 +47,22 @@ each_choice = pytest.mark.parametrize("choice", CHOICES)
 each_variant = pytest.mark.parametrize(("choice", "variant"), ALL)
 # What one wrapper does for all methods alike is tried with one method.
 WRAPPED = {"small tensors whole", "error feedback", "clipped values", "dense at first"}
-CODES = [(choice, variant) for choice, variant in DIFFERENT if choice == "qsgd" or variant not in WRAPPED]
+CODES = [
+    (choice, variant) for choice, variant in DIFFERENT if choice == "qsgd" or variant not in WRAPPED
+]
 each_code = pytest.mark.parametrize(("choice", "variant"), CODES)
 
 EXACT = {"none", "fp16", "bf16"}
-UNBIASED = {"qsgd", "qsgd_by_kind", "orq", "linear", "qsgd_levels", "unbiased_lowrank", "maxnorm", "maxnorm_multiscale"}
+UNBIASED = {
+    "qsgd",
+    "qsgd_by_kind",
+    "orq",
+    "linear",
+    "qsgd_levels",
+    "unbiased_lowrank",
+    "maxnorm",
+    "maxnorm_multiscale",
+}
 CONTRACTIVE = {
     "none",
     "fp16",
@@ -76,9 +99,22 @@ RANDOM = {
     "unbiased_lowrank",
     "atomo",
 }
-DETERMINISTIC = {"none", "fp16", "bf16", "scaled_sign", "sign_norm", "onebit", "top_k", "bingrad_b", "signum"}
+DETERMINISTIC = {
+    "none",
+    "fp16",
+    "bf16",
+    "scaled_sign",
+    "sign_norm",
+    "onebit",
+    "top_k",
+    "bingrad_b",
+    "signum",
+}
 NEVER_ZERO = {"signum"}  # the sign of a zero is one of the two that there are
-HALF = {"fp16": torch.float16, "bf16": torch.bfloat16}  # what travels; float32 is the narrowest float of the others
+HALF = {
+    "fp16": torch.float16,
+    "bf16": torch.bfloat16,
+}  # what travels; float32 is the narrowest float of the others
 
 
 def bare(choice: str) -> Compressor:
@@ -93,10 +129,17 @@ def test_the_tables_name_every_choice() -> None:
 
 @pytest.mark.parametrize(
     ("promise", "table"),
-    [("exact", EXACT), ("unbiased", UNBIASED), ("contractive", CONTRACTIVE), ("mean_linear", MEAN_LINEAR)],
+    [
+        ("exact", EXACT),
+        ("unbiased", UNBIASED),
+        ("contractive", CONTRACTIVE),
+        ("mean_linear", MEAN_LINEAR),
+    ],
 )
 def test_the_tables_name_every_promise(promise: str, table: set[str]) -> None:
-    assert {choice for choice in CHOICES if getattr(without_memory(choice).properties, promise)} == table
+    assert {
+        choice for choice in CHOICES if getattr(without_memory(choice).properties, promise)
+    } == table
 
 
 def without_memory(choice: str) -> Compressor:
@@ -142,7 +185,9 @@ def test_another_seed_gives_other_bits_where_there_is_chance(choice: str) -> Non
 
 @pytest.mark.parametrize("kind", ODD_INPUTS)
 @each_code
-def test_odd_gradients_give_finite_updates_of_the_right_shape(choice: str, variant: str, kind: str) -> None:
+def test_odd_gradients_give_finite_updates_of_the_right_shape(
+    choice: str, variant: str, kind: str
+) -> None:
     check_odd_input(compressor_of(choice, variant), kind, zero_of_zeros=choice not in NEVER_ZERO)
 
 
@@ -182,7 +227,13 @@ UNBIASED_VARIANTS = {
     "many scales",
 }
 UNBIASED_CASES = [
-    *(key for key in ALL if key[0] in UNBIASED and key[1] in UNBIASED_VARIANTS and key != ("orq", "other level count")),
+    *(
+        key
+        for key in ALL
+        if key[0] in UNBIASED
+        and key[1] in UNBIASED_VARIANTS
+        and key != ("orq", "other level count")
+    ),
     ("qsgd", "small tensors whole"),  # set aside by one wrapper for all
     ("atomo", "drawn once"),
 ]
@@ -197,7 +248,9 @@ def test_unbiased_means_that_errors_cancel(choice: str, variant: str) -> None:
 
 @pytest.mark.parametrize("kind", VECTORS)
 @pytest.mark.parametrize("choice", sorted(CONTRACTIVE))
-def test_contractive_means_that_the_error_is_smaller_than_the_gradient(choice: str, kind: str) -> None:
+def test_contractive_means_that_the_error_is_smaller_than_the_gradient(
+    choice: str, kind: str
+) -> None:
     """PowerSGD's factors may miss a gradient altogether, but never add to it."""
     check_contractive(without_memory(choice), kind, slack=1e-6 if choice == "powersgd" else 0)
 
@@ -207,12 +260,19 @@ def test_contractive_is_promised_by_a_choice_without_memory() -> None:
     for choice, variant in ALL:
         if variant in ("error feedback", "ecq", "clipped norm"):
             promises = compressor_of(choice, variant).properties
-            assert not (promises.contractive or promises.unbiased or promises.exact), (choice, variant)
+            assert not (promises.contractive or promises.unbiased or promises.exact), (
+                choice,
+                variant,
+            )
 
 
 @pytest.mark.parametrize(
     ("choice", "variant"),
-    [(choice, variant) for choice, variant in ALL if choice in MEAN_LINEAR and variant != "clipped norm"],
+    [
+        (choice, variant)
+        for choice, variant in ALL
+        if choice in MEAN_LINEAR and variant != "clipped norm"
+    ],
 )
 def test_mean_linear_means_that_rows_count_by_their_mean(choice: str, variant: str) -> None:
     check_mean_linear(compressor_of(choice, variant))

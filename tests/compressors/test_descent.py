@@ -18,18 +18,30 @@ class Case(NamedTuple):
 
 # The rate is a fifth of 1 / L; without compression 0.0014 of the first distance is left.
 USUAL = Case(0.1, 0.05, "the rule")
-ONE_BIT = Case(0.25, 0.07, "one bit and no memory: most of a large value is lost, so the same way takes a larger rate")
+ONE_BIT = Case(
+    0.25,
+    0.07,
+    "one bit and no memory: most of a large value is lost, so the same way takes a larger rate",
+)
 UNUSUAL = {
     "bingrad_pb": ONE_BIT,
     "bingrad_b": ONE_BIT,
     "scaled_sign": ONE_BIT,
-    "signum": Case(0.03, 0.1, "every step is lr long in every coordinate: it stays within a few lr of the minimiser"),
-    "top_k": Case(0.1, 0.15, "sends one value in 64: what the memory adds to the rest is many steps old"),
+    "signum": Case(
+        0.03,
+        0.1,
+        "every step is lr long in every coordinate: it stays within a few lr of the minimiser",
+    ),
+    "top_k": Case(
+        0.1, 0.15, "sends one value in 64: what the memory adds to the rest is many steps old"
+    ),
 }
 
 
 def reached_by(choice: str, lr: float) -> float:
-    settings = {"min_size": 0} if "min_size" in composed(choice) else {}  # else nothing here is large enough to be compressed
+    settings = (
+        {"min_size": 0} if "min_size" in composed(choice) else {}
+    )  # else nothing here is large enough to be compressed
     return nearness(built(choice, **settings), lr)
 
 

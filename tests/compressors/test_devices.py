@@ -13,8 +13,15 @@ from needed import lacks
 from processes import SERVER
 from torch import Tensor
 
-WRAPPED = {"all tensors", "small tensors whole", "clipped values", "dense at first"}  # alike for all: one method will do
-CASES = [(choice, variant) for choice, variant in DIFFERENT if variant not in WRAPPED or choice == "qsgd"]
+WRAPPED = {
+    "all tensors",
+    "small tensors whole",
+    "clipped values",
+    "dense at first",
+}  # alike for all: one method will do
+CASES = [
+    (choice, variant) for choice, variant in DIFFERENT if variant not in WRAPPED or choice == "qsgd"
+]
 each_case = pytest.mark.parametrize(("choice", "variant"), CASES)
 
 
@@ -27,7 +34,9 @@ def apart() -> Iterator[Executor]:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason=lacks("cpu", "-m gpu tries the GPU itself"))
 @each_case
-def test_nothing_of_a_method_is_on_another_device(choice: str, variant: str, apart: Executor) -> None:
+def test_nothing_of_a_method_is_on_another_device(
+    choice: str, variant: str, apart: Executor
+) -> None:
     apart.submit(check_stays_on_its_device, choice, variant).result()
 
 

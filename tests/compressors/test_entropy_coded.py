@@ -32,7 +32,9 @@ RAGGED_LENGTHS_BITS = 3 * 32  # that `comm.gather` sends ahead of three tensors
 
 
 @each_code
-@pytest.mark.parametrize("settings", [{}, {"norm": "l2", "levels": 1}, {"levels": 127, "bucket_size": 5000}])
+@pytest.mark.parametrize(
+    "settings", [{}, {"norm": "l2", "levels": 1}, {"levels": 127, "bucket_size": 5000}]
+)
 def test_the_update_is_that_of_the_fixed_width(code: str, settings: dict[str, Any]) -> None:
     grads = gradients(range(4), 0)
     fixed = aggregate(built("qsgd", **settings, min_size=0), grads)
@@ -76,12 +78,18 @@ def dense_bits(bucket: list[int], levels: int) -> int:
 def sparse_bits(bucket: list[int], levels: int) -> int:
     places = [-1, *(i for i, code in enumerate(bucket) if code != levels)]
     distances = [after - before for before, after in zip(places, places[1:], strict=False)]
-    return sum(map(len, map(omega, distances))) + sum(len(sparse_code(code, levels)) for code in bucket if code != levels)
+    return sum(map(len, map(omega, distances))) + sum(
+        len(sparse_code(code, levels)) for code in bucket if code != levels
+    )
 
 
-@pytest.mark.parametrize(("code", "bits_of"), [("elias_dense", dense_bits), ("elias_sparse", sparse_bits)])
+@pytest.mark.parametrize(
+    ("code", "bits_of"), [("elias_dense", dense_bits), ("elias_sparse", sparse_bits)]
+)
 @pytest.mark.parametrize(("levels", "bucket"), [(7, 16), (1, 50), (127, 5000)])
-def test_metered_bits_are_those_of_the_codes_that_were_sent(code: str, bits_of: Any, levels: int, bucket: int) -> None:
+def test_metered_bits_are_those_of_the_codes_that_were_sent(
+    code: str, bits_of: Any, levels: int, bucket: int
+) -> None:
     """Whole bytes of codes, 16 bits a bucket for their number and 32 for its scale, and what `comm` says of lengths."""
     comm = Comm(WORKERS)
     compressor = built("qsgd", code=code, levels=levels, bucket_size=bucket, min_size=0)
@@ -104,7 +112,9 @@ def test_buckets_beyond_2048_have_a_length_for_each_2048(bucket: int) -> None:
     comm = Comm(1)
     aggregate(build(QSGD(1, bucket_size=bucket), code="elias_dense"), grads, comm=comm)
     lengths = 16 * math.ceil(10_000 / 2048)
-    assert comm.meter.sent_bits == [10_000 + lengths + 32 * math.ceil(10_000 / bucket) + RAGGED_LENGTHS_BITS]
+    assert comm.meter.sent_bits == [
+        10_000 + lengths + 32 * math.ceil(10_000 / bucket) + RAGGED_LENGTHS_BITS
+    ]
 
 
 def shannon_by_hand(codes: list[int]) -> float:
@@ -114,10 +124,19 @@ def shannon_by_hand(codes: list[int]) -> float:
 @pytest.mark.parametrize("small", [0, 100])
 @pytest.mark.parametrize("memory", [False, True])
 @pytest.mark.parametrize("code", ["fixed", *CODES])
-def test_the_bound_is_reported_for_every_code_and_not_undercut(code: str, small: int, memory: bool) -> None:
+def test_the_bound_is_reported_for_every_code_and_not_undercut(
+    code: str, small: int, memory: bool
+) -> None:
     comm, levels, bucket = Comm(WORKERS), 7, 50
-    settings = {"levels": levels, "bucket_size": bucket, "min_size": small, "error_feedback": memory}
-    out = aggregate(built("qsgd", code=code, alpha=0.2, **settings), gradients(range(WORKERS), 0), comm=comm)
+    settings = {
+        "levels": levels,
+        "bucket_size": bucket,
+        "min_size": small,
+        "error_feedback": memory,
+    }
+    out = aggregate(
+        built("qsgd", code=code, alpha=0.2, **settings), gradients(range(WORKERS), 0), comm=comm
+    )
     assert out.shannon_bits is not None
     bounds = out.shannon_bits().tolist()
     assert all(bound <= sent for bound, sent in zip(bounds, comm.meter.sent_bits, strict=True))
@@ -150,7 +169,12 @@ def test_ans_costs_a_third_of_a_bit_where_fixed_codes_cost_four() -> None:
         per_value[code] = comm.meter.sent_bits[0] / (1 << 18)
     bound = out.shannon_bits().item() / (1 << 18)
     assert 0.3 < bound <= per_value["ans"] < 1.02 * bound
-    assert per_value["ans"] < per_value["elias_sparse"] < per_value["elias_dense"] < per_value["fixed"] / 2
+    assert (
+        per_value["ans"]
+        < per_value["elias_sparse"]
+        < per_value["elias_dense"]
+        < per_value["fixed"] / 2
+    )
 
 
 # Refusals
@@ -159,7 +183,9 @@ def test_ans_costs_a_third_of_a_bit_where_fixed_codes_cost_four() -> None:
 @pytest.mark.parametrize("exchange", ["scatter", "scatter_coded", "sum", "hierarchical"])
 @each_code
 def test_only_a_gather_takes_messages_of_different_lengths(code: str, exchange: str) -> None:
-    with pytest.raises(ValueError, match=f"code={code}.*exchange={exchange}.*type exchange=gather or code=fixed"):
+    with pytest.raises(
+        ValueError, match=f"code={code}.*exchange={exchange}.*type exchange=gather or code=fixed"
+    ):
         built("qsgd", code=code, exchange=exchange)
 
 
@@ -175,7 +201,8 @@ def test_codes_on_no_grid_are_refused() -> None:
 @pytest.mark.parametrize("level_count", [2, 4, 256])
 def test_codes_of_any_length_need_a_level_at_zero(code: Any, level_count: int) -> None:
     with pytest.raises(
-        ValueError, match=f"code={code} needs a level at zero.*not {level_count}; type level_count={min(level_count + 1, 255)}"
+        ValueError,
+        match=f"code={code} needs a level at zero.*not {level_count}; type level_count={min(level_count + 1, 255)}",
     ):
         coded(EvenLevels(level_count), code)
 

@@ -21,7 +21,9 @@ def mean_of(grads: Grads) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("exchange", ["gather", "scatter", "scatter_coded", "sum"])
-def test_every_way_is_unbiased_and_workers_round_by_chances_of_their_own(exchange: Exchange) -> None:
+def test_every_way_is_unbiased_and_workers_round_by_chances_of_their_own(
+    exchange: Exchange,
+) -> None:
     """Of one gradient that all four have: the mean of what they send has a quarter of the variance of each.
 
     A second coding, of that mean, adds at most a worker's variance.
@@ -66,7 +68,9 @@ class RoundedDown(QSGD):
     def properties(self) -> Properties:
         return Properties(contractive=True)
 
-    def code(self, v: torch.Tensor, parameters: Parameters, words: torch.Tensor | None) -> torch.Tensor:
+    def code(
+        self, v: torch.Tensor, parameters: Parameters, words: torch.Tensor | None
+    ) -> torch.Tensor:
         return super().code(v, parameters, torch.full(v.shape, -(2**31), dtype=torch.int32))
 
 
@@ -83,15 +87,23 @@ def test_what_a_biased_second_coding_leaves_out_is_made_up_for_by_the_owner() ->
     grads = {"w": torch.zeros(4, 64)}
     grads["w"][1] = 1
     grads["w"][:, ::16] = 1  # so that the scale of every bucket is 1
-    compressor, state, total = sent_by(RoundedDown(1, bucket_size=16), "scatter_coded"), State(), torch.zeros(1, 64)
+    compressor, state, total = (
+        sent_by(RoundedDown(1, bucket_size=16), "scatter_coded"),
+        State(),
+        torch.zeros(1, 64),
+    )
     for number in range(40):
         out = aggregate(compressor, grads, number=number, state=state)
         state, total = out.state, total + out.update["w"]
     torch.testing.assert_close(total / 40, grads["w"].mean(0, keepdim=True))
 
 
-@pytest.mark.parametrize(("levels", "workers"), [(1, 2), (7, 9), (1, 63), (7, 16), (127, 1024), (127, 4)])
-def test_sums_of_the_highest_codes_fit_in_lanes_no_wider_than_the_smallest_integer(levels: int, workers: int) -> None:
+@pytest.mark.parametrize(
+    ("levels", "workers"), [(1, 2), (7, 9), (1, 63), (7, 16), (127, 1024), (127, 4)]
+)
+def test_sums_of_the_highest_codes_fit_in_lanes_no_wider_than_the_smallest_integer(
+    levels: int, workers: int
+) -> None:
     """And in less than 8 bits a value wherever workers times levels are at most 63."""
     comm, n = Comm(workers), 840  # a multiple of all counts of lanes up to 8
     codes = torch.full((workers, n), 2 * levels, dtype=torch.uint8)
@@ -104,7 +116,9 @@ def test_sums_of_the_highest_codes_fit_in_lanes_no_wider_than_the_smallest_integ
 
 @given(bits=st.integers(1, 31), n=st.integers(1, 70), seed=st.integers(0, 99))
 def test_lanes_round_trip(bits: int, n: int, seed: int) -> None:
-    codes = torch.randint(0, 2 ** min(bits, 8), (2, n), generator=torch.Generator().manual_seed(seed)).to(torch.uint8)
+    codes = torch.randint(
+        0, 2 ** min(bits, 8), (2, n), generator=torch.Generator().manual_seed(seed)
+    ).to(torch.uint8)
     assert torch.equal(unpack_lanes(pack_lanes(codes, bits), n, bits), codes.to(torch.int32))
 
 
@@ -113,7 +127,9 @@ def test_a_worker_receives_less_when_codes_are_scattered_or_summed() -> None:
     received = {}
     for exchange in ("gather", "scatter", "scatter_coded", "sum"):
         comm = Comm(16)
-        sent_by(QSGD(7, bucket_size=512), exchange).aggregate(grads, State(), comm, Step(0, 1, range(16), {"w": 0}))  # type: ignore[arg-type]
+        sent_by(QSGD(7, bucket_size=512), exchange).aggregate(
+            grads, State(), comm, Step(0, 1, range(16), {"w": 0})
+        )  # type: ignore[arg-type]
         received[exchange] = comm.meter.received_bits[0] / 40_000
     assert received["scatter_coded"] < received["sum"] < received["scatter"] < received["gather"]
     assert received["scatter_coded"] < 2 * 4.2 and received["gather"] > 15 * 4

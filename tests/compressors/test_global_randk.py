@@ -20,13 +20,17 @@ def ones(workers: int) -> dict[str, torch.Tensor]:
 
 
 @each_quantiser
-def test_k_values_of_the_whole_gradient_alike_on_all_workers_and_zero_elsewhere(quantiser: Compressor) -> None:
+def test_k_values_of_the_whole_gradient_alike_on_all_workers_and_zero_elsewhere(
+    quantiser: Compressor,
+) -> None:
     comm = Comm(4)
     out = aggregate(GlobalRandK(quantiser, k=30), ones(4), comm=comm)
     update, sent = flat(out.update)[0], flat(out.sent())
     assert int((update != 0).sum()) == 30
     assert torch.equal(update, sent[0]) and (sent == sent[0]).all()
-    assert torch.equal(update[update != 0], torch.ones(30, dtype=torch.float64)), "as they are, not scaled up"
+    assert torch.equal(update[update != 0], torch.ones(30, dtype=torch.float64)), (
+        "as they are, not scaled up"
+    )
     assert update[:160].any() and update[160:].any()
     alone = Comm(4)
     aggregate(quantiser, {"few": torch.ones(4, 30)}, comm=alone)
@@ -48,7 +52,9 @@ def test_drawn_values_are_quantised_as_they_are_alone(quantiser: Compressor) -> 
 def test_every_value_is_drawn_equally_often_and_anew_every_step() -> None:
     """E[update] = K / n of the mean, so that it is biased."""
     method, steps = GlobalRandK(MaxNorm(1), k=30), 1000
-    updates = torch.cat([flat(aggregate(method, ones(1), number=number).update) for number in range(steps)])
+    updates = torch.cat(
+        [flat(aggregate(method, ones(1), number=number).update) for number in range(steps)]
+    )
     p = 30 / 200
     assert (updates.mean(0) - p).abs().max() < 5 * (p * (1 - p) / steps) ** 0.5
     together = (updates.T @ updates / steps).fill_diagonal_(0)

@@ -53,7 +53,10 @@ def test_nodes_of_one_worker_gather(codec: str) -> None:
 
 def test_it_is_unbiased_where_the_codec_is() -> None:
     compressor, grads, steps = Hierarchical(QSGD(3, bucket_size=16), 2), gradients(range(4), 0), 400
-    assert compressor.properties.unbiased and not Hierarchical(ScaledSign(bucket_size=16), 2).properties.unbiased
+    assert (
+        compressor.properties.unbiased
+        and not Hierarchical(ScaledSign(bucket_size=16), 2).properties.unbiased
+    )
     updates = torch.cat([flat(aggregate(compressor, grads, number=i).update) for i in range(steps)])
     error = (updates.mean(0) - flat(grads).mean(0)).norm()
     assert error < 2 * (updates.var(0).sum() / steps).sqrt()
@@ -77,7 +80,11 @@ def test_what_was_sent_is_the_gradient_less_the_error_of_the_nodes_code(codec: s
 @pytest.mark.parametrize(("alpha", "beta"), [(1.0, 1.0), (0.2, 0.9)])
 def test_a_node_remembers_as_one_worker_would(alpha: float, beta: float) -> None:
     compressor = build(
-        ScaledSign(bucket_size=16), exchange="hierarchical", workers_per_node=2, error_feedback=True, **weights(alpha, beta)
+        ScaledSign(bucket_size=16),
+        exchange="hierarchical",
+        workers_per_node=2,
+        error_feedback=True,
+        **weights(alpha, beta),
     )
     single = build(ScaledSign(bucket_size=16), error_feedback=True, **weights(alpha, beta))
     state, state_of_nodes = State(), State()
@@ -89,7 +96,9 @@ def test_a_node_remembers_as_one_worker_would(alpha: float, beta: float) -> None
         state, state_of_nodes = out.state, expected.state
         torch.testing.assert_close(flat(out.update), flat(expected.update), rtol=1e-4, atol=1e-5)
         memory = flat(state.per_worker)
-        torch.testing.assert_close(flat(out.sent()) + memory, flat(grads) + beta * before, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(
+            flat(out.sent()) + memory, flat(grads) + beta * before, rtol=1e-5, atol=1e-6
+        )
         of_nodes = flat(state_of_nodes.per_worker).repeat_interleave(2, dim=0)
         torch.testing.assert_close(memory, of_nodes, rtol=1e-4, atol=1e-5)
 
@@ -105,7 +114,9 @@ def test_bits_of_each_level() -> None:
     """4 bits a value in eights and 32 a bucket, by a fourth of a node each; the gradient in fp32 inside, and what came in."""
     comm, grads = Comm(12), gradients(range(12), 0)
     aggregate(Hierarchical(QSGD(7, bucket_size=16), 4), grads, comm=comm)
-    code_bytes = 4 * -(-VALUES // 8) + 4 * sum(-(-torch.Size(s).numel() // 16) for s in SHAPES.values())
+    code_bytes = 4 * -(-VALUES // 8) + 4 * sum(
+        -(-torch.Size(s).numel() // 16) for s in SHAPES.values()
+    )
     part = 8 * -(-code_bytes // 4)
     for tally in comm.meter.tallies:
         seen = {kind: (total.sent_bits, total.received_bits) for kind, total in tally.items()}
@@ -121,14 +132,19 @@ def test_a_node_sends_its_code_once_to_each_other_node() -> None:
     codec: Codec = QSGD(7, bucket_size=512)
     grads = {"w": torch.randn(8, 40_000, generator=torch.Generator().manual_seed(0))}
     code = codec.encode(
-        grads["w"][:1], (40_000,), Noise(torch.zeros(1, 2, dtype=torch.int32), torch.arange(40_000, dtype=torch.int32))
+        grads["w"][:1],
+        (40_000,),
+        Noise(torch.zeros(1, 2, dtype=torch.int32), torch.arange(40_000, dtype=torch.int32)),
     )
     code_bits = sum(8 * m.element_size() * m.numel() for m in code)
     for size in (2, 4):
         comm = Comm(8)
         aggregate(Hierarchical(codec, size), grads, comm=comm)
         between = [
-            t.wire_bits(kind) for tally in comm.meter.tallies[:size] for kind, t in tally.items() if kind.level == "between"
+            t.wire_bits(kind)
+            for tally in comm.meter.tallies[:size]
+            for kind, t in tally.items()
+            if kind.level == "between"
         ]
         assert code_bits <= sum(between) / (8 // size - 1) < 1.001 * code_bits
 
@@ -137,11 +153,17 @@ def test_a_node_sends_its_code_once_to_each_other_node() -> None:
 
 
 @pytest.mark.parametrize(("processes", "workers"), [(4, 4), (2, 4), (4, 8)])
-def test_virtual_workers_are_those_of_processes_that_share_nodes(processes: int, workers: int) -> None:
+def test_virtual_workers_are_those_of_processes_that_share_nodes(
+    processes: int, workers: int
+) -> None:
     """Nodes of two workers are halves of processes, whole ones, or two of them; of four, two processes or all."""
     compressors: dict[str, Compressor] = {
         f"{codec} {size}": build(
-            CODECS[codec], exchange="hierarchical", workers_per_node=size, error_feedback=True, **weights(0.2, 0.9)
+            CODECS[codec],
+            exchange="hierarchical",
+            workers_per_node=size,
+            error_feedback=True,
+            **weights(0.2, 0.9),
         )
         for codec in ("qsgd", "orq")
         for size in (2, 4)
@@ -169,8 +191,14 @@ def test_the_command_line_reaches_it() -> None:
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"exchange": "gather", "workers_per_node": 2}, "workers_per_node=2 means nothing with exchange=gather"),
-        ({"exchange": "hierarchical", "workers_per_node": 0}, "workers_per_node=0: type a number of at least 1"),
+        (
+            {"exchange": "gather", "workers_per_node": 2},
+            "workers_per_node=2 means nothing with exchange=gather",
+        ),
+        (
+            {"exchange": "hierarchical", "workers_per_node": 0},
+            "workers_per_node=0: type a number of at least 1",
+        ),
     ],
 )
 def test_its_bad_knobs_are_refused(settings: dict[str, Any], says: str) -> None:

@@ -18,9 +18,13 @@ each_layout = pytest.mark.parametrize("layout", ["4x1", "2x2"])
 
 @each_layout
 @each_variant
-def test_updates_agree_with_those_of_virtual_workers(traces: Traces, layout: str, choice: str, variant: str) -> None:
+def test_updates_agree_with_those_of_virtual_workers(
+    traces: Traces, layout: str, choice: str, variant: str
+) -> None:
     processes = [process[choice, variant] for process in traces[layout]]
-    check_updates_agree(compressor_of(choice, variant), traces["1x4"][0][choice, variant], processes)
+    check_updates_agree(
+        compressor_of(choice, variant), traces["1x4"][0][choice, variant], processes
+    )
 
 
 def innermost(compressor: Compressor) -> Compressor:
@@ -31,36 +35,54 @@ def innermost(compressor: Compressor) -> Compressor:
 
 def test_codes_of_all_tensors_need_no_sums() -> None:
     """So that the exact comparison above is made."""
-    found = [key for key in DIFFERENT if isinstance(innermost(compressor_of(*key)), Gathered) and key[1] == "all tensors"]
+    found = [
+        key
+        for key in DIFFERENT
+        if isinstance(innermost(compressor_of(*key)), Gathered) and key[1] == "all tensors"
+    ]
     assert ("qsgd", "all tensors") in found
     assert all(rounding_of_sums(compressor_of(*key)) == 0 for key in found)
 
 
 @each_layout
 @each_variant
-def test_updates_are_identical_on_every_rank(traces: Traces, layout: str, choice: str, variant: str) -> None:
+def test_updates_are_identical_on_every_rank(
+    traces: Traces, layout: str, choice: str, variant: str
+) -> None:
     check_replicas([process[choice, variant] for process in traces[layout]])
 
 
 @each_layout
 @each_variant
-def test_every_worker_remembers_what_its_virtual_twin_does(traces: Traces, layout: str, choice: str, variant: str) -> None:
-    check_memories(traces["1x4"][0][choice, variant], [process[choice, variant] for process in traces[layout]])
+def test_every_worker_remembers_what_its_virtual_twin_does(
+    traces: Traces, layout: str, choice: str, variant: str
+) -> None:
+    check_memories(
+        traces["1x4"][0][choice, variant], [process[choice, variant] for process in traces[layout]]
+    )
 
 
 @each_layout
 @each_variant
 def test_metered_bits_are_equal(traces: Traces, layout: str, choice: str, variant: str) -> None:
-    check_bits(traces["1x4"][0][choice, variant], [process[choice, variant] for process in traces[layout]])
+    check_bits(
+        traces["1x4"][0][choice, variant], [process[choice, variant] for process in traces[layout]]
+    )
 
 
 def test_ragged_messages_are_the_same_in_any_layout(traces: Traces) -> None:
     """The contract tests compare updates; here the bits of each worker, which differ."""
     found = [key for key in ALL if variants(key[0])[key[1]].get("code", "fixed") != "fixed"]
-    assert {composed(choice, f"code={variants(choice)[variant]['code']}")["code"] for choice, variant in found} == set(CODES)
+    assert {
+        composed(choice, f"code={variants(choice)[variant]['code']}")["code"]
+        for choice, variant in found
+    } == set(CODES)
     for key in found:
         virtual = traces["1x4"][0][key]
         assert len(set(virtual.sent_bits)) > 1
         for layout in ("4x1", "2x2"):
             assert sum((seen[key].sent_bits for seen in traces[layout]), []) == virtual.sent_bits
-            assert sum((seen[key].received_bits for seen in traces[layout]), []) == virtual.received_bits
+            assert (
+                sum((seen[key].received_bits for seen in traces[layout]), [])
+                == virtual.received_bits
+            )

@@ -28,11 +28,15 @@ def randn(*shape: int, seed: int = 0) -> Tensor:
 
 def samples(method: Compressor, rows: Tensor, repeats: int) -> Tensor:
     """`[repeats, w, n]` of what each worker sent."""
-    return torch.stack([flat(aggregate(method, {"w": rows}, number=i).sent()) for i in range(repeats)])
+    return torch.stack(
+        [flat(aggregate(method, {"w": rows}, number=i).sent()) for i in range(repeats)]
+    )
 
 
 def rows_of_different_norms() -> Tensor:
-    return torch.stack([randn(N), 0.1 * randn(N, seed=1), 3 * randn(N, seed=2) ** 5, torch.full((N,), -0.3)])
+    return torch.stack(
+        [randn(N), 0.1 * randn(N, seed=1), 3 * randn(N, seed=2) ** 5, torch.full((N,), -0.3)]
+    )
 
 
 METHODS: list[tuple[Any, int]] = [  # with the smallest scale
@@ -93,7 +97,13 @@ def test_values_on_the_grid_stay_there() -> None:
 
 @pytest.mark.parametrize(
     ("method", "bits"),
-    [(MaxNorm(1), 12), (MaxNorm(127), 18), (MaxNorm(256), 20), (MultiScale([8, 12]), 20), (MultiScale([12]), 24)],
+    [
+        (MaxNorm(1), 12),
+        (MaxNorm(127), 18),
+        (MaxNorm(256), 20),
+        (MultiScale([8, 12]), 20),
+        (MultiScale([12]), 24),
+    ],
 )
 def test_no_sum_of_1024_workers_overflows(method: Compressor, bits: int) -> None:
     """All at the highest code, all at the lowest, and neighbours of either kind; 24 bits hold 2 x 1024 x 4096."""
@@ -129,7 +139,11 @@ def test_layouts_agree_to_the_bit() -> None:
     """Sums of integers have no rounding that could depend on who adds what."""
     compressors = {
         (choice, norm): built(choice, norm=norm, **settings)
-        for choice, settings in {"maxnorm": {}, "maxnorm_multiscale": {}, "global_randk": {"k": 60}}.items()
+        for choice, settings in {
+            "maxnorm": {},
+            "maxnorm_multiscale": {},
+            "global_randk": {"k": 60},
+        }.items()
         for norm in ("linf", "l2")
     }
     expected = traces_in_one_process(compressors)
@@ -144,13 +158,18 @@ def test_layouts_agree_to_the_bit() -> None:
 
 
 def shared_scales(method: MultiScale, rows: Tensor) -> Tensor:
-    return method.shared_scales(rows, torch.tensor([[scale_of(rows, method.norm)]]), Comm(len(rows)))
+    return method.shared_scales(
+        rows, torch.tensor([[scale_of(rows, method.norm)]]), Comm(len(rows))
+    )
 
 
 def by_equation_11(rows: Tensor, w: float, scales: Sequence[int]) -> list[int]:
     """Worker by worker and value by value."""
     levels = [2**b for b in scales]
-    own = [[max(s for s in levels if s == min(levels) or s * abs(v) <= min(levels) * w) for v in row] for row in rows.tolist()]
+    own = [
+        [max(s for s in levels if s == min(levels) or s * abs(v) <= min(levels) * w) for v in row]
+        for row in rows.tolist()
+    ]
     return [min(column) for column in zip(*own, strict=True)]
 
 
@@ -159,7 +178,9 @@ def by_equation_11(rows: Tensor, w: float, scales: Sequence[int]) -> list[int]:
 def test_scales_are_those_of_equation_11(scales: list[int], norm: Norm) -> None:
     rows = randn(3, 200) ** 3
     rows[:, 0], rows[0, 1], rows[:, 2] = 0, 2 * rows.abs().max(), rows[:, 3]
-    rows[1, 4:8] = rows.abs().max() * torch.tensor([0.5, 0.25, 2**-4, -(2**-4)])  # where a scale just fits, with linf
+    rows[1, 4:8] = rows.abs().max() * torch.tensor(
+        [0.5, 0.25, 2**-4, -(2**-4)]
+    )  # where a scale just fits, with linf
     method = MultiScale(scales, norm)
     found = shared_scales(method, rows)[0].tolist()
     assert found == by_equation_11(rows, scale_of(rows, norm), scales)
@@ -181,7 +202,9 @@ def test_no_code_exceeds_the_smallest_scale(scales: list[int]) -> None:
     ("norm", "workers", "low", "high"),
     [("l2", 1, 0.0, 0.07), ("l2", 8, 0.0, 0.07), ("linf", 1, 0.8, 0.92), ("linf", 2, 0.93, 0.99)],
 )
-def test_more_scales_err_less_at_the_same_width_of_codes(norm: Norm, workers: int, low: float, high: float) -> None:
+def test_more_scales_err_less_at_the_same_width_of_codes(
+    norm: Norm, workers: int, low: float, high: float
+) -> None:
     """(2, 6) against 2 bits. With the 2-norm of many values all of them take the finer scale; with the maximum few do, and
     fewer the more workers there are, in all of which they must be small."""
     rows = randn(workers, 50_000)
@@ -194,7 +217,9 @@ def test_more_scales_err_less_at_the_same_width_of_codes(norm: Norm, workers: in
 
 def test_one_scale_is_the_single_scale_method() -> None:
     grads = {"w": randn(4, 100)}
-    assert torch.equal(aggregate(MultiScale([3]), grads).update["w"], aggregate(MaxNorm(8), grads).update["w"])
+    assert torch.equal(
+        aggregate(MultiScale([3]), grads).update["w"], aggregate(MaxNorm(8), grads).update["w"]
+    )
 
 
 # What the paper counts

@@ -19,7 +19,12 @@ IN_CPP = {("onebit", "as it is"), ("scaled_sign", "all tensors"), ("powersgd", "
 BACKENDS = [
     *[pytest.param("eager", *key, id=f"eager-{'-'.join(key)}") for key in DIFFERENT],
     *[
-        pytest.param("compiled", *key, id=f"compiled-{'-'.join(key)}", marks=() if key in IN_CPP else pytest.mark.slow)
+        pytest.param(
+            "compiled",
+            *key,
+            id=f"compiled-{'-'.join(key)}",
+            marks=() if key in IN_CPP else pytest.mark.slow,
+        )
         for key in DIFFERENT
     ],
 ]
@@ -32,7 +37,9 @@ def backend(request: pytest.FixtureRequest) -> Iterator[None]:
 
 def is_told(choice: str, seen: Seen, worker: int) -> bool:
     """Signs of a vote have no NaN: what is left of it is the momentum of its worker."""
-    return worker in seen.residuals if choice == "signum" else seen.update or worker in seen.residuals
+    return (
+        worker in seen.residuals if choice == "signum" else seen.update or worker in seen.residuals
+    )
 
 
 @pytest.mark.parametrize(("backend", "choice", "variant"), BACKENDS, indirect=["backend"])

@@ -61,7 +61,9 @@ def test_errors_on_laplace(method: type[ORQ] | type[EvenLevels] | type[Linear]) 
 @pytest.mark.parametrize("density", ["normal", "laplace", "t3"])
 def test_orq_errs_less_than_the_others(density: str, count: int) -> None:
     v = sample(density)
-    assert relative_error(ORQ(count), v) < min(relative_error(EvenLevels(count), v), relative_error(Linear(count), v))
+    assert relative_error(ORQ(count), v) < min(
+        relative_error(EvenLevels(count), v), relative_error(Linear(count), v)
+    )
 
 
 @pytest.mark.parametrize("count", [3, 5, 9])
@@ -73,7 +75,9 @@ def test_uniform_values_leave_nothing_to_gain(count: int) -> None:
         assert relative_error(method, v) == pytest.approx(expected, rel=0.02)
 
 
-@pytest.mark.parametrize(("density", "pb", "b"), [("normal", 0.453, 0.363), ("laplace", 0.579, 0.5)])
+@pytest.mark.parametrize(
+    ("density", "pb", "b"), [("normal", 0.453, 0.363), ("laplace", 0.579, 0.5)]
+)
 def test_errors_of_bingrad(density: str, pb: float, b: float) -> None:
     """Below the three levels', the biased one's lowest: 1 - (E|v|)^2 / E v^2 where the density is symmetric."""
     v = sample(density)
@@ -99,7 +103,9 @@ def test_bingrad_b_sends_the_means_of_both_sides() -> None:
     out = sent(BinGradB(per_layer=True), v)[0]
     b0 = v.mean()
     for side in (v[0] < b0, v[0] >= b0):
-        torch.testing.assert_close(out[side], v[0][side].double().mean().expand(int(side.sum())), rtol=1e-6, atol=0)
+        torch.testing.assert_close(
+            out[side], v[0][side].double().mean().expand(int(side.sum())), rtol=1e-6, atol=0
+        )
 
 
 def test_variance_of_terngrad() -> None:
@@ -136,7 +142,10 @@ def test_what_one_worker_sends_depends_on_its_own_values_alone(method: Codec) ->
 # Promises
 
 
-@pytest.mark.parametrize("method", [EvenLevels(2, bucket_size=2), EvenLevels(3, bucket_size=4), EvenLevels(4, bucket_size=9)])
+@pytest.mark.parametrize(
+    "method",
+    [EvenLevels(2, bucket_size=2), EvenLevels(3, bucket_size=4), EvenLevels(4, bucket_size=9)],
+)
 def test_contractive_holds_up_to_the_largest_bucket_that_promises_it(method: EvenLevels) -> None:
     size, s = method.bucket_size, method.level_count
     if size == (s - 1) ** 2:
@@ -172,7 +181,13 @@ def test_default_buckets_of_three_levels_expand() -> None:
 @pytest.mark.parametrize("method", [BinGradPB(bucket_size=32), BinGradB(bucket_size=32)])
 def test_bingrad_always_contracts(method: BinGradPB | BinGradB) -> None:
     torch.manual_seed(0)
-    for v in (torch.randn(32), torch.randn(32) ** 5, torch.eye(32)[3], torch.full((32,), -0.3), torch.rand(32) + 5):
+    for v in (
+        torch.randn(32),
+        torch.randn(32) ** 5,
+        torch.eye(32)[3],
+        torch.full((32,), -0.3),
+        torch.rand(32) + 5,
+    ):
         assert_contracts(method, v)
 
 
@@ -181,7 +196,11 @@ def test_bingrad_always_contracts(method: BinGradPB | BinGradB) -> None:
 
 @pytest.mark.parametrize(
     ("choice", "per_value"),
-    [("terngrad", 1.6 + 32 / 2048), ("qsgd_levels", 7 / 3 + 32 / 2048), ("linear", 7 / 3 + 160 / 2048)]
+    [
+        ("terngrad", 1.6 + 32 / 2048),
+        ("qsgd_levels", 7 / 3 + 32 / 2048),
+        ("linear", 7 / 3 + 160 / 2048),
+    ]
     + [("bingrad_pb", 1 + 32 / 2048), ("bingrad_b", 1 + 64 / 2048)],
 )
 def test_bits_a_value(choice: str, per_value: float) -> None:
@@ -199,8 +218,14 @@ def test_sums_are_those_of_what_was_sent_on_common_levels(
     method: type[ORQ] | type[Linear] | type[EvenLevels], count: int, workers: int
 ) -> None:
     """One bucket many times over: unbiased, as no value lies outside the agreed levels."""
-    bucket, repeats = sample("normal", 64 * workers).view(workers, 64) * torch.arange(1, workers + 1).unsqueeze(1), 400
-    out = aggregate(build(method(count, bucket_size=64), exchange="sum"), {"w": bucket.repeat(1, repeats)})
+    bucket, repeats = (
+        sample("normal", 64 * workers).view(workers, 64)
+        * torch.arange(1, workers + 1).unsqueeze(1),
+        400,
+    )
+    out = aggregate(
+        build(method(count, bucket_size=64), exchange="sum"), {"w": bucket.repeat(1, repeats)}
+    )
     sent = out.sent()["w"]
     torch.testing.assert_close(out.update["w"], sent.mean(0, keepdim=True), rtol=1e-5, atol=1e-5)
     assert len(sent.unique()) <= count
@@ -212,12 +237,19 @@ def test_sums_are_those_of_what_was_sent_on_common_levels(
 @pytest.mark.parametrize("count", [2, 4])
 def test_even_counts_of_levels_are_summed_too(count: int, workers: int) -> None:
     """Where zero lies between two codes."""
-    out = aggregate(build(EvenLevels(count), exchange="sum"), {"w": sample("normal", 500 * workers).view(workers, 500)})
-    torch.testing.assert_close(out.update["w"], out.sent()["w"].mean(0, keepdim=True), rtol=1e-5, atol=1e-5)
+    out = aggregate(
+        build(EvenLevels(count), exchange="sum"),
+        {"w": sample("normal", 500 * workers).view(workers, 500)},
+    )
+    torch.testing.assert_close(
+        out.update["w"], out.sent()["w"].mean(0, keepdim=True), rtol=1e-5, atol=1e-5
+    )
 
 
 def test_agreed_levels_reach_from_the_least_to_the_greatest_value_of_all() -> None:
-    rows = torch.stack([torch.linspace(-1, 1, 33), torch.linspace(-4, 0, 33), torch.linspace(0, 9, 33)])
+    rows = torch.stack(
+        [torch.linspace(-1, 1, 33), torch.linspace(-4, 0, 33), torch.linspace(0, 9, 33)]
+    )
     found = aggregate(build(ORQ(3), exchange="sum"), {"w": rows}).sent()["w"].unique()
     assert found.tolist() == pytest.approx([-4, (0 - 2 + 4.5) / 3, 9], abs=0.2)
 
@@ -241,7 +273,10 @@ def test_counts_cost_less_than_a_gather_from_some_workers_on(count: int, workers
 
 
 def test_counts_that_cost_no_less_than_fp32_are_refused() -> None:
-    with pytest.raises(ValueError, match="17 levels among 4 workers cost 38 bits a value.*type exchange=scatter_coded"):
+    with pytest.raises(
+        ValueError,
+        match="17 levels among 4 workers cost 38 bits a value.*type exchange=scatter_coded",
+    ):
         aggregate(build(ORQ(17), exchange="sum"), {"w": sample("normal", 64).expand(4, -1)})
 
 
@@ -263,7 +298,9 @@ def test_codes_without_a_common_grid_are_not_summed(choice: str) -> None:
 def test_terngrad_is_three_levels_with_clipping() -> None:
     v = sample("t3", 4096)
     limit = 2.5 * v.double().std(correction=0).item()
-    assert flat(aggregate(built("terngrad"), {"w": v}).sent()).abs().max().item() == pytest.approx(limit, rel=1e-5)
+    assert flat(aggregate(built("terngrad"), {"w": v}).sent()).abs().max().item() == pytest.approx(
+        limit, rel=1e-5
+    )
     unclipped = flat(aggregate(built("terngrad", clip_sigma="null"), {"w": v}).sent())
     assert torch.equal(unclipped, sent(EvenLevels(3), v))
 
@@ -312,25 +349,36 @@ def resnet110_gradient() -> dict[str, Tensor]:
 
 def terngrad_error(grads: dict[str, Tensor], bucket_size: int, scope: str) -> float:
     """Return |Q(v) - v|^2 / |v|^2 of one draw."""
-    found = aggregate(built("terngrad", bucket_size=bucket_size, bucket_scope=scope, clip_sigma="null"), grads)
+    found = aggregate(
+        built("terngrad", bucket_size=bucket_size, bucket_scope=scope, clip_sigma="null"), grads
+    )
     v = flat(grads)
     return float((flat(found.sent()) - v).square().sum() / v.square().sum())
 
 
-def test_the_error_of_large_buckets_grows_where_they_run_through_the_gradient(resnet110_gradient: dict[str, Tensor]) -> None:
+def test_the_error_of_large_buckets_grows_where_they_run_through_the_gradient(
+    resnet110_gradient: dict[str, Tensor],
+) -> None:
     """ORQ, section 5: buckets divide the whole gradient. No tensor of ResNet-110 has more than 36,864 values, most
     have 2,304: buckets which begin anew at each of them stop growing there."""
     grown = {
-        scope: terngrad_error(resnet110_gradient, 32768, scope) / terngrad_error(resnet110_gradient, 2048, scope)
+        scope: terngrad_error(resnet110_gradient, 32768, scope)
+        / terngrad_error(resnet110_gradient, 2048, scope)
         for scope in ("tensor", "gradient")
     }
     assert grown["tensor"] < 1.3 and grown["gradient"] > 1.8
 
 
-def test_buckets_through_the_gradient_have_the_error_of_the_paper(resnet110_gradient: dict[str, Tensor]) -> None:
+def test_buckets_through_the_gradient_have_the_error_of_the_paper(
+    resnet110_gradient: dict[str, Tensor],
+) -> None:
     """E|Q(v) - v|^2 = sum m |v_i| - v_i^2 with m the largest of every D consecutive values of the whole gradient."""
     v = flat(resnet110_gradient)[0]
     for size in (2048, 8192, 32768):
         buckets = torch.nn.functional.pad(v, (0, -len(v) % size)).view(-1, size).abs()
-        expected = (buckets.amax(1, keepdim=True) * buckets - buckets.square()).sum() / v.square().sum()
-        assert terngrad_error(resnet110_gradient, size, "gradient") == pytest.approx(expected.item(), rel=0.05)
+        expected = (
+            buckets.amax(1, keepdim=True) * buckets - buckets.square()
+        ).sum() / v.square().sum()
+        assert terngrad_error(resnet110_gradient, size, "gradient") == pytest.approx(
+            expected.item(), rel=0.05
+        )

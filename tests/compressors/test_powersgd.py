@@ -50,7 +50,9 @@ def test_rank_is_clipped_to_the_smaller_side(rows: int) -> None:
 
 
 @pytest.mark.parametrize("rank", [2, 4])
-@pytest.mark.parametrize("kind", ["equal rows", "equal columns", "two classes", "one row", "outer product"])
+@pytest.mark.parametrize(
+    "kind", ["equal rows", "equal columns", "two classes", "one row", "outer product"]
+)
 def test_rank_above_that_of_the_gradient_adds_nothing(kind: str, rank: int) -> None:
     """Dependent columns of P are not counted twice, at any step."""
     row, column = randn(1, 40), randn(30, 1, seed=1)
@@ -123,7 +125,9 @@ def test_svd_is_the_truncated_one_of_the_mean(rank: int) -> None:
     for name, g in grads.items():
         u, s, vt = torch.linalg.svd(g.mean(0).reshape(g.shape[1], -1).double(), full_matrices=False)
         expected = (u[:, :rank] * s[:rank]) @ vt[:rank]
-        torch.testing.assert_close(out.update[name][0].flatten(1).double(), expected, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            out.update[name][0].flatten(1).double(), expected, rtol=1e-4, atol=1e-5
+        )
     aggregate(PowerSGD(rank, svd=True), grads, comm=comm)
     assert comm.meter.sent_bits == [32 * (2 * 12 * 9 + 4 * 20)] * 3
 
@@ -156,7 +160,10 @@ def test_one_worker_with_the_mean_gradient_does_what_all_do() -> None:
 
 def test_matrices_of_one_shape_have_norms_of_their_own() -> None:
     """Exactly of rank 1, from 1e-4 to 1e6: each comes back."""
-    grads = {f"w{i}": 10.0 ** (2 * i - 4) * randn(1, 30, 1, seed=i) @ randn(1, 1, 20, seed=100 + i) for i in range(6)}
+    grads = {
+        f"w{i}": 10.0 ** (2 * i - 4) * randn(1, 30, 1, seed=i) @ randn(1, 1, 20, seed=100 + i)
+        for i in range(6)
+    }
     state = State()
     for number in range(3):
         out = aggregate(PowerSGD(1), grads, number=number, state=state)
@@ -167,12 +174,19 @@ def test_matrices_of_one_shape_have_norms_of_their_own() -> None:
 
 def test_matrices_of_one_shape_do_not_mix() -> None:
     """A batch is what its matrices are alone, whatever lies between them."""
-    grads = {"a": randn(2, 8, 9), "between": randn(2, 5, 6, seed=1), "b": randn(2, 8, 9, seed=2), "c": randn(2, 9, 8, seed=3)}
+    grads = {
+        "a": randn(2, 8, 9),
+        "between": randn(2, 5, 6, seed=1),
+        "b": randn(2, 8, 9, seed=2),
+        "c": randn(2, 9, 8, seed=3),
+    }
     offsets_matter = aggregate(PowerSGD(2), grads)
     for name, g in grads.items():
         q = State(shared={name: randn(1, 2, g[0, 0].numel(), seed=5)})
         alone = aggregate(PowerSGD(2), {name: g}, state=q)
-        all_qs = {k: randn(1, 2, x[0, 0].numel(), seed=5 if k == name else 6) for k, x in grads.items()}
+        all_qs = {
+            k: randn(1, 2, x[0, 0].numel(), seed=5 if k == name else 6) for k, x in grads.items()
+        }
         together = aggregate(PowerSGD(2), grads, state=State(shared=all_qs))
         torch.testing.assert_close(together.update[name], alone.update[name], rtol=1e-4, atol=1e-6)
     assert list(offsets_matter.update) == list(grads)
@@ -193,7 +207,10 @@ def test_a_gradient_of_zeros_does_not_end_the_warm_start(where: str) -> None:
     state, errors = State(), []
     for number in range(14):
         hole = number in (2, 3, 4)
-        grads = {"a": zero if hole else g, "b": g if where == "one of two matrices" else (zero if hole else g)}
+        grads = {
+            "a": zero if hole else g,
+            "b": g if where == "one of two matrices" else (zero if hole else g),
+        }
         out = aggregate(PowerSGD(2), grads, number=number, state=state)
         state = out.state
         assert all(u.isfinite().all() for u in out.update.values())
@@ -222,13 +239,20 @@ def test_both_memories_give_the_same_updates_on_early_steps() -> None:
     states = [State(), State()]
     for number in range(5):
         grads = gradients(range(4), number)
-        outs = [aggregate(c, grads, number=number, state=s) for c, s in zip((own, aggregated), states, strict=True)]
+        outs = [
+            aggregate(c, grads, number=number, state=s)
+            for c, s in zip((own, aggregated), states, strict=True)
+        ]
         states = [out.state for out in outs]
         a, b = (flat(out.update) for out in outs)
         assert (a - b).norm() < 1e-4 * a.norm()
         memories = [flat(state.per_worker) for state in states]
-        assert (memories[0].mean(0) - memories[1].mean(0)).norm() < 1e-4 * memories[0].mean(0).norm()
-    assert (memories[0] - memories[1]).norm() > 0.1 * memories[0].norm(), "but the workers' own differ"
+        assert (memories[0].mean(0) - memories[1].mean(0)).norm() < 1e-4 * memories[0].mean(
+            0
+        ).norm()
+    assert (memories[0] - memories[1]).norm() > 0.1 * memories[0].norm(), (
+        "but the workers' own differ"
+    )
 
 
 def test_own_memory_is_orthogonal_to_what_was_sent() -> None:
@@ -243,10 +267,18 @@ def test_own_memory_is_orthogonal_to_what_was_sent() -> None:
 
 def test_tensors_become_matrices_by_their_first_dimension() -> None:
     """r (n + m) with n the output channels."""
-    grads: Grads = {"conv": randn(1, 6, 4, 3, 3), "matrix": randn(1, 10, 12, seed=1), "vector": randn(1, 9, seed=2)}
+    grads: Grads = {
+        "conv": randn(1, 6, 4, 3, 3),
+        "matrix": randn(1, 10, 12, seed=1),
+        "vector": randn(1, 9, seed=2),
+    }
     comm = Comm(1)
     out = aggregate(PowerSGD(2), grads, comm=comm)
-    assert {k: q.shape for k, q in out.state.shared.items()} == {"conv": (1, 2, 36), "matrix": (1, 2, 12), "vector": (1, 1, 1)}
+    assert {k: q.shape for k, q in out.state.shared.items()} == {
+        "conv": (1, 2, 36),
+        "matrix": (1, 2, 12),
+        "vector": (1, 1, 1),
+    }
     assert comm.meter.sent_bits == [32 * (2 * (6 + 36) + 2 * (10 + 12) + (9 + 1))]
 
 

@@ -61,9 +61,15 @@ def test_values_on_a_level_stay_there() -> None:
     assert torch.equal(samples(QSGD(4, bucket_size=9), v, 100).float(), v.repeat(100, 1))
 
 
-@pytest.mark.parametrize(("levels", "bits"), [(1, 2), (2, 3), (3, 3), (4, 4), (5, 4), (7, 4), (8, 5), (127, 8)])
+@pytest.mark.parametrize(
+    ("levels", "bits"), [(1, 2), (2, 3), (3, 3), (4, 4), (5, 4), (7, 4), (8, 5), (127, 8)]
+)
 def test_bits_that_levels_need(levels: int, bits: int) -> None:
-    assert QSGD(levels, bucket_size=512).analytic_bits_per_value == bits == math.ceil(math.log2(2 * levels + 1))
+    assert (
+        QSGD(levels, bucket_size=512).analytic_bits_per_value
+        == bits
+        == math.ceil(math.log2(2 * levels + 1))
+    )
 
 
 @pytest.mark.parametrize("bits", range(2, 9))
@@ -100,7 +106,9 @@ def test_levels_that_no_code_holds_are_refused(levels: int) -> None:
 
 @pytest.mark.parametrize(("levels", "bucket"), [(1, 3), (2, 15), (7, 195)])
 @pytest.mark.parametrize("norm", ["linf", "l2"])
-def test_contractive_holds_up_to_the_largest_bucket_that_promises_it(levels: int, bucket: int, norm: str) -> None:
+def test_contractive_holds_up_to_the_largest_bucket_that_promises_it(
+    levels: int, bucket: int, norm: str
+) -> None:
     """Against vectors whose values lie at any one fraction of a level."""
     method = QSGD(levels, norm, bucket_size=bucket)  # type: ignore[arg-type]
     assert method.properties.contractive
@@ -123,11 +131,17 @@ def test_default_buckets_of_four_bits_expand_some_vectors() -> None:
 
 def test_aligned_buckets_hold_whole_receptive_fields() -> None:
     """Three fields of 3 x 3 in a bucket of 32, none of 7 x 7: each field is the bucket then."""
-    grads = {"small": torch.randn(1, 4, 5, 3, 3), "large": torch.randn(1, 2, 3, 7, 7), "matrix": torch.randn(1, 8, 100)}
+    grads = {
+        "small": torch.randn(1, 4, 5, 3, 3),
+        "large": torch.randn(1, 2, 3, 7, 7),
+        "matrix": torch.randn(1, 8, 100),
+    }
     aligned = Aligned(QSGD(7, bucket_size=32))
     assert [aligned.bucket_size(g) for g in grads.values()] == [27, 49, 32]
     update = aggregate(aligned, grads).update
     for name, size in {"small": 27, "large": 49, "matrix": 32}.items():
-        for values, decoded in zip(grads[name].flatten().split(size), update[name].flatten().split(size), strict=True):
+        for values, decoded in zip(
+            grads[name].flatten().split(size), update[name].flatten().split(size), strict=True
+        ):
             largest = values.abs().argmax()
             assert decoded[largest] == values[largest], "the largest value of a bucket is its scale"

@@ -13,7 +13,9 @@ from gcbench.compressors.build import analytic_ratio
 from gcbench.models.resnet import resnet18
 
 
-@pytest.mark.parametrize(("levels", "printed", "metered"), [(3, 20.2, 19.4), (5, 13.8, 13.3), (9, 10.1, 9.6)])
+@pytest.mark.parametrize(
+    ("levels", "printed", "metered"), [(3, 20.2, 19.4), (5, 13.8, 13.3), (9, 10.1, 9.6)]
+)
 def test_both_ratios_of_orq_on_resnet18(levels: int, printed: float, metered: float) -> None:
     analytic = analytic_ratio(built("orq", level_count=levels))
     assert analytic is not None and round(analytic, 1) == printed
@@ -21,14 +23,21 @@ def test_both_ratios_of_orq_on_resnet18(levels: int, printed: float, metered: fl
         shapes = {k: p.shape for k, p in resnet18((3, 32, 32), 10).named_parameters()}
     grads, comm = {k: torch.zeros(1, *shape) for k, shape in shapes.items()}, Comm(1)
     aggregate(built("orq", level_count=levels), grads, comm=comm)
-    assert round(32 * sum(shape.numel() for shape in shapes.values()) / comm.meter.sent_bits[0], 1) == metered
+    assert (
+        round(32 * sum(shape.numel() for shape in shapes.values()) / comm.meter.sent_bits[0], 1)
+        == metered
+    )
 
 
 @pytest.mark.parametrize(
     ("choice", "settings", "printed"),
     [
         ("linear", {"level_count": 5}, 13.8),
-        ("qsgd_levels", {"level_count": 9, "error_feedback": True, "alpha": 0.2, "clip_norm": 0.4}, 10.1),
+        (
+            "qsgd_levels",
+            {"level_count": 9, "error_feedback": True, "alpha": 0.2, "clip_norm": 0.4},
+            10.1,
+        ),
         ("terngrad", {"min_size": 100}, 20.2),
         ("bingrad_pb", {}, 32),
         ("bingrad_b", {}, 32),

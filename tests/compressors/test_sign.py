@@ -24,13 +24,19 @@ def test_scaled_signs_by_hand() -> None:
     """Buckets of 4 and 3: magnitudes 5/4 and 6/3; a zero counts as positive, a negative one too."""
     expected = torch.tensor([1.25, -1.25, 1.25, -1.25, 2.0, 2.0, -2.0])
     assert torch.equal(sent(ScaledSign(bucket_size=4), V)[0], expected)
-    assert torch.equal(sent(ScaledSign(bucket_size=4), -V)[0], torch.where(V == 0, expected, -expected))
+    assert torch.equal(
+        sent(ScaledSign(bucket_size=4), -V)[0], torch.where(V == 0, expected, -expected)
+    )
 
 
 def test_one_scale_a_tensor_is_what_sign_norm_sends() -> None:
     """Whatever its size, and whatever lies beside it."""
     grads = {"a": V.unsqueeze(0), "b": torch.full((1, 2, 3), -7.0), "c": torch.tensor([5.0])}
-    for compressor in (build(ScaledSign(per_layer=True)), built("sign_norm"), built("scaled_sign", per_layer=True)):
+    for compressor in (
+        build(ScaledSign(per_layer=True)),
+        built("sign_norm"),
+        built("scaled_sign", per_layer=True),
+    ):
         update = aggregate(compressor, grads).update
         assert torch.equal(update["a"], torch.where(V >= 0, 1.0, -1.0).unsqueeze(0) * 11 / 7)
         assert torch.equal(update["b"], grads["b"]) and torch.equal(update["c"], grads["c"])
@@ -83,7 +89,11 @@ def test_scales_do_not_depend_on_the_rows_beside_them() -> None:
     threads = torch.get_num_threads()
     try:
         torch.set_num_threads(2)
-        for mean in (mean_magnitude, lambda x: mean_where(x, x >= 0), lambda x: mean_where(x, x < 0)):
+        for mean in (
+            mean_magnitude,
+            lambda x: mean_where(x, x >= 0),
+            lambda x: mean_where(x, x < 0),
+        ):
             assert torch.equal(mean(x), torch.cat([mean(x[i : i + 1]) for i in range(4)]))
     finally:
         torch.set_num_threads(threads)
@@ -108,7 +118,12 @@ def test_signum_is_a_vote_of_momenta(start: str, workers: int, momentum: float) 
     for number in range(5):
         generator = torch.Generator().manual_seed(number)
         rows = torch.randint(-2, 3, (workers, 6), generator=generator).float()
-        out = aggregate(compressor, {"a": rows[:, :2], "b": rows[:, 2:].view(workers, 2, 2)}, number=number, state=state)
+        out = aggregate(
+            compressor,
+            {"a": rows[:, :2], "b": rows[:, 2:].view(workers, 2, 2)},
+            number=number,
+            state=state,
+        )
         state = out.state
         if number == 0 and start == "gradient":
             v = rows.tolist()
@@ -117,7 +132,9 @@ def test_signum_is_a_vote_of_momenta(start: str, workers: int, momentum: float) 
             for a, b in zip(v, rows.tolist(), strict=True)
         ]
         assert flat(out.update)[0].tolist() == vote(v, number)
-        torch.testing.assert_close(flat(state.per_worker), torch.tensor(v).double(), rtol=0, atol=1e-6)
+        torch.testing.assert_close(
+            flat(state.per_worker), torch.tensor(v).double(), rtol=0, atol=1e-6
+        )
         assert set(flat(out.sent()).unique().tolist()) <= {-1.0, 1.0}
 
 

@@ -35,7 +35,9 @@ ADVERSE = {
     "few of the sampled ones": lambda n: (torch.arange(n) % 12 != 0).float() + torch.arange(n) / n,
     "only the sampled ones": lambda n: (torch.arange(n) % 12 == 0).float() + torch.arange(n) / n,
     "falling": lambda n: torch.arange(n, 0, -1).float(),
-    "ties at the border": lambda n: (torch.rand(n, generator=torch.Generator().manual_seed(0)) * 8).floor(),
+    "ties at the border": lambda n: (
+        torch.rand(n, generator=torch.Generator().manual_seed(0)) * 8
+    ).floor(),
 }
 
 
@@ -49,14 +51,26 @@ def test_largest_of_many_are_exact_whatever_a_sample_says(kind: str, k: int) -> 
 
 def test_largest_orders_denormals_infinity_and_nan() -> None:
     x = torch.tensor([[1e-45, 0.0, float("nan"), 1e-40, float("inf"), 3e38]])
-    assert [largest(x, k)[0].tolist() for k in range(1, 6)] == [[2], [2, 4], [2, 4, 5], [2, 3, 4, 5], [0, 2, 3, 4, 5]]
+    assert [largest(x, k)[0].tolist() for k in range(1, 6)] == [
+        [2],
+        [2, 4],
+        [2, 4, 5],
+        [2, 3, 4, 5],
+        [0, 2, 3, 4, 5],
+    ]
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 7, 9, 100, 256, 257, 1000, 65536, 65537, 100_000])
 @pytest.mark.parametrize("share", [0.0, 0.002, 0.05, 0.5, 1.0])
 def test_positions_come_back_in_the_bytes_that_were_promised(n: int, share: float) -> None:
     k = max(1, int(share * n))
-    index = torch.stack([torch.randperm(n, generator=torch.Generator().manual_seed(i))[:k] for i in range(3)]).sort().values
+    index = (
+        torch.stack(
+            [torch.randperm(n, generator=torch.Generator().manual_seed(i))[:k] for i in range(3)]
+        )
+        .sort()
+        .values
+    )
     packed = pack_indices(index, n)
     assert packed.dtype == torch.uint8 and packed.shape == (3, index_bytes(n, k))
     assert torch.equal(unpack_indices(packed, n, k), index)
@@ -71,13 +85,19 @@ def test_top_k_by_hand() -> None:
     """2 of 5 values; of the equal 3, -3, 3 the first two, and the sign comes along."""
     g = torch.tensor([[1.0, 3.0, -3.0, 3.0, -2.0], [0.0, 0.0, 0.0, 0.0, 0.0]])
     out = aggregate(build(TopK(0.4)), {"w": g})
-    assert torch.equal(out.sent()["w"], torch.tensor([[0.0, 3.0, -3.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0, 0.0]]))
+    assert torch.equal(
+        out.sent()["w"], torch.tensor([[0.0, 3.0, -3.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0, 0.0]])
+    )
     assert torch.equal(out.update["w"], torch.tensor([[0.0, 1.5, -1.5, 0.0, 0.0]]))
 
 
-@pytest.mark.parametrize(("fraction", "n", "k"), [(0.5 / 136, 272, 1), (0.5 / 136, 271, 1), (0.5 / 136, 272_000, 1000)])
+@pytest.mark.parametrize(
+    ("fraction", "n", "k"), [(0.5 / 136, 272, 1), (0.5 / 136, 271, 1), (0.5 / 136, 272_000, 1000)]
+)
 @pytest.mark.parametrize("digits", [17, 12])
-def test_a_fraction_is_counted_as_it_was_meant(fraction: float, n: int, k: int, digits: int) -> None:
+def test_a_fraction_is_counted_as_it_was_meant(
+    fraction: float, n: int, k: int, digits: int
+) -> None:
     assert TopK(float(f"{fraction:.{digits}g}")).count(n) == k
     assert TopK(0.1).count(9) == 1 and TopK(0.25).count(11) == 2 and TopK(1.0).count(7) == 7
 
@@ -116,7 +136,9 @@ def test_all_workers_send_the_same_positions_and_r_times_n_plus_m_of_them(name: 
         assert int((row != 0).sum()) == 2 * (10 + 16)
     assert torch.equal(sent["small"], grads["small"]), "never more than all"
     assert comm.meter.sent_bits == [32 * (52 + 4)] * 3
-    torch.testing.assert_close(out.update["w"], torch.where(sent["w"][:1] != 0, grads["w"].mean(0, keepdim=True), 0))
+    torch.testing.assert_close(
+        out.update["w"], torch.where(sent["w"][:1] != 0, grads["w"].mean(0, keepdim=True), 0)
+    )
 
 
 @each_method
@@ -134,7 +156,9 @@ def test_every_value_is_sent_equally_often(name: str) -> None:
 def test_blocks_are_contiguous_and_wrap() -> None:
     wrapped = 0
     for number in range(100):
-        kept = flat(aggregate(RandomBlock(1), {"w": torch.ones(1, 10, 16)}, number=number).update)[0]
+        kept = flat(aggregate(RandomBlock(1), {"w": torch.ones(1, 10, 16)}, number=number).update)[
+            0
+        ]
         borders = int((kept != kept.roll(1)).sum())
         assert borders == 2 and int(kept.sum()) == 26
         wrapped += bool(kept[0]) and bool(kept[-1])
@@ -154,7 +178,10 @@ def test_memory_keeps_what_was_not_sent(choice: str) -> None:
         out = aggregate(compressor, grads, number=number, state=state)
         sent, memory = out.sent(), out.state.per_worker
         for name, u in corrected.items():
-            assert torch.equal(sent[name] != 0, memory[name] != u) and not (memory[name] * sent[name]).any()
+            assert (
+                torch.equal(sent[name] != 0, memory[name] != u)
+                and not (memory[name] * sent[name]).any()
+            )
         state, applied = out.state, applied + flat(out.update)
     wanted = 200 * flat(grads).mean(0)
     assert (applied - wanted).norm() < 0.2 * wanted.norm()

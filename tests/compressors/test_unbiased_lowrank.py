@@ -21,7 +21,12 @@ def test_the_sketch_is_unbiased_and_its_variance_is_known(rank: int) -> None:
     """E|M U U^T - M|^2 = (m + 1) / r |M|^2; in every direction, the mean of N draws errs by that over N."""
     repeats, grads = 2000, {"w": randn(1, 8, 15)}
     m, energy = flat(grads), flat(grads).square().sum()
-    errors = torch.cat([flat(aggregate(UnbiasedLowRank(rank), grads, number=k).update) for k in range(repeats)]) - m
+    errors = (
+        torch.cat(
+            [flat(aggregate(UnbiasedLowRank(rank), grads, number=k).update) for k in range(repeats)]
+        )
+        - m
+    )
     assert errors.square().sum(1).mean() / energy == pytest.approx(16 / rank, rel=0.1)
     assert errors.mean(0).square().sum() / energy < 1.5 * 16 / rank / repeats
     assert (errors @ m.T).mean().abs() < 5 * (errors @ m.T).std() / repeats**0.5
@@ -29,8 +34,13 @@ def test_the_sketch_is_unbiased_and_its_variance_is_known(rank: int) -> None:
 
 def test_the_sketch_multiplies_by_the_identity_on_average() -> None:
     """The update of the identity is U U^T: symmetric, and the same for all workers' rows."""
-    updates = [aggregate(UnbiasedLowRank(4), {"w": torch.eye(6).expand(3, 6, 6)}, number=k).update["w"][0] for k in range(2000)]
-    assert all(torch.allclose(u, u.T, atol=1e-5) and torch.linalg.matrix_rank(u) == 4 for u in updates[:10])
+    updates = [
+        aggregate(UnbiasedLowRank(4), {"w": torch.eye(6).expand(3, 6, 6)}, number=k).update["w"][0]
+        for k in range(2000)
+    ]
+    assert all(
+        torch.allclose(u, u.T, atol=1e-5) and torch.linalg.matrix_rank(u) == 4 for u in updates[:10]
+    )
     torch.testing.assert_close(torch.stack(updates).mean(0), torch.eye(6), rtol=0, atol=0.08)
 
 
@@ -43,7 +53,9 @@ def test_one_worker_with_the_mean_gradient_does_what_all_do(variant: str) -> Non
         alone = aggregate(method, {"w": g.mean(0, keepdim=True)}, number=number, state=of_one)
         of_all, of_one = everyone.state, alone.state
         torch.testing.assert_close(everyone.update["w"], alone.update["w"], rtol=1e-4, atol=1e-5)
-        torch.testing.assert_close(everyone.sent()["w"].mean(0), everyone.update["w"][0], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            everyone.sent()["w"].mean(0), everyone.update["w"][0], rtol=1e-4, atol=1e-5
+        )
 
 
 def test_alternating_steps_send_either_factor() -> None:
@@ -51,7 +63,9 @@ def test_alternating_steps_send_either_factor() -> None:
     comm, state, grads = Comm(1), State(), {"w": randn(1, 9, 2, 5), "x": randn(1, 4, 30, seed=1)}
     seen = [0]
     for number in range(4):
-        out = aggregate(UnbiasedLowRank(2, "alternating"), grads, number=number, state=state, comm=comm)
+        out = aggregate(
+            UnbiasedLowRank(2, "alternating"), grads, number=number, state=state, comm=comm
+        )
         state = out.state
         seen.append(comm.meter.sent_bits[0])
         assert {k: p.shape[1:] for k, p in state.shared.items()} == (

@@ -50,7 +50,9 @@ def equal(a: Grads, b: Grads) -> bool:
 
 @each_weight
 @each_method
-def test_what_was_sent_and_what_is_remembered_add_up(method: str, alpha: float, beta: float) -> None:
+def test_what_was_sent_and_what_is_remembered_add_up(
+    method: str, alpha: float, beta: float
+) -> None:
     """sent + memory' = grad + beta memory."""
     compressor, state = ErrorFeedback(METHODS[method], alpha, beta), State()
     for number in range(4):
@@ -58,7 +60,11 @@ def test_what_was_sent_and_what_is_remembered_add_up(method: str, alpha: float, 
         out = aggregate(compressor, grads, number=number, state=state)
         sent = out.sent()
         for name, g in grads.items():
-            before = state.per_worker[name].double() if state.per_worker else torch.zeros_like(g, dtype=torch.float64)
+            before = (
+                state.per_worker[name].double()
+                if state.per_worker
+                else torch.zeros_like(g, dtype=torch.float64)
+            )
             left = sent[name].double() + out.state.per_worker[name].double()
             scale = max(float(x.abs().max()) for x in (g, before, sent[name]))
             torch.testing.assert_close(left, g.double() + beta * before, rtol=0, atol=3e-7 * scale)
@@ -67,7 +73,9 @@ def test_what_was_sent_and_what_is_remembered_add_up(method: str, alpha: float, 
 
 @each_weight
 @each_method
-def test_the_method_codes_the_gradient_and_the_weighted_memory(method: str, alpha: float, beta: float) -> None:
+def test_the_method_codes_the_gradient_and_the_weighted_memory(
+    method: str, alpha: float, beta: float
+) -> None:
     """u = g + alpha h."""
     compressor = ErrorFeedback(METHODS[method], alpha, beta)
     state = aggregate(compressor, matrices(0)).state
@@ -80,7 +88,11 @@ def test_the_method_codes_the_gradient_and_the_weighted_memory(method: str, alph
 @each_method
 def test_weight_zero_leaves_the_method_as_it_is(method: str) -> None:
     """To the bit, over several steps: ECQ-SGD with alpha = 0 is QSGD."""
-    compressor, wrapped, bare = ErrorFeedback(METHODS[method], alpha=0.0, beta=0.9), State(), State()
+    compressor, wrapped, bare = (
+        ErrorFeedback(METHODS[method], alpha=0.0, beta=0.9),
+        State(),
+        State(),
+    )
     for number in range(4):
         with_memory = aggregate(compressor, matrices(number), number=number, state=wrapped)
         without = aggregate(METHODS[method], matrices(number), number=number, state=bare)
@@ -114,7 +126,9 @@ def test_all_that_was_held_back_is_sent_in_the_end() -> None:
 
 def test_every_worker_has_its_own_memory() -> None:
     state = aggregate(build(QSGD(7, bucket_size=16), error_feedback=True), matrices()).state
-    assert {k: m.shape for k, m in state.per_worker.items()} == {k: g.shape for k, g in matrices().items()}
+    assert {k: m.shape for k, m in state.per_worker.items()} == {
+        k: g.shape for k, g in matrices().items()
+    }
     assert not torch.equal(flat(state.per_worker)[0], flat(state.per_worker)[1])
 
 
@@ -156,7 +170,10 @@ def test_each_worker_is_clipped_as_torch_does() -> None:
 def test_clipping_of_a_worker_does_not_depend_on_who_shares_its_process(rows: int) -> None:
     """To the bit, also for tensors that are reduced by several threads."""
     sizes = [300_000, 100_000, 50_000, 33_000, *range(1, 40)]
-    grads = {f"w{i}": torch.randn(4, n, generator=torch.Generator().manual_seed(i)) for i, n in enumerate(sizes)}
+    grads = {
+        f"w{i}": torch.randn(4, n, generator=torch.Generator().manual_seed(i))
+        for i, n in enumerate(sizes)
+    }
     together, apart = Spy(), Spy()
     aggregate(NormClipping(together, 0.4), grads)
     for start in range(0, 4, rows):
@@ -190,13 +207,18 @@ def test_vectors_travel_whole_by_their_dimensions() -> None:
 
 
 def test_nothing_is_remembered_of_tensors_that_travel_whole() -> None:
-    state = aggregate(build(PowerSGD(1), min_dims=2, min_size=130, error_feedback=True), gradients(range(4), 0)).state
+    state = aggregate(
+        build(PowerSGD(1), min_dims=2, min_size=130, error_feedback=True), gradients(range(4), 0)
+    ).state
     assert set(state.per_worker) == {"conv", "matrix", "twin"}
 
 
 def test_a_model_of_small_tensors_only_needs_no_codes() -> None:
     grads = gradients(range(4), 0)
-    out = aggregate(build(QSGD(1, bucket_size=16), min_size=10_000, error_feedback=True, alpha=0.2, beta=0.9), grads)
+    out = aggregate(
+        build(QSGD(1, bucket_size=16), min_size=10_000, error_feedback=True, alpha=0.2, beta=0.9),
+        grads,
+    )
     torch.testing.assert_close(flat(out.update)[0], flat(grads).mean(0), rtol=0, atol=1e-6)
     assert equal(out.sent(), grads)
 
@@ -240,7 +262,9 @@ def test_values_are_clipped_at_so_many_deviations_of_their_own_tensor() -> None:
         for k in range(4):
             g = grads[name][k].double()
             limit = 1.5 * g.std(correction=0)
-            torch.testing.assert_close(spy.seen[name][k].double(), g.clamp(-limit, limit), rtol=1e-5, atol=1e-9)
+            torch.testing.assert_close(
+                spy.seen[name][k].double(), g.clamp(-limit, limit), rtol=1e-5, atol=1e-9
+            )
             assert spy.seen[name][k].abs().max() < g.abs().max(), "something was clipped"
 
 
@@ -270,8 +294,13 @@ def test_values_of_any_size_are_clipped_alike(size: float) -> None:
     values, norms = Spy(), Spy()
     aggregate(SigmaClipping(values, 1.5), {"w": (v.double() * size).float()})
     aggregate(NormClipping(norms, 1.5 * size), {"w": (v.double() * size).float()})
-    for seen, expected in ((values, v.clamp(-1.5 * v.std(), 1.5 * v.std())), (norms, v * 1.5 / v.norm())):
-        torch.testing.assert_close(seen.seen["w"].double() / size, expected.double(), rtol=2e-3, atol=1e-5)
+    for seen, expected in (
+        (values, v.clamp(-1.5 * v.std(), 1.5 * v.std())),
+        (norms, v * 1.5 / v.norm()),
+    ):
+        torch.testing.assert_close(
+            seen.seen["w"].double() / size, expected.double(), rtol=2e-3, atol=1e-5
+        )
 
 
 def test_the_memory_keeps_what_was_clipped() -> None:
@@ -304,7 +333,15 @@ EVERYTHING = {
 }
 
 
-ORDER = [CheckedGradients, NormClipping, DenseWarmup, SmallTensorsWhole, ErrorFeedback, SigmaClipping, Gathered]
+ORDER = [
+    CheckedGradients,
+    NormClipping,
+    DenseWarmup,
+    SmallTensorsWhole,
+    ErrorFeedback,
+    SigmaClipping,
+    Gathered,
+]
 
 
 def test_wrappers_have_one_order() -> None:
@@ -342,7 +379,9 @@ def test_everything_at_once_works() -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("choice", CHOICES)
 def test_other_types_than_float32_are_refused_by_name(choice: str, dtype: torch.dtype) -> None:
-    with pytest.raises(TypeError, match=f"the gradient of matrix is {dtype}; aggregate takes torch.float32"):
+    with pytest.raises(
+        TypeError, match=f"the gradient of matrix is {dtype}; aggregate takes torch.float32"
+    ):
         aggregate(built(choice), {"matrix": torch.randn(2, 8, 8, dtype=dtype)})
 
 
@@ -368,7 +407,11 @@ def test_buckets_run_through_the_gradient() -> None:
     """The codes are those of one long tensor; a single bucket restarts nowhere."""
     grads = gradients(range(2), 0)
     through = flat(aggregate(build(QSGD(7, bucket_size=64), bucket_scope="gradient"), grads).update)
-    whole = {"w": torch.cat([g.flatten(1) if g.dim() > 1 else g.unsqueeze(1) for g in grads.values()], dim=1)}
+    whole = {
+        "w": torch.cat(
+            [g.flatten(1) if g.dim() > 1 else g.unsqueeze(1) for g in grads.values()], dim=1
+        )
+    }
     assert torch.equal(through, flat(aggregate(build(QSGD(7, bucket_size=64)), whole).update))
     assert not torch.equal(through, flat(aggregate(build(QSGD(7, bucket_size=64)), grads).update))
 
@@ -383,7 +426,10 @@ def test_buckets_through_the_gradient_cost_one_scale_each() -> None:
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"bucket_scope": "model"}, "bucket_scope=model: type bucket_scope=tensor or bucket_scope=gradient"),
+        (
+            {"bucket_scope": "model"},
+            "bucket_scope=model: type bucket_scope=tensor or bucket_scope=gradient",
+        ),
         ({"bucket_scope": "gradient", "align": True}, "type one of them"),
     ],
 )

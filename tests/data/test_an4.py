@@ -56,7 +56,12 @@ def test_filters_overlap_and_cover_the_band() -> None:
 def test_utterances_become_labelled_segments(toy: str) -> None:
     data = an4(toy, frames=20)
     assert isinstance(data, Data)
-    assert (data.task, data.kind, data.shape, data.outputs) == ("classification", "speech", (20, 40), 4)
+    assert (data.task, data.kind, data.shape, data.outputs) == (
+        "classification",
+        "speech",
+        (20, 40),
+        4,
+    )
     # 51 frames, and so segments from 0, 20 and 31; phones SIL G OW AH SIL.
     whole = flat_start(torch.tensor([3, 1, 2, 0, 3]), 51)
     assert torch.equal(data.train[1], torch.stack([whole[:20], whole[20:40], whole[31:]]))

@@ -15,15 +15,24 @@ def numbered(samples: int) -> ArrayData:
     return ArrayData("numbered", "classification", samples, half, half)
 
 
-def chosen(data: Data, *, epoch: int = 0, step: int = 0, worker: int = 0, seed: int = 0) -> list[int]:
-    _, targets = data.batch(epoch=epoch, step=step, worker=worker, workers=4, batch_size=5, seed=seed)
+def chosen(
+    data: Data, *, epoch: int = 0, step: int = 0, worker: int = 0, seed: int = 0
+) -> list[int]:
+    _, targets = data.batch(
+        epoch=epoch, step=step, worker=worker, workers=4, batch_size=5, seed=seed
+    )
     return targets.tolist()
 
 
 def test_an_epoch_deals_every_sample_once() -> None:
     data = numbered(60)
     assert data.steps_per_epoch(4, 5) == 3
-    dealt = [row for step in range(3) for worker in range(4) for row in chosen(data, step=step, worker=worker)]
+    dealt = [
+        row
+        for step in range(3)
+        for worker in range(4)
+        for row in chosen(data, step=step, worker=worker)
+    ]
     assert sorted(dealt) == list(range(60))
 
 
@@ -35,7 +44,9 @@ def test_the_last_small_step_is_dropped() -> None:
 def test_workers_share_one_global_batch() -> None:
     data = numbered(60)
     one, _ = data.batch(epoch=2, step=1, worker=0, workers=1, batch_size=20, seed=3)
-    four = [data.batch(epoch=2, step=1, worker=k, workers=4, batch_size=5, seed=3)[0] for k in range(4)]
+    four = [
+        data.batch(epoch=2, step=1, worker=k, workers=4, batch_size=5, seed=3)[0] for k in range(4)
+    ]
     assert torch.equal(torch.cat(four), one)
 
 

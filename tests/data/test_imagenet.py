@@ -27,15 +27,26 @@ def small(tmp_path: Path) -> str:
             for number in range(count):
                 picture = Image.linear_gradient("L").resize((40, 30))
                 flat = Image.new("L", (40, 30), 12 * number)
-                Image.merge("RGB", (picture, flat, flat)).save(folder / f"{number}.JPEG", quality=95)
+                Image.merge("RGB", (picture, flat, flat)).save(
+                    folder / f"{number}.JPEG", quality=95
+                )
     return str(tmp_path)
 
 
 def test_batches_follow_from_their_place_alone(small: str) -> None:
     one, other = imagenet(small, size=16), imagenet(small, size=16)
     images, labels = one.batch(worker=1, **WHERE)
-    assert isinstance(one, Data) and (one.kind, one.shape, one.outputs, one.train_samples) == ("image", (3, 16, 16), 2, 20)
-    assert images.shape == (3, 3, 16, 16) and images.dtype == torch.float32 and labels.dtype == torch.int64
+    assert isinstance(one, Data) and (one.kind, one.shape, one.outputs, one.train_samples) == (
+        "image",
+        (3, 16, 16),
+        2,
+        20,
+    )
+    assert (
+        images.shape == (3, 3, 16, 16)
+        and images.dtype == torch.float32
+        and labels.dtype == torch.int64
+    )
     other.batch(worker=0, **WHERE)
     again = other.batch(worker=1, **WHERE)
     assert torch.equal(images, again[0]) and torch.equal(labels, again[1])
@@ -47,17 +58,26 @@ def test_an_epoch_deals_every_file_once(small: str) -> None:
     labels, greens = [], []
     for step in range(5):
         for worker in range(2):
-            images, batch = data.batch(epoch=0, step=step, worker=worker, workers=2, batch_size=2, seed=0)
+            images, batch = data.batch(
+                epoch=0, step=step, worker=worker, workers=2, batch_size=2, seed=0
+            )
             labels += batch.tolist()
-            greens += (255 * (images[:, 1].mean((1, 2)) * 0.224 + 0.456) / 12).round().int().tolist()
-    assert sorted(zip(labels, greens, strict=True)) == [(label, number) for label in range(2) for number in range(10)]
+            greens += (
+                (255 * (images[:, 1].mean((1, 2)) * 0.224 + 0.456) / 12).round().int().tolist()
+            )
+    assert sorted(zip(labels, greens, strict=True)) == [
+        (label, number) for label in range(2) for number in range(10)
+    ]
 
 
 def test_crops_are_new_for_each_image_epoch_worker_and_seed(small: str) -> None:
     """Of one photograph, which all files share in red up to what JPEG loses."""
     data = imagenet(small, size=8)
     where = {"epoch": 0, "step": 0, "worker": 0, "workers": 2, "batch_size": 10, "seed": 0}
-    reds = [data.batch(**{**where, **other})[0][:, 0] for other in ({}, {"epoch": 1}, {"worker": 1}, {"seed": 1})]
+    reds = [
+        data.batch(**{**where, **other})[0][:, 0]
+        for other in ({}, {"epoch": 1}, {"worker": 1}, {"seed": 1})
+    ]
     assert all((other - reds[0]).abs().max() > 0.5 for other in [*reds[1:], reds[0].roll(1, 0)])
 
 
@@ -86,11 +106,16 @@ def test_crops_fit_and_have_the_asked_for_areas() -> None:
     assert 0.079 < shares.min() < 0.09 and shares.max() > 0.95
     assert 0.74 < ratios.min() < 0.76 and 1.32 < ratios.max() < 1.35
     assert {t == 0 for t, *_ in boxes} == {True, False}
-    assert crop_box(10, 1000, chance)[2:] == (10, 13)  # no trial fits: the largest box at the centre
+    assert crop_box(10, 1000, chance)[2:] == (
+        10,
+        13,
+    )  # no trial fits: the largest box at the centre
 
 
 def test_missing_folders_are_explained(tmp_path: Path, small: str) -> None:
-    with pytest.raises(ValueError, match=r"dataset=imagenet: .*/nowhere lacks.*cannot be downloaded.*data\.root"):
+    with pytest.raises(
+        ValueError, match=r"dataset=imagenet: .*/nowhere lacks.*cannot be downloaded.*data\.root"
+    ):
         imagenet(str(tmp_path), folder="nowhere")
     (tmp_path / "imagenet" / "val" / "n02").rename(tmp_path / "imagenet" / "val" / "n03")
     with pytest.raises(ValueError, match="different classes"):

@@ -27,9 +27,18 @@ def folder(tmp_path: Path) -> Path:
 
 def test_rows_become_dense_and_labels_classes(folder: Path) -> None:
     data = libsvm(str(folder.parent), "toy", features=4, test_file=True)
-    assert (data.name, data.kind, data.shape, data.outputs, data.train_samples) == ("toy", "vector", (4,), 2, 10)
+    assert (data.name, data.kind, data.shape, data.outputs, data.train_samples) == (
+        "toy",
+        "vector",
+        (4,),
+        2,
+        10,
+    )
     assert data.train[0][3].tolist() == [3, 0, 7, 0] and data.train[1].tolist() == [0, 1] * 5
-    assert data.test[0].tolist() == [[0, 5, 0, 0], [18, 0, 0, 0]] and data.test[1].tolist() == [1, 0]
+    assert data.test[0].tolist() == [[0, 5, 0, 0], [18, 0, 0, 0]] and data.test[1].tolist() == [
+        1,
+        0,
+    ]
 
 
 def test_scaled_by_the_training_range_alone(folder: Path) -> None:
@@ -61,12 +70,15 @@ def test_compressed_files(folder: Path, ending: str, pack: Callable[[bytes], byt
 
 
 def test_missing_files_are_named(folder: Path) -> None:
-    with pytest.raises(ValueError, match=r"neither other nor other\.bz2 or \.xz in .*cjlin.*data\.root"):
+    with pytest.raises(
+        ValueError, match=r"neither other nor other\.bz2 or \.xz in .*cjlin.*data\.root"
+    ):
         libsvm(str(folder.parent), "other", features=4)
 
 
 @pytest.mark.parametrize(
-    ("name", "rows", "test_rows"), [("a9a", 32_561, 16_281), ("w8a", 39_800, 9_949), ("mushrooms", 6_500, 1_624)]
+    ("name", "rows", "test_rows"),
+    [("a9a", 32_561, 16_281), ("w8a", 39_800, 9_949), ("mushrooms", 6_500, 1_624)],
 )
 def test_real_sets(name: str, rows: int, test_rows: int, real_root: Callable[[str], str]) -> None:
     node = OmegaConf.load(CONF / f"{name}.yaml")

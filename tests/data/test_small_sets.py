@@ -12,7 +12,12 @@ from gcbench.data.synthetic import synthetic, synthetic_rows
 
 def test_digits_split_is_fixed_and_stratified() -> None:
     data = digits()
-    assert (data.train_samples, len(data.test[0]), data.shape, data.kind) == (1437, 360, (1, 8, 8), "image")
+    assert (data.train_samples, len(data.test[0]), data.shape, data.kind) == (
+        1437,
+        360,
+        (1, 8, 8),
+        "image",
+    )
     assert torch.equal(data.test[0], digits().test[0])
     counts = data.test[1].bincount()
     assert len(counts) == 10 and counts.min() >= 34
@@ -31,9 +36,18 @@ def test_digits_refuses_an_empty_split(fraction: float) -> None:
 
 def test_synthetic_classes_come_from_one_teacher() -> None:
     data = synthetic(samples=2000, features=5, outputs=3, noise=0.0)
-    assert (data.task, data.shape, data.kind, len(data.test[0])) == ("classification", (5,), "vector", 400)
-    assert torch.equal(data.train[1], synthetic(samples=2000, features=5, outputs=3, noise=0.0).train[1])
-    solution = torch.linalg.lstsq(data.train[0], torch.nn.functional.one_hot(data.train[1]).float()).solution
+    assert (data.task, data.shape, data.kind, len(data.test[0])) == (
+        "classification",
+        (5,),
+        "vector",
+        400,
+    )
+    assert torch.equal(
+        data.train[1], synthetic(samples=2000, features=5, outputs=3, noise=0.0).train[1]
+    )
+    solution = torch.linalg.lstsq(
+        data.train[0], torch.nn.functional.one_hot(data.train[1]).float()
+    ).solution
     accuracy = ((data.test[0] @ solution).argmax(1) == data.test[1]).float().mean()
     assert accuracy > 0.9
 
@@ -55,10 +69,23 @@ def test_synthetic_rows_are_made_on_demand() -> None:
     data = synthetic_rows(samples=1000, features=6, noise=0.1, seed=3)
     where = {"epoch": 0, "step": 1, "workers": 4, "batch_size": 50, "seed": 0}
     inputs, targets = data.batch(worker=2, **where)
-    assert isinstance(data, Data) and (data.task, data.kind, data.shape, data.outputs) == ("regression", "vector", (6,), 1)
-    assert inputs.shape == (50, 6) and targets.shape == (50, 1) and inputs.dtype == targets.dtype == torch.float32
-    assert torch.equal(inputs, synthetic_rows(samples=1000, features=6, seed=3).batch(worker=2, **where)[0])
-    assert not torch.equal(inputs, synthetic_rows(samples=1000, features=6, seed=4).batch(worker=2, **where)[0])
+    assert isinstance(data, Data) and (data.task, data.kind, data.shape, data.outputs) == (
+        "regression",
+        "vector",
+        (6,),
+        1,
+    )
+    assert (
+        inputs.shape == (50, 6)
+        and targets.shape == (50, 1)
+        and inputs.dtype == targets.dtype == torch.float32
+    )
+    assert torch.equal(
+        inputs, synthetic_rows(samples=1000, features=6, seed=3).batch(worker=2, **where)[0]
+    )
+    assert not torch.equal(
+        inputs, synthetic_rows(samples=1000, features=6, seed=4).batch(worker=2, **where)[0]
+    )
 
 
 def test_synthetic_rows_come_from_their_optimum() -> None:

@@ -32,7 +32,9 @@ def write_small_cifar10(root: Path) -> None:
     rows = np.arange(4 * 3072, dtype=np.uint8).reshape(4, 3072)
     for file in [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"]:
         (folder / file).write_bytes(pickle.dumps({"data": rows, "labels": [3, 1, 4, 1]}))
-    (folder / "batches.meta").write_bytes(pickle.dumps({"label_names": [str(label) for label in range(10)]}))
+    (folder / "batches.meta").write_bytes(
+        pickle.dumps({"label_names": [str(label) for label in range(10)]})
+    )
 
 
 @pytest.mark.usefixtures("offline")
@@ -40,8 +42,12 @@ def write_small_cifar10(root: Path) -> None:
     ("factory", "folder"),
     [(cifar10, "cifar-10-batches-py"), (cifar100, "cifar-100-python"), (mnist, "MNIST/raw")],
 )
-def test_missing_files_are_explained(factory: Callable[..., ArrayData], folder: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=rf"no files under .*no route to host.*put {folder}/ there.*data\.root"):
+def test_missing_files_are_explained(
+    factory: Callable[..., ArrayData], folder: str, tmp_path: Path
+) -> None:
+    with pytest.raises(
+        ValueError, match=rf"no files under .*no route to host.*put {folder}/ there.*data\.root"
+    ):
         factory(str(tmp_path))
 
 

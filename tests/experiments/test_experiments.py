@@ -22,7 +22,10 @@ SCHEMAS = {
     "optimizer": settings.OptimizerSettings,
     "schedule": settings.ScheduleSettings,
 }
-NAMES = sorted(str(file.relative_to(CONF / "experiment").with_suffix("")) for file in CONF.glob("experiment/*/*/*.yaml"))
+NAMES = sorted(
+    str(file.relative_to(CONF / "experiment").with_suffix(""))
+    for file in CONF.glob("experiment/*/*/*.yaml")
+)
 FOLDERS = sorted({name.rpartition("/")[0] for name in NAMES})
 
 
@@ -52,7 +55,9 @@ def files_of(path: str) -> Iterator[str]:
 
 @cache
 def row_of(name: str) -> Row:
-    entries = [pair for entry in loaded("config")[0] if isinstance(entry, dict) for pair in entry.items()]
+    entries = [
+        pair for entry in loaded("config")[0] if isinstance(entry, dict) for pair in entry.items()
+    ]
     choices = {group: choice for group, choice in entries if not group.startswith("override ")}
     values: dict[str, Any] = {}
     for path in files_of(f"experiment/{name}"):
@@ -99,7 +104,9 @@ def test_its_choices_exist_and_it_adds_no_key_of_its_own(name: str) -> None:
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_a_row_of_each_folder_composes_to_what_its_files_say(folder: str) -> None:
     """The one with most keys; tests/experiments/test_smoke.py composes and runs all of them."""
-    name = max((n for n in NAMES if n.rpartition("/")[0] == folder), key=lambda n: len(row_of(n).values))
+    name = max(
+        (n for n in NAMES if n.rpartition("/")[0] == folder), key=lambda n: len(row_of(n).values)
+    )
     config = resolve(composed(f"+experiment/{folder}={name.rpartition('/')[2]}"))
     row = row_of(name)
     assert config["experiment"] == name
@@ -112,7 +119,9 @@ def test_a_table_file_finds_its_rows_and_measures(name: str) -> None:
     table = read_table(name)  # which refuses unknown keys, measures and columns
     assert set(table.experiments) <= set(NAMES)
     if not table.study:
-        assert all(row.experiment or row.published for row in table.rows), "a row that nobody runs has a published number"
+        assert all(row.experiment or row.published for row in table.rows), (
+            "a row that nobody runs has a published number"
+        )
     assert table.rows or table.study
 
 
@@ -127,7 +136,11 @@ def test_buckets_of_orq_run_through_the_whole_gradient(name: str) -> None:
 def test_clipped_rows_of_orq_warm_up_from_a_tenth_of_the_rate() -> None:
     """Section 5: with clipping, "a linear warm-up schedule starting from base learning rate/10"."""
     ours = [
-        n for n in NAMES if n.startswith(("orq/table4", "orq/table5")) and re.search("orq_|bingrad", n) and "noclip" not in n
+        n
+        for n in NAMES
+        if n.startswith(("orq/table4", "orq/table5"))
+        and re.search("orq_|bingrad", n)
+        and "noclip" not in n
     ]
     assert len(ours) > 10
     for name in ours:
@@ -138,7 +151,11 @@ def test_clipped_rows_of_orq_warm_up_from_a_tenth_of_the_rate() -> None:
 def test_every_experiment_stands_in_a_table() -> None:
     tables = [read_table(name) for name in table_names()]
     shown = {experiment for table in tables for experiment in table.experiments}
-    pictured = {table.figure["experiment"] for table in tables if table.figure and "experiment" in table.figure}
+    pictured = {
+        table.figure["experiment"]
+        for table in tables
+        if table.figure and "experiment" in table.figure
+    }
     assert set(NAMES) - shown - pictured == set()
 
 
@@ -148,7 +165,8 @@ def test_what_no_paper_gives_says_how_it_was_chosen(group: str) -> None:
         f"{file.relative_to(CONF)}: {line.strip()}"
         for file in sorted((CONF / group).rglob("*.yaml"))
         for line in file.read_text(encoding="utf-8").splitlines()
-        if "paper: not given" in line and not re.search(r"[A-Za-z]{2}", line.partition("#")[2].replace("paper: not given", ""))
+        if "paper: not given" in line
+        and not re.search(r"[A-Za-z]{2}", line.partition("#")[2].replace("paper: not given", ""))
     ]
     assert without == []
 
@@ -163,5 +181,9 @@ def test_files_are_global_and_say_what_they_are(group: str) -> None:
 
 def test_rows_with_data_that_not_everybody_has_say_so() -> None:
     wanting = {"imagenet", "year", "gisette"}
-    silent = [n for n in NAMES if row_of(n).choices["dataset"] in wanting and not row_of(n).values.get("needs")]
+    silent = [
+        n
+        for n in NAMES
+        if row_of(n).choices["dataset"] in wanting and not row_of(n).values.get("needs")
+    ]
     assert silent == []

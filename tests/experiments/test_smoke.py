@@ -29,7 +29,12 @@ FOLDERS = {
 
 
 def config_of(row: Path) -> Config:
-    budget = ("budget=smoke", "trainer.launcher=virtual", "trainer.threads=1", "logger.mode=disabled")
+    budget = (
+        "budget=smoke",
+        "trainer.launcher=virtual",
+        "trainer.threads=1",
+        "logger.mode=disabled",
+    )
     return resolve(composed(f"+experiment/{row.parent}={row.name}", *budget))
 
 
@@ -38,8 +43,13 @@ def write_libsvm(folder: Path, dataset: Config) -> None:
     folder.mkdir(parents=True)
     last = dataset["features"]
     for name, count in ((dataset["name"], 40), (f"{dataset['name']}.t", 10)):
-        labels = [1990 + i % 7 if dataset["task"] == "regression" else (-1) ** i for i in range(count)]
-        lines = [f"{label} {1 + i % (last - 1)}:0.5 {last}:{i / count}\n" for i, label in enumerate(labels)]
+        labels = [
+            1990 + i % 7 if dataset["task"] == "regression" else (-1) ** i for i in range(count)
+        ]
+        lines = [
+            f"{label} {1 + i % (last - 1)}:0.5 {last}:{i / count}\n"
+            for i, label in enumerate(labels)
+        ]
         (folder / name).write_text("".join(lines))
 
 
@@ -62,5 +72,9 @@ def test_it_runs(row: Path, tmp_path: Path) -> None:
     start(config, str(tmp_path / "run"))
     result = RunFiles(tmp_path / "run").read_result()
     assert result is not None
-    assert (result["status"], result["experiment"], result["choices"]["budget"]) == ("done", str(row), "smoke")
+    assert (result["status"], result["experiment"], result["choices"]["budget"]) == (
+        "done",
+        str(row),
+        "smoke",
+    )
     assert result["bits_sent"]["per_worker"] > 0 or result["workers"] == 1

@@ -17,7 +17,10 @@ from gcbench.records.summary import _facts
 @pytest.mark.parametrize(
     ("sentence", "says"),
     [
-        ("trainer.gpus=2000", "trainer.gpus=2000: the data has 1437 training samples, fewer than workers"),
+        (
+            "trainer.gpus=2000",
+            "trainer.gpus=2000: the data has 1437 training samples, fewer than workers",
+        ),
         (
             "trainer.batch_size=1000",
             "718 samples, too few for one batch; type trainer.batch_size=718 or less, or trainer.gpus=1",
@@ -32,21 +35,36 @@ from gcbench.records.summary import _facts
             "model._target_=own_models.Narrow",
             "model=own_models.Narrow on inputs of shape (2, 1, 8, 8) from dataset=digits raises",
         ),
-        ("model._target_=own_models.Pair", "model=own_models.Pair returns a tuple; let its forward return a tensor"),
-        ("model._target_=own_models.Needy", "model.depth: own_models.Needy needs it; type +model.depth=VALUE"),
+        (
+            "model._target_=own_models.Pair",
+            "model=own_models.Pair returns a tuple; let its forward return a tensor",
+        ),
+        (
+            "model._target_=own_models.Needy",
+            "model.depth: own_models.Needy needs it; type +model.depth=VALUE",
+        ),
         (
             "model._target_=own_models.Broken",
             "model._target_=own_models.Broken raises KeyError: 'layers'; type HYDRA_FULL_ERROR=1",
         ),
-        ("model._target_=own_models.Untrained", "model=own_models.Untrained has no parameters to train"),
+        (
+            "model._target_=own_models.Untrained",
+            "model=own_models.Untrained has no parameters to train",
+        ),
         (
             "model._target_=own_models.NoModule",
             "model._target_=own_models.NoModule makes a NoModule, which is no torch.nn.Module",
         ),
         ("model._target_=my.missing.Net", "model._target_=my.missing.Net cannot be imported"),
-        ("+model.depth=3", "model.depth: gcbench.models.mlp.MLP has no such argument; it has shape, outputs, widths"),
+        (
+            "+model.depth=3",
+            "model.depth: gcbench.models.mlp.MLP has no such argument; it has shape, outputs, widths",
+        ),
         ("dataset.test_fraction=abc", "dataset.test_fraction=abc: type float"),
-        ("compressor.method.dtype=int4 compressor=none", "compressor.method.dtype=int4: type float32 or float16 or bfloat16"),
+        (
+            "compressor.method.dtype=int4 compressor=none",
+            "compressor.method.dtype=int4: type float32 or float16 or bfloat16",
+        ),
         ("dataset=cifar10 dataset.download=false data.root=nowhere", "cifar10"),
         ("model=vgg16", "32"),
         (
@@ -63,13 +81,25 @@ def test_refusals(tmp_path: Path, sentence: str, says: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["Open", "Real"])
-def test_a_model_of_the_users_gets_shape_and_outputs_from_the_data(tmp_path: Path, name: str) -> None:
-    result = run(tmp_path, f"model._target_=own_models.{name}", "trainer.launcher=virtual", "trainer.max_steps=1")
+def test_a_model_of_the_users_gets_shape_and_outputs_from_the_data(
+    tmp_path: Path, name: str
+) -> None:
+    result = run(
+        tmp_path,
+        f"model._target_=own_models.{name}",
+        "trainer.launcher=virtual",
+        "trainer.max_steps=1",
+    )
     assert result["parameters"] == {"Open": 64 * 5 + 5 + 5 * 10 + 10, "Real": 64 * 10 + 10}[name]
 
 
 def test_what_is_typed_for_a_model_of_the_users_stays(tmp_path: Path) -> None:
-    words = ["model._target_=own_models.Open", "+model.outputs=12", "trainer.launcher=virtual", "trainer.max_steps=1"]
+    words = [
+        "model._target_=own_models.Open",
+        "+model.outputs=12",
+        "trainer.launcher=virtual",
+        "trainer.max_steps=1",
+    ]
     assert run(tmp_path, *words)["parameters"] == 64 * 5 + 5 + 5 * 12 + 12
 
 
@@ -78,25 +108,47 @@ def test_what_is_typed_for_a_model_of_the_users_stays(tmp_path: Path) -> None:
     [
         ("update", [], "the compressor returned no tensor for 3.bias"),
         ("name", [], "the compressor returned a tensor for extra, which is no gradient"),
-        ("shape", [], "the compressor returned an update of 3.bias with the shape (2, 10), not (1, 10)"),
+        (
+            "shape",
+            [],
+            "the compressor returned an update of 3.bias with the shape (2, 10), not (1, 10)",
+        ),
         ("update", ["+compressor.min_size=12"], "the compressor returned no tensor for"),
-        ("sent", ["+compressor.error_feedback=true", "+compressor.alpha=0.5"], "the compressor returned no tensor for"),
+        (
+            "sent",
+            ["+compressor.error_feedback=true", "+compressor.alpha=0.5"],
+            "the compressor returned no tensor for",
+        ),
     ],
 )
 def test_a_method_that_breaks_its_contract_is_told_in_one_sentence(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], wrong: str, beside: list[str], says: str
 ) -> None:
-    own = ["compressor.method._target_=own_models.Forgetful", "~compressor.method.dtype", f"+compressor.method.wrong={wrong}"]
+    own = [
+        "compressor.method._target_=own_models.Forgetful",
+        "~compressor.method.dtype",
+        f"+compressor.method.wrong={wrong}",
+    ]
     with pytest.raises(RunFailed) as error:
-        run(tmp_path, "compressor=none", *own, *beside, "trainer.launcher=virtual", "trainer.max_steps=2")
+        run(
+            tmp_path,
+            "compressor=none",
+            *own,
+            *beside,
+            "trainer.launcher=virtual",
+            "trainer.max_steps=2",
+        )
     assert says in str(error.value) and "gcbench check" in str(error.value)
     assert "Traceback" not in capfd.readouterr().err
 
 
-def test_virtual_copies_that_do_not_fit_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_virtual_copies_that_do_not_fit_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(checks, "_free_bytes", lambda: 1 << 19)
     with pytest.raises(
-        ConfigError, match=r"trainer.gpus=64: gradients of .* need about .* GiB are free; type trainer.gpus=\d+"
+        ConfigError,
+        match=r"trainer.gpus=64: gradients of .* need about .* GiB are free; type trainer.gpus=\d+",
     ):
         run(tmp_path, "trainer.launcher=virtual", "trainer.gpus=64")
 
@@ -118,14 +170,20 @@ def test_virtual_copies_that_do_not_fit_are_refused(tmp_path: Path, monkeypatch:
         ("compressor=onebit", 8, 61.5),
     ],
 )
-def test_memory_is_what_was_measured_or_more(monkeypatch: pytest.MonkeyPatch, words: str, workers: int, copies: float) -> None:
+def test_memory_is_what_was_measured_or_more(
+    monkeypatch: pytest.MonkeyPatch, words: str, workers: int, copies: float
+) -> None:
     """`copies` of the parameters are the measured growth of a process's peak."""
-    config = config_of(*words.split(), f"trainer.gpus={workers}", "trainer.launcher=virtual", "trainer.device=cpu")
+    config = config_of(
+        *words.split(), f"trainer.gpus={workers}", "trainer.launcher=virtual", "trainer.device=cpu"
+    )
     chosen, compressor = plan(config, Machine.here()), make(config["compressor"], "compressor")
     needed = checks._needed_bytes(chosen, 1_000_000, compressor, workers) / 4e6
     assert 0.9 * copies <= needed <= 2 * copies
     monkeypatch.setattr(checks, "_free_bytes", lambda: int(4e6 * needed) - 1)
-    with pytest.raises(ConfigError, match=r"type trainer.gpus=\d" if workers > 1 else "choose a smaller model="):
+    with pytest.raises(
+        ConfigError, match=r"type trainer.gpus=\d" if workers > 1 else "choose a smaller model="
+    ):
         checks._check_memory(chosen, 1_000_000, compressor)
 
 
@@ -166,11 +224,19 @@ def test_text_cannot_be_cut_into_micro_batches(tmp_path: Path) -> None:
             0.0,
             "(the first 9 steps send all whole; type dense_",
         ),
-        (["min_size=17", "dense_steps=2"], 0.0, "type min_size=0, and the first 2 steps send all whole; type dense_steps=0)"),
+        (
+            ["min_size=17", "dense_steps=2"],
+            0.0,
+            "type min_size=0, and the first 2 steps send all whole; type dense_steps=0)",
+        ),
     ],
 )
 def test_a_run_says_how_much_of_the_gradient_it_compresses(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, words: list[str], share: float, says: str | None
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    words: list[str],
+    share: float,
+    says: str | None,
 ) -> None:
     result = run(tmp_path, "trainer.launcher=virtual", "trainer.max_steps=2", *words)
     assert result["compressed_share"] == pytest.approx(share)

@@ -23,7 +23,9 @@ QUICK = ["model.widths=[32]", "logger.mode=disabled"]
 
 def gcbench(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     typed = [sys.executable, "-m", "gcbench", *words]
-    return subprocess.run(typed, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=patience(120))
+    return subprocess.run(
+        typed, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=patience(120)
+    )
 
 
 def copied(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -38,7 +40,12 @@ def test_two_real_workers(tmp_path: Path) -> None:
     done = gcbench(tmp_path, *QUICK, "trainer.epochs=2", "min_size=0")
     assert done.returncode == 0, done.stderr
     (result,) = results(tmp_path)
-    assert (result["status"], result["workers"], result["processes"], result["backend"]) == ("done", 2, 2, "gloo")
+    assert (result["status"], result["workers"], result["processes"], result["backend"]) == (
+        "done",
+        2,
+        2,
+        "gloo",
+    )
     assert result["seconds"]["step"]["mean"] > 0
     phases = [v["mean"] for k, v in result["seconds"].items() if k != "step"]
     assert sum(phases) == pytest.approx(result["seconds"]["step"]["mean"], rel=1e-6)
@@ -48,7 +55,13 @@ def test_two_real_workers(tmp_path: Path) -> None:
 
 def test_more_workers_than_the_machine_has_are_virtual(tmp_path: Path) -> None:
     done = copied(
-        tmp_path, *QUICK, "compressor=powersgd", "rank=2", "trainer.gpus=160", "trainer.batch_size=4", "trainer.max_steps=1"
+        tmp_path,
+        *QUICK,
+        "compressor=powersgd",
+        "rank=2",
+        "trainer.gpus=160",
+        "trainer.batch_size=4",
+        "trainer.max_steps=1",
     )
     assert done.returncode == 0, done.stderr
     assert "160 VIRTUAL workers" in done.stderr
@@ -61,12 +74,17 @@ def test_more_workers_than_the_machine_has_are_virtual(tmp_path: Path) -> None:
     [
         (["bits=11"], "gcbench: bits=11: a code costs 2 to 8 bits"),
         (["rank=2"], "gcbench: rank: no such key with these choices"),
-        (["bits=4", "levels=8"], "gcbench: levels=8 needs 5 bits a code, not bits=4; type only one of bits and levels\n"),
+        (
+            ["bits=4", "levels=8"],
+            "gcbench: levels=8 needs 5 bits a code, not bits=4; type only one of bits and levels\n",
+        ),
         (["trainer.launcher=fast"], "expected one of [auto, local, torchrun, slurm, virtual]"),
         (["trainer.gpus=9999"], "gcbench: trainer.gpus=9999: the data has 1437 training samples"),
     ],
 )
-def test_mistakes_end_with_a_message_and_no_traceback(tmp_path: Path, words: list[str], says: str) -> None:
+def test_mistakes_end_with_a_message_and_no_traceback(
+    tmp_path: Path, words: list[str], says: str
+) -> None:
     done = (gcbench if words == ["rank=2"] else copied)(tmp_path, *words)
     assert done.returncode != 0
     assert says in done.stderr and "Traceback" not in done.stderr
@@ -79,17 +97,29 @@ def test_an_output_directory_that_cannot_be_written(tmp_path: Path) -> None:
     assert "type outputs=DIR" in done.stderr and "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("words", [(*QUICK, "trainer.launcher=virtual", "trainer.max_steps=2"), ("report", "list")])
+@pytest.mark.parametrize(
+    "words", [(*QUICK, "trainer.launcher=virtual", "trainer.max_steps=2"), ("report", "list")]
+)
 def test_a_reader_that_has_read_enough_ends_nothing(tmp_path: Path, words: tuple[str, ...]) -> None:
     done = command(words, tmp_path, ENVIRONMENT, timeout=120, read=False)
-    assert done.returncode == 0 and "Traceback" not in done.stderr and "Broken pipe" not in done.stderr, done.stderr
+    assert (
+        done.returncode == 0 and "Traceback" not in done.stderr and "Broken pipe" not in done.stderr
+    ), done.stderr
     assert words[0] == "report" or results(tmp_path)[0]["status"] == "done"
 
 
 def test_lines_are_whole_where_no_terminal_has_a_width(tmp_path: Path) -> None:
-    words = [*QUICK, "trainer.launcher=virtual", "trainer.max_steps=2", "name=a-rather-long-name-of-a-run"]
+    words = [
+        *QUICK,
+        "trainer.launcher=virtual",
+        "trainer.max_steps=2",
+        "name=a-rather-long-name-of-a-run",
+    ]
     done = copied(tmp_path, *words)
-    assert any("bits in a step" in line and "by its paper's count" in line for line in done.stdout.splitlines()), done.stdout
+    assert any(
+        "bits in a step" in line and "by its paper's count" in line
+        for line in done.stdout.splitlines()
+    ), done.stdout
     (folder,) = (tmp_path / "outputs").iterdir()
     listed = command(("runs", str(tmp_path)), tmp_path, ENVIRONMENT, timeout=60).stdout
     assert any(str(folder) in line and "accuracy" in line for line in listed.splitlines()), listed
@@ -114,7 +144,9 @@ def test_a_launcher_without_its_plugin_says_how_to_install_it(tmp_path: Path) ->
         "sys.argv = ['gcbench', '-m', 'hydra/launcher=submitit_slurm']\n"
         "from gcbench.cli import main; main()"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True
+    )
     assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
     assert "type pip install '.[slurm]'" in done.stderr.splitlines()[-1]
 
@@ -122,7 +154,9 @@ def test_a_launcher_without_its_plugin_says_how_to_install_it(tmp_path: Path) ->
 def test_the_first_words_come_before_torch(tmp_path: Path) -> None:
     done = copied(tmp_path, *QUICK, "trainer.launcher=virtual", "trainer.max_steps=2")
     first = done.stderr.splitlines()[0]
-    assert first.startswith("gcbench: mlp digits qsgd: 2 workers on GPUs, or the CPU where there are none, in ")
+    assert first.startswith(
+        "gcbench: mlp digits qsgd: 2 workers on GPUs, or the CPU where there are none, in "
+    )
     assert str(tmp_path / "outputs" / "mlp-digits-qsgd-s1-") in first
 
 
@@ -140,11 +174,18 @@ def test_their_own_model_and_data_without_touching_the_package(tmp_path: Path) -
         "    x = torch.randn(256, 5, generator=torch.Generator().manual_seed(0))\n"
         "    return (x, x[:, :3].argmax(1)), (x[:64], x[:64, :3].argmax(1))\n"
     )
-    words = ["model._target_=mine.Net", "+model.width=9", "dataset._target_=mine.make_data", "logger.mode=disabled"]
+    words = [
+        "model._target_=mine.Net",
+        "+model.width=9",
+        "dataset._target_=mine.make_data",
+        "logger.mode=disabled",
+    ]
     done = copied(tmp_path, *words, "compressor=qsgd", "bits=4", "min_size=0", "trainer.epochs=20")
     assert done.returncode == 0, done.stderr
     (result,) = results(tmp_path)
-    assert result["choices"]["model"] == "mine.Net" and result["parameters"] == 5 * 9 + 9 + 9 * 3 + 3
+    assert (
+        result["choices"]["model"] == "mine.Net" and result["parameters"] == 5 * 9 + 9 + 9 * 3 + 3
+    )
     assert result["test"]["accuracy"] > 80
 
 
@@ -178,7 +219,9 @@ def test_ctrl_c_leaves_an_interrupted_result_and_a_run_that_resumes(tmp_path: Pa
         stderr=subprocess.STDOUT,
         text=True,
     )
-    _wait_for(lambda: any(tmp_path.glob("outputs/*/metrics.jsonl")) or process.poll() is not None, 60)
+    _wait_for(
+        lambda: any(tmp_path.glob("outputs/*/metrics.jsonl")) or process.poll() is not None, 60
+    )
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
     output, _ = process.communicate(timeout=patience(120))
     assert process.returncode == 130, output
@@ -199,17 +242,37 @@ def test_a_finished_run_is_found_again_and_rerun_loses_nothing(tmp_path: Path) -
 
 
 def test_a_sweep_makes_one_directory_a_job(tmp_path: Path) -> None:
-    words = ["-m", *QUICK, "compressor=none,qsgd", "trainer.launcher=virtual", "trainer.max_steps=2"]
+    words = [
+        "-m",
+        *QUICK,
+        "compressor=none,qsgd",
+        "trainer.launcher=virtual",
+        "trainer.max_steps=2",
+    ]
     done = copied(tmp_path, *words)
     assert done.returncode == 0, done.stderr
     assert {r["choices"]["compressor"] for r in results(tmp_path)} == {"none", "qsgd"}
 
 
 def test_torchrun_joins_and_one_rank_writes(tmp_path: Path) -> None:
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "gcbench"]
+    torchrun = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        "-m",
+        "gcbench",
+    ]
     words = [*QUICK, "trainer.gpus=2", "trainer.max_steps=5"]
     done = subprocess.run(
-        [*torchrun, *words], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, timeout=patience(120)
+        [*torchrun, *words],
+        cwd=tmp_path,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=patience(120),
     )
     assert done.returncode == 0, done.stderr
     (result,) = results(tmp_path)

@@ -22,7 +22,9 @@ SHORT = ("trainer.launcher=virtual", "trainer.max_steps=2")
         (["compressor=none", "seed=2"], "(compressor=qsgd -> none, seed=1 -> 2)"),
     ],
 )
-def test_a_finished_run_is_no_answer_to_another_one(tmp_path: Path, words: list[str], says: str) -> None:
+def test_a_finished_run_is_no_answer_to_another_one(
+    tmp_path: Path, words: list[str], says: str
+) -> None:
     run(tmp_path, *SHORT)
     before = (tmp_path / "result.json").read_bytes()
     with pytest.raises(ConfigError) as error:
@@ -34,7 +36,13 @@ def test_a_finished_run_is_no_answer_to_another_one(tmp_path: Path, words: list[
 
 def test_what_changes_no_number_is_no_difference(tmp_path: Path) -> None:
     first = run(tmp_path, *SHORT)
-    beside = ["logger.mode=offline", "name=other", "trainer.checkpoint_minutes=5", "trainer.keep_weights=false", "outputs=x"]
+    beside = [
+        "logger.mode=offline",
+        "name=other",
+        "trainer.checkpoint_minutes=5",
+        "trainer.keep_weights=false",
+        "outputs=x",
+    ]
     assert run(tmp_path, *SHORT, *beside) == first
 
 
@@ -46,10 +54,18 @@ def test_rerun_puts_the_other_run_aside(tmp_path: Path) -> None:
 
 def test_a_run_that_was_killed_is_not_continued_as_another_one(tmp_path: Path) -> None:
     """Though only the checkpoint, and what was written at its start, can say what it was."""
-    words = ["trainer.launcher=virtual", "trainer.max_steps=6", "trainer.checkpoint_steps=4", "trainer.keep_weights=false"]
+    words = [
+        "trainer.launcher=virtual",
+        "trainer.max_steps=6",
+        "trainer.checkpoint_steps=4",
+        "trainer.keep_weights=false",
+    ]
     first = run(tmp_path, *words)
     (tmp_path / "result.json").unlink()
-    with pytest.raises(ConfigError, match=r"an unfinished run with another configuration \(optimizer.lr=0.05 -> 0.01\)"):
+    with pytest.raises(
+        ConfigError,
+        match=r"an unfinished run with another configuration \(optimizer.lr=0.05 -> 0.01\)",
+    ):
         run(tmp_path, *words, "optimizer.lr=0.01")
     with pytest.raises(ConfigError, match=r"\(trainer.max_steps=6 -> 9\)"):
         run(tmp_path, *words[:1], *words[2:], "trainer.max_steps=9")
@@ -61,7 +77,13 @@ def test_a_sweep_takes_no_result_of_another_run(tmp_path: Path) -> None:
     config = config_of(*SHORT, f"outputs={tmp_path}")
     there = tmp_path / "other-s1-12345678"
     run(there, *SHORT, "trainer.threads=1")
-    asked = config_of("trainer.batch_size=16", "trainer.epochs=1", "trainer.threads=1", "model.widths=[16]", *SHORT)
+    asked = config_of(
+        "trainer.batch_size=16",
+        "trainer.epochs=1",
+        "trainer.threads=1",
+        "model.widths=[16]",
+        *SHORT,
+    )
     asked["outputs"] = str(tmp_path)
     assert same_run(asked, tmp_path / "mine-s1-12345678") == there
     assert same_run(config, tmp_path / "mine-s1-12345678") is None

@@ -7,7 +7,12 @@ from pathlib import Path
 import pytest
 from sentence import run
 
-WORDS = ("trainer.max_steps=6", "trainer.eval_every=null", "compressor=none", "trainer.error_every=null")
+WORDS = (
+    "trainer.max_steps=6",
+    "trainer.eval_every=null",
+    "compressor=none",
+    "trainer.error_every=null",
+)
 EMULATED = ("network=emulated", "network.bandwidth=1mbit", "network.latency=100ms")
 N = 64 * 16 + 16 + 16 * 10 + 10
 
@@ -15,6 +20,11 @@ N = 64 * 16 + 16 + 16 * 10 + 10
 @pytest.mark.usefixtures("copied_workers")
 def test_times_are_the_models_and_flagged(tmp_path: Path) -> None:
     result = run(tmp_path / "local", "trainer.launcher=local", *WORDS, *EMULATED)
-    assert result["network"] == {"emulated": True, "bandwidth": "1mbit", "latency": "100ms", "link": None}
+    assert result["network"] == {
+        "emulated": True,
+        "bandwidth": "1mbit",
+        "latency": "100ms",
+        "link": None,
+    }
     expected = 32 * N / 1e6 + 2 * 0.100
     assert expected <= result["seconds"]["exchange"]["mean"] < 2 * expected

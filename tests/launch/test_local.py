@@ -95,7 +95,9 @@ def started(case: str, folder: Path, copies: bool = True) -> Iterator[subprocess
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, __file__, case, str(folder), "copies" if copies else ""]
     pipe = subprocess.PIPE
-    parent = subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
+    parent = subprocess.Popen(
+        command, env=environment, stdout=pipe, stderr=pipe, text=True, start_new_session=True
+    )
     try:
         yield parent
         assert is_gone(parent.pid), "somebody is left over"
@@ -130,7 +132,9 @@ def test_workers_find_each_other_and_print_as_they_are(tmp_path: Path) -> None:
         for process in (parent, other):
             out, err = process.communicate(timeout=patience(120))
             # Two processes share the pipe: what each printed is there, whoever's line ends came first.
-            assert sorted(re.findall(r"rank . of 2 has \[3.0, 3.0\]", out)) == [f"rank {r} of 2 has [3.0, 3.0]" for r in (0, 1)]
+            assert sorted(re.findall(r"rank . of 2 has \[3.0, 3.0\]", out)) == [
+                f"rank {r} of 2 has [3.0, 3.0]" for r in (0, 1)
+            ]
             assert err == ""
 
 
@@ -139,13 +143,19 @@ def test_workers_find_each_other_and_print_as_they_are(tmp_path: Path) -> None:
     [
         ("raise", "failed: 1 1 ValueError: the data are gone", "ValueError: the data are gone"),
         pytest.param(
-            *("cleanup", "failed: 1 1 RuntimeError: the model is gone", "RuntimeError: the model is gone"),
+            *(
+                "cleanup",
+                "failed: 1 1 RuntimeError: the model is gone",
+                "RuntimeError: the model is gone",
+            ),
             marks=pytest.mark.slow,
         ),
         ("kill", "failed: 1 -9 killed by SIGKILL", None),
         pytest.param("exit", "failed: 1 3 exit code 3", None, marks=pytest.mark.slow),
         pytest.param("leave", "failed: 1 1 SystemExit: 4", "SystemExit: 4", marks=pytest.mark.slow),
-        pytest.param("ctrl-c", "failed: 1 1 KeyboardInterrupt: ", "KeyboardInterrupt", marks=pytest.mark.slow),
+        pytest.param(
+            "ctrl-c", "failed: 1 1 KeyboardInterrupt: ", "KeyboardInterrupt", marks=pytest.mark.slow
+        ),
         pytest.param("nothing", "failed: 1 0 exit code 0", None, marks=pytest.mark.slow),
     ],
 )
@@ -162,8 +172,12 @@ def test_the_first_death_is_told_once_and_takes_the_others_down(
         assert err.count("Traceback") == 1 and "by peer" not in err
 
 
-@pytest.mark.parametrize(("number", "to_group"), [(signal.SIGINT, True), (signal.SIGTERM, False), (signal.SIGHUP, True)])
-def test_a_signal_lets_workers_finish(number: signal.Signals, to_group: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "to_group"), [(signal.SIGINT, True), (signal.SIGTERM, False), (signal.SIGHUP, True)]
+)
+def test_a_signal_lets_workers_finish(
+    number: signal.Signals, to_group: bool, tmp_path: Path
+) -> None:
     with started("stop", tmp_path) as parent:
         await_workers(tmp_path)
         sent = time.monotonic()
@@ -171,7 +185,9 @@ def test_a_signal_lets_workers_finish(number: signal.Signals, to_group: bool, tm
         out, err = parent.communicate(timeout=patience(120))
     assert f"interrupted: {number.name}" in out and err == ""
     assert len(list(tmp_path.glob("checkpoint-*"))) == 2
-    assert float(re.findall("took (.*)", out)[0]) - sent < patience(18)  # before STOP_SECONDS, also on a busy machine
+    assert float(re.findall("took (.*)", out)[0]) - sent < patience(
+        18
+    )  # before STOP_SECONDS, also on a busy machine
 
 
 def test_workers_that_do_not_stop_are_killed(tmp_path: Path) -> None:

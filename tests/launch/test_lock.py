@@ -34,7 +34,10 @@ time.sleep(60)
 @pytest.mark.parametrize("ends", ["leaves", "stays"])
 def test_the_next_may_come_when_one_leaves_or_is_killed(tmp_path: Path, ends: str) -> None:
     holder = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(tmp_path), ends], stdout=subprocess.PIPE, text=True, start_new_session=True
+        [sys.executable, "-c", HOLDER, str(tmp_path), ends],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
     assert holder.stdout
     try:
@@ -75,7 +78,9 @@ with alone(Path(sys.argv[1])) as lock:
 """
 
 
-def test_a_spawned_worker_holds_the_lock_when_its_parent_was_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_spawned_worker_holds_the_lock_when_its_parent_was_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It may still train and write there."""
     monkeypatch.setattr("gcbench.launch.lock.PATIENCE_SECONDS", 0.1)
     monkeypatch.setattr("gcbench.launch.lock.ORPHAN_SECONDS", 0.2)

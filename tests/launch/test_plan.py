@@ -12,7 +12,13 @@ from gcbench.launch.plan import Machine, Plan, plan
 
 LAPTOP = Machine(cores=2, cuda_devices=0, environment={})
 SERVER = Machine(cores=64, cuda_devices=8, environment={})
-TORCHRUN = {"RANK": "0", "WORLD_SIZE": "4", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "4", "MASTER_ADDR": "localhost"}
+TORCHRUN = {
+    "RANK": "0",
+    "WORLD_SIZE": "4",
+    "LOCAL_RANK": "0",
+    "LOCAL_WORLD_SIZE": "4",
+    "MASTER_ADDR": "localhost",
+}
 
 
 def planned(machine: Machine, *overrides: str) -> Plan:
@@ -49,7 +55,12 @@ def test_local_beyond_the_cores_is_marked_and_never_falls_back() -> None:
 
 def test_several_virtual_workers_in_each_process() -> None:
     chosen = planned(LAPTOP, "trainer.gpus=6", "trainer.processes=2")
-    assert (chosen.launcher, chosen.processes, chosen.threads, chosen.timed) == ("local", 2, 1, False)
+    assert (chosen.launcher, chosen.processes, chosen.threads, chosen.timed) == (
+        "local",
+        2,
+        1,
+        False,
+    )
 
 
 def test_cores_are_shared_by_the_processes() -> None:
@@ -66,21 +77,52 @@ def test_backend_follows_the_device() -> None:
 def test_hosts_are_nodes_where_there_are_several() -> None:
     two_hosts = Machine(2, 0, {**TORCHRUN, "LOCAL_WORLD_SIZE": "2"})
     assert planned(two_hosts, "trainer.gpus=4", "exchange=hierarchical").local_processes == 2
-    assert planned(LAPTOP, "trainer.gpus=4", "exchange=hierarchical", "workers_per_node=2").launcher == "virtual"
+    assert (
+        planned(LAPTOP, "trainer.gpus=4", "exchange=hierarchical", "workers_per_node=2").launcher
+        == "virtual"
+    )
 
 
 @pytest.mark.parametrize(
     ("machine", "overrides", "says"),
     [
-        (LAPTOP, ["trainer.device=cuda"], "trainer.device=cuda: this machine has no CUDA device; type trainer.device=cpu"),
-        (LAPTOP, ["trainer.launcher=torchrun"], "trainer.launcher=torchrun: torchrun's environment is not here"),
-        (LAPTOP, ["trainer.backend=nccl"], "trainer.backend=nccl needs GPUs; type trainer.backend=gloo"),
+        (
+            LAPTOP,
+            ["trainer.device=cuda"],
+            "trainer.device=cuda: this machine has no CUDA device; type trainer.device=cpu",
+        ),
+        (
+            LAPTOP,
+            ["trainer.launcher=torchrun"],
+            "trainer.launcher=torchrun: torchrun's environment is not here",
+        ),
+        (
+            LAPTOP,
+            ["trainer.backend=nccl"],
+            "trainer.backend=nccl needs GPUs; type trainer.backend=gloo",
+        ),
         (SERVER, ["trainer.launcher=local", "trainer.gpus=16"], "NCCL refuses two on one GPU"),
-        (Machine(2, 0, TORCHRUN), ["trainer.gpus=2"], "trainer.gpus=2, but torchrun started 4 processes; type trainer.gpus=4"),
-        (LAPTOP, ["trainer.launcher=virtual", "trainer.processes=2"], "trainer.launcher=virtual runs one process"),
-        (LAPTOP, ["trainer.gpus=4", "exchange=hierarchical"], "virtual workers have no hosts; type workers_per_node=2"),
+        (
+            Machine(2, 0, TORCHRUN),
+            ["trainer.gpus=2"],
+            "trainer.gpus=2, but torchrun started 4 processes; type trainer.gpus=4",
+        ),
+        (
+            LAPTOP,
+            ["trainer.launcher=virtual", "trainer.processes=2"],
+            "trainer.launcher=virtual runs one process",
+        ),
+        (
+            LAPTOP,
+            ["trainer.gpus=4", "exchange=hierarchical"],
+            "virtual workers have no hosts; type workers_per_node=2",
+        ),
         (LAPTOP, ["exchange=hierarchical"], "workers_per_node=null: all workers would be one node"),
-        (LAPTOP, ["trainer.gpus=4", "exchange=hierarchical", "workers_per_node=3"], "cannot share 4 workers evenly"),
+        (
+            LAPTOP,
+            ["trainer.gpus=4", "exchange=hierarchical", "workers_per_node=3"],
+            "cannot share 4 workers evenly",
+        ),
     ],
 )
 def test_what_is_not_there_is_refused(machine: Machine, overrides: list[str], says: str) -> None:
@@ -92,26 +134,45 @@ def test_what_is_not_there_is_refused(machine: Machine, overrides: list[str], sa
 @pytest.mark.parametrize(
     ("overrides", "says"),
     [
-        (["trainer.gpus=64"], "network=emulated: 64 workers in 1 process are virtual and have no times; type network=none"),
+        (
+            ["trainer.gpus=64"],
+            "network=emulated: 64 workers in 1 process are virtual and have no times; type network=none",
+        ),
         (
             ["trainer.launcher=virtual"],
             "network=emulated: 2 workers in 1 process are virtual and have no times; type network=none",
         ),
-        (["trainer.gpus=4", "trainer.processes=2"], "4 workers in 2 processes are virtual and have no times"),
-        (["trainer.gpus=1"], "network=emulated: a worker alone exchanges nothing; type network=none, or trainer.gpus=2"),
+        (
+            ["trainer.gpus=4", "trainer.processes=2"],
+            "4 workers in 2 processes are virtual and have no times",
+        ),
+        (
+            ["trainer.gpus=1"],
+            "network=emulated: a worker alone exchanges nothing; type network=none, or trainer.gpus=2",
+        ),
     ],
 )
-def test_no_network_is_emulated_where_nothing_is_exchanged_or_timed(overrides: list[str], says: str) -> None:
+def test_no_network_is_emulated_where_nothing_is_exchanged_or_timed(
+    overrides: list[str], says: str
+) -> None:
     with pytest.raises(ConfigError) as error:
         planned(LAPTOP, "network=emulated", *overrides)
     assert says in str(error.value)
 
 
 def test_a_network_is_emulated_between_as_many_processes_as_workers() -> None:
-    assert planned(LAPTOP, "network=emulated", "trainer.gpus=64", "trainer.launcher=local", "trainer.processes=null").timed
+    assert planned(
+        LAPTOP,
+        "network=emulated",
+        "trainer.gpus=64",
+        "trainer.launcher=local",
+        "trainer.processes=null",
+    ).timed
 
 
 def test_a_run_over_several_machines_says_what_it_trusts() -> None:
-    over_two = Plan("torchrun", "cpu", "gloo", workers=4, processes=4, local_processes=2, threads=1, cores=2)
+    over_two = Plan(
+        "torchrun", "cpu", "gloo", workers=4, processes=4, local_processes=2, threads=1, cores=2
+    )
     assert "trust" in (over_two.trust() or "")
     assert replace(over_two, local_processes=4).trust() is None

@@ -27,11 +27,15 @@ from sentence import config_of
 )
 def test_a_key_that_differs_is_named_to_all(word: str, key: str) -> None:
     said = pool(2).run(compared, [config_of(), config_of(word)])
-    assert said[0] == said[1] and said[0].startswith("the processes were given different configurations: ")
+    assert said[0] == said[1] and said[0].startswith(
+        "the processes were given different configurations: "
+    )
     assert key in said[0]
 
 
-@pytest.mark.parametrize("word", ["trainer.threads=1", "trainer.launcher=torchrun", "logger.mode=disabled"])
+@pytest.mark.parametrize(
+    "word", ["trainer.threads=1", "trainer.launcher=torchrun", "logger.mode=disabled"]
+)
 def test_what_may_differ_is_not(word: str) -> None:
     assert pool(2).run(compared, [config_of(), config_of(word)]) == [None, None]
 
@@ -40,10 +44,21 @@ def test_a_run_of_different_words_ends_before_it_trains(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    common = {**os.environ, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    common = {
+        **os.environ,
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
 
     def one(rank: int) -> str:
-        words = ("logger.mode=disabled", "trainer.threads=1", f"trainer.batch_size={8 + rank}", "trainer.max_steps=9")
+        words = (
+            "logger.mode=disabled",
+            "trainer.threads=1",
+            f"trainer.batch_size={8 + rank}",
+            "trainer.max_steps=9",
+        )
         place = {**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}
         done = command(words, tmp_path, place, timeout=100)
         assert done.returncode == 1
@@ -51,5 +66,8 @@ def test_a_run_of_different_words_ends_before_it_trains(tmp_path: Path) -> None:
 
     with ThreadPoolExecutor() as both:
         said = list(both.map(one, (0, 1)))
-    assert all("trainer.batch_size is 8 in process 0 and 9 in process 1; type the same words" in text for text in said), said
+    assert all(
+        "trainer.batch_size is 8 in process 0 and 9 in process 1; type the same words" in text
+        for text in said
+    ), said
     assert not list(tmp_path.rglob("metrics.jsonl"))

@@ -17,8 +17,20 @@ import pytest
 from needed import patience, skip
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
-QUICK = ["model.widths=[16]", "logger.mode=disabled", "min_size=0", "trainer.device=cpu", "trainer.threads=1"]
-LONG = [*QUICK, "trainer.max_steps=300", "trainer.epochs=100", "trainer.log_every=10", "trainer.eval_every=null"]
+QUICK = [
+    "model.widths=[16]",
+    "logger.mode=disabled",
+    "min_size=0",
+    "trainer.device=cpu",
+    "trainer.threads=1",
+]
+LONG = [
+    *QUICK,
+    "trainer.max_steps=300",
+    "trainer.epochs=100",
+    "trainer.log_every=10",
+    "trainer.eval_every=null",
+]
 FAILING = """
 import os, torch
 class Net(torch.nn.Linear):
@@ -40,20 +52,43 @@ def cluster() -> Iterator[dict[str, str]]:
     with tempfile.TemporaryDirectory(prefix="gcbench-slurm-") as folder:
         own = {"GCBENCH_CLUSTER": f"{folder}/cluster", "SLURM_CONF": f"{folder}/cluster/slurm.conf"}
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-        environment = {**os.environ, **own, "PATH": path, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-        up = subprocess.run([SCRIPTS / "cluster", "up"], env=environment, capture_output=True, text=True, timeout=patience(120))
+        environment = {
+            **os.environ,
+            **own,
+            "PATH": path,
+            "OMP_NUM_THREADS": "1",
+            "PYTHONUNBUFFERED": "1",
+        }
+        up = subprocess.run(
+            [SCRIPTS / "cluster", "up"],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=patience(120),
+        )
         if "not found; type apt-get install" in up.stderr:
             skip("slurm", up.stderr.strip())
         assert up.returncode == 0, up.stderr
         try:
             yield environment
         finally:
-            subprocess.run([SCRIPTS / "cluster", "down"], env=environment, check=True, timeout=patience(60))
+            subprocess.run(
+                [SCRIPTS / "cluster", "down"], env=environment, check=True, timeout=patience(60)
+            )
             assert not Path(own["GCBENCH_CLUSTER"]).exists()
 
 
-def run(*command: str | Path, folder: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*command], cwd=folder, env=environment, capture_output=True, text=True, timeout=patience(170))
+def run(
+    *command: str | Path, folder: Path, environment: dict[str, str]
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*command],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=patience(170),
+    )
 
 
 def results(folder: Path) -> list[dict[str, Any]]:
@@ -61,7 +96,11 @@ def results(folder: Path) -> list[dict[str, Any]]:
 
 
 def losses(folder: Path) -> list[tuple[int, float]]:
-    lines = [line for path in folder.glob("outputs/*/metrics.jsonl") for line in path.read_text().splitlines()]
+    lines = [
+        line
+        for path in folder.glob("outputs/*/metrics.jsonl")
+        for line in path.read_text().splitlines()
+    ]
     return [(line["step"], line["loss"]) for line in map(json.loads, lines) if "loss" in line]
 
 
@@ -73,7 +112,9 @@ def wait_for(condition: Any, seconds: float = 100) -> None:
 
 
 @pytest.fixture
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], list[tuple[int, float]]]]:
+def undisturbed(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Callable[[], list[tuple[int, float]]]]:
     """Starts the run that LONG describes, without Slurm; gives what waits for its losses."""
     folder = tmp_path_factory.mktemp("undisturbed")
     command = [sys.executable, "-m", "gcbench", *LONG, "trainer.gpus=2", "trainer.launcher=local"]
@@ -86,10 +127,23 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[
 
 def test_srun_joins_the_tasks_of_two_nodes(cluster: dict[str, str], tmp_path: Path) -> None:
     words = [*QUICK, "trainer.gpus=4", "trainer.max_steps=5", "trainer.launcher=slurm"]
-    done = run("srun", "--nodes=2", "--ntasks-per-node=2", "gcbench", *words, folder=tmp_path, environment=cluster)
+    done = run(
+        "srun",
+        "--nodes=2",
+        "--ntasks-per-node=2",
+        "gcbench",
+        *words,
+        folder=tmp_path,
+        environment=cluster,
+    )
     assert done.returncode == 0, done.stderr
     (result,) = results(tmp_path)
-    assert (result["status"], result["launcher"], result["processes"], result["threads"]) == ("done", "slurm", 4, 1)
+    assert (result["status"], result["launcher"], result["processes"], result["threads"]) == (
+        "done",
+        "slurm",
+        4,
+        1,
+    )
     assert done.stdout.count("status") == 1
 
 
@@ -98,7 +152,9 @@ def test_the_example_is_queued_again_when_it_is_signalled(
     cluster: dict[str, str], undisturbed: Callable[[], list[tuple[int, float]]], tmp_path: Path
 ) -> None:
     narrow = ["--nodes=2", "--ntasks-per-node=1", "--gpus-per-node=0", "--parsable"]
-    job = run("sbatch", *narrow, SCRIPTS / "example.sbatch", *LONG, folder=tmp_path, environment=cluster)
+    job = run(
+        "sbatch", *narrow, SCRIPTS / "example.sbatch", *LONG, folder=tmp_path, environment=cluster
+    )
     assert job.returncode == 0, job.stderr
     number = job.stdout.strip()
     wait_for(lambda: losses(tmp_path))
@@ -112,10 +168,14 @@ def test_the_example_is_queued_again_when_it_is_signalled(
 
 
 @pytest.mark.slow
-def test_workers_of_one_task_are_queued_again_when_it_is_signalled(cluster: dict[str, str], tmp_path: Path) -> None:
+def test_workers_of_one_task_are_queued_again_when_it_is_signalled(
+    cluster: dict[str, str], tmp_path: Path
+) -> None:
     """With the launcher for processes of one machine, whose parent hears the signal."""
     script = tmp_path / "job.sbatch"
-    script.write_text("#!/bin/bash\nexec gcbench trainer.launcher=local trainer.gpus=2 " + " ".join(LONG) + "\n")
+    script.write_text(
+        "#!/bin/bash\nexec gcbench trainer.launcher=local trainer.gpus=2 " + " ".join(LONG) + "\n"
+    )
     words = ["--nodes=1", "--ntasks=1", "--requeue", "--open-mode=append", "--parsable"]
     job = run("sbatch", *words, script, folder=tmp_path, environment=cluster)
     assert job.returncode == 0, job.stderr
@@ -132,9 +192,19 @@ def test_a_run_that_makes_way_for_an_urgent_job_goes_on_after_it(
     cluster: dict[str, str], undisturbed: Callable[[], list[tuple[int, float]]], tmp_path: Path
 ) -> None:
     narrow = ["--nodes=2", "--ntasks-per-node=1", "--gpus-per-node=0", "--exclusive", "--parsable"]
-    job = run("sbatch", *narrow, SCRIPTS / "example.sbatch", *LONG, folder=tmp_path, environment=cluster).stdout.strip()
+    job = run(
+        "sbatch", *narrow, SCRIPTS / "example.sbatch", *LONG, folder=tmp_path, environment=cluster
+    ).stdout.strip()
     wait_for(lambda: losses(tmp_path))
-    urgent = run("srun", "--partition=urgent", "--nodes=2", "--exclusive", "true", folder=tmp_path, environment=cluster)
+    urgent = run(
+        "srun",
+        "--partition=urgent",
+        "--nodes=2",
+        "--exclusive",
+        "true",
+        folder=tmp_path,
+        environment=cluster,
+    )
     assert urgent.returncode == 0, urgent.stderr
     assert [r["status"] for r in results(tmp_path)] == ["interrupted"]
     wait_for(lambda: [r["status"] for r in results(tmp_path)] == ["done"])
@@ -147,30 +217,62 @@ def test_a_run_that_makes_way_for_an_urgent_job_goes_on_after_it(
     ("word", "says"),
     [
         ("hydra.launcher.partition=fast", "the cluster has no such partition; type main or urgent"),
-        ("hydra.launcher.constraint=fast", "sbatch says 'Batch job submission failed: Invalid feature specification'"),
+        (
+            "hydra.launcher.constraint=fast",
+            "sbatch says 'Batch job submission failed: Invalid feature specification'",
+        ),
         ("trainer.nodes=4", "trainer.nodes=4: the cluster's partitions have 2 nodes"),
     ],
 )
-def test_what_the_cluster_does_not_have(cluster: dict[str, str], tmp_path: Path, word: str, says: str) -> None:
+def test_what_the_cluster_does_not_have(
+    cluster: dict[str, str], tmp_path: Path, word: str, says: str
+) -> None:
     words = ["-m", "hydra/launcher=submitit_slurm", *QUICK, "trainer.gpus=4", word]
     done = run("gcbench", *words, folder=tmp_path, environment=cluster)
-    assert done.returncode == 1 and says in done.stderr and "Traceback" not in done.stderr, done.stderr
+    assert done.returncode == 1 and says in done.stderr and "Traceback" not in done.stderr, (
+        done.stderr
+    )
 
 
 @pytest.mark.slow
-def test_a_sweep_is_one_job_a_point_and_a_failure_is_one(cluster: dict[str, str], tmp_path: Path) -> None:
+def test_a_sweep_is_one_job_a_point_and_a_failure_is_one(
+    cluster: dict[str, str], tmp_path: Path
+) -> None:
     (tmp_path / "mine.py").write_text(FAILING)
-    words = ["model._target_=mine.Net", "+model.end=raise,null", "trainer.nodes=2", "trainer.gpus=2", "trainer.max_steps=9"]
+    words = [
+        "model._target_=mine.Net",
+        "+model.end=raise,null",
+        "trainer.nodes=2",
+        "trainer.gpus=2",
+        "trainer.max_steps=9",
+    ]
     quick = [word for word in QUICK if "widths" not in word]
     sweep = ["-m", "hydra/launcher=submitit_slurm", *words, *quick]
     done = run("gcbench", *sweep, folder=tmp_path, environment=cluster)
-    assert done.returncode == 1 and "worker 1 failed: ValueError: the cat is on the wire" in done.stderr, done.stderr
+    assert (
+        done.returncode == 1
+        and "worker 1 failed: ValueError: the cat is on the wire" in done.stderr
+    ), done.stderr
     assert "Traceback" not in done.stderr
     reasons = {r["status"]: r["reason"] for r in results(tmp_path)}
     assert reasons == {"done": None, "failed": "worker 1: ValueError: the cat is on the wire"}
-    assert {(r["config"]["trainer"]["nodes"], r["workers"]) for r in results(tmp_path) if r["status"] == "done"} == {(2, 2)}
-    listed = ["sacct", "--noheader", "--allocations", "--format=State"]  # the job ends a moment after its result is there
-    wait_for(lambda: {"FAILED", "COMPLETED"} <= set(run(*listed, folder=tmp_path, environment=cluster).stdout.split()))
+    assert {
+        (r["config"]["trainer"]["nodes"], r["workers"])
+        for r in results(tmp_path)
+        if r["status"] == "done"
+    } == {(2, 2)}
+    listed = [
+        "sacct",
+        "--noheader",
+        "--allocations",
+        "--format=State",
+    ]  # the job ends a moment after its result is there
+    wait_for(
+        lambda: (
+            {"FAILED", "COMPLETED"}
+            <= set(run(*listed, folder=tmp_path, environment=cluster).stdout.split())
+        )
+    )
 
 
 @pytest.mark.slow
@@ -178,10 +280,19 @@ def test_a_sweep_waits_for_a_job_that_was_queued_again(
     cluster: dict[str, str], undisturbed: Callable[[], list[tuple[int, float]]], tmp_path: Path
 ) -> None:
     words = ["-m", "hydra/launcher=submitit_slurm", *LONG, "trainer.nodes=2", "trainer.gpus=2"]
-    sweep = subprocess.Popen(["gcbench", *words], cwd=tmp_path, env=cluster, stderr=subprocess.PIPE, text=True)
+    sweep = subprocess.Popen(
+        ["gcbench", *words], cwd=tmp_path, env=cluster, stderr=subprocess.PIPE, text=True
+    )
     try:
         wait_for(lambda: losses(tmp_path))
-        run("scancel", "--signal=USR2", "--name=gcbench", "--state=RUNNING", folder=tmp_path, environment=cluster)
+        run(
+            "scancel",
+            "--signal=USR2",
+            "--name=gcbench",
+            "--state=RUNNING",
+            folder=tmp_path,
+            environment=cluster,
+        )
         wait_for(lambda: [r["status"] for r in results(tmp_path)] == ["interrupted"])
         _, said = sweep.communicate(timeout=patience(170))
     finally:
@@ -194,16 +305,32 @@ def test_a_sweep_waits_for_a_job_that_was_queued_again(
 @pytest.mark.slow
 def test_a_killed_task_is_a_failed_point(cluster: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(FAILING)
-    words = ["model._target_=mine.Net", "+model.end=kill", "trainer.nodes=2", "trainer.gpus=2", "trainer.max_steps=9"]
+    words = [
+        "model._target_=mine.Net",
+        "+model.end=kill",
+        "trainer.nodes=2",
+        "trainer.gpus=2",
+        "trainer.max_steps=9",
+    ]
     quick = [word for word in QUICK if "widths" not in word]
-    done = run("gcbench", "-m", "hydra/launcher=submitit_slurm", *words, *quick, folder=tmp_path, environment=cluster)
+    done = run(
+        "gcbench",
+        "-m",
+        "hydra/launcher=submitit_slurm",
+        *words,
+        *quick,
+        folder=tmp_path,
+        environment=cluster,
+    )
     assert done.returncode == 1 and "1 of 1 rows failed" in done.stderr, done.stderr
 
 
 @pytest.mark.slow
 def test_a_cancelled_job_is_a_failed_point(cluster: dict[str, str], tmp_path: Path) -> None:
     words = ["-m", "hydra/launcher=submitit_slurm", *LONG, "trainer.nodes=2", "trainer.gpus=2"]
-    sweep = subprocess.Popen(["gcbench", *words], cwd=tmp_path, env=cluster, stderr=subprocess.PIPE, text=True)
+    sweep = subprocess.Popen(
+        ["gcbench", *words], cwd=tmp_path, env=cluster, stderr=subprocess.PIPE, text=True
+    )
     try:
         wait_for(lambda: losses(tmp_path))
         run("scancel", "--name=gcbench", folder=tmp_path, environment=cluster)
@@ -216,22 +343,41 @@ def test_a_cancelled_job_is_a_failed_point(cluster: dict[str, str], tmp_path: Pa
 @pytest.mark.slow
 def test_what_scancel_ends_is_not_queued_again(cluster: dict[str, str], tmp_path: Path) -> None:
     narrow = ["--nodes=2", "--ntasks-per-node=1", "--gpus-per-node=0", "--parsable"]
-    job = run("sbatch", *narrow, SCRIPTS / "example.sbatch", *LONG, folder=tmp_path, environment=cluster).stdout.strip()
+    job = run(
+        "sbatch", *narrow, SCRIPTS / "example.sbatch", *LONG, folder=tmp_path, environment=cluster
+    ).stdout.strip()
     wait_for(lambda: losses(tmp_path))
     run("scancel", job, folder=tmp_path, environment=cluster)
     wait_for(lambda: [r["status"] for r in results(tmp_path)] == ["interrupted"])
     assert any(tmp_path.glob("outputs/*/checkpoints/step-*/manifest.json"))
-    wait_for(lambda: "CANCELLED" in run("sacct", "-nXj", job, "-oState", folder=tmp_path, environment=cluster).stdout)
+    wait_for(
+        lambda: (
+            "CANCELLED"
+            in run("sacct", "-nXj", job, "-oState", folder=tmp_path, environment=cluster).stdout
+        )
+    )
 
 
 @pytest.mark.slow
 def test_two_local_sweeps_at_once(tmp_path: Path) -> None:
     if find_spec("submitit") is None:
         skip("submitit", "a local sweep is sent by it")
-    words = ["-m", "hydra/launcher=submitit_local", *QUICK, "trainer.max_steps=5", "trainer.gpus=2", "trainer.launcher=local"]
+    words = [
+        "-m",
+        "hydra/launcher=submitit_local",
+        *QUICK,
+        "trainer.max_steps=5",
+        "trainer.gpus=2",
+        "trainer.launcher=local",
+    ]
     command = [sys.executable, "-m", "gcbench", *words]
     sweeps = [
-        subprocess.Popen([*command, f"compressor={name}", "seed=1,2"], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [*command, f"compressor={name}", "seed=1,2"],
+            cwd=tmp_path,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         for name in ("qsgd", "powersgd")
     ]
     try:
@@ -240,6 +386,6 @@ def test_two_local_sweeps_at_once(tmp_path: Path) -> None:
         for sweep in sweeps:
             sweep.kill()
     assert [sweep.returncode for sweep in sweeps] == [0, 0], said
-    assert sorted((r["choices"]["compressor"], r["config"]["seed"], r["status"]) for r in results(tmp_path)) == [
-        (name, seed, "done") for name in ("powersgd", "qsgd") for seed in (1, 2)
-    ]
+    assert sorted(
+        (r["choices"]["compressor"], r["config"]["seed"], r["status"]) for r in results(tmp_path)
+    ) == [(name, seed, "done") for name in ("powersgd", "qsgd") for seed in (1, 2)]

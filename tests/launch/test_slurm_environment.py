@@ -44,19 +44,37 @@ def test_the_first_host(node_list: str, host: str) -> None:
     assert slurm.first_host(node_list) == host
 
 
-@pytest.mark.parametrize(("counts", "node", "here"), [("2(x2)", 1, 2), ("3,1", 0, 3), ("3,1", 1, 1), ("2(x3),1", 3, 1)])
+@pytest.mark.parametrize(
+    ("counts", "node", "here"), [("2(x2)", 1, 2), ("3,1", 0, 3), ("3,1", 1, 1), ("2(x3),1", 3, 1)]
+)
 def test_tasks_of_this_node(counts: str, node: int, here: int) -> None:
-    assert slurm.tasks_here({"SLURM_STEP_TASKS_PER_NODE": counts, "SLURM_NODEID": str(node)}) == here
+    assert (
+        slurm.tasks_here({"SLURM_STEP_TASKS_PER_NODE": counts, "SLURM_NODEID": str(node)}) == here
+    )
 
 
 def test_torch_finds_what_it_looks_for() -> None:
     found = slurm.torch_environment(STEP, Path("/runs/a"))
     port = int(found.pop("MASTER_PORT"))
-    assert found == {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "gpu003"}
+    assert found == {
+        "RANK": "3",
+        "WORLD_SIZE": "4",
+        "LOCAL_RANK": "1",
+        "LOCAL_WORLD_SIZE": "2",
+        "MASTER_ADDR": "gpu003",
+    }
     assert port in slurm.PORTS
-    others = [({**STEP, "SLURM_JOB_ID": "18"}, "a"), ({**STEP, "SLURM_STEP_ID": "1"}, "a"), (STEP, "b")]
-    assert port not in {int(slurm.torch_environment(e, Path("/runs") / d)["MASTER_PORT"]) for e, d in others}
-    chosen = slurm.torch_environment({**STEP, "MASTER_ADDR": "head", "MASTER_PORT": "5"}, Path("/runs/a"))
+    others = [
+        ({**STEP, "SLURM_JOB_ID": "18"}, "a"),
+        ({**STEP, "SLURM_STEP_ID": "1"}, "a"),
+        (STEP, "b"),
+    ]
+    assert port not in {
+        int(slurm.torch_environment(e, Path("/runs") / d)["MASTER_PORT"]) for e, d in others
+    }
+    chosen = slurm.torch_environment(
+        {**STEP, "MASTER_ADDR": "head", "MASTER_PORT": "5"}, Path("/runs/a")
+    )
     assert (chosen["MASTER_ADDR"], chosen["MASTER_PORT"]) == ("head", "5")
 
 
@@ -74,7 +92,9 @@ def test_only_jobs_hear_the_signal_to_queue_again() -> None:
 
 
 @pytest.mark.parametrize(("name", "told"), [("SIGTERM", ""), ("SIGUSR2", "requeue 17")])
-def test_only_that_signal_queues_a_job_again(name: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_that_signal_queues_a_job_again(
+    name: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whatever else stops a run, such as scancel, ends its job."""
     script(tmp_path, "scontrol", f"echo $* >> {tmp_path}/told")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
@@ -103,17 +123,27 @@ def test_only_that_signal_queues_a_job_again(name: str, told: str, tmp_path: Pat
         (["trainer.gpus=8", "trainer.launcher=local"], True, (1, 1, 8)),
     ],
 )
-def test_the_shape_of_a_job(overrides: list[str], gpus_here: bool, shape: tuple[int, int, int | None]) -> None:
-    assert tuple(slurm.job_shape(config_of(*overrides)["trainer"], Cluster(2, gpus_here)).values()) == shape
+def test_the_shape_of_a_job(
+    overrides: list[str], gpus_here: bool, shape: tuple[int, int, int | None]
+) -> None:
+    assert (
+        tuple(slurm.job_shape(config_of(*overrides)["trainer"], Cluster(2, gpus_here)).values())
+        == shape
+    )
 
 
 @pytest.mark.parametrize(
     ("nodes", "says"),
-    [(3, "trainer.nodes=3 cannot share trainer.gpus=16 evenly"), (8, "trainer.nodes=8: the cluster's partitions have 4 nodes")],
+    [
+        (3, "trainer.nodes=3 cannot share trainer.gpus=16 evenly"),
+        (8, "trainer.nodes=8: the cluster's partitions have 4 nodes"),
+    ],
 )
 def test_a_job_that_could_not_run_is_not_sent(nodes: int, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
-        slurm.job_shape(config_of(f"trainer.nodes={nodes}", "trainer.gpus=16")["trainer"], Cluster(4, False))
+        slurm.job_shape(
+            config_of(f"trainer.nodes={nodes}", "trainer.gpus=16")["trainer"], Cluster(4, False)
+        )
 
 
 SINFO = "short 2 (null)\nlong 2 (null)\nlong 3 gpu:a100:4(S:0-1)\n"
@@ -135,24 +165,46 @@ def test_what_a_partition_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert slurm.cluster("short") == (2, False)
     assert slurm.cluster("long") == slurm.cluster(None) == (5, True)
     assert slurm.cluster("short,long") == (5, True)
-    with pytest.raises(ConfigError, match="partition=fast: the cluster has no such partition; type long or short"):
+    with pytest.raises(
+        ConfigError, match="partition=fast: the cluster has no such partition; type long or short"
+    ):
         slurm.cluster("fast")
 
 
 @pytest.mark.parametrize(
-    ("script", "says"), [(None, "there is no sinfo here"), ("echo no route >&2; exit 1", "Slurm does not answer .no route.")]
+    ("script", "says"),
+    [
+        (None, "there is no sinfo here"),
+        ("echo no route >&2; exit 1", "Slurm does not answer .no route."),
+    ],
 )
-def test_a_sweep_without_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None, says: str) -> None:
+def test_a_sweep_without_a_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None, says: str
+) -> None:
     monkeypatch.setenv("PATH", sinfo(tmp_path, script) if script else str(tmp_path))
-    with pytest.raises(ConfigError, match=f"hydra/launcher=submitit_slurm: {says}.* or hydra/launcher=submitit_local"):
+    with pytest.raises(
+        ConfigError,
+        match=f"hydra/launcher=submitit_slurm: {says}.* or hydra/launcher=submitit_local",
+    ):
         slurm.cluster(None)
 
 
 def test_a_step_of_several_tasks_is_joined_unless_torchrun_was_there_first() -> None:
     chosen = plan(config_of("trainer.gpus=4", "trainer.nodes=2"), Machine(2, 0, STEP))
     assert (chosen.launcher, chosen.processes, chosen.local_processes) == ("slurm", 4, 2)
-    assert plan(config_of("trainer.gpus=2"), Machine(2, 0, {**STEP, "SLURM_STEP_NUM_TASKS": "1"})).launcher == "local"
-    torchrun = {"RANK": "0", "WORLD_SIZE": "4", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}
+    assert (
+        plan(
+            config_of("trainer.gpus=2"), Machine(2, 0, {**STEP, "SLURM_STEP_NUM_TASKS": "1"})
+        ).launcher
+        == "local"
+    )
+    torchrun = {
+        "RANK": "0",
+        "WORLD_SIZE": "4",
+        "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": "2",
+        "MASTER_ADDR": "localhost",
+    }
     both = plan(config_of("trainer.gpus=4", "trainer.nodes=2"), Machine(2, 0, {**STEP, **torchrun}))
     assert both.launcher == "torchrun"
 
@@ -160,25 +212,47 @@ def test_a_step_of_several_tasks_is_joined_unless_torchrun_was_there_first() -> 
 @pytest.mark.parametrize(
     ("environment", "overrides", "says"),
     [
-        ({}, ["trainer.launcher=slurm"], "this is no task of a Slurm job step; type srun --ntasks N gcbench"),
-        (STEP, ["trainer.gpus=2"], "trainer.gpus=2, but srun started 4 processes; type trainer.gpus=4"),
-        (STEP, ["trainer.gpus=4", "trainer.nodes=4"], "trainer.nodes=4, but srun started on 2; type trainer.nodes=2"),
+        (
+            {},
+            ["trainer.launcher=slurm"],
+            "this is no task of a Slurm job step; type srun --ntasks N gcbench",
+        ),
+        (
+            STEP,
+            ["trainer.gpus=2"],
+            "trainer.gpus=2, but srun started 4 processes; type trainer.gpus=4",
+        ),
+        (
+            STEP,
+            ["trainer.gpus=4", "trainer.nodes=4"],
+            "trainer.nodes=4, but srun started on 2; type trainer.nodes=2",
+        ),
         ({}, ["trainer.nodes=2"], "trainer.nodes=2: trainer.launcher=local stays on this machine"),
     ],
 )
-def test_what_does_not_fit_is_refused(environment: dict[str, str], overrides: list[str], says: str) -> None:
+def test_what_does_not_fit_is_refused(
+    environment: dict[str, str], overrides: list[str], says: str
+) -> None:
     with pytest.raises(ConfigError) as error:
         plan(config_of(*overrides), Machine(2, 0, environment))
     assert says in str(error.value)
 
 
-def test_all_workers_name_the_one_that_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_workers_name_the_one_that_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(failure, "ECHO_SECONDS", 1.0)
     lost, cause = RuntimeError("Connection closed by peer"), ValueError("the cat is on the wire")
     with ThreadPoolExecutor() as pool:
-        told = list(pool.map(lambda e, r: first_failure(e, r, tmp_path), [lost, lost, cause], range(3)))
-    assert {(each.rank, each.reason) for each in told} == {(2, "ValueError: the cat is on the wire")}
+        told = list(
+            pool.map(lambda e, r: first_failure(e, r, tmp_path), [lost, lost, cause], range(3))
+        )
+    assert {(each.rank, each.reason) for each in told} == {
+        (2, "ValueError: the cat is on the wire")
+    }
     forget_failures(tmp_path)
     assert not list(tmp_path.iterdir())
     monkeypatch.setattr(failure, "ECHO_SECONDS", 0.1)
-    assert first_failure(lost, 1, tmp_path).reason == "RuntimeError: Connection closed by peer"  # the other was killed
+    assert (
+        first_failure(lost, 1, tmp_path).reason == "RuntimeError: Connection closed by peer"
+    )  # the other was killed

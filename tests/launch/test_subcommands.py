@@ -19,13 +19,21 @@ from gcbench import cli
 
 ENVIRONMENT = {**os.environ, "WANDB_MODE": "offline"}
 TORCHRUN = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "localhost"}
-KEYS = {"report": "table=", "runs": "results=", "claims": "paper=", "predict": "network=", "methods": "measure="}
+KEYS = {
+    "report": "table=",
+    "runs": "results=",
+    "claims": "paper=",
+    "predict": "network=",
+    "methods": "measure=",
+}
 
 Typed = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Typed:
+def typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Typed:
     """Exit status and what is said by `gcbench` with these words, from another directory."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
@@ -33,7 +41,9 @@ def typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
 
     def start(*words: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["gcbench", *words])
-        monkeypatch.setitem(os.environ, "HYDRA_FULL_ERROR", "0")  # as it was, after the command has set it
+        monkeypatch.setitem(
+            os.environ, "HYDRA_FULL_ERROR", "0"
+        )  # as it was, after the command has set it
         handlers = list(cli._log.handlers)
         try:
             runpy.run_module("gcbench", run_name="__main__", alter_sys=False)
@@ -55,33 +65,54 @@ def test_help_names_every_subcommand(typed: Typed) -> None:
     assert status == 0 and told == typed("-h")[1]
     for name, subcommand in cli.SUBCOMMANDS.items():
         assert f"{name:10}{subcommand.about}" in lines
-    assert told.index("Subcommands") < told.index("Groups") and "$GCBENCH_DATA" in told and "${" not in told
+    assert (
+        told.index("Subcommands") < told.index("Groups")
+        and "$GCBENCH_DATA" in told
+        and "${" not in told
+    )
 
 
 def test_help_imports_no_torch(tmp_path: Path) -> None:
-    code = (
-        "import sys; sys.argv = ['gcbench', '--help']; from gcbench.cli import main; main(); sys.exit('torch' in sys.modules)"
+    code = "import sys; sys.argv = ['gcbench', '--help']; from gcbench.cli import main; main(); sys.exit('torch' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True)
     assert done.returncode == 0 and "Subcommands" in done.stdout
 
 
 @pytest.mark.parametrize("name", cli.SUBCOMMANDS)
 def test_every_subcommand_has_a_help(typed: Typed, tmp_path: Path, name: str) -> None:
     status, told, said = typed(name, "--help")
-    assert status == 0 and f"usage: gcbench {name}" in told and KEYS.get(name, "") in told and not said
+    assert (
+        status == 0 and f"usage: gcbench {name}" in told and KEYS.get(name, "") in told and not said
+    )
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["reprot"], "gcbench: reprot: there is no such subcommand; type gcbench report, or key=value for a run"),
-        (["help"], "gcbench: help: there is no such subcommand; type gcbench --help, or key=value for a run"),
-        (["xyz"], "gcbench: xyz: there is no such subcommand; type gcbench report, runs, claims, predict, bench, study, "),
+        (
+            ["reprot"],
+            "gcbench: reprot: there is no such subcommand; type gcbench report, or key=value for a run",
+        ),
+        (
+            ["help"],
+            "gcbench: help: there is no such subcommand; type gcbench --help, or key=value for a run",
+        ),
+        (
+            ["xyz"],
+            "gcbench: xyz: there is no such subcommand; type gcbench report, runs, claims, predict, bench, study, ",
+        ),
         (["report", "tabel=x"], "gcbench report: tabel=x: no such key; type table="),
-        (["report", "--tabel=x"], "gcbench report: unrecognized arguments: --tabel=x; type gcbench report --help"),
-        (["report"], "gcbench report: nothing was asked for; type table=powersgd/table4, gcbench report list"),
+        (
+            ["report", "--tabel=x"],
+            "gcbench report: unrecognized arguments: --tabel=x; type gcbench report --help",
+        ),
+        (
+            ["report"],
+            "gcbench report: nothing was asked for; type table=powersgd/table4, gcbench report list",
+        ),
         (["runs", "nowhere"], "gcbench runs: results=nowhere: there is no such folder"),
         (["claims", "orq"], "gcbench claims: claims orq: claims takes keys only"),
         (["predict", "pay"], "gcbench predict: pay: type pays"),
@@ -96,14 +127,20 @@ def test_every_subcommand_has_a_help(typed: Typed, tmp_path: Path, name: str) ->
         ),
     ],
 )
-def test_slips_are_answered_by_the_subcommand(typed: Typed, tmp_path: Path, words: list[str], says: str) -> None:
+def test_slips_are_answered_by_the_subcommand(
+    typed: Typed, tmp_path: Path, words: list[str], says: str
+) -> None:
     status, told, said = typed(*words)
     assert status == 1 and not told and said.startswith(says) and "Traceback" not in said, said
     assert words[0] == "bench" or not list(tmp_path.iterdir())
 
 
 def test_a_word_of_hydra_is_a_run(typed: Typed) -> None:
-    for words in (["--cfg", "job"], ["seed=3", "--cfg", "job"], ["~compressor.method", "--cfg", "job"]):
+    for words in (
+        ["--cfg", "job"],
+        ["seed=3", "--cfg", "job"],
+        ["~compressor.method", "--cfg", "job"],
+    ):
         status, told, said = typed(*words)
         assert status == 0 and "compressor:" in told, said
 
@@ -129,10 +166,19 @@ def test_a_rank_of_torchrun_reads_a_report(tmp_path: Path) -> None:
 
 
 def test_a_benchmark_is_hydras_with_its_sweeps(tmp_path: Path) -> None:
-    words = ("bench", "-m", "compressor=none,bf16", "sizes=[1000]", "draws=[normal]", "rounds=1", "codec_backend=eager")
+    words = (
+        "bench",
+        "-m",
+        "compressor=none,bf16",
+        "sizes=[1000]",
+        "draws=[normal]",
+        "rounds=1",
+        "codec_backend=eager",
+    )
     done = command(words, tmp_path, ENVIRONMENT, timeout=patience(120))
     assert done.returncode == 0, done.stderr
     choices = {
-        json.loads(path.read_text())["config"]["choices"]["compressor"] for path in tmp_path.glob("outputs/*/bench.json")
+        json.loads(path.read_text())["config"]["choices"]["compressor"]
+        for path in tmp_path.glob("outputs/*/bench.json")
     }
     assert choices == {"none", "bf16"}

@@ -22,7 +22,13 @@ from gcbench.launch.sweep import Row, SweepProgress, plan_sentence
 from gcbench.records import RunFiles
 from gcbench.records.result import Begun, unfinished
 
-WORDS = ["logger.mode=disabled", "trainer.launcher=virtual", "trainer.max_steps=2", "model.widths=[16]", "trainer.threads=1"]
+WORDS = [
+    "logger.mode=disabled",
+    "trainer.launcher=virtual",
+    "trainer.max_steps=2",
+    "model.widths=[16]",
+    "trainer.threads=1",
+]
 
 
 def sweep(outputs: Path, *words: str, timeout: float = 300) -> subprocess.CompletedProcess[str]:
@@ -32,7 +38,10 @@ def sweep(outputs: Path, *words: str, timeout: float = 300) -> subprocess.Comple
 def test_a_sweep_goes_on_after_a_failure_lists_it_and_skips_what_is_done(tmp_path: Path) -> None:
     first = sweep(tmp_path, "optimizer.lr=0.05,1e30,-1,0.1")
     assert first.returncode == 1
-    assert "gcbench: 4 rows, 1 of them mistaken (optimizer.lr=-1" in first.stderr and "; 3 x about 5 s = 15 s" in first.stderr
+    assert (
+        "gcbench: 4 rows, 1 of them mistaken (optimizer.lr=-1" in first.stderr
+        and "; 3 x about 5 s = 15 s" in first.stderr
+    )
     assert "row 4 of 4" in first.stderr and "2 of 4 rows failed" in first.stderr
     assert (
         "was not finite at step" in first.stderr
@@ -44,15 +53,21 @@ def test_a_sweep_goes_on_after_a_failure_lists_it_and_skips_what_is_done(tmp_pat
     again = sweep(tmp_path, "optimizer.lr=0.05,1e30,0.1")
     assert "3 rows, 3 of them done before" in again.stderr
     assert "diverged before" in again.stderr and again.returncode == 1
-    assert {path: json.loads(path.read_text()) for path in tmp_path.glob("*/result.json")} == results
+    assert {
+        path: json.loads(path.read_text()) for path in tmp_path.glob("*/result.json")
+    } == results
     assert "test accuracy" not in again.stdout, "finished rows are passed over in silence"
 
 
 def test_the_same_run_under_another_name_is_not_made_twice(tmp_path: Path) -> None:
     both = sweep(tmp_path, "name=one,other")
     assert both.returncode == 0
-    assert "2 rows, 1 of them the same run as another" in both.stderr and "row 2 of 2" in both.stderr
-    assert [path.parent.name.partition("-s1-")[0] for path in tmp_path.glob("*/result.json")] == ["one"]
+    assert (
+        "2 rows, 1 of them the same run as another" in both.stderr and "row 2 of 2" in both.stderr
+    )
+    assert [path.parent.name.partition("-s1-")[0] for path in tmp_path.glob("*/result.json")] == [
+        "one"
+    ]
     again = sweep(tmp_path, "name=third", "rerun=true")
     assert again.returncode == 0 and len(list(tmp_path.glob("*/result.json"))) == 2
 
@@ -70,9 +85,15 @@ def test_a_row_that_another_sweep_runs_is_left_to_it(tmp_path: Path) -> None:
             refused = sweep(tmp_path, *long, timeout=20)
         finally:
             os.kill(process, signal.SIGINT)
-    assert refused.returncode == 1 and "1 of 1 rows failed; the same command tries them again" in refused.stderr
+    assert (
+        refused.returncode == 1
+        and "1 of 1 rows failed; the same command tries them again" in refused.stderr
+    )
     assert f"is being run by process {process} on" in refused.stderr.partition("rows failed")[2]
-    assert other.result().returncode == 130 and json.loads((row / "result.json").read_text())["status"] == "interrupted"
+    assert (
+        other.result().returncode == 130
+        and json.loads((row / "result.json").read_text())["status"] == "interrupted"
+    )
     steps = [json.loads(line)["step"] for line in (row / "metrics.jsonl").read_text().splitlines()]
     assert len(steps) > 1 and steps == sorted(steps), "one process's records"
 
@@ -107,7 +128,10 @@ def test_what_counts_as_the_same_run(
     ("rows", "says"),
     [
         ([Row("a", seconds=60), Row("b", seconds=180)], "2 rows; 2 x about 2 min = 4 min"),
-        ([Row("a", done=True), Row("b", seconds=30)], "2 rows, 1 of them done before; 1 x about 30 s = 30 s"),
+        (
+            [Row("a", done=True), Row("b", seconds=30)],
+            "2 rows, 1 of them done before; 1 x about 30 s = 30 s",
+        ),
         (
             [Row("a", seconds=30), Row("b", done=True, same="a")],
             "2 rows, 1 of them the same run as another (a); 1 x about 30 s = 30 s",
@@ -120,7 +144,10 @@ def test_rows_times_minutes(rows: list[Row], says: str) -> None:
     assert plan_sentence(rows) == says
 
 
-@pytest.mark.parametrize(("one_by_one", "says"), [(True, "took 5 min; 1 to go, about 10 min"), (False, "took 5 min; 1 to go")])
+@pytest.mark.parametrize(
+    ("one_by_one", "says"),
+    [(True, "took 5 min; 1 to go, about 10 min"), (False, "took 5 min; 1 to go")],
+)
 def test_a_row_takes_what_its_result_says(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, one_by_one: bool, says: str
 ) -> None:
@@ -128,7 +155,9 @@ def test_a_row_takes_what_its_result_says(
     result = unfinished(config_of(), "done", "", Begun.here())
     times = {"started": "2026-01-01T00:00:00+00:00", "finished": "2026-01-01T00:05:00+00:00"}
     RunFiles(tmp_path).write_result({**result, **times})
-    progress = SweepProgress([Row(str(tmp_path), seconds=30.0), Row("b", seconds=60.0)], one_by_one=one_by_one)
+    progress = SweepProgress(
+        [Row(str(tmp_path), seconds=30.0), Row("b", seconds=60.0)], one_by_one=one_by_one
+    )
     with caplog.at_level("INFO", "gcbench"):
         progress.on_job_end(composed(), JobReturn(status=JobStatus.COMPLETED))
     assert caplog.messages == [f"row 1 of 2, {tmp_path}, {says}"]
@@ -146,11 +175,18 @@ def test_what_a_run_took_tells_what_its_like_will_take() -> None:
         "finished": "2026-01-01T00:05:00+00:00",
     }
     assert Estimates([past]).seconds(config) == 3.0 * 10 * 50
-    assert Estimates([past]).seconds(config_of("trainer.epochs=10", "trainer.gpus=1")) != 3.0 * 10 * 50
+    assert (
+        Estimates([past]).seconds(config_of("trainer.epochs=10", "trainer.gpus=1")) != 3.0 * 10 * 50
+    )
 
 
 def test_a_size_never_seen_is_tried_and_missing_data_is_left_to_the_run(tmp_path: Path) -> None:
     estimates = Estimates([])
     seconds = estimates.seconds(config_of("trainer.epochs=100000", "trainer.launcher=virtual"))
     assert seconds is not None and seconds > START_SECONDS
-    assert estimates.seconds(config_of("dataset=cifar10", "dataset.download=false", f"data.root={tmp_path}")) is None
+    assert (
+        estimates.seconds(
+            config_of("dataset=cifar10", "dataset.download=false", f"data.root={tmp_path}")
+        )
+        is None
+    )

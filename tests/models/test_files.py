@@ -16,12 +16,18 @@ SHAPES = {10: (3, 32, 32), 100: (3, 32, 32), 1000: (3, 224, 224), 34: (64, 40)}
 
 
 STATED = {
-    file: found for file in FILES if (found := re.search(r"([\d,]+) parameters (.*)", file.read_text().partition("\n")[0]))
+    file: found
+    for file in FILES
+    if (found := re.search(r"([\d,]+) parameters (.*)", file.read_text().partition("\n")[0]))
 }
 
 
 def test_files_without_a_size_are_of_models_that_are_as_large_as_the_data() -> None:
-    assert {file.stem for file in FILES} - {file.stem for file in STATED} == {"linear", "logistic", "mlp"}
+    assert {file.stem for file in FILES} - {file.stem for file in STATED} == {
+        "linear",
+        "logistic",
+        "mlp",
+    }
 
 
 @pytest.mark.parametrize(("file", "stated"), STATED.items(), ids=[file.stem for file in STATED])

@@ -11,12 +11,16 @@ from gcbench.models.gpt import GPT
 
 def small(**settings: object) -> GPT:
     torch.manual_seed(0)
-    return GPT(50, **{"width": 16, "layers": 2, "heads": 2, "context": 8, "dropout": 0.0, **settings})  # type: ignore[arg-type]
+    return GPT(
+        50, **{"width": 16, "layers": 2, "heads": 2, "context": 8, "dropout": 0.0, **settings}
+    )  # type: ignore[arg-type]
 
 
 def test_size() -> None:
     with torch.device("meta"):
-        sizes = [sum(p.numel() for p in GPT(10_000, layers=layers).parameters()) for layers in (4, 5)]
+        sizes = [
+            sum(p.numel() for p in GPT(10_000, layers=layers).parameters()) for layers in (4, 5)
+        ]
     assert sizes == [5_752_320, 5_752_320 + 12 * 256**2 + 13 * 256]
 
 
@@ -59,12 +63,20 @@ def test_dropout_only_in_training() -> None:
 
 def test_parameters_and_gradients_in_bf16() -> None:
     model = small(parameters="bf16")
-    cross_entropy(model(torch.randint(50, (3, 8))).flatten(0, 1).float(), torch.zeros(24, dtype=torch.long)).backward()
-    assert {p.dtype for p in model.parameters()} == {p.grad.dtype for p in model.parameters()} == {torch.bfloat16}
+    cross_entropy(
+        model(torch.randint(50, (3, 8))).flatten(0, 1).float(), torch.zeros(24, dtype=torch.long)
+    ).backward()
+    assert (
+        {p.dtype for p in model.parameters()}
+        == {p.grad.dtype for p in model.parameters()}
+        == {torch.bfloat16}
+    )
 
 
 def test_mistakes_are_named() -> None:
     with pytest.raises(ValueError, match=r"model\.heads=3 does not divide model\.width=16"):
         small(heads=3)
-    with pytest.raises(ValueError, match=r"model\.context=8 is less than a window of 9.*dataset\.bptt=8"):
+    with pytest.raises(
+        ValueError, match=r"model\.context=8 is less than a window of 9.*dataset\.bptt=8"
+    ):
         small()(torch.zeros(1, 9, dtype=torch.long))

@@ -50,7 +50,9 @@ def size(model: nn.Module) -> int:
 
 
 @pytest.mark.parametrize(("factory", "parameters"), IMAGE_MODELS)
-def test_image_model_has_the_published_size(factory: Callable[..., nn.Module], parameters: int) -> None:
+def test_image_model_has_the_published_size(
+    factory: Callable[..., nn.Module], parameters: int
+) -> None:
     with torch.device("meta"):
         model = factory(CIFAR, 10)
         logits = model(torch.empty(2, *CIFAR))
@@ -59,7 +61,9 @@ def test_image_model_has_the_published_size(factory: Callable[..., nn.Module], p
 
 
 @pytest.mark.parametrize(("factory", "parameters", "millions"), IMAGENET_MODELS)
-def test_imagenet_model_has_the_published_size(factory: Callable[..., nn.Module], parameters: int, millions: float) -> None:
+def test_imagenet_model_has_the_published_size(
+    factory: Callable[..., nn.Module], parameters: int, millions: float
+) -> None:
     with torch.device("meta"):
         model = factory(IMAGENET, 1000)
         logits = model(torch.empty(2, *IMAGENET))
@@ -70,8 +74,12 @@ def test_imagenet_model_has_the_published_size(factory: Callable[..., nn.Module]
 
 @pytest.mark.parametrize("factory", [imagenet.alexnet, imagenet.densenet161, bn_inception])
 @pytest.mark.parametrize("shape", [(1, 224, 224), (3, 63, 224)])
-def test_imagenet_models_refuse_other_images(factory: Callable[..., nn.Module], shape: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match=rf"model=.*not {shape[0]} x {shape[1]} x 224; type dataset=imagenet"):
+def test_imagenet_models_refuse_other_images(
+    factory: Callable[..., nn.Module], shape: tuple[int, ...]
+) -> None:
+    with pytest.raises(
+        ValueError, match=rf"model=.*not {shape[0]} x {shape[1]} x 224; type dataset=imagenet"
+    ):
         factory(shape, 1000)
 
 
@@ -92,13 +100,17 @@ def test_speech_lstm_has_the_published_size_and_scores_every_frame() -> None:
 def test_mlp_and_linear_sizes() -> None:
     assert size(MLP((1, 8, 8), 10, widths=[32])) == 64 * 32 + 32 + 32 * 10 + 10
     assert size(MLP((64,), 10, widths=[])) == size(Linear((1, 8, 8), 10)) == 650
-    assert size(Linear((90,), 1, bias=False)) == 90 and size(Logistic((5000,), 2, bias=False)) == 5000
+    assert (
+        size(Linear((90,), 1, bias=False)) == 90 and size(Logistic((5000,), 2, bias=False)) == 5000
+    )
 
 
 def test_logistic_regression_has_the_log_loss_of_its_score() -> None:
     model, inputs = Logistic((5,), 2), torch.randn(4, 5)
     score = inputs @ model[1].weight[0] + model[1].bias
-    torch.testing.assert_close(log_softmax(model(inputs), 1), torch.stack([logsigmoid(-score), logsigmoid(score)], 1))
+    torch.testing.assert_close(
+        log_softmax(model(inputs), 1), torch.stack([logsigmoid(-score), logsigmoid(score)], 1)
+    )
     with pytest.raises(ValueError, match="the data set has 10; type model=linear"):
         Logistic((5,), 10)
 
@@ -187,13 +199,27 @@ def test_inception_blocks_have_the_papers_channels() -> None:
     """Before the last pool; BN-Inception ends at 7 x 7 as its table says."""
     with torch.device("meta"):
         assert googlenet(CIFAR, 10)[:-3](torch.empty(2, *CIFAR)).shape == (2, 1024, 8, 8)
-        assert googlenet(CIFAR, 10, width=0.5, blocks=[1, 1, 1])[:-3](torch.empty(2, *CIFAR)).shape == (2, 416, 8, 8)
-        assert googlenet(CIFAR, 10, stem_stride=2)[:-3](torch.empty(2, *CIFAR)).shape == (2, 1024, 4, 4)
+        assert googlenet(CIFAR, 10, width=0.5, blocks=[1, 1, 1])[:-3](
+            torch.empty(2, *CIFAR)
+        ).shape == (2, 416, 8, 8)
+        assert googlenet(CIFAR, 10, stem_stride=2)[:-3](torch.empty(2, *CIFAR)).shape == (
+            2,
+            1024,
+            4,
+            4,
+        )
         assert bn_inception(IMAGENET, 10)[:-3](torch.empty(2, *IMAGENET)).shape == (2, 1024, 7, 7)
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"blocks": [2, 5]}, {"blocks": [2, 6, 2]}, {"blocks": [0, 1, 1]}, {"width": 0.01}, {"stem_stride": 0}]
+    "wrong",
+    [
+        {"blocks": [2, 5]},
+        {"blocks": [2, 6, 2]},
+        {"blocks": [0, 1, 1]},
+        {"width": 0.01},
+        {"stem_stride": 0},
+    ],
 )
 def test_googlenet_refuses_what_it_cannot_be(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"model\.width=.*model\.blocks=\[2,5,2\]"):

@@ -30,7 +30,9 @@ def real_gradients() -> dict[int, Tensor]:
             found[step] = torch.stack(rows)
         with torch.no_grad():
             for p, g in zip(
-                model.parameters(), torch.stack(rows).mean(0).split([p.numel() for p in model.parameters()]), strict=True
+                model.parameters(),
+                torch.stack(rows).mean(0).split([p.numel() for p in model.parameters()]),
+                strict=True,
             ):
                 p -= 0.3 * g.view_as(p)
     assert loss.item() < 1, "it learns"

@@ -39,7 +39,9 @@ class Law(NamedTuple):
         return 1 + self.alpha**2 * self.gamma * (1 - self.contraction**t) / (1 - self.contraction)
 
 
-def recursion(law: Law, steps: int, norm: Norm = "l2", buckets: int = 8) -> tuple[list[float], list[float]]:
+def recursion(
+    law: Law, steps: int, norm: Norm = "l2", buckets: int = 8
+) -> tuple[list[float], list[float]]:
     """Of Gaussian gradients, B = d: step by step E|eps|^2 in units of gamma B, and E|h|^2 in units of B; means of buckets."""
     compressor = ErrorFeedback(build(QSGD(S, norm, bucket_size=law.d)), law.alpha, law.beta)
     state, generator, errors, memories = State(), torch.Generator().manual_seed(0), [], []
@@ -49,7 +51,11 @@ def recursion(law: Law, steps: int, norm: Norm = "l2", buckets: int = 8) -> tupl
         h = state.per_worker["w"] if number else torch.zeros(1, n)
         out = aggregate(compressor, {"w": g}, number=number, state=state)
         state = out.state
-        errors.append(float((out.sent()["w"].double() - g - law.alpha * h.double()).square().sum()) / n / law.gamma)
+        errors.append(
+            float((out.sent()["w"].double() - g - law.alpha * h.double()).square().sum())
+            / n
+            / law.gamma
+        )
         memories.append(float(state.per_worker["w"].double().square().sum()) / n)
     return errors, memories
 
@@ -67,7 +73,9 @@ def mean(values: list[float]) -> float:
         (Law(4096, 0.1, 1.0), 1.95, 6.33),
     ],
 )
-def test_errors_are_above_qsgds_and_below_the_bound(law: Law, measured: float, bound: float) -> None:
+def test_errors_are_above_qsgds_and_below_the_bound(
+    law: Law, measured: float, bound: float
+) -> None:
     """ecq-10, lemma 2, equations 12 and 13: (1 + alpha^2 gamma / (1 - lambda)) gamma B, at every step and in the end. QSGD's
     own is (sqrt(2 / pi) sqrt(d) / s - 1) B for Gaussian values."""
     steps = 300
@@ -76,7 +84,9 @@ def test_errors_are_above_qsgds_and_below_the_bound(law: Law, measured: float, b
     assert all(error <= law.bound(t) for t, error in enumerate(errors))
     settled = mean(errors[steps // 2 :])
     assert round(law.bound(10**6), 2) == bound
-    assert mean(qsgd) == pytest.approx((math.sqrt(2 / math.pi) * math.sqrt(law.d) / S - 1) / law.gamma, rel=0.05)
+    assert mean(qsgd) == pytest.approx(
+        (math.sqrt(2 / math.pi) * math.sqrt(law.d) / S - 1) / law.gamma, rel=0.05
+    )
     assert mean(qsgd) < settled < bound and settled == pytest.approx(measured, rel=0.05)
 
 
@@ -85,7 +95,14 @@ def rms(memories: list[float], step: int) -> float:
 
 
 @pytest.mark.parametrize(
-    "law", [Law(256, 0.2, 0.9), Law(1024, 0.2, 0.9), Law(256, 0.39, 1.0), Law(4096, 0.1, 1.0), Law(4096, 0.11, 0.95)]
+    "law",
+    [
+        Law(256, 0.2, 0.9),
+        Law(1024, 0.2, 0.9),
+        Law(256, 0.39, 1.0),
+        Law(4096, 0.1, 1.0),
+        Law(4096, 0.11, 0.95),
+    ],
 )
 def test_the_memory_is_bounded_where_lambda_is_below_one(law: Law) -> None:
     """ecq-10, lemma 2: E|h|^2 <= gamma B / (1 - lambda), at every step."""
@@ -105,7 +122,8 @@ def test_the_memory_diverges_where_lambda_is_far_above_one(law: Law) -> None:
 
 
 @pytest.mark.parametrize(
-    ("law", "norm"), [(Law(4096, 0.2, 0.9), "l2"), (Law(4096, 0.2, 1.0), "linf"), (Law(4096, 1.0, 1.0), "linf")]
+    ("law", "norm"),
+    [(Law(4096, 0.2, 0.9), "l2"), (Law(4096, 0.2, 1.0), "linf"), (Law(4096, 1.0, 1.0), "linf")],
 )
 def test_the_condition_is_sufficient_and_not_necessary(law: Law, norm: Norm) -> None:
     """ecq-10, section 5.1: memories that stay bounded though lambda > 1; with the maximum as scale none grew."""
@@ -120,22 +138,39 @@ def test_a_value_costs_the_bits_of_its_codes_and_a_bucket_a_scale(levels: int) -
     n, state, comm = 1 << 16, State(), Comm(2)
     for number in range(3):
         out = aggregate(
-            built("ecqsgd", levels=levels, bucket_size=2048), {"w": torch.randn(2, n)}, number=number, state=state, comm=comm
+            built("ecqsgd", levels=levels, bucket_size=2048),
+            {"w": torch.randn(2, n)},
+            number=number,
+            state=state,
+            comm=comm,
         )
         state = out.state
-        assert comm.meter.sent_bits[0] == (number + 1) * (math.ceil(math.log2(2 * levels + 1)) * n + 32 * n // 2048)
+        assert comm.meter.sent_bits[0] == (number + 1) * (
+            math.ceil(math.log2(2 * levels + 1)) * n + 32 * n // 2048
+        )
 
 
 @pytest.mark.parametrize("levels", [1, 4])
 @pytest.mark.parametrize("norm", ["l2", "linf"])
-def test_entropy_coding_comes_within_5_per_cent_of_shannon(levels: int, norm: Norm, real_gradients: dict[int, Tensor]) -> None:
+def test_entropy_coding_comes_within_5_per_cent_of_shannon(
+    levels: int, norm: Norm, real_gradients: dict[int, Tensor]
+) -> None:
     """ecq-11, section 4: sum_k d_k log2(d / d_k) of the codes that were sent, scales and the table of frequencies apart, with
     the memory of several steps."""
-    settings = {"levels": levels, "norm": norm, "bucket_size": 4096, "alpha": 0.1, "beta": 1.0, "code": "ans"}
+    settings = {
+        "levels": levels,
+        "norm": norm,
+        "bucket_size": 4096,
+        "alpha": 0.1,
+        "beta": 1.0,
+        "code": "ans",
+    }
     state = State()
     for number, g in enumerate(real_gradients.values()):
         comm = Comm(len(g))
-        out = aggregate(built("ecqsgd", **settings), {"w": g}, number=number, state=state, comm=comm)
+        out = aggregate(
+            built("ecqsgd", **settings), {"w": g}, number=number, state=state, comm=comm
+        )
         state = out.state
         scales, beside = 32 * math.ceil(g.shape[1] / 4096), 16 * (2 * levels + 1) + 3 * 32 + 32
         assert out.shannon_bits is not None

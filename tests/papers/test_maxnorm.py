@@ -35,9 +35,13 @@ def norm_of(rows: Tensor, norm: Norm) -> Tensor:
 def test_every_value_of_every_worker_is_unbiased(bits: list[int], norm: Norm) -> None:
     """maxnorm-01, lemmas 1 and 2: to within five deviations on a value's own scale, however small the worker's norm."""
     n, repeats = 300, 200
-    rows = torch.stack([randn(n), 0.1 * randn(n, seed=1), 3 * randn(n, seed=2) ** 5, torch.full((n,), -0.3)])
+    rows = torch.stack(
+        [randn(n), 0.1 * randn(n, seed=1), 3 * randn(n, seed=2) ** 5, torch.full((n,), -0.3)]
+    )
     method = MultiScale(bits, norm)
-    drawn = torch.stack([flat(aggregate(method, {"w": rows}, number=i).sent()) for i in range(repeats)])
+    drawn = torch.stack(
+        [flat(aggregate(method, {"w": rows}, number=i).sent()) for i in range(repeats)]
+    )
     w = norm_of(rows, norm)
     unit = w / method.shared_scales(rows, w.float().view(1, 1), Comm(4)).double()
     p = (rows.double().abs() / unit).frac()
@@ -48,7 +52,9 @@ def test_every_value_of_every_worker_is_unbiased(bits: list[int], norm: Norm) ->
 
 @pytest.mark.parametrize("method", [MaxNorm(1), MaxNorm(127), MultiScale([2, 6])])
 @pytest.mark.parametrize("workers", [2, 16, 1024])
-def test_the_decoded_sum_is_the_mean_of_the_decoded_codes(method: MaxNorm | MultiScale, workers: int) -> None:
+def test_the_decoded_sum_is_the_mean_of_the_decoded_codes(
+    method: MaxNorm | MultiScale, workers: int
+) -> None:
     """maxnorm-02, section 3.1: equal to the bit where a step of the grid is a power of two, as codes are added as integers; a
     sum takes log2(W) bits more than a code."""
     smallest = method.levels if isinstance(method, MaxNorm) else method.levels[0]
@@ -63,7 +69,10 @@ def test_the_decoded_sum_is_the_mean_of_the_decoded_codes(method: MaxNorm | Mult
     assert comm.meter.sent_bits[0] == 32 + agreed + 64 * math.ceil(64 / (64 // width))
 
 
-@pytest.mark.parametrize("codec", [QSGD(127, bucket_size=16), QSGD(7, bucket_size=16), EvenLevels(9), BinGradPB(), ORQ(3)])
+@pytest.mark.parametrize(
+    "codec",
+    [QSGD(127, bucket_size=16), QSGD(7, bucket_size=16), EvenLevels(9), BinGradPB(), ORQ(3)],
+)
 def test_no_sum_of_1024_workers_overflows(codec: Codec) -> None:
     """maxnorm-02, section 3.1, for all other codes that an all-reduce adds: neighbours at the highest and at the lowest."""
     row = 3 * torch.tensor([1.0, 1.0, -1.0, -1.0, 1.0, -1.0]).repeat(7)
@@ -75,7 +84,9 @@ def test_no_sum_of_1024_workers_overflows(codec: Codec) -> None:
     ("norm", "scales", "ratio"),
     [("l2", [2, 6], 0.052), ("l2", [4, 8], 0.024), ("linf", [2, 6], 0.86), ("linf", [4, 8], 0.77)],
 )
-def test_two_scales_err_less_than_the_smallest_alone(norm: Norm, scales: list[int], ratio: float) -> None:
+def test_two_scales_err_less_than_the_smallest_alone(
+    norm: Norm, scales: list[int], ratio: float
+) -> None:
     """maxnorm-03, section 3.2: the same width of codes, the variance in units of the smallest scale's, 200,000 Gaussian values;
     with the 2-norm all of them take the largest scale."""
     rows = randn(1, 200_000)
@@ -86,11 +97,14 @@ def test_two_scales_err_less_than_the_smallest_alone(norm: Norm, scales: list[in
     found = variance(MultiScale(scales, norm)) / variance(MultiScale(scales[:1], norm))
     assert found == pytest.approx(ratio, rel=0.05)
     w = norm_of(rows, norm).float().view(1, 1)
-    assert (MultiScale(scales, norm).shared_scales(rows, w, Comm(1)) == 2 ** scales[1]).all() == (norm == "l2")
+    assert (MultiScale(scales, norm).shared_scales(rows, w, Comm(1)) == 2 ** scales[1]).all() == (
+        norm == "l2"
+    )
 
 
 @pytest.mark.parametrize(
-    ("bits", "workers", "lane"), [(4, 1, 4), (8, 1, 8), (4, 8, 7), (8, 8, 11), (4, 1024, 14), (8, 1024, 18)]
+    ("bits", "workers", "lane"),
+    [(4, 1, 4), (8, 1, 8), (4, 8, 7), (8, 8, 11), (4, 1024, 14), (8, 1024, 18)],
 )
 def test_bits_are_the_papers_and_room_for_the_sum(bits: int, workers: int, lane: int) -> None:
     """maxnorm-04, section 3.1: 32 + n (ceil(log2 s) + 1) for the code of one worker, log2(W) bits a value more for a sum of W,
@@ -100,16 +114,24 @@ def test_bits_are_the_papers_and_room_for_the_sum(bits: int, workers: int, lane:
     aggregate(built("maxnorm", bits=bits), {"w": torch.zeros(1, n).expand(workers, n)}, comm=comm)
     assert comm.meter.sent_bits[0] == 32 + 64 * math.ceil(n / (64 // lane))
     paper = math.ceil(math.log2(levels)) + 1
-    assert paper == bits and lane == math.ceil(math.log2(2 * workers * levels + 1)) <= paper + math.ceil(math.log2(workers))
+    assert paper == bits and lane == math.ceil(
+        math.log2(2 * workers * levels + 1)
+    ) <= paper + math.ceil(math.log2(workers))
     assert workers > 1 or comm.meter.sent_bits[0] == 32 + n * paper
 
 
-@pytest.mark.parametrize(("scales", "scale_bits"), [([2, 6], 1), ([8, 12], 1), ([1, 3, 5], 2), ([6], 0)])
+@pytest.mark.parametrize(
+    ("scales", "scale_bits"), [([2, 6], 1), ([8, 12], 1), ([1, 3, 5], 2), ([6], 0)]
+)
 def test_bits_of_more_scales(scales: list[int], scale_bits: int) -> None:
     """maxnorm-04, section 3.2: ceil(log2 N) bits a value more, and codes of the smallest of N scales. For s = 2^b levels the
     paper counts b + 1 bits, in which 2^(b+1) codes fit, one fewer than there are: these take b + 2."""
     n, comm = 6400, Comm(1)
-    aggregate(built("maxnorm_multiscale", scales=str(scales).replace(" ", "")), {"w": torch.zeros(1, n)}, comm=comm)
+    aggregate(
+        built("maxnorm_multiscale", scales=str(scales).replace(" ", "")),
+        {"w": torch.zeros(1, n)},
+        comm=comm,
+    )
     lane = min(scales) + 2
     assert 2 * 2 ** min(scales) + 1 == 2 ** (lane - 1) + 1
     assert comm.meter.sent_bits[0] == 32 + n * scale_bits + 64 * math.ceil(n / (64 // lane))

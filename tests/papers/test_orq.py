@@ -31,16 +31,22 @@ def packed_ratio(choice: str, floats: int, **settings: int) -> tuple[float, floa
 
 
 @pytest.mark.parametrize(
-    ("count", "printed", "packed", "metered"), [(3, 20.2, 20.0, 19.4), (5, 13.8, 13.7, 13.3), (9, 10.1, 10.0, 9.6)]
+    ("count", "printed", "packed", "metered"),
+    [(3, 20.2, 20.0, 19.4), (5, 13.8, 13.7, 13.3), (9, 10.1, 10.0, 9.6)],
 )
 def test_ratios_of_orq(count: int, printed: float, packed: float, metered: float) -> None:
     """orq-01, table 2: 32 / log2(s) as the paper counts, without the slack of words, and without s floats for 2048 values."""
     analytic = analytic_ratio(built("orq", level_count=count))
     assert analytic == 32 / math.log2(count) and round(analytic, 1) == printed
-    assert tuple(round(ratio, 1) for ratio in packed_ratio("orq", count, level_count=count)) == (packed, metered)
+    assert tuple(round(ratio, 1) for ratio in packed_ratio("orq", count, level_count=count)) == (
+        packed,
+        metered,
+    )
 
 
-@pytest.mark.parametrize(("choice", "floats", "metered"), [("bingrad_pb", 1, 31.5), ("bingrad_b", 2, 31.0)])
+@pytest.mark.parametrize(
+    ("choice", "floats", "metered"), [("bingrad_pb", 1, 31.5), ("bingrad_b", 2, 31.0)]
+)
 def test_ratios_of_one_bit(choice: str, floats: int, metered: float) -> None:
     """orq-01, table 2."""
     assert analytic_ratio(built(choice)) == 32
@@ -57,7 +63,9 @@ def test_ratios_of_one_bit(choice: str, floats: int, metered: float) -> None:
         ("resnet50", 25.6, 82, 81.9),
     ],
 )
-def test_times_of_one_gradient_at_10_gbit(network: str, millions: float, printed: int, ms: float) -> None:
+def test_times_of_one_gradient_at_10_gbit(
+    network: str, millions: float, printed: int, ms: float
+) -> None:
     """orq-02, table 1: those of the printed numbers of parameters, which are torchvision's, to the millisecond; but
     GoogLeNet's 44 ms do not follow from its 13.0 M parameters."""
     assert round(sum(sizes(shapes_of(network))) / 1e6, 1) == millions
@@ -79,12 +87,16 @@ def middle_error(v: Tensor, b: Tensor) -> Tensor:
 
 def real_buckets(real_gradients: dict[int, Tensor], d: int) -> Tensor:
     """Without those that hold one value twice, such as the zeros of units that no sample reached."""
-    buckets = torch.cat([rows.flatten()[: rows.numel() // d * d].view(-1, d) for rows in real_gradients.values()])
+    buckets = torch.cat(
+        [rows.flatten()[: rows.numel() // d * d].view(-1, d) for rows in real_gradients.values()]
+    )
     return buckets[(buckets.sort(1).values.diff(dim=1) > 0).all(1)][:2000]
 
 
 @pytest.mark.parametrize("d", [3, 16, 63])
-def test_the_middle_level_of_real_buckets_is_the_best_of_all_values(d: int, real_gradients: dict[int, Tensor]) -> None:
+def test_the_middle_level_of_real_buckets_is_the_best_of_all_values(
+    d: int, real_gradients: dict[int, Tensor]
+) -> None:
     """orq-03, theorem 1, equation 12, corollary 1.1: it is w[m - 1 - floor(c)] of the m sorted values. The value whose count
     comes nearest to c, as one could read equation 12, is another one in nearly half of the buckets, and worse."""
     v = real_buckets(real_gradients, d)
@@ -110,7 +122,11 @@ def test_evenly_spread_values_have_even_levels(count: int) -> None:
 def table_of(method: ORQ | Linear | EvenLevels, buckets: Tensor) -> Tensor:
     """`[b, d]` to all levels `[b, s]`."""
     fitted = method.fit(buckets)
-    return fitted * torch.linspace(-1, 1, method.level_count) if isinstance(method, EvenLevels) else fitted
+    return (
+        fitted * torch.linspace(-1, 1, method.level_count)
+        if isinstance(method, EvenLevels)
+        else fitted
+    )
 
 
 def expected_error(method: ORQ | Linear | EvenLevels, v: Tensor) -> float:
@@ -124,11 +140,15 @@ def expected_error(method: ORQ | Linear | EvenLevels, v: Tensor) -> float:
 
 
 @pytest.mark.parametrize("count", [3, 5, 9])
-def test_orq_errs_less_than_even_levels_and_quantiles_on_real_gradients(count: int, real_gradients: dict[int, Tensor]) -> None:
+def test_orq_errs_less_than_even_levels_and_quantiles_on_real_gradients(
+    count: int, real_gradients: dict[int, Tensor]
+) -> None:
     """orq-04, section 5.1.3, figure 2: at every time of a training; with 9 levels by a factor of 2 and more."""
     for step, rows in real_gradients.items():
         v = rows[:, : rows.shape[1] // 2048 * 2048]
-        orq, even, linear = (expected_error(method(count), v) for method in (ORQ, EvenLevels, Linear))
+        orq, even, linear = (
+            expected_error(method(count), v) for method in (ORQ, EvenLevels, Linear)
+        )
         assert orq < min(even, linear), step
         assert count < 9 or 2 * orq < min(even, linear), step
 
@@ -155,8 +175,13 @@ def best_two_means(v: Tensor) -> tuple[float, float, float]:
     return float(w.square().sum() - explained[best]), float(w[best]), float(w[best + 1])
 
 
-@pytest.mark.parametrize(("density", "excess"), [("normal", 0.002), ("laplace", 0.002), ("t3", 0.002), ("exponential", None)])
-def test_the_mean_as_threshold_is_nearly_the_best_of_two_means(density: str, excess: float | None) -> None:
+@pytest.mark.parametrize(
+    ("density", "excess"),
+    [("normal", 0.002), ("laplace", 0.002), ("t3", 0.002), ("exponential", None)],
+)
+def test_the_mean_as_threshold_is_nearly_the_best_of_two_means(
+    density: str, excess: float | None
+) -> None:
     """orq-11, equations 16 and 17: the best threshold is half way between the two class means; b_0 = mean, the paper's "ease of
     implementation", costs 0.2 % at most where the density is symmetric, and more where it is not."""
     v = drawn(density, 100_000)
@@ -169,7 +194,9 @@ def test_the_mean_as_threshold_is_nearly_the_best_of_two_means(density: str, exc
 
 
 @pytest.mark.parametrize("d", [2, 16, 63])
-def test_bingrad_pb_errs_least_of_all_levels_on_real_buckets(d: int, real_gradients: dict[int, Tensor]) -> None:
+def test_bingrad_pb_errs_least_of_all_levels_on_real_buckets(
+    d: int, real_gradients: dict[int, Tensor]
+) -> None:
     """orq-11, equations 14 and 15: b D = sum of the |v| >= b, where the sides cross, has the least error of a fine grid."""
     v = real_buckets(real_gradients, d)[:200]
     a = v.double().abs().unsqueeze(1)
@@ -183,5 +210,8 @@ def test_bingrad_pb_errs_least_of_all_levels_on_real_buckets(d: int, real_gradie
     grid = torch.linspace(0, 1, 1001) * v.abs().amax(1, keepdim=True)
     found, best = error(b)[:, 0], error(grid).amin(1)
     assert (found <= best * (1 + 1e-6)).all()
-    right, left = (torch.where(a[:, 0] >= (b * factor).double(), a[:, 0], 0).sum(1) for factor in (1 + 1e-5, 1 - 1e-5))
+    right, left = (
+        torch.where(a[:, 0] >= (b * factor).double(), a[:, 0], 0).sum(1)
+        for factor in (1 + 1e-5, 1 - 1e-5)
+    )
     assert ((right <= d * b[:, 0] * (1 + 1e-4)) & (d * b[:, 0] * (1 - 1e-4) <= left)).all()

@@ -42,7 +42,11 @@ def test_data_of_an_epoch_is_that_of_the_tables(
     """powersgd-01, tables 1, 3, 4, 6 and 7: metered in a step of one worker, times the steps of an epoch, in MiB; the ratio is
     printed without decimals."""
     shapes = shapes_of(network)
-    bits = sent_bits(shapes, "none") if rank is None else sent_bits(shapes, "powersgd", rank=rank, error_feedback=False)
+    bits = (
+        sent_bits(shapes, "none")
+        if rank is None
+        else sent_bits(shapes, "powersgd", rank=rank, error_feedback=False)
+    )
     assert bits == 32 * floats
     found = STEPS[network] * bits / 8 / 2**20
     assert round(found, len(str(mib).partition(".")[2])) == mib and round(found) == printed

@@ -58,11 +58,26 @@ def bernstein(deviation: Tensor, largest: Tensor, repeats: int) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    "kind", ["gaussian", "heavy tails", "flat", "spikes", "one value", "zeros", "denormals", "small", "large"]
+    "kind",
+    [
+        "gaussian",
+        "heavy tails",
+        "flat",
+        "spikes",
+        "one value",
+        "zeros",
+        "denormals",
+        "small",
+        "large",
+    ],
 )
 @each_norm
-@pytest.mark.parametrize(("levels", "bucket"), [(1, 64), (3, 64), (5, 70), (7, 512), (15, 128), (127, 5000)])
-def test_unbiased_with_the_variance_of_lemma_3_1(kind: str, norm: Norm, levels: int, bucket: int) -> None:
+@pytest.mark.parametrize(
+    ("levels", "bucket"), [(1, 64), (3, 64), (5, 70), (7, 512), (15, 128), (127, 5000)]
+)
+def test_unbiased_with_the_variance_of_lemma_3_1(
+    kind: str, norm: Norm, levels: int, bucket: int
+) -> None:
     """qsgd-01, qsgd-02, lemma 3.1 (i) and (ii): every value, and every bucket of a tensor that is no multiple of them."""
     v, repeats = drawn(kind, 1000), 200
     errors = samples(QSGD(levels, norm, bucket_size=bucket), v, repeats) - v.double()
@@ -71,7 +86,9 @@ def test_unbiased_with_the_variance_of_lemma_3_1(kind: str, norm: Norm, levels: 
         grid = scale / levels
         p = (part.abs() / grid.clamp_min(1e-300)).frac()
         rounding = 1e-6 * scale + (1e-45 if kind == "denormals" else 0)
-        assert (error.mean(0).abs() <= bernstein(grid * (p * (1 - p)).sqrt(), grid, repeats) + rounding).all()
+        assert (
+            error.mean(0).abs() <= bernstein(grid * (p * (1 - p)).sqrt(), grid, repeats) + rounding
+        ).all()
 
         variances, energy = error.square().sum(1), part.square().sum()
         margin = 5 * variances.std() / repeats**0.5 + 1e-10 * energy
@@ -95,7 +112,9 @@ def test_the_variance_is_within_its_bound(d: int, levels: int, norm: Norm) -> No
         v = drawn(kind, d) if kind != "one value" else torch.eye(d)[3]
         errors = samples(QSGD(levels, norm, bucket_size=d), v, repeats) - v.double()
         relative = errors.square().sum(1) / v.double().square().sum()
-        assert relative.mean() <= variance_bound(d, levels) + 5 * relative.std() / repeats**0.5 + 1e-10, kind
+        assert (
+            relative.mean() <= variance_bound(d, levels) + 5 * relative.std() / repeats**0.5 + 1e-10
+        ), kind
 
 
 @pytest.mark.parametrize("levels", [1, 4])
@@ -115,7 +134,9 @@ def test_the_papers_example_of_the_bound_counts_other_levels() -> None:
     """qsgd-02, section 4: "bucket size 512 and 4 bits" give sqrt(512) / 2^4 = 1.41 with s = 16, but our 4 bits with their sign
     have s = 7."""
     levels = built("qsgd", bits=4, bucket_size=512, min_size=0).inner.codec.levels  # type: ignore[attr-defined]
-    assert round(variance_bound(512, 16), 2) == 1.41 and round(variance_bound(512, levels), 2) == 3.23
+    assert (
+        round(variance_bound(512, 16), 2) == 1.41 and round(variance_bound(512, levels), 2) == 3.23
+    )
 
 
 @each_norm
@@ -130,7 +151,9 @@ def test_buckets_of_one_value_are_plain_sgd(norm: Norm, levels: int) -> None:
 @pytest.mark.parametrize("levels", [1, 4, 16])
 def test_values_that_are_not_zero_are_as_few_as_the_bound(kind: str, levels: int) -> None:
     """qsgd-03, lemma 3.1 (iii): E||Q_s(v)||_0 <= s (s + sqrt n) with the 2-norm; 64 against 65 for a flat vector and s = 1."""
-    nonzero = (samples(QSGD(levels, "l2", bucket_size=4096), drawn(kind, 4096), 100) != 0).sum(1).double()
+    nonzero = (
+        (samples(QSGD(levels, "l2", bucket_size=4096), drawn(kind, 4096), 100) != 0).sum(1).double()
+    )
     margin = 5 * nonzero.std() / 10
     assert nonzero.mean() <= levels * (levels + 64) + margin
     if kind == "flat":
@@ -200,7 +223,9 @@ def test_streams_are_as_long_as_elias_says(kind: str) -> None:
     codes = quantised(kind, 1000, 30, rows=5)
     magnitudes = (codes.long() - 30).abs()
     assert stream_bits(codes, 30, "sparse").tolist() == [sparse_bits(row) for row in magnitudes]
-    assert stream_bits(codes, 30, "dense").tolist() == [sum(map(dense_bits, row)) for row in magnitudes.tolist()]
+    assert stream_bits(codes, 30, "dense").tolist() == [
+        sum(map(dense_bits, row)) for row in magnitudes.tolist()
+    ]
 
 
 # Bits a coordinate of the dense and the sparse code with s = sqrt(n) = 64; the paper's bound is 2.8 when an o(1) is dropped.
@@ -219,8 +244,12 @@ def test_bits_a_coordinate_with_sqrt_n_levels(kind: str) -> None:
     at least a normal density's."""
     n, levels = 2**12, 64
     codes = quantised(kind, n, levels, rows=20)
-    dense, sparse = ((stream_bits(codes, levels, code).mean() / n).item() for code in ("dense", "sparse"))
-    assert [dense, sparse] == pytest.approx(list(AT_SQRT_N[kind]), abs=0.2 if kind == "t3" else 0.05)
+    dense, sparse = (
+        (stream_bits(codes, levels, code).mean() / n).item() for code in ("dense", "sparse")
+    )
+    assert [dense, sparse] == pytest.approx(
+        list(AT_SQRT_N[kind]), abs=0.2 if kind == "t3" else 0.05
+    )
     assert (min(dense, sparse) * n + 32 <= 2.8 * n + 32) == (kind not in ("flat", "uniform"))
     assert dense * n + 32 <= 4.1 * n + 32
 
@@ -247,7 +276,9 @@ DEFAULT = composed("qsgd")["min_size"]
 
 def payload(shapes: Shapes, min_size: int, bits: int, bucket: int) -> float:
     """Bits a value."""
-    return sent_bits(shapes, "qsgd", min_size=min_size, bits=bits, bucket_size=bucket) / sum(sizes(shapes))
+    return sent_bits(shapes, "qsgd", min_size=min_size, bits=bits, bucket_size=bucket) / sum(
+        sizes(shapes)
+    )
 
 
 def test_4_bits_send_77_per_cent_more_than_2() -> None:
@@ -267,15 +298,22 @@ def quantised_share(shapes: Shapes) -> float:
     return sum(n for n in sizes(shapes) if n >= DEFAULT) / sum(sizes(shapes))
 
 
-@pytest.mark.parametrize("network", ["alexnet", "vgg19", "resnet50", "resnet152", "googlenet", "lstm", "resnet18 of cifar"])
+@pytest.mark.parametrize(
+    "network",
+    ["alexnet", "vgg19", "resnet50", "resnet152", "googlenet", "lstm", "resnet18 of cifar"],
+)
 def test_the_threshold_leaves_99_per_cent_to_quantise(network: str) -> None:
     """qsgd-08, section 5: tensors of fewer than 10,000 values travel whole, more than 99 % of the parameters do not. GoogLeNet
     is torchvision's with batch normalisation, in the place of BN-Inception."""
     assert DEFAULT == 10_000 and quantised_share(shapes_of(network)) > 0.99
 
 
-@pytest.mark.parametrize(("network", "share"), [("resnet20", 0.752), ("resnet56", 0.756), ("resnet110", 0.757)])
-def test_the_threshold_leaves_three_quarters_of_narrow_resnets_to_quantise(network: str, share: float) -> None:
+@pytest.mark.parametrize(
+    ("network", "share"), [("resnet20", 0.752), ("resnet56", 0.756), ("resnet110", 0.757)]
+)
+def test_the_threshold_leaves_three_quarters_of_narrow_resnets_to_quantise(
+    network: str, share: float
+) -> None:
     """qsgd-08, section 5, where it is false: the first two stages have tensors of 2,304 and 9,216 values, so that 4 bits are a
     ratio of 2.9."""
     shapes = shapes_of(f"{network} of cifar")

@@ -20,6 +20,8 @@ def test_ecq_sgd_on_512_gpus() -> None:
     """The paper: 2.43 times as many images a second at 40 Gbit/s, and more on slower networks."""
     register()
     speeds = {row["row"]: row["images_per_second"] for row in study_rows("ecqsgd/figure6")}
-    gains = [speeds[f"ECQ-SGD{at}"] / speeds[f"SGD{at}"] for at in ("", " at 10 Gbit/s", " at 1 Gbit/s")]
+    gains = [
+        speeds[f"ECQ-SGD{at}"] / speeds[f"SGD{at}"] for at in ("", " at 10 Gbit/s", " at 1 Gbit/s")
+    ]
     assert 0.75 * 2.43 < gains[0] < 1.25 * 2.43
     assert gains == sorted(gains)

@@ -37,9 +37,15 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["model=resnet20"], "profile=v100 has no seconds of model=resnet20"),
         (["seconds=0.1"], "type batch_size=N too"),
         (["compressor=qsdg"], "compressor=qsdg: there is no such method"),
-        (["shapes=mine.yaml", "compressor=qsgd", "rank=2"], "rank=2: no such key with compressor=qsgd"),
+        (
+            ["shapes=mine.yaml", "compressor=qsgd", "rank=2"],
+            "rank=2: no such key with compressor=qsgd",
+        ),
         (["shapes=no.yaml"], "shapes=no.yaml: there is no such file"),
-        (["shapes=mine.yaml", "compressor=none", "workers=6", "workers_per_node=4"], "type workers=8"),
+        (
+            ["shapes=mine.yaml", "compressor=none", "workers=6", "workers_per_node=4"],
+            "type workers=8",
+        ),
         (["table=orq/table1"], "table=orq/table1: type one of"),
         (["measure", "."], "measure: type folders"),
         (["compare", "nowhere"], "nowhere: there is no result.json"),
@@ -53,12 +59,25 @@ def test_slips_are_answered_in_one_sentence(here: Path, words: list[str], says: 
 
 def test_a_model_without_code(here: Path) -> None:
     """Seconds between the batches that the file has; every value of a knob is a method."""
-    words = read(["shapes=mine.yaml", "compressor=powersgd,none", "rank=1,2", "batch_size=24", "workers=1,4", "network=1gbit"])
+    words = read(
+        [
+            "shapes=mine.yaml",
+            "compressor=powersgd,none",
+            "rank=1,2",
+            "batch_size=24",
+            "workers=1,4",
+            "network=1gbit",
+        ]
+    )
     found = {(p.method, p.workers): p for p in predictions(words, asked(words))}
     assert {name for name, _ in found} == {"powersgd rank=1", "powersgd rank=2", "none"}
     assert found["none", 1].step_seconds == pytest.approx(0.075)
     assert found["none", 4].sent_bits == 32 * (64 * 32 * 9 + 128 * 160 + 160)
-    assert found["powersgd rank=1", 4].sent_bits < found["powersgd rank=2", 4].sent_bits < found["none", 4].sent_bits
+    assert (
+        found["powersgd rank=1", 4].sent_bits
+        < found["powersgd rank=2", 4].sent_bits
+        < found["none", 4].sent_bits
+    )
 
 
 def test_forms_and_the_picture(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -76,20 +95,35 @@ def test_a_measured_profile_is_read_again(here: Path) -> None:
         {"part": part, "values": 1000, "milliseconds": ms, "memcpy_gb_per_second": 10.0}
         for part, ms in (("aggregate", 3.0), ("decode-and-add", 1.0), ("encode", 2.0))
     ]
-    Path("bench.json").write_text(json.dumps({"config": {"choices": {"compressor": "qsgd"}}, "local": local}))
+    Path("bench.json").write_text(
+        json.dumps({"config": {"choices": {"compressor": "qsgd"}}, "local": local})
+    )
     Path("run").mkdir()
     Path("run/result.json").write_text(json.dumps(result()))
     predict_steps(["measure", ".", "profile=made.yaml", "title=this machine"])
     made = yaml.safe_load(Path("made.yaml").read_text())
-    assert made["codecs"]["qsgd"] == {"aggregate_seconds": {1000: 0.003}, "decode_seconds": {1000: 0.001}}
+    assert made["codecs"]["qsgd"] == {
+        "aggregate_seconds": {1000: 0.003},
+        "decode_seconds": {1000: 0.001},
+    }
     assert made["models"]["mlp"]["seconds"] == {16: 0.09}
-    words = read(["model=mlp", "compressor=qsgd", "profile=made.yaml", "batch_size=32", "workers=2"])
+    words = read(
+        ["model=mlp", "compressor=qsgd", "profile=made.yaml", "batch_size=32", "workers=2"]
+    )
     found = predictions(words, asked(words))[0]
     assert found.compute_seconds == pytest.approx(0.18) and found.codec_seconds > 0
 
 
 def result() -> dict[str, object]:
-    phases = {"data": 0.01, "forward": 0.02, "backward": 0.05, "update": 0.01, "encode": 0.0, "decode": 0.0, "wait": 0.0}
+    phases = {
+        "data": 0.01,
+        "forward": 0.02,
+        "backward": 0.05,
+        "update": 0.01,
+        "encode": 0.0,
+        "decode": 0.0,
+        "wait": 0.0,
+    }
     node = {"_target_": "gcbench.models.mlp.MLP", "shape": [1, 8, 8], "outputs": 10, "widths": [16]}
     dense = {"_target_": "gcbench.compressors.dense.Dense", "dtype": "float32"}
     return {
@@ -109,7 +143,10 @@ def result() -> dict[str, object]:
         },
         "workers": 2,
         "network": {"emulated": True, "bandwidth": "1mbit", "latency": "1ms"},
-        "seconds": {phase: {"mean": s, "max": s} for phase, s in {**phases, "exchange": 0.05, "step": 0.14}.items()},
+        "seconds": {
+            phase: {"mean": s, "max": s}
+            for phase, s in {**phases, "exchange": 0.05, "step": 0.14}.items()
+        },
     }
 
 

@@ -18,7 +18,9 @@ NO_CODEC = Codec(0.0)
 COMPUTE = Compute(0.1, 0.06, 32)
 
 
-def sending(collective: str, bits: float, codec: Codec = NO_CODEC, title: str = "a method", number: int = 1) -> Method:
+def sending(
+    collective: str, bits: float, codec: Codec = NO_CODEC, title: str = "a method", number: int = 1
+) -> Method:
     message = Message("all", collective, number, bits)  # type: ignore[arg-type]
     return Method(title, title, lambda workers: [message], codec, dense_bytes=4_000_000)
 
@@ -70,7 +72,9 @@ def test_nodes_share_their_link() -> None:
     apart, together = (predict(method, 8, c, COMPUTE).exchange_seconds for c in (single, shared))
     assert apart == pytest.approx(7e6 / 1e9 + 7e-4)
     assert together == pytest.approx(4 * 4 * 1e6 / 1e9 + 4e-4)
-    with pytest.raises(ValueError, match="workers=6 do not fill nodes of workers_per_node=4; type workers=8"):
+    with pytest.raises(
+        ValueError, match="workers=6 do not fill nodes of workers_per_node=4; type workers=8"
+    ):
         predict(method, 6, shared, COMPUTE)
 
 
@@ -87,13 +91,18 @@ def test_compression_pays_more_where_the_network_is_slower() -> None:
     method = sending("all_reduce", 4e6, Codec(0.010))
     gains = []
     for rate in (1e8, 1e9, 1e10, 1e11):
-        ours, dense = (predict(m, 16, CLUSTER.at(rate), COMPUTE).step_seconds for m in (method, DENSE))
+        ours, dense = (
+            predict(m, 16, CLUSTER.at(rate), COMPUTE).step_seconds for m in (method, DENSE)
+        )
         gains.append(dense / ours)
     assert gains == sorted(gains, reverse=True) and gains[0] > 1 > gains[-1]
 
 
 def test_an_answer_says_where_it_pays() -> None:
-    quick, slow = sending("all_reduce", 4e6, Codec(0.010), "quick"), sending("all_reduce", 4e6, Codec(10.0), "slow")
+    quick, slow = (
+        sending("all_reduce", 4e6, Codec(0.010), "quick"),
+        sending("all_reduce", 4e6, Codec(10.0), "slow"),
+    )
     found = answers([quick, slow], DENSE, [2, 16], CLUSTER, COMPUTE)
     assert [a.pays for a in found] == [[True, True], [False, False]]
 

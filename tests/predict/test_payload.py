@@ -24,7 +24,9 @@ def sent(words: list[str], workers: int) -> dict[tuple[str, str], float]:
     generator = torch.Generator().manual_seed(0)
     grads = {k: torch.randn(workers, *s, generator=generator) for k, s in SHAPES.items()}
     offsets = {"conv": 0, "matrix": 18432, "bias": 38912}
-    compressor_of(resolve(composed(*words))).aggregate(grads, State(), comm, Step(LATE, 1, comm.local, offsets))
+    compressor_of(resolve(composed(*words))).aggregate(
+        grads, State(), comm, Step(LATE, 1, comm.local, offsets)
+    )
     return {(k.level, k.collective): t.sent_bits for k, t in comm.meter.tallies[0].items()}
 
 
@@ -51,7 +53,10 @@ def test_counts_are_those_of_the_meter(words: list[str], workers: int, share: fl
 
 def test_lanes_widen_with_the_workers_and_gathers_do_not() -> None:
     register()
-    summed, gathered = (Payload(compressor_of(resolve(composed(f"compressor={c}"))), SHAPES) for c in ("maxnorm", "signum"))
+    summed, gathered = (
+        Payload(compressor_of(resolve(composed(f"compressor={c}"))), SHAPES)
+        for c in ("maxnorm", "signum")
+    )
     assert summed.at(100_000)[0].bits > 2 * summed.at(4)[0].bits
     assert gathered.at(100_000) == gathered.at(2)
     assert gathered.at(1) == []
@@ -63,8 +68,15 @@ def test_a_hundred_thousand_workers_in_a_second() -> None:
     from gcbench.predict.profiles import profile
     from gcbench.predict.subject import method
 
-    words = [["compressor=qsgd", "exchange=scatter_coded"], ["compressor=powersgd"], ["compressor=maxnorm"]]
-    made = [method("m", "qsgd", compressor_of(resolve(composed(*w))), SHAPES, profile("v100")) for w in words]
+    words = [
+        ["compressor=qsgd", "exchange=scatter_coded"],
+        ["compressor=powersgd"],
+        ["compressor=maxnorm"],
+    ]
+    made = [
+        method("m", "qsgd", compressor_of(resolve(composed(*w))), SHAPES, profile("v100"))
+        for w in words
+    ]
     cluster = Cluster(Link(1e9, 5e-5), Link(1e12), 4)
     for m in made:
         m.messages(100_000)  # counted

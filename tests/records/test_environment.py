@@ -39,10 +39,19 @@ def test_versions_and_machine() -> None:
     found = environment()
     assert found["versions"]["python"] == platform.python_version()
     assert found["versions"]["torch"] == version("torch")
-    assert set(found["versions"]) >= {"torchvision", "numpy", "hydra-core", "omegaconf", "wandb", "gcbench"}
+    assert set(found["versions"]) >= {
+        "torchvision",
+        "numpy",
+        "hydra-core",
+        "omegaconf",
+        "wandb",
+        "gcbench",
+    }
     machine = found["machine"]
     assert machine["cores"] >= 1 and machine["memory_gib"] > 0 and machine["hostname"]
-    assert set(machine) == {*"hostname platform cpu cores memory_gib gpus cpu_capability aten_cpu_capability".split()}
+    assert set(machine) == {
+        *"hostname platform cpu cores memory_gib gpus cpu_capability aten_cpu_capability".split()
+    }
     json.dumps(found, allow_nan=False)
 
 
@@ -68,14 +77,18 @@ def test_the_instructions_that_torch_uses() -> None:
 
     def machine(**more: str) -> dict[str, str]:
         clean = {k: v for k, v in os.environ.items() if k != "ATEN_CPU_CAPABILITY"}
-        return json.loads(subprocess.check_output([sys.executable, "-c", code], env={**clean, **more}))
+        return json.loads(
+            subprocess.check_output([sys.executable, "-c", code], env={**clean, **more})
+        )
 
     told = machine(ATEN_CPU_CAPABILITY="default")
     assert (told["cpu_capability"], told["aten_cpu_capability"]) == ("DEFAULT", "default")
     assert environment()["machine"]["cpu_capability"] == torch.backends.cpu.get_cpu_capability()
 
 
-def test_a_run_names_the_commit_of_its_start_and_those_it_was_continued_with(checkout: Path) -> None:
+def test_a_run_names_the_commit_of_its_start_and_those_it_was_continued_with(
+    checkout: Path,
+) -> None:
     git(checkout, "init")
     (checkout / "file").write_text("1")
     git(checkout, "add", "file")
@@ -90,4 +103,6 @@ def test_a_run_names_the_commit_of_its_start_and_those_it_was_continued_with(che
     assert other.git == {**continued.git, "later_commits": [git(checkout, "rev-parse", "HEAD")]}
     assert other.extended == [{"from_step": 3, "from_epoch": 1.5}]
     config = {"experiment": None, "choices": {}}
-    assert unfinished(config, "failed", "why", first)["git"] == first.git, "whatever the checkout is now"
+    assert unfinished(config, "failed", "why", first)["git"] == first.git, (
+        "whatever the checkout is now"
+    )

@@ -37,7 +37,9 @@ def test_a_result_comes_back_with_null_for_what_is_not_finite(tmp_path: Path) ->
     assert [path.name for path in tmp_path.iterdir()] == ["result.json"]
 
 
-def test_a_failed_write_leaves_the_old_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_leaves_the_old_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     files = RunFiles(tmp_path)
     files.write_result({"status": "done"})
 
@@ -45,7 +47,9 @@ def test_a_failed_write_leaves_the_old_result(tmp_path: Path, monkeypatch: pytes
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="cannot write .*result.json .No space left on device.; make room"):
+    with pytest.raises(
+        OSError, match="cannot write .*result.json .No space left on device.; make room"
+    ):
         files.write_result({"status": "failed"})
     assert files.read_result() == {"status": "done"}
 
@@ -57,7 +61,9 @@ def test_a_directory_that_is_none_is_named(tmp_path: Path) -> None:
 
 def test_a_broken_result_is_named(tmp_path: Path) -> None:
     (tmp_path / "result.json").write_text('{"status": ')
-    with pytest.raises(ValueError, match="result.json is not JSON .*; move it away, or type rerun=true"):
+    with pytest.raises(
+        ValueError, match="result.json is not JSON .*; move it away, or type rerun=true"
+    ):
         RunFiles(tmp_path).read_result()
 
 

@@ -28,7 +28,14 @@ def no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def start(mode: str, directory: Path) -> Logger:
     settings = {"mode": mode, "project": "gcbench", "entity": None}
-    return start_logger(settings, name="run", group="group", tags=["model=mlp"], config={"a": {"b": 1}}, directory=directory)
+    return start_logger(
+        settings,
+        name="run",
+        group="group",
+        tags=["model=mlp"],
+        config={"a": {"b": 1}},
+        directory=directory,
+    )
 
 
 def use(logger: Logger) -> None:
@@ -37,7 +44,9 @@ def use(logger: Logger) -> None:
     logger.finish(RESULT)
 
 
-def test_auto_without_a_key_writes_offline_files_quietly(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_auto_without_a_key_writes_offline_files_quietly(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     use(start("auto", tmp_path))
     assert list(tmp_path.glob("wandb/offline-run-*/*.wandb"))
     assert capfd.readouterr() == ("", "")
@@ -113,7 +122,9 @@ def test_a_service_that_hangs_is_given_up(
 
 
 def test_an_unknown_mode_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="logger.mode=on .* type .* auto, online, offline, disabled"):
+    with pytest.raises(
+        ValueError, match="logger.mode=on .* type .* auto, online, offline, disabled"
+    ):
         start("on", tmp_path)
 
 

@@ -10,9 +10,30 @@ from gcbench.records.result import bits, bits_between_nodes
 
 def test_the_best_score_is_the_highest_accuracy_and_the_lowest_loss() -> None:
     tests = [
-        {"event": "test", "step": 1, "epoch": 0.5, "accuracy": 60, "top5_accuracy": 80, "loss": 2.0},
-        {"event": "test", "step": 2, "epoch": 1.0, "accuracy": 90, "top5_accuracy": 95, "loss": 0.5},
-        {"event": "test", "step": 3, "epoch": 1.5, "accuracy": 70, "top5_accuracy": 85, "loss": 1.0},
+        {
+            "event": "test",
+            "step": 1,
+            "epoch": 0.5,
+            "accuracy": 60,
+            "top5_accuracy": 80,
+            "loss": 2.0,
+        },
+        {
+            "event": "test",
+            "step": 2,
+            "epoch": 1.0,
+            "accuracy": 90,
+            "top5_accuracy": 95,
+            "loss": 0.5,
+        },
+        {
+            "event": "test",
+            "step": 3,
+            "epoch": 1.5,
+            "accuracy": 70,
+            "top5_accuracy": 85,
+            "loss": 1.0,
+        },
     ]
     last = {"accuracy": 70, "top5_accuracy": 85, "loss": 1.0}
     best = {"best_accuracy": 90, "best_top5_accuracy": 95, "best_loss": 0.5}

@@ -39,17 +39,28 @@ def printed(result: dict[str, Any], width: int = 80) -> str:
 def test_summary_fits_and_tells_all(width: int) -> None:
     text = printed(RESULT, width)
     assert all(len(line) <= width for line in text.splitlines()[:-1])
-    assert text.splitlines()[-1] == f"files in {Path('/outputs/' + 'long-name/' * 12)}"  # whole, to be copied
+    assert (
+        text.splitlines()[-1] == f"files in {Path('/outputs/' + 'long-name/' * 12)}"
+    )  # whole, to be copied
     assert text.isascii() and "\x1b" not in text
     words = " ".join(text.split())
-    for fact in ("interrupted", "[b]SIGINT[/b]", "91.25 (best 92)", "not finite (best 0.5)", "1,500.000 MiB", "1,234,567"):
+    for fact in (
+        "interrupted",
+        "[b]SIGINT[/b]",
+        "91.25 (best 92)",
+        "not finite (best 0.5)",
+        "1,500.000 MiB",
+        "1,234,567",
+    ):
         assert fact in words or width == 40
     for fact in ("64.20x", "66.70x by", "4,500.000 MiB", "7,654,321", "12.50x"):
         assert fact in words or width == 40
     assert "3.000 ms" in words and "4.000 ms" in words
 
 
-@pytest.mark.parametrize(("workers", "words"), [(4, "no times: too few steps"), (8, "no times: virtual workers")])
+@pytest.mark.parametrize(
+    ("workers", "words"), [(4, "no times: too few steps"), (8, "no times: virtual workers")]
+)
 def test_summary_says_why_there_are_no_times(workers: int, words: str) -> None:
     assert words in printed({**RESULT, "workers": workers, "seconds": None})
 
@@ -57,11 +68,15 @@ def test_summary_says_why_there_are_no_times(workers: int, words: str) -> None:
 def test_summary_says_whose_times_they_are() -> None:
     seconds = {"step": {"mean": 0.003, "max": 0.004}, "hidden_exchange": {"mean": 0.0, "max": 0.0}}
     network = {"emulated": True, "bandwidth": "1gbit", "latency": "50us"}
-    assert "exchanges emulated as on 1gbit, 50us" in printed({**RESULT, "seconds": seconds, "network": network})
+    assert "exchanges emulated as on 1gbit, 50us" in printed(
+        {**RESULT, "seconds": seconds, "network": network}
+    )
     plain = printed({**RESULT, "seconds": seconds, "network": {"emulated": False, "link": None}})
     assert "emulated" not in plain and "hidden" not in plain
     hidden = {**seconds, "hidden_exchange": {"mean": 0.007, "max": 0.008}}
-    assert "hidden exchange" in printed({**RESULT, "seconds": hidden}) and "7.000 ms" in printed({**RESULT, "seconds": hidden})
+    assert "hidden exchange" in printed({**RESULT, "seconds": hidden}) and "7.000 ms" in printed(
+        {**RESULT, "seconds": hidden}
+    )
 
 
 def test_summary_of_a_run_that_never_began() -> None:
@@ -73,7 +88,9 @@ def test_progress_is_a_line_a_record_without_a_terminal() -> None:
     console = Console(file=StringIO(), width=20)
     with ProgressDisplay(400, console, enabled=True) as display:
         display.show(LINE)
-        display.show({"event": "test", "step": 100, "epoch": 1.5, "accuracy": 50.0, "loss": float("nan")})
+        display.show(
+            {"event": "test", "step": 100, "epoch": 1.5, "accuracy": 50.0, "loss": float("nan")}
+        )
     assert isinstance(console.file, StringIO)
     assert console.file.getvalue().splitlines() == [
         "train step 100/400 epoch 1.50: loss 0.25, lr 0.1",

@@ -78,7 +78,10 @@ ALL = read_claims()
 
 def test_there_are_seventy_of_five_papers() -> None:
     assert len({claim.id for claim in ALL}) == len(ALL) == 70
-    counts = {paper: sum(claim.paper == paper for claim in ALL) for paper in {claim.paper for claim in ALL}}
+    counts = {
+        paper: sum(claim.paper == paper for claim in ALL)
+        for paper in {claim.paper for claim in ALL}
+    }
     assert counts == {"qsgd": 16, "powersgd": 17, "orq": 14, "maxnorm": 11, "ecqsgd": 12}
 
 
@@ -91,16 +94,32 @@ def test_what_a_claim_asks_for_is_there(claim: Claim) -> None:
             assert (conf_directory() / "experiment" / f"{experiment}.yaml").is_file()
     for study in check.study:
         assert study.name in names() and study.relations
-        measured_in = "gcbench.predict.clusters" if study.name == "throughput_model" else f"gcbench.studies.{study.name}"
+        measured_in = (
+            "gcbench.predict.clusters"
+            if study.name == "throughput_model"
+            else f"gcbench.studies.{study.name}"
+        )
         assert f'"{study.column}"' in inspect.getsource(import_module(measured_in))
-        tables = [conf_directory() / "table" / f"{table}.yaml" for table in study.of if table not in ("", claim.paper)]
+        tables = [
+            conf_directory() / "table" / f"{table}.yaml"
+            for table in study.of
+            if table not in ("", claim.paper)
+        ]
         assert all(path.is_file() for path in tables)
 
 
 def test_rows_of_claims_stand_in_tables() -> None:
     """Whose runs are kept."""
-    tables = "".join(path.read_text(encoding="utf-8") for path in (conf_directory() / "table").glob("*/*.yaml"))
-    assert not [e for claim in ALL for part in claim.check.rows for e in part.experiments if f"{e}," not in tables]
+    tables = "".join(
+        path.read_text(encoding="utf-8") for path in (conf_directory() / "table").glob("*/*.yaml")
+    )
+    assert not [
+        e
+        for claim in ALL
+        for part in claim.check.rows
+        for e in part.experiments
+        if f"{e}," not in tables
+    ]
 
 
 @pytest.mark.parametrize(
@@ -124,7 +143,9 @@ def test_rows_of_claims_stand_in_tables() -> None:
         ("a >= b + 2.1", (3, None), (1, 0.1), Verdict.NOT_DECIDED),
     ],
 )
-def test_a_relation_is_weighed_against_the_spread_of_seeds(text: str, a: tuple, b: tuple, verdict: Verdict) -> None:
+def test_a_relation_is_weighed_against_the_spread_of_seeds(
+    text: str, a: tuple, b: tuple, verdict: Verdict
+) -> None:
     (relation,) = read_relations(text)
     assert judge(relation, {"a": Value(*a), "b": Value(*b)}).verdict is verdict
     assert judge(relation, {"a": Value(*a)}).verdict is Verdict.NOT_YET
@@ -164,9 +185,15 @@ def test_means_over_seeds_against_their_spread(said, asked, sgd, rank, answer: s
     runs(RANK, *rank)
     (found,) = answers(said)
     assert found["answer"] == answer and found["caution"] == "mind the gap"
-    assert f"(n={len(sgd)})" in found["evidence"] and "accuracy at budget paper" in found["evidence"]
+    assert (
+        f"(n={len(sgd)})" in found["evidence"] and "accuracy at budget paper" in found["evidence"]
+    )
     missing = {"not yet": "gcbench -m +experiment/powersgd/table4=rank_7 seed=1,2,3"}
-    few = "gcbench -m +experiment/powersgd/table4=rank_7,sgd seed=1,2,3" if len(sgd) == 1 and answer == "not decided" else ""
+    few = (
+        "gcbench -m +experiment/powersgd/table4=rank_7,sgd seed=1,2,3"
+        if len(sgd) == 1 and answer == "not decided"
+        else ""
+    )
     assert found["commands"] == missing.get(answer, few)
 
 
@@ -174,7 +201,10 @@ def test_budgets_answer_by_themselves(said, asked) -> None:
     asked(near())
     runs(SGD, 94.0, 94.2, 94.4)
     runs(RANK, 60.0, 60.2, 60.4, budget="cpu")
-    assert [found["answer"] for found in answers(said)] == ["not yet", "not yet"]  # a row of each, and nothing to compare
+    assert [found["answer"] for found in answers(said)] == [
+        "not yet",
+        "not yet",
+    ]  # a row of each, and nothing to compare
     runs(SGD, 50.0, 50.2, 50.4, budget="cpu")
     cpu, paper = answers(said)
     assert (cpu["answer"], cpu["basis"], paper["answer"]) == ("reproduced", "budget cpu", "not yet")
@@ -194,12 +224,19 @@ def test_measures_of_one_budget_leave_the_answer_at_another_to_the_rest(said, as
     for experiment in (SGD, RANK):
         runs(experiment, 60.0, 60.1, budget="cpu")
     (found,) = answers(said)
-    assert found["answer"] == "reproduced" and "step milliseconds is not asked at budget cpu" in found["evidence"]
+    assert (
+        found["answer"] == "reproduced"
+        and "step milliseconds is not asked at budget cpu" in found["evidence"]
+    )
 
 
 @pytest.mark.parametrize(
     ("budget", "elsewhere", "answer"),
-    [("paper", "false", "refuted"), ("paper", "true", "not decided"), ("cpu", "false", "not decided")],
+    [
+        ("paper", "false", "refuted"),
+        ("paper", "true", "not decided"),
+        ("cpu", "false", "not decided"),
+    ],
 )
 def test_a_stand_in_refutes_nothing(said, asked, budget: str, elsewhere: str, answer: str) -> None:
     asked(near().replace("of: powersgd/table4", f"of: powersgd/table4, elsewhere: {elsewhere}"))
@@ -230,7 +267,9 @@ def test_some_seeds_that_diverged_leave_nothing_above_noise(said, asked) -> None
     asked(near())
     runs(SGD, 94.0, 94.2)
     runs(RANK, 94.0, 94.1)
-    write(OUT / "bad", result_of(RANK, seed=3, accuracy=10.0, status="diverged", reason="not finite"))
+    write(
+        OUT / "bad", result_of(RANK, seed=3, accuracy=10.0, status="diverged", reason="not finite")
+    )
     (found,) = answers(said)
     assert found["answer"] == "reproduced within noise" and "seed 3 diverged" in found["evidence"]
 
@@ -257,7 +296,10 @@ def test_the_best_of_a_sweep(said, asked) -> None:
         for rate in (0.025, 0.1, 0.4):
             if (experiment, rate) != (RANK, 0.4):
                 own = [] if rate == 0.1 else [f"optimizer.lr={rate}"]
-                write(OUT / f"{experiment}{rate}", result_of(experiment, *own, accuracy=94.0 - abs(rate - best)))
+                write(
+                    OUT / f"{experiment}{rate}",
+                    result_of(experiment, *own, accuracy=94.0 - abs(rate - best)),
+                )
     (found,) = answers(said)
     assert found["answer"] == "not yet" and "2 rates of 3: rank_7" in found["evidence"]
     assert "table4=rank_7 optimizer.lr=0.025,0.1,0.4 seed=1,2,3" in found["commands"]
@@ -265,7 +307,9 @@ def test_the_best_of_a_sweep(said, asked) -> None:
     assert answers(said)[0]["answer"] == "refuted"
 
 
-@pytest.mark.parametrize(("time", "answer"), [(1.5, "reproduced"), ([1.4, 1.6, 5.4], "not decided"), (2.5, "refuted")])
+@pytest.mark.parametrize(
+    ("time", "answer"), [(1.5, "reproduced"), ([1.4, 1.6, 5.4], "not decided"), (2.5, "refuted")]
+)
 def test_tests_and_studies(said, asked, time: object, answer: str) -> None:
     asked(STUDIED)
     (found,) = answers(said)
@@ -274,19 +318,30 @@ def test_tests_and_studies(said, asked, time: object, answer: str) -> None:
     study = {"study": "speed", "rows": [{"row": "Rank 2, W=4", "time": time}]}
     (OUT / "studies/speed.json").write_text(json.dumps(study))
     (found,) = answers(said)
-    assert found["answer"] == answer and found["basis"] == "tests; study" and "papers/test_powersgd.py::" in found["evidence"]
-    assert ("reproduced in part (but not for W = 1), by tests and by a study" in said("claims", "format=markdown")) == (
-        answer == "reproduced"
+    assert (
+        found["answer"] == answer
+        and found["basis"] == "tests; study"
+        and "papers/test_powersgd.py::" in found["evidence"]
     )
+    assert (
+        "reproduced in part (but not for W = 1), by tests and by a study"
+        in said("claims", "format=markdown")
+    ) == (answer == "reproduced")
 
 
 def test_rows_of_a_study_of_several_tables(said, asked) -> None:
     asked(STUDIED.replace("name: speed", "name: speed, of: [small/one, small/two]"))
     (OUT / "studies").mkdir()
-    rows = [{"row": "Rank 2, W=4", "table": f"small/{name}", "time": time} for name, time in (("one", 1.5), ("two", 3.0))]
+    rows = [
+        {"row": "Rank 2, W=4", "table": f"small/{name}", "time": time}
+        for name, time in (("one", 1.5), ("two", 3.0))
+    ]
     (OUT / "studies/speed.json").write_text(json.dumps({"study": "speed", "rows": rows}))
     (found,) = answers(said)
-    assert found["answer"] == "refuted" and "one/Rank 2, W=4 1.5, two/Rank 2, W=4 3; 1 of 2 relations hold" in found["evidence"]
+    assert (
+        found["answer"] == "refuted"
+        and "one/Rank 2, W=4 1.5, two/Rank 2, W=4 3; 1 of 2 relations hold" in found["evidence"]
+    )
 
 
 def test_evidence_says_whose_run_it_is(said, asked) -> None:
@@ -300,11 +355,16 @@ def test_evidence_says_whose_run_it_is(said, asked) -> None:
 def test_what_is_kept_answers_again(said, asked) -> None:
     asked(STUDIED + near())
     (OUT / "studies").mkdir()
-    (OUT / "studies/speed.json").write_text(json.dumps({"study": "speed", "rows": [{"row": "Rank 2, W=4", "time": 1}]}))
+    (OUT / "studies/speed.json").write_text(
+        json.dumps({"study": "speed", "rows": [{"row": "Rank 2, W=4", "time": 1}]})
+    )
     said("claims", "keep=outputs")
     text = (OUT / "claims.md").read_text()
     assert "2 claims: 1 reproduced in part (1 by tests, 1 by a study), 1 not yet." in text
-    assert "`gcbench -m +experiment/powersgd/table4=rank_7,sgd seed=1,2,3`" in text and "mind the gap" in text
+    assert (
+        "`gcbench -m +experiment/powersgd/table4=rank_7,sgd seed=1,2,3`" in text
+        and "mind the gap" in text
+    )
     (OUT / "studies/speed.json").unlink()
     assert said("claims", "format=markdown", "results=outputs").strip() == text.strip()
 
@@ -312,7 +372,12 @@ def test_what_is_kept_answers_again(said, asked) -> None:
 def test_the_terminal_shows_all(said, asked) -> None:
     asked(STUDIED + near())
     text = said("claims")
-    assert "PowerSGD" in text and "powersgd-01" in text and "What would decide" in text and "2 claims:" in text
+    assert (
+        "PowerSGD" in text
+        and "powersgd-01" in text
+        and "What would decide" in text
+        and "2 claims:" in text
+    )
     assert "1 claim:" in said("claims", "id=powersgd-02")
 
 
@@ -327,7 +392,9 @@ def test_the_terminal_shows_all(said, asked) -> None:
         (["runs", "paper=powersgd"], "paper=powersgd: no such key; type results="),
     ],
 )
-def test_mistakes_are_answered_in_one_sentence(said, asked, words: list[str], sentence: str) -> None:
+def test_mistakes_are_answered_in_one_sentence(
+    said, asked, words: list[str], sentence: str
+) -> None:
     asked(near())
     with pytest.raises(ConfigError, match=sentence):
         said(*words)
@@ -342,7 +409,9 @@ def test_mistakes_are_answered_in_one_sentence(said, asked, words: list[str], se
         ("  expect: within 1\n", "", "missing"),
     ],
 )
-def test_mistakes_in_the_file_are_named(said, asked, before: str, after: str, sentence: str) -> None:
+def test_mistakes_in_the_file_are_named(
+    said, asked, before: str, after: str, sentence: str
+) -> None:
     asked(near().replace(before, after))
     with pytest.raises(ConfigError, match=sentence):
         said("claims")

@@ -19,13 +19,19 @@ def test_two_runs(said) -> None:
     write(Path("a"), result_of(RANK, accuracy=94.0, ratio=10.0, step_seconds=0.2))
     write(Path("b"), result_of(RANK, "rank=3", accuracy=93.5, ratio=20.0, step_seconds=0.1))
     text = said("diff", "a", "b")
-    assert [line.split() for line in text.splitlines() if line.strip().startswith("rank")] == [["rank", "7", "3"]]
+    assert [line.split() for line in text.splitlines() if line.strip().startswith("rank")] == [
+        ["rank", "7", "3"]
+    ]
     assert "compressor.method.rank" not in text  # the knob says it
-    (accuracy,) = (line.split() for line in text.splitlines() if line.strip().startswith("accuracy"))
+    (accuracy,) = (
+        line.split() for line in text.splitlines() if line.strip().startswith("accuracy")
+    )
     assert accuracy[:6] == ["accuracy", "94", "(n=1)", "93.5", "(n=1)", "-"] and "-0.5" in accuracy
     assert "no spread known: one seed each" in text
     assert any(line.split()[:1] == ["ratio"] and "+10" in line for line in text.splitlines())
-    assert any(line.split()[:1] == ["step_milliseconds"] and "-100" in line for line in text.splitlines())
+    assert any(
+        line.split()[:1] == ["step_milliseconds"] and "-100" in line for line in text.splitlines()
+    )
 
 
 def test_trees_against_the_spread_of_their_seeds(said) -> None:
@@ -34,7 +40,11 @@ def test_trees_against_the_spread_of_their_seeds(said) -> None:
     tree("far", SGD, "optimizer.lr=0.4", accuracies=(95.0, 95.2))
     assert "within the seeds' spread" in said("diff", "a", "near")
     text = said("diff", "a", "far")
-    assert "exceeds the seeds' spread" in text and "94.2 [94, 94.4] (n=3)" in text and "optimizer.lr" in text
+    assert (
+        "exceeds the seeds' spread" in text
+        and "94.2 [94, 94.4] (n=3)" in text
+        and "optimizer.lr" in text
+    )
 
 
 def test_rows_are_paired_by_name(said) -> None:
@@ -44,5 +54,8 @@ def test_rows_are_paired_by_name(said) -> None:
     write(Path("b") / "cpu", result_of(RANK, budget="cpu"))
     write(Path("b") / "bad", result_of(RANK, seed=2, status="failed", reason="out of memory"))
     text = said("diff", "a", "b")
-    assert text.count("accuracy") >= 2 and "powersgd/table4/rank_7, budget cpu, seed 1, only in b" in text
+    assert (
+        text.count("accuracy") >= 2
+        and "powersgd/table4/rank_7, budget cpu, seed 1, only in b" in text
+    )
     assert "The same configuration." in text and "B, seed 2: failed: out of memory" in text

@@ -45,10 +45,25 @@ def metrics(result: dict[str, Any]) -> list[dict[str, Any]]:
     for epoch in (1, 2, 3):
         step = 10 * epoch
         lines += [
-            {"event": "compression", "step": step, "epoch": epoch, "relative": 0.1 * epoch, "cosine": 0.9},
-            {"event": "test", "step": step, "epoch": epoch, "accuracy": accuracy - 3 + epoch, "loss": 1.0},
+            {
+                "event": "compression",
+                "step": step,
+                "epoch": epoch,
+                "relative": 0.1 * epoch,
+                "cosine": 0.9,
+            },
+            {
+                "event": "test",
+                "step": step,
+                "epoch": epoch,
+                "accuracy": accuracy - 3 + epoch,
+                "loss": 1.0,
+            },
             {"event": "train", "step": step + 5, "epoch": epoch + 0.5, "loss": 2.0 / epoch}
-            | {"bits_sent_per_worker": sent * (step + 5), "seconds": 0.5 * (step + 5) if timed else None},
+            | {
+                "bits_sent_per_worker": sent * (step + 5),
+                "seconds": 0.5 * (step + 5) if timed else None,
+            },
         ]
     return lines
 
@@ -56,7 +71,9 @@ def metrics(result: dict[str, Any]) -> list[dict[str, Any]]:
 def run(experiment: str = SGD, *words: str, **facts: Any) -> Run:
     result = result_of(experiment, *words, **facts)
     if result.get("seconds"):
-        result["seconds"] |= {phase: {"mean": 0.01 * (i + 1), "max": 0.1} for i, phase in enumerate(PHASES)}
+        result["seconds"] |= {
+            phase: {"mean": 0.01 * (i + 1), "max": 0.1} for i, phase in enumerate(PHASES)
+        }
     return Run(result, f"{experiment}-{facts}", lambda: metrics(result))
 
 
@@ -79,13 +96,18 @@ def lines_of(figure: Figure | None, axes: int = 0) -> dict[str, Any]:
 
 
 def test_curves_are_the_means_of_the_seeds_within_their_range() -> None:
-    figure = curves(drawn(series("SGD", run(accuracy=90), run(accuracy=94, seed=2))), "accuracy", "epoch")
+    figure = curves(
+        drawn(series("SGD", run(accuracy=90), run(accuracy=94, seed=2))), "accuracy", "epoch"
+    )
     line = lines_of(figure)["SGD"]
     assert line.get_xdata().tolist() == [1, 2, 3] and line.get_ydata().tolist() == [90, 91, 92]
     assert figure is not None
     band = figure.axes[0].collections[0].get_paths()[0].vertices
     assert (band[:, 1].min(), band[:, 1].max()) == (88, 94)
-    assert (figure.axes[0].get_xlabel(), figure.axes[0].get_ylabel()) == ("Epoch", "Test accuracy (%)")
+    assert (figure.axes[0].get_xlabel(), figure.axes[0].get_ylabel()) == (
+        "Epoch",
+        "Test accuracy (%)",
+    )
     assert "Missing: X." in words_of(figure)
 
 
@@ -107,7 +129,9 @@ def test_virtual_workers_are_not_in_a_time_axis_and_the_figure_says_so() -> None
 
 
 def test_breakdown_stacks_the_phases_in_milliseconds() -> None:
-    figure = breakdown(drawn(series("SGD", run()), series("Rank 7", run(RANK_7, step_seconds=None))))
+    figure = breakdown(
+        drawn(series("SGD", run()), series("Rank 7", run(RANK_7, step_seconds=None)))
+    )
     assert figure is not None
     (ax,) = figure.axes
     widths = [patch.get_width() for patch in ax.patches]
@@ -122,7 +146,11 @@ def test_breakdown_stacks_the_phases_in_milliseconds() -> None:
 
 
 def test_speed_up_is_over_full_precision_on_one_worker() -> None:
-    rows = [("SGD, 1 worker", SGD, 1, 0.1), ("SGD, 2 workers", SGD, 2, 0.125), ("Rank 7, 2 workers", RANK_7, 2, 0.1)]
+    rows = [
+        ("SGD, 1 worker", SGD, 1, 0.1),
+        ("SGD, 2 workers", SGD, 2, 0.125),
+        ("Rank 7, 2 workers", RANK_7, 2, 0.1),
+    ]
     members = []
     for title, experiment, workers, seconds in rows:
         one = run(experiment, step_seconds=seconds)
@@ -136,7 +164,10 @@ def test_speed_up_is_over_full_precision_on_one_worker() -> None:
     assert scaling(drawn(*members[1:])) is None
     fewer = series("SGD, 16 workers", members[1].runs[0], timed=False)
     shown = scaling(drawn(*members, fewer))
-    assert "or fewer workers are: SGD, 16 workers." in words_of(shown) and breakdown(drawn(fewer)) is None
+    assert (
+        "or fewer workers are: SGD, 16 workers." in words_of(shown)
+        and breakdown(drawn(fewer)) is None
+    )
     assert shown is not None and shown.axes[0].containers[0].lines[0].get_xdata().tolist() == [1, 2]
 
 
@@ -181,7 +212,10 @@ def test_time_to_accuracy_is_the_first_test_that_reaches_it() -> None:
 def test_time_to_perplexity_is_the_first_test_below_it() -> None:
     """Scores fall from 50 to 40 and 30; the goal is 2 % above full precision's best."""
     falling = run()
-    tests = [{"event": "test", "step": 10 * epoch, "epoch": epoch, "perplexity": 60.0 - 10 * epoch} for epoch in (1, 2, 3)]
+    tests = [
+        {"event": "test", "step": 10 * epoch, "epoch": epoch, "perplexity": 60.0 - 10 * epoch}
+        for epoch in (1, 2, 3)
+    ]
     falling.result["test"] = {"perplexity": 30.0, "best_perplexity": 30.0}
     member = drawn(series("SGD", Run(falling.result, "falling", lambda: tests)))
     assert target_of(member, "perplexity") == pytest.approx(30.6)
@@ -202,8 +236,14 @@ def test_a_table_gives_files_and_says_which_rows_are_missing(here: Path) -> None
     (here.parent / "table" / "small" / "figure.yaml").write_text(FIGURE)
     runs = [run(SGD), run(SGD, seed=2)]
     told = draw("small/figure", runs, here / "figures")
-    names = [f"small/figure/{y}-over-{x}" for y in ("accuracy", "relative_error") for x in ("epoch", "seconds")]
-    assert told == [str(here / "figures" / f"{name}.{kind}") for name in names for kind in ("svg", "png")]
+    names = [
+        f"small/figure/{y}-over-{x}"
+        for y in ("accuracy", "relative_error")
+        for x in ("epoch", "seconds")
+    ]
+    assert told == [
+        str(here / "figures" / f"{name}.{kind}") for name in names for kind in ("svg", "png")
+    ]
     first = {path: path.read_bytes() for path in (here / "figures").rglob("*.*")}
     draw("small/figure", runs, here / "figures")
     assert all(path.read_bytes() == content for path, content in first.items())
@@ -236,7 +276,9 @@ def test_which_method_compares_only_what_was_given_the_same(here: Path) -> None:
 
 
 def test_a_word_that_is_no_figure_is_refused(here: Path) -> None:
-    with pytest.raises(ConfigError, match="figure=which_methods: type a table, a paper, all, or which_method"):
+    with pytest.raises(
+        ConfigError, match="figure=which_methods: type a table, a paper, all, or which_method"
+    ):
         draw("which_methods", [], here)
 
 

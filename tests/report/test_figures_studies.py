@@ -8,7 +8,13 @@ from typing import Any
 import numpy as np
 
 from gcbench.report.figures.layers import layers
-from gcbench.report.figures.studies import decode_scaling, ecq_stability, histograms, predicted_throughput, quantiser_bounds
+from gcbench.report.figures.studies import (
+    decode_scaling,
+    ecq_stability,
+    histograms,
+    predicted_throughput,
+    quantiser_bounds,
+)
 from gcbench.report.tables import Table, TableRow
 
 SETTINGS = {"model": "resnet20", "dataset": "cifar10", "clip_sigma": 2.5}
@@ -33,7 +39,15 @@ def test_histograms_show_shares_of_all_values() -> None:
 
 def test_bounds_stand_above_what_was_measured() -> None:
     rows = [
-        {"row": f"s={s}", "vector": "normal", "n": 256, "s": s, "variance": 1 / s, "variance_bound": 2 / s, "nonzeros": s}
+        {
+            "row": f"s={s}",
+            "vector": "normal",
+            "n": 256,
+            "s": s,
+            "variance": 1 / s,
+            "variance_bound": 2 / s,
+            "nonzeros": s,
+        }
         | {"nonzeros_bound": 2 * s, "sparse_code_bits": 10 * s, "sparse_code_bound_bits": 20 * s}
         for s in (1, 2, 4)
     ]
@@ -45,8 +59,16 @@ def test_bounds_stand_above_what_was_measured() -> None:
 
 
 def test_memories_are_dashed_where_the_theory_allows_growth() -> None:
-    row = {"row": "l2, d=256", "d": 256, "alphas": [0.1, 0.6], "lambdas": [0.85, 1.6], "steps": [1, 10, 100]}
-    figure = ecq_stability({"settings": {}, "rows": [{**row, "memory_by_alpha": [[1, 2, 2], [1, 30, None]]}]})
+    row = {
+        "row": "l2, d=256",
+        "d": 256,
+        "alphas": [0.1, 0.6],
+        "lambdas": [0.85, 1.6],
+        "steps": [1, 10, 100],
+    }
+    figure = ecq_stability(
+        {"settings": {}, "rows": [{**row, "memory_by_alpha": [[1, 2, 2], [1, 30, None]]}]}
+    )
     assert figure is not None
     calm, wild = figure.axes[0].lines
     assert calm.get_linestyle() == "-" and wild.get_linestyle() == "--"
@@ -55,21 +77,35 @@ def test_memories_are_dashed_where_the_theory_allows_growth() -> None:
 
 def test_decoding_and_payload_by_workers() -> None:
     rows = [
-        {"row": f"{m}, W={w}", "method": m, "workers": w, "decode_milliseconds": 3.0 * w, "received_bits": 2**23 * w}
+        {
+            "row": f"{m}, W={w}",
+            "method": m,
+            "workers": w,
+            "decode_milliseconds": 3.0 * w,
+            "received_bits": 2**23 * w,
+        }
         for m in ("qsgd", "powersgd")
         for w in (2, 4)
     ]
     figure = decode_scaling({"settings": {}, "rows": rows})
     assert figure is not None
     decoding, received = figure.axes
-    assert list(decoding.lines[0].get_ydata()) == [6, 12] and decoding.get_ylabel() == "Decoding (ms)"
-    assert np.allclose(received.lines[1].get_ydata(), [2, 4]) and received.get_ylabel() == "Received in a step (MiB)"
+    assert (
+        list(decoding.lines[0].get_ydata()) == [6, 12] and decoding.get_ylabel() == "Decoding (ms)"
+    )
+    assert (
+        np.allclose(received.lines[1].get_ydata(), [2, 4])
+        and received.get_ylabel() == "Received in a step (MiB)"
+    )
 
 
 def test_predicted_throughput_takes_the_rows_of_its_own_table(tmp_path: Path) -> None:
     table = Table("ecqsgd/figure6", "t", "s", [], [TableRow("SGD"), TableRow("ECQ-SGD")])
     row = {"row": "SGD", "gpus": [8, 16], "images_per_second_by_gpus": [100.0, 180.0]}
-    study = {"settings": {}, "rows": [{**row, "table": "maxnorm/figure11"}, {**row, "table": "ecqsgd/figure6"}]}
+    study = {
+        "settings": {},
+        "rows": [{**row, "table": "maxnorm/figure11"}, {**row, "table": "ecqsgd/figure6"}],
+    }
     figure = predicted_throughput(table, study)
     assert figure is not None
     (line,) = figure.axes[0].lines
@@ -87,4 +123,7 @@ def test_layers_have_bits_a_value_and_errors() -> None:
     assert figure is not None
     bits, errors = (ax.lines[0].get_ydata() for ax in figure.axes)
     assert list(bits) == [4, 32] and errors[0] == 0.5 and np.isnan(errors[1])
-    assert figure.axes[1].get_xticklabels()[1].get_text() == "bias" and figure.axes[0].get_ylabel() == "Sent (bits a value)"
+    assert (
+        figure.axes[1].get_xticklabels()[1].get_text() == "bias"
+        and figure.axes[0].get_ylabel() == "Sent (bits a value)"
+    )

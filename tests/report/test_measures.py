@@ -34,5 +34,7 @@ def test_high_is_good_for_accuracies_ratios_and_speed_alone() -> None:
     high = {"accuracy", "best_accuracy", "top5_accuracy", "ratio", "analytic_ratio", "coded_ratio"}
     high |= {"cosine", "images_per_second"}
     sizes = {"data_mib_per_epoch", "total_bits", "shannon_total_bits", "parameters"}
-    times = {"share_of_communication"} | {name for name in MEASURES if name.endswith("milliseconds")}
+    times = {"share_of_communication"} | {
+        name for name in MEASURES if name.endswith("milliseconds")
+    }
     assert MEASURES.keys() - high - sizes - times == LOWER

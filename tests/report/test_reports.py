@@ -49,14 +49,24 @@ def test_deviation_where_the_paper_prints_one(said, here: Path) -> None:
     three_seeds(SGD)
     path = here.parent / "table/small/one.yaml"
     path.write_text(path.read_text().replace("spread: range", "spread: deviation"))
-    assert rows(said("table=small/one", "format=markdown"))["No compression"][0] == "94.4 +- 0.4 (n=3)"
+    assert (
+        rows(said("table=small/one", "format=markdown"))["No compression"][0] == "94.4 +- 0.4 (n=3)"
+    )
 
 
 def test_ours_may_have_more_digits_than_the_paper_prints(said, here: Path) -> None:
     three_seeds(SGD)
     path = here.parent / "table/small/one.yaml"
-    path.write_text(path.read_text().replace("measure: step_milliseconds,", "measure: step_milliseconds, digits: 1,"))
-    assert rows(said("table=small/one", "format=markdown"))["No compression"][6:9] == ["250.0 (n=3)", "312", "-62.0"]
+    path.write_text(
+        path.read_text().replace(
+            "measure: step_milliseconds,", "measure: step_milliseconds, digits: 1,"
+        )
+    )
+    assert rows(said("table=small/one", "format=markdown"))["No compression"][6:9] == [
+        "250.0 (n=3)",
+        "312",
+        "-62.0",
+    ]
 
 
 def test_a_missing_row_says_what_to_run(said) -> None:
@@ -65,13 +75,32 @@ def test_a_missing_row_says_what_to_run(said) -> None:
     assert rows(text)["medium: Rank_7"][-1] == "missing"
     assert "- medium: Rank_7: `gcbench -m +experiment/powersgd/table4=rank_7 seed=1,2,3`" in text
     assert "`gcbench -m +experiment/powersgd/table4=sgd,rank_7 budget=bits`" in text
-    assert rows(text)["Projected"] == ["-", "99.0", "-", "-", "-", "-", "-", "-", "-", "published only"]
-    assert "- `gcbench -m +experiment/powersgd/table4=sgd seed=1,2,3`" in text.partition("## Commands")[2]
+    assert rows(text)["Projected"] == [
+        "-",
+        "99.0",
+        "-",
+        "-",
+        "-",
+        "-",
+        "-",
+        "-",
+        "-",
+        "published only",
+    ]
+    assert (
+        "- `gcbench -m +experiment/powersgd/table4=sgd seed=1,2,3`"
+        in text.partition("## Commands")[2]
+    )
 
 
 def test_bad_runs_are_shown_and_not_averaged(said) -> None:
     write(OUT / "a", result_of(SGD, seed=1, accuracy=94.0))
-    write(OUT / "b", result_of(SGD, seed=2, accuracy=10.0, status="diverged", reason="the loss is not finite at step 7"))
+    write(
+        OUT / "b",
+        result_of(
+            SGD, seed=2, accuracy=10.0, status="diverged", reason="the loss is not finite at step 7"
+        ),
+    )
     write(OUT / "c", result_of(RANK, seed=1, status="failed", reason="out of memory"))
     text = said("table=small/one", "format=markdown")
     assert rows(text)["No compression"][0] == "94.0 (n=1)"
@@ -109,7 +138,10 @@ def test_budgets_are_not_mixed(said) -> None:
 def test_other_configurations_stand_apart(said) -> None:
     write(OUT / "a", result_of(RANK, accuracy=94.0))
     write(OUT / "b", result_of(RANK, "rank=5", "trainer.precision=bf16", accuracy=50.0))
-    write(OUT / "c", result_of(RANK, "trainer.threads=1", "trainer.checkpoint_minutes=3", seed=2, accuracy=95.0))
+    write(
+        OUT / "c",
+        result_of(RANK, "trainer.threads=1", "trainer.checkpoint_minutes=3", seed=2, accuracy=95.0),
+    )
     text = said("table=small/one", "format=markdown")
     assert rows(text)["medium: Rank_7"][0] == "94.5 [94.0, 95.0] (n=2)"
     assert "- medium: Rank_7 with rank=5 trainer.precision=bf16: test accuracy 50 (n=1) %" in text
@@ -122,7 +154,10 @@ def test_words_beside_every_row(said) -> None:
     text = said("table=small/one", "format=markdown", "with=trainer.precision=bf16")
     assert rows(text)["medium: Rank_7"][0] == "93.0 (n=1)"
     assert "With trainer.precision=bf16 beside every row." in text
-    assert "- No compression: `gcbench -m +experiment/powersgd/table4=sgd trainer.precision=bf16 seed=1,2,3`" in text
+    assert (
+        "- No compression: `gcbench -m +experiment/powersgd/table4=sgd trainer.precision=bf16 seed=1,2,3`"
+        in text
+    )
     assert "with trainer.precision=fp32: test accuracy 94 (n=1)" in text
 
 
@@ -134,13 +169,19 @@ def test_the_best_learning_rate_of_a_grid(said, split: str) -> None:
         write(OUT / f"test{rate}", result_of(SGD, *own, accuracy=test))
         if split == "valid":
             write(OUT / f"valid{rate}", result_of(SGD, *own, "dataset.split=valid", accuracy=valid))
-    write(OUT / "diverged", result_of(SGD, "optimizer.lr=9", accuracy=99.0, status="diverged", reason="not finite"))
+    write(
+        OUT / "diverged",
+        result_of(SGD, "optimizer.lr=9", accuracy=99.0, status="diverged", reason="not finite"),
+    )
     text = said("table=small/one", "format=markdown")
     row = rows(text)["No compression"]
     grid = text.partition("## Learning rates")[2].partition("##")[0]
     if split == "valid":
         assert row[0] == "94.5 (n=1)" and "lr 0.2, the best of 3" in row[-1]
-        assert "0.05: 90 (n=1), 0.1: 91 (n=1), 0.2: 92 (n=1); 0.2 is reported, chosen by validation" in grid
+        assert (
+            "0.05: 90 (n=1), 0.1: 91 (n=1), 0.2: 92 (n=1); 0.2 is reported, chosen by validation"
+            in grid
+        )
         assert "with optimizer.lr=0.05: test accuracy 94.9 (n=1)" in text
     else:
         assert row[0] == "94.9 (n=1)" and "lr 0.05, the best of 4" in row[-1]
@@ -152,20 +193,28 @@ def test_a_chosen_rate_that_was_not_tested_is_missing(said) -> None:
         own = [] if rate == 0.1 else [f"optimizer.lr={rate}"]
         write(OUT / f"valid{rate}", result_of(SGD, *own, "dataset.split=valid", accuracy=valid))
     text = said("table=small/one", "format=markdown")
-    assert "- No compression: `gcbench -m +experiment/powersgd/table4=sgd optimizer.lr=0.2 seed=1,2,3`" in text
+    assert (
+        "- No compression: `gcbench -m +experiment/powersgd/table4=sgd optimizer.lr=0.2 seed=1,2,3`"
+        in text
+    )
 
 
 def test_an_emulated_link_is_told_as_it_is_typed(said) -> None:
     write(OUT / "plain", result_of(SGD))
     write(OUT / "emulated", result_of(SGD, "network=emulated", "network.latency=1ms"))
-    assert "with network=emulated network.bandwidth=1gbit network.latency=1ms: " in said("table=small/one", "format=markdown")
+    assert "with network=emulated network.bandwidth=1gbit network.latency=1ms: " in said(
+        "table=small/one", "format=markdown"
+    )
 
 
 def test_the_same_configuration_under_another_name_counts(said) -> None:
     write(OUT / "a", result_of("powersgd/table3_cifar10/sgd", accuracy=94.0))
     text = said("table=small/one", "format=markdown")
     assert rows(text)["No compression"][0] == "94.0 (n=1)"
-    assert "No compression, seed 1: the run of powersgd/table3_cifar10/sgd, whose configuration is the same" in text
+    assert (
+        "No compression, seed 1: the run of powersgd/table3_cifar10/sgd, whose configuration is the same"
+        in text
+    )
     assert rows(text)["No compression"][-1] == "seed 1; run of powersgd/table3_cifar10/sgd"
     assert "gcbench +experiment/powersgd/table3_cifar10=sgd" in text.partition("## Commands")[2]
 
@@ -182,27 +231,43 @@ def test_a_row_of_its_own_counts_before_a_borrowed_one_unless_it_failed(said) ->
     assert "an older one (failed" in text.partition("## Ran more than once")[2]
 
 
-def test_nothing_is_borrowed_from_other_budgets_failures_or_another_backend(said, here: Path) -> None:
+def test_nothing_is_borrowed_from_other_budgets_failures_or_another_backend(
+    said, here: Path
+) -> None:
     path = here.parent / "table/small/one.yaml"
     path.write_text(path.read_text().replace(SGD, "powersgd/figure3/sgd_gloo_workers_2"))
     nccl = "powersgd/figure3/sgd_nccl_workers_2"
     write(OUT / "cpu", result_of(nccl, budget="bits"))
     write(OUT / "failed", result_of(nccl, status="failed"))
     write(OUT / "timed", result_of(nccl, seed=3))
-    assert rows(said("table=small/one", "format=markdown"))["No compression"][-1].startswith("missing")
+    assert rows(said("table=small/one", "format=markdown"))["No compression"][-1].startswith(
+        "missing"
+    )
     write(OUT / "untimed", result_of(nccl, seed=2, step_seconds=None))
-    assert rows(said("table=small/one", "format=markdown"))["No compression"][-1].startswith(f"seed 2; run of {nccl}")
+    assert rows(said("table=small/one", "format=markdown"))["No compression"][-1].startswith(
+        f"seed 2; run of {nccl}"
+    )
 
 
 def test_words_typed_beside_a_borrowed_run_count_where_the_row_has_them_too(said) -> None:
-    write(OUT / "a", result_of("powersgd/table3_cifar10/sgd", "trainer.launcher=torchrun", accuracy=94.0))
-    write(OUT / "b", result_of("powersgd/table3_cifar10/sgd", "optimizer.lr=0.5", seed=2, accuracy=94.0))
-    assert rows(said("table=small/one", "format=markdown"))["No compression"][-1].startswith("seed 1; run of")
+    write(
+        OUT / "a",
+        result_of("powersgd/table3_cifar10/sgd", "trainer.launcher=torchrun", accuracy=94.0),
+    )
+    write(
+        OUT / "b",
+        result_of("powersgd/table3_cifar10/sgd", "optimizer.lr=0.5", seed=2, accuracy=94.0),
+    )
+    assert rows(said("table=small/one", "format=markdown"))["No compression"][-1].startswith(
+        "seed 1; run of"
+    )
 
 
 def test_needs_are_marked(said, here: Path) -> None:
     path = here.parent / "table/small/one.yaml"
-    path.write_text(path.read_text().replace("powersgd/table4/rank_7", "powersgd/figure3/sgd_gloo_workers_2"))
+    path.write_text(
+        path.read_text().replace("powersgd/table4/rank_7", "powersgd/figure3/sgd_gloo_workers_2")
+    )
     text = said("table=small/one", "format=markdown")
     assert rows(text)["medium: Rank_7"][-1] == "missing; see needs"
     assert "- 2 GPUs: medium: Rank_7" in text.partition("## Needs")[2]
@@ -218,18 +283,33 @@ def test_virtual_workers_have_no_times(said) -> None:
     ("row", "time", "remark"),
     [
         ("sgd_gloo_workers_4", "250", ""),
-        ("sgd_gloo_workers_16", "no times", "; 4 workers in place of 16, whose times are not these"),
+        (
+            "sgd_gloo_workers_16",
+            "no times",
+            "; 4 workers in place of 16, whose times are not these",
+        ),
     ],
 )
-def test_times_of_fewer_workers_than_the_row_has_are_not_its_own(said, here: Path, row: str, time: str, remark: str) -> None:
+def test_times_of_fewer_workers_than_the_row_has_are_not_its_own(
+    said, here: Path, row: str, time: str, remark: str
+) -> None:
     path = here.parent / "table/small/one.yaml"
     path.write_text(path.read_text().replace("powersgd/table4/sgd", f"powersgd/figure3/{row}"))
-    write(OUT / "a", {**result_of(f"powersgd/figure3/{row}", budget="cpu"), "launcher": "local", "oversubscribed": True})
+    write(
+        OUT / "a",
+        {
+            **result_of(f"powersgd/figure3/{row}", budget="cpu"),
+            "launcher": "local",
+            "oversubscribed": True,
+        },
+    )
     text = said("table=small/one", "budget=cpu", "format=markdown")
     cells = rows(text)["No compression"]
     assert cells[6].partition(" (")[0] == time and cells[0].startswith("90.0")
     assert f"resnet8 stands in at ratio 4{remark}; see needs" in cells[-1]
-    assert f"+experiment/powersgd/figure3={row} budget=cpu trainer.launcher=local" in text, "auto would take virtual ones"
+    assert f"+experiment/powersgd/figure3={row} budget=cpu trainer.launcher=local" in text, (
+        "auto would take virtual ones"
+    )
 
 
 def test_times_of_an_emulated_network_are_marked(said) -> None:
@@ -251,9 +331,14 @@ def test_runs_of_an_earlier_gcbench_still_count(said) -> None:
 
 def test_dirty_checkouts_and_several_commits_are_said(said) -> None:
     for seed, commit, dirty in ((1, "a" * 40, True), (2, "b" * 40, False)):
-        write(OUT / commit, {**result_of(SGD, seed=seed), "git": {"commit": commit, "dirty": dirty}})
+        write(
+            OUT / commit, {**result_of(SGD, seed=seed), "git": {"commit": commit, "dirty": dirty}}
+        )
     text = said("table=small/one", "format=markdown")
-    assert "commit: 2 different: aaaaaaa; bbbbbbb" in text and "1 of 2 runs come from a checkout with changes" in text
+    assert (
+        "commit: 2 different: aaaaaaa; bbbbbbb" in text
+        and "1 of 2 runs come from a checkout with changes" in text
+    )
 
 
 def test_runs_of_a_dirty_checkout_are_marked_where_they_stand(said) -> None:
@@ -277,13 +362,19 @@ def test_what_cannot_be_read_is_named(said, caplog: pytest.LogCaptureFixture) ->
     (OUT / "c/result.json").write_text("{torn")
     found = load(["outputs"])
     assert len(found.runs) == 1 and len(found.unreadable) == 2
-    assert "b/result.json: schema_version 99" in found.unreadable[0] and "c/result.json" in found.unreadable[1]
+    assert (
+        "b/result.json: schema_version 99" in found.unreadable[0]
+        and "c/result.json" in found.unreadable[1]
+    )
     assert {SCHEMA_VERSION} == READS
 
 
 def test_a_kept_report_can_be_made_again_from_what_was_kept(said, here: Path) -> None:
     write(OUT / "old/run", result_of(SGD, accuracy=10.0))
-    write(OUT / "run", result_of(SGD, "data.root=/mine", accuracy=94.0, finished="2026-01-02T00:00:00+00:00"))
+    write(
+        OUT / "run",
+        result_of(SGD, "data.root=/mine", accuracy=94.0, finished="2026-01-02T00:00:00+00:00"),
+    )
     write(OUT / "rate", result_of(SGD, "optimizer.lr=0.2", accuracy=93.0))
     write(OUT / "bits", result_of(SGD, budget="bits"))
     write(OUT / "other", result_of(RANK, "rank=3", accuracy=70.0))
@@ -294,7 +385,10 @@ def test_a_kept_report_can_be_made_again_from_what_was_kept(said, here: Path) ->
     first, runs = page.read_text(), list(read_kept(kept))
     assert sorted(run.name for run in runs) == ["bad", "bits", "other", "rate", "run", "run"]
     assert "/mine" not in gzip.decompress(kept.read_bytes()).decode()
-    assert "(tables/small/one.md)" in (OUT / "README.md").read_text() and "claims.md" not in (OUT / "README.md").read_text()
+    assert (
+        "(tables/small/one.md)" in (OUT / "README.md").read_text()
+        and "claims.md" not in (OUT / "README.md").read_text()
+    )
     said("table=small/one", "keep=outputs")  # the copies are the same runs
     assert page.read_text() == first and list(read_kept(kept)) == runs
     shutil.move(kept, here.parent / "moved.jsonl.gz")
@@ -303,14 +397,24 @@ def test_a_kept_report_can_be_made_again_from_what_was_kept(said, here: Path) ->
     assert Path("again/tables/small/one.md").read_text() == first
 
 
-def test_what_cannot_be_read_of_kept_runs_is_told_and_never_lost(said, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_cannot_be_read_of_kept_runs_is_told_and_never_lost(
+    said, caplog: pytest.LogCaptureFixture
+) -> None:
     write(OUT / "run", result_of(SGD, accuracy=94.0))
     said("table=small/one", "keep=outputs")
     kept = OUT / "results/powersgd.jsonl.gz"
     (line,) = gzip.decompress(kept.read_bytes()).splitlines()
     kept.write_bytes(
         gzip.compress(
-            b"\n".join([line, b'{"name": "x"}', b"{", b"[" * 10_000, line.replace(b'"metrics": [', b'"metrics": 3, "x": [')])
+            b"\n".join(
+                [
+                    line,
+                    b'{"name": "x"}',
+                    b"{",
+                    b"[" * 10_000,
+                    line.replace(b'"metrics": [', b'"metrics": 3, "x": ['),
+                ]
+            )
         )
     )
     shutil.rmtree(OUT / "run")
@@ -335,7 +439,11 @@ def test_a_word_beside_rows_is_for_those_that_have_its_key(said) -> None:
 def test_csv_has_plain_numbers(said) -> None:
     three_seeds(SGD)
     first, _, last = csv.DictReader(io.StringIO(said("table=small/one", "format=csv")))
-    assert (float(first["accuracy_low"]), float(first["accuracy_high"]), first["accuracy_n"]) == (94.0, 94.8, "3")
+    assert (float(first["accuracy_low"]), float(first["accuracy_high"]), first["accuracy_n"]) == (
+        94.0,
+        94.8,
+        "3",
+    )
     assert float(first["accuracy_difference"]) == pytest.approx(0.1) and first["experiment"] == SGD
     assert (last["accuracy"], last["accuracy_published"], last["accuracy_n"]) == ("", "99.0", "0")
 

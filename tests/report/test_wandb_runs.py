@@ -36,17 +36,28 @@ class FakeApi:
 
 
 def test_the_same_report_as_from_files() -> None:
-    sent = {**result_of(SGD, accuracy=94.0), "_wandb": {"runtime": 3}, "_step": 10, "loss": 1.0}  # W&B adds to it
-    found = load_wandb("team/gcbench", FakeApi([FakeRun("x1", sent), FakeRun("x2", {"_runtime": 1})]))
+    sent = {
+        **result_of(SGD, accuracy=94.0),
+        "_wandb": {"runtime": 3},
+        "_step": 10,
+        "loss": 1.0,
+    }  # W&B adds to it
+    found = load_wandb(
+        "team/gcbench", FakeApi([FakeRun("x1", sent), FakeRun("x2", {"_runtime": 1})])
+    )
     assert found.unreadable == ["team/gcbench/x2: no result of a run of gcbench"]
     (run,) = found.runs
-    assert run.place == "team/gcbench/x1" and run.read_metrics() == [{"event": "train", "step": 1, "loss": 2.0}]
+    assert run.place == "team/gcbench/x1" and run.read_metrics() == [
+        {"event": "train", "step": 1, "loss": 2.0}
+    ]
     cell = build(read_table("small/one"), found.runs, "paper").lines[0].cells[0]
     assert cell.ours is not None and cell.ours.mean == 94.0
 
 
 def test_what_wandb_says_is_one_sentence() -> None:
-    with pytest.raises(ConfigError, match="project=team/none: W&B answers ValueError: Could not find.*wandb login"):
+    with pytest.raises(
+        ConfigError, match="project=team/none: W&B answers ValueError: Could not find.*wandb login"
+    ):
         load_wandb("team/none", FakeApi([]))
     with pytest.raises(ConfigError, match="type entity/project"):
         load_wandb("gcbench", FakeApi([]))

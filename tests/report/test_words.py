@@ -43,10 +43,18 @@ def test_slips_are_answered_in_one_sentence(words: list[str], says: str) -> None
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
-        ("measure: accuracy", "measure: acuracy", "measure=acuracy of column accuracy is not known; type accuracy"),
+        (
+            "measure: accuracy",
+            "measure: acuracy",
+            "measure=acuracy of column accuracy is not known; type accuracy",
+        ),
         ("spread: range", "spread: wide", "spread=wide; type one of range"),
         ("note: a note", "nota: a note", "nota is no key of a tablerow; type note"),
-        ("published: {accuracy: 99.0}", "published: {accurcy: 99.0}", "Projected has accurcy published"),
+        (
+            "published: {accuracy: 99.0}",
+            "published: {accurcy: 99.0}",
+            "Projected has accurcy published",
+        ),
         ("source: somebody, table 1", "", "missing 1 required positional argument: 'source'"),
     ],
 )
@@ -63,7 +71,9 @@ def test_list_counts_rows_with_runs(said) -> None:
     write(OUT / "b", result_of(SGD, seed=2))
     write(OUT / "c", result_of("powersgd/table4/rank_7", budget="cpu"))
     write(OUT / "d", result_of(SGD, budget="cpu", status="failed", reason="out of memory"))
-    one, times = (line.split() for line in said("list").splitlines() if line.strip().startswith("small/"))
+    one, times = (
+        line.split() for line in said("list").splitlines() if line.strip().startswith("small/")
+    )
     assert one[-5:] == ["3", "0", "1", "1", "0"]  # rows, then bits, cpu, paper, smoke
     assert "study," in times
 
@@ -72,7 +82,11 @@ def test_runs_lists_everything(said) -> None:
     write(OUT / "deep/down/a", result_of(SGD, accuracy=91.25))
     write(OUT / "b", result_of(SGD, seed=2, status="failed", reason="out of memory"))
     text = said("runs")
-    assert "outputs/deep/down/a" in text and "accuracy 91.25" in text and "failed: out of memory" in text
+    assert (
+        "outputs/deep/down/a" in text
+        and "accuracy 91.25" in text
+        and "failed: out of memory" in text
+    )
     assert "outputs/b" not in said("runs", "outputs/deep")
 
 

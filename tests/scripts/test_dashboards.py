@@ -14,7 +14,9 @@ SCRIPT = Path(__file__).parents[2] / "scripts" / "dashboards"
 
 
 def dashboards(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, str(SCRIPT), *words], capture_output=True, text=True, timeout=patience(120))
+    return subprocess.run(
+        [sys.executable, str(SCRIPT), *words], capture_output=True, text=True, timeout=patience(120)
+    )
 
 
 def panels(node: Any) -> list[str]:
@@ -34,7 +36,10 @@ def test_every_paper_has_a_workspace_and_a_report_with_the_same_panels() -> None
         assert panels(workspace["spec"]) == panels(report["spec"]) != []
         assert "test/accuracy over bits_sent_per_worker" in panels(report["spec"])
         text = json.dumps(workspace) + json.dumps(report)
-        assert '"summary:bits_sent.ratio"' in text and text.count('{"section": "config", "name": "paper"}') >= 2
+        assert (
+            '"summary:bits_sent.ratio"' in text
+            and text.count('{"section": "config", "name": "paper"}') >= 2
+        )
 
 
 def test_a_project_without_its_entity_is_refused() -> None:

@@ -15,19 +15,31 @@ import pytest
 from gcbench.report.command import report
 
 ROOT = Path(__file__).parents[2]
-KEPT = sorted(re.findall(r"<!-- (outputs/tables/\S+\.md) -->", (ROOT / "README.md").read_text(encoding="utf-8")))
+KEPT = sorted(
+    re.findall(
+        r"<!-- (outputs/tables/\S+\.md) -->", (ROOT / "README.md").read_text(encoding="utf-8")
+    )
+)
 
 
 # One at the papers' budget and one at a smaller one; the others, which take seconds each, are slow.
 QUICK = {"outputs/tables/ecqsgd/table1_a9a.md", "outputs/tables/powersgd/table3_cifar10-cpu.md"}
 TABLES = sorted(
-    path.relative_to(ROOT).as_posix() for path in (ROOT / "outputs/tables").rglob("*.md") if path.parent.name != "links"
+    path.relative_to(ROOT).as_posix()
+    for path in (ROOT / "outputs/tables").rglob("*.md")
+    if path.parent.name != "links"
 )
-FROM_RESULTS = [pytest.param(kept, marks=() if kept in QUICK else pytest.mark.slow) for kept in TABLES]
+FROM_RESULTS = [
+    pytest.param(kept, marks=() if kept in QUICK else pytest.mark.slow) for kept in TABLES
+]
 
 
 def check(root: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, str(root / "scripts" / "readme"), "--check"], capture_output=True, text=True)
+    return subprocess.run(
+        [sys.executable, str(root / "scripts" / "readme"), "--check"],
+        capture_output=True,
+        text=True,
+    )
 
 
 def test_readme_has_the_numbers_of_the_kept_tables(tmp_path: Path) -> None:
@@ -38,16 +50,22 @@ def test_readme_has_the_numbers_of_the_kept_tables(tmp_path: Path) -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     row = re.search(r"<!-- outputs/tables/\S+\.md -->\n\|.*\n\|.*\n(\|.*\d.*)\n", text)
     assert row is not None
-    (tmp_path / "README.md").write_text(text.replace(row[1], re.sub(r"\d", "0", row[1])), encoding="utf-8")
+    (tmp_path / "README.md").write_text(
+        text.replace(row[1], re.sub(r"\d", "0", row[1])), encoding="utf-8"
+    )
     assert "README.md differs" in check(tmp_path).stderr
 
 
 @pytest.mark.parametrize("kept", FROM_RESULTS)
-def test_a_kept_table_follows_from_the_kept_runs(kept: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kept_table_follows_from_the_kept_runs(
+    kept: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     text = (ROOT / kept).read_text(encoding="utf-8")
     name = Path(kept).relative_to("outputs/tables").with_suffix("").as_posix()
     table, _, budget = name.rpartition("-")
-    words = [f"table={table}", f"budget={budget}"] if budget in ("cpu", "bits") else [f"table={name}"]
+    words = (
+        [f"table={table}", f"budget={budget}"] if budget in ("cpu", "bits") else [f"table={name}"]
+    )
     if typed := re.search(r"^With (.*) beside every row", text, re.MULTILINE):
         words += [f"with={word}" for word in typed[1].split()]
     monkeypatch.chdir(tmp_path)
@@ -60,7 +78,9 @@ def test_a_kept_table_follows_from_the_kept_runs(kept: str, tmp_path: Path, monk
 
 def test_the_kept_results_are_few_and_small() -> None:
     """A clone has every table and every run at once: fewer than 150 files, less than 5 MB."""
-    kept = subprocess.run(["git", "ls-files", "outputs"], cwd=ROOT, capture_output=True, text=True).stdout.split()
+    kept = subprocess.run(
+        ["git", "ls-files", "outputs"], cwd=ROOT, capture_output=True, text=True
+    ).stdout.split()
     if not kept:
         pytest.skip("no git checkout")
     assert len(kept) < 150 and sum((ROOT / path).stat().st_size for path in kept) < 5e6
@@ -69,8 +89,12 @@ def test_the_kept_results_are_few_and_small() -> None:
 @pytest.mark.parametrize("kept", [kept for kept in KEPT if "/links/" in kept])
 def test_a_kept_table_of_steps_follows_from_its_measurements(kept: str) -> None:
     steps = runpy.run_path(str(ROOT / "scripts" / "steps"))
-    facts = json.loads((ROOT / "outputs/results/links" / f"{Path(kept).stem}.json").read_text(encoding="utf-8"))
+    facts = json.loads(
+        (ROOT / "outputs/results/links" / f"{Path(kept).stem}.json").read_text(encoding="utf-8")
+    )
     model = Path(kept).name.split("-")[0]
     for row in facts["rows"]:
-        assert row["model_seconds"] == steps["predicted"](row, facts["link"], facts["hosts"], facts["message_seconds"])
+        assert row["model_seconds"] == steps["predicted"](
+            row, facts["link"], facts["hosts"], facts["message_seconds"]
+        )
     assert steps["page"](facts, model) == (ROOT / kept).read_text(encoding="utf-8")

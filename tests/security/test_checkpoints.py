@@ -67,11 +67,17 @@ def test_an_undamaged_run_goes_on(cut: Path) -> None:
 )
 def test_a_manifest_that_is_none_is_refused_by_name(cut: Path, text: str) -> None:
     (cut / LAST / "manifest.json").write_text(text)
-    with pytest.raises(ConfigError, match=r"step-00000006/manifest.json is missing or damaged .*continue from step-00000004"):
+    with pytest.raises(
+        ConfigError,
+        match=r"step-00000006/manifest.json is missing or damaged .*continue from step-00000004",
+    ):
         goes_on(cut)
 
 
-@pytest.mark.parametrize(("old", "new"), [('"workers": 2', '"workers": 1'), ('"step"', '"stfp"'), ("worker-0", "worker-1")])
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [('"workers": 2', '"workers": 1'), ('"step"', '"stfp"'), ("worker-0", "worker-1")],
+)
 def test_a_flipped_letter_in_a_manifest_is_seen(cut: Path, old: str, new: str) -> None:
     manifest = cut / LAST / "manifest.json"
     manifest.write_text(manifest.read_text().replace(old, new, 1))
@@ -83,7 +89,10 @@ def test_a_stray_folder_is_refused_by_name(cut: Path) -> None:
     stray = cut / "checkpoints" / "step-99999999"
     stray.mkdir()
     (stray / "manifest.json").touch()
-    with pytest.raises(ConfigError, match="step-99999999/manifest.json is missing or damaged .*remove .*step-99999999"):
+    with pytest.raises(
+        ConfigError,
+        match="step-99999999/manifest.json is missing or damaged .*remove .*step-99999999",
+    ):
         goes_on(cut)
 
 
@@ -97,14 +106,18 @@ def test_checkpoints_that_are_a_file(cut: Path) -> None:
 @pytest.mark.parametrize("step", [10**9, -1, 0, "6", None])
 def test_a_forged_step_is_refused(cut: Path, step: Any) -> None:
     changed(cut / LAST / "manifest.json", lambda content: content.update(step=step))
-    with pytest.raises(ConfigError, match="manifest.json is missing or damaged .it is not what gcbench writes"):
+    with pytest.raises(
+        ConfigError, match="manifest.json is missing or damaged .it is not what gcbench writes"
+    ):
         goes_on(cut)
 
 
 def replaced(folder: Path, content: bytes) -> None:
     (folder / "shared.pt").write_bytes(content)
     digest = hashlib.sha256(content).hexdigest()
-    changed(folder / "manifest.json", lambda manifest: manifest["sha256"].update({"shared.pt": digest}))
+    changed(
+        folder / "manifest.json", lambda manifest: manifest["sha256"].update({"shared.pt": digest})
+    )
 
 
 def test_a_forged_step_beyond_the_end_inside_the_file_is_refused(cut: Path) -> None:
@@ -117,7 +130,10 @@ def test_a_forged_step_beyond_the_end_inside_the_file_is_refused(cut: Path) -> N
 
 def test_a_checkpoint_runs_no_code(cut: Path, tmp_path: Path) -> None:
     replaced(cut / LAST, pickle.dumps(Exploit(tmp_path / "ran")))
-    with pytest.raises(RunFailed, match="shared.pt is missing or damaged .torch.load says UnpicklingError.*from step-00000004"):
+    with pytest.raises(
+        RunFailed,
+        match="shared.pt is missing or damaged .torch.load says UnpicklingError.*from step-00000004",
+    ):
         goes_on(cut)
     assert not (tmp_path / "ran").exists()
 
@@ -130,7 +146,9 @@ def test_metrics_that_are_no_text_are_named(cut: Path) -> None:
 
 @pytest.mark.parametrize("name", ["run.lock", "result.json.new", "metrics.jsonl"])
 @pytest.mark.parametrize("content", ["mine", None])
-def test_a_link_in_a_folder_from_elsewhere_leads_nowhere(tmp_path: Path, name: str, content: str | None) -> None:
+def test_a_link_in_a_folder_from_elsewhere_leads_nowhere(
+    tmp_path: Path, name: str, content: str | None
+) -> None:
     """Neither is a file there overwritten, nor one made."""
     precious, folder = tmp_path / "precious", tmp_path / "run"
     if content:

@@ -44,7 +44,13 @@ class Live(NamedTuple):
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     """Two workers in the middle of their steps."""
     folder, temporary = tmp_path_factory.mktemp("live"), tmp_path_factory.mktemp("temporary")
-    words = ["trainer.launcher=local", "trainer.threads=1", "trainer.epochs=9999", "logger.mode=disabled", "model.widths=[16]"]
+    words = [
+        "trainer.launcher=local",
+        "trainer.threads=1",
+        "trainer.epochs=9999",
+        "logger.mode=disabled",
+        "model.widths=[16]",
+    ]
     environment = {**os.environ, "TMPDIR": str(temporary), "PYTHONUNBUFFERED": "1"}
     parent = subprocess.Popen(
         [sys.executable, "-m", "gcbench", *words, "trainer.log_every=5", "trainer.eval_every=null"],
@@ -102,7 +108,9 @@ def test_what_a_stranger_sends_to_the_ports_runs_nothing(live: Live, tmp_path: P
     for host, port in listening(live.processes()):
         with socket.create_connection((host, port), timeout=5) as connection:
             connection.sendall(attack)
-        planter = multiprocessing.get_context("fork").Process(target=plant, args=(host, port, attack), daemon=True)
+        planter = multiprocessing.get_context("fork").Process(
+            target=plant, args=(host, port, attack), daemon=True
+        )
         planter.start()
         planter.join(3)  # what is no store gives its client no answer
         if planter.exitcode == 0:
@@ -117,12 +125,16 @@ def test_what_a_stranger_sends_to_the_ports_runs_nothing(live: Live, tmp_path: P
 
 
 def plant(host: str, port: int, attack: bytes) -> None:
-    store = dist.TCPStore(host, port, is_master=False, timeout=timedelta(seconds=1), wait_for_workers=False)
+    store = dist.TCPStore(
+        host, port, is_master=False, timeout=timedelta(seconds=1), wait_for_workers=False
+    )
     store.set("torch.rendezvous.gcbench", base64.b64encode(attack))
 
 
 def lines(folder: Path) -> int:
-    return sum(len(path.read_text().splitlines()) for path in folder.glob("outputs/*/metrics.jsonl"))
+    return sum(
+        len(path.read_text().splitlines()) for path in folder.glob("outputs/*/metrics.jsonl")
+    )
 
 
 def test_the_file_in_which_workers_meet_is_for_this_user_only(live: Live) -> None:

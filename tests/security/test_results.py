@@ -36,7 +36,17 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def forged(target: str, **arguments: Any) -> dict[str, Any]:
     result = result_of(SGD)
     config = {**result["config"], "model": {"_target_": target, **arguments}}
-    phases = ("data", "forward", "backward", "update", "encode", "exchange", "wait", "decode", "step")
+    phases = (
+        "data",
+        "forward",
+        "backward",
+        "update",
+        "encode",
+        "exchange",
+        "wait",
+        "decode",
+        "step",
+    )
     seconds = {phase: {"mean": 0.1, "max": 0.1} for phase in phases}
     return {**result, "config": config, "network": {"link": "1gbit"}, "seconds": seconds}
 
@@ -52,15 +62,23 @@ def forged(target: str, **arguments: Any) -> dict[str, Any]:
 )
 def test_a_result_chooses_no_code_to_run(target: str, arguments: dict[str, Any]) -> None:
     write(Path("run"), forged(target, **arguments))
-    with pytest.raises(ConfigError, match="run: its configuration names code that is not gcbench's, .*; where you trust it"):
+    with pytest.raises(
+        ConfigError,
+        match="run: its configuration names code that is not gcbench's, .*; where you trust it",
+    ):
         predict_steps(["compare", "run"])
     assert not Path("ran").exists()
 
 
-def test_code_of_ones_own_is_typed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_code_of_ones_own_is_typed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.syspath_prepend(".")
     Path("mine.py").write_text("import torch\ndef net():\n    return torch.nn.Linear(3, 2)\n")
-    write(Path("run"), {**forged("mine.net"), "choices": {**result_of(SGD)["choices"], "dataset": "cifar10"}})
+    write(
+        Path("run"),
+        {**forged("mine.net"), "choices": {**result_of(SGD)["choices"], "dataset": "cifar10"}},
+    )
     predict_steps(["compare", "run", "own=mine.net"])
     assert "measured / predicted" in capsys.readouterr().out
 
@@ -117,12 +135,21 @@ def some_bad(here: Path) -> list[str]:
     ],
 )
 def test_bad_results_among_good_ones_are_named_and_skipped(
-    some_bad: list[str], words: list[str], caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+    some_bad: list[str],
+    words: list[str],
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     with caplog.at_level("WARNING", "gcbench"):
-        {"runs": runs, "claims": claims}.get(words[0], report)(words[words[0] in ("runs", "claims") :])
+        {"runs": runs, "claims": claims}.get(words[0], report)(
+            words[words[0] in ("runs", "claims") :]
+        )
     assert capsys.readouterr().out
-    named = {line.split("outputs/")[1].split("/")[0] for line in caplog.messages if line.startswith("not read: ")}
+    named = {
+        line.split("outputs/")[1].split("/")[0]
+        for line in caplog.messages
+        if line.startswith("not read: ")
+    }
     assert sorted(named) == some_bad
 
 
@@ -130,7 +157,9 @@ def test_the_good_ones_are_all_there(some_bad: list[str]) -> None:
     assert [run.seed for run in load(["outputs"]).runs] == [1, 2]
 
 
-def test_a_sweep_passes_over_bad_results(some_bad: list[str], caplog: pytest.LogCaptureFixture) -> None:
+def test_a_sweep_passes_over_bad_results(
+    some_bad: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
     from gcbench.launch.estimate import Estimates
 
     with caplog.at_level("WARNING", "gcbench"):
@@ -140,21 +169,30 @@ def test_a_sweep_passes_over_bad_results(some_bad: list[str], caplog: pytest.Log
     Estimates(filter(None, found)).seconds(config_of())
 
 
-def test_a_studys_file_that_is_none(caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_studys_file_that_is_none(
+    caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
     Path("outputs").mkdir()
     for text in ("[" * 100_000, "null", '{"study": "communication_times", "rows": [3]}'):
         Path("outputs/communication_times.json").write_text(text)
         report(["table=orq/table1"])
-        assert "not read: " in caplog.text and "communication_times.json: no study of gcbench" in caplog.text
+        assert (
+            "not read: " in caplog.text
+            and "communication_times.json: no study of gcbench" in caplog.text
+        )
 
 
 def test_a_result_that_is_none_in_the_runs_own_folder(here: Path) -> None:
     (here / "run").mkdir()
     for text in ("null", '{"schema_version": 1}', "[" * 100_000):
         (here / "run" / "result.json").write_text(text)
-        done = command(("directory=run", "trainer.max_steps=2"), here, dict(os.environ), timeout=100)
+        done = command(
+            ("directory=run", "trainer.max_steps=2"), here, dict(os.environ), timeout=100
+        )
         assert done.returncode == 1 and "Traceback" not in done.stderr
-        assert "run/result.json" in done.stderr and "move it away, or type rerun=true" in done.stderr
+        assert (
+            "run/result.json" in done.stderr and "move it away, or type rerun=true" in done.stderr
+        )
 
 
 def test_a_terminal_is_given_no_commands(capsys: pytest.CaptureFixture[str]) -> None:
@@ -171,30 +209,43 @@ def test_a_terminal_is_given_no_commands(capsys: pytest.CaptureFixture[str]) -> 
 @pytest.mark.parametrize("name", ["..", ".", "-rf", "../escape", "a/b", "a\nb", "a\x1bb"])
 def test_a_name_that_is_no_folder_is_refused_before_any_is_made(here: Path, name: str) -> None:
     done = command((f"name='{name}'",), here, dict(os.environ), timeout=100)
-    assert done.returncode == 1 and done.stderr.startswith(f"gcbench: name={name!r}: type a name"), done.stderr
+    assert done.returncode == 1 and done.stderr.startswith(
+        f"gcbench: name={name!r}: type a name"
+    ), done.stderr
     assert list(here.iterdir()) == []
 
 
 def test_a_mistake_is_told_in_our_sentence_only(here: Path) -> None:
     done = command(("bits=11",), here, dict(os.environ), timeout=100)
-    assert done.stderr.splitlines()[0].startswith("gcbench: bits=11: ") and "overrides" not in done.stderr
+    assert (
+        done.stderr.splitlines()[0].startswith("gcbench: bits=11: ")
+        and "overrides" not in done.stderr
+    )
 
 
-def test_libraries_lie_in_a_folder_of_the_users_own(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_libraries_lie_in_a_folder_of_the_users_own(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv(COMPILER_CACHE, raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(here / "cache"))
     use_own_compiler_cache()
     found = Path(os.environ[COMPILER_CACHE])
-    assert found == here / "cache" / "gcbench" / "inductor" and found.stat().st_mode & 0o777 == 0o700
+    assert (
+        found == here / "cache" / "gcbench" / "inductor" and found.stat().st_mode & 0o777 == 0o700
+    )
 
 
-def test_libraries_of_another_user_are_not_loaded(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_libraries_of_another_user_are_not_loaded(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cache = here / "cache"
     cache.mkdir(mode=0o700)
     monkeypatch.setenv(COMPILER_CACHE, str(cache))
     use_own_compiler_cache()
     cache.chmod(0o777)
-    with pytest.raises(ValueError, match="TORCHINDUCTOR_CACHE_DIR: .*cache can be written by others.*chmod go-w"):
+    with pytest.raises(
+        ValueError, match="TORCHINDUCTOR_CACHE_DIR: .*cache can be written by others.*chmod go-w"
+    ):
         use_own_compiler_cache()
     cache.chmod(0o700)
     monkeypatch.setattr(os, "getuid", lambda: 4321)
@@ -215,7 +266,11 @@ def test_a_cluster_in_a_folder_that_others_could_make_is_refused(here: Path, kin
     environment = {**os.environ, "GCBENCH_CLUSTER": str(folder)}
     for action in ("up", "status", "down"):
         done = subprocess.run(
-            [sys.executable, SCRIPTS / "cluster", action], env=environment, capture_output=True, text=True, timeout=30
+            [sys.executable, SCRIPTS / "cluster", action],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=30,
         )
         assert done.returncode == 1 and "is no folder that only" in done.stderr, done.stderr
     assert (folder / "slurm.conf").exists()

@@ -21,7 +21,13 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The folder of a short training on digits: two windows of six steps."""
     directory: Path = tmp_path_factory.mktemp("recorded")
     steps = [*range(6), *range(40, 46)]
-    words = ["model=mlp", "model.widths=[64]", "compressor=none", "trainer.gpus=2", "trainer.batch_size=32"]
+    words = [
+        "model=mlp",
+        "model.widths=[64]",
+        "compressor=none",
+        "trainer.gpus=2",
+        "trainer.batch_size=32",
+    ]
     run(
         directory,
         *words,

@@ -23,13 +23,27 @@ def typed(monkeypatch: pytest.MonkeyPatch, folder: Path, *words: str) -> None:
 def test_rows_are_shown_and_written_with_what_made_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["quantiser_bounds", "values=[64]", "levels=[1,4]", "vectors=[normal]", "seeds=2", "outputs=there"]
+    words = [
+        "quantiser_bounds",
+        "values=[64]",
+        "levels=[1,4]",
+        "vectors=[normal]",
+        "seeds=2",
+        "outputs=there",
+    ]
     typed(monkeypatch, tmp_path, *words)
     shown = capsys.readouterr().out
     assert "normal, n=64, s=1" in shown and "there/studies/quantiser_bounds.json" in shown
-    path, study = find_study("quantiser_bounds", [tmp_path / "there"]) or pytest.fail("the report does not find it")
+    path, study = find_study("quantiser_bounds", [tmp_path / "there"]) or pytest.fail(
+        "the report does not find it"
+    )
     assert path.parent.name == "studies"
-    assert study["settings"] == {"values": [64], "levels": [1, 4], "vectors": ["normal"], "seeds": 2}
+    assert study["settings"] == {
+        "values": [64],
+        "levels": [1, 4],
+        "vectors": ["normal"],
+        "seeds": 2,
+    }
     assert [row["row"] for row in study["rows"]] == ["normal, n=64, s=1", "normal, n=64, s=4"]
     assert study["environment"]["versions"]["torch"] and study["started"] <= study["finished"]
     assert len(path.read_text().splitlines()) < 20
@@ -40,18 +54,32 @@ def test_rows_are_shown_and_written_with_what_made_them(
     [
         (["bounds"], "bounds: there is no such study; type one of communication_times"),
         (["study"], "study: there is no such study"),
-        (["ecq_stability", "steps=0"], "steps=0: type a whole number of at least 1, as in steps=1500"),
-        (["ecq_stability", "steps=1.5"], "steps=1.5: type a whole number of at least 1, as in steps=1500"),
+        (
+            ["ecq_stability", "steps=0"],
+            "steps=0: type a whole number of at least 1, as in steps=1500",
+        ),
+        (
+            ["ecq_stability", "steps=1.5"],
+            "steps=1.5: type a whole number of at least 1, as in steps=1500",
+        ),
         (["ecq_stability", "norms=[l3]"], "norms=[l3]: type norms=l2"),
-        (["ecq_stability", "sizes=256,x"], "sizes=256,x: type a whole number of at least 1, as in sizes=256,1024,4096"),
+        (
+            ["ecq_stability", "sizes=256,x"],
+            "sizes=256,x: type a whole number of at least 1, as in sizes=256,1024,4096",
+        ),
         (["quantiser_bounds", "seed=3"], "seed=3: no such key; type seeds="),
-        (["quantiser_bounds", "seeds"], "quantiser_bounds seeds: type list, or a study's name and key=value"),
+        (
+            ["quantiser_bounds", "seeds"],
+            "quantiser_bounds seeds: type list, or a study's name and key=value",
+        ),
         ([], "type list, or a study's name"),
         (["list", "seeds=3"], "list seeds=3: type gcbench study list"),
         (["gradient_levels", "recorded=nowhere"], "recorded=nowhere: no step-*.pt there"),
     ],
 )
-def test_mistakes_are_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], says: str) -> None:
+def test_mistakes_are_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], says: str
+) -> None:
     with pytest.raises(ConfigError) as raised:
         typed(monkeypatch, tmp_path, *words)
     assert says in str(raised.value) and "\n" not in str(raised.value)
@@ -63,7 +91,11 @@ def test_every_file_with_a_study_is_listed(
 ) -> None:
     typed(monkeypatch, tmp_path, "list")
     shown = capsys.readouterr().out
-    with_rows = [path.stem for path in STUDIES.glob("*.py") if "def rows(self)" in path.read_text() and path.stem != "study"]
+    with_rows = [
+        path.stem
+        for path in STUDIES.glob("*.py")
+        if "def rows(self)" in path.read_text() and path.stem != "study"
+    ]
     assert sorted(with_rows) == sorted(names()) and len(names()) >= 8
     assert all(f"  {name} " in shown for name in names())
 

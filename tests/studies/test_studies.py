@@ -44,7 +44,10 @@ def test_bounds_hold_and_are_nearly_met() -> None:
         assert row["variance"] <= row["variance_bound"] and row["nonzeros"] <= row["nonzeros_bound"]
         assert 32 < row["sparse_code_bits"] <= row["sparse_code_bound_bits"]
     tight = found["flat, n=1024, s=1"]
-    assert tight["variance"] > 0.8 * tight["variance_bound"] and tight["nonzeros"] > 0.8 * tight["nonzeros_bound"]
+    assert (
+        tight["variance"] > 0.8 * tight["variance_bound"]
+        and tight["nonzeros"] > 0.8 * tight["nonzeros_bound"]
+    )
     assert tight["sparse_code_bits"] > 0.5 * tight["sparse_code_bound_bits"]
     assert found["normal, n=1024, s=32"]["bits_a_value"] == pytest.approx(2.8, abs=0.2)
 
@@ -53,18 +56,30 @@ def test_orq_errs_least_and_quantisers_use_their_levels_as_the_paper_says(record
     """orq-04, orq-09, orq-15: at every recorded step."""
     study = GradientLevels(recorded=recorded)
     found = rows(study)
-    assert study.settings()["model"] == "mlp" and study.settings()["seed"] == 1 and "window" not in study.settings()
+    assert (
+        study.settings()["model"] == "mlp"
+        and study.settings()["seed"] == 1
+        and "window" not in study.settings()
+    )
     assert list(found)[:6] == ["FP", "QSGD-9", "Linear-9", "ORQ-9", "BinGrad-pb", "BinGrad-b"]
     for step, _ in enumerate(found["FP"]["by_step"]):
         now = {name: row["by_step"][step] for name, row in found.items()}
         for s in (3, 5, 9):
             assert now[f"ORQ-{s}"]["relative_error"] < now[f"QSGD-{s}"]["relative_error"]
             assert now[f"ORQ-{s}"]["relative_error"] < 1.02 * now[f"Linear-{s}"]["relative_error"]
-        assert now["BinGrad-b"]["relative_error"] < now["BinGrad-pb"]["relative_error"] < now["ORQ-3"]["relative_error"]
+        assert (
+            now["BinGrad-b"]["relative_error"]
+            < now["BinGrad-pb"]["relative_error"]
+            < now["ORQ-3"]["relative_error"]
+        )
         entropies = [now[f"{name}-9"]["code_entropy_bits"] for name in ("QSGD", "ORQ", "Linear")]
         assert sorted(entropies) == entropies and entropies[-1] < 3.17
-        assert now["ORQ-9"]["wasserstein"] < min(now["QSGD-9"]["wasserstein"], now["Linear-9"]["wasserstein"])
-        assert all(sum(row["shares"]) == pytest.approx(1) for name, row in now.items() if name != "FP")
+        assert now["ORQ-9"]["wasserstein"] < min(
+            now["QSGD-9"]["wasserstein"], now["Linear-9"]["wasserstein"]
+        )
+        assert all(
+            sum(row["shares"]) == pytest.approx(1) for name, row in now.items() if name != "FP"
+        )
     first = torch.load(f"{recorded}/step-000040.pt")
     assert found["FP"]["step"] == 40
     for row in found.values():
@@ -102,13 +117,18 @@ def test_an_svd_costs_a_multiple_of_a_step_of_powersgd() -> None:
     """powersgd-17."""
     found = rows(SvdCost(model="resnet20", rounds=3))
     assert found["PowerSGD, rank 2"]["over_powersgd"] == 1
-    assert found["SVD of every matrix"]["over_powersgd"] > 1.5 and found["Atomo, rank 2"]["over_powersgd"] > 1.5
+    assert (
+        found["SVD of every matrix"]["over_powersgd"] > 1.5
+        and found["Atomo, rank 2"]["over_powersgd"] > 1.5
+    )
 
 
 def test_a_warm_start_comes_nearer_to_the_best_approximation(recorded: str) -> None:
     """powersgd-08: with the memory of error feedback, as in training."""
     found = rows(WarmStart(recorded=recorded))
-    warm, cold, best = (found[name] for name in ("Warm start", "Without warm start", "Best approximation"))
+    warm, cold, best = (
+        found[name] for name in ("Warm start", "Without warm start", "Best approximation")
+    )
     assert best["over_best"] == pytest.approx(1, abs=1e-4) == best["over_best_with_memory"]
     assert 1 < warm["over_best_with_memory"] < cold["over_best_with_memory"]
     assert found["Three iterations"]["over_best"] < cold["over_best"]
@@ -125,7 +145,10 @@ def test_a_second_scale_always_errs_less(recorded: str) -> None:
     for row in found.values():
         assert row["largest_ratio"] < 1 and len(row["step"]) == 2
     assert found["l2, (2, 6) bits"]["ratio"] < 0.3 < found["linf, (2, 6) bits"]["ratio"]
-    assert found["linf, (8, 12) bits"]["single_scale_error"] < found["linf, (4, 8) bits"]["single_scale_error"]
+    assert (
+        found["linf, (8, 12) bits"]["single_scale_error"]
+        < found["linf, (4, 8) bits"]["single_scale_error"]
+    )
 
 
 def test_codes_are_zero_more_often_with_fewer_levels_and_the_longer_scale(recorded: str) -> None:
@@ -137,14 +160,24 @@ def test_codes_are_zero_more_often_with_fewer_levels_and_the_longer_scale(record
         assert 0 < shares[0] < shares[1] < shares[2] < 1
     for bits in (2, 4, 8):
         maximum, length = (found[f"{norm}, {bits} bits"] for norm in ("linf", "l2"))
-        assert maximum["zero_share"] < length["zero_share"] and maximum["relative_error"] < length["relative_error"]
+        assert (
+            maximum["zero_share"] < length["zero_share"]
+            and maximum["relative_error"] < length["relative_error"]
+        )
 
 
 def test_bits_of_every_layer_are_those_of_its_code(recorded: str) -> None:
     methods = ["qsgd bits=4 min_size=0", "powersgd rank=2 error_feedback=false", "none"]
     found = rows(Layers(recorded=recorded, methods=methods))
-    matrix = next(layer for layer in found[methods[1]]["layers"] if layer["name"].endswith("weight"))
+    matrix = next(
+        layer for layer in found[methods[1]]["layers"] if layer["name"].endswith("weight")
+    )
     assert matrix["values"] == 64 * 64 and matrix["bits_a_step"] == 32 * 2 * (64 + 64), "P and Q"
-    quantised = next(layer for layer in found[methods[0]]["layers"] if layer["name"] == matrix["name"])
+    quantised = next(
+        layer for layer in found[methods[0]]["layers"] if layer["name"] == matrix["name"]
+    )
     assert quantised["bits_a_step"] == 4 * 4096 + 32 * 8 and 0 < quantised["relative"] < 0.5
-    assert all(layer["relative"] < 1e-6 and layer["bits_a_step"] == 32 * layer["values"] for layer in found["none"]["layers"])
+    assert all(
+        layer["relative"] < 1e-6 and layer["bits_a_step"] == 32 * layer["values"]
+        for layer in found["none"]["layers"]
+    )

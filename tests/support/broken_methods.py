@@ -42,7 +42,10 @@ class InPlace(Mean):
 
 class MomentumInPlace(Mean):
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
-        momenta = {k: state.per_worker[k].mul_(0.9).add_(g) if state.per_worker else g for k, g in grads.items()}
+        momenta = {
+            k: state.per_worker[k].mul_(0.9).add_(g) if state.per_worker else g
+            for k, g in grads.items()
+        }
         return super().aggregate(momenta, State(per_worker=momenta), comm, step)
 
 
@@ -72,7 +75,9 @@ class DividesByNorm(Mean):
 
 class WholeBytesOnly(Mean):
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
-        return super().aggregate({k: g[..., : g.shape[-1] // 8 * 8] for k, g in grads.items()}, state, comm, step)
+        return super().aggregate(
+            {k: g[..., : g.shape[-1] // 8 * 8] for k, g in grads.items()}, state, comm, step
+        )
 
 
 class ExactButHalf(Mean):
@@ -123,7 +128,9 @@ class OneScaleOfAll(Mean):
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         largest = torch.stack([g.abs().max() for g in grads.values()]).max()
-        return super().aggregate({k: g.clamp(-largest / 2, largest / 2) for k, g in grads.items()}, state, comm, step)
+        return super().aggregate(
+            {k: g.clamp(-largest / 2, largest / 2) for k, g in grads.items()}, state, comm, step
+        )
 
 
 class GlobalInName(Mean):
@@ -152,7 +159,9 @@ class LooksAtAllRows(Natural):
 
 class NothingIsShared(Mean):
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
-        return Aggregated({k: g.mean(0, keepdim=True) for k, g in grads.items()}, lambda: grads, state)
+        return Aggregated(
+            {k: g.mean(0, keepdim=True) for k, g in grads.items()}, lambda: grads, state
+        )
 
 
 class NotAMethod:

@@ -81,6 +81,8 @@ def results(comm: Comm) -> tuple[dict[str, list[Tensor]], dict[str, list[int]]]:
     return found, bits
 
 
-def with_and_without(process: Process | None) -> list[tuple[dict[str, list[Tensor]], dict[str, list[int]]]]:
+def with_and_without(
+    process: Process | None,
+) -> list[tuple[dict[str, list[Tensor]], dict[str, list[int]]]]:
     transport = GlooTransport(process.world) if process else None
     return [results(Comm(WORKERS, transport, checksum=checked)) for checked in (False, True)]

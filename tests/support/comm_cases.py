@@ -25,7 +25,9 @@ class Outcome(NamedTuple):
     messages: int  # exchanges that the clock was asked to time
 
 
-def values(workers: range, shape: tuple[int, ...], dtype: torch.dtype, low: int = 0, high: int = 60) -> Tensor:
+def values(
+    workers: range, shape: tuple[int, ...], dtype: torch.dtype, low: int = 0, high: int = 60
+) -> Tensor:
     """`[w, *shape]`, each row from its own generator."""
     rows = []
     for worker in workers:
@@ -75,7 +77,9 @@ def mixed_inputs(workers: range) -> list[Tensor]:
 RAGGED_LENGTHS = [[0, 9, 4, 1], [6, 0, 3, 0]]  # of the first two ragged tensors, by worker
 
 
-def ragged_inputs(workers: range, lengths: list[list[int]]) -> tuple[list[Tensor], list[Tensor | None]]:
+def ragged_inputs(
+    workers: range, lengths: list[list[int]]
+) -> tuple[list[Tensor], list[Tensor | None]]:
     """Two ragged tensors, and one of two dimensions that is not."""
     tensors = [
         values(workers, (9,), torch.uint8),
@@ -95,7 +99,11 @@ def nan_inputs(workers: range) -> Tensor:
     rows = values(workers, (WORKERS + 3,), torch.float32)
     for row, worker in zip(rows, workers, strict=True):
         row[worker] = torch.nan if worker % 2 else -torch.nan
-        row[WORKERS:] = torch.tensor([torch.inf, -torch.inf, -0.0]) if worker == 1 else torch.tensor([3e38, -3e38, 0.0])
+        row[WORKERS:] = (
+            torch.tensor([torch.inf, -torch.inf, -0.0])
+            if worker == 1
+            else torch.tensor([3e38, -3e38, 0.0])
+        )
     return rows
 
 
@@ -117,7 +125,9 @@ def cases(comm: Comm) -> dict[str, Callable[[], list[Tensor]]]:
     found["min of nan"] = lambda: [comm.min([nans])[0].view(torch.int32)]
     found["gather"] = lambda: comm.gather(mixed_inputs(here))
     found["gather one"] = lambda: comm.gather([values(here, (13,), torch.uint8)])
-    found["gather empty"] = lambda: comm.gather([torch.zeros(len(here), 0, dtype=t) for t in (torch.uint8, torch.float32)])
+    found["gather empty"] = lambda: comm.gather(
+        [torch.zeros(len(here), 0, dtype=t) for t in (torch.uint8, torch.float32)]
+    )
     found["ragged"] = lambda: comm.gather(*ragged_inputs(here, RAGGED_LENGTHS))
     found["nothing ragged"] = lambda: comm.gather(*all_ragged_inputs(here))
     found["transpose"] = lambda: comm.transpose([transposed_inputs(here)])
@@ -160,7 +170,9 @@ def node_outcomes(comm: Comm) -> dict[int, dict[str, Any]]:
         found[size] = {
             "local": nodes.local,
             "mean": nodes.mean([values(comm.local, (5,), torch.float32)])[0],
-            "gather": nodes.gather([values(nodes.local, (11,), torch.uint8), values(nodes.local, (3,), torch.float32)]),
+            "gather": nodes.gather(
+                [values(nodes.local, (11,), torch.uint8), values(nodes.local, (3,), torch.float32)]
+            ),
             "tallies": comm.meter.tallies,
             "exchanges": comm.clock.exchanges,
         }

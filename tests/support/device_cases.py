@@ -14,7 +14,9 @@ from gcbench.compressors import Compressor, Grads, State
 WORKERS = range(4)
 
 
-def two_steps(compressor: Compressor, taken: Callable[[Tensor], Tensor] = torch.clone) -> tuple[list[Grads], State]:
+def two_steps(
+    compressor: Compressor, taken: Callable[[Tensor], Tensor] = torch.clone
+) -> tuple[list[Grads], State]:
     """Updates and what they sent, and the last state."""
     seen, state = [], State()
     for number in range(2):
@@ -32,5 +34,7 @@ def check_stays_on_its_device(choice: str, variant: str) -> None:
         found, state = two_steps(compressor, taken_there)
     for a, b in zip(found, expected, strict=True):
         torch.testing.assert_close({k: brought_back(x) for k, x in a.items()}, b)
-    remembered = [x for layer in state.layers() for x in (*layer.shared.values(), *layer.per_worker.values())]
+    remembered = [
+        x for layer in state.layers() for x in (*layer.shared.values(), *layer.per_worker.values())
+    ]
     assert all(isinstance(x, There) for x in remembered)

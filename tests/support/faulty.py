@@ -14,9 +14,19 @@ from torch import Tensor, nn
 class Faulty(nn.Module):
     """At training step `at` of the process `rank`, unless the file `spent` says that it has happened."""
 
-    def __init__(self, fault: str, at: int, rank: int, spent: str, shape: list[int] | None = None, outputs: int = 10) -> None:
+    def __init__(
+        self,
+        fault: str,
+        at: int,
+        rank: int,
+        spent: str,
+        shape: list[int] | None = None,
+        outputs: int = 10,
+    ) -> None:
         super().__init__()
-        self.layers = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, outputs))
+        self.layers = nn.Sequential(
+            nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, outputs)
+        )
         self.fault, self.at, self.spent = fault, at, Path(spent)
         self.mine = int(os.environ.get("RANK", 0)) == rank
         self.forwards = 0
@@ -47,4 +57,6 @@ class Faulty(nn.Module):
             with torch.no_grad():
                 self.layers[1].bias[3] += 1e-6
         if self.fault == "nan gradient":
-            self.layers[1].bias.register_hook(lambda grad: grad * torch.nan if not self.forwards > self.at + 1 else grad)
+            self.layers[1].bias.register_hook(
+                lambda grad: grad * torch.nan if not self.forwards > self.at + 1 else grad
+            )

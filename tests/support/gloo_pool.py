@@ -73,7 +73,11 @@ def pool(size: int) -> Pool:
 def _serve(rank: int, size: int, meeting: str, connection: Connection) -> None:
     torch.set_num_threads(1)
     dist.init_process_group(
-        "gloo", init_method=f"file://{meeting}", rank=rank, world_size=size, timeout=timedelta(seconds=PATIENCE)
+        "gloo",
+        init_method=f"file://{meeting}",
+        rank=rank,
+        world_size=size,
+        timeout=timedelta(seconds=PATIENCE),
     )
     agreement = dist.new_group(backend="gloo")
     assert isinstance(agreement, dist.ProcessGroup)

@@ -11,9 +11,15 @@ from gcbench.comm import Comm
 from gcbench.compressors import Compressor
 
 
-def traces_over_gloo(process: Process, compressors: dict[Any, Compressor], workers: int = WORKERS) -> dict[Any, Trace]:
-    return {key: trace(compressor, process.comm(workers)) for key, compressor in compressors.items()}
+def traces_over_gloo(
+    process: Process, compressors: dict[Any, Compressor], workers: int = WORKERS
+) -> dict[Any, Trace]:
+    return {
+        key: trace(compressor, process.comm(workers)) for key, compressor in compressors.items()
+    }
 
 
-def traces_in_one_process(compressors: dict[Any, Compressor], workers: int = WORKERS) -> dict[Any, Trace]:
+def traces_in_one_process(
+    compressors: dict[Any, Compressor], workers: int = WORKERS
+) -> dict[Any, Trace]:
     return {key: trace(compressor, Comm(workers)) for key, compressor in compressors.items()}

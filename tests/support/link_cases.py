@@ -29,7 +29,11 @@ class Sent(NamedTuple):
 
 def sent() -> Sent:
     """By the host's interface, as the kernel counts; /proc shows those of this process's namespace."""
-    line = next(line for line in Path("/proc/net/dev").read_text().splitlines() if line.strip().startswith("eth0:"))
+    line = next(
+        line
+        for line in Path("/proc/net/dev").read_text().splitlines()
+        if line.strip().startswith("eth0:")
+    )
     fields = line.split(":")[1].split()
     return Sent(int(fields[8]), int(fields[9]))
 
@@ -92,7 +96,9 @@ def timed(comm: Comm, control: ProcessGroupControl) -> dict[str, float]:
                 start = time.perf_counter()
                 exchange()
                 own.append(time.perf_counter() - start)
-            found[f"{name} {size}"] = min(max(times) for times in zip(*control.gather(own), strict=True))
+            found[f"{name} {size}"] = min(
+                max(times) for times in zip(*control.gather(own), strict=True)
+            )
     return found
 
 
@@ -107,7 +113,11 @@ def resent(comm: Comm, control: ProcessGroupControl) -> int:
 
 
 def _resent() -> int:
-    names, values = (line.split() for line in Path("/proc/net/snmp").read_text().splitlines() if line.startswith("Tcp:"))
+    names, values = (
+        line.split()
+        for line in Path("/proc/net/snmp").read_text().splitlines()
+        if line.startswith("Tcp:")
+    )
     return int(values[names.index("RetransSegs")])
 
 

@@ -10,7 +10,18 @@ from typing import Any
 import yaml
 from omegaconf import DictConfig, OmegaConf, read_write
 
-from gcbench.check.steps import SHAPES, STEPS, WORKERS, Trace, aggregate, flat, gradients, offsets, shapes_of, trace
+from gcbench.check.steps import (
+    SHAPES,
+    STEPS,
+    WORKERS,
+    Trace,
+    aggregate,
+    flat,
+    gradients,
+    offsets,
+    shapes_of,
+    trace,
+)
 from gcbench.check.subject import SETTINGS
 from gcbench.compressors import Compressor
 from gcbench.config import Config, compose_words, conf_directory, register, resolve
@@ -48,7 +59,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "ecq": {"error_feedback": True, "alpha": 0.2, "beta": 0.9, "min_size": 0, "bucket_size": 16},
     "l2": {"norm": "l2", "min_size": 0, "bucket_size": 16, "error_feedback": False},
     "other levels": {"levels": 5, "min_size": 0, "bucket_size": 16},
-    "other level count": {"level_count": 9, "min_size": 0, "bucket_size": 16, "error_feedback": False},
+    "other level count": {
+        "level_count": 9,
+        "min_size": 0,
+        "bucket_size": 16,
+        "error_feedback": False,
+    },
     "per layer": {"per_layer": True, "min_size": 0},
     "aggregated memory": {"memory": "aggregated", "error_feedback": True},
     "cold start": {"warm_start": False, "iterations": 3},
@@ -58,11 +74,27 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "dense at first": {"dense_steps": 1, "min_size": 0, "bucket_size": 16},
     "scattered": {"exchange": "scatter", "min_size": 0, "bucket_size": 16},
     "scattered, coded again": {"exchange": "scatter_coded", "min_size": 100, "bucket_size": 16},
-    "scattered, with memory": {"exchange": "scatter_coded", "error_feedback": True, "min_size": 0, "bucket_size": 16},
+    "scattered, with memory": {
+        "exchange": "scatter_coded",
+        "error_feedback": True,
+        "min_size": 0,
+        "bucket_size": 16,
+    },
     "summed": {"exchange": "sum", "min_size": 0, "bucket_size": 16},
-    "summed, with memory": {"exchange": "sum", "error_feedback": True, "norm": "l2", "min_size": 0, "bucket_size": 16},
+    "summed, with memory": {
+        "exchange": "sum",
+        "error_feedback": True,
+        "norm": "l2",
+        "min_size": 0,
+        "bucket_size": 16,
+    },
     "aligned": {"align": True, "min_size": 0, "bucket_size": 16},
-    "hierarchical": {"exchange": "hierarchical", "workers_per_node": 2, "min_size": 0, "bucket_size": 16},
+    "hierarchical": {
+        "exchange": "hierarchical",
+        "workers_per_node": 2,
+        "min_size": 0,
+        "bucket_size": 16,
+    },
     "hierarchical, with memory": {
         "exchange": "hierarchical",
         "workers_per_node": 2,
@@ -70,8 +102,19 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "min_size": 100,
         "bucket_size": 16,
     },
-    "dense elias": {"code": "elias_dense", "min_size": 0, "bucket_size": 16, "error_feedback": False},
-    "sparse elias": {"code": "elias_sparse", "levels": 1, "norm": "l2", "min_size": 100, "bucket_size": 64},
+    "dense elias": {
+        "code": "elias_dense",
+        "min_size": 0,
+        "bucket_size": 16,
+        "error_feedback": False,
+    },
+    "sparse elias": {
+        "code": "elias_sparse",
+        "levels": 1,
+        "norm": "l2",
+        "min_size": 100,
+        "bucket_size": 64,
+    },
     "ans, with memory": {"code": "ans", "error_feedback": True, "min_size": 0, "bucket_size": 64},
     "alternating": {"variant": "alternating"},
     "drawn once": {"variant": "unbiased"},
@@ -207,7 +250,11 @@ def variants(choice: str) -> dict[str, dict[str, Any]]:
 
 ALL = [(choice, variant) for choice in CHOICES for variant in variants(choice)]
 # Without those that differ from another one in a number or a wrapper only: for what costs time.
-DIFFERENT = [key for key in ALL if key[1] not in {"ecq", "other levels", "cold start", "clipped norm", "aggregated memory"}]
+DIFFERENT = [
+    key
+    for key in ALL
+    if key[1] not in {"ecq", "other levels", "cold start", "clipped norm", "aggregated memory"}
+]
 
 
 def compressor_of(choice: str, variant: str) -> Compressor:

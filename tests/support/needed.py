@@ -40,7 +40,9 @@ def unexpected(reason: str) -> str | None:
         return f"{EXPECT}={os.environ[EXPECT]}: {unknown.pop()} is none of {', '.join(KINDS)}"
     kind = reason.removeprefix("Skipped: ").removeprefix("needs ").partition(":")[0]
     if kind in expected:
-        return f"{EXPECT} says that {kind} is here ({KINDS[kind]}), but the test was skipped: {reason}"
+        return (
+            f"{EXPECT} says that {kind} is here ({KINDS[kind]}), but the test was skipped: {reason}"
+        )
     if kind not in KINDS:
         return f"skipped for a reason that tests/support/needed.py does not know: {reason}"
     return None

@@ -12,7 +12,12 @@ from gcbench.comm import Comm
 from gcbench.compressors import Compressor
 from gcbench.train.finite import KINDS, FirstBad
 
-SOME_VALUES = ("random_k", "random_block", "global_randk", "global_randk_multiscale")  # send a few that are drawn
+SOME_VALUES = (
+    "random_k",
+    "random_block",
+    "global_randk",
+    "global_randk_multiscale",
+)  # send a few that are drawn
 
 
 class Seen(NamedTuple):
@@ -20,7 +25,9 @@ class Seen(NamedTuple):
     residuals: list[int]  # workers of this process who remember something that is not finite
 
 
-def seen_after(compressor: Compressor, comm: Comm, value: float, worker: int, everywhere: bool) -> Seen:
+def seen_after(
+    compressor: Compressor, comm: Comm, value: float, worker: int, everywhere: bool
+) -> Seen:
     """Return what one step leaves of a gradient of `worker` that has `value` once, or `everywhere` in a matrix."""
     grads = gradients(comm.local, 0)
     if worker in comm.local:
@@ -29,10 +36,14 @@ def seen_after(compressor: Compressor, comm: Comm, value: float, worker: int, ev
     first_bad = FirstBad.none(len(comm.local), torch.device("cpu"))
     first_bad.note_exchange(0, aggregate(compressor, grads, comm=comm))
     found = [(KINDS[kind], k) for _, kind, k in first_bad.found(comm.local)]
-    return Seen(any(kind == "update" for kind, _ in found), [k for kind, k in found if kind == "residual"])
+    return Seen(
+        any(kind == "update" for kind, _ in found), [k for kind, k in found if kind == "residual"]
+    )
 
 
-def seen_over_gloo(process: Process, compressors: dict[Any, Compressor], value: float, worker: int) -> dict[Any, Seen]:
+def seen_over_gloo(
+    process: Process, compressors: dict[Any, Compressor], value: float, worker: int
+) -> dict[Any, Seen]:
     return {
         key: seen_after(compressor, process.comm(WORKERS), value, worker, key[0] in SOME_VALUES)
         for key, compressor in compressors.items()

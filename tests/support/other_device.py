@@ -24,7 +24,9 @@ class There(Tensor):
 
     @staticmethod
     def __new__(cls, here: Tensor) -> There:
-        there: There = Tensor._make_wrapper_subclass(cls, here.shape, here.stride(), dtype=here.dtype, device=DEVICE)
+        there: There = Tensor._make_wrapper_subclass(
+            cls, here.shape, here.stride(), dtype=here.dtype, device=DEVICE
+        )
         there.here = here
         return there
 
@@ -43,7 +45,9 @@ class OtherDevice(TorchDispatchMode):
         torch._C._ensureCUDADeviceGuardSet()
 
     def __enter__(self) -> OtherDevice:
-        torch._C._set_only_lift_cpu_tensors(True)  # torch.tensor(..., device=...) comes by here, too
+        torch._C._set_only_lift_cpu_tensors(
+            True
+        )  # torch.tensor(..., device=...) comes by here, too
         super().__enter__()
         return self
 
@@ -71,7 +75,9 @@ def _run(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
     there = [x for x in tensors if isinstance(x, There)]
     if there and func not in _COPIES and any(x.dim() for x in tensors if not isinstance(x, There)):
-        raise RuntimeError(f"{func}: expected all tensors to be on the same device, but found {DEVICE} and cpu")
+        raise RuntimeError(
+            f"{func}: expected all tensors to be on the same device, but found {DEVICE} and cpu"
+        )
     asked = kwargs.get("device")
     result_there = bool(there) if asked is None else torch.device(asked).type == DEVICE.type
     if asked is not None:
@@ -79,7 +85,13 @@ def _run(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     given = {id(x.here): x for x in there}  # an operation in place gives back what it was given
 
     def as_found(x: Any) -> Any:
-        return x if not (isinstance(x, Tensor) and result_there) else given[id(x)] if id(x) in given else There(x)
+        return (
+            x
+            if not (isinstance(x, Tensor) and result_there)
+            else given[id(x)]
+            if id(x) in given
+            else There(x)
+        )
 
     return tree_map(as_found, func(*_here(args), **_here(kwargs)))
 

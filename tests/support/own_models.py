@@ -18,7 +18,9 @@ class Open(nn.Sequential):
     def __init__(self, shape: tuple[int, ...], outputs: int | None = None, width: int = 5) -> None:
         assert outputs is not None
         inputs = torch.Size(shape).numel()
-        super().__init__(nn.Flatten(), nn.Linear(inputs, width), nn.ReLU(), nn.Linear(width, outputs))
+        super().__init__(
+            nn.Flatten(), nn.Linear(inputs, width), nn.ReLU(), nn.Linear(width, outputs)
+        )
 
 
 class Real(nn.Sequential):

@@ -56,7 +56,9 @@ def decoded(codec: Codec, rows: Tensor, number: int = 0) -> Tensor:
     """`[w, n]` rows as each of w workers codes its own, in float64; nothing is gathered, so that many cost little."""
     segments = (rows.shape[1],)
     x = codec.lay_out([rows], segments)
-    noise = Step(number, 1, range(len(rows)), {"w": 0}).noise("codec", {"w": rows.shape[1]}, rows.device)
+    noise = Step(number, 1, range(len(rows)), {"w": 0}).noise(
+        "codec", {"w": rows.shape[1]}, rows.device
+    )
     out = torch.zeros_like(x)
     codec.decode_add(codec.encode(x, segments, noise), segments, out)
     return codec.lay_back(out, segments).double()

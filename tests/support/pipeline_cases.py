@@ -39,7 +39,14 @@ def trained(process: Process, config: Config, steps: int) -> Trained:
         beside = Comm(workers, GlooTransport(group))
     joined = Joined(process.comm(workers), beside, process.control, CPU)
     with tempfile.TemporaryDirectory() as directory:
-        run, _ = assembled(config, plan(config, Machine.here()), joined, make_data(config), Path(directory), StopSignal())
+        run, _ = assembled(
+            config,
+            plan(config, Machine.here()),
+            joined,
+            make_data(config),
+            Path(directory),
+            StopSignal(),
+        )
     progress = Progress.start(run)
     snapshots, exchanged, buckets = [], None, 0
     for _ in range(steps):
@@ -52,4 +59,6 @@ def trained(process: Process, config: Config, steps: int) -> Trained:
     progress.ledger.add(process.control.gather(run.clock.take()))
     seconds = progress.ledger.seconds()
     assert seconds is not None
-    return Trained(snapshots, sample(run, exchanged)["relative"], run.comm.meter.sent_bits, seconds, buckets)
+    return Trained(
+        snapshots, sample(run, exchanged)["relative"], run.comm.meter.sent_bits, seconds, buckets
+    )

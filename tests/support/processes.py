@@ -14,26 +14,38 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 SERVER = multiprocessing.get_context("forkserver")
-SERVER.set_forkserver_preload(["torch._dynamo", "gcbench.check.report", "gcbench.data.digits", "gcbench.launch.start"])
+SERVER.set_forkserver_preload(
+    ["torch._dynamo", "gcbench.check.report", "gcbench.data.digits", "gcbench.launch.start"]
+)
 
 
 def command(
-    words: Sequence[str], folder: Path, environment: Mapping[str, str], timeout: float, read: bool = True
+    words: Sequence[str],
+    folder: Path,
+    environment: Mapping[str, str],
+    timeout: float,
+    read: bool = True,
 ) -> subprocess.CompletedProcess[str]:
     """`gcbench` in a process of its own, as its script does it; `read`: whether somebody reads what it prints."""
     with tempfile.TemporaryDirectory() as place:
         out, err = Path(place, "out"), Path(place, "err")
-        process = SERVER.Process(target=_command, args=(words, folder, dict(environment), out if read else None, err))
+        process = SERVER.Process(
+            target=_command, args=(words, folder, dict(environment), out if read else None, err)
+        )
         process.start()
         try:
             process.join(timeout)
             assert process.exitcode is not None, f"{words} still runs after {timeout} s"
         finally:
             process.kill()
-        return subprocess.CompletedProcess(words, process.exitcode, out.read_text() if read else "", err.read_text())
+        return subprocess.CompletedProcess(
+            words, process.exitcode, out.read_text() if read else "", err.read_text()
+        )
 
 
-def _command(words: Sequence[str], folder: Path, environment: dict[str, str], out: Path | None, err: Path) -> None:
+def _command(
+    words: Sequence[str], folder: Path, environment: dict[str, str], out: Path | None, err: Path
+) -> None:
     unread, written = os.pipe()
     os.dup2(written, 1)
     os.close(unread)  # as `| head -1` does

@@ -28,7 +28,11 @@ def result_of(
     """result.json of a row of a table; one that is not done has what a run has that could not write more."""
     plain = composed(experiment, budget, words)
     config = {**plain.config, "seed": seed, "experiment": experiment, "choices": plain.choices}
-    result = {**unfinished(config, status, reason, BEGUN), "started": finished, "finished": finished}
+    result = {
+        **unfinished(config, status, reason, BEGUN),
+        "started": finished,
+        "finished": finished,
+    }
     if status == "failed":
         return result
     epoch = {"event": "test", "step": 10, "epoch": 1.0, "accuracy": accuracy, "loss": 1.0}
@@ -48,7 +52,13 @@ def result_of(
         "shannon_bits_per_step": None,
         "compression_error": {"relative": 0.5, "cosine": 0.9, "samples": 1},
         "seconds": step
-        and {"step": step, **{phase: {"mean": 0.05, "max": 0.05} for phase in ("encode", "exchange", "wait", "decode")}},
+        and {
+            "step": step,
+            **{
+                phase: {"mean": 0.05, "max": 0.05}
+                for phase in ("encode", "exchange", "wait", "decode")
+            },
+        },
     }
 
 

@@ -14,7 +14,14 @@ from gcbench.check.steps import aggregate, flat, gradients
 from gcbench.compressors import Grads, State, build
 from gcbench.compressors.powersgd import PowerSGD
 
-SHAPES = {"conv": (8, 4, 3, 3), "bias": (8,), "matrix": (20, 30), "twin": (20, 30), "head": (10, 20), "head bias": (10,)}
+SHAPES = {
+    "conv": (8, 4, 3, 3),
+    "bias": (8,),
+    "matrix": (20, 30),
+    "twin": (20, 30),
+    "head": (10, 20),
+    "head bias": (10,),
+}
 IGNORED = 2  # first steps that the hook sends whole, while DDP rebuilds its buckets
 
 
@@ -24,22 +31,30 @@ class Linear(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.names = list(SHAPES)
-        self.weights = nn.ParameterList([nn.Parameter(torch.zeros(shape)) for shape in SHAPES.values()])
+        self.weights = nn.ParameterList(
+            [nn.Parameter(torch.zeros(shape)) for shape in SHAPES.values()]
+        )
 
     def forward(self, grads: Grads) -> Tensor:
-        return torch.stack([(p * grads[k]).sum() for k, p in zip(self.names, self.weights, strict=True)]).sum()
+        return torch.stack(
+            [(p * grads[k]).sum() for k, p in zip(self.names, self.weights, strict=True)]
+        ).sum()
 
 
 def factors(rank: int) -> Grads:
     """The same first Q for both."""
     matrices = {k: s for k, s in SHAPES.items() if len(s) > 1}
     return {
-        k: torch.randn(1, torch.Size(s[1:]).numel(), rank, generator=torch.Generator().manual_seed(i))
+        k: torch.randn(
+            1, torch.Size(s[1:]).numel(), rank, generator=torch.Generator().manual_seed(i)
+        )
         for i, (k, s) in enumerate(matrices.items())
     }
 
 
-def compare(process: Process, rank: int, steps: int, error_feedback: bool) -> list[tuple[float, float, float]]:
+def compare(
+    process: Process, rank: int, steps: int, error_feedback: bool
+) -> list[tuple[float, float, float]]:
     """For every step: distance of the updates, and of the memories, over the norm of the update; and that norm."""
     model = Linear()
     ddp = DistributedDataParallel(model, bucket_cap_mb=100)
@@ -62,7 +77,9 @@ def compare(process: Process, rank: int, steps: int, error_feedback: bool) -> li
                 if name in factors(rank):
                     n = SHAPES[name][0]
                     by_shape.setdefault((n, torch.Size(SHAPES[name]).numel() // n), []).append(name)
-            names = [name for group in by_shape.values() for name in group]  # as the hook lays its factors out
+            names = [
+                name for group in by_shape.values() for name in group
+            ]  # as the hook lays its factors out
             state.q_memory_dict[0] = torch.cat([factors(rank)[name].flatten() for name in names])
             state.p_memory_dict[0] = torch.empty(sum(rank * SHAPES[name][0] for name in names))
         return powerSGD_hook(state, bucket)
@@ -81,7 +98,11 @@ def compare(process: Process, rank: int, steps: int, error_feedback: bool) -> li
         grads = gradients(comm.local, number, SHAPES)
         ddp.zero_grad()
         ddp({k: g[0] for k, g in grads.items()}).backward()
-        theirs = {k: p.grad.unsqueeze(0) for k, p in zip(model.names, model.weights, strict=True) if p.grad is not None}
+        theirs = {
+            k: p.grad.unsqueeze(0)
+            for k, p in zip(model.names, model.weights, strict=True)
+            if p.grad is not None
+        }
         out = aggregate(ours, grads, number=number, state=state, comm=comm)
         state = out.state
         norm = flat(theirs).norm()
@@ -91,6 +112,9 @@ def compare(process: Process, rank: int, steps: int, error_feedback: bool) -> li
             sizes = [torch.Size(SHAPES[k]).numel() for k in order]
             errors = dict(zip(order, hook_state.error_dict[0].split(sizes), strict=True))
             # PyTorch also remembers what a vector lost to the average; ours travel whole and leave nothing.
-            apart = max(float((state.per_worker[k].flatten() - errors[k]).norm() / norm) for k in state.per_worker)
+            apart = max(
+                float((state.per_worker[k].flatten() - errors[k]).norm() / norm)
+                for k in state.per_worker
+            )
         found.append((float(distance), apart, float(norm)))
     return found

@@ -25,7 +25,10 @@ def drift_said(process: Process, drifted: tuple[int, ...]) -> str | None:
     weight[0] += 1e-6 if process.rank in drifted else 0
     replica: Any = SimpleNamespace(parameters={"weight": weight})
     try:
-        refuse_drift(cast(Any, SimpleNamespace(control=process.control, replica=replica)), cast(Any, SimpleNamespace(step=10)))
+        refuse_drift(
+            cast(Any, SimpleNamespace(control=process.control, replica=replica)),
+            cast(Any, SimpleNamespace(step=10)),
+        )
     except ReplicasDrifted as error:
         return str(error)
     return None

@@ -10,7 +10,12 @@ from needed import skip
 from sentence import run
 
 DATA = Path(os.environ.get("GCBENCH_DATA", "~/gcbench-data")).expanduser()
-ONE_STEP = ["trainer.gpus=16", "trainer.launcher=virtual", "trainer.max_steps=1", "trainer.eval_every=null"]
+ONE_STEP = [
+    "trainer.gpus=16",
+    "trainer.launcher=virtual",
+    "trainer.max_steps=1",
+    "trainer.eval_every=null",
+]
 
 pytestmark = pytest.mark.slow
 
@@ -42,7 +47,13 @@ def test_resnet18_on_cifar10(tmp_path: Path, sentence: str, floats: int, mib: fl
 @pytest.mark.parametrize(("rank", "floats"), [(1, 93_488), (2, 142_507), (4, 240_545)])
 def test_lstm_on_wikitext2(tmp_path: Path, rank: int, floats: int) -> None:
     needs("wikitext-2")
-    words = ["model=lstm", "model.vocabulary=28869", "dataset=wikitext2", f"data.root={DATA}", "trainer.batch_size=1"]
+    words = [
+        "model=lstm",
+        "model.vocabulary=28869",
+        "dataset=wikitext2",
+        f"data.root={DATA}",
+        "trainer.batch_size=1",
+    ]
     result = run(tmp_path, *ONE_STEP, *words, "compressor=powersgd", f"rank={rank}")
     assert result["parameters"] == 28_949_319
     assert result["bits_sent"]["per_step"] == 32 * floats

@@ -17,7 +17,13 @@ from gcbench.report.load import read_run
 from gcbench.train import weights
 from gcbench.train.checkpoints import Checkpoints
 
-WORDS = ["trainer.gpus=2", "trainer.launcher=virtual", "compressor=powersgd", "min_size=0", "trainer.log_every=5"]
+WORDS = [
+    "trainer.gpus=2",
+    "trainer.launcher=virtual",
+    "compressor=powersgd",
+    "min_size=0",
+    "trainer.log_every=5",
+]
 CONSTANT = ["schedule=constant", "trainer.checkpoint_keep=9"]
 
 
@@ -40,7 +46,10 @@ def test_an_extended_run_ends_as_one_that_was_as_long_from_the_start(tmp_path: P
     assert whole["extended"] == [] and whole["weights"] == "weights.pt"
     short = run(tmp_path / "parts", *WORDS, *CONSTANT, "trainer.epochs=0.25")
     long = run(tmp_path / "parts", *WORDS, *CONSTANT, "trainer.epochs=0.5")
-    assert long["extended"] == [{"from_step": short["steps"], "from_epoch": short["epochs"]}] and short["steps"] == 11
+    assert (
+        long["extended"] == [{"from_step": short["steps"], "from_epoch": short["epochs"]}]
+        and short["steps"] == 11
+    )
     assert all(long["test"][key] == whole["test"][key] for key in ("accuracy", "loss"))
     for key in ("bits_sent", "steps", "epochs", "compression_error"):
         assert long[key] == whole[key]
@@ -69,20 +78,33 @@ def test_a_schedule_is_that_of_the_new_length(tmp_path: Path) -> None:
     run(tmp_path, *WORDS, "trainer.max_steps=20", "trainer.log_every=1")
     rates = {line["step"]: line["lr"] for line in metrics(tmp_path) if line["event"] == "train"}
     run(tmp_path / "long", *WORDS, "trainer.max_steps=20", "trainer.log_every=1")
-    expected = {line["step"]: line["lr"] for line in metrics(tmp_path / "long") if line["event"] == "train"}
-    assert rates[10] < 0.1 * expected[10] and all(rates[step] == expected[step] for step in range(11, 21))
+    expected = {
+        line["step"]: line["lr"] for line in metrics(tmp_path / "long") if line["event"] == "train"
+    }
+    assert rates[10] < 0.1 * expected[10] and all(
+        rates[step] == expected[step] for step in range(11, 21)
+    )
 
 
 def test_nothing_else_may_change_when_a_run_is_extended(tmp_path: Path) -> None:
     run(tmp_path, *WORDS, "trainer.max_steps=2")
-    with pytest.raises(ConfigError, match=r"\(trainer.max_steps=2 -> 4, rank=2 -> 1\)|\(rank=2 -> 1\)"):
+    with pytest.raises(
+        ConfigError, match=r"\(trainer.max_steps=2 -> 4, rank=2 -> 1\)|\(rank=2 -> 1\)"
+    ):
         run(tmp_path, *WORDS, "trainer.max_steps=4", "rank=1")
 
 
 def test_a_run_whose_state_was_not_kept_is_not_extended(tmp_path: Path) -> None:
     result = run(tmp_path, *WORDS, "trainer.max_steps=2", "trainer.keep_weights=false")
-    assert result["weights"] is None and not (tmp_path / "weights.pt").exists() and not checkpoints(tmp_path)
-    with pytest.raises(ConfigError, match=r"trainer.max_steps=2 -> 4\): the state at its end was not kept, as trainer.keep_w"):
+    assert (
+        result["weights"] is None
+        and not (tmp_path / "weights.pt").exists()
+        and not checkpoints(tmp_path)
+    )
+    with pytest.raises(
+        ConfigError,
+        match=r"trainer.max_steps=2 -> 4\): the state at its end was not kept, as trainer.keep_w",
+    ):
         run(tmp_path, *WORDS, "trainer.max_steps=4")
 
 
@@ -96,11 +118,19 @@ def test_a_run_whose_state_was_not_kept_is_not_extended(tmp_path: Path) -> None:
     ],
 )
 def test_large_weights_and_states_are_kept_on_request(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: float, words: list[str], has_weights: bool, has_state: bool
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    limit: float,
+    words: list[str],
+    has_weights: bool,
+    has_state: bool,
 ) -> None:
     monkeypatch.setattr(weights, "LIMIT_BYTES", limit)
     result = run(tmp_path, *WORDS, "trainer.max_steps=2", *words)
-    assert result["parameters"] == 1210 and bool(result["weights"]) == has_weights == (tmp_path / "weights.pt").exists()
+    assert (
+        result["parameters"] == 1210
+        and bool(result["weights"]) == has_weights == (tmp_path / "weights.pt").exists()
+    )
     assert checkpoints(tmp_path) == ["step-00000002"] * has_state
 
 

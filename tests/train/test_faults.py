@@ -23,7 +23,12 @@ from train_cases import drift_said, drift_said_at_the_end
 from gcbench.config import RunFailed
 from gcbench.train.drift import parameter_hash
 
-LENGTH = ["trainer.max_steps=24", "trainer.checkpoint_steps=4", "trainer.checkpoint_keep=9", "trainer.log_every=3"]
+LENGTH = [
+    "trainer.max_steps=24",
+    "trainer.checkpoint_steps=4",
+    "trainer.checkpoint_keep=9",
+    "trainer.log_every=3",
+]
 METHOD = ["compressor=qsgd", "min_size=0", "error_feedback=true", "alpha=0.2", "beta=0.9"]
 WORDS = [*METHOD, *LENGTH, "trainer.error_every=null", "trainer.eval_every=null"]
 REAL = "trainer.launcher=local"
@@ -31,7 +36,9 @@ REAL = "trainer.launcher=local"
 
 def faulty(fault: str, at: int, spent: Path, rank: int = 1) -> list[str]:
     model = {"_target_": "faulty.Faulty", "fault": fault, "at": at, "rank": rank, "spent": spent}
-    return [f"{'' if key == '_target_' else '+'}model.{key}={value}" for key, value in model.items()]
+    return [
+        f"{'' if key == '_target_' else '+'}model.{key}={value}" for key, value in model.items()
+    ]
 
 
 def result_of(folder: Path) -> dict[str, Any]:
@@ -40,9 +47,9 @@ def result_of(folder: Path) -> dict[str, Any]:
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
-    found: dict[str, torch.Tensor] = torch.load(folder / "checkpoints" / "step-00000020" / "shared.pt", weights_only=True)[
-        "model"
-    ]
+    found: dict[str, torch.Tensor] = torch.load(
+        folder / "checkpoints" / "step-00000020" / "shared.pt", weights_only=True
+    )["model"]
     return found
 
 
@@ -59,11 +66,15 @@ def ends_as_without(folder: Path, words: list[str], spent: Path) -> None:
 
 def went_on(folder: Path, spent: Path) -> bool:
     """Whether the checkpoint of step 4 is from before the fault: a run that began anew would have written another."""
-    return (folder / "checkpoints" / "step-00000004" / "manifest.json").stat().st_mtime_ns < spent.stat().st_mtime_ns
+    return (
+        folder / "checkpoints" / "step-00000004" / "manifest.json"
+    ).stat().st_mtime_ns < spent.stat().st_mtime_ns
 
 
 @pytest.mark.parametrize("overlap", ["false", pytest.param("true", marks=pytest.mark.slow)])
-def test_a_killed_worker_ends_the_others_and_the_run_goes_on_to_the_same_bits(tmp_path: Path, overlap: str) -> None:
+def test_a_killed_worker_ends_the_others_and_the_run_goes_on_to_the_same_bits(
+    tmp_path: Path, overlap: str
+) -> None:
     spent, at = tmp_path / "spent", random.randrange(5, 20)
     words = [*WORDS, *faulty("kill", at, spent)]
     with pytest.raises(RunFailed, match="worker 1 failed: killed by SIGKILL"):
@@ -84,7 +95,10 @@ def test_a_run_starts_again_by_itself(tmp_path: Path) -> None:
     assert result["bits_sent"] == whole["bits_sent"]
     one, other = weights(tmp_path / "restarted"), weights(tmp_path / "whole")
     assert all(torch.equal(one[k], other[k]) for k in one)
-    lines = [json.loads(line) for line in (tmp_path / "restarted" / "metrics.jsonl").read_text().splitlines()]
+    lines = [
+        json.loads(line)
+        for line in (tmp_path / "restarted" / "metrics.jsonl").read_text().splitlines()
+    ]
     assert [line["step"] for line in lines] == list(range(3, 25, 3))
 
 
@@ -96,7 +110,9 @@ def test_a_command_that_was_killed_goes_on_to_the_same_bits(tmp_path: Path, whom
     code = "import sys; from pathlib import Path; from sentence import run; run(Path(sys.argv[1]), *sys.argv[2:])"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", code, str(tmp_path / "cut"), *words, REAL]
-    parent = subprocess.Popen(command, env=environment, start_new_session=True, stderr=subprocess.DEVNULL)
+    parent = subprocess.Popen(
+        command, env=environment, start_new_session=True, stderr=subprocess.DEVNULL
+    )
     try:
         assert parent.wait(timeout=patience(300)) == -signal.SIGKILL
         while group_lives(parent.pid):
@@ -120,18 +136,37 @@ def group_lives(group: int) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("overlap", ["false", "true"])
-@pytest.mark.parametrize(("fault", "says"), [("hang", "which is in forward of step 7"), ("stop", "which does not answer")])
-def test_a_worker_that_hangs_is_named_with_its_phase(tmp_path: Path, fault: str, says: str, overlap: str) -> None:
-    words = [*WORDS, *faulty(fault, 7, tmp_path / "spent"), "trainer.timeout_seconds=15", f"trainer.overlap={overlap}"]
-    with pytest.raises(RunFailed, match=f"waited 15 s in exchange of step 7 for worker process 1, {says}"):
+@pytest.mark.parametrize(
+    ("fault", "says"),
+    [("hang", "which is in forward of step 7"), ("stop", "which does not answer")],
+)
+def test_a_worker_that_hangs_is_named_with_its_phase(
+    tmp_path: Path, fault: str, says: str, overlap: str
+) -> None:
+    words = [
+        *WORDS,
+        *faulty(fault, 7, tmp_path / "spent"),
+        "trainer.timeout_seconds=15",
+        f"trainer.overlap={overlap}",
+    ]
+    with pytest.raises(
+        RunFailed, match=f"waited 15 s in exchange of step 7 for worker process 1, {says}"
+    ):
         run(tmp_path / "run", *words, REAL)
     assert result_of(tmp_path / "run")["status"] == "failed"
 
 
 def test_a_gradient_that_is_not_finite_is_named_with_its_worker(tmp_path: Path) -> None:
     """Though a method may not pass it on, as signs do not."""
-    words = ["compressor=signum", *LENGTH, *faulty("nan gradient", 11, tmp_path / "spent", rank=0), "trainer.launcher=virtual"]
-    with pytest.raises(RunFailed, match="the run diverged: the gradient of worker 1 was not finite at step 5"):
+    words = [
+        "compressor=signum",
+        *LENGTH,
+        *faulty("nan gradient", 11, tmp_path / "spent", rank=0),
+        "trainer.launcher=virtual",
+    ]
+    with pytest.raises(
+        RunFailed, match="the run diverged: the gradient of worker 1 was not finite at step 5"
+    ):
         run(tmp_path / "run", *words)
     result = result_of(tmp_path / "run")
     assert result["status"] == "diverged" and result["steps"] == 6
@@ -141,7 +176,9 @@ def test_a_gradient_that_is_not_finite_is_named_with_its_worker(tmp_path: Path) 
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "disk"
     folder.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=144k", "gcbench", str(folder)], capture_output=True)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=144k", "gcbench", str(folder)], capture_output=True
+    )
     if mounted.returncode:
         skip("root", "nobody else can make a small disk")
     yield folder
@@ -151,7 +188,10 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_full_disk_leaves_the_checkpoint_before_usable(small_disk: Path, tmp_path: Path) -> None:
     folder = small_disk / "run"
     words = [*WORDS, "trainer.launcher=virtual", "trainer.max_steps=24"]
-    with pytest.raises(RunFailed, match=r"step-\d+ could not be written \(.*No space.*\); .*step-\d+ is whole; make room"):
+    with pytest.raises(
+        RunFailed,
+        match=r"step-\d+ could not be written \(.*No space.*\); .*step-\d+ is whole; make room",
+    ):
         run(folder, *words)
     result = result_of(folder)
     assert result["status"] == "failed" and "No space" in result["reason"]
@@ -169,12 +209,23 @@ def metrics(folder: Path) -> list[dict[str, Any]]:
 
 def test_replicas_that_drift_are_named() -> None:
     assert pool(4).run(drift_said, ()) == [None] * 4
-    assert pool(4).run(drift_said, (2,)) == ["after step 9 the parameters of process 2 were not those of process 0"] * 4
-    assert pool(4).run(drift_said, (0, 3)) == ["after step 9 the parameters of processes 0, 3 were not those of process 1"] * 4
+    assert (
+        pool(4).run(drift_said, (2,))
+        == ["after step 9 the parameters of process 2 were not those of process 0"] * 4
+    )
+    assert (
+        pool(4).run(drift_said, (0, 3))
+        == ["after step 9 the parameters of processes 0, 3 were not those of process 1"] * 4
+    )
 
 
 def test_replicas_are_compared_at_the_end_however_seldom_before() -> None:
-    words = ["trainer.gpus=2", "trainer.max_steps=3", "trainer.log_every=3", "trainer.error_every=null"]
+    words = [
+        "trainer.gpus=2",
+        "trainer.max_steps=3",
+        "trainer.log_every=3",
+        "trainer.error_every=null",
+    ]
     says = "after step 2 the parameters of process 1 were not those of process 0"
     rarely = config_of(*SMALL, *words, "trainer.drift_every=100")
     assert pool(2).run(drift_said_at_the_end, rarely) == [says] * 2
@@ -194,14 +245,20 @@ def test_a_run_whose_replicas_drift_fails(tmp_path: Path) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 def test_the_hash_sees_every_bit_and_every_exchange(dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(1)
-    parameters = [torch.randn(70, 1000, generator=generator).to(dtype), torch.randn(3, generator=generator).to(dtype)]
-    seen = {parameter_hash(parameters), parameter_hash([parameters[0].T.contiguous(), parameters[1]])}
+    parameters = [
+        torch.randn(70, 1000, generator=generator).to(dtype),
+        torch.randn(3, generator=generator).to(dtype),
+    ]
+    seen = {
+        parameter_hash(parameters),
+        parameter_hash([parameters[0].T.contiguous(), parameters[1]]),
+    }
     for place in (0, 65_535, 65_536, 69_999):
         for bit in (0, 7, 15):
             changed = parameters[0].clone()
-            changed.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize]).view(-1)[place] ^= (
-                1 << bit if bit < 15 else -(1 << 15)
-            )
+            changed.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize]).view(-1)[
+                place
+            ] ^= 1 << bit if bit < 15 else -(1 << 15)
             seen.add(parameter_hash([changed, parameters[1]]))
     assert len(seen) == 14
     assert parameter_hash([p.clone() for p in parameters]) in seen and len(seen) == 14

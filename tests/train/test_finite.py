@@ -36,7 +36,9 @@ def test_kind_step_and_worker_are_told(value: float) -> None:
     update = {"w": torch.zeros(1, 3, 4)}
     for step, kind, worker in ((3, "gradient", 7), (5, "residual", 6)):
         found = first_bad()
-        found.note_gradients(3, torch.zeros(2), gradients if kind == "gradient" else torch.zeros(2, 10))
+        found.note_gradients(
+            3, torch.zeros(2), gradients if kind == "gradient" else torch.zeros(2, 10)
+        )
         kept = State(inner=State(per_worker={"w": residuals})) if kind == "residual" else State()
         found.note_exchange(5, Aggregated(update, lambda: update, kept))
         assert found.found(range(6, 8)) == [(step, KINDS.index(kind), worker)]
@@ -50,10 +52,18 @@ def test_the_first_step_counts() -> None:
     assert found.found(range(1)) == [(2, KINDS.index("loss"), 0)]
 
 
-WORDS = ["compressor=powersgd", "trainer.launcher=virtual", "trainer.max_steps=12", "trainer.log_every=4", "trainer.gpus=3"]
+WORDS = [
+    "compressor=powersgd",
+    "trainer.launcher=virtual",
+    "trainer.max_steps=12",
+    "trainer.log_every=4",
+    "trainer.gpus=3",
+]
 
 
-def test_a_residual_that_is_not_finite_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_residual_that_is_not_finite_ends_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The gradients of all steps are finite, and the update of this one."""
     aggregate = ErrorFeedback.aggregate
 
@@ -64,16 +74,25 @@ def test_a_residual_that_is_not_finite_ends_the_run(tmp_path: Path, monkeypatch:
         return out
 
     monkeypatch.setattr(ErrorFeedback, "aggregate", spoil)
-    with pytest.raises(RunFailed, match=r"diverged: what worker 2 remembers .* was not finite after step 5"):
+    with pytest.raises(
+        RunFailed, match=r"diverged: what worker 2 remembers .* was not finite after step 5"
+    ):
         run(tmp_path, *WORDS, "min_size=0")
 
 
-def test_finite_gradients_whose_sum_is_not_are_not_blamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finite_gradients_whose_sum_is_not_are_not_blamed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     aggregate = Dense.aggregate
 
     def enlarge(self: Dense, grads: Any, state: Any, comm: Any, step: Any) -> Aggregated:
-        return aggregate(self, {k: torch.full_like(g, 3e38) for k, g in grads.items()}, state, comm, step)
+        return aggregate(
+            self, {k: torch.full_like(g, 3e38) for k, g in grads.items()}, state, comm, step
+        )
 
     monkeypatch.setattr(Dense, "aggregate", enlarge)
-    with pytest.raises(RunFailed, match="diverged: the update was not finite at step 0, though every worker's gradient was"):
+    with pytest.raises(
+        RunFailed,
+        match="diverged: the update was not finite at step 0, though every worker's gradient was",
+    ):
         run(tmp_path, *WORDS, "compressor=none")

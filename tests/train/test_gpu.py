@@ -19,13 +19,26 @@ WORDS = ("trainer.device=cuda", "trainer.epochs=3")
 @pytest.mark.parametrize("backend", ["eager", "compiled"])
 @pytest.mark.parametrize("compressor", ["none", "qsgd", "powersgd", "orq", "scaled_sign", "top_k"])
 def test_a_run_learns(compressor: str, backend: str, tmp_path: Path) -> None:
-    result = run(tmp_path, *WORDS, f"compressor={compressor}", f"trainer.codec_backend={backend}", "trainer.gpus=1")
-    assert (result["status"], result["device"], result["codec_backend"]) == ("done", "cuda", backend)
+    result = run(
+        tmp_path,
+        *WORDS,
+        f"compressor={compressor}",
+        f"trainer.codec_backend={backend}",
+        "trainer.gpus=1",
+    )
+    assert (result["status"], result["device"], result["codec_backend"]) == (
+        "done",
+        "cuda",
+        backend,
+    )
     assert result["test"]["accuracy"] > 50
     assert result["seconds"]["step"]["mean"] > 0
 
 
-@pytest.mark.parametrize("words", [("trainer.compile=true",), ("trainer.precision=bf16",), ("trainer.double_buffering=true",)])
+@pytest.mark.parametrize(
+    "words",
+    [("trainer.compile=true",), ("trainer.precision=bf16",), ("trainer.double_buffering=true",)],
+)
 def test_a_run_learns_by_other_means(words: tuple[str, ...], tmp_path: Path) -> None:
     result = run(tmp_path, *WORDS, "compressor=powersgd", "trainer.gpus=1", *words)
     assert (result["status"], result["device"]) == ("done", "cuda")

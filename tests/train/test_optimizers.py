@@ -14,7 +14,9 @@ from gcbench.train.optimizers import make_optimizer
 def test_sgd_decays_weights_once_and_knows_nesterov(nesterov: bool) -> None:
     """d = g + decay x; m = 0.9 m + d; x = x - 0.1 m, or x - 0.1 (d + 0.9 m) with Nesterov."""
     model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
-    settings = OptimizerSettings(OptimizerKind.sgd, lr=0.1, momentum=0.9, weight_decay=0.5, nesterov=nesterov)
+    settings = OptimizerSettings(
+        OptimizerKind.sgd, lr=0.1, momentum=0.9, weight_decay=0.5, nesterov=nesterov
+    )
     optimizer = make_optimizer(model, settings)
     x = {k: p.detach().clone() for k, p in model.named_parameters()}
     m = {k: torch.zeros_like(v) for k, v in x.items()}

@@ -55,7 +55,9 @@ def test_overlap_gives_the_same_bits(choice: str) -> None:
             torch.testing.assert_close(b.parameters, a.parameters, rtol=0, atol=1e-6)
             assert b.error == pytest.approx(a.error, rel=1e-4)
         else:
-            assert [same(x, y) for x, y in zip(a.parameters, b.parameters, strict=True)] == [True] * 4
+            assert [same(x, y) for x, y in zip(a.parameters, b.parameters, strict=True)] == [
+                True
+            ] * 4
             assert a.error == b.error
         assert 0.5 < sum(b.sent_bits) / sum(a.sent_bits) < 1.5  # codes are padded by the bucket
 
@@ -81,13 +83,16 @@ def test_micro_batches_are_exchanged_once() -> None:
 def test_hidden_and_exposed_exchange_are_told_apart() -> None:
     """What is waited for is part of the step, what is hidden is not. In five steps on busy cores nothing may be hidden."""
     plain, hidden = (
-        pool(2).run(trained, config("none", *words), 40)[0].seconds for words in ((), ("trainer.double_buffering=true",))
+        pool(2).run(trained, config("none", *words), 40)[0].seconds
+        for words in ((), ("trainer.double_buffering=true",))
     )
     assert plain["hidden_exchange"]["mean"] == 0 < plain["exchange"]["mean"]
     assert hidden["hidden_exchange"]["mean"] > 0
     parts = ("data", "forward", "backward", "encode", "exchange", "wait", "decode", "update")
     for seconds in (plain, hidden):
-        assert sum(seconds[part]["mean"] for part in parts) == pytest.approx(seconds["step"]["mean"], rel=1e-6)
+        assert sum(seconds[part]["mean"] for part in parts) == pytest.approx(
+            seconds["step"]["mean"], rel=1e-6
+        )
 
 
 @pytest.mark.parametrize("choice", ["none", "powersgd", "qsgd", "maxnorm"])
@@ -104,11 +109,29 @@ def test_double_buffering_applies_the_update_of_the_step_before(choice: str) -> 
 
 
 def test_a_resumed_run_applies_what_was_under_way(tmp_path: Path) -> None:
-    words = [VIRTUAL, "trainer.double_buffering=true", "compressor=powersgd", "trainer.log_every=2", "trainer.error_every=2"]
+    words = [
+        VIRTUAL,
+        "trainer.double_buffering=true",
+        "compressor=powersgd",
+        "trainer.log_every=2",
+        "trainer.error_every=2",
+    ]
     run(tmp_path / "whole", *words, "trainer.max_steps=8", "schedule.kind=constant")
-    run(tmp_path / "parts", *words, "trainer.max_steps=8", "schedule.kind=constant", "trainer.checkpoint_steps=4")
+    run(
+        tmp_path / "parts",
+        *words,
+        "trainer.max_steps=8",
+        "schedule.kind=constant",
+        "trainer.checkpoint_steps=4",
+    )
     (tmp_path / "parts" / "result.json").unlink()  # as if killed after its last checkpoint
-    run(tmp_path / "parts", *words, "trainer.max_steps=8", "schedule.kind=constant", "trainer.checkpoint_steps=4")
+    run(
+        tmp_path / "parts",
+        *words,
+        "trainer.max_steps=8",
+        "schedule.kind=constant",
+        "trainer.checkpoint_steps=4",
+    )
     a, b = ((tmp_path / name / "metrics.jsonl").read_text() for name in ("whole", "parts"))
     assert a == b
 
@@ -130,14 +153,18 @@ def test_methods_of_global_scope_are_refused_with_overlap(choice: str, tmp_path:
         (("trainer.bucket_mib=0",), "trainer.bucket_mib=0"),
     ],
 )
-def test_what_cannot_be_overlapped_is_refused_in_one_sentence(words: tuple[str, ...], said: str, tmp_path: Path) -> None:
+def test_what_cannot_be_overlapped_is_refused_in_one_sentence(
+    words: tuple[str, ...], said: str, tmp_path: Path
+) -> None:
     with pytest.raises(ConfigError) as error:
         run(tmp_path, "trainer.overlap=true", *words)
     assert said in str(error.value) and "\n" not in str(error.value)
 
 
 def test_runs_with_overlap_continue_those_without_but_have_names_of_their_own() -> None:
-    plain, overlapped, late = (config("qsgd", *words) for words in ((), BUCKETS, ("trainer.double_buffering=true",)))
+    plain, overlapped, late = (
+        config("qsgd", *words) for words in ((), BUCKETS, ("trainer.double_buffering=true",))
+    )
     assert fingerprint(plain) == fingerprint(overlapped) != fingerprint(late)
     assert what_matters(plain) != what_matters(overlapped)
     assert not {"overlap", "bucket_mib", "double_buffering"} & set(what_matters(plain)["trainer"])
@@ -151,4 +178,6 @@ def test_a_state_in_parts_is_the_state() -> None:
     whole = State()
     for part in parts:
         whole = whole.updated(part)
-    assert [(s.shared, s.per_worker) for s in whole.layers()] == [(s.shared, s.per_worker) for s in state.layers()]
+    assert [(s.shared, s.per_worker) for s in whole.layers()] == [
+        (s.shared, s.per_worker) for s in state.layers()
+    ]

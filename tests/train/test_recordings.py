@@ -14,10 +14,17 @@ from gcbench.compressors.dense import Dense
 from gcbench.config import ConfigError
 from gcbench.records.gradients import read_gradients
 
-WORDS = ["compressor=none", "trainer.gpus=4", "trainer.max_steps=5", "trainer.record_gradients=[0,3]"]
+WORDS = [
+    "compressor=none",
+    "trainer.gpus=4",
+    "trainer.max_steps=5",
+    "trainer.record_gradients=[0,3]",
+]
 
 
-def test_what_is_read_is_what_was_aggregated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_read_is_what_was_aggregated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen: dict[int, Grads] = {}
     aggregate = Dense.aggregate
 
@@ -26,7 +33,9 @@ def test_what_is_read_is_what_was_aggregated(tmp_path: Path, monkeypatch: pytest
         return aggregate(self, grads, state, comm, step)
 
     monkeypatch.setattr(Dense, "aggregate", watched)
-    plain = run(tmp_path / "plain", *WORDS, "trainer.launcher=virtual", "trainer.record_gradients=null")
+    plain = run(
+        tmp_path / "plain", *WORDS, "trainer.launcher=virtual", "trainer.record_gradients=null"
+    )
     recorded = run(tmp_path / "run", *WORDS, "trainer.launcher=virtual")
     assert not (tmp_path / "plain" / "gradients").exists()
     assert recorded["bits_sent"] == plain["bits_sent"] and recorded["test"] == plain["test"]
@@ -36,7 +45,11 @@ def test_what_is_read_is_what_was_aggregated(tmp_path: Path, monkeypatch: pytest
         found = read_gradients(path)
         assert found.step == step and found.gradients.dtype == torch.float32
         assert found.gradients.shape == (4, recorded["parameters"])
-        assert found.config["model"] == "mlp" and found.config["compressor"] == "none" and found.config["seed"] == 1
+        assert (
+            found.config["model"] == "mlp"
+            and found.config["compressor"] == "none"
+            and found.config["seed"] == 1
+        )
         assert list(found.tensors()) == found.names == list(seen[step])
         assert all(torch.equal(g, seen[step][name]) for name, g in found.tensors().items())
 

@@ -16,7 +16,12 @@ from gcbench.train.checkpoints import Checkpoints
 from gcbench.train.resharding import merged, replaced
 from gcbench.train.run import Progress, Run
 
-LENGTH = ["trainer.launcher=virtual", "trainer.checkpoint_steps=4", "trainer.log_every=3", "trainer.eval_every=null"]
+LENGTH = [
+    "trainer.launcher=virtual",
+    "trainer.checkpoint_steps=4",
+    "trainer.log_every=3",
+    "trainer.eval_every=null",
+]
 LENGTH += ["trainer.keep_weights=false"]
 MEMORY = ["compressor=qsgd", "min_size=0", "error_feedback=true", "alpha=0.2", "beta=0.9"]
 
@@ -24,9 +29,18 @@ MEMORY = ["compressor=qsgd", "min_size=0", "error_feedback=true", "alpha=0.2", "
 @pytest.mark.parametrize("before", [1, 2, 4, 6])
 @pytest.mark.parametrize("now", [1, 2, 3, 4, 12])
 def test_the_pending_update_stays(before: int, now: int) -> None:
-    rows = torch.randn(before, 5, generator=torch.Generator().manual_seed(before), dtype=torch.float64)
+    rows = torch.randn(
+        before, 5, generator=torch.Generator().manual_seed(before), dtype=torch.float64
+    )
     contents = [
-        {"state": [{"w": row}, {}], "late": {"of": row}, "carry": row, "meter": [], "loss": float(row[0])} for row in rows
+        {
+            "state": [{"w": row}, {}],
+            "late": {"of": row},
+            "carry": row,
+            "meter": [],
+            "loss": float(row[0]),
+        }
+        for row in rows
     ]
     taken = []
     for worker in range(now):
@@ -37,7 +51,9 @@ def test_the_pending_update_stays(before: int, now: int) -> None:
     late = torch.stack([content["late"]["of"] for content in taken])
     torch.testing.assert_close(after.mean(0), rows.mean(0))
     torch.testing.assert_close(late.mean(0), rows.mean(0))
-    assert sum(content["loss"] for content in taken) / now == pytest.approx(float(rows[:, 0].mean()))
+    assert sum(content["loss"] for content in taken) / now == pytest.approx(
+        float(rows[:, 0].mean())
+    )
     assert all(content["carry"] is None for content in taken)
     if now % before == 0:
         assert torch.equal(after, rows.repeat_interleave(now // before, dim=0))
@@ -67,7 +83,8 @@ def test_a_run_with_memories_goes_on_when_they_may_be_merged(
     first = run(tmp_path, *words, "trainer.gpus=4")
     before = memories(tmp_path, 4)
     with pytest.raises(
-        ConfigError, match=f"by 4 workers, this run has {gpus}, .* type trainer.gpus=4, or resume.workers=merge"
+        ConfigError,
+        match=f"by 4 workers, this run has {gpus}, .* type trainer.gpus=4, or resume.workers=merge",
     ):
         go_on(tmp_path, [*words, f"trainer.gpus={gpus}"])
     (tmp_path / "result.json").write_text("{}")
@@ -84,9 +101,13 @@ def test_a_run_with_memories_goes_on_when_they_may_be_merged(
     (after,) = seen
     for name, rows in after.items():
         assert len(rows) == gpus and rows.any()
-        torch.testing.assert_close(rows.mean(0), torch.stack([memory[name] for memory in before]).mean(0))
+        torch.testing.assert_close(
+            rows.mean(0), torch.stack([memory[name] for memory in before]).mean(0)
+        )
     assert result["steps"] == 6 and result["workers"] == gpus
-    assert result["bits_sent"]["per_step"] == first["bits_sent"]["per_step"]  # by a worker, before as after
+    assert (
+        result["bits_sent"]["per_step"] == first["bits_sent"]["per_step"]
+    )  # by a worker, before as after
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines if line["event"] == "train"] == [3, 6]
 
@@ -102,7 +123,10 @@ def test_a_run_without_memories_goes_on_with_any_number(tmp_path: Path) -> None:
 def test_shards_cannot_be_merged(tmp_path: Path) -> None:
     words = ["compressor=scaled_sign", "exchange=scatter_coded", *LENGTH, "trainer.max_steps=6"]
     run(tmp_path, *words)
-    with pytest.raises(ConfigError, match="a shard that is of another size now .*; type trainer.gpus=2 or resume=never"):
+    with pytest.raises(
+        ConfigError,
+        match="a shard that is of another size now .*; type trainer.gpus=2 or resume=never",
+    ):
         go_on(tmp_path, [*words, "trainer.gpus=4", "resume.workers=merge"])
 
 
@@ -110,6 +134,7 @@ def test_a_run_that_would_be_over_says_so(tmp_path: Path) -> None:
     words = ["compressor=none", *LENGTH, "trainer.epochs=0.5"]
     steps = run(tmp_path, *words)["steps"]
     with pytest.raises(
-        RunFailed, match=rf"ends after {steps // 2} steps with 4 workers; type trainer.max_steps={steps // 4 * 4} or"
+        RunFailed,
+        match=rf"ends after {steps // 2} steps with 4 workers; type trainer.max_steps={steps // 4 * 4} or",
     ):
         go_on(tmp_path, [*words, "trainer.gpus=4"])

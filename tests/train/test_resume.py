@@ -21,8 +21,19 @@ METHODS = {
     "powersgd": ["compressor=powersgd", "rank=2"],
     "none": ["compressor=none"],
 }
-METHODS["svrg"] = [*METHODS["qsgd"], "estimator=svrg", "estimator.epoch_steps=7", "optimizer.momentum=0"]
-LENGTH = ["trainer.gpus=4", "trainer.threads=1", "trainer.log_every=7", "trainer.error_every=4", "trainer.checkpoint_keep=9"]
+METHODS["svrg"] = [
+    *METHODS["qsgd"],
+    "estimator=svrg",
+    "estimator.epoch_steps=7",
+    "optimizer.momentum=0",
+]
+LENGTH = [
+    "trainer.gpus=4",
+    "trainer.threads=1",
+    "trainer.log_every=7",
+    "trainer.error_every=4",
+    "trainer.checkpoint_keep=9",
+]
 
 
 def final_weights(folder: Path, step: int) -> dict[str, torch.Tensor]:
@@ -47,7 +58,9 @@ def cut_back(folder: Path, step: int) -> None:
             path.rmdir()
 
 
-def same(one: Path, other: Path, step: int, result: dict[str, Any], expected: dict[str, Any]) -> None:
+def same(
+    one: Path, other: Path, step: int, result: dict[str, Any], expected: dict[str, Any]
+) -> None:
     assert metrics(one) == metrics(other)
     a, b = final_weights(one, step), final_weights(other, step)
     assert all(torch.equal(a[k], b[k]) for k in a)
@@ -57,7 +70,13 @@ def same(one: Path, other: Path, step: int, result: dict[str, Any], expected: di
 
 @pytest.mark.parametrize("method", METHODS)
 def test_killed_and_resumed_equals_not_killed(tmp_path: Path, method: str) -> None:
-    words = [*METHODS[method], *LENGTH, "trainer.launcher=virtual", "trainer.max_steps=30", "trainer.checkpoint_steps=5"]
+    words = [
+        *METHODS[method],
+        *LENGTH,
+        "trainer.launcher=virtual",
+        "trainer.max_steps=30",
+        "trainer.checkpoint_steps=5",
+    ]
     whole = run(tmp_path / "whole", *words)
     run(tmp_path / "cut", *words)
     cut_back(tmp_path / "cut", 10)
@@ -88,7 +107,13 @@ def test_a_resumed_run_goes_on_counting_seconds(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("copied_workers")
 def test_virtual_workers_continue_as_real_ones(tmp_path: Path) -> None:
     """1 x 4 virtual to 4 x 1 gloo: every worker's state is its own file, and gathers add in worker order."""
-    words = [*METHODS["svrg"], *LENGTH, "trainer.max_steps=12", "trainer.checkpoint_steps=4", "trainer.keep_weights=false"]
+    words = [
+        *METHODS["svrg"],
+        *LENGTH,
+        "trainer.max_steps=12",
+        "trainer.checkpoint_steps=4",
+        "trainer.keep_weights=false",
+    ]
     whole = run(tmp_path / "whole", *words, "trainer.launcher=virtual")
     run(tmp_path / "cut", *words, "trainer.launcher=virtual")
     cut_back(tmp_path / "cut", 4)
@@ -103,8 +128,19 @@ def test_text_resumes_with_its_hidden_state(tmp_path: Path) -> None:
     words = " ".join(f"w{(i * i) % 23}" for i in range(3000))
     for name in ("train", "valid", "test"):
         (folder / f"{name}.txt").write_text(words + "\n")
-    sentence = ["model=lstm", "model.width=8", "dataset=wikitext2", "dataset.bptt=5", f"data.root={tmp_path / 'data'}"]
-    sentence += ["trainer.batch_size=4", "trainer.max_steps=20", "trainer.checkpoint_steps=5", "trainer.checkpoint_keep=9"]
+    sentence = [
+        "model=lstm",
+        "model.width=8",
+        "dataset=wikitext2",
+        "dataset.bptt=5",
+        f"data.root={tmp_path / 'data'}",
+    ]
+    sentence += [
+        "trainer.batch_size=4",
+        "trainer.max_steps=20",
+        "trainer.checkpoint_steps=5",
+        "trainer.checkpoint_keep=9",
+    ]
     sentence += ["compressor=powersgd", "clip_norm=0.4", "trainer.launcher=virtual"]
     whole = run(tmp_path / "whole", *sentence)
     run(tmp_path / "cut", *sentence)
@@ -129,7 +165,12 @@ def test_only_the_last_k_are_kept_and_each_names_its_files(tmp_path: Path) -> No
 
 
 def test_a_damaged_checkpoint_is_refused_by_name(tmp_path: Path) -> None:
-    words = ["trainer.launcher=virtual", "trainer.max_steps=12", "trainer.checkpoint_steps=4", "trainer.keep_weights=false"]
+    words = [
+        "trainer.launcher=virtual",
+        "trainer.max_steps=12",
+        "trainer.checkpoint_steps=4",
+        "trainer.keep_weights=false",
+    ]
     run(tmp_path, *words)
     (tmp_path / "result.json").unlink()
     path = tmp_path / "checkpoints" / "step-00000008" / "worker-00001.pt"
@@ -137,14 +178,20 @@ def test_a_damaged_checkpoint_is_refused_by_name(tmp_path: Path) -> None:
     data[len(data) // 2] ^= 1
     path.write_bytes(bytes(data))
     with pytest.raises(
-        ConfigError, match="worker-00001.pt is missing or damaged .*; remove .*8 to continue from step-00000004"
+        ConfigError,
+        match="worker-00001.pt is missing or damaged .*; remove .*8 to continue from step-00000004",
     ):
         run(tmp_path, *words)
 
 
 @pytest.mark.parametrize("name", ["shared.pt", "manifest.json"])
 def test_a_truncated_checkpoint_makes_room_for_the_one_before(tmp_path: Path, name: str) -> None:
-    words = ["trainer.launcher=virtual", "trainer.max_steps=12", "trainer.checkpoint_steps=4", "trainer.keep_weights=false"]
+    words = [
+        "trainer.launcher=virtual",
+        "trainer.max_steps=12",
+        "trainer.checkpoint_steps=4",
+        "trainer.keep_weights=false",
+    ]
     whole = run(tmp_path, *words)
     (tmp_path / "result.json").unlink()
     path = tmp_path / "checkpoints" / "step-00000008" / name
@@ -161,7 +208,12 @@ def test_a_truncated_checkpoint_makes_room_for_the_one_before(tmp_path: Path, na
 
 
 def test_another_run_does_not_continue_a_checkpoint(tmp_path: Path) -> None:
-    words = ["trainer.launcher=virtual", "trainer.max_steps=6", "trainer.checkpoint_steps=4", "trainer.keep_weights=false"]
+    words = [
+        "trainer.launcher=virtual",
+        "trainer.max_steps=6",
+        "trainer.checkpoint_steps=4",
+        "trainer.keep_weights=false",
+    ]
     run(tmp_path, *words)
     (tmp_path / "result.json").unlink()
     with pytest.raises(ConfigError, match="with another configuration"):
@@ -169,7 +221,12 @@ def test_another_run_does_not_continue_a_checkpoint(tmp_path: Path) -> None:
 
 
 def test_resume_never_starts_anew(tmp_path: Path) -> None:
-    words = ["trainer.launcher=virtual", "trainer.max_steps=6", "trainer.checkpoint_steps=4", "trainer.keep_weights=false"]
+    words = [
+        "trainer.launcher=virtual",
+        "trainer.max_steps=6",
+        "trainer.checkpoint_steps=4",
+        "trainer.keep_weights=false",
+    ]
     first = run(tmp_path, *words)
     (tmp_path / "result.json").unlink()
     again = run(tmp_path, *words, "resume=never")
@@ -178,7 +235,10 @@ def test_resume_never_starts_anew(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("spoiled", "says"),
-    [("loss", "the loss of worker 0 was not finite at step 6"), ("update", "the update was not finite at step 7")],
+    [
+        ("loss", "the loss of worker 0 was not finite at step 6"),
+        ("update", "the update was not finite at step 7"),
+    ],
 )
 def test_a_state_that_is_not_finite_is_never_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoiled: str, says: str
@@ -191,24 +251,39 @@ def test_a_state_that_is_not_finite_is_never_kept(
 
     def bad_update(self: Dense, grads: Any, state: Any, comm: Any, step: Any) -> Any:
         out = aggregate(self, grads, state, comm, step)
-        return out if step.number != 7 else out._replace(update={k: u * torch.inf for k, u in out.update.items()})
+        return (
+            out
+            if step.number != 7
+            else out._replace(update={k: u * torch.inf for k, u in out.update.items()})
+        )
 
     if spoiled == "loss":
         monkeypatch.setattr(Replica, "backward", bad_loss)
     else:
         monkeypatch.setattr(Dense, "aggregate", bad_update)
-    words = ["compressor=none", "trainer.launcher=virtual", "trainer.max_steps=20", "trainer.checkpoint_steps=4"]
+    words = [
+        "compressor=none",
+        "trainer.launcher=virtual",
+        "trainer.max_steps=20",
+        "trainer.checkpoint_steps=4",
+    ]
     with pytest.raises(RunFailed, match=f"the run diverged: {says}"):
         run(tmp_path, *words)
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000004"]
 
 
-def test_a_run_whose_last_update_is_not_finite_is_not_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_whose_last_update_is_not_finite_is_not_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     aggregate = Dense.aggregate
 
     def bad_update(self: Dense, grads: Any, state: Any, comm: Any, step: Any) -> Any:
         out = aggregate(self, grads, state, comm, step)
-        return out if step.number != 3 else out._replace(update={k: u * torch.inf for k, u in out.update.items()})
+        return (
+            out
+            if step.number != 3
+            else out._replace(update={k: u * torch.inf for k, u in out.update.items()})
+        )
 
     monkeypatch.setattr(Dense, "aggregate", bad_update)
     with pytest.raises(RunFailed, match="the run diverged: the update was not finite at step 3"):

@@ -12,7 +12,12 @@ from sentence import run
 from gcbench.report.measures import measure
 from gcbench.train.tasks import MANY_CLASSES, scores_of, summary_of
 
-WORDS = ["trainer.launcher=virtual", "trainer.max_steps=6", "trainer.log_every=3", "trainer.error_every=2"]
+WORDS = [
+    "trainer.launcher=virtual",
+    "trainer.max_steps=6",
+    "trainer.log_every=3",
+    "trainer.error_every=2",
+]
 
 
 def test_the_right_class_among_the_five_likeliest_counts_where_there_are_many() -> None:
@@ -21,7 +26,10 @@ def test_the_right_class_among_the_five_likeliest_counts_where_there_are_many() 
         torch.arange(64) % 8
     )  # of the right class among the likeliest: the first for an eighth, the first five for five eighths
     targets = outputs.argsort(descending=True)[torch.arange(64), ranks]
-    halves = [torch.stack(scores_of("classification", *half)) for half in zip(outputs.chunk(2), targets.chunk(2), strict=True)]
+    halves = [
+        torch.stack(scores_of("classification", *half))
+        for half in zip(outputs.chunk(2), targets.chunk(2), strict=True)
+    ]
     found = summary_of("classification", torch.stack(halves), MANY_CLASSES)
     assert found["accuracy"] == 12.5 and found["top5_accuracy"] == 62.5
     assert "top5_accuracy" not in summary_of("classification", torch.stack(halves), 10)
@@ -41,9 +49,18 @@ def test_perplexity_is_that_of_a_word_however_words_are_shared_out_over_batches(
 
 
 def test_distance_to_the_weights_that_made_the_targets(tmp_path: Path) -> None:
-    words = [*WORDS, "model=linear", "model.bias=false", "dataset=syn256", "optimizer.lr=0.02", "optimizer.momentum=0"]
+    words = [
+        *WORDS,
+        "model=linear",
+        "model.bias=false",
+        "dataset=syn256",
+        "optimizer.lr=0.02",
+        "optimizer.momentum=0",
+    ]
     short = run(tmp_path / "short", *words, "schedule=constant", "compressor=none")
-    long = run(tmp_path / "long", *words, "schedule=constant", "compressor=none", "trainer.max_steps=60")
+    long = run(
+        tmp_path / "long", *words, "schedule=constant", "compressor=none", "trainer.max_steps=60"
+    )
     assert 0 < long["test"]["distance"] < short["test"]["distance"] < 1.5
 
 
@@ -52,8 +69,12 @@ def test_metrics_hold_the_error_of_compression_step_by_step(tmp_path: Path) -> N
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     samples = [line for line in lines if line["event"] == "compression"]
     assert [line["step"] for line in samples] == [1, 3, 5]
-    assert sum(line["relative"] for line in samples) / 3 == pytest.approx(result["compression_error"]["relative"])
-    assert all(line["seconds"] is None for line in lines if line["event"] == "train"), "virtual workers have no times"
+    assert sum(line["relative"] for line in samples) / 3 == pytest.approx(
+        result["compression_error"]["relative"]
+    )
+    assert all(line["seconds"] is None for line in lines if line["event"] == "train"), (
+        "virtual workers have no times"
+    )
 
 
 def test_time_is_that_of_steps_so_far(tmp_path: Path) -> None:
@@ -79,7 +100,10 @@ def test_ratios_are_against_fp32_gradients_whatever_the_parameters_are(tmp_path:
     half = run(tmp_path / "bf16", *words, "compressor=bf16", "model.parameters=bf16")
     assert plain["bits_sent"]["ratio"] == half["bits_sent"]["ratio"] == measure("ratio", half) == 2
     assert half["bits_sent"]["dense_per_step"] == 32 * half["parameters"]
-    older = {**half, "bits_sent": {**half["bits_sent"], "dense_per_step": 16 * half["parameters"], "ratio": 1}}
+    older = {
+        **half,
+        "bits_sent": {**half["bits_sent"], "dense_per_step": 16 * half["parameters"], "ratio": 1},
+    }
     assert measure("ratio", older) == 2, "reports read the counts"
     assert half["test"]["loss"] != plain["test"]["loss"]
     assert half["test"]["loss"] == pytest.approx(plain["test"]["loss"], abs=0.1)

@@ -15,7 +15,12 @@ from sentence import run
 
 STEPS = 2000
 GROWTH_MIB = 5  # over a quarter of a run, for what allocators keep
-WORDS = [f"trainer.max_steps={STEPS}", "trainer.launcher=local", "trainer.checkpoint_steps=100", "trainer.eval_every=10"]
+WORDS = [
+    f"trainer.max_steps={STEPS}",
+    "trainer.launcher=local",
+    "trainer.checkpoint_steps=100",
+    "trainer.eval_every=10",
+]
 
 
 class Memory(threading.Thread):
@@ -32,22 +37,38 @@ class Memory(threading.Thread):
             for child in children() if self.first.exists() and not self.last.exists() else []:
                 with suppress(FileNotFoundError):  # it has ended meanwhile
                     pages = int(Path(f"/proc/{child}/statm").read_text().split()[1])
-                    self.seen.setdefault(child, []).append(pages * os.sysconf("SC_PAGE_SIZE") / 2**20)
+                    self.seen.setdefault(child, []).append(
+                        pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+                    )
 
     def growth(self) -> list[float]:
         """MiB by which the median of each worker's last quarter is above that of the one before."""
-        quarters = [np.array_split(samples, 4) for samples in self.seen.values() if len(samples) > 20]
+        quarters = [
+            np.array_split(samples, 4) for samples in self.seen.values() if len(samples) > 20
+        ]
         return [float(np.median(last) - np.median(third)) for _, _, third, last in quarters]
 
 
 def children() -> list[int]:
     """Of this process, whichever thread started them."""
-    return [int(pid) for path in Path("/proc/self/task").glob("*/children") for pid in path.read_text().split()]
+    return [
+        int(pid)
+        for path in Path("/proc/self/task").glob("*/children")
+        for pid in path.read_text().split()
+    ]
 
 
 def held() -> dict[str, int]:
-    links = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if os.path.islink(f"/proc/self/fd/{fd}")]
-    rows = [line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/self/net/{name}").read_text().splitlines()[1:]]
+    links = [
+        os.readlink(f"/proc/self/fd/{fd}")
+        for fd in os.listdir("/proc/self/fd")
+        if os.path.islink(f"/proc/self/fd/{fd}")
+    ]
+    rows = [
+        line.split()
+        for name in ("tcp", "tcp6")
+        for line in Path(f"/proc/self/net/{name}").read_text().splitlines()[1:]
+    ]
     listening = [row for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in links]
     return {
         "processes": len(children()),
@@ -60,7 +81,9 @@ def held() -> dict[str, int]:
 @pytest.mark.slow
 @pytest.mark.parametrize("method", CHOICES)
 def test_memory_is_flat_and_nothing_is_left(tmp_path: Path, method: str) -> None:
-    run(tmp_path / "first", f"compressor={method}", "trainer.max_steps=2", "trainer.launcher=local")  # what stays by itself
+    run(
+        tmp_path / "first", f"compressor={method}", "trainer.max_steps=2", "trainer.launcher=local"
+    )  # what stays by itself
     before, memory = held(), Memory(tmp_path / "soak")
     memory.start()
     result = run(tmp_path / "soak", f"compressor={method}", *WORDS)

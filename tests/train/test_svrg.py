@@ -20,7 +20,13 @@ from gcbench.models.linear import Linear
 from gcbench.models.lstm import LSTM
 from gcbench.records.clock import Clock
 from gcbench.records.gradients import GradientFiles, read_gradients
-from gcbench.settings import OptimizerKind, OptimizerSettings, ScheduleKind, ScheduleSettings, TrainerSettings
+from gcbench.settings import (
+    OptimizerKind,
+    OptimizerSettings,
+    ScheduleKind,
+    ScheduleSettings,
+    TrainerSettings,
+)
 from gcbench.train.estimators import SGD
 from gcbench.train.optimizers import make_optimizer
 from gcbench.train.pipeline import AfterBackward
@@ -32,13 +38,23 @@ from gcbench.train.svrg import SVRG, covering, paper_bits
 from gcbench.train.tasks import loss_of
 
 SVRG_STEPS = ["estimator=svrg", "optimizer.momentum=0", "schedule=constant"]
-CONVEX = ["model=linear", "dataset=synthetic", "dataset.samples=300", "dataset.features=8", *SVRG_STEPS]
+CONVEX = [
+    "model=linear",
+    "dataset=synthetic",
+    "dataset.samples=300",
+    "dataset.features=8",
+    *SVRG_STEPS,
+]
 DATA = synthetic("regression", samples=207, features=16, outputs=1, noise=0.5)
 DATA_OF_WHOLE_STEPS = synthetic("regression", samples=210, features=16, outputs=1, noise=0.5)
 
 
 def least_squares(
-    estimator: Any, compressor: str, data: ArrayData = DATA, batch_size: int = 5, accumulate: int = 1
+    estimator: Any,
+    compressor: str,
+    data: ArrayData = DATA,
+    batch_size: int = 5,
+    accumulate: int = 1,
 ) -> tuple[Run, Progress]:
     """Three virtual workers, plain steps of a constant rate."""
     torch.manual_seed(0)
@@ -55,7 +71,9 @@ def least_squares(
         compressor=built(compressor, **knobs),
         comm=comm,
         control=LocalControl(),
-        optimizer=make_optimizer(replica.model, OptimizerSettings(OptimizerKind.sgd, lr=0.1, momentum=0.0)),
+        optimizer=make_optimizer(
+            replica.model, OptimizerSettings(OptimizerKind.sgd, lr=0.1, momentum=0.0)
+        ),
         lr=0.1,
         schedule=Schedule(ScheduleSettings(ScheduleKind.constant), 3, steps_per_epoch, 1000),
         clock=Clock(device),
@@ -72,7 +90,9 @@ def least_squares(
 
 def full_gradient(model: nn.Module, data: ArrayData = DATA) -> torch.Tensor:
     inputs, targets = data.train
-    grads = torch.autograd.grad(loss_of(data.task, model(inputs), targets), list(model.parameters()))
+    grads = torch.autograd.grad(
+        loss_of(data.task, model(inputs), targets), list(model.parameters())
+    )
     return torch.cat([g.flatten() for g in grads])
 
 
@@ -102,7 +122,9 @@ def test_a_penalty_leaves_no_floor_and_its_gradient_is_told() -> None:
         train_step(run, progress)
     norms = SVRG.facts(run.estimator, run, progress, 0.0)["gradient_norms"]
     assert len(norms) == 9 and norms[-1] < 1e-3 * norms[0]
-    assert norms[-1] == pytest.approx(float((progress.estimator["full"][0] + 0.1 * weights_at_anchor(progress)).norm()))
+    assert norms[-1] == pytest.approx(
+        float((progress.estimator["full"][0] + 0.1 * weights_at_anchor(progress)).norm())
+    )
 
 
 def weights_at_anchor(progress: Progress) -> torch.Tensor:
@@ -134,12 +156,17 @@ def test_the_first_gradient_of_an_epoch_is_the_full_one_of_every_worker() -> Non
         torch.testing.assert_close(run.replica.flat, expected.expand(3, -1), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize(("samples", "largest"), [(207, 5), (207, 300), (1437, 32), (1, 1), (64, 64)])
+@pytest.mark.parametrize(
+    ("samples", "largest"), [(207, 5), (207, 300), (1437, 32), (1, 1), (64, 64)]
+)
 def test_every_sample_is_in_one_batch(samples: int, largest: int) -> None:
     batches = covering(samples, largest)
     held = [i for step, size in batches for i in range(step * size, (step + 1) * size)]
     assert held == list(range(samples))
-    assert max(size for _, size in batches) == min(largest, samples) and len(batches) < samples / largest + 10
+    assert (
+        max(size for _, size in batches) == min(largest, samples)
+        and len(batches) < samples / largest + 10
+    )
 
 
 def test_an_epoch_ends_at_the_average_of_its_iterates() -> None:
@@ -162,20 +189,36 @@ def test_the_full_gradient_is_charged_and_both_bits_are_reported(tmp_path: Path)
     n = 8 * 10 + 10
     assert result["parameters"] == n and result["bits_sent"]["per_worker"] == 32 * n * (10 + 2)
     assert result["estimator"]["epoch_steps"] == 5
-    assert result["estimator"]["analytic_bits_per_epoch"] == paper_bits(n, 5) == pytest.approx((32 + 2.8 * 90) * 6 + 32 * 90)
+    assert (
+        result["estimator"]["analytic_bits_per_epoch"]
+        == paper_bits(n, 5)
+        == pytest.approx((32 + 2.8 * 90) * 6 + 32 * 90)
+    )
     assert result["estimator"]["metered_bits_per_epoch"] == 32 * n * 6
 
 
 @pytest.mark.usefixtures("copied_workers")
 def test_virtual_and_real_workers_are_equal_to_the_bit(tmp_path: Path) -> None:
-    words = [*CONVEX, "min_size=0", "trainer.gpus=4", "trainer.batch_size=8", "trainer.epochs=2", "trainer.log_every=3"]
+    words = [
+        *CONVEX,
+        "min_size=0",
+        "trainer.gpus=4",
+        "trainer.batch_size=8",
+        "trainer.epochs=2",
+        "trainer.log_every=3",
+    ]
     words += ["trainer.record_gradients=[4]"]
     virtual = run(tmp_path / "virtual", *words, "trainer.launcher=virtual")
     real = run(tmp_path / "real", *words, "trainer.processes=2")
     assert (virtual["processes"], real["processes"]) == (1, 2)
-    assert (tmp_path / "virtual" / "metrics.jsonl").read_text() == (tmp_path / "real" / "metrics.jsonl").read_text()
+    assert (tmp_path / "virtual" / "metrics.jsonl").read_text() == (
+        tmp_path / "real" / "metrics.jsonl"
+    ).read_text()
     assert all(virtual[k] == real[k] for k in ("test", "bits_sent", "bits_received", "estimator"))
-    one, other = (read_gradients(tmp_path / name / "gradients" / "step-000004.pt") for name in ("virtual", "real"))
+    one, other = (
+        read_gradients(tmp_path / name / "gradients" / "step-000004.pt")
+        for name in ("virtual", "real")
+    )
     assert torch.equal(one.gradients, other.gradients) and one.config == other.config
 
 
@@ -192,11 +235,18 @@ class Norm(nn.Sequential):
         (nn.Sequential(nn.Dropout(0.1)), DATA, 0.0, "without dropout"),
         (nn.TransformerEncoderLayer(4, 2, 4, dropout=0.1), DATA, 0.0, "without dropout"),
         (LSTM(5, 4, 1, 0.0), DATA, 0.0, "carries hidden state"),
-        (Linear([16], 1), TokenData("text", 5, torch.arange(9), torch.arange(9), 2), 0.0, "not text"),
+        (
+            Linear([16], 1),
+            TokenData("text", 5, torch.arange(9), torch.arange(9), 2),
+            0.0,
+            "not text",
+        ),
         (Linear([16], 1), replace(DATA, augment=True), 0.0, "type dataset.augment=false"),
     ],
 )
-def test_it_refuses_what_has_no_full_gradient(model: nn.Module, data: Any, momentum: float, says: str) -> None:
+def test_it_refuses_what_has_no_full_gradient(
+    model: nn.Module, data: Any, momentum: float, says: str
+) -> None:
     with pytest.raises(ValueError, match=says):
         SVRG().refuse(model, data, momentum)
     SGD().refuse(model, data, momentum)
@@ -205,8 +255,14 @@ def test_it_refuses_what_has_no_full_gradient(model: nn.Module, data: Any, momen
 def test_what_it_takes_and_refuses_from_the_command_line(tmp_path: Path) -> None:
     SVRG().refuse(nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.0), nn.GroupNorm(1, 3)), DATA, 0.0)
     for words, says in (
-        (["model=linear", "optimizer.momentum=0.9"], "optimizer.momentum=0.9: estimator=svrg takes plain steps"),
-        (["model=linear", "estimator.epoch_steps=0"], "estimator.epoch_steps=0: type a number of steps of at least 1"),
+        (
+            ["model=linear", "optimizer.momentum=0.9"],
+            "optimizer.momentum=0.9: estimator=svrg takes plain steps",
+        ),
+        (
+            ["model=linear", "estimator.epoch_steps=0"],
+            "estimator.epoch_steps=0: type a number of steps of at least 1",
+        ),
         (["model=resnet20"], "estimator=svrg cannot use batch normalisation"),
     ):
         with pytest.raises(ConfigError, match=says):

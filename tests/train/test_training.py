@@ -42,7 +42,13 @@ def test_same_seed_same_bits_and_another_seed_other_ones(tmp_path: Path) -> None
 @pytest.mark.usefixtures("copied_workers")
 def test_virtual_and_real_workers_train_alike(tmp_path: Path) -> None:
     """To the bit for a gather: same samples, same weights, same noise."""
-    words = ["min_size=0", "trainer.gpus=4", "trainer.threads=1", "trainer.max_steps=12", "trainer.log_every=3"]
+    words = [
+        "min_size=0",
+        "trainer.gpus=4",
+        "trainer.threads=1",
+        "trainer.max_steps=12",
+        "trainer.log_every=3",
+    ]
     virtual = run(tmp_path / "virtual", *words, VIRTUAL)
     hybrid = run(tmp_path / "hybrid", *words, "trainer.processes=2")
     assert (virtual["processes"], hybrid["processes"]) == (1, 2)
@@ -53,7 +59,13 @@ def test_virtual_and_real_workers_train_alike(tmp_path: Path) -> None:
 
 def test_one_worker_with_the_whole_batch_equals_four_with_a_quarter(tmp_path: Path) -> None:
     """PowerSGD is linear in the gradient, so only the mean gradient matters; the samples of a step are the same."""
-    words = [VIRTUAL, "compressor=powersgd", "trainer.max_steps=8", "trainer.log_every=1", "trainer.error_every=null"]
+    words = [
+        VIRTUAL,
+        "compressor=powersgd",
+        "trainer.max_steps=8",
+        "trainer.log_every=1",
+        "trainer.error_every=null",
+    ]
     one = run(tmp_path / "one", *words, "trainer.gpus=1", "trainer.batch_size=64")
     four = run(tmp_path / "four", *words, "trainer.gpus=4", "trainer.batch_size=16")
     assert one["test"]["loss"] == pytest.approx(four["test"]["loss"], rel=1e-4)
@@ -91,12 +103,21 @@ def test_a_result_has_the_facts_of_the_run(tmp_path: Path) -> None:
     assert sent["per_step"] == codes + scales
     assert sent["per_worker"] == sent["per_worker_max"] == 10 * sent["per_step"]
     assert sent["per_epoch_mib"] == pytest.approx(sent["per_step"] * 44 / 8 / 2**20)
-    assert 0 < result["compression_error"]["relative"] < 1 and 0.5 < result["compression_error"]["cosine"] <= 1
+    assert (
+        0 < result["compression_error"]["relative"] < 1
+        and 0.5 < result["compression_error"]["cosine"] <= 1
+    )
     assert result["test"]["best_accuracy"] >= result["test"]["accuracy"]
 
 
 def test_regression_and_synthetic_data(tmp_path: Path) -> None:
-    words = ["model=linear", "dataset=synthetic", "dataset.task=regression", "dataset.outputs=1", "compressor=none"]
+    words = [
+        "model=linear",
+        "dataset=synthetic",
+        "dataset.task=regression",
+        "dataset.outputs=1",
+        "compressor=none",
+    ]
     words += [VIRTUAL, "optimizer.lr=0.01"]
     first = run(tmp_path / "first", *words, "trainer.max_steps=1")
     last = run(tmp_path / "last", *words, "trainer.max_steps=40")
@@ -104,7 +125,14 @@ def test_regression_and_synthetic_data(tmp_path: Path) -> None:
 
 
 def test_a_convolution_trains_in_both_layouts_and_precisions(tmp_path: Path) -> None:
-    words = [VIRTUAL, "model=resnet20", "compressor=none", "trainer.max_steps=2", "trainer.batch_size=8", "trainer.log_every=1"]
+    words = [
+        VIRTUAL,
+        "model=resnet20",
+        "compressor=none",
+        "trainer.max_steps=2",
+        "trainer.batch_size=8",
+        "trainer.log_every=1",
+    ]
 
     def losses(name: str, *more: str) -> list[float]:
         run(tmp_path / name, *words, *more)
@@ -120,7 +148,9 @@ def test_running_statistics_follow_worker_0() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
     settings = TrainerSettings(gpus=2, batch_size=8, epochs=1, precision=Precision.fp32)
     replica = Replica(model, "classification", range(2), torch.device("cpu"), settings)
-    batches = [(torch.randn(8, 4) + shift, torch.zeros(8, dtype=torch.int64)) for shift in (0.0, 100.0)]
+    batches = [
+        (torch.randn(8, 4) + shift, torch.zeros(8, dtype=torch.int64)) for shift in (0.0, 100.0)
+    ]
     replica.begin()
     for row, batch in enumerate(batches):
         replica.backward(row, batch, (1, 0), Clock(torch.device("cpu")))
@@ -134,14 +164,18 @@ def test_running_statistics_follow_worker_0() -> None:
 def test_powersgd_momentum_is_its_algorithm_2() -> None:
     for momentum in (0.9, 0.0):
         model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
-        settings = OptimizerSettings(OptimizerKind.powersgd, lr=0.1, momentum=momentum, weight_decay=0.01)
+        settings = OptimizerSettings(
+            OptimizerKind.powersgd, lr=0.1, momentum=momentum, weight_decay=0.01
+        )
         optimizer = make_optimizer(model, settings)
         x = {k: p.detach().clone() for k, p in model.named_parameters()}
         m = {k: torch.zeros_like(v) for k, v in x.items()}
         for step in range(3):
             for k, p in model.named_parameters():
                 p.grad = torch.full_like(p, 0.5 + step)
-                d = p.grad + (0.01 * x[k] if k.startswith("0.") else 0)  # no decay on batch normalisation
+                d = p.grad + (
+                    0.01 * x[k] if k.startswith("0.") else 0
+                )  # no decay on batch normalisation
                 m[k] = momentum * m[k] + d
                 x[k] = x[k] - 0.1 * (d + m[k])
             optimizer.step()
@@ -170,7 +204,9 @@ def test_schedules() -> None:
 @pytest.mark.parametrize("scaled", [False, True])
 def test_a_warm_up_starts_at_the_fraction_that_was_typed(start: float, scaled: bool) -> None:
     """ORQ, section 5: "a linear warm-up schedule starting from base learning rate/10"."""
-    settings = ScheduleSettings(ScheduleKind.constant, warmup_epochs=2, warmup_start=start, scale_by_workers=scaled)
+    settings = ScheduleSettings(
+        ScheduleKind.constant, warmup_epochs=2, warmup_start=start, scale_by_workers=scaled
+    )
     schedule, top = Schedule(settings, 4, steps_per_epoch=10, total_steps=100), 4 if scaled else 1
     assert schedule.factor(0) == pytest.approx(start * top) and schedule.factor(20) == top
     assert schedule.factor(5) == pytest.approx((start + (1 - start) / 4) * top)

@@ -42,5 +42,7 @@ LOSSES = {"loss", "train_loss"}
 def label_of(name: str, series: Iterable[Series]) -> str:
     """A loss is a cross-entropy where there are words or classes."""
     tests = [run.result.get("test") or {} for one in series for run in one.runs]
-    entropy = name in LOSSES and tests and all({"accuracy", "perplexity"} & set(test) for test in tests)
+    entropy = (
+        name in LOSSES and tests and all({"accuracy", "perplexity"} & set(test) for test in tests)
+    )
     return LABELS[name] + (" (nats)" if entropy else "")

@@ -12,7 +12,19 @@ from matplotlib.patches import Patch
 
 from gcbench.report.figures.axes import LABELS, label_of
 from gcbench.report.figures.series import Drawn, Series, untimed
-from gcbench.report.figures.style import BLACK, BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILLION, finish, look, panels
+from gcbench.report.figures.style import (
+    BLACK,
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    PURPLE,
+    SKY,
+    VERMILLION,
+    finish,
+    look,
+    panels,
+)
 from gcbench.report.measures import emulated, seconds
 
 BAR = 0.17  # inches for a bar with its gap
@@ -38,23 +50,43 @@ def breakdown(drawn: Drawn, by_group: bool = False, caption: str | None = None) 
     groups = list(dict.fromkeys(s.group for s in shown)) if by_group else [""]
     members = [[s for s in shown if not by_group or s.group == group] for group in groups]
     figure, axes = panels(
-        groups, 0.75 + BAR * max(len(m) + (0 if by_group else len(headings_of(m))) for m in members), wide=not by_group
+        groups,
+        0.75 + BAR * max(len(m) + (0 if by_group else len(headings_of(m))) for m in members),
+        wide=not by_group,
     )
     for ax, these in zip(axes, members, strict=True):
         bars = name_rows(ax, these, headings=not by_group, caption=caption)
         for phase in PHASES:
             values = np.array([1e3 * times[s][phase] for s in these])
-            before = np.array([1e3 * sum(times[s][p] for p in PHASES[: PHASES.index(phase)]) for s in these])
+            before = np.array(
+                [1e3 * sum(times[s][p] for p in PHASES[: PHASES.index(phase)]) for s in these]
+            )
             colour, hatch = FILLS[phase]
             ax.barh(
-                bars, values, left=before, height=0.75, color=colour, hatch=hatch, edgecolor="white", linewidth=0.3, label=phase
+                bars,
+                values,
+                left=before,
+                height=0.75,
+                color=colour,
+                hatch=hatch,
+                edgecolor="white",
+                linewidth=0.3,
+                label=phase,
             )
         ax.set_xlabel(LABELS["step_milliseconds"])
     notes = untimed(s for s in drawn.series if s not in shown)
-    notes += [f"In brackets: {label_of(caption, shown)[0].lower()}{label_of(caption, shown)[1:]}."] if caption else []
+    notes += (
+        [f"In brackets: {label_of(caption, shown)[0].lower()}{label_of(caption, shown)[1:]}."]
+        if caption
+        else []
+    )
     crowded = any(run.result.get("oversubscribed") for s in shown for run in s.runs)
     notes += ["Some runs had more processes than cores."] if crowded else []
-    notes += ["Some runs had an emulated network."] if any(emulated(run.result) for s in shown for run in s.runs) else []
+    notes += (
+        ["Some runs had an emulated network."]
+        if any(emulated(run.result) for s in shown for run in s.runs)
+        else []
+    )
     return finish(figure, [_patch(phase) for phase in PHASES], [*drawn.notes, *notes])
 
 
@@ -66,14 +98,20 @@ def _patch(phase: str) -> Patch:
 def _phases(series: Series) -> dict[str, float]:
     """Seconds by phase, means over seeds; empty where none is timed."""
     timed = [run.result for run in series.runs if series.timed and run.result.get("seconds")]
-    return {p: float(np.mean([seconds(result, p) for result in timed])) for p in PHASES} if timed else {}
+    return (
+        {p: float(np.mean([seconds(result, p) for result in timed])) for p in PHASES}
+        if timed
+        else {}
+    )
 
 
 def headings_of(series: Sequence[Series]) -> list[str]:
     return [group for group in dict.fromkeys(s.group for s in series) if group not in ("", "none")]
 
 
-def name_rows(ax: Axes, series: Sequence[Series], *, headings: bool, caption: str | None = None) -> list[int]:
+def name_rows(
+    ax: Axes, series: Sequence[Series], *, headings: bool, caption: str | None = None
+) -> list[int]:
     """Names the rows from the top down, under headings where there are groups; the places of the bars."""
     labels: list[str] = []
     places, group = [], ""
@@ -107,20 +145,40 @@ def bars(drawn: Drawn, y: str, published: Mapping[str, Any] | None = None) -> Fi
     values = [np.array(s.values(y)) for s in shown]
     draw_bars(ax, places, shown, values)
     known = {s.label: place for s, place in zip(shown, places, strict=True)}
-    printed = {k: v for k, v in (published or {}).items() if isinstance(v, (int, float)) and k in known}
+    printed = {
+        k: v for k, v in (published or {}).items() if isinstance(v, (int, float)) and k in known
+    }
     if printed:
         ax.plot(
-            list(printed.values()), [known[k] for k in printed], "D", color="black", markerfacecolor="white", label="the paper"
+            list(printed.values()),
+            [known[k] for k in printed],
+            "D",
+            color="black",
+            markerfacecolor="white",
+            label="the paper",
         )
     ax.set_xlabel(label_of(y, shown))
     return finish(figure, ax.get_legend_handles_labels()[0], drawn.notes)
 
 
-def draw_bars(ax: Axes, places: Sequence[int], series: Sequence[Series], values: Sequence[Any]) -> None:
+def draw_bars(
+    ax: Axes, places: Sequence[int], series: Sequence[Series], values: Sequence[Any]
+) -> None:
     means = np.array([v.mean() for v in values])
     spread = np.array(
-        [[m - v.min() for m, v in zip(means, values, strict=True)], [v.max() - m for m, v in zip(means, values, strict=True)]]
+        [
+            [m - v.min() for m, v in zip(means, values, strict=True)],
+            [v.max() - m for m, v in zip(means, values, strict=True)],
+        ]
     )
     colours = [look(s.family)["color"] for s in series]
     error = spread if any(len(v) > 1 for v in values) else None
-    ax.barh(places, means, height=0.7, color=colours, xerr=error, ecolor="#444444", error_kw={"elinewidth": 0.8, "capsize": 2})
+    ax.barh(
+        places,
+        means,
+        height=0.7,
+        color=colours,
+        xerr=error,
+        ecolor="#444444",
+        error_kw={"elinewidth": 0.8, "capsize": 2},
+    )

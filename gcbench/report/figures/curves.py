@@ -35,15 +35,25 @@ def curves(drawn: Drawn, y: str, x: str, by_group: bool = False) -> Figure | Non
     for group, ax in zip(groups, axes, strict=True):
         members = [s for s in shown if not by_group or s.group == group]
         _panel(ax, {s: shown[s] for s in members}, y, x)
-    return finish(figure, _legend(list(shown), by_group), [*drawn.notes, *_left_out(x, without, exact)])
+    return finish(
+        figure, _legend(list(shown), by_group), [*drawn.notes, *_left_out(x, without, exact)]
+    )
 
 
 def _panel(ax: Axes, bands: dict[Series, Band], y: str, x: str) -> None:
     for i, (series, b) in enumerate(bands.items()):
         every = max(1, len(b.x) // MARKS)
-        ax.plot(b.x, b.mean, **look(series.family, series.nth), markevery=(i % every, every), label=series.short)
+        ax.plot(
+            b.x,
+            b.mean,
+            **look(series.family, series.nth),
+            markevery=(i % every, every),
+            label=series.short,
+        )
         if len(series.runs) > 1:
-            ax.fill_between(b.x, b.low, b.high, color=look(series.family)["color"], alpha=0.15, linewidth=0)
+            ax.fill_between(
+                b.x, b.low, b.high, color=look(series.family)["color"], alpha=0.15, linewidth=0
+            )
     ax.set(xlabel=label_of(x, bands), ylabel=label_of(y, bands))
     if x == "epoch" and max(b.x.max() for b in bands.values()) > 5:
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -52,7 +62,10 @@ def _panel(ax: Axes, bands: dict[Series, Band], y: str, x: str) -> None:
 
 def _is_logarithmic(name: str, bands: dict[Series, Band]) -> bool:
     """Losses only where they fall far, as those of least squares do."""
-    lowest, highest = min(b.mean.min() for b in bands.values()), max(b.mean.max() for b in bands.values())
+    lowest, highest = (
+        min(b.mean.min() for b in bands.values()),
+        max(b.mean.max() for b in bands.values()),
+    )
     return name in LOGARITHMIC or (name in LOSSES and 0 < FAR * lowest < highest)
 
 

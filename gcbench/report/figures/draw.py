@@ -26,20 +26,35 @@ from gcbench.report.tables import Table, read_table, tables_of
 
 WHICH, RUNS, ALL = "which_method", "runs", "all"
 AXES = ("epoch", "bits", "seconds")
-Pictures = Iterator[tuple[str, Figure | None]]  # the name of a file; None where no run has what it shows
+Pictures = Iterator[
+    tuple[str, Figure | None]
+]  # the name of a file; None where no run has what it shows
 
 
 @matplotlib.rc_context(RC)
 def draw(
-    word: str, runs: Sequence[Run], folder: Path, budget: str = PAPER, words: tuple[str, ...] = (), results: Sequence[str] = ()
+    word: str,
+    runs: Sequence[Run],
+    folder: Path,
+    budget: str = PAPER,
+    words: tuple[str, ...] = (),
+    results: Sequence[str] = (),
 ) -> list[str]:
     """Draws what `figure=word` asks for, as svg and png below `folder`: a line for every file, and for what has no data.
 
     `word` is a table (orq/figure2), a paper, a study (ecq_stability), which_method, runs (everything that ran), or all.
     """
     here = [run for run in runs if run.budget == budget]
-    special = {WHICH: lambda: which_method(here, budget), RUNS: lambda: (picture for picture in everything(here) if picture[1])}
-    told = [line for name, make in special.items() if word in (name, ALL) for line in _write(make(), folder, budget)]
+    special = {
+        WHICH: lambda: which_method(here, budget),
+        RUNS: lambda: (picture for picture in everything(here) if picture[1]),
+    }
+    told = [
+        line
+        for name, make in special.items()
+        if word in (name, ALL)
+        for line in _write(make(), folder, budget)
+    ]
     for name in STUDIES:
         if word in (name, ALL):
             told += _write(of_study(name, results), folder, PAPER, f"gcbench study {name} makes it")
@@ -47,7 +62,10 @@ def draw(
         for name in _tables(word):
             table = read_table(name)
             told += _write(
-                of_table(table, runs, budget, words, results), folder, budget, f"gcbench report table={name} says what to run"
+                of_table(table, runs, budget, words, results),
+                folder,
+                budget,
+                f"gcbench report table={name} says what to run",
             )
     return told
 
@@ -57,7 +75,9 @@ def _tables(word: str) -> list[str]:
         return tables_of(word)
     except ConfigError as error:
         known = [WHICH, RUNS, *STUDIES]
-        raise ConfigError(f"figure={word}: type a table, a paper, all, or {near(word, known) or ', '.join(known)}") from error
+        raise ConfigError(
+            f"figure={word}: type a table, a paper, all, or {near(word, known) or ', '.join(known)}"
+        ) from error
 
 
 def _write(pictures: Pictures, folder: Path, budget: str, how: str = "") -> list[str]:
@@ -80,7 +100,9 @@ def everything(runs: Sequence[Run]) -> Pictures:
     """Every workload by itself, and the workers of those that differ in nothing else."""
     for workload, drawn in of_runs(runs).items():
         place = f"{RUNS}/{workload.name}"
-        yield from _curves(place, drawn, [score_of(drawn.series) or "loss", "train_loss", "relative_error"], AXES)
+        yield from _curves(
+            place, drawn, [score_of(drawn.series) or "loss", "train_loss", "relative_error"], AXES
+        )
         yield f"{place}/breakdown", breakdown(drawn)
         yield f"{place}/accuracy_ratio", accuracy_ratio({workload.title: drawn})
         if score := score_of(drawn.series):
@@ -89,7 +111,9 @@ def everything(runs: Sequence[Run]) -> Pictures:
         yield f"{RUNS}/scaling-{name}", scaling(drawn)
 
 
-def of_table(table: Table, runs: Sequence[Run], budget: str, words: tuple[str, ...], results: Sequence[str]) -> Pictures:
+def of_table(
+    table: Table, runs: Sequence[Run], budget: str, words: tuple[str, ...], results: Sequence[str]
+) -> Pictures:
     """The figure that stands in the paper; of a table, the curves of its score and its trade-off."""
     spec: Mapping[str, Any] = table.figure or {}
     kind, by_group = spec.get("kind"), spec.get("panels") == "group"
@@ -117,14 +141,23 @@ def _of_scores(table: Table, drawn: Drawn) -> Pictures:
     score = score_of(drawn.series) or (str(table.chooser.measure) if table.chooser else None)
     if score is None:
         return
-    groups = dict.fromkeys(s.group for s in drawn.series) if table.figure and table.figure.get("panels") == "group" else [""]
-    parts = {group: Drawn([s for s in drawn.series if group in ("", s.group)], drawn.notes) for group in groups}
+    groups = (
+        dict.fromkeys(s.group for s in drawn.series)
+        if table.figure and table.figure.get("panels") == "group"
+        else [""]
+    )
+    parts = {
+        group: Drawn([s for s in drawn.series if group in ("", s.group)], drawn.notes)
+        for group in groups
+    }
     yield f"{table.name}/{score}-over-ratio", accuracy_ratio(parts)
     yield from _curves(table.name, drawn, [score, "train_loss"], AXES)
     yield f"{table.name}/time-to-{score}", time_to_score(drawn, score)
 
 
-def _curves(place: str, drawn: Drawn, what: Sequence[str], over: Sequence[str], by_group: bool = False) -> Pictures:
+def _curves(
+    place: str, drawn: Drawn, what: Sequence[str], over: Sequence[str], by_group: bool = False
+) -> Pictures:
     for y in what:
         for x in over:
             yield f"{place}/{y}-over-{x}", curves(drawn, y, x, by_group)
@@ -136,7 +169,9 @@ def _list(value: Any) -> list[str]:
 
 def _published(table: Table, measure: str) -> dict[str, Any]:
     column = next((c for c in table.columns if c.measure == measure), None)
-    return {row.label: (row.published or {}).get(column.key) for row in table.rows} if column else {}
+    return (
+        {row.label: (row.published or {}).get(column.key) for row in table.rows} if column else {}
+    )
 
 
 def of_study(name: str, results: Sequence[str]) -> Pictures:
@@ -152,4 +187,9 @@ def _of_study_table(table: Table, results: Sequence[str]) -> Pictures:
     if study is None:
         yield f"{table.name}/{what}", None
     else:
-        yield f"{table.name}/{what}", make(study, [r.title for r in table.rows]) if make else predicted_throughput(table, study)
+        yield (
+            f"{table.name}/{what}",
+            make(study, [r.title for r in table.rows])
+            if make
+            else predicted_throughput(table, study),
+        )

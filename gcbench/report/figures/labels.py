@@ -18,7 +18,9 @@ SIZE = 7
 
 
 def place_labels(
-    axes: Sequence[Axes], points: Sequence[Sequence[tuple[float, float, str]]], lines: Sequence[Sequence[Line]]
+    axes: Sequence[Axes],
+    points: Sequence[Sequence[tuple[float, float, str]]],
+    lines: Sequence[Sequence[Line]],
 ) -> None:
     """Writes (x, y, name) of every panel, away from its points and from `lines`; call it when the panels have their sizes."""
     figure = axes[0].get_figure(root=True)
@@ -29,12 +31,24 @@ def place_labels(
         _place(ax, named, drawn, canvas.get_renderer())
 
 
-def _place(ax: Axes, named: Sequence[tuple[float, float, str]], lines: Sequence[Line], renderer: Any) -> None:
+def _place(
+    ax: Axes, named: Sequence[tuple[float, float, str]], lines: Sequence[Line], renderer: Any
+) -> None:
     scale = renderer.dpi / 72
     at = ax.transData.transform([(x, y) for x, y, _ in named])
-    taken = [_around(x, y, 3 * scale) for x, y in at] + [_around(x, y, scale) for line in lines for x, y in _along(ax, line)]
+    taken = [_around(x, y, 3 * scale) for x, y in at] + [
+        _around(x, y, scale) for line in lines for x, y in _along(ax, line)
+    ]
     for (x, y, name), centre in zip(named, at, strict=True):
-        note = ax.annotate(name, (x, y), (0, 0), textcoords="offset points", fontsize=SIZE, ha="center", va="center")
+        note = ax.annotate(
+            name,
+            (x, y),
+            (0, 0),
+            textcoords="offset points",
+            fontsize=SIZE,
+            ha="center",
+            va="center",
+        )
         note.set_in_layout(False)
         box = note.get_window_extent(renderer)
         dx, dy = _best(box, centre, taken, ax.bbox, scale)
@@ -44,7 +58,9 @@ def _place(ax: Axes, named: Sequence[tuple[float, float, str]], lines: Sequence[
             _leader(ax, (x, y), _nearest(box.translated(dx, dy), centre))
 
 
-def _best(box: Bbox, centre: Any, taken: Sequence[Bbox], frame: Bbox, scale: float) -> tuple[float, float]:
+def _best(
+    box: Bbox, centre: Any, taken: Sequence[Bbox], frame: Bbox, scale: float
+) -> tuple[float, float]:
     """The first place that is free, near ones first; else the one that covers least."""
     costs = []
     for reach, angle in product(REACHES, ANGLES):
@@ -70,7 +86,11 @@ def _around(x: float, y: float, half: float) -> Bbox:
 
 def _along(ax: Axes, line: Line) -> list[tuple[float, float]]:
     at: Any = ax.transData.transform(line) if len(line) else []
-    return [(x0 + (x1 - x0) * t / 20, y0 + (y1 - y0) * t / 20) for (x0, y0), (x1, y1) in pairwise(at) for t in range(21)]
+    return [
+        (x0 + (x1 - x0) * t / 20, y0 + (y1 - y0) * t / 20)
+        for (x0, y0), (x1, y1) in pairwise(at)
+        for t in range(21)
+    ]
 
 
 def _nearest(box: Bbox, centre: Any) -> tuple[float, float]:
@@ -84,4 +104,12 @@ def _gap(box: Bbox, centre: Any) -> tuple[float, float]:
 
 def _leader(ax: Axes, point: tuple[float, float], end: tuple[float, float]) -> None:
     x, y = ax.transData.inverted().transform(end)
-    ax.plot([point[0], x], [point[1], y], color="#888888", linewidth=0.5, zorder=1, scalex=False, scaley=False)
+    ax.plot(
+        [point[0], x],
+        [point[1], y],
+        color="#888888",
+        linewidth=0.5,
+        zorder=1,
+        scalex=False,
+        scaley=False,
+    )

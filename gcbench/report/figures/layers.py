@@ -21,8 +21,14 @@ def layers(study: Study) -> Figure | None:
     names = [layer["name"] for layer in next(iter(found.values()))]
     for nth, (method, lines) in enumerate(found.items()):
         style = look(method.split()[0], nth)
-        axes[0].plot([layer["bits_a_step"] / layer["values"] for layer in lines], **style, label=method)
-        axes[1].plot([layer["relative"] if layer["relative"] > 1e-6 else np.nan for layer in lines], **style, label=method)
+        axes[0].plot(
+            [layer["bits_a_step"] / layer["values"] for layer in lines], **style, label=method
+        )
+        axes[1].plot(
+            [layer["relative"] if layer["relative"] > 1e-6 else np.nan for layer in lines],
+            **style,
+            label=method,
+        )
     for ax, label in zip(axes, ("Sent (bits a value)", "Relative error, 2-norm"), strict=True):
         ax.set(ylabel=label, xlim=(-0.5, len(names) - 0.5))
         logarithmic(ax, "y")

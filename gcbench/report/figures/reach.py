@@ -29,7 +29,11 @@ def target_of(drawn: Drawn, y: str) -> float | None:
 
 
 def _best(series: Series, y: str) -> list[float]:
-    return [float(value) for run in series.runs if (value := (run.result.get("test") or {}).get(f"best_{y}")) is not None]
+    return [
+        float(value)
+        for run in series.runs
+        if (value := (run.result.get("test") or {}).get(f"best_{y}")) is not None
+    ]
 
 
 def time_to_score(drawn: Drawn, y: str, target: float | None = None) -> Figure | None:
@@ -46,15 +50,34 @@ def time_to_score(drawn: Drawn, y: str, target: float | None = None) -> Figure |
     for ax, x in zip(axes, kinds, strict=True):
         places = name_rows(ax, drawn.series, headings=True)
         reached = [(place, s) for place, s in zip(places, drawn.series, strict=True) if found[x][s]]
-        draw_bars(ax, [place for place, _ in reached], [s for _, s in reached], [np.array(found[x][s]) for _, s in reached])
+        draw_bars(
+            ax,
+            [place for place, _ in reached],
+            [s for _, s in reached],
+            [np.array(found[x][s]) for _, s in reached],
+        )
         for place, s in zip(places, drawn.series, strict=True):
             if not found[x][s]:
-                ax.text(0.01, place, _why_not(s, x), transform=ax.get_yaxis_transform(), va="center", fontsize=7)
+                ax.text(
+                    0.01,
+                    place,
+                    _why_not(s, x),
+                    transform=ax.get_yaxis_transform(),
+                    va="center",
+                    fontsize=7,
+                )
         ax.set_xlabel(LABELS[x])
         if ax is not axes[0]:
             ax.set_yticklabels([])
     how = "at most" if y in LOWER else "at least"
-    return finish(figure, (), [f"Until the first test whose score, {LABELS[y].lower()}, is {how} {goal:g}.", *drawn.notes])
+    return finish(
+        figure,
+        (),
+        [
+            f"Until the first test whose score, {LABELS[y].lower()}, is {how} {goal:g}.",
+            *drawn.notes,
+        ],
+    )
 
 
 def _why_not(series: Series, x: str) -> str:
@@ -67,6 +90,12 @@ def _until(series: Series, y: str, x: str, goal: float) -> list[float]:
     found = []
     for run in series.runs:
         curve = track(run, y, x)
-        there = [] if curve is None else [a for a, b in zip(*curve, strict=True) if (b <= goal if y in LOWER else b >= goal)]
+        there = (
+            []
+            if curve is None
+            else [
+                a for a, b in zip(*curve, strict=True) if (b <= goal if y in LOWER else b >= goal)
+            ]
+        )
         found += there[:1]
     return [float(value) for value in found] if len(found) == len(series.runs) else []

@@ -25,20 +25,32 @@ def method_of(series: Series) -> str:
 def scaling(drawn: Drawn) -> Figure | None:
     """Speed-up of the throughput over full precision on one worker, on two logarithmic axes; a panel a group of rows."""
     timed = [s for s in drawn.series if s.values("images_per_second")]
-    groups = {group: [s for s in timed if s.group == group] for group in dict.fromkeys(s.group for s in timed)}
-    bases = {group: base for group, members in groups.items() if (base := _base(members)) is not None}
+    groups = {
+        group: [s for s in timed if s.group == group]
+        for group in dict.fromkeys(s.group for s in timed)
+    }
+    bases = {
+        group: base for group, members in groups.items() if (base := _base(members)) is not None
+    }
     if not bases:
         return None
     figure, axes = panels(list(bases))
     for ax, (group, base) in zip(axes, bases.items(), strict=True):
         _panel(ax, groups[group], base)
     methods = {method_of(s): s for s in timed if s.group in bases}
-    handles = [Line2D([], [], label=name, **look(s.family, _nth(s, timed))) for name, s in methods.items()]
+    handles = [
+        Line2D([], [], label=name, **look(s.family, _nth(s, timed))) for name, s in methods.items()
+    ]
     ideal = Line2D([], [], color="#999999", linewidth=0.8, linestyle=":", label="linear")
     return finish(
         figure,
         [*handles, ideal],
-        [*drawn.notes, *untimed(s for s in drawn.series if s not in timed), *_alone(groups, bases), *_caveats(timed)],
+        [
+            *drawn.notes,
+            *untimed(s for s in drawn.series if s not in timed),
+            *_alone(groups, bases),
+            *_caveats(timed),
+        ],
     )
 
 
@@ -50,7 +62,9 @@ def _base(series: Sequence[Series]) -> float | None:
     """Samples a second of one worker: full precision's, or the best there is."""
     alone = [s for s in series if workers_of(s) == 1]
     exact = [s for s in alone if s.family == "none"]
-    return max((float(np.mean(s.values("images_per_second"))) for s in exact or alone), default=None)
+    return max(
+        (float(np.mean(s.values("images_per_second"))) for s in exact or alone), default=None
+    )
 
 
 def _panel(ax: Axes, series: Sequence[Series], base: float) -> None:
@@ -61,7 +75,14 @@ def _panel(ax: Axes, series: Sequence[Series], base: float) -> None:
         rates = [np.array(s.values("images_per_second")) / base for s in members]
         means = np.array([rate.mean() for rate in rates])
         error = [means - [rate.min() for rate in rates], [rate.max() for rate in rates] - means]
-        ax.errorbar(workers, means, yerr=error, **look(members[0].family, _nth(members[0], series)), capsize=2, label=method)
+        ax.errorbar(
+            workers,
+            means,
+            yerr=error,
+            **look(members[0].family, _nth(members[0], series)),
+            capsize=2,
+            label=method,
+        )
     counts = sorted({workers_of(s) for s in series})
     ax.plot(counts, counts, color="#999999", linewidth=0.8, linestyle=":", label="linear")
     ax.set(xlabel="Workers", ylabel="Speed-up over one worker (x)")
@@ -82,8 +103,14 @@ def _alone(groups: dict[str, list[Series]], bases: dict[str, float]) -> list[str
 
 
 def _caveats(timed: Sequence[Series]) -> list[str]:
-    found = [f"{s.label} ({workers_of(s)})" for s in timed if any(run.result.get("oversubscribed") for run in s.runs)]
+    found = [
+        f"{s.label} ({workers_of(s)})"
+        for s in timed
+        if any(run.result.get("oversubscribed") for run in s.runs)
+    ]
     notes = [f"More processes than cores: {', '.join(found)}."] if found else []
     return notes + (
-        ["Some runs had an emulated network."] if any(emulated(run.result) for s in timed for run in s.runs) else []
+        ["Some runs had an emulated network."]
+        if any(emulated(run.result) for s in timed for run in s.runs)
+        else []
     )

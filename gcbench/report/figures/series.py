@@ -54,7 +54,9 @@ def of_rows(rows: Sequence[Row], by_group: bool = False) -> Drawn:
             numbers = looks.setdefault(family, {})
             nth = numbers.setdefault(row.spec.title if by_group else label, len(numbers))
             timed = row.fewer_workers is None
-            series.append(Series(label, family, row.done, nth, row.spec.group or "", row.spec.title, timed))
+            series.append(
+                Series(label, family, row.done, nth, row.spec.group or "", row.spec.title, timed)
+            )
     return Drawn(series, _absent(rows))
 
 
@@ -66,7 +68,11 @@ def untimed(series: Iterable[Series]) -> list[str]:
 
 def _absent(rows: Sequence[Row]) -> list[str]:
     missing = [row.spec.label for row in rows if row.config is not None and not row.runs]
-    ended = [f"{row.spec.label} ({run.status}, seed {run.seed})" for row in rows for run in row.unfinished]
+    ended = [
+        f"{row.spec.label} ({run.status}, seed {run.seed})"
+        for row in rows
+        for run in row.unfinished
+    ]
     told = [f"Missing: {', '.join(missing)}."] if missing else []
     return told + ([f"Not drawn: {', '.join(ended)}."] if ended else [])
 
@@ -95,7 +101,9 @@ def workload_of(run: Run) -> Workload:
     choices, trainer = run.result["choices"], run.config["trainer"]
     steps, epochs = trainer.get("max_steps"), trainer["epochs"]
     length = f"{steps} steps" if steps else f"{epochs:g} epoch{'s' * (epochs != 1)}"
-    return Workload(choices["model"], choices["dataset"], trainer["gpus"], trainer["batch_size"], length)
+    return Workload(
+        choices["model"], choices["dataset"], trainer["gpus"], trainer["batch_size"], length
+    )
 
 
 def of_runs(runs: Iterable[Run]) -> dict[Workload, Drawn]:
@@ -112,7 +120,11 @@ def of_workers(runs: Iterable[Run]) -> dict[str, Drawn]:
     for workload, drawn in of_runs(run for run in runs if run.result.get("seconds")).items():
         name = f"{workload.model}-{workload.dataset}-{workload.batch_size}"
         found.setdefault(name, []).extend(drawn.series)
-    return {name: Drawn(s, []) for name, s in found.items() if len({one.runs[0].result["workers"] for one in s}) > 1}
+    return {
+        name: Drawn(s, [])
+        for name, s in found.items()
+        if len({one.runs[0].result["workers"] for one in s}) > 1
+    }
 
 
 def _drawn(groups: list[list[Run]]) -> Drawn:
@@ -137,8 +149,15 @@ def labels_of(family: str, runs: Sequence[Run]) -> list[str]:
     """The method, and what tells its configurations apart, as it was typed."""
     flats = [run.flat for run in runs]
     keys = sorted({key for flat in flats for key in flat})
-    differing = [key for key in keys if any(flat.get(key, ABSENT) != flats[0].get(key, ABSENT) for flat in flats)]
-    return [_label(family, run, {key: (run.flat[key], None) for key in differing if key in run.flat}) for run in runs]
+    differing = [
+        key
+        for key in keys
+        if any(flat.get(key, ABSENT) != flats[0].get(key, ABSENT) for flat in flats)
+    ]
+    return [
+        _label(family, run, {key: (run.flat[key], None) for key in differing if key in run.flat})
+        for run in runs
+    ]
 
 
 def _label(family: str, run: Run, differing: dict[str, Any]) -> str:

@@ -31,14 +31,24 @@ def _distinct(rows: Sequence[StudyRow], key: str) -> list[Any]:
 
 def histograms(study: Study, titles: Sequence[str] = ()) -> Figure | None:
     """Share of the values by size, a panel a quantiser, and the gradients' own distribution behind each."""
-    rows = {row["row"]: row for row in study["rows"] if row.get("histogram") and (not titles or row["row"] in titles)}
+    rows = {
+        row["row"]: row
+        for row in study["rows"]
+        if row.get("histogram") and (not titles or row["row"] in titles)
+    }
     if not rows:
         return None
     figure, axes = panels(list(rows), 1.55, columns=3)
     for ax, row in zip(axes, rows.values(), strict=True):
         x, share = _shares(row["histogram"])
         if "FP" in rows and row["row"] != "FP":
-            ax.fill_between(*_shares(rows["FP"]["histogram"]), step="mid", color="#c8c8c8", linewidth=0, label="gradients")
+            ax.fill_between(
+                *_shares(rows["FP"]["histogram"]),
+                step="mid",
+                color="#c8c8c8",
+                linewidth=0,
+                label="gradients",
+            )
         ax.fill_between(x, share, step="mid", color=BLUE, linewidth=0, alpha=0.85)
         ax.set(xlabel="Value of the gradient", ylabel="Share (%)", xlim=(x[0], x[-1]))
         ax.xaxis.set_major_locator(MaxNLocator(3))
@@ -77,19 +87,34 @@ def quantiser_bounds(study: Study) -> Figure | None:
     rows = study["rows"]
     kinds, every = _distinct(rows, "vector"), _distinct(rows, "n")
     lengths = sorted({every[0], every[len(every) // 2], every[-1]})
-    figure, axes = panels([f"n = {n:,}" for _ in MEASURED for n in lengths], 1.7, columns=len(lengths))
+    figure, axes = panels(
+        [f"n = {n:,}" for _ in MEASURED for n in lengths], 1.7, columns=len(lengths)
+    )
     for i, (quantity, (bound, label)) in enumerate(MEASURED.items()):
         for j, n in enumerate(lengths):
             ax = axes[i * len(lengths) + j]
             for k, kind in enumerate(kinds):
                 members = [row for row in rows if row["n"] == n and row["vector"] == kind]
-                ax.plot([row["s"] for row in members], [row[quantity] for row in members], **plain(k + 1))
-            ax.plot([row["s"] for row in members], [row[bound] for row in members], color="black", linewidth=1.4)
+                ax.plot(
+                    [row["s"] for row in members],
+                    [row[quantity] for row in members],
+                    **plain(k + 1),
+                )
+            ax.plot(
+                [row["s"] for row in members],
+                [row[bound] for row in members],
+                color="black",
+                linewidth=1.4,
+            )
             ax.set(xlabel="Levels s", ylabel=label if j == 0 else "")
             logarithmic(ax, "x", "y")
             ax.set_ylim(bottom=LEAST.get(quantity))
-    lines = [Line2D([], [], label=f"measured, {kind}", **plain(k + 1)) for k, kind in enumerate(kinds)]
-    return finish(figure, [Line2D([], [], color="black", linewidth=1.4, label="bound of the theorem"), *lines])
+    lines = [
+        Line2D([], [], label=f"measured, {kind}", **plain(k + 1)) for k, kind in enumerate(kinds)
+    ]
+    return finish(
+        figure, [Line2D([], [], color="black", linewidth=1.4, label="bound of the theorem"), *lines]
+    )
 
 
 def ecq_stability(study: Study) -> Figure | None:
@@ -100,13 +125,21 @@ def ecq_stability(study: Study) -> Figure | None:
     alphas = sorted({alpha for row in rows for alpha in row["alphas"]})
     shades = {alpha: _shade(i / max(1, len(alphas) - 1)) for i, alpha in enumerate(alphas)}
     for i, (ax, row) in enumerate(zip(axes, rows, strict=True)):
-        for alpha, contraction, memory in zip(row["alphas"], row["lambdas"], row["memory_by_alpha"], strict=True):
+        for alpha, contraction, memory in zip(
+            row["alphas"], row["lambdas"], row["memory_by_alpha"], strict=True
+        ):
             known = [(step, size) for step, size in zip(row["steps"], memory, strict=True) if size]
-            ax.plot(*zip(*known, strict=True), color=shades[alpha], linestyle=SOLID if contraction < 1 else DASHED)
+            ax.plot(
+                *zip(*known, strict=True),
+                color=shades[alpha],
+                linestyle=SOLID if contraction < 1 else DASHED,
+            )
         logarithmic(ax, "x", "y")
         ax.set(ylim=(None, 1e4), xlabel="Step")
         ax.set_ylabel("Memory, root mean square" if i % columns == 0 else "")
-    handles = [Line2D([], [], color=shade, label=f"α = {alpha:g}") for alpha, shade in shades.items()]
+    handles = [
+        Line2D([], [], color=shade, label=f"α = {alpha:g}") for alpha, shade in shades.items()
+    ]
     lines = [
         Line2D([], [], color="black", linestyle=SOLID, label="λ < 1"),
         Line2D([], [], color="black", linestyle=DASHED, label="λ ≥ 1"),
@@ -133,7 +166,12 @@ def decode_scaling(study: Study) -> Figure | None:
     ):
         for nth, method in enumerate(_distinct(rows, "method")):
             members = [row for row in rows if row["method"] == method]
-            ax.plot([row["workers"] for row in members], [row[key] * scale for row in members], **plain(nth), label=method)
+            ax.plot(
+                [row["workers"] for row in members],
+                [row[key] * scale for row in members],
+                **plain(nth),
+                label=method,
+            )
         counts = _distinct(rows, "workers")
         ax.set(xlabel="Workers", ylabel=label)
         logarithmic(ax, "x", "y")
@@ -147,7 +185,11 @@ def predicted_throughput(table: Table, study: Study) -> Figure | None:
 
     A row of the study has the `table` that it belongs to, and `gpus` and `images_per_second_by_gpus`, two lists.
     """
-    known = {row["row"]: row for row in study["rows"] if row.get("table") == table.name and row.get("gpus")}
+    known = {
+        row["row"]: row
+        for row in study["rows"]
+        if row.get("table") == table.name and row.get("gpus")
+    }
     titles = [row.title for row in table.rows]
     shown = [title for title in titles if title in known]
     if not shown:
@@ -156,8 +198,13 @@ def predicted_throughput(table: Table, study: Study) -> Figure | None:
     methods = [SETTING.sub("", title) for title in shown]
     colours = list(dict.fromkeys(methods))
     for i, (title, method) in enumerate(zip(shown, methods, strict=True)):
-        style = {**plain(colours.index(method)), "linestyle": LINES[methods[:i].count(method) % len(LINES)]}
-        ax.plot(known[title]["gpus"], known[title]["images_per_second_by_gpus"], **style, label=title)
+        style = {
+            **plain(colours.index(method)),
+            "linestyle": LINES[methods[:i].count(method) % len(LINES)],
+        }
+        ax.plot(
+            known[title]["gpus"], known[title]["images_per_second_by_gpus"], **style, label=title
+        )
     ax.set(xlabel="GPUs", ylabel="Predicted throughput (images/s)")
     logarithmic(ax, "x", "y")
     counts = sorted({count for title in shown for count in known[title]["gpus"]})

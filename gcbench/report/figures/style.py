@@ -19,12 +19,26 @@ PANEL_HEIGHT = 2.2
 LEGEND_LINE = 0.16  # inches
 NOTE_POINTS, NOTE_LINE, NOTE_LETTERS = 7, 0.125, 19  # size; inches a line; letters an inch
 BLACK, BLUE, VERMILLION, GREEN, PURPLE, SKY, ORANGE, GREY = (
-    *("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00"),  # of Okabe and Ito
+    *(
+        "#000000",
+        "#0072B2",
+        "#D55E00",
+        "#009E73",
+        "#CC79A7",
+        "#56B4E9",
+        "#E69F00",
+    ),  # of Okabe and Ito
     "#767676",  # in place of their yellow, which print does not show
 )
 COLOURS = (BLACK, BLUE, VERMILLION, GREEN, PURPLE, SKY, ORANGE, GREY)
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "*")
-LINES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (5, 1.5, 1, 1.5)), (0, (3, 1, 1, 1, 1, 1)))
+LINES: tuple[Any, ...] = (
+    "-",
+    (0, (5, 1.5)),
+    (0, (1, 1)),
+    (0, (5, 1.5, 1, 1.5)),
+    (0, (3, 1, 1, 1, 1, 1)),
+)
 # The methods of one paper differ in colour and in shape.
 FAMILIES = {
     "none": (BLACK, "o"),
@@ -84,14 +98,20 @@ RC: Any = {
 def look(family: str, nth: int = 0) -> dict[str, Any]:
     """Colour and marker of a method's family, line and filling of its `nth` row; as `Axes.plot` takes them."""
     index = crc32(family.encode())
-    colour, marker = FAMILIES.get(family, (COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)]))
+    colour, marker = FAMILIES.get(
+        family, (COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)])
+    )
     filling = {} if nth % 2 == 0 else {"markerfacecolor": "white"}
     return {"color": colour, "marker": marker, "linestyle": LINES[nth % len(LINES)], **filling}
 
 
 def plain(nth: int) -> dict[str, Any]:
     """Of the `nth` of some lines that are no methods."""
-    return {"color": COLOURS[nth % len(COLOURS)], "marker": MARKERS[nth % len(MARKERS)], "linestyle": LINES[nth % len(LINES)]}
+    return {
+        "color": COLOURS[nth % len(COLOURS)],
+        "marker": MARKERS[nth % len(MARKERS)],
+        "linestyle": LINES[nth % len(LINES)],
+    }
 
 
 def panels(
@@ -128,7 +148,11 @@ def _power(value: float, _: int) -> str:
 def finish(figure: Figure, handles: Sequence[Artist] = (), notes: Sequence[str] = ()) -> Figure:
     """A legend below the panels, which it cannot cover, and notes below the legend; the panels keep their size."""
     width, height = figure.get_size_inches()
-    lines = [line for note in notes for line in textwrap.wrap(note, int(width * NOTE_LETTERS), break_on_hyphens=False)]
+    lines = [
+        line
+        for note in notes
+        for line in textwrap.wrap(note, int(width * NOTE_LETTERS), break_on_hyphens=False)
+    ]
     below = NOTE_LINE * len(lines) + (0.05 if lines else 0)
     longest = max((len(str(handle.get_label())) for handle in handles), default=1)
     columns = max(1, min(len(handles), int(width / (0.6 + 0.065 * longest))))
@@ -138,10 +162,21 @@ def finish(figure: Figure, handles: Sequence[Artist] = (), notes: Sequence[str] 
     figure.set_layout_engine("constrained", rect=(0, (legend + below) / total, 1, height / total))
     if handles:
         figure.legend(
-            handles=list(handles), loc="lower center", bbox_to_anchor=(0.5, below / total), ncols=columns, borderaxespad=0
+            handles=list(handles),
+            loc="lower center",
+            bbox_to_anchor=(0.5, below / total),
+            ncols=columns,
+            borderaxespad=0,
         )
     if lines:
-        figure.text(0.01, 0.04 / total, "\n".join(lines), fontsize=NOTE_POINTS, va="bottom", linespacing=1.15)
+        figure.text(
+            0.01,
+            0.04 / total,
+            "\n".join(lines),
+            fontsize=NOTE_POINTS,
+            va="bottom",
+            linespacing=1.15,
+        )
     return figure
 
 

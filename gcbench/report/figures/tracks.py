@@ -17,7 +17,10 @@ EVENTS = {
     "cosine": ("compression", "cosine"),
 }
 SQUARED = {"squared_error"}
-SPENT = {"bits": ("bits_sent_per_worker", 1 / MIB), "seconds": ("seconds", 1.0)}  # what train lines have counted so far
+SPENT = {
+    "bits": ("bits_sent_per_worker", 1 / MIB),
+    "seconds": ("seconds", 1.0),
+}  # what train lines have counted so far
 
 
 class Track(NamedTuple):
@@ -50,7 +53,11 @@ def track(run: Run, y: str, x: str) -> Track | None:
 def _spent(lines: Metrics, x: str, steps: Sequence[int]) -> np.ndarray | None:
     """Bits or seconds until these steps; straight between two train lines."""
     key, scale = SPENT[x]
-    known = [(line["step"], line[key]) for line in lines if line["event"] == "train" and line.get(key) is not None]
+    known = [
+        (line["step"], line[key])
+        for line in lines
+        if line["event"] == "train" and line.get(key) is not None
+    ]
     if not known:
         return None
     at, counted = zip((0, 0.0), *known, strict=True)

@@ -34,7 +34,11 @@ def score_of(series: Sequence[Series]) -> str | None:
 def points_of(series: Sequence[Series], y: str) -> list[Point]:
     """Rows that have both, by ratio."""
     found = [(s, s.values("ratio"), s.values(y)) for s in series]
-    points = [Point(s, float(np.mean(r)), float(np.mean(v)), min(v), max(v)) for s, r, v in found if r and v]
+    points = [
+        Point(s, float(np.mean(r)), float(np.mean(v)), min(v), max(v))
+        for s, r, v in found
+        if r and v
+    ]
     return sorted(points, key=lambda point: (point.ratio, point.series.label))
 
 
@@ -61,15 +65,32 @@ def accuracy_ratio(workloads: dict[str, Drawn], notes: Sequence[str] = ()) -> Fi
     for ax, (title, found), best in zip(axes, shown.items(), fronts, strict=True):
         _panel(ax, found, best, str(scores[title]))
     families = {
-        p.series.family: Line2D([], [], label=p.series.family, **{**look(p.series.family), "linestyle": ""})
+        p.series.family: Line2D(
+            [], [], label=p.series.family, **{**look(p.series.family), "linestyle": ""}
+        )
         for found in shown.values()
         for p in found
     }
-    line = Line2D([], [], color="#888888", linewidth=0.9, label="Pareto front, filled (means over seeds)")
-    told = [*notes, *(note for title in shown for note in workloads[title].notes), *_single(points, shown)]
-    finish(figure, [line, *(families[name] for name in sorted(families))], list(dict.fromkeys(told)))
+    line = Line2D(
+        [], [], color="#888888", linewidth=0.9, label="Pareto front, filled (means over seeds)"
+    )
+    told = [
+        *notes,
+        *(note for title in shown for note in workloads[title].notes),
+        *_single(points, shown),
+    ]
+    finish(
+        figure, [line, *(families[name] for name in sorted(families))], list(dict.fromkeys(told))
+    )
     named = [[(p.ratio, p.score, _short(p, found)) for p in found] for found in shown.values()]
-    place_labels(axes, named, [[_steps(best), *_spreads(found)] for best, found in zip(fronts, shown.values(), strict=True)])
+    place_labels(
+        axes,
+        named,
+        [
+            [_steps(best), *_spreads(found)]
+            for best, found in zip(fronts, shown.values(), strict=True)
+        ],
+    )
     return figure
 
 

@@ -32,20 +32,34 @@ if find_spec("hydra_plugins.hydra_submitit_launcher"):
 
             register()
             self.hydra_context.callbacks.callbacks = []  # the process that waits for the jobs tells of them
-            quiet = ["hydra.output_subdir=null"] if os.environ.get("SLURM_PROCID", "0") != "0" else []
+            quiet = (
+                ["hydra.output_subdir=null"] if os.environ.get("SLURM_PROCID", "0") != "0" else []
+            )
             failed: list[JobReturn] = []
-            atexit.register(lambda: os._exit(1) if failed else None)  # Slurm is to know, when submitit has written the result
+            atexit.register(
+                lambda: os._exit(1) if failed else None
+            )  # Slurm is to know, when submitit has written the result
             returned = super().__call__([*sweep_overrides, *quiet], *rest)
             if returned.status is JobStatus.FAILED:
                 failed.append(returned)
             return returned
 
-        def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-            points = {initial_job_idx + index: list(overrides) for index, overrides in enumerate(job_overrides)}
-            configs = {i: self.hydra_context.config_loader.load_sweep_config(self.config, p) for i, p in points.items()}
+        def launch(
+            self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
+        ) -> Sequence[JobReturn]:
+            points = {
+                initial_job_idx + index: list(overrides)
+                for index, overrides in enumerate(job_overrides)
+            }
+            configs = {
+                i: self.hydra_context.config_loader.load_sweep_config(self.config, p)
+                for i, p in points.items()
+            }
             jobs, returned = self._submit(points, configs)
             for index, config in configs.items():
-                self.hydra_context.callbacks.on_job_start(config=config, task_function=self.task_function)
+                self.hydra_context.callbacks.on_job_start(
+                    config=config, task_function=self.task_function
+                )
                 if index in jobs:
                     returned[index] = _returned(jobs[index], points[index])
                 self.hydra_context.callbacks.on_job_end(config=config, job_return=returned[index])
@@ -71,9 +85,14 @@ if find_spec("hydra_plugins.hydra_submitit_launcher"):
                 except ConfigError as error:
                     returned[index] = _failure(points[index], error)
             jobs: dict[int, Any] = {}
-            for shape in [s for i, s in enumerate(shapes.values()) if s not in list(shapes.values())[:i]]:
+            for shape in [
+                s for i, s in enumerate(shapes.values()) if s not in list(shapes.values())[:i]
+            ]:
                 alike = [index for index, its in shapes.items() if its == shape]
-                arguments = [(points[i], "hydra.sweep.dir", i, f"job_id_for_{i}", Singleton.get_state()) for i in alike]
+                arguments = [
+                    (points[i], "hydra.sweep.dir", i, f"job_id_for_{i}", Singleton.get_state())
+                    for i in alike
+                ]
                 try:
                     submitted = self._executor(shape).map_array(self, *zip(*arguments, strict=True))
                 except FailedJobError as error:
@@ -99,7 +118,9 @@ if find_spec("hydra_plugins.hydra_submitit_launcher"):
                 "name",
                 "stderr_to_stdout",
             }
-            executor.update_parameters(**{k if k in common else f"{self._EXECUTOR}_{k}": v for k, v in params.items()})
+            executor.update_parameters(
+                **{k if k in common else f"{self._EXECUTOR}_{k}": v for k, v in params.items()}
+            )
             return executor
 
     class SubmititSlurm(SubmititLocal):
@@ -107,7 +128,9 @@ if find_spec("hydra_plugins.hydra_submitit_launcher"):
 
         _EXECUTOR = "slurm"
 
-        def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
+        def launch(
+            self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
+        ) -> Sequence[JobReturn]:
             from gcbench.launch import slurm
 
             self.cluster = slurm.cluster(self.params["partition"])
@@ -119,7 +142,10 @@ if find_spec("hydra_plugins.hydra_submitit_launcher"):
             jobs, returned = super()._submit(points, configs)
             if jobs:
                 numbers = " ".join(job.job_id for job in jobs.values())
-                log.info("waiting for jobs that go on without this command; type scancel %s to end them", numbers)
+                log.info(
+                    "waiting for jobs that go on without this command; type scancel %s to end them",
+                    numbers,
+                )
             return jobs, returned
 
         def shape(self, config: Any) -> dict[str, Any]:
@@ -146,20 +172,29 @@ if find_spec("hydra_plugins.hydra_submitit_launcher"):
         job.wait()
         tasks = [job.task(number) for number in range(job.num_tasks)]
         try:
-            returns: list[JobReturn] = [task.result() for task in tasks if task.paths.result_pickle.exists()]
+            returns: list[JobReturn] = [
+                task.result() for task in tasks if task.paths.result_pickle.exists()
+            ]
             failed = [each for each in returns if each.status is JobStatus.FAILED]
             first: JobReturn = failed[0] if failed else tasks[0].result()
         except UncompletedJobError as error:
             reason = str(error).strip().splitlines()[-1]
             logs = job.paths.folder
-            return _failure(overrides, RunFailed(f"job {job.job_id} ended as {job.state}: {reason}; its logs are in {logs}"))
+            return _failure(
+                overrides,
+                RunFailed(
+                    f"job {job.job_id} ended as {job.state}: {reason}; its logs are in {logs}"
+                ),
+            )
         return first
 
     def _refused(error: Exception) -> Exception:
         from gcbench.config import ConfigError
 
         reason = str(error).splitlines()[-1].removeprefix("sbatch: error: ")
-        return ConfigError(f"hydra/launcher=submitit_slurm: sbatch says {reason!r}; type other hydra.launcher.* or trainer.*")
+        return ConfigError(
+            f"hydra/launcher=submitit_slurm: sbatch says {reason!r}; type other hydra.launcher.* or trainer.*"
+        )
 
     def _failure(overrides: list[str], error: Exception) -> JobReturn:
         failed = JobReturn(overrides=overrides, status=JobStatus.FAILED)
@@ -182,7 +217,9 @@ else:
         def setup(self, **_: Any) -> None:
             pass
 
-        def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
+        def launch(
+            self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
+        ) -> Sequence[JobReturn]:
             return []
 
     class SubmititSlurm(SubmititLocal):  # type: ignore[no-redef]
