@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from gcbench.config import Config
-from gcbench.config.names import BOOKKEEPING, differences
+from gcbench.identity import BOOKKEEPING, differences
 from gcbench.records.files import ENDED
-from gcbench.records.reading import read_result
+from gcbench.records.schema import Result
+from gcbench.records.store import read_run
 
 log = logging.getLogger("gcbench")
 
@@ -29,30 +29,24 @@ def ending(directory: Path) -> str:
     return f"-s{directory.name.rpartition('-s')[2]}"
 
 
-def has_ended(result: dict[str, Any] | None, config: Config) -> bool:
-    """Whether `result` is that of a run of this configuration, which would come to it again."""
+def has_ended(result: Result | None, config: Config) -> bool:
+    """Return whether `result` is of this configuration and final: running it again gives it again."""
     return (
         result is not None
-        and result["status"] in ENDED
-        and not differences(result["config"], config, BOOKKEEPING)
+        and result.status in ENDED
+        and not differences(result.config, config, BOOKKEEPING)
     )
 
 
-def _counts(result: dict[str, Any], config: Config) -> bool:
-    kept = (
-        result["config"].get("outputs") is None
-    )  # a copy beside a table, perhaps of another machine
-    return (
-        has_ended(result, config)
-        and result["choices"]["budget"] == config["choices"]["budget"]
-        and not kept
-    )
+def _counts(result: Result, config: Config) -> bool:
+    same_budget = result.choices["budget"] == config["choices"]["budget"]
+    return same_budget and has_ended(result, config)
 
 
-def read(path: Path) -> dict[str, Any] | None:
-    """A result, unless it is not there or, which is told once, none that can be read."""
+def read(path: Path) -> Result | None:
+    """Return the result in a file; None where there is none, or none that can be read."""
     try:
-        return read_result(path)
+        return read_run(path.parent).result
     except OSError:
         return None
     except ValueError as error:
