@@ -35,9 +35,8 @@ INTERRUPTED = 130
 TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR")
 
 _log = logging.getLogger("gcbench")
-_told_later: list[
-    Exception
-] = []  # of a single run: handed to Hydra, it would say a line of its own before ours
+# Errors of a single run wait here: Hydra would print a line of its own before ours.
+_told_later: list[Exception] = []
 
 
 @hydra.main(config_path=str(conf_directory()), config_name="config", version_base="1.3")
@@ -69,9 +68,10 @@ def _run(composed: DictConfig) -> None:
         _log.info(first_words(config, hydra_config.runtime.output_dir))
     for notice in filter(None, (budget_notice(config), learning_rate_notice(config))):
         _log.warning(notice)
+    # This imports torch, for which a mistake above should not wait.
     from gcbench.launch.start import (
         start,
-    )  # imports torch, which a mistake above should not wait for
+    )
 
     start(config, hydra_config.runtime.output_dir, in_sweep)
 
@@ -158,9 +158,8 @@ def bench(words: Sequence[str]) -> None:
 def _start_hydra(command: Callable[[], None], config: str, words: Sequence[str]) -> None:
     """Under torchrun and srun every rank comes here; only the first lets Hydra write its files."""
     if {"-h", "--help"} & set(words):
-        print(
-            help_of(config)
-        )  # Hydra says the same, after two seconds in which it lists all files of all groups
+        # Hydra's own help is the same, after two seconds in which it lists all files of all groups.
+        print(help_of(config))
     else:
         sys.argv[1:] = words if _is_first_rank() else [*words, "hydra.output_subdir=null"]
         command()
@@ -210,13 +209,14 @@ def _speak(name: str) -> None:
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     logger.propagate = False
-    logging.getLogger("hydra").addHandler(
-        logging.NullHandler()
-    )  # which would say mistakes first in its own
+    # Hydra's logger would report mistakes first, in its own words.
+    logging.getLogger("hydra").addHandler(logging.NullHandler())
 
 
 def _is_first_rank() -> bool:
-    """Whether this process is the first of a run, or its only one; a RANK without the rest of torchrun's names is none."""
+    """Whether this process is the first of a run, or its only one; a RANK without the rest of
+    torchrun's names is none.
+    """
     rank = "RANK" if all(name in os.environ for name in TORCHRUN) else "SLURM_PROCID"
     return os.environ.get(rank, "0") == "0"
 
@@ -230,7 +230,10 @@ def _mistake_inside(error: BaseException | None) -> ConfigError | None:
 
 def _sentence(error: BaseException) -> str:
     if isinstance(error, OSError) and error.filename:
-        return f"{error.filename}: {error.strerror}; type outputs=DIR (or data.root=DIR) with a folder that can be used"
+        return (
+            f"{error.filename}: {error.strerror}; type outputs=DIR (or data.root=DIR) with a "
+            "folder that can be used"
+        )
     if mistake := _mistake_inside(error):
         return str(mistake)
     cause = "" if isinstance(error, ConfigError) else str(error.__cause__ or "")
@@ -239,15 +242,13 @@ def _sentence(error: BaseException) -> str:
     text = "\n".join(
         line for line in lines if line and not any(word in line for word in said_by_omegaconf)
     )
-    text = text.removeprefix(
-        "ConfigError raised while resolving interpolation: "
-    )  # of the run's name
-    text = text.partition("\nConfig search path")[
-        0
-    ]  # a choice that is not there: what there is stands before it
+    # This prefix comes from the interpolation in the run's name.
+    text = text.removeprefix("ConfigError raised while resolving interpolation: ")
+    # For a choice that does not exist, the choices that do are named before the search path.
+    text = text.partition("\nConfig search path")[0]
     if unknown := re.match(r"Could not override '(.+?)'", text):
         return (
-            f"{unknown[1]}: no such key with these choices (a compressor's knobs exist only where they mean something); "
-            "type gcbench --help or gcbench --cfg job to see the keys"
+            f"{unknown[1]}: no such key with these choices (a compressor's knobs exist only where "
+            "they mean something); type gcbench --help or gcbench --cfg job to see the keys"
         )
     return text

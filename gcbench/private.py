@@ -10,10 +10,12 @@ COMPILER_CACHE = "TORCHINDUCTOR_CACHE_DIR"
 
 
 def use_own_compiler_cache() -> None:
-    """Lets torch.compile keep its libraries in the user's cache folder, unless the user has named another.
+    """Lets torch.compile keep its libraries in the user's cache folder, unless the user has
+    named another.
 
-    By default they lie in the temporary folder of all users, under a name that anybody can guess, and are loaded from there.
-    Some headers stay there. ValueError where others may write either folder.
+    By default they lie in the temporary folder of all users, under a name that anybody can guess,
+    and are loaded from there. Some headers stay there. ValueError where others may write either
+    folder.
     """
     from torch._inductor.runtime.cache_dir_utils import default_cache_dir  # slow to import
 
@@ -24,7 +26,9 @@ def use_own_compiler_cache() -> None:
 
 
 def private_folder(path: Path, key: str) -> None:
-    """Makes `path` where it is not there; ValueError, which says what to do about `key`, where others may write it."""
+    """Makes `path` where it is not there; ValueError, which says what to do about `key`, where
+    others may write it.
+    """
     try:
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
         link, found = path.lstat(), path.stat()
@@ -34,7 +38,8 @@ def private_folder(path: Path, key: str) -> None:
         ) from error
     if {link.st_uid, found.st_uid} != {os.getuid()}:
         raise ValueError(
-            f"{key}: {path} belongs to another user, whose code would run; set {key} to a folder of your own"
+            f"{key}: {path} belongs to another user, whose code would run; set {key} to a folder "
+            "of your own"
         )
     if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise ValueError(

@@ -1,8 +1,11 @@
-"""A step of power iteration on many matrices: PyTorch's operations, or, compiled for a CPU, C++ that reads memory once.
+"""A step of power iteration on many matrices, by PyTorch's operations or in C++.
 
-Matrices M are `[w, n, m]`. Their factors are transposed, P `[r, n]` and Q `[r, m]`, since products with thin factors are as
-fast as memory only where their long side is contiguous, and lie end to end: `[w, all]` of each worker, `[1, all]` where all
-workers have the same. The two ways are equal up to rounding, and each is to the bit however many workers share a process.
+C++, compiled for a CPU, reads memory once.
+
+Matrices M are `[w, n, m]`. Their factors are transposed, P `[r, n]` and Q `[r, m]`, since products
+with thin factors are as fast as memory only where their long side is contiguous, and lie end to
+end: `[w, all]` of each worker, `[1, all]` where all workers have the same. The two ways are equal
+up to rounding, and each is to the bit however many workers share a process.
 """
 
 from __future__ import annotations
@@ -40,19 +43,22 @@ Shapes = tuple[Shape, ...]
 
 
 def ps_of(flat: Tensor, shapes: Shapes) -> list[Tensor]:
-    """`[w, r, n]` each, as views."""
+    """Return the factors P of all matrices, `[w, r, n]` each, as views."""
     parts = flat.split([r * n for n, _, r in shapes], dim=1)
     return [part.view(-1, s.r, s.n) for part, s in zip(parts, shapes, strict=True)]
 
 
 def qs_of(flat: Tensor, shapes: Shapes) -> list[Tensor]:
-    """`[w, r, m]` each, as views."""
+    """Return the factors Q of all matrices, `[w, r, m]` each, as views."""
     parts = flat.split([r * m for _, m, r in shapes], dim=1)
     return [part.view(-1, s.r, s.m) for part, s in zip(parts, shapes, strict=True)]
 
 
 def restart(qs: Sequence[Tensor], fresh: Tensor, shapes: Shapes) -> Tensor:
-    """Columns scaled to a largest entry of 1; `fresh` ones for those that are zero, or not finite."""
+    """Return the columns scaled to a largest entry of 1.
+
+    Columns that are zero, or not finite, are replaced by `fresh` ones.
+    """
     library, out = _native(qs), torch.empty_like(fresh, dtype=qs[0].dtype)
     if library is not None:
         library.restart(*_sized(shapes), _addresses(qs), fresh.data_ptr(), out.data_ptr())
@@ -66,23 +72,21 @@ def restart(qs: Sequence[Tensor], fresh: Tensor, shapes: Shapes) -> Tensor:
 def add_times(
     gs: Matrices, es: Matrices, alpha: float, q: Tensor, shapes: Shapes
 ) -> tuple[list[Tensor], Tensor]:
-    """M = G + alpha E, and P = M Q."""
+    """Return M = G + alpha E, and P = M Q."""
     library = _native(gs, es)
     if library is None:
         ms = [torch.add(g, e, alpha=alpha) for g, e in zip(gs, es, strict=True)]
         return ms, times(ms, q, shapes)
     ms = [torch.empty_like(g) for g in gs]
     p = _new(ms, sum(s.r * s.n for s in shapes))
-    inputs, outputs = (
-        (_addresses(gs), _addresses(es), alpha, q.data_ptr()),
-        (_addresses(ms), p.data_ptr(), p.shape[1]),
-    )
+    inputs = (_addresses(gs), _addresses(es), alpha, q.data_ptr())
+    outputs = (_addresses(ms), p.data_ptr(), p.shape[1])
     library.add_times(*_sized(shapes), len(p), *inputs, *outputs, torch.get_num_threads())
     return ms, p
 
 
 def times(ms: Matrices, q: Tensor, shapes: Shapes) -> Tensor:
-    """P = M Q."""
+    """Return P = M Q."""
     p = _new(ms, sum(s.r * s.n for s in shapes))
     for m, factor, target in zip(ms, qs_of(q, shapes), ps_of(p, shapes), strict=True):
         for row, out in zip(m, target, strict=True):
@@ -91,7 +95,7 @@ def times(ms: Matrices, q: Tensor, shapes: Shapes) -> Tensor:
 
 
 def orthogonalised(p: Tensor, shapes: Shapes) -> Tensor:
-    """Columns of `[1, all]` made orthonormal, those of each matrix on its own."""
+    """Return the columns of `[1, all]` made orthonormal, those of each matrix on its own."""
     library, out = _native([p]), p.clone()
     if library is not None:
         library.orthogonalise(*_sized(shapes), out.data_ptr())
@@ -105,7 +109,7 @@ def orthogonalised(p: Tensor, shapes: Shapes) -> Tensor:
 
 
 def transposed_times(ms: Matrices, p: Tensor, shapes: Shapes) -> Tensor:
-    """Q = M^T P."""
+    """Return Q = M^T P."""
     library, q = _native(ms), _new(ms, sum(s.r * s.m for s in shapes))
     if library is not None:
         factors = p.data_ptr(), q.data_ptr(), q.shape[1]
@@ -120,7 +124,7 @@ def transposed_times(ms: Matrices, p: Tensor, shapes: Shapes) -> Tensor:
 
 
 def product(p: Tensor, q: Tensor, shapes: Shapes) -> list[Tensor]:
-    """P Q^T."""
+    """Return P Q^T of all matrices."""
     products = [q.new_empty(len(q), s.n, s.m) for s in shapes]
     for factor, own, target in zip(ps_of(p, shapes), qs_of(q, shapes), products, strict=True):
         for row, out in zip(own, target, strict=True):
@@ -131,7 +135,7 @@ def product(p: Tensor, q: Tensor, shapes: Shapes) -> list[Tensor]:
 def product_and_rest(
     p: Tensor, q: Tensor, own_q: Tensor, ms: Matrices, shapes: Shapes
 ) -> list[Tensor]:
-    """P Q^T, and in place of every worker's M, M - P own Q^T."""
+    """Return P Q^T, and replace every worker's M by M - P own Q^T."""
     library = _native(ms)
     if library is None:
         for m, factor, own in zip(ms, ps_of(p, shapes), qs_of(own_q, shapes), strict=True):
@@ -148,12 +152,15 @@ def product_and_rest(
 
 
 def _new(ms: Matrices, size: int) -> Tensor:
-    """Factors of each worker."""
+    """Return room for the factors of each worker."""
     return ms[0].new_empty(len(ms[0]), size)
 
 
 def _batches(shapes: Shapes) -> Iterator[list[int]]:
-    """Which P to pad with zeros and take together: as many as leave no more than four times their values."""
+    """Yield which P to pad with zeros and take together.
+
+    These are as many as leave no more than four times their values.
+    """
     batch: list[int] = []
     values = 0
     for i in sorted(range(len(shapes)), key=lambda i: (shapes[i].r, shapes[i].n), reverse=True):

@@ -20,7 +20,7 @@ from gcbench.comm.messages import as_bytes
 
 
 class MessageAltered(RuntimeError):
-    """What did not arrive as it was sent."""
+    """A message did not arrive as it was sent."""
 
 
 def row_sums(tensors: Sequence[Tensor], lengths: Sequence[Tensor | None] | None = None) -> Tensor:

@@ -1,4 +1,4 @@
-"""What processes tell each other besides gradients: never metered, never timed."""
+"""Agreement between processes besides gradients: never metered, never timed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Control(Protocol):
         """Return the sum of each process's `x`, which stays as it is."""
 
     def broadcast(self, tensors: Sequence[Tensor]) -> None:
-        """Overwrite the tensors with those of process 0."""
+        """Replace the tensors by those of process 0."""
 
     def propose(self, urgency: int) -> None:
         """Start to ask all processes; the computation that follows hides the wait for `agreed`."""

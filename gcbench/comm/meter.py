@@ -1,4 +1,4 @@
-"""Payload bits, counted from the tensors that a worker's row hands to a collective and gets from the others."""
+"""Payload bits, counted from the tensors that workers hand to collectives and get from them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Kind(NamedTuple):
 
 @dataclass
 class Total:
-    """What one worker sent and received."""
+    """The messages and bits that one worker sent and received."""
 
     messages: int = 0
     sent_bits: int = 0
@@ -46,7 +46,8 @@ class Meter:
     """
 
     def __init__(self, rows: Sequence[Sequence[Tally]], level: Level = "all") -> None:
-        self._rows = rows  # the workers for whom a row of tensors speaks: one, or those of a node, who share its bits evenly
+        # A row of tensors counts for one worker, or for those of a node, who share its bits evenly.
+        self._rows = rows
         self._level = level
 
     @staticmethod

@@ -1,8 +1,10 @@
-"""CMU AN4 (Acero, "Acoustical and environmental robustness in automatic speech recognition", 1990): frames and their phones.
+"""CMU AN4 (Acero, "Acoustical and environmental robustness in automatic speech recognition", 1990):
+frames and their phones.
 
-948 + 130 spoken spellings and short sentences, 16 kHz. Every frame is classified on its own, and labelled by a flat start:
-the phones of the transcript, with silence before and after, share the frames of an utterance evenly. Nobody aligned them, so
-that the accuracy of frames here is a score of ours; it is not comparable with the accuracy that QSGD's paper prints for AN4.
+948 + 130 spoken spellings and short sentences, 16 kHz. Every frame is classified on its own, and
+labelled by a flat start: the phones of the transcript, with silence before and after, share the
+frames of an utterance evenly. Nobody aligned them, so that the accuracy of frames here is a score
+of ours; it is not comparable with the accuracy that QSGD's paper prints for AN4.
 """
 
 from __future__ import annotations
@@ -22,16 +24,18 @@ WINDOW, HOP, FFT, BANDS = 400, 160, 512, 40  # 25 ms every 10 ms
 
 
 def an4(root: str, frames: int = 64, split: Split = "test") -> ArrayData:
-    """Segments of `frames` x 40 log-mel features, standardised by the training frames, with a phone for each frame.
+    """Segments of `frames` x 40 log-mel features, standardised by the training frames, with a
+    phone for each frame.
 
-    An utterance is cut into whole segments, the last of which overlaps with the one before it. They are dealt out by
-    themselves, and so `split="valid"` holds out segments of utterances of which others are trained on.
+    An utterance is cut into whole segments, the last of which overlaps with the one before it. They
+    are dealt out by themselves, and so `split="valid"` holds out segments of utterances of which
+    others are trained on.
     """
     folder = Path(root).expanduser() / "an4"
     if not (folder / "etc" / "an4.dic").is_file():
         raise ValueError(
-            f"dataset=an4: no etc/an4.dic in {folder}; unpack CMU's AN4 there, etc/ and wav/ as RIFF files, or "
-            "set data.root=... to the folder that holds an4/"
+            f"dataset=an4: no etc/an4.dic in {folder}; unpack CMU's AN4 there, etc/ and wav/ as "
+            "RIFF files, or set data.root=... to the folder that holds an4/"
         )
     phones = (folder / "etc" / "an4.phone").read_text().split()
     words = _dictionary(folder / "etc" / "an4.dic")
@@ -66,7 +70,8 @@ def _segments(
         last = len(features) - frames
         if last < 0:
             raise ValueError(
-                f"dataset.frames={frames}: an utterance of AN4 has {len(features)}; type dataset.frames=64, say"
+                f"dataset.frames={frames}: an utterance of AN4 has {len(features)}; type "
+                "dataset.frames=64, say"
             )
         for start in (*range(0, last, frames), last):
             inputs.append(features[start : start + frames])
@@ -89,7 +94,9 @@ def flat_start(phones: Tensor, frames: int) -> Tensor:
 
 
 def log_mel(waveform: Tensor) -> Tensor:
-    """`[frames, 40]`, the log of the energy in bands of equal width on the mel scale, from 0 to 8 kHz."""
+    """`[frames, 40]`, the log of the energy in bands of equal width on the mel scale, from 0 to
+    8 kHz.
+    """
     spectrum = torch.stft(
         waveform, FFT, HOP, WINDOW, torch.hann_window(WINDOW), return_complex=True
     )

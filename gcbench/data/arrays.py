@@ -1,4 +1,6 @@
-"""Images, vectors or speech held as tensors on the device, shuffled anew each epoch and dealt out to the workers."""
+"""Images, vectors or speech held as tensors on the device, shuffled anew each epoch and dealt out
+to the workers.
+"""
 
 from __future__ import annotations
 
@@ -25,17 +27,21 @@ def epoch_order(samples: int, seed: int, epoch: int, device: torch.device) -> Te
 
 
 def part_of(order: Tensor, step: int, worker: int, workers: int, batch_size: int) -> Tensor:
-    """The samples of one worker's batch: the `worker`-th part of the `step`-th workers x batch_size of the epoch's order."""
+    """The samples of one worker's batch: the `worker`-th part of the `step`-th workers x
+    batch_size of the epoch's order.
+    """
     assert 0 <= worker < workers and 0 <= step < len(order) // (workers * batch_size)
     return order.narrow(0, (step * workers + worker) * batch_size, batch_size)
 
 
 @dataclass(frozen=True, eq=False)
 class ArrayData:
-    """Step t takes the t-th workers x batch_size samples of the epoch's order; worker k their k-th part.
+    """Step t takes the t-th workers x batch_size samples of the epoch's order; worker k their
+    k-th part.
 
-    `pixels` holds the mean and the deviation of the raw inputs, which are then standardised batch by batch,
-    so that images stay uint8 in memory; without it the inputs go to the model as they are.
+    `pixels` holds the mean and the deviation of the raw inputs, which are then standardised batch
+    by batch, so that images stay uint8 in memory; without it the inputs go to the model as they
+    are.
     """
 
     name: str
@@ -73,7 +79,9 @@ class ArrayData:
         )
 
     def scored_on(self, split: Split) -> ArrayData:
-        """As it is for `test`; for `valid` a part of the training samples is held out and takes the test part's place."""
+        """As it is for `test`; for `valid` a part of the training samples is held out and
+        takes the test part's place.
+        """
         if split == "test":
             return self
         kept, held = held_out(self.train_samples)

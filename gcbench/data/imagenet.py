@@ -1,4 +1,6 @@
-"""ImageNet (Deng et al., CVPR 2009; Russakovsky et al., IJCV 2015), or any folder of its form, decoded batch by batch."""
+"""ImageNet (Deng et al., CVPR 2009; Russakovsky et al., IJCV 2015), or any folder of its form,
+decoded batch by batch.
+"""
 
 from __future__ import annotations
 
@@ -48,21 +50,23 @@ def _folders(folder: Path) -> tuple[Any, Any]:
         train, test = ImageFolder(str(folder / "train")), ImageFolder(str(folder / "val"))
     except FileNotFoundError as error:
         raise ValueError(
-            f"dataset=imagenet: {folder} lacks train/<wnid>/*.JPEG or val/<wnid>/*.JPEG, and ImageNet cannot be downloaded "
-            "automatically; get it from image-net.org and unpack it there, or set data.root=... to the folder that holds "
-            f"{folder.name}/"
+            f"dataset=imagenet: {folder} lacks train/<wnid>/*.JPEG or val/<wnid>/*.JPEG, and "
+            "ImageNet cannot be downloaded automatically; get it from image-net.org and unpack it "
+            f"there, or set data.root=... to the folder that holds {folder.name}/"
         ) from error
     if train.classes != test.classes:
         raise ValueError(
-            f"dataset=imagenet: train/ and val/ in {folder} hold different classes; put the same wnids in both"
+            f"dataset=imagenet: train/ and val/ in {folder} hold different classes; put the same "
+            "wnids in both"
         )
     return train, test
 
 
 @dataclass(frozen=True, eq=False)
 class ImageFiles:
-    """Dealt out as ArrayData is. Training images are cropped to 8 to 100 % of their area at a ratio of 3:4 to 4:3, resized
-    and mirrored half of the time; test images are resized to 8/7 of `size` on their short side and cropped at the centre.
+    """Dealt out as ArrayData is. Training images are cropped to 8 to 100 % of their area at a
+    ratio of 3:4 to 4:3, resized and mirrored half of the time; test images are resized to 8/7 of
+    `size` on their short side and cropped at the centre.
     """
 
     name: str

@@ -1,4 +1,6 @@
-"""Data sets in LIBSVM's text format (Chang and Lin, "LIBSVM: a library for support vector machines", 2011)."""
+"""Data sets in LIBSVM's text format (Chang and Lin, "LIBSVM: a library for support vector
+machines", 2011).
+"""
 
 from __future__ import annotations
 
@@ -25,10 +27,12 @@ def libsvm(
     test_file: bool = False,
     split: Split = "test",
 ) -> ArrayData:
-    """Rows of `<root>/libsvm/<name>`, tested on those of `<name>.t` or else on a fifth, which no seed changes.
+    """Rows of `<root>/libsvm/<name>`, tested on those of `<name>.t` or else on a fifth, which
+    no seed changes.
 
-    Labels become classes from 0 in the order of their numbers; for regression they stay in their unit. `scale` brings each
-    feature to [-1, 1] by its range in the training file, as svm-scale does, and a constant one to 0.
+    Labels become classes from 0 in the order of their numbers; for regression they stay in their
+    unit. `scale` brings each feature to [-1, 1] by its range in the training file, as svm-scale
+    does, and a constant one to 0.
     """
     folder = Path(root).expanduser() / "libsvm"
     inputs, labels = _read(folder, name, features)
@@ -67,8 +71,8 @@ def _read(folder: Path, name: str, features: int) -> tuple[Any, Any]:
         with lzma.open(file) as opened:
             return _dense(opened, features)
     raise ValueError(
-        f"dataset.name={name}: there is neither {name} nor {name}.bz2 or .xz in {folder}; get it from {SITE}, or set "
-        "data.root=... to the folder that holds libsvm/"
+        f"dataset.name={name}: there is neither {name} nor {name}.bz2 or .xz in {folder}; get it "
+        f"from {SITE}, or set data.root=... to the folder that holds libsvm/"
     )
 
 

@@ -13,10 +13,11 @@ from gcbench.data.protocol import Data
 
 
 def as_data(made: object, name: str) -> Data:
-    """A `Data` as it is; a tuple (train, test) of tensor pairs or map-style datasets as an `ArrayData`.
+    """A `Data` as it is; a tuple (train, test) of tensor pairs or map-style datasets as an
+    `ArrayData`.
 
-    Float targets make it regression, whole numbers classification. uint8 inputs are divided by 255, others
-    are taken as they are.
+    Float targets make it regression, whole numbers classification. uint8 inputs are divided by 255,
+    others are taken as they are.
     """
     if isinstance(made, Data):
         return made
@@ -51,8 +52,9 @@ def _pair(half: object, where: str) -> Pair:
     inputs, targets = half
     if inputs.ndim not in (2, 4) or not 0 < len(inputs) == len(targets):
         raise ValueError(
-            f"{where} has inputs of shape {tuple(inputs.shape)} and targets of shape {tuple(targets.shape)}; "
-            "return [N, features] or [N, channels, height, width] with N targets"
+            f"{where} has inputs of shape {tuple(inputs.shape)} and targets of shape "
+            f"{tuple(targets.shape)}; return [N, features] or [N, channels, height, width] with N "
+            "targets"
         )
     return inputs if inputs.dtype == torch.uint8 else inputs.float(), _targets(targets, where)
 
@@ -74,5 +76,6 @@ def _stacked(dataset: Any, where: str) -> Pair:
         return torch.stack(inputs), torch.stack([torch.as_tensor(target) for target in targets])
     except (TypeError, ValueError, RuntimeError, NotImplementedError) as error:
         raise ValueError(
-            f"{where} is a Dataset whose samples do not stack ({error}); yield (tensor, target) of one size"
+            f"{where} is a Dataset whose samples do not stack ({error}); yield (tensor, target) of "
+            "one size"
         ) from error

@@ -11,7 +11,9 @@ Split = Literal["test", "valid"]
 
 
 def held_out(samples: int, share: int = 10) -> tuple[Tensor, Tensor]:
-    """Rows to train on and rows held out, the last `1 / share` of a permutation that no seed changes."""
+    """Rows to train on and rows held out, the last `1 / share` of a permutation that no seed
+    changes.
+    """
     order = torch.randperm(samples, generator=torch.Generator().manual_seed(0))
     kept, held = order.split([samples - samples // share, samples // share])
     return kept, held

@@ -23,9 +23,11 @@ def synthetic(
     seed: int = 0,
     split: Split = "test",
 ) -> ArrayData:
-    """Normal inputs, and the teacher's noisy outputs (regression) or the largest of them (classification).
+    """Normal inputs, and the teacher's noisy outputs (regression) or the largest of them
+    (classification).
 
-    The test split has a fifth as many samples as the training split and comes from the same teacher.
+    The test split has a fifth as many samples as the training split and comes from the same
+    teacher.
     """
     if task not in ("classification", "regression"):
         raise ValueError(f"dataset.task={task} is unknown; type classification or regression")
@@ -54,7 +56,9 @@ def synthetic_rows(
     seed: int = 0,
     split: Split = "test",
 ) -> SyntheticRows:
-    """Regression as of `synthetic`, for data too large for memory. The test split has a fifth as many samples."""
+    """Regression as of `synthetic`, for data too large for memory. The test split has a fifth
+    as many samples.
+    """
     train, test = torch.arange(samples), torch.arange(samples, samples + max(1, samples // 5))
     if split == "valid":
         train, test = held_out(samples)
@@ -64,7 +68,9 @@ def synthetic_rows(
 
 @dataclass(frozen=True, eq=False)
 class SyntheticRows:
-    """Dealt out as ArrayData is, but each row is made from (seed, number of the row) whenever it is asked for."""
+    """Dealt out as ArrayData is, but each row is made from (seed, number of the row) whenever
+    it is asked for.
+    """
 
     train: Tensor  # numbers of rows
     test: Tensor

@@ -1,6 +1,8 @@
-"""A text as one long row of word numbers, read in windows as in truncated back-propagation through time.
+"""A text as one long row of word numbers, read in windows as in truncated back-propagation through
+time.
 
-Nothing is shuffled: window t + 1 of a worker continues its window t, so that hidden state can be carried.
+Nothing is shuffled: window t + 1 of a worker continues its window t, so that hidden state can be
+carried.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ from gcbench.data.protocol import Kind, Task
 
 @dataclass(frozen=True, eq=False)
 class TokenData:
-    """Worker k owns the k-th contiguous part of the training tokens, cut into batch_size columns."""
+    """Worker k owns the k-th contiguous part of the training tokens, cut into batch_size
+    columns.
+    """
 
     name: str
     outputs: int
@@ -45,7 +49,9 @@ class TokenData:
         return _window(self.train.narrow(0, worker * own, own), step, batch_size, self.bptt)
 
     def test_batches(self, batch_size: int = 10) -> int:
-        """Ten columns are what the PyTorch word-language example and those after it evaluate with."""
+        """Ten columns are what the PyTorch word-language example and those after it
+        evaluate with.
+        """
         return -(-max(0, len(self.test) // batch_size - 1) // self.bptt)
 
     def test_batch(self, index: int, batch_size: int = 10) -> tuple[Tensor, Tensor]:
@@ -53,7 +59,9 @@ class TokenData:
 
 
 def _window(tokens: Tensor, index: int, columns: int, length: int) -> tuple[Tensor, Tensor]:
-    """The index-th window of each column, [columns, length], and the targets: the same one word later."""
+    """The index-th window of each column, [columns, length], and the targets: the same one word
+    later.
+    """
     rows = len(tokens) // columns
     table = tokens[: columns * rows].view(columns, rows)
     start, stop = index * length, min((index + 1) * length, rows - 1)

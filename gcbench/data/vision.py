@@ -1,6 +1,8 @@
-"""CIFAR-10 and CIFAR-100 (Krizhevsky, 2009) and MNIST (LeCun et al., 1998), read and fetched by torchvision.
+"""CIFAR-10 and CIFAR-100 (Krizhevsky, 2009) and MNIST (LeCun et al., 1998), read and fetched by
+torchvision.
 
-The means and deviations are those of the training pixels, written out so that no run computes its own.
+The means and deviations are those of the training pixels, written out so that no run computes its
+own.
 """
 
 from __future__ import annotations
@@ -59,8 +61,8 @@ def _present(name: str, reader: type[datasets.CIFAR10], root: Path) -> tuple[Any
         return reader(root, train=True), reader(root, train=False)
     except RuntimeError:
         warnings.warn(
-            f"dataset={name}: the files under {root / reader.base_folder} are not the official ones (the md5 "
-            "differs) but are read all the same",
+            f"dataset={name}: the files under {root / reader.base_folder} are not the official "
+            "ones (the md5 differs) but are read all the same",
             stacklevel=4,
         )
     unchecked = _unchecked(reader)
@@ -89,8 +91,8 @@ def _splits(
         cause = " ".join(str(error).split())
         reason = f"the download failed ({cause})" if download else "dataset.download=false"
         raise ValueError(
-            f"dataset={name}: no files under {root} and {reason}; put {folder}/ there or set data.root=... "
-            "to the folder that holds it"
+            f"dataset={name}: no files under {root} and {reason}; put {folder}/ there or set "
+            "data.root=... to the folder that holds it"
         ) from error
 
 

@@ -1,7 +1,8 @@
 """WikiText-2, word by word (Merity et al., "Pointer sentinel mixture models", ICLR 2017).
 
-Words are split at blanks and every line ends in <eos>, as in PyTorch's word-language example. Models
-are tested on the validation file unless told otherwise, as in PowerSGD's code (Vogels et al., NeurIPS 2019).
+Words are split at blanks and every line ends in <eos>, as in PyTorch's word-language example.
+Models are tested on the validation file unless told otherwise, as in PowerSGD's code (Vogels et
+al., NeurIPS 2019).
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ def wikitext2(
     vocabulary: int | None = None,
     split: Literal["valid", "test"] = "valid",
 ) -> TokenData:
-    """`vocabulary` words at most are told apart, and that many outputs reported even if fewer words occur."""
+    """`vocabulary` words at most are told apart, and that many outputs reported even if fewer
+    words occur.
+    """
     if split not in ("valid", "test"):
         raise ValueError(f"dataset.split={split} is unknown; type valid or test")
     folder = Path(root).expanduser() / "wikitext-2"
@@ -42,8 +45,9 @@ def _words(folder: Path, part: str) -> list[str]:
             with file.open(encoding="utf-8") as lines:
                 return [word for line in lines for word in (*line.split(), "<eos>")]
     raise ValueError(
-        f"dataset=wikitext2: neither {part}.txt nor wiki.{part}.tokens is in {folder}; put WikiText-2's "
-        "train, valid and test files there or set data.root=... to the folder that holds wikitext-2/"
+        f"dataset=wikitext2: neither {part}.txt nor wiki.{part}.tokens is in {folder}; put "
+        "WikiText-2's train, valid and test files there or set data.root=... to the folder that "
+        "holds wikitext-2/"
     )
 
 

@@ -1,4 +1,6 @@
-"""Whether the directory of a run holds the run that was asked for, another one, or a shorter one to extend."""
+"""Whether the directory of a run holds the run that was asked for, another one, or a shorter one to
+extend.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +17,14 @@ from gcbench.train.schedules import total_steps
 
 Differences = dict[str, tuple[Any, Any]]
 
-HOW = (
-    BOOKKEEPING | EXECUTION | {"gpus"}
-)  # what a run may be continued with that it was not begun with
+# Keys that may differ between the parts of a run that was continued.
+HOW = BOOKKEEPING | EXECUTION | {"gpus"}
 
 
 def refuse_other_run(config: Config, files: RunFiles) -> None:
-    """Raise ConfigError where the directory has a run of another configuration, which is no answer to this one."""
+    """Raise ConfigError where the directory has a run of another configuration, which is no
+    answer to this one.
+    """
     result = result_in(files)
     if result is not None and result["status"] in ENDED:
         _refuse_other_result(config, files.directory, result)
@@ -33,13 +36,15 @@ def refuse_other_run(config: Config, files: RunFiles) -> None:
         if differs := _but_for_how(before["config"], config, HOW):
             raise ConfigError(
                 f"{files.directory} holds an unfinished run with another configuration "
-                f"({_told(differs, before['config'], config)}); type what it had to continue it, resume=never to start anew "
-                "there, or another directory="
+                f"({_told(differs, before['config'], config)}); type what it had to continue it, "
+                "resume=never to start anew there, or another directory="
             )
 
 
 def result_in(files: RunFiles) -> dict[str, Any] | None:
-    """Return the result in the run's directory, if there is one; ConfigError where it is none that can be read."""
+    """Return the result in the run's directory, if there is one; ConfigError where it is none
+    that can be read.
+    """
     try:
         result = files.read_result()
     except ValueError as error:
@@ -59,19 +64,23 @@ def _refuse_other_result(config: Config, directory: Path, result: dict[str, Any]
     )
     if differs:
         raise ConfigError(
-            f"{directory} holds a finished run with another configuration ({_told(differs, result, config)}); type another "
-            "directory=, or rerun=true to run this one there (the files there keep their content under other names)"
+            f"{directory} holds a finished run with another configuration "
+            f"({_told(differs, result, config)}); type another directory=, or rerun=true to run "
+            "this one there (the files there keep their content under other names)"
         )
     if extended and last_step(directory) < result["steps"]:
         length = differences(before, config, BOOKKEEPING)
         raise ConfigError(
-            f"{directory} holds a run that cannot be extended ({in_words(length)}): the state at its end was not kept, as "
-            "trainer.keep_weights=true does; type another directory=, or rerun=true to start anew there"
+            f"{directory} holds a run that cannot be extended ({in_words(length)}): the state at "
+            "its end was not kept, as trainer.keep_weights=true does; type another directory=, or "
+            "rerun=true to start anew there"
         )
 
 
 def extends(config: Config, result: dict[str, Any]) -> bool:
-    """Return whether `config` asks for more steps than a run that is done has taken, to be taken from its end."""
+    """Return whether `config` asks for more steps than a run that is done has taken, to be
+    taken from its end.
+    """
     if result["status"] != "done" or config["resume"]["mode"] != "auto":
         return False
     trainer = config["trainer"]
@@ -93,7 +102,9 @@ def _but_for_how(before: Config, now: Config, trainer_keys: Collection[str]) -> 
 
 
 def _told(differs: Differences, before: dict[str, Any], now: Config) -> str:
-    """Return `differs` in words; keys that come and go with another model, data set or compressor go without saying."""
+    """Return `differs` in words; keys that come and go with another model, data set or
+    compressor go without saying.
+    """
     was, asked = before["choices"], now["choices"]
     other = {
         group: (was[group], asked[group])

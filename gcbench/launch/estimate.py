@@ -42,10 +42,8 @@ class Estimates:
             alike = [
                 r for r in past if r["choices"]["compressor"] == config["choices"]["compressor"]
             ]
-            step_seconds, steps_per_epoch = (
-                median(map(_step_seconds, alike or past)),
-                past[0]["steps_per_epoch"],
-            )
+            step_seconds = median(map(_step_seconds, alike or past))
+            steps_per_epoch = past[0]["steps_per_epoch"]
         else:
             try:
                 if size not in self._tried:

@@ -1,6 +1,8 @@
-"""Which worker failed first, where srun or torchrun started them and none of us is the parent of all.
+"""Which worker failed first, where srun or torchrun started them and none of us is the parent of
+all.
 
-A worker that fails leaves a note in the directory of the run, which all share, before its end can reach the others.
+A worker that fails leaves a note in the directory of the run, which all share, before its end can
+reach the others.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The temporary folder of a run on this machine: private, and gone after the run however that ended."""
+"""The temporary folder of a run on this machine: private, and gone after the run however that
+ended.
+"""
 
 from __future__ import annotations
 

@@ -41,7 +41,10 @@ def is_own(node: Config) -> bool:
 def in_own_code(what: str, error: BaseException) -> str:
     """Return the sentence for an exception that a user's code has raised."""
     gist = str(error).partition("\n")[0]
-    return f"{what} raises {type(error).__name__}: {gist}; type HYDRA_FULL_ERROR=1 before the command to see where"
+    return (
+        f"{what} raises {type(error).__name__}: {gist}; type HYDRA_FULL_ERROR=1 before the command "
+        "to see where"
+    )
 
 
 def make_data(config: Config) -> Data:
@@ -50,7 +53,9 @@ def make_data(config: Config) -> Data:
 
 
 def make_model(config: Config, data: Data) -> nn.Module:
-    """What the file leaves open (null), or the arguments of a user's own model do, the data set settles."""
+    """What the file leaves open (null), or the arguments of a user's own model do, the data set
+    settles.
+    """
     facts = {"shape": list(data.shape), "outputs": data.outputs, "vocabulary": data.outputs}
     parameters = inspect.signature(_target(config["model"], "model")).parameters
     left_open = {
@@ -63,8 +68,9 @@ def make_model(config: Config, data: Data) -> nn.Module:
     model = make(node, "model")
     if not isinstance(model, nn.Module):
         raise ConfigError(
-            f"model._target_={node['_target_']} makes a {type(model).__name__}, which is no torch.nn.Module; type the name of "
-            "a class that is one, or of a function that returns one"
+            f"model._target_={node['_target_']} makes a {type(model).__name__}, which is no "
+            "torch.nn.Module; type the name of a class that is one, or of a function that returns "
+            "one"
         )
     return model
 
@@ -79,7 +85,9 @@ def _named(text: str, key: str) -> str:
 
 
 def _check(node: Config, key: str) -> None:
-    """Names and types of a node's keys against the signature of its target, and of the nodes inside it."""
+    """Names and types of a node's keys against the signature of its target, and of the nodes
+    inside it.
+    """
     target = _target(node, key)
     parameters = inspect.signature(target).parameters
     hints = _hints(target)

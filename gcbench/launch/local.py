@@ -1,4 +1,6 @@
-"""Worker processes on this machine: one death ends all, none is left, and nothing of them listens to other machines."""
+"""Worker processes on this machine: one death ends all, none is left, and nothing of them listens
+to other machines.
+"""
 
 from __future__ import annotations
 
@@ -77,10 +79,12 @@ def run_processes(
     max_restarts: int = 0,
     lock: Lock | None = None,
 ) -> None:
-    """Runs `target(*args)` in `processes` processes, which find RANK and WORLD_SIZE as usual and each other by `meeting.join`.
+    """Runs `target(*args)` in `processes` processes, which find RANK and WORLD_SIZE as usual
+    and each other by `meeting.join`.
 
-    When one dies, all are ended and started again, up to `max_restarts` times; `meeting.restarts()` tells the target how often.
-    On a signal to stop every worker gets SIGTERM and STOP_SECONDS to return. `lock` stays held until the last worker has ended.
+    When one dies, all are ended and started again, up to `max_restarts` times; `meeting.restarts()`
+    tells the target how often. On a signal to stop every worker gets SIGTERM and STOP_SECONDS to
+    return. `lock` stays held until the last worker has ended.
     """
     with temporary_folder() as folder, _noted_signals() as received:
         locks = (folder.lock, lock) if lock else (folder.lock,)
@@ -179,9 +183,8 @@ def _work(target: Callable[..., None], args: tuple[Any, ...], place: _Place) -> 
         _note_failure(error, place)
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(
-            1
-        )  # at once: gloo's threads, whose peers are gone, would end the interpreter by SIGABRT
+        # Exit at once: gloo's threads, whose peers are gone, would end the interpreter by SIGABRT.
+        os._exit(1)
     (place.notes / f"returned-{place.attempt}.{place.rank}").touch()
 
 
@@ -205,7 +208,9 @@ def _loopback() -> str:
 
 
 def _end_with(parent: int) -> None:
-    """Asks this process to stop when `parent` is no more, whatever it waits for, and ends it when it does not."""
+    """Asks this process to stop when `parent` is no more, whatever it waits for, and ends it
+    when it does not.
+    """
     while os.getppid() == parent:
         time.sleep(LOOK_SECONDS)
     os.kill(os.getpid(), signal.SIGTERM)
@@ -221,9 +226,8 @@ def _note_failure(error: BaseException, place: _Place) -> None:
     )
     draft = place.notes / f"draft-{place.attempt}-{place.rank}.json"
     draft.write_text(json.dumps(note))
-    draft.rename(
-        place.notes / f"failure-{place.attempt}-{place.rank}.json"
-    )  # whole, even if this worker is killed now
+    # A renamed file is whole, even if this worker is killed now.
+    draft.rename(place.notes / f"failure-{place.attempt}-{place.rank}.json")
 
 
 @contextmanager
@@ -244,7 +248,9 @@ def _noted_signals() -> Iterator[list[str]]:
 
 @contextmanager
 def _deaf() -> Iterator[None]:
-    """Processes started here hear SIGINT from `_work` on: before, Ctrl-C would print what they are importing."""
+    """Processes started here hear SIGINT from `_work` on: before, Ctrl-C would print what they
+    are importing.
+    """
     resource_tracker.ensure_running()  # its first start would undo the next line
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

@@ -24,7 +24,8 @@ log = logging.getLogger("gcbench")
 
 
 class Lock:
-    """A lock on a file that is shared with the processes that are given it, and lasts until the last of them has ended.
+    """A lock on a file that is shared with the processes that are given it, and lasts until the
+    last of them has ended.
 
     A file that is a link, or that has another name too, is refused: it may be somebody else's.
     """
@@ -86,8 +87,8 @@ def alone(directory: Path) -> Iterator[Lock]:
         if not _take(lock):
             who = lock.noted() or "another process"
             raise RunFailed(
-                f"{directory} is being run by {who}; wait for it, stop it, or type another outputs=<folder>; "
-                f"if it is no more, remove {path}"
+                f"{directory} is being run by {who}; wait for it, stop it, or type another "
+                f"outputs=<folder>; if it is no more, remove {path}"
             )
         lock.note(f"process {os.getpid()} on {socket.gethostname()}")
         yield lock

@@ -1,7 +1,8 @@
 """How the processes of a run find each other.
 
-Those of one machine meet in a file that only their user can read, so that no port is open for it. Those that torchrun or srun
-started meet in the store of torch.distributed, which trusts whoever reaches its port.
+Those of one machine meet in a file that only their user can read, so that no port is open for it.
+Those that torchrun or srun started meet in the store of torch.distributed, which trusts whoever
+reaches its port.
 """
 
 from __future__ import annotations
@@ -22,9 +23,8 @@ def restarts() -> int:
 
 def join(backend: str | None, **more: Any) -> None:
     """`init_process_group`, wherever the others are."""
-    if (
-        MEETING_FILE in os.environ or restarts()
-    ):  # torchrun's store still has the addresses of those before
+    # After a restart torchrun's store still has the addresses of the processes before.
+    if MEETING_FILE in os.environ or restarts():
         more |= {
             "store": store("meeting"),
             "rank": int(os.environ["RANK"]),
@@ -34,7 +34,9 @@ def join(backend: str | None, **more: Any) -> None:
 
 
 def store(name: str) -> Any:
-    """A part of the store by which the processes meet; those that were started again find it empty."""
+    """A part of the store by which the processes meet; those that were started again find it
+    empty.
+    """
     return dist.PrefixStore(f"gcbench-{name}-{restarts()}", _shared())  # type: ignore[attr-defined]
 
 

@@ -27,7 +27,9 @@ def outcome(
     begun: Begun,
     kept: bool,
 ) -> dict[str, Any]:
-    """result.json as a dictionary; every process calls it. `kept`: whether the weights are beside it."""
+    """result.json as a dictionary; every process calls it. `kept`: whether the weights are
+    beside it.
+    """
     meter = Meter.of_workers(plan.workers)
     meter.load([tally for part in run.control.gather(run.comm.meter.state()) for tally in part])
     shapes = [parameter.shape for parameter in run.replica.parameters.values()]
@@ -69,7 +71,9 @@ def outcome(
 
 
 def _network(config: Config) -> dict[str, Any]:
-    """What collectives went over: whether the cost model's link set their times, and which; else what GCBENCH_LINK calls it."""
+    """What collectives went over: whether the cost model's link set their times, and which;
+    else what GCBENCH_LINK calls it.
+    """
     return {
         "emulated": bool(config["network"]),
         **config["network"],

@@ -13,10 +13,11 @@ from gcbench.comm import node_size
 from gcbench.config import Config, ConfigError
 from gcbench.launch import slurm
 
+# Launchers for processes that somebody else started.
 JOINING = {
     "torchrun": "torchrun",
     "slurm": "srun",
-}  # launchers for processes that somebody else started
+}
 
 
 @dataclass(frozen=True)
@@ -36,9 +37,8 @@ class Machine:
             else os.cpu_count() or 1
         )
         if slurm.tasks(os.environ):
-            cores = int(
-                os.environ["SLURM_CPUS_ON_NODE"]
-            )  # of the job; a task may be bound to a few of them
+            # The job's cores count, as a task may be bound to a few of them.
+            cores = int(os.environ["SLURM_CPUS_ON_NODE"])
         compiler = any(
             shutil.which(name) for name in (os.environ.get("CXX", "g++"), "g++", "clang++")
         )
@@ -60,7 +60,9 @@ class Machine:
 
 @dataclass(frozen=True)
 class Plan:
-    """`workers` rows over `processes` processes; fewer processes than workers means virtual workers, which have no times."""
+    """`workers` rows over `processes` processes; fewer processes than workers means virtual
+    workers, which have no times.
+    """
 
     launcher: str  # local | torchrun | slurm | virtual
     device: str  # cpu | cuda
@@ -86,16 +88,17 @@ class Plan:
         if self.processes == self.local_processes:
             return None
         return (
-            "processes of several machines talk over torch.distributed, which neither encrypts nor asks who speaks: "
-            "use a network on which you trust everybody"
+            "processes of several machines talk over torch.distributed, which neither encrypts "
+            "nor asks who speaks: use a network on which you trust everybody"
         )
 
     def notice(self) -> str | None:
         if self.timed:
             return "more processes than cores: times say little" if self.oversubscribed else None
         return (
-            f"{self.workers} VIRTUAL workers in {self.processes} process{'es' * (self.processes > 1)} on {self.device}: "
-            "the same mathematics and the same bits as real ones, but no times"
+            f"{self.workers} VIRTUAL workers in {self.processes} "
+            f"process{'es' * (self.processes > 1)} on {self.device}: the same mathematics and the "
+            "same bits as real ones, but no times"
         )
 
 
@@ -114,8 +117,9 @@ def plan(config: Config, machine: Machine) -> Plan:
         and backend == "nccl"
     ):
         raise ConfigError(
-            f"trainer.launcher=local with {processes} processes: NCCL refuses two on one GPU and there are "
-            f"{machine.cuda_devices}; type trainer.launcher=virtual, or trainer.processes={machine.cuda_devices}"
+            f"trainer.launcher=local with {processes} processes: NCCL refuses two on one GPU and "
+            f"there are {machine.cuda_devices}; type trainer.launcher=virtual, or "
+            f"trainer.processes={machine.cuda_devices}"
         )
     if config.get("exchange") == "hierarchical":
         _check_nodes(
@@ -137,12 +141,14 @@ def plan(config: Config, machine: Machine) -> Plan:
 def _check_emulation(network: str, chosen: Plan) -> None:
     if chosen.workers == 1:
         raise ConfigError(
-            f"network={network}: a worker alone exchanges nothing; type network=none, or trainer.gpus=2"
+            f"network={network}: a worker alone exchanges nothing; type network=none, or "
+            "trainer.gpus=2"
         )
     if not chosen.timed:
         raise ConfigError(
-            f"network={network}: {chosen.workers} workers in {chosen.processes} process{'es' * (chosen.processes > 1)} are "
-            "virtual and have no times; type network=none, or trainer.launcher=local trainer.processes=null"
+            f"network={network}: {chosen.workers} workers in {chosen.processes} "
+            f"process{'es' * (chosen.processes > 1)} are virtual and have no times; type "
+            "network=none, or trainer.launcher=local trainer.processes=null"
         )
 
 
@@ -152,14 +158,16 @@ def _check_trainer_nodes(asked: int, launcher: str, machine: Machine) -> None:
         return
     if launcher not in JOINING:
         raise ConfigError(
-            f"trainer.nodes={asked}: trainer.launcher={launcher} stays on this machine; type hydra/launcher=submitit_slurm "
-            "with -m, or start gcbench with srun or torchrun on every node"
+            f"trainer.nodes={asked}: trainer.launcher={launcher} stays on this machine; type "
+            "hydra/launcher=submitit_slurm with -m, or start gcbench with srun or torchrun on "
+            "every node"
         )
     everywhere, here = machine.started(launcher)
     given = slurm.nodes(machine.environment) if launcher == "slurm" else everywhere // here
     if given != asked:
         raise ConfigError(
-            f"trainer.nodes={asked}, but {JOINING[launcher]} started on {given}; type trainer.nodes={given}"
+            f"trainer.nodes={asked}, but {JOINING[launcher]} started on {given}; type "
+            f"trainer.nodes={given}"
         )
 
 
@@ -181,7 +189,8 @@ def _device(asked: str, machine: Machine) -> str:
 def _codec_backend(asked: str, device: str, machine: Machine) -> str:
     if asked == "compiled" and not machine.compiler:
         raise ConfigError(
-            "trainer.codec_backend=compiled: there is no C++ compiler here; install g++, or type eager"
+            "trainer.codec_backend=compiled: there is no C++ compiler here; install g++, or type "
+            "eager"
         )
     return (
         ("compiled" if device == "cuda" and machine.compiler else "eager")
@@ -198,8 +207,8 @@ def _launcher(asked: str, processes: int, device: str, machine: Machine) -> str:
         )
     if asked == "slurm" and not slurm.tasks(machine.environment):
         raise ConfigError(
-            "trainer.launcher=slurm: this is no task of a Slurm job step; type srun --ntasks N gcbench ..., "
-            "or trainer.launcher=local"
+            "trainer.launcher=slurm: this is no task of a Slurm job step; type srun --ntasks N "
+            "gcbench ..., or trainer.launcher=local"
         )
     if asked != "auto":
         return asked
@@ -219,8 +228,8 @@ def _processes(launcher: str, trainer: Config, workers: int, machine: Machine) -
     if launcher == "virtual":
         if trainer["processes"] not in (None, 1):
             raise ConfigError(
-                f"trainer.launcher=virtual runs one process; trainer.processes={trainer['processes']} needs "
-                "trainer.launcher=local"
+                "trainer.launcher=virtual runs one process; "
+                f"trainer.processes={trainer['processes']} needs trainer.launcher=local"
             )
         return 1, 1
     if launcher == "local":
@@ -230,8 +239,8 @@ def _processes(launcher: str, trainer: Config, workers: int, machine: Machine) -
     if (trainer["processes"] or workers) != started:
         key = "trainer.processes" if trainer["processes"] else "trainer.gpus"
         raise ConfigError(
-            f"{key}={trainer['processes'] or workers}, but {JOINING[launcher]} started {started} processes; "
-            f"type {key}={started}"
+            f"{key}={trainer['processes'] or workers}, but {JOINING[launcher]} started {started} "
+            f"processes; type {key}={started}"
         )
     return started, here
 

@@ -16,7 +16,9 @@ log = logging.getLogger("gcbench")
 
 
 def same_run(config: Config, directory: Path) -> Path | None:
-    """The directory below `outputs` of a run that has ended and that differs from the one of `directory` in its name only."""
+    """The directory below `outputs` of a run that has ended and that differs from the one of
+    `directory` in its name only.
+    """
     for path in sorted(Path(config["outputs"]).rglob(f"*{ending(directory)}/result.json")):
         result = read(path)
         if result and _counts(result, config) and path.parent.resolve() != directory.resolve():
@@ -25,7 +27,9 @@ def same_run(config: Config, directory: Path) -> Path | None:
 
 
 def ending(directory: Path) -> str:
-    """-s<seed>-<hash of the configuration>, in which names have no part: where and how it executes has."""
+    """-s<seed>-<hash of the configuration>, in which names have no part: where and how it
+    executes has.
+    """
     return f"-s{directory.name.rpartition('-s')[2]}"
 
 
@@ -39,9 +43,8 @@ def has_ended(result: dict[str, Any] | None, config: Config) -> bool:
 
 
 def _counts(result: dict[str, Any], config: Config) -> bool:
-    kept = (
-        result["config"].get("outputs") is None
-    )  # a copy beside a table, perhaps of another machine
+    # A copy beside a table, perhaps of another machine.
+    kept = result["config"].get("outputs") is None
     return (
         has_ended(result, config)
         and result["choices"]["budget"] == config["choices"]["budget"]

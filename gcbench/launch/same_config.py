@@ -1,4 +1,6 @@
-"""Whether all processes of a run were given the same configuration: several shells, or nodes, may have typed another."""
+"""Whether all processes of a run were given the same configuration: several shells, or nodes, may
+have typed another.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ PLACES = ("name", "outputs", "directory")
 
 
 def refuse_different(config: Config, control: Control) -> None:
-    """Every process calls it first of all; each raises the same ConfigError, which names the keys that differ."""
+    """Every process calls it first of all; each raises the same ConfigError, which names the
+    keys that differ.
+    """
     compared = {**what_matters(config, ITS_OWN), **{key: config.get(key) for key in PLACES}}
     everyone = control.gather(dict(leaves(compared)))
     keys = sorted({key for flat in everyone for key in flat})
@@ -23,7 +27,8 @@ def refuse_different(config: Config, control: Control) -> None:
     }:
         said = "; ".join(f"{key} is {_by_process(here)}" for key, here in differing.items())
         raise ConfigError(
-            f"the processes were given different configurations: {said}; type the same words for each"
+            f"the processes were given different configurations: {said}; type the same words for "
+            "each"
         )
 
 

@@ -1,4 +1,6 @@
-"""What Slurm tells a task of a job step, what a job of a run asks for, and how a job is queued again. Imports no torch."""
+"""What Slurm tells a task of a job step, what a job of a run asks for, and how a job is queued
+again. Imports no torch.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,8 @@ from typing import Any, NamedTuple
 from gcbench.config import Config, ConfigError
 
 PORTS = range(15000, 30000)  # below those that the system hands out by itself
-REQUEUE = (
-    signal.SIGUSR2
-)  # Slurm sends it, as we and submitit ask, when the time is nearly over or others need the nodes
+# Slurm sends this, as we and submitit ask, when time is nearly over or others need the nodes.
+REQUEUE = signal.SIGUSR2
 Environment = Mapping[str, str]
 
 
@@ -56,7 +57,9 @@ def first_host(node_list: str) -> str:
 
 
 def torch_environment(environment: Environment, directory: Path) -> dict[str, str]:
-    """The variables by which torch.distributed finds the others; steps and runs that overlap have ports of their own."""
+    """The variables by which torch.distributed finds the others; steps and runs that overlap
+    have ports of their own.
+    """
     step = f"{environment['SLURM_JOB_ID']}.{environment['SLURM_STEP_ID']} {directory}"
     port = PORTS[zlib.crc32(step.encode()) % len(PORTS)]
     return {
@@ -83,7 +86,9 @@ def as_torchrun(directory: Path) -> Iterator[None]:
 
 
 def stop_signals(environment: Environment) -> tuple[signal.Signals, ...]:
-    """Those after which a run leaves a checkpoint; the end of a terminal is none for what nohup started."""
+    """Those after which a run leaves a checkpoint; the end of a terminal is none for what nohup
+    started.
+    """
     usual = [signal.SIGINT, signal.SIGTERM, signal.SIGQUIT]
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         usual.append(signal.SIGHUP)
@@ -98,26 +103,29 @@ def requeued(environment: Environment) -> bool:
 def requeue() -> None:
     """After the checkpoint of a run that REQUEUE stopped."""
     if os.environ.get("SUBMITIT_EXECUTOR") == "slurm":
-        signal.raise_signal(
-            REQUEUE
-        )  # submitit's own handler counts how often it has queued the job again
+        # Submitit's own handler for this signal counts how often it has queued the job again.
+        signal.raise_signal(REQUEUE)
     else:
         subprocess.run(["scontrol", "requeue", os.environ["SLURM_JOB_ID"]], check=True)
 
 
 def job_shape(trainer: Config, given: Cluster) -> dict[str, Any]:
-    """What the job of a run asks Slurm for: a task a process, and a GPU a process where the run is on GPUs."""
+    """What the job of a run asks Slurm for: a task a process, and a GPU a process where the run
+    is on GPUs.
+    """
     nodes, processes = trainer["nodes"], trainer["processes"] or trainer["gpus"]
     if nodes > given.nodes:  # which Slurm would let wait for ever
         raise ConfigError(
-            f"trainer.nodes={nodes}: the cluster's partitions have {given.nodes} nodes; type that number or less"
+            f"trainer.nodes={nodes}: the cluster's partitions have {given.nodes} nodes; type that "
+            "number or less"
         )
     if trainer["launcher"] == "virtual":
         processes = 1
     if processes % nodes:
         key = "trainer.processes" if trainer["processes"] else "trainer.gpus"
         raise ConfigError(
-            f"trainer.nodes={nodes} cannot share {key}={processes} evenly; type a number of nodes that divides it"
+            f"trainer.nodes={nodes} cannot share {key}={processes} evenly; type a number of nodes "
+            "that divides it"
         )
     here = processes // nodes
     on_gpus = trainer["device"] == "cuda" or (trainer["device"] == "auto" and given.gpus)
@@ -130,7 +138,9 @@ def job_shape(trainer: Config, given: Cluster) -> dict[str, Any]:
 
 
 def cluster(partition: str | None) -> Cluster:
-    """Of the partition, or of all of them; ConfigError where there is no Slurm to send jobs to, or no such partition."""
+    """Of the partition, or of all of them; ConfigError where there is no Slurm to send jobs to,
+    or no such partition.
+    """
     try:
         said = subprocess.run(
             ["sinfo", "--all", "--noheader", "--noconvert", "--format=%R %D %G"],
@@ -139,20 +149,22 @@ def cluster(partition: str | None) -> Cluster:
         )
     except FileNotFoundError:
         raise ConfigError(
-            "hydra/launcher=submitit_slurm: there is no sinfo here, and so no Slurm; type the command where sbatch works, or "
-            "hydra/launcher=submitit_local"
+            "hydra/launcher=submitit_slurm: there is no sinfo here, and so no Slurm; type the "
+            "command where sbatch works, or hydra/launcher=submitit_local"
         ) from None
     if said.returncode:
         raise ConfigError(
-            f"hydra/launcher=submitit_slurm: Slurm does not answer ({said.stderr.strip().splitlines()[-1]}); type the command "
-            "where sinfo works, or hydra/launcher=submitit_local"
+            "hydra/launcher=submitit_slurm: Slurm does not answer "
+            f"({said.stderr.strip().splitlines()[-1]}); type the command where sinfo works, or "
+            "hydra/launcher=submitit_local"
         )
     rows = [line.split(maxsplit=2) for line in said.stdout.splitlines()]
     names = sorted({name for name, _, _ in rows})
     asked = partition.split(",") if partition else names
     if not set(asked) <= set(names):
         raise ConfigError(
-            f"hydra.launcher.partition={partition}: the cluster has no such partition; type {' or '.join(names) or 'null'}"
+            f"hydra.launcher.partition={partition}: the cluster has no such partition; type "
+            f"{' or '.join(names) or 'null'}"
         )
     nodes = max(
         (sum(int(count) for name, count, _ in rows if name == one) for one in asked), default=0

@@ -31,9 +31,11 @@ log = logging.getLogger("gcbench")
 
 
 def start(config: Config, directory: str, in_sweep: bool = False) -> None:
-    """Raises ConfigError before anything has started, RunFailed when the run failed, KeyboardInterrupt when it was stopped.
+    """Raises ConfigError before anything has started, RunFailed when the run failed,
+    KeyboardInterrupt when it was stopped.
 
-    Of a sweep, what was finished before, as this row or as the same run under another name, is passed over in silence.
+    Of a sweep, what was finished before, as this row or as the same run under another name, is
+    passed over in silence.
     """
     path = Path(directory).resolve()
     machine = Machine.here()
@@ -90,7 +92,9 @@ def _finished_before(config: Config, files: RunFiles, say: bool) -> bool:
 
 
 def _check(config: Config, chosen: Plan, path: Path) -> None:
-    """A ValueError from data, model or method is the user's to mend, in the words of whoever raised it."""
+    """A ValueError from data, model or method is the user's to mend, in the words of whoever
+    raised it.
+    """
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         try:
@@ -103,7 +107,9 @@ def _check(config: Config, chosen: Plan, path: Path) -> None:
 
 
 def _clear_the_way(config: Config, files: RunFiles, anew: bool) -> Begun:
-    """Continue from a checkpoint, or begin with an empty record; what an earlier run left keeps its content."""
+    """Continue from a checkpoint, or begin with an empty record; what an earlier run left keeps
+    its content.
+    """
     checkpoints = files.directory / "checkpoints"
     before, extended = None, None
     resumes = slurm.requeued(os.environ) or (config["resume"]["mode"] == "auto" and not anew)
@@ -195,7 +201,9 @@ def _run(
 
 
 def _says_all(reason: str) -> bool:
-    """Whether the reason of a failure is a sentence to the user, to whom the lines of gcbench say nothing."""
+    """Whether the reason of a failure is a sentence to the user, to whom the lines of gcbench
+    say nothing.
+    """
     return reason.partition(":")[0] in (
         kind.__name__ for kind in (ConfigError, CheckpointError, MethodError)
     )

@@ -1,4 +1,5 @@
-"""What a person sees of a sweep: its rows and its time before it starts, progress over rows, and at the end what failed.
+"""What a person sees of a sweep: its rows and its time before it starts, progress over rows, and at
+the end what failed.
 
 Imports no torch at import time, as Hydra makes this object for every command.
 """
@@ -42,13 +43,14 @@ class Row:
 
 @dataclass
 class SweepProgress(Callback):
-    """Rows that have a result, their own or of the same run under another name, are skipped by the run itself, interrupted ones
-    resume there; here it is told."""
+    """Rows that have a result, their own or of the same run under another name, are skipped by
+    the run itself, interrupted ones resume there; here it is told."""
 
     rows: list[Row] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
     ended: int = 0
-    one_by_one: bool = True  # else jobs run beside each other, and what is left cannot be told from those that have ended
+    # Where jobs run in parallel, those that have ended do not tell how much is left.
+    one_by_one: bool = True
     started: float = 0.0
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
@@ -97,20 +99,22 @@ class SweepProgress(Callback):
         ended = [row for row in self.rows[: self.ended] if not row.done]
         spent, expected = sum(row.took for row in ended), sum(row.seconds or 0 for row in ended)
         mean, pace = spent / max(1, len(ended)), spent / expected if expected else 1.0
-        return f"{said}, about {_minutes(sum(mean if row.seconds is None else pace * row.seconds for row in rest))}"
+        return (
+            f"{said}, about "
+            f"{_minutes(sum(mean if row.seconds is None else pace * row.seconds for row in rest))}"
+        )
 
 
 def plan_sentence(rows: Sequence[Row]) -> str:
     """Rows x minutes."""
     todo = [row for row in rows if not row.done and not row.mistake]
-    done, mistaken = (
-        sum(row.done and not row.same for row in rows),
-        [row.mistake for row in rows if row.mistake],
-    )
+    done = sum(row.done and not row.same for row in rows)
+    mistaken = [row.mistake for row in rows if row.mistake]
     same = [row.same for row in rows if row.same]
     said = f"{len(rows)} rows" + (f", {done} of them done before" if done else "")
     said += (
-        f", {len(same)} of them the same run as another ({same[0]}{', ...' if len(same) > 1 else ''})"
+        f", {len(same)} of them the same run as another "
+        f"({same[0]}{', ...' if len(same) > 1 else ''})"
         if same
         else ""
     )
@@ -120,11 +124,16 @@ def plan_sentence(rows: Sequence[Row]) -> str:
         return f"{said}; type rerun=true to run them again"
     if not known:
         return f"{said}; how long they take is not known before the first has run"
-    return f"{said}; {len(todo)} x about {_minutes(sum(known) / len(known))} = {_minutes(sum(known) / len(known) * len(todo))}"
+    return (
+        f"{said}; {len(todo)} x about {_minutes(sum(known) / len(known))} = "
+        f"{_minutes(sum(known) / len(known) * len(todo))}"
+    )
 
 
 def _jobs(config: DictConfig) -> Iterator[DictConfig]:
-    """The composed configuration of every job, as Hydra's own sweeper makes it; none for sweepers that choose as they go."""
+    """The composed configuration of every job, as Hydra's own sweeper makes it; none for
+    sweepers that choose as they go.
+    """
     from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 
     if not config.hydra.sweeper._target_.endswith("BasicSweeper"):

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 from gcbench.launch.meeting import store
 
 ASKS_SECONDS = 1.0  # between looks for the question
-ANSWER_SECONDS = 5.0  # that a process has for its answer; one that is stopped, or whose machine is gone, gives none
+# The time to answer; a process that is stopped, or whose machine is gone, gives no answer.
+ANSWER_SECONDS = 5.0
 
 
 class Place(NamedTuple):
@@ -30,7 +31,9 @@ class WorkerHangs(RuntimeError):
 def watching(
     rank: int, processes: int, where: Callable[[], Place], timeout_seconds: float
 ) -> Iterator[None]:
-    """Names who was not there when a collective inside has timed out; `where` says what this process is at."""
+    """Names who was not there when a collective inside has timed out; `where` says what this
+    process is at.
+    """
     board = store("watch")
     done = threading.Event()
     threading.Thread(target=_answer, args=(board, rank, where, done), daemon=True).start()

@@ -56,7 +56,9 @@ log = logging.getLogger("gcbench")
 
 
 class StopSignal:
-    """Ctrl-C, SIGTERM, and Slurm's SIGUSR2: noticed between two steps, so that a checkpoint can be written."""
+    """Ctrl-C, SIGTERM, and Slurm's SIGUSR2: noticed between two steps, so that a checkpoint can
+    be written.
+    """
 
     def __init__(self) -> None:
         self.name: str | None = None
@@ -144,9 +146,8 @@ def _joined(config: Config, plan: Plan) -> Iterator[Joined]:
         yield Joined(comm, beside, LocalControl(), device)
         return
     timeout = timedelta(seconds=config["trainer"]["timeout_seconds"])
-    nccl = (
-        plan.backend == "nccl"
-    )  # which ends the process itself: the agreement, which can say more, comes first
+    # NCCL's timeout ends the process itself: the agreement, which can say more, comes first.
+    nccl = plan.backend == "nccl"
     join(plan.backend, timeout=2 * timeout if nccl else timeout, device_id=device if nccl else None)
     try:
         world = cast(dist.ProcessGroup, dist.group.WORLD)

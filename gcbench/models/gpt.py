@@ -1,4 +1,6 @@
-"""A small GPT: a decoder-only transformer (Radford et al., "Language models are unsupervised multitask learners", 2019)."""
+"""A small GPT: a decoder-only transformer (Radford et al., "Language models are unsupervised
+multitask learners", 2019).
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ from torch.nn.functional import gelu, scaled_dot_product_attention
 
 
 class Block(nn.Module):
-    """Causal attention and a two-layer perceptron, each after a layer normalisation and added to its input."""
+    """Causal attention and a two-layer perceptron, each after a layer normalisation and added
+    to its input.
+    """
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -41,8 +45,8 @@ class Block(nn.Module):
 class GPT(nn.Module):
     """Every window is read by itself: nothing is carried over from the window before.
 
-    Learned positions; the output layer shares its weights with the embedding. Initial weights as in GPT-2: deviation 0.02,
-    and 0.02 / sqrt(2 layers) where a branch is added.
+    Learned positions; the output layer shares its weights with the embedding. Initial weights as in
+    GPT-2: deviation 0.02, and 0.02 / sqrt(2 layers) where a branch is added.
     """
 
     def __init__(
@@ -82,8 +86,8 @@ class GPT(nn.Module):
         length = tokens.shape[1]
         if length > self.context:
             raise ValueError(
-                f"model.context={self.context} is less than a window of {length} words; type model.context={length}, or "
-                f"dataset.bptt={self.context}"
+                f"model.context={self.context} is less than a window of {length} words; type "
+                f"model.context={length}, or dataset.bptt={self.context}"
             )
         positions = self.positions.weight[:length]
         hidden = self.blocks(self.dropout(self.embedding(tokens) + positions))

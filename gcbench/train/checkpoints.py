@@ -1,9 +1,10 @@
 """Checkpoints: one directory a step, one file for what all workers share and one for each worker.
 
-A worker's file is the same whichever process held it, so a run may resume with its workers spread otherwise; `resharding`
-says what becomes of the files where there are more workers, or fewer. A directory is written under another name and renamed
-when it is complete; the manifest holds the checksum of every file, and one of itself. Tensors are read with
-`weights_only=True`: no pickled code is executed.
+A worker's file is the same whichever process held it, so a run may resume with its workers spread
+otherwise; `resharding` says what becomes of the files where there are more workers, or fewer. A
+directory is written under another name and renamed when it is complete; the manifest holds the
+checksum of every file, and one of itself. Tensors are read with `weights_only=True`: no pickled
+code is executed.
 """
 
 from __future__ import annotations
@@ -26,13 +27,14 @@ from gcbench.train.run import Exchanged, Progress, Run
 
 FORMAT = 5
 SHARED = "shared.pt"
+# The keys of a manifest, beside its checksum, and their types.
 KEYS = {
     "format": int,
     "step": int,
     "workers": int,
     "fingerprint": str,
     "sha256": dict,
-}  # of a manifest, beside its checksum
+}
 T = TypeVar("T")
 
 
@@ -42,14 +44,18 @@ class CheckpointError(ValueError):
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """The checkpoints of one run directory; `fingerprint` says which runs may continue each other."""
+    """The checkpoints of one run directory; `fingerprint` says which runs may continue each
+    other.
+    """
 
     directory: Path
     keep: int
     fingerprint: str
 
     def save(self, run: Run, progress: Progress) -> None:
-        """Every process writes its workers' files; process 0 the rest. CheckpointError where one of them cannot."""
+        """Every process writes its workers' files; process 0 the rest. CheckpointError
+        where one of them cannot.
+        """
         final = self.directory / _folder(progress.step)
         partial = final.with_suffix(".partial")
 
@@ -87,7 +93,9 @@ class Checkpoints:
         self._by_all(run, partial, complete if run.first else lambda: None)
 
     def _by_all(self, run: Run, partial: Path, work: Callable[[], T]) -> list[T]:
-        """What `work` gave in every process, once it is done in all; where it failed in one, it fails in all."""
+        """What `work` gave in every process, once it is done in all; where it failed in
+        one, it fails in all.
+        """
         try:
             outcome: tuple[T | None, str | None] = (work(), None)
         except (OSError, RuntimeError) as error:  # torch wraps what the file system says
@@ -111,8 +119,8 @@ class Checkpoints:
         return complete[-1] if complete else None
 
     def check(self, workers: int, merge: bool) -> None:
-        """CheckpointError where the latest checkpoint, if there is one, cannot be used by a run of so many workers; `merge`
-        lets them take over the memories of others."""
+        """CheckpointError where the latest checkpoint, if there is one, cannot be used by a
+        run of so many workers; `merge` lets them take over the memories of others."""
         path = self.latest()
         if path is None:
             return
@@ -124,18 +132,20 @@ class Checkpoints:
             shared, worker = (self._loaded(path / name, torch.device("meta")) for name in names)
             if problem := refuse_unmergeable(worker, shared["model"].keys(), merge):
                 raise CheckpointError(
-                    f"{path} was written by {manifest['workers']} workers, this run has {workers}, and {problem}; "
-                    f"type trainer.gpus={manifest['workers']}"
+                    f"{path} was written by {manifest['workers']} workers, this run has {workers}, "
+                    f"and {problem}; type trainer.gpus={manifest['workers']}"
                     + (", or resume.workers=merge" if not merge else " or resume=never")
                 )
 
     def load(self, path: Path, run: Run, progress: Progress) -> None:
-        """Puts model, optimiser, compressor state, meters and `progress` where the checkpoint has them."""
+        """Puts model, optimiser, compressor state, meters and `progress` where the
+        checkpoint has them.
+        """
         manifest = self._manifest(path)
         if manifest["step"] > run.total_steps:
             raise CheckpointError(
-                f"{path}: this run ends after {run.total_steps} steps with {run.comm.workers} workers; "
-                f"type trainer.max_steps={manifest['step']} or more"
+                f"{path}: this run ends after {run.total_steps} steps with {run.comm.workers} "
+                f"workers; type trainer.max_steps={manifest['step']} or more"
             )
         shared = self._read(path / SHARED, manifest, run.replica.device)
         if shared["step"] != manifest["step"]:
@@ -158,7 +168,9 @@ class Checkpoints:
     def _worker(
         self, path: Path, manifest: dict[str, Any], worker: int, run: Run
     ) -> dict[str, Any]:
-        """The content of the file that this worker would have written, had there been as many workers as now."""
+        """The content of the file that this worker would have written, had there been as
+        many workers as now.
+        """
         shares = replaced(worker, run.comm.workers, manifest["workers"])
         contents = [
             self._read(path / _worker_file(k), manifest, run.replica.device) for k in shares
@@ -207,7 +219,8 @@ class Checkpoints:
             raise self._damaged(file, "it is no manifest")
         if manifest["format"] != FORMAT:
             raise CheckpointError(
-                f"{path} has format {manifest['format']}, this gcbench reads {FORMAT}; type resume=never"
+                f"{path} has format {manifest['format']}, this gcbench reads {FORMAT}; type "
+                "resume=never"
             )
         if manifest.pop("checksum", None) != _checksum(manifest):
             raise self._damaged(file)
@@ -217,7 +230,8 @@ class Checkpoints:
             raise self._damaged(file, "it is not what gcbench writes")
         if manifest["fingerprint"] != self.fingerprint:
             raise CheckpointError(
-                f"{path} belongs to a run with another configuration; type resume=never to start anew, or another name"
+                f"{path} belongs to a run with another configuration; type resume=never to start "
+                "anew, or another name"
             )
         return manifest
 

@@ -1,7 +1,7 @@
 """Whether all replicas still hold the same parameters.
 
-A collective, or a codec, that gives two processes different bits makes them train two models, whose mean gradient is that
-of neither. Nothing else would tell.
+A collective, or a codec, that gives two processes different bits makes them train two models, whose
+mean gradient is that of neither. Nothing else would tell.
 """
 
 from __future__ import annotations
@@ -29,12 +29,15 @@ def refuse_drift(run: Run, progress: Progress) -> None:
     if wrong:
         who = f"process{'es' * (len(wrong) > 1)} {', '.join(map(str, wrong))}"
         raise ReplicasDrifted(
-            f"after step {progress.step - 1} the parameters of {who} were not those of process {hashes.index(right)}"
+            f"after step {progress.step - 1} the parameters of {who} were not those of process "
+            f"{hashes.index(right)}"
         )
 
 
 def parameter_hash(parameters: list[Tensor]) -> int:
-    """sum of (2 i + 1) x_i modulo 2^64, with x_i the i-th value's bits: no single altered value leaves it as it was."""
+    """sum of (2 i + 1) x_i modulo 2^64, with x_i the i-th value's bits: no single altered value
+    leaves it as it was.
+    """
     total, start = 0, 0
     for p in parameters:
         words = p.detach().contiguous().view(_WORDS[p.element_size()]).flatten()

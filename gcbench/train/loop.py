@@ -92,7 +92,9 @@ def _record_gradients(run: Run, step: int) -> None:
 
 
 def _diverged(run: Run, progress: Progress) -> str | None:
-    """The reason not to keep this state: a loss that was not finite, or weights with which the next one will not be."""
+    """The reason not to keep this state: a loss that was not finite, or weights with which the
+    next one will not be.
+    """
     if bad := _first_bad(run, progress):
         return reason(bad)
     if all(p.isfinite().all() for p in run.replica.parameters.values()):

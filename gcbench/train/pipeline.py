@@ -1,7 +1,9 @@
-"""When the gradients of a step are exchanged: after its backward pass, under it, or under the next step.
+"""When the gradients of a step are exchanged: after its backward pass, under it, or under the next
+step.
 
-What is exchanged beside the computation goes through one thread, in the order in which it was handed over, and over a process
-group of its own: all processes issue the same collectives there in the same order, and no message meets another's.
+What is exchanged beside the computation goes through one thread, in the order in which it was
+handed over, and over a process group of its own: all processes issue the same collectives there in
+the same order, and no message meets another's.
 """
 
 from __future__ import annotations
@@ -52,11 +54,13 @@ class AfterBackward:
 
 
 class UnderBackward:
-    """`trainer.overlap`: the exchange of a bucket begins when its gradients are there, while others are still computed.
+    """`trainer.overlap`: the exchange of a bucket begins when its gradients are there, while
+    others are still computed.
 
-    What is in a bucket changes after the first step, so that what a method remembers is handed to it by the names of
-    parameters. A method whose scope is a tensor gives the same update as without overlap, up to rounding: an all-reduce of
-    another length adds in another order, and matrices are orthogonalised together with others.
+    What is in a bucket changes after the first step, so that what a method remembers is handed to
+    it by the names of parameters. A method whose scope is a tensor gives the same update as without
+    overlap, up to rounding: an all-reduce of another length adds in another order, and matrices are
+    orthogonalised together with others.
     """
 
     def __init__(self, queue: ExchangeQueue, replica: Replica, bucket_mib: float) -> None:
@@ -90,12 +94,14 @@ class UnderBackward:
 
 
 class UnderNextStep:
-    """`trainer.double_buffering`: the exchange of a step runs under the computation of the next one.
+    """`trainer.double_buffering`: the exchange of a step runs under the computation of the next
+    one.
 
         x_{t+1} = x_t - lr_t update(g_{t-1}),   x_1 = x_0
 
-    Every update comes one step late (the delay of Zinkevich, Smola, Langford, "Slow Learners are Fast", NIPS 2009), whatever
-    the method; the last gradient is exchanged, but comes too late to be applied.
+    Every update comes one step late (the delay of Zinkevich, Smola, Langford, "Slow Learners are
+    Fast", NIPS 2009), whatever the method; the last gradient is exchanged, but comes too late to be
+    applied.
     """
 
     def __init__(self, queue: ExchangeQueue) -> None:
@@ -209,11 +215,13 @@ def make_pipeline(
 def refuse_pipeline(
     settings: TrainerSettings, compressor: Compressor, estimator: Estimator, alone: bool
 ) -> None:
-    """ValueError for what cannot be exchanged beside the computation; `alone`: every worker has a process of its own."""
+    """ValueError for what cannot be exchanged beside the computation; `alone`: every worker has
+    a process of its own.
+    """
     if settings.overlap and settings.double_buffering:
         raise ValueError(
-            "trainer.overlap=true trainer.double_buffering=true: an exchange runs under its own backward pass, or under the "
-            "next step; type one of them"
+            "trainer.overlap=true trainer.double_buffering=true: an exchange runs under its own "
+            "backward pass, or under the next step; type one of them"
         )
     name = (
         "overlap" if settings.overlap else "double_buffering" if settings.double_buffering else None
@@ -224,13 +232,14 @@ def refuse_pipeline(
         )
     if settings.overlap and not alone:
         raise ValueError(
-            "trainer.overlap=true: virtual workers have no exchange that could be hidden; type trainer.launcher=local with at "
-            "least trainer.gpus=2, or trainer.overlap=false"
+            "trainer.overlap=true: virtual workers have no exchange that could be hidden; type "
+            "trainer.launcher=local with at least trainer.gpus=2, or trainer.overlap=false"
         )
     if settings.overlap and compressor.properties.scope == "global":
         raise ValueError(
-            "trainer.overlap=true sends tensors as their gradients arrive, and this method must see all of them at once (its "
-            "scope is global, see gcbench methods); type trainer.double_buffering=true, which hides any method's exchange, or "
+            "trainer.overlap=true sends tensors as their gradients arrive, and this method must "
+            "see all of them at once (its scope is global, see gcbench methods); type "
+            "trainer.double_buffering=true, which hides any method's exchange, or "
             "trainer.overlap=false"
         )
 
@@ -243,7 +252,8 @@ def _aggregate(run: Run, grads: Grads, state: State, comm: Comm, number: int) ->
     for name, g in grads.items():
         if out.update[name].shape[1:] != g.shape[1:] or out.update[name].shape[0] != 1:
             raise MethodError(
-                f"the compressor returned an update of {name} with the shape {tuple(out.update[name].shape)}, not "
-                f"{(1, *g.shape[1:])}; type gcbench check and its name to see what a method owes"
+                f"the compressor returned an update of {name} with the shape "
+                f"{tuple(out.update[name].shape)}, not {(1, *g.shape[1:])}; type gcbench check and "
+                "its name to see what a method owes"
             )
     return out

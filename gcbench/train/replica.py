@@ -21,16 +21,20 @@ from gcbench.seeds import mix
 from gcbench.settings import Precision, TrainerSettings
 from gcbench.train.tasks import loss_of
 
-# Gradients lie in parameter order whatever the memory layout of a weight: accumulating them there costs a strided addition.
+# Gradients lie in parameter order whatever the memory layout of a weight: accumulating them there
+# costs a strided addition.
 warnings.filterwarnings("ignore", message="grad and param do not obey the gradient layout contract")
 
 
 class Replica:
-    """All workers of a process share the parameters; each has its row of gradients, dropout draws and hidden state.
+    """All workers of a process share the parameters; each has its row of gradients, dropout
+    draws and hidden state.
 
-    Rows are float32, whatever the parameters are: a model may have bf16 ones, whose gradients are cast into the rows.
+    Rows are float32, whatever the parameters are: a model may have bf16 ones, whose gradients are
+    cast into the rows.
 
-    Batch normalisation normalises each worker's batch by itself; running statistics follow worker 0, as in DDP.
+    Batch normalisation normalises each worker's batch by itself; running statistics follow worker
+    0, as in DDP.
     """
 
     def __init__(
@@ -75,7 +79,9 @@ class Replica:
 
     @property
     def dense_bits(self) -> int:
-        """Return the bits of a gradient in fp32, against which ratios are, whatever the parameters are."""
+        """Return the bits of a gradient in fp32, against which ratios are, whatever the
+        parameters are.
+        """
         return 32 * self.numel
 
     def _rows(self) -> tuple[Tensor, Grads]:
@@ -89,13 +95,17 @@ class Replica:
         }
 
     def turn(self) -> None:
-        """Leaves the rows of the last step as they are, and takes those of the step before it for the next."""
+        """Leaves the rows of the last step as they are, and takes those of the step before
+        it for the next.
+        """
         here = self.flat, self.grads
         self.flat, self.grads = self._other or self._rows()
         self._other = here
 
     def in_buckets(self, mib: float, arrived: Callable[[Grads], None]) -> None:
-        """From now on a backward pass calls `arrived` with the rows of each bucket, as soon as its gradients are there."""
+        """From now on a backward pass calls `arrived` with the rows of each bucket, as soon
+        as its gradients are there.
+        """
         names = {p: name for name, p in self.parameters.items()}
 
         def collect(parameters: Sequence[nn.Parameter], gradients: Sequence[Tensor]) -> None:
@@ -131,8 +141,8 @@ class Replica:
         clock: Clock,
         weight: float = 1.0,
     ) -> Tensor:
-        """Adds `weight` times the gradient of one worker's batch to its row; returns the mean loss. `key` is (seed, step),
-        for dropout."""
+        """Adds `weight` times the gradient of one worker's batch to its row; returns the
+        mean loss. `key` is (seed, step), for dropout."""
         worker = self.workers[row]
         self._seed_dropout(mix(key[0], site_number("dropout"), key[1], worker) >> 1)
         for norm in self._norms:
@@ -161,7 +171,9 @@ class Replica:
         return torch.stack(losses).sum()
 
     def _seed_dropout(self, seed: int) -> None:
-        """As torch.manual_seed, which formats the stack on every call of a process that has not begun to use a GPU."""
+        """As torch.manual_seed, which formats the stack on every call of a process that has
+        not begun to use a GPU.
+        """
         torch.default_generator.manual_seed(seed)
         if self.device.type != "cpu":
             torch.get_device_module(self.device).manual_seed(seed)

@@ -1,8 +1,9 @@
 """What workers remember, when a run goes on with more of them or with fewer.
 
-Worker i of W' has the place of the workers k of W between i / W' and (i + 1) / W', and takes the mean of what they remember:
-the mean of those merged where there are fewer, a copy for each of those split where there are more. So (1/W) times the sum
-of all memories, the update that is still to come, stays what it was.
+Worker i of W' has the place of the workers k of W between i / W' and (i + 1) / W', and takes the
+mean of what they remember: the mean of those merged where there are fewer, a copy for each of those
+split where there are more. So (1/W) times the sum of all memories, the update that is still to
+come, stays what it was.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from torch import Tensor
 
 
 def replaced(worker: int, workers: int, before: int) -> dict[int, float]:
-    """Which of the `before` workers have the place that `worker` of now `workers` has, and their shares in the mean."""
+    """Which of the `before` workers have the place that `worker` of now `workers` has, and
+    their shares in the mean.
+    """
     overlaps = {
         k: min((k + 1) * workers, (worker + 1) * before) - max(k * workers, worker * before)
         for k in range(before)
@@ -38,7 +41,9 @@ def refuse_unmergeable(
 
 
 def merged(contents: Sequence[dict[str, Any]], shares: Sequence[float]) -> dict[str, Any]:
-    """One worker's file. A hidden state, which belongs to columns of text that are cut otherwise now, begins anew."""
+    """One worker's file. A hidden state, which belongs to columns of text that are cut
+    otherwise now, begins anew.
+    """
     layers = zip(*(content["state"] for content in contents), strict=True)
     return {
         "state": [_mean_rows(layer, shares) for layer in layers],

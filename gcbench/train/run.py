@@ -20,7 +20,9 @@ from gcbench.train.replica import Replica
 from gcbench.train.schedules import Schedule
 
 Sample = dict[str, float]
-"""`relative` error and `cosine` of an update, and the `shannon_bits` of what a worker sent for it where codes were gathered."""
+"""`relative` error and `cosine` of an update, and the `shannon_bits` of what a worker sent for it
+where codes were gathered.
+"""
 
 
 class Estimator(Protocol):
@@ -42,7 +44,9 @@ class Estimator(Protocol):
 
 
 class Exchanged(NamedTuple):
-    """An update, the gradients `[w, n]` of which it is the mean, and the least bits of their codes."""
+    """An update, the gradients `[w, n]` of which it is the mean, and the least bits of their
+    codes.
+    """
 
     update: Grads
     of: Tensor
@@ -59,7 +63,9 @@ class Pipeline(Protocol):
         """What to apply now; None: nothing yet."""
 
     def settle(self, run: Run, progress: Progress) -> None:
-        """Waits for what is under way, so that `progress` and the run's meter have all that was exchanged."""
+        """Waits for what is under way, so that `progress` and the run's meter have all that
+        was exchanged.
+        """
 
 
 @dataclass(frozen=True)
@@ -93,7 +99,9 @@ class Run:
 
 @dataclass
 class Progress:
-    """What changes from step to step besides the model and the optimiser; a checkpoint holds all of it."""
+    """What changes from step to step besides the model and the optimiser; a checkpoint holds
+    all of it.
+    """
 
     ledger: Ledger
     losses: Tensor  # [w] float64, summed since the last log line
@@ -102,9 +110,8 @@ class Progress:
     logged: int = 0  # the step of the last log line
     state: State = field(default_factory=State)
     late: Exchanged | None = None  # of the step before, to be applied in the next
-    estimator: dict[str, list[Tensor]] = field(
-        default_factory=dict
-    )  # what the estimator remembers, equal on all workers
+    # The estimator's state, equal on all workers.
+    estimator: dict[str, list[Tensor]] = field(default_factory=dict)
     tests: list[dict[str, Any]] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)  # of the compression, at some steps
 

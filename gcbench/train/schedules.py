@@ -17,9 +17,10 @@ def total_steps(max_steps: int | None, epochs: float, steps_per_epoch: int) -> i
 class Schedule:
     """Factor on the optimiser's learning rate.
 
-    The warm-up rises linearly over `warmup_epochs` from `warmup_start`, a fraction of the rate that it reaches: at step 0 it is
-    exactly that. By default it starts at the rate of a single worker where `scale_by_workers` multiplies that by W (Goyal et
-    al. 2017), else one step above zero. `milestones` are fractions of the whole run.
+    The warm-up rises linearly over `warmup_epochs` from `warmup_start`, a fraction of the rate that
+    it reaches: at step 0 it is exactly that. By default it starts at the rate of a single worker
+    where `scale_by_workers` multiplies that by W (Goyal et al. 2017), else one step above zero.
+    `milestones` are fractions of the whole run.
     """
 
     settings: ScheduleSettings

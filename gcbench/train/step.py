@@ -31,16 +31,17 @@ def train_step(run: Run, progress: Progress) -> Exchanged | None:
 
 @torch.no_grad()
 def sample(run: Run, exchanged: Exchanged) -> Sample:
-    """Relative 2-norm error of the update against the true mean gradient, and their cosine; the least that the codes could
-    cost. Not counted, not timed."""
+    """Relative 2-norm error of the update against the true mean gradient, and their cosine; the
+    least that the codes could cost. Not counted, not timed."""
     mean = run.control.sum(exchanged.of.sum(0, dtype=torch.float64)) / run.comm.workers
     applied = torch.cat([exchanged.update[name].flatten() for name in run.replica.grads]).double()
     norm, applied_norm = mean.norm(), applied.norm()
     error, cosine = (applied - mean).norm() / norm, (applied @ mean) / (applied_norm * norm)
+    # float32 hides in which order the sum over workers went.
     found = {
         "relative": float(error.float()),
         "cosine": float(cosine.float()),
-    }  # alike however the sum over workers went
+    }
     if exchanged.shannon_bits is not None:
         found["shannon_bits"] = float(
             (run.control.sum(exchanged.shannon_bits().sum()) / run.comm.workers).float()

@@ -22,7 +22,9 @@ MANY_CLASSES = 100  # from which on the five likeliest are looked at too, as in 
 
 
 def scores_of(task: Task, outputs: Tensor, targets: Tensor) -> list[Tensor]:
-    """Sum of losses, number of targets, number that is right, and among the five likeliest, mean loss, its exponential."""
+    """Sum of losses, number of targets, number that is right, and among the five likeliest,
+    mean loss, its exponential.
+    """
     loss = loss_of(task, outputs, targets).double()
     right = among_five = loss.new_zeros(())
     if task == "classification":
@@ -34,9 +36,11 @@ def scores_of(task: Task, outputs: Tensor, targets: Tensor) -> list[Tensor]:
 
 
 def summary_of(task: Task, batches: Tensor, classes: int) -> dict[str, float]:
-    """`batches` `[number of batches, SCORES]`, the scores of each; perplexity is exp of the mean loss a word.
+    """`batches` `[number of batches, SCORES]`, the scores of each; perplexity is exp of the
+    mean loss a word.
 
-    `perplexity_of_batches`, the mean over batches of exp(loss), is what the PowerSGD paper's code prints.
+    `perplexity_of_batches`, the mean over batches of exp(loss), is what the PowerSGD paper's code
+    prints.
     """
     loss_sum, count, right, among_five, _, exponentials = batches.sum(0).tolist()
     loss = loss_sum / count

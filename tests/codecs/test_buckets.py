@@ -16,9 +16,8 @@ from gcbench.codecs.quantise import NORMS
 CPU = torch.device("cpu")
 
 SEGMENTS = st.lists(st.integers(1, 60), min_size=1, max_size=6)
-SIZES = st.sampled_from(
-    [1, 3, 4, 8, 20, None]
-)  # with rows of 4: no multiple, one, several, a bucket a tensor
+# With rows of 4 these are no multiple, one, several, and a bucket a tensor.
+SIZES = st.sampled_from([1, 3, 4, 8, 20, None])
 
 
 @pytest.fixture(autouse=True)

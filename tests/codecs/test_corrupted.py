@@ -1,4 +1,6 @@
-"""Codes of any length, from messages that were altered or cut off: an error, or something of the right shape."""
+"""Codes of any length, from messages that were altered or cut off: an error, or something of the
+right shape.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ def read(kind: str, stream: Tensor, beside: Tensor) -> Tensor:
 
 
 def corrupted(tensors: tuple[Tensor, Tensor], generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Bits flipped, bytes replaced or entries cut off, in the stream, in what is sent beside it, or in both."""
+    """Bits flipped, bytes replaced or entries cut off, in the stream, in what is sent beside
+    it, or in both.
+    """
 
     def number(below: int) -> int:
         return int(torch.randint(below, (1,), generator=generator))
@@ -75,9 +79,7 @@ def test_no_message_does_more_than_raise_a_value_error(kind: str, count: int) ->
 
 def test_a_model_with_a_negative_weight_is_refused() -> None:
     """Of which the coder itself makes codes all the same."""
-    words, weights = (
-        torch.tensor([[1, 77]], dtype=torch.int32),
-        torch.tensor([[5, -3, 7]], dtype=torch.int16),
-    )
+    words = torch.tensor([[1, 77]], dtype=torch.int32)
+    weights = torch.tensor([[5, -3, 7]], dtype=torch.int16)
     with pytest.raises(ValueError, match="no code is less than never there"):
         decode_ans(words, weights, 4)

@@ -1,5 +1,5 @@
-"""Elias codes: the omega code as defined, streams that decode to what was encoded. The paper's bounds are in
-tests/papers."""
+"""Elias codes: the omega code as defined, streams that decode to what was encoded. The paper's
+bounds are in tests/papers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ both = pytest.mark.parametrize("kind", CODES)
 
 
 def groups(k: int) -> list[int]:
-    """Elias (1975): k, before it the length of its binary form less one, and so on; 1 ends the recursion."""
+    """Elias (1975): k, before it the length of its binary form less one, and so on; 1 ends the
+    recursion.
+    """
     return [] if k == 1 else [*groups(math.floor(math.log2(k))), k]
 
 
@@ -165,17 +167,17 @@ def test_decoding_gives_what_was_encoded(
     kind: str, levels: int, segments: tuple[int, ...], size: int, zeros: float
 ) -> None:
     encode, decode = CODES[kind]
-    codes, blocks = (
-        random_codes(2, sum(segments), levels, zeros, seed=levels),
-        Blocks(segments, size),
-    )
+    codes = random_codes(2, sum(segments), levels, zeros, seed=levels)
+    blocks = Blocks(segments, size)
     streams, lengths = encode(codes, blocks, levels)
     assert torch.equal(decode(streams, lengths, blocks, levels), codes)
 
 
 @both
 def test_extreme_blocks_come_back(kind: str) -> None:
-    """The longest codes in the largest block, and the longest distance before the largest magnitude."""
+    """The longest codes in the largest block, and the longest distance before the largest
+    magnitude.
+    """
     encode, decode = CODES[kind]
     last = torch.full((1, LONGEST_BLOCK), 127, dtype=torch.uint8)
     last[0, -1] = 0

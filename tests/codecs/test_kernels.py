@@ -17,12 +17,13 @@ from gcbench.compressors.orq import ORQ
 from gcbench.compressors.qsgd import QSGD
 from gcbench.compressors.sign import ScaledSign
 
+# These have full rows, short buckets, tails, and fewer rows than a group.
 SHAPES = {
     "a": (40, 130),
     "b": (7,),
     "c": (3, 999),
     "d": (64 * 40,),
-}  # full rows, short buckets, tails, fewer than a group
+}
 METHODS = {"three bits": QSGD(3, bucket_size=64), "three levels": ORQ(3, bucket_size=64)}
 
 

@@ -43,7 +43,9 @@ KINDS = ["normal", "heavy tails", "one sided", "ties", "two values", "huge"]
 
 
 def error(v: Tensor, levels: Tensor) -> Tensor:
-    """E|v - Q(v)|^2 of `[n, d]` buckets randomly rounded to `[n, s]` levels, by the definition and in float64."""
+    """E|v - Q(v)|^2 of `[n, d]` buckets randomly rounded to `[n, s]` levels, by the definition
+    and in float64.
+    """
     v, levels = v.double(), levels.double()
     low, high = levels[:, None, :-1], levels[:, None, 1:]
     inside = (v.unsqueeze(-1) - low).clamp_min(0) * (high - v.unsqueeze(-1)).clamp_min(0)
@@ -69,23 +71,25 @@ def test_the_middle_level_is_the_best_of_all_values(kind: str, d: int) -> None:
 
 
 def recursive(w: list[float], left: int, right: int, halvings: int) -> list[float]:
-    """Algorithm 1 with K - 1, word by word, on a sorted bucket: the levels strictly between w[left] and w[right]."""
+    """Algorithm 1 with K - 1, word by word, on a sorted bucket: the levels strictly between
+    w[left] and w[right].
+    """
     if halvings == 0:
         return []
     m, width = right - left + 1, w[right] - w[left]
     c = sum(x - w[left] for x in w[left : right + 1]) / width if width > 0 else 0
     middle = left + m - 1 - int(c)
-    below, above = (
-        recursive(w, left, middle, halvings - 1),
-        recursive(w, middle, right, halvings - 1),
-    )
+    below = recursive(w, left, middle, halvings - 1)
+    above = recursive(w, middle, right, halvings - 1)
     return [*below, w[middle], *above]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("halvings", [1, 2, 3, 4, 7])
 def test_all_buckets_at_once_find_what_the_recursion_finds(kind: str, halvings: int) -> None:
-    """Up to sums that are whole by chance, where rounding picks one of two levels of equal error."""
+    """Up to sums that are whole by chance, where rounding picks one of two levels of equal
+    error.
+    """
     v = draw(kind, 60, 50)
     levels = orq_levels(v, 2**halvings + 1)
     expected = torch.tensor(

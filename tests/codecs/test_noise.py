@@ -71,7 +71,9 @@ def test_a_parameter_draws_the_same_in_any_message() -> None:
 
 
 def keyed_hash(x: int, key: int, inner_key: int) -> int:
-    """The two-round hash of hash-prospector, up to its last product, with a key before and one inside, in Python."""
+    """The two-round hash of hash-prospector, up to its last product, with a key before and one
+    inside, in Python.
+    """
     x ^= key
     x = ((x ^ x >> 16) * 0x21F0AAAD + inner_key) & 0xFFFFFFFF
     return (x ^ x >> 15) * 0x735A2D97 & 0xFFFFFFFF
@@ -87,14 +89,18 @@ def test_draws_are_those_of_the_hash_with_two_keys(key: int) -> None:
 
 
 def uniformity(counts: Tensor) -> float:
-    """Chi-square per degree of freedom of counts that should be equal: 1 on average, with 256 of them above 1.4 never."""
+    """Chi-square per degree of freedom of counts that should be equal: 1 on average, with 256
+    of them above 1.4 never.
+    """
     expected = counts.sum() / counts.numel()
     return float(((counts - expected) ** 2 / expected).sum() / (counts.numel() - 1))
 
 
 @pytest.mark.parametrize("key", range(6))
 def test_draws_of_one_key_are_uniform_alone_and_in_pairs(key: int) -> None:
-    """As those of Philox; the constants of lowbias32 give 1.2 on average, and 1.4 in pairs, up to 3."""
+    """As those of Philox; the constants of lowbias32 give 1.2 on average, and 1.4 in pairs, up
+    to 3.
+    """
     noise = step(seed=100 + key, workers=range(1)).noise("codec", {"w": 10_000_000}, CPU)
     high = (noise.uniform()[0] * 256).int()
     pairs = (high[1:] >> 4) * 16 + (high[:-1] >> 4)
@@ -112,7 +118,8 @@ def test_shared_draws_are_the_same_on_all_workers() -> None:
 def test_draws_are_the_same_in_another_process() -> None:
     program = (
         "import torch; from gcbench.compressors import Step;"
-        "print(Step(3, 7, range(2), {'w': 0}).noise('codec', {'w': 4}, torch.device('cpu')).uniform().tolist())"
+        "print(Step(3, 7, range(2), {'w': 0}).noise('codec', {'w': 4}, "
+        "torch.device('cpu')).uniform().tolist())"
     )
     elsewhere = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True

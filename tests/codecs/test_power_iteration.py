@@ -24,6 +24,7 @@ from gcbench.codecs.power_iteration import (
     transposed_times,
 )
 
+# Sizes with and without whole cache lines, rows by fours, and several tiles.
 SIDES = [
     (1, 1),
     (1, 40),
@@ -34,7 +35,7 @@ SIDES = [
     (64, 5000),
     (3, 16),
     (5, 9001),
-]  # whole lines and not, rows by fours and not, several tiles and not
+]
 
 
 @pytest.fixture(autouse=True)
@@ -55,7 +56,9 @@ def matrices(workers: int, seed: int) -> list[Tensor]:
 
 
 def step(workers: int, rank: int, rows: slice = slice(None)) -> list[list[Tensor]]:
-    """Sums, P, orthonormal P, own Q, updates and rests; `rows` of the workers are in this process."""
+    """Sums, P, orthonormal P, own Q, updates and rests; `rows` of the workers are in this
+    process.
+    """
     shapes = shapes_of(rank)
     gs, es = ([x[rows] for x in matrices(workers, seed)] for seed in (1, 2))
     q = randn(1, sum(s.r * s.m for s in shapes), seed=5)

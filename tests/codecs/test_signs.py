@@ -70,10 +70,8 @@ def test_one_pass_finds_what_two_do(name: str, sizes: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("name", METHODS)
 def test_a_worker_alone_has_the_same_bits_as_among_others(name: str) -> None:
     sizes = SIZES["rows and tails"]
-    together, alone = (
-        encoded(METHODS[name], values(sizes), sizes),
-        encoded(METHODS[name], values(sizes)[1:], sizes),
-    )
+    together = encoded(METHODS[name], values(sizes), sizes)
+    alone = encoded(METHODS[name], values(sizes)[1:], sizes)
     assert all(torch.equal(a[1:], b) for a, b in zip(together, alone, strict=True))
 
 

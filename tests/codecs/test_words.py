@@ -1,4 +1,6 @@
-"""Codes of rows as 32-bit words: they come back, as dense as promised, and kernels compute what eager code does."""
+"""Codes of rows as 32-bit words: they come back, as dense as promised, and kernels compute what
+eager code does.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Four real processes, two of two rows, and one of four give the same results and count the same bits."""
+"""Four real processes, two of two rows, and one of four give the same results and count the same
+bits.
+"""
 
 from __future__ import annotations
 
@@ -161,8 +163,9 @@ def test_transpose_gives_each_worker_what_the_others_had_for_it(
     assert torch.equal(codes, values(EVERYONE, (WORKERS, 5), torch.uint8).transpose(0, 1))
 
 
-# By hand: a row of the reductions is 19 values, one of the mixed gather 71 bytes. A ragged row pays for three int32 lengths,
-# 1 byte a code, 4 bytes a float, and 16 bytes of the tensor that is not ragged.
+# By hand: a row of the reductions is 19 values, one of the mixed gather 71 bytes. A ragged row pays
+# for three int32 lengths, 1 byte a code, 4 bytes a float, and 16 bytes of the tensor that is not
+# ragged.
 RAGGED_BYTES = [12 + 0 + 24 + 16, 12 + 9 + 0 + 16, 12 + 4 + 12 + 16, 12 + 1 + 0 + 16]
 BITS = {
     "mean torch.float32": ([608] * 4, [608] * 4),
@@ -191,7 +194,8 @@ def test_metered_bits_are_those_counted_by_hand(outcomes: Outcomes, layout: str,
     assert (sent, received) == BITS[case]
 
 
-# What travels for it: a ring passes on 2 x 3/4 of what it sums and all messages but one of what it gathers.
+# What travels for it: a ring passes on 2 x 3/4 of what it sums and all messages but one of what it
+# gathers.
 WIRE = {
     "mean torch.float32": [1.5 * 608] * 4,
     "all_bits torch.int32": [1.5 * 608] * 4,
@@ -225,7 +229,9 @@ def test_metered_bits_are_equal_in_all_layouts(outcomes: Outcomes) -> None:
 
 
 def test_tensors_are_coalesced_into_one_message(outcomes: Outcomes) -> None:
-    """A ragged gather first exchanges the lengths; what need not leave the process is no exchange."""
+    """A ragged gather first exchanges the lengths; what need not leave the process is no
+    exchange.
+    """
     for case, outcome in outcomes["2x2"][0].items():
         assert outcome.messages == (2 if "ragged" in case else 1), case
         assert outcomes["1x4"][0][case].messages == 0, case

@@ -1,4 +1,6 @@
-"""On real links: the kernel counts what the meter says, and an emulated link is as slow as a shaped one."""
+"""On real links: the kernel counts what the meter says, and an emulated link is as slow as a shaped
+one.
+"""
 
 from __future__ import annotations
 
@@ -55,10 +57,11 @@ def test_the_kernel_counts_what_the_meter_says(tmp_path: Path) -> None:
     for name in ("all_reduce", "all_gather", "all_to_all"):
         for host in hosts:
             assert host[name]["kernel"] == pytest.approx(host[name]["meter"], rel=0.03), name
+    # Hosts hand on what others meter, or only the first sends something.
     for name in (
         "ragged_gather",
         "broadcast",
-    ):  # hosts hand on what others meter, or only the first says something
+    ):
         kernel, meter = (sum(host[name][whose] for host in hosts) for whose in ("kernel", "meter"))
         assert kernel == pytest.approx(meter, rel=0.03), name
 

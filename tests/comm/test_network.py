@@ -1,4 +1,6 @@
-"""The cost model against walks through the algorithms, and against the formulas that the papers use."""
+"""The cost model against walks through the algorithms, and against the formulas that the papers
+use.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ def flat(workers: int) -> Network:
 
 
 def ring_all_reduce(workers: int, parts: list[list[float]]) -> tuple[list[list[float]], int]:
-    """Every worker's parts after the ring has gone round twice, and the parts that each passed on."""
+    """Every worker's parts after the ring has gone round twice, and the parts that each passed
+    on.
+    """
     passed = 0
     for summing in (True, False):
         for turn in range(workers - 1):
@@ -100,13 +104,11 @@ def test_one_worker_moves_nothing_and_a_node_uses_its_own_links(collective: Coll
 def test_two_levels_by_hand() -> None:
     """Two nodes of two on links without latency, 1 and 20 Gbit/s, and 8 Mbit from every worker."""
     two = Network(4, 2, Link(20e9), Link(1e9))
-    assert two.cost("all_reduce", 8e6).seconds == pytest.approx(
-        6 * 2e6 / 1e9
-    )  # the slow link sets every round
+    # The slow link sets the time of every round.
+    assert two.cost("all_reduce", 8e6).seconds == pytest.approx(6 * 2e6 / 1e9)
     assert two.cost("all_gather", 8e6).seconds == pytest.approx(3 * 8e6 / 1e9)
-    assert two.cost("ragged_gather", 8e6).seconds == pytest.approx(
-        4 * 8e6 / 1e9
-    )  # two workers to two, over one link
+    # Two workers send to two over one link.
+    assert two.cost("ragged_gather", 8e6).seconds == pytest.approx(4 * 8e6 / 1e9)
     assert two.cost("all_to_all", 9e6).seconds == pytest.approx(4 * 3e6 / 1e9)
     assert two.cost("broadcast", 8e6).seconds == pytest.approx(8e6 / 1e9 + 8e6 / 20e9)
 
@@ -122,7 +124,9 @@ def test_the_busiest_link_sets_the_time_of_a_ragged_gather() -> None:
 
 
 def test_a_level_is_a_network_of_its_own() -> None:
-    """All eight workers of a node exchange an eighth each, as fast as one of them alone would exchange all."""
+    """All eight workers of a node exchange an eighth each, as fast as one of them alone would
+    exchange all.
+    """
     two = Network(32, 8, FAST, Link(1e9))
     alone = Network(4, 1, FAST, Link(1e9)).cost("all_gather", 8e6)
     assert two.level("between").cost("all_gather", 1e6).seconds == pytest.approx(alone.seconds)

@@ -68,7 +68,9 @@ def test_messages_of_all_nodes_arrive_everywhere(seen: Seen, layout: str, size: 
 def test_levels_are_counted_apart_and_alike_in_all_layouts(
     seen: Seen, layout: str, size: int
 ) -> None:
-    """Five floats are averaged inside; of 23 bytes every worker of a node sends its part to its peers, and passes on theirs."""
+    """Five floats are averaged inside; of 23 bytes every worker of a node sends its part to its
+    peers, and passes on theirs.
+    """
     nodes, part = workers_of(layout) // size, 8 * -(-23 // size)
     expected = {
         Kind("inside", "all_reduce", size): Total(1, 160, 160),
@@ -111,14 +113,16 @@ def test_nodes_that_leave_together_share_their_link_evenly() -> None:
             6,
             2,
             6,
-            "workers_per_node=3: some process would hold part of two nodes, as each has 2 workers; type ",
+            "workers_per_node=3: some process would hold part of two nodes, as each has 2 "
+            "workers; type ",
         ),
         (
             None,
             4,
             1,
             4,
-            "workers_per_node=null: all workers would be one node, and nothing would be compressed; type exchange=",
+            "workers_per_node=null: all workers would be one node, and nothing would be "
+            "compressed; type exchange=",
         ),
         (4, 4, 4, None, "type exchange=gather, or smaller nodes, as in workers_per_node=2"),
     ],

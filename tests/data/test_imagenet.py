@@ -106,10 +106,11 @@ def test_crops_fit_and_have_the_asked_for_areas() -> None:
     assert 0.079 < shares.min() < 0.09 and shares.max() > 0.95
     assert 0.74 < ratios.min() < 0.76 and 1.32 < ratios.max() < 1.35
     assert {t == 0 for t, *_ in boxes} == {True, False}
+    # Where no trial fits, it is the largest box at the center.
     assert crop_box(10, 1000, chance)[2:] == (
         10,
         13,
-    )  # no trial fits: the largest box at the centre
+    )
 
 
 def test_missing_folders_are_explained(tmp_path: Path, small: str) -> None:

@@ -23,13 +23,14 @@ from gcbench.records.summary import _facts
         ),
         (
             "trainer.batch_size=1000",
-            "718 samples, too few for one batch; type trainer.batch_size=718 or less, or trainer.gpus=1",
+            "718 samples, too few for one batch; type trainer.batch_size=718 or less, or "
+            "trainer.gpus=1",
         ),
         ("trainer.gpus=1000", "type trainer.batch_size=1, or trainer.gpus=89 or fewer"),
         (
             "model._target_=own_models.Seven",
-            "model=own_models.Seven returns outputs of shape (2, 7) where dataset=digits needs (2, 10); let it take an "
-            "argument outputs, which is 10 here",
+            "model=own_models.Seven returns outputs of shape (2, 7) where dataset=digits needs "
+            "(2, 10); let it take an argument outputs, which is 10 here",
         ),
         (
             "model._target_=own_models.Narrow",
@@ -58,7 +59,8 @@ from gcbench.records.summary import _facts
         ("model._target_=my.missing.Net", "model._target_=my.missing.Net cannot be imported"),
         (
             "+model.depth=3",
-            "model.depth: gcbench.models.mlp.MLP has no such argument; it has shape, outputs, widths",
+            "model.depth: gcbench.models.mlp.MLP has no such argument; it has shape, outputs, "
+            "widths",
         ),
         ("dataset.test_fraction=abc", "dataset.test_fraction=abc: type float"),
         (

@@ -1,4 +1,6 @@
-"""The launcher with real processes: this file runs itself, one case per test, in a session of its own."""
+"""The launcher with real processes: this file runs itself, one case per test, in a session of its
+own.
+"""
 
 from __future__ import annotations
 
@@ -108,7 +110,9 @@ def started(case: str, folder: Path, copies: bool = True) -> Iterator[subprocess
 
 
 def is_gone(group: int, seconds: float = 30.0) -> bool:
-    """Whether the process group has ended; multiprocessing's resource tracker goes a moment after its parent."""
+    """Whether the process group has ended; multiprocessing's resource tracker goes a moment
+    after its parent.
+    """
     end = time.monotonic() + patience(seconds)
     while True:
         try:
@@ -131,7 +135,8 @@ def test_workers_find_each_other_and_print_as_they_are(tmp_path: Path) -> None:
     with started("plain", tmp_path, copies=False) as parent, started("plain", tmp_path) as other:
         for process in (parent, other):
             out, err = process.communicate(timeout=patience(120))
-            # Two processes share the pipe: what each printed is there, whoever's line ends came first.
+            # Two processes share the pipe: what each printed is there, whoever's line ends came
+            # first.
             assert sorted(re.findall(r"rank . of 2 has \[3.0, 3.0\]", out)) == [
                 f"rank {r} of 2 has [3.0, 3.0]" for r in (0, 1)
             ]
@@ -185,9 +190,8 @@ def test_a_signal_lets_workers_finish(
         out, err = parent.communicate(timeout=patience(120))
     assert f"interrupted: {number.name}" in out and err == ""
     assert len(list(tmp_path.glob("checkpoint-*"))) == 2
-    assert float(re.findall("took (.*)", out)[0]) - sent < patience(
-        18
-    )  # before STOP_SECONDS, also on a busy machine
+    # It ends before STOP_SECONDS, also on a busy machine.
+    assert float(re.findall("took (.*)", out)[0]) - sent < patience(18)
 
 
 def test_workers_that_do_not_stop_are_killed(tmp_path: Path) -> None:

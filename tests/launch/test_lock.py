@@ -43,7 +43,10 @@ def test_the_next_may_come_when_one_leaves_or_is_killed(tmp_path: Path, ends: st
     try:
         said = {holder.stdout.readline().strip(), holder.stdout.readline().strip()}
         if ends == "stays":
-            words = f"{tmp_path} is being run by process {holder.pid} on .*; wait for it, .*outputs=<folder>.*remove .*run.lock"
+            words = (
+                f"{tmp_path} is being run by process {holder.pid} on .*; wait for it, "
+                ".*outputs=<folder>.*remove .*run.lock"
+            )
             with pytest.raises(RunFailed, match=words), alone(tmp_path):
                 pass
             os.killpg(holder.pid, signal.SIGKILL)

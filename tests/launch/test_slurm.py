@@ -261,12 +261,13 @@ def test_a_sweep_is_one_job_a_point_and_a_failure_is_one(
         for r in results(tmp_path)
         if r["status"] == "done"
     } == {(2, 2)}
+    # The job ends a moment after its result is there.
     listed = [
         "sacct",
         "--noheader",
         "--allocations",
         "--format=State",
-    ]  # the job ends a moment after its result is there
+    ]
     wait_for(
         lambda: (
             {"FAILED", "COMPLETED"}

@@ -41,9 +41,8 @@ def typed(
 
     def start(*words: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["gcbench", *words])
-        monkeypatch.setitem(
-            os.environ, "HYDRA_FULL_ERROR", "0"
-        )  # as it was, after the command has set it
+        # monkeypatch restores it after the command has set it.
+        monkeypatch.setitem(os.environ, "HYDRA_FULL_ERROR", "0")
         handlers = list(cli._log.handlers)
         try:
             runpy.run_module("gcbench", run_name="__main__", alter_sys=False)
@@ -73,7 +72,10 @@ def test_help_names_every_subcommand(typed: Typed) -> None:
 
 
 def test_help_imports_no_torch(tmp_path: Path) -> None:
-    code = "import sys; sys.argv = ['gcbench', '--help']; from gcbench.cli import main; main(); sys.exit('torch' in sys.modules)"
+    code = (
+        "import sys; sys.argv = ['gcbench', '--help']; from gcbench.cli import main; main(); "
+        "sys.exit('torch' in sys.modules)"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True
     )
@@ -94,15 +96,18 @@ def test_every_subcommand_has_a_help(typed: Typed, tmp_path: Path, name: str) ->
     [
         (
             ["reprot"],
-            "gcbench: reprot: there is no such subcommand; type gcbench report, or key=value for a run",
+            "gcbench: reprot: there is no such subcommand; type gcbench report, or key=value for "
+            "a run",
         ),
         (
             ["help"],
-            "gcbench: help: there is no such subcommand; type gcbench --help, or key=value for a run",
+            "gcbench: help: there is no such subcommand; type gcbench --help, or key=value for a "
+            "run",
         ),
         (
             ["xyz"],
-            "gcbench: xyz: there is no such subcommand; type gcbench report, runs, claims, predict, bench, study, ",
+            "gcbench: xyz: there is no such subcommand; type gcbench report, runs, claims, "
+            "predict, bench, study, ",
         ),
         (["report", "tabel=x"], "gcbench report: tabel=x: no such key; type table="),
         (
@@ -111,7 +116,8 @@ def test_every_subcommand_has_a_help(typed: Typed, tmp_path: Path, name: str) ->
         ),
         (
             ["report"],
-            "gcbench report: nothing was asked for; type table=powersgd/table4, gcbench report list",
+            "gcbench report: nothing was asked for; type table=powersgd/table4, gcbench report "
+            "list",
         ),
         (["runs", "nowhere"], "gcbench runs: results=nowhere: there is no such folder"),
         (["claims", "orq"], "gcbench claims: claims orq: claims takes keys only"),

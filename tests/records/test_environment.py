@@ -73,7 +73,10 @@ def test_no_git_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_instructions_that_torch_uses() -> None:
-    code = "import json; from gcbench.records.environment import environment; print(json.dumps(environment()['machine']))"
+    code = (
+        "import json; from gcbench.records.environment import environment; "
+        "print(json.dumps(environment()['machine']))"
+    )
 
     def machine(**more: str) -> dict[str, str]:
         clean = {k: v for k, v in os.environ.items() if k != "ATEN_CPU_CAPABILITY"}

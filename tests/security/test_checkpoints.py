@@ -1,4 +1,6 @@
-"""Checkpoints and records that were damaged, or made by somebody else: refused by name, and nothing in them runs."""
+"""Checkpoints and records that were damaged, or made by somebody else: refused by name, and nothing
+in them runs.
+"""
 
 from __future__ import annotations
 
@@ -132,7 +134,9 @@ def test_a_checkpoint_runs_no_code(cut: Path, tmp_path: Path) -> None:
     replaced(cut / LAST, pickle.dumps(Exploit(tmp_path / "ran")))
     with pytest.raises(
         RunFailed,
-        match="shared.pt is missing or damaged .torch.load says UnpicklingError.*from step-00000004",
+        match=(
+            "shared.pt is missing or damaged .torch.load says UnpicklingError.*from step-00000004"
+        ),
     ):
         goes_on(cut)
     assert not (tmp_path / "ran").exists()

@@ -102,7 +102,9 @@ def test_every_socket_that_listens_is_for_this_machine_only(live: Live) -> None:
 
 
 def test_what_a_stranger_sends_to_the_ports_runs_nothing(live: Live, tmp_path: Path) -> None:
-    """As a pickle by itself, and as the value of a store that torch elastic's rendezvous reads every five seconds."""
+    """As a pickle by itself, and as the value of a store that torch elastic's rendezvous reads
+    every five seconds.
+    """
     mark = tmp_path / "ran"
     attack = pickle.dumps(Exploit(mark))
     for host, port in listening(live.processes()):

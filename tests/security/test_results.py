@@ -1,4 +1,6 @@
-"""Results, names, caches and folders that somebody else has made: nothing in them runs, and bad ones are named and skipped."""
+"""Results, names, caches and folders that somebody else has made: nothing in them runs, and bad
+ones are named and skipped.
+"""
 
 from __future__ import annotations
 

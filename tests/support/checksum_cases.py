@@ -21,7 +21,9 @@ CASES = {  # what is altered: the exchange that is
 
 
 class Altering:
-    """A transport that flips one bit of what worker 2 sends to worker 1, in one kind of exchange."""
+    """A transport that flips one bit of what worker 2 sends to worker 1, in one kind of
+    exchange.
+    """
 
     def __init__(self, inner: Transport) -> None:
         self.rank = inner.rank

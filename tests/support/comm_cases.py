@@ -205,7 +205,9 @@ def over_emulated(process: Process, link: Link) -> dict[str, Outcome]:
 
 
 def emulated_spans(process: Process, link: Link) -> dict[str, tuple[float, float]]:
-    """Begin and end, on the machine's clock, of exchanges of 100,000 bytes, to which the last process comes late."""
+    """Begin and end, on the machine's clock, of exchanges of 100,000 bytes, to which the last
+    process comes late.
+    """
     comm, rank = process.comm(WORKERS, link), process.rank
     (inside,), _ = comm.split(2)
     message = torch.ones(1, 100_000, dtype=torch.uint8)

@@ -12,7 +12,9 @@ from torch import Tensor, nn
 
 
 class Faulty(nn.Module):
-    """At training step `at` of the process `rank`, unless the file `spent` says that it has happened."""
+    """At training step `at` of the process `rank`, unless the file `spent` says that it has
+    happened.
+    """
 
     def __init__(
         self,

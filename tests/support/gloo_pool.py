@@ -1,4 +1,6 @@
-"""Processes joined by gloo that stay up for the whole test session, since starting them costs seconds."""
+"""Processes joined by gloo that stay up for the whole test session, since starting them costs
+seconds.
+"""
 
 from __future__ import annotations
 

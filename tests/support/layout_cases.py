@@ -1,4 +1,6 @@
-"""The steps of compressors in any layout; apart from the choices, which a process of a pool need not compose."""
+"""The steps of compressors in any layout; apart from the choices, which a process of a pool need
+not compose.
+"""
 
 from __future__ import annotations
 

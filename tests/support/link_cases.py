@@ -1,4 +1,6 @@
-"""What a host of scripts/netlab does in tests: `python link_cases.py JOB FOLDER [LINK]` leaves FOLDER/RANK.json."""
+"""What a host of scripts/netlab does in tests: `python link_cases.py JOB FOLDER [LINK]` leaves
+FOLDER/RANK.json.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ class Sent(NamedTuple):
 
 
 def sent() -> Sent:
-    """By the host's interface, as the kernel counts; /proc shows those of this process's namespace."""
+    """By the host's interface, as the kernel counts; /proc shows those of this process's
+    namespace.
+    """
     line = next(
         line
         for line in Path("/proc/net/dev").read_text().splitlines()
@@ -39,7 +43,9 @@ def sent() -> Sent:
 
 
 def exchanges(comm: Comm, size: int) -> dict[str, Exchange]:
-    """Every kind of collective of about `size` bytes a worker; of the ragged, from half to the whole."""
+    """Every kind of collective of about `size` bytes a worker; of the ragged, from half to the
+    whole.
+    """
     workers, rank = comm.workers, comm.local.start
     floats = torch.ones(1, size // 4)
     codes = torch.ones(1, size, dtype=torch.uint8)
@@ -54,7 +60,9 @@ def exchanges(comm: Comm, size: int) -> dict[str, Exchange]:
 
 
 def counted(comm: Comm, control: ProcessGroupControl) -> dict[str, Any]:
-    """Payload bytes that left through this host's interface in STEPS collectives, and those that the meter says."""
+    """Payload bytes that left through this host's interface in STEPS collectives, and those
+    that the meter says.
+    """
     found: dict[str, Any] = {}
     for name, exchange in exchanges(comm, 600_000).items():
         comm.meter = Meter.of_workers(1)
@@ -85,7 +93,9 @@ def _when_drained(control: ProcessGroupControl) -> Sent:
 
 
 def timed(comm: Comm, control: ProcessGroupControl) -> dict[str, float]:
-    """Seconds of each exchange, from when all are there until the last has its result; the shortest of some."""
+    """Seconds of each exchange, from when all are there until the last has its result; the
+    shortest of some.
+    """
     found = {}
     for size, rounds in SIZES.items():
         for name, exchange in exchanges(comm, size).items():

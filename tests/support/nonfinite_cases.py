@@ -12,12 +12,13 @@ from gcbench.comm import Comm
 from gcbench.compressors import Compressor
 from gcbench.train.finite import KINDS, FirstBad
 
+# These send a few values that are drawn.
 SOME_VALUES = (
     "random_k",
     "random_block",
     "global_randk",
     "global_randk_multiscale",
-)  # send a few that are drawn
+)
 
 
 class Seen(NamedTuple):
@@ -28,7 +29,9 @@ class Seen(NamedTuple):
 def seen_after(
     compressor: Compressor, comm: Comm, value: float, worker: int, everywhere: bool
 ) -> Seen:
-    """Return what one step leaves of a gradient of `worker` that has `value` once, or `everywhere` in a matrix."""
+    """Return what one step leaves of a gradient of `worker` that has `value` once, or
+    `everywhere` in a matrix.
+    """
     grads = gradients(comm.local, 0)
     if worker in comm.local:
         matrix = grads["matrix"][worker - comm.local.start]

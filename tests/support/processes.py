@@ -1,4 +1,5 @@
-"""Processes that need not import anything: copies of a server that has, one for each process of the tests.
+"""Processes that need not import anything: copies of a server that has, one for each process of the
+tests.
 
 Importing torch, scikit-learn and torch's compiler (with the first optimizer) costs 5 s of one core.
 """
@@ -26,7 +27,9 @@ def command(
     timeout: float,
     read: bool = True,
 ) -> subprocess.CompletedProcess[str]:
-    """`gcbench` in a process of its own, as its script does it; `read`: whether somebody reads what it prints."""
+    """`gcbench` in a process of its own, as its script does it; `read`: whether somebody reads
+    what it prints.
+    """
     with tempfile.TemporaryDirectory() as place:
         out, err = Path(place, "out"), Path(place, "err")
         process = SERVER.Process(

@@ -25,7 +25,9 @@ def result_of(
     reason: str | None = None,
     finished: str = "2026-01-01T00:00:00+00:00",
 ) -> dict[str, Any]:
-    """result.json of a row of a table; one that is not done has what a run has that could not write more."""
+    """result.json of a row of a table; one that is not done has what a run has that could not
+    write more.
+    """
     plain = composed(experiment, budget, words)
     config = {**plain.config, "seed": seed, "experiment": experiment, "choices": plain.choices}
     result = {

@@ -1,4 +1,6 @@
-"""PowerSGD's data columns, exactly, from the metered bytes of one real step with 16 workers (Vogels et al. 2019)."""
+"""PowerSGD's data columns, exactly, from the metered bytes of one real step with 16 workers (Vogels
+et al. 2019).
+"""
 
 from __future__ import annotations
 

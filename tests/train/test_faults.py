@@ -1,4 +1,6 @@
-"""What happens to long runs: workers that die, hang or err, disks that fill up, replicas that drift."""
+"""What happens to long runs: workers that die, hang or err, disks that fill up, replicas that
+drift.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,9 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def ends_as_without(folder: Path, words: list[str], spent: Path) -> None:
-    """The run that goes on, in one process as workers are the same there, against one to which nothing happened."""
+    """The run that goes on, in one process as workers are the same there, against one to which
+    nothing happened.
+    """
     assert spent.exists()
     run(folder, *words, "trainer.launcher=virtual")
     run(folder.parent / "whole", *words, "trainer.launcher=virtual")
@@ -65,7 +69,9 @@ def ends_as_without(folder: Path, words: list[str], spent: Path) -> None:
 
 
 def went_on(folder: Path, spent: Path) -> bool:
-    """Whether the checkpoint of step 4 is from before the fault: a run that began anew would have written another."""
+    """Whether the checkpoint of step 4 is from before the fault: a run that began anew would
+    have written another.
+    """
     return (
         folder / "checkpoints" / "step-00000004" / "manifest.json"
     ).stat().st_mtime_ns < spent.stat().st_mtime_ns
@@ -107,7 +113,10 @@ def test_a_run_starts_again_by_itself(tmp_path: Path) -> None:
 def test_a_command_that_was_killed_goes_on_to_the_same_bits(tmp_path: Path, whom: str) -> None:
     spent, at = tmp_path / "spent", random.randrange(5, 20)
     words = [*WORDS, *faulty(f"kill {whom}", at, spent)]
-    code = "import sys; from pathlib import Path; from sentence import run; run(Path(sys.argv[1]), *sys.argv[2:])"
+    code = (
+        "import sys; from pathlib import Path; from sentence import run; run(Path(sys.argv[1]), "
+        "*sys.argv[2:])"
+    )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", code, str(tmp_path / "cut"), *words, REAL]
     parent = subprocess.Popen(

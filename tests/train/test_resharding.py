@@ -105,9 +105,8 @@ def test_a_run_with_memories_goes_on_when_they_may_be_merged(
             rows.mean(0), torch.stack([memory[name] for memory in before]).mean(0)
         )
     assert result["steps"] == 6 and result["workers"] == gpus
-    assert (
-        result["bits_sent"]["per_step"] == first["bits_sent"]["per_step"]
-    )  # by a worker, before as after
+    # A worker sends as much before as after.
+    assert result["bits_sent"]["per_step"] == first["bits_sent"]["per_step"]
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines if line["event"] == "train"] == [3, 6]
 
@@ -133,8 +132,6 @@ def test_shards_cannot_be_merged(tmp_path: Path) -> None:
 def test_a_run_that_would_be_over_says_so(tmp_path: Path) -> None:
     words = ["compressor=none", *LENGTH, "trainer.epochs=0.5"]
     steps = run(tmp_path, *words)["steps"]
-    with pytest.raises(
-        RunFailed,
-        match=rf"ends after {steps // 2} steps with 4 workers; type trainer.max_steps={steps // 4 * 4} or",
-    ):
+    advice = f"type trainer.max_steps={steps // 4 * 4} or"
+    with pytest.raises(RunFailed, match=f"ends after {steps // 2} steps with 4 workers; {advice}"):
         go_on(tmp_path, [*words, "trainer.gpus=4"])

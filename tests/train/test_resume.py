@@ -1,4 +1,6 @@
-"""A run that was stopped and resumed ends as one that was not: weights, bits and metrics, to the bit."""
+"""A run that was stopped and resumed ends as one that was not: weights, bits and metrics, to the
+bit.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ from gcbench.compressors.dense import Dense
 from gcbench.config import ConfigError, RunFailed
 from gcbench.train.replica import Replica
 
-# Everything a checkpoint must carry: momentum, per-worker memories, shared factors, meters, half-filled log intervals.
+# Everything a checkpoint must carry: momentum, per-worker memories, shared factors, meters,
+# half-filled log intervals.
 METHODS = {
     "qsgd": ["compressor=qsgd", "min_size=0", "error_feedback=true", "alpha=0.2", "beta=0.9"],
     "powersgd": ["compressor=powersgd", "rank=2"],
@@ -49,7 +52,9 @@ def metrics(folder: Path) -> list[dict[str, Any]]:
 
 
 def cut_back(folder: Path, step: int) -> None:
-    """The directory as a run would leave it that was killed right after the checkpoint of `step`."""
+    """The directory as a run would leave it that was killed right after the checkpoint of
+    `step`.
+    """
     (folder / "result.json").unlink()
     for path in (folder / "checkpoints").iterdir():
         if path.name > f"step-{step:08d}":
@@ -106,7 +111,9 @@ def test_a_resumed_run_goes_on_counting_seconds(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("copied_workers")
 def test_virtual_workers_continue_as_real_ones(tmp_path: Path) -> None:
-    """1 x 4 virtual to 4 x 1 gloo: every worker's state is its own file, and gathers add in worker order."""
+    """1 x 4 virtual to 4 x 1 gloo: every worker's state is its own file, and gathers add in
+    worker order.
+    """
     words = [
         *METHODS["svrg"],
         *LENGTH,

@@ -22,9 +22,8 @@ WORDS = [
 
 def test_the_right_class_among_the_five_likeliest_counts_where_there_are_many() -> None:
     outputs = torch.randn(64, MANY_CLASSES)
-    ranks = (
-        torch.arange(64) % 8
-    )  # of the right class among the likeliest: the first for an eighth, the first five for five eighths
+    # The rank of the right class: the first for an eighth, among five for five eighths.
+    ranks = torch.arange(64) % 8
     targets = outputs.argsort(descending=True)[torch.arange(64), ranks]
     halves = [
         torch.stack(scores_of("classification", *half))

@@ -1,4 +1,6 @@
-"""Thousands of steps of every method: what a run holds does not grow, and nothing of it is left at the end."""
+"""Thousands of steps of every method: what a run holds does not grow, and nothing of it is left at
+the end.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ WORDS = [
 
 
 class Memory(threading.Thread):
-    """Resident MiB of each child process, from the first step of the run in `folder` to its result."""
+    """Resident MiB of each child process, from the first step of the run in `folder` to its
+    result.
+    """
 
     def __init__(self, folder: Path) -> None:
         super().__init__(daemon=True)
@@ -81,9 +85,8 @@ def held() -> dict[str, int]:
 @pytest.mark.slow
 @pytest.mark.parametrize("method", CHOICES)
 def test_memory_is_flat_and_nothing_is_left(tmp_path: Path, method: str) -> None:
-    run(
-        tmp_path / "first", f"compressor={method}", "trainer.max_steps=2", "trainer.launcher=local"
-    )  # what stays by itself
+    # The first run fills what stays by itself.
+    run(tmp_path / "first", f"compressor={method}", "trainer.max_steps=2", "trainer.launcher=local")
     before, memory = held(), Memory(tmp_path / "soak")
     memory.start()
     result = run(tmp_path / "soak", f"compressor={method}", *WORDS)

@@ -108,7 +108,9 @@ def gradient_norms(estimator: Any) -> list[float]:
 
 
 def test_it_converges_linearly_where_sgd_stays_at_its_noise() -> None:
-    """Theorem 3.6 has f - f* at 0.9 or less of what it was an epoch before, so the gradient at sqrt(0.9)."""
+    """Theorem 3.6 has f - f* at 0.9 or less of what it was an epoch before, so the gradient at
+    sqrt(0.9).
+    """
     sgd, svrg = gradient_norms(SGD()), gradient_norms(SVRG(epoch_steps=26))
     assert min(sgd) > 0.1
     assert all(after < 0.95 * before for before, after in zip(svrg, svrg[1:], strict=False))
@@ -132,7 +134,9 @@ def weights_at_anchor(progress: Progress) -> torch.Tensor:
 
 
 def test_corrected_gradients_average_to_the_full_gradient() -> None:
-    """Over batches that hold every sample once: grad f(x), though each is corrected by what was seen at y."""
+    """Over batches that hold every sample once: grad f(x), though each is corrected by what was
+    seen at y.
+    """
     run, progress = least_squares(SVRG(epoch_steps=1000), "none", DATA_OF_WHOLE_STEPS)
     train_step(run, progress)
     with torch.no_grad():

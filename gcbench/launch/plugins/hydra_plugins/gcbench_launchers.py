@@ -1,4 +1,5 @@
-"""hydra/launcher=submitit_slurm and submitit_local for gcbench; Hydra takes launchers from a package of this name only.
+"""hydra/launcher=submitit_slurm and submitit_local for gcbench; Hydra takes launchers from a
+package of this name only.
 
 All points of a sweep are submitted at once, each as a job of the shape that its own trainer.* says.
 """
@@ -31,14 +32,14 @@ if find_spec("hydra_plugins.hydra_submitit_launcher"):
             from gcbench.config import register
 
             register()
-            self.hydra_context.callbacks.callbacks = []  # the process that waits for the jobs tells of them
+            # The process that waits for the jobs reports them.
+            self.hydra_context.callbacks.callbacks = []
             quiet = (
                 ["hydra.output_subdir=null"] if os.environ.get("SLURM_PROCID", "0") != "0" else []
             )
             failed: list[JobReturn] = []
-            atexit.register(
-                lambda: os._exit(1) if failed else None
-            )  # Slurm is to know, when submitit has written the result
+            # Slurm must see the failure, but only after submitit has written the result.
+            atexit.register(lambda: os._exit(1) if failed else None)
             returned = super().__call__([*sweep_overrides, *quiet], *rest)
             if returned.status is JobStatus.FAILED:
                 failed.append(returned)
@@ -72,7 +73,9 @@ if find_spec("hydra_plugins.hydra_submitit_launcher"):
         def _submit(
             self, points: Mapping[int, list[str]], configs: Mapping[int, Any]
         ) -> tuple[dict[int, Any], dict[int, JobReturn]]:
-            """Jobs, and returns of points whose mistakes need none; points of one shape go as one array."""
+            """Jobs, and returns of points whose mistakes need none; points of one shape
+            go as one array.
+            """
             from submitit.core.utils import FailedJobError
 
             from gcbench.config import ConfigError
@@ -155,8 +158,8 @@ if find_spec("hydra_plugins.hydra_submitit_launcher"):
             for key, usual in ONE_TASK.items():
                 if self.params.get(key, usual) != usual:
                     raise ConfigError(
-                        f"hydra.launcher.{key}={self.params[key]}: jobs follow trainer.*; type trainer.nodes, trainer.gpus and "
-                        "trainer.device instead"
+                        f"hydra.launcher.{key}={self.params[key]}: jobs follow trainer.*; type "
+                        "trainer.nodes, trainer.gpus and trainer.device instead"
                     )
             if "trainer" not in config:
                 return ONE_TASK
@@ -193,7 +196,8 @@ if find_spec("hydra_plugins.hydra_submitit_launcher"):
 
         reason = str(error).splitlines()[-1].removeprefix("sbatch: error: ")
         return ConfigError(
-            f"hydra/launcher=submitit_slurm: sbatch says {reason!r}; type other hydra.launcher.* or trainer.*"
+            f"hydra/launcher=submitit_slurm: sbatch says {reason!r}; type other hydra.launcher.* "
+            "or trainer.*"
         )
 
     def _failure(overrides: list[str], error: Exception) -> JobReturn:
@@ -204,7 +208,9 @@ if find_spec("hydra_plugins.hydra_submitit_launcher"):
 else:
 
     class SubmititLocal(Launcher):  # type: ignore[no-redef]
-        """Stands in where Hydra's plugin for submitit is not installed, and says how to install it."""
+        """Stands in where Hydra's plugin for submitit is not installed, and says how to
+        install it.
+        """
 
         def __init__(self, **_: Any) -> None:
             from gcbench.config import ConfigError
