@@ -176,7 +176,7 @@ class Ours:
             "sent_bits": run.comm.meter.sent_bits[0] / steps,
             "collectives": [
                 [kind.collective, total.messages / steps, total.sent_bits / total.messages]
-                for kind, total in run.comm.meter.tallies[0].items()
+                for kind, total in run.comm.meter.totals_by_worker[0].items()
             ],
         }
 

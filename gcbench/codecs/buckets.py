@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gcbench.codecs.kernels import blocks
+from gcbench.codecs.kernels import block_slices
 
 ROW = 512
 # The least number of values to fit parameters to at once, so that a call's overhead does not count.
@@ -74,13 +74,13 @@ class Buckets:
         self.rows = (self._full + sum(r for r, _ in self._short)) // self.row
         self._groups: dict[int, Groups] = {}
 
-    def lay_out(self, tensors: Sequence[Tensor]) -> Tensor:
+    def reorder(self, tensors: Sequence[Tensor]) -> Tensor:
         """Return the tensors, `[w, segment]` each, as `[w, n]` in this order."""
         if len(tensors) == 1:
             return tensors[0]
         return torch.cat([tensors[i][:, start : start + n] for i, start, n in self._pieces], dim=1)
 
-    def lay_back(self, x: Tensor) -> Tensor:
+    def restore_order(self, x: Tensor) -> Tensor:
         """Return values in this order as tensors end to end."""
         if len(self.segments) == 1:
             return x
@@ -100,7 +100,7 @@ class Buckets:
             full = x[:, : self._full].unflatten(1, (self.full_count, self.size))
             parts += [
                 function(full[:, part])
-                for part in blocks(self.full_count, self.size * len(x), x.device, FIT_VALUES)
+                for part in block_slices(self.full_count, self.size * len(x), x.device, FIT_VALUES)
             ]
         row, tail = self._full, self.rows * self.row
         for in_rows, in_tail in self._short:
@@ -124,10 +124,10 @@ class Buckets:
     def groups(self, rows: int) -> Groups:
         """Return the groups of `rows` rows."""
         if rows not in self._groups:
-            self._groups[rows] = self._grouped(rows)
+            self._groups[rows] = self._make_groups(rows)
         return self._groups[rows]
 
-    def _grouped(self, rows: int) -> Groups:
+    def _make_groups(self, rows: int) -> Groups:
         count = self.rows // rows
         bucket = self._bucket_of_values()
         starts = list(accumulate(self.segments, initial=0))

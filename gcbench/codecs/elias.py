@@ -55,11 +55,12 @@ def first_codes(codes: list[str]) -> tuple[Tensor, Tensor]:
     `codes` are prefix-free; a length of 0 says that the bits begin with none of them.
     """
     size = 1 << max(map(len, codes))
-    found, lengths = torch.zeros(size, dtype=torch.int64), torch.zeros(size, dtype=torch.int64)
+    first = torch.zeros(size, dtype=torch.int64)
+    lengths = torch.zeros(size, dtype=torch.int64)
     for i, code in enumerate(codes):
-        found[as_number(code) :: 1 << len(code)] = i
+        first[as_number(code) :: 1 << len(code)] = i
         lengths[as_number(code) :: 1 << len(code)] = len(code)
-    return found, lengths
+    return first, lengths
 
 
 def borders(reader: BitReader, lengths: Tensor) -> tuple[Tensor, Tensor]:

@@ -26,13 +26,13 @@ def encode_dense(codes: Tensor, blocks: Blocks, levels: int) -> tuple[Tensor, Te
 
     uint8 codes become `[w, bytes of the longest]` uint8 and `[w, blocks]` int16.
     """
-    table = _joint_codes(levels, codes.device)
+    table = _join_table(levels, codes.device)
     # The fill stands for a code of no bits.
     padded = blocks.split(codes, blocks.size + -blocks.size % 8, fill=2 * levels + 1)
     writer = BitWriter(codes.shape[0], codes.shape[1] * len(dense_code(0, levels)), codes.device)
     lengths = []
     for part in blocks.chunks(codes.device):
-        entries = table.index_select(0, _joint(padded[:, part], _width(levels))).view(
+        entries = table.index_select(0, _join(padded[:, part], _width(levels))).view(
             codes.shape[0], -1
         )
         bits = entries >> 32
@@ -48,7 +48,7 @@ def _width(levels: int) -> int:
     return 2 if levels == 1 else 4 if levels <= 7 else 8
 
 
-def _joint(codes: Tensor, width: int) -> Tensor:
+def _join(codes: Tensor, width: int) -> Tensor:
     """Return indices of 16 bits that join the lowest bits of 16 / width neighbouring codes."""
     words = codes.contiguous().view(torch.int64).flatten()  # of eight codes
     if width < 8:
@@ -70,8 +70,8 @@ def _joint(codes: Tensor, width: int) -> Tensor:
 
 
 @lru_cache(maxsize=8)
-def _joint_codes(levels: int, device: torch.device) -> Tensor:
-    """Return the table from an index of `_joint` to the joined codes of its values.
+def _join_table(levels: int, device: torch.device) -> Tensor:
+    """Return the table from an index of `_join` to the joined codes of its values.
 
     32 bits hold the codes, their number of bits lies above.
     """
@@ -91,7 +91,7 @@ def _joint_codes(levels: int, device: torch.device) -> Tensor:
 
 def decode_dense(streams: Tensor, lengths: Tensor, blocks: Blocks, levels: int) -> Tensor:
     """Return the codes `[r, n]` uint8 that `encode_dense` took."""
-    table, mask = _runs(levels, streams.device), (1 << _LOOK) - 1
+    table, mask = _run_table(levels, streams.device), (1 << _LOOK) - 1
     reader = BitReader(streams, beyond=_LOOK * (blocks.size + 2))
     starts, ends = borders(reader, lengths)
     words = torch.zeros(
@@ -108,12 +108,12 @@ def decode_dense(streams: Tensor, lengths: Tensor, blocks: Blocks, levels: int) 
             runs.append(table.index_select(0, (window >> used) & mask))
             place += used
             place += runs[-1] >> 59
-        _lay_out(torch.stack(runs, dim=1), words[part], blocks.size)
+        _scatter_codes(torch.stack(runs, dim=1), words[part], blocks.size)
     return blocks.join(words.view(torch.uint8).view(*lengths.shape, -1))
 
 
-def _lay_out(runs: Tensor, words: Tensor, size: int) -> None:
-    """Write the codes of `[blocks, entries of _runs]` to `words` `[blocks, words]`, one in a byte.
+def _scatter_codes(runs: Tensor, words: Tensor, size: int) -> None:
+    """Write the codes of `runs` `[blocks, entries]` to `words` `[blocks, words]`, one in a byte.
 
     What is behind `size` codes means nothing.
     """
@@ -130,7 +130,7 @@ def _lay_out(runs: Tensor, words: Tensor, size: int) -> None:
 
 
 @lru_cache(maxsize=8)
-def _runs(levels: int, device: torch.device) -> Tensor:
+def _run_table(levels: int, device: torch.device) -> Tensor:
     """Return the table from the next 15 bits to the whole codes in them.
 
     Up to 7 codes lie in as many bytes, above those 3 bits with their number, and 4 with the bits

@@ -110,8 +110,8 @@ def _distances(size: int, device: torch.device) -> Tensor:
 
     Its number of bits lies above bit 16.
     """
-    found, lengths = first_codes([omega(k) for k in range(1, size + 1)])
-    return ((found + 1) | (lengths << 16)).to(device)
+    index, lengths = first_codes([omega(k) for k in range(1, size + 1)])
+    return ((index + 1) | (lengths << 16)).to(device)
 
 
 @lru_cache(maxsize=8)
@@ -121,5 +121,5 @@ def _values(levels: int, device: torch.device) -> Tensor:
     Its number of bits lies above bit 16.
     """
     others = [code for code in range(2 * levels + 1) if code != levels]
-    found, lengths = first_codes([sparse_code(code, levels) for code in others])
-    return (torch.tensor(others)[found] | (lengths << 16)).to(device)
+    index, lengths = first_codes([sparse_code(code, levels) for code in others])
+    return (torch.tensor(others)[index] | (lengths << 16)).to(device)

@@ -48,8 +48,8 @@ def _candidates(bits: Tensor, k: int) -> Tensor:
     above = int(expected + 4 * expected**0.5 + 4)
     if above >= len(sample):
         return torch.arange(n)
-    found = (bits >= sample.topk(above).values[-1]).nonzero().squeeze(1)
-    return found if len(found) >= k else torch.arange(n)
+    candidates = (bits >= sample.topk(above).values[-1]).nonzero().squeeze(1)
+    return candidates if len(candidates) >= k else torch.arange(n)
 
 
 def index_bytes(n: int, k: int) -> int:

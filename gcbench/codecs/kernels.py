@@ -70,7 +70,7 @@ def kernel(function: Callable[P, R]) -> Callable[P, R]:
     return run
 
 
-def blocks(count: int, values: int, device: torch.device, least: int = 0) -> Iterator[slice]:
+def block_slices(count: int, values: int, device: torch.device, least: int = 0) -> Iterator[slice]:
     """Yield slices of `count` items of `values` values each, one slice for a kernel's call.
 
     A slice has as many values as suit the backend, or `least`; on a GPU one slice has all.

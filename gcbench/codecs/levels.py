@@ -28,7 +28,7 @@ def orq_levels(v: Tensor, count: int) -> Tensor:
     of the bucket: an interval is a pair of places in the sorted bucket, its sum a difference of
     prefix sums.
     """
-    w = ascending(v)
+    w = sort(v)
     sums = _PrefixSums(w)
     places = (torch.arange(2, device=v.device) * (w.shape[-1] - 1)).expand(*w.shape[:-1], 2)
     levels = w.gather(-1, places)
@@ -100,7 +100,7 @@ def quantile_levels(v: Tensor, count: int) -> Tensor:
     """Return the quantiles 0, 1/(count - 1), ..., 1, by nearest rank, so that each is a value."""
     last = v.shape[-1] - 1
     places = [(2 * k * last + count - 1) // (2 * (count - 1)) for k in range(count)]
-    return _nan_unless_finite(ascending(v)[..., torch.tensor(places, device=v.device)])
+    return _nan_unless_finite(sort(v)[..., torch.tensor(places, device=v.device)])
 
 
 def _nan_unless_finite(levels: Tensor) -> Tensor:
@@ -115,7 +115,7 @@ def _nan_unless_finite(levels: Tensor) -> Tensor:
     )
 
 
-def ascending(v: Tensor) -> Tensor:
+def sort(v: Tensor) -> Tensor:
     """Return the values sorted along the last dimension.
 
     On a CPU numpy sorts them: it is an order of magnitude faster than torch.
@@ -147,7 +147,7 @@ def clamp_level(v: Tensor) -> Tensor:
     ... the sorted |v_i| and A_k their first sums, the crossing above a_(k+1) is at A_k / d, or at
     the step a_k before it.
     """
-    a = -ascending(-v.abs())
+    a = -sort(-v.abs())
     crossings = (a.cumsum(-1, dtype=torch.float64) / v.shape[-1]).to(v.dtype)
     return torch.minimum(a, crossings).amax(-1)
 

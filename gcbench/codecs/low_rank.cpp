@@ -215,8 +215,8 @@ void restart(Index count, const Shape* shapes, const float* const* q, const floa
     }
 }
 
-// In place, by Gram-Schmidt as the `orthogonalise` of Python: a column is projected twice, and becomes zero if it is dependent.
-void orthogonalise(Index count, const Shape* shapes, float* p) {
+// In place, by Gram-Schmidt as the `orthogonalize` of Python: a column is projected twice, and becomes zero if it is dependent.
+void orthogonalize(Index count, const Shape* shapes, float* p) {
   for (Index i = 0; i < count; i++) {
     const auto [rows, _, rank] = shapes[i];
     for (Index c = 0; c < rank; c++) {

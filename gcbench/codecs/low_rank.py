@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-def orthogonalise(p: Tensor) -> Tensor:
+def orthogonalize(p: Tensor) -> Tensor:
     """Return the columns of each matrix `[..., n, r]` made orthonormal by Gram-Schmidt.
 
     A zero column stays zero.
@@ -56,7 +56,7 @@ def svd(m: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return u, torch.where(finite, s, torch.nan), vt
 
 
-def keep_exactly(p: Tensor, count: Tensor, uniform: Tensor) -> Tensor:
+def conditional_bernoulli(p: Tensor, count: Tensor, uniform: Tensor) -> Tensor:
     """Return coins `[k, ...]` that fall heads with probability p, given that `count` of them do.
 
     They are thrown again until exactly `count` `[...]` are heads. One pass has that distribution:

@@ -22,7 +22,7 @@ from gcbench.codecs.kernels import backend
 _TYPES: dict[str, Any] = {"*": c_void_p, "f": c_float, "i": c_int, "n": c_int64}
 
 
-def native(file: str, functions: tuple[tuple[str, str], ...], x: Tensor) -> CDLL | None:
+def load_native(file: str, functions: tuple[tuple[str, str], ...], x: Tensor) -> CDLL | None:
     """Return the functions of `<file>.cpp` beside this module, or None where they do not apply.
 
     `functions` names each with its arguments (* a pointer, f float, i int, n 64 bits). They apply
@@ -39,7 +39,7 @@ def _library(file: str, functions: tuple[tuple[str, str], ...]) -> CDLL:
 
     source = Path(__file__).with_name(f"{file}.cpp").read_text()
     # The compiler turns vectorization of loops off for its own code.
-    found: CDLL = CppCodeCache.load(source, extra_flags=["-ftree-loop-vectorize"])
+    library: CDLL = CppCodeCache.load(source, extra_flags=["-ftree-loop-vectorize"])
     for name, arguments in functions:
-        getattr(found, name).argtypes = [_TYPES[kind] for kind in arguments]
-    return found
+        getattr(library, name).argtypes = [_TYPES[kind] for kind in arguments]
+    return library

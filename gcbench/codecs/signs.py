@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gcbench.codecs.native import native
+from gcbench.codecs.native import load_native
 
 _FUNCTIONS = (("signs", "****nn"), ("add_sides", "***n"))
 _ROWS = 32
@@ -30,7 +30,7 @@ def signs_and_sides(
     words are `[w, groups, 1, row]`, in the order of `to_words`. The sides count these values and
     the `rest` `[w, n]`, each in a bucket `[n]`. None where nothing does all at once.
     """
-    library = native("signs", _FUNCTIONS, matrix)
+    library = load_native("signs", _FUNCTIONS, matrix)
     if library is None:
         return None
     w, groups, rows, row = matrix.shape

@@ -82,8 +82,8 @@ def from_words(words: Tensor, base: int) -> Tensor:
     powers = torch.tensor(
         [base**j for j in range(digits)], dtype=exact, device=words.device
     ).unsqueeze(-1)
-    found = torch.floor(halves / powers) - base * torch.floor(halves / (powers * base))
-    return found.flatten(-3, -2).to(torch.int32)
+    digit_values = torch.floor(halves / powers) - base * torch.floor(halves / (powers * base))
+    return digit_values.flatten(-3, -2).to(torch.int32)
 
 
 def _numbers(words: Tensor, bits: int) -> Tensor:

@@ -59,13 +59,13 @@ class Nodes:
         """
         message, parts = to_bytes(tensors)
         size = -(-message.shape[1] // self.size)  # of a slice, in bytes
-        own = F.pad(message, (0, self.size * size - message.shape[1]))
-        here = self.inside[0].local
-        arrived = self.between.gather([own[:, here.start * size : here.stop * size]])[0]
-        everyone = self._completed(arrived, own, size)
+        padded = F.pad(message, (0, self.size * size - message.shape[1]))
+        slices = self.inside[0].local
+        arrived = self.between.gather([padded[:, slices.start * size : slices.stop * size]])[0]
+        everyone = self._complete(arrived, padded, size)
         return [from_bytes(everyone, part) for part in parts]
 
-    def _completed(self, arrived: Tensor, own: Tensor, size: int) -> Tensor:
+    def _complete(self, arrived: Tensor, message: Tensor, size: int) -> Tensor:
         """Return all slices of `[nodes, slices here]`, with what the others of the node have."""
         if len(self.inside[0].local) == self.size:
             for inside in self.inside:
@@ -75,7 +75,7 @@ class Nodes:
         others = torch.cat([arrived[:k], arrived[k + 1 :]]).unflatten(1, (-1, size))
         rows = inside.gather([others.transpose(0, 1)])[0]  # [size, other nodes, slice]
         messages = rows.transpose(0, 1).flatten(1)
-        return torch.cat([messages[:k], own, messages[k:]])
+        return torch.cat([messages[:k], message, messages[k:]])
 
 
 def node_size(asked: int | None, workers: int, rows: int, host: int | None) -> int:

@@ -65,9 +65,9 @@ class _GroupTransport:
         ranks = dist.get_process_group_ranks(self.group)
         nodes = [ranks[i : i + size] for i in range(0, len(ranks), size)]
         places = [list(same) for same in zip(*nodes, strict=True)]
-        return self._among(nodes), self._among(places)
+        return self._subgroup(nodes), self._subgroup(places)
 
-    def _among(self: AnyGroup, ranks: list[list[int]]) -> AnyGroup:
+    def _subgroup(self: AnyGroup, ranks: list[list[int]]) -> AnyGroup:
         group, _ = dist.new_subgroups_by_enumeration(ranks, timeout=self._timeout)
         return type(self)(cast(dist.ProcessGroup, group), self._timeout)
 
@@ -88,9 +88,9 @@ class GlooTransport(_GroupTransport):
 
     def all_gather(self, message: Tensor) -> Tensor:
         rows, size = message.shape
-        own = message.cpu().flatten()
-        everyone = own.new_empty(self.processes, len(own))
-        everyone[self.rank] = own
+        flat = message.cpu().flatten()
+        everyone = flat.new_empty(self.processes, len(flat))
+        everyone[self.rank] = flat
         chunks.gather(self.group, [[row] for row in everyone])
         return everyone.view(self.processes * rows, size).to(message.device)
 

@@ -31,7 +31,7 @@ def outcome(
     beside it.
     """
     meter = Meter.of_workers(plan.workers)
-    meter.load([tally for part in run.control.gather(run.comm.meter.state()) for tally in part])
+    meter.load([totals for part in run.control.gather(run.comm.meter.state()) for totals in part])
     shapes = [parameter.shape for parameter in run.replica.parameters.values()]
     counts = _counts(meter, progress.step, run.steps_per_epoch, run.replica.dense_bits)
     return {
@@ -83,15 +83,15 @@ def _network(config: Config) -> dict[str, Any]:
 
 def _counts(meter: Meter, steps: int, steps_per_epoch: int, dense: int) -> dict[str, Any]:
     """What all workers handed to the collectives, what they got, and what travelled for it."""
-    kinds = sorted({kind for tally in meter.tallies for kind in tally})
-    dense_wire = wire_bits("all_reduce", dense, len(meter.tallies))
+    kinds = sorted({kind for totals in meter.totals_by_worker for kind in totals})
+    dense_wire = wire_bits("all_reduce", dense, len(meter.totals_by_worker))
     return {
         "bits_sent": bits(meter.sent_bits, steps, steps_per_epoch, dense),
         "bits_received": bits(meter.received_bits, steps, steps_per_epoch, dense),
         "bits_wire": bits(meter.wire_bits, steps, steps_per_epoch, dense_wire),
         "bits_between_nodes": _between_nodes(meter, steps, dense),
         "collectives": [
-            _collective(kind, [tally[kind] for tally in meter.tallies]) for kind in kinds
+            _collective(kind, [totals[kind] for totals in meter.totals_by_worker]) for kind in kinds
         ],
     }
 
@@ -109,12 +109,14 @@ def _collective(kind: Kind, totals: Sequence[Total]) -> dict[str, Any]:
 
 def _between_nodes(meter: Meter, steps: int, dense: int) -> dict[str, float | None] | None:
     """None where nothing was exchanged between nodes."""
-    nodes = max((kind.workers for kind in meter.tallies[0] if kind.level == "between"), default=0)
+    nodes = max(
+        (kind.workers for kind in meter.totals_by_worker[0] if kind.level == "between"), default=0
+    )
     if not nodes:
         return None
     sent = [
-        sum(total.sent_bits for kind, total in tally.items() if kind.level == "between")
-        for tally in meter.tallies
+        sum(total.sent_bits for kind, total in totals.items() if kind.level == "between")
+        for totals in meter.totals_by_worker
     ]
     size = len(sent) // nodes
     return bits_between_nodes(

@@ -21,7 +21,7 @@ from gcbench.codecs.kernels import Backend, use_backend
 from gcbench.comm import (
     Comm,
     Control,
-    Emulated,
+    EmulatedTransport,
     GlooTransport,
     Link,
     LocalControl,
@@ -160,7 +160,7 @@ def _joined(config: Config, plan: Plan) -> Iterator[Joined]:
 
         def over(group: Any) -> Comm:
             direct = NcclTransport(group, timeout) if nccl else GlooTransport(group, timeout)
-            transport = Emulated(direct, Link(**link)) if link else direct
+            transport = EmulatedTransport(direct, Link(**link)) if link else direct
             return Comm(plan.workers, transport, workers_per_host=on_host, checksum=checksum)
 
         yield Joined(

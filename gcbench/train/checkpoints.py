@@ -44,8 +44,9 @@ class CheckpointError(ValueError):
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """The checkpoints of one run directory; `fingerprint` says which runs may continue each
-    other.
+    """The checkpoints of one run directory.
+
+    `fingerprint` says which runs may continue each other; the last `keep` of them stay.
     """
 
     directory: Path
@@ -53,8 +54,9 @@ class Checkpoints:
     fingerprint: str
 
     def save(self, run: Run, progress: Progress) -> None:
-        """Every process writes its workers' files; process 0 the rest. CheckpointError
-        where one of them cannot.
+        """Write a checkpoint: every process its workers' files, process 0 the rest.
+
+        Raises CheckpointError in all processes where one of them cannot.
         """
         final = self.directory / _folder(progress.step)
         partial = final.with_suffix(".partial")
@@ -93,8 +95,9 @@ class Checkpoints:
         self._by_all(run, partial, complete if run.first else lambda: None)
 
     def _by_all(self, run: Run, partial: Path, work: Callable[[], T]) -> list[T]:
-        """What `work` gave in every process, once it is done in all; where it failed in
-        one, it fails in all.
+        """Return what `work` returned in every process, once it is done in all.
+
+        Where it failed in one, it fails in all.
         """
         try:
             outcome: tuple[T | None, str | None] = (work(), None)
@@ -119,8 +122,10 @@ class Checkpoints:
         return complete[-1] if complete else None
 
     def check(self, workers: int, merge: bool) -> None:
-        """CheckpointError where the latest checkpoint, if there is one, cannot be used by a
-        run of so many workers; `merge` lets them take over the memories of others."""
+        """Raise CheckpointError where a run of so many workers cannot use the latest checkpoint.
+
+        `merge` lets workers take over what others remember.
+        """
         path = self.latest()
         if path is None:
             return
@@ -138,9 +143,7 @@ class Checkpoints:
                 )
 
     def load(self, path: Path, run: Run, progress: Progress) -> None:
-        """Puts model, optimiser, compressor state, meters and `progress` where the
-        checkpoint has them.
-        """
+        """Restore model, optimizer, compressor state, meters and `progress` from the checkpoint."""
         manifest = self._manifest(path)
         if manifest["step"] > run.total_steps:
             raise CheckpointError(
@@ -168,9 +171,7 @@ class Checkpoints:
     def _worker(
         self, path: Path, manifest: dict[str, Any], worker: int, run: Run
     ) -> dict[str, Any]:
-        """The content of the file that this worker would have written, had there been as
-        many workers as now.
-        """
+        """Return the file that this worker would have written with as many workers as now."""
         shares = replaced(worker, run.comm.workers, manifest["workers"])
         contents = [
             self._read(path / _worker_file(k), manifest, run.replica.device) for k in shares
@@ -248,7 +249,7 @@ def _checksum(manifest: dict[str, Any]) -> str:
 
 
 def _is_whole(manifest: dict[str, Any], name: str) -> bool:
-    """Whether its files are those of its workers, and its step that of its folder."""
+    """Return whether the files are those of all workers, and the step that of the folder."""
     files = manifest["sha256"]
     whole = len(files) == manifest["workers"] + 1 and set(files) == {
         SHARED,
@@ -294,13 +295,13 @@ def _worker_content(run: Run, progress: Progress, row: int) -> dict[str, Any]:
 
 
 def _late_of(late: Exchanged, row: int) -> dict[str, Tensor]:
-    """What a worker gave to the update that is still to be applied."""
+    """Return a worker's part of the update that is still to be applied."""
     bits = {"shannon_bits": late.shannon_bits()[row].clone()} if late.shannon_bits else {}
     return {"of": late.of[row].clone(), **bits}
 
 
 def _late(update: Grads, rows: dict[str, Tensor]) -> Exchanged:
-    """From the rows of `_late_of`."""
+    """Return the update that is still to be applied, from the rows of `_late_row`."""
     bits = rows.get("shannon_bits")
     return Exchanged(update, rows["of"], None if bits is None else lambda: bits)
 

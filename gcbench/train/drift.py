@@ -1,4 +1,4 @@
-"""Whether all replicas still hold the same parameters.
+"""A check that all replicas still hold the same parameters.
 
 A collective, or a codec, that gives two processes different bits makes them train two models, whose
 mean gradient is that of neither. Nothing else would tell.
@@ -18,11 +18,14 @@ _CHUNK = 1 << 16  # values that stay in a core's cache as 64-bit words
 
 
 class ReplicasDrifted(RuntimeError):
-    """Which processes hold other parameters than the rest."""
+    """Some processes hold other parameters than the rest."""
 
 
 def refuse_drift(run: Run, progress: Progress) -> None:
-    """All processes call it after the same step, and all raise ReplicasDrifted if one differs."""
+    """Raise ReplicasDrifted in all processes if one holds other parameters.
+
+    All processes call it after the same step.
+    """
     hashes = run.control.gather(parameter_hash(list(run.replica.parameters.values())))
     right, _ = Counter(hashes).most_common(1)[0]
     wrong = [process for process, found in enumerate(hashes) if found != right]
@@ -35,8 +38,9 @@ def refuse_drift(run: Run, progress: Progress) -> None:
 
 
 def parameter_hash(parameters: list[Tensor]) -> int:
-    """sum of (2 i + 1) x_i modulo 2^64, with x_i the i-th value's bits: no single altered value
-    leaves it as it was.
+    """Return sum of (2 i + 1) x_i modulo 2^64, with x_i the i-th value's bits.
+
+    No single altered value leaves it as it was.
     """
     total, start = 0, 0
     for p in parameters:

@@ -19,8 +19,9 @@ Bad = tuple[int, int, int]
 
 @dataclass
 class FirstBad:
-    """For each worker of this process and each of KINDS, the first step at which it was not
-    finite, or -1.
+    """The first step at which each of KINDS was not finite, for each worker of this process.
+
+    It is -1 where there was none.
     """
 
     steps: Tensor  # [w, kinds]
@@ -35,9 +36,7 @@ class FirstBad:
         self._note(step, "gradient", _not_finite([gradients]))
 
     def note_exchange(self, step: int, out: Aggregated) -> None:
-        """Note what every worker remembers after a step (`[w, ...]`), and the update that
-        all of them apply (`[1, ...]`).
-        """
+        """Note what workers remember after a step (`[w, ...]`), and the update (`[1, ...]`)."""
         residuals = [x for layer in out.state.layers() for x in layer.per_worker.values()]
         if residuals:
             self._note(step, "residual", _not_finite(residuals))
@@ -59,9 +58,7 @@ class FirstBad:
 
 
 def _not_finite(tensors: Iterable[Tensor]) -> Tensor:
-    """Return `[w]`, whether a worker's row of any tensor `[w, ...]` has a value that is not
-    finite.
-    """
+    """Return for each worker whether a row of any tensor `[w, ...]` is not finite, `[w]`."""
     # Extremes, unlike a sum, are exact: finite values of 3e38 stay finite. By row they are several
     # times faster.
     rows = zip(*(x for x in tensors if x.numel()), strict=True)

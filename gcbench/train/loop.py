@@ -24,7 +24,7 @@ NOTHING, CHECKPOINT, STOP = 0, 1, 2  # what processes propose to each other at e
 def train(
     run: Run, progress: Progress, checkpoints: Checkpoints, record: Record
 ) -> tuple[Status, str | None]:
-    """From `progress` to the end of the run; the status, and the reason when it is not `done`."""
+    """Train from `progress` to the end; return the status, and why when it is not `done`."""
     saved_at, saved_step = time.monotonic(), progress.step
     urgency = NOTHING
     while True:
@@ -53,7 +53,7 @@ def train(
                     **sampled,
                 }
             )
-        urgency = run.control.agreed()
+        urgency = run.control.agree()
         if progress.step == run.total_steps or progress.step % run.settings.log_every == 0:
             bad = _first_bad(run, progress)
             record(_log_line(run, progress, bad))
@@ -83,7 +83,7 @@ def _step(run: Run, progress: Progress) -> Sample | None:
 
 
 def _record_gradients(run: Run, step: int) -> None:
-    """Between two steps: neither timed nor counted."""
+    """Write the gradients of a step, neither timed nor counted."""
     rows = run.control.gather_tensors(run.replica.flat.cpu())
     if run.first:
         run.recordings.write(
@@ -92,8 +92,9 @@ def _record_gradients(run: Run, step: int) -> None:
 
 
 def _diverged(run: Run, progress: Progress) -> str | None:
-    """The reason not to keep this state: a loss that was not finite, or weights with which the
-    next one will not be.
+    """Return why this state is not worth keeping, if so.
+
+    A loss was not finite, or the weights are not, with which the next one will not be.
     """
     if bad := _first_bad(run, progress):
         return reason(bad)
@@ -103,7 +104,7 @@ def _diverged(run: Run, progress: Progress) -> str | None:
 
 
 def _first_bad(run: Run, progress: Progress) -> Bad | None:
-    """Of all workers."""
+    """Return the first bad value of all workers."""
     found = run.control.gather(progress.first_bad.found(run.comm.local))
     return min(
         ((step, kind, worker) for part in found for step, kind, worker in part), default=None
@@ -157,7 +158,7 @@ def _evaluation_line(run: Run, progress: Progress) -> dict[str, Any]:
 
 
 def _log_line(run: Run, progress: Progress, bad: Bad | None) -> dict[str, Any]:
-    """What all processes saw since the last line; laps go to the ledger."""
+    """Return what all processes saw since the last line; laps go to the ledger."""
     here = (progress.losses.tolist(), run.comm.meter.sent_bits, run.clock.take())
     losses, sent, laps = zip(*run.control.gather(here), strict=True)
     progress.ledger.add(list(laps))

@@ -1,5 +1,6 @@
-"""Optimisers apply the aggregated update; weight decay joins after aggregation, with none on batch
-normalisation.
+"""Optimizers, which apply the aggregated update.
+
+Weight decay joins after aggregation, with none on batch normalization.
 """
 
 from __future__ import annotations

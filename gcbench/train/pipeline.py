@@ -1,9 +1,8 @@
-"""When the gradients of a step are exchanged: after its backward pass, under it, or under the next
-step.
+"""Pipelines exchange gradients after a step's backward pass, under it, or under the next step.
 
-What is exchanged beside the computation goes through one thread, in the order in which it was
-handed over, and over a process group of its own: all processes issue the same collectives there in
-the same order, and no message meets another's.
+A background exchange goes through one thread, in the order in which it was submitted, and over a
+process group of its own: all processes issue the same collectives there in the same order, and no
+message meets another's.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from gcbench.train.run import Estimator, Exchanged, Pipeline, Progress, Run
 
 
 class AfterBackward:
-    """One after the other."""
+    """The default pipeline: the exchange follows the backward pass."""
 
     def gradients(self, run: Run, progress: Progress) -> Tensor:
         return run.estimator.gradients(run, progress)
@@ -54,26 +53,25 @@ class AfterBackward:
 
 
 class UnderBackward:
-    """`trainer.overlap`: the exchange of a bucket begins when its gradients are there, while
-    others are still computed.
+    """The pipeline of `trainer.overlap`: a bucket is exchanged while others are still computed.
 
-    What is in a bucket changes after the first step, so that what a method remembers is handed to
-    it by the names of parameters. A method whose scope is a tensor gives the same update as without
-    overlap, up to rounding: an all-reduce of another length adds in another order, and matrices are
-    orthogonalised together with others.
+    Its exchange begins when its gradients have arrived. DDP's buckets change after the first step,
+    so that a method's state is handed to it by the names of parameters. A method whose scope is a
+    tensor gives the same update as without overlap, up to rounding: an all-reduce of another length
+    adds in another order, and matrices are orthogonalized together with others.
     """
 
     def __init__(self, queue: ExchangeQueue, replica: Replica, bucket_mib: float) -> None:
         self._queue = queue
         self._buckets: list[Future[Done]] = []
         self._at: tuple[Run, Progress] | None = None
-        replica.in_buckets(bucket_mib, self._arrived)
+        replica.hook_buckets(bucket_mib, self._submit_bucket)
 
     def gradients(self, run: Run, progress: Progress) -> Tensor:
         self._at = run, progress
         return run.estimator.gradients(run, progress)
 
-    def _arrived(self, grads: Grads) -> None:
+    def _submit_bucket(self, grads: Grads) -> None:
         assert self._at is not None
         run, progress = self._at
         self._buckets.append(
@@ -94,8 +92,7 @@ class UnderBackward:
 
 
 class UnderNextStep:
-    """`trainer.double_buffering`: the exchange of a step runs under the computation of the next
-    one.
+    """The pipeline of `trainer.double_buffering`: a step's exchange runs under the next step.
 
         x_{t+1} = x_t - lr_t update(g_{t-1}),   x_1 = x_0
 
@@ -139,7 +136,7 @@ class Done(NamedTuple):
 
 
 class ExchangeQueue:
-    """A thread that aggregates what it is handed, over `comm`; on a GPU on a stream of its own."""
+    """A thread that aggregates what is submitted, over `comm`; on a GPU on a side stream."""
 
     def __init__(self, comm: Comm, clock: Clock, device: torch.device) -> None:
         self._comm = comm
@@ -169,7 +166,7 @@ class ExchangeQueue:
         return future
 
     def result(self, future: Future[Done], run: Run) -> Aggregated:
-        """Waits for it, and counts it in the run; raises what the work raised."""
+        """Wait for an exchange, count it in the run and return it; raise what it raised."""
         out, marks, counted = future.result()
         if self._stream:
             here = torch.cuda.current_stream()
@@ -194,14 +191,14 @@ class ExchangeQueue:
 
 
 def runs_beside(trainer: Mapping[str, Any]) -> bool:
-    """Whether exchanges run beside the computation, and need a `Comm` of their own."""
+    """Return whether exchanges run in the background, and need a `Comm` of their own."""
     return bool(trainer["overlap"] or trainer["double_buffering"])
 
 
 def make_pipeline(
     settings: TrainerSettings, replica: Replica, clock: Clock, beside: Comm | None
 ) -> Pipeline:
-    """`beside`: over which an exchange may run at the same time as others."""
+    """Return the pipeline; `side_comm` serves exchanges that run at the same time as others."""
     if beside is None:
         return AfterBackward()
     queue = ExchangeQueue(beside, clock, replica.device)
@@ -215,8 +212,9 @@ def make_pipeline(
 def refuse_pipeline(
     settings: TrainerSettings, compressor: Compressor, estimator: Estimator, alone: bool
 ) -> None:
-    """ValueError for what cannot be exchanged beside the computation; `alone`: every worker has
-    a process of its own.
+    """Raise ValueError for what cannot be exchanged in the background.
+
+    `alone`: every worker has a process of its own.
     """
     if settings.overlap and settings.double_buffering:
         raise ValueError(

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from gcbench.codecs.noise import site_number
-from gcbench.comm import in_buckets
+from gcbench.comm import hook_buckets
 from gcbench.compressors import Grads
 from gcbench.data import Task
 from gcbench.private import use_own_compiler_cache
@@ -27,8 +27,9 @@ warnings.filterwarnings("ignore", message="grad and param do not obey the gradie
 
 
 class Replica:
-    """All workers of a process share the parameters; each has its row of gradients, dropout
-    draws and hidden state.
+    """The model of a process, whose workers share the parameters.
+
+    Each worker has its row of gradients, dropout draws and hidden state.
 
     Rows are float32, whatever the parameters are: a model may have bf16 ones, whose gradients are
     cast into the rows.
@@ -79,13 +80,11 @@ class Replica:
 
     @property
     def dense_bits(self) -> int:
-        """Return the bits of a gradient in fp32, against which ratios are, whatever the
-        parameters are.
-        """
+        """Return the bits of a gradient in fp32, which ratios refer to for any parameters."""
         return 32 * self.numel
 
     def _rows(self) -> tuple[Tensor, Grads]:
-        """Of all gradients end to end, and the part of each parameter in them."""
+        """Return rows for all gradients end to end, and the part of each parameter in them."""
         sizes = [p.numel() for p in self.parameters.values()]
         flat = torch.zeros(len(self.workers), sum(sizes), device=self.device)
         parts = flat.split(sizes, dim=1)
@@ -95,35 +94,31 @@ class Replica:
         }
 
     def turn(self) -> None:
-        """Leaves the rows of the last step as they are, and takes those of the step before
-        it for the next.
-        """
+        """Leave the rows of the last step as they are, and use those before them for the next."""
         here = self.flat, self.grads
         self.flat, self.grads = self._other or self._rows()
         self._other = here
 
-    def in_buckets(self, mib: float, arrived: Callable[[Grads], None]) -> None:
-        """From now on a backward pass calls `arrived` with the rows of each bucket, as soon
-        as its gradients are there.
-        """
+    def hook_buckets(self, mib: float, on_bucket: Callable[[Grads], None]) -> None:
+        """Make backward passes call `on_bucket` with a bucket's rows once its gradients arrived."""
         names = {p: name for name, p in self.parameters.items()}
 
         def collect(parameters: Sequence[nn.Parameter], gradients: Sequence[Tensor]) -> None:
             found = {names[p]: gradient for p, gradient in zip(parameters, gradients, strict=True)}
             for name, gradient in found.items():
                 self.grads[name][0].copy_(gradient)
-            arrived({name: rows for name, rows in self.grads.items() if name in found})
+            on_bucket({name: rows for name, rows in self.grads.items() if name in found})
 
-        self._forward = self._buckets = in_buckets(self._forward, mib, collect)
+        self._forward = self._buckets = hook_buckets(self._forward, mib, collect)
 
     def begin(self) -> None:
-        """Before the gradients of a step."""
+        """Prepare for the gradients of a step."""
         self.model.train()
         self.flat.zero_()
 
     @contextmanager
     def at(self, point: Sequence[Tensor]) -> Iterator[None]:
-        """Meanwhile the parameters are these tensors, one each."""
+        """Let the parameters be these tensors, one each, in a context."""
         here = [p.data for p in self.parameters.values()]
         self._set(point)
         yield
@@ -141,8 +136,10 @@ class Replica:
         clock: Clock,
         weight: float = 1.0,
     ) -> Tensor:
-        """Adds `weight` times the gradient of one worker's batch to its row; returns the
-        mean loss. `key` is (seed, step), for dropout."""
+        """Add `weight` times the gradient of a worker's batch to its row; return the mean loss.
+
+        `key` is (seed, step), for dropout.
+        """
         worker = self.workers[row]
         self._seed_dropout(mix(key[0], site_number("dropout"), key[1], worker) >> 1)
         for norm in self._norms:
@@ -171,22 +168,23 @@ class Replica:
         return torch.stack(losses).sum()
 
     def _seed_dropout(self, seed: int) -> None:
-        """As torch.manual_seed, which formats the stack on every call of a process that has
-        not begun to use a GPU.
+        """Seed dropout as torch.manual_seed does.
+
+        That formats the stack on every call of a process that has not begun to use a GPU.
         """
         torch.default_generator.manual_seed(seed)
         if self.device.type != "cpu":
             torch.get_device_module(self.device).manual_seed(seed)
 
     def _collect_others(self, row: int) -> None:
-        """Gradients that could not be accumulated in place, as they are not float32."""
+        """Add gradients that could not be accumulated in place, as they are not float32."""
         for name, p in self.parameters.items():
             if p.dtype is not torch.float32 and p.grad is not None:
                 self.grads[name][row] += p.grad
                 p.grad = None
 
     def evaluate(self, inputs: Tensor, carry: Any) -> tuple[Tensor, Any]:
-        """Outputs for a test batch, with the hidden state before and after."""
+        """Return the outputs for a test batch, and the hidden state after it."""
         with torch.inference_mode(), self._autocast():
             inputs = self._laid_out(inputs)
             if self.recurrent:
@@ -200,7 +198,7 @@ class Replica:
             norm.track_running_stats = True
 
     def forget_carries(self) -> None:
-        """At the start of an epoch the text begins anew."""
+        """Reset the hidden states, as the text begins anew at the start of an epoch."""
         self.carries = [None] * len(self.workers)
 
     def _outputs(self, inputs: Tensor, row: int) -> Tensor:

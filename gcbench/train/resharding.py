@@ -1,4 +1,4 @@
-"""What workers remember, when a run goes on with more of them or with fewer.
+"""Resharding: what workers remember, when a run goes on with more of them or with fewer.
 
 Worker i of W' has the place of the workers k of W between i / W' and (i + 1) / W', and takes the
 mean of what they remember: the mean of those merged where there are fewer, a copy for each of those
@@ -16,8 +16,9 @@ from torch import Tensor
 
 
 def replaced(worker: int, workers: int, before: int) -> dict[int, float]:
-    """Which of the `before` workers have the place that `worker` of now `workers` has, and
-    their shares in the mean.
+    """Return which of the `before` workers this one replaces, and their shares in the mean.
+
+    There are `workers` now. It replaces those whose place it has.
     """
     overlaps = {
         k: min((k + 1) * workers, (worker + 1) * before) - max(k * workers, worker * before)
@@ -29,7 +30,7 @@ def replaced(worker: int, workers: int, before: int) -> dict[int, float]:
 def refuse_unmergeable(
     content: dict[str, Any], parameters: Collection[str], merge: bool
 ) -> str | None:
-    """Why workers cannot take over files such as `content`; None: they can."""
+    """Return why workers cannot take over files such as `content`, or None where they can."""
     remembered = {name for layer in content["state"] for name in layer}
     if not remembered <= set(parameters):
         return "each worker remembers a shard that is of another size now (exchange=scatter_coded)"
@@ -41,8 +42,9 @@ def refuse_unmergeable(
 
 
 def merged(contents: Sequence[dict[str, Any]], shares: Sequence[float]) -> dict[str, Any]:
-    """One worker's file. A hidden state, which belongs to columns of text that are cut
-    otherwise now, begins anew.
+    """Return one worker's file, merged from those of several.
+
+    A hidden state, which belongs to columns of text that are cut otherwise now, begins anew.
     """
     layers = zip(*(content["state"] for content in contents), strict=True)
     return {
@@ -50,7 +52,7 @@ def merged(contents: Sequence[dict[str, Any]], shares: Sequence[float]) -> dict[
         "late": contents[0]["late"]
         and _mean_rows([content["late"] for content in contents], shares),
         "carry": None,
-        "meter": _mean_tally([content["meter"] for content in contents], shares),
+        "meter": _mean_totals([content["meter"] for content in contents], shares),
         "loss": sum(
             content["loss"] * share for content, share in zip(contents, shares, strict=True)
         ),
@@ -69,9 +71,9 @@ def _mean(rows: Tensor, shares: Sequence[float]) -> Tensor:
     return torch.tensordot(torch.tensor(shares, dtype=rows.dtype, device=rows.device), rows, dims=1)
 
 
-def _mean_tally(tallies: Sequence[Any], shares: Sequence[float]) -> list[Any]:
-    """Totals by kind of collective; all workers count the same kinds."""
-    rows = [dict(tally) for tally in tallies]
+def _mean_totals(totals_by_worker: Sequence[Any], shares: Sequence[float]) -> list[Any]:
+    """Return the mean totals by kind of collective; all workers count the same kinds."""
+    rows = [dict(totals) for totals in totals_by_worker]
     return [
         (
             kind,

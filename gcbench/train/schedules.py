@@ -9,13 +9,13 @@ from gcbench.settings import ScheduleKind, ScheduleSettings
 
 
 def total_steps(max_steps: int | None, epochs: float, steps_per_epoch: int) -> int:
-    """Of a run, which may end inside an epoch."""
+    """Return the steps of a run, which may end inside an epoch."""
     return max_steps or max(1, round(epochs * steps_per_epoch))
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """Factor on the optimiser's learning rate.
+    """A factor on the optimizer's learning rate.
 
     The warm-up rises linearly over `warmup_epochs` from `warmup_start`, a fraction of the rate that
     it reaches: at step 0 it is exactly that. By default it starts at the rate of a single worker

@@ -8,7 +8,10 @@ from gcbench.train.run import Exchanged, Progress, Run, Sample
 
 
 def train_step(run: Run, progress: Progress) -> Exchanged | None:
-    """What was applied, if anything was; the gradients stay in the replica until the next step."""
+    """Take one step; return what was applied, if anything was.
+
+    The gradients stay in the replica until the next step.
+    """
     replica, clock, number = run.replica, run.clock, progress.step
     clock.lap("update")  # what an estimator does to the parameters and to zeroed gradients
     losses = run.pipeline.gradients(run, progress)
@@ -31,8 +34,10 @@ def train_step(run: Run, progress: Progress) -> Exchanged | None:
 
 @torch.no_grad()
 def sample(run: Run, exchanged: Exchanged) -> Sample:
-    """Relative 2-norm error of the update against the true mean gradient, and their cosine; the
-    least that the codes could cost. Not counted, not timed."""
+    """Return the update's relative 2-norm error and its cosine to the true mean gradient.
+
+    `shannon_bits`, the least that the codes could cost, comes with them. Not counted, not timed.
+    """
     mean = run.control.sum(exchanged.of.sum(0, dtype=torch.float64)) / run.comm.workers
     applied = torch.cat([exchanged.update[name].flatten() for name in run.replica.grads]).double()
     norm, applied_norm = mean.norm(), applied.norm()

@@ -62,8 +62,9 @@ class SVRG:
             )
 
     def refuse(self, model: nn.Module, data: Data, momentum: float) -> None:
-        """The mean gradient over batches must be the full gradient, a function of the
-        parameters alone.
+        """Raise ValueError where batches' mean gradient is not the full gradient.
+
+        That must be a function of the parameters alone.
         """
         if momentum:
             raise ValueError(
@@ -114,8 +115,9 @@ class SVRG:
     def facts(
         self, run: Run, progress: Progress, sent_bits_per_step: float
     ) -> dict[str, Any] | None:
-        """`gradient_norms` has ||grad f(y)|| at the start of every epoch; f(y) - f* is at
-        most its square / (2 l).
+        """Return the bits of an epoch and `gradient_norms`, ||grad f(y)|| at every epoch's start.
+
+        f(y) - f* is at most its square / (2 l).
         """
         steps = self._length(run)
         return {
@@ -126,9 +128,7 @@ class SVRG:
         }
 
     def _anchor(self, run: Run, progress: Progress) -> dict[str, list[Tensor]]:
-        """y, grad f(y) without the penalty's part and room for the average of the iterates,
-        at the start of an epoch.
-        """
+        """Return y, grad f(y) without the penalty's part and room for the iterates' average."""
         point = _point(run)
         full = _full_gradient(run, progress.step)
         return {
@@ -146,15 +146,17 @@ class SVRG:
 
 
 def paper_bits(n: int, steps: int) -> float:
-    """What the paper lets a processor send in an epoch (theorem 3.6); its 2.8 n leaves out an
-    o(n).
+    """Return the bits that the paper lets a processor send in an epoch (theorem 3.6).
+
+    Its 2.8 n leaves out an o(n).
     """
     return (F + 2.8 * n) * (steps + 1) + F * n
 
 
 def _full_gradient(run: Run, number: int) -> Tensor:
-    """`[n]`, over all training samples. Gathered rather than averaged on the way, so that it is
-    the same in any layout.
+    """Return the gradient over all training samples, `[n]`.
+
+    It is gathered rather than averaged on the way, so that it is the same in any layout.
     """
     replica, samples = run.replica, run.data.train_samples
     epoch = number // run.steps_per_epoch
@@ -174,8 +176,9 @@ def _full_gradient(run: Run, number: int) -> Tensor:
 
 
 def covering(samples: int, largest: int) -> list[tuple[int, int]]:
-    """(step, batch size) of batches that hold every sample once: a batch starts at a multiple
-    of its size.
+    """Return (step, batch size) of batches that hold every sample once.
+
+    A batch starts at a multiple of its size.
     """
     batches, start = [], 0
     while start < samples:
@@ -194,7 +197,7 @@ def _flat(tensors: list[Tensor]) -> Tensor:
 
 
 def _draws(module: nn.Module) -> bool:
-    """Dropout, by itself or inside a layer such as attention."""
+    """Return whether a module is dropout, by itself or inside a layer such as attention."""
     rate = (
         module.p
         if isinstance(module, nn.modules.dropout._DropoutNd)

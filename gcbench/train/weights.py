@@ -1,4 +1,4 @@
-"""What stays of a finished run: its weights, and the checkpoint from which it can be extended."""
+"""The exports of a finished run: its weights, and the checkpoint that can be extended."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def keep_weights(run: Run, progress: Progress, checkpoints: Checkpoints, path: P
 
 
 def _state_bytes(run: Run, progress: Progress) -> int:
-    """Of the part of a checkpoint that this process writes."""
+    """Return the bytes of the part of a checkpoint that this process writes."""
     layers = list(progress.state.layers())
     late = (progress.late.update, progress.late.of) if progress.late else ({}, None)
     own = [*(layer.per_worker for layer in layers), run.replica.carries, late[1]]
@@ -58,7 +58,7 @@ def _state_bytes(run: Run, progress: Progress) -> int:
 
 
 def _bytes(value: Any) -> int:
-    """Of all tensors in it."""
+    """Return the bytes of all tensors in a value."""
     if isinstance(value, Tensor):
         return value.numel() * value.element_size()
     if isinstance(value, dict):

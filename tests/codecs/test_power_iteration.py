@@ -14,7 +14,7 @@ from gcbench.codecs.power_iteration import (
     Shape,
     Shapes,
     add_times,
-    orthogonalised,
+    orthogonalize,
     product,
     product_and_rest,
     ps_of,
@@ -63,11 +63,18 @@ def step(workers: int, rank: int, rows: slice = slice(None)) -> list[list[Tensor
     gs, es = ([x[rows] for x in matrices(workers, seed)] for seed in (1, 2))
     q = randn(1, sum(s.r * s.m for s in shapes), seed=5)
     ms, p = add_times(gs, es, 0.5, q, shapes)
-    orthonormal = orthogonalised(randn(1, p.shape[1], seed=6), shapes)
-    own_q = transposed_times(ms, orthonormal, shapes)
+    orthonormal = orthogonalize(randn(1, p.shape[1], seed=6), shapes)
+    worker_q = transposed_times(ms, orthonormal, shapes)
     sums = [m.clone() for m in ms]
-    updates = product_and_rest(orthonormal, q, own_q, ms, shapes)
-    return [sums, ps_of(p, shapes), ps_of(orthonormal, shapes), qs_of(own_q, shapes), updates, ms]
+    updates = product_and_rest(orthonormal, q, worker_q, ms, shapes)
+    return [
+        sums,
+        ps_of(p, shapes),
+        ps_of(orthonormal, shapes),
+        qs_of(worker_q, shapes),
+        updates,
+        ms,
+    ]
 
 
 @pytest.mark.parametrize("rank", [1, 2, 3, 4, 5, 7, 8])
@@ -183,7 +190,7 @@ def test_columns_become_orthonormal_or_zero(kind: str, magnitude: float) -> None
         "zeros between": randn(3, 50) * torch.tensor([[1.0], [0.0], [1.0]]),
         "two classes": torch.tensor([0.7, -0.7]).repeat(25) * torch.tensor([[1.3], [-0.7], [2.1]]),
     }[kind] * magnitude
-    q = orthogonalised(p.view(1, 150), (Shape(50, 60, 3),)).view(3, 50).double()
+    q = orthogonalize(p.view(1, 150), (Shape(50, 60, 3),)).view(3, 50).double()
     kept = (q != 0).any(1)
     torch.testing.assert_close(q @ q.mT, torch.diag(kept.double()), rtol=0, atol=1e-6)
     unit = p.double() / p.double().abs().max()

@@ -77,7 +77,7 @@ def integer_reduction(verb: str, rows: Tensor) -> Tensor:
         "sum": lambda a, b: a + b,
         "max": max,
         "min": min,
-        "all_bits": lambda a, b: a & b,
+        "bitwise_and": lambda a, b: a & b,
     }[verb]
     columns = rows.flatten(1).T.tolist() if rows.dim() > 1 else [rows.tolist()]
     return torch.tensor([reduce(of_two, column) for column in columns], dtype=rows.dtype).view(
@@ -175,7 +175,7 @@ BITS = {
     "sum torch.int64": ([1216] * 4, [1216] * 4),
     "max torch.uint8": ([152] * 4, [152] * 4),
     "min torch.float32": ([608] * 4, [608] * 4),
-    "all_bits torch.int32": ([608] * 4, [608] * 4),
+    "bitwise_and torch.int32": ([608] * 4, [608] * 4),
     "gather": ([568] * 4, [3 * 568] * 4),
     "gather one": ([104] * 4, [312] * 4),
     "ragged": ([8 * n for n in RAGGED_BYTES], [8 * (sum(RAGGED_BYTES) - n) for n in RAGGED_BYTES]),
@@ -198,7 +198,7 @@ def test_metered_bits_are_those_counted_by_hand(outcomes: Outcomes, layout: str,
 # gathers.
 WIRE = {
     "mean torch.float32": [1.5 * 608] * 4,
-    "all_bits torch.int32": [1.5 * 608] * 4,
+    "bitwise_and torch.int32": [1.5 * 608] * 4,
     "gather": [3 * 568] * 4,
     "ragged": [3 * 8 * n for n in RAGGED_BYTES],
     "transpose": [3 * 96] * 4,
@@ -241,7 +241,7 @@ def test_collectives_leave_their_inputs_alone() -> None:
     comm, x, n = Comm(1), torch.arange(1.0, 4).view(1, 3), torch.tensor([[5, 6]])
     comm.mean([x])
     comm.sum([n])
-    comm.all_bits([n])
+    comm.bitwise_and([n])
     assert x.tolist() == [[1, 2, 3]] and n.tolist() == [[5, 6]]
 
 

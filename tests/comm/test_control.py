@@ -47,6 +47,6 @@ def test_one_process_agrees_with_itself() -> None:
     control.propose(2)
     control.broadcast([x])
     control.barrier()
-    assert control.agreed() == 2
+    assert control.agree() == 2
     assert control.gather("me") == ["me"]
     assert torch.equal(control.sum(x), torch.arange(3.0))

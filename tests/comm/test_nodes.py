@@ -79,8 +79,10 @@ def test_levels_are_counted_apart_and_alike_in_all_layouts(
             1, (nodes - 1) * part, (size - 1) * (nodes - 1) * part
         ),
     }
-    tallies = [tally for process in seen[layout] for tally in process[size]["tallies"]]
-    assert tallies == [expected] * workers_of(layout)
+    totals_by_worker = [
+        totals for process in seen[layout] for totals in process[size]["totals_by_worker"]
+    ]
+    assert totals_by_worker == [expected] * workers_of(layout)
 
 
 def test_what_a_process_keeps_to_itself_is_no_exchange(seen: Seen) -> None:

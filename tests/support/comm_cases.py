@@ -53,8 +53,8 @@ REDUCED = {  # reduction and type: range of the integers, chosen so that no sum 
     ("min", torch.float32): (0, 0),
     ("min", torch.uint8): (0, 256),
     ("min", torch.int64): (-(2**62), 2**62),
-    ("all_bits", torch.uint8): (0, 256),
-    ("all_bits", torch.int32): (-(2**31), 2**31),
+    ("bitwise_and", torch.uint8): (0, 256),
+    ("bitwise_and", torch.int32): (-(2**31), 2**31),
 }
 
 
@@ -173,7 +173,7 @@ def node_outcomes(comm: Comm) -> dict[int, dict[str, Any]]:
             "gather": nodes.gather(
                 [values(nodes.local, (11,), torch.uint8), values(nodes.local, (3,), torch.float32)]
             ),
-            "tallies": comm.meter.tallies,
+            "totals_by_worker": comm.meter.totals_by_worker,
             "exchanges": comm.clock.exchanges,
         }
     return found
@@ -252,7 +252,7 @@ def agreements(process: Process) -> dict[str, Any]:
     for urgencies in ([0, 0, 0, 0], [0, 2, 0, 1], [1, 0, 0, 0], [0, 0, 0, 0]):
         control.propose(urgencies[rank])
         comm.mean([torch.ones(len(comm.local), 4)])  # gradients travel meanwhile
-        seen["agreed"].append(control.agreed())
+        seen["agreed"].append(control.agree())
     control.barrier()
     seen["metered"] = comm.meter.sent_bits[0]
     return seen

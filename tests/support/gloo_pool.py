@@ -19,7 +19,7 @@ import torch.distributed as dist
 from needed import patience
 from processes import SERVER
 
-from gcbench.comm import Comm, Emulated, GlooTransport, Link, ProcessGroupControl
+from gcbench.comm import Comm, EmulatedTransport, GlooTransport, Link, ProcessGroupControl
 
 PATIENCE = patience(300)  # for one job
 
@@ -33,7 +33,7 @@ class Process:
 
     def comm(self, workers: int, link: Link | None = None) -> Comm:
         transport = GlooTransport(self.world)
-        return Comm(workers, Emulated(transport, link) if link else transport)
+        return Comm(workers, EmulatedTransport(transport, link) if link else transport)
 
     @property
     def world(self) -> dist.ProcessGroup:

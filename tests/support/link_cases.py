@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, cast
 import torch
 import torch.distributed as dist
 
-from gcbench.comm import Comm, Emulated, GlooTransport, Link, Meter, ProcessGroupControl
+from gcbench.comm import Comm, EmulatedTransport, GlooTransport, Link, Meter, ProcessGroupControl
 
 STEPS = 6
 HEADER_BYTES = 14 + 20 + 32  # Ethernet, IPv4, TCP with time stamps
@@ -137,7 +137,7 @@ def joined(job: str, link: Link | None) -> Any:
     world = cast(dist.ProcessGroup, dist.group.WORLD)
     control = ProcessGroupControl(cast(dist.ProcessGroup, dist.new_group(backend="gloo")))
     transport = GlooTransport(world)
-    comm = Comm(world.size(), Emulated(transport, link) if link else transport)
+    comm = Comm(world.size(), EmulatedTransport(transport, link) if link else transport)
     found = {"counted": counted, "timed": timed, "resent": resent}[job](comm, control)
     dist.destroy_process_group()
     return found

@@ -61,10 +61,10 @@ def decoded(codec: Codec, rows: Tensor, number: int = 0) -> Tensor:
     that many cost little.
     """
     segments = (rows.shape[1],)
-    x = codec.lay_out([rows], segments)
+    x = codec.reorder([rows], segments)
     noise = Step(number, 1, range(len(rows)), {"w": 0}).noise(
         "codec", {"w": rows.shape[1]}, rows.device
     )
     out = torch.zeros_like(x)
     codec.decode_add(codec.encode(x, segments, noise), segments, out)
-    return codec.lay_back(out, segments).double()
+    return codec.restore_order(out, segments).double()

@@ -10,13 +10,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-Arrived = Callable[[Sequence[nn.Parameter], Sequence[Tensor]], None]
+BucketHook = Callable[[Sequence[nn.Parameter], Sequence[Tensor]], None]
 """Called in the backward pass with the parameters of a bucket and their gradients, in the same
 order on all processes.
 """
 
 
-def in_buckets(module: Callable[..., Any], mib: float, arrived: Arrived) -> DistributedDataParallel:
+def hook_buckets(
+    module: Callable[..., Any], mib: float, on_bucket: BucketHook
+) -> DistributedDataParallel:
     """Return `module` in a DDP whose buckets hold `mib` MiB of parameters or a little more.
 
     DDP itself exchanges nothing but, after the first step, in which all is one bucket, the order in
@@ -38,7 +40,7 @@ def in_buckets(module: Callable[..., Any], mib: float, arrived: Arrived) -> Dist
             g.as_strided(p.shape, p.stride())
             for p, g in zip(parameters, bucket.gradients(), strict=True)
         ]
-        arrived(parameters, gradients)
+        on_bucket(parameters, gradients)
         ready: torch.futures.Future[Tensor] = torch.futures.Future()
         ready.set_result(bucket.buffer())
         return ready

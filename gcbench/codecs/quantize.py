@@ -57,9 +57,9 @@ def grid_codes(v: Tensor, scale: Tensor, highest: int, words: Tensor) -> Tensor:
     return (place + (words >> 9) + (end + _ONE // 2)) >> 23
 
 
-def grid_values(centred: Tensor, scale: Tensor, highest: int) -> Tensor:
+def grid_values(centered: Tensor, scale: Tensor, highest: int) -> Tensor:
     """Return the values of codes less `highest / 2`, or of sums of such codes.
 
     They are exactly -scale and scale at the ends.
     """
-    return centred.to(torch.float32) / (highest / 2) * scale
+    return centered.to(torch.float32) / (highest / 2) * scale
