@@ -41,13 +41,13 @@ _told_later: list[Exception] = []
 
 @hydra.main(config_path=str(conf_directory()), config_name="config", version_base="1.3")
 def run(composed: DictConfig) -> None:
-    """One run: check everything here, then start the workers."""
+    """Start one run: check everything here, then start the workers."""
     _say_mistakes_ourselves(_run, composed)
 
 
 @hydra.main(config_path=str(conf_directory()), config_name="bench", version_base="1.3")
 def benchmark(composed: DictConfig) -> None:
-    """One benchmark."""
+    """Start one benchmark."""
     _say_mistakes_ourselves(_benchmark, composed)
 
 
@@ -84,7 +84,7 @@ def _benchmark(composed: DictConfig) -> None:
 
 
 def _with_hydra(composed: DictConfig) -> DictConfig:
-    """With Hydra's own node, which says what was typed and chosen."""
+    """Return the configuration with Hydra's own node, which says what was typed and chosen."""
     with open_dict(composed):
         composed.hydra = HydraConfig.get()
     return composed
@@ -129,7 +129,7 @@ READS_OTHERS_FILES = ("report", "runs", "claims")  # in whose folder it may be t
 
 
 def main() -> None:
-    """`gcbench`: the first word chooses a subcommand; anything else is a run."""
+    """Run `gcbench`: the first argument names a subcommand; anything else is a run."""
     first, *rest = sys.argv[1:] or [""]
     if first not in SUBCOMMANDS:
         _command("gcbench", _run_or_refuse, sys.argv[1:])
@@ -156,7 +156,10 @@ def bench(words: Sequence[str]) -> None:
 
 
 def _start_hydra(command: Callable[[], None], config: str, words: Sequence[str]) -> None:
-    """Under torchrun and srun every rank comes here; only the first lets Hydra write its files."""
+    """Start a command of Hydra.
+
+    Under torchrun and srun every rank comes here; only the first lets Hydra write its files.
+    """
     if {"-h", "--help"} & set(words):
         # Hydra's own help is the same, after two seconds in which it lists all files of all groups.
         print(help_of(config))
@@ -202,7 +205,7 @@ def _command(
 
 
 def _speak(name: str) -> None:
-    """Our notices go to stderr in our own words, whatever Hydra sets up for logging."""
+    """Send our notices to stderr in our own words, whatever Hydra sets up for logging."""
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter(f"{name}: %(message)s"))
     logger = logging.getLogger("gcbench")
@@ -214,15 +217,16 @@ def _speak(name: str) -> None:
 
 
 def _is_first_rank() -> bool:
-    """Whether this process is the first of a run, or its only one; a RANK without the rest of
-    torchrun's names is none.
+    """Return whether this process is the first of a run, or its only one.
+
+    A RANK without the rest of torchrun's names is none.
     """
     rank = "RANK" if all(name in os.environ for name in TORCHRUN) else "SLURM_PROCID"
     return os.environ.get(rank, "0") == "0"
 
 
 def _mistake_inside(error: BaseException | None) -> ConfigError | None:
-    """Of a resolver of ours, around which OmegaConf has put errors of its own."""
+    """Return the mistake in a resolver of ours, around which OmegaConf has put its own errors."""
     while error is not None and not isinstance(error, ConfigError):
         error = error.__cause__ or error.__context__
     return error

@@ -10,8 +10,7 @@ COMPILER_CACHE = "TORCHINDUCTOR_CACHE_DIR"
 
 
 def use_own_compiler_cache() -> None:
-    """Lets torch.compile keep its libraries in the user's cache folder, unless the user has
-    named another.
+    """Let torch.compile use a cache in the user's folder, unless the user has named another.
 
     By default they lie in the temporary folder of all users, under a name that anybody can guess,
     and are loaded from there. Some headers stay there. ValueError where others may write either
@@ -26,8 +25,9 @@ def use_own_compiler_cache() -> None:
 
 
 def private_folder(path: Path, key: str) -> None:
-    """Makes `path` where it is not there; ValueError, which says what to do about `key`, where
-    others may write it.
+    """Make `path` where it is missing, and refuse it where others may write it.
+
+    ValueError says what to do about `key`.
     """
     try:
         path.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -16,8 +16,9 @@ def _splitmix64(state: int) -> int:
 
 
 def mix(*values: int) -> int:
-    """A 64-bit seed for a tuple such as (seed, epoch); unlike with sums, similar tuples share
-    nothing.
+    """Return a 64-bit seed for a tuple such as (seed, epoch).
+
+    Unlike with sums, similar tuples share nothing.
     """
     state = len(values)
     for value in values:

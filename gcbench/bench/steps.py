@@ -30,7 +30,7 @@ from gcbench.launch.memory import keep_freed_memory
 from gcbench.launch.plan import Machine, plan
 from gcbench.launch.worker import Joined, StopSignal, assembled
 from gcbench.records.clock import Lap, Ledger
-from gcbench.train.pipeline import runs_beside
+from gcbench.train.pipeline import exchanges_in_background
 from gcbench.train.run import Progress
 from gcbench.train.step import train_step
 from gcbench.train.tasks import loss_of
@@ -146,7 +146,7 @@ class Ours:
     def __init__(self, config: Config, data: Data, control: ProcessGroupControl) -> None:
         workers = config["trainer"]["gpus"]
         comm = _comm(workers)
-        beside = _comm(workers) if runs_beside(config["trainer"]) else None
+        beside = _comm(workers) if exchanges_in_background(config["trainer"]) else None
         joined = Joined(comm, beside, LocalControl() if workers == 1 else control, CPU)
         with tempfile.TemporaryDirectory() as folder:
             self._run, _ = assembled(

@@ -1,5 +1,6 @@
-"""Data sets with random access: a batch follows from epoch, step, worker and seed, so resuming is
-trivial.
+"""Data sets with random access: a batch follows from epoch, step, worker and seed alone.
+
+So resuming is trivial.
 
 One module holds one source of data; each yaml in conf/dataset names a factory that returns a
 `Data`.

@@ -24,12 +24,11 @@ WINDOW, HOP, FFT, BANDS = 400, 160, 512, 40  # 25 ms every 10 ms
 
 
 def an4(root: str, frames: int = 64, split: Split = "test") -> ArrayData:
-    """Segments of `frames` x 40 log-mel features, standardised by the training frames, with a
-    phone for each frame.
+    """Return segments of `frames` x 40 log-mel features, with a phone for each frame.
 
-    An utterance is cut into whole segments, the last of which overlaps with the one before it. They
-    are dealt out by themselves, and so `split="valid"` holds out segments of utterances of which
-    others are trained on.
+    Features are standardized by the training frames. An utterance is cut into whole segments, the
+    last of which overlaps with the one before it. They are dealt out by themselves, and so
+    `split="valid"` holds out segments of utterances of which others are trained on.
     """
     folder = Path(root).expanduser() / "an4"
     if not (folder / "etc" / "an4.dic").is_file():
@@ -47,7 +46,7 @@ def an4(root: str, frames: int = 64, split: Split = "test") -> ArrayData:
 
 
 def _dictionary(file: Path) -> dict[str, list[str]]:
-    """The first pronunciation of each word; others are listed as WORD(2)."""
+    """Return the first pronunciation of each word; others are listed as WORD(2)."""
     rows = [line.split() for line in file.read_text().splitlines() if line.strip()]
     return {"<s>": [], "</s>": [], **{word: phones for word, *phones in rows}}
 
@@ -55,7 +54,7 @@ def _dictionary(file: Path) -> dict[str, list[str]]:
 def _segments(
     folder: Path, part: str, words: dict[str, list[str]], phones: list[str], frames: int
 ) -> Pair:
-    """Features `[segments, frames, 40]` and labels `[segments, frames]`."""
+    """Return features `[segments, frames, 40]` and labels `[segments, frames]`."""
     files = (folder / "etc" / f"an4_{part}.fileids").read_text().split()
     transcripts = (folder / "etc" / f"an4_{part}.transcription").read_text().splitlines()
     inputs, targets = [], []
@@ -89,13 +88,14 @@ def _waveform(file: Path) -> Tensor:
 
 
 def flat_start(phones: Tensor, frames: int) -> Tensor:
-    """The phone of each frame when all phones last equally long."""
+    """Return the phone of each frame when all phones last equally long."""
     return phones[torch.arange(frames) * len(phones) // frames]
 
 
 def log_mel(waveform: Tensor) -> Tensor:
-    """`[frames, 40]`, the log of the energy in bands of equal width on the mel scale, from 0 to
-    8 kHz.
+    """Return the log of the energy in bands, `[frames, 40]`.
+
+    Bands have equal width on the mel scale, from 0 to 8 kHz.
     """
     spectrum = torch.stft(
         waveform, FFT, HOP, WINDOW, torch.hann_window(WINDOW), return_complex=True
@@ -104,7 +104,7 @@ def log_mel(waveform: Tensor) -> Tensor:
 
 
 def _mel_filters() -> Tensor:
-    """`[257, 40]`: overlapping triangles, 1 at their centres."""
+    """Return overlapping triangles, 1 at their centers, `[257, 40]`."""
     top = 2595 * np.log10(1 + RATE / 2 / 700)
     corners = 700 * (10 ** (np.linspace(0, top, BANDS + 2) / 2595) - 1)
     frequencies = np.linspace(0, RATE / 2, FFT // 2 + 1)[:, None]

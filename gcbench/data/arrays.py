@@ -1,6 +1,4 @@
-"""Images, vectors or speech held as tensors on the device, shuffled anew each epoch and dealt out
-to the workers.
-"""
+"""Images, vectors or speech held as tensors on the device, shuffled anew each epoch."""
 
 from __future__ import annotations
 
@@ -21,14 +19,15 @@ Pair = tuple[Tensor, Tensor]
 
 @lru_cache(maxsize=1)
 def epoch_order(samples: int, seed: int, epoch: int, device: torch.device) -> Tensor:
-    """The epoch's order; drawn on the CPU so that it is the same on every device."""
+    """Return the epoch's order, drawn on the CPU so that it is the same on every device."""
     generator = torch.Generator().manual_seed(mix(seed, epoch))
     return torch.randperm(samples, generator=generator).to(device)
 
 
 def part_of(order: Tensor, step: int, worker: int, workers: int, batch_size: int) -> Tensor:
-    """The samples of one worker's batch: the `worker`-th part of the `step`-th workers x
-    batch_size of the epoch's order.
+    """Return the samples of one worker's batch.
+
+    They are the `worker`-th part of the `step`-th workers x batch_size of the epoch's order.
     """
     assert 0 <= worker < workers and 0 <= step < len(order) // (workers * batch_size)
     return order.narrow(0, (step * workers + worker) * batch_size, batch_size)
@@ -36,10 +35,11 @@ def part_of(order: Tensor, step: int, worker: int, workers: int, batch_size: int
 
 @dataclass(frozen=True, eq=False)
 class ArrayData:
-    """Step t takes the t-th workers x batch_size samples of the epoch's order; worker k their
-    k-th part.
+    """Samples in memory, dealt out to the workers in the epoch's order.
 
-    `pixels` holds the mean and the deviation of the raw inputs, which are then standardised batch
+    Step t takes the t-th workers x batch_size samples of that order; worker k their k-th part.
+
+    `pixels` holds the mean and the deviation of the raw inputs, which are then standardized batch
     by batch, so that images stay uint8 in memory; without it the inputs go to the model as they
     are.
     """
@@ -79,8 +79,10 @@ class ArrayData:
         )
 
     def scored_on(self, split: Split) -> ArrayData:
-        """As it is for `test`; for `valid` a part of the training samples is held out and
-        takes the test part's place.
+        """Return the data with the test part that `split` names.
+
+        It is the test part itself for `test`; for `valid` a part of the training samples is held
+        out and takes its place.
         """
         if split == "test":
             return self

@@ -16,8 +16,9 @@ from gcbench.data.split import Split
 
 
 def digits(test_fraction: float = 0.2, split: Split = "test") -> ArrayData:
-    """Stratified split that no seed changes: by default 1,437 images to train on and 360 to
-    test on.
+    """Return scikit-learn's digits in a stratified split that no seed changes.
+
+    By default 1,437 images are to train on and 360 to test on.
     """
     if not 0 < test_fraction < 1:
         raise ValueError(

@@ -1,5 +1,6 @@
-"""ImageNet (Deng et al., CVPR 2009; Russakovsky et al., IJCV 2015), or any folder of its form,
-decoded batch by batch.
+"""ImageNet, or any folder of its form, decoded batch by batch.
+
+Deng et al., CVPR 2009; Russakovsky et al., IJCV 2015.
 """
 
 from __future__ import annotations
@@ -36,7 +37,10 @@ def imagenet(
     augment: bool = True,
     split: Split = "test",
 ) -> ImageFiles:
-    """The test part is the folder `val`, as ImageNet's own test images have no public labels."""
+    """Return the images of the folders `train` and `val`.
+
+    The test part is `val`, as ImageNet's own test images have no public labels.
+    """
     train, test = _folders(Path(root).expanduser() / folder)
     files: tuple[Files, Files] = (train.samples, test.samples)
     if split == "valid":
@@ -64,9 +68,11 @@ def _folders(folder: Path) -> tuple[Any, Any]:
 
 @dataclass(frozen=True, eq=False)
 class ImageFiles:
-    """Dealt out as ArrayData is. Training images are cropped to 8 to 100 % of their area at a
-    ratio of 3:4 to 4:3, resized and mirrored half of the time; test images are resized to 8/7 of
-    `size` on their short side and cropped at the centre.
+    """Image files, decoded when they are asked for and dealt out as ArrayData is.
+
+    Training images are cropped to 8 to 100 % of their area at a ratio of 3:4 to 4:3, resized and
+    mirrored half of the time; test images are resized to 8/7 of `size` on their short side and
+    cropped at the center.
     """
 
     name: str
@@ -131,7 +137,7 @@ class ImageFiles:
         return ThreadPoolExecutor(min(8, os.cpu_count() or 1), "decode")
 
     def _cropped(self, path: str, chance: Random) -> Tensor:
-        """`[3, size, size]`, uint8."""
+        """Return a random crop, `[3, size, size]` uint8."""
         image = default_loader(path)
         pixels = pil_to_tensor(
             resized_crop(image, *crop_box(image.height, image.width, chance), self._square)

@@ -1,5 +1,6 @@
-"""Data sets in LIBSVM's text format (Chang and Lin, "LIBSVM: a library for support vector
-machines", 2011).
+"""Data sets in LIBSVM's text format.
+
+Chang and Lin, "LIBSVM: a library for support vector machines", 2011.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ def libsvm(
     test_file: bool = False,
     split: Split = "test",
 ) -> ArrayData:
-    """Rows of `<root>/libsvm/<name>`, tested on those of `<name>.t` or else on a fifth, which
-    no seed changes.
+    """Return the rows of `<root>/libsvm/<name>`, tested on those of `<name>.t` or else a fifth.
+
+    No seed changes which fifth.
 
     Labels become classes from 0 in the order of their numbers; for regression they stay in their
     unit. `scale` brings each feature to [-1, 1] by its range in the training file, as svm-scale
@@ -63,7 +65,10 @@ def libsvm(
 
 
 def _read(folder: Path, name: str, features: int) -> tuple[Any, Any]:
-    """Dense features `[rows, features]` and labels; scikit-learn opens .bz2 by itself, .xz not."""
+    """Return dense features `[rows, features]` and labels.
+
+    scikit-learn opens .bz2 by itself, .xz not.
+    """
     for file in (folder / name, folder / f"{name}.bz2"):
         if file.is_file():
             return _dense(str(file), features)

@@ -1,4 +1,4 @@
-"""A user's own data: whatever `make_data` returned, as a `Data`."""
+"""A user's own data as a `Data`, whatever `make_data` returned."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from gcbench.data.protocol import Data
 
 
 def as_data(made: object, name: str) -> Data:
-    """A `Data` as it is; a tuple (train, test) of tensor pairs or map-style datasets as an
+    """Return what `make_data` returned as a `Data`.
+
+    A `Data` stays as it is; a tuple (train, test) of tensor pairs or map-style datasets becomes an
     `ArrayData`.
 
     Float targets make it regression, whole numbers classification. uint8 inputs are divided by 255,

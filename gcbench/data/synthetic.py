@@ -23,8 +23,9 @@ def synthetic(
     seed: int = 0,
     split: Split = "test",
 ) -> ArrayData:
-    """Normal inputs, and the teacher's noisy outputs (regression) or the largest of them
-    (classification).
+    """Return normal inputs with targets of a random linear teacher.
+
+    Targets are its noisy outputs (regression) or the largest of them (classification).
 
     The test split has a fifth as many samples as the training split and comes from the same
     teacher.
@@ -45,7 +46,10 @@ def synthetic(
 
 
 def _normal(generator: torch.Generator, *size: int) -> Tensor:
-    """In double precision, so that the labels do not hang on how many threads share the product."""
+    """Return normal draws in double precision.
+
+    So the labels do not depend on how many threads share the product.
+    """
     return torch.randn(size, generator=generator, dtype=torch.float64)
 
 
@@ -56,8 +60,9 @@ def synthetic_rows(
     seed: int = 0,
     split: Split = "test",
 ) -> SyntheticRows:
-    """Regression as of `synthetic`, for data too large for memory. The test split has a fifth
-    as many samples.
+    """Return the regression of `synthetic`, for data too large for memory.
+
+    The test split has a fifth as many samples.
     """
     train, test = torch.arange(samples), torch.arange(samples, samples + max(1, samples // 5))
     if split == "valid":
@@ -68,9 +73,7 @@ def synthetic_rows(
 
 @dataclass(frozen=True, eq=False)
 class SyntheticRows:
-    """Dealt out as ArrayData is, but each row is made from (seed, number of the row) whenever
-    it is asked for.
-    """
+    """Rows made from (seed, number of the row) when asked for, dealt out as in ArrayData."""
 
     train: Tensor  # numbers of rows
     test: Tensor

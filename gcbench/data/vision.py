@@ -1,5 +1,4 @@
-"""CIFAR-10 and CIFAR-100 (Krizhevsky, 2009) and MNIST (LeCun et al., 1998), read and fetched by
-torchvision.
+"""CIFAR-10, CIFAR-100 (Krizhevsky, 2009) and MNIST (LeCun et al., 1998) by torchvision.
 
 The means and deviations are those of the training pixels, written out so that no run computes its
 own.
@@ -70,7 +69,7 @@ def _present(name: str, reader: type[datasets.CIFAR10], root: Path) -> tuple[Any
 
 
 def _unchecked(reader: type[datasets.CIFAR10]) -> type[datasets.CIFAR10]:
-    """The same reader without md5 sums: torchvision then checks only that the files exist."""
+    """Return the same reader without md5 sums, which checks only that the files exist."""
     sums = {
         "train_list": [(row[0], None) for row in reader.train_list],
         "test_list": [(row[0], None) for row in reader.test_list],
@@ -103,6 +102,6 @@ def _pair(split: datasets.CIFAR10) -> Pair:
 
 
 def _pixels(mean: tuple[float, ...], deviation: tuple[float, ...]) -> Pair:
-    """Per channel and for pixels from 0 to 255, from the usual figures for pixels from 0 to 1."""
+    """Return mean and deviation by channel for pixels from 0 to 255, from those for 0 to 1."""
     raw = 255 * torch.tensor([mean, deviation])
     return raw[0].view(-1, 1, 1), raw[1].view(-1, 1, 1)

@@ -26,8 +26,9 @@ def wikitext2(
     vocabulary: int | None = None,
     split: Literal["valid", "test"] = "valid",
 ) -> TokenData:
-    """`vocabulary` words at most are told apart, and that many outputs reported even if fewer
-    words occur.
+    """Return WikiText-2 with at most `vocabulary` different words.
+
+    The model has that many outputs even if fewer words occur.
     """
     if split not in ("valid", "test"):
         raise ValueError(f"dataset.split={split} is unknown; type valid or test")
@@ -52,7 +53,7 @@ def _words(folder: Path, part: str) -> list[str]:
 
 
 def _frequent(words: list[str], vocabulary: int) -> list[str]:
-    """The most frequent words of the training split, so many that the markers still fit in."""
+    """Return the training split's most frequent words, so many that the markers still fit."""
     if vocabulary < len(_MARKERS):
         raise ValueError(
             f"dataset.vocabulary={vocabulary} is too small; type 2 or more, or null for all words"

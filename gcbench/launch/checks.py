@@ -1,6 +1,4 @@
-"""What can only be checked with torch, the data and the devices at hand; in the parent, before any
-worker starts.
-"""
+"""Checks that need torch, the data and the devices, made in the parent before workers start."""
 
 from __future__ import annotations
 
@@ -78,9 +76,7 @@ def check(config: Config, plan: Plan, data: Data, directory: Path) -> None:
 
 @torch.no_grad()
 def _check_outputs(config: Config, model: nn.Module, data: Data) -> None:
-    """Refuse a model of the user's that does not take the data, or does not give what the loss
-    of its task takes.
-    """
+    """Refuse a user's model that does not take the data, or returns what its loss cannot take."""
     trainer, choices = config["trainer"], config["choices"]
     name = f"model={choices['model']}"
     batch = data.batch(
@@ -214,7 +210,7 @@ def _check_memory(plan: Plan, parameters: int, compressor: Compressor) -> None:
 
 
 def _needed_bytes(plan: Plan, parameters: int, compressor: Compressor, workers: int) -> int:
-    """Of `workers` in the place of the plan's, without activations."""
+    """Return the bytes that `workers` in place of the plan's need, without activations."""
     parts = list(parts_of(compressor))
     processes = min(plan.local_processes, workers) if plan.device == "cpu" else 1
     remembers = any(isinstance(part, ErrorFeedback) for part in parts)
@@ -226,7 +222,7 @@ def _needed_bytes(plan: Plan, parameters: int, compressor: Compressor, workers: 
 
 
 def _free_bytes() -> int:
-    """Memory that can be had without swapping."""
+    """Return the memory that can be had without swapping."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable"))

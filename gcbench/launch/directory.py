@@ -1,6 +1,4 @@
-"""Whether the directory of a run holds the run that was asked for, another one, or a shorter one to
-extend.
-"""
+"""The directory of a run: does it hold this run, another one, or a shorter one to extend?"""
 
 from __future__ import annotations
 
@@ -22,8 +20,9 @@ HOW = BOOKKEEPING | EXECUTION | {"gpus"}
 
 
 def refuse_other_run(config: Config, files: RunFiles) -> None:
-    """Raise ConfigError where the directory has a run of another configuration, which is no
-    answer to this one.
+    """Raise ConfigError where the directory has a run of another configuration.
+
+    That run is no answer to this one.
     """
     result = result_in(files)
     if result is not None and result["status"] in ENDED:
@@ -42,8 +41,9 @@ def refuse_other_run(config: Config, files: RunFiles) -> None:
 
 
 def result_in(files: RunFiles) -> dict[str, Any] | None:
-    """Return the result in the run's directory, if there is one; ConfigError where it is none
-    that can be read.
+    """Return the result in the run's directory, if there is one.
+
+    Raises ConfigError where it cannot be read.
     """
     try:
         result = files.read_result()
@@ -78,8 +78,9 @@ def _refuse_other_result(config: Config, directory: Path, result: dict[str, Any]
 
 
 def extends(config: Config, result: dict[str, Any]) -> bool:
-    """Return whether `config` asks for more steps than a run that is done has taken, to be
-    taken from its end.
+    """Return whether `config` asks for more steps than a run that is done has taken.
+
+    They are taken from its end.
     """
     if result["status"] != "done" or config["resume"]["mode"] != "auto":
         return False
@@ -97,13 +98,14 @@ def last_step(directory: Path) -> int:
 
 
 def _but_for_how(before: Config, now: Config, trainer_keys: Collection[str]) -> Differences:
-    """An emulated network changes times only."""
+    """Return the differences, but for the emulated network, which changes times only."""
     return differences({**before, "network": {}}, {**now, "network": {}}, trainer_keys)
 
 
 def _told(differs: Differences, before: dict[str, Any], now: Config) -> str:
-    """Return `differs` in words; keys that come and go with another model, data set or
-    compressor go without saying.
+    """Return the differences as a phrase for an error.
+
+    Keys that come and go with another model, data set or compressor are left out.
     """
     was, asked = before["choices"], now["choices"]
     other = {

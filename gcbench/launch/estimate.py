@@ -1,4 +1,4 @@
-"""How long a run will take: from earlier ones of its size, else from a few gradients taken here."""
+"""Estimates of how long runs take: from earlier ones of their size, else from a few gradients."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ class Estimates:
         self._tried: dict[Size, tuple[float, int]] = {}
 
     def seconds(self, config: Config) -> float | None:
-        """None where data or model are not to be had, of which the run itself will say why."""
+        """Return the expected seconds, or None without data or model.
+
+        The run itself will say why these are missing.
+        """
         size = _size(config, config["choices"])
         past = self._past.get(size, [])
         if past:
@@ -71,7 +74,7 @@ def _step_seconds(result: Result) -> float:
 
 
 def _try(config: Config) -> tuple[float, int]:
-    """Seconds of a step without compression and tests, and steps an epoch."""
+    """Return the seconds of a step without compression and tests, and the steps an epoch."""
     chosen = plan(config, Machine.here())
     if chosen.device != "cpu":
         raise ConfigError("a device is not woken up for an estimate")

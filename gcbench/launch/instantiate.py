@@ -19,7 +19,7 @@ NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
 
 
 def make(node: Config, key: str) -> Any:
-    """The object that `node` describes; `key` is where it stands in the configuration."""
+    """Return the object that `node` describes; `key` is its place in the configuration."""
     _check(node, key)
     try:
         return instantiate(node, _convert_="all")
@@ -34,7 +34,7 @@ def make(node: Config, key: str) -> Any:
 
 
 def is_own(node: Config) -> bool:
-    """Whether the target of `node` is code of the user's."""
+    """Return whether the target of `node` is the user's code."""
     return not str(node["_target_"]).startswith("gcbench.")
 
 
@@ -53,8 +53,9 @@ def make_data(config: Config) -> Data:
 
 
 def make_model(config: Config, data: Data) -> nn.Module:
-    """What the file leaves open (null), or the arguments of a user's own model do, the data set
-    settles.
+    """Return the model, with arguments that follow from the data set.
+
+    These are those that the file leaves open (null), or all that a user's own model needs.
     """
     facts = {"shape": list(data.shape), "outputs": data.outputs, "vocabulary": data.outputs}
     parameters = inspect.signature(_target(config["model"], "model")).parameters
@@ -76,7 +77,7 @@ def make_model(config: Config, data: Data) -> nn.Module:
 
 
 def typed(schema: type[Any], node: Config) -> Any:
-    """A node of the configuration as its dataclass."""
+    """Return a node of the configuration as its dataclass."""
     return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), node))
 
 
@@ -85,9 +86,7 @@ def _named(text: str, key: str) -> str:
 
 
 def _check(node: Config, key: str) -> None:
-    """Names and types of a node's keys against the signature of its target, and of the nodes
-    inside it.
-    """
+    """Refuse keys of a node, and of nodes inside it, that its target does not take."""
     target = _target(node, key)
     parameters = inspect.signature(target).parameters
     hints = _hints(target)
@@ -128,16 +127,12 @@ def _hints(target: Any) -> dict[str, Any]:
     function = target.__init__ if inspect.isclass(target) else target
     try:
         return typing.get_type_hints(function)
-    except (
-        NameError,
-        TypeError,
-        AttributeError,
-    ):  # a user's target need not be annotated, or resolvable
+    except (NameError, TypeError, AttributeError):  # hints of a user's target may be missing
         return {}
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    """Only plain types are judged; anything else is the target's own business."""
+    """Return whether a value has the type of a hint; only plain types are judged."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin is Literal:
         return value in args

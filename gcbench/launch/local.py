@@ -1,5 +1,6 @@
-"""Worker processes on this machine: one death ends all, none is left, and nothing of them listens
-to other machines.
+"""Worker processes on this machine, of which one death ends all and none is left.
+
+Nothing of them listens to other machines.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Interrupted(Exception):
 
 
 class _Place(NamedTuple):
-    """What a worker is told of its start."""
+    """A worker's place in the run, which it gets at its start."""
 
     rank: int
     processes: int
@@ -63,7 +64,7 @@ class _Place(NamedTuple):
 
 
 class _Failure(NamedTuple):
-    """The least of several is the cause."""
+    """A worker's failure; the least of several is the cause."""
 
     is_echo: bool
     nanoseconds: int
@@ -79,8 +80,9 @@ def run_processes(
     max_restarts: int = 0,
     lock: Lock | None = None,
 ) -> None:
-    """Runs `target(*args)` in `processes` processes, which find RANK and WORLD_SIZE as usual
-    and each other by `meeting.join`.
+    """Run `target(*args)` in `processes` processes.
+
+    They find RANK and WORLD_SIZE as usual and each other by `meeting.join`.
 
     When one dies, all are ended and started again, up to `max_restarts` times; `meeting.restarts()`
     tells the target how often. On a signal to stop every worker gets SIGTERM and STOP_SECONDS to
@@ -123,7 +125,7 @@ def _run_once(
 
 
 def _await(workers: Sequence[Any], received: Sequence[str]) -> dict[int, int]:
-    """Returns when each has ended: by rank, when those died whom nobody here had killed."""
+    """Wait for all workers; return by rank when those died whom nobody here had killed."""
     living = dict(enumerate(workers))
     died_alone: dict[int, int] = {}
     kill_at = math.inf
@@ -171,15 +173,13 @@ def _ending(exitcode: int) -> str:
 
 
 def _work(target: Callable[..., None], args: tuple[Any, ...], place: _Place) -> None:
-    """What a worker process does."""
+    """Run the target as a worker process."""
     os.environ.update(_environment(place))
     threading.Thread(target=_end_with, args=(place.parent,), daemon=True).start()
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         target(*args)
-    except (
-        BaseException
-    ) as error:  # SystemExit and KeyboardInterrupt of the target's own are failures too
+    except BaseException as error:  # the target's SystemExit, too, is a failure
         _note_failure(error, place)
         sys.stdout.flush()
         sys.stderr.flush()
@@ -189,7 +189,7 @@ def _work(target: Callable[..., None], args: tuple[Any, ...], place: _Place) -> 
 
 
 def _environment(place: _Place) -> dict[str, str]:
-    """As torchrun would tell it, and that sockets are for this machine only."""
+    """Return torchrun's variables, and those that restrict sockets to this machine."""
     return {
         "RANK": str(place.rank),
         "LOCAL_RANK": str(place.rank),
@@ -208,9 +208,7 @@ def _loopback() -> str:
 
 
 def _end_with(parent: int) -> None:
-    """Asks this process to stop when `parent` is no more, whatever it waits for, and ends it
-    when it does not.
-    """
+    """Ask this process to stop when `parent` is gone, and end it when it does not."""
     while os.getppid() == parent:
         time.sleep(LOOK_SECONDS)
     os.kill(os.getpid(), signal.SIGTERM)
@@ -232,7 +230,7 @@ def _note_failure(error: BaseException, place: _Place) -> None:
 
 @contextmanager
 def _noted_signals() -> Iterator[list[str]]:
-    """The names of signals that asked for the end."""
+    """Yield a list that collects the names of signals that ask for the end."""
     received: list[str] = []
 
     def note(number: int, frame: object) -> None:
@@ -248,8 +246,9 @@ def _noted_signals() -> Iterator[list[str]]:
 
 @contextmanager
 def _deaf() -> Iterator[None]:
-    """Processes started here hear SIGINT from `_work` on: before, Ctrl-C would print what they
-    are importing.
+    """Block SIGINT for processes that are started meanwhile.
+
+    They unblock it in `_work`: before, Ctrl-C would print what they are importing.
     """
     resource_tracker.ensure_running()  # its first start would undo the next line
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})

@@ -24,8 +24,7 @@ log = logging.getLogger("gcbench")
 
 
 class Lock:
-    """A lock on a file that is shared with the processes that are given it, and lasts until the
-    last of them has ended.
+    """A lock on a file, held until the last of the processes that share it has ended.
 
     A file that is a link, or that has another name too, is refused: it may be somebody else's.
     """
@@ -43,7 +42,10 @@ class Lock:
         return _shared, (self.path, DupFd(self._descriptor))
 
     def take(self) -> bool:
-        """Whether it was free; OSError where the file system has no locks."""
+        """Take the lock; return whether it was free.
+
+        Raises OSError where the file system has no locks.
+        """
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -51,7 +53,7 @@ class Lock:
         return True
 
     def release(self) -> None:
-        """For all that share it: a worker that has not quite ended keeps nobody out."""
+        """Release it for all that share it: a worker that has not quite ended keeps nobody out."""
         with suppress(OSError):
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)
         os.close(self._descriptor)
@@ -71,7 +73,9 @@ def _shared(path: Path, descriptor: Any) -> Lock:
 
 @contextmanager
 def alone(directory: Path) -> Iterator[Lock]:
-    """Keeps other runs out meanwhile, and as long as processes live that got the lock.
+    """Hold the lock of a directory, so that no other run can use it.
+
+    It is held as long as processes live that got the lock.
 
     Raises RunFailed where another process runs there.
     """
@@ -125,7 +129,7 @@ def _taken_within(lock: Lock, seconds: float) -> bool:
 
 
 def _is_gone(who: str) -> bool:
-    """Whether a process of this machine that noted itself has ended."""
+    """Return whether the process that left the note `who` has ended on this machine."""
     found = re.fullmatch(r"process (\d+) on (.*)", who)
     return (
         found is not None

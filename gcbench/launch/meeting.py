@@ -1,4 +1,4 @@
-"""How the processes of a run find each other.
+"""The meeting point at which the processes of a run find each other.
 
 Those of one machine meet in a file that only their user can read, so that no port is open for it.
 Those that torchrun or srun started meet in the store of torch.distributed, which trusts whoever
@@ -17,12 +17,12 @@ MEETING_FILE = "GCBENCH_MEETING"  # the variable that names the file
 
 
 def restarts() -> int:
-    """How often this process and its peers were started before."""
+    """Return how often this process and its peers were started before."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
 
 
 def join(backend: str | None, **more: Any) -> None:
-    """`init_process_group`, wherever the others are."""
+    """Join the process group, wherever the others are."""
     # After a restart torchrun's store still has the addresses of the processes before.
     if MEETING_FILE in os.environ or restarts():
         more |= {
@@ -34,9 +34,7 @@ def join(backend: str | None, **more: Any) -> None:
 
 
 def store(name: str) -> Any:
-    """A part of the store by which the processes meet; those that were started again find it
-    empty.
-    """
+    """Return a part of the store by which the processes meet; after a restart it is empty."""
     return dist.PrefixStore(f"gcbench-{name}-{restarts()}", _shared())  # type: ignore[attr-defined]
 
 

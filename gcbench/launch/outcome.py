@@ -27,8 +27,9 @@ def outcome(
     begun: Begun,
     kept: bool,
 ) -> dict[str, Any]:
-    """result.json as a dictionary; every process calls it. `kept`: whether the weights are
-    beside it.
+    """Return the content of result.json; every process calls it.
+
+    `kept`: the weights lie beside it.
     """
     meter = Meter.of_workers(plan.workers)
     meter.load([totals for part in run.control.gather(run.comm.meter.state()) for totals in part])
@@ -71,8 +72,10 @@ def outcome(
 
 
 def _network(config: Config) -> dict[str, Any]:
-    """What collectives went over: whether the cost model's link set their times, and which;
-    else what GCBENCH_LINK calls it.
+    """Return what collectives went over.
+
+    It says whether the cost model's link set their times, and which; else what GCBENCH_LINK calls
+    it.
     """
     return {
         "emulated": bool(config["network"]),
@@ -82,7 +85,7 @@ def _network(config: Config) -> dict[str, Any]:
 
 
 def _counts(meter: Meter, steps: int, steps_per_epoch: int, dense: int) -> dict[str, Any]:
-    """What all workers handed to the collectives, what they got, and what travelled for it."""
+    """Return what all workers handed to the collectives, what they got, and what travelled."""
     kinds = sorted({kind for totals in meter.totals_by_worker for kind in totals})
     dense_wire = wire_bits("all_reduce", dense, len(meter.totals_by_worker))
     return {
@@ -97,7 +100,7 @@ def _counts(meter: Meter, steps: int, steps_per_epoch: int, dense: int) -> dict[
 
 
 def _collective(kind: Kind, totals: Sequence[Total]) -> dict[str, Any]:
-    """Over the whole run; means over workers."""
+    """Return the totals of one kind over the whole run, as means over workers."""
     return {
         **kind._asdict(),
         "messages": totals[0].messages,
@@ -108,7 +111,7 @@ def _collective(kind: Kind, totals: Sequence[Total]) -> dict[str, Any]:
 
 
 def _between_nodes(meter: Meter, steps: int, dense: int) -> dict[str, float | None] | None:
-    """None where nothing was exchanged between nodes."""
+    """Return the bits between nodes, or None where nothing was exchanged between nodes."""
     nodes = max(
         (kind.workers for kind in meter.totals_by_worker[0] if kind.level == "between"), default=0
     )

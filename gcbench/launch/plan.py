@@ -1,4 +1,4 @@
-"""Where the workers of a run live: a pure decision from what was asked and what the machine has."""
+"""The plan of a run: where its workers live, from what was asked and what the machine has."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ JOINING = {
 
 @dataclass(frozen=True)
 class Machine:
-    """What the decision depends on."""
+    """The facts about a machine that a plan depends on."""
 
     cores: int
     cuda_devices: int
@@ -51,7 +51,7 @@ class Machine:
         )
 
     def started(self, launcher: str) -> tuple[int, int]:
-        """Processes that torchrun or Slurm's srun started: over all nodes, and on this one."""
+        """Return how many processes torchrun or srun started: on all nodes, and on this one."""
         if launcher == "slurm":
             return slurm.tasks(self.environment), slurm.tasks_here(self.environment)
         everywhere = int(self.environment["WORLD_SIZE"])
@@ -60,8 +60,9 @@ class Machine:
 
 @dataclass(frozen=True)
 class Plan:
-    """`workers` rows over `processes` processes; fewer processes than workers means virtual
-    workers, which have no times.
+    """A decision to hold `workers` rows in `processes` processes.
+
+    Fewer processes than workers means virtual workers, which have no times.
     """
 
     launcher: str  # local | torchrun | slurm | virtual
@@ -80,11 +81,11 @@ class Plan:
 
     @property
     def oversubscribed(self) -> bool:
-        """More busy threads than cores: times say little."""
+        """Return whether more threads are busy than there are cores: times say little then."""
         return self.device == "cpu" and self.local_processes * self.threads > self.cores
 
     def trust(self) -> str | None:
-        """What a run over several machines trusts, to be said at its start."""
+        """Return what a run over several machines trusts, to be said at its start."""
         if self.processes == self.local_processes:
             return None
         return (
@@ -153,7 +154,7 @@ def _check_emulation(network: str, chosen: Plan) -> None:
 
 
 def _check_trainer_nodes(asked: int, launcher: str, machine: Machine) -> None:
-    """Where nobody typed a number, it is what torchrun or srun made of it."""
+    """Refuse a number of nodes other than torchrun or srun has; null means theirs."""
     if asked == 1:
         return
     if launcher not in JOINING:
@@ -224,7 +225,7 @@ def _launcher(asked: str, processes: int, device: str, machine: Machine) -> str:
 
 
 def _processes(launcher: str, trainer: Config, workers: int, machine: Machine) -> tuple[int, int]:
-    """Over all nodes, and on this one."""
+    """Return the number of processes on all nodes, and on this one."""
     if launcher == "virtual":
         if trainer["processes"] not in (None, 1):
             raise ConfigError(

@@ -16,8 +16,9 @@ log = logging.getLogger("gcbench")
 
 
 def same_run(config: Config, directory: Path) -> Path | None:
-    """The directory below `outputs` of a run that has ended and that differs from the one of
-    `directory` in its name only.
+    """Return the directory of an ended run that is this one under another name, if there is one.
+
+    It lies below `outputs` and differs from the run of `directory` in its name only.
     """
     for path in sorted(Path(config["outputs"]).rglob(f"*{ending(directory)}/result.json")):
         result = read(path)
@@ -27,14 +28,15 @@ def same_run(config: Config, directory: Path) -> Path | None:
 
 
 def ending(directory: Path) -> str:
-    """-s<seed>-<hash of the configuration>, in which names have no part: where and how it
-    executes has.
+    """Return the end of a directory's name: -s<seed>-<hash of the configuration>.
+
+    Names have no part in the hash; where and how it executes has.
     """
     return f"-s{directory.name.rpartition('-s')[2]}"
 
 
 def has_ended(result: dict[str, Any] | None, config: Config) -> bool:
-    """Whether `result` is that of a run of this configuration, which would come to it again."""
+    """Return whether `result` is that of a run of this configuration, which would repeat it."""
     return (
         result is not None
         and result["status"] in ENDED
@@ -53,7 +55,7 @@ def _counts(result: dict[str, Any], config: Config) -> bool:
 
 
 def read(path: Path) -> dict[str, Any] | None:
-    """A result, unless it is not there or, which is told once, none that can be read."""
+    """Return a result, or None where it is missing or, which is logged once, cannot be read."""
     try:
         return read_result(path)
     except OSError:

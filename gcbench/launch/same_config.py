@@ -1,5 +1,6 @@
-"""Whether all processes of a run were given the same configuration: several shells, or nodes, may
-have typed another.
+"""A check that all processes of a run have the same configuration.
+
+Several shells, or nodes, may have typed another.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ PLACES = ("name", "outputs", "directory")
 
 
 def refuse_different(config: Config, control: Control) -> None:
-    """Every process calls it first of all; each raises the same ConfigError, which names the
-    keys that differ.
+    """Raise ConfigError in all processes where their configurations differ, naming the keys.
+
+    Every process calls it first of all.
     """
     compared = {**what_matters(config, ITS_OWN), **{key: config.get(key) for key in PLACES}}
     everyone = control.gather(dict(leaves(compared)))

@@ -1,5 +1,6 @@
-"""What Slurm tells a task of a job step, what a job of a run asks for, and how a job is queued
-again. Imports no torch.
+"""Slurm: a task's place in its job step, the job that a run asks for, and how it is requeued.
+
+Imports no torch.
 """
 
 from __future__ import annotations
@@ -23,24 +24,24 @@ Environment = Mapping[str, str]
 
 
 class Cluster(NamedTuple):
-    """What a job may ask for."""
+    """The resources that a job may ask for."""
 
     nodes: int
     gpus: bool  # that nodes have some to give out
 
 
 def tasks(environment: Environment) -> int:
-    """Of the job step that this process is in; 0 outside of one."""
+    """Return the tasks of the job step that this process is in; 0 outside of one."""
     return int(environment.get("SLURM_STEP_NUM_TASKS", 0))
 
 
 def nodes(environment: Environment) -> int:
-    """Of the job step."""
+    """Return the nodes of the job step."""
     return int(environment["SLURM_STEP_NUM_NODES"])
 
 
 def tasks_here(environment: Environment) -> int:
-    """Of the job step, on this node: 2 in `2(x3),1`, but for the last node."""
+    """Return the job step's tasks on this node: 2 in `2(x3),1`, but for the last node."""
     counts: list[int] = []
     for count, times in re.findall(
         r"(\d+)(?:\(x(\d+)\))?", environment["SLURM_STEP_TASKS_PER_NODE"]
@@ -50,15 +51,16 @@ def tasks_here(environment: Environment) -> int:
 
 
 def first_host(node_list: str) -> str:
-    """`gpu003` of `gpu[003-007,9],fast1`."""
+    """Return the first host of a node list: `gpu003` of `gpu[003-007,9],fast1`."""
     group = re.match(r"(?:[^,\[]|\[[^]]*\])+", node_list)
     assert group is not None, node_list
     return re.sub(r"\[(\w+)[^]]*\]", r"\1", group[0])
 
 
 def torch_environment(environment: Environment, directory: Path) -> dict[str, str]:
-    """The variables by which torch.distributed finds the others; steps and runs that overlap
-    have ports of their own.
+    """Return the variables by which torch.distributed finds the other processes.
+
+    Steps and runs that overlap have ports of their own.
     """
     step = f"{environment['SLURM_JOB_ID']}.{environment['SLURM_STEP_ID']} {directory}"
     port = PORTS[zlib.crc32(step.encode()) % len(PORTS)]
@@ -75,7 +77,7 @@ def torch_environment(environment: Environment, directory: Path) -> dict[str, st
 
 @contextmanager
 def as_torchrun(directory: Path) -> Iterator[None]:
-    """Sets these variables, for one run of several that a command may make."""
+    """Set these variables, for one run of several that a command may make."""
     before = dict(os.environ)
     os.environ.update(torch_environment(os.environ, directory))
     try:
@@ -86,8 +88,9 @@ def as_torchrun(directory: Path) -> Iterator[None]:
 
 
 def stop_signals(environment: Environment) -> tuple[signal.Signals, ...]:
-    """Those after which a run leaves a checkpoint; the end of a terminal is none for what nohup
-    started.
+    """Return the signals after which a run leaves a checkpoint.
+
+    The end of a terminal is none for what nohup started.
     """
     usual = [signal.SIGINT, signal.SIGTERM, signal.SIGQUIT]
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
@@ -96,12 +99,12 @@ def stop_signals(environment: Environment) -> tuple[signal.Signals, ...]:
 
 
 def requeued(environment: Environment) -> bool:
-    """Whether this job ran before, and so continues its own run."""
+    """Return whether this job ran before, and so continues its own run."""
     return environment.get("SLURM_RESTART_COUNT", "0") != "0"
 
 
 def requeue() -> None:
-    """After the checkpoint of a run that REQUEUE stopped."""
+    """Queue the job again, after the checkpoint of a run that REQUEUE stopped."""
     if os.environ.get("SUBMITIT_EXECUTOR") == "slurm":
         # Submitit's own handler for this signal counts how often it has queued the job again.
         signal.raise_signal(REQUEUE)
@@ -110,8 +113,9 @@ def requeue() -> None:
 
 
 def job_shape(trainer: Config, given: Cluster) -> dict[str, Any]:
-    """What the job of a run asks Slurm for: a task a process, and a GPU a process where the run
-    is on GPUs.
+    """Return what the job of a run asks Slurm for.
+
+    That is a task a process, and a GPU a process where the run is on GPUs.
     """
     nodes, processes = trainer["nodes"], trainer["processes"] or trainer["gpus"]
     if nodes > given.nodes:  # which Slurm would let wait for ever
@@ -138,8 +142,9 @@ def job_shape(trainer: Config, given: Cluster) -> dict[str, Any]:
 
 
 def cluster(partition: str | None) -> Cluster:
-    """Of the partition, or of all of them; ConfigError where there is no Slurm to send jobs to,
-    or no such partition.
+    """Return the resources of the partition, or of all of them.
+
+    Raises ConfigError where there is no Slurm to send jobs to, or no such partition.
     """
     try:
         said = subprocess.run(

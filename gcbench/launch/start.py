@@ -1,4 +1,4 @@
-"""From a checked configuration to a finished run, in the process that the user started."""
+"""The start of a checked run, followed to its end in the process that the user started."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ log = logging.getLogger("gcbench")
 
 
 def start(config: Config, directory: str, in_sweep: bool = False) -> None:
-    """Raises ConfigError before anything has started, RunFailed when the run failed,
-    KeyboardInterrupt when it was stopped.
+    """Run a configuration to its end.
 
-    Of a sweep, what was finished before, as this row or as the same run under another name, is
-    passed over in silence.
+    Raises ConfigError before anything has started, RunFailed when the run failed, KeyboardInterrupt
+    when it was stopped. Of a sweep, what was finished before, as this row or as the same run under
+    another name, is passed over in silence.
     """
     path = Path(directory).resolve()
     machine = Machine.here()
@@ -92,8 +92,9 @@ def _finished_before(config: Config, files: RunFiles, say: bool) -> bool:
 
 
 def _check(config: Config, chosen: Plan, path: Path) -> None:
-    """A ValueError from data, model or method is the user's to mend, in the words of whoever
-    raised it.
+    """Check the run; a ValueError from data, model or method becomes a ConfigError.
+
+    It is the user's to mend, in the words of whoever raised it.
     """
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
@@ -107,8 +108,9 @@ def _check(config: Config, chosen: Plan, path: Path) -> None:
 
 
 def _clear_the_way(config: Config, files: RunFiles, anew: bool) -> Begun:
-    """Continue from a checkpoint, or begin with an empty record; what an earlier run left keeps
-    its content.
+    """Continue from a checkpoint, or begin with an empty record.
+
+    What an earlier run left keeps its content.
     """
     checkpoints = files.directory / "checkpoints"
     before, extended = None, None
@@ -154,7 +156,7 @@ def _check_latest(config: Config, checkpoints: Path) -> None:
 def _run(
     config: Config, chosen: Plan, files: RunFiles, rank: int, begun: Begun, lock: Lock | None
 ) -> str | None:
-    """The name of a signal that stopped the work in this process."""
+    """Run the workers; return the name of a signal that stopped the work in this process."""
     arguments = (config, chosen, str(files.directory), begun)
     stop = StopSignal()
     try:
@@ -201,8 +203,9 @@ def _run(
 
 
 def _says_all(reason: str) -> bool:
-    """Whether the reason of a failure is a sentence to the user, to whom the lines of gcbench
-    say nothing.
+    """Return whether a failure's reason needs no traceback.
+
+    It is a sentence to the user, to whom the lines of gcbench say nothing.
     """
     return reason.partition(":")[0] in (
         kind.__name__ for kind in (ConfigError, CheckpointError, MethodError)

@@ -1,5 +1,4 @@
-"""What a person sees of a sweep: its rows and its time before it starts, progress over rows, and at
-the end what failed.
+"""The report on a sweep: rows and time before it starts, progress, and what failed.
 
 Imports no torch at import time, as Hydra makes this object for every command.
 """
@@ -43,8 +42,11 @@ class Row:
 
 @dataclass
 class SweepProgress(Callback):
-    """Rows that have a result, their own or of the same run under another name, are skipped by
-    the run itself, interrupted ones resume there; here it is told."""
+    """A callback that reports the progress of a sweep over its rows.
+
+    The run itself skips rows that have a result, their own or of the same run under another name,
+    and resumes interrupted ones.
+    """
 
     rows: list[Row] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
@@ -106,7 +108,7 @@ class SweepProgress(Callback):
 
 
 def plan_sentence(rows: Sequence[Row]) -> str:
-    """Rows x minutes."""
+    """Return the sentence that says how many rows there are and how long they take."""
     todo = [row for row in rows if not row.done and not row.mistake]
     done = sum(row.done and not row.same for row in rows)
     mistaken = [row.mistake for row in rows if row.mistake]
@@ -131,8 +133,9 @@ def plan_sentence(rows: Sequence[Row]) -> str:
 
 
 def _jobs(config: DictConfig) -> Iterator[DictConfig]:
-    """The composed configuration of every job, as Hydra's own sweeper makes it; none for
-    sweepers that choose as they go.
+    """Yield the composed configuration of every job, as Hydra's own sweeper makes it.
+
+    There are none for sweepers that choose as they go.
     """
     from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 
@@ -158,7 +161,7 @@ def _row(composed: DictConfig) -> Row:
 
 
 def _mark_same(rows: Sequence[Row]) -> None:
-    """Rows whose result lies elsewhere, or will when an earlier row of this sweep has run."""
+    """Mark rows whose result lies elsewhere, or will when an earlier row has run."""
     earlier: dict[tuple[str, str], str] = {}
     for row in rows:
         if row.config is None or row.config["rerun"]:
@@ -177,7 +180,7 @@ def _done(row: Row) -> str:
 
 
 def _seconds(directory: Path) -> float | None:
-    """Of the run itself, which may have waited for a cluster before."""
+    """Return the seconds of the run itself, which may have waited for a cluster before."""
     result = read(directory / "result.json")
     return took(result) if result else None
 

@@ -1,4 +1,4 @@
-"""Where every process is when one of them has waited too long for another."""
+"""A watch that says where every process is when one has waited too long for another."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ANSWER_SECONDS = 5.0
 
 
 class Place(NamedTuple):
-    """What a process is at."""
+    """The place in a step where a process is."""
 
     waits: bool  # for others
     words: str
@@ -31,8 +31,9 @@ class WorkerHangs(RuntimeError):
 def watching(
     rank: int, processes: int, where: Callable[[], Place], timeout_seconds: float
 ) -> Iterator[None]:
-    """Names who was not there when a collective inside has timed out; `where` says what this
-    process is at.
+    """Name the processes that were missing when a collective in this context timed out.
+
+    `where` says what this process is at.
     """
     board = store("watch")
     done = threading.Event()
@@ -57,9 +58,7 @@ def _answer(board: Any, rank: int, where: Callable[[], Place], done: threading.E
             if board.check(["asked"]):
                 board.set(str(rank), json.dumps(where()))
                 return
-    except (
-        RuntimeError
-    ):  # the process that holds the store is gone, and whoever waits for it hears that
+    except RuntimeError:  # the process that holds the store is gone, which whoever waits sees
         return
 
 

@@ -1,4 +1,4 @@
-"""What every process of a run does: join, build, train, report."""
+"""The work of every process of a run: join, build, train, report."""
 
 from __future__ import annotations
 
@@ -46,18 +46,19 @@ from gcbench.seeds import mix
 from gcbench.train.checkpoints import Checkpoints
 from gcbench.train.loop import train
 from gcbench.train.optimizers import make_optimizer
-from gcbench.train.pipeline import make_pipeline, runs_beside
+from gcbench.train.pipeline import exchanges_in_background, make_pipeline
 from gcbench.train.replica import Replica
 from gcbench.train.run import Progress, Run
 from gcbench.train.schedules import Schedule, total_steps
-from gcbench.train.weights import keep_weights
+from gcbench.train.weights import save_weights
 
 log = logging.getLogger("gcbench")
 
 
 class StopSignal:
-    """Ctrl-C, SIGTERM, and Slurm's SIGUSR2: noticed between two steps, so that a checkpoint can
-    be written.
+    """A signal to stop, noticed between two steps so that a checkpoint can be written.
+
+    It is Ctrl-C, SIGTERM or Slurm's SIGUSR2.
     """
 
     def __init__(self) -> None:
@@ -84,7 +85,7 @@ class StopSignal:
 def work(
     config: Config, plan: Plan, directory: str, begun: Begun, stop: StopSignal | None = None
 ) -> None:
-    """One process of the run, from its start to the written result."""
+    """Take part in the run as one process, from its start to the written result."""
     torch.set_num_threads(plan.threads)
     use_backend(cast(Backend, plan.codec_backend))
     keep_freed_memory()
@@ -113,7 +114,7 @@ def work(
             with _watched(run, progress):
                 status, reason = train(run, progress, checkpoints, record)
                 if status == "done":
-                    keep_weights(run, progress, checkpoints, files.weights)
+                    save_weights(run, progress, checkpoints, files.weights)
         result = outcome(config, plan, run, progress, status, reason, begun, files.weights.exists())
         if logger is not None:
             files.write_result(result)
@@ -138,7 +139,7 @@ def _joined(config: Config, plan: Plan) -> Iterator[Joined]:
     )
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    asynchronous = runs_beside(config["trainer"])
+    asynchronous = exchanges_in_background(config["trainer"])
     checksum = config["trainer"]["checksum"]
     if plan.processes == 1:
         comm = Comm(plan.workers, checksum=checksum)
@@ -174,7 +175,7 @@ def _joined(config: Config, plan: Plan) -> Iterator[Joined]:
 
 
 def _watched(run: Run, progress: Progress) -> AbstractContextManager[None]:
-    """Of several processes."""
+    """Return a watch over several processes."""
     if run.comm.processes == 1:
         return nullcontext()
 

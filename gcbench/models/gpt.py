@@ -1,5 +1,6 @@
-"""A small GPT: a decoder-only transformer (Radford et al., "Language models are unsupervised
-multitask learners", 2019).
+"""A small GPT, a decoder-only transformer.
+
+Radford et al., "Language models are unsupervised multitask learners", 2019.
 """
 
 from __future__ import annotations
@@ -12,9 +13,7 @@ from torch.nn.functional import gelu, scaled_dot_product_attention
 
 
 class Block(nn.Module):
-    """Causal attention and a two-layer perceptron, each after a layer normalisation and added
-    to its input.
-    """
+    """Causal attention and a two-layer perceptron, each added to its normalized input."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -32,7 +31,7 @@ class Block(nn.Module):
         return hidden + self.dropout(self.narrow(gelu(self.wide(self.norm2(hidden)))))
 
     def _attended(self, inputs: Tensor) -> Tensor:
-        """`[batch, time, width]`."""
+        """Return the attention's output, `[batch, time, width]`."""
         q, k, v = self.qkv(inputs).unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         dropout = self.dropout.p if self.training else 0.0
         return (
@@ -43,7 +42,7 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """Every window is read by itself: nothing is carried over from the window before.
+    """A GPT that reads every window by itself: nothing is carried over from the one before.
 
     Learned positions; the output layer shares its weights with the embedding. Initial weights as in
     GPT-2: deviation 0.02, and 0.02 / sqrt(2 layers) where a branch is added.

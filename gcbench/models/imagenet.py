@@ -43,8 +43,9 @@ def densenet161(shape: Sequence[int], outputs: int) -> nn.Module:
 
 
 class GoogLeNet(nn.Module):
-    """The main classifier's output alone: no loss reaches the auxiliary ones, whose gradients
-    are sent as zeros.
+    """torchvision's GoogLeNet with the main classifier's output alone.
+
+    No loss reaches the auxiliary classifiers, whose gradients are sent as zeros.
     """
 
     def __init__(self, shape: Sequence[int], outputs: int, auxiliary: bool = False) -> None:

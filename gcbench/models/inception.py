@@ -1,6 +1,4 @@
-"""GoogLeNet for CIFAR and BN-Inception for ImageNet, of the same blocks; every convolution is
-batch-normalised.
-"""
+"""GoogLeNet for CIFAR and BN-Inception for ImageNet, all of it batch-normalized."""
 
 from __future__ import annotations
 
@@ -16,8 +14,9 @@ Pool = Literal["max", "average"]
 
 
 class Widths(NamedTuple):
-    """Channels of a block, a row in the papers' tables; 0: no such branch, or a pool that is
-    not projected.
+    """Channels of a block, a row in the papers' tables.
+
+    0 stands for no such branch, or a pool that is not projected.
     """
 
     single: int  # 1 x 1
@@ -32,9 +31,7 @@ class Widths(NamedTuple):
 
 
 class Inception(nn.Module):
-    """Four branches beside each other; with stride 2 the 1 x 1 is missing and the pool keeps
-    its channels.
-    """
+    """Four parallel branches; at stride 2 the 1 x 1 is missing and the pool keeps its channels."""
 
     def __init__(self, channels_in: int, widths: Widths, pool: Pool, stride: int = 1) -> None:
         super().__init__()
@@ -88,10 +85,12 @@ def googlenet(
     blocks: Sequence[int] = (2, 5, 2),
     stem_stride: int = 1,
 ) -> nn.Module:
-    """Szegedy et al., "Going deeper with convolutions", CVPR 2015, table 1, as is usual for CIFAR.
+    """Return GoogLeNet as is usual for CIFAR.
+
+    Szegedy et al., "Going deeper with convolutions", CVPR 2015, table 1.
 
     Differences from the paper: the stem is one 3 x 3 convolution (of `stem_stride`), a 5 x 5 is two
-    3 x 3, everything is batch-normalised, and there is neither dropout nor an auxiliary classifier.
+    3 x 3, everything is batch-normalized, and there is neither dropout nor an auxiliary classifier.
     `width` multiplies all channels, and of each stage the first `blocks` are kept.
     """
     kept = len(blocks) == 3 and all(
@@ -131,7 +130,9 @@ BN_INCEPTION: tuple[tuple[Widths, Pool, int], ...] = (
 
 
 def bn_inception(shape: Sequence[int], outputs: int) -> nn.Module:
-    """Ioffe and Szegedy, "Batch normalization", ICML 2015, figure 5.
+    """Return BN-Inception for ImageNet.
+
+    Ioffe and Szegedy, "Batch normalization", ICML 2015, figure 5.
 
     Its columns of filters are followed; its column of output sizes (576 channels after 4c and 4d)
     does not follow from them. Difference from the paper: the first 7 x 7 convolution is an ordinary

@@ -1,5 +1,6 @@
-"""VGG (Simonyan and Zisserman, "Very deep convolutional networks", ICLR 2015) with batch
-normalisation.
+"""VGG (Simonyan and Zisserman, ICLR 2015) with batch normalization.
+
+"Very deep convolutional networks for large-scale image recognition".
 
 torchvision's convolutions, but a single linear layer on top, as is usual for CIFAR.
 """
@@ -16,8 +17,9 @@ VGG8: list[str | int] = [8, "M", 16, 16, "M", 32, 32, "M", 64, 64, "M"]
 
 
 def vgg8(shape: Sequence[int], outputs: int) -> nn.Module:
-    """One of the family for small budgets: seven convolutions of few channels. It is in no
-    paper.
+    """Return one of the family for small budgets, seven convolutions of few channels.
+
+    It is in no paper.
     """
     return _build("vgg8", VGG8, shape, outputs)
 
@@ -49,7 +51,7 @@ def _build(name: str, layers: Sequence[str | int], shape: Sequence[int], outputs
 
 
 def _start(module: nn.Module) -> None:
-    """torchvision's own initial weights for VGG."""
+    """Initialize weights as torchvision does for VGG."""
     if isinstance(module, nn.Conv2d):
         nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
     elif isinstance(module, nn.Linear):

@@ -28,7 +28,7 @@ def refuse_drift(run: Run, progress: Progress) -> None:
     """
     hashes = run.control.gather(parameter_hash(list(run.replica.parameters.values())))
     right, _ = Counter(hashes).most_common(1)[0]
-    wrong = [process for process, found in enumerate(hashes) if found != right]
+    wrong = [process for process, hashed in enumerate(hashes) if hashed != right]
     if wrong:
         who = f"process{'es' * (len(wrong) > 1)} {', '.join(map(str, wrong))}"
         raise ReplicasDrifted(
@@ -48,7 +48,7 @@ def parameter_hash(parameters: list[Tensor]) -> int:
         step = _CHUNK if p.device.type == "cpu" else max(1, words.numel())
         factors = torch.arange(1, 2 * min(step, words.numel()) + 1, 2, device=p.device)
         for part in words.split(step):
-            here = part.to(torch.int64)
-            weighted = (here * factors[: len(here)]).sum() + 2 * start * here.sum()
-            total, start = total + weighted, start + len(here)
+            values = part.to(torch.int64)
+            weighted = (values * factors[: len(values)]).sum() + 2 * start * values.sum()
+            total, start = total + weighted, start + len(values)
     return int(total)

@@ -47,7 +47,7 @@ class FirstBad:
         column = self.steps[:, KINDS.index(kind)]
         column.copy_(torch.where(bad & (column < 0), step, column))
 
-    def found(self, workers: range) -> list[Bad]:
+    def collect(self, workers: range) -> list[Bad]:
         """Return what was noted of `workers`; waits for the device."""
         return [
             (step, kind, worker)

@@ -33,14 +33,14 @@ def train(
         if progress.step > saved_step and (
             urgency == CHECKPOINT or _checkpoint_is_due(run, progress)
         ):
-            if diverged := _diverged(run, progress):
+            if diverged := _divergence(run, progress):
                 return "diverged", diverged
             run.pipeline.settle(run, progress)
             checkpoints.save(run, progress)
             saved_at, saved_step = time.monotonic(), progress.step
         if progress.step == run.total_steps:
             run.pipeline.settle(run, progress)
-            diverged = _diverged(run, progress)
+            diverged = _divergence(run, progress)
             return ("diverged", diverged) if diverged else ("done", None)
 
         run.control.propose(_urgency(run, saved_at))
@@ -62,7 +62,7 @@ def train(
         if _drift_is_due(run, progress):
             refuse_drift(run, progress)
         if urgency == STOP:  # an evaluation that is due now is made up for by the run that resumes
-            if diverged := _diverged(run, progress):
+            if diverged := _divergence(run, progress):
                 return "diverged", diverged
             run.pipeline.settle(run, progress)
             checkpoints.save(run, progress)
@@ -91,7 +91,7 @@ def _record_gradients(run: Run, step: int) -> None:
         )
 
 
-def _diverged(run: Run, progress: Progress) -> str | None:
+def _divergence(run: Run, progress: Progress) -> str | None:
     """Return why this state is not worth keeping, if so.
 
     A loss was not finite, or the weights are not, with which the next one will not be.
@@ -105,9 +105,9 @@ def _diverged(run: Run, progress: Progress) -> str | None:
 
 def _first_bad(run: Run, progress: Progress) -> Bad | None:
     """Return the first bad value of all workers."""
-    found = run.control.gather(progress.first_bad.found(run.comm.local))
+    by_process = run.control.gather(progress.first_bad.collect(run.comm.local))
     return min(
-        ((step, kind, worker) for part in found for step, kind, worker in part), default=None
+        ((step, kind, worker) for part in by_process for step, kind, worker in part), default=None
     )
 
 
@@ -159,8 +159,8 @@ def _evaluation_line(run: Run, progress: Progress) -> dict[str, Any]:
 
 def _log_line(run: Run, progress: Progress, bad: Bad | None) -> dict[str, Any]:
     """Return what all processes saw since the last line; laps go to the ledger."""
-    here = (progress.losses.tolist(), run.comm.meter.sent_bits, run.clock.take())
-    losses, sent, laps = zip(*run.control.gather(here), strict=True)
+    local = (progress.losses.tolist(), run.comm.meter.sent_bits, run.clock.take())
+    losses, sent, laps = zip(*run.control.gather(local), strict=True)
     progress.ledger.add(list(laps))
     steps, progress.logged = progress.step - progress.logged, progress.step
     progress.losses.zero_()

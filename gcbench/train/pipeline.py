@@ -32,7 +32,7 @@ from gcbench.records.clock import Clock, Marks
 from gcbench.settings import TrainerSettings
 from gcbench.train.estimators import SGD
 from gcbench.train.replica import Replica
-from gcbench.train.run import Estimator, Exchanged, Pipeline, Progress, Run
+from gcbench.train.run import Estimator, ExchangeResult, Pipeline, Progress, Run
 
 
 class AfterBackward:
@@ -41,12 +41,12 @@ class AfterBackward:
     def gradients(self, run: Run, progress: Progress) -> Tensor:
         return run.estimator.gradients(run, progress)
 
-    def exchanged(self, run: Run, progress: Progress) -> Exchanged:
+    def exchange(self, run: Run, progress: Progress) -> ExchangeResult:
         run.clock.lap("compress")
         out = _aggregate(run, run.replica.grads, progress.state, run.comm, progress.step)
         progress.state = out.state
         progress.first_bad.note_exchange(progress.step, out)
-        return Exchanged(out.update, run.replica.flat, out.shannon_bits)
+        return ExchangeResult(out.update, run.replica.flat, out.shannon_bits)
 
     def settle(self, run: Run, progress: Progress) -> None:
         pass
@@ -63,7 +63,7 @@ class UnderBackward:
 
     def __init__(self, queue: ExchangeQueue, replica: Replica, bucket_mib: float) -> None:
         self._queue = queue
-        self._buckets: list[Future[Done]] = []
+        self._buckets: list[Future[FinishedExchange]] = []
         self._at: tuple[Run, Progress] | None = None
         replica.hook_buckets(bucket_mib, self._submit_bucket)
 
@@ -78,14 +78,14 @@ class UnderBackward:
             self._queue.submit(run, grads, progress.state.of(grads.keys()), progress.step)
         )
 
-    def exchanged(self, run: Run, progress: Progress) -> Exchanged:
+    def exchange(self, run: Run, progress: Progress) -> ExchangeResult:
         run.clock.lap("await")
-        found = [self._queue.result(bucket, run) for bucket in self._buckets]
+        aggregated = [self._queue.result(bucket, run) for bucket in self._buckets]
         self._buckets = []
-        out = merge(found, run.replica.grads)
+        out = merge(aggregated, run.replica.grads)
         progress.state = out.state
         progress.first_bad.note_exchange(progress.step, out)
-        return Exchanged(out.update, run.replica.flat, out.shannon_bits)
+        return ExchangeResult(out.update, run.replica.flat, out.shannon_bits)
 
     def settle(self, run: Run, progress: Progress) -> None:
         pass
@@ -103,13 +103,13 @@ class UnderNextStep:
 
     def __init__(self, queue: ExchangeQueue) -> None:
         self._queue = queue
-        self._under_way: tuple[Future[Done], Tensor] | None = None
+        self._under_way: tuple[Future[FinishedExchange], Tensor] | None = None
 
     def gradients(self, run: Run, progress: Progress) -> Tensor:
-        run.replica.turn()
+        run.replica.swap_rows()
         return run.estimator.gradients(run, progress)
 
-    def exchanged(self, run: Run, progress: Progress) -> Exchanged | None:
+    def exchange(self, run: Run, progress: Progress) -> ExchangeResult | None:
         run.clock.lap("await")
         self.settle(run, progress)
         late, progress.late = progress.late, None
@@ -126,13 +126,13 @@ class UnderNextStep:
         out = self._queue.result(future, run)
         self._under_way, progress.state = None, out.state
         progress.first_bad.note_exchange(progress.step - 1, out)  # of the step before this one
-        progress.late = Exchanged(out.update, gradients, out.shannon_bits)
+        progress.late = ExchangeResult(out.update, gradients, out.shannon_bits)
 
 
-class Done(NamedTuple):
+class FinishedExchange(NamedTuple):
     out: Aggregated
     marks: Marks
-    counted: Any  # the state of the meter
+    meter_state: Any  # the state of the meter
 
 
 class ExchangeQueue:
@@ -140,13 +140,15 @@ class ExchangeQueue:
 
     def __init__(self, comm: Comm, clock: Clock, device: torch.device) -> None:
         self._comm = comm
-        self._comm.clock = self._clock = clock.beside
+        self._comm.clock = self._clock = clock.side_stream
         self._device = device
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
-        self._waiting: SimpleQueue[tuple[Future[Done], Callable[[], Done]]] = SimpleQueue()
+        self._waiting: SimpleQueue[
+            tuple[Future[FinishedExchange], Callable[[], FinishedExchange]]
+        ] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    def submit(self, run: Run, grads: Grads, state: State, number: int) -> Future[Done]:
+    def submit(self, run: Run, grads: Grads, state: State, number: int) -> Future[FinishedExchange]:
         if self._thread is None:
             self._comm.meter.load(run.comm.meter.state())  # which a checkpoint may have set
             # A daemon: a process that fails must not wait for a collective that nobody answers.
@@ -154,27 +156,27 @@ class ExchangeQueue:
             self._thread.start()
         ready = torch.cuda.current_stream().record_event() if self._stream else None
 
-        def work() -> Done:
+        def work() -> FinishedExchange:
             if self._stream and ready:
                 self._stream.wait_event(ready)
             self._clock.lap("compress")
             out = _aggregate(run, grads, state, self._comm, number)
-            return Done(out, self._clock.stop(), self._comm.meter.state())
+            return FinishedExchange(out, self._clock.stop(), self._comm.meter.state())
 
-        future: Future[Done] = Future()
+        future: Future[FinishedExchange] = Future()
         self._waiting.put((future, work))
         return future
 
-    def result(self, future: Future[Done], run: Run) -> Aggregated:
+    def result(self, future: Future[FinishedExchange], run: Run) -> Aggregated:
         """Wait for an exchange, count it in the run and return it; raise what it raised."""
-        out, marks, counted = future.result()
+        out, marks, meter_state = future.result()
         if self._stream:
-            here = torch.cuda.current_stream()
-            here.wait_stream(self._stream)
+            current = torch.cuda.current_stream()
+            current.wait_stream(self._stream)
             for update in out.update.values():
-                update.record_stream(here)
+                update.record_stream(current)
         run.clock.awaited([marks])
-        run.comm.meter.load(counted)
+        run.comm.meter.load(meter_state)
         return out
 
     def _serve(self) -> None:
@@ -190,18 +192,18 @@ class ExchangeQueue:
         return torch.cuda.stream(self._stream) if self._stream else nullcontext()
 
 
-def runs_beside(trainer: Mapping[str, Any]) -> bool:
+def exchanges_in_background(trainer: Mapping[str, Any]) -> bool:
     """Return whether exchanges run in the background, and need a `Comm` of their own."""
     return bool(trainer["overlap"] or trainer["double_buffering"])
 
 
 def make_pipeline(
-    settings: TrainerSettings, replica: Replica, clock: Clock, beside: Comm | None
+    settings: TrainerSettings, replica: Replica, clock: Clock, side_comm: Comm | None
 ) -> Pipeline:
     """Return the pipeline; `side_comm` serves exchanges that run at the same time as others."""
-    if beside is None:
+    if side_comm is None:
         return AfterBackward()
-    queue = ExchangeQueue(beside, clock, replica.device)
+    queue = ExchangeQueue(side_comm, clock, replica.device)
     return (
         UnderNextStep(queue)
         if settings.double_buffering
@@ -221,10 +223,10 @@ def refuse_pipeline(
             "trainer.overlap=true trainer.double_buffering=true: an exchange runs under its own "
             "backward pass, or under the next step; type one of them"
         )
-    name = (
-        "overlap" if settings.overlap else "double_buffering" if settings.double_buffering else None
-    )
-    if name and not isinstance(estimator, SGD):
+    if not (settings.overlap or settings.double_buffering):
+        return
+    name = "overlap" if settings.overlap else "double_buffering"
+    if not isinstance(estimator, SGD):
         raise ValueError(
             f"trainer.{name}=true: only plain gradients are exchanged that way; type estimator=sgd"
         )

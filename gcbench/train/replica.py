@@ -65,7 +65,7 @@ class Replica:
         self._accumulate = settings.accumulate
         self.parameters = {k: p for k, p in self.model.named_parameters() if p.requires_grad}
         sizes = [p.numel() for p in self.parameters.values()]
-        self.flat, self.grads = self._rows()
+        self.flat, self.grads = self._make_rows()
         self._other: tuple[Tensor, Grads] | None = None
         self._buckets: DistributedDataParallel | None = None
         self.offsets = dict(zip(self.parameters, _starts(sizes), strict=True))
@@ -83,7 +83,7 @@ class Replica:
         """Return the bits of a gradient in fp32, which ratios refer to for any parameters."""
         return 32 * self.numel
 
-    def _rows(self) -> tuple[Tensor, Grads]:
+    def _make_rows(self) -> tuple[Tensor, Grads]:
         """Return rows for all gradients end to end, and the part of each parameter in them."""
         sizes = [p.numel() for p in self.parameters.values()]
         flat = torch.zeros(len(self.workers), sum(sizes), device=self.device)
@@ -93,21 +93,21 @@ class Replica:
             for (k, p), part in zip(self.parameters.items(), parts, strict=True)
         }
 
-    def turn(self) -> None:
+    def swap_rows(self) -> None:
         """Leave the rows of the last step as they are, and use those before them for the next."""
-        here = self.flat, self.grads
-        self.flat, self.grads = self._other or self._rows()
-        self._other = here
+        last = self.flat, self.grads
+        self.flat, self.grads = self._other or self._make_rows()
+        self._other = last
 
     def hook_buckets(self, mib: float, on_bucket: Callable[[Grads], None]) -> None:
         """Make backward passes call `on_bucket` with a bucket's rows once its gradients arrived."""
         names = {p: name for name, p in self.parameters.items()}
 
         def collect(parameters: Sequence[nn.Parameter], gradients: Sequence[Tensor]) -> None:
-            found = {names[p]: gradient for p, gradient in zip(parameters, gradients, strict=True)}
-            for name, gradient in found.items():
+            bucket = {names[p]: gradient for p, gradient in zip(parameters, gradients, strict=True)}
+            for name, gradient in bucket.items():
                 self.grads[name][0].copy_(gradient)
-            on_bucket({name: rows for name, rows in self.grads.items() if name in found})
+            on_bucket({name: rows for name, rows in self.grads.items() if name in bucket})
 
         self._forward = self._buckets = hook_buckets(self._forward, mib, collect)
 
@@ -117,12 +117,12 @@ class Replica:
         self.flat.zero_()
 
     @contextmanager
-    def at(self, point: Sequence[Tensor]) -> Iterator[None]:
+    def parameters_at(self, point: Sequence[Tensor]) -> Iterator[None]:
         """Let the parameters be these tensors, one each, in a context."""
-        here = [p.data for p in self.parameters.values()]
+        before = [p.data for p in self.parameters.values()]
         self._set(point)
         yield
-        self._set(here)
+        self._set(before)
 
     def _set(self, point: Sequence[Tensor]) -> None:
         for p, tensor in zip(self.parameters.values(), point, strict=True):
@@ -145,19 +145,13 @@ class Replica:
         for norm in self._norms:
             norm.track_running_stats = worker == 0
         for name, p in self.parameters.items():
-            p.grad = (
-                self.grads[name][row]
-                if p.dtype is torch.float32 and self._buckets is None
-                else None
-            )
+            in_place = p.dtype is torch.float32 and self._buckets is None
+            p.grad = self.grads[name][row] if in_place else None
         losses = []
         for i, (inputs, targets) in enumerate(_micro_batches(batch, self._accumulate)):
             clock.lap("forward")
-            with (
-                nullcontext()
-                if self._buckets is None or i == self._accumulate - 1
-                else self._buckets.no_sync()
-            ):
+            last = i == self._accumulate - 1
+            with nullcontext() if self._buckets is None or last else self._buckets.no_sync():
                 outputs = self._outputs(inputs, row)
                 loss = loss_of(self.task, outputs, targets) / (len(batch[0]) / len(inputs))
                 clock.lap("backward")
@@ -186,7 +180,7 @@ class Replica:
     def evaluate(self, inputs: Tensor, carry: Any) -> tuple[Tensor, Any]:
         """Return the outputs for a test batch, and the hidden state after it."""
         with torch.inference_mode(), self._autocast():
-            inputs = self._laid_out(inputs)
+            inputs = self._to_layout(inputs)
             if self.recurrent:
                 outputs, carry = self.model(inputs, carry)
                 return outputs, carry
@@ -204,13 +198,13 @@ class Replica:
     def _outputs(self, inputs: Tensor, row: int) -> Tensor:
         with self._autocast():
             if not self.recurrent:
-                outputs: Tensor = self._forward(self._laid_out(inputs))
+                outputs: Tensor = self._forward(self._to_layout(inputs))
                 return outputs
             outputs, carry = self._forward(inputs, self.carries[row])
-        self.carries[row] = _detached(carry)
+        self.carries[row] = _detach(carry)
         return outputs
 
-    def _laid_out(self, inputs: Tensor) -> Tensor:
+    def _to_layout(self, inputs: Tensor) -> Tensor:
         if self._channels_last and inputs.dim() == 4:
             return inputs.contiguous(memory_format=torch.channels_last)
         return inputs
@@ -228,7 +222,7 @@ def _micro_batches(batch: tuple[Tensor, Tensor], count: int) -> list[tuple[Tenso
     return list(zip(inputs.chunk(count), targets.chunk(count), strict=True))
 
 
-def _detached(carry: Any) -> Any:
+def _detach(carry: Any) -> Any:
     if isinstance(carry, Tensor):
         return carry.detach()
-    return tuple(_detached(part) for part in carry)
+    return tuple(_detach(part) for part in carry)

@@ -2,7 +2,7 @@
 
 Worker i of W' has the place of the workers k of W between i / W' and (i + 1) / W', and takes the
 mean of what they remember: the mean of those merged where there are fewer, a copy for each of those
-split where there are more. So (1/W) times the sum of all memories, the update that is still to
+split where there are more. So (1/W) times the sum of all residuals, the update that is still to
 come, stays what it was.
 """
 
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 
-def replaced(worker: int, workers: int, before: int) -> dict[int, float]:
+def replaced_shares(worker: int, workers: int, before: int) -> dict[int, float]:
     """Return which of the `before` workers this one replaces, and their shares in the mean.
 
     There are `workers` now. It replaces those whose place it has.
@@ -27,7 +27,7 @@ def replaced(worker: int, workers: int, before: int) -> dict[int, float]:
     return {k: overlap / before for k, overlap in overlaps.items() if overlap > 0}
 
 
-def refuse_unmergeable(
+def unmergeable_reason(
     content: dict[str, Any], parameters: Collection[str], merge: bool
 ) -> str | None:
     """Return why workers cannot take over files such as `content`, or None where they can."""
@@ -37,11 +37,11 @@ def refuse_unmergeable(
     if any(level == "between" for (level, _, _), _ in content["meter"]):
         return "the bits between nodes are counted by node (exchange=hierarchical)"
     if remembered and not merge:
-        return "each worker has a memory of its own (error feedback or momentum)"
+        return "each worker has a residual of its own (error feedback or momentum)"
     return None
 
 
-def merged(contents: Sequence[dict[str, Any]], shares: Sequence[float]) -> dict[str, Any]:
+def merge_workers(contents: Sequence[dict[str, Any]], shares: Sequence[float]) -> dict[str, Any]:
     """Return one worker's file, merged from those of several.
 
     A hidden state, which belongs to columns of text that are cut otherwise now, begins anew.
@@ -59,12 +59,12 @@ def merged(contents: Sequence[dict[str, Any]], shares: Sequence[float]) -> dict[
     }
 
 
-def stacked(rows: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
+def stack(rows: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
     return {k: torch.stack([row[k] for row in rows]) for k in rows[0]}
 
 
 def _mean_rows(rows: Sequence[dict[str, Tensor]], shares: Sequence[float]) -> dict[str, Tensor]:
-    return {k: _mean(row, shares) for k, row in stacked(rows).items()}
+    return {k: _mean(row, shares) for k, row in stack(rows).items()}
 
 
 def _mean(rows: Tensor, shares: Sequence[float]) -> Tensor:

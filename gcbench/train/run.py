@@ -46,11 +46,11 @@ class Estimator(Protocol):
         """
 
 
-class Exchanged(NamedTuple):
+class ExchangeResult(NamedTuple):
     """An update, the gradients `[w, n]` of which it is the mean, and their codes' least bits."""
 
     update: Grads
-    of: Tensor
+    gradients: Tensor
     shannon_bits: Callable[[], Tensor] | None
 
 
@@ -60,7 +60,7 @@ class Pipeline(Protocol):
     def gradients(self, run: Run, progress: Progress) -> Tensor:
         """Fill the replica's rows; return the mean loss of each, `[w]`."""
 
-    def exchanged(self, run: Run, progress: Progress) -> Exchanged | None:
+    def exchange(self, run: Run, progress: Progress) -> ExchangeResult | None:
         """Return what to apply now, or None where there is nothing yet."""
 
     def settle(self, run: Run, progress: Progress) -> None:
@@ -106,7 +106,7 @@ class Progress:
     step: int = 0
     logged: int = 0  # the step of the last log line
     state: State = field(default_factory=State)
-    late: Exchanged | None = None  # of the step before, to be applied in the next
+    late: ExchangeResult | None = None  # of the step before, to be applied in the next
     # The estimator's state, equal on all workers.
     estimator: dict[str, list[Tensor]] = field(default_factory=dict)
     tests: list[dict[str, Any]] = field(default_factory=list)

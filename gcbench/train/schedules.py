@@ -29,9 +29,9 @@ class Schedule:
     total_steps: int
 
     def factor(self, step: int) -> float:
-        return self._warmed_up(step) * self._decayed(step)
+        return self._warmup_factor(step) * self._decay_factor(step)
 
-    def _warmed_up(self, step: int) -> float:
+    def _warmup_factor(self, step: int) -> float:
         top = float(self.workers) if self.settings.scale_by_workers else 1.0
         steps = self.settings.warmup_epochs * self.steps_per_epoch
         if step >= steps:
@@ -44,7 +44,7 @@ class Schedule:
             return self.settings.warmup_start * top
         return 1.0 if self.settings.scale_by_workers else top / (steps + 1)
 
-    def _decayed(self, step: int) -> float:
+    def _decay_factor(self, step: int) -> float:
         done = step / self.total_steps
         if self.settings.kind is ScheduleKind.cosine:
             return 0.5 * (1 + math.cos(math.pi * done))

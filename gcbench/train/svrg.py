@@ -17,9 +17,11 @@ F = 32  # bits of a value that is not quantised
 
 @dataclass(frozen=True)
 class SVRG:
-    """QSVRG: Alistarh et al., "QSGD: Communication-Efficient SGD via Gradient Quantization and
-    Encoding", NeurIPS 2017, section 3.3, after Johnson and Zhang, "Accelerating Stochastic Gradient
-    Descent using Predictive Variance Reduction", NeurIPS 2013.
+    """QSVRG, whose variance-reduced gradients lead a quantizer to the minimum itself.
+
+    Alistarh et al., "QSGD: Communication-Efficient SGD via Gradient Quantization and Encoding",
+    NeurIPS 2017, section 3.3, after Johnson and Zhang, "Accelerating Stochastic Gradient Descent
+    using Predictive Variance Reduction", NeurIPS 2013.
 
     Epoch p of T iterations, with K processors of which processor i holds the part h_i of f = h_1 +
     ... + h_K:
@@ -29,7 +31,7 @@ class SVRG:
         x_{t+1} = x_t - eta u_t
         y <- 1/T sum_t x_t                            at its end, t = 1 .. T
 
-    As x and y approach the minimiser, what is quantised goes to zero, and an unbiased Q's error
+    As x and y approach the minimizer, what is quantized goes to zero, and an unbiased Q's error
     with it: f strongly convex and f_i smooth, eta = O(1/L) and T = O(L/l) shrink f(y) - f* by 0.9
     an epoch (theorem 3.6). Q is the run's compressor, whichever it is; the paper's has s = sqrt(n)
     levels, one bucket of n values with the 2-norm, and Elias's dense code.
@@ -86,7 +88,7 @@ class SVRG:
                 "estimator=svrg cannot use batch normalisation, whose gradient of a batch is no "
                 "mean over its samples; type model=linear, model=mlp or estimator=sgd"
             )
-        if any(_draws(m) for m in model.modules()):
+        if any(_is_random(m) for m in model.modules()):
             raise ValueError(
                 "estimator=svrg needs a model without dropout, whose gradient is random; type "
                 "estimator=sgd"
@@ -97,20 +99,20 @@ class SVRG:
         if t == 0:
             progress.estimator = self._anchor(run, progress)
         memory, replica, key = progress.estimator, run.replica, (run.seed, progress.step)
-        torch._foreach_lerp_(memory["average"], _point(run), 1 / (t + 1))
+        torch._foreach_lerp_(memory["average"], _parameters(run), 1 / (t + 1))
         replica.begin()
         losses = []
         for row in range(len(replica.workers)):
             batch = batch_of(run, progress.step, row)
-            with replica.at(memory["y"]):
+            with replica.parameters_at(memory["y"]):
                 replica.backward(row, batch, key, run.clock, weight=-1.0)
             losses.append(replica.backward(row, batch, key, run.clock))
-        replica.flat += memory["full"][0] + self.penalty * _flat(_point(run))
+        replica.flat += memory["full"][0] + self.penalty * _flat(_parameters(run))
         return torch.stack(losses)
 
     def end_step(self, run: Run, progress: Progress) -> None:
         if progress.step % self._length(run) == 0:
-            torch._foreach_copy_(_point(run), progress.estimator["average"])
+            torch._foreach_copy_(_parameters(run), progress.estimator["average"])
 
     def facts(
         self, run: Run, progress: Progress, sent_bits_per_step: float
@@ -129,7 +131,7 @@ class SVRG:
 
     def _anchor(self, run: Run, progress: Progress) -> dict[str, list[Tensor]]:
         """Return y, grad f(y) without the penalty's part and room for the iterates' average."""
-        point = _point(run)
+        point = _parameters(run)
         full = _full_gradient(run, progress.step)
         return {
             "y": [p.clone() for p in point],
@@ -160,7 +162,7 @@ def _full_gradient(run: Run, number: int) -> Tensor:
     """
     replica, samples = run.replica, run.data.train_samples
     epoch = number // run.steps_per_epoch
-    batches = covering(samples, run.settings.batch_size)
+    batches = cover_samples(samples, run.settings.batch_size)
     replica.begin()
     for row, worker in enumerate(replica.workers):
         for step, size in batches[worker :: run.comm.workers]:
@@ -175,7 +177,7 @@ def _full_gradient(run: Run, number: int) -> Tensor:
     return parts.sum(0)
 
 
-def covering(samples: int, largest: int) -> list[tuple[int, int]]:
+def cover_samples(samples: int, largest: int) -> list[tuple[int, int]]:
     """Return (step, batch size) of batches that hold every sample once.
 
     A batch starts at a multiple of its size.
@@ -188,7 +190,7 @@ def covering(samples: int, largest: int) -> list[tuple[int, int]]:
     return batches
 
 
-def _point(run: Run) -> list[Tensor]:
+def _parameters(run: Run) -> list[Tensor]:
     return [p.data for p in run.replica.parameters.values()]
 
 
@@ -196,7 +198,7 @@ def _flat(tensors: list[Tensor]) -> Tensor:
     return torch.cat([t.flatten() for t in tensors])
 
 
-def _draws(module: nn.Module) -> bool:
+def _is_random(module: nn.Module) -> bool:
     """Return whether a module is dropout, by itself or inside a layer such as attention."""
     rate = (
         module.p

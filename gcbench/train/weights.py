@@ -17,7 +17,7 @@ LIMIT_BYTES = 200e6  # up to which either is kept where nobody has typed trainer
 log = logging.getLogger("gcbench")
 
 
-def keep_weights(run: Run, progress: Progress, checkpoints: Checkpoints, path: Path) -> None:
+def save_weights(run: Run, progress: Progress, checkpoints: Checkpoints, path: Path) -> None:
     """Write the model's `state_dict` to `path`, and the last checkpoint; every process calls it.
 
     A disk that has no room for them costs a finished run nothing else.
@@ -32,11 +32,7 @@ def keep_weights(run: Run, progress: Progress, checkpoints: Checkpoints, path: P
         if run.first and (asked or _bytes(weights) <= LIMIT_BYTES):
             torch.save({name: tensor.cpu() for name, tensor in weights.items()}, draft)
             draft.replace(path)
-    except (
-        CheckpointError,
-        OSError,
-        RuntimeError,
-    ) as error:  # torch wraps what the file system says
+    except (CheckpointError, OSError, RuntimeError) as error:  # torch wraps errors of the disk
         if run.first:
             draft.unlink(missing_ok=True)  # room for the result
             log.warning("the weights of the finished run are not kept: %s", error)
@@ -45,8 +41,8 @@ def keep_weights(run: Run, progress: Progress, checkpoints: Checkpoints, path: P
 def _state_bytes(run: Run, progress: Progress) -> int:
     """Return the bytes of the part of a checkpoint that this process writes."""
     layers = list(progress.state.layers())
-    late = (progress.late.update, progress.late.of) if progress.late else ({}, None)
-    own = [*(layer.per_worker for layer in layers), run.replica.carries, late[1]]
+    late = (progress.late.update, progress.late.gradients) if progress.late else ({}, None)
+    per_worker = [*(layer.per_worker for layer in layers), run.replica.carries, late[1]]
     shared = [
         run.replica.model.state_dict(),
         run.optimizer.state_dict(),
@@ -54,7 +50,7 @@ def _state_bytes(run: Run, progress: Progress) -> int:
         progress.estimator,
         late[0],
     ]
-    return _bytes(own) + (_bytes(shared) if run.first else 0)
+    return _bytes(per_worker) + (_bytes(shared) if run.first else 0)
 
 
 def _bytes(value: Any) -> int:

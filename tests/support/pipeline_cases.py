@@ -15,7 +15,7 @@ from gcbench.config import Config
 from gcbench.launch.instantiate import make_data
 from gcbench.launch.plan import Machine, plan
 from gcbench.launch.worker import Joined, StopSignal, assembled
-from gcbench.train.pipeline import runs_beside
+from gcbench.train.pipeline import exchanges_in_background
 from gcbench.train.run import Progress
 from gcbench.train.step import sample, train_step
 
@@ -33,7 +33,7 @@ class Trained(NamedTuple):
 def trained(process: Process, config: Config, steps: int) -> Trained:
     workers = config["trainer"]["gpus"]
     beside = None
-    if runs_beside(config["trainer"]):
+    if exchanges_in_background(config["trainer"]):
         group = dist.new_group()
         assert isinstance(group, dist.ProcessGroup)
         beside = Comm(workers, GlooTransport(group))

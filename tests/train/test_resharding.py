@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gcbench.config import ConfigError, RunFailed
 from gcbench.train.checkpoints import Checkpoints
-from gcbench.train.resharding import merged, replaced
+from gcbench.train.resharding import merge_workers, replaced_shares
 from gcbench.train.run import Progress, Run
 
 LENGTH = [
@@ -44,9 +44,9 @@ def test_the_pending_update_stays(before: int, now: int) -> None:
     ]
     taken = []
     for worker in range(now):
-        shares = replaced(worker, now, before)
+        shares = replaced_shares(worker, now, before)
         assert sum(shares.values()) == pytest.approx(1)
-        taken.append(merged([contents[k] for k in shares], list(shares.values())))
+        taken.append(merge_workers([contents[k] for k in shares], list(shares.values())))
     after = torch.stack([content["state"][0]["w"] for content in taken])
     late = torch.stack([content["late"]["of"] for content in taken])
     torch.testing.assert_close(after.mean(0), rows.mean(0))
@@ -60,9 +60,9 @@ def test_the_pending_update_stays(before: int, now: int) -> None:
 
 
 def test_workers_replace_their_neighbours() -> None:
-    assert [replaced(i, 2, 4) for i in range(2)] == [{0: 0.5, 1: 0.5}, {2: 0.5, 3: 0.5}]
-    assert [replaced(i, 4, 2) for i in range(4)] == [{0: 1.0}, {0: 1.0}, {1: 1.0}, {1: 1.0}]
-    assert replaced(1, 2, 3) == {1: pytest.approx(1 / 3), 2: pytest.approx(2 / 3)}
+    assert [replaced_shares(i, 2, 4) for i in range(2)] == [{0: 0.5, 1: 0.5}, {2: 0.5, 3: 0.5}]
+    assert [replaced_shares(i, 4, 2) for i in range(4)] == [{0: 1.0}, {0: 1.0}, {1: 1.0}, {1: 1.0}]
+    assert replaced_shares(1, 2, 3) == {1: pytest.approx(1 / 3), 2: pytest.approx(2 / 3)}
 
 
 def memories(folder: Path, step: int) -> list[dict[str, Tensor]]:

@@ -34,7 +34,7 @@ from gcbench.train.replica import Replica
 from gcbench.train.run import Progress, Run
 from gcbench.train.schedules import Schedule
 from gcbench.train.step import train_step
-from gcbench.train.svrg import SVRG, covering, paper_bits
+from gcbench.train.svrg import SVRG, cover_samples, paper_bits
 from gcbench.train.tasks import loss_of
 
 SVRG_STEPS = ["estimator=svrg", "optimizer.momentum=0", "schedule=constant"]
@@ -164,7 +164,7 @@ def test_the_first_gradient_of_an_epoch_is_the_full_one_of_every_worker() -> Non
     ("samples", "largest"), [(207, 5), (207, 300), (1437, 32), (1, 1), (64, 64)]
 )
 def test_every_sample_is_in_one_batch(samples: int, largest: int) -> None:
-    batches = covering(samples, largest)
+    batches = cover_samples(samples, largest)
     held = [i for step, size in batches for i in range(step * size, (step + 1) * size)]
     assert held == list(range(samples))
     assert (

@@ -1,7 +1,7 @@
-"""hydra/launcher=submitit_slurm and submitit_local for gcbench; Hydra takes launchers from a
-package of this name only.
+"""hydra/launcher=submitit_slurm and submitit_local for gcbench.
 
-All points of a sweep are submitted at once, each as a job of the shape that its own trainer.* says.
+Hydra takes launchers from a package of this name only. All points of a sweep are submitted at once,
+each as a job of the shape that its own trainer.* says.
 """
 
 from __future__ import annotations
