@@ -36,28 +36,28 @@ TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR")
 
 _log = logging.getLogger("gcbench")
 # Errors of a single run wait here: Hydra would print a line of its own before ours.
-_told_later: list[Exception] = []
+_deferred_errors: list[Exception] = []
 
 
 @hydra.main(config_path=str(conf_directory()), config_name="config", version_base="1.3")
 def run(composed: DictConfig) -> None:
     """Start one run: check everything here, then start the workers."""
-    _say_mistakes_ourselves(_run, composed)
+    _defer_errors(_run, composed)
 
 
 @hydra.main(config_path=str(conf_directory()), config_name="bench", version_base="1.3")
 def benchmark(composed: DictConfig) -> None:
     """Start one benchmark."""
-    _say_mistakes_ourselves(_benchmark, composed)
+    _defer_errors(_benchmark, composed)
 
 
-def _say_mistakes_ourselves(start: Callable[[DictConfig], None], composed: DictConfig) -> None:
+def _defer_errors(start: Callable[[DictConfig], None], composed: DictConfig) -> None:
     try:
         start(composed)
     except (ConfigError, RunFailed, OSError) as error:
         if HydraConfig.get().mode is RunMode.MULTIRUN:
             raise
-        _told_later.append(error)
+        _deferred_errors.append(error)
 
 
 def _run(composed: DictConfig) -> None:
@@ -92,11 +92,11 @@ def _with_hydra(composed: DictConfig) -> DictConfig:
 
 class Subcommand(NamedTuple):
     module: str  # imported only when asked for
-    function: str  # which takes the words
+    function: str  # called with the other arguments
     about: str
 
-    def start(self, words: Sequence[str]) -> None:
-        getattr(import_module(f"gcbench.{self.module}"), self.function)(words)
+    def start(self, arguments: Sequence[str]) -> None:
+        getattr(import_module(f"gcbench.{self.module}"), self.function)(arguments)
 
 
 SUBCOMMANDS = {
@@ -142,29 +142,30 @@ def main() -> None:
         )
 
 
-def _run_or_refuse(words: Sequence[str]) -> None:
-    if words and words[0][:1] not in ("-", "~") and "=" not in words[0]:
-        known = near(words[0], [*SUBCOMMANDS, "--help"]) or ", ".join(SUBCOMMANDS)
+def _run_or_refuse(arguments: Sequence[str]) -> None:
+    if arguments and arguments[0][:1] not in ("-", "~") and "=" not in arguments[0]:
+        known = near(arguments[0], [*SUBCOMMANDS, "--help"]) or ", ".join(SUBCOMMANDS)
         raise ConfigError(
-            f"{words[0]}: there is no such subcommand; type gcbench {known}, or key=value for a run"
+            f"{arguments[0]}: there is no such subcommand; type gcbench {known}, or key=value for "
+            "a run"
         )
-    _start_hydra(run, "config", words)
+    _start_hydra(run, "config", arguments)
 
 
-def bench(words: Sequence[str]) -> None:
-    _start_hydra(benchmark, "bench", words)
+def bench(arguments: Sequence[str]) -> None:
+    _start_hydra(benchmark, "bench", arguments)
 
 
-def _start_hydra(command: Callable[[], None], config: str, words: Sequence[str]) -> None:
+def _start_hydra(command: Callable[[], None], config: str, arguments: Sequence[str]) -> None:
     """Start a command of Hydra.
 
     Under torchrun and srun every rank comes here; only the first lets Hydra write its files.
     """
-    if {"-h", "--help"} & set(words):
+    if {"-h", "--help"} & set(arguments):
         # Hydra's own help is the same, after two seconds in which it lists all files of all groups.
         print(help_of(config))
     else:
-        sys.argv[1:] = words if _is_first_rank() else [*words, "hydra.output_subdir=null"]
+        sys.argv[1:] = arguments if _is_first_rank() else [*arguments, "hydra.output_subdir=null"]
         command()
 
 
@@ -176,23 +177,22 @@ def _list_subcommands() -> str:
 def _command(
     name: str,
     start: Callable[[Sequence[str]], None],
-    words: Sequence[str],
+    arguments: Sequence[str],
     its_modules: bool = True,
 ) -> None:
     full_error = os.environ.get("HYDRA_FULL_ERROR") == "1"
-    os.environ["HYDRA_FULL_ERROR"] = (
-        "1"  # Hydra hands errors through, and we say them in one sentence
-    )
+    # Hydra hands errors through, and we say them in one sentence.
+    os.environ["HYDRA_FULL_ERROR"] = "1"
     if its_modules:
         sys.path.append(os.getcwd())  # the user's own packages, as with `python -m`
-    _speak(name)
+    _log_to_stderr(name)
     register()
     OmegaConf.register_new_resolver("gcbench.subcommands", _list_subcommands, replace=True)
     try:
-        start(words)
+        start(arguments)
         sys.stdout.flush()
-        if _told_later:
-            raise _told_later.pop()
+        if _deferred_errors:
+            raise _deferred_errors.pop()
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except BrokenPipeError:  # whoever reads, as in `gcbench report list | head -1`, has read enough
@@ -204,7 +204,7 @@ def _command(
         sys.exit(1)
 
 
-def _speak(name: str) -> None:
+def _log_to_stderr(name: str) -> None:
     """Send our notices to stderr in our own words, whatever Hydra sets up for logging."""
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter(f"{name}: %(message)s"))
@@ -225,7 +225,7 @@ def _is_first_rank() -> bool:
     return os.environ.get(rank, "0") == "0"
 
 
-def _mistake_inside(error: BaseException | None) -> ConfigError | None:
+def _config_error_in(error: BaseException | None) -> ConfigError | None:
     """Return the mistake in a resolver of ours, around which OmegaConf has put its own errors."""
     while error is not None and not isinstance(error, ConfigError):
         error = error.__cause__ or error.__context__
@@ -238,7 +238,7 @@ def _sentence(error: BaseException) -> str:
             f"{error.filename}: {error.strerror}; type outputs=DIR (or data.root=DIR) with a "
             "folder that can be used"
         )
-    if mistake := _mistake_inside(error):
+    if mistake := _config_error_in(error):
         return str(mistake)
     cause = "" if isinstance(error, ConfigError) else str(error.__cause__ or "")
     lines = [*str(error).splitlines(), *(cause.splitlines() if cause not in str(error) else [])]

@@ -31,17 +31,17 @@ def private_folder(path: Path, key: str) -> None:
     """
     try:
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        link, found = path.lstat(), path.stat()
+        link, folder = path.lstat(), path.stat()
     except OSError as error:
         raise ValueError(
             f"{key}: {path}: {error.strerror}; set {key} to a folder of your own"
         ) from error
-    if {link.st_uid, found.st_uid} != {os.getuid()}:
+    if {link.st_uid, folder.st_uid} != {os.getuid()}:
         raise ValueError(
             f"{key}: {path} belongs to another user, whose code would run; set {key} to a folder "
             "of your own"
         )
-    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+    if folder.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise ValueError(
             f"{key}: {path} can be written by others, whose code would run; type chmod go-w {path}"
         )

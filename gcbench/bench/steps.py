@@ -28,7 +28,7 @@ from gcbench.launch.instantiate import make_data, make_model
 from gcbench.launch.meeting import join
 from gcbench.launch.memory import keep_freed_memory
 from gcbench.launch.plan import Machine, plan
-from gcbench.launch.worker import Joined, StopSignal, assembled
+from gcbench.launch.worker import Connections, StopSignal, build_run
 from gcbench.records.clock import Lap, Ledger
 from gcbench.train.pipeline import exchanges_in_background
 from gcbench.train.run import Progress
@@ -147,10 +147,10 @@ class Ours:
         workers = config["trainer"]["gpus"]
         comm = _comm(workers)
         beside = _comm(workers) if exchanges_in_background(config["trainer"]) else None
-        joined = Joined(comm, beside, LocalControl() if workers == 1 else control, CPU)
+        joined = Connections(comm, beside, LocalControl() if workers == 1 else control, CPU)
         with tempfile.TemporaryDirectory() as folder:
-            self._run, _ = assembled(
-                config, plan(config, Machine.here()), joined, data, Path(folder), StopSignal()
+            self._run, _ = build_run(
+                config, plan(config, Machine.detect()), joined, data, Path(folder), StopSignal()
             )
         self._progress = Progress.start(self._run)
 

@@ -42,7 +42,7 @@ def an4(root: str, frames: int = 64, split: Split = "test") -> ArrayData:
     deviation, mean = torch.std_mean(train[0].double(), dim=(0, 1))
     return ArrayData(
         "an4", "classification", len(phones), train, test, (mean.float(), deviation.float())
-    ).scored_on(split)
+    ).score_on(split)
 
 
 def _dictionary(file: Path) -> dict[str, list[str]]:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gcbench.data.augment import crop_and_flip
 from gcbench.data.protocol import Kind
-from gcbench.data.split import Split, held_out
+from gcbench.data.split import Split, hold_out
 from gcbench.seeds import mix
 
 Pair = tuple[Tensor, Tensor]
@@ -68,17 +68,17 @@ class ArrayData:
         return len(self.train[0])
 
     def to(self, device: torch.device) -> ArrayData:
-        pixels = _moved(self.pixels, device) if self.pixels else None
+        pixels = _move(self.pixels, device) if self.pixels else None
         optimum = None if self.optimum is None else self.optimum.to(device)
         return replace(
             self,
-            train=_moved(self.train, device),
-            test=_moved(self.test, device),
+            train=_move(self.train, device),
+            test=_move(self.test, device),
             pixels=pixels,
             optimum=optimum,
         )
 
-    def scored_on(self, split: Split) -> ArrayData:
+    def score_on(self, split: Split) -> ArrayData:
         """Return the data with the test part that `split` names.
 
         It is the test part itself for `test`; for `valid` a part of the training samples is held
@@ -86,7 +86,7 @@ class ArrayData:
         """
         if split == "test":
             return self
-        kept, held = held_out(self.train_samples)
+        kept, held = hold_out(self.train_samples)
         inputs, targets = self.train
         return replace(
             self, train=(inputs[kept], targets[kept]), test=(inputs[held], targets[held])
@@ -105,21 +105,21 @@ class ArrayData:
         if self.augment:
             generator = torch.Generator(inputs.device).manual_seed(mix(seed, epoch, step, worker))
             raw = crop_and_flip(raw, generator)
-        return self._standardised(raw), targets[chosen]
+        return self._standardize(raw), targets[chosen]
 
     def test_batches(self, batch_size: int) -> int:
         return -(-len(self.test[0]) // batch_size)
 
     def test_batch(self, index: int, batch_size: int) -> tuple[Tensor, Tensor]:
         part = slice(index * batch_size, (index + 1) * batch_size)
-        return self._standardised(self.test[0][part]), self.test[1][part]
+        return self._standardize(self.test[0][part]), self.test[1][part]
 
-    def _standardised(self, raw: Tensor) -> Tensor:
+    def _standardize(self, raw: Tensor) -> Tensor:
         if self.pixels is None:
             return raw
         mean, deviation = self.pixels
         return (raw.float() - mean) / deviation
 
 
-def _moved(pair: Pair, device: torch.device) -> Pair:
+def _move(pair: Pair, device: torch.device) -> Pair:
     return pair[0].to(device), pair[1].to(device)

@@ -33,4 +33,4 @@ def digits(test_fraction: float = 0.2, split: Split = "test") -> ArrayData:
     deviation, mean = torch.std_mean(images[kept].double())
     pixels = (mean.float(), deviation.float())
     train, test = ((images[part], targets[part]) for part in (kept, held))
-    return ArrayData("digits", "classification", 10, train, test, pixels).scored_on(split)
+    return ArrayData("digits", "classification", 10, train, test, pixels).score_on(split)

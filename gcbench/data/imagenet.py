@@ -23,7 +23,7 @@ from torchvision.transforms.functional import center_crop, pil_to_tensor, resize
 from gcbench.data.arrays import epoch_order, part_of
 from gcbench.data.augment import crop_box
 from gcbench.data.protocol import Kind, Task
-from gcbench.data.split import Split, held_out
+from gcbench.data.split import Split, hold_out
 from gcbench.seeds import mix
 
 Files = Sequence[tuple[str, int]]
@@ -44,7 +44,7 @@ def imagenet(
     train, test = _folders(Path(root).expanduser() / folder)
     files: tuple[Files, Files] = (train.samples, test.samples)
     if split == "valid":
-        kept, held = (rows.tolist() for rows in held_out(len(train)))
+        kept, held = (rows.tolist() for rows in hold_out(len(train)))
         files = ([train.samples[row] for row in kept], [train.samples[row] for row in held])
     return ImageFiles(folder, len(train.classes), *files, size, augment)
 
@@ -106,10 +106,10 @@ class ImageFiles:
         rows = part_of(order, step, worker, workers, batch_size).tolist()
         files = [self.train[row] for row in rows]
         if not self.augment:
-            return self._decoded(files, self._centre)
-        return self._decoded(
+            return self._decode(files, self._center)
+        return self._decode(
             files,
-            self._cropped,
+            self._crop,
             [Random(mix(seed, epoch, step, worker, i)) for i in range(batch_size)],
         )
 
@@ -117,9 +117,9 @@ class ImageFiles:
         return -(-len(self.test) // batch_size)
 
     def test_batch(self, index: int, batch_size: int) -> tuple[Tensor, Tensor]:
-        return self._decoded(self.test[index * batch_size : (index + 1) * batch_size], self._centre)
+        return self._decode(self.test[index * batch_size : (index + 1) * batch_size], self._center)
 
-    def _decoded(
+    def _decode(
         self, files: Files, transform: Callable[..., Tensor], *extra: Sequence[Any]
     ) -> tuple[Tensor, Tensor]:
         images = torch.stack(
@@ -136,7 +136,7 @@ class ImageFiles:
     def _pool(self) -> ThreadPoolExecutor:
         return ThreadPoolExecutor(min(8, os.cpu_count() or 1), "decode")
 
-    def _cropped(self, path: str, chance: Random) -> Tensor:
+    def _crop(self, path: str, chance: Random) -> Tensor:
         """Return a random crop, `[3, size, size]` uint8."""
         image = default_loader(path)
         pixels = pil_to_tensor(
@@ -144,7 +144,7 @@ class ImageFiles:
         )
         return pixels.flip(2) if chance.random() < 0.5 else pixels
 
-    def _centre(self, path: str) -> Tensor:
+    def _center(self, path: str) -> Tensor:
         return pil_to_tensor(
             center_crop(resize(default_loader(path), self.size * 8 // 7), self._square)
         )

@@ -14,7 +14,7 @@ import torch
 from sklearn.datasets import load_svmlight_file
 
 from gcbench.data.arrays import ArrayData, Pair
-from gcbench.data.split import Split, held_out
+from gcbench.data.split import Split, hold_out
 
 SITE = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets"
 
@@ -41,7 +41,7 @@ def libsvm(
     if test_file:
         test_inputs, test_labels = _read(folder, f"{name}.t", features)
     else:
-        kept, held = (rows.numpy() for rows in held_out(len(labels), share=5))
+        kept, held = (rows.numpy() for rows in hold_out(len(labels), share=5))
         test_inputs, test_labels = inputs[held], labels[held]
         inputs, labels = inputs[kept], labels[kept]
     if scale:
@@ -61,7 +61,7 @@ def libsvm(
     outputs = len(classes) if task == "classification" else 1
     return ArrayData(
         name, task, outputs, pair(inputs, labels), pair(test_inputs, test_labels)
-    ).scored_on(split)
+    ).score_on(split)
 
 
 def _read(folder: Path, name: str, features: int) -> tuple[Any, Any]:

@@ -42,7 +42,7 @@ def as_data(made: object, name: str) -> Data:
 
 def _pair(half: object, where: str) -> Pair:
     if isinstance(half, Dataset):
-        half = _stacked(half, where)
+        half = _stack(half, where)
     if not (
         isinstance(half, tuple)
         and len(half) == 2
@@ -71,7 +71,7 @@ def _targets(targets: Tensor, where: str) -> Tensor:
     return targets.long()
 
 
-def _stacked(dataset: Any, where: str) -> Pair:
+def _stack(dataset: Any, where: str) -> Pair:
     try:
         samples = [dataset[row] for row in range(len(dataset))]
         inputs, targets = zip(*samples, strict=True)

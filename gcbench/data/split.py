@@ -10,7 +10,7 @@ from torch import Tensor
 Split = Literal["test", "valid"]
 
 
-def held_out(samples: int, share: int = 10) -> tuple[Tensor, Tensor]:
+def hold_out(samples: int, share: int = 10) -> tuple[Tensor, Tensor]:
     """Return rows to train on and rows held out.
 
     The latter are the last `1 / share` of a permutation that no seed changes.

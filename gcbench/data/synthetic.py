@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gcbench.data.arrays import ArrayData, Pair, epoch_order, part_of
 from gcbench.data.protocol import Kind, Task
-from gcbench.data.split import Split, held_out
+from gcbench.data.split import Split, hold_out
 from gcbench.seeds import mix
 
 
@@ -42,7 +42,7 @@ def synthetic(
 
     train, test = part(samples), part(max(1, samples // 5))
     optimum = teacher.T.float() if task == "regression" else None
-    return ArrayData("synthetic", task, outputs, train, test, optimum=optimum).scored_on(split)
+    return ArrayData("synthetic", task, outputs, train, test, optimum=optimum).score_on(split)
 
 
 def _normal(generator: torch.Generator, *size: int) -> Tensor:
@@ -66,7 +66,7 @@ def synthetic_rows(
     """
     train, test = torch.arange(samples), torch.arange(samples, samples + max(1, samples // 5))
     if split == "valid":
-        train, test = held_out(samples)
+        train, test = hold_out(samples)
     teacher = _normal(torch.Generator().manual_seed(mix(seed)), features) / features**0.5
     return SyntheticRows(train, test, teacher, noise, seed)
 
@@ -108,15 +108,15 @@ class SyntheticRows:
         self, *, epoch: int, step: int, worker: int, workers: int, batch_size: int, seed: int
     ) -> tuple[Tensor, Tensor]:
         order = epoch_order(self.train_samples, seed, epoch, self.train.device)
-        return self._made(self.train[part_of(order, step, worker, workers, batch_size)])
+        return self._make(self.train[part_of(order, step, worker, workers, batch_size)])
 
     def test_batches(self, batch_size: int) -> int:
         return -(-len(self.test) // batch_size)
 
     def test_batch(self, index: int, batch_size: int) -> tuple[Tensor, Tensor]:
-        return self._made(self.test[index * batch_size : (index + 1) * batch_size])
+        return self._make(self.test[index * batch_size : (index + 1) * batch_size])
 
-    def _made(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+    def _make(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         inputs, targets = zip(*map(self._row, rows.tolist()), strict=True)
         return torch.stack(inputs).to(self.device), torch.stack(targets).to(self.device)
 

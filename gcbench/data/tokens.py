@@ -42,8 +42,8 @@ class TokenData:
         self, *, epoch: int, step: int, worker: int, workers: int, batch_size: int, seed: int
     ) -> tuple[Tensor, Tensor]:
         assert 0 <= worker < workers and 0 <= step < self.steps_per_epoch(workers, batch_size)
-        own = self.train_samples // workers
-        return _window(self.train.narrow(0, worker * own, own), step, batch_size, self.bptt)
+        share = self.train_samples // workers
+        return _window(self.train.narrow(0, worker * share, share), step, batch_size, self.bptt)
 
     def test_batches(self, batch_size: int = 10) -> int:
         """Return the number of test batches.

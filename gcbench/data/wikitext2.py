@@ -36,7 +36,7 @@ def wikitext2(
     words = {part: _words(folder, part) for part in ("train", "valid", "test")}
     kept = chain(*words.values()) if vocabulary is None else _frequent(words["train"], vocabulary)
     numbers = {word: number for number, word in enumerate(dict.fromkeys(chain(_MARKERS, kept)))}
-    train, test = _encoded(words["train"], numbers), _encoded(words[split], numbers)
+    train, test = _encode(words["train"], numbers), _encode(words[split], numbers)
     return TokenData("wikitext2", vocabulary or len(numbers), train, test, bptt)
 
 
@@ -62,6 +62,6 @@ def _frequent(words: list[str], vocabulary: int) -> list[str]:
     return ranked[: vocabulary - len(_MARKERS)]
 
 
-def _encoded(words: list[str], numbers: dict[str, int]) -> Tensor:
+def _encode(words: list[str], numbers: dict[str, int]) -> Tensor:
     unknown = numbers["<unk>"]
     return torch.tensor([numbers.get(word, unknown) for word in words])

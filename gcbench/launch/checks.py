@@ -17,7 +17,7 @@ from gcbench.compressors.dense import Dense
 from gcbench.compressors.wrappers import ErrorFeedback
 from gcbench.config import Config, ConfigError
 from gcbench.data import Data
-from gcbench.launch.instantiate import in_own_code, is_own, make, make_model, typed
+from gcbench.launch.instantiate import is_user_code, make, make_model, to_dataclass, user_code_error
 from gcbench.launch.plan import Plan
 from gcbench.private import use_own_compiler_cache
 from gcbench.records.summary import advice_on_share, share_in_words
@@ -27,13 +27,11 @@ from gcbench.train.schedules import total_steps
 
 log = logging.getLogger("gcbench")
 
-# Copies of the parameters at the peak of a step, measured on matrices of 7 million values and 1 to
-# 8 virtual workers: none 5.9 + 1.0 a worker, qsgd 13.5 + 2.1, with memory 13.7 + 7.0, orq 10 + 3,
-# top_k 5.1 + 6.9, powersgd 2 + 3.9; of 8 workers maxnorm 44, signum 49, onebit 62. Weights,
-# momentum, update; more in the eager code of a large tensor.
+# Copies of the parameters at the peak of a step, measured with 1 to 8 virtual workers. A process
+# has weights, momentum and update, and more in the eager code of a large tensor.
 OF_PROCESS = 6
 OF_BUCKETS = 10
-# Gradient, payload, residual, one in flight; without a residual, codes and plain gradients.
+# A worker has gradient, payload, residual and one in flight; without a residual, less of them.
 OF_WORKER = 7
 OF_LEAN_WORKER = 2
 
@@ -46,15 +44,15 @@ def check(config: Config, plan: Plan, data: Data, directory: Path) -> None:
     _check_samples(config["trainer"], data)
     compressor = make(config["compressor"], "compressor")
     estimator = make(config["estimator"], "estimator")
-    own = is_own(config["model"])
+    users_model = is_user_code(config["model"])
     # A user's constructor may need real tensors.
-    with nullcontext() if own else torch.device("meta"):
+    with nullcontext() if users_model else torch.device("meta"):
         model = make_model(config, data)
     if not any(p.requires_grad for p in model.parameters()):
         raise ConfigError(
             f"model={config['choices']['model']} has no parameters to train; type another model="
         )
-    if own:
+    if users_model:
         _check_outputs(config, model.to(plan.device), data)
     if getattr(model, "recurrent", False) and config["trainer"]["accumulate"] > 1:
         raise ConfigError(
@@ -64,7 +62,7 @@ def check(config: Config, plan: Plan, data: Data, directory: Path) -> None:
         )
     estimator.refuse(model, data, config["optimizer"]["momentum"])
     refuse_pipeline(
-        typed(TrainerSettings, config["trainer"]),
+        to_dataclass(TrainerSettings, config["trainer"]),
         compressor,
         estimator,
         plan.timed and plan.processes > 1,
@@ -90,11 +88,11 @@ def _check_outputs(config: Config, model: nn.Module, data: Data) -> None:
     inputs, targets = (tensor[:2].to(next(model.parameters()).device) for tensor in batch)
     recurrent = getattr(model, "recurrent", False)
     try:
-        found = model.eval()(inputs, None) if recurrent else model.eval()(inputs)
+        result = model.eval()(inputs, None) if recurrent else model.eval()(inputs)
     except Exception as error:
         what = f"{name} on inputs of shape {tuple(inputs.shape)} from dataset={choices['dataset']}"
-        raise ConfigError(in_own_code(what, error)) from error
-    outputs = found[0] if recurrent and isinstance(found, tuple) else found
+        raise ConfigError(user_code_error(what, error)) from error
+    outputs = result[0] if recurrent and isinstance(result, tuple) else result
     if not isinstance(outputs, torch.Tensor):
         raise ConfigError(
             f"{name} returns a {type(outputs).__name__}; let its forward return a tensor of outputs"

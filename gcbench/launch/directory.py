@@ -16,7 +16,7 @@ from gcbench.train.schedules import total_steps
 Differences = dict[str, tuple[Any, Any]]
 
 # Keys that may differ between the parts of a run that was continued.
-HOW = BOOKKEEPING | EXECUTION | {"gpus"}
+MAY_CHANGE = BOOKKEEPING | EXECUTION | {"gpus"}
 
 
 def refuse_other_run(config: Config, files: RunFiles) -> None:
@@ -32,11 +32,11 @@ def refuse_other_run(config: Config, files: RunFiles) -> None:
         and last_step(files.directory)
         and (before := files.read_start())
     ):
-        if differs := _but_for_how(before["config"], config, HOW):
+        if differs := _differences(before["config"], config, MAY_CHANGE):
             raise ConfigError(
                 f"{files.directory} holds an unfinished run with another configuration "
-                f"({_told(differs, before['config'], config)}); type what it had to continue it, "
-                "resume=never to start anew there, or another directory="
+                f"({_describe(differs, before['config'], config)}); type what it had to continue "
+                "it, resume=never to start anew there, or another directory="
             )
 
 
@@ -58,15 +58,15 @@ def _refuse_other_result(config: Config, directory: Path, result: dict[str, Any]
     extended = extends(config, result)
     before = result["config"]
     differs = (
-        _but_for_how(before, config, HOW | LENGTH)
+        _differences(before, config, MAY_CHANGE | LENGTH)
         if extended
         else differences(before, config, BOOKKEEPING)
     )
     if differs:
         raise ConfigError(
             f"{directory} holds a finished run with another configuration "
-            f"({_told(differs, result, config)}); type another directory=, or rerun=true to run "
-            "this one there (the files there keep their content under other names)"
+            f"({_describe(differs, result, config)}); type another directory=, or rerun=true to "
+            "run this one there (the files there keep their content under other names)"
         )
     if extended and last_step(directory) < result["steps"]:
         length = differences(before, config, BOOKKEEPING)
@@ -97,12 +97,12 @@ def last_step(directory: Path) -> int:
     return max((int(path.parent.name.removeprefix("step-")) for path in manifests), default=0)
 
 
-def _but_for_how(before: Config, now: Config, trainer_keys: Collection[str]) -> Differences:
+def _differences(before: Config, now: Config, trainer_keys: Collection[str]) -> Differences:
     """Return the differences, but for the emulated network, which changes times only."""
     return differences({**before, "network": {}}, {**now, "network": {}}, trainer_keys)
 
 
-def _told(differs: Differences, before: dict[str, Any], now: Config) -> str:
+def _describe(differs: Differences, before: dict[str, Any], now: Config) -> str:
     """Return the differences as a phrase for an error.
 
     Keys that come and go with another model, data set or compressor are left out.
@@ -113,7 +113,7 @@ def _told(differs: Differences, before: dict[str, Any], now: Config) -> str:
         for group in ("model", "dataset", "compressor")
         if was[group] != asked[group]
     }
-    told = {key: values for key, values in differs.items() if key.partition(".")[0] not in other}
+    keys = {key: values for key, values in differs.items() if key.partition(".")[0] not in other}
     if "compressor" in other:
-        told = {key: values for key, values in told.items() if ABSENT not in values}
-    return in_words({**other, **told})
+        keys = {key: values for key, values in keys.items() if ABSENT not in values}
+    return in_words({**other, **keys})

@@ -11,7 +11,7 @@ import torch
 
 from gcbench import settings
 from gcbench.config import Config, ConfigError
-from gcbench.launch.instantiate import make_data, make_model, typed
+from gcbench.launch.instantiate import make_data, make_model, to_dataclass
 from gcbench.launch.plan import Machine, plan
 from gcbench.records.clock import Clock
 from gcbench.records.files import took
@@ -50,7 +50,7 @@ class Estimates:
         else:
             try:
                 if size not in self._tried:
-                    self._tried[size] = _try(config)
+                    self._tried[size] = _measure(config)
                 step_seconds, steps_per_epoch = self._tried[size]
             except (ValueError, OSError, RuntimeError):
                 return None
@@ -73,12 +73,12 @@ def _step_seconds(result: Result) -> float:
     return max(1.0, took(result)) / result["steps"]
 
 
-def _try(config: Config) -> tuple[float, int]:
+def _measure(config: Config) -> tuple[float, int]:
     """Return the seconds of a step without compression and tests, and the steps an epoch."""
-    chosen = plan(config, Machine.here())
+    chosen = plan(config, Machine.detect())
     if chosen.device != "cpu":
         raise ConfigError("a device is not woken up for an estimate")
-    trainer = typed(settings.TrainerSettings, config["trainer"])
+    trainer = to_dataclass(settings.TrainerSettings, config["trainer"])
     data, before = make_data(config), torch.get_num_threads()
     torch.set_num_threads(chosen.threads)
     replica = Replica(make_model(config, data), data.task, range(1), torch.device("cpu"), trainer)

@@ -30,14 +30,14 @@ def failure_of(error: Exception, rank: int) -> Failure:
 
 def first_failure(error: Exception, rank: int, directory: Path) -> Failure:
     """Return the failure that ended the run, of which this worker knows `error`."""
-    own = failure_of(error, rank)
+    this_one = failure_of(error, rank)
     draft = directory / f"failure-{rank}.new"
     draft.unlink(missing_ok=True)  # a link there would lead to another file
     draft.touch(exist_ok=False)
-    draft.write_text(json.dumps(own))
+    draft.write_text(json.dumps(this_one))
     draft.rename(directory / f"failure-{rank}.json")
     end = time.monotonic() + ECHO_SECONDS
-    while (first := min(_notes(directory), default=own)).is_echo and time.monotonic() < end:
+    while (first := min(_notes(directory), default=this_one)).is_echo and time.monotonic() < end:
         time.sleep(0.05)
     return first
 

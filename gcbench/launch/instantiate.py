@@ -25,20 +25,20 @@ def make(node: Config, key: str) -> Any:
         return instantiate(node, _convert_="all")
     except InstantiationException as error:
         if isinstance(error.__cause__, ValueError):
-            raise ConfigError(_named(str(error.__cause__), key)) from error.__cause__
-        if error.__cause__ and is_own(node):
+            raise ConfigError(_name_key(str(error.__cause__), key)) from error.__cause__
+        if error.__cause__ and is_user_code(node):
             raise ConfigError(
-                in_own_code(f"{key}._target_={node['_target_']}", error.__cause__)
+                user_code_error(f"{key}._target_={node['_target_']}", error.__cause__)
             ) from error.__cause__
         raise error.__cause__ or error from None
 
 
-def is_own(node: Config) -> bool:
+def is_user_code(node: Config) -> bool:
     """Return whether the target of `node` is the user's code."""
     return not str(node["_target_"]).startswith("gcbench.")
 
 
-def in_own_code(what: str, error: BaseException) -> str:
+def user_code_error(what: str, error: BaseException) -> str:
     """Return the sentence for an exception that a user's code has raised."""
     gist = str(error).partition("\n")[0]
     return (
@@ -76,12 +76,12 @@ def make_model(config: Config, data: Data) -> nn.Module:
     return model
 
 
-def typed(schema: type[Any], node: Config) -> Any:
+def to_dataclass(schema: type[Any], node: Config) -> Any:
     """Return a node of the configuration as its dataclass."""
     return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), node))
 
 
-def _named(text: str, key: str) -> str:
+def _name_key(text: str, key: str) -> str:
     return text if key in text or "=" in text.split(" ")[0] else f"{key}: {text}"
 
 

@@ -88,7 +88,7 @@ def run_processes(
     tells the target how often. On a signal to stop every worker gets SIGTERM and STOP_SECONDS to
     return. `lock` stays held until the last worker has ended.
     """
-    with temporary_folder() as folder, _noted_signals() as received:
+    with temporary_folder() as folder, _collect_signals() as received:
         locks = (folder.lock, lock) if lock else (folder.lock,)
         for attempt in range(max_restarts + 1):
             places = [
@@ -112,7 +112,7 @@ def _run_once(
 ) -> WorkerFailed | None:
     workers = [_PROCESSES.Process(target=_work, args=(target, args, place)) for place in places]
     try:
-        with _deaf():
+        with _block_sigint():
             for worker in workers:
                 worker.start()
         died_alone = _await(workers, received)
@@ -149,18 +149,18 @@ def _first_failure(
     workers: Sequence[Any], died_alone: dict[int, int], place: _Place
 ) -> WorkerFailed | None:
     notes, attempt = place.notes, place.attempt
-    told = [
+    failures = [
         _Failure(*json.loads(path.read_text())) for path in notes.glob(f"failure-{attempt}-*.json")
     ]
     ended_well = {int(path.suffix[1:]) for path in notes.glob(f"returned-{attempt}.*")}
-    silent = died_alone.keys() - ended_well - {failure.rank for failure in told}
-    told += [
+    silent = died_alone.keys() - ended_well - {failure.rank for failure in failures}
+    failures += [
         _Failure(False, died_alone[rank], rank, "", _ending(workers[rank].exitcode))
         for rank in silent
     ]
-    if not told:
+    if not failures:
         return None
-    first = min(told)
+    first = min(failures)
     return WorkerFailed(
         first.rank, workers[first.rank].exitcode, first.traceback_text, first.reason
     )
@@ -229,7 +229,7 @@ def _note_failure(error: BaseException, place: _Place) -> None:
 
 
 @contextmanager
-def _noted_signals() -> Iterator[list[str]]:
+def _collect_signals() -> Iterator[list[str]]:
     """Yield a list that collects the names of signals that ask for the end."""
     received: list[str] = []
 
@@ -245,7 +245,7 @@ def _noted_signals() -> Iterator[list[str]]:
 
 
 @contextmanager
-def _deaf() -> Iterator[None]:
+def _block_sigint() -> Iterator[None]:
     """Block SIGINT for processes that are started meanwhile.
 
     They unblock it in `_work`: before, Ctrl-C would print what they are importing.

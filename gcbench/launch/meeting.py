@@ -35,10 +35,10 @@ def join(backend: str | None, **more: Any) -> None:
 
 def store(name: str) -> Any:
     """Return a part of the store by which the processes meet; after a restart it is empty."""
-    return dist.PrefixStore(f"gcbench-{name}-{restarts()}", _shared())  # type: ignore[attr-defined]
+    return dist.PrefixStore(f"gcbench-{name}-{restarts()}", _open_store())  # type: ignore[attr-defined]
 
 
-def _shared() -> Any:
+def _open_store() -> Any:
     if path := os.environ.get(MEETING_FILE):
         return dist.FileStore(path)  # type: ignore[attr-defined]
     return dist.TCPStore(  # type: ignore[attr-defined]

@@ -30,7 +30,7 @@ class Machine:
     compiler: bool = True  # of C++, which torch.compile needs
 
     @staticmethod
-    def here() -> Machine:
+    def detect() -> Machine:
         cores = (
             len(os.sched_getaffinity(0))
             if hasattr(os, "sched_getaffinity")
@@ -50,7 +50,7 @@ class Machine:
             key in self.environment for key in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "LOCAL_RANK")
         )
 
-    def started(self, launcher: str) -> tuple[int, int]:
+    def started_processes(self, launcher: str) -> tuple[int, int]:
         """Return how many processes torchrun or srun started: on all nodes, and on this one."""
         if launcher == "slurm":
             return slurm.tasks(self.environment), slurm.tasks_here(self.environment)
@@ -163,12 +163,12 @@ def _check_trainer_nodes(asked: int, launcher: str, machine: Machine) -> None:
             "hydra/launcher=submitit_slurm with -m, or start gcbench with srun or torchrun on "
             "every node"
         )
-    everywhere, here = machine.started(launcher)
-    given = slurm.nodes(machine.environment) if launcher == "slurm" else everywhere // here
-    if given != asked:
+    everywhere, local = machine.started_processes(launcher)
+    nodes = slurm.nodes(machine.environment) if launcher == "slurm" else everywhere // local
+    if nodes != asked:
         raise ConfigError(
-            f"trainer.nodes={asked}, but {JOINING[launcher]} started on {given}; type "
-            f"trainer.nodes={given}"
+            f"trainer.nodes={asked}, but {JOINING[launcher]} started on {nodes}; type "
+            f"trainer.nodes={nodes}"
         )
 
 
@@ -193,11 +193,9 @@ def _codec_backend(asked: str, device: str, machine: Machine) -> str:
             "trainer.codec_backend=compiled: there is no C++ compiler here; install g++, or type "
             "eager"
         )
-    return (
-        ("compiled" if device == "cuda" and machine.compiler else "eager")
-        if asked == "auto"
-        else asked
-    )
+    if asked != "auto":
+        return asked
+    return "compiled" if device == "cuda" and machine.compiler else "eager"
 
 
 def _launcher(asked: str, processes: int, device: str, machine: Machine) -> str:
@@ -217,11 +215,8 @@ def _launcher(asked: str, processes: int, device: str, machine: Machine) -> str:
         return "torchrun"
     if slurm.tasks(machine.environment) > 1:
         return "slurm"
-    return (
-        "local"
-        if processes <= (machine.cuda_devices if device == "cuda" else machine.cores)
-        else "virtual"
-    )
+    places = machine.cuda_devices if device == "cuda" else machine.cores
+    return "local" if processes <= places else "virtual"
 
 
 def _processes(launcher: str, trainer: Config, workers: int, machine: Machine) -> tuple[int, int]:
@@ -236,14 +231,14 @@ def _processes(launcher: str, trainer: Config, workers: int, machine: Machine) -
     if launcher == "local":
         processes = trainer["processes"] or workers
         return processes, processes
-    started, here = machine.started(launcher)
+    started, local = machine.started_processes(launcher)
     if (trainer["processes"] or workers) != started:
         key = "trainer.processes" if trainer["processes"] else "trainer.gpus"
         raise ConfigError(
             f"{key}={trainer['processes'] or workers}, but {JOINING[launcher]} started {started} "
             f"processes; type {key}={started}"
         )
-    return started, here
+    return started, local
 
 
 def _backend(asked: str, device: str) -> str:

@@ -22,7 +22,10 @@ def same_run(config: Config, directory: Path) -> Path | None:
     """
     for path in sorted(Path(config["outputs"]).rglob(f"*{ending(directory)}/result.json")):
         result = read(path)
-        if result and _counts(result, config) and path.parent.resolve() != directory.resolve():
+        if result is None or path.parent.resolve() == directory.resolve():
+            continue
+        same_budget = result["choices"]["budget"] == config["choices"]["budget"]
+        if same_budget and has_ended(result, config):
             return path.parent
     return None
 
@@ -44,16 +47,6 @@ def has_ended(result: dict[str, Any] | None, config: Config) -> bool:
     )
 
 
-def _counts(result: dict[str, Any], config: Config) -> bool:
-    # A copy beside a table, perhaps of another machine.
-    kept = result["config"].get("outputs") is None
-    return (
-        has_ended(result, config)
-        and result["choices"]["budget"] == config["choices"]["budget"]
-        and not kept
-    )
-
-
 def read(path: Path) -> dict[str, Any] | None:
     """Return a result, or None where it is missing or, which is logged once, cannot be read."""
     try:
@@ -61,10 +54,10 @@ def read(path: Path) -> dict[str, Any] | None:
     except OSError:
         return None
     except ValueError as error:
-        _tell(path, str(error))
+        _warn_once(path, str(error))
         return None
 
 
 @cache
-def _tell(path: Path, problem: str) -> None:
+def _warn_once(path: Path, problem: str) -> None:
     log.warning("not read: %s: %s", path, problem)

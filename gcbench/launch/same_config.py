@@ -15,7 +15,7 @@ ITS_OWN = {"launcher", "threads"}  # of each process, which may differ
 PLACES = ("name", "outputs", "directory")
 
 
-def refuse_different(config: Config, control: Control) -> None:
+def refuse_different_configs(config: Config, control: Control) -> None:
     """Raise ConfigError in all processes where their configurations differ, naming the keys.
 
     Every process calls it first of all.
@@ -24,12 +24,11 @@ def refuse_different(config: Config, control: Control) -> None:
     everyone = control.gather(dict(leaves(compared)))
     keys = sorted({key for flat in everyone for key in flat})
     values = {key: [flat.get(key, ABSENT) for flat in everyone] for key in keys}
-    if differing := {
-        key: here for key, here in values.items() if any(value != here[0] for value in here)
-    }:
-        said = "; ".join(f"{key} is {_by_process(here)}" for key, here in differing.items())
+    differing = {k: v for k, v in values.items() if any(value != v[0] for value in v)}
+    if differing:
+        listed = "; ".join(f"{key} is {_by_process(values)}" for key, values in differing.items())
         raise ConfigError(
-            f"the processes were given different configurations: {said}; type the same words for "
+            f"the processes were given different configurations: {listed}; type the same words for "
             "each"
         )
 

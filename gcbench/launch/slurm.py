@@ -76,7 +76,7 @@ def torch_environment(environment: Environment, directory: Path) -> dict[str, st
 
 
 @contextmanager
-def as_torchrun(directory: Path) -> Iterator[None]:
+def torchrun_environment(directory: Path) -> Iterator[None]:
     """Set these variables, for one run of several that a command may make."""
     before = dict(os.environ)
     os.environ.update(torch_environment(os.environ, directory))
@@ -98,7 +98,7 @@ def stop_signals(environment: Environment) -> tuple[signal.Signals, ...]:
     return (*usual, REQUEUE) if "SLURM_JOB_ID" in environment else (*usual,)
 
 
-def requeued(environment: Environment) -> bool:
+def was_requeued(environment: Environment) -> bool:
     """Return whether this job ran before, and so continues its own run."""
     return environment.get("SLURM_RESTART_COUNT", "0") != "0"
 
@@ -112,16 +112,16 @@ def requeue() -> None:
         subprocess.run(["scontrol", "requeue", os.environ["SLURM_JOB_ID"]], check=True)
 
 
-def job_shape(trainer: Config, given: Cluster) -> dict[str, Any]:
+def job_shape(trainer: Config, cluster: Cluster) -> dict[str, Any]:
     """Return what the job of a run asks Slurm for.
 
     That is a task a process, and a GPU a process where the run is on GPUs.
     """
     nodes, processes = trainer["nodes"], trainer["processes"] or trainer["gpus"]
-    if nodes > given.nodes:  # which Slurm would let wait for ever
+    if nodes > cluster.nodes:  # which Slurm would let wait for ever
         raise ConfigError(
-            f"trainer.nodes={nodes}: the cluster's partitions have {given.nodes} nodes; type that "
-            "number or less"
+            f"trainer.nodes={nodes}: the cluster's partitions have {cluster.nodes} nodes; type "
+            "that number or less"
         )
     if trainer["launcher"] == "virtual":
         processes = 1
@@ -131,23 +131,23 @@ def job_shape(trainer: Config, given: Cluster) -> dict[str, Any]:
             f"trainer.nodes={nodes} cannot share {key}={processes} evenly; type a number of nodes "
             "that divides it"
         )
-    here = processes // nodes
-    on_gpus = trainer["device"] == "cuda" or (trainer["device"] == "auto" and given.gpus)
-    tasks_here = 1 if trainer["launcher"] == "local" else here
+    per_node = processes // nodes
+    on_gpus = trainer["device"] == "cuda" or (trainer["device"] == "auto" and cluster.gpus)
+    tasks_here = 1 if trainer["launcher"] == "local" else per_node
     return {
         "nodes": nodes,
         "tasks_per_node": tasks_here,
-        "gpus_per_node": here if on_gpus else None,
+        "gpus_per_node": per_node if on_gpus else None,
     }
 
 
-def cluster(partition: str | None) -> Cluster:
+def find_cluster(partition: str | None) -> Cluster:
     """Return the resources of the partition, or of all of them.
 
     Raises ConfigError where there is no Slurm to send jobs to, or no such partition.
     """
     try:
-        said = subprocess.run(
+        answer = subprocess.run(
             ["sinfo", "--all", "--noheader", "--noconvert", "--format=%R %D %G"],
             capture_output=True,
             text=True,
@@ -157,13 +157,13 @@ def cluster(partition: str | None) -> Cluster:
             "hydra/launcher=submitit_slurm: there is no sinfo here, and so no Slurm; type the "
             "command where sbatch works, or hydra/launcher=submitit_local"
         ) from None
-    if said.returncode:
+    if answer.returncode:
         raise ConfigError(
             "hydra/launcher=submitit_slurm: Slurm does not answer "
-            f"({said.stderr.strip().splitlines()[-1]}); type the command where sinfo works, or "
+            f"({answer.stderr.strip().splitlines()[-1]}); type the command where sinfo works, or "
             "hydra/launcher=submitit_local"
         )
-    rows = [line.split(maxsplit=2) for line in said.stdout.splitlines()]
+    rows = [line.split(maxsplit=2) for line in answer.stdout.splitlines()]
     names = sorted({name for name, _, _ in rows})
     asked = partition.split(",") if partition else names
     if not set(asked) <= set(names):

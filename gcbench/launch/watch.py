@@ -20,7 +20,7 @@ class Place(NamedTuple):
     """The place in a step where a process is."""
 
     waits: bool  # for others
-    words: str
+    text: str  # such as "in exchange of step 3"
 
 
 class WorkerHangs(RuntimeError):
@@ -28,7 +28,7 @@ class WorkerHangs(RuntimeError):
 
 
 @contextmanager
-def watching(
+def watch(
     rank: int, processes: int, where: Callable[[], Place], timeout_seconds: float
 ) -> Iterator[None]:
     """Name the processes that were missing when a collective in this context timed out.
@@ -43,10 +43,10 @@ def watching(
     except RuntimeError as error:
         if "Timed out waiting" not in str(error):  # gloo's words
             raise
-        here = where()
+        place = where()
         answers = _ask(board, processes)
         raise WorkerHangs(
-            f"waited {timeout_seconds:g} s {here.words}{_who_is_late(answers)}"
+            f"waited {timeout_seconds:g} s {place.text}{_who_is_late(answers)}"
         ) from error
     finally:
         done.set()
@@ -73,7 +73,7 @@ def _ask(board: Any, processes: int) -> list[Place | None]:
 
 def _who_is_late(answers: list[Place | None]) -> str:
     late = [
-        f"worker process {rank}, which {f'is {place.words}' if place else 'does not answer'}"
+        f"worker process {rank}, which {f'is {place.text}' if place else 'does not answer'}"
         for rank, place in enumerate(answers)
         if place is None or not place.waits
     ]

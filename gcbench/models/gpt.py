@@ -27,10 +27,10 @@ class Block(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        hidden = hidden + self.dropout(self.mixed(self._attended(self.norm1(hidden))))
+        hidden = hidden + self.dropout(self.mixed(self._attend(self.norm1(hidden))))
         return hidden + self.dropout(self.narrow(gelu(self.wide(self.norm2(hidden)))))
 
-    def _attended(self, inputs: Tensor) -> Tensor:
+    def _attend(self, inputs: Tensor) -> Tensor:
         """Return the attention's output, `[batch, time, width]`."""
         q, k, v = self.qkv(inputs).unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         dropout = self.dropout.p if self.training else 0.0

@@ -26,7 +26,7 @@ class Widths(NamedTuple):
     double: int  # each of the two 3 x 3
     pooled: int  # 1 x 1 after the pool
 
-    def scaled(self, width: float) -> Widths:
+    def scale(self, width: float) -> Widths:
         return Widths(*(round(width * channels) for channels in self))
 
 
@@ -108,7 +108,7 @@ def googlenet(
         if stage:
             parts.append(nn.MaxPool2d(3, stride=2, padding=1))
         for row in rows[:count]:
-            parts.append(block := Inception(channels, row.scaled(width), "max"))
+            parts.append(block := Inception(channels, row.scale(width), "max"))
             channels = block.channels
     return nn.Sequential(
         *parts, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, outputs)

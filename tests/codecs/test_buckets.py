@@ -70,7 +70,7 @@ def test_groups_name_the_bucket_and_the_place_of_every_value(
 
 
 def spread(groups: Groups, row: int) -> tuple[Tensor, Tensor]:
-    """Bucket and place of every value, in this order."""
+    """Return the bucket and the place of every value, in this order."""
     positions = groups.starts.flatten().unsqueeze(1) + torch.arange(row)
     bucket = groups.buckets.flatten().repeat_interleave(row)
     return torch.cat([bucket, groups.rest_buckets]), torch.cat(

@@ -60,7 +60,7 @@ def test_blocks_of_a_long_row_are_one_row(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_kernel_that_cannot_be_one_loop_is_an_error(compiled: None) -> None:
-    """Never a silent fall-back to eager code."""
+    """Kernels never fall back to eager code silently."""
 
     @kernels.kernel
     def breaks(x: torch.Tensor) -> torch.Tensor:

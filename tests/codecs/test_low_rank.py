@@ -16,7 +16,7 @@ def randn(*shape: int, seed: int = 0) -> Tensor:
 
 
 def assert_orthonormal_or_zero(q: Tensor, tolerance: float = 5e-6) -> None:
-    """Gram matrix one on the diagonal, but for columns that are exactly zero; zero elsewhere."""
+    """Assert that the Gram matrix is that of orthonormal columns and zero ones."""
     gram = (
         (q.double().mT @ q.double()).flatten(0, -3)
         if q.dim() > 2
@@ -27,7 +27,7 @@ def assert_orthonormal_or_zero(q: Tensor, tolerance: float = 5e-6) -> None:
 
 
 def residual(p: Tensor, q: Tensor) -> float:
-    """Share of the columns of p that q does not span."""
+    """Return the share of the columns of p that q does not span."""
     p, q = p.double() / p.double().abs().amax(), q.double()
     return float((p - q @ (q.mT @ p)).norm() / p.norm())
 
@@ -68,7 +68,7 @@ def test_directions_that_float32_can_tell_apart_are_kept() -> None:
 @pytest.mark.parametrize("n", [2, 3, 10, 50, 100, 1000])
 @pytest.mark.parametrize("shape", ["flat", "two classes", "equal", "random"])
 def test_dependent_columns_are_not_counted_twice(shape: str, n: int) -> None:
-    """As of a gradient whose rows are equal, or of the two opposite rows of two classes."""
+    """Gradients have them when their rows are equal, or opposite for two classes."""
     column = {
         "flat": torch.full((n, 1), 0.3),
         "two classes": torch.tensor([0.7, -0.7]).repeat(n)[:n].unsqueeze(1),
@@ -103,7 +103,7 @@ def test_each_matrix_of_a_batch_has_its_own_norm() -> None:
 
 
 def test_it_is_gram_schmidt() -> None:
-    """The QR decomposition with a positive diagonal."""
+    """The result is the QR decomposition with a positive diagonal."""
     p = randn(40, 5)
     q, r = torch.linalg.qr(p.double())
     torch.testing.assert_close(
@@ -123,7 +123,7 @@ def test_the_input_is_left_alone() -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 2, 4, 5])
 def test_keeping_exactly_so_many_is_throwing_again_until_it_is(count: int) -> None:
-    """Against the weights of all sets of that size."""
+    """The frequencies agree with the weights of all sets of that size."""
     p, n = torch.tensor([1.0, 0.7, 0.4, 0.4, 0.05], dtype=torch.float64), 20_000
     if count == 0:
         p[0] = 0.9

@@ -71,9 +71,7 @@ def test_a_parameter_draws_the_same_in_any_message() -> None:
 
 
 def keyed_hash(x: int, key: int, inner_key: int) -> int:
-    """The two-round hash of hash-prospector, up to its last product, with a key before and one
-    inside, in Python.
-    """
+    """Return hash-prospector's two-round hash with two keys, up to its last product."""
     x ^= key
     x = ((x ^ x >> 16) * 0x21F0AAAD + inner_key) & 0xFFFFFFFF
     return (x ^ x >> 15) * 0x735A2D97 & 0xFFFFFFFF
@@ -89,8 +87,9 @@ def test_draws_are_those_of_the_hash_with_two_keys(key: int) -> None:
 
 
 def uniformity(counts: Tensor) -> float:
-    """Chi-square per degree of freedom of counts that should be equal: 1 on average, with 256
-    of them above 1.4 never.
+    """Return chi-square per degree of freedom of counts that should be equal.
+
+    It is 1 on average, with 256 of them never above 1.4.
     """
     expected = counts.sum() / counts.numel()
     return float(((counts - expected) ** 2 / expected).sum() / (counts.numel() - 1))
@@ -98,9 +97,7 @@ def uniformity(counts: Tensor) -> float:
 
 @pytest.mark.parametrize("key", range(6))
 def test_draws_of_one_key_are_uniform_alone_and_in_pairs(key: int) -> None:
-    """As those of Philox; the constants of lowbias32 give 1.2 on average, and 1.4 in pairs, up
-    to 3.
-    """
+    """Philox's are as uniform; lowbias32's constants give 1.2 on average, 1.4 in pairs, up to 3."""
     noise = step(seed=100 + key, workers=range(1)).noise("codec", {"w": 10_000_000}, CPU)
     high = (noise.uniform()[0] * 256).int()
     pairs = (high[1:] >> 4) * 16 + (high[:-1] >> 4)
@@ -130,7 +127,7 @@ def test_draws_are_the_same_in_another_process() -> None:
 
 @pytest.mark.parametrize("n", [64, 4096, 1 << 16])
 def test_no_worker_draws_a_permutation_of_another(n: int) -> None:
-    """What a hash of (index xor key) alone gives for powers of two."""
+    """A hash of (index xor key) alone gives one for powers of two."""
     rows = draw(workers=range(8), n=n).sort(dim=1).values
     assert rows.unique(dim=0).shape[0] == 8
 

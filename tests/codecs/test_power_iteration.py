@@ -56,8 +56,9 @@ def matrices(workers: int, seed: int) -> list[Tensor]:
 
 
 def step(workers: int, rank: int, rows: slice = slice(None)) -> list[list[Tensor]]:
-    """Sums, P, orthonormal P, own Q, updates and rests; `rows` of the workers are in this
-    process.
+    """Return sums, P, orthonormal P, each worker's Q, updates and rests.
+
+    `rows` of the workers are in this process.
     """
     shapes = shapes_of(rank)
     gs, es = ([x[rows] for x in matrices(workers, seed)] for seed in (1, 2))
@@ -116,7 +117,7 @@ def test_threads_do_not_change_a_bit() -> None:
 
 
 def test_products_are_those_of_matrices() -> None:
-    """In float64, from the definition."""
+    """The definition is computed in float64."""
     shapes, ms = shapes_of(3), matrices(2, 1)
     p, q = (
         randn(1, sum(s.r * side for s, side in zip(shapes, sides, strict=True)), seed=7)
@@ -166,7 +167,7 @@ def test_columns_without_a_direction_are_drawn_anew(backend: Backend) -> None:
 
 @pytest.mark.parametrize("backend", ["eager", "compiled"])
 def test_a_column_that_is_not_finite_is_drawn_anew(backend: Backend) -> None:
-    """No product would be finite ever after."""
+    """Otherwise no product would be finite ever after."""
     use_backend(backend)
     shapes = (Shape(5, 20, 2),)
     for bad in (torch.nan, torch.inf):
@@ -181,7 +182,7 @@ def test_a_column_that_is_not_finite_is_drawn_anew(backend: Backend) -> None:
 )
 @pytest.mark.parametrize("magnitude", [1e-30, 1.0, 1e30])
 def test_columns_become_orthonormal_or_zero(kind: str, magnitude: float) -> None:
-    """Dependent ones too, and none is counted twice."""
+    """Dependent columns do too, and none is counted twice."""
     base = randn(1, 50)
     p = {
         "equal": torch.ones(3, 50),

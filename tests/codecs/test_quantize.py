@@ -36,7 +36,7 @@ def words_like(v: Tensor, word: int) -> Tensor:
 
 
 def evenly(v: Tensor, repeats: int) -> Iterator[Tensor]:
-    """Words whose draws fill [0, 1) evenly."""
+    """Yield words whose draws fill [0, 1) evenly."""
     for k in range(repeats):
         yield words_like(v, round((k + 0.5) / repeats * 2**32 - 2**31))
 

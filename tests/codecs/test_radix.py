@@ -57,9 +57,7 @@ def test_round_trip(base: int, n: int, rows: int, seed: int) -> None:
 
 @pytest.mark.parametrize("base", range(2, 257))
 def test_the_highest_digits_survive(base: int) -> None:
-    """Every word at its largest, where a sign or a rounded quotient would show; and the numbers
-    just below and above 0.
-    """
+    """Words at their largest, and next to 0, would show a sign or a rounded quotient."""
     n = 2 * word_of(base)[0] + 1
     for pattern in (
         torch.full((n,), base - 1),

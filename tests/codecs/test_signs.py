@@ -76,7 +76,7 @@ def test_a_worker_alone_has_the_same_bits_as_among_others(name: str) -> None:
 
 
 def test_means_are_those_of_each_side() -> None:
-    """In float64, from the definition; a side without values has a mean of 0."""
+    """The definition is computed in float64; a side without values has a mean of 0."""
     x = torch.cat([values((2048,), 1), -values((2048,), 1).abs() - 1], dim=1)
     means = encoded(OneBit(), x, (4096,))[2]
     first, second = x[0].double().split(2048)
@@ -89,7 +89,7 @@ def test_means_are_those_of_each_side() -> None:
 
 @pytest.mark.parametrize("where", [3, 16384 + 3])
 def test_what_is_not_finite_is_not_hidden(where: int) -> None:
-    """In a group of rows, and behind it."""
+    """The value lies in a group of rows, or behind it."""
     x = values((16384 + 2048,), 1)
     x[0, where] = torch.nan
     means = encoded(ScaledSign(), x, (16384 + 2048,))[2]

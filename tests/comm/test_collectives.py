@@ -1,6 +1,4 @@
-"""Four real processes, two of two rows, and one of four give the same results and count the same
-bits.
-"""
+"""Four processes, two of two rows, and one of four give the same results and bits."""
 
 from __future__ import annotations
 
@@ -32,7 +30,7 @@ Outcomes = dict[str, list[dict[str, Outcome]]]
 
 
 def seen(outcomes: Outcomes, layout: str, case: str) -> list[Outcome]:
-    """By process."""
+    """Return what each process saw of a case."""
     return [process[case] for process in outcomes[layout]]
 
 
@@ -72,7 +70,7 @@ def test_no_sum_of_large_halves_overflows(outcomes: Outcomes, layout: str) -> No
 
 
 def integer_reduction(verb: str, rows: Tensor) -> Tensor:
-    """With arithmetic of Python, row by row."""
+    """Return the reduction by Python's arithmetic, row by row."""
     of_two = {
         "sum": lambda a, b: a + b,
         "max": max,
@@ -100,7 +98,7 @@ def test_reductions_are_exact(
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("verb", ["max", "min"])
 def test_a_nan_of_any_worker_is_the_extreme(outcomes: Outcomes, layout: str, verb: str) -> None:
-    """gloo keeps one of the first worker only."""
+    """gloo by itself keeps only a NaN of the first worker."""
     expected = {"max": [torch.inf, -3e38, 0.0], "min": [3e38, -torch.inf, -0.0]}[verb]
     for outcome in seen(outcomes, layout, f"{verb} of nan"):
         (bits,) = outcome.results[0]
@@ -229,9 +227,7 @@ def test_metered_bits_are_equal_in_all_layouts(outcomes: Outcomes) -> None:
 
 
 def test_tensors_are_coalesced_into_one_message(outcomes: Outcomes) -> None:
-    """A ragged gather first exchanges the lengths; what need not leave the process is no
-    exchange.
-    """
+    """A ragged gather first exchanges the lengths; bytes that stay in the process do not count."""
     for case, outcome in outcomes["2x2"][0].items():
         assert outcome.messages == (2 if "ragged" in case else 1), case
         assert outcomes["1x4"][0][case].messages == 0, case

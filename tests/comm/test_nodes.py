@@ -30,7 +30,7 @@ Seen = dict[str, list[dict[int, dict[str, Any]]]]
 
 @pytest.fixture(scope="module")
 def seen() -> Seen:
-    """Layout to what each process saw, by size of a node."""
+    """Return what each process saw by size of a node, by layout."""
     pool(4), pool(2)
     return {
         "1x8": [node_outcomes_in_one_process(8)],
@@ -56,7 +56,7 @@ def test_means_are_those_of_each_nodes_workers(seen: Seen, layout: str, size: in
 
 @each_layout_and_size
 def test_messages_of_all_nodes_arrive_everywhere(seen: Seen, layout: str, size: int) -> None:
-    """11 + 12 = 23 bytes, so that the slices of 2 or 4 workers are not even."""
+    """11 + 12 = 23 bytes do not divide evenly into the slices of 2 or 4 workers."""
     nodes = range(workers_of(layout) // size)
     for process in seen[layout]:
         codes, scales = process[size]["gather"]
@@ -68,8 +68,9 @@ def test_messages_of_all_nodes_arrive_everywhere(seen: Seen, layout: str, size: 
 def test_levels_are_counted_apart_and_alike_in_all_layouts(
     seen: Seen, layout: str, size: int
 ) -> None:
-    """Five floats are averaged inside; of 23 bytes every worker of a node sends its part to its
-    peers, and passes on theirs.
+    """Five floats are averaged inside.
+
+    Every worker of a node sends its part of 23 bytes to its peers, and passes on theirs.
     """
     nodes, part = workers_of(layout) // size, 8 * -(-23 // size)
     expected = {

@@ -79,7 +79,7 @@ def test_a_worker_augments_alike_wherever_it_lives() -> None:
 
 
 def test_each_worker_augments_by_chances_of_its_own() -> None:
-    """Of one picture, of which a batch has the same number wherever it is."""
+    """All images are one picture, of which a batch has the same number wherever it is."""
     data = photos(augment=True)
     data.train[0][:] = data.train[0][0].clone()
     where = {"epoch": 0, "step": 0, "worker": 0, "workers": 2, "batch_size": 10, "seed": 0}

@@ -19,7 +19,7 @@ WHERE = {"epoch": 0, "step": 1, "workers": 2, "batch_size": 3, "seed": 0}
 
 @pytest.fixture
 def small(tmp_path: Path) -> str:
-    """Two classes, 10 + 2 images each: red has rising rows, and green is one colour."""
+    """Make two classes of 10 + 2 images each: red has rising rows, and green is one color."""
     for part, count in {"train": 10, "val": 2}.items():
         for wnid in ("n01", "n02"):
             folder = tmp_path / "imagenet" / part / wnid
@@ -71,7 +71,7 @@ def test_an_epoch_deals_every_file_once(small: str) -> None:
 
 
 def test_crops_are_new_for_each_image_epoch_worker_and_seed(small: str) -> None:
-    """Of one photograph, which all files share in red up to what JPEG loses."""
+    """All files share one photograph in red, up to what JPEG loses."""
     data = imagenet(small, size=8)
     where = {"epoch": 0, "step": 0, "worker": 0, "workers": 2, "batch_size": 10, "seed": 0}
     reds = [

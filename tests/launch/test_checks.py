@@ -1,4 +1,4 @@
-"""What the parent refuses before any worker starts."""
+"""Checks: the parent refuses mistakes before any worker starts."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def test_memory_is_what_was_measured_or_more(
     config = config_of(
         *words.split(), f"trainer.gpus={workers}", "trainer.launcher=virtual", "trainer.device=cpu"
     )
-    chosen, compressor = plan(config, Machine.here()), make(config["compressor"], "compressor")
+    chosen, compressor = plan(config, Machine.detect()), make(config["compressor"], "compressor")
     needed = checks._needed_bytes(chosen, 1_000_000, compressor, workers) / 4e6
     assert 0.9 * copies <= needed <= 2 * copies
     monkeypatch.setattr(checks, "_free_bytes", lambda: int(4e6 * needed) - 1)

@@ -126,7 +126,7 @@ def test_lines_are_whole_where_no_terminal_has_a_width(tmp_path: Path) -> None:
 
 
 def test_ranks_of_somebody_else_change_nothing(tmp_path: Path) -> None:
-    """RANK without the rest of what torchrun sets."""
+    """RANK comes without the rest of what torchrun sets."""
     environment = {**ENVIRONMENT, "RANK": "1"}
     listed = command(("report", "list"), tmp_path, environment, timeout=60)
     assert listed.returncode == 0 and "powersgd/table4" in listed.stdout, listed.stderr

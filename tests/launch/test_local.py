@@ -1,6 +1,4 @@
-"""The launcher with real processes: this file runs itself, one case per test, in a session of its
-own.
-"""
+"""The launcher of local processes: this file runs itself, one case a test, in its own session."""
 
 from __future__ import annotations
 
@@ -93,7 +91,7 @@ def main(case: str, folder: str, copies: str) -> None:
 
 @contextmanager
 def started(case: str, folder: Path, copies: bool = True) -> Iterator[subprocess.Popen[str]]:
-    """A parent of two workers, which are copies of it or start as users start them."""
+    """Start a parent of two workers, which are copies of it or start as users start them."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, __file__, case, str(folder), "copies" if copies else ""]
     pipe = subprocess.PIPE
@@ -110,8 +108,9 @@ def started(case: str, folder: Path, copies: bool = True) -> Iterator[subprocess
 
 
 def is_gone(group: int, seconds: float = 30.0) -> bool:
-    """Whether the process group has ended; multiprocessing's resource tracker goes a moment
-    after its parent.
+    """Return whether the process group has ended.
+
+    multiprocessing's resource tracker goes a moment after its parent.
     """
     end = time.monotonic() + patience(seconds)
     while True:
@@ -215,7 +214,7 @@ def test_ctrl_c_while_workers_start_is_quiet(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("case", ["stop", "alone"])
 def test_workers_end_with_a_parent_that_was_killed(case: str, tmp_path: Path) -> None:
-    """Also while they wait for each other to come."""
+    """They end even while they wait for each other to come."""
     with started(case, tmp_path) as parent:
         await_workers(tmp_path)
         parent.kill()

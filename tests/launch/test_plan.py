@@ -1,4 +1,4 @@
-"""Where workers live, decided from what was asked and what the machine has."""
+"""The plan of where workers live follows from what was asked and what the machine has."""
 
 from __future__ import annotations
 

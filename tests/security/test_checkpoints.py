@@ -1,6 +1,4 @@
-"""Checkpoints and records that were damaged, or made by somebody else: refused by name, and nothing
-in them runs.
-"""
+"""Checkpoints and records that are damaged or hostile are refused by name, and run nothing."""
 
 from __future__ import annotations
 
@@ -41,7 +39,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def cut(whole: Path, tmp_path: Path) -> Path:
-    """A run that was killed after its checkpoint of step 6."""
+    """Return a run that was killed after its checkpoint of step 6."""
     return Path(shutil.copytree(whole, tmp_path / "run"))
 
 
@@ -50,7 +48,7 @@ def goes_on(folder: Path) -> dict[str, Any]:
 
 
 def changed(manifest: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    """With a checksum that fits, as somebody makes it who means it."""
+    """Change a manifest and give it a checksum that fits, as an attacker would."""
     content = json.loads(manifest.read_text())
     del content["checksum"]
     change(content)
@@ -153,7 +151,7 @@ def test_metrics_that_are_no_text_are_named(cut: Path) -> None:
 def test_a_link_in_a_folder_from_elsewhere_leads_nowhere(
     tmp_path: Path, name: str, content: str | None
 ) -> None:
-    """Neither is a file there overwritten, nor one made."""
+    """No file is overwritten there, and none made."""
     precious, folder = tmp_path / "precious", tmp_path / "run"
     if content:
         precious.write_text(content)

@@ -1,4 +1,4 @@
-"""What processes that were started with different words say of it."""
+"""Processes that were started with different arguments."""
 
 from __future__ import annotations
 

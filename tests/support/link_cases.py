@@ -1,5 +1,6 @@
-"""What a host of scripts/netlab does in tests: `python link_cases.py JOB FOLDER [LINK]` leaves
-FOLDER/RANK.json.
+"""Jobs of a host of scripts/netlab: `python link_cases.py JOB FOLDER [LINK]`.
+
+Each leaves FOLDER/RANK.json.
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ class Sent(NamedTuple):
 
 
 def sent() -> Sent:
-    """By the host's interface, as the kernel counts; /proc shows those of this process's
-    namespace.
+    """Return what the host's interface sent, as the kernel counts.
+
+    /proc shows the interfaces of this process's namespace.
     """
     line = next(
         line
@@ -43,8 +45,9 @@ def sent() -> Sent:
 
 
 def exchanges(comm: Comm, size: int) -> dict[str, Exchange]:
-    """Every kind of collective of about `size` bytes a worker; of the ragged, from half to the
-    whole.
+    """Return every kind of collective of about `size` bytes a worker.
+
+    The ragged ones have from half to the whole.
     """
     workers, rank = comm.workers, comm.local.start
     floats = torch.ones(1, size // 4)
@@ -60,9 +63,7 @@ def exchanges(comm: Comm, size: int) -> dict[str, Exchange]:
 
 
 def counted(comm: Comm, control: ProcessGroupControl) -> dict[str, Any]:
-    """Payload bytes that left through this host's interface in STEPS collectives, and those
-    that the meter says.
-    """
+    """Return the payload bytes of STEPS collectives by this host's interface, and the meter's."""
     found: dict[str, Any] = {}
     for name, exchange in exchanges(comm, 600_000).items():
         comm.meter = Meter.of_workers(1)
@@ -84,7 +85,7 @@ def _leaving(exchange: Exchange, control: ProcessGroupControl) -> int:
 
 
 def _when_drained(control: ProcessGroupControl) -> Sent:
-    """Nothing is on its way."""
+    """Return what was sent, once nothing is on its way."""
     control.barrier()
     time.sleep(0.3)
     now = sent()
@@ -93,8 +94,9 @@ def _when_drained(control: ProcessGroupControl) -> Sent:
 
 
 def timed(comm: Comm, control: ProcessGroupControl) -> dict[str, float]:
-    """Seconds of each exchange, from when all are there until the last has its result; the
-    shortest of some.
+    """Return the seconds of each exchange, the shortest of some.
+
+    They last from when all are there until the last has its result.
     """
     found = {}
     for size, rounds in SIZES.items():
@@ -113,7 +115,7 @@ def timed(comm: Comm, control: ProcessGroupControl) -> dict[str, float]:
 
 
 def resent(comm: Comm, control: ProcessGroupControl) -> int:
-    """Segments of TCP that this host sent twice, in exchanges of 4 MB both ways."""
+    """Return the TCP segments that this host sent twice, in exchanges of 4 MB both ways."""
     before, message = _resent(), torch.ones(1, 4_000_000, dtype=torch.uint8)
     for _ in range(20):
         comm.gather([message])

@@ -1,5 +1,6 @@
-"""What not every machine has: tests that need it are skipped there and say so, in words by which a
-skip is known.
+"""Things that not every machine has: tests that need them are skipped there and say so.
+
+The reason of a skip is known by its words.
 """
 
 from __future__ import annotations
@@ -52,7 +53,5 @@ def unexpected(reason: str) -> str | None:
 
 
 def patience(seconds: float) -> float:
-    """Return how long to wait for what takes so many seconds at most on an idle machine of two
-    cores.
-    """
+    """Return how long to wait for what takes `seconds` at most on an idle machine of two cores."""
     return seconds * float(os.environ.get("GCBENCH_PATIENCE", "1"))

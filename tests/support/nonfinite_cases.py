@@ -1,4 +1,4 @@
-"""What a value that is not finite leaves behind, in any layout."""
+"""The effects of a value that is not finite, in any layout."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ class Seen(NamedTuple):
 def seen_after(
     compressor: Compressor, comm: Comm, value: float, worker: int, everywhere: bool
 ) -> Seen:
-    """Return what one step leaves of a gradient of `worker` that has `value` once, or
-    `everywhere` in a matrix.
+    """Return what one step leaves of a gradient of `worker` with a `value` that is not finite.
+
+    It has the value once, or `everywhere` in a matrix.
     """
     grads = gradients(comm.local, 0)
     if worker in comm.local:

@@ -1,5 +1,6 @@
-"""A method as somebody outside of gcbench writes it: this file, and
-`outside_conf/compressor/natural.yaml`.
+"""A method as somebody outside of gcbench writes it.
+
+It is this file, and `outside_conf/compressor/natural.yaml`.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ MANTISSA_BITS = 23
 
 @dataclass(frozen=True)
 class Natural(Codec):
-    """Horvath et al., "Natural Compression for Distributed Deep Learning", arXiv 1905.10988,
-    definition 1. Every value goes to one of the two powers of two around it:
+    """Natural compression: every value goes to one of the two powers of two around it.
+
+    Horvath et al., "Natural Compression for Distributed Deep Learning", arXiv 1905.10988,
+    definition 1:
 
         C(t) = sgn(t) 2^floor(log2 |t|)  with probability p
                sgn(t) 2^ceil(log2 |t|)   with probability 1 - p

@@ -1,7 +1,7 @@
-"""PyTorch's own PowerSGD under DistributedDataParallel, beside ours, in the same processes with the
-same gradients.
+"""PyTorch's own PowerSGD beside ours, in the same processes with the same gradients.
 
-DDP reads the annotations of a hook as they are, so they are not postponed here.
+It runs under DistributedDataParallel. DDP reads the annotations of a hook as they are, so they are
+not postponed here.
 """
 
 import torch
@@ -43,7 +43,7 @@ class Linear(nn.Module):
 
 
 def factors(rank: int) -> Grads:
-    """The same first Q for both."""
+    """Return the same first Q for both."""
     matrices = {k: s for k, s in SHAPES.items() if len(s) > 1}
     return {
         k: torch.randn(
@@ -56,8 +56,9 @@ def factors(rank: int) -> Grads:
 def compare(
     process: Process, rank: int, steps: int, error_feedback: bool
 ) -> list[tuple[float, float, float]]:
-    """For every step: distance of the updates, and of the memories, over the norm of the
-    update; and that norm.
+    """Return for every step the distances of updates and residuals, and the update's norm.
+
+    Distances are over that norm.
     """
     model = Linear()
     ddp = DistributedDataParallel(model, bucket_cap_mb=100)

@@ -112,7 +112,7 @@ def test_a_run_with_memories_goes_on_when_they_may_be_merged(
 
 
 def test_a_run_without_memories_goes_on_with_any_number(tmp_path: Path) -> None:
-    """PowerSGD's factors are shared."""
+    """PowerSGD's factors are shared, so that workers own nothing."""
     words = ["compressor=powersgd", "error_feedback=false", *LENGTH, "trainer.max_steps=6"]
     run(tmp_path, *words, "trainer.gpus=2")
     result = go_on(tmp_path, [*words, "trainer.gpus=3"])

@@ -1,6 +1,4 @@
-"""Thousands of steps of every method: what a run holds does not grow, and nothing of it is left at
-the end.
-"""
+"""Thousands of steps of every method: a run's memory does not grow, and nothing is left of it."""
 
 from __future__ import annotations
 
@@ -26,9 +24,7 @@ WORDS = [
 
 
 class Memory(threading.Thread):
-    """Resident MiB of each child process, from the first step of the run in `folder` to its
-    result.
-    """
+    """Resident MiB of each child process, from the run's first step to its result."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(daemon=True)
@@ -46,7 +42,7 @@ class Memory(threading.Thread):
                     )
 
     def growth(self) -> list[float]:
-        """MiB by which the median of each worker's last quarter is above that of the one before."""
+        """Return by how many MiB each worker's median grew in the last quarter."""
         quarters = [
             np.array_split(samples, 4) for samples in self.seen.values() if len(samples) > 20
         ]
@@ -54,7 +50,7 @@ class Memory(threading.Thread):
 
 
 def children() -> list[int]:
-    """Of this process, whichever thread started them."""
+    """Return the children of this process, whichever thread started them."""
     return [
         int(pid)
         for path in Path("/proc/self/task").glob("*/children")

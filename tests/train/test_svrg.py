@@ -56,7 +56,7 @@ def least_squares(
     batch_size: int = 5,
     accumulate: int = 1,
 ) -> tuple[Run, Progress]:
-    """Three virtual workers, plain steps of a constant rate."""
+    """Run three virtual workers with plain steps of a constant rate."""
     torch.manual_seed(0)
     comm, device = Comm(3), torch.device("cpu")
     trainer = TrainerSettings(gpus=3, batch_size=batch_size, epochs=1, accumulate=accumulate)
@@ -97,7 +97,7 @@ def full_gradient(model: nn.Module, data: ArrayData = DATA) -> torch.Tensor:
 
 
 def gradient_norms(estimator: Any) -> list[float]:
-    """With 4-bit QSGD, at the start and after every 26 of 208 steps."""
+    """Return the norms with 4-bit QSGD, at the start and after every 26 of 208 steps."""
     run, progress = least_squares(estimator, "qsgd")
     norms = [float(full_gradient(run.replica.model).norm())]
     for _ in range(8):
@@ -108,9 +108,7 @@ def gradient_norms(estimator: Any) -> list[float]:
 
 
 def test_it_converges_linearly_where_sgd_stays_at_its_noise() -> None:
-    """Theorem 3.6 has f - f* at 0.9 or less of what it was an epoch before, so the gradient at
-    sqrt(0.9).
-    """
+    """Theorem 3.6 has f - f* shrink to 0.9 or less an epoch, so the gradient to sqrt(0.9)."""
     sgd, svrg = gradient_norms(SGD()), gradient_norms(SVRG(epoch_steps=26))
     assert min(sgd) > 0.1
     assert all(after < 0.95 * before for before, after in zip(svrg, svrg[1:], strict=False))
@@ -118,7 +116,7 @@ def test_it_converges_linearly_where_sgd_stays_at_its_noise() -> None:
 
 
 def test_a_penalty_leaves_no_floor_and_its_gradient_is_told() -> None:
-    """Weight decay, added after quantising, leaves the quantised part away from zero."""
+    """Weight decay, added after quantizing, leaves the quantized part away from zero."""
     run, progress = least_squares(SVRG(epoch_steps=26, penalty=0.1), "qsgd")
     for _ in range(9 * 26):
         train_step(run, progress)
@@ -134,9 +132,7 @@ def weights_at_anchor(progress: Progress) -> torch.Tensor:
 
 
 def test_corrected_gradients_average_to_the_full_gradient() -> None:
-    """Over batches that hold every sample once: grad f(x), though each is corrected by what was
-    seen at y.
-    """
+    """Batches hold every sample once: the mean is grad f(x), though each is corrected by y."""
     run, progress = least_squares(SVRG(epoch_steps=1000), "none", DATA_OF_WHOLE_STEPS)
     train_step(run, progress)
     with torch.no_grad():
@@ -152,7 +148,7 @@ def test_corrected_gradients_average_to_the_full_gradient() -> None:
 
 
 def test_the_first_gradient_of_an_epoch_is_the_full_one_of_every_worker() -> None:
-    """Also with samples that fill no batch, more workers than batches, and micro-batches."""
+    """Samples may fill no batch, workers be more than batches, and batches be micro-batches."""
     for settings in ({}, {"batch_size": 64}, {"batch_size": 6, "accumulate": 3}):
         run, progress = least_squares(SVRG(), "none", **settings)
         expected = full_gradient(run.replica.model)

@@ -1,4 +1,4 @@
-"""What training itself must not get wrong."""
+"""Training: the properties that it must not lose."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_same_seed_same_bits_and_another_seed_other_ones(tmp_path: Path) -> None
 
 @pytest.mark.usefixtures("copied_workers")
 def test_virtual_and_real_workers_train_alike(tmp_path: Path) -> None:
-    """To the bit for a gather: same samples, same weights, same noise."""
+    """A gather agrees to the bit: same samples, same weights, same noise."""
     words = [
         "min_size=0",
         "trainer.gpus=4",
@@ -58,8 +58,9 @@ def test_virtual_and_real_workers_train_alike(tmp_path: Path) -> None:
 
 
 def test_one_worker_with_the_whole_batch_equals_four_with_a_quarter(tmp_path: Path) -> None:
-    """PowerSGD is linear in the gradient, so only the mean gradient matters; the samples of a
-    step are the same.
+    """PowerSGD is linear in the gradient, so only the mean gradient matters.
+
+    The samples of a step are the same.
     """
     words = [
         VIRTUAL,
@@ -204,7 +205,7 @@ def test_schedules() -> None:
 @pytest.mark.parametrize("start", [0.0, 0.1, 1.0])
 @pytest.mark.parametrize("scaled", [False, True])
 def test_a_warm_up_starts_at_the_fraction_that_was_typed(start: float, scaled: bool) -> None:
-    """ORQ, section 5: "a linear warm-up schedule starting from base learning rate/10"."""
+    """ORQ, section 5, has "a linear warm-up schedule starting from base learning rate/10"."""
     settings = ScheduleSettings(
         ScheduleKind.constant, warmup_epochs=2, warmup_start=start, scale_by_workers=scaled
     )

@@ -25,10 +25,10 @@ if find_spec("hydra_plugins.hydra_submitit_launcher"):
     from hydra_plugins.hydra_submitit_launcher import submitit_launcher as theirs
 
     class SubmititLocal(theirs.LocalLauncher):
-        """Processes of this machine."""
+        """A launcher of jobs as processes of this machine."""
 
         def __call__(self, sweep_overrides: list[str], *rest: Any) -> JobReturn:
-            """In a task of the job."""
+            """Run a point as a task of its job."""
             from gcbench.config import register
 
             register()
@@ -62,19 +62,20 @@ if find_spec("hydra_plugins.hydra_submitit_launcher"):
                     config=config, task_function=self.task_function
                 )
                 if index in jobs:
-                    returned[index] = _returned(jobs[index], points[index])
+                    returned[index] = _collect_return(jobs[index], points[index])
                 self.hydra_context.callbacks.on_job_end(config=config, job_return=returned[index])
             return [returned[index] for index in points]
 
         def shape(self, config: Any) -> dict[str, Any]:
-            """Nodes, tasks and GPUs of a point's job."""
+            """Return the nodes, tasks and GPUs of a point's job."""
             return ONE_TASK
 
         def _submit(
             self, points: Mapping[int, list[str]], configs: Mapping[int, Any]
         ) -> tuple[dict[int, Any], dict[int, JobReturn]]:
-            """Jobs, and returns of points whose mistakes need none; points of one shape
-            go as one array.
+            """Submit the points; return the jobs, and the returns of points that are refused.
+
+            Points of one shape go as one array.
             """
             from submitit.core.utils import FailedJobError
 
@@ -99,7 +100,7 @@ if find_spec("hydra_plugins.hydra_submitit_launcher"):
                 try:
                     submitted = self._executor(shape).map_array(self, *zip(*arguments, strict=True))
                 except FailedJobError as error:
-                    returned.update({i: _failure(points[i], _refused(error)) for i in alike})
+                    returned.update({i: _failure(points[i], _refusal(error)) for i in alike})
                 else:
                     jobs.update(zip(alike, submitted, strict=True))
             return jobs, returned
@@ -127,7 +128,7 @@ if find_spec("hydra_plugins.hydra_submitit_launcher"):
             return executor
 
     class SubmititSlurm(SubmititLocal):
-        """Jobs of a cluster."""
+        """A launcher of jobs on a cluster."""
 
         _EXECUTOR = "slurm"
 
@@ -136,7 +137,7 @@ if find_spec("hydra_plugins.hydra_submitit_launcher"):
         ) -> Sequence[JobReturn]:
             from gcbench.launch import slurm
 
-            self.cluster = slurm.cluster(self.params["partition"])
+            self.cluster = slurm.find_cluster(self.params["partition"])
             return super().launch(job_overrides, initial_job_idx)
 
         def _submit(
@@ -166,8 +167,8 @@ if find_spec("hydra_plugins.hydra_submitit_launcher"):
             shape = slurm.job_shape(resolve(config)["trainer"], self.cluster)
             return shape if self.params["gres"] is None else {**shape, "gpus_per_node": None}
 
-    def _returned(job: Any, overrides: list[str]) -> JobReturn:
-        """What the first task returned, or the first that failed."""
+    def _collect_return(job: Any, overrides: list[str]) -> JobReturn:
+        """Return what the first task returned, or the first that failed."""
         from submitit.core.utils import UncompletedJobError
 
         from gcbench.config import RunFailed
@@ -191,7 +192,7 @@ if find_spec("hydra_plugins.hydra_submitit_launcher"):
             )
         return first
 
-    def _refused(error: Exception) -> Exception:
+    def _refusal(error: Exception) -> Exception:
         from gcbench.config import ConfigError
 
         reason = str(error).splitlines()[-1].removeprefix("sbatch: error: ")
@@ -208,9 +209,7 @@ if find_spec("hydra_plugins.hydra_submitit_launcher"):
 else:
 
     class SubmititLocal(Launcher):  # type: ignore[no-redef]
-        """Stands in where Hydra's plugin for submitit is not installed, and says how to
-        install it.
-        """
+        """A stand-in that says how to install Hydra's plugin for submitit."""
 
         def __init__(self, **_: Any) -> None:
             from gcbench.config import ConfigError
@@ -229,4 +228,4 @@ else:
             return []
 
     class SubmititSlurm(SubmititLocal):  # type: ignore[no-redef]
-        """As SubmititLocal."""
+        """A stand-in like SubmititLocal."""
