@@ -49,7 +49,7 @@ def _width(levels: int) -> int:
 
 
 def _join(codes: Tensor, width: int) -> Tensor:
-    """Return indices of 16 bits that join the lowest bits of 16 / width neighbouring codes."""
+    """Return indices of 16 bits that join the lowest bits of 16 / width neighboring codes."""
     words = codes.contiguous().view(torch.int64).flatten()  # of eight codes
     if width < 8:
         words = (words | (words >> 4)) & 0x00FF00FF00FF00FF

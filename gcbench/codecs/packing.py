@@ -1,7 +1,7 @@
 """Codes of 1 to 8 bits as bytes, at exactly their width.
 
 Planar: with m = ceil(n / 8), the values j, j + m, ..., j + 7 m share a word of 8 x width bits, so
-that packing is eight shifts of contiguous planes rather than a walk over neighbours. Every row
+that packing is eight shifts of contiguous planes rather than a walk over neighbors. Every row
 costs `width * m` bytes, or n where a code is one.
 """
 

@@ -50,7 +50,7 @@ def grid_codes(v: Tensor, scale: Tensor, highest: int, words: Tensor) -> Tensor:
 
     In fixed point: the code is the integer part of the place on the grid plus a draw from [0, 1). A
     zero scale codes anything. Dividing first keeps |v| / scale <= 1 exactly, even for denormals. A
-    NaN may be any code, but has to be one, as its neighbours share its words.
+    NaN may be any code, but has to be one, as its neighbors share its words.
     """
     end = highest * (_ONE // 2)
     place = (v / torch.where(scale > 0, scale, 1) * float(end)).to(torch.int32).clamp(-end, end)

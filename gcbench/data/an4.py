@@ -108,9 +108,9 @@ def _mel_filters() -> Tensor:
     top = 2595 * np.log10(1 + RATE / 2 / 700)
     corners = 700 * (10 ** (np.linspace(0, top, BANDS + 2) / 2595) - 1)
     frequencies = np.linspace(0, RATE / 2, FFT // 2 + 1)[:, None]
-    left, centre, right = corners[:-2], corners[1:-1], corners[2:]
+    left, center, right = corners[:-2], corners[1:-1], corners[2:]
     triangles = np.minimum(
-        (frequencies - left) / (centre - left), (right - frequencies) / (right - centre)
+        (frequencies - left) / (center - left), (right - frequencies) / (right - center)
     )
     return torch.from_numpy(triangles.clip(0).astype(np.float32))
 

@@ -85,7 +85,7 @@ def _network(config: Config) -> dict[str, Any]:
 
 
 def _counts(meter: Meter, steps: int, steps_per_epoch: int, dense: int) -> dict[str, Any]:
-    """Return what all workers handed to the collectives, what they got, and what travelled."""
+    """Return what all workers handed to the collectives, what they got, and what traveled."""
     kinds = sorted({kind for totals in meter.totals_by_worker for kind in totals})
     dense_wire = wire_bits("all_reduce", dense, len(meter.totals_by_worker))
     return {

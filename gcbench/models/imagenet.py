@@ -2,8 +2,8 @@
 
 AlexNet is that of Krizhevsky, "One weird trick for parallelizing convolutional neural networks"
 (2014), with 61.1 M parameters; the two-column one of 2012 has 62.4 M. VGG-19: Simonyan and
-Zisserman, ICLR 2015, without batch normalisation. ResNet-50 and -152: He et al., CVPR 2016.
-GoogLeNet: Szegedy et al., "Going deeper with convolutions", CVPR 2015, with batch normalisation.
+Zisserman, ICLR 2015, without batch normalization. ResNet-50 and -152: He et al., CVPR 2016.
+GoogLeNet: Szegedy et al., "Going deeper with convolutions", CVPR 2015, with batch normalization.
 DenseNet-161: Huang et al., CVPR 2017. Sizes are those of a thousand classes.
 """
 
@@ -64,7 +64,7 @@ def check_images(name: str, shape: Sequence[int]) -> None:
     channels, height, width = shape
     if channels != 3 or min(height, width) < SMALLEST:
         raise ValueError(
-            f"model={name} reads colour images of {SMALLEST} x {SMALLEST} or more, not {channels} "
+            f"model={name} reads color images of {SMALLEST} x {SMALLEST} or more, not {channels} "
             f"x {height} x {width}; type dataset=imagenet, or a model for small images such as "
             "model=resnet20"
         )

@@ -34,7 +34,7 @@ class Replica:
     Rows are float32, whatever the parameters are: a model may have bf16 ones, whose gradients are
     cast into the rows.
 
-    Batch normalisation normalises each worker's batch by itself; running statistics follow worker
+    Batch normalization normalizes each worker's batch by itself; running statistics follow worker
     0, as in DDP.
     """
 

@@ -1,4 +1,4 @@
-"""Variance-reduced gradients, which a quantiser may round without a floor under the error."""
+"""Variance-reduced gradients, which a quantizer may round without a floor under the error."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gcbench.data import Data
 from gcbench.train.estimators import batch_of
 from gcbench.train.run import Progress, Run
 
-F = 32  # bits of a value that is not quantised
+F = 32  # bits of a value that is not quantized
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class SVRG:
             )
         if any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules()):
             raise ValueError(
-                "estimator=svrg cannot use batch normalisation, whose gradient of a batch is no "
+                "estimator=svrg cannot use batch normalization, whose gradient of a batch is no "
                 "mean over its samples; type model=linear, model=mlp or estimator=sgd"
             )
         if any(_is_random(m) for m in model.modules()):

@@ -231,7 +231,7 @@ def rounded(x: Tensor, tables: Tensor, seed: int) -> Tensor:
     seed=st.integers(0, 2**31),
     scale=st.sampled_from([1.0, 1e-44, 1e37]),
 )
-def test_codes_name_a_neighbouring_level(size: int, count: int, seed: int, scale: float) -> None:
+def test_codes_name_a_neighboring_level(size: int, count: int, seed: int, scale: float) -> None:
     """Tables have equal levels, buckets any length, values are tiny and huge."""
     x = (torch.randn(3, size, generator=torch.Generator().manual_seed(seed)) * 3).round() * scale
     tables = quantile_levels(x, count)

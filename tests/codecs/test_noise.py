@@ -132,7 +132,7 @@ def test_no_worker_draws_a_permutation_of_another(n: int) -> None:
     assert rows.unique(dim=0).shape[0] == 8
 
 
-@pytest.mark.parametrize("change", ["worker", "step", "seed", "site", "neighbour"])
+@pytest.mark.parametrize("change", ["worker", "step", "seed", "site", "neighbor"])
 def test_draws_are_uncorrelated(change: str) -> None:
     base = draw()[0]
     other = {
@@ -140,7 +140,7 @@ def test_draws_are_uncorrelated(change: str) -> None:
         "step": lambda: draw(number=1)[0],
         "seed": lambda: draw(seed=2)[0],
         "site": lambda: draw(site="other")[0],
-        "neighbour": lambda: base.roll(1),
+        "neighbor": lambda: base.roll(1),
     }[change]()
     assert abs(correlation(base, other)) < 5 / N**0.5
     assert (base == other).sum() <= 3
@@ -164,7 +164,7 @@ def test_draws_are_uniform(seed: int) -> None:
         assert chi_square(row, 256) < 255 + 5 * (2 * 255) ** 0.5
 
 
-def test_pairs_of_neighbours_fill_the_square() -> None:
+def test_pairs_of_neighbors_fill_the_square() -> None:
     for row in draw().double():
         cells = (row[0::2] * 16).floor() * 16 + (row[1::2] * 16).floor()
         assert chi_square(cells / 256, 256) < 255 + 5 * (2 * 255) ** 0.5

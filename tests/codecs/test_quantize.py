@@ -97,7 +97,7 @@ def test_what_is_not_finite_gets_a_code_of_its_range(value: float) -> None:
 
 @pytest.mark.parametrize("highest", [1, 2, 3, 14, 100, 255])
 @pytest.mark.parametrize("norm", ["linf", "l2"])
-def test_quantising_is_unbiased(highest: int, norm: str) -> None:
+def test_quantizing_is_unbiased(highest: int, norm: str) -> None:
     v = SPECIAL["random"].unsqueeze(0)
     scale = NORMS[norm](v).unsqueeze(-1)
     total = torch.zeros_like(v, dtype=torch.float64)

@@ -97,7 +97,7 @@ def test_augmentation_differs_by_step_and_leaves_the_test_split_alone() -> None:
     assert torch.equal(data.test_batch(0, 40)[0], plain.test_batch(0, 40)[0])
 
 
-def test_images_are_standardised() -> None:
+def test_images_are_standardized() -> None:
     data = photos(augment=False)
     assert data.shape == (3, 12, 12) and data.kind == "image"
     torch.testing.assert_close(data.test_batch(0, 40)[0], (data.test[0].float() - 100) / 50)

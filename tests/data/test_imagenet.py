@@ -81,7 +81,7 @@ def test_crops_are_new_for_each_image_epoch_worker_and_seed(small: str) -> None:
     assert all((other - reds[0]).abs().max() > 0.5 for other in [*reds[1:], reds[0].roll(1, 0)])
 
 
-def test_test_images_are_cut_at_the_centre(small: str) -> None:
+def test_test_images_are_cut_at_the_center(small: str) -> None:
     data = imagenet(small, size=14)  # resized to 16 x 21
     images, labels = data.test_batch(0, 3)
     assert (data.test_batches(3), labels.tolist()) == (2, [0, 0, 1])

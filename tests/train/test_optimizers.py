@@ -23,7 +23,7 @@ def test_sgd_decays_weights_once_and_knows_nesterov(nesterov: bool) -> None:
     for step in range(3):
         for k, p in model.named_parameters():
             p.grad = torch.full_like(p, 0.5 + step)
-            d = p.grad + (0.5 * x[k] if k.startswith("0.") else 0)  # none on batch normalisation
+            d = p.grad + (0.5 * x[k] if k.startswith("0.") else 0)  # none on batch normalization
             m[k] = 0.9 * m[k] + d
             x[k] = x[k] - 0.1 * (d + 0.9 * m[k] if nesterov else m[k])
         optimizer.step()

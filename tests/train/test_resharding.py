@@ -59,7 +59,7 @@ def test_the_pending_update_stays(before: int, now: int) -> None:
         assert torch.equal(after, rows.repeat_interleave(now // before, dim=0))
 
 
-def test_workers_replace_their_neighbours() -> None:
+def test_workers_replace_their_neighbors() -> None:
     assert [replaced_shares(i, 2, 4) for i in range(2)] == [{0: 0.5, 1: 0.5}, {2: 0.5, 3: 0.5}]
     assert [replaced_shares(i, 4, 2) for i in range(4)] == [{0: 1.0}, {0: 1.0}, {1: 1.0}, {1: 1.0}]
     assert replaced_shares(1, 2, 3) == {1: pytest.approx(1 / 3), 2: pytest.approx(2 / 3)}

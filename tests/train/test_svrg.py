@@ -1,4 +1,4 @@
-"""QSVRG: what is sent goes to zero with the error, so that a quantiser leaves no floor under it."""
+"""QSVRG: what is sent goes to zero with the error, so that a quantizer leaves no floor under it."""
 
 from __future__ import annotations
 
@@ -231,7 +231,7 @@ class Norm(nn.Sequential):
     ("model", "data", "momentum", "says"),
     [
         (Linear([16], 1), DATA, 0.9, "type optimizer.momentum=0"),
-        (Norm(), DATA, 0.0, "batch normalisation"),
+        (Norm(), DATA, 0.0, "batch normalization"),
         (nn.Sequential(nn.Dropout(0.1)), DATA, 0.0, "without dropout"),
         (nn.TransformerEncoderLayer(4, 2, 4, dropout=0.1), DATA, 0.0, "without dropout"),
         (LSTM(5, 4, 1, 0.0), DATA, 0.0, "carries hidden state"),
@@ -263,7 +263,7 @@ def test_what_it_takes_and_refuses_from_the_command_line(tmp_path: Path) -> None
             ["model=linear", "estimator.epoch_steps=0"],
             "estimator.epoch_steps=0: type a number of steps of at least 1",
         ),
-        (["model=resnet20"], "estimator=svrg cannot use batch normalisation"),
+        (["model=resnet20"], "estimator=svrg cannot use batch normalization"),
     ):
         with pytest.raises(ConfigError, match=says):
             run(tmp_path, *SVRG_STEPS, *words)
