@@ -1,4 +1,4 @@
-"""Whether the directory of a run holds the run that was asked for, another one, or a shorter one to extend."""
+"""The directory of a run: does it hold this run, another one, or a shorter one to extend?"""
 
 from __future__ import annotations
 
@@ -20,13 +20,15 @@ from gcbench.records.files import ENDED
 from gcbench.records.schema import Result
 from gcbench.train.schedules import total_steps
 
-HOW = (
-    BOOKKEEPING | EXECUTION | {"gpus"}
-)  # what a run may be continued with that it was not begun with
+# Keys that may differ between the parts of a run that was continued.
+MAY_CHANGE = BOOKKEEPING | EXECUTION | {"gpus"}
 
 
 def refuse_other_run(config: Config, files: RunFiles) -> None:
-    """Raise ConfigError where the directory has a run of another configuration, which is no answer to this one."""
+    """Raise ConfigError where the directory has a run of another configuration.
+
+    That run is no answer to this one.
+    """
     result = result_in(files)
     if result is not None and result.status in ENDED:
         _refuse_other_result(config, files.directory, result)
@@ -35,11 +37,11 @@ def refuse_other_run(config: Config, files: RunFiles) -> None:
         and last_step(files.directory)
         and (before := files.read_start())
     ):
-        if differs := _but_for_how(before["config"], config, HOW):
+        if differs := _differences(before["config"], config, MAY_CHANGE):
             raise ConfigError(
                 f"{files.directory} holds an unfinished run with another configuration "
-                f"({_format(differs, before['config']['choices'], config)}); type what it had to continue it, resume=never to start anew "
-                "there, or another directory="
+                f"({_describe(differs, before['config']['choices'], config)}); type what it had to "
+                "continue it, resume=never to start anew there, or another directory="
             )
 
 
@@ -55,25 +57,30 @@ def _refuse_other_result(config: Config, directory: Path, result: Result) -> Non
     extended = extends(config, result)
     before = result.config
     differs = (
-        _but_for_how(before, config, HOW | LENGTH)
+        _differences(before, config, MAY_CHANGE | LENGTH)
         if extended
         else differences(before, config, BOOKKEEPING)
     )
     if differs:
         raise ConfigError(
-            f"{directory} holds a finished run with another configuration ({_format(differs, result.choices, config)}); type another "
-            "directory=, or rerun=true to run this one there (the files there keep their content under other names)"
+            f"{directory} holds a finished run with another configuration "
+            f"({_describe(differs, result.choices, config)}); type another directory=, or "
+            "rerun=true to run this one there (the files there keep their content under other names)"
         )
     if extended and last_step(directory) < (result.steps or 0):
         length = differences(before, config, BOOKKEEPING)
         raise ConfigError(
-            f"{directory} holds a run that cannot be extended ({format_differences(length)}): the state at its end was not kept, as "
-            "trainer.keep_weights=true does; type another directory=, or rerun=true to start anew there"
+            f"{directory} holds a run that cannot be extended ({format_differences(length)}): the "
+            "state at its end was not kept, as trainer.keep_weights=true does; type another directory=, or "
+            "rerun=true to start anew there"
         )
 
 
 def extends(config: Config, result: Result) -> bool:
-    """Return whether `config` asks for more steps than a run that is done has taken, to be taken from its end."""
+    """Return whether `config` asks for more steps than a run that is done has taken.
+
+    They are taken from its end.
+    """
     if result.status != "done" or config["resume"]["mode"] != "auto":
         return False
     trainer = config["trainer"]
@@ -89,20 +96,23 @@ def last_step(directory: Path) -> int:
     return max((int(path.parent.name.removeprefix("step-")) for path in manifests), default=0)
 
 
-def _but_for_how(before: Config, now: Config, trainer_keys: Collection[str]) -> Differences:
-    """An emulated network changes times only."""
+def _differences(before: Config, now: Config, trainer_keys: Collection[str]) -> Differences:
+    """Return the differences, but for the emulated network, which changes times only."""
     return differences({**before, "network": {}}, {**now, "network": {}}, trainer_keys)
 
 
-def _format(differs: Differences, was: dict[str, str], config: Config) -> str:
-    """Return `differs` as text; keys of another model, data set or compressor go without saying."""
+def _describe(differs: Differences, was: dict[str, str], config: Config) -> str:
+    """Return the differences as a phrase for an error.
+
+    Keys that come and go with another model, data set or compressor are left out.
+    """
     asked = config["choices"]
     other = {
         group: (was[group], asked[group])
         for group in ("model", "dataset", "compressor")
         if was[group] != asked[group]
     }
-    shown = {key: values for key, values in differs.items() if key.partition(".")[0] not in other}
+    keys = {key: values for key, values in differs.items() if key.partition(".")[0] not in other}
     if "compressor" in other:
-        shown = {key: values for key, values in shown.items() if ABSENT not in values}
-    return format_differences({**other, **shown})
+        keys = {key: values for key, values in keys.items() if ABSENT not in values}
+    return format_differences({**other, **keys})

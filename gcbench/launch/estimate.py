@@ -1,4 +1,4 @@
-"""How long a run will take: from earlier ones of its size, else from a few gradients taken here."""
+"""Estimates of how long runs take: from earlier ones of their size, else from a few gradients."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 from gcbench import settings
 from gcbench.config import Config, ConfigError
-from gcbench.launch.instantiate import make_data, make_model, typed
+from gcbench.launch.instantiate import make_data, make_model, to_dataclass
 from gcbench.launch.plan import Machine, plan
 from gcbench.records.clock import Clock
 from gcbench.records.schema import Result
@@ -34,7 +34,10 @@ class Estimates:
         self._tried: dict[Size, tuple[float, int]] = {}
 
     def seconds(self, config: Config) -> float | None:
-        """None where data or model are not to be had, of which the run itself will say why."""
+        """Return the expected seconds, or None without data or model.
+
+        The run itself will say why these are missing.
+        """
         size = _size(config, config["choices"])
         past = self._past.get(size, [])
         if past:
@@ -46,7 +49,7 @@ class Estimates:
         else:
             try:
                 if size not in self._tried:
-                    self._tried[size] = _try(config)
+                    self._tried[size] = _measure(config)
                 step_seconds, steps_per_epoch = self._tried[size]
             except (ValueError, OSError, RuntimeError):
                 return None
@@ -70,12 +73,12 @@ def _step_seconds(result: Result) -> float:
     return max(1.0, result.duration) / result.steps
 
 
-def _try(config: Config) -> tuple[float, int]:
-    """Seconds of a step without compression and tests, and steps an epoch."""
-    chosen = plan(config, Machine.here())
+def _measure(config: Config) -> tuple[float, int]:
+    """Return the seconds of a step without compression and tests, and the steps an epoch."""
+    chosen = plan(config, Machine.detect())
     if chosen.device != "cpu":
         raise ConfigError("a device is not woken up for an estimate")
-    trainer = typed(settings.TrainerSettings, config["trainer"])
+    trainer = to_dataclass(settings.TrainerSettings, config["trainer"])
     data, before = make_data(config), torch.get_num_threads()
     torch.set_num_threads(chosen.threads)
     replica = Replica(make_model(config, data), data.task, range(1), torch.device("cpu"), trainer)

@@ -43,7 +43,7 @@ def make_outcome(
 ) -> Result:
     """Return the result of a run; every process calls it. `has_weights`: they are beside it."""
     meter = Meter.of_workers(plan.workers)
-    meter.load([tally for part in run.control.gather(run.comm.meter.state()) for tally in part])
+    meter.load([totals for part in run.control.gather(run.comm.meter.state()) for totals in part])
     shapes = [parameter.shape for parameter in run.replica.parameters.values()]
     counts = _count_traffic(meter, progress.step, run.steps_per_epoch, run.replica.dense_bits)
     seconds = progress.ledger.seconds() if plan.timed else None
@@ -84,15 +84,15 @@ def _describe_network(config: Config) -> Network:
 
 
 def _count_traffic(meter: Meter, steps: int, steps_per_epoch: int, dense: int) -> dict[str, Any]:
-    kinds = sorted({kind for tally in meter.tallies for kind in tally})
-    dense_wire = wire_bits("all_reduce", dense, len(meter.tallies))
+    kinds = sorted({kind for totals in meter.totals_by_worker for kind in totals})
+    dense_wire = wire_bits("all_reduce", dense, len(meter.totals_by_worker))
     return {
         "bits_sent": count_bits(meter.sent_bits, steps, steps_per_epoch, dense),
         "bits_received": count_bits(meter.received_bits, steps, steps_per_epoch, dense),
         "bits_wire": count_bits(meter.wire_bits, steps, steps_per_epoch, dense_wire),
         "bits_between_nodes": _between_nodes(meter, steps, dense),
         "collectives": [
-            _collective(kind, [tally[kind] for tally in meter.tallies]) for kind in kinds
+            _collective(kind, [totals[kind] for totals in meter.totals_by_worker]) for kind in kinds
         ],
     }
 
@@ -109,12 +109,14 @@ def _collective(kind: Kind, totals: Sequence[Total]) -> Collective:
 
 def _between_nodes(meter: Meter, steps: int, dense: int) -> BitsBetweenNodes | None:
     """Return what nodes sent to each other; None where nothing was exchanged between nodes."""
-    nodes = max((kind.workers for kind in meter.tallies[0] if kind.level == "between"), default=0)
+    nodes = max(
+        (kind.workers for kind in meter.totals_by_worker[0] if kind.level == "between"), default=0
+    )
     if not nodes:
         return None
     sent = [
-        sum(total.sent_bits for kind, total in tally.items() if kind.level == "between")
-        for tally in meter.tallies
+        sum(total.sent_bits for kind, total in totals.items() if kind.level == "between")
+        for totals in meter.totals_by_worker
     ]
     size = len(sent) // nodes
     by_node = [sum(sent[start : start + size]) for start in range(0, len(sent), size)]

@@ -16,31 +16,35 @@ log = logging.getLogger("gcbench")
 
 
 def same_run(config: Config, directory: Path) -> Path | None:
-    """The directory below `outputs` of a run that has ended and that differs from the one of `directory` in its name only."""
+    """Return the directory of an ended run that is this one under another name, if there is one.
+
+    It lies below `outputs` and differs from the run of `directory` in its name only.
+    """
     for path in sorted(Path(config["outputs"]).rglob(f"*{ending(directory)}/result.json")):
         result = read(path)
-        if result and _counts(result, config) and path.parent.resolve() != directory.resolve():
+        if result is None or path.parent.resolve() == directory.resolve():
+            continue
+        same_budget = result.choices["budget"] == config["choices"]["budget"]
+        if same_budget and has_ended(result, config):
             return path.parent
     return None
 
 
 def ending(directory: Path) -> str:
-    """-s<seed>-<hash of the configuration>, in which names have no part: where and how it executes has."""
+    """Return the end of a directory's name: -s<seed>-<hash of the configuration>.
+
+    Names have no part in the hash; where and how it executes has.
+    """
     return f"-s{directory.name.rpartition('-s')[2]}"
 
 
 def has_ended(result: Result | None, config: Config) -> bool:
-    """Return whether `result` is of this configuration and final: running it again gives it again."""
+    """Return whether `result` is of this configuration, and a run would come to it again."""
     return (
         result is not None
         and result.status in ENDED
         and not differences(result.config, config, BOOKKEEPING)
     )
-
-
-def _counts(result: Result, config: Config) -> bool:
-    same_budget = result.choices["budget"] == config["choices"]["budget"]
-    return same_budget and has_ended(result, config)
 
 
 def read(path: Path) -> Result | None:
@@ -50,10 +54,10 @@ def read(path: Path) -> Result | None:
     except OSError:
         return None
     except ValueError as error:
-        _tell(path, str(error))
+        _warn_once(path, str(error))
         return None
 
 
 @cache
-def _tell(path: Path, problem: str) -> None:
+def _warn_once(path: Path, problem: str) -> None:
     log.warning("not read: %s: %s", path, problem)

@@ -1,4 +1,4 @@
-"""From a checked configuration to a finished run, in the process that the user started."""
+"""The start of a checked run, followed to its end in the process that the user started."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gcbench.launch.directory import extends, refuse_other_run, result_in
 from gcbench.launch.failure import failure_of, first_failure, forget_failures, is_echo
 from gcbench.launch.instantiate import make_data
 from gcbench.launch.local import Interrupted, WorkerFailed, run_processes
-from gcbench.launch.lock import Lock, alone
+from gcbench.launch.lock import Lock, lock_directory
 from gcbench.launch.plan import JOINING, Machine, Plan, plan
 from gcbench.launch.same import same_run
 from gcbench.launch.worker import StopSignal, work
@@ -33,28 +33,30 @@ log = logging.getLogger("gcbench")
 
 
 def start(config: Config, directory: str, in_sweep: bool = False) -> None:
-    """Raises ConfigError before anything has started, RunFailed when the run failed, KeyboardInterrupt when it was stopped.
+    """Run a configuration to its end.
 
-    Of a sweep, what was finished before, as this row or as the same run under another name, is passed over in silence.
+    Raises ConfigError before anything has started, RunFailed when the run failed, KeyboardInterrupt
+    when it was stopped. Of a sweep, what was finished before, as this row or as the same run under
+    another name, is passed over in silence.
     """
     path = Path(directory).resolve()
-    machine = Machine.here()
+    machine = Machine.detect()
     chosen = plan(config, machine)
-    with slurm.as_torchrun(path) if chosen.launcher == "slurm" else nullcontext():
+    with slurm.torchrun_environment(path) if chosen.launcher == "slurm" else nullcontext():
         _start(config, chosen, RunFiles(path), in_sweep)
 
 
 def _start(config: Config, chosen: Plan, files: RunFiles, in_sweep: bool) -> None:
     rank = int(os.environ["RANK"]) if chosen.launcher in JOINING else 0
-    anew = config["rerun"] and not slurm.requeued(os.environ)
+    anew = config["rerun"] and not slurm.was_requeued(os.environ)
     if not anew:
         refuse_other_run(config, files)
-        if _finished_before(config, files, rank == 0 and not in_sweep):
+        if _is_finished(config, files, rank == 0 and not in_sweep):
             return
     same = same_run(config, files.directory) if in_sweep and not anew else None
-    if same and _finished_before(config, RunFiles(same), say=False):
+    if same and _is_finished(config, RunFiles(same), say=False):
         return
-    with alone(files.directory) if rank == 0 else nullcontext() as lock:
+    with lock_directory(files.directory) if rank == 0 else nullcontext() as lock:
         _start_alone(config, chosen, files, rank, anew, lock)
 
 
@@ -66,7 +68,7 @@ def _start_alone(
     if rank == 0:
         for notice in filter(None, (chosen.notice(), chosen.trust())):
             log.warning(notice)
-        begun = _clear_the_way(config, files, anew)
+        begun = _prepare_directory(config, files, anew)
     else:
         begun = Begun.here()  # which is not written
     stopped_by = _run(config, chosen, files, rank, begun, lock)
@@ -74,7 +76,7 @@ def _start_alone(
         _raise_unless_done(files, stopped_by)
 
 
-def _finished_before(config: Config, files: RunFiles, say: bool) -> bool:
+def _is_finished(config: Config, files: RunFiles, say: bool) -> bool:
     result = result_in(files)
     if result is not None and result.status == "diverged":
         raise RunFailed(
@@ -92,7 +94,10 @@ def _finished_before(config: Config, files: RunFiles, say: bool) -> bool:
 
 
 def _check(config: Config, chosen: Plan, path: Path) -> None:
-    """A ValueError from data, model or method is the user's to mend, in the words of whoever raised it."""
+    """Check the run; a ValueError from data, model or method becomes a ConfigError.
+
+    It is the user's to mend, in the words of whoever raised it.
+    """
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         try:
@@ -104,11 +109,14 @@ def _check(config: Config, chosen: Plan, path: Path) -> None:
             log.warning(warning.message)
 
 
-def _clear_the_way(config: Config, files: RunFiles, anew: bool) -> Begun:
-    """Continue from a checkpoint, or begin with an empty record; what an earlier run left keeps its content."""
+def _prepare_directory(config: Config, files: RunFiles, anew: bool) -> Begun:
+    """Continue from a checkpoint, or begin with an empty record.
+
+    What an earlier run left keeps its content.
+    """
     checkpoints = files.directory / "checkpoints"
     before, extended = None, None
-    resumes = slurm.requeued(os.environ) or (config["resume"]["mode"] == "auto" and not anew)
+    resumes = slurm.was_requeued(os.environ) or (config["resume"]["mode"] == "auto" and not anew)
     if checkpoints.exists() and not checkpoints.is_dir():
         raise ConfigError(f"{checkpoints} is no folder; move it away, as checkpoints go there")
     forget_failures(files.directory)
@@ -151,7 +159,7 @@ def _check_latest(config: Config, checkpoints: Path) -> None:
 def _run(
     config: Config, chosen: Plan, files: RunFiles, rank: int, begun: Begun, lock: Lock | None
 ) -> str | None:
-    """The name of a signal that stopped the work in this process."""
+    """Run the workers; return the name of a signal that stopped the work in this process."""
     arguments = (config, chosen, str(files.directory), begun)
     stop = StopSignal()
     try:
@@ -162,7 +170,7 @@ def _run(
         else:
             work(*arguments, stop)
     except Interrupted as interrupted:
-        if not _written_since(files, begun.started):
+        if not _is_written_since(files, begun.started):
             files.write_result(
                 make_result(
                     config,
@@ -176,13 +184,13 @@ def _run(
         files.write_result(
             make_result(config, begun, "failed", f"worker {failure.rank}: {failure.reason}")
         )
-        if not _says_all(failure.reason):
+        if not _is_for_user(failure.reason):
             print(failure.traceback_text, file=sys.stderr)
         raise RunFailed(f"worker {failure.rank} failed: {failure.reason}") from None
     except ConfigError:  # that of another process than this one's
         raise
     except Exception as error:
-        if not is_echo(error) and not _says_all(failure_of(error, rank).reason):
+        if not is_echo(error) and not _is_for_user(failure_of(error, rank).reason):
             traceback.print_exc()
         first = (
             first_failure(error, rank, files.directory)
@@ -197,14 +205,17 @@ def _run(
     return stop.name
 
 
-def _says_all(reason: str) -> bool:
-    """Whether the reason of a failure is a sentence to the user, to whom the lines of gcbench say nothing."""
+def _is_for_user(reason: str) -> bool:
+    """Return whether a failure's reason needs no traceback.
+
+    It is a sentence to the user, to whom the lines of gcbench say nothing.
+    """
     return reason.partition(":")[0] in (
         kind.__name__ for kind in (ConfigError, CheckpointError, MethodError)
     )
 
 
-def _written_since(files: RunFiles, started: str) -> bool:
+def _is_written_since(files: RunFiles, started: str) -> bool:
     result = files.read_result()
     return result is not None and result.started >= started
 

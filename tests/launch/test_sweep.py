@@ -18,7 +18,7 @@ from sentence import composed, config_of
 from gcbench.config import run_directory
 from gcbench.launch.estimate import START_SECONDS, Estimates
 from gcbench.launch.same import same_run
-from gcbench.launch.sweep import Row, SweepProgress, plan_sentence
+from gcbench.launch.sweep import SweepProgress, SweepRow, plan_sentence
 from gcbench.records import RunFiles
 from gcbench.records.result import Begun, make_result
 from gcbench.records.schema import Status
@@ -127,20 +127,29 @@ def test_what_counts_as_the_same_run(
 @pytest.mark.parametrize(
     ("rows", "says"),
     [
-        ([Row("a", seconds=60), Row("b", seconds=180)], "2 rows; 2 x about 2 min = 4 min"),
         (
-            [Row("a", done=True), Row("b", seconds=30)],
+            [SweepRow("a", seconds=60), SweepRow("b", seconds=180)],
+            "2 rows; 2 x about 2 min = 4 min",
+        ),
+        (
+            [SweepRow("a", done=True), SweepRow("b", seconds=30)],
             "2 rows, 1 of them done before; 1 x about 30 s = 30 s",
         ),
         (
-            [Row("a", seconds=30), Row("b", done=True, same="a")],
+            [SweepRow("a", seconds=30), SweepRow("b", done=True, same="a")],
             "2 rows, 1 of them the same run as another (a); 1 x about 30 s = 30 s",
         ),
-        ([Row("a"), Row("b")], "2 rows; how long they take is not known before the first has run"),
-        ([Row("a", done=True)], "1 rows, 1 of them done before; type rerun=true to run them again"),
+        (
+            [SweepRow("a"), SweepRow("b")],
+            "2 rows; how long they take is not known before the first has run",
+        ),
+        (
+            [SweepRow("a", done=True)],
+            "1 rows, 1 of them done before; type rerun=true to run them again",
+        ),
     ],
 )
-def test_rows_times_minutes(rows: list[Row], says: str) -> None:
+def test_rows_times_minutes(rows: list[SweepRow], says: str) -> None:
     assert plan_sentence(rows) == says
 
 
@@ -156,7 +165,7 @@ def test_a_row_takes_what_its_result_says(
     result = make_result(config_of(), Begun.here(), "done", "").model_copy(update=times)
     RunFiles(tmp_path).write_result(result)
     progress = SweepProgress(
-        [Row(str(tmp_path), seconds=30.0), Row("b", seconds=60.0)], one_by_one=one_by_one
+        [SweepRow(str(tmp_path), seconds=30.0), SweepRow("b", seconds=60.0)], one_by_one=one_by_one
     )
     with caplog.at_level("INFO", "gcbench"):
         progress.on_job_end(composed(), JobReturn(status=JobStatus.COMPLETED))

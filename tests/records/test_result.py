@@ -1,4 +1,4 @@
-"""What result.json says of many tests and many workers."""
+"""The result of many tests and many workers, as result.json has it."""
 
 from __future__ import annotations
 

@@ -43,9 +43,8 @@ def printed(result: dict[str, Any], width: int = 80) -> str:
 def test_summary_fits_and_tells_all(width: int) -> None:
     text = printed(RESULT, width)
     assert all(len(line) <= width for line in text.splitlines()[:-1])
-    assert (
-        text.splitlines()[-1] == f"files in {Path('/outputs/' + 'long-name/' * 12)}"
-    )  # whole, to be copied
+    # The path is whole, to be copied.
+    assert text.splitlines()[-1] == f"files in {Path('/outputs/' + 'long-name/' * 12)}"
     assert text.isascii() and "\x1b" not in text
     words = " ".join(text.split())
     for fact in (

@@ -1,4 +1,4 @@
-"""Results, names, caches and folders that somebody else has made: nothing in them runs, and bad ones are named and skipped."""
+"""Results, names, caches and folders of others run nothing; bad ones are named and skipped."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ CHANGES: dict[str, dict[str, Any]] = {
 
 @pytest.fixture
 def some_bad(here: Path) -> list[str]:
-    """Good results with bad ones among them."""
+    """Return good results with bad ones among them."""
     write(Path("outputs/good-s1"), result_of(SGD))
     write(Path("outputs/good-s2"), result_of(SGD, seed=2))
     for name, text in BAD.items():

@@ -54,7 +54,10 @@ def result_of(
     reason: str | None = None,
     finished: str = "2026-01-01T00:00:00+00:00",
 ) -> dict[str, Any]:
-    """result.json of a row of a table; one that is not done has what a run has that could not write more."""
+    """Return the result.json of a row of a table.
+
+    One that is not done has what a run has that could not write more.
+    """
     plain = composed(experiment, budget, words)
     config = {**plain.config, "seed": seed, "experiment": experiment, "choices": plain.choices}
     result = {
@@ -95,7 +98,7 @@ def result_of(
 
 
 def write(directory: Path, result: dict[str, Any]) -> Path:
-    """With two lines of metrics."""
+    """Write a result with two lines of metrics."""
     directory.mkdir(parents=True)
     files = RunFiles(directory)
     replace_file(files.result, json.dumps(result).encode())

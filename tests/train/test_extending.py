@@ -42,7 +42,10 @@ def metrics(folder: Path) -> list[dict[str, Any]]:
 
 
 def test_an_extended_run_ends_as_one_that_was_as_long_from_the_start(tmp_path: Path) -> None:
-    """Where the schedule does not depend on the length: weights, momentum, memories, factors, counters and tests."""
+    """Weights, momentum, residuals, factors, counters and tests agree.
+
+    The schedule must not depend on the length.
+    """
     whole = run(tmp_path / "whole", *WORDS, *CONSTANT, "trainer.epochs=0.5")
     assert whole["extended"] == [] and whole["weights"] == "weights.pt"
     short = run(tmp_path / "parts", *WORDS, *CONSTANT, "trainer.epochs=0.25")
