@@ -65,14 +65,14 @@ def _refuse_other_result(config: Config, directory: Path, result: Result) -> Non
         raise ConfigError(
             f"{directory} holds a finished run with another configuration "
             f"({_describe(differs, result.choices, config)}); type another directory=, or "
-            "rerun=true to run this one there (the files there keep their content under other names)"
+            "rerun=true to run this one there (the files keep their content under other names)"
         )
     if extended and last_step(directory) < (result.steps or 0):
         length = differences(before, config, BOOKKEEPING)
         raise ConfigError(
             f"{directory} holds a run that cannot be extended ({format_differences(length)}): the "
-            "state at its end was not kept, as trainer.keep_weights=true does; type another directory=, or "
-            "rerun=true to start anew there"
+            "state at its end was not kept, as trainer.keep_weights=true does; type another "
+            "directory=, or rerun=true to start anew there"
         )
 
 
