@@ -7,7 +7,7 @@ from itertools import groupby
 
 from gcbench.config import Config, conf_directory
 from gcbench.config.names import EXECUTION, WHOLE
-from gcbench.report.configs import Composed, composed
+from gcbench.report.configs import Composed, as_words, composed, difference
 from gcbench.report.load import Run
 
 
@@ -24,11 +24,26 @@ def is_same(run: Run, expected: Composed) -> bool:
 
 
 def _as_written(run: Run) -> Config:
-    """The configuration of its experiment's file, as what was typed beside it would have been typed beside the row, too."""
-    written = (
-        run.experiment and (conf_directory() / "experiment" / f"{run.experiment}.yaml").is_file()
-    )
-    return composed(str(run.experiment), run.budget).config if written else run.config
+    """Return the configuration of its experiment's file: what was typed beside it would have been typed beside the row, too.
+
+    Not so its backend, by which rows of one experiment may differ.
+    """
+    if not _has_file(run):
+        return run.config
+    config = composed(str(run.experiment), run.budget).config
+    return {**config, "trainer": {**config["trainer"], "backend": run.config["trainer"]["backend"]}}
+
+
+def _has_file(run: Run) -> bool:
+    file = conf_directory() / "experiment" / f"{run.experiment}.yaml"
+    return run.experiment is not None and file.is_file()
+
+
+def words_of_run(run: Run) -> list[str]:
+    """Return what was typed beside the run's experiment, by where it differs from that."""
+    if not _has_file(run):
+        return []
+    return as_words(difference(run.flat, composed(str(run.experiment), run.budget).flat))
 
 
 def _execution(config: Config) -> Config:

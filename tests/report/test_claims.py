@@ -90,7 +90,7 @@ def test_what_a_claim_asks_for_is_there(claim: Claim) -> None:
     check = claim.check
     assert check.tests or check.rows or check.study or check.open
     for part in check.rows:
-        for experiment in part.experiments:
+        for experiment in part.paths:
             assert (conf_directory() / "experiment" / f"{experiment}.yaml").is_file()
     for study in check.study:
         assert study.name in names() and study.relations
@@ -117,7 +117,7 @@ def test_rows_of_claims_stand_in_tables() -> None:
         e
         for claim in ALL
         for part in claim.check.rows
-        for e in part.experiments
+        for e in part.paths
         if f"{e}," not in tables
     ]
 
