@@ -15,13 +15,13 @@ Grid = dict[str, list[str]]  # a command's keys, and the values that each takes
 
 
 def commands(rows: Iterable[Typed], budget: str, seeds: Iterable[int]) -> list[str]:
-    """Return the commands that run all rows and nothing else: a sweep (-m) where values form a grid."""
+    """Return the commands that run the rows and nothing else; a sweep (-m) where they form a grid."""
     numbers = sorted(set(seeds))
     return [_command(grid, budget, numbers) for grid in _grids(rows)]
 
 
 def _grids(rows: Iterable[Typed]) -> list[Grid]:
-    """Return grids whose points are the rows, each once: first one a row, then merged key by key."""
+    """Return grids whose points are the rows: first one a row, then merged key by key."""
     grids: list[Grid] = []
     for experiment, words in rows:
         pairs = (word.partition("=") for word in [experiment_word(experiment), *words])
@@ -63,7 +63,7 @@ def of_runs(experiment: str, runs: Sequence[Run], words: Sequence[str] = ()) -> 
 
 
 def of_missing(table: Table, rows: Sequence[Row]) -> list[str]:
-    """Return what runs these rows of one budget; with the paper's number of seeds where the paper's setting is run."""
+    """Return what runs these rows of one budget; at the paper's, with its number of seeds."""
     if not rows:
         return []
     seeds = range(1, (table.seeds or 1) + 1) if rows[0].budget == PAPER else [1]

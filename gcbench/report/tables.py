@@ -75,7 +75,7 @@ class TableRow:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Return what is typed beside the experiment, as in trainer.gpus=16 trainer.backend=gloo."""
+        """Return what is typed beside the experiment, as in `trainer.gpus=16 rank=2`."""
         return words_of(self.settings)
 
 

@@ -1,6 +1,7 @@
-"""Experiment and table files: each is composed once, by the function that reports and predictions use.
+"""Experiment and table files, each composed once by the function that reports use.
 
-The longest experiment of each folder with every change, the others slow (`-m slow`): Hydra takes 0.2 s for one.
+The longest experiment of each folder is tried with every change, the others are slow (`-m slow`):
+Hydra takes 0.2 s for one.
 """
 
 from __future__ import annotations
@@ -117,7 +118,7 @@ def test_rows_of_one_experiment_differ_in_the_values_of_the_same_keys() -> None:
 
 @pytest.mark.parametrize("budget", ["paper", "cpu", "smoke"])
 def test_a_budget_bounds_what_rows_type(budget: str) -> None:
-    """A word that is typed stays as typed, so that a row's number of workers has to be bounded first."""
+    """A word that is typed stays as typed: a row's number of workers has to be bounded first."""
     row = ROWS["powersgd/figure3/rank_2_gloo_workers_16"]
     expected = {"paper": 16, "cpu": 4, "smoke": 2}[budget]
     config = composed_row(row, budget).config

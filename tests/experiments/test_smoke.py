@@ -1,7 +1,8 @@
 """Every experiment runs: composed as a user types it, a few steps of two workers, in this process.
 
-Slow (`-m slow`): about 12 minutes for 230 experiments on one core that nothing else uses. Rows whose data are not under data.root are
-skipped; LIBSVM's large sets are replaced by small files of the same form, as nothing but the form matters here.
+Slow (`-m slow`): about 12 minutes for 230 experiments on one core that nothing else uses. Those
+whose data are not under data.root are skipped; LIBSVM's large sets are replaced by small files of
+the same form, as nothing but the form matters here.
 """
 
 from __future__ import annotations
