@@ -6,24 +6,19 @@ from collections.abc import Iterable
 from itertools import groupby
 
 from gcbench.config import Config, conf_directory
-from gcbench.config.names import EXECUTION, WHOLE
-from gcbench.report.configs import Composed, as_words, composed, difference
-from gcbench.report.load import Run
+from gcbench.identity import EXECUTION, flat_differences
+from gcbench.records.store import RecordedRun
+from gcbench.report.configs import Composed, as_words, composed
 
 
-def is_same(run: Run, expected: Composed) -> bool:
+def is_same(run: RecordedRun, expected: Composed) -> bool:
     """Whether a run of another experiment computed what the row asks for and, if it has times, executed as the row does."""
-    if any(run.flat[key] != value for key, value in expected.flat.items() if key in run.flat):
+    if run.result.identity != expected.identity:
         return False
-    newer = expected.flat.keys() - run.flat.keys()  # that an older gcbench did not know
-    if run.flat.keys() - expected.flat.keys() or not all(key.startswith(WHOLE) for key in newer):
-        return False
-    return run.result.get("seconds") is None or _execution(_as_written(run)) == _execution(
-        expected.config
-    )
+    return run.result.seconds is None or _execution(_as_written(run)) == _execution(expected.config)
 
 
-def _as_written(run: Run) -> Config:
+def _as_written(run: RecordedRun) -> Config:
     """Return the configuration of its experiment's file: what was typed beside it would have been typed beside the row, too.
 
     Not so its backend, by which rows of one experiment may differ.
@@ -34,16 +29,16 @@ def _as_written(run: Run) -> Config:
     return {**config, "trainer": {**config["trainer"], "backend": run.config["trainer"]["backend"]}}
 
 
-def _has_file(run: Run) -> bool:
+def _has_file(run: RecordedRun) -> bool:
     file = conf_directory() / "experiment" / f"{run.experiment}.yaml"
     return run.experiment is not None and file.is_file()
 
 
-def words_of_run(run: Run) -> list[str]:
+def words_of_run(run: RecordedRun) -> list[str]:
     """Return what was typed beside the run's experiment, by where it differs from that."""
     if not _has_file(run):
         return []
-    return as_words(difference(run.flat, composed(str(run.experiment), run.budget).flat))
+    return as_words(flat_differences(run.flat, composed(str(run.experiment), run.budget).flat))
 
 
 def _execution(config: Config) -> Config:
@@ -52,13 +47,13 @@ def _execution(config: Config) -> Config:
     }
 
 
-def sources(runs: Iterable[Run]) -> str:
+def sources(runs: Iterable[RecordedRun]) -> str:
     """Whose runs these are, as in run of powersgd/table4/rank_2; empty for none."""
     titles = sorted({run.title for run in runs})
     return f"run of {' and '.join(titles)}" if titles else ""
 
 
-def by_experiment(runs: Iterable[Run]) -> list[tuple[str, list[Run]]]:
+def by_experiment(runs: Iterable[RecordedRun]) -> list[tuple[str, list[RecordedRun]]]:
     """Runs of each title, in the order of titles."""
     ordered = sorted(runs, key=lambda run: (run.title, run.seed))
     return [(title, list(same)) for title, same in groupby(ordered, key=lambda run: run.title)]

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from gcbench.config import ConfigError, conf_directory, near
-from gcbench.config.names import typed
+from gcbench.identity import format_value
 from gcbench.report.measures import LOWER, MEASURES, SCORES
 
 SPREADS = ("range", "deviation", "none")
@@ -107,7 +107,7 @@ class Table:
 def words_of(settings: Mapping[str, Any]) -> tuple[str, ...]:
     """Return each key and value as Hydra reads it; 1.0 stays a float."""
     return tuple(
-        f"{key}={value if isinstance(value, float) else typed(value)}"
+        f"{key}={value if isinstance(value, float) else format_value(value)}"
         for key, value in settings.items()
     )
 

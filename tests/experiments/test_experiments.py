@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from gcbench.config import compose_methods, conf_directory, register
-from gcbench.config.names import ABSENT
+from gcbench.identity import ABSENT
 from gcbench.report.claims import read_claims
 from gcbench.report.configs import composed, composed_row, value_of
 from gcbench.report.tables import TableRow, read_table, table_names
