@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from backends import using
+from backends import use
 
 from gcbench.codecs import kernels
 from gcbench.codecs.kernels import use_backend
@@ -29,7 +29,7 @@ METHODS = {"three bits": QSGD(3, bucket_size=64), "three levels": ORQ(3, bucket_
 
 @pytest.fixture
 def compiled() -> Iterator[None]:
-    yield from using("compiled")
+    yield from use("compiled")
 
 
 def step(method: Bucketed, number: int) -> Aggregated:

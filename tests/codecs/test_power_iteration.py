@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from backends import using
+from backends import use
 from torch import Tensor
 
 from gcbench.codecs.kernels import Backend, use_backend
@@ -40,7 +40,7 @@ SIDES = [
 
 @pytest.fixture(autouse=True)
 def compiled() -> Iterator[None]:
-    yield from using("compiled")
+    yield from use("compiled")
 
 
 def shapes_of(rank: int) -> Shapes:

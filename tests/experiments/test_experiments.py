@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from sentence import composed
+from sentence import compose
 
 from gcbench import settings
 from gcbench.config import conf_directory, resolve
@@ -107,7 +107,7 @@ def test_a_row_of_each_folder_composes_to_what_its_files_say(folder: str) -> Non
     name = max(
         (n for n in NAMES if n.rpartition("/")[0] == folder), key=lambda n: len(row_of(n).values)
     )
-    config = resolve(composed(f"+experiment/{folder}={name.rpartition('/')[2]}"))
+    config = resolve(compose(f"+experiment/{folder}={name.rpartition('/')[2]}"))
     row = row_of(name)
     assert config["experiment"] == name
     assert config["choices"] | row.choices == config["choices"]

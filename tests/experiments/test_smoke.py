@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from needed import skip
-from sentence import composed
+from sentence import compose
 
 from gcbench.config import Config, conf_directory, resolve
 from gcbench.launch.start import start
@@ -35,7 +35,7 @@ def config_of(row: Path) -> Config:
         "trainer.threads=1",
         "logger.mode=disabled",
     )
-    return resolve(composed(f"+experiment/{row.parent}={row.name}", *budget))
+    return resolve(compose(f"+experiment/{row.parent}={row.name}", *budget))
 
 
 def write_libsvm(folder: Path, dataset: Config) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from hydra.core.utils import JobReturn, JobStatus
 from processes import command
-from sentence import composed, config_of
+from sentence import compose, config_of
 
 from gcbench.config import run_directory
 from gcbench.launch.estimate import START_SECONDS, Estimates
@@ -112,8 +112,8 @@ def test_what_counts_as_the_same_run(
     tmp_path: Path, words: tuple[str, ...], status: str, counts: bool
 ) -> None:
     typed = ("name=one", f"outputs={tmp_path}")
-    own, asked = Path(run_directory(composed(*typed))), config_of(*typed)
-    there = Path(run_directory(composed("name=other", f"outputs={tmp_path / 'deep'}", *words)))
+    own, asked = Path(run_directory(compose(*typed))), config_of(*typed)
+    there = Path(run_directory(compose("name=other", f"outputs={tmp_path / 'deep'}", *words)))
     there.mkdir(parents=True)
     config = config_of("name=other", *words)
     RunFiles(there).write_result(unfinished(config, status, "", Begun.here()))
@@ -167,7 +167,7 @@ def test_a_row_takes_what_its_result_says(
         [SweepRow(str(tmp_path), seconds=30.0), SweepRow("b", seconds=60.0)], one_by_one=one_by_one
     )
     with caplog.at_level("INFO", "gcbench"):
-        progress.on_job_end(composed(), JobReturn(status=JobStatus.COMPLETED))
+        progress.on_job_end(compose(), JobReturn(status=JobStatus.COMPLETED))
     assert caplog.messages == [f"row 1 of 2, {tmp_path}, {says}"]
 
 

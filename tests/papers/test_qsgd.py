@@ -7,8 +7,8 @@ from functools import cache
 
 import pytest
 import torch
-from method_cases import built, composed
-from paper_cases import Shapes, decoded, sent_bits, shapes_of, sizes
+from method_cases import build_method, compose_method
+from paper_cases import Shapes, decode_rows, sent_bits, shapes_of, sizes
 from torch import Tensor
 
 from gcbench.codecs.blocks import Blocks
@@ -23,7 +23,7 @@ each_norm = pytest.mark.parametrize("norm", ["linf", "l2"])
 
 def samples(method: QSGD, v: Tensor, repeats: int) -> Tensor:
     """`[repeats, n]` decoded values of one gradient, of as many virtual workers."""
-    return decoded(method, v.repeat(repeats, 1))
+    return decode_rows(method, v.repeat(repeats, 1))
 
 
 def drawn(kind: str, n: int) -> Tensor:
@@ -133,7 +133,7 @@ def test_the_variance_bound_is_nearly_tight_for_flat_vectors(levels: int) -> Non
 def test_the_papers_example_of_the_bound_counts_other_levels() -> None:
     """qsgd-02, section 4: "bucket size 512 and 4 bits" give sqrt(512) / 2^4 = 1.41 with s = 16, but our 4 bits with their sign
     have s = 7."""
-    levels = built("qsgd", bits=4, bucket_size=512, min_size=0).inner.codec.levels  # type: ignore[attr-defined]
+    levels = build_method("qsgd", bits=4, bucket_size=512, min_size=0).inner.codec.levels  # type: ignore[attr-defined]
     assert (
         round(variance_bound(512, 16), 2) == 1.41 and round(variance_bound(512, levels), 2) == 3.23
     )
@@ -271,7 +271,7 @@ def test_the_second_moment_at_most_doubles_with_sqrt_n_levels(kind: str) -> None
 
 # Payloads
 
-DEFAULT = composed("qsgd")["min_size"]
+DEFAULT = compose_method("qsgd")["min_size"]
 
 
 def payload(shapes: Shapes, min_size: int, bits: int, bucket: int) -> float:

@@ -73,7 +73,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
         parent.communicate()
 
 
-def listening(pids: list[int]) -> list[tuple[str, int]]:
+def listeners(pids: list[int]) -> list[tuple[str, int]]:
     """Return address and port of every socket of these processes that awaits connections."""
     inodes = set()
     for pid in pids:
@@ -96,7 +96,7 @@ def address(text: str) -> tuple[str, int]:
 
 
 def test_every_socket_that_listens_is_for_this_machine_only(live: Live) -> None:
-    found = listening(live.processes())
+    found = listeners(live.processes())
     assert found, "gloo's own are not seen"
     assert [place for place in found if not ip_address(place[0]).is_loopback] == []
 
@@ -105,7 +105,7 @@ def test_what_a_stranger_sends_to_the_ports_runs_nothing(live: Live, tmp_path: P
     """A pickle comes by itself, and as a value of the store that torch's rendezvous reads."""
     mark = tmp_path / "ran"
     attack = pickle.dumps(Exploit(mark))
-    for host, port in listening(live.processes()):
+    for host, port in listeners(live.processes()):
         with socket.create_connection((host, port), timeout=5) as connection:
             connection.sendall(attack)
         planter = multiprocessing.get_context("fork").Process(

@@ -33,7 +33,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def forged(target: str, **arguments: Any) -> dict[str, Any]:
+def forge(target: str, **arguments: Any) -> dict[str, Any]:
     result = result_of(SGD)
     config = {**result["config"], "model": {"_target_": target, **arguments}}
     phases = (
@@ -61,7 +61,7 @@ def forged(target: str, **arguments: Any) -> dict[str, Any]:
     ],
 )
 def test_a_result_chooses_no_code_to_run(target: str, arguments: dict[str, Any]) -> None:
-    write(Path("run"), forged(target, **arguments))
+    write(Path("run"), forge(target, **arguments))
     with pytest.raises(
         ConfigError,
         match="run: its configuration names code that is not gcbench's, .*; where you trust it",
@@ -77,7 +77,7 @@ def test_code_of_ones_own_is_typed(
     Path("mine.py").write_text("import torch\ndef net():\n    return torch.nn.Linear(3, 2)\n")
     write(
         Path("run"),
-        {**forged("mine.net"), "choices": {**result_of(SGD)["choices"], "dataset": "cifar10"}},
+        {**forge("mine.net"), "choices": {**result_of(SGD)["choices"], "dataset": "cifar10"}},
     )
     predict_steps(["compare", "run", "own=mine.net"])
     assert "measured / predicted" in capsys.readouterr().out

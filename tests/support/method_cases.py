@@ -37,9 +37,9 @@ __all__ = [  # with the steps of the package's own checks
     "WORKERS",
     "Trace",
     "aggregate",
-    "built",
-    "built_of",
-    "composed",
+    "build_method",
+    "build_unchecked",
+    "compose_method",
     "compressor_of",
     "flat",
     "gradients",
@@ -190,7 +190,7 @@ ONLY = {
 
 
 @cache
-def composed(choice: str, *overrides: str) -> Config:
+def compose_method(choice: str, *overrides: str) -> Config:
     """Return the checked configuration, as the command line makes it."""
     tree = _tree(choice)
     typed = dict(word.split("=", 1) for word in overrides)
@@ -223,7 +223,7 @@ def keys_of(choice: str) -> Config:
     return {key: value for key, value in _file(choice).items() if key != "compressor"}
 
 
-def built_of(choice: str, settings: Config) -> Compressor:
+def build_unchecked(choice: str, settings: Config) -> Compressor:
     """Return the compressor of these settings, which nothing has checked or completed."""
     register()
     tree = OmegaConf.create({**_file(choice), **settings})
@@ -232,9 +232,9 @@ def built_of(choice: str, settings: Config) -> Compressor:
     return compressor
 
 
-def built(choice: str, **settings: Any) -> Compressor:
+def build_method(choice: str, **settings: Any) -> Compressor:
     overrides = [f"{k}={str(v).lower() if isinstance(v, bool) else v}" for k, v in settings.items()]
-    compressor: Compressor = make(composed(choice, *overrides)["compressor"], "compressor")
+    compressor: Compressor = make(compose_method(choice, *overrides)["compressor"], "compressor")
     return compressor
 
 
@@ -260,4 +260,4 @@ DIFFERENT = [
 def compressor_of(choice: str, variant: str) -> Compressor:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return built(choice, **variants(choice)[variant])
+        return build_method(choice, **variants(choice)[variant])
