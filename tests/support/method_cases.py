@@ -74,14 +74,14 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "dense at first": {"dense_steps": 1, "min_size": 0, "bucket_size": 16},
     "scattered": {"exchange": "scatter", "min_size": 0, "bucket_size": 16},
     "scattered, coded again": {"exchange": "scatter_coded", "min_size": 100, "bucket_size": 16},
-    "scattered, with memory": {
+    "scattered, with residuals": {
         "exchange": "scatter_coded",
         "error_feedback": True,
         "min_size": 0,
         "bucket_size": 16,
     },
     "summed": {"exchange": "sum", "min_size": 0, "bucket_size": 16},
-    "summed, with memory": {
+    "summed, with residuals": {
         "exchange": "sum",
         "error_feedback": True,
         "norm": "l2",
@@ -95,7 +95,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "min_size": 0,
         "bucket_size": 16,
     },
-    "hierarchical, with memory": {
+    "hierarchical, with residuals": {
         "exchange": "hierarchical",
         "workers_per_node": 2,
         "error_feedback": True,
@@ -115,7 +115,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "min_size": 100,
         "bucket_size": 64,
     },
-    "ans, with memory": {"code": "ans", "error_feedback": True, "min_size": 0, "bucket_size": 64},
+    "ans, with residuals": {
+        "code": "ans",
+        "error_feedback": True,
+        "min_size": 0,
+        "bucket_size": 64,
+    },
     "alternating": {"variant": "alternating"},
     "drawn once": {"variant": "unbiased"},
     "small positions": {"index": "auto"},
@@ -124,7 +129,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "one scale": {"scales": [8]},
     "map of positions": {"index": "auto", "fraction": 0.3},
     "through the gradient": {"bucket_scope": "gradient", "bucket_size": 64, "min_size": 0},
-    "through the gradient, summed, with memory": {
+    "through the gradient, summed, with residuals": {
         "bucket_scope": "gradient",
         "bucket_size": 64,
         "exchange": "sum",
@@ -151,7 +156,7 @@ ESSENTIAL = {
     "dense at first": "dense_steps",
     "dense elias": "code",
     "sparse elias": "code",
-    "ans, with memory": "code",
+    "ans, with residuals": "code",
     "alternating": "variant",
     "drawn once": "variant",
     "small positions": "index",
@@ -160,16 +165,16 @@ ESSENTIAL = {
     "one scale": "scales",
     "map of positions": "index",
     "through the gradient": "bucket_scope",
-    "through the gradient, summed, with memory": "bucket_scope",
+    "through the gradient, summed, with residuals": "bucket_scope",
     "first gradient": "momentum_start",
     "scattered": "exchange",
     "scattered, coded again": "exchange",
-    "scattered, with memory": "exchange",
+    "scattered, with residuals": "exchange",
     "summed": "exchange",
-    "summed, with memory": "exchange",
+    "summed, with residuals": "exchange",
     "aligned": "align",
     "hierarchical": "workers_per_node",
-    "hierarchical, with memory": "workers_per_node",
+    "hierarchical, with residuals": "workers_per_node",
 }
 
 # The choices of a variant that not all which have its keys can be, or need be tried with.
@@ -178,13 +183,13 @@ ONLY = {
     "drawn once": {"atomo"},
     "scattered": {"qsgd", "ecqsgd"},
     "scattered, coded again": {"qsgd", "ecqsgd", "orq", "onebit"},
-    "scattered, with memory": {"qsgd", "ecqsgd", "bingrad_b"},
+    "scattered, with residuals": {"qsgd", "ecqsgd", "bingrad_b"},
     "summed": {"qsgd", "ecqsgd", "orq", "terngrad"},
-    "summed, with memory": {"qsgd", "ecqsgd", "bingrad_pb"},
+    "summed, with residuals": {"qsgd", "ecqsgd", "bingrad_pb"},
     "hierarchical": {"qsgd", "ecqsgd"},
-    "hierarchical, with memory": {"qsgd", "ecqsgd"},
+    "hierarchical, with residuals": {"qsgd", "ecqsgd"},
     "through the gradient": {"qsgd", "orq", "bingrad_b", "onebit"},
-    "through the gradient, summed, with memory": {"ecqsgd", "linear"},
+    "through the gradient, summed, with residuals": {"ecqsgd", "linear"},
     "one scale": {"maxnorm_multiscale"},
 }
 

@@ -26,7 +26,7 @@ def test_the_largest_finite_values_are_finite() -> None:
     """A sum of them is not, and says nothing of any of them."""
     found = first_bad()
     found.note_gradients(3, torch.zeros(2), torch.full((2, 100), 3e38))
-    assert found.found(range(2)) == []
+    assert found.collect(range(2)) == []
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
@@ -41,15 +41,15 @@ def test_kind_step_and_worker_are_told(value: float) -> None:
         )
         kept = State(inner=State(per_worker={"w": residuals})) if kind == "residual" else State()
         found.note_exchange(5, Aggregated(update, lambda: update, kept))
-        assert found.found(range(6, 8)) == [(step, KINDS.index(kind), worker)]
-        assert f"worker {worker}" in reason(found.found(range(6, 8))[0])
+        assert found.collect(range(6, 8)) == [(step, KINDS.index(kind), worker)]
+        assert f"worker {worker}" in reason(found.collect(range(6, 8))[0])
 
 
 def test_the_first_step_counts() -> None:
     found = first_bad(1)
     for step in (2, 4):
         found.note_gradients(step, torch.tensor([torch.nan]), torch.zeros(1, 2))
-    assert found.found(range(1)) == [(2, KINDS.index("loss"), 0)]
+    assert found.collect(range(1)) == [(2, KINDS.index("loss"), 0)]
 
 
 WORDS = [
