@@ -58,14 +58,14 @@ def test_the_middle_level_is_the_best_of_all_values(kind: str, d: int) -> None:
     levels = orq_levels(v, 3)
     lowest, highest = v.amin(1), v.amax(1)
     assert torch.equal(levels[:, 0], lowest) and torch.equal(levels[:, 2], highest)
-    found = error(v, levels)
+    orq_error = error(v, levels)
     between = (
         torch.rand(300, 8, generator=torch.Generator().manual_seed(0)) * (highest - lowest)[:, None]
         + lowest[:, None]
     )
     for candidate in torch.cat([v, between], dim=1).unbind(1):
         best = error(v, torch.stack([lowest, candidate.clamp(lowest, highest), highest], dim=1))
-        assert (found <= best * (1 + 1e-9)).all()
+        assert (orq_error <= best * (1 + 1e-9)).all()
 
 
 def recursive(w: list[float], left: int, right: int, halvings: int) -> list[float]:

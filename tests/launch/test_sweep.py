@@ -112,14 +112,14 @@ def test_what_counts_as_the_same_run(
     tmp_path: Path, words: tuple[str, ...], status: str, counts: bool
 ) -> None:
     typed = ("name=one", f"outputs={tmp_path}")
-    own, asked = Path(run_directory(compose(*typed))), config_of(*typed)
+    own_directory, asked = Path(run_directory(compose(*typed))), config_of(*typed)
     there = Path(run_directory(compose("name=other", f"outputs={tmp_path / 'deep'}", *words)))
     there.mkdir(parents=True)
     config = config_of("name=other", *words)
     RunFiles(there).write_result(unfinished(config, status, "", Begun.here()))
-    assert same_run(asked, own) == (there if counts else None)
+    assert same_run(asked, own_directory) == (there if counts else None)
     at_cpu = {**asked, "choices": {**asked["choices"], "budget": "cpu"}}
-    assert same_run(at_cpu, own) is None, "budgets are not mixed"
+    assert same_run(at_cpu, own_directory) is None, "budgets are not mixed"
     assert same_run(asked, there) is None, "that is the row's own"
 
 

@@ -181,10 +181,10 @@ def test_lstm_drops_units_of_the_embedding_and_of_what_it_gives() -> None:
     model.lstm.register_forward_hook(lambda _, inputs, outputs: left.append(outputs[0]))
     model.decoder.register_forward_pre_hook(lambda _, inputs: left.append(inputs[0]))
     model(tokens)
-    for found, whole in ((entered[0], model.embedding(tokens)), (left[1], left[0])):
-        kept = found != 0
+    for dropped, whole in ((entered[0], model.embedding(tokens)), (left[1], left[0])):
+        kept = dropped != 0
         assert 0.4 < kept.float().mean() < 0.6
-        torch.testing.assert_close(found[kept], 2 * whole[kept])
+        torch.testing.assert_close(dropped[kept], 2 * whole[kept])
     model.eval()(tokens)
     assert torch.equal(entered[1], model.embedding(tokens)) and torch.equal(left[2], left[3])
 

@@ -36,10 +36,10 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_versions_and_machine() -> None:
-    found = environment()
-    assert found["versions"]["python"] == platform.python_version()
-    assert found["versions"]["torch"] == version("torch")
-    assert set(found["versions"]) >= {
+    facts = environment()
+    assert facts["versions"]["python"] == platform.python_version()
+    assert facts["versions"]["torch"] == version("torch")
+    assert set(facts["versions"]) >= {
         "torchvision",
         "numpy",
         "hydra-core",
@@ -47,12 +47,12 @@ def test_versions_and_machine() -> None:
         "wandb",
         "gcbench",
     }
-    machine = found["machine"]
+    machine = facts["machine"]
     assert machine["cores"] >= 1 and machine["memory_gib"] > 0 and machine["hostname"]
     assert set(machine) == {
         *"hostname platform cpu cores memory_gib gpus cpu_capability aten_cpu_capability".split()
     }
-    json.dumps(found, allow_nan=False)
+    json.dumps(facts, allow_nan=False)
 
 
 def test_commit_and_changes_of_a_checkout(checkout: Path) -> None:
@@ -84,8 +84,11 @@ def test_the_instructions_that_torch_uses() -> None:
             subprocess.check_output([sys.executable, "-c", code], env={**clean, **more})
         )
 
-    told = machine(ATEN_CPU_CAPABILITY="default")
-    assert (told["cpu_capability"], told["aten_cpu_capability"]) == ("DEFAULT", "default")
+    description = machine(ATEN_CPU_CAPABILITY="default")
+    assert (description["cpu_capability"], description["aten_cpu_capability"]) == (
+        "DEFAULT",
+        "default",
+    )
     assert environment()["machine"]["cpu_capability"] == torch.backends.cpu.get_cpu_capability()
 
 

@@ -163,10 +163,10 @@ def test_a_sweep_passes_over_bad_results(
     from gcbench.launch.estimate import Estimates
 
     with caplog.at_level("WARNING", "gcbench"):
-        found = [read(path) for path in sorted(Path("outputs").rglob("result.json"))]
-    assert len([result for result in found if result]) == 2
+        read_results = [read(path) for path in sorted(Path("outputs").rglob("result.json"))]
+    assert len([result for result in read_results if result]) == 2
     assert len(caplog.messages) == len(some_bad)
-    Estimates(filter(None, found)).seconds(config_of())
+    Estimates(filter(None, read_results)).seconds(config_of())
 
 
 def test_a_studys_file_that_is_none(
@@ -201,8 +201,8 @@ def test_a_terminal_is_given_no_commands(capsys: pytest.CaptureFixture[str]) -> 
     Path("outputs/run").rename(f"outputs/run{evil}")
     runs([])
     report(["table=powersgd/table4"])
-    said = capsys.readouterr().out
-    assert "out of" in said and not set(said) & set(evil) - set("]0;title[2J31m")
+    output = capsys.readouterr().out
+    assert "out of" in output and not set(output) & set(evil) - set("]0;title[2J31m")
     assert printable("line\n\ttab \u00e9") == "line\n\ttab \u00e9"
 
 
@@ -229,9 +229,10 @@ def test_libraries_lie_in_a_folder_of_the_users_own(
     monkeypatch.delenv(COMPILER_CACHE, raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(here / "cache"))
     use_own_compiler_cache()
-    found = Path(os.environ[COMPILER_CACHE])
+    read_results = Path(os.environ[COMPILER_CACHE])
     assert (
-        found == here / "cache" / "gcbench" / "inductor" and found.stat().st_mode & 0o777 == 0o700
+        read_results == here / "cache" / "gcbench" / "inductor"
+        and read_results.stat().st_mode & 0o777 == 0o700
     )
 
 

@@ -31,8 +31,8 @@ def check_stays_on_its_device(choice: str, variant: str) -> None:
     compressor = compressor_of(choice, variant)
     expected, _ = two_steps(compressor)
     with OtherDevice():
-        found, state = two_steps(compressor, move_there)
-    for a, b in zip(found, expected, strict=True):
+        outputs, state = two_steps(compressor, move_there)
+    for a, b in zip(outputs, expected, strict=True):
         torch.testing.assert_close({k: bring_back(x) for k, x in a.items()}, b)
     remembered = [
         x for layer in state.layers() for x in (*layer.shared.values(), *layer.per_worker.values())

@@ -64,16 +64,19 @@ def exchanges(comm: Comm, size: int) -> dict[str, Exchange]:
 
 def count_payload(comm: Comm, control: ProcessGroupControl) -> dict[str, Any]:
     """Return the payload bytes of STEPS collectives by this host's interface, and the meter's."""
-    found: dict[str, Any] = {}
+    measured: dict[str, Any] = {}
     for name, exchange in exchanges(comm, 600_000).items():
         comm.meter = Meter.of_workers(1)
-        found[name] = {"kernel": _leaving(exchange, control), "meter": comm.meter.wire_bits[0] / 8}
+        measured[name] = {
+            "kernel": _leaving(exchange, control),
+            "meter": comm.meter.wire_bits[0] / 8,
+        }
     message = torch.ones(600_000, dtype=torch.uint8)
     meter = Meter.of_workers(1)
     meter.count_equal("broadcast", comm.workers, 8 * STEPS * message.nbytes, 0)
     leaving = _leaving(lambda: dist.broadcast(message, src=0), control)
-    found["broadcast"] = {"kernel": leaving, "meter": meter.wire_bits[0] / 8}
-    return found
+    measured["broadcast"] = {"kernel": leaving, "meter": meter.wire_bits[0] / 8}
+    return measured
 
 
 def _leaving(exchange: Exchange, control: ProcessGroupControl) -> int:
@@ -98,20 +101,20 @@ def time_exchanges(comm: Comm, control: ProcessGroupControl) -> dict[str, float]
 
     They last from when all are there until the last has its result.
     """
-    found = {}
+    measured = {}
     for size, rounds in SIZES.items():
         for name, exchange in exchanges(comm, size).items():
             exchange()
-            own = []
+            seconds_here = []
             for _ in range(rounds):
                 control.barrier()
                 start = time.perf_counter()
                 exchange()
-                own.append(time.perf_counter() - start)
-            found[f"{name} {size}"] = min(
-                max(times) for times in zip(*control.gather(own), strict=True)
+                seconds_here.append(time.perf_counter() - start)
+            measured[f"{name} {size}"] = min(
+                max(times) for times in zip(*control.gather(seconds_here), strict=True)
             )
-    return found
+    return measured
 
 
 def count_resent(comm: Comm, control: ProcessGroupControl) -> int:
@@ -140,11 +143,11 @@ def run_job(job: str, link: Link | None) -> Any:
     control = ProcessGroupControl(cast(dist.ProcessGroup, dist.new_group(backend="gloo")))
     transport = GlooTransport(world)
     comm = Comm(world.size(), EmulatedTransport(transport, link) if link else transport)
-    found = {"counted": count_payload, "timed": time_exchanges, "resent": count_resent}[job](
+    measured = {"counted": count_payload, "timed": time_exchanges, "resent": count_resent}[job](
         comm, control
     )
     dist.destroy_process_group()
-    return found
+    return measured
 
 
 if __name__ == "__main__":

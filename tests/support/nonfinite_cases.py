@@ -39,9 +39,9 @@ def step_effects(
         matrix[... if everywhere else (4, 7)] = value
     first_bad = FirstBad.none(len(comm.local), torch.device("cpu"))
     first_bad.note_exchange(0, aggregate(compressor, grads, comm=comm))
-    found = [(KINDS[kind], k) for _, kind, k in first_bad.collect(comm.local)]
+    noted = [(KINDS[kind], k) for _, kind, k in first_bad.collect(comm.local)]
     return Seen(
-        any(kind == "update" for kind, _ in found), [k for kind, k in found if kind == "residual"]
+        any(kind == "update" for kind, _ in noted), [k for kind, k in noted if kind == "residual"]
     )
 
 

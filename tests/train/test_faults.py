@@ -47,10 +47,10 @@ def result_of(folder: Path) -> dict[str, Any]:
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
-    found: dict[str, torch.Tensor] = torch.load(
+    state_dict: dict[str, torch.Tensor] = torch.load(
         folder / "checkpoints" / "step-00000020" / "shared.pt", weights_only=True
     )["model"]
-    return found
+    return state_dict
 
 
 def ends_as_without(folder: Path, words: list[str], spent: Path) -> None:

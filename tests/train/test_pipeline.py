@@ -151,7 +151,7 @@ def test_methods_of_global_scope_are_refused_with_overlap(choice: str, tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("trainer.double_buffering=true",), "type one of them"),
         ((VIRTUAL,), "trainer.launcher=local"),
@@ -162,11 +162,11 @@ def test_methods_of_global_scope_are_refused_with_overlap(choice: str, tmp_path:
     ],
 )
 def test_what_cannot_be_overlapped_is_refused_in_one_sentence(
-    words: tuple[str, ...], said: str, tmp_path: Path
+    words: tuple[str, ...], message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError) as error:
         run(tmp_path, "trainer.overlap=true", *words)
-    assert said in str(error.value) and "\n" not in str(error.value)
+    assert message in str(error.value) and "\n" not in str(error.value)
 
 
 def test_runs_with_overlap_continue_those_without_but_have_names_of_their_own() -> None:
