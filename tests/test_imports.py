@@ -8,7 +8,7 @@ from pathlib import Path
 import gcbench
 
 PACKAGE = Path(gcbench.__file__).parent
-SHARED = {"settings", "seeds", "private"}  # plain modules that every room may read
+SHARED = {"identity", "settings", "seeds", "private"}  # plain modules that every room may read
 MAY_IMPORT = {
     "comm": set(),
     "codecs": set(),
@@ -36,6 +36,7 @@ MAY_IMPORT = {
     },
     "cli": {"config", "launch", "bench", "check", "report", "studies", "predict"},
     "__main__": {"cli"},
+    "identity": set(),
     "settings": set(),
     "seeds": set(),
     "private": set(),
@@ -43,6 +44,7 @@ MAY_IMPORT = {
 ONLY_IN = {
     "hydra": {"cli", "config", "launch"},
     "omegaconf": {"cli", "config", "launch"},
+    "pydantic": {"records"},
     "torch.distributed": {"comm", "launch", "bench", "check"},
     "wandb": {"records", "report"},
     "matplotlib": {"report", "predict"},

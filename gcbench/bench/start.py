@@ -25,7 +25,7 @@ from gcbench.launch.local import run_processes
 from gcbench.launch.memory import keep_freed_memory
 from gcbench.launch.plan import Machine
 from gcbench.records import console
-from gcbench.records.environment import environment
+from gcbench.records.environment import describe_environment
 
 Row = dict[str, Any]
 
@@ -64,8 +64,8 @@ def bench(config: Config, directory: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     content = {
         "config": config,
+        **describe_environment().model_dump(),
         "device": _name(device),
-        **environment(),
         "local": rows,
         "network": network,
     }

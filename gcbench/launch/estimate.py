@@ -14,14 +14,13 @@ from gcbench.config import Config, ConfigError
 from gcbench.launch.instantiate import make_data, make_model, to_dataclass
 from gcbench.launch.plan import Machine, plan
 from gcbench.records.clock import Clock
-from gcbench.records.files import took
+from gcbench.records.schema import Result
 from gcbench.train.replica import Replica
 from gcbench.train.schedules import total_steps
 
 START_SECONDS = 5.0  # imports, data, process groups
 
 Size = tuple[Any, ...]
-Result = dict[str, Any]
 
 
 class Estimates:
@@ -30,8 +29,8 @@ class Estimates:
     def __init__(self, results: Iterable[Result]) -> None:
         self._past: dict[Size, list[Result]] = {}
         for result in results:
-            if result["status"] == "done" and result.get("steps") and result.get("steps_per_epoch"):
-                self._past.setdefault(_size(result["config"], result["choices"]), []).append(result)
+            if result.status == "done" and result.steps:
+                self._past.setdefault(_size(result.config, result.choices), []).append(result)
         self._tried: dict[Size, tuple[float, int]] = {}
 
     def seconds(self, config: Config) -> float | None:
@@ -42,11 +41,11 @@ class Estimates:
         size = _size(config, config["choices"])
         past = self._past.get(size, [])
         if past:
-            alike = [
-                r for r in past if r["choices"]["compressor"] == config["choices"]["compressor"]
-            ]
+            compressor = config["choices"]["compressor"]
+            alike = [result for result in past if result.choices["compressor"] == compressor]
             step_seconds = median(map(_step_seconds, alike or past))
-            steps_per_epoch = past[0]["steps_per_epoch"]
+            steps_per_epoch = past[0].steps_per_epoch
+            assert steps_per_epoch is not None  # as runs that are done say it
         else:
             try:
                 if size not in self._tried:
@@ -70,7 +69,8 @@ def _size(config: Config, choices: dict[str, str]) -> Size:
 
 
 def _step_seconds(result: Result) -> float:
-    return max(1.0, took(result)) / result["steps"]
+    assert result.steps is not None  # as runs that are done say it
+    return max(1.0, result.duration) / result.steps
 
 
 def _measure(config: Config) -> tuple[float, int]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from gcbench.config import Config
-from gcbench.config.names import BOOKKEEPING, differences
+from gcbench.identity import BOOKKEEPING, differences
 from gcbench.records.files import ENDED
-from gcbench.records.reading import read_result
+from gcbench.records.schema import Result
+from gcbench.records.store import read_run
 
 log = logging.getLogger("gcbench")
 
@@ -24,7 +24,7 @@ def same_run(config: Config, directory: Path) -> Path | None:
         result = read(path)
         if result is None or path.parent.resolve() == directory.resolve():
             continue
-        same_budget = result["choices"]["budget"] == config["choices"]["budget"]
+        same_budget = result.choices["budget"] == config["choices"]["budget"]
         if same_budget and has_ended(result, config):
             return path.parent
     return None
@@ -38,19 +38,19 @@ def ending(directory: Path) -> str:
     return f"-s{directory.name.rpartition('-s')[2]}"
 
 
-def has_ended(result: dict[str, Any] | None, config: Config) -> bool:
-    """Return whether `result` is that of a run of this configuration, which would repeat it."""
+def has_ended(result: Result | None, config: Config) -> bool:
+    """Return whether `result` is of this configuration, and a run would come to it again."""
     return (
         result is not None
-        and result["status"] in ENDED
-        and not differences(result["config"], config, BOOKKEEPING)
+        and result.status in ENDED
+        and not differences(result.config, config, BOOKKEEPING)
     )
 
 
-def read(path: Path) -> dict[str, Any] | None:
-    """Return a result, or None where it is missing or, which is logged once, cannot be read."""
+def read(path: Path) -> Result | None:
+    """Return the result in a file; None where there is none, or none that can be read."""
     try:
-        return read_result(path)
+        return read_run(path.parent).result
     except OSError:
         return None
     except ValueError as error:

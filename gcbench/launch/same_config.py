@@ -9,7 +9,7 @@ from typing import Any
 
 from gcbench.comm import Control
 from gcbench.config import Config, ConfigError
-from gcbench.config.names import ABSENT, leaves, what_matters
+from gcbench.identity import iterate_leaves, relevant_config, value_of
 
 ITS_OWN = {"launcher", "threads"}  # of each process, which may differ
 PLACES = ("name", "outputs", "directory")
@@ -20,10 +20,10 @@ def refuse_different_configs(config: Config, control: Control) -> None:
 
     Every process calls it first of all.
     """
-    compared = {**what_matters(config, ITS_OWN), **{key: config.get(key) for key in PLACES}}
-    everyone = control.gather(dict(leaves(compared)))
+    compared = {**relevant_config(config, ITS_OWN), **{key: config.get(key) for key in PLACES}}
+    everyone = control.gather(dict(iterate_leaves(compared)))
     keys = sorted({key for flat in everyone for key in flat})
-    values = {key: [flat.get(key, ABSENT) for flat in everyone] for key in keys}
+    values = {key: [value_of(flat, key) for flat in everyone] for key in keys}
     differing = {k: v for k, v in values.items() if any(value != v[0] for value in v)}
     if differing:
         listed = "; ".join(f"{key} is {_by_process(values)}" for key, values in differing.items())

@@ -12,7 +12,8 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from gcbench.compressors import MethodError
-from gcbench.config import Config, ConfigError, RunFailed, fingerprint
+from gcbench.config import Config, ConfigError, RunFailed
+from gcbench.identity import fingerprint
 from gcbench.launch import slurm
 from gcbench.launch.checks import check
 from gcbench.launch.directory import extends, refuse_other_run, result_in
@@ -24,7 +25,8 @@ from gcbench.launch.plan import JOINING, Machine, Plan, plan
 from gcbench.launch.same import same_run
 from gcbench.launch.worker import StopSignal, work
 from gcbench.records import RunFiles, console, print_summary
-from gcbench.records.result import Begun, unfinished
+from gcbench.records.result import Begun, make_result
+from gcbench.records.schema import Extended
 from gcbench.train.checkpoints import CheckpointError, Checkpoints
 
 log = logging.getLogger("gcbench")
@@ -76,17 +78,17 @@ def _start_alone(
 
 def _is_finished(config: Config, files: RunFiles, say: bool) -> bool:
     result = result_in(files)
-    if result is not None and result["status"] == "diverged":
+    if result is not None and result.status == "diverged":
         raise RunFailed(
-            f"the run diverged before: {result['reason']}; type rerun=true to run it again"
+            f"the run diverged before: {result.reason}; type rerun=true to run it again"
         )
-    if result is None or result["status"] != "done" or extends(config, result):
+    if result is None or result.status != "done" or extends(config, result):
         return False
     if say:
         print_summary(result, files.directory, console())
         log.info(
             "this run was finished on %s, shown above; type rerun=true to run it again",
-            result["finished"],
+            result.finished,
         )
     return True
 
@@ -122,11 +124,12 @@ def _prepare_directory(config: Config, files: RunFiles, anew: bool) -> Begun:
         _check_latest(config, checkpoints)
         before = files.read_start()
         if (result := files.read_result()) and extends(config, result):
-            extended = {"from_step": result["steps"], "from_epoch": result["epochs"]}
+            assert result.steps is not None and result.epochs is not None  # as it is done
+            extended = Extended(from_step=result.steps, from_epoch=result.epochs)
             log.info(
                 "extending the run in %s, which ended after step %d",
                 files.directory,
-                result["steps"],
+                result.steps,
             )
             files.set_aside(extends=True)
         else:
@@ -137,8 +140,8 @@ def _prepare_directory(config: Config, files: RunFiles, anew: bool) -> Begun:
         files.set_aside()
         shutil.rmtree(checkpoints, ignore_errors=True)
     begun = Begun.here(before, extended)
-    first_config = before["config"] if before and not extended else config
-    start = {"config": first_config, "git": begun.git, "extended": begun.extended}
+    kept = before["config"] if before and not extended else config
+    start = begun.as_json(kept)
     if start != before:
         files.write_start(start)
     return begun
@@ -169,17 +172,17 @@ def _run(
     except Interrupted as interrupted:
         if not _is_written_since(files, begun.started):
             files.write_result(
-                unfinished(
+                make_result(
                     config,
+                    begun,
                     "interrupted",
                     f"stopped by {interrupted.signal_name} before a checkpoint",
-                    begun,
                 )
             )
         return interrupted.signal_name
     except WorkerFailed as failure:
         files.write_result(
-            unfinished(config, "failed", f"worker {failure.rank}: {failure.reason}", begun)
+            make_result(config, begun, "failed", f"worker {failure.rank}: {failure.reason}")
         )
         if not _is_for_user(failure.reason):
             print(failure.traceback_text, file=sys.stderr)
@@ -197,7 +200,7 @@ def _run(
             first = failure_of(error, rank)
             who, reason = "the run", first.reason
         if rank == first.rank:
-            files.write_result(unfinished(config, "failed", reason, begun))
+            files.write_result(make_result(config, begun, "failed", reason))
         raise RunFailed(f"{who} failed: {first.reason}") from None
     return stop.name
 
@@ -214,15 +217,15 @@ def _is_for_user(reason: str) -> bool:
 
 def _is_written_since(files: RunFiles, started: str) -> bool:
     result = files.read_result()
-    return result is not None and result["started"] >= started
+    return result is not None and result.started >= started
 
 
 def _raise_unless_done(files: RunFiles, stopped_by: str | None) -> None:
     result = files.read_result()
     assert result is not None
-    if result["status"] == "interrupted":
+    if result.status == "interrupted":
         if stopped_by == slurm.REQUEUE.name:
             slurm.requeue()
         raise KeyboardInterrupt
-    if result["status"] != "done":
-        raise RunFailed(f"the run {result['status']}: {result['reason']}")
+    if result.status != "done":
+        raise RunFailed(f"the run {result.status}: {result.reason}")

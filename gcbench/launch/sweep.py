@@ -20,7 +20,6 @@ from omegaconf import DictConfig
 
 from gcbench.config import Config, ConfigError, resolve, run_directory
 from gcbench.launch.same import ending, has_ended, read, same_run
-from gcbench.records.files import took
 
 log = logging.getLogger("gcbench")
 
@@ -175,7 +174,7 @@ def _mark_same(rows: Sequence[SweepRow]) -> None:
 def _seconds(directory: Path) -> float | None:
     """Return the seconds of the run itself, which may have waited for a cluster before."""
     result = read(directory / "result.json")
-    return took(result) if result else None
+    return result.duration if result else None
 
 
 def _estimate(rows: Sequence[SweepRow], outputs: Path) -> None:

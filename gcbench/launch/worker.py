@@ -28,13 +28,14 @@ from gcbench.comm import (
     NcclTransport,
     ProcessGroupControl,
 )
-from gcbench.config import Config, emulated_link, fingerprint
+from gcbench.config import Config, emulated_link
 from gcbench.data import Data
+from gcbench.identity import fingerprint
 from gcbench.launch import slurm
 from gcbench.launch.instantiate import make, make_data, make_model, to_dataclass
 from gcbench.launch.meeting import join, restarts
 from gcbench.launch.memory import keep_freed_memory
-from gcbench.launch.outcome import outcome
+from gcbench.launch.outcome import make_outcome
 from gcbench.launch.plan import Plan
 from gcbench.launch.same_config import refuse_different_configs
 from gcbench.launch.watch import Place, watch
@@ -115,7 +116,9 @@ def work(
                 status, reason = train(run, progress, checkpoints, record)
                 if status == "done":
                     save_weights(run, progress, checkpoints, files.weights)
-        result = outcome(config, plan, run, progress, status, reason, begun, files.weights.exists())
+        result = make_outcome(
+            config, plan, run, progress, status, reason, begun, files.weights.exists()
+        )
         if logger is not None:
             files.write_result(result)
             logger.finish(result)

@@ -20,7 +20,8 @@ from gcbench.launch.estimate import START_SECONDS, Estimates
 from gcbench.launch.same import same_run
 from gcbench.launch.sweep import SweepProgress, SweepRow, plan_sentence
 from gcbench.records import RunFiles
-from gcbench.records.result import Begun, unfinished
+from gcbench.records.result import Begun, make_result
+from gcbench.records.schema import Status
 
 WORDS = [
     "logger.mode=disabled",
@@ -109,14 +110,14 @@ def test_a_row_that_another_sweep_runs_is_left_to_it(tmp_path: Path) -> None:
     ],
 )
 def test_what_counts_as_the_same_run(
-    tmp_path: Path, words: tuple[str, ...], status: str, counts: bool
+    tmp_path: Path, words: tuple[str, ...], status: Status, counts: bool
 ) -> None:
     typed = ("name=one", f"outputs={tmp_path}")
     own_directory, asked = Path(run_directory(compose(*typed))), config_of(*typed)
     there = Path(run_directory(compose("name=other", f"outputs={tmp_path / 'deep'}", *words)))
     there.mkdir(parents=True)
     config = config_of("name=other", *words)
-    RunFiles(there).write_result(unfinished(config, status, "", Begun.here()))
+    RunFiles(there).write_result(make_result(config, Begun.here(), status, ""))
     assert same_run(asked, own_directory) == (there if counts else None)
     at_cpu = {**asked, "choices": {**asked["choices"], "budget": "cpu"}}
     assert same_run(at_cpu, own_directory) is None, "budgets are not mixed"
@@ -159,10 +160,10 @@ def test_rows_times_minutes(rows: list[SweepRow], says: str) -> None:
 def test_a_row_takes_what_its_result_says(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, one_by_one: bool, says: str
 ) -> None:
-    """A cluster's queue does not count, and parallel rows are not added up."""
-    result = unfinished(config_of(), "done", "", Begun.here())
+    """Not how long a cluster let it wait; and rows that run beside each other are not added up."""
     times = {"started": "2026-01-01T00:00:00+00:00", "finished": "2026-01-01T00:05:00+00:00"}
-    RunFiles(tmp_path).write_result({**result, **times})
+    result = make_result(config_of(), Begun.here(), "done", "").model_copy(update=times)
+    RunFiles(tmp_path).write_result(result)
     progress = SweepProgress(
         [SweepRow(str(tmp_path), seconds=30.0), SweepRow("b", seconds=60.0)], one_by_one=one_by_one
     )

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from hostile import Exploit
+from results import plain_result
 from sentence import run
 
 from gcbench.config import ConfigError, RunFailed
@@ -175,4 +176,4 @@ def test_a_second_name_of_another_file_is_no_lock(tmp_path: Path) -> None:
 
 def test_a_folder_that_is_gone_is_told(tmp_path: Path) -> None:
     with pytest.raises(OSError, match=r"cannot write .*result.json .*; .*gone is no longer there"):
-        RunFiles(tmp_path / "gone").write_result({})
+        RunFiles(tmp_path / "gone").write_result(plain_result())

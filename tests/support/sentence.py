@@ -29,4 +29,4 @@ def run(directory: Path, *overrides: str) -> dict[str, Any]:
     start(config_of(*SMALL, *narrow, *overrides), str(directory))
     result = RunFiles(directory).read_result()
     assert result is not None
-    return result
+    return result.model_dump()

@@ -14,8 +14,8 @@ from sentence import SMALL, config_of, run
 from torch import Tensor
 
 from gcbench.compressors import State
-from gcbench.config import Config, ConfigError, fingerprint
-from gcbench.config.names import what_matters
+from gcbench.config import Config, ConfigError
+from gcbench.identity import fingerprint, relevant_config
 
 WORDS = ("model.widths=[24,24]", "trainer.gpus=2", "trainer.error_every=null")
 BUCKETS = ("trainer.overlap=true", "trainer.bucket_mib=0.001")  # 262 values: three buckets
@@ -174,8 +174,10 @@ def test_runs_with_overlap_continue_those_without_but_have_names_of_their_own() 
         config("qsgd", *words) for words in ((), BUCKETS, ("trainer.double_buffering=true",))
     )
     assert fingerprint(plain) == fingerprint(overlapped) != fingerprint(late)
-    assert what_matters(plain) != what_matters(overlapped)
-    assert not {"overlap", "bucket_mib", "double_buffering"} & set(what_matters(plain)["trainer"])
+    assert relevant_config(plain) != relevant_config(overlapped)
+    assert not {"overlap", "bucket_mib", "double_buffering"} & set(
+        relevant_config(plain)["trainer"]
+    )
 
 
 def test_a_state_in_parts_is_the_state() -> None:
