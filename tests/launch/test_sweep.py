@@ -160,7 +160,7 @@ def test_rows_times_minutes(rows: list[SweepRow], says: str) -> None:
 def test_a_row_takes_what_its_result_says(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, one_by_one: bool, says: str
 ) -> None:
-    """Not how long a cluster let it wait; and rows that run beside each other are not added up."""
+    """A cluster's queue does not count, and parallel rows are not added up."""
     times = {"started": "2026-01-01T00:00:00+00:00", "finished": "2026-01-01T00:05:00+00:00"}
     result = make_result(config_of(), Begun.here(), "done", "").model_copy(update=times)
     RunFiles(tmp_path).write_result(result)
