@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from hydra.core.utils import JobReturn, JobStatus
 from processes import command
+from results import plain_result
 from sentence import compose, config_of
 
 from gcbench.config import run_directory
@@ -174,15 +175,14 @@ def test_a_row_takes_what_its_result_says(
 
 def test_what_a_run_took_tells_what_its_like_will_take() -> None:
     config = config_of("trainer.epochs=10")
-    past = {
-        "status": "done",
-        "steps": 100,
-        "steps_per_epoch": 50,
-        "choices": config["choices"],
-        "config": config,
-        "started": "2026-01-01T00:00:00+00:00",
-        "finished": "2026-01-01T00:05:00+00:00",
-    }
+    past = plain_result(
+        steps=100,
+        steps_per_epoch=50,
+        choices=config["choices"],
+        config=config,
+        started="2026-01-01T00:00:00+00:00",
+        finished="2026-01-01T00:05:00+00:00",
+    )
     assert Estimates([past]).seconds(config) == 3.0 * 10 * 50
     assert (
         Estimates([past]).seconds(config_of("trainer.epochs=10", "trainer.gpus=1")) != 3.0 * 10 * 50

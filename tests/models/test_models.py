@@ -33,8 +33,8 @@ IMAGE_MODELS = [
     (vgg16, 14_728_266),
     (googlenet, 6_158_346),
 ]
-# With the millions that QSGD's table 1 or ORQ's prints; torchvision's AlexNet is not quite QSGD's,
-# which has 62.
+# Parameters, and the millions that QSGD's table 1 or ORQ's prints; torchvision's AlexNet is not
+# quite QSGD's, which has 62.
 IMAGENET_MODELS = [
     (imagenet.alexnet, 61_100_840, 61.1),
     (imagenet.vgg19, 143_667_240, 143.7),

@@ -123,7 +123,7 @@ def cases(comm: Comm) -> dict[str, Callable[[], list[Tensor]]]:
     large = torch.full((len(workers), 3), 6e4, dtype=torch.float16)
     calls["mean of large halves"] = lambda: comm.mean([large])
     nans = nan_inputs(workers)
-    # As bits, since no NaN is equal to another.
+    # NaNs are compared as bits, since no NaN is equal to another.
     calls["max of nan"] = lambda: [comm.max([nans])[0].view(torch.int32)]
     calls["min of nan"] = lambda: [comm.min([nans])[0].view(torch.int32)]
     calls["gather"] = lambda: comm.gather(mixed_inputs(workers))

@@ -52,7 +52,7 @@ __all__ = [  # with the steps of the package's own checks
 
 CHOICES = sorted(path.stem for path in (conf_directory() / "compressor").glob("*.yaml"))
 
-# What a choice is tried with, wherever it has the keys; buckets smaller than the test gradients.
+# The settings with which choices that have the keys are tried; buckets are smaller than gradients.
 VARIANTS: dict[str, dict[str, Any]] = {
     "as it is": {},
     **SETTINGS,
