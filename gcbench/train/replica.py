@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -64,11 +65,12 @@ class Replica:
         self._bf16 = settings.precision is Precision.bf16
         self._accumulate = settings.accumulate
         self.parameters = {k: p for k, p in self.model.named_parameters() if p.requires_grad}
-        sizes = [p.numel() for p in self.parameters.values()]
         self.flat, self.grads = self._make_rows()
         self._other: tuple[Tensor, Grads] | None = None
         self._buckets: DistributedDataParallel | None = None
-        self.offsets = dict(zip(self.parameters, _starts(sizes), strict=True))
+        sizes = [p.numel() for p in self.parameters.values()]
+        starts = accumulate(sizes, initial=0)
+        self.offsets = dict(zip(self.parameters, starts, strict=False))  # the last start is the end
         self.carries: list[Any] = [None] * len(workers)
         self._norms = [
             m for m in self.model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)
@@ -211,10 +213,6 @@ class Replica:
 
     def _autocast(self) -> torch.autocast:
         return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self._bf16)
-
-
-def _starts(sizes: list[int]) -> list[int]:
-    return [sum(sizes[:i]) for i in range(len(sizes))]
 
 
 def _micro_batches(batch: tuple[Tensor, Tensor], count: int) -> list[tuple[Tensor, Tensor]]:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from method_cases import aggregate, built
+from method_cases import aggregate, build_method
 from torch import Tensor
 
 from gcbench.codecs.quantize import Norm
@@ -147,7 +147,7 @@ def test_a_value_costs_the_bits_of_its_codes_and_a_bucket_a_scale(levels: int) -
     n, state, comm = 1 << 16, State(), Comm(2)
     for number in range(3):
         out = aggregate(
-            built("ecqsgd", levels=levels, bucket_size=2048),
+            build_method("ecqsgd", levels=levels, bucket_size=2048),
             {"w": torch.randn(2, n)},
             number=number,
             state=state,
@@ -179,7 +179,7 @@ def test_entropy_coding_comes_within_5_per_cent_of_shannon(
     for number, g in enumerate(real_gradients.values()):
         comm = Comm(len(g))
         out = aggregate(
-            built("ecqsgd", **settings), {"w": g}, number=number, state=state, comm=comm
+            build_method("ecqsgd", **settings), {"w": g}, number=number, state=state, comm=comm
         )
         state = out.state
         scales, beside = 32 * math.ceil(g.shape[1] / 4096), 16 * (2 * levels + 1) + 3 * 32 + 32

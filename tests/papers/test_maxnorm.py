@@ -8,7 +8,7 @@ import math
 
 import pytest
 import torch
-from method_cases import aggregate, built, flat
+from method_cases import aggregate, build_method, flat
 from torch import Tensor
 
 from gcbench.codecs.quantize import Norm
@@ -117,7 +117,9 @@ def test_bits_are_the_papers_and_room_for_the_sum(bits: int, workers: int, lane:
     W, and what of a 64-bit word no lane fills. Its "8 bits" leave out the sign."""
     n, comm = 6400, Comm(workers)
     levels = 2 ** (bits - 1) - 1
-    aggregate(built("maxnorm", bits=bits), {"w": torch.zeros(1, n).expand(workers, n)}, comm=comm)
+    aggregate(
+        build_method("maxnorm", bits=bits), {"w": torch.zeros(1, n).expand(workers, n)}, comm=comm
+    )
     assert comm.meter.sent_bits[0] == 32 + 64 * math.ceil(n / (64 // lane))
     paper = math.ceil(math.log2(levels)) + 1
     assert paper == bits and lane == math.ceil(
@@ -136,7 +138,7 @@ def test_bits_of_more_scales(scales: list[int], scale_bits: int) -> None:
     """
     n, comm = 6400, Comm(1)
     aggregate(
-        built("maxnorm_multiscale", scales=str(scales).replace(" ", "")),
+        build_method("maxnorm_multiscale", scales=str(scales).replace(" ", "")),
         {"w": torch.zeros(1, n)},
         comm=comm,
     )

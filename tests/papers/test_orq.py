@@ -8,8 +8,8 @@ import math
 
 import pytest
 import torch
-from method_cases import aggregate, built
-from paper_cases import decoded, shapes_of, sizes
+from method_cases import aggregate, build_method
+from paper_cases import decode_rows, shapes_of, sizes
 from torch import Tensor
 
 from gcbench.codecs.levels import orq_levels
@@ -27,7 +27,7 @@ from gcbench.compressors.orq import ORQ
 def packed_ratio(choice: str, floats: int, **settings: int) -> tuple[float, float]:
     """Metered, without the `floats` of every bucket of 2048 values and with them."""
     n, comm = 1 << 20, Comm(1)
-    aggregate(built(choice, **settings), {"w": torch.zeros(1, n)}, comm=comm)
+    aggregate(build_method(choice, **settings), {"w": torch.zeros(1, n)}, comm=comm)
     bits = comm.meter.sent_bits[0]
     return 32 * n / (bits - 32 * floats * n / 2048), 32 * n / bits
 
@@ -40,7 +40,7 @@ def packed_ratio(choice: str, floats: int, **settings: int) -> tuple[float, floa
 def test_ratios_of_orq(count: int, printed: float, packed: float, metered: float) -> None:
     """32 / log2(s) as the paper counts, without the slack of words, and without s floats for 2048
     values."""
-    analytic = analytic_ratio(built("orq", level_count=count))
+    analytic = analytic_ratio(build_method("orq", level_count=count))
     assert analytic == 32 / math.log2(count) and round(analytic, 1) == printed
     assert tuple(round(ratio, 1) for ratio in packed_ratio("orq", count, level_count=count)) == (
         packed,
@@ -53,7 +53,7 @@ def test_ratios_of_orq(count: int, printed: float, packed: float, metered: float
     ("choice", "floats", "metered"), [("bingrad_pb", 1, 31.5), ("bingrad_b", 2, 31.0)]
 )
 def test_ratios_of_one_bit(choice: str, floats: int, metered: float) -> None:
-    assert analytic_ratio(built(choice)) == 32
+    assert analytic_ratio(build_method(choice)) == 32
     assert packed_ratio(choice, floats) == (pytest.approx(32), pytest.approx(metered, abs=0.05))
 
 
@@ -93,7 +93,7 @@ def middle_error(v: Tensor, b: Tensor) -> Tensor:
 
 
 def real_buckets(real_gradients: dict[int, Tensor], d: int) -> Tensor:
-    """Without those that hold one value twice, such as the zeros of units that no sample reached."""
+    """Return buckets without equal values, such as the zeros of units that no sample reached."""
     buckets = torch.cat(
         [rows.flatten()[: rows.numel() // d * d].view(-1, d) for rows in real_gradients.values()]
     )
@@ -143,7 +143,9 @@ def expected_error(method: ORQ | Linear | EvenLevels, v: Tensor) -> float:
     buckets = v.flatten().unflatten(0, (-1, method.bucket_size))
     levels, wide = table_of(method, buckets).double().unsqueeze(1), buckets.double().unsqueeze(2)
     error = ((wide - levels[..., :-1]).clamp_min(0) * (levels[..., 1:] - wide).clamp_min(0)).sum()
-    draws = [(decoded(method, v, number) - v.double()).square().sum().item() for number in range(4)]
+    draws = [
+        (decode_rows(method, v, number) - v.double()).square().sum().item() for number in range(4)
+    ]
     assert sum(draws) / 4 == pytest.approx(error.item(), rel=0.05)
     return (error / v.double().square().sum()).item()
 
@@ -202,7 +204,7 @@ def test_the_mean_as_threshold_is_nearly_the_best_of_two_means(
     least, before, after = best_two_means(v)
     low, high = v[v <= before].double().mean(), v[v >= after].double().mean()
     assert before - 1e-3 <= (low + high) / 2 <= after + 1e-3
-    ours = float((decoded(BinGradB(per_layer=True), v) - v.double()).square().sum())
+    ours = float((decode_rows(BinGradB(per_layer=True), v) - v.double()).square().sum())
     assert ours >= least * (1 - 1e-6)
     assert ours <= least * (1 + excess) if excess else ours > 1.05 * least
 

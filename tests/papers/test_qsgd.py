@@ -9,8 +9,8 @@ from functools import cache
 
 import pytest
 import torch
-from method_cases import built, composed
-from paper_cases import Shapes, decoded, sent_bits, shapes_of, sizes
+from method_cases import build_method, compose_method
+from paper_cases import Shapes, decode_rows, sent_bits, shapes_of, sizes
 from torch import Tensor
 
 from gcbench.codecs.blocks import Blocks
@@ -25,7 +25,7 @@ each_norm = pytest.mark.parametrize("norm", ["linf", "l2"])
 
 def samples(method: QSGD, v: Tensor, repeats: int) -> Tensor:
     """`[repeats, n]` decoded values of one gradient, of as many virtual workers."""
-    return decoded(method, v.repeat(repeats, 1))
+    return decode_rows(method, v.repeat(repeats, 1))
 
 
 def drawn(kind: str, n: int) -> Tensor:
@@ -142,7 +142,7 @@ def test_the_variance_bound_is_nearly_tight_for_flat_vectors(levels: int) -> Non
 def test_the_papers_example_of_the_bound_counts_other_levels() -> None:
     """ "bucket size 512 and 4 bits" give sqrt(512) / 2^4 = 1.41 with s = 16, but our 4 bits with
     their sign have s = 7."""
-    levels = built("qsgd", bits=4, bucket_size=512, min_size=0).inner.codec.levels  # type: ignore[attr-defined]
+    levels = build_method("qsgd", bits=4, bucket_size=512, min_size=0).inner.codec.levels  # type: ignore[attr-defined]
     assert (
         round(variance_bound(512, 16), 2) == 1.41 and round(variance_bound(512, levels), 2) == 3.23
     )
@@ -161,7 +161,7 @@ def test_buckets_of_one_value_are_plain_sgd(norm: Norm, levels: int) -> None:
 @pytest.mark.parametrize("kind", ["flat", "gaussian", "heavy tails"])
 @pytest.mark.parametrize("levels", [1, 4, 16])
 def test_values_that_are_not_zero_are_as_few_as_the_bound(kind: str, levels: int) -> None:
-    """E||Q_s(v)||_0 <= s (s + sqrt n) with the 2-norm; 64 against 65 for a flat vector and s = 1."""
+    """E||Q_s(v)||_0 <= s (s + sqrt n), 2-norm; 64 against 65 for a flat vector and s = 1."""
     nonzero = (
         (samples(QSGD(levels, "l2", bucket_size=4096), drawn(kind, 4096), 100) != 0).sum(1).double()
     )
@@ -243,7 +243,8 @@ def test_streams_are_as_long_as_elias_says(kind: str) -> None:
     ]
 
 
-# Bits a coordinate of the dense and the sparse code with s = sqrt(n) = 64; the paper's bound is 2.8 when an o(1) is dropped.
+# Bits a coordinate of the dense and the sparse code with s = sqrt(n) = 64; the paper's bound is
+# 2.8 when an o(1) is dropped.
 AT_SQRT_N = {
     "flat": (4.0, 3.0),
     "uniform": (3.13, 2.91),
@@ -256,8 +257,8 @@ AT_SQRT_N = {
 @pytest.mark.claim("qsgd-05", where="corollary 3.3")
 @pytest.mark.parametrize("kind", AT_SQRT_N)
 def test_bits_a_coordinate_with_sqrt_n_levels(kind: str) -> None:
-    """ "at most 2.8 n + 32" bits hold asymptotically, and here for the shorter of the codes if tails
-    are at least a normal density's.
+    """The bits "at most 2.8 n + 32" hold asymptotically, and here for the shorter of the codes
+    if tails are at least a normal density's.
     """
     n, levels = 2**12, 64
     codes = quantised(kind, n, levels, rows=20)
@@ -290,7 +291,7 @@ def test_the_second_moment_at_most_doubles_with_sqrt_n_levels(kind: str) -> None
 
 # Payloads
 
-DEFAULT = composed("qsgd")["min_size"]
+DEFAULT = compose_method("qsgd")["min_size"]
 
 
 def payload(shapes: Shapes, min_size: int, bits: int, bucket: int) -> float:
