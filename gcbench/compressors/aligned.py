@@ -9,8 +9,9 @@ from torch import Tensor
 from gcbench.comm import Comm
 from gcbench.compressors.base import Aggregated, Grads, Properties, State, Step, aggregate_parts
 from gcbench.compressors.bucketed import Bucketed
-from gcbench.compressors.entropy_coded import Code, coded
+from gcbench.compressors.entropy_coded import coded
 from gcbench.compressors.exchange import Gathered
+from gcbench.method_settings import Code
 
 
 @dataclass(frozen=True)

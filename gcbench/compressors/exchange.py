@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -27,6 +27,7 @@ from gcbench.compressors.base import (
     unflatten,
 )
 from gcbench.compressors.counted import Counted, TableCodec
+from gcbench.method_settings import Exchange
 
 Message = list[Tensor]
 """What one encode sends, every tensor `[w, ...]`."""
@@ -258,9 +259,6 @@ def sum_codes(codes: Tensor, highest: int, comm: Comm) -> Tensor:
     total = unpack_lanes(comm.sum([pack_lanes(codes, bits)])[0], codes.shape[1], bits)
     # In integers up to the halves: a float32 holds no odd number above 2^24.
     return (2 * total - comm.workers * highest).to(torch.float32) / 2
-
-
-Exchange = Literal["gather", "scatter", "scatter_coded", "sum"]
 
 
 def sent_by(codec: Codec, exchange: Exchange) -> Compressor:

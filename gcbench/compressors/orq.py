@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from torch import Tensor
 
 from gcbench.codecs.levels import orq_levels
 from gcbench.compressors.base import Properties
 from gcbench.compressors.bucketed import Tabled
+from gcbench.knobs import Knob
+
+Halvings = Annotated[
+    int,
+    Knob(
+        "levels in all, found by halving",
+        among=(3, 5, 9, 17, 33, 65, 129),
+        example=5,
+    ),
+]
 
 
 @dataclass(frozen=True)
@@ -37,13 +48,7 @@ class ORQ(Tabled):
     but for scatter and for the paper's own, `bucket_scope=gradient`.
     """
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        halvings = self.level_count - 1
-        if self.level_count < 3 or halvings & (halvings - 1):
-            raise ValueError(
-                f"level_count={self.level_count}: levels are found by halving; type 3, 5, 9, 17, 33, 65 or 129"
-            )
+    level_count: Halvings
 
     @property
     def properties(self) -> Properties:

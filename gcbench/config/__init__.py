@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gcbench.config.errors import Config, ConfigError, RunFailed
+from gcbench.config.help import method_keys
 from gcbench.config.links import emulated_link
 from gcbench.config.names import fingerprint
 from gcbench.config.resolve import (
@@ -39,6 +40,7 @@ __all__ = [
     "fingerprint",
     "key",
     "learning_rate_notice",
+    "method_keys",
     "method_node",
     "near",
     "option",

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from gcbench.config.errors import Config, ConfigError
+from gcbench.knobs import spell
 
 # How and where a run executes and what it writes, but not what it computes: left out of a checkpoint's fingerprint.
 EXECUTION = {
@@ -116,7 +117,7 @@ def differences(
 def in_words(different: Mapping[str, tuple[Any, Any]]) -> str:
     """Return differences as in `bits=4 -> 2, seed=1 -> 2`."""
     return ", ".join(
-        f"{key}={typed(before)} -> {typed(now)}" for key, (before, now) in different.items()
+        f"{key}={spell(before)} -> {spell(now)}" for key, (before, now) in different.items()
     )
 
 
@@ -138,14 +139,3 @@ def without_copies(keys: Iterable[str]) -> list[str]:
         for key in kept
         if not (key.startswith("compressor.") and key.rsplit(".", 1)[1] in knobs)
     ]
-
-
-def typed(value: Any) -> str:
-    """As Hydra reads it."""
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    if isinstance(value, float):
-        return f"{value:g}" if float(f"{value:g}") == value else repr(value)
-    if isinstance(value, list):
-        return f"[{','.join(map(typed, value))}]"
-    return str(value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
 from string import Template
@@ -13,40 +13,34 @@ from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 
-from gcbench import settings
 from gcbench.config.budget import PAPER, apply_budget
-from gcbench.config.checks import check_kinds, check_schedule, check_trainer
+from gcbench.config.checks import SCHEMAS, check_division, check_kinds, check_knobs
 from gcbench.config.errors import Config, ConfigError
-from gcbench.config.knobs import BENCH_KNOBS, KNOBS, Knob, check_knobs
+from gcbench.config.help import NO_KNOBS, list_keys, list_method_knobs, sort_keys
 from gcbench.config.links import emulated_link
 from gcbench.config.names import digest, refuse_name, what_matters
-
-SCHEMAS = {
-    "trainer": settings.TrainerSettings,
-    "optimizer": settings.OptimizerSettings,
-    "schedule": settings.ScheduleSettings,
-    "logger": settings.LoggerSettings,
-    "resume": settings.ResumeSettings,
-}
+from gcbench.method_settings import MethodSettings
+from gcbench.settings import BenchSettings, RunSettings
 
 
 def register() -> None:
-    """Makes schemas and resolvers known to Hydra; safe to call twice."""
-    # Our files for these launchers take the place of the plugin's own, and Hydra says five times that this will change.
+    """Make schemas and resolvers known to Hydra; safe to call twice."""
+    # Our files for these launchers take the place of the plugin's own; Hydra says five times that
+    # this will change.
     warnings.filterwarnings("ignore", message=r"\s*'hydra/launcher/submitit_")
     store = ConfigStore.instance()
     for group, node in SCHEMAS.items():
         store.store(group=group, name="schema", node=node)
-    OmegaConf.register_new_resolver("gcbench.levels", _levels_of_bits, replace=True)
-    OmegaConf.register_new_resolver(
-        "gcbench.run_name", lambda *, _root_: run_name(_root_), replace=True
-    )
-    OmegaConf.register_new_resolver(
-        "gcbench.bench_name", lambda *, _root_: bench_name(_root_), replace=True
-    )
-    OmegaConf.register_new_resolver(
-        "gcbench.run_directory", lambda *, _root_: run_directory(_root_), replace=True
-    )
+    resolvers: dict[str, Callable[..., str | int]] = {
+        "levels": _levels_of_bits,
+        "run_name": lambda *, _root_: run_name(_root_),
+        "bench_name": lambda *, _root_: bench_name(_root_),
+        "run_directory": lambda *, _root_: run_directory(_root_),
+        "knobs": lambda: list_method_knobs(conf_directory()),
+        "keys": list_keys,
+    }
+    for name, resolver in resolvers.items():
+        OmegaConf.register_new_resolver(f"gcbench.{name}", resolver, replace=True)
 
 
 def conf_directory() -> Path:
@@ -80,12 +74,12 @@ def compose_methods(
     side_by_side = [f"+compressor@methods.{choice}={choice}" for choice in choices]
     rest = compose_words(["~compressor", *side_by_side], config_dir)
     OmegaConf.set_struct(rest, False)
-    found = {}
+    methods = {}
     for choice, file in rest.pop("methods").items():
         node = cast(DictConfig, OmegaConf.merge(rest, file)).compressor
-        knobs = [key for key in file if key not in {*rest, "compressor", "recommended"}]
-        found[choice] = cast(Config, OmegaConf.to_container(node, resolve=True)), knobs
-    return found
+        knobs = sort_keys({str(key) for key in file} - {*rest, *NO_KNOBS})
+        methods[choice] = cast(Config, OmegaConf.to_container(node, resolve=True)), knobs
+    return methods
 
 
 def method_node(target: str, settings: Sequence[str]) -> Config:
@@ -97,9 +91,8 @@ def method_node(target: str, settings: Sequence[str]) -> Config:
 
 def resolve(composed: DictConfig) -> Config:
     """The checked configuration as plain values, with `choices`; `composed` is what Hydra made of the command line."""
-    config = _resolved(composed, KNOBS)
-    check_trainer(config["trainer"])
-    check_schedule(config)
+    config = _resolved(composed, MethodSettings, RunSettings)
+    check_division(config["trainer"])
     emulated_link(config["network"])  # refuses what is no rate or time
     check_kinds(config, config["choices"])
     return config
@@ -107,17 +100,18 @@ def resolve(composed: DictConfig) -> Config:
 
 def resolve_benchmark(composed: DictConfig) -> Config:
     """The checked configuration of `gcbench bench`."""
-    return _resolved(composed, {**KNOBS, **BENCH_KNOBS})
+    return _resolved(composed, MethodSettings, RunSettings, BenchSettings)
 
 
-def _resolved(composed: DictConfig, knobs: Mapping[str, Knob]) -> Config:
+def _resolved(composed: DictConfig, *keys: type[Any]) -> Config:
     config = _settled(composed)
     typed = _typed_keys(composed)
     for group in ("model", "dataset"):
         _keep_typed_keys_of_other_target(group, config, typed)
     _refuse_added_keys(composed)
     _refuse_unknown_keys(config)
-    check_knobs(config, knobs)
+    refuse_name(config["name"])
+    check_knobs(config, *keys)
     _refuse_idle_bucket_size(config, typed)
     return config
 

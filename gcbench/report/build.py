@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gcbench.config import conf_directory
-from gcbench.config.names import typed
+from gcbench.knobs import spell
 from gcbench.report.borrowed import sources
 from gcbench.report.configs import PAPER, composed, difference
 from gcbench.report.document import DIRTY, EMPTY, Cell, Document, Heading, Line, Summary, digits_of
@@ -142,7 +142,7 @@ def _made_smaller(rows: Sequence[Row]) -> list[tuple[str, str]]:
         if here.choices["model"] != paper.choices["model"]:
             differs = {"model": (here.choices["model"], paper.choices["model"]), **differs}
         what = ", ".join(
-            f"{key}={typed(ours)} in place of {typed(papers)}"
+            f"{key}={spell(ours)} in place of {spell(papers)}"
             for key, (ours, papers) in differs.items()
         )
         found.setdefault(what, []).append(row.spec.label)

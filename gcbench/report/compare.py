@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gcbench.config import ConfigError
-from gcbench.config.names import ABSENT, typed, without_copies
+from gcbench.config.names import ABSENT, without_copies
+from gcbench.knobs import spell
 from gcbench.report.configs import Flat
 from gcbench.report.document import EMPTY, Heading, Summary, signed, summary
 from gcbench.report.load import Found, Run, load
@@ -123,7 +124,7 @@ def _comparison(x: Group, y: Group) -> Comparison:
 
 
 def _shown(flat: Flat, key: str) -> str:
-    return typed(flat[key]) if key in flat else ABSENT
+    return spell(flat[key]) if key in flat else ABSENT
 
 
 def _measured(x: Group, y: Group) -> Iterator[Measured]:

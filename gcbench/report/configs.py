@@ -13,10 +13,10 @@ from gcbench.config.names import (
     BOOKKEEPING,
     EXECUTION,
     leaves,
-    typed,
     what_matters,
     without_copies,
 )
+from gcbench.knobs import spell
 
 PAPER = "paper"
 Flat = dict[str, Any]
@@ -112,7 +112,7 @@ def difference(theirs: Flat, ours: Flat) -> Difference:
 def as_words(different: Difference) -> list[str]:
     """Of the first side, as they were typed; the numbers of a link follow the word that brings them."""
     words = [
-        f"{key}={typed(different[key][0])}" for key in without_copies(different) if key != "network"
+        f"{key}={spell(different[key][0])}" for key in without_copies(different) if key != "network"
     ]
     if "network" in different:
         return ["network=none", *words]

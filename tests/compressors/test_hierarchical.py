@@ -195,10 +195,6 @@ def test_the_command_line_reaches_it() -> None:
             {"exchange": "gather", "workers_per_node": 2},
             "workers_per_node=2 means nothing with exchange=gather",
         ),
-        (
-            {"exchange": "hierarchical", "workers_per_node": 0},
-            "workers_per_node=0: type a number of at least 1",
-        ),
     ],
 )
 def test_its_bad_knobs_are_refused(settings: dict[str, Any], says: str) -> None:
