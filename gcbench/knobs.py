@@ -27,6 +27,8 @@ from typing import (
     get_type_hints,
 )
 
+from gcbench.identity import format_value
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -102,7 +104,7 @@ class Kind(NamedTuple):
     def choices(self) -> list[str]:
         """The words that may be typed; none where these are too many to list."""
         if get_origin(self.type) is Literal:
-            return [spell(word) for word in get_args(self.type)]
+            return [format_value(word) for word in get_args(self.type)]
         if inspect.isclass(self.type) and issubclass(self.type, Enum):
             return [member.name for member in self.type]
         return ["true", "false"] if self.type is bool else []
@@ -130,7 +132,7 @@ def refusal(name: str, value: Any, hint: Any) -> str | None:
     kinds = list(kinds_of(hint))
     if any(kind.admits(value) for kind in kinds):
         return None
-    return f"{name}={spell(value)}: type {_wanted(name, kinds)}"
+    return f"{name}={format_value(value)}: type {_wanted(name, kinds)}"
 
 
 @cache
@@ -164,17 +166,6 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
         return function(*args, **kwargs)
 
     return call
-
-
-def spell(value: Any) -> str:
-    """Return a value as it would be typed on the command line."""
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    if isinstance(value, float):
-        return f"{value:g}" if float(f"{value:g}") == value else repr(value)
-    if isinstance(value, (list, tuple)):
-        return f"[{','.join(map(spell, value))}]"
-    return str(value)
 
 
 def _refuse(name: str, value: Any, hint: Any) -> None:
@@ -215,7 +206,9 @@ def _describe(name: str, kind: Kind) -> str:
     unit = f"some of {_either(words)}" if words else knob.unit
     unit = unit or (SEVERAL if several else ONE).get(entry, str(entry))
     wanted = knob.interval if knob.among else f"{unit} {knob.interval}".strip()
-    return wanted if knob.example is None else f"{wanted}, as in {name}={spell(knob.example)}"
+    return (
+        wanted if knob.example is None else f"{wanted}, as in {name}={format_value(knob.example)}"
+    )
 
 
 ONE = {int: "a whole number", float: "a number", str: "a text"}

@@ -9,7 +9,7 @@ import gcbench
 
 PACKAGE = Path(gcbench.__file__).parent
 # Plain modules that every room may read.
-SHARED = {"knobs", "method_settings", "settings", "seeds", "private"}
+SHARED = {"identity", "knobs", "method_settings", "settings", "seeds", "private"}
 MAY_IMPORT = {
     "comm": set(),
     "codecs": set(),
@@ -39,6 +39,7 @@ MAY_IMPORT = {
     "__main__": {"cli"},
     "knobs": set(),
     "method_settings": set(),
+    "identity": set(),
     "settings": set(),
     "seeds": set(),
     "private": set(),
@@ -46,6 +47,7 @@ MAY_IMPORT = {
 ONLY_IN = {
     "hydra": {"cli", "config", "launch"},
     "omegaconf": {"cli", "config", "launch"},
+    "pydantic": {"records"},
     "torch.distributed": {"comm", "launch", "bench", "check"},
     "wandb": {"records", "report"},
     "matplotlib": {"report", "predict"},

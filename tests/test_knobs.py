@@ -19,7 +19,8 @@ from gcbench.compressors.dense import Dense
 from gcbench.compressors.qsgd import QSGD
 from gcbench.config import ConfigError, compose_methods, conf_directory, method_keys
 from gcbench.config.checks import SCHEMAS, check_knobs
-from gcbench.knobs import Checked, Knob, knobs_of, refusal, spell
+from gcbench.identity import format_value
+from gcbench.knobs import Checked, Knob, knobs_of, refusal
 from gcbench.method_settings import MethodSettings
 from gcbench.settings import BenchSettings, RunSettings
 
@@ -42,7 +43,7 @@ def test_the_command_line_is_held_to_the_range(group: str | None, schema: Any, n
         typed = f"{group}.{name}" if group else name
         with pytest.raises(ConfigError) as error:
             check_knobs({group: {name: value}} if group else {name: value}, schema)
-        assert str(error.value).startswith(f"{typed}={spell(value)}: type ")
+        assert str(error.value).startswith(f"{typed}={format_value(value)}: type ")
         assert "\n" not in str(error.value)
 
 
@@ -79,7 +80,7 @@ def test_methods_and_wrappers_are_held_to_it_too(kind: type[Any], name: str) -> 
     for value in outside(hint):
         with pytest.raises(ValueError) as error:
             make(kind, **{name: value})
-        assert str(error.value).startswith(f"{name}={spell(value)}: type ")
+        assert str(error.value).startswith(f"{name}={format_value(value)}: type ")
 
 
 @pytest.mark.parametrize("name", knobs_of(compressors.build))
@@ -91,7 +92,7 @@ def test_arguments_of_build_are_held_to_it_too(name: str) -> None:
     for value in outside(hint):
         with pytest.raises(ValueError) as error:
             compressors.build(QSGD(7), **{**needed, name: value})
-        assert str(error.value).startswith(f"{name}={spell(value)}: type ")
+        assert str(error.value).startswith(f"{name}={format_value(value)}: type ")
 
 
 def test_configurations_are_checked_when_they_are_resolved() -> None:
@@ -119,7 +120,7 @@ def test_configurations_are_checked_when_they_are_resolved() -> None:
     ],
 )  # fmt: skip
 def test_a_refusal_says_what_to_type(hint: Any, value: Any, says: str) -> None:
-    assert refusal("x", value, hint) == f"x={spell(value)}: type {says}"
+    assert refusal("x", value, hint) == f"x={format_value(value)}: type {says}"
 
 
 def test_a_method_may_have_a_narrower_range_than_its_key() -> None:

@@ -28,7 +28,7 @@ def measure(compressor: Compressor, given: Input, rounds: int) -> Iterator[Row]:
 
 def _codec_rows(codec: Codec, given: Input, rounds: int) -> Iterator[Row]:
     segments = tuple(torch.Size(s).numel() for s in given.shapes.values())
-    x = codec.lay_out(flattened(given.grads), segments)
+    x = codec.reorder(flattened(given.grads), segments)
     step = _step(given.shapes)
     noise = step.noise("codec", dict(zip(given.shapes, segments, strict=True)), x.device)
     message = codec.encode(x, segments, noise)

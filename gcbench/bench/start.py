@@ -25,17 +25,17 @@ from gcbench.launch.local import run_processes
 from gcbench.launch.memory import keep_freed_memory
 from gcbench.launch.plan import Machine
 from gcbench.records import console
-from gcbench.records.environment import environment
+from gcbench.records.environment import describe_environment
 
 Row = dict[str, Any]
 
 
 def bench(config: Config, directory: str) -> None:
     """Processes that torchrun or scripts/netlab started all come here, and time a step between each other."""
-    joined = _joined(config["workers"])
+    joined = join_workers(config["workers"])
     first = not joined or os.environ["RANK"] == "0"
     device = _device(config["device"])
-    if config["codec_backend"] == "compiled" and not Machine.here().compiler:
+    if config["codec_backend"] == "compiled" and not Machine.detect().compiler:
         raise ConfigError(
             "codec_backend=compiled: there is no C++ compiler here; install g++, or type codec_backend=eager"
         )
@@ -64,8 +64,8 @@ def bench(config: Config, directory: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     content = {
         "config": config,
+        **describe_environment().model_dump(),
         "device": _name(device),
-        **environment(),
         "local": rows,
         "network": network,
     }
@@ -109,9 +109,9 @@ def _inputs(config: Config, shapes: list[Shapes], device: torch.device) -> list[
     return [drawn(draw, shape, device) for shape in shapes for draw in config["draws"]]
 
 
-def _joined(workers: list[int]) -> bool:
+def join_workers(workers: list[int]) -> bool:
     """Whether this is one of several processes that somebody else started."""
-    if not Machine.here().under_torchrun:
+    if not Machine.detect().under_torchrun:
         return False
     started = int(os.environ["WORLD_SIZE"])
     if workers not in ([], [started]):

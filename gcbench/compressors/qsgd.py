@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from gcbench.codecs.packing import width_of
-from gcbench.codecs.quantise import NORMS
+from gcbench.codecs.quantize import NORMS
 from gcbench.compressors.base import Properties
 from gcbench.compressors.bucketed import Even
 from gcbench.method_settings import Levels, NormKind

@@ -5,7 +5,6 @@ from __future__ import annotations
 from gcbench.config.errors import Config, ConfigError, RunFailed
 from gcbench.config.help import method_keys
 from gcbench.config.links import emulated_link
-from gcbench.config.names import fingerprint
 from gcbench.config.resolve import (
     bench_name,
     budget_notice,
@@ -37,7 +36,6 @@ __all__ = [
     "emulated_link",
     "first_words",
     "help_of",
-    "fingerprint",
     "key",
     "learning_rate_notice",
     "method_keys",

@@ -10,7 +10,8 @@ from typing import Any
 import yaml
 
 from gcbench.config.checks import SCHEMAS
-from gcbench.knobs import Knob, kinds_of, knobs_in, knobs_of, spell
+from gcbench.identity import format_value
+from gcbench.knobs import Knob, kinds_of, knobs_in, knobs_of
 from gcbench.method_settings import MethodSettings
 from gcbench.settings import BenchSettings, RunSettings
 
@@ -70,7 +71,7 @@ def _lines(name: str, hint: Any, ending: str = "") -> list[str]:
     """Return `key=what may be typed` and, in a column beside it, what it means."""
     knobs = knobs_in(hint)
     choices = "|".join(choice for kind in kinds_of(hint) for choice in kind.choices)
-    example = next((spell(knob.example) for knob in knobs if knob.example is not None), "")
+    example = next((format_value(knob.example) for knob in knobs if knob.example is not None), "")
     about = "; ".join(map(_describe, knobs))
     typed = f"{name}={choices or example}"
     text = wrap(f"{about} {ending}".strip(), WIDTH - COLUMN)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gcbench.config import conf_directory
+from gcbench.records.store import RecordedRun
 from gcbench.report.document import DIRTY, EMPTY, number
-from gcbench.report.load import Run
 from gcbench.report.measures import measure
 from gcbench.report.study import find_study
 from gcbench.report.tables import read_table, table_names
@@ -15,7 +15,7 @@ from gcbench.report.tables import read_table, table_names
 Grid = tuple[list[str], list[list[str]]]
 
 
-def tables_listed(runs: Sequence[Run], folders: Sequence[str | Path]) -> Grid:
+def tables_listed(runs: Sequence[RecordedRun], folders: Sequence[str | Path]) -> Grid:
     """Every table, and how many of its rows have a run that was done, by budget."""
     budgets = sorted(path.stem for path in (conf_directory() / "budget").glob("*.yaml"))
     done = {(run.experiment, run.budget) for run in runs if run.done}
@@ -35,22 +35,22 @@ def tables_listed(runs: Sequence[Run], folders: Sequence[str | Path]) -> Grid:
     return ["table", "title", "rows", *budgets], rows
 
 
-def runs_listed(runs: Sequence[Run]) -> Grid:
+def runs_listed(runs: Sequence[RecordedRun]) -> Grid:
     """One line a run, the newest last."""
     return ["run", "what", "budget", "seed", "status", "score", "ratio", "ms a step", "finished"], [
         _row(run) for run in runs
     ]
 
 
-def _row(run: Run) -> list[str]:
+def _row(run: RecordedRun) -> list[str]:
     result = run.result
-    reason = f": {result['reason']}" if result.get("reason") else ""
+    reason = f": {result.reason}" if result.reason else ""
     what = (
         run.title
         if run.title == run.experiment
-        else f"{run.title}, {result.get('workers', '?')} workers"
+        else f"{run.title}, {result.workers or '?'} workers"
     )
-    day = str(result["finished"]).replace("T", " ")[:16]
+    day = result.finished.replace("T", " ")[:16]
     numbers = [_shown(measure(name, result)) for name in ("ratio", "step_milliseconds")]
     return [
         run.place,
@@ -64,7 +64,7 @@ def _row(run: Run) -> list[str]:
     ]
 
 
-def _score(run: Run) -> str:
+def _score(run: RecordedRun) -> str:
     found = ((name, measure(name, run.result)) for name in ("accuracy", "perplexity", "loss"))
     return next((f"{name} {_shown(value)}" for name, value in found if value is not None), EMPTY)
 

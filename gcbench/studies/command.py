@@ -15,8 +15,7 @@ from rich.table import Table
 
 from gcbench.config import ConfigError, Words, read_words
 from gcbench.records import console
-from gcbench.records.environment import environment
-from gcbench.records.result import now
+from gcbench.records.environment import describe_environment, now
 from gcbench.studies.study import Row, class_of, made, names
 
 WIDTH = 120  # where no terminal has one
@@ -61,7 +60,7 @@ def study(typed: Sequence[str]) -> None:
         "study": name,
         "settings": asked.settings(),
         "rows": rows,
-        "environment": {**environment(), "finished": finished},
+        "environment": describe_environment().model_dump(),
         "started": started,
         "finished": finished,
     }

@@ -10,6 +10,7 @@ import matplotlib
 from matplotlib.figure import Figure
 
 from gcbench.config import ConfigError, near
+from gcbench.records.store import RecordedRun
 from gcbench.report.configs import PAPER
 from gcbench.report.figures.bars import bars, breakdown
 from gcbench.report.figures.curves import curves
@@ -19,7 +20,6 @@ from gcbench.report.figures.series import Drawn, of_rows, of_runs, of_workers
 from gcbench.report.figures.studies import STUDIES, predicted_throughput
 from gcbench.report.figures.style import RC, save
 from gcbench.report.figures.tradeoff import accuracy_ratio, score_of
-from gcbench.report.load import Run
 from gcbench.report.rows import grouped
 from gcbench.report.study import Study, find_study
 from gcbench.report.tables import Table, read_table, tables_of
@@ -34,7 +34,7 @@ Pictures = Iterator[
 @matplotlib.rc_context(RC)
 def draw(
     word: str,
-    runs: Sequence[Run],
+    runs: Sequence[RecordedRun],
     folder: Path,
     budget: str = PAPER,
     words: tuple[str, ...] = (),
@@ -91,12 +91,12 @@ def _write(pictures: Pictures, folder: Path, budget: str, how: str = "") -> list
     return told
 
 
-def which_method(runs: Sequence[Run], budget: str) -> Pictures:
+def which_method(runs: Sequence[RecordedRun], budget: str) -> Pictures:
     workloads = {workload.title: drawn for workload, drawn in of_runs(runs).items()}
     yield WHICH, accuracy_ratio(workloads, [] if budget == PAPER else [f"Runs of budget={budget}."])
 
 
-def everything(runs: Sequence[Run]) -> Pictures:
+def everything(runs: Sequence[RecordedRun]) -> Pictures:
     """Every workload by itself, and the workers of those that differ in nothing else."""
     for workload, drawn in of_runs(runs).items():
         place = f"{RUNS}/{workload.name}"
@@ -112,7 +112,11 @@ def everything(runs: Sequence[Run]) -> Pictures:
 
 
 def of_table(
-    table: Table, runs: Sequence[Run], budget: str, words: tuple[str, ...], results: Sequence[str]
+    table: Table,
+    runs: Sequence[RecordedRun],
+    budget: str,
+    words: tuple[str, ...],
+    results: Sequence[str],
 ) -> Pictures:
     """The figure that stands in the paper; of a table, the curves of its score and its trade-off."""
     spec: Mapping[str, Any] = table.figure or {}

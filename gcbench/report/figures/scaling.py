@@ -55,7 +55,7 @@ def scaling(drawn: Drawn) -> Figure | None:
 
 
 def workers_of(series: Series) -> int:
-    return int(series.runs[0].result["workers"])
+    return series.runs[0].result.workers or 0
 
 
 def _base(series: Sequence[Series]) -> float | None:
@@ -106,7 +106,7 @@ def _caveats(timed: Sequence[Series]) -> list[str]:
     found = [
         f"{s.label} ({workers_of(s)})"
         for s in timed
-        if any(run.result.get("oversubscribed") for run in s.runs)
+        if any(run.result.oversubscribed for run in s.runs)
     ]
     notes = [f"More processes than cores: {', '.join(found)}."] if found else []
     return notes + (

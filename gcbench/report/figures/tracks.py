@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gcbench.report.load import Metrics, Run
+from gcbench.records.store import Metrics, RecordedRun
 
 MIB = 8 * 2**20
 EVENTS = {
@@ -37,7 +37,7 @@ class Band(NamedTuple):
     high: np.ndarray
 
 
-def track(run: Run, y: str, x: str) -> Track | None:
+def track(run: RecordedRun, y: str, x: str) -> Track | None:
     """None where the run has no such line, as of times of virtual workers."""
     lines = run.read_metrics()
     event, key = EVENTS.get(y, ("test", y))
@@ -64,7 +64,7 @@ def _spent(lines: Metrics, x: str, steps: Sequence[int]) -> np.ndarray | None:
     return np.interp(steps, at, counted) * scale
 
 
-def band(runs: Sequence[Run], y: str, x: str) -> Band | None:
+def band(runs: Sequence[RecordedRun], y: str, x: str) -> Band | None:
     """Point by point over the seeds that have such a curve, as far as the shortest goes."""
     tracks = [found for run in runs if (found := track(run, y, x))]
     if not tracks:
