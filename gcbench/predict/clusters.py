@@ -8,12 +8,13 @@ from dataclasses import replace
 from functools import cache
 from typing import Any, NamedTuple
 
-from gcbench.config import Config, compose_words, resolve
+from gcbench.config import Config
 from gcbench.predict.links import link
 from gcbench.predict.model import Cluster, Method, Sent, predict
 from gcbench.predict.payload import Message
 from gcbench.predict.profiles import profile
 from gcbench.predict.subject import compressor_of, facts_of, method, shapes_of_model
+from gcbench.report.configs import composed
 from gcbench.report.tables import TableRow, read_table
 
 Row = dict[str, Any]
@@ -56,14 +57,13 @@ SCENES = {
 }
 
 
-@cache
-def config_of(experiment: str, *words: str) -> Config:
-    group, row = experiment.rsplit("/", 1)
-    return resolve(compose_words([f"+experiment/{group}={row}", *words]))
+def config_of(row: TableRow, *words: str) -> Config:
+    """Return the row's configuration, with `words` typed after its own."""
+    return composed(str(row.experiment), words=(*row.words, *words)).config
 
 
 def method_of(row: TableRow, device: str, *words: str, servers: bool = False) -> Method:
-    config = config_of(str(row.experiment), *words)
+    config = config_of(row, *words)
     choices = config["choices"]
     made = _counted(
         json.dumps(config["compressor"]),
@@ -95,7 +95,7 @@ def study_rows(name: str) -> Iterator[Row]:
     rates = [figure["bandwidth_gbps"], *figure.get("also_gbps", [])]
     full_precision: dict[float, float] = {}  # images a second of the table's first row, by rate
     for row in table.rows:
-        config = config_of(str(row.experiment))
+        config = config_of(row)
         words = scene.words if config["choices"]["compressor"] != "none" else ()
         made = method_of(row, scene.profile, *words, servers=scene.servers)
         batch = scene.batch_size or config["trainer"]["batch_size"]

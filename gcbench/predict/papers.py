@@ -38,7 +38,7 @@ PRINTED = {
 def powersgd_rows() -> Iterator[Row]:
     """PowerSGD's figure 3. Its slow backend is taken for 1 Gbit/s, as no number of it is printed."""
     for row in read_table("powersgd/figure3").rows:
-        config = config_of(str(row.experiment))
+        config = config_of(row)
         workers, group = config["trainer"]["gpus"], str(row.group)
         between = link("network", POWERSGD_LINKS[group])
         cluster = Cluster(between, link("inside", "pcie3"), min(2, workers))
@@ -64,7 +64,7 @@ def _qsgd(
     row: TableRow, dense: TableRow, gpus: int, between: Link
 ) -> tuple[Prediction, Prediction, Prediction]:
     """The dense step, and QSGD's by scatter, both ways coded, and by gather."""
-    config = config_of(str(dense.experiment))
+    config = config_of(dense)
     compute = profile("k80").compute(config["choices"]["model"], config["trainer"]["batch_size"])
     scatter = ("exchange=scatter_coded", "align=false")  # shards run through the gradient
     made = [method_of(dense, "k80"), method_of(row, "k80", *scatter), method_of(row, "k80")]
@@ -81,7 +81,7 @@ def qsgd_rows(name: str) -> Iterator[Row]:
         network = next((n for n in NETWORKS if n in label), None)
         if dense is None or network is None:
             continue
-        gpus = config_of(str(row.experiment))["trainer"]["gpus"]
+        gpus = config_of(row)["trainer"]["gpus"]
         plain, scatter, gather = _qsgd(row, dense, gpus, between)
         told = {"row": dense.label, "printed": (dense.published or {}).get("share")}
         yield _times(
