@@ -347,7 +347,8 @@ class TrainerSettings:
     timeout_seconds: Annotated[
         float,
         Knob(
-            "seconds that an exchange waits for a worker before the run fails, and says where it hangs",
+            "seconds that an exchange waits for a worker before the run fails, and says where it "
+            "hangs",
             unit="a number of seconds",
             above=0,
             example=600,
@@ -397,7 +398,8 @@ class OptimizerSettings:
     weight_decay: Annotated[
         float,
         Knob(
-            "share of a weight that is added to its gradient after aggregation; none on batch normalisation",
+            "share of a weight that is added to its gradient after aggregation; none on batch "
+            "normalization",
             unit="a weight",
             at_least=0,
             example=0.0001,

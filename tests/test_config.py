@@ -46,7 +46,10 @@ def whole(*overrides: str) -> DictConfig:
 
 
 def with_choice(group: str, choice: str, *overrides: str) -> Config:
-    """As composed with `group=choice`, without Hydra, which takes 0.2 s: files of models and data have no schema."""
+    """Return what `group=choice` composes to, without Hydra, which takes 0.2 s.
+
+    Files of models and data have no schema.
+    """
     tree = deepcopy(whole(*overrides))
     with open_dict(tree), read_write(tree.hydra):
         tree[group] = OmegaConf.load(conf_directory() / group / f"{choice}.yaml")
@@ -107,7 +110,8 @@ def test_help_names_every_choice() -> None:
         ("+rank=2", "no part of gcbench reads rank"),
         (
             "model=lstm",
-            "model=lstm reads tokens, dataset=digits holds image; type dataset=wikitext2 or model=resnet20",
+            "model=lstm reads tokens, dataset=digits holds image; "
+            "type dataset=wikitext2 or model=resnet20",
         ),
         ("dataset=wikitext2", "model=mlp reads image or vector, dataset=wikitext2 holds tokens"),
         (
@@ -130,7 +134,8 @@ def test_help_names_every_choice() -> None:
         ),
         (
             "+optimizer.betas=[0.9,0.99]",
-            "optimizer.betas=[0.9, 0.99]: no such key; optimizer has kind, lr, momentum, nesterov, weight_decay",
+            "optimizer.betas=[0.9, 0.99]: no such key; "
+            "optimizer has kind, lr, momentum, nesterov, weight_decay",
         ),
         ("+resume.where=there", "resume.where=there: no such key; resume has mode, workers"),
         ("name=a/b", "name='a/b': type a name of printable characters"),
@@ -240,7 +245,8 @@ def test_a_budget_makes_the_same_experiment_smaller() -> None:
 
 
 def test_a_budget_may_leave_the_rate_to_the_number_of_workers() -> None:
-    """Without `schedule.scale_by_workers`, 4 of 16 workers have a quarter of the rate; `scale_lr: false` forgets the batch."""
+    """4 of 16 workers have a quarter of the rate, unless schedule.scale_by_workers multiplies it;
+    `scale_lr: false` forgets the batch."""
     row = "+experiment/powersgd/table3_wikitext2=sgd"
     cpu = config_of(row, "budget=cpu")
     assert (

@@ -1,4 +1,7 @@
-"""Composing and checking a configuration. Imports no torch, so that help and mistakes answer at once."""
+"""Compose and check a configuration.
+
+Imports no torch, so that help and mistakes answer at once.
+"""
 
 from __future__ import annotations
 
