@@ -168,7 +168,7 @@ class Signs(Bucketed, ABC):
 
 
 @dataclass(frozen=True)
-class Levelled(Bucketed, ABC):
+class LevelQuantizer(Bucketed, ABC):
     level_count: LevelCount  # s, levels in all
 
     @property
@@ -181,7 +181,7 @@ class Levelled(Bucketed, ABC):
         return math.log2(self.level_count)
 
 
-class Even(Bucketed, ABC):
+class GridQuantizer(Bucketed, ABC):
     """Codes that send a scale with every bucket, and round at random to levels evenly spaced from -scale to scale.
 
     On one scale for all workers they can be added (`exchange=sum`).
@@ -223,7 +223,7 @@ class Even(Bucketed, ABC):
 
 
 @dataclass(frozen=True)
-class Tabled(Levelled, ABC):
+class TableQuantizer(LevelQuantizer, ABC):
     """Codes that send a table of levels with every bucket, and round at random to the two levels around each value.
 
     Levels rise from the minimum to the maximum of the bucket.

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gcbench.codecs.levels import orq_levels
 from gcbench.compressors.base import Properties
-from gcbench.compressors.bucketed import Tabled
+from gcbench.compressors.bucketed import TableQuantizer
 from gcbench.knobs import Knob
 
 Halvings = Annotated[
@@ -23,7 +23,7 @@ Halvings = Annotated[
 
 
 @dataclass(frozen=True)
-class ORQ(Tabled):
+class ORQ(TableQuantizer):
     """Xu, Huo and Huang, "Optimal Gradient Quantization Condition for Communication-Efficient Distributed Training", 2020,
     algorithm 1.
 
@@ -43,7 +43,7 @@ class ORQ(Tabled):
     Differences from the paper: its recursion passes K on unchanged and would never end; it is K - 1 here. Equation 12 has no
     exact solution among the values of a bucket; the value of least error is taken, not the one of nearest count. All workers
     get the codes of all and average what these decode to, where the paper has a server do so. Its options for the way back are
-    `exchange=sum` (a: levels "coherent among all the worker nodes", `Counted`) and `exchange=scatter_coded` (b: the average
+    `exchange=sum` (a: levels "coherent among all the worker nodes", `CountExchange`) and `exchange=scatter_coded` (b: the average
     is quantised again, by as many servers as workers). Clipping (`clip_sigma`) is by tensor. Buckets restart at every tensor,
     but for scatter and for the paper's own, `bucket_scope=gradient`.
     """

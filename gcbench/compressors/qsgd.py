@@ -9,12 +9,12 @@ from torch import Tensor
 from gcbench.codecs.packing import width_of
 from gcbench.codecs.quantize import NORMS
 from gcbench.compressors.base import Properties
-from gcbench.compressors.bucketed import Even
+from gcbench.compressors.bucketed import GridQuantizer
 from gcbench.method_settings import Levels, NormKind
 
 
 @dataclass(frozen=True)
-class QSGD(Even):
+class QSGD(GridQuantizer):
     """Alistarh et al., "QSGD: Communication-Efficient SGD via Gradient Quantization and Encoding", NeurIPS 2017, section 3.1.
 
     For a bucket v of d consecutive values of a tensor, with scale ||v||:

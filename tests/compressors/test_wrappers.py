@@ -14,7 +14,7 @@ from gcbench.comm import Comm
 from gcbench.compressors import Compressor, Grads, State, build
 from gcbench.compressors.bingrad import BinGradB
 from gcbench.compressors.dense import Dense
-from gcbench.compressors.exchange import Gathered
+from gcbench.compressors.exchange import GatherExchange
 from gcbench.compressors.powersgd import PowerSGD
 from gcbench.compressors.qsgd import QSGD
 from gcbench.compressors.wrappers import (
@@ -340,7 +340,7 @@ ORDER = [
     SmallTensorsWhole,
     ErrorFeedback,
     SigmaClipping,
-    Gathered,
+    GatherExchange,
 ]
 
 
@@ -351,7 +351,7 @@ def test_wrappers_have_one_order() -> None:
 
 def test_nothing_is_wrapped_that_was_not_asked_for() -> None:
     assert layers(build(PowerSGD(1))) == [CheckedGradients, PowerSGD]
-    assert layers(build(QSGD(7, bucket_size=16))) == [CheckedGradients, Gathered]
+    assert layers(build(QSGD(7, bucket_size=16))) == [CheckedGradients, GatherExchange]
     assert layers(build(PowerSGD(1), min_dims=2)) == [CheckedGradients, SmallTensorsWhole, PowerSGD]
 
 
