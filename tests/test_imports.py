@@ -8,7 +8,8 @@ from pathlib import Path
 import gcbench
 
 PACKAGE = Path(gcbench.__file__).parent
-SHARED = {"identity", "settings", "seeds", "private"}  # plain modules that every room may read
+# Plain modules that every room may read.
+SHARED = {"identity", "knobs", "method_settings", "settings", "seeds", "private"}
 MAY_IMPORT = {
     "comm": set(),
     "codecs": set(),
@@ -36,6 +37,8 @@ MAY_IMPORT = {
     },
     "cli": {"config", "launch", "bench", "check", "report", "studies", "predict"},
     "__main__": {"cli"},
+    "knobs": set(),
+    "method_settings": set(),
     "identity": set(),
     "settings": set(),
     "seeds": set(),

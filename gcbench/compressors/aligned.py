@@ -9,8 +9,9 @@ from torch import Tensor
 from gcbench.comm import Comm
 from gcbench.compressors.base import Aggregated, Grads, Properties, State, Step, aggregate_parts
 from gcbench.compressors.bucketed import Bucketed
-from gcbench.compressors.entropy_coded import Code, coded
-from gcbench.compressors.exchange import Gathered
+from gcbench.compressors.entropy_coded import coded
+from gcbench.compressors.exchange import GatherExchange
+from gcbench.method_settings import Code
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Aligned:
         for name, g in grads.items():
             groups.setdefault(self.bucket_size(g), {})[name] = g
         parts = [
-            (Gathered(coded(replace(self.codec, bucket_size=size), self.code)), group)
+            (GatherExchange(coded(replace(self.codec, bucket_size=size), self.code)), group)
             for size, group in groups.items()
         ]
         return aggregate_parts(parts, grads, state, comm, step)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -13,12 +12,12 @@ from torch.nn.utils.rnn import pad_sequence
 from gcbench.codecs.low_rank import conditional_bernoulli, svd
 from gcbench.comm import Comm
 from gcbench.compressors.base import Aggregated, Grads, Properties, State, Step
-
-Sampling = Literal["published", "unbiased"]
+from gcbench.knobs import Checked
+from gcbench.method_settings import AtomoVariant, Rank
 
 
 @dataclass(frozen=True)
-class Atomo:
+class Atomo(Checked):
     """Wang et al., "ATOMO: Communication-efficient Learning via Atomic Sparsification", NeurIPS 2018, with the spectral atoms;
     the comparison of Vogels et al. (PowerSGD), NeurIPS 2019, table 6. Without error feedback. For a matrix M = sum of
     s_i u_i v_i^T, each worker its own:
@@ -41,14 +40,8 @@ class Atomo:
     two. The paper's own probabilities give the mass that min(1, .) cuts off to the other values; those of the code do not.
     """
 
-    rank: int
-    variant: Sampling = "published"
-
-    def __post_init__(self) -> None:
-        if self.rank < 1:
-            raise ValueError(f"rank={self.rank}: type a rank of at least 1, as in rank=2")
-        if self.variant not in ("published", "unbiased"):
-            raise ValueError(f"variant={self.variant}: type variant=published or variant=unbiased")
+    rank: Rank
+    variant: AtomoVariant = "published"
 
     @property
     def properties(self) -> Properties:

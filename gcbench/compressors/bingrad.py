@@ -10,11 +10,11 @@ from torch import Tensor
 
 from gcbench.codecs.levels import clamp_level, level_values, two_means
 from gcbench.compressors.base import Properties
-from gcbench.compressors.bucketed import Bucketed, Even, Parameters
+from gcbench.compressors.bucketed import Bucketed, GridQuantizer, Parameters
 
 
 @dataclass(frozen=True)
-class BinGradPB(Even):
+class BinGradPB(GridQuantizer):
     """Xu, Huo and Huang, "Optimal Gradient Quantization Condition for Communication-Efficient Distributed Training", 2020,
     equations 14 and 15.
 

@@ -21,28 +21,24 @@ from gcbench.codecs.radix import pack_digits, unpack_digits
 from gcbench.codecs.signs import Sides, signs_and_sides
 from gcbench.codecs.words import from_words, rows_of, to_words, words_of
 from gcbench.compressors.exchange import Codec, Message
+from gcbench.knobs import Checked
+from gcbench.method_settings import BucketSize, LevelCount, PerLayer
 
 Parameters = Sequence[Tensor]
 """Those of the bucket of each value, every one of a shape that goes with the values'."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bucketed(Codec, ABC):
+class Bucketed(Checked, Codec, ABC):
     """A subclass says what is fitted to a bucket (`fit`), and how values are coded by that (`code`, `value`).
 
     Values that fill rows go through one kernel each way, as 32-bit words; those left over, fewer than a group of rows and the
     tails of tensors, as digits.
     """
 
-    bucket_size: int = 2048  # D, values that share parameters
-    per_layer: bool = False  # a bucket is a tensor, however large
+    bucket_size: BucketSize = 2048  # D, values that share parameters
+    per_layer: PerLayer = False  # a bucket is a tensor, however large
     random: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        if self.bucket_size < 1:
-            raise ValueError(
-                f"bucket_size={self.bucket_size}: type a number of values of at least 1, as in bucket_size=2048"
-            )
 
     @property
     @abstractmethod
@@ -172,15 +168,8 @@ class Signs(Bucketed, ABC):
 
 
 @dataclass(frozen=True)
-class Levelled(Bucketed, ABC):
-    level_count: int  # s, levels in all
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 2 <= self.level_count <= 256:
-            raise ValueError(
-                f"level_count={self.level_count}: a code holds 2 to 256 levels; type level_count=5"
-            )
+class LevelQuantizer(Bucketed, ABC):
+    level_count: LevelCount  # s, levels in all
 
     @property
     def base(self) -> int:
@@ -192,7 +181,7 @@ class Levelled(Bucketed, ABC):
         return math.log2(self.level_count)
 
 
-class Even(Bucketed, ABC):
+class GridQuantizer(Bucketed, ABC):
     """Codes that send a scale with every bucket, and round at random to levels evenly spaced from -scale to scale.
 
     On one scale for all workers they can be added (`exchange=sum`).
@@ -234,7 +223,7 @@ class Even(Bucketed, ABC):
 
 
 @dataclass(frozen=True)
-class Tabled(Levelled, ABC):
+class TableQuantizer(LevelQuantizer, ABC):
     """Codes that send a table of levels with every bucket, and round at random to the two levels around each value.
 
     Levels rise from the minimum to the maximum of the bucket.

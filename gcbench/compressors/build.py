@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any, Literal, Protocol, cast, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 from gcbench.compressors.aligned import Aligned
 from gcbench.compressors.base import Compressor
 from gcbench.compressors.bucketed import Bucketed
 from gcbench.compressors.by_kind import ByKind, is_convolution
 from gcbench.compressors.dense import Dense
-from gcbench.compressors.entropy_coded import Code, coded
-from gcbench.compressors.exchange import Codec, Exchange, sent_by
+from gcbench.compressors.entropy_coded import coded
+from gcbench.compressors.exchange import Codec, sent_by
 from gcbench.compressors.hierarchical import Hierarchical
 from gcbench.compressors.wrappers import (
     BucketsThroughGradient,
@@ -23,6 +23,22 @@ from gcbench.compressors.wrappers import (
     NormClipping,
     SigmaClipping,
     SmallTensorsWhole,
+)
+from gcbench.knobs import checked
+from gcbench.method_settings import (
+    Align,
+    Alpha,
+    Beta,
+    BucketScope,
+    ClipNorm,
+    ClipSigma,
+    Code,
+    DenseSteps,
+    Exchange,
+    MinDims,
+    MinSize,
+    WithErrorFeedback,
+    WorkersPerNode,
 )
 
 
@@ -35,55 +51,36 @@ class Counting(Protocol):
         """Without scales and tables; None where the codes decide."""
 
 
+@checked
 def build(
     method: Compressor | Codec,
     *,
-    align: bool = False,
-    bucket_scope: Literal["tensor", "gradient"] = "tensor",
+    align: Align = False,
+    bucket_scope: BucketScope = "tensor",
     code: Code = "fixed",
-    exchange: Exchange | Literal["hierarchical"] = "gather",
-    workers_per_node: int | None = None,
-    clip_norm: float | None = None,
-    dense_steps: int = 0,
-    min_size: int = 0,
-    min_dims: int = 0,
-    error_feedback: bool = False,
-    alpha: float = 1.0,
-    beta: float = 1.0,
-    clip_sigma: float | None = None,
+    exchange: Exchange = "gather",
+    workers_per_node: WorkersPerNode | None = None,
+    clip_norm: ClipNorm | None = None,
+    dense_steps: DenseSteps = 0,
+    min_size: MinSize = 0,
+    min_dims: MinDims = 0,
+    error_feedback: WithErrorFeedback = False,
+    alpha: Alpha = 1.0,
+    beta: Beta = 1.0,
+    clip_sigma: ClipSigma | None = None,
 ) -> Compressor:
-    """`method` with every wrapper that was asked for; a codec's codes are sent in `code` and travel by `exchange`."""
-    if code != "fixed" and exchange != "gather":
-        raise ValueError(
-            f"code={code}: messages that differ in length can only be gathered, not sent by exchange={exchange}; "
-            "type exchange=gather or code=fixed"
-        )
-    if align and exchange != "gather":
-        raise ValueError(
-            f"align=true means nothing with exchange={exchange}; type exchange=gather or align=false"
-        )
-    if workers_per_node is not None and exchange != "hierarchical":
-        raise ValueError(
-            f"workers_per_node={workers_per_node} means nothing with exchange={exchange}; type exchange=hierarchical"
-        )
-    if bucket_scope not in ("tensor", "gradient"):
-        raise ValueError(
-            f"bucket_scope={bucket_scope}: type bucket_scope=tensor or bucket_scope=gradient"
-        )
+    """Return `method` with every wrapper that was asked for.
+
+    A codec's codes are sent in `code` and travel by `exchange`.
+    """
+    _refuse_idle(exchange, code, align, workers_per_node)
     if bucket_scope == "gradient" and align:
         raise ValueError(
-            "align=true bucket_scope=gradient: buckets that run through the gradient hold no whole receptive fields; "
-            "type one of them"
+            "align=true bucket_scope=gradient: buckets that run through the gradient hold no whole "
+            "receptive fields; type one of them"
         )
     if isinstance(method, Bucketed) and method.per_layer:
-        if bucket_scope == "gradient":
-            raise ValueError(
-                "per_layer=true bucket_scope=gradient: a bucket is a tensor, or runs through all; type one of them"
-            )
-        if exchange in ("scatter", "scatter_coded"):
-            raise ValueError(
-                f"exchange={exchange} cuts tensors into shards; type per_layer=false, or exchange=gather"
-            )
+        _refuse_split_layers(bucket_scope, exchange)
     compressor: Compressor
     if isinstance(method, Compressor):
         compressor = method
@@ -107,6 +104,41 @@ def build(
     if clip_norm is not None:
         compressor = NormClipping(compressor, clip_norm)
     return CheckedGradients(compressor)
+
+
+def _refuse_idle(
+    exchange: Exchange, code: Code, align: Align, workers_per_node: WorkersPerNode | None
+) -> None:
+    """Refuse settings that mean nothing with this exchange."""
+    if code != "fixed" and exchange != "gather":
+        raise ValueError(
+            f"code={code}: messages that differ in length can only be gathered, not sent by "
+            f"exchange={exchange}; type exchange=gather or code=fixed"
+        )
+    if align and exchange != "gather":
+        raise ValueError(
+            f"align=true means nothing with exchange={exchange}; "
+            "type exchange=gather or align=false"
+        )
+    if workers_per_node is not None and exchange != "hierarchical":
+        raise ValueError(
+            f"workers_per_node={workers_per_node} means nothing with exchange={exchange}; "
+            "type exchange=hierarchical"
+        )
+
+
+def _refuse_split_layers(bucket_scope: BucketScope, exchange: Exchange) -> None:
+    """Refuse what cuts a tensor that is to be one bucket."""
+    if bucket_scope == "gradient":
+        raise ValueError(
+            "per_layer=true bucket_scope=gradient: a bucket is a tensor, or runs through all; "
+            "type one of them"
+        )
+    if exchange in ("scatter", "scatter_coded"):
+        raise ValueError(
+            f"exchange={exchange} cuts tensors into shards; type per_layer=false, or "
+            "exchange=gather"
+        )
 
 
 def parts_of(compressor: Compressor) -> Iterator[object]:

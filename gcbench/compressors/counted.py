@@ -48,7 +48,7 @@ class TableCodec(Protocol):
 
 
 @dataclass(frozen=True)
-class Counted:
+class CountExchange:
     """ORQ's option (a), section 4: levels "coherent among all the worker nodes", so that the average needs few bits.
 
         b_1 = min, b_s = max, the others the mean of the workers' levels;   c_k = number of workers that chose b_k

@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 
 from gcbench.comm import Comm
 from gcbench.compressors.base import Aggregated, Grads, Properties, State, Step
+from gcbench.knobs import Checked, Knob
+
+Dtype = Annotated[Literal["float32", "float16", "bfloat16"], Knob("type of values on the wire")]
 
 
 @dataclass(frozen=True)
-class Dense:
+class Dense(Checked):
     """The mean of the gradients by one all-reduce, in `dtype` on the wire: 32 bits a value, or 16.
 
     Half precision is divided by W before it is summed, so that no sum of finite gradients overflows; what a worker sent is
     its gradient rounded to that type.
     """
 
-    dtype: Literal["float32", "float16", "bfloat16"] = "float32"
+    dtype: Dtype = "float32"
     properties: ClassVar[Properties] = Properties(exact=True, contractive=True, mean_linear=True)
-
-    def __post_init__(self) -> None:
-        if self.dtype not in ("float32", "float16", "bfloat16"):
-            raise ValueError(
-                f"compressor.method.dtype={self.dtype}: type float32, float16 or bfloat16"
-            )
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         rows = {k: g.to(getattr(torch, self.dtype)) for k, g in grads.items()}

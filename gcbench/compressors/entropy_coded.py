@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -18,8 +18,7 @@ from gcbench.codecs.entropy import decode_ans, encode_ans
 from gcbench.codecs.noise import Noise
 from gcbench.compressors.base import Properties
 from gcbench.compressors.exchange import Codec, GridCodec, Message
-
-Code = Literal["fixed", "elias_dense", "elias_sparse", "ans"]
+from gcbench.method_settings import Code
 
 
 @dataclass(frozen=True)

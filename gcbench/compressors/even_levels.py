@@ -8,11 +8,11 @@ from torch import Tensor
 
 from gcbench.codecs.quantize import max_norm
 from gcbench.compressors.base import Properties
-from gcbench.compressors.bucketed import Even, Levelled
+from gcbench.compressors.bucketed import GridQuantizer, LevelQuantizer
 
 
 @dataclass(frozen=True)
-class EvenLevels(Levelled, Even):
+class EvenLevels(LevelQuantizer, GridQuantizer):
     """The baseline QSGD-s of Xu, Huo and Huang, "Optimal Gradient Quantization Condition for Communication-Efficient
     Distributed Training", 2020, section 3.1: s levels in all, evenly spaced from -m to m with m = max|v_i| of a bucket.
 

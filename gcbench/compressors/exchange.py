@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -26,7 +26,8 @@ from gcbench.compressors.base import (
     sizes_of,
     unflatten,
 )
-from gcbench.compressors.counted import Counted, TableCodec
+from gcbench.compressors.counted import CountExchange, TableCodec
+from gcbench.method_settings import Exchange
 
 Message = list[Tensor]
 """What one encode sends, every tensor `[w, ...]`."""
@@ -62,7 +63,7 @@ class RaggedCodec(Codec, Protocol):
 
 
 @dataclass(frozen=True)
-class Gathered:
+class GatherExchange:
     """Every worker gets the codes of all (all-gather) and sums what they decode to, in worker order.
 
     The order makes replicas, virtual workers and real ones equal to the bit. Receives (W - 1) messages a step.
@@ -106,7 +107,7 @@ class Gathered:
 
 
 @dataclass(frozen=True)
-class Scattered:
+class ScatterExchange:
     """Worker i owns the i-th shard of the gradient: it gets everybody's code of it, averages, and sends the mean to all.
 
         m_ij = encode(shard j of worker i);   mean_j = (1/W) sum_i decode(m_ij), at worker j;   update_j = mean_j, or
@@ -214,7 +215,7 @@ def _shannon_bits(codec: GridCodec, x: Tensor, segments: tuple[int, ...], noise:
 
 
 @dataclass(frozen=True)
-class Summed:
+class SumExchange:
     """All workers code on one grid, the largest scale of all, and the codes are added by an all-reduce of integers.
 
         scale = max over workers;   update = decode(sum of codes) / W
@@ -260,19 +261,16 @@ def sum_codes(codes: Tensor, highest: int, comm: Comm) -> Tensor:
     return (2 * total - comm.workers * highest).to(torch.float32) / 2
 
 
-Exchange = Literal["gather", "scatter", "scatter_coded", "sum"]
-
-
 def sent_by(codec: Codec, exchange: Exchange) -> Compressor:
     """The compressor that sends `codec` in this way."""
     if exchange == "gather":
-        return Gathered(codec)
+        return GatherExchange(codec)
     if exchange == "sum":
         if isinstance(codec, GridCodec):
-            return Summed(codec)
+            return SumExchange(codec)
         if isinstance(codec, TableCodec):
-            return Counted(codec)
+            return CountExchange(codec)
         raise ValueError(
             "exchange=sum needs codes on a shared grid, as qsgd has them; type exchange=gather or scatter"
         )
-    return Scattered(codec, again=exchange == "scatter_coded")
+    return ScatterExchange(codec, again=exchange == "scatter_coded")

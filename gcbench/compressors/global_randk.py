@@ -21,10 +21,12 @@ from gcbench.compressors.base import (
     sizes_of,
     unflatten,
 )
+from gcbench.knobs import Checked
+from gcbench.method_settings import K
 
 
 @dataclass(frozen=True)
-class GlobalRandK:
+class GlobalRandK(Checked):
     """Vineeth S, "Unbiased Single-scale and Multi-scale Quantizers for Distributed Optimization", 2021, sections 3.3 and 3.4
     (GRandK-MN, GRandK-MN-TS). Of the n values of the whole gradient
 
@@ -42,12 +44,8 @@ class GlobalRandK:
     """
 
     quantiser: Compressor
-    k: int = 10_000
+    k: K = 10_000
     properties: ClassVar[Properties] = Properties(scope="global")
-
-    def __post_init__(self) -> None:
-        if self.k < 1:
-            raise ValueError(f"k={self.k}: type a number of values of at least 1, as in k=10000")
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         g = flatten(grads)

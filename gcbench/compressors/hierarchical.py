@@ -18,10 +18,12 @@ from gcbench.compressors.base import (
     unflatten,
 )
 from gcbench.compressors.exchange import Codec
+from gcbench.knobs import Checked
+from gcbench.method_settings import WorkersPerNode
 
 
 @dataclass(frozen=True)
-class Hierarchical:
+class Hierarchical(Checked):
     """The workers of a node average their gradients in fp32, and the nodes exchange codes of their means. With N nodes of g
     workers and v_i the gradient of worker i:
 
@@ -40,13 +42,7 @@ class Hierarchical:
     """
 
     codec: Codec
-    workers_per_node: int | None = None  # g; None: all workers of a host
-
-    def __post_init__(self) -> None:
-        if self.workers_per_node is not None and self.workers_per_node < 1:
-            raise ValueError(
-                f"workers_per_node={self.workers_per_node}: type a number of at least 1, as in workers_per_node=4"
-            )
+    workers_per_node: WorkersPerNode | None = None  # g; None: all workers of a host
 
     @property
     def properties(self) -> Properties:

@@ -8,11 +8,11 @@ from torch import Tensor
 
 from gcbench.codecs.levels import quantile_levels
 from gcbench.compressors.base import Properties
-from gcbench.compressors.bucketed import Tabled
+from gcbench.compressors.bucketed import TableQuantizer
 
 
 @dataclass(frozen=True)
-class Linear(Tabled):
+class Linear(TableQuantizer):
     """The baseline Linear-s of Xu, Huo and Huang, "Optimal Gradient Quantization Condition for Communication-Efficient
     Distributed Training", 2020, section 5.
 

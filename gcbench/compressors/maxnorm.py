@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
@@ -26,13 +25,18 @@ from gcbench.compressors.base import (
     unflatten,
 )
 from gcbench.compressors.exchange import sum_codes
+from gcbench.knobs import Checked, Knob
+from gcbench.method_settings import NormKind, Scales
 
-MOST_BITS = 12  # of a scale, the paper's largest
+ManyLevels = Annotated[
+    int,
+    Knob("levels s above zero", unit="a number of levels", at_least=1, at_most=2**12, example=7),
+]
 _TINY = 2.0**-100
 
 
 @dataclass(frozen=True)
-class MaxNorm:
+class MaxNorm(Checked):
     """Vineeth S, "Unbiased Single-scale and Multi-scale Quantizers for Distributed Optimization", 2021, algorithm 1 (QSGD-MN).
     For the whole gradient g_m of worker m, with ||w|| = max over workers of ||g_m||:
 
@@ -53,16 +57,9 @@ class MaxNorm:
     curves were made with: with the 2-norm of millions of values hardly any code but 0 is left.
     """
 
-    levels: int  # s
-    norm: Norm = "linf"
+    levels: ManyLevels  # s
+    norm: NormKind = "linf"
     properties: ClassVar[Properties] = Properties(unbiased=True, scope="global")
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.levels <= 2**MOST_BITS:
-            raise ValueError(
-                f"levels={self.levels}: a code holds 1 to {2**MOST_BITS} levels; type levels=7 or bits=4"
-            )
-        _check_norm(self.norm)
 
     @property
     def analytic_bits_per_value(self) -> float:
@@ -75,7 +72,7 @@ class MaxNorm:
 
 
 @dataclass(frozen=True)
-class MultiScale:
+class MultiScale(Checked):
     """Vineeth S, 2021, algorithm 2 (QSGD-MN-TS for two scales), equations 10 to 13. Every value i has the largest of the scales
     s_1 < ... < s_N at which the codes of all workers fit into those of the smallest:
 
@@ -92,21 +89,9 @@ class MultiScale:
     a scale by the rounded code, with 2^b - 1 levels.
     """
 
-    scales: Sequence[int]  # log2 of s_1 to s_N, in any order
-    norm: Norm = "linf"
+    scales: Scales  # log2 of s_1 to s_N, in any order
+    norm: NormKind = "linf"
     properties: ClassVar[Properties] = Properties(unbiased=True, scope="global")
-
-    def __post_init__(self) -> None:
-        different = set(self.scales)
-        if (
-            not different
-            or len(different) < len(self.scales)
-            or not different <= set(range(MOST_BITS + 1))
-        ):
-            raise ValueError(
-                f"scales={self.scales}: type different whole bits from 0 to {MOST_BITS}, as in scales=[2,6]"
-            )
-        _check_norm(self.norm)
 
     @property
     def levels(self) -> list[int]:
@@ -135,11 +120,6 @@ class MultiScale:
         for s, fitting in zip(larger, everywhere.split(g.shape[1], dim=1), strict=True):
             shared.masked_fill_(fitting, s)
         return shared
-
-
-def _check_norm(norm: str) -> None:
-    if norm not in NORMS:
-        raise ValueError(f"norm={norm}: type norm=linf or norm=l2")
 
 
 def _largest_norm(g: Tensor, norm: Norm, comm: Comm) -> Tensor:

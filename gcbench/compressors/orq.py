@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from torch import Tensor
 
 from gcbench.codecs.levels import orq_levels
 from gcbench.compressors.base import Properties
-from gcbench.compressors.bucketed import Tabled
+from gcbench.compressors.bucketed import TableQuantizer
+from gcbench.knobs import Knob
+
+Halvings = Annotated[
+    int,
+    Knob(
+        "levels in all, found by halving",
+        among=(3, 5, 9, 17, 33, 65, 129),
+        example=5,
+    ),
+]
 
 
 @dataclass(frozen=True)
-class ORQ(Tabled):
+class ORQ(TableQuantizer):
     """Xu, Huo and Huang, "Optimal Gradient Quantization Condition for Communication-Efficient Distributed Training", 2020,
     algorithm 1.
 
@@ -32,18 +43,12 @@ class ORQ(Tabled):
     Differences from the paper: its recursion passes K on unchanged and would never end; it is K - 1 here. Equation 12 has no
     exact solution among the values of a bucket; the value of least error is taken, not the one of nearest count. All workers
     get the codes of all and average what these decode to, where the paper has a server do so. Its options for the way back are
-    `exchange=sum` (a: levels "coherent among all the worker nodes", `Counted`) and `exchange=scatter_coded` (b: the average
+    `exchange=sum` (a: levels "coherent among all the worker nodes", `CountExchange`) and `exchange=scatter_coded` (b: the average
     is quantised again, by as many servers as workers). Clipping (`clip_sigma`) is by tensor. Buckets restart at every tensor,
     but for scatter and for the paper's own, `bucket_scope=gradient`.
     """
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        halvings = self.level_count - 1
-        if self.level_count < 3 or halvings & (halvings - 1):
-            raise ValueError(
-                f"level_count={self.level_count}: levels are found by halving; type 3, 5, 9, 17, 33, 65 or 129"
-            )
+    level_count: Halvings
 
     @property
     def properties(self) -> Properties:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -33,8 +33,8 @@ from gcbench.compressors.base import (
     sizes_of,
     unflatten,
 )
-
-Memory = Literal["own", "aggregated"]
+from gcbench.knobs import Checked
+from gcbench.method_settings import Iterations, Rank, SubtractedUpdate, Svd, WarmStart
 
 
 class Factors(NamedTuple):
@@ -46,7 +46,7 @@ class Factors(NamedTuple):
 
 
 @dataclass(frozen=True)
-class PowerSGD:
+class PowerSGD(Checked):
     """Vogels et al., "PowerSGD: Practical Low-Rank Gradient Compression for Distributed Optimization", NeurIPS 2019,
     algorithm 1.
 
@@ -68,22 +68,15 @@ class PowerSGD:
     `aggregated` the memories of workers drift apart like a random walk.
     """
 
-    rank: int
-    warm_start: bool = True  # reuse the last Q; else draw it anew every step
-    memory: Memory = "own"
-    iterations: int = 1  # power iterations a step
-    svd: bool = False  # the best approximation instead, from the dense mean
+    rank: Rank
+    warm_start: WarmStart = True  # reuse the last Q; else draw it anew every step
+    memory: SubtractedUpdate = "own"
+    iterations: Iterations = 1  # power iterations a step
+    svd: Svd = False  # the best approximation instead, from the dense mean
     properties: ClassVar[Properties] = Properties(contractive=True, mean_linear=True)
 
     def __post_init__(self) -> None:
-        if self.rank < 1:
-            raise ValueError(f"rank={self.rank}: type a rank of at least 1, as in rank=2")
-        if self.memory not in ("own", "aggregated"):
-            raise ValueError(f"memory={self.memory}: type memory=own or memory=aggregated")
-        if self.iterations < 1:
-            raise ValueError(
-                f"iterations={self.iterations}: type at least 1 power iteration a step, as in iterations=3"
-            )
+        super().__post_init__()
         if self.svd and self.iterations > 1:
             raise ValueError(
                 f"iterations={self.iterations} means nothing with svd=true; type only one of them"

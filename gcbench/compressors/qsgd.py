@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from gcbench.codecs.packing import width_of
-from gcbench.codecs.quantize import NORMS, Norm
+from gcbench.codecs.quantize import NORMS
 from gcbench.compressors.base import Properties
-from gcbench.compressors.bucketed import Even
+from gcbench.compressors.bucketed import GridQuantizer
+from gcbench.method_settings import Levels, NormKind
 
 
 @dataclass(frozen=True)
-class QSGD(Even):
+class QSGD(GridQuantizer):
     """Alistarh et al., "QSGD: Communication-Efficient SGD via Gradient Quantization and Encoding", NeurIPS 2017, section 3.1.
 
     For a bucket v of d consecutive values of a tensor, with scale ||v||:
@@ -31,17 +32,8 @@ class QSGD(Even):
     of both signs, in steps of 2^-23: the same probabilities, but for those below 10^-7.
     """
 
-    levels: int  # s, positive levels; 2 s + 1 codes
-    norm: Norm = "linf"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 1 <= self.levels <= 127:
-            raise ValueError(
-                f"levels={self.levels}: a code holds 1 to 127 levels (bits=2 to bits=8); type levels=7 or bits=4"
-            )
-        if self.norm not in NORMS:
-            raise ValueError(f"norm={self.norm}: type norm=linf or norm=l2")
+    levels: Levels  # s, positive levels; 2 s + 1 codes
+    norm: NormKind = "linf"
 
     @property
     def properties(self) -> Properties:

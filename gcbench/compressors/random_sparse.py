@@ -13,11 +13,13 @@ from gcbench.codecs.noise import site_number
 from gcbench.comm import Comm
 from gcbench.compressors.base import Aggregated, Grads, Properties, State, Step, sizes_of
 from gcbench.compressors.powersgd import matrix_shape
+from gcbench.knobs import Checked
+from gcbench.method_settings import Rank
 from gcbench.seeds import mix
 
 
 @dataclass(frozen=True)
-class RandomK:
+class RandomK(Checked):
     """As compared with in PowerSGD (Vogels et al., NeurIPS 2019, table 4), with PowerSGD's budget. For a tensor M `[n, m]`:
 
         K = r (n + m) positions, drawn without replacement every step from a seed that all workers share;
@@ -30,11 +32,8 @@ class RandomK:
     Differences from the authors' code: positions are those of the largest of n m random numbers of the step.
     """
 
-    rank: int
+    rank: Rank
     properties: ClassVar[Properties] = Properties(contractive=True, mean_linear=True)
-
-    def __post_init__(self) -> None:
-        _check(self.rank)
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         sizes = sizes_of(grads)
@@ -59,7 +58,7 @@ class RandomK:
 
 
 @dataclass(frozen=True)
-class RandomBlock:
+class RandomBlock(Checked):
     """As Random K, but the K values lie side by side from one shared random position on, and continue at the tensor's
     beginning when they pass its end: memory is read in order.
 
@@ -68,11 +67,8 @@ class RandomBlock:
     Differences from the authors' code: none known.
     """
 
-    rank: int
+    rank: Rank
     properties: ClassVar[Properties] = Properties(contractive=True, mean_linear=True)
-
-    def __post_init__(self) -> None:
-        _check(self.rank)
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         base = (step.seed, site_number("random_block"), step.number)
@@ -91,13 +87,6 @@ class RandomBlock:
             }
 
         return Aggregated(decode(comm.mean(rows)), lambda: decode(rows), state)
-
-
-def _check(rank: int) -> None:
-    if rank < 1:
-        raise ValueError(
-            f"rank={rank}: type a rank of at least 1, as in rank=2, for r (n + m) values of each n x m matrix"
-        )
 
 
 def _budget(g: Tensor, rank: int) -> int:

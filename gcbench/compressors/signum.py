@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 
 from gcbench.codecs.packing import pack, unpack
 from gcbench.comm import Comm
 from gcbench.compressors.base import Aggregated, Grads, Properties, State, Step, flatten, unflatten
-
-MomentumStart = Literal["zero", "gradient"]
+from gcbench.knobs import Checked
+from gcbench.method_settings import MomentumStart, SignumMomentum
 
 
 @dataclass(frozen=True)
-class Signum:
+class Signum(Checked):
     """Bernstein et al., "signSGD with Majority Vote is Communication Efficient and Fault Tolerant", ICLR 2019, algorithm 1,
     as compared with in PowerSGD (tables 6 and 7). At worker m with gradient g_m:
 
@@ -35,19 +35,9 @@ class Signum:
     of the learning rate, where a fixed sign would let it drift for ever. There is no server that counts and sends one bit back.
     """
 
-    momentum: float  # beta
+    momentum: SignumMomentum  # beta
     momentum_start: MomentumStart = "zero"
     properties: ClassVar[Properties] = Properties()
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.momentum < 1:
-            raise ValueError(
-                f"momentum={self.momentum}: type a weight of at least 0 and below 1, as in momentum=0.9"
-            )
-        if self.momentum_start not in ("zero", "gradient"):
-            raise ValueError(
-                f"momentum_start={self.momentum_start}: type momentum_start=zero or momentum_start=gradient"
-            )
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         first = (

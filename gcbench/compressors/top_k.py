@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -12,12 +12,12 @@ from gcbench.codecs.indices import index_bytes, largest, pack_indices, unpack_in
 from gcbench.codecs.noise import Noise
 from gcbench.compressors.base import Properties
 from gcbench.compressors.exchange import Codec, Message
-
-Index = Literal["int32", "auto"]
+from gcbench.knobs import Checked
+from gcbench.method_settings import Fraction, IndexCode
 
 
 @dataclass(frozen=True)
-class TopK(Codec):
+class TopK(Checked, Codec):
     """Aji and Heafield, "Sparse Communication for Distributed Gradient Descent", EMNLP 2017; Stich et al., "Sparsified SGD with
     Memory", NeurIPS 2018; as compared with in PowerSGD (table 4). Of a tensor of n values
 
@@ -32,17 +32,9 @@ class TopK(Codec):
     Differences from the papers: none known; positions are sent in ascending order.
     """
 
-    fraction: float
-    index: Index = "int32"
+    fraction: Fraction
+    index: IndexCode = "int32"
     properties: ClassVar[Properties] = Properties(contractive=True)
-
-    def __post_init__(self) -> None:
-        if not 0 < self.fraction <= 1:
-            raise ValueError(
-                f"fraction={self.fraction}: type a share of the values above 0 and up to 1, as in fraction=0.01"
-            )
-        if self.index not in ("int32", "auto"):
-            raise ValueError(f"index={self.index}: type index=int32 or index=auto")
 
     def count(self, n: int) -> int:
         return max(1, int(self.fraction * n + 1e-6))  # 1e-6: 1/272 as typed, times 272, is 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -12,12 +11,12 @@ from gcbench.codecs.low_rank import orthogonalize
 from gcbench.comm import Comm
 from gcbench.compressors.base import Aggregated, Grads, Properties, State, Step, unflatten
 from gcbench.compressors.powersgd import matrix_shape
-
-Variant = Literal["text", "alternating"]
+from gcbench.knobs import Checked
+from gcbench.method_settings import LowRankVariant, Rank
 
 
 @dataclass(frozen=True)
-class UnbiasedLowRank:
+class UnbiasedLowRank(Checked):
     """The comparison of Vogels et al., NeurIPS 2019, section 4.1 and table 1. For a matrix M `[n, m]`, without error feedback:
 
     `variant=text`, as printed: with U `[m, r]`, values drawn from N(0, 1/r) anew every step and alike on all workers,
@@ -37,14 +36,8 @@ class UnbiasedLowRank:
     Differences from the paper and its code: a factor column that has become zero is drawn anew, as in our PowerSGD.
     """
 
-    rank: int
-    variant: Variant = "text"
-
-    def __post_init__(self) -> None:
-        if self.rank < 1:
-            raise ValueError(f"rank={self.rank}: type a rank of at least 1, as in rank=2")
-        if self.variant not in ("text", "alternating"):
-            raise ValueError(f"variant={self.variant}: type variant=text or variant=alternating")
+    rank: Rank
+    variant: LowRankVariant = "text"
 
     @property
     def properties(self) -> Properties:

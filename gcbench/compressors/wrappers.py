@@ -27,6 +27,8 @@ from gcbench.compressors.base import (
     unflatten,
 )
 from gcbench.compressors.dense import Dense
+from gcbench.knobs import Checked
+from gcbench.method_settings import Alpha, Beta, ClipNorm, ClipSigma, DenseSteps, MinDims, MinSize
 
 
 @dataclass(frozen=True)
@@ -58,11 +60,11 @@ class CheckedGradients:
 
 
 @dataclass(frozen=True)
-class NormClipping:
+class NormClipping(Checked):
     """Scales each worker's whole gradient down to a 2-norm of `clip_norm`."""
 
     inner: Compressor
-    clip_norm: float
+    clip_norm: ClipNorm
 
     @property
     def properties(self) -> Properties:
@@ -76,11 +78,11 @@ class NormClipping:
 
 
 @dataclass(frozen=True)
-class DenseWarmup:
+class DenseWarmup(Checked):
     """Sends gradients whole for the first `dense_steps` steps."""
 
     inner: Compressor
-    dense_steps: int
+    dense_steps: DenseSteps
 
     @property
     def properties(self) -> Properties:
@@ -93,12 +95,12 @@ class DenseWarmup:
 
 
 @dataclass(frozen=True)
-class SmallTensorsWhole:
+class SmallTensorsWhole(Checked):
     """Tensors of fewer than `min_size` values, or of fewer than `min_dims` dimensions, travel in fp32 by an all-reduce."""
 
     inner: Compressor
-    min_size: int = 0
-    min_dims: int = 0
+    min_size: MinSize = 0
+    min_dims: MinDims = 0
 
     def sets_aside(self, shape: Sequence[int]) -> bool:
         return math.prod(shape) < self.min_size or len(shape) < self.min_dims
@@ -126,7 +128,7 @@ class SmallTensorsWhole:
 
 
 @dataclass(frozen=True)
-class ErrorFeedback:
+class ErrorFeedback(Checked):
     """Memory of what was not sent, for all methods.
 
         corrected = grad + alpha memory;   memory <- beta memory + grad - sent(corrected)
@@ -137,8 +139,8 @@ class ErrorFeedback:
     """
 
     inner: Compressor
-    alpha: float = 1.0
-    beta: float = 1.0
+    alpha: Alpha = 1.0
+    beta: Beta = 1.0
 
     @property
     def properties(self) -> Properties:
@@ -169,7 +171,7 @@ class ErrorFeedback:
 
 
 @dataclass(frozen=True)
-class SigmaClipping:
+class SigmaClipping(Checked):
     """Clips every value to `clip_sigma` standard deviations of its tensor, each worker's own.
 
     Wen et al., "TernGrad: Ternary Gradients to Reduce Communication in Distributed Deep Learning", NeurIPS 2017, section 4:
@@ -180,7 +182,7 @@ class SigmaClipping:
     """
 
     inner: Compressor
-    clip_sigma: float
+    clip_sigma: ClipSigma
 
     @property
     def properties(self) -> Properties:

@@ -1,8 +1,12 @@
-"""Composing and checking a configuration. Imports no torch, so that help and mistakes answer at once."""
+"""Compose and check a configuration.
+
+Imports no torch, so that help and mistakes answer at once.
+"""
 
 from __future__ import annotations
 
 from gcbench.config.errors import Config, ConfigError, RunFailed
+from gcbench.config.help import method_keys
 from gcbench.config.links import emulated_link
 from gcbench.config.resolve import (
     bench_name,
@@ -37,6 +41,7 @@ __all__ = [
     "help_of",
     "key",
     "learning_rate_notice",
+    "method_keys",
     "method_node",
     "near",
     "option",

@@ -1,4 +1,4 @@
-"""Smaller runs of the same experiment: what a budget replaces in a composed configuration."""
+"""Budgets: smaller runs of the same experiment, made by replacing parts of its configuration."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ PAPER = "paper"
 def apply_budget(
     tree: DictConfig, choices: dict[str, str], typed: Collection[str], conf: Path
 ) -> None:
-    """Changes `tree` and `choices` in place; what the user typed stays as typed.
+    """Change `tree` and `choices` in place; what the user typed stays as typed.
 
-    `tree.budget` (conf/budget/NAME.yaml) has `models`: for a chosen model, or `default`, the `model` that stands in for it and
-    upper bounds for `gpus`, `batch_size` (a worker), `epochs` and `max_steps`; `trainer`: keys for every run; `datasets`: keys
-    for a chosen data set. Learning rates follow the size of the whole batch (Goyal et al., 2017), or only the number of workers
-    where `scale_lr: false` stands beside the model; warm-up follows the epochs; milestones are fractions already.
+    `tree.budget` (conf/budget/NAME.yaml) has `models`: for a chosen model, or `default`, the
+    `model` that stands in for it and upper bounds for `gpus`, `batch_size` (a worker), `epochs` and
+    `max_steps`; `trainer`: keys for every run; `datasets`: keys for a chosen data set. Learning
+    rates follow the size of the whole batch (Goyal et al., 2017), or only the number of workers
+    where `scale_lr: false` stands beside the model; warm-up follows the epochs; milestones are
+    fractions already.
     """
     budget, tree.budget = tree.budget, None
     if budget is None or choices.get("budget") == PAPER:

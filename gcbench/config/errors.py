@@ -1,4 +1,4 @@
-"""What every part of the configuration speaks of."""
+"""The errors that end a command in one sentence, and the type of a configuration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Speeds as people write them."""
+"""Rates and times of links, read from text such as `1gbit` and `50us`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 
 
 def emulated_link(network: Config) -> dict[str, float] | None:
-    """`bits_per_second` and `latency_seconds` of the node `network`; None: nothing is emulated."""
+    """Return `bits_per_second` and `latency_seconds` of a network; None where none is emulated."""
     if not network:
         return None
     bandwidth, latency = (
@@ -20,15 +20,17 @@ def emulated_link(network: Config) -> dict[str, float] | None:
     )
     if not bandwidth:
         raise ConfigError(
-            f"network.bandwidth={network['bandwidth']}: type a rate with its unit, as in network.bandwidth=1gbit"
+            f"network.bandwidth={network['bandwidth']}: type a rate with its unit, "
+            "as in network.bandwidth=1gbit"
         )
     if latency is None:
         raise ConfigError(
-            f"network.latency={network['latency']}: type a time with its unit, as in network.latency=50us"
+            f"network.latency={network['latency']}: type a time with its unit, "
+            "as in network.latency=50us"
         )
     return {"bits_per_second": bandwidth, "latency_seconds": latency}
 
 
 def _number(text: Any, units: dict[str, float]) -> float | None:
-    found = re.fullmatch(rf"(\d+(?:\.\d+)?)({'|'.join(units)})", str(text))
-    return float(found[1]) * units[found[2]] if found else None
+    match = re.fullmatch(rf"(\d+(?:\.\d+)?)({'|'.join(units)})", str(text))
+    return float(match[1]) * units[match[2]] if match else None

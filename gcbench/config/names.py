@@ -6,11 +6,14 @@ from typing import Any
 
 from gcbench.config.errors import ConfigError
 
-NAME_HINT = "type a name of printable characters that has no slash and starts with no dot or dash, as in name=first-try"
+NAME_HINT = (
+    "type a name of printable characters that has no slash and starts with no dot or dash, "
+    "as in name=first-try"
+)
 
 
 def is_folder_name(name: str) -> bool:
-    """Whether it is one below outputs/, and no option to the commands that people type with it."""
+    """Return whether a name can be a folder, and is no option where people type it."""
     return (
         bool(name)
         and name.isprintable()
@@ -21,6 +24,6 @@ def is_folder_name(name: str) -> bool:
 
 
 def refuse_name(name: Any) -> None:
-    """Before any folder is made of it; what is no text at all is refused with the other knobs."""
+    """Raise ConfigError for a name that no folder can have."""
     if isinstance(name, str) and not is_folder_name(name):
         raise ConfigError(f"name={name!r}: {NAME_HINT}")

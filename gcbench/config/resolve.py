@@ -1,9 +1,12 @@
-"""Composing and checking a configuration. Imports no torch, so that help and mistakes answer at once."""
+"""Compose and check a configuration.
+
+Imports no torch, so that help and mistakes answer at once.
+"""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
 from string import Template
@@ -13,55 +16,50 @@ from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 
-from gcbench import settings
 from gcbench.config.budget import PAPER, apply_budget
-from gcbench.config.checks import check_kinds, check_schedule, check_trainer
+from gcbench.config.checks import SCHEMAS, check_division, check_kinds, check_knobs
 from gcbench.config.errors import Config, ConfigError
-from gcbench.config.knobs import BENCH_KNOBS, KNOBS, Knob, check_knobs
+from gcbench.config.help import NO_KNOBS, list_keys, list_method_knobs, sort_keys
 from gcbench.config.links import emulated_link
 from gcbench.config.names import refuse_name
 from gcbench.identity import digest, relevant_config
-
-SCHEMAS = {
-    "trainer": settings.TrainerSettings,
-    "optimizer": settings.OptimizerSettings,
-    "schedule": settings.ScheduleSettings,
-    "logger": settings.LoggerSettings,
-    "resume": settings.ResumeSettings,
-}
+from gcbench.method_settings import MethodSettings
+from gcbench.settings import BenchSettings, RunSettings
 
 
 def register() -> None:
-    """Makes schemas and resolvers known to Hydra; safe to call twice."""
-    # Our files for these launchers take the place of the plugin's own, and Hydra says five times that this will change.
+    """Make schemas and resolvers known to Hydra; safe to call twice."""
+    # Our files for these launchers take the place of the plugin's own; Hydra says five times that
+    # this will change.
     warnings.filterwarnings("ignore", message=r"\s*'hydra/launcher/submitit_")
     store = ConfigStore.instance()
     for group, node in SCHEMAS.items():
         store.store(group=group, name="schema", node=node)
-    OmegaConf.register_new_resolver("gcbench.levels", _levels_of_bits, replace=True)
-    OmegaConf.register_new_resolver(
-        "gcbench.run_name", lambda *, _root_: run_name(_root_), replace=True
-    )
-    OmegaConf.register_new_resolver(
-        "gcbench.bench_name", lambda *, _root_: bench_name(_root_), replace=True
-    )
-    OmegaConf.register_new_resolver(
-        "gcbench.run_directory", lambda *, _root_: run_directory(_root_), replace=True
-    )
+    resolvers: dict[str, Callable[..., str | int]] = {
+        "levels": _levels_of_bits,
+        "run_name": lambda *, _root_: run_name(_root_),
+        "bench_name": lambda *, _root_: bench_name(_root_),
+        "run_directory": lambda *, _root_: run_directory(_root_),
+        "knobs": lambda: list_method_knobs(conf_directory()),
+        "keys": list_keys,
+    }
+    for name, resolver in resolvers.items():
+        OmegaConf.register_new_resolver(f"gcbench.{name}", resolver, replace=True)
 
 
 def conf_directory() -> Path:
-    """conf/ of the checkout where gcbench runs from one, else the copy inside the installed package."""
+    """Return conf/ of the checkout, or the copy inside the package where that is installed."""
     package = Path(__file__).resolve().parents[1]
     checkout = package.parent
     return checkout / "conf" if (checkout / "pyproject.toml").is_file() else package / "conf"
 
 
 def compose_words(words: Sequence[str], config_dir: str | None = None) -> DictConfig:
-    """What Hydra makes of the words of a command line; files in `config_dir` count as if they lay in conf/."""
+    """Return what Hydra makes of a command line; files in `config_dir` count as those in conf/."""
     if config_dir and not Path(config_dir).is_dir():
         raise ConfigError(
-            f"--config-dir {config_dir}: there is no such folder; type one with your compressor/NAME.yaml in it"
+            f"--config-dir {config_dir}: there is no such folder; type one with your "
+            "compressor/NAME.yaml in it"
         )
     searched = [f"hydra.searchpath=['{Path(config_dir).resolve()}']"] if config_dir else []
     with initialize_config_dir(str(conf_directory()), version_base="1.3"):
@@ -77,54 +75,63 @@ def help_of(config: str) -> str:
 def compose_methods(
     choices: Sequence[str], config_dir: str | None = None
 ) -> dict[str, tuple[Config, list[str]]]:
-    """Return each choice of conf/compressor as its node, and its knobs: all in one composition, which is the slow part."""
+    """Return the node and the knobs of each choice of compressor.
+
+    All are composed at once, as composing is what takes time.
+    """
     side_by_side = [f"+compressor@methods.{choice}={choice}" for choice in choices]
     rest = compose_words(["~compressor", *side_by_side], config_dir)
     OmegaConf.set_struct(rest, False)
-    found = {}
+    methods = {}
     for choice, file in rest.pop("methods").items():
         node = cast(DictConfig, OmegaConf.merge(rest, file)).compressor
-        knobs = [key for key in file if key not in {*rest, "compressor", "recommended"}]
-        found[choice] = cast(Config, OmegaConf.to_container(node, resolve=True)), knobs
-    return found
+        knobs = sort_keys({str(key) for key in file} - {*rest, *NO_KNOBS})
+        methods[choice] = cast(Config, OmegaConf.to_container(node, resolve=True)), knobs
+    return methods
 
 
 def method_node(target: str, settings: Sequence[str]) -> Config:
-    """A `_target_` with its arguments, typed as key=value."""
+    """Return a `_target_` with its arguments, which are typed as key=value."""
     node = OmegaConf.to_container(OmegaConf.from_dotlist(list(settings)))
     assert isinstance(node, dict)
     return {"_target_": target, **{str(k): v for k, v in node.items()}}
 
 
 def resolve(composed: DictConfig) -> Config:
-    """The checked configuration as plain values, with `choices`; `composed` is what Hydra made of the command line."""
-    config = _resolved(composed, KNOBS)
-    check_trainer(config["trainer"])
-    check_schedule(config)
+    """Return the checked configuration as plain values, with the `choices` of its groups.
+
+    `composed` is what Hydra made of the command line.
+    """
+    config = _resolved(composed, MethodSettings, RunSettings)
+    check_division(config["trainer"])
     emulated_link(config["network"])  # refuses what is no rate or time
     check_kinds(config, config["choices"])
     return config
 
 
 def resolve_benchmark(composed: DictConfig) -> Config:
-    """The checked configuration of `gcbench bench`."""
-    return _resolved(composed, {**KNOBS, **BENCH_KNOBS})
+    """Return the checked configuration of `gcbench bench`."""
+    return _resolved(composed, MethodSettings, RunSettings, BenchSettings)
 
 
-def _resolved(composed: DictConfig, knobs: Mapping[str, Knob]) -> Config:
+def _resolved(composed: DictConfig, *keys: type[Any]) -> Config:
     config = _settled(composed)
     typed = _typed_keys(composed)
     for group in ("model", "dataset"):
         _keep_typed_keys_of_other_target(group, config, typed)
     _refuse_added_keys(composed)
     _refuse_unknown_keys(config)
-    check_knobs(config, knobs)
+    refuse_name(config["name"])
+    check_knobs(config, *keys)
     _refuse_idle_bucket_size(config, typed)
     return config
 
 
 def _settled(composed: DictConfig) -> Config:
-    """Plain values, with the budget applied, `choices` (group to choice) and `experiment` (paper/table/row, or None)."""
+    """Return plain values with the budget applied, `choices` by group, and `experiment`.
+
+    That is paper/table/row, or None.
+    """
     tree = OmegaConf.create(composed)
     OmegaConf.set_struct(tree, True)
     typed = _typed_keys(composed)
@@ -136,7 +143,10 @@ def _settled(composed: DictConfig) -> Config:
 
 
 def run_name(composed: DictConfig) -> str:
-    """Of the run's directory: readable, and different for runs that differ in anything that matters."""
+    """Return the name of a run's directory.
+
+    It is readable, and differs for runs that differ in anything that matters.
+    """
     config = _settled(composed)
     refuse_name(config["name"])
     choices = config["choices"]
@@ -147,12 +157,12 @@ def run_name(composed: DictConfig) -> str:
 
 
 def run_directory(composed: DictConfig) -> str:
-    """Where a run's files go, from the folder in which the command was typed."""
+    """Return where a run's files go, from the folder in which the command was typed."""
     return str(composed.directory or Path(composed.outputs) / run_name(composed))
 
 
 def bench_name(composed: DictConfig) -> str:
-    """Of the benchmark's folder."""
+    """Return the name of a benchmark's folder."""
     config = _plain(composed)
     refuse_name(config["name"])
     return f"{config['name'] or _choices(composed)['compressor']}-{digest(config)}"
@@ -168,19 +178,20 @@ def first_words(config: Config, directory: str) -> str:
 
 
 def learning_rate_notice(config: Config) -> str | None:
-    """What to say when the learning rate is far from the one that the method was published with."""
+    """Return what to say of a learning rate far from the one that the method was published with."""
     published = config.get("recommended", {}).get("lr")
     lr = config["optimizer"]["lr"]
     if published is None or published / 10 <= lr <= published * 10:
         return None
     return (
-        f"optimizer.lr={lr:g} is more than 10 x off the rate that compressor={config['choices']['compressor']} "
-        f"was published with; type optimizer.lr={published:g} to use that one"
+        f"optimizer.lr={lr:g} is more than 10 x off the rate that "
+        f"compressor={config['choices']['compressor']} was published with; "
+        f"type optimizer.lr={published:g} to use that one"
     )
 
 
 def budget_notice(config: Config) -> str | None:
-    """What a budget has made of a run; None for the paper's own."""
+    """Return what a budget has made of a run; None for the paper's own."""
     trainer, name = config["trainer"], config["choices"]["budget"]
     if name == PAPER:
         return None
@@ -191,7 +202,8 @@ def budget_notice(config: Config) -> str | None:
     )
     return (
         f"budget={name}: model={config['choices']['model']} trainer.gpus={trainer['gpus']} "
-        f"trainer.batch_size={trainer['batch_size']} {length} optimizer.lr={config['optimizer']['lr']:g}"
+        f"trainer.batch_size={trainer['batch_size']} {length} "
+        f"optimizer.lr={config['optimizer']['lr']:g}"
     )
 
 
@@ -209,7 +221,7 @@ def _plain(tree: DictConfig) -> Config:
 
 
 def _choices(composed: DictConfig) -> dict[str, str]:
-    """Group to choice; another `_target_` than the chosen file's is the choice."""
+    """Return the choice of each group; another `_target_` than the file's is the choice."""
     chosen = composed.hydra.runtime.choices.items()
     choices = {k: v for k, v in chosen if "/" not in k and k != "experiment" and isinstance(v, str)}
     typed = _typed_keys(composed)
@@ -220,12 +232,13 @@ def _choices(composed: DictConfig) -> dict[str, str]:
 
 
 def _experiment(composed: DictConfig) -> str | None:
-    """paper/table/row of the file that `+experiment/paper/table=row` or `+experiment=paper/table/row` chose."""
+    """Return paper/table/row of the experiment that was chosen, in either spelling; or None."""
     choices = composed.hydra.runtime.choices.items()
     chosen = {k: v for k, v in choices if k.partition("/")[0] == "experiment"}
     if len(chosen) > 1:
         raise ConfigError(
-            f"{' and '.join(f'+{k}={v}' for k, v in chosen.items())}: a run is one row; type only one of them"
+            f"{' and '.join(f'+{k}={v}' for k, v in chosen.items())}: a run is one row; "
+            "type only one of them"
         )
     return next(
         (f"{group}/{row}".removeprefix("experiment/") for group, row in chosen.items()), None
@@ -237,7 +250,7 @@ def _typed_keys(composed: DictConfig) -> set[str]:
 
 
 def _settle_bits(tree: DictConfig, typed: set[str]) -> None:
-    """`levels` is the primitive: where it is given, `bits` follows."""
+    """Set `bits` to what typed `levels` need."""
     if (
         "levels" not in tree
         or OmegaConf.is_interpolation(tree, "levels")
@@ -247,30 +260,32 @@ def _settle_bits(tree: DictConfig, typed: set[str]) -> None:
     bits = (2 * tree.levels).bit_length()
     if "bits" in typed and tree.bits != bits:
         raise ConfigError(
-            f"levels={tree.levels} needs {bits} bits a code, not bits={tree.bits}; type only one of bits and levels"
+            f"levels={tree.levels} needs {bits} bits a code, not bits={tree.bits}; "
+            "type only one of bits and levels"
         )
     tree.bits = bits
 
 
 def _keep_typed_keys_of_other_target(group: str, config: Config, typed: set[str]) -> None:
-    """The keys of a group's file belong to the file's target; another target gets only those that the user typed."""
+    """Drop the keys of a group's file where its target was replaced; those that were typed stay."""
     if f"{group}._target_" in typed:
         config[group] = {k: v for k, v in config[group].items() if f"{group}.{k}" in typed}
 
 
 def _refuse_added_keys(composed: DictConfig) -> None:
-    """`+rank=2` beside a method without ranks would be accepted and mean nothing."""
+    """Refuse an added key that nothing reads, as +rank=2 with a method without ranks."""
     groups = {k.split("@")[0] for k in composed.hydra.runtime.choices}
     for override in composed.hydra.overrides.task:
         key = override.lstrip("+").split("=", 1)[0]
         if override.startswith("+") and "." not in key and key not in groups:
             raise ConfigError(
-                f"{override}: no part of gcbench reads {key} with these choices; type gcbench --cfg job to see the keys"
+                f"{override}: no part of gcbench reads {key} with these choices; "
+                "type gcbench --cfg job to see the keys"
             )
 
 
 def _refuse_unknown_keys(config: Config) -> None:
-    """A key that was added to a node which has a schema, as in `+optimizer.betas=...`."""
+    """Refuse a key that was added to a node with a schema, as in +optimizer.betas=..."""
     for group, schema in SCHEMAS.items():
         known = [field.name for field in fields(schema)]
         for key, value in config.get(group, {}).items():
@@ -283,6 +298,6 @@ def _refuse_unknown_keys(config: Config) -> None:
 def _refuse_idle_bucket_size(config: Config, typed: set[str]) -> None:
     if config.get("per_layer") and "bucket_size" in typed:
         raise ConfigError(
-            f"bucket_size={config['bucket_size']} means nothing with per_layer=true, where every tensor is one bucket; "
-            "type only one of them"
+            f"bucket_size={config['bucket_size']} means nothing with per_layer=true, "
+            "where every tensor is one bucket; type only one of them"
         )

@@ -15,7 +15,7 @@ from gcbench.config.errors import ConfigError
 
 
 def key(default: Any, about: str, *, name: str | None = None, choices: Collection[str] = ()) -> Any:
-    """Return a field that is typed as key=value; `name` is the key where the field cannot have it."""
+    """Return a field that is typed as key=value; `name` is its key where that cannot be a field."""
     return field(default=default, metadata={"about": about, "name": name, "choices": choices})
 
 
@@ -26,7 +26,10 @@ def option(about: str) -> Any:
 
 @dataclass
 class Words:
-    """What was typed after a subcommand. A subclass has the keys as fields, and its docstring is the help's text."""
+    """Words that were typed after a subcommand.
+
+    A subclass has the keys as fields, and its docstring is the help's text.
+    """
 
     usage: ClassVar[str]
     examples: ClassVar[str] = ""
@@ -43,7 +46,10 @@ W = TypeVar("W", bound=Words)
 
 
 def read_words(kind: type[W], typed: Sequence[str]) -> W:
-    """Return what was typed; --help prints the help and exits. Raises ConfigError with one sentence."""
+    """Return what was typed; --help prints the help and exits.
+
+    Raises ConfigError with one sentence.
+    """
     options = vars(_parser(kind).parse_intermixed_args(typed))
     plain = tuple(word for word in options["words"] if "=" not in word)
     pairs = [word for word in options.pop("words") if "=" in word]
@@ -60,8 +66,9 @@ def read_words(kind: type[W], typed: Sequence[str]) -> W:
 def read_keys(kind: type[Any], typed: Sequence[str]) -> dict[str, Any]:
     """Return the fields of a dataclass that were typed as key=value.
 
-    Numbers are above 0. Several values have commas between them, with or without brackets; a key may be typed again for
-    more. Where a field has no help, and names as its default, it takes some of those.
+    Numbers are above 0. Several values have commas between them, with or without brackets; a key
+    may be typed again for more. Where a field has no help, and names as its default, it takes some
+    of those.
     """
     known, hints = _fields_by_key(kind), get_type_hints(kind)
     values: dict[str, Any] = {}
@@ -73,9 +80,8 @@ def read_keys(kind: type[Any], typed: Sequence[str]) -> dict[str, Any]:
             )
         of = known[name]
         if not text:
-            raise ConfigError(
-                f"{word}: type {name}= and {of.metadata.get('about', f'a value, as in {name}={_show(of)}')}"
-            )
+            about = of.metadata.get("about", f"a value, as in {name}={_show(of)}")
+            raise ConfigError(f"{word}: type {name}= and {about}")
         value = _value(word, of, hints[of.name])
         values[of.name] = (*values.get(of.name, ()), *value) if isinstance(value, tuple) else value
     return values

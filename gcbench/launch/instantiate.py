@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import inspect
-import types
-import typing
-from typing import Any, Literal
+from typing import Any
 
 from hydra.errors import InstantiationException
 from hydra.utils import get_object, instantiate
@@ -14,6 +12,8 @@ from torch import nn
 
 from gcbench.config import Config, ConfigError
 from gcbench.data import Data, as_data
+from gcbench.knobs import hints_of, knobs_of, refusal
+from gcbench.method_settings import MethodSettings
 
 NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
@@ -101,8 +101,11 @@ def _check(node: Config, key: str) -> None:
             )
         if isinstance(value, dict) and "_target_" in value:
             _check(value, f"{key}.{name}")
-        elif name in hints and not _fits(value, hints[name]):
-            raise ConfigError(f"{key}.{name}={value}: type {_describe(hints[name])}")
+            continue
+        is_top_level = key.startswith("compressor") and name in knobs_of(MethodSettings)
+        label = name if is_top_level else f"{key}.{name}"
+        if sentence := refusal(label, value, hints.get(name, Any)):
+            raise ConfigError(sentence)
     for name, parameter in parameters.items():
         if parameter.default is parameter.empty and parameter.kind in NAMED and name not in node:
             raise ConfigError(
@@ -124,30 +127,8 @@ def _root(error: BaseException) -> BaseException:
 
 
 def _hints(target: Any) -> dict[str, Any]:
-    function = target.__init__ if inspect.isclass(target) else target
+    """Return annotations; none of a user's target whose annotations cannot be resolved."""
     try:
-        return typing.get_type_hints(function)
-    except (NameError, TypeError, AttributeError):  # hints of a user's target may be missing
+        return hints_of(target)
+    except (NameError, TypeError, AttributeError):
         return {}
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    """Return whether a value has the type of a hint; only plain types are judged."""
-    origin, args = typing.get_origin(hint), typing.get_args(hint)
-    if origin is Literal:
-        return value in args
-    if origin in (typing.Union, types.UnionType):
-        return any(_fits(value, arg) for arg in args)
-    if hint is float:
-        return isinstance(value, (int, float)) and not isinstance(value, bool)
-    if hint is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    if hint in (str, bool, type(None)):
-        return isinstance(value, hint)
-    return True
-
-
-def _describe(hint: Any) -> str:
-    if typing.get_origin(hint) is Literal:
-        return " or ".join(map(str, typing.get_args(hint)))
-    return getattr(hint, "__name__", str(hint)).replace("NoneType", "null").replace("None", "null")

@@ -14,7 +14,14 @@ import torch
 import yaml
 
 from gcbench.compressors import Compressor
-from gcbench.config import Config, ConfigError, compose_words, conf_directory, resolve
+from gcbench.config import (
+    Config,
+    ConfigError,
+    compose_words,
+    conf_directory,
+    method_keys,
+    resolve,
+)
 from gcbench.launch.instantiate import make
 from gcbench.predict.model import Method
 from gcbench.predict.payload import Payload
@@ -147,18 +154,15 @@ def methods(
     workers_per_node: int,
 ) -> list[Method]:
     """Every method with every combination of the values that were typed for its knobs."""
-    files = {
-        name: yaml.safe_load((conf_directory() / f"compressor/{name}.yaml").read_text())
-        for name in names
-    }
+    keys = method_keys(conf_directory())
     for word in words:
-        if not any(word.partition("=")[0] in file for file in files.values()):
+        if not any(word.partition("=")[0] in keys[name] for name in names):
             raise ConfigError(
                 f"{word}: no such key with compressor={','.join(names)}; type gcbench predict --help to see the keys"
             )
     found = []
-    for name, file in files.items():
-        own = [w for w in words if w.partition("=")[0] in file]
+    for name in names:
+        own = [w for w in words if w.partition("=")[0] in keys[name]]
         for combination in product(*map(_values, own)):
             title = " ".join([name, *combination])
             found.append(

@@ -149,7 +149,10 @@ def test_what_was_typed_is_not_changed() -> None:
             "unrecognized arguments: --config-dri=mine; type gcbench check --help",
         ),
         (["outside.Natural", "rank"], "rank: type outside.Natural's settings as key=value"),
-        (["gcbench.compressors.qsgd.QSGD", "levels=0"], "levels=0: a code holds 1 to 127 levels"),
+        (
+            ["gcbench.compressors.qsgd.QSGD", "levels=0"],
+            "levels=0: type a number of levels from 1 to 127",
+        ),
     ],
 )
 def test_bad_names_and_settings_end_in_one_sentence(words: list[str], says: str) -> None:

@@ -138,10 +138,3 @@ def test_a_gradient_that_is_not_finite_is_seen(variant: str) -> None:
 
 def test_promises_depend_on_the_variant() -> None:
     assert Atomo(2, "unbiased").properties.unbiased and not Atomo(2).properties.unbiased
-
-
-def test_mistakes_are_named() -> None:
-    with pytest.raises(ValueError, match="rank=0"):
-        Atomo(0)
-    with pytest.raises(ValueError, match="variant=published or variant=unbiased"):
-        Atomo(2, "text")  # type: ignore[arg-type]

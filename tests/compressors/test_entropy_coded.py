@@ -24,7 +24,7 @@ from gcbench.comm import Comm
 from gcbench.compressors import build
 from gcbench.compressors.entropy_coded import CODES, coded
 from gcbench.compressors.even_levels import EvenLevels
-from gcbench.compressors.exchange import Gathered
+from gcbench.compressors.exchange import GatherExchange
 from gcbench.compressors.qsgd import QSGD
 
 each_code = pytest.mark.parametrize("code", CODES)
@@ -214,4 +214,4 @@ def test_codes_of_any_length_need_a_level_at_zero(code: Any, level_count: int) -
 
 
 def test_a_fixed_code_is_the_codec_itself() -> None:
-    assert build_method("qsgd", min_size=0).inner == Gathered(QSGD(7, bucket_size=512))
+    assert build_method("qsgd", min_size=0).inner == GatherExchange(QSGD(7, bucket_size=512))

@@ -84,10 +84,3 @@ def test_memory_keeps_what_was_not_drawn() -> None:
     kept = sent.eq(0).all(0)
     assert torch.equal(memory[:, kept], flat(grads)[:, kept])
     torch.testing.assert_close(sent + memory, flat(grads), rtol=0, atol=1e-6)
-
-
-def test_mistakes_are_named() -> None:
-    with pytest.raises(ValueError, match="k=0: type a number of values of at least 1"):
-        GlobalRandK(MaxNorm(7), k=0)
-    with pytest.raises(ValueError, match="k=0: type a number of values of at least 1"):
-        build_method("global_randk", k=0)

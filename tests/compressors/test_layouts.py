@@ -9,7 +9,7 @@ from gcbench.check.layouts import check_bits, check_memories, check_replicas, ch
 from gcbench.check.promises import rounding_of_sums
 from gcbench.compressors import Compressor
 from gcbench.compressors.entropy_coded import CODES
-from gcbench.compressors.exchange import Gathered
+from gcbench.compressors.exchange import GatherExchange
 
 Traces = dict[str, list[dict[tuple[str, str], Trace]]]
 each_variant = pytest.mark.parametrize(("choice", "variant"), DIFFERENT)
@@ -38,7 +38,7 @@ def test_codes_of_all_tensors_need_no_sums() -> None:
     found = [
         key
         for key in DIFFERENT
-        if isinstance(innermost(compressor_of(*key)), Gathered) and key[1] == "all tensors"
+        if isinstance(innermost(compressor_of(*key)), GatherExchange) and key[1] == "all tensors"
     ]
     assert ("qsgd", "all tensors") in found
     assert all(rounding_of_sums(compressor_of(*key)) == 0 for key in found)

@@ -263,18 +263,6 @@ def test_the_2_norm_of_the_published_network_is_hopeless_at_few_bits() -> None:
 # Mistakes
 
 
-def test_mistakes_are_named() -> None:
-    for levels in (0, 4097):
-        with pytest.raises(ValueError, match=f"levels={levels}"):
-            MaxNorm(levels)
-    for scales in ([], [2, 2], [-1], [13], [2.5]):
-        with pytest.raises(ValueError, match=r"scales=\[2,6\]"):
-            MultiScale(scales)  # type: ignore[arg-type]
-    for method in (lambda: MaxNorm(7, "l1"), lambda: MultiScale([2], "l1")):  # type: ignore[arg-type]
-        with pytest.raises(ValueError, match="norm=linf or norm=l2"):
-            method()
-
-
 @pytest.mark.parametrize("scales", ["[]", "[2,2]", "[2,13]", "[a]", "6", "[true]"])
 def test_the_command_line_names_them_too(scales: str) -> None:
     with pytest.raises(ValueError, match="type different whole numbers of bits"):

@@ -313,25 +313,6 @@ def test_per_layer_makes_every_tensor_a_bucket() -> None:
     assert one[0, :5000].unique().numel() == one[0, 5000:].unique().numel() == 2
 
 
-@pytest.mark.parametrize("count", [2, 4, 6, 8, 255])
-def test_orq_refuses_counts_that_no_halving_makes(count: int) -> None:
-    with pytest.raises(ValueError, match=f"level_count={count}: .*type 3, 5, 9"):
-        ORQ(count)
-
-
-@pytest.mark.parametrize("method", [ORQ, Linear, EvenLevels])
-@pytest.mark.parametrize("count", [1, 257])
-def test_counts_that_no_code_holds_are_refused(method: type[Linear], count: int) -> None:
-    with pytest.raises(ValueError, match=f"level_count={count}: .*type level_count=5"):
-        method(count)
-
-
-@pytest.mark.parametrize("method", [BinGradB, BinGradPB])
-def test_empty_buckets_are_refused(method: type[BinGradB]) -> None:
-    with pytest.raises(ValueError, match="bucket_size=0"):
-        method(bucket_size=0)
-
-
 @pytest.mark.parametrize("sentence", [{"level_count": 4}, {"bucket_size": "null"}])
 def test_mistakes_on_the_command_line_name_the_key(sentence: dict[str, int | str]) -> None:
     with pytest.raises(ConfigError, match=next(iter(sentence))):

@@ -282,12 +282,6 @@ def test_tensors_become_matrices_by_their_first_dimension() -> None:
     assert comm.meter.sent_bits == [32 * (2 * (6 + 36) + 2 * (10 + 12) + (9 + 1))]
 
 
-def test_mistakes_are_named() -> None:
-    with pytest.raises(ValueError, match="rank=0"):
-        PowerSGD(0)
-    with pytest.raises(ValueError, match="memory=own or memory=aggregated"):
-        PowerSGD(1, memory="mine")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="iterations=0"):
-        PowerSGD(1, iterations=0)
+def test_the_best_approximation_has_no_iterations() -> None:
     with pytest.raises(ValueError, match="type only one"):
         PowerSGD(1, iterations=3, svd=True)

@@ -98,12 +98,6 @@ def test_the_update_is_the_mean_of_what_was_sent() -> None:
     torch.testing.assert_close(flat(out.update)[0], flat(out.sent()).mean(0), rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("levels", [0, 128])
-def test_levels_that_no_code_holds_are_refused(levels: int) -> None:
-    with pytest.raises(ValueError, match="levels"):
-        QSGD(levels, bucket_size=512)
-
-
 @pytest.mark.parametrize(("levels", "bucket"), [(1, 3), (2, 15), (7, 195)])
 @pytest.mark.parametrize("norm", ["linf", "l2"])
 def test_contractive_holds_up_to_the_largest_bucket_that_promises_it(

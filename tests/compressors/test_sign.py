@@ -152,17 +152,6 @@ def test_one_liar_does_not_turn_the_vote() -> None:
     assert torch.equal(flat(aggregate(Signum(0.0), rows).update), flat(honest).sign())
 
 
-def test_mistakes_are_named() -> None:
-    with pytest.raises(ValueError, match="bucket_size=0"):
-        ScaledSign(bucket_size=0)
-    with pytest.raises(ValueError, match="bucket_size=0"):
-        OneBit(bucket_size=0)
-    with pytest.raises(ValueError, match="momentum=1"):
-        Signum(1.0)
-    with pytest.raises(ValueError, match="momentum_start=one: type momentum_start=zero"):
-        Signum(0.9, momentum_start="one")  # type: ignore[arg-type]
-
-
 def test_signum_has_no_error_feedback() -> None:
     assert "error_feedback" not in compose_method("signum")
     assert isinstance(build_method("signum").inner, Signum)  # type: ignore[attr-defined]

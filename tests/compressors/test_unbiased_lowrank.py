@@ -103,10 +103,3 @@ def test_promises_depend_on_the_variant() -> None:
     text, alternating = UnbiasedLowRank(2).properties, UnbiasedLowRank(2, "alternating").properties
     assert text.unbiased and not text.contractive
     assert alternating.contractive and not alternating.unbiased
-
-
-def test_mistakes_are_named() -> None:
-    with pytest.raises(ValueError, match="rank=0"):
-        UnbiasedLowRank(0)
-    with pytest.raises(ValueError, match="variant=text or variant=alternating"):
-        UnbiasedLowRank(2, "both")  # type: ignore[arg-type]

@@ -62,10 +62,10 @@ from gcbench.records.summary import _facts
             "model.depth: gcbench.models.mlp.MLP has no such argument; it has shape, outputs, "
             "widths",
         ),
-        ("dataset.test_fraction=abc", "dataset.test_fraction=abc: type float"),
+        ("dataset.test_fraction=abc", "dataset.test_fraction=abc: type a number"),
         (
             "compressor.method.dtype=int4 compressor=none",
-            "compressor.method.dtype=int4: type float32 or float16 or bfloat16",
+            "dtype=int4: type compressor.method.dtype=float32, float16 or bfloat16",
         ),
         ("dataset=cifar10 dataset.download=false data.root=nowhere", "cifar10"),
         ("model=vgg16", "32"),

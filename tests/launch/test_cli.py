@@ -72,7 +72,7 @@ def test_more_workers_than_the_machine_has_are_virtual(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["bits=11"], "gcbench: bits=11: a code costs 2 to 8 bits"),
+        (["bits=11"], "gcbench: bits=11: type a number of bits from 2 to 8"),
         (["rank=2"], "gcbench: rank: no such key with these choices"),
         (
             ["bits=4", "levels=8"],

@@ -125,7 +125,7 @@ def test_every_subcommand_has_a_help(typed: Typed, tmp_path: Path, name: str) ->
         (["runs", "nowhere"], "gcbench runs: results=nowhere: there is no such folder"),
         (["claims", "orq"], "gcbench claims: claims orq: claims takes keys only"),
         (["predict", "pay"], "gcbench predict: pay: type pays"),
-        (["bench", "bits=11"], "gcbench bench: bits=11: a code costs 2 to 8 bits"),
+        (["bench", "bits=11"], "gcbench bench: bits=11: type a number of bits from 2 to 8"),
         (["bench", "report"], "gcbench bench: "),
         (["study", "bounds"], "gcbench study: bounds: there is no such study"),
         (["methods", "qsdg"], "gcbench methods: qsdg: there is no such method; type qsgd"),

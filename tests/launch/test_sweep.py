@@ -47,7 +47,7 @@ def test_a_sweep_goes_on_after_a_failure_lists_it_and_skips_what_is_done(tmp_pat
     assert "row 4 of 4" in first.stderr and "2 of 4 rows failed" in first.stderr
     assert (
         "was not finite at step" in first.stderr
-        and "optimizer.lr=-1.0: type a rate above 0" in first.stderr.partition("rows failed")[2]
+        and "optimizer.lr=-1: type a rate above 0" in first.stderr.partition("rows failed")[2]
     )
     results = {path: json.loads(path.read_text()) for path in tmp_path.glob("*/result.json")}
     assert sorted(result["status"] for result in results.values()) == ["diverged", "done", "done"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from copy import deepcopy
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import yaml
 from omegaconf import DictConfig, OmegaConf, read_write
@@ -217,21 +217,22 @@ def _tree(choice: str) -> DictConfig:
 
 
 @cache
-def _file(choice: str) -> Config:
-    path = conf_directory() / "compressor" / f"{choice}.yaml"
-    content: Config = yaml.safe_load(path.read_text())
-    return content
+def _files() -> dict[str, Config]:
+    """Every choice with what it shares with others, before its keys are put in their places."""
+    register()
+    methods = [f"+compressor@methods.{choice}={choice}" for choice in CHOICES]
+    tree = compose_words(["~compressor", *methods])
+    return cast(dict[str, Config], OmegaConf.to_container(tree.methods, resolve=False))
 
 
 def keys_of(choice: str) -> Config:
     """Return the keys that the choice itself brings, without the node that is built of them."""
-    return {key: value for key, value in _file(choice).items() if key != "compressor"}
+    return {key: value for key, value in _files()[choice].items() if key != "compressor"}
 
 
 def build_unchecked(choice: str, settings: Config) -> Compressor:
     """Return the compressor of these settings, which nothing has checked or completed."""
-    register()
-    tree = OmegaConf.create({**_file(choice), **settings})
+    tree = OmegaConf.create({**_files()[choice], **settings})
     node: Any = OmegaConf.to_container(tree.compressor, resolve=True)
     compressor: Compressor = make(node, "compressor")
     return compressor

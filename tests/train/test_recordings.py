@@ -59,7 +59,10 @@ def test_what_is_read_is_what_was_aggregated(
 
 @pytest.mark.parametrize(
     ("steps", "says"),
-    [("[-1]", "type steps from 0, as in"), ("[0,5]", "step 5 never comes, as the last one is 4")],
+    [
+        ("[-1]", "type steps of at least 0, as in"),
+        ("[0,5]", "step 5 never comes, as the last one is 4"),
+    ],
 )
 def test_steps_that_never_come_are_refused(tmp_path: Path, steps: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says):

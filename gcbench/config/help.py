@@ -1,0 +1,86 @@
+"""The tables of keys in --help, made of the knobs and of the files that have these keys."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+from textwrap import wrap
+from typing import Any
+
+import yaml
+
+from gcbench.config.checks import SCHEMAS
+from gcbench.identity import format_value
+from gcbench.knobs import Knob, kinds_of, knobs_in, knobs_of
+from gcbench.method_settings import MethodSettings
+from gcbench.settings import BenchSettings, RunSettings
+
+TOP = {"run": RunSettings, "bench": BenchSettings}  # schemas of keys without a group
+NO_KNOBS = {"compressor", "recommended"}
+WIDTH = 118
+COLUMN = 24  # where the text begins
+INDENT = "\n  "  # behind the two spaces at which the template has the first line
+
+
+def method_keys(conf: Path) -> dict[str, list[str]]:
+    """Return the keys that each choice of compressor brings, in the order of their knobs."""
+    files = sorted((conf / "compressor").glob("*.yaml"))
+    return {file.stem: sort_keys(_keys_in(file)) for file in files}
+
+
+def sort_keys(keys: Collection[str]) -> list[str]:
+    """Return keys of methods in the order of their knobs, and behind them those without one."""
+    known = list(knobs_of(MethodSettings))
+    return sorted(keys, key=lambda key: known.index(key) if key in known else len(known))
+
+
+def list_method_knobs(conf: Path) -> str:
+    """Return what --help says of each key that a method may have, and which methods have it."""
+    keys = method_keys(conf)
+    lines = []
+    for name, hint in knobs_of(MethodSettings).items():
+        having = [choice for choice, own in keys.items() if name in own]
+        lacking = [choice for choice in keys if choice not in having]
+        if len(lacking) < len(having):
+            having = ["all but", *lacking] if lacking else ["all"]
+        lines += _lines(name, hint, f"[{' '.join(having)}]")
+    return INDENT.join(lines)
+
+
+def list_keys(*groups: str) -> str:
+    """Return what --help says of the keys of these groups; `run` and `bench` are at the top."""
+    lines = []
+    for group in groups:
+        prefix = "" if group in TOP else f"{group}."
+        for name, hint in knobs_of(TOP.get(group) or SCHEMAS[group]).items():
+            lines += _lines(f"{prefix}{name}", hint)
+    return INDENT.join(lines)
+
+
+def _keys_in(file: Path) -> list[str]:
+    """Return the keys of a file and of those that its defaults list names."""
+    node = yaml.load(
+        file.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    )
+    shared = [entry.partition("@")[0] for entry in node.pop("defaults", []) if entry != "_self_"]
+    inherited = [key for name in shared for key in _keys_in(file.parent / f"{name}.yaml")]
+    return [key for key in dict.fromkeys([*inherited, *node]) if key not in NO_KNOBS]
+
+
+def _lines(name: str, hint: Any, ending: str = "") -> list[str]:
+    """Return `key=what may be typed` and, in a column beside it, what it means."""
+    knobs = knobs_in(hint)
+    choices = "|".join(choice for kind in kinds_of(hint) for choice in kind.choices)
+    example = next((format_value(knob.example) for knob in knobs if knob.example is not None), "")
+    about = "; ".join(map(_describe, knobs))
+    typed = f"{name}={choices or example}"
+    text = wrap(f"{about} {ending}".strip(), WIDTH - COLUMN)
+    if len(typed) >= COLUMN:
+        return [typed, *(" " * COLUMN + line for line in text)]
+    return [f"{typed:{COLUMN}}{text[0]}", *(" " * COLUMN + line for line in text[1:])]
+
+
+def _describe(knob: Knob) -> str:
+    """Return the meaning and the range."""
+    interval = knob.interval.removeprefix("of ")
+    return f"{knob.about} ({interval})" if interval else knob.about

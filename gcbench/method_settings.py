@@ -1,0 +1,315 @@
+"""The keys of a method: what each means, its range, and where it comes from.
+
+Defaults lie in conf/compressor. Methods annotate their fields with these types, and so do the
+wrappers around them. Standard library only, so that a mistake is refused before torch is imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
+
+from gcbench.knobs import Knob
+
+BITS = Knob(
+    "bits of a code, sign included",
+    unit="a number of bits",
+    at_least=2,
+    at_most=8,
+    example=4,
+)
+Bits = Annotated[int, BITS]
+ConvolutionBits = Annotated[
+    int, replace(BITS, about="bits of a code of a convolution; `bits` is that of other layers")
+]
+Levels = Annotated[
+    int,
+    Knob(
+        "levels s above zero, 2^(bits-1) - 1; typed by itself it sets bits",
+        unit="a number of levels",
+        at_least=1,
+        at_most=127,
+        example=7,
+        source="QSGD, section 3.1",
+    ),
+]
+BucketSize = Annotated[
+    int,
+    Knob(
+        "values that share a scale",
+        unit="a number of values",
+        at_least=1,
+        example=512,
+        source="QSGD, section 4",
+    ),
+]
+LevelCount = Annotated[
+    int,
+    Knob(
+        "levels in all; 2^K + 1 for orq",
+        unit="a number of levels",
+        at_least=2,
+        at_most=256,
+        example=9,
+        source="ORQ, section 3.1",
+    ),
+]
+PerLayer = Annotated[bool, Knob("true: every tensor is one bucket, whatever its size")]
+BucketScope = Annotated[
+    Literal["tensor", "gradient"],
+    Knob("where buckets begin: anew at every tensor, or they run through the whole gradient"),
+]
+Align = Annotated[
+    bool,
+    Knob(
+        "true: buckets hold whole receptive fields, height x width of a filter",
+        source="QSGD, section 5",
+    ),
+]
+Code = Annotated[
+    Literal["fixed", "elias_dense", "elias_sparse", "ans"],
+    Knob(
+        "what codes are sent in: bits each, Elias's codes of all values or of those that are not "
+        "zero, or an entropy code (on the CPU); all but fixed with exchange=gather",
+        source="QSGD, section 3.1; ECQ-SGD, section 3",
+    ),
+]
+Exchange = Annotated[
+    Literal["gather", "scatter", "scatter_coded", "sum", "hierarchical"],
+    Knob(
+        "how codes travel: all to all, by shards (means in fp32, or coded too), added on one grid "
+        "(not bingrad_b, scaled_sign, onebit), or between nodes only",
+    ),
+]
+WorkersPerNode = Annotated[
+    int,
+    Knob(
+        "workers that average in fp32 before nodes exchange codes, with exchange=hierarchical; "
+        "null: all workers of a host",
+        unit="a number of workers",
+        at_least=1,
+        example=4,
+    ),
+]
+NormKind = Annotated[
+    Literal["linf", "l2"], Knob("the scale of a bucket: its largest magnitude, or its 2-norm")
+]
+Scales = Annotated[
+    Sequence[int],
+    Knob(
+        "log2 of the levels of each scale, without sign; every value has the largest that fits",
+        unit="different whole numbers of bits",
+        at_least=0,
+        at_most=12,
+        distinct=True,
+        filled=True,
+        example=[2, 6],
+        source="Vineeth S, algorithm 2",
+    ),
+]
+K = Annotated[
+    int,
+    Knob(
+        "values drawn from the whole gradient every step, the same on all workers",
+        unit="a number of values",
+        at_least=1,
+        example=10000,
+        source="Vineeth S, section 3.3",
+    ),
+]
+Rank = Annotated[
+    int,
+    Knob(
+        "columns r of the factors; atomo: singular values kept; random_k, random_block: a budget "
+        "of r (n + m) values",
+        unit="a rank",
+        at_least=1,
+        example=2,
+        source="PowerSGD, algorithm 1",
+    ),
+]
+WarmStart = Annotated[
+    bool,
+    Knob(
+        "true: start from the last step's factors; false: from random ones",
+        source="PowerSGD, section 4.2",
+    ),
+]
+Iterations = Annotated[
+    int,
+    Knob(
+        "power iterations a step, each sent",
+        unit="a number of power iterations",
+        at_least=1,
+        example=3,
+        source="PowerSGD, table 2",
+    ),
+]
+Svd = Annotated[
+    bool,
+    Knob("true: the best approximation of the mean gradient, which travels whole for it"),
+]
+SubtractedUpdate = Annotated[
+    Literal["own", "aggregated"],
+    Knob(
+        "what the error-feedback residual leaves out: the worker's own projection, or the "
+        "aggregated update",
+        source="PowerSGD, algorithm 2, and the authors' code",
+    ),
+]
+Fraction = Annotated[
+    float,
+    Knob(
+        "share of the values of a tensor that is sent",
+        unit="a share of the values",
+        above=0,
+        at_most=1,
+        example=0.01,
+    ),
+]
+IndexCode = Annotated[
+    Literal["int32", "auto"],
+    Knob("bits of a position: 32, or as few as the tensor's size needs"),
+]
+SignumMomentum = Annotated[
+    float,
+    Knob(
+        "weight of the old momentum, each worker's own, before signs are taken",
+        unit="a weight",
+        at_least=0,
+        below=1,
+        example=0.9,
+        source="Signum, algorithm 1",
+    ),
+]
+MomentumStart = Annotated[
+    Literal["zero", "gradient"],
+    Knob("momentum before the first step: zero, or the first gradient"),
+]
+LowRankVariant = Annotated[
+    Literal["text", "alternating"],
+    Knob(
+        "unbiased_lowrank: the sketch as printed, or half a power iteration a step as published",
+        source="PowerSGD, section 4.1",
+    ),
+]
+AtomoVariant = Annotated[
+    Literal["published", "unbiased"],
+    Knob(
+        "atomo: drawn again until `rank` values are kept, or drawn once",
+        source="PowerSGD, table 6; ATOMO",
+    ),
+]
+MinSize = Annotated[
+    int,
+    Knob(
+        "tensors of fewer values travel whole, in fp32; 0: none do",
+        unit="a number of values",
+        at_least=0,
+        example=10000,
+        source="QSGD, section 5",
+    ),
+]
+MinDims = Annotated[
+    int,
+    Knob(
+        "tensors of fewer dimensions travel whole, in fp32",
+        unit="a number of dimensions",
+        at_least=0,
+        example=2,
+    ),
+]
+WithErrorFeedback = Annotated[
+    bool,
+    Knob(
+        "true: the residual, what was not sent, joins the next gradient",
+        source="PowerSGD, algorithm 2",
+    ),
+]
+Alpha = Annotated[
+    float,
+    Knob(
+        "weight of the residual in what is coded",
+        unit="a weight",
+        at_least=0,
+        example=1,
+        source="ECQ-SGD, equation 6",
+    ),
+]
+Beta = Annotated[
+    float,
+    Knob(
+        "weight of the old residual in the new",
+        unit="a weight",
+        at_least=0,
+        at_most=1,
+        example=1,
+        source="ECQ-SGD, equation 7",
+    ),
+]
+ClipNorm = Annotated[
+    float,
+    Knob(
+        "2-norm to which each worker's gradient is clipped first; null: no clipping",
+        unit="a norm",
+        above=0,
+        example=0.4,
+    ),
+]
+ClipSigma = Annotated[
+    float,
+    Knob(
+        "standard deviations of its tensor to which a value is clipped; null: no clipping",
+        unit="a number",
+        above=0,
+        example=2.5,
+        source="TernGrad, section 4",
+    ),
+]
+DenseSteps = Annotated[
+    int,
+    Knob(
+        "first steps in which gradients travel whole",
+        unit="a number of steps",
+        at_least=0,
+        example=100,
+    ),
+]
+
+
+@dataclass
+class MethodSettings:
+    """The keys that the files of conf/compressor bring, each file those that mean something."""
+
+    bits: Bits
+    levels: Levels
+    convolution_bits: ConvolutionBits
+    bucket_size: BucketSize
+    bucket_scope: BucketScope
+    level_count: LevelCount
+    per_layer: PerLayer
+    code: Code
+    exchange: Exchange
+    workers_per_node: WorkersPerNode | None
+    align: Align
+    norm: NormKind
+    scales: Scales
+    k: K
+    rank: Rank
+    warm_start: WarmStart
+    iterations: Iterations
+    svd: Svd
+    memory: SubtractedUpdate
+    fraction: Fraction
+    index: IndexCode
+    momentum: SignumMomentum
+    momentum_start: MomentumStart
+    variant: LowRankVariant | AtomoVariant
+    min_size: MinSize
+    error_feedback: WithErrorFeedback
+    alpha: Alpha
+    beta: Beta
+    clip_norm: ClipNorm | None
+    clip_sigma: ClipSigma | None
+    dense_steps: DenseSteps

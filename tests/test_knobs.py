@@ -1,0 +1,165 @@
+"""Every knob admits what is just inside its range and refuses by name what is just outside."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import MISSING, dataclass, fields
+from inspect import isabstract
+from typing import Annotated, Any, Literal
+
+import pytest
+from knob_values import example, inside, outside
+from sentence import config_of
+
+from gcbench import compressors
+from gcbench.compressors.dense import Dense
+from gcbench.compressors.qsgd import QSGD
+from gcbench.config import ConfigError, compose_methods, conf_directory, method_keys
+from gcbench.config.checks import SCHEMAS, check_knobs
+from gcbench.identity import format_value
+from gcbench.knobs import Checked, Knob, knobs_of, refusal
+from gcbench.method_settings import MethodSettings
+from gcbench.settings import BenchSettings, RunSettings
+
+TOP = (MethodSettings, RunSettings, BenchSettings)
+KEYS = [(None, schema, name) for schema in TOP for name in knobs_of(schema)]
+NODE_KEYS = [
+    (group, schema, name) for group, schema in SCHEMAS.items() for name in knobs_of(schema)
+]
+CHOICES = sorted(method_keys(conf_directory()))
+
+
+@pytest.mark.parametrize(
+    ("group", "schema", "name"), [*KEYS, *NODE_KEYS], ids=lambda part: str(part)
+)
+def test_the_command_line_is_held_to_the_range(group: str | None, schema: Any, name: str) -> None:
+    hint = knobs_of(schema)[name]
+    for value in inside(hint):
+        check_knobs({group: {name: value}} if group else {name: value}, schema)
+    for value in outside(hint):
+        typed = f"{group}.{name}" if group else name
+        with pytest.raises(ConfigError) as error:
+            check_knobs({group: {name: value}} if group else {name: value}, schema)
+        assert str(error.value).startswith(f"{typed}={format_value(value)}: type ")
+        assert "\n" not in str(error.value)
+
+
+def subclasses(kind: type[Any]) -> Iterator[type[Any]]:
+    for subclass in kind.__subclasses__():
+        yield subclass
+        yield from subclasses(subclass)
+
+
+MADE = sorted(
+    {c for c in subclasses(Checked) if c.__module__.startswith("gcbench.") and not isabstract(c)},
+    key=lambda c: c.__name__,
+)
+
+
+def make(kind: type[Any], **settings: Any) -> Any:
+    """Return an instance whose other settings are examples of their knobs."""
+    hints = knobs_of(kind)
+    needed = {
+        field.name: example(hints[field.name]) if field.name in hints else Dense()
+        for field in fields(kind)
+        if field.default is MISSING
+    }
+    return kind(**{**needed, **settings})
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [(kind, name) for kind in MADE for name in knobs_of(kind)], ids=str
+)
+def test_methods_and_wrappers_are_held_to_it_too(kind: type[Any], name: str) -> None:
+    hint = knobs_of(kind)[name]
+    for value in inside(hint):
+        assert getattr(make(kind, **{name: value}), name) == value
+    for value in outside(hint):
+        with pytest.raises(ValueError) as error:
+            make(kind, **{name: value})
+        assert str(error.value).startswith(f"{name}={format_value(value)}: type ")
+
+
+@pytest.mark.parametrize("name", knobs_of(compressors.build))
+def test_arguments_of_build_are_held_to_it_too(name: str) -> None:
+    hint = knobs_of(compressors.build)[name]
+    needed = {"exchange": "hierarchical"} if name == "workers_per_node" else {}
+    for value in inside(hint):
+        compressors.build(QSGD(7), **{**needed, name: value})
+    for value in outside(hint):
+        with pytest.raises(ValueError) as error:
+            compressors.build(QSGD(7), **{**needed, name: value})
+        assert str(error.value).startswith(f"{name}={format_value(value)}: type ")
+
+
+def test_configurations_are_checked_when_they_are_resolved() -> None:
+    for sentence in ("bits=9", "seed=-1", "trainer.epochs=0", "optimizer.weight_decay=-1"):
+        with pytest.raises(ConfigError, match=f"^{sentence}: type "):
+            config_of(sentence)
+
+
+@pytest.mark.parametrize(
+    ("hint", "value", "says"),
+    [
+        (Annotated[int, Knob("", unit="a k", above=0, example=2)], 0, "a k above 0, as in x=2"),
+        (Annotated[int, Knob("", at_least=2, at_most=8)], 9, "a whole number from 2 to 8"),
+        (Annotated[float, Knob("", above=0, at_most=1)], 0, "a number above 0 and up to 1"),
+        (Annotated[float, Knob("", at_least=0, below=1)], 1, "a number of at least 0 and below 1"),
+        (Annotated[int, Knob("", below=2**63)], 2**63, "a whole number below 2^63"),
+        (Annotated[int, Knob("", among=(3, 5, 9))], 4, "3, 5 or 9"),
+        (Annotated[float | None, Knob("", above=0)], 0, "a number above 0, or null"),
+        (Annotated[list[float], Knob("", above=0, below=1)], [2], "numbers between 0 and 1"),
+        (Annotated[list[Literal["a", "b"]], Knob("")], ["c"], "some of a or b"),
+        (Literal["a", "b", "c"], "d", "x=a, b or c"),
+        (bool, 1, "x=true or false"),
+        (bool | None, 1, "x=true or false, or null"),
+        (str, 1, "a text"),
+    ],
+)  # fmt: skip
+def test_a_refusal_says_what_to_type(hint: Any, value: Any, says: str) -> None:
+    assert refusal("x", value, hint) == f"x={format_value(value)}: type {says}"
+
+
+def test_a_method_may_have_a_narrower_range_than_its_key() -> None:
+    @dataclass
+    class Narrow(Checked):
+        rank: Annotated[int, Knob("columns", at_least=3)]
+
+    assert Narrow(3).rank == 3
+    with pytest.raises(ValueError, match="rank=2: type a whole number of at least 3"):
+        Narrow(2)
+
+
+def test_every_key_has_a_knob() -> None:
+    for choice, keys in method_keys(conf_directory()).items():
+        assert set(keys) <= set(knobs_of(MethodSettings)), choice
+    for schema in (*TOP, *SCHEMAS.values()):
+        assert [field.name for field in fields(schema)] == list(knobs_of(schema))
+
+
+def test_keys_that_files_share_are_those_that_hydra_composes() -> None:
+    composed = compose_methods(CHOICES)
+    assert {name: keys for name, (_, keys) in composed.items()} == method_keys(conf_directory())
+
+
+def printed(*words: str) -> str:
+    command = [sys.executable, "-m", "gcbench", *words]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def test_help_has_every_knob_with_the_methods_that_have_it() -> None:
+    text = printed("--help")
+    keys = method_keys(conf_directory())
+    for name in knobs_of(MethodSettings):
+        entry = re.search(rf"^  {name}=.*?\[([a-z][^]]*)]$", text, re.MULTILINE | re.DOTALL)
+        assert entry, name
+        listed = entry[1].split()
+        if listed[:2] == ["all", "but"]:
+            listed = [choice for choice in CHOICES if choice not in listed[2:]]
+        assert listed in (["all"], [choice for choice in CHOICES if name in keys[choice]]), name
+    for group, _, name in NODE_KEYS:
+        assert f" {group}.{name}=" in text
+    assert all(f" {name}=" in printed("bench", "--help") for name in knobs_of(BenchSettings))
