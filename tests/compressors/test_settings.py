@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from knob_values import inside
-from method_cases import CHOICES, built_of, composed, keys_of
+from method_cases import CHOICES, build_unchecked, compose_method, keys_of
 
 from gcbench.compressors import Compressor
 from gcbench.config import ConfigError
@@ -49,4 +49,4 @@ def tried(choice: str, settings: dict[str, Any]) -> Compressor | None:
 def quietly_built(choice: str, settings: dict[str, Any]) -> Compressor:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that a residual may grow
-        return built_of(choice, settings)
+        return build_unchecked(choice, settings)
