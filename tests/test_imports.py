@@ -8,7 +8,7 @@ from pathlib import Path
 import gcbench
 
 PACKAGE = Path(gcbench.__file__).parent
-SHARED = {"settings", "seeds", "private"}  # plain modules that every room may read
+SHARED = {"settings", "seeds", "private", "console"}  # plain modules that every room may read
 MAY_IMPORT = {
     "comm": set(),
     "codecs": set(),
@@ -39,6 +39,7 @@ MAY_IMPORT = {
     "settings": set(),
     "seeds": set(),
     "private": set(),
+    "console": set(),
 }
 ONLY_IN = {
     "hydra": {"cli", "config", "launch"},
@@ -46,6 +47,8 @@ ONLY_IN = {
     "torch.distributed": {"comm", "launch", "bench", "check"},
     "wandb": {"records", "report"},
     "matplotlib": {"report", "predict"},
+    "pandas": {"report", "console"},
+    "rich.table": {"console"},
     "sklearn": {"data"},
     "torchvision": {"data", "models"},
 }

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from rich.table import Table
+from rich.text import Text
 
 from gcbench.bench.inputs import Input, Shapes, drawn, one_matrix, recorded
 from gcbench.bench.local import measure
@@ -20,11 +20,11 @@ from gcbench.bench.network import measure_here
 from gcbench.codecs.kernels import use_backend
 from gcbench.compressors import Compressor
 from gcbench.config import Config, ConfigError
+from gcbench.console import TextTable, console, print_table
 from gcbench.launch.instantiate import make
 from gcbench.launch.local import run_processes
 from gcbench.launch.memory import keep_freed_memory
 from gcbench.launch.plan import Machine
-from gcbench.records import console
 from gcbench.records.environment import environment
 
 Row = dict[str, Any]
@@ -70,7 +70,7 @@ def bench(config: Config, directory: str) -> None:
         "network": network,
     }
     path.write_text(json.dumps(content, indent=1))
-    output.print(f"[dim]{path}[/dim]")
+    output.print(Text(str(path), style="dim"), soft_wrap=True)
 
 
 def _device(asked: str) -> torch.device:
@@ -145,46 +145,34 @@ def _between(
         return rows
 
 
-def _print(config: Config, rows: list[Row], network: list[Row], console: Console) -> None:
+def _print(config: Config, rows: list[Row], network: list[Row], output: Console) -> None:
     name = config["choices"]["compressor"]
-    table = Table(
-        "part",
-        "input",
-        "values",
-        "ms",
-        "GB/s of fp32",
-        "x memcpy",
-        title=f"{name}, {config['codec_backend']} codecs",
-    )
-    for row in rows:
-        table.add_row(
+    local = [
+        [
             row["part"],
             row["input"],
             f"{row['values']:,}",
             f"{row['milliseconds']:.2f}",
             f"{row['gb_per_second']:.2f}",
             f"{row['of_memcpy']:.3f}",
-        )
-    console.print(table)
+        ]
+        for row in rows
+    ]
+    headings = ["part", "input", "values", "ms", "GB/s of fp32", "x memcpy"]
+    title = f"{name}, {config['codec_backend']} codecs"
+    print_table(TextTable(headings, local, left=(0, 1), title=title), output)
     if not network:
         return
-    table = Table(
-        "step of",
-        "processes",
-        "values",
-        "ms",
-        "of it exchange",
-        "x dense",
-        title="between gloo processes",
-    )
-    for row in network:
-        exchange = row["exchange_milliseconds"]
-        table.add_row(
+    between = [
+        [
             row["what"].replace("method", name),
             str(row["workers"]),
             f"{row['values']:,}",
             f"{row['milliseconds']:.2f}",
-            "" if exchange is None else f"{exchange:.2f}",
+            "" if row["exchange_milliseconds"] is None else f"{row['exchange_milliseconds']:.2f}",
             f"{row['of_dense']:.2f}",
-        )
-    console.print(table)
+        ]
+        for row in network
+    ]
+    headings = ["step of", "processes", "values", "ms", "of it exchange", "x dense"]
+    print_table(TextTable(headings, between, title="between gloo processes"), output)

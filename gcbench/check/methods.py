@@ -7,18 +7,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from rich import box
-from rich.table import Table
-
 from gcbench.check.steps import WORKERS
 from gcbench.check.wire import REFERENCE, VALUES, Wire, wire
 from gcbench.compressors import Compressor, parts_of
 from gcbench.compressors.wrappers import ErrorFeedback
 from gcbench.config import ConfigError, compose_methods, conf_directory, near
+from gcbench.console import TextTable, print_table
 from gcbench.launch.instantiate import make
-from gcbench.records import console
-
-WIDTH = 120  # where no terminal has one
 
 
 class Method(NamedTuple):
@@ -84,19 +79,24 @@ def _promises(compressor: Compressor) -> list[str]:
 def list_methods(
     names: Sequence[str] = (), measure: bool = False, config_dir: str | None = None
 ) -> None:
-    output = console(WIDTH)
-    measured = ("bits a value it sends", "x fewer") if measure else ()
-    table = Table("compressor", "what it is, and its knobs", *measured, "promises", box=box.SIMPLE)
-    for one in methods(names, measure, config_dir):
-        about = f"{one.about}\n[dim]{' '.join(one.knobs)}[/dim]\n"
-        sent = ("\n".join(one.wire.lines), f"{one.wire.ratio:.1f}") if one.wire else ()
-        table.add_row(one.name, about, *sent, "\n".join(one.promises))
-    output.print(table)
+    measured = ["bits a value it sends", "x fewer"] if measure else []
+    rows = []
+    for method in methods(names, measure, config_dir):
+        about = f"{method.about}\n{' '.join(method.knobs)}".rstrip()
+        wire = method.wire
+        sent = ["\n".join(wire.lines), f"{wire.ratio:.1f}"] if wire else []
+        rows.append([method.name, about, *sent, "\n".join(method.promises)])
     shapes = ", ".join(" x ".join(map(str, shape)) for shape in REFERENCE.values())
-    output.print(
-        f"Measured with all knobs as they are, in the first step of {WORKERS} workers, on {VALUES:,} values ({shapes})."
+    sent_note = (
+        f"Measured with all knobs as they are, in the first step of {WORKERS} workers, on "
+        f"{VALUES:,} values ({shapes})."
         if measure
-        else "What they send is measured with gcbench methods measure=true, or gcbench methods NAME.",
-        "Promises are those of the method by itself; gcbench check compressor=NAME holds it to them.",
-        highlight=False,
+        else "What they send is measured with gcbench methods measure=true, or gcbench methods NAME."
     )
+    promises_note = "Promises are those of the method by itself; gcbench check compressor=NAME holds it to them."
+    headings = ["compressor", "what it is, and its knobs", *measured, "promises"]
+    left = set(range(len(headings))) - {3}
+    table = TextTable(
+        headings, rows, left, groups=range(len(rows)), notes=[sent_note, promises_note]
+    )
+    print_table(table)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from gcbench.compressors import MethodError
 from gcbench.config import Config, ConfigError, RunFailed, fingerprint
+from gcbench.console import console
 from gcbench.launch import slurm
 from gcbench.launch.checks import check
 from gcbench.launch.directory import extends, refuse_other_run, result_in
@@ -23,7 +24,7 @@ from gcbench.launch.lock import Lock, alone
 from gcbench.launch.plan import JOINING, Machine, Plan, plan
 from gcbench.launch.same import same_run
 from gcbench.launch.worker import StopSignal, work
-from gcbench.records import RunFiles, console, print_summary
+from gcbench.records import RunFiles, print_summary
 from gcbench.records.result import Begun, unfinished
 from gcbench.train.checkpoints import CheckpointError, Checkpoints
 

@@ -29,6 +29,7 @@ from gcbench.comm import (
     ProcessGroupControl,
 )
 from gcbench.config import Config, emulated_link, fingerprint
+from gcbench.console import console
 from gcbench.data import Data
 from gcbench.launch import slurm
 from gcbench.launch.instantiate import make, make_data, make_model, typed
@@ -38,7 +39,7 @@ from gcbench.launch.outcome import outcome
 from gcbench.launch.plan import Plan
 from gcbench.launch.same_config import refuse_different
 from gcbench.launch.watch import Place, watching
-from gcbench.records import ProgressDisplay, RunFiles, console, print_summary, start_logger
+from gcbench.records import ProgressDisplay, RunFiles, print_summary, start_logger
 from gcbench.records.clock import Clock
 from gcbench.records.gradients import GradientFiles
 from gcbench.records.result import Begun

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import yaml
 
 from gcbench.config import ConfigError, compose_words, conf_directory, resolve
-from gcbench.predict.grid import FORMS, Grid, rate, seconds
+from gcbench.console import TextTable, show
+from gcbench.predict.units import rate, seconds
 from gcbench.predict.words import Predict, read
 
 if TYPE_CHECKING:
@@ -31,23 +32,25 @@ class Asked(NamedTuple):
 def predict_steps(typed: Sequence[str]) -> None:
     """Raises ConfigError with one sentence."""
     words = read(typed)
-    for grid in _grids(words):
-        FORMS[words.format](grid)
+    show(_answer(words), words.format)
 
 
-def _grids(words: Predict) -> list[Grid]:
-    if words.command in ("links", "profiles"):
-        return [_links() if words.command == "links" else _profiles()]
-    if words.command == "measure":
-        return [_measured(words)]
-    if words.command == "compare":
-        return [_compared(words)]
+def _answer(words: Predict) -> TextTable:
+    match words.command:
+        case "links":
+            return _links()
+        case "profiles":
+            return _profiles()
+        case "measure":
+            return _measured(words)
+        case "compare":
+            return _compared(words)
     if words.table:
-        from gcbench.predict.papers import paper_grid
+        from gcbench.predict.papers import paper_table
 
-        return [paper_grid(words.table)]
+        return paper_table(words.table)
     try:
-        return [_paying(words)] if words.command == "pays" else [_predicted(words)]
+        return _paying(words) if words.command == "pays" else _predicted(words)
     except ValueError as error:
         raise ConfigError(str(error)) from error
 
@@ -108,7 +111,7 @@ def predictions(words: Predict, given: Asked) -> list[Prediction]:
     ]
 
 
-def _predicted(words: Predict) -> Grid:
+def _predicted(words: Predict) -> TextTable:
     given = asked(words)
     rows = [
         [
@@ -137,7 +140,7 @@ def _predicted(words: Predict) -> Grid:
         "MB sent",
         "of the bound",
     ]
-    return Grid(_title(words, given), columns, rows, _notes(words, given))
+    return TextTable(columns, rows, title=_title(words, given), notes=_notes(words, given))
 
 
 def _title(words: Predict, given: Asked) -> str:
@@ -154,7 +157,7 @@ def _notes(words: Predict, given: Asked) -> list[str]:
     ]
 
 
-def _paying(words: Predict) -> Grid:
+def _paying(words: Predict) -> TextTable:
     from gcbench.predict.model import predict
     from gcbench.predict.pays import Threshold, answers
 
@@ -202,7 +205,8 @@ def _paying(words: Predict) -> Grid:
         f"of the bound, W = {workers[-1]:,}",
     ]
     note = "A method pays where its step is shorter than the dense one: at which rates between nodes, by the number of workers W."
-    return Grid(_title(words, given), columns, rows, [note, *_notes(words, given)])
+    notes = [note, *_notes(words, given)]
+    return TextTable(columns, rows, title=_title(words, given), notes=notes)
 
 
 def _range(paying: Sequence[int], every: Sequence[int]) -> str:
@@ -218,7 +222,7 @@ def _range(paying: Sequence[int], every: Sequence[int]) -> str:
     return f"to {paying[-1]:,}" if paying[0] == every[0] else f"{paying[0]:,} to {paying[-1]:,}"
 
 
-def _measured(words: Predict) -> Grid:
+def _measured(words: Predict) -> TextTable:
     from gcbench.predict.measure import measured, write
 
     if not words.paths or "profile" not in words.given:
@@ -232,9 +236,9 @@ def _measured(words: Predict) -> Grid:
         for name, e in _texts(node["codecs"]).items()
     ]
     rows += [["model", name, ", ".join(e["seconds"])] for name, e in _texts(node["models"]).items()]
-    return Grid(
-        f"{words.profile}: {node['title']}", ["part", "name", "of values, or batches"], rows
-    )
+    headings = ["part", "name", "of values, or batches"]
+    title = f"{words.profile}: {node['title']}"
+    return TextTable(headings, rows, left=range(3), title=title)
 
 
 def _texts(entries: dict[str, Any]) -> dict[str, Any]:
@@ -244,7 +248,7 @@ def _texts(entries: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _compared(words: Predict) -> Grid:
+def _compared(words: Predict) -> TextTable:
     from gcbench.predict.measure import compared
 
     if not words.paths:
@@ -263,26 +267,24 @@ def _compared(words: Predict) -> Grid:
         ]
         for c in found
     ]
-    return Grid(
-        "exchange of a step",
-        ["run", "workers", "predicted", "measured", "measured / predicted"],
-        rows,
-    )
+    headings = ["run", "workers", "predicted", "measured", "measured / predicted"]
+    return TextTable(headings, rows, title="exchange of a step")
 
 
-def _links() -> Grid:
+def _links() -> TextTable:
     from gcbench.predict.links import presets
 
     rows = [
         [k, rate(float(v["bits_per_second"])), seconds(float(v["latency_seconds"])), v["source"]]
         for k, v in presets().items()
     ]
-    return Grid("network= and inside=", ["link", "of payload", "latency", "source"], rows)
+    headings = ["link", "of payload", "latency", "source"]
+    return TextTable(headings, rows, left=(0, 3), title="network= and inside=")
 
 
-def _profiles() -> Grid:
+def _profiles() -> TextTable:
     rows = []
     for path in sorted((conf_directory() / "profile").glob("*.yaml")):
         node = yaml.safe_load(path.read_text(encoding="utf-8"))
         rows.append([path.stem, node["title"], ", ".join(node["models"] or {})])
-    return Grid("profile=", ["profile", "device", "models"], rows)
+    return TextTable(["profile", "device", "models"], rows, left=range(3), title="profile=")

@@ -8,8 +8,8 @@ from typing import Any
 
 from gcbench.comm.network import Link
 from gcbench.config import ConfigError
+from gcbench.console import TextTable
 from gcbench.predict.clusters import SCENES, Row, config_of, method_of, study_rows
-from gcbench.predict.grid import Grid
 from gcbench.predict.links import link
 from gcbench.predict.model import Cluster, Prediction, predict
 from gcbench.predict.profiles import profile
@@ -112,7 +112,7 @@ TABLES: dict[str, Callable[[], Iterator[Row]]] = {
 }
 
 
-def paper_grid(name: str) -> Grid:
+def paper_table(name: str) -> TextTable:
     if name not in TABLES:
         raise ConfigError(f"table={name}: type one of {', '.join(TABLES)}")
     table: Table = read_table(name)
@@ -127,11 +127,11 @@ def paper_grid(name: str) -> Grid:
         row.setdefault("printed", published.get(row["row"]))
     columns = [*(c for c in columns if c != "printed"), "printed"]
     text = [[_text(row.get(column)) for column in columns] for row in rows]
-    return Grid(
-        f"{table.title}: predicted",
+    return TextTable(
         [c.replace("_", " ") for c in columns],
         text,
-        [*table.notes, *NOTES.get(name, [])],
+        title=f"{table.title}: predicted",
+        notes=[*table.notes, *NOTES.get(name, [])],
     )
 
 

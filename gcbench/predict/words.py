@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gcbench.config import ConfigError, Words, key, near, read_words
-from gcbench.predict.grid import FORMS
+from gcbench.console import FORMATS
 
 COMMANDS = ("pays", "measure", "compare", "links", "profiles")
 
@@ -59,7 +59,7 @@ gcbench predict table=ecqsgd/figure6                 the papers' predictions bes
         "a device: a name that gcbench predict profiles has, or a yaml file; with measure: the file to write",
     )
     title: str | None = key(None, "of the profile that measure writes")
-    format: str = key("terminal", ", ".join(FORMS), choices=FORMS)
+    format: str = key("terminal", ", ".join(FORMATS), choices=FORMATS)
     picture: str | None = key(
         None, "a file without its ending: pays draws picture=NAME.svg and NAME.png"
     )

@@ -8,18 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich import box
-from rich.markup import escape
 from rich.progress import track
-from rich.table import Table
+from rich.text import Text
 
 from gcbench.config import ConfigError, Words, read_words
-from gcbench.records import console
+from gcbench.console import TextTable, console, print_table
 from gcbench.records.environment import environment
 from gcbench.records.result import now
 from gcbench.studies.study import Row, class_of, made, names
-
-WIDTH = 120  # where no terminal has one
 
 
 @dataclass
@@ -50,7 +46,7 @@ def study(typed: Sequence[str]) -> None:
             )
         return list_studies()
     asked, started = made(name, words.others), now()
-    output = console(WIDTH)
+    output = console()
     rows = list(
         track(asked.rows(), name, console=output, transient=True, disable=not output.is_terminal)
     )
@@ -66,8 +62,8 @@ def study(typed: Sequence[str]) -> None:
         "finished": finished,
     }
     path.write_text(_json(content), encoding="utf-8")
-    output.print(_table(name, rows))
-    output.print(f"[dim]{escape(str(path))}[/dim]", soft_wrap=True)
+    print_table(_table(name, rows), output)
+    output.print(Text(str(path), style="dim"), soft_wrap=True)
 
 
 def _json(content: dict[str, Any]) -> str:
@@ -80,20 +76,17 @@ def _json(content: dict[str, Any]) -> str:
     return "{\n" + ",\n".join(f' "{k}": {text}' for k, text in parts.items()) + "\n}\n"
 
 
-def _table(name: str, rows: Sequence[Row]) -> Table:
-    """Without lists, which are for figures."""
+def _table(name: str, rows: Sequence[Row]) -> TextTable:
+    """Return the rows without their lists, which are for figures."""
     columns = dict.fromkeys(
         k for row in rows for k, v in row.items() if not isinstance(v, (list, dict))
     )
-    table = Table(title=name, box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in columns:
-        title = column == "row"
-        table.add_column(
-            column.replace("_", " "), justify="left" if title else "right", no_wrap=title
-        )
-    for row in rows:
-        table.add_row(*(_cell(row.get(column)) for column in columns))
-    return table
+    return TextTable(
+        [column.replace("_", " ") for column in columns],
+        [[_cell(row.get(column)) for column in columns] for row in rows],
+        left=[i for i, column in enumerate(columns) if column == "row"],
+        title=name,
+    )
 
 
 def _cell(value: Any) -> str:
@@ -101,19 +94,18 @@ def _cell(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, int):
         return f"{value:,}"
-    return (
-        "" if value is None else f"{value:.4g}" if isinstance(value, float) else escape(str(value))
-    )
+    return "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def list_studies() -> None:
-    table = Table("study", "what it measures", "settings", box=box.SIMPLE)
+    rows = []
     for name in names():
         kind = class_of(name)
-        about = (kind.__doc__ or "").split("\n\n")[0]
-        settings = (f"{k}={_setting(v)}" for k, v in kind().settings().items())
-        table.add_row(name, escape(" ".join(about.split())), escape("\n".join(settings)))
-    console(WIDTH).print(table)
+        about = " ".join((kind.__doc__ or "").split("\n\n")[0].split())
+        settings = "\n".join(f"{k}={_setting(v)}" for k, v in kind().settings().items())
+        rows.append([name, about, settings])
+    headings = ["study", "what it measures", "settings"]
+    print_table(TextTable(headings, rows, left=range(3), groups=range(len(rows))))
 
 
 def _setting(value: Any) -> str:

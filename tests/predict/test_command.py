@@ -30,7 +30,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["pay"], "pay: type pays"),
         (["workers=0"], "workers=0: type a whole number of at least 1, as in workers=2,4,8,16"),
         (["overlap=yes"], "overlap=yes: type true or false"),
-        (["format=latex"], "format=latex: type format=terminal, markdown, csv"),
+        (["format=yml"], "format=yml: type format=terminal, markdown, csv, latex"),
         (["network=nvlnk2"], "network=nvlnk2: type a rate as in network=10gbit, or one of nvlink2"),
         (["latency=50"], "latency=50: type a time with its unit"),
         (["profile=k8"], "profile=k8: there is no such profile; type one of"),

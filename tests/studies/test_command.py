@@ -97,7 +97,7 @@ def test_every_file_with_a_study_is_listed(
         if "def rows(self)" in path.read_text() and path.stem != "study"
     ]
     assert sorted(with_rows) == sorted(names()) and len(names()) >= 8
-    assert all(f"  {name} " in shown for name in names())
+    assert all(f"\n {name} " in shown for name in names())
 
 
 @pytest.mark.parametrize("name", names())
