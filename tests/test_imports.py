@@ -8,7 +8,13 @@ from pathlib import Path
 import gcbench
 
 PACKAGE = Path(gcbench.__file__).parent
-SHARED = {"settings", "seeds", "private", "console"}  # plain modules that every room may read
+SHARED = {
+    "settings",
+    "seeds",
+    "private",
+    "console",
+    "drawing",
+}  # plain modules that every room may read
 MAY_IMPORT = {
     "comm": set(),
     "codecs": set(),
@@ -21,7 +27,7 @@ MAY_IMPORT = {
     "launch": {"config", "train", "compressors", "codecs", "comm", "data", "models", "records"},
     "bench": {"config", "launch", "train", "compressors", "codecs", "comm", "data", "records"},
     "check": {"config", "launch", "compressors", "comm", "records"},
-    "predict": {"config", "launch", "compressors", "comm", "records", "report"},
+    "predict": {"config", "launch", "compressors", "comm", "records"},
     "report": {"config", "records", "comm"},
     "studies": {
         "config",
@@ -33,6 +39,7 @@ MAY_IMPORT = {
         "comm",
         "records",
         "predict",
+        "report",
     },
     "cli": {"config", "launch", "bench", "check", "report", "studies", "predict"},
     "__main__": {"cli"},
@@ -40,13 +47,14 @@ MAY_IMPORT = {
     "seeds": set(),
     "private": set(),
     "console": set(),
+    "drawing": set(),
 }
 ONLY_IN = {
     "hydra": {"cli", "config", "launch"},
     "omegaconf": {"cli", "config", "launch"},
     "torch.distributed": {"comm", "launch", "bench", "check"},
     "wandb": {"records", "report"},
-    "matplotlib": {"report", "predict"},
+    "matplotlib": {"report", "predict", "drawing"},
     "pandas": {"report", "console"},
     "rich.table": {"console"},
     "sklearn": {"data"},

@@ -23,11 +23,14 @@ LAYOUTS = {"4 processes": 4, "2 x 2": 2}
 TIMEOUT = timedelta(minutes=1)
 
 Traces = dict[str, list[list[Trace]]]
-"""Layout to each compressor's, by process."""
+"""By layout, compressor and process."""
 
 
 def traces_over_gloo(nodes: Sequence[Config]) -> Traces:
-    """Of each layout and compressor, what each process saw. One start serves both layouts, as it costs seconds."""
+    """Return the traces of every compressor in every layout, by process.
+
+    One start serves both layouts, as it costs seconds.
+    """
     with tempfile.TemporaryDirectory() as folder:
         run_processes(_trace_here, (nodes, folder), max(LAYOUTS.values()))
         found = {

@@ -54,7 +54,7 @@ def check(config: Config, plan: Plan, data: Data, directory: Path) -> None:
     with (
         nullcontext() if own else torch.device("meta")
     ):  # a constructor of the user's may need real tensors
-        model = make_model(config, data)
+        model = make_model(config["model"], data.shape, data.outputs)
     if not any(p.requires_grad for p in model.parameters()):
         raise ConfigError(
             f"model={config['choices']['model']} has no parameters to train; type another model="

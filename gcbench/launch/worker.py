@@ -199,7 +199,13 @@ def assembled(
     trainer = typed(settings.TrainerSettings, config["trainer"])
     comm, beside, control, device = joined
     torch.manual_seed(mix(config["seed"]) >> 1)  # initial weights, the same on all workers
-    replica = Replica(make_model(config, data), data.task, comm.local, device, trainer)
+    replica = Replica(
+        make_model(config["model"], data.shape, data.outputs),
+        data.task,
+        comm.local,
+        device,
+        trainer,
+    )
     steps_per_epoch = data.steps_per_epoch(plan.workers, trainer.batch_size)
     steps = total_steps(trainer.max_steps, trainer.epochs, steps_per_epoch)
     schedule = Schedule(

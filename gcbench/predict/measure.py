@@ -1,4 +1,4 @@
-"""Profiles from real runs, and predictions beside real runs: both read the json files that those leave."""
+"""Devices measured by real runs, and predictions beside real runs, from their json files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import yaml
 
 from gcbench.comm.network import Link
 from gcbench.config import ConfigError, emulated_link
-from gcbench.predict.links import link
+from gcbench.predict.links import read_link
 from gcbench.predict.model import Cluster, exchange_seconds
 from gcbench.predict.payload import Payload
 from gcbench.predict.subject import compressor_of, facts_of, refuse_foreign_code, shapes_of_model
@@ -21,6 +21,7 @@ from gcbench.records.reading import read_json, read_result
 log = logging.getLogger("gcbench")
 
 BACKWARD_SHARE = 0.667  # where no run says
+PARTS = {"aggregate": "aggregate_seconds", "decode-and-add": "decode_seconds"}
 COMPUTATION = ("data", "forward", "backward", "update")
 
 
@@ -28,7 +29,8 @@ def _contents(paths: Sequence[str], name: str) -> Iterator[dict[str, Any]]:
     for path in paths:
         if not Path(path).exists():
             raise ConfigError(
-                f"{path}: there is no such file or folder; type one with bench.json or result.json in it"
+                f"{path}: there is no such file or folder; type one with bench.json or "
+                "result.json in it"
             )
         files = [Path(path)] if Path(path).is_file() else sorted(Path(path).rglob(name))
         for file in files:
@@ -41,7 +43,7 @@ def _contents(paths: Sequence[str], name: str) -> Iterator[dict[str, Any]]:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    """A result, or a benchmark; ValueError where it is neither."""
+    """Return a run's result, or a benchmark; ValueError where the file is neither."""
     if file.name == "result.json":
         return read_result(file)
     try:
@@ -56,8 +58,12 @@ def _read(file: Path) -> dict[str, Any]:
     return dict(bench)
 
 
-def measured(paths: Sequence[str], title: str) -> dict[str, Any]:
-    """Codecs from `gcbench bench` (aggregate, decode-and-add), computation from runs with real workers; medians of several."""
+def measure_device(paths: Sequence[str], title: str) -> dict[str, Any]:
+    """Return a device as it stands in a file of conf/device, from the runs below `paths`.
+
+    Codecs come from `gcbench bench` (aggregate, decode-and-add), computation from runs with real
+    workers; of several the median.
+    """
     benches = list(_contents(paths, "bench.json"))
     runs = [r for r in _contents(paths, "result.json") if r.get("seconds")]
     if not benches and not runs:
@@ -70,15 +76,10 @@ def measured(paths: Sequence[str], title: str) -> dict[str, Any]:
     ]
     codecs: dict[str, Any] = {}
     for bench in benches:
-        entry = codecs.setdefault(
-            bench["config"]["choices"]["compressor"],
-            {"aggregate_seconds": {}, "decode_seconds": {}},
-        )
+        compressor = bench["config"]["choices"]["compressor"]
+        entry = codecs.setdefault(compressor, {part: {} for part in PARTS.values()})
         for row in bench["local"]:
-            part = {"aggregate": "aggregate_seconds", "decode-and-add": "decode_seconds"}.get(
-                row["part"]
-            )
-            if part:
+            if part := PARTS.get(row["part"]):
                 entry[part].setdefault(row["values"], []).append(row["milliseconds"] / 1e3)
     models: dict[str, Any] = {}
     for run in runs:
@@ -97,7 +98,7 @@ def measured(paths: Sequence[str], title: str) -> dict[str, Any]:
 
 
 def _medians(table: dict[int, list[float]]) -> dict[int, float]:
-    return {size: float(f"{median(found):.4g}") for size, found in sorted(table.items())}
+    return {size: float(f"{median(seconds):.4g}") for size, seconds in sorted(table.items())}
 
 
 def _seconds(result: dict[str, Any], phase: str) -> float:
@@ -113,12 +114,14 @@ COMMENTS = {
     "title": "what was measured",
     "copy_bytes_per_second": "of fp32 values; median of the copies beside the benchmarks",
     "backward_share": "of forward and backward",
-    "codecs": "seconds by values: all of a worker's own work (aggregate), and every further message (decode)",
+    "codecs": "seconds by values: all of a worker's own work (aggregate), and every further "
+    "message (decode)",
     "models": "data, forward, backward and update: seconds by images a worker",
 }
 
 
-def write(node: dict[str, Any], path: Path) -> None:
+def write_device(node: dict[str, Any], path: Path) -> None:
+    """Write a device's file, with comments that say what its numbers are."""
     path.parent.mkdir(parents=True, exist_ok=True)
     parts = []
     for key, value in node.items():
@@ -129,7 +132,9 @@ def write(node: dict[str, Any], path: Path) -> None:
     path.write_text("# Made by gcbench predict measure.\n" + "".join(parts), encoding="utf-8")
 
 
-class Compared(NamedTuple):
+class Comparison(NamedTuple):
+    """A run's times and those predicted for it."""
+
     title: str
     workers: int
     exchange_seconds: float  # of a step, predicted
@@ -143,12 +148,13 @@ class Compared(NamedTuple):
         return self.measured_exchange_seconds / self.exchange_seconds
 
 
-def compared(
+def compare(
     path: str, network: str | None = None, latency: str | None = None, own: Sequence[str] = ()
-) -> Compared:
-    """A run on hosts of one worker each; without `network`, on the link that its result names.
+) -> Comparison:
+    """Return a run on hosts of one worker each beside its prediction.
 
-    Its model and method are gcbench's, or among the classes `own`: a result from elsewhere chooses no code to run here.
+    Without `network` it is on the link that its result names. Its model and method are gcbench's,
+    or among the classes `own`: a result from elsewhere chooses no code to run here.
     """
     file = Path(path) if Path(path).is_file() else Path(path) / "result.json"
     if not file.is_file():
@@ -159,7 +165,8 @@ def compared(
         raise ConfigError(f"{file}: {error}; type a run's directory") from error
     if not result.get("seconds") or result["workers"] < 2:
         raise ConfigError(
-            f"{path}: a run of one worker, or of virtual ones, has no exchange; type one with several processes"
+            f"{path}: a run of one worker, or of virtual ones, has no exchange; type one with "
+            "several processes"
         )
     config = {**result["config"], "choices": result["choices"]}
     refuse_foreign_code([config["model"], config["compressor"]], own, path)
@@ -171,7 +178,7 @@ def compared(
     exchange = exchange_seconds(messages, Cluster(between, between).network(result["workers"]))
     rest = sum(_seconds(result, phase) for phase in (*COMPUTATION, "encode", "decode", "wait"))
     title = result["experiment"] or Path(path).name
-    return Compared(
+    return Comparison(
         title,
         result["workers"],
         exchange,
@@ -181,11 +188,11 @@ def compared(
     )
 
 
-def _link(found: dict[str, Any], network: str | None, latency: str | None, path: str) -> Link:
+def _link(of_run: dict[str, Any], network: str | None, latency: str | None, path: str) -> Link:
     if network is not None:
-        return link("network", network, latency)
-    if found.get("emulated"):
-        return Link(**(emulated_link(found) or {}))
-    if found.get("link"):
-        return link("network", found["link"], latency)
+        return read_link("network", network, latency)
+    if of_run.get("emulated"):
+        return Link(**(emulated_link(of_run) or {}))
+    if of_run.get("link"):
+        return read_link("network", of_run["link"], latency)
     raise ConfigError(f"{path}: its result names no link; type network=1gbit")

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 
 def seconds(value: float) -> str:
-    """With the unit that suits it."""
-    for factor, unit in ((1.0, "s"), (1e3, "ms"), (1e6, "us")):
-        if value * factor >= 1 or unit == "us":
-            return (
-                f"{value * factor:.3g} {unit}"
-                if value * factor < 1000
-                else f"{value * factor:,.0f} {unit}"
-            )
-    raise AssertionError
+    """Return a time such as 1.5 s, 20 ms or 3 us."""
+    factor, unit = (1.0, "s") if value >= 1 else (1e3, "ms") if value >= 1e-3 else (1e6, "us")
+    scaled = value * factor
+    return f"{scaled:.3g} {unit}" if scaled < 1000 else f"{scaled:,.0f} {unit}"
 
 
 def rate(bits_per_second: float) -> str:
+    """Return a rate such as 9.5 Gbit/s."""
     for factor, unit in ((1e-12, "Tbit/s"), (1e-9, "Gbit/s"), (1e-6, "Mbit/s")):
         if bits_per_second * factor >= 1:
             return f"{bits_per_second * factor:.3g} {unit}"

@@ -48,7 +48,8 @@ def report(typed: Sequence[str]) -> None:
         _figures(words)
     elif words.table is None:
         raise ConfigError(
-            "nothing was asked for; type table=powersgd/table4, gcbench report list, or gcbench report --help"
+            "nothing was asked for; type table=powersgd/table4, gcbench report list, or gcbench "
+            "report --help"
         )
     else:
         _tables(words)
@@ -135,7 +136,8 @@ def claims(typed: Sequence[str]) -> None:
 def _diff(rest: Sequence[str]) -> None:
     if len(rest) != 2:
         raise ConfigError(
-            f"diff {' '.join(rest)}: type two run directories or trees, as in gcbench report diff outputs/a outputs/b"
+            f"diff {' '.join(rest)}: type two run directories or trees, as in gcbench report diff "
+            "outputs/a outputs/b"
         )
     found = compare(*rest)
     output = console()

@@ -1,4 +1,4 @@
-"""`gcbench study`: a study's rows to a table and a json file."""
+"""The command `gcbench study`: a study's rows to a table and a json file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gcbench.config import ConfigError, Words, read_words
 from gcbench.console import TextTable, console, print_table
 from gcbench.records.environment import environment
 from gcbench.records.result import now
-from gcbench.studies.study import Row, class_of, made, names
+from gcbench.studies.study import Row, class_of, make_study, names
 
 
 @dataclass
@@ -24,13 +24,14 @@ class StudyWords(Words):
 
     usage = "gcbench study list | NAME [key=value ...]"
     examples = """
-gcbench study list                                          all studies, and their settings
-gcbench study quantiser_bounds seeds=3 outputs=outputs      one, to outputs/studies/quantiser_bounds.json
+gcbench study list                          all studies, and their settings
+gcbench study quantiser_bounds seeds=3      one, to outputs/studies/quantiser_bounds.json
 """
     takes_other_keys = True  # those of the study
 
 
 def study(typed: Sequence[str]) -> None:
+    """Measure what was asked for, print it, and write outputs/studies/<name>.json."""
     words = read_words(StudyWords, typed)
     if len(words.plain) != 1:
         raise ConfigError(
@@ -42,20 +43,21 @@ def study(typed: Sequence[str]) -> None:
     if name == "list":
         if words.others:
             raise ConfigError(
-                f"list {words.others[0]}: type gcbench study list, or a study's name before its settings"
+                f"list {words.others[0]}: type gcbench study list, or a study's name before its "
+                "settings"
             )
         return list_studies()
-    asked, started = made(name, words.others), now()
+    chosen, started = make_study(name, words.others), now()
     output = console()
     rows = list(
-        track(asked.rows(), name, console=output, transient=True, disable=not output.is_terminal)
+        track(chosen.rows(), name, console=output, transient=True, disable=not output.is_terminal)
     )
     finished = now()
-    path = Path(asked.outputs) / "studies" / f"{name}.json"
+    path = Path(chosen.outputs) / "studies" / f"{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     content = {
         "study": name,
-        "settings": asked.settings(),
+        "settings": chosen.settings(),
         "rows": rows,
         "environment": {**environment(), "finished": finished},
         "started": started,
@@ -67,7 +69,7 @@ def study(typed: Sequence[str]) -> None:
 
 
 def _json(content: dict[str, Any]) -> str:
-    """A line for each row, however long its lists are."""
+    """Return json with a line for each row, however long its lists are."""
     rows = ",\n  ".join(json.dumps(row, allow_nan=False) for row in content["rows"])
     parts = {
         k: f"[\n  {rows}\n ]" if k == "rows" else json.dumps(v, allow_nan=False)
@@ -81,10 +83,11 @@ def _table(name: str, rows: Sequence[Row]) -> TextTable:
     columns = dict.fromkeys(
         k for row in rows for k, v in row.items() if not isinstance(v, (list, dict))
     )
+    words = [column for column in columns if all(isinstance(row.get(column), str) for row in rows)]
     return TextTable(
         [column.replace("_", " ") for column in columns],
         [[_cell(row.get(column)) for column in columns] for row in rows],
-        left=[i for i, column in enumerate(columns) if column == "row"],
+        left=[i for i, column in enumerate(columns) if column in words],
         title=name,
     )
 
@@ -94,7 +97,9 @@ def _cell(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, int):
         return f"{value:,}"
-    return "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:,.0f}" if 1e3 <= abs(value) < 1e15 else f"{value:.4g}"
+    return "" if value is None else str(value)
 
 
 def list_studies() -> None:

@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gcbench.codecs.noise import site_number
 from gcbench.comm import in_buckets
-from gcbench.compressors import Grads
+from gcbench.compressors import Grads, offsets_of
 from gcbench.data import Task
 from gcbench.private import use_own_compiler_cache
 from gcbench.records.clock import Clock
@@ -59,11 +59,10 @@ class Replica:
         self._bf16 = settings.precision is Precision.bf16
         self._accumulate = settings.accumulate
         self.parameters = {k: p for k, p in self.model.named_parameters() if p.requires_grad}
-        sizes = [p.numel() for p in self.parameters.values()]
         self.flat, self.grads = self._rows()
         self._other: tuple[Tensor, Grads] | None = None
         self._buckets: DistributedDataParallel | None = None
-        self.offsets = dict(zip(self.parameters, _starts(sizes), strict=True))
+        self.offsets = offsets_of({k: p.numel() for k, p in self.parameters.items()})
         self.carries: list[Any] = [None] * len(workers)
         self._norms = [
             m for m in self.model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)
@@ -207,10 +206,6 @@ class Replica:
 
     def _autocast(self) -> torch.autocast:
         return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self._bf16)
-
-
-def _starts(sizes: list[int]) -> list[int]:
-    return [sum(sizes[:i]) for i in range(len(sizes))]
 
 
 def _micro_batches(batch: tuple[Tensor, Tensor], count: int) -> list[tuple[Tensor, Tensor]]:

@@ -11,13 +11,13 @@ from matplotlib.figure import Figure
 from results import result_of
 
 from gcbench.config import ConfigError
+from gcbench.drawing import FAMILIES, PAGE, look
 from gcbench.report.figures import draw
 from gcbench.report.figures.bars import PHASES, bars, breakdown
 from gcbench.report.figures.curves import curves
 from gcbench.report.figures.reach import target_of, time_to_score
 from gcbench.report.figures.scaling import scaling
 from gcbench.report.figures.series import Drawn, Series, of_rows, of_runs
-from gcbench.report.figures.style import FAMILIES, PAGE, look
 from gcbench.report.figures.tradeoff import accuracy_ratio, front, points_of
 from gcbench.report.load import Run
 from gcbench.report.rows import grouped
