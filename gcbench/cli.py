@@ -35,30 +35,29 @@ INTERRUPTED = 130
 TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR")
 
 _log = logging.getLogger("gcbench")
-_told_later: list[
-    Exception
-] = []  # of a single run: handed to Hydra, it would say a line of its own before ours
+# Errors of a single run wait here: Hydra would print a line of its own before ours.
+_deferred_errors: list[Exception] = []
 
 
 @hydra.main(config_path=str(conf_directory()), config_name="config", version_base="1.3")
 def run(composed: DictConfig) -> None:
-    """One run: check everything here, then start the workers."""
-    _say_mistakes_ourselves(_run, composed)
+    """Start one run: check everything here, then start the workers."""
+    _defer_errors(_run, composed)
 
 
 @hydra.main(config_path=str(conf_directory()), config_name="bench", version_base="1.3")
 def benchmark(composed: DictConfig) -> None:
-    """One benchmark."""
-    _say_mistakes_ourselves(_benchmark, composed)
+    """Start one benchmark."""
+    _defer_errors(_benchmark, composed)
 
 
-def _say_mistakes_ourselves(start: Callable[[DictConfig], None], composed: DictConfig) -> None:
+def _defer_errors(start: Callable[[DictConfig], None], composed: DictConfig) -> None:
     try:
         start(composed)
     except (ConfigError, RunFailed, OSError) as error:
         if HydraConfig.get().mode is RunMode.MULTIRUN:
             raise
-        _told_later.append(error)
+        _deferred_errors.append(error)
 
 
 def _run(composed: DictConfig) -> None:
@@ -69,9 +68,10 @@ def _run(composed: DictConfig) -> None:
         _log.info(first_words(config, hydra_config.runtime.output_dir))
     for notice in filter(None, (budget_notice(config), learning_rate_notice(config))):
         _log.warning(notice)
+    # This imports torch, for which a mistake above should not wait.
     from gcbench.launch.start import (
         start,
-    )  # imports torch, which a mistake above should not wait for
+    )
 
     start(config, hydra_config.runtime.output_dir, in_sweep)
 
@@ -84,7 +84,7 @@ def _benchmark(composed: DictConfig) -> None:
 
 
 def _with_hydra(composed: DictConfig) -> DictConfig:
-    """With Hydra's own node, which says what was typed and chosen."""
+    """Return the configuration with Hydra's own node, which says what was typed and chosen."""
     with open_dict(composed):
         composed.hydra = HydraConfig.get()
     return composed
@@ -92,11 +92,11 @@ def _with_hydra(composed: DictConfig) -> DictConfig:
 
 class Subcommand(NamedTuple):
     module: str  # imported only when asked for
-    function: str  # which takes the words
+    function: str  # called with the other arguments
     about: str
 
-    def start(self, words: Sequence[str]) -> None:
-        getattr(import_module(f"gcbench.{self.module}"), self.function)(words)
+    def start(self, arguments: Sequence[str]) -> None:
+        getattr(import_module(f"gcbench.{self.module}"), self.function)(arguments)
 
 
 SUBCOMMANDS = {
@@ -129,7 +129,7 @@ READS_OTHERS_FILES = ("report", "runs", "claims")  # in whose folder it may be t
 
 
 def main() -> None:
-    """`gcbench`: the first word chooses a subcommand; anything else is a run."""
+    """Run `gcbench`: the first argument names a subcommand; anything else is a run."""
     first, *rest = sys.argv[1:] or [""]
     if first not in SUBCOMMANDS:
         _command("gcbench", _run_or_refuse, sys.argv[1:])
@@ -142,27 +142,30 @@ def main() -> None:
         )
 
 
-def _run_or_refuse(words: Sequence[str]) -> None:
-    if words and words[0][:1] not in ("-", "~") and "=" not in words[0]:
-        known = near(words[0], [*SUBCOMMANDS, "--help"]) or ", ".join(SUBCOMMANDS)
+def _run_or_refuse(arguments: Sequence[str]) -> None:
+    if arguments and arguments[0][:1] not in ("-", "~") and "=" not in arguments[0]:
+        known = near(arguments[0], [*SUBCOMMANDS, "--help"]) or ", ".join(SUBCOMMANDS)
         raise ConfigError(
-            f"{words[0]}: there is no such subcommand; type gcbench {known}, or key=value for a run"
+            f"{arguments[0]}: there is no such subcommand; type gcbench {known}, or key=value for "
+            "a run"
         )
-    _start_hydra(run, "config", words)
+    _start_hydra(run, "config", arguments)
 
 
-def bench(words: Sequence[str]) -> None:
-    _start_hydra(benchmark, "bench", words)
+def bench(arguments: Sequence[str]) -> None:
+    _start_hydra(benchmark, "bench", arguments)
 
 
-def _start_hydra(command: Callable[[], None], config: str, words: Sequence[str]) -> None:
-    """Under torchrun and srun every rank comes here; only the first lets Hydra write its files."""
-    if {"-h", "--help"} & set(words):
-        print(
-            help_of(config)
-        )  # Hydra says the same, after two seconds in which it lists all files of all groups
+def _start_hydra(command: Callable[[], None], config: str, arguments: Sequence[str]) -> None:
+    """Start a command of Hydra.
+
+    Under torchrun and srun every rank comes here; only the first lets Hydra write its files.
+    """
+    if {"-h", "--help"} & set(arguments):
+        # Hydra's own help is the same, after two seconds in which it lists all files of all groups.
+        print(help_of(config))
     else:
-        sys.argv[1:] = words if _is_first_rank() else [*words, "hydra.output_subdir=null"]
+        sys.argv[1:] = arguments if _is_first_rank() else [*arguments, "hydra.output_subdir=null"]
         command()
 
 
@@ -174,23 +177,22 @@ def _list_subcommands() -> str:
 def _command(
     name: str,
     start: Callable[[Sequence[str]], None],
-    words: Sequence[str],
+    arguments: Sequence[str],
     its_modules: bool = True,
 ) -> None:
     full_error = os.environ.get("HYDRA_FULL_ERROR") == "1"
-    os.environ["HYDRA_FULL_ERROR"] = (
-        "1"  # Hydra hands errors through, and we say them in one sentence
-    )
+    # Hydra hands errors through, and we say them in one sentence.
+    os.environ["HYDRA_FULL_ERROR"] = "1"
     if its_modules:
         sys.path.append(os.getcwd())  # the user's own packages, as with `python -m`
-    _speak(name)
+    _log_to_stderr(name)
     register()
     OmegaConf.register_new_resolver("gcbench.subcommands", _list_subcommands, replace=True)
     try:
-        start(words)
+        start(arguments)
         sys.stdout.flush()
-        if _told_later:
-            raise _told_later.pop()
+        if _deferred_errors:
+            raise _deferred_errors.pop()
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except BrokenPipeError:  # whoever reads, as in `gcbench report list | head -1`, has read enough
@@ -202,27 +204,29 @@ def _command(
         sys.exit(1)
 
 
-def _speak(name: str) -> None:
-    """Our notices go to stderr in our own words, whatever Hydra sets up for logging."""
+def _log_to_stderr(name: str) -> None:
+    """Send our notices to stderr in our own words, whatever Hydra sets up for logging."""
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter(f"{name}: %(message)s"))
     logger = logging.getLogger("gcbench")
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     logger.propagate = False
-    logging.getLogger("hydra").addHandler(
-        logging.NullHandler()
-    )  # which would say mistakes first in its own
+    # Hydra's logger would report mistakes first, in its own words.
+    logging.getLogger("hydra").addHandler(logging.NullHandler())
 
 
 def _is_first_rank() -> bool:
-    """Whether this process is the first of a run, or its only one; a RANK without the rest of torchrun's names is none."""
+    """Return whether this process is the first of a run, or its only one.
+
+    A RANK without the rest of torchrun's names is none.
+    """
     rank = "RANK" if all(name in os.environ for name in TORCHRUN) else "SLURM_PROCID"
     return os.environ.get(rank, "0") == "0"
 
 
-def _mistake_inside(error: BaseException | None) -> ConfigError | None:
-    """Of a resolver of ours, around which OmegaConf has put errors of its own."""
+def _config_error_in(error: BaseException | None) -> ConfigError | None:
+    """Return the mistake in a resolver of ours, around which OmegaConf has put its own errors."""
     while error is not None and not isinstance(error, ConfigError):
         error = error.__cause__ or error.__context__
     return error
@@ -230,8 +234,11 @@ def _mistake_inside(error: BaseException | None) -> ConfigError | None:
 
 def _sentence(error: BaseException) -> str:
     if isinstance(error, OSError) and error.filename:
-        return f"{error.filename}: {error.strerror}; type outputs=DIR (or data.root=DIR) with a folder that can be used"
-    if mistake := _mistake_inside(error):
+        return (
+            f"{error.filename}: {error.strerror}; type outputs=DIR (or data.root=DIR) with a "
+            "folder that can be used"
+        )
+    if mistake := _config_error_in(error):
         return str(mistake)
     cause = "" if isinstance(error, ConfigError) else str(error.__cause__ or "")
     lines = [*str(error).splitlines(), *(cause.splitlines() if cause not in str(error) else [])]
@@ -239,15 +246,13 @@ def _sentence(error: BaseException) -> str:
     text = "\n".join(
         line for line in lines if line and not any(word in line for word in said_by_omegaconf)
     )
-    text = text.removeprefix(
-        "ConfigError raised while resolving interpolation: "
-    )  # of the run's name
-    text = text.partition("\nConfig search path")[
-        0
-    ]  # a choice that is not there: what there is stands before it
+    # This prefix comes from the interpolation in the run's name.
+    text = text.removeprefix("ConfigError raised while resolving interpolation: ")
+    # For a choice that does not exist, the choices that do are named before the search path.
+    text = text.partition("\nConfig search path")[0]
     if unknown := re.match(r"Could not override '(.+?)'", text):
         return (
-            f"{unknown[1]}: no such key with these choices (a compressor's knobs exist only where they mean something); "
-            "type gcbench --help or gcbench --cfg job to see the keys"
+            f"{unknown[1]}: no such key with these choices (a compressor's knobs exist only where "
+            "they mean something); type gcbench --help or gcbench --cfg job to see the keys"
         )
     return text

@@ -10,10 +10,11 @@ COMPILER_CACHE = "TORCHINDUCTOR_CACHE_DIR"
 
 
 def use_own_compiler_cache() -> None:
-    """Lets torch.compile keep its libraries in the user's cache folder, unless the user has named another.
+    """Let torch.compile use a cache in the user's folder, unless the user has named another.
 
-    By default they lie in the temporary folder of all users, under a name that anybody can guess, and are loaded from there.
-    Some headers stay there. ValueError where others may write either folder.
+    By default they lie in the temporary folder of all users, under a name that anybody can guess,
+    and are loaded from there. Some headers stay there. ValueError where others may write either
+    folder.
     """
     from torch._inductor.runtime.cache_dir_utils import default_cache_dir  # slow to import
 
@@ -24,19 +25,23 @@ def use_own_compiler_cache() -> None:
 
 
 def private_folder(path: Path, key: str) -> None:
-    """Makes `path` where it is not there; ValueError, which says what to do about `key`, where others may write it."""
+    """Make `path` where it is missing, and refuse it where others may write it.
+
+    ValueError says what to do about `key`.
+    """
     try:
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        link, found = path.lstat(), path.stat()
+        link, folder = path.lstat(), path.stat()
     except OSError as error:
         raise ValueError(
             f"{key}: {path}: {error.strerror}; set {key} to a folder of your own"
         ) from error
-    if {link.st_uid, found.st_uid} != {os.getuid()}:
+    if {link.st_uid, folder.st_uid} != {os.getuid()}:
         raise ValueError(
-            f"{key}: {path} belongs to another user, whose code would run; set {key} to a folder of your own"
+            f"{key}: {path} belongs to another user, whose code would run; set {key} to a folder "
+            "of your own"
         )
-    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+    if folder.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise ValueError(
             f"{key}: {path} can be written by others, whose code would run; type chmod go-w {path}"
         )

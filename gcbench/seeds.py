@@ -1,4 +1,7 @@
-"""Seeds for independent random streams, mixed with SplitMix64 (Steele, Lea and Flood, OOPSLA 2014)."""
+"""Seeds for independent random streams, mixed with SplitMix64.
+
+Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,10 @@ def _splitmix64(state: int) -> int:
 
 
 def mix(*values: int) -> int:
-    """A 64-bit seed for a tuple such as (seed, epoch); unlike with sums, similar tuples share nothing."""
+    """Return a 64-bit seed for a tuple such as (seed, epoch).
+
+    Unlike with sums, similar tuples share nothing.
+    """
     state = len(values)
     for value in values:
         state = _splitmix64(state ^ (value & _MASK))

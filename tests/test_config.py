@@ -18,11 +18,11 @@ from gcbench.config import (
     ConfigError,
     budget_notice,
     conf_directory,
-    fingerprint,
     learning_rate_notice,
     resolve,
     run_name,
 )
+from gcbench.identity import fingerprint
 
 GROUPS = (
     "model",

@@ -9,6 +9,7 @@ import gcbench
 
 PACKAGE = Path(gcbench.__file__).parent
 SHARED = {
+    "identity",
     "settings",
     "seeds",
     "private",
@@ -43,6 +44,7 @@ MAY_IMPORT = {
     },
     "cli": {"config", "launch", "bench", "check", "report", "studies", "predict"},
     "__main__": {"cli"},
+    "identity": set(),
     "settings": set(),
     "seeds": set(),
     "private": set(),
@@ -52,6 +54,7 @@ MAY_IMPORT = {
 ONLY_IN = {
     "hydra": {"cli", "config", "launch"},
     "omegaconf": {"cli", "config", "launch"},
+    "pydantic": {"records"},
     "torch.distributed": {"comm", "launch", "bench", "check"},
     "wandb": {"records", "report"},
     "matplotlib": {"report", "predict", "drawing"},

@@ -25,7 +25,7 @@ from gcbench.launch.instantiate import make, parameter_shapes
 from gcbench.launch.local import run_processes
 from gcbench.launch.memory import keep_freed_memory
 from gcbench.launch.plan import Machine
-from gcbench.records.environment import environment
+from gcbench.records.environment import describe_environment
 
 Row = dict[str, Any]
 
@@ -39,7 +39,7 @@ def bench(config: Config, directory: str) -> None:
     together = _started_together(config["workers"])
     first = not together or os.environ["RANK"] == "0"
     device = _device(config["device"])
-    if config["codec_backend"] == "compiled" and not Machine.here().compiler:
+    if config["codec_backend"] == "compiled" and not Machine.detect().compiler:
         raise ConfigError(
             "codec_backend=compiled: there is no C++ compiler here; install g++, or type "
             "codec_backend=eager"
@@ -69,8 +69,8 @@ def bench(config: Config, directory: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     content = {
         "config": config,
+        **describe_environment().model_dump(),
         "device": _name(device),
-        **environment(),
         "local": rows,
         "network": network,
     }
@@ -111,7 +111,7 @@ def _inputs(config: Config, shapes: list[Shapes], device: torch.device) -> list[
 
 def _started_together(workers: list[int]) -> bool:
     """Return whether this is one of several processes that torchrun or netlab started."""
-    if not Machine.here().under_torchrun:
+    if not Machine.detect().under_torchrun:
         return False
     started = int(os.environ["WORLD_SIZE"])
     if workers not in ([], [started]):

@@ -29,9 +29,9 @@ from gcbench.launch.instantiate import make_data, make_model
 from gcbench.launch.meeting import join
 from gcbench.launch.memory import keep_freed_memory
 from gcbench.launch.plan import Machine, plan
-from gcbench.launch.worker import Joined, StopSignal, assembled
+from gcbench.launch.worker import Connections, StopSignal, build_run
 from gcbench.records.clock import Lap, Ledger
-from gcbench.train.pipeline import runs_beside
+from gcbench.train.pipeline import exchanges_in_background
 from gcbench.train.run import Progress
 from gcbench.train.step import train_step
 from gcbench.train.tasks import loss_of
@@ -160,11 +160,11 @@ class Ours:
     def __init__(self, config: Config, data: Data, control: ProcessGroupControl) -> None:
         workers = config["trainer"]["gpus"]
         comm = _comm(workers)
-        beside = _comm(workers) if runs_beside(config["trainer"]) else None
-        joined = Joined(comm, beside, LocalControl() if workers == 1 else control, CPU)
+        beside = _comm(workers) if exchanges_in_background(config["trainer"]) else None
+        joined = Connections(comm, beside, LocalControl() if workers == 1 else control, CPU)
         with tempfile.TemporaryDirectory() as folder:
-            self._run, _ = assembled(
-                config, plan(config, Machine.here()), joined, data, Path(folder), StopSignal()
+            self._run, _ = build_run(
+                config, plan(config, Machine.detect()), joined, data, Path(folder), StopSignal()
             )
         self._progress = Progress.start(self._run)
 
@@ -193,7 +193,7 @@ class Ours:
             "sent_bits": run.comm.meter.sent_bits[0] / steps,
             "collectives": [
                 [kind.collective, total.messages / steps, total.sent_bits / total.messages]
-                for kind, total in run.comm.meter.tallies[0].items()
+                for kind, total in run.comm.meter.totals_by_worker[0].items()
             ],
         }
 

@@ -36,7 +36,7 @@ def check_parts(compressor: Compressor) -> None:
     verbs = (
         ["aggregate"]
         if hasattr(method, "aggregate")
-        else ["lay_out", "lay_back", "encode", "decode_add"]
+        else ["reorder", "restore_order", "encode", "decode_add"]
     )
     missing = [name for name in ("properties", *verbs) if not hasattr(method, name)]
     demand(

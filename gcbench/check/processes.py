@@ -33,7 +33,7 @@ def traces_over_gloo(nodes: Sequence[Config]) -> Traces:
     """
     with tempfile.TemporaryDirectory() as folder:
         run_processes(_trace_here, (nodes, folder), max(LAYOUTS.values()))
-        found = {
+        by_process = {
             layout: [
                 torch.load(Path(folder) / f"{size}-{rank}.pt", weights_only=False)
                 for rank in range(size)
@@ -41,7 +41,8 @@ def traces_over_gloo(nodes: Sequence[Config]) -> Traces:
             for layout, size in LAYOUTS.items()
         }
     return {
-        layout: [list(traces) for traces in zip(*found[layout], strict=True)] for layout in LAYOUTS
+        layout: [list(traces) for traces in zip(*by_process[layout], strict=True)]
+        for layout in LAYOUTS
     }
 
 

@@ -1,4 +1,6 @@
-"""Streams of codes of any length: bit i of a stream is bit i mod 8 of its byte i // 8, and a code's first bit comes first.
+"""Streams of codes of any length.
+
+Bit i of a stream is bit i mod 8 of its byte i // 8, and a code's first bit comes first.
 
 Places count bits through the streams of all rows.
 """
@@ -13,8 +15,8 @@ from torch import Tensor
 class BitWriter:
     """`rows` streams of up to `longest` bits each.
 
-    A code goes into the 64-bit word that starts at the last multiple of 32 bits before it, so that 33 bits fit wherever they
-    start. Codes share no bits: adding them is joining them.
+    A code goes into the 64-bit word that starts at the last multiple of 32 bits before it, so that
+    33 bits fit wherever they start. Codes share no bits: adding them is joining them.
     """
 
     def __init__(self, rows: int, longest: int, device: torch.device) -> None:
@@ -23,11 +25,11 @@ class BitWriter:
         self.ends = self._starts.clone()  # [rows, 1], where the next code of a row goes
 
     def put(self, codes: Tensor, places: Tensor) -> None:
-        """Codes of up to 33 bits, their first bit lowest."""
+        """Write codes of up to 33 bits, their first bit lowest, at `places`."""
         self._words.view(-1).scatter_add_(0, places >> 5, codes << (places & 31))
 
     def streams(self) -> Tensor:
-        """`[rows, bytes of the longest]`, zero behind the others' ends."""
+        """Return the streams, `[rows, bytes of the longest]`, zero behind the others' ends."""
         longest = int((self.ends - self._starts).max())
         halves = self._words[:, : longest // 32 + 1].view(torch.int32).unflatten(1, (-1, 2))
         joined = halves[..., 0].clone()
@@ -36,14 +38,18 @@ class BitWriter:
 
 
 class BitReader:
-    """Looks into streams `[r, bytes]` at many places at once; there are zeros for `beyond` bits behind the last."""
+    """A reader that looks into streams `[r, bytes]` at many places at once.
+
+    Zeros follow for `beyond` bits behind the last stream.
+    """
 
     def __init__(self, streams: Tensor, beyond: int) -> None:
         rows, size = streams.shape
         aligned = F.pad(streams, (0, -size % 4))
+        # Shape [r, 1].
         self.starts = torch.arange(rows, device=streams.device).unsqueeze(1) * (
             8 * aligned.shape[1]
-        )  # [r, 1]
+        )
         self.bytes = size
         self.ends = self.starts + 8 * size
         words = (
@@ -53,5 +59,5 @@ class BitReader:
         self._words = words[:-1] | (words[1:] << 32)
 
     def window(self, places: Tensor) -> Tensor:
-        """The 33 bits from each place on, the first one lowest; what is above them means nothing."""
+        """Return the 33 bits from each place on, the first one lowest; those above are void."""
         return self._words.index_select(0, places >> 5) >> (places & 31)

@@ -1,4 +1,4 @@
-"""Runs of consecutive codes that are coded by themselves, so that all of them can be decoded at once."""
+"""Blocks of consecutive codes, each coded by itself, so that all are decoded at once."""
 
 from __future__ import annotations
 
@@ -14,18 +14,24 @@ from gcbench.codecs.kernels import CACHED_VALUES
 
 @dataclass(frozen=True)
 class Blocks:
-    """Blocks of `size` codes over tensors laid end to end; none crosses a tensor's border, the last of each may be short."""
+    """Blocks of `size` codes over tensors laid end to end.
+
+    No block crosses a tensor's border; the last one of each tensor may be short.
+    """
 
     segments: tuple[int, ...]
     size: int
 
     @property
     def counts(self) -> list[int]:
-        """Blocks of each tensor."""
+        """Return the number of blocks of each tensor."""
         return [-(-n // self.size) for n in self.segments]
 
     def split(self, codes: Tensor, size: int, fill: int) -> Tensor:
-        """`[w, n]` to `[w, blocks, size]` for a size of at least the blocks'; `fill` is behind a block's end."""
+        """Return the codes `[w, n]` as `[w, blocks, size]`, with `fill` behind a block's end.
+
+        `size` is at least that of the blocks.
+        """
         parts = codes.split(self.segments, dim=1)
         if any(n % self.size for n in self.segments):
             parts = tuple(
@@ -37,13 +43,13 @@ class Blocks:
         return F.pad(blocks, (0, size - self.size), value=fill) if size > self.size else blocks
 
     def join(self, blocks: Tensor) -> Tensor:
-        """The inverse of `split`."""
+        """Return the codes `[w, n]` that `split` took."""
         parts = blocks[..., : self.size].split(self.counts, dim=1)
         rows = [part.flatten(1)[:, :n] for part, n in zip(parts, self.segments, strict=True)]
         return rows[0] if len(rows) == 1 else torch.cat(rows, dim=1)
 
     def chunks(self, device: torch.device) -> Iterator[slice]:
-        """Ranges of blocks that stay in a core's cache together; a GPU takes all in one launch."""
+        """Yield ranges of blocks that stay in a core's cache together; a GPU takes all at once."""
         count = sum(self.counts)
         step = max(1, CACHED_VALUES // self.size) if device.type == "cpu" else count
         for start in range(0, count, step):

@@ -1,4 +1,4 @@
-"""Runs of consecutive values that share a scale, and the order in which codecs take values."""
+"""Buckets of consecutive values that share a scale, and the order in which codecs take values."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gcbench.codecs.kernels import blocks
+from gcbench.codecs.kernels import block_slices
 
 ROW = 512
-FIT_VALUES = (
-    1 << 20
-)  # at least, to fit parameters to at once: enough for a call's overhead not to count
+# The least number of values to fit parameters to at once, so that a call's overhead does not count.
+FIT_VALUES = 1 << 20
 
 
 class Piece(NamedTuple):
-    """Of a tensor."""
+    """Consecutive values of one tensor."""
 
     tensor: int
     offset: int
@@ -27,9 +26,13 @@ class Piece(NamedTuple):
 
 
 class Groups(NamedTuple):
-    """Rows taken several at a time, and what is left; every index counts values or buckets of a laid out row."""
+    """Rows taken several at a time, and the rest.
 
-    starts: Tensor  # [groups, rows a group] position of each row's first value in the tensors laid end to end
+    Every index counts values or buckets of a reordered row.
+    """
+
+    # [groups, rows a group]: where each row's first value is in the tensors laid end to end.
+    starts: Tensor
     buckets: Tensor  # [groups, rows a group]
     one_row: bool  # is each of these buckets, in order
     rest_positions: Tensor  # [rest]
@@ -37,13 +40,14 @@ class Groups(NamedTuple):
 
 
 class Buckets:
-    """Buckets of `size` values over tensors laid end to end, or of a whole tensor where `size` is None.
+    """Buckets of `size` values over tensors laid end to end; without a size, one bucket a tensor.
 
-    None crosses a tensor's border, the last of each is short: tensors keep buckets of their own, so that a method sees the
-    same buckets however a model is cut into messages.
+    No bucket crosses a tensor's border, the last of each is short: tensors keep buckets of their
+    own, so that a method sees the same buckets however a model is cut into messages.
 
-    Kernels want values as a matrix. So they are laid out as rows of equal length that belong to one bucket each: first those
-    of full buckets, then those of short ones, and behind them the tails, which fill no row.
+    Kernels want values as a matrix. So values are reordered into rows of equal length that belong
+    to one bucket each: first those of full buckets, then those of short ones, and behind them the
+    tails, which fill no row.
     """
 
     def __init__(self, segments: tuple[int, ...], size: int | None, device: torch.device) -> None:
@@ -70,14 +74,14 @@ class Buckets:
         self.rows = (self._full + sum(r for r, _ in self._short)) // self.row
         self._groups: dict[int, Groups] = {}
 
-    def lay_out(self, tensors: Sequence[Tensor]) -> Tensor:
-        """The tensors, `[w, segment]` each, as `[w, n]` in this order."""
+    def reorder(self, tensors: Sequence[Tensor]) -> Tensor:
+        """Return the tensors, `[w, segment]` each, as `[w, n]` in this order."""
         if len(tensors) == 1:
             return tensors[0]
         return torch.cat([tensors[i][:, start : start + n] for i, start, n in self._pieces], dim=1)
 
-    def lay_back(self, x: Tensor) -> Tensor:
-        """From this order to tensors end to end."""
+    def restore_order(self, x: Tensor) -> Tensor:
+        """Return values in this order as tensors end to end."""
         if len(self.segments) == 1:
             return x
         parts = zip(
@@ -86,15 +90,17 @@ class Buckets:
         return torch.cat([part for _, part in sorted(parts, key=lambda pair: pair[0])], dim=1)
 
     def reduce(self, x: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
-        """`[w, n]` laid out to `[w, buckets, ...]`; `function` takes the last dimension of `[w, b, size]` to a value or to a
-        few."""
+        """Return one value, or a few, of each bucket: reordered `[w, n]` to `[w, buckets, ...]`.
+
+        `function` reduces the last dimension of `[w, b, size]`.
+        """
         parts = []
         if self.full_count:
             assert self.size
             full = x[:, : self._full].unflatten(1, (self.full_count, self.size))
             parts += [
                 function(full[:, part])
-                for part in blocks(self.full_count, self.size * len(x), x.device, FIT_VALUES)
+                for part in block_slices(self.full_count, self.size * len(x), x.device, FIT_VALUES)
             ]
         row, tail = self._full, self.rows * self.row
         for in_rows, in_tail in self._short:
@@ -108,7 +114,7 @@ class Buckets:
         return torch.cat(parts, dim=1)
 
     def spread(self, per_bucket: Tensor) -> Tensor:
-        """`[r, buckets]` to one for each value, `[r, n]` laid out."""
+        """Return for each reordered value that of its bucket, `[r, buckets] -> [r, n]`."""
         groups = self.groups(1)
         in_rows = per_bucket.index_select(1, groups.buckets.flatten()).repeat_interleave(
             self.row, dim=1
@@ -116,12 +122,12 @@ class Buckets:
         return torch.cat([in_rows, per_bucket.index_select(1, groups.rest_buckets)], dim=1)
 
     def groups(self, rows: int) -> Groups:
-        """Of `rows` rows."""
+        """Return the groups of `rows` rows."""
         if rows not in self._groups:
-            self._groups[rows] = self._grouped(rows)
+            self._groups[rows] = self._make_groups(rows)
         return self._groups[rows]
 
-    def _grouped(self, rows: int) -> Groups:
+    def _make_groups(self, rows: int) -> Groups:
         count = self.rows // rows
         bucket = self._bucket_of_values()
         starts = list(accumulate(self.segments, initial=0))
@@ -138,7 +144,7 @@ class Buckets:
         )
 
     def _bucket_of_values(self) -> Tensor:
-        """`[n]`, in laid out order."""
+        """Return the bucket of each reordered value, `[n]`."""
         short = torch.arange(self.full_count, self.count)
         return torch.cat(
             [

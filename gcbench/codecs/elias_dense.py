@@ -22,15 +22,17 @@ def dense_code(code: int, levels: int) -> str:
 
 
 def encode_dense(codes: Tensor, blocks: Blocks, levels: int) -> tuple[Tensor, Tensor]:
-    """`[w, n]` uint8 to streams `[w, bytes of the longest]` and the bits of every block `[w, blocks]` int16."""
-    table = _joint_codes(levels, codes.device)
-    padded = blocks.split(
-        codes, blocks.size + -blocks.size % 8, fill=2 * levels + 1
-    )  # a code of no bits
+    """Return the streams of codes `[w, n]`, and the bits of every block.
+
+    uint8 codes become `[w, bytes of the longest]` uint8 and `[w, blocks]` int16.
+    """
+    table = _join_table(levels, codes.device)
+    # The fill stands for a code of no bits.
+    padded = blocks.split(codes, blocks.size + -blocks.size % 8, fill=2 * levels + 1)
     writer = BitWriter(codes.shape[0], codes.shape[1] * len(dense_code(0, levels)), codes.device)
     lengths = []
     for part in blocks.chunks(codes.device):
-        entries = table.index_select(0, _joint(padded[:, part], _width(levels))).view(
+        entries = table.index_select(0, _join(padded[:, part], _width(levels))).view(
             codes.shape[0], -1
         )
         bits = entries >> 32
@@ -42,12 +44,12 @@ def encode_dense(codes: Tensor, blocks: Blocks, levels: int) -> tuple[Tensor, Te
 
 
 def _width(levels: int) -> int:
-    """Bits of a code in an index of 16: a power of two, with room for one code more than there are."""
+    """Return the bits of a code in an index of 16: a power of two, with room for one code more."""
     return 2 if levels == 1 else 4 if levels <= 7 else 8
 
 
-def _joint(codes: Tensor, width: int) -> Tensor:
-    """Codes to indices of 16 bits, one for the 16 / width neighbours whose lowest bits it joins."""
+def _join(codes: Tensor, width: int) -> Tensor:
+    """Return indices of 16 bits that join the lowest bits of 16 / width neighboring codes."""
     words = codes.contiguous().view(torch.int64).flatten()  # of eight codes
     if width < 8:
         words = (words | (words >> 4)) & 0x00FF00FF00FF00FF
@@ -68,15 +70,16 @@ def _joint(codes: Tensor, width: int) -> Tensor:
 
 
 @lru_cache(maxsize=8)
-def _joint_codes(levels: int, device: torch.device) -> Tensor:
-    """Index of `_joint` to the codes of its values, which 32 bits hold, and their number of bits above those."""
+def _join_table(levels: int, device: torch.device) -> Tensor:
+    """Return the table from an index of `_join` to the joined codes of its values.
+
+    32 bits hold the codes, their number of bits lies above.
+    """
     width = _width(levels)
     codes = [dense_code(code, levels) for code in range(2 * levels + 1)]
     spare = [0] * (2**width - len(codes))
-    numbers, lengths = (
-        torch.tensor(list(map(as_number, codes)) + spare),
-        torch.tensor(list(map(len, codes)) + spare),
-    )
+    numbers = torch.tensor(list(map(as_number, codes)) + spare)
+    lengths = torch.tensor(list(map(len, codes)) + spare)
     index = torch.arange(1 << 16)
     joint, bits = torch.zeros_like(index), torch.zeros_like(index)
     for i in range(0, 16, width):
@@ -87,8 +90,8 @@ def _joint_codes(levels: int, device: torch.device) -> Tensor:
 
 
 def decode_dense(streams: Tensor, lengths: Tensor, blocks: Blocks, levels: int) -> Tensor:
-    """The inverse of `encode_dense`: `[r, n]` uint8."""
-    table, mask = _runs(levels, streams.device), (1 << _LOOK) - 1
+    """Return the codes `[r, n]` uint8 that `encode_dense` took."""
+    table, mask = _run_table(levels, streams.device), (1 << _LOOK) - 1
     reader = BitReader(streams, beyond=_LOOK * (blocks.size + 2))
     starts, ends = borders(reader, lengths)
     words = torch.zeros(
@@ -105,12 +108,15 @@ def decode_dense(streams: Tensor, lengths: Tensor, blocks: Blocks, levels: int) 
             runs.append(table.index_select(0, (window >> used) & mask))
             place += used
             place += runs[-1] >> 59
-        _lay_out(torch.stack(runs, dim=1), words[part], blocks.size)
+        _scatter_codes(torch.stack(runs, dim=1), words[part], blocks.size)
     return blocks.join(words.view(torch.uint8).view(*lengths.shape, -1))
 
 
-def _lay_out(runs: Tensor, words: Tensor, size: int) -> None:
-    """`[blocks, entries of _runs]` to `[blocks, words]` with a code in each byte; what is behind `size` means nothing."""
+def _scatter_codes(runs: Tensor, words: Tensor, size: int) -> None:
+    """Write the codes of `runs` `[blocks, entries]` to `words` `[blocks, words]`, one in a byte.
+
+    What is behind `size` codes means nothing.
+    """
     step = max(1, CACHED_VALUES // runs.shape[1]) if runs.device.type == "cpu" else runs.shape[0]
     for start in range(0, runs.shape[0], step):
         part, out = runs[start : start + step], words[start : start + step].view(-1)
@@ -124,9 +130,12 @@ def _lay_out(runs: Tensor, words: Tensor, size: int) -> None:
 
 
 @lru_cache(maxsize=8)
-def _runs(levels: int, device: torch.device) -> Tensor:
-    """The next 15 bits to the whole codes in them: up to 7 in as many bytes, above those 3 bits with how many there are, and
-    4 with the bits that they take."""
+def _run_table(levels: int, device: torch.device) -> Tensor:
+    """Return the table from the next 15 bits to the whole codes in them.
+
+    Up to 7 codes lie in as many bytes, above those 3 bits with their number, and 4 with the bits
+    that they take.
+    """
     first, lengths = first_codes([dense_code(code, levels) for code in range(2 * levels + 1)])
     first, lengths = (table.repeat((1 << _LOOK) // table.shape[0]) for table in (first, lengths))
     index = torch.arange(1 << _LOOK)

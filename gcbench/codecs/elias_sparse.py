@@ -1,4 +1,4 @@
-"""The sparse Elias code: of the values that are not zero, how far each is from the one before, its sign and magnitude."""
+"""The sparse Elias code: the distances, signs and magnitudes of the values that are not zero."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from gcbench.codecs.elias import as_number, borders, first_codes, lanes, omega, 
 
 
 def sparse_code(code: int, levels: int) -> str:
-    """Behind the distance."""
+    """Return the part of the code behind the distance."""
     return sign(code, levels) + omega(abs(code - levels))
 
 
 def encode_sparse(codes: Tensor, blocks: Blocks, levels: int) -> tuple[Tensor, Tensor]:
-    """`[w, n]` uint8 to streams `[w, bytes of the longest]` and the bits of every block `[w, blocks]` int16."""
-    distances, values = (
-        _distance_codes(blocks.size, codes.device),
-        _value_codes(levels, codes.device),
-    )
+    """Return the streams of codes `[w, n]`, and the bits of every block.
+
+    uint8 codes become `[w, bytes of the longest]` uint8 and `[w, blocks]` int16.
+    """
+    distances = _distance_codes(blocks.size, codes.device)
+    values = _value_codes(levels, codes.device)
     padded = blocks.split(codes, blocks.size, fill=levels)
     writer = BitWriter(
         codes.shape[0], codes.shape[1] * (1 + len(sparse_code(0, levels))), codes.device
@@ -52,7 +53,7 @@ def encode_sparse(codes: Tensor, blocks: Blocks, levels: int) -> tuple[Tensor, T
 
 
 def _before(at: Tensor, block: Tensor, size: int) -> Tensor:
-    """Of each place in `at` the one before it in the same block, or that before the block's first."""
+    """Return the place before each of `at` in the same block, or that before the block's first."""
     start = block * size - 1
     return torch.maximum(torch.cat([start[:1], at[:-1]]), start)
 
@@ -71,12 +72,12 @@ def _value_codes(levels: int, device: torch.device) -> Tensor:
 
 
 def _numbers(codes: list[str], device: torch.device) -> Tensor:
-    """Each code as a number, and its length above 32 bits."""
+    """Return each code as a number, with its length above 32 bits."""
     return torch.tensor([as_number(code) | (len(code) << 32) for code in codes], device=device)
 
 
 def decode_sparse(streams: Tensor, lengths: Tensor, blocks: Blocks, levels: int) -> Tensor:
-    """The inverse of `encode_sparse`: `[r, n]` uint8."""
+    """Return the codes `[r, n]` uint8 that `encode_sparse` took."""
     distances, values = _distances(blocks.size, streams.device), _values(levels, streams.device)
     reader = BitReader(streams, beyond=33 * blocks.size)
     starts, ends = borders(reader, lengths)
@@ -93,9 +94,10 @@ def decode_sparse(streams: Tensor, lengths: Tensor, blocks: Blocks, levels: int)
             distance = distances.index_select(0, window & (distances.shape[0] - 1))
             used = distance >> 16
             value = values.index_select(0, (window >> used) & (values.shape[0] - 1))
+            # Rows that have ended write to a place where nobody looks.
             at = torch.where(place < end, at + (distance & 0xFFFF), blocks.size).clamp_max_(
                 blocks.size
-            )  # where nobody looks
+            )
             out.scatter_(1, at.unsqueeze(1), value.to(torch.uint8).unsqueeze(1))
             place += used
             place += value >> 16
@@ -104,14 +106,20 @@ def decode_sparse(streams: Tensor, lengths: Tensor, blocks: Blocks, levels: int)
 
 @lru_cache(maxsize=8)
 def _distances(size: int, device: torch.device) -> Tensor:
-    """The next bits to the distance that they begin with, and its number of bits above bit 16."""
-    found, lengths = first_codes([omega(k) for k in range(1, size + 1)])
-    return ((found + 1) | (lengths << 16)).to(device)
+    """Return the table from the next bits to the distance that they begin with.
+
+    Its number of bits lies above bit 16.
+    """
+    index, lengths = first_codes([omega(k) for k in range(1, size + 1)])
+    return ((index + 1) | (lengths << 16)).to(device)
 
 
 @lru_cache(maxsize=8)
 def _values(levels: int, device: torch.device) -> Tensor:
-    """The next bits to the code of the value that they begin with, and its number of bits above bit 16."""
+    """Return the table from the next bits to the code of the value that they begin with.
+
+    Its number of bits lies above bit 16.
+    """
     others = [code for code in range(2 * levels + 1) if code != levels]
-    found, lengths = first_codes([sparse_code(code, levels) for code in others])
-    return (torch.tensor(others)[found] | (lengths << 16)).to(device)
+    index, lengths = first_codes([sparse_code(code, levels) for code in others])
+    return (torch.tensor(others)[index] | (lengths << 16)).to(device)

@@ -14,17 +14,20 @@ _HEAVIEST = 32767  # of the weights that stand for counts in 16 bits
 
 
 def shannon_bits(codes: Tensor, values: int) -> Tensor:
-    """`[w, n]` codes below `values` to `[w]` float64: sum_k d_k log2(d / d_k), of d codes d_k of which are k.
+    """Return Shannon's bound for each row of codes below `values`, `[w, n] -> [w]` float64.
 
-    What no code that gives each of them one length, or a share of one, falls below.
+    It is sum_k d_k log2(d / d_k), of d codes d_k of which are k. No code that gives each of them
+    one length, or a share of one, falls below.
     """
     counts = _counts(codes, values).double()
     return -torch.xlogy(counts, counts / codes.shape[1]).sum(1) / math.log(2)
 
 
 def encode_ans(codes: Tensor, values: int) -> tuple[Tensor, Tensor]:
-    """`[w, n]` uint8 to `[w, words of the longest]` int32, of which the first is how many follow in this row, and the
-    decoder's model `[w, values]` int16: how frequent each code is, in parts of 32767 rounded up.
+    """Return the words of codes `[w, n]` uint8, and the model that their decoder needs.
+
+    Words are `[w, longest]` int32, of which the first is how many follow in this row. The model
+    `[w, values]` int16 is how frequent each code is, in parts of 32767 rounded up.
 
     Asymmetric numeral systems (Duda 2009) by `constriction`, on the CPU wherever the codes are.
     """
@@ -43,7 +46,10 @@ def encode_ans(codes: Tensor, values: int) -> tuple[Tensor, Tensor]:
 
 
 def decode_ans(words: Tensor, weights: Tensor, n: int) -> Tensor:
-    """The inverse of `encode_ans`: `[r, n]` uint8; ValueError for words or a model that no encoder writes."""
+    """Return the codes `[r, n]` uint8 that `encode_ans` took.
+
+    Raises ValueError for words or a model that no encoder writes.
+    """
     rows = []
     for row, weight in zip(words.cpu().numpy().view(np.uint32), weights.cpu().numpy(), strict=True):
         if row.size == 0 or row[0] >= row.size:
@@ -60,6 +66,5 @@ def _model(weights: np.ndarray) -> constriction.stream.model.Categorical:
 
 
 def _counts(codes: Tensor, values: int) -> Tensor:
-    return torch.stack(
-        [row.bincount(minlength=values)[:values] for row in codes]
-    )  # a NaN's code may be any byte
+    # The counts are cut, as a NaN's code may be any byte.
+    return torch.stack([row.bincount(minlength=values)[:values] for row in codes])

@@ -9,10 +9,12 @@ from gcbench.codecs.packing import pack, packed_bytes, unpack, width_of
 
 
 def largest(x: Tensor, k: int) -> Tensor:
-    """`[w, n]` without negative values to the positions `[w, k]` of the k largest, ascending; of equal values the first.
+    """Return the positions `[w, k]`, ascending, of the k largest values of each row `[w, n]`.
 
-    Bits of such floats order as they do. With the position below them no two keys are equal, so that the choice is the same
-    on any device; NaN counts as the largest, and is seen by all.
+    No value is negative. Of equal values the first are taken.
+
+    Bits of such floats order as they do. With the position below them no two keys are equal, so
+    that the choice is the same on any device; NaN counts as the largest, and is seen by all.
     """
     bits = x.view(torch.int32)
     if x.is_cuda or k > x.shape[1] // _SHARE:
@@ -25,7 +27,7 @@ def largest(x: Tensor, k: int) -> Tensor:
 
 
 def _largest_of(bits: Tensor, positions: Tensor, k: int) -> Tensor:
-    """`[w, c]` bits of floats and where they stand, ascending."""
+    """Return the positions of the k largest among bits of floats `[w, c]`, ascending."""
     keys = (bits.to(torch.int64) << 32) - positions
     return positions.gather(1, keys.topk(k, sorted=False).indices).sort().values
 
@@ -35,25 +37,31 @@ _SAMPLE = 1 << 14
 
 
 def _candidates(bits: Tensor, k: int) -> Tensor:
-    """Positions of all values from some threshold on, at least k of them: a sample says where it is, a count whether it was
-    right. A threshold that is too high in bad luck is none at all."""
+    """Return the positions of all values from some threshold on, at least k of them.
+
+    A sample says where the threshold is, a count whether it was right. Where it was too high by bad
+    luck, all values are candidates.
+    """
     n = len(bits)
     sample = bits[:: max(1, n // _SAMPLE)]
     expected = k * len(sample) / n
     above = int(expected + 4 * expected**0.5 + 4)
     if above >= len(sample):
         return torch.arange(n)
-    found = (bits >= sample.topk(above).values[-1]).nonzero().squeeze(1)
-    return found if len(found) >= k else torch.arange(n)
+    candidates = (bits >= sample.topk(above).values[-1]).nonzero().squeeze(1)
+    return candidates if len(candidates) >= k else torch.arange(n)
 
 
 def index_bytes(n: int, k: int) -> int:
-    """What `pack_indices` makes of k of n positions."""
+    """Return the size of what `pack_indices` makes of k of n positions."""
     return min(_fixed_bytes(n, k), packed_bytes(n, 1))
 
 
 def pack_indices(index: Tensor, n: int) -> Tensor:
-    """`[w, k]` ascending positions below n to bytes: ceil(log2 n) bits each, or a map of n bits where that is less."""
+    """Return ascending positions `[w, k]` below n as bytes.
+
+    They take ceil(log2 n) bits each, or a map of n bits where that is less.
+    """
     k = index.shape[1]
     if index_bytes(n, k) < _fixed_bytes(n, k):
         marks = torch.zeros(index.shape[0], n, dtype=torch.uint8, device=index.device)
@@ -70,7 +78,7 @@ def pack_indices(index: Tensor, n: int) -> Tensor:
 
 
 def unpack_indices(packed: Tensor, n: int, k: int) -> Tensor:
-    """The inverse of `pack_indices`: `[w, bytes]` to `[w, k]` int64."""
+    """Return the positions `[w, k]` int64 that `pack_indices` took."""
     if index_bytes(n, k) < _fixed_bytes(n, k):
         return unpack(packed, n, 1).nonzero()[:, 1].view(-1, k)
     whole, rest = divmod(width_of(n), 8)

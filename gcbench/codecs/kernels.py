@@ -1,7 +1,8 @@
-"""How kernels run: pure element-wise functions of very many values, eager or compiled.
+"""Kernels, which are pure element-wise functions of very many values, run eager or compiled.
 
-Compiled (`torch.compile`: C++ on a CPU, Triton on a GPU) a kernel is one loop that reads and writes memory once. Eager, it
-is called on blocks that stay in a core's cache. Both give the same bits, as long as a kernel adds no floats up.
+Compiled (`torch.compile`: C++ on a CPU, Triton on a GPU) a kernel is one loop that reads and writes
+memory once. Eager, it is called on blocks that stay in a core's cache. Both give the same bits, as
+long as a kernel adds no floats up.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ Backend = Literal["eager", "compiled"]
 CACHED_VALUES = 1 << 16  # stay in a core's cache with what is computed from them
 BLOCK_VALUES: dict[Backend, int] = {"eager": CACHED_VALUES, "compiled": 1 << 24}
 
-# One loop, however long the expression: by default a value that is used often, or took many operations, is stored.
+# One loop, however long the expression: by default a value that is used often, or took many
+# operations, is stored.
 _ONE_LOOP: dict[str, str | int | bool | Callable[..., Any]] = {
     "realize_opcount_threshold": 10_000,
     "realize_reads_threshold": 1_000,
@@ -34,16 +36,15 @@ _backend: Backend = "eager"
 
 
 def use_backend(backend: Backend) -> None:
-    """For all kernels of this process."""
+    """Choose how all kernels of this process run."""
     global _backend
     _backend = backend
     if backend == "compiled":
         use_own_compiler_cache()
         import torch._dynamo.config as dynamo
 
-        logging.getLogger("torch.utils.cpp_extension").setLevel(
-            logging.ERROR
-        )  # that there is no CUDA is no news
+        # This logger would warn that there is no CUDA.
+        logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
         dynamo.specialize_int = True  # levels and widths are constants of a kernel
         dynamo.recompile_limit = 64
         dynamo.fail_on_recompile_limit_hit = True  # never silently eager
@@ -54,7 +55,7 @@ def backend() -> Backend:
 
 
 def kernel(function: Callable[P, R]) -> Callable[P, R]:
-    """A pure function, or one that writes into its arguments called `out`, in one loop."""
+    """Return a pure function, or one that writes into its arguments called `out`, as one loop."""
     compiled: Callable[P, R] | None = None
 
     @wraps(function)
@@ -69,9 +70,11 @@ def kernel(function: Callable[P, R]) -> Callable[P, R]:
     return run
 
 
-def blocks(count: int, values: int, device: torch.device, least: int = 0) -> Iterator[slice]:
-    """Slices of `count` items of `values` values each, with as many values as suit the backend, or `least`; a GPU takes all in
-    one launch."""
+def block_slices(count: int, values: int, device: torch.device, least: int = 0) -> Iterator[slice]:
+    """Yield slices of `count` items of `values` values each, one slice for a kernel's call.
+
+    A slice has as many values as suit the backend, or `least`; on a GPU one slice has all.
+    """
     size = (
         max(1, max(BLOCK_VALUES[_backend], least) // values)
         if device.type == "cpu"

@@ -22,11 +22,13 @@ _RUN = 16
 
 
 def orq_levels(v: Tensor, count: int) -> Tensor:
-    """Minimum, maximum, and between any two levels the one of least error (ORQ, algorithm 1), `count` = 2^K + 1 in all.
+    """Return `count` = 2^K + 1 levels of each bucket (ORQ, algorithm 1).
 
-    Levels are values of the bucket: an interval is a pair of places in the sorted bucket, its sum a difference of prefix sums.
+    These are minimum, maximum, and between any two levels the one of least error. Levels are values
+    of the bucket: an interval is a pair of places in the sorted bucket, its sum a difference of
+    prefix sums.
     """
-    w = ascending(v)
+    w = sort(v)
     sums = _PrefixSums(w)
     places = (torch.arange(2, device=v.device) * (w.shape[-1] - 1)).expand(*w.shape[:-1], 2)
     levels = w.gather(-1, places)
@@ -40,12 +42,13 @@ def orq_levels(v: Tensor, count: int) -> Tensor:
 
 
 def _middle(places: Tensor, levels: Tensor, below: Tensor) -> Tensor:
-    """The place of the level of least error in each of the intervals between `places`, which hold `levels` and have `below`
-    as the sum of all values before them.
+    """Return the place of the level of least error in each of the intervals between `places`.
 
-    With c = sum (w - b_l) / (b_r - b_l) over the m values of [b_l, b_r] it is m - 1 - floor(c) places above the left one: the
-    error is convex and piecewise linear in the level, and falls while more than c values lie at or above it. More values equal
-    to an end than the interval holds would not change the place.
+    The places hold `levels` and have `below` as the sum of all values before them. With c = sum (w
+    - b_l) / (b_r - b_l) over the m values of [b_l, b_r] it is m - 1 - floor(c) places above the
+    left one: the error is convex and piecewise linear in the level, and falls while more than c
+    values lie at or above it. More values equal to an end than the interval holds would not change
+    the place.
     """
     left, right = places[..., :-1], places[..., 1:]
     low, high = levels[..., :-1].double(), levels[..., 1:].double()
@@ -56,14 +59,17 @@ def _middle(places: Tensor, levels: Tensor, below: Tensor) -> Tensor:
 
 
 def _between(ends: Tensor, middles: Tensor) -> Tensor:
-    """In turn: `[..., k + 1]` and `[..., k]` to `[..., 2 k + 1]`."""
+    """Return `[..., k + 1]` ends and `[..., k]` middles in turn, `[..., 2 k + 1]`."""
     return torch.cat(
         [torch.stack([ends[..., :-1], middles], dim=-1).flatten(-2), ends[..., -1:]], dim=-1
     )
 
 
 class _PrefixSums:
-    """Of a few places only: sums of whole runs, and of the values between a run's end and the place."""
+    """Prefix sums at a few places only.
+
+    They are sums of whole runs, and of the values between a run's end and the place.
+    """
 
     def __init__(self, w: Tensor) -> None:
         behind = -w.shape[-1] % _RUN
@@ -80,7 +86,10 @@ class _PrefixSums:
 
 @kernel
 def _run_sums(runs: Tensor) -> Tensor:
-    """`[..., runs, values]`, a power of two of them, to float64 `[..., runs]`: in one order whatever computes it."""
+    """Return the sum of each run in one order whatever computes it, float64 `[..., runs]`.
+
+    Runs are `[..., runs, values]`, a power of two of values.
+    """
     sums = runs[..., ::2].double() + runs[..., 1::2].double()
     while sums.shape[-1] > 1:
         sums = sums[..., ::2] + sums[..., 1::2]
@@ -88,14 +97,16 @@ def _run_sums(runs: Tensor) -> Tensor:
 
 
 def quantile_levels(v: Tensor, count: int) -> Tensor:
-    """The quantiles 0, 1/(count - 1), ..., 1, each a value of the bucket (the nearest rank)."""
+    """Return the quantiles 0, 1/(count - 1), ..., 1, by nearest rank, so that each is a value."""
     last = v.shape[-1] - 1
     places = [(2 * k * last + count - 1) // (2 * (count - 1)) for k in range(count)]
-    return _nan_unless_finite(ascending(v)[..., torch.tensor(places, device=v.device)])
+    return _nan_unless_finite(sort(v)[..., torch.tensor(places, device=v.device)])
 
 
 def _nan_unless_finite(levels: Tensor) -> Tensor:
-    """Return the levels of each bucket, all NaN where its values are not all finite: then every code decodes to NaN.
+    """Return the levels of each bucket, all NaN where its values are not all finite.
+
+    Every code then decodes to NaN.
 
     A sorted bucket has -inf first, and inf or NaN last.
     """
@@ -104,33 +115,39 @@ def _nan_unless_finite(levels: Tensor) -> Tensor:
     )
 
 
-def ascending(v: Tensor) -> Tensor:
-    """Sorted along the last dimension; numpy's sort of floats is an order of magnitude faster than torch's on a CPU."""
+def sort(v: Tensor) -> Tensor:
+    """Return the values sorted along the last dimension.
+
+    On a CPU numpy sorts them: it is an order of magnitude faster than torch.
+    """
     return v.sort(dim=-1).values if v.is_cuda else torch.from_numpy(np.sort(v.numpy(), axis=-1))
 
 
 def two_means(v: Tensor) -> Tensor:
-    """b_-1, b_0, b_1: the mean b_0, the mean of the values below it, and that of the others (BinGrad-b, equation 17).
+    """Return b_-1, b_0, b_1 of each bucket `[..., 3]` (BinGrad-b, equation 17).
 
-    Some value always is at or above the mean; where none is below (all are equal), b_-1 is 0 and serves none.
+    b_0 is the mean, b_-1 the mean of the values below it, b_1 that of the others.
+
+    Some value always is at or above the mean; where none is below (all are equal), b_-1 is 0 and
+    serves none.
     """
     wide = v.double()
     b0 = mean_where(wide, torch.ones_like(v, dtype=torch.bool)).to(v.dtype)
-    below = ~(
-        v >= b0.unsqueeze(-1)
-    )  # a mean that is NaN has all values below it, as they are coded
+    # A mean that is NaN has all values below it, as rounding has it too.
+    below = ~(v >= b0.unsqueeze(-1))
     return torch.stack(
         [mean_where(wide, below).to(v.dtype), b0, mean_where(wide, ~below).to(v.dtype)], dim=-1
     )
 
 
 def clamp_level(v: Tensor) -> Tensor:
-    """`[..., d]` to the b with b d = sum of the |v_i| >= b (BinGrad-pb, equation 15), where the two sides cross.
+    """Return the b with b d = sum of the |v_i| >= b (BinGrad-pb, equation 15), `[..., d] -> [...]`.
 
-    The left side rises with b and the right one falls, in steps at the |v_i|. With a_1 >= a_2 >= ... the sorted |v_i| and A_k
-    their first sums, the crossing above a_(k+1) is at A_k / d, or at the step a_k before it.
+    The left side rises with b and the right one falls, in steps at the |v_i|. With a_1 >= a_2 >=
+    ... the sorted |v_i| and A_k their first sums, the crossing above a_(k+1) is at A_k / d, or at
+    the step a_k before it.
     """
-    a = -ascending(-v.abs())
+    a = -sort(-v.abs())
     crossings = (a.cumsum(-1, dtype=torch.float64) / v.shape[-1]).to(v.dtype)
     return torch.minimum(a, crossings).amax(-1)
 
@@ -139,7 +156,10 @@ def clamp_level(v: Tensor) -> Tensor:
 
 
 def random_codes(v: Tensor, levels: Sequence[Tensor], words: Tensor) -> Tensor:
-    """Either of the two levels around each value, with E = the value, which no level but the first and last may enclose."""
+    """Return the code of either level around each value, with E[level] = the value.
+
+    Only the first and the last level may fail to enclose it.
+    """
     place, count = torch.zeros_like(words), len(levels)
     while len(levels) > 2:  # bisection: either half of the levels, its middle one in both
         half = len(levels) // 2
@@ -157,7 +177,7 @@ def random_codes(v: Tensor, levels: Sequence[Tensor], words: Tensor) -> Tensor:
 
 
 def level_values(codes: Tensor, levels: Sequence[Tensor]) -> Tensor:
-    """The levels that `codes` name."""
+    """Return the levels that `codes` name."""
     values = levels[0]
     for code, level in enumerate(levels[1:], start=1):
         values = torch.where(codes >= code, level, values)

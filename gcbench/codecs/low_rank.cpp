@@ -1,7 +1,8 @@
 // A step of power iteration on matrices M [n, m], in as few passes over memory as there can be.
 //
-// Factors are transposed, P [r, n] and Q [r, m], so that their long side is contiguous; those of all matrices lie end to end. A
-// sum is added up in one order, however many threads there are and whichever worker it is of.
+// Factors are transposed, P [r, n] and Q [r, m], so that their long side is contiguous; those of
+// all matrices lie end to end. A sum is added up in one order, however many threads there are and
+// whichever worker it is of.
 
 #include <algorithm>
 #include <cmath>
@@ -25,7 +26,8 @@ constexpr Index LINE = 16;    // floats of a cache line; sums side by side
 constexpr Index AHEAD = 256;  // floats are fetched so early
 constexpr Index TILE = 4096;  // columns of which the sums stay in a core's caches
 
-// Calls f(c, k) for columns c to c + k of the factors, where the compiler knows k: sums of four at most stay in registers.
+// Calls f(c, k) for columns c to c + k of the factors, where the compiler knows k: sums of four at
+// most stay in registers.
 template <class F>
 inline void few_columns(Index rank, F f) {
   Index c = 0;
@@ -37,8 +39,9 @@ inline void few_columns(Index rank, F f) {
   }
 }
 
-// What is next read when all other matrices have been goes past the caches, which would first read what it overwrites. Only
-// whole lines can; and further columns of the factors come back to what the first have written.
+// What is next read when all other matrices have been goes past the caches, which would first read
+// what it overwrites. Only whole lines can; and further columns of the factors come back to what
+// the first have written.
 inline bool goes_past_caches(const float* x, Shape s) {
   const bool aligned = reinterpret_cast<std::uintptr_t>(x) % (LINE * sizeof(float)) == 0;
   return aligned && s.columns % LINE == 0 && s.rank <= 4;
@@ -55,7 +58,8 @@ inline void write_line(float* to, const float* x, bool past_caches) {
   std::copy(x, x + LINE, to);
 }
 
-// Calls f(i) for all i below n, over so many threads, which then wait for what they wrote past the caches.
+// Calls f(i) for all i below n, over so many threads, which then wait for what they wrote past the
+// caches.
 template <class F>
 inline void in_parallel(Index n, int threads, F f) {
 #pragma omp parallel num_threads(threads) if (threads > 1)
@@ -80,14 +84,14 @@ void divide(float* x, double by, Index n) {
   for (Index i = 0; i < n; i++) x[i] = float(x[i] / by);
 }
 
-// Returns the norm it had; a zero column stays zero.
-double normalise(float* x, Index n) {
+// Scales a column to norm 1 and returns the norm that it had; a zero column stays zero.
+double normalize(float* x, Index n) {
   const double norm = std::sqrt(dot(x, x, n));
   if (norm > 0) divide(x, norm, n);
   return norm;
 }
 
-// x - B^T B x, for `count` orthonormal rows of B.
+// Replaces x by x - B^T B x, for `count` orthonormal rows of B.
 void project_out(float* x, const float* b, Index count, Index n) {
   std::vector<double> along(count);
   for (Index k = 0; k < count; k++) along[k] = dot(b + k * n, x, n);
@@ -96,7 +100,8 @@ void project_out(float* x, const float* b, Index count, Index n) {
     for (Index i = 0; i < n; i++) x[i] = float(x[i] - along[k] * b[k * n + i]);
 }
 
-void add_times(Shape s, const float* g, const float* e, float alpha, const float* q, float* m, float* p, bool past_caches) {
+void add_times(Shape s, const float* g, const float* e, float alpha, const float* q, float* m,
+               float* p, bool past_caches) {
   few_columns(s.rank, [&](Index c, auto few) {
     const float* qc = q + c * s.columns;
     float lanes[few][LINE] = {};
@@ -132,16 +137,20 @@ void add_times(Shape s, const float* g, const float* e, float alpha, const float
 void transposed_times(Shape s, const float* m, const float* p, float* q, Index start, Index end) {
   few_columns(s.rank, [&](Index c, auto few) {
     float* qc = q + c * s.columns;
-    for (int k = 0; k < few; k++) std::fill(qc + k * s.columns + start, qc + k * s.columns + end, 0.f);
+    for (int k = 0; k < few; k++) {
+      std::fill(qc + k * s.columns + start, qc + k * s.columns + end, 0.f);
+    }
     Index i = 0;
     for (; i + 4 <= s.rows; i += 4) {
-      const float *a = m + i * s.columns, *b = a + s.columns, *d = b + s.columns, *e = d + s.columns;
+      const float *a = m + i * s.columns, *b = a + s.columns;
+      const float *d = b + s.columns, *e = d + s.columns;
       float w[few][4];
       for (int k = 0; k < few; k++)
         for (int l = 0; l < 4; l++) w[k][l] = p[(c + k) * s.rows + i + l];
       auto add = [&](Index j) {
         for (int k = 0; k < few; k++)
-          qc[k * s.columns + j] += (w[k][0] * a[j] + w[k][1] * b[j]) + (w[k][2] * d[j] + w[k][3] * e[j]);
+          qc[k * s.columns + j] +=
+              (w[k][0] * a[j] + w[k][1] * b[j]) + (w[k][2] * d[j] + w[k][3] * e[j]);
       };
       Index j = start;
       for (; j + LINE <= end; j += LINE) {
@@ -160,7 +169,8 @@ void transposed_times(Shape s, const float* m, const float* p, float* q, Index s
   });
 }
 
-void product_and_rest(Shape s, const float* p, const float* q, const float* r, float* m, float* u, bool past_caches) {
+void product_and_rest(Shape s, const float* p, const float* q, const float* r, float* m, float* u,
+                      bool past_caches) {
   few_columns(s.rank, [&](Index c, auto few) {
     const float *qc = q + c * s.columns, *rc = r + c * s.columns;
     float w[few];
@@ -192,11 +202,14 @@ void product_and_rest(Shape s, const float* p, const float* q, const float* r, f
 
 }  // namespace
 
-// Of `count` matrices. Those of `workers` follow each other: each m[i] is [workers, n, m], and own factors are [workers, all].
+// The functions take `count` matrices. Those of `workers` follow each other: each m[i] is
+// [workers, n, m], and factors that differ between workers are [workers, all].
 extern "C" {
 
-// Columns of Q scaled to a largest entry of 1; those that are zero, or not finite, become the fresh ones.
-void restart(Index count, const Shape* shapes, const float* const* q, const float* fresh, float* out) {
+// Scales columns of Q to a largest entry of 1; those that are zero, or not finite, become the fresh
+// ones.
+void restart(Index count, const Shape* shapes, const float* const* q, const float* fresh,
+             float* out) {
   for (Index i = 0; i < count; i++)
     for (Index c = 0; c < shapes[i].rank; c++) {
       const Index n = shapes[i].columns;
@@ -215,26 +228,28 @@ void restart(Index count, const Shape* shapes, const float* const* q, const floa
     }
 }
 
-// In place, by Gram-Schmidt as the `orthogonalise` of Python: a column is projected twice, and becomes zero if it is dependent.
-void orthogonalise(Index count, const Shape* shapes, float* p) {
+// Orthogonalizes in place, by Gram-Schmidt as low_rank.py: a column is projected twice, and becomes
+// zero if it is dependent.
+void orthogonalize(Index count, const Shape* shapes, float* p) {
   for (Index i = 0; i < count; i++) {
     const auto [rows, _, rank] = shapes[i];
     for (Index c = 0; c < rank; c++) {
       float* column = p + c * rows;
-      normalise(column, rows);
+      normalize(column, rows);
       if (c == 0) continue;
       project_out(column, p, c, rows);
-      normalise(column, rows);
+      normalize(column, rows);
       project_out(column, p, c, rows);
-      if (!(normalise(column, rows) > 0.5)) std::fill_n(column, rows, 0.f);
+      if (!(normalize(column, rows) > 0.5)) std::fill_n(column, rows, 0.f);
     }
     p += rank * rows;
   }
 }
 
 // M = G + alpha E and P = M Q.
-void add_times(Index count, const Shape* shapes, Index workers, const float* const* g, const float* const* e, float alpha,
-               const float* q, float* const* m, float* p, Index p_size, int threads) {
+void add_times(Index count, const Shape* shapes, Index workers, const float* const* g,
+               const float* const* e, float alpha, const float* q, float* const* m, float* p,
+               Index p_size, int threads) {
   for (Index i = 0; i < count; i++) {
     const Shape s = shapes[i];
     const bool past_caches = goes_past_caches(m[i], s);
@@ -248,16 +263,17 @@ void add_times(Index count, const Shape* shapes, Index workers, const float* con
   }
 }
 
-// Q = M^T P, of all with the same P.
-void transposed_times(Index count, const Shape* shapes, Index workers, const float* const* m, const float* p, float* q,
-                      Index q_size, int threads) {
+// Q = M^T P, with the same P for all workers.
+void transposed_times(Index count, const Shape* shapes, Index workers, const float* const* m,
+                      const float* p, float* q, Index q_size, int threads) {
   for (Index i = 0; i < count; i++) {
     const Shape s = shapes[i];
     const Index tiles = (s.columns + TILE - 1) / TILE;
     in_parallel(workers * tiles, threads, [&](Index task) {
       const Index worker = task / tiles, start = task % tiles * TILE;
       const float* of_worker = m[i] + worker * s.rows * s.columns;
-      transposed_times(s, of_worker, p, q + worker * q_size, start, std::min(start + TILE, s.columns));
+      const Index end = std::min(start + TILE, s.columns);
+      transposed_times(s, of_worker, p, q + worker * q_size, start, end);
     });
     p += s.rank * s.rows;
     q += s.rank * s.columns;
@@ -265,8 +281,9 @@ void transposed_times(Index count, const Shape* shapes, Index workers, const flo
 }
 
 // U = P Q^T and, in place, M - P R^T: R is a worker's own Q, or, with r_size = 0, that of all.
-void product_and_rest(Index count, const Shape* shapes, Index workers, const float* p, const float* q, const float* r,
-                      Index r_size, float* const* m, float* const* u, int threads) {
+void product_and_rest(Index count, const Shape* shapes, Index workers, const float* p,
+                      const float* q, const float* r, Index r_size, float* const* m,
+                      float* const* u, int threads) {
   for (Index i = 0; i < count; i++) {
     const Shape s = shapes[i];
     const bool past_caches = goes_past_caches(u[i], s);

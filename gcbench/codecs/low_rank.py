@@ -7,13 +7,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-def orthogonalise(p: Tensor) -> Tensor:
-    """Columns of `[..., n, r]` made orthonormal by Gram-Schmidt, each matrix on its own; a zero column stays zero.
+def orthogonalize(p: Tensor) -> Tensor:
+    """Return the columns of each matrix `[..., n, r]` made orthonormal by Gram-Schmidt.
 
-    Each column is projected twice ("twice is enough", Kahan and Parlett): after one pass the remainder of a nearly
-    dependent column is rounding noise that points back at the others. What the second pass all but removes was that noise
-    alone (of two flat columns, say): the column is dependent, and becomes zero. Scaling by the largest entry keeps tiny
-    gradients from underflowing in the squares.
+    A zero column stays zero.
+
+    Each column is projected twice ("twice is enough", Kahan and Parlett): after one pass the
+    remainder of a nearly dependent column is rounding noise that points back at the others. What
+    the second pass all but removes was that noise alone (of two flat columns, say): the column is
+    dependent, and becomes zero. Scaling by the largest entry keeps tiny gradients from underflowing
+    in the squares.
     """
     largest = p.abs().amax(-2, keepdim=True)
     columns: list[Tensor] = []
@@ -30,7 +33,7 @@ def orthogonalise(p: Tensor) -> Tensor:
 
 
 def _project(basis: Tensor, x: Tensor) -> Tensor:
-    """On the rows of the basis `[..., k, n]`."""
+    """Return the projection of x on the rows of the basis `[..., k, n]`."""
     return (basis.mT @ (basis @ x.unsqueeze(-1))).squeeze(-1)
 
 
@@ -39,10 +42,11 @@ def _unit(x: Tensor) -> Tensor:
 
 
 def svd(m: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """U `[w, ..., n, k]`, s `[w, ..., k]` falling and V^T `[w, ..., k, m]` with k = min(n, m).
+    """Return U `[w, ..., n, k]`, s `[w, ..., k]` falling and V^T `[w, ..., k, m]` of each matrix.
 
-    Each row by itself: in a batch a matrix is rounded as its address in memory is aligned, and so virtual workers otherwise
-    than real ones. Where a matrix is not finite, s is NaN: LAPACK would raise, and the run end without saying why.
+    k = min(n, m). Each row by itself: in a batch a matrix is rounded as its address in memory is
+    aligned, and so virtual workers otherwise than real ones. Where a matrix is not finite, s is
+    NaN: LAPACK would raise, and the run end without saying why.
     """
     finite = m.isfinite().all(-1).all(-1)[..., None]
     rows = [
@@ -52,11 +56,13 @@ def svd(m: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return u, torch.where(finite, s, torch.nan), vt
 
 
-def keep_exactly(p: Tensor, count: Tensor, uniform: Tensor) -> Tensor:
-    """Coins `[k, ...]` that fall heads with probability p, thrown again until exactly `count` `[...]` of them do.
+def conditional_bernoulli(p: Tensor, count: Tensor, uniform: Tensor) -> Tensor:
+    """Return coins `[k, ...]` that fall heads with probability p, given that `count` of them do.
 
-    One pass has that distribution: with f_ij the chance of j heads among the coins i to k, coin i is heads with probability
-    p_i f_(i+1)(j-1) / f_ij where j more are wanted. Where no throw has so many (too many p are zero), the first are taken.
+    They are thrown again until exactly `count` `[...]` are heads. One pass has that distribution:
+    with f_ij the chance of j heads among the coins i to k, coin i is heads with probability p_i
+    f_(i+1)(j-1) / f_ij where j more are wanted. Where no throw has so many (too many p are zero),
+    the first are taken.
     """
     wanted = count.expand(p.shape[1:]).unsqueeze(-1)
     none_left = F.pad(p.new_ones(*p.shape[1:], 1), (0, int(count.max())))

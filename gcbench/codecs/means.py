@@ -1,7 +1,7 @@
 """Means, norms and deviations over the last dimension, each row reduced by itself.
 
-torch splits one long sum over threads but not several, so that a row's mean would depend in its last bits on how many rows
-this process holds: real and virtual workers would send different scales.
+torch splits one long sum over threads but not several, so that a row's mean would depend in its
+last bits on how many rows this process holds: real and virtual workers would send different scales.
 """
 
 from __future__ import annotations
@@ -15,23 +15,29 @@ from gcbench.codecs.kernels import kernel
 
 
 def mean_magnitude(x: Tensor) -> Tensor:
-    """`[w, ..., n] -> [w, ...]`, the mean of |x|."""
+    """Return the mean of |x| of each row, `[w, ..., n] -> [w, ...]`."""
     return _by_row(_mean_of_magnitudes, x)
 
 
 def mean_where(x: Tensor, chosen: Tensor) -> Tensor:
-    """`[w, ..., n] -> [w, ...]`, the mean of the chosen values; 0 where none is."""
+    """Return the mean of each row's chosen values, `[w, ..., n] -> [w, ...]`; 0 without any."""
     total = _by_row(_sum, torch.where(chosen, x, 0))
     return total / chosen.sum(-1).clamp_min(1)
 
 
 def norm(x: Tensor) -> Tensor:
-    """Return the 2-norm of each row, `[w, n] -> [w]` float64, in which no square of a float32 over- or underflows."""
+    """Return the 2-norm of each row, `[w, n] -> [w]` float64.
+
+    No square of a float32 over- or underflows in it.
+    """
     return _by_row(_norm, x)
 
 
 def standard_deviation(x: Tensor) -> Tensor:
-    """Return the deviation of each row from its mean, `[w, n] -> [w]` float64; 0 where all values are equal."""
+    """Return the deviation of each row from its mean, `[w, n] -> [w]` float64.
+
+    It is 0 where all values are equal.
+    """
     return _by_row(_deviation, x)
 
 

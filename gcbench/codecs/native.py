@@ -1,9 +1,10 @@
-"""C++ of our own, where `torch.compile` does not come near to memory speed: compiled by its compiler, and kept in its cache.
+"""C++ of our own, where `torch.compile` does not come near to memory speed.
 
-Not by `torch.utils.cpp_extension`, the public way: that needs ninja, which is no dependency of torch, and includes torch's
-headers, so that `low_rank.cpp` takes twice as long to compile (24 s instead of 12 on one machine). Operators of `torch.library`
-would be traced by compilers, which nothing here needs. The price is a private import, `CppCodeCache`, in one place; the tests
-of compiled codecs fail on a PyTorch without it.
+torch's compiler compiles it and keeps it in its cache, not `torch.utils.cpp_extension`, the public
+way: that needs ninja, which is no dependency of torch, and includes torch's headers, with which a
+file takes twice as long to compile. Operators of `torch.library` would be traced by compilers,
+which nothing here needs. The price is a private import, `CppCodeCache`, in one place; the tests of
+compiled codecs fail on a PyTorch without it.
 """
 
 from __future__ import annotations
@@ -21,9 +22,12 @@ from gcbench.codecs.kernels import backend
 _TYPES: dict[str, Any] = {"*": c_void_p, "f": c_float, "i": c_int, "n": c_int64}
 
 
-def native(file: str, functions: tuple[tuple[str, str], ...], x: Tensor) -> CDLL | None:
-    """The functions of `<file>.cpp` beside this one, by name and arguments (* a pointer, f float, i int, n 64 bits), or None
-    where codecs are not compiled, or x is not float32 in this computer's memory."""
+def load_native(file: str, functions: tuple[tuple[str, str], ...], x: Tensor) -> CDLL | None:
+    """Return the functions of `<file>.cpp` beside this module, or None where they do not apply.
+
+    `functions` names each with its arguments (* a pointer, f float, i int, n 64 bits). They apply
+    where codecs are compiled and x is float32 in this computer's memory.
+    """
     if backend() == "eager" or x.device.type != "cpu" or x.dtype != torch.float32:
         return None
     return _library(file, functions)
@@ -34,9 +38,8 @@ def _library(file: str, functions: tuple[tuple[str, str], ...]) -> CDLL:
     from torch._inductor.codecache import CppCodeCache  # slow to import
 
     source = Path(__file__).with_name(f"{file}.cpp").read_text()
-    found: CDLL = CppCodeCache.load(
-        source, extra_flags=["-ftree-loop-vectorize"]
-    )  # which it turns off for its own code
+    # The compiler turns vectorization of loops off for its own code.
+    library: CDLL = CppCodeCache.load(source, extra_flags=["-ftree-loop-vectorize"])
     for name, arguments in functions:
-        getattr(found, name).argtypes = [_TYPES[kind] for kind in arguments]
-    return found
+        getattr(library, name).argtypes = [_TYPES[kind] for kind in arguments]
+    return library

@@ -1,10 +1,12 @@
 """Randomness as a function of (seed, site, step, worker, element), not a stream.
 
-Two runs with the same arguments draw the same numbers whatever came before: a resumed run continues to the bit, and a
-virtual worker rounds as the real one does. Keys come from `gcbench.seeds.mix`; `random_words` is a two-round hash (the one of
-hash-prospector with 16 21f0aaad 15 735a2d97 15) of the element's index with two independent 32-bit keys, one before and one
-inside: `hash(index ^ key)` alone would give every worker a permutation of one and the same sequence. Within one key its draws
-are as uniform as Philox's; a third round would change nothing that is measured, and cost 4 to 10 % of an encode.
+Two runs with the same arguments draw the same numbers whatever came before: a resumed run continues
+to the bit, and a virtual worker rounds as the real one does. Keys come from `gcbench.seeds.mix`;
+`random_words` is a two-round hash (the one of hash-prospector with 16 21f0aaad 15 735a2d97 15) of
+the element's index with two independent 32-bit keys, one before and one inside: `hash(index ^ key)`
+alone would give every worker a permutation of one and the same sequence. Within one key its draws
+are as uniform as Philox's; a third round would change nothing that is measured, and cost 4 to 10 %
+of an encode.
 """
 
 from __future__ import annotations
@@ -20,42 +22,44 @@ from torch import Tensor
 
 
 def site_number(site: str) -> int:
-    """A name as a number that is the same in every process, unlike `hash`."""
+    """Return a name as a number that is the same in every process, unlike `hash`."""
     return zlib.crc32(site.encode())
 
 
 def keys(values: Sequence[int], device: torch.device) -> Tensor:
-    """64-bit values, one a worker, as `[w, 2]` int32 keys."""
+    """Return 64-bit values, one a worker, as `[w, 2]` int32 keys."""
     words = torch.tensor([v - (1 << 64) if v >> 63 else v for v in values], dtype=torch.int64)
     return words.view(torch.int32).view(-1, 2).to(device)
 
 
 @dataclass(frozen=True)
 class Noise:
-    """Draws for rows of elements, made where they are used: row i has `keys[i]`, its elements are `index` (`[n]` int32, or
-    `[rows, n]`)."""
+    """Random draws for rows of elements, computed where they are used.
+
+    Row i has `keys[i]`, its elements are `index` (`[n]` int32, or `[rows, n]`).
+    """
 
     keys: Tensor
     index: Tensor
 
     def uniform(self, start: int = 0, stop: int | None = None) -> Tensor:
-        """`[rows, stop - start]` float32 multiples of 2^-24 in [0, 1)."""
+        """Return `[rows, stop - start]` float32 multiples of 2^-24 in [0, 1)."""
         return unit_interval(
             random_words(self.index[..., start:stop], self.keys[:, :1], self.keys[:, 1:])
         )
 
     def at(self, positions: Tensor) -> Draws:
-        """Those of the elements at `positions` of a row, or of runs of elements that begin there."""
+        """Return the draws at `positions` of a row, or of runs of elements that begin there."""
         first = _first if self.index.dim() == 1 else _first.__wrapped__
         return Draws(first(self.index, positions), self.keys)
 
     def in_parts(self, parts: int) -> Noise:
-        """The same draws for rows that are cut into `parts` equal ones."""
+        """Return the same draws for rows that are cut into `parts` equal ones."""
         index = self.index.view(parts, -1).repeat(self.keys.shape[0], 1)
         return Noise(self.keys.repeat_interleave(parts, dim=0), index)
 
     def normal(self) -> Tensor:
-        """`[rows, n]` standard normal draws (Box-Muller)."""
+        """Return `[rows, n]` standard normal draws (Box-Muller)."""
         radius = torch.sqrt(-2 * torch.log1p(-self.uniform()))
         angle = Noise(self.keys.flip(1) ^ 0x5BD1E995, self.index).uniform()
         return radius * torch.cos(2 * torch.pi * angle)
@@ -63,7 +67,10 @@ class Noise:
 
 @lru_cache(maxsize=8)
 def _first(index: Tensor, positions: Tensor) -> Tensor:
-    """`[1 or rows, ...]`; the same two tensors come every step."""
+    """Return the elements at `positions`, `[1 or rows, ...]`.
+
+    They are cached, as the same two tensors come every step.
+    """
     rows = index.view(-1, index.shape[-1])
     return rows.index_select(1, positions.flatten()).view(len(rows), *positions.shape)
 
@@ -73,11 +80,11 @@ class Draws(NamedTuple):
     keys: Tensor  # [rows, 2]
 
     def of(self, part: slice) -> Draws:
-        """Of a part of the second dimension."""
+        """Return the draws of a part of the second dimension."""
         return Draws(self.first[:, part], self.keys)
 
     def words(self, run: int = 0) -> Tensor:
-        """`[rows, ...]` random words, or `[rows, ..., run]`, those of so many elements from `first` on."""
+        """Return random words `[rows, ...]`, or `[rows, ..., run]` of `run` elements each."""
         index = self.first
         if run:
             index = index.unsqueeze(-1) + torch.arange(run, dtype=torch.int32, device=index.device)
@@ -86,7 +93,10 @@ class Draws(NamedTuple):
 
 
 def random_words(index: Tensor, key: Tensor, inner_key: Tensor) -> Tensor:
-    """int32 whose high bits are random; products wrap, and the masks make arithmetic shifts logical.
+    """Return int32 whose high bits are random.
+
+    Products wrap, and the masks make arithmetic shifts logical. What the hash does after its last
+    product would only improve the lowest bits.
 
     What the hash does after its last product would only improve the lowest bits.
     """
@@ -98,5 +108,5 @@ def random_words(index: Tensor, key: Tensor, inner_key: Tensor) -> Tensor:
 
 
 def unit_interval(words: Tensor) -> Tensor:
-    """The high 24 bits of `random_words` as float32 in [0, 1)."""
+    """Return the high 24 bits of `random_words` as float32 in [0, 1)."""
     return ((words >> 8) & 0xFFFFFF).to(torch.float32) * 2.0**-24

@@ -1,7 +1,8 @@
 """Codes of 1 to 8 bits as bytes, at exactly their width.
 
-Planar: with m = ceil(n / 8), the values j, j + m, ..., j + 7 m share a word of 8 x width bits, so that packing is eight
-shifts of contiguous planes rather than a walk over neighbours. Every row costs `width * m` bytes, or n where a code is one.
+Planar: with m = ceil(n / 8), the values j, j + m, ..., j + 7 m share a word of 8 x width bits, so
+that packing is eight shifts of contiguous planes rather than a walk over neighbors. Every row
+costs `width * m` bytes, or n where a code is one.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ _WORDS = {1: torch.uint8, 2: torch.int16, 3: torch.int32, 4: torch.int32}
 
 
 def width_of(values: int) -> int:
-    """Bits of a code that takes `values` different values."""
+    """Return the bits of a code that takes `values` different values."""
     return (values - 1).bit_length()
 
 
@@ -23,7 +24,7 @@ def packed_bytes(n: int, width: int) -> int:
 
 
 def pack(codes: Tensor, width: int) -> Tensor:
-    """`[w, n]` uint8 codes below 2^width to `[w, packed_bytes(n, width)]` uint8."""
+    """Return uint8 codes `[w, n]` below 2^width as `[w, packed_bytes(n, width)]` uint8."""
     if width == 8:
         return codes
     planes = F.pad(codes, (0, -codes.shape[1] % 8)).unflatten(1, (8, -1))
@@ -35,14 +36,13 @@ def pack(codes: Tensor, width: int) -> Tensor:
 
 
 def unpack(packed: Tensor, n: int, width: int) -> Tensor:
-    """The inverse of `pack`: `[w, bytes]` to `[w, n]` uint8."""
+    """Return the codes `[w, n]` uint8 that `pack` took."""
     if width == 8:
         return packed[:, :n]
     dtype = _WORDS.get(width, torch.int64)
     spare = dtype.itemsize - width
-    chunks = packed.clone(memory_format=torch.contiguous_format).unflatten(
-        1, (-1, width)
-    )  # aligned for wide words
+    # Views as wider words need aligned memory.
+    chunks = packed.clone(memory_format=torch.contiguous_format).unflatten(1, (-1, width))
     words = (F.pad(chunks, (0, spare)) if spare else chunks).flatten(1).view(dtype)
     mask = (1 << width) - 1
     planes = [((words >> (width * k)) & mask).to(torch.uint8) for k in range(8)]
@@ -50,14 +50,15 @@ def unpack(packed: Tensor, n: int, width: int) -> Tensor:
 
 
 def lanes_of(bits: int) -> int:
-    """How many lanes of `bits` a 64-bit word holds."""
+    """Return how many lanes of `bits` a 64-bit word holds."""
     return 64 // bits
 
 
 def pack_lanes(codes: Tensor, bits: int) -> Tensor:
-    """`[w, n]` codes into int64 words whose lanes are wide enough for a sum: adding words adds every lane.
+    """Return codes `[w, n]` as int64 words whose lanes are wide enough to add the words up.
 
-    Planar like `pack`. The caller chose `bits` such that no sum of all workers reaches 2^bits, so that none carries over.
+    Planar like `pack`. The caller chose `bits` such that no sum of all workers reaches 2^bits, so
+    that none carries over.
     """
     lanes = lanes_of(bits)
     planes = F.pad(codes, (0, -codes.shape[1] % lanes)).unflatten(1, (lanes, -1))
@@ -68,7 +69,7 @@ def pack_lanes(codes: Tensor, bits: int) -> Tensor:
 
 
 def unpack_lanes(words: Tensor, n: int, bits: int) -> Tensor:
-    """The inverse of `pack_lanes`, for sums: `[r, words]` to `[r, n]` int32."""
+    """Return sums of what `pack_lanes` took, `[r, words]` to `[r, n]` int32."""
     mask = (1 << bits) - 1
     planes = [((words >> (bits * k)) & mask).to(torch.int32) for k in range(lanes_of(bits))]
     return torch.stack(planes, dim=1).flatten(1)[:, :n]

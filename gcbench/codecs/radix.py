@@ -1,9 +1,10 @@
-"""Codes of any number of values as bytes, at close to log2(values) bits each: several digits share a word.
+"""Codes of any number of values as bytes, at close to log2(values) bits each.
 
-A word of k base-s digits is the number d_0 + d_1 s + ... + d_(k-1) s^(k-1). Of the words of 1 to 8 bits, or 16, the one with
-the fewest bits a digit is used, the shortest among equals: 5 ternary digits in 8 bits (1.6 bits a digit, log2(3) = 1.58), 3
-quinary ones in 7, 5 of base 9 in 16. Where that is more than 5 % above log2(s), the shortest word that is not: 4 digits of
-base 17 in 17 bits. Powers of two are plain bits.
+Several digits share a word. A word of k base-s digits is the number d_0 + d_1 s + ... + d_(k-1)
+s^(k-1). Of the words of 1 to 8 bits, or 16, the one with the fewest bits a digit is used, the
+shortest among equals: 5 ternary digits in 8 bits (1.6 bits a digit, log2(3) = 1.58), 3 quinary ones
+in 7, 5 of base 9 in 16. Where that is more than 5 % above log2(s), the shortest word that is not: 4
+digits of base 17 in 17 bits. Powers of two are plain bits.
 
 Planar like `packing`: with m = ceil(n / k) words, the values j, j + m, j + 2 m, ... share word j.
 """
@@ -24,7 +25,7 @@ _SLACK = 1.05
 
 
 def word_of(base: int) -> tuple[int, int]:
-    """Digits in a word, and bits of the word."""
+    """Return the digits in a word, and the bits of the word."""
     assert 2 <= base <= 256, "a code is a byte of at least two values"
     return _WORDS[base]
 
@@ -47,13 +48,15 @@ def _digits_in(bits: int, base: int) -> int:
     return digits
 
 
-_WORDS = {
-    base: _shortest_word(base) for base in range(2, 257)
-}  # kernels read it: not all of Python can be compiled
+# A table, since kernels read it and not all of Python can be compiled.
+_WORDS = {base: _shortest_word(base) for base in range(2, 257)}
 
 
 def digit_bytes(n: int, base: int) -> int:
-    """What `n` digits cost; words of less than a byte come in groups of eight, as `pack` makes them."""
+    """Return the bytes of `n` digits.
+
+    Words of less than a byte come in groups of eight, as `pack` makes them.
+    """
     digits, bits = word_of(base)
     words = -(-n // digits)
     return sum(packed_bytes(words, width) for width in _byte_widths(bits))
@@ -65,7 +68,7 @@ def _byte_widths(bits: int) -> list[int]:
 
 
 def pack_digits(codes: Tensor, base: int) -> Tensor:
-    """`[w, n]` uint8 codes below `base` to `[w, digit_bytes(n, base)]` uint8."""
+    """Return uint8 codes `[w, n]` below `base` as `[w, digit_bytes(n, base)]` uint8."""
     digits, bits = word_of(base)
     if digits == 1:
         return pack(codes, bits)
@@ -81,7 +84,7 @@ def pack_digits(codes: Tensor, base: int) -> Tensor:
 
 
 def unpack_digits(packed: Tensor, n: int, base: int) -> Tensor:
-    """The inverse of `pack_digits`: `[w, bytes]` to `[w, n]` uint8."""
+    """Return the codes `[w, n]` uint8 that `pack_digits` took."""
     digits, bits = word_of(base)
     if n == 0:
         return packed
@@ -90,8 +93,9 @@ def unpack_digits(packed: Tensor, n: int, base: int) -> Tensor:
     rest = _words(packed, -(-n // digits), bits)
     planes = []
     for _ in range(digits - 1):
-        # Quotients in floating point are several times faster than integer ones. With the half, none is nearer to an integer
-        # than 0.5 / base, so that its floor is right even where a device multiplies by the reciprocal.
+        # Quotients in floating point are several times faster than integer ones. With the half,
+        # none is nearer to an integer than 0.5 / base, so that its floor is right even where a
+        # device multiplies by the reciprocal.
         quotient = (rest + 0.5).div_(base).floor_()
         planes.append(rest.sub_(quotient, alpha=base).to(torch.uint8))
         rest = quotient
@@ -100,7 +104,10 @@ def unpack_digits(packed: Tensor, n: int, base: int) -> Tensor:
 
 
 def _words(packed: Tensor, count: int, bits: int) -> Tensor:
-    """Return the words of `packed` as floats `[w, count]` that hold them, and their halves, exactly."""
+    """Return the words of `packed` as floats `[w, count]`.
+
+    Floats hold them, and their halves, exactly.
+    """
     widths = _byte_widths(bits)
     parts = packed.split([packed_bytes(count, width) for width in widths], dim=1)
     words = packed.new_zeros(len(packed), count, dtype=float_of(bits))
@@ -110,5 +117,8 @@ def _words(packed: Tensor, count: int, bits: int) -> Tensor:
 
 
 def float_of(bits: int) -> torch.dtype:
-    """Return a float type in which numbers of `bits`, their halves and their quotients by a base are exact enough to floor."""
+    """Return a float type in which numbers of `bits` are exact enough for `unpack_digits` to floor.
+
+    So are their halves and their quotients by a base.
+    """
     return torch.float32 if bits <= 21 else torch.float64

@@ -27,18 +27,18 @@ inline float float_of(std::int32_t bits) {
 
 extern "C" {
 
-// To the sides [buckets, 3] of a value's bucket are added: the sum of the values that are at least 0, that of the others, and how
-// many are.
-
-// Groups of 32 rows x, each in one bucket: bit k of word j says whether value j of row k is at least 0.
-void signs(const float* x, const Index* buckets, std::int32_t* words, double* sides, Index groups, Index row) {
+// Writes groups of 32 rows x, each in one bucket, as words: bit k of word j says whether value j of
+// row k is at least 0.
+void signs(const float* x, const Index* buckets, std::int32_t* words, double* sides, Index groups,
+           Index row) {
   for (Index group = 0; group < groups; group++, words += row) {
     std::fill_n(words, row, 0);
     for (int k = 0; k < 32; k++, x += row) {
       const std::int32_t bit = std::int32_t(std::uint32_t(1) << k);
       float up[LINE] = {}, down[LINE] = {};
       std::int32_t count[LINE] = {};
-      const auto take = [&](Index j, Index lane) {  // without a branch, which would keep it from being a vector
+      // There is no branch, which would keep the loop from being vectorized.
+      const auto take = [&](Index j, Index lane) {
         const std::int32_t bits = bits_of(x[j]), mask = -std::int32_t(x[j] >= 0);
         words[j] |= mask & bit;
         up[lane] += float_of(bits & mask);
@@ -62,7 +62,8 @@ void signs(const float* x, const Index* buckets, std::int32_t* words, double* si
   }
 }
 
-// Of n values, each in a bucket of its own.
+// Adds n values to the sides [buckets, 3] of their buckets: the sum of those that are at least 0,
+// that of the others, and how many are at least 0.
 void add_sides(const float* x, const Index* buckets, double* sides, Index n) {
   for (Index i = 0; i < n; i++) {
     double* of_bucket = sides + 3 * buckets[i];

@@ -1,7 +1,8 @@
 """Codes of many rows of values as 32-bit words, by kernels.
 
-The digits of `radix` are put into the words of `packing`, but across the rows of a group: word j of a group holds the codes j
-of its rows. Rows follow each other in memory, so that a kernel walks them side by side.
+The digits of `radix` are put into the words of `packing`, but across the rows of a group: word j of
+a group holds the codes j of its rows. Rows follow each other in memory, so that a kernel walks them
+side by side.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from gcbench.codecs.radix import float_of, word_of
 
 
 def rows_of(base: int) -> int:
-    """How many rows make a group that fills whole words."""
+    """Return how many rows make a group that fills whole words."""
     digits, bits = word_of(base)
     return digits * _numbers_of(bits)
 
 
 def words_of(base: int) -> int:
-    """Words of a group, for each value of a row."""
+    """Return the words of a group for each value of a row."""
     _, bits = word_of(base)
     return _numbers_of(bits) * bits // 32
 
@@ -32,7 +33,7 @@ def _numbers_of(bits: int) -> int:
 
 
 def to_words(codes: Tensor, base: int) -> list[Tensor]:
-    """`[..., rows, row]` int32 codes below `base` to `[..., row]` int32 words."""
+    """Return int32 codes `[..., rows, row]` below `base` as int32 words, `[..., row]` each."""
     digits, bits = word_of(base)
     numbers = _number(codes.unflatten(-2, (-1, digits)).unbind(-2), base)
     if 32 % bits == 0:
@@ -41,7 +42,10 @@ def to_words(codes: Tensor, base: int) -> list[Tensor]:
 
 
 def _number(digits: Sequence[Tensor], base: int) -> Tensor:
-    """d_0 + d_1 base + d_2 base^2 + ..., by Horner's rule: one operation a digit where shifts and ors are two."""
+    """Return d_0 + d_1 base + d_2 base^2 + ..., by Horner's rule.
+
+    That is one operation a digit where shifts and ors are two.
+    """
     number = digits[-1]
     for digit in reversed(digits[:-1]):
         number = torch.add(digit, number, alpha=base)
@@ -49,7 +53,7 @@ def _number(digits: Sequence[Tensor], base: int) -> Tensor:
 
 
 def _word(numbers: Tensor, bits: int, i: int) -> Tensor:
-    """The i-th word of the bit string of all numbers, lowest first."""
+    """Return the i-th word of the bit string of all numbers, lowest first."""
     word = None
     for k, number in enumerate(numbers.unbind(-2)):
         shift = bits * k - 32 * i
@@ -61,27 +65,29 @@ def _word(numbers: Tensor, bits: int, i: int) -> Tensor:
 
 
 def from_words(words: Tensor, base: int) -> Tensor:
-    """The inverse of `to_words`: `[..., words, row]` to `[..., rows, row]` int32.
+    """Return the codes `[..., rows, row]` int32 that `to_words` took, `[..., words, row]`.
 
-    Words come as a float32 view of their bits: torch's C++ loads vectors of floats whole, but those of integers entry by entry.
+    Words come as a float32 view of their bits: torch's C++ loads vectors of floats whole, but those
+    of integers entry by entry.
     """
     digits, bits = word_of(base)
     numbers = _numbers(words.view(torch.int32), bits)
     if digits == 1:
         return numbers
-    # Quotients of floats are vectors, those of integers are not. With the half, none is nearer to an integer than 0.5 over the
-    # power, so that its floor is right even where a device multiplies by the reciprocal.
+    # Quotients of floats are vectors, those of integers are not. With the half, none is nearer to
+    # an integer than 0.5 over the power, so that its floor is right even where a device multiplies
+    # by the reciprocal.
     exact = float_of(bits)
     halves = numbers.unsqueeze(-2).to(exact) + 0.5
     powers = torch.tensor(
         [base**j for j in range(digits)], dtype=exact, device=words.device
     ).unsqueeze(-1)
-    found = torch.floor(halves / powers) - base * torch.floor(halves / (powers * base))
-    return found.flatten(-3, -2).to(torch.int32)
+    digit_values = torch.floor(halves / powers) - base * torch.floor(halves / (powers * base))
+    return digit_values.flatten(-3, -2).to(torch.int32)
 
 
 def _numbers(words: Tensor, bits: int) -> Tensor:
-    """`[..., words, row]` to `[..., numbers, row]`."""
+    """Return the numbers in words, `[..., words, row]` to `[..., numbers, row]`."""
     places = (
         torch.arange(_numbers_of(bits), dtype=torch.int32, device=words.device).unsqueeze(-1) * bits
     )

@@ -1,9 +1,9 @@
-"""The only room that issues collectives."""
+"""The only package that issues collectives."""
 
-from gcbench.comm.buckets import in_buckets
 from gcbench.comm.collectives import Clock, Comm
 from gcbench.comm.control import Control, LocalControl, ProcessGroupControl
-from gcbench.comm.emulation import Emulated
+from gcbench.comm.ddp import hook_buckets
+from gcbench.comm.emulation import EmulatedTransport
 from gcbench.comm.meter import Meter
 from gcbench.comm.network import Link
 from gcbench.comm.nodes import Nodes, node_size
@@ -13,7 +13,7 @@ __all__ = [
     "Clock",
     "Comm",
     "Control",
-    "Emulated",
+    "EmulatedTransport",
     "GlooTransport",
     "Link",
     "LocalControl",
@@ -22,6 +22,6 @@ __all__ = [
     "Nodes",
     "ProcessGroupControl",
     "Transport",
-    "in_buckets",
+    "hook_buckets",
     "node_size",
 ]

@@ -20,7 +20,7 @@ from gcbench.comm.messages import as_bytes
 
 
 class MessageAltered(RuntimeError):
-    """What did not arrive as it was sent."""
+    """A message did not arrive as it was sent."""
 
 
 def row_sums(tensors: Sequence[Tensor], lengths: Sequence[Tensor | None] | None = None) -> Tensor:
@@ -29,8 +29,8 @@ def row_sums(tensors: Sequence[Tensor], lengths: Sequence[Tensor | None] | None 
     Zeros at the end do not count, since a ragged row has as many as the longest needs.
     """
     lengths = lengths or [None] * len(tensors)
-    true = [_true_part(t, n) for t, n in zip(tensors, lengths, strict=True)]
-    columns = [as_bytes(t.reshape(t.shape[0], -1)).cpu().numpy() for t in true]
+    trimmed = [_zero_behind_end(t, n) for t, n in zip(tensors, lengths, strict=True)]
+    columns = [as_bytes(t.reshape(t.shape[0], -1)).cpu().numpy() for t in trimmed]
     sums = []
     for rows in zip(*columns, strict=True):
         crc = 0
@@ -45,7 +45,7 @@ def pair_sums(tensors: Sequence[Tensor]) -> Tensor:
     return row_sums([t.flatten(0, 1) for t in tensors]).unflatten(0, tensors[0].shape[:2])
 
 
-def _true_part(x: Tensor, length: Tensor | None) -> Tensor:
+def _zero_behind_end(x: Tensor, length: Tensor | None) -> Tensor:
     """Return rows with zeros behind each one's end, as its copies have them."""
     if length is None:
         return x
@@ -58,20 +58,21 @@ def refuse_altered(collective: str, arrived: Tensor, sent: Tensor, receiver: int
     same = (arrived == sent).all(1).tolist()
     wrong = [worker for worker, is_same in enumerate(same) if not is_same]
     if wrong:
-        here = f"worker {receiver}"
-        raise MessageAltered(f"{collective}: what {_names(wrong)} sent arrived altered at {here}")
+        raise MessageAltered(
+            f"{collective}: what {_names(wrong)} sent arrived altered at worker {receiver}"
+        )
 
 
 def refuse_different(op: str, sums: Tensor) -> None:
     """Raise an error that names the workers whose result of a reduction is another, `[W, 4]`."""
-    if said := disagreement([(*row,) for row in sums.tolist()]):
-        raise MessageAltered(f"all_reduce ({op}) gave {said}")
+    if difference := disagreement([(*row,) for row in sums.tolist()]):
+        raise MessageAltered(f"all_reduce ({op}) gave {difference}")
 
 
 def disagreement(sums: Sequence[Hashable]) -> str | None:
     """Return who has another sum than most; where no more than half agree, nobody can say."""
     right, times = Counter(sums).most_common(1)[0]
-    wrong = [worker for worker, its in enumerate(sums) if its != right]
+    wrong = [worker for worker, its_sum in enumerate(sums) if its_sum != right]
     if not wrong:
         return None
     if 2 * times > len(sums):

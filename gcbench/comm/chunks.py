@@ -1,4 +1,7 @@
-"""Messages between the processes of a gloo group, sent in chunks; 1-d bytes in the host's memory, of sizes that all know."""
+"""Messages between the processes of a gloo group, sent in chunks.
+
+They are 1-d bytes in the host's memory, of sizes that all processes know.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,9 @@ from collections.abc import Sequence
 import torch.distributed as dist
 from torch import Tensor
 
-CHUNK_BYTES = (
-    1024 * 1024
-)  # several on their way hide the handshake with which gloo begins each; half as long ones take longer
+# Several chunks on their way hide the handshake with which gloo begins each; smaller chunks take
+# longer.
+CHUNK_BYTES = 1024 * 1024
 
 
 def gather(group: dist.ProcessGroup, messages: Sequence[Sequence[Tensor]]) -> None:
@@ -39,9 +42,10 @@ def exchange(
 ) -> None:
     """Send `leaving[p]` to process p and fill `arriving[p]` from it.
 
-    What a process has for itself stays where it is.
-    In round i everybody sends to the i-th on its right and receives from the i-th on its left, so that hardly two messages
-    share a link; a round begins while the last chunk of the one before arrives. All receives are posted before the first send.
+    What a process has for itself stays where it is. In round i everybody sends to the i-th on its
+    right and receives from the i-th on its left, so that hardly two messages share a link; a round
+    begins while the last chunk of the one before arrives. All receives are posted before the first
+    send.
     """
     size, me = group.size(), group.rank()
     lefts, rights = ([(me + sign * i) % size for i in range(1, size)] for sign in (-1, 1))

@@ -95,7 +95,7 @@ class Comm:
         """Return the minimum over all workers, `[w, ...] -> [1, ...]`; NaN where any has NaN."""
         return _parts(self._reduce(tensors, "min"), tensors)
 
-    def all_bits(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+    def bitwise_and(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Return the bitwise and over all workers, `[w, ...] -> [1, ...]`."""
         if tensors[0].is_cuda:  # NCCL has no bitwise reductions
             return [_reduce_rows(rows, "and") for rows in self.gather(tensors)]
@@ -125,8 +125,8 @@ class Comm:
         if not self._checksum:
             return self._transpose(tensors)
         *arrived, sums = self._transpose([*tensors, pair_sums(tensors)])
-        for found, sent in zip(pair_sums(arrived), sums, strict=True):
-            refuse_altered("all_to_all", found, sent, self.local.start)
+        for arrived_sums, sent_sums in zip(pair_sums(arrived), sums, strict=True):
+            refuse_altered("all_to_all", arrived_sums, sent_sums, self.local.start)
         return arrived
 
     def split(self, size: int) -> tuple[list[Comm], Comm]:
@@ -173,8 +173,8 @@ class Comm:
                 self.transport.all_reduce(flat, op)
         flat = ordered_to_float(flat) if as_integers else flat
         if self._checksum:
-            own = row_sums([flat]).expand(len(self.local), -1)
-            refuse_different(op, *self._gather([own], [None]))
+            sums = row_sums([flat]).expand(len(self.local), -1)
+            refuse_different(op, *self._gather([sums], [None]))
         return flat
 
     def _gather(self, tensors: Sequence[Tensor], lengths: Lengths) -> list[Tensor]:
@@ -191,24 +191,25 @@ class Comm:
     def _gather_ragged(self, tensors: Sequence[Tensor], lengths: Lengths) -> list[Tensor]:
         full = [torch.full((len(t),), t[0].numel(), device=t.device) for t in tensors]
         counts = [n if n is not None else whole for n, whole in zip(lengths, full, strict=True)]
-        here = torch.stack(counts, dim=1).to(torch.int32)  # the lengths travel too, and are charged
-        there = self.gather([here])[0].long().cpu()
+        # The lengths travel too, and are charged.
+        local_counts = torch.stack(counts, dim=1).to(torch.int32)
+        all_counts = self.gather([local_counts])[0].long().cpu()
         item_bytes = torch.tensor([t.element_size() for t in tensors])
-        row_bytes = (there * item_bytes).sum(1).tolist()
+        row_bytes = (all_counts * item_bytes).sum(1).tolist()
         sent = [8 * row_bytes[k] for k in self.local]
-        received = [8 * sum(row_bytes) - own for own in sent]
+        received = [8 * sum(row_bytes) - bits for bits in sent]
         self.meter.count("ragged_gather", self.workers, sent, received)
         rows = []
         for i, k in enumerate(self.local):
-            true = zip(tensors, there[k].tolist(), strict=True)
+            true = zip(tensors, all_counts[k].tolist(), strict=True)
             rows.append(torch.cat([as_bytes(t[i].flatten()[:n]) for t, n in true]))
         if self.transport:
             with self.clock.exchange():
                 rows = self.transport.exchange_rows(rows, row_bytes)
-        starts = (there * item_bytes).cumsum(1) - there * item_bytes
+        starts = (all_counts * item_bytes).cumsum(1) - all_counts * item_bytes
         gathered = []
         for i, (t, n) in enumerate(zip(tensors, lengths, strict=True)):
-            padded = pad_rows(rows, starts[:, i], there[:, i], t.dtype)
+            padded = pad_rows(rows, starts[:, i], all_counts[:, i], t.dtype)
             gathered.append(padded.view(-1, *t.shape[1:]) if n is None else padded)
         return gathered
 

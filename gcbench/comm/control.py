@@ -1,4 +1,4 @@
-"""What processes tell each other besides gradients: never metered, never timed."""
+"""Agreement between processes besides gradients: never metered, never timed."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class Control(Protocol):
         """Return the sum of each process's `x`, which stays as it is."""
 
     def broadcast(self, tensors: Sequence[Tensor]) -> None:
-        """Overwrite the tensors with those of process 0."""
+        """Replace the tensors by those of process 0."""
 
     def propose(self, urgency: int) -> None:
-        """Start to ask all processes; the computation that follows hides the wait for `agreed`."""
+        """Start to ask all processes; the computation that follows hides the wait for `agree`."""
 
-    def agreed(self) -> int:
+    def agree(self) -> int:
         """Return the highest urgency that any process proposed."""
 
     def barrier(self) -> None:
@@ -60,7 +60,7 @@ class LocalControl:
     def propose(self, urgency: int) -> None:
         self._urgency = urgency
 
-    def agreed(self) -> int:
+    def agree(self) -> int:
         return self._urgency
 
     def barrier(self) -> None:
@@ -81,32 +81,31 @@ class ProcessGroupControl:
         self.waits = False  # for other processes, at this moment
 
     def gather(self, value: Any) -> list[Any]:
-        own = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
-        sizes = [int(size) for size in self.gather_tensors(torch.tensor([len(own)]))]
-        padded = own.new_zeros(max(sizes))
-        padded[: len(own)] = own
+        text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+        sizes = [int(size) for size in self.gather_tensors(torch.tensor([len(text)]))]
+        padded = text.new_zeros(max(sizes))
+        padded[: len(text)] = text
         texts = self.gather_tensors(padded)
         return [
-            json.loads(text[:size].numpy().tobytes())
-            for text, size in zip(texts, sizes, strict=True)
+            json.loads(row[:size].numpy().tobytes()) for row, size in zip(texts, sizes, strict=True)
         ]
 
     def gather_tensors(self, x: Tensor) -> list[Tensor]:
         everyone = [torch.empty_like(x) for _ in range(self._group.size())]
-        with self._waiting():
+        with self._mark_waiting():
             dist.all_gather(everyone, x, group=self._group)
         return everyone
 
     def sum(self, x: Tensor) -> Tensor:
         total = x.to("cpu", copy=True)  # not in place in the caller's
-        with self._waiting():
+        with self._mark_waiting():
             dist.all_reduce(total, group=self._group)
         return total.to(x.device)
 
     def broadcast(self, tensors: Sequence[Tensor]) -> None:
         for t in tensors:
             host = t.detach().cpu().contiguous()
-            with self._waiting():
+            with self._mark_waiting():
                 dist.broadcast(host, group_src=0, group=self._group)
             t.data.copy_(host)
 
@@ -116,18 +115,18 @@ class ProcessGroupControl:
             self._flag, dist.ReduceOp.MAX, group=self._group, async_op=True
         )
 
-    def agreed(self) -> int:
+    def agree(self) -> int:
         assert self._work is not None, "propose comes first"
-        with self._waiting():
+        with self._mark_waiting():
             self._work.wait()
         return int(self._flag.item())
 
     def barrier(self) -> None:
-        with self._waiting():
+        with self._mark_waiting():
             dist.barrier(group=self._group)
 
     @contextmanager
-    def _waiting(self) -> Iterator[None]:
+    def _mark_waiting(self) -> Iterator[None]:
         self.waits = True
         yield
         self.waits = False  # where it fails, it has waited in vain until then

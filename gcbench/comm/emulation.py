@@ -14,7 +14,7 @@ from gcbench.comm.network import Cost, Link, Network
 from gcbench.comm.transport import GlooTransport, NcclTransport, Reduction, Transport
 
 
-class Emulated:
+class EmulatedTransport:
     """A transport that lasts as if every process were a host with such a link."""
 
     def __init__(self, inner: GlooTransport | NcclTransport, link: Link) -> None:
@@ -25,30 +25,30 @@ class Emulated:
         self._network = Network(inner.processes, 1, link, link)
 
     def all_reduce(self, flat: Tensor, op: Reduction) -> None:
-        with self._lasting(self._network.cost("all_reduce", 8 * flat.nbytes), flat.device):
+        with self._stretch(self._network.cost("all_reduce", 8 * flat.nbytes), flat.device):
             self._inner.all_reduce(flat, op)
 
     def all_gather(self, message: Tensor) -> Tensor:
-        with self._lasting(self._network.cost("all_gather", 8 * message.nbytes), message.device):
+        with self._stretch(self._network.cost("all_gather", 8 * message.nbytes), message.device):
             return self._inner.all_gather(message)
 
     def all_to_all(self, by_process: Tensor) -> Tensor:
         leaving = 8 * by_process[1:].nbytes
-        with self._lasting(self._network.cost("all_to_all", leaving), by_process.device):
+        with self._stretch(self._network.cost("all_to_all", leaving), by_process.device):
             return self._inner.all_to_all(by_process)
 
     def exchange_rows(self, rows: list[Tensor], row_bytes: list[int]) -> list[Tensor]:
         w = len(rows)
         bits = [8 * sum(row_bytes[k : k + w]) for k in range(0, len(row_bytes), w)]
-        with self._lasting(self._network.ragged_cost(bits), rows[0].device):
+        with self._stretch(self._network.ragged_cost(bits), rows[0].device):
             return self._inner.exchange_rows(rows, row_bytes)
 
     def split(self, size: int) -> tuple[Transport, Transport]:
         node, peers = self._inner.split(size)
-        return Emulated(node, self._link), Emulated(peers, self._link)
+        return EmulatedTransport(node, self._link), EmulatedTransport(peers, self._link)
 
     @contextmanager
-    def _lasting(self, cost: Cost, device: torch.device) -> Iterator[None]:
+    def _stretch(self, cost: Cost, device: torch.device) -> Iterator[None]:
         """Let what is inside take the cost's time from when the last process is there, or longer.
 
         The barrier by which all know that moment comes on top, about 0.1 ms on one machine.

@@ -1,4 +1,4 @@
-"""Payload bits, counted from the tensors that a worker's row hands to a collective and gets from the others."""
+"""Payload bits, counted from the tensors that workers hand to collectives and get from them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Kind(NamedTuple):
 
 @dataclass
 class Total:
-    """What one worker sent and received."""
+    """The messages and bits that one worker sent and received."""
 
     messages: int = 0
     sent_bits: int = 0
@@ -36,7 +36,7 @@ class Total:
         return wire_bits(kind.collective, self.sent_bits, kind.workers)
 
 
-Tally = dict[Kind, Total]
+Totals = dict[Kind, Total]
 
 
 class Meter:
@@ -45,8 +45,9 @@ class Meter:
     What the wire carries for a payload follows from its kind, and is worked out when somebody asks.
     """
 
-    def __init__(self, rows: Sequence[Sequence[Tally]], level: Level = "all") -> None:
-        self._rows = rows  # the workers for whom a row of tensors speaks: one, or those of a node, who share its bits evenly
+    def __init__(self, rows: Sequence[Sequence[Totals]], level: Level = "all") -> None:
+        # A row of tensors counts for one worker, or for those of a node, who share its bits evenly.
+        self._rows = rows
         self._level = level
 
     @staticmethod
@@ -55,25 +56,31 @@ class Meter:
 
     def part(self, level: Level, rows: Sequence[range]) -> Meter:
         """Return a meter that counts a level on this one; its row i is this one's `rows[i]`."""
-        return Meter([[tally for k in group for tally in self._rows[k]] for group in rows], level)
+        return Meter([[totals for k in group for totals in self._rows[k]] for group in rows], level)
 
     @property
-    def tallies(self) -> list[Tally]:
+    def totals_by_worker(self) -> list[Totals]:
         """Return the totals of each worker."""
-        return [tally for row in self._rows for tally in row]
+        return [totals for row in self._rows for totals in row]
 
     @property
     def sent_bits(self) -> list[int]:
-        return [sum(total.sent_bits for total in tally.values()) for tally in self.tallies]
+        return [
+            sum(total.sent_bits for total in totals.values()) for totals in self.totals_by_worker
+        ]
 
     @property
     def received_bits(self) -> list[int]:
-        return [sum(total.received_bits for total in tally.values()) for tally in self.tallies]
+        return [
+            sum(total.received_bits for total in totals.values())
+            for totals in self.totals_by_worker
+        ]
 
     @property
     def wire_bits(self) -> list[float]:
         return [
-            sum(total.wire_bits(kind) for kind, total in tally.items()) for tally in self.tallies
+            sum(total.wire_bits(kind) for kind, total in totals.items())
+            for totals in self.totals_by_worker
         ]
 
     def count(
@@ -82,8 +89,8 @@ class Meter:
         """Count one message of every row."""
         kind = Kind(self._level, collective, workers)
         for row, out, back in zip(self._rows, sent, received, strict=True):
-            for i, tally in enumerate(row):
-                total = tally.setdefault(kind, Total())
+            for i, totals in enumerate(row):
+                total = totals.setdefault(kind, Total())
                 total.messages += 1
                 total.sent_bits += (out + i) // len(row)
                 total.received_bits += (back + i) // len(row)
@@ -91,17 +98,17 @@ class Meter:
     def count_equal(self, collective: Collective, workers: int, sent: int, received: int) -> None:
         self.count(collective, workers, [sent] * len(self._rows), [received] * len(self._rows))
 
-    def state(self) -> list[PlainTally]:
+    def state(self) -> list[PlainTotals]:
         """Return the totals of each worker in plain values, for a file."""
         return [
-            [((*k,), (t.messages, t.sent_bits, t.received_bits)) for k, t in tally.items()]
-            for tally in self.tallies
+            [((*k,), (t.messages, t.sent_bits, t.received_bits)) for k, t in totals.items()]
+            for totals in self.totals_by_worker
         ]
 
-    def load(self, state: Sequence[PlainTally]) -> None:
-        for tally, plain in zip(self.tallies, state, strict=True):
-            tally.clear()
-            tally.update({Kind(*kind): Total(*total) for kind, total in plain})
+    def load(self, state: Sequence[PlainTotals]) -> None:
+        for totals, plain in zip(self.totals_by_worker, state, strict=True):
+            totals.clear()
+            totals.update({Kind(*kind): Total(*total) for kind, total in plain})
 
 
-PlainTally = list[tuple[tuple[Level, Collective, int], tuple[int, int, int]]]
+PlainTotals = list[tuple[tuple[Level, Collective, int], tuple[int, int, int]]]

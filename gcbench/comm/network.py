@@ -1,18 +1,20 @@
-"""What a collective costs: the bits that it moves on the wire and the seconds that it takes, from sizes alone.
+"""The cost of collectives from sizes alone: the bits that they move and the seconds they take.
 
-A payload is what one worker has for the others, as the meter counts it: what it puts into a sum or a gather, of an
-all-to-all the parts that are not its own, of a broadcast all that the one who knows it says. Which algorithm runs is stated:
+A payload is what one worker has for the others, as the meter counts it: what it puts into a sum or
+a gather, of an all-to-all the parts that are not its own, of a broadcast all that the one who knows
+it says. Which algorithm runs is stated:
 
-    all_reduce       a ring that passes W-ths of the message on, first adding them up, then handing the sums around
+    all_reduce       a ring that passes W-ths of the message on, first adding them up, then handing
+                     the sums around
     all_gather       a ring that passes whole messages on
-    ragged_gather    every worker sends its message, of a size of its own, to every other one (on gloo a ring passes them on:
-                     as many bits, and no slower)
+    ragged_gather    every worker sends its message, of a size of its own, to every other one (on
+                     gloo a ring passes them on: as many bits, and no slower)
     all_to_all       every worker sends every other one its part
     broadcast        a binomial tree from the one who knows
     tree_all_reduce  a binomial tree to one worker, and a broadcast from there
 
-gloo and NCCL run the first four so, on gloo with gathers and all-to-alls that we send ourselves; NCCL, which may take trees
-for small sums, moves as many bits with them.
+gloo and NCCL run the first four so, on gloo with gathers and all-to-alls that we send ourselves;
+NCCL, which may take trees for small sums, moves as many bits with them.
 """
 
 from __future__ import annotations
@@ -28,7 +30,10 @@ Level = Literal["all", "inside", "between"]  # all workers; those of a node; one
 
 
 def wire_bits(collective: Collective, payload_bits: float, workers: int) -> float:
-    """That a worker sends, or hands on for others, until all have their result; the mean where workers differ."""
+    """Return the bits that a worker sends, or hands on for others, until all have their result.
+
+    They are the mean over workers where these differ.
+    """
     if collective in ("all_reduce", "tree_all_reduce"):
         return 2 * (workers - 1) * payload_bits / workers
     if collective in ("all_gather", "ragged_gather"):
@@ -45,7 +50,10 @@ class Cost(NamedTuple):
 
 @dataclass(frozen=True)
 class Link:
-    """Carries so much payload either way at a time; of an Ethernet's rate, the headers of TCP leave 95 %."""
+    """A link that carries `bits_per_second` of payload in either direction at the same time.
+
+    The headers of TCP leave 95 % of an Ethernet's rate.
+    """
 
     bits_per_second: float
     latency_seconds: float = 0.0
@@ -56,8 +64,11 @@ class Link:
 
 @dataclass(frozen=True)
 class Network:
-    """Nodes of `workers_per_node` workers: every worker has a link to the others of its node, all of them share the node's
-    link to the other nodes."""
+    """Nodes of `workers_per_node` workers.
+
+    Every worker has a link to the others of its node, all of them share the node's link to the
+    other nodes.
+    """
 
     workers: int
     workers_per_node: int
@@ -69,8 +80,11 @@ class Network:
         return self.workers // self.workers_per_node
 
     def level(self, level: Level) -> Network:
-        """The network as a hierarchical exchange uses it: inside every node, or among the i-th workers of all nodes while the
-        others of the node do the same."""
+        """Return the network as one level of a hierarchical exchange uses it.
+
+        That is inside every node, or among the i-th workers of all nodes while the others of the
+        node do the same.
+        """
         size = self.workers_per_node
         if level == "inside":
             return Network(size, size, self.inside, self.between)
@@ -80,14 +94,14 @@ class Network:
         return self
 
     def cost(self, collective: Collective, payload_bits: float) -> Cost:
-        """Of one collective to which every worker brings `payload_bits`."""
+        """Return the cost of one collective to which every worker brings `payload_bits`."""
         return Cost(
             wire_bits(collective, payload_bits, self.workers),
             self._seconds(collective, payload_bits),
         )
 
     def ragged_cost(self, payload_bits: Sequence[float]) -> Cost:
-        """Of a `ragged_gather`, from every worker's true size."""
+        """Return the cost of a `ragged_gather`, from every worker's true size."""
         mean = sum(payload_bits) / self.workers
         return Cost(
             wire_bits("ragged_gather", mean, self.workers), self._point_to_point(payload_bits)
@@ -108,23 +122,29 @@ class Network:
         )
 
     def _ring_round(self, bits: float) -> float:
-        """All pass something on at once. The ring goes from node to node, so that one message leaves each and one arrives."""
+        """Return the seconds in which all pass a message on at once.
+
+        The ring goes from node to node, so that one message leaves each and one arrives.
+        """
         inside = self.inside.seconds(bits) if self.workers_per_node > 1 else 0.0
         return max(inside, self.between.seconds(bits)) if self.nodes > 1 else inside
 
     def _tree(self, bits: float) -> float:
-        """Among the nodes, then inside them: each round doubles the number of those who know."""
-        rounds_between, rounds_inside = (
-            (self.nodes - 1).bit_length(),
-            (self.workers_per_node - 1).bit_length(),
-        )
+        """Return the seconds of a tree among the nodes, then inside them.
+
+        Each round doubles the number of those who know.
+        """
+        rounds_between = (self.nodes - 1).bit_length()
+        rounds_inside = (self.workers_per_node - 1).bit_length()
         return rounds_between * self.between.seconds(bits) + rounds_inside * self.inside.seconds(
             bits
         )
 
     def _point_to_point(self, bits: Sequence[float]) -> float:
-        """Worker i sends `bits[i]` to each of the others; who sends most sets the time, as nobody receives as much. Both levels
-        work at once."""
+        """Return the seconds in which worker i sends `bits[i]` to each of the others.
+
+        Who sends most sets the time, as nobody receives as much. Both levels work at once.
+        """
         size, strangers = self.workers_per_node, self.workers - self.workers_per_node
         by_node = [sum(bits[i : i + size]) for i in range(0, self.workers, size)]
         inside = self.inside.seconds((size - 1) * max(bits), size - 1)

@@ -15,7 +15,7 @@ from gcbench.comm.messages import from_bytes, to_bytes
 
 @dataclass(frozen=True)
 class Nodes:
-    """Nodes of `size` consecutive workers each, of which this process holds workers of the nodes `local`.
+    """Nodes of `size` consecutive workers, of which those in `local` have workers in this process.
 
     Processes hold whole nodes, or nodes whole processes.
     """
@@ -53,18 +53,19 @@ class Nodes:
 
         All workers of a node have its rows, which may be of any types.
 
-        Each of a node's workers sends its own slice of the message to its peers in the other nodes, and what it got from
-        them to the others of its node: between two nodes every bit travels once, over as many links as a node has workers.
+        Each of a node's workers sends its own slice of the message to its peers in the other nodes,
+        and what it got from them to the others of its node: between two nodes every bit travels
+        once, over as many links as a node has workers.
         """
         message, parts = to_bytes(tensors)
         size = -(-message.shape[1] // self.size)  # of a slice, in bytes
-        own = F.pad(message, (0, self.size * size - message.shape[1]))
-        here = self.inside[0].local
-        arrived = self.between.gather([own[:, here.start * size : here.stop * size]])[0]
-        everyone = self._completed(arrived, own, size)
+        padded = F.pad(message, (0, self.size * size - message.shape[1]))
+        slices = self.inside[0].local
+        arrived = self.between.gather([padded[:, slices.start * size : slices.stop * size]])[0]
+        everyone = self._complete(arrived, padded, size)
         return [from_bytes(everyone, part) for part in parts]
 
-    def _completed(self, arrived: Tensor, own: Tensor, size: int) -> Tensor:
+    def _complete(self, arrived: Tensor, message: Tensor, size: int) -> Tensor:
         """Return all slices of `[nodes, slices here]`, with what the others of the node have."""
         if len(self.inside[0].local) == self.size:
             for inside in self.inside:
@@ -74,7 +75,7 @@ class Nodes:
         others = torch.cat([arrived[:k], arrived[k + 1 :]]).unflatten(1, (-1, size))
         rows = inside.gather([others.transpose(0, 1)])[0]  # [size, other nodes, slice]
         messages = rows.transpose(0, 1).flatten(1)
-        return torch.cat([messages[:k], own, messages[k:]])
+        return torch.cat([messages[:k], message, messages[k:]])
 
 
 def node_size(asked: int | None, workers: int, rows: int, host: int | None) -> int:
@@ -90,16 +91,18 @@ def node_size(asked: int | None, workers: int, rows: int, host: int | None) -> i
         )
     if workers % size:
         raise ValueError(
-            f"workers_per_node={size} cannot share {workers} workers evenly; type workers_per_node={smaller}"
+            f"workers_per_node={size} cannot share {workers} workers evenly; type "
+            f"workers_per_node={smaller}"
         )
     if size % rows and rows % size:
         raise ValueError(
-            f"workers_per_node={size}: some process would hold part of two nodes, as each has {rows} workers; "
-            f"type workers_per_node={smaller}"
+            f"workers_per_node={size}: some process would hold part of two nodes, as each has "
+            f"{rows} workers; type workers_per_node={smaller}"
         )
     if size == workers:
         raise ValueError(
-            f"workers_per_node={asked or 'null'}: all workers would be one node, and nothing would be compressed; "
-            f"type exchange=gather, or smaller nodes, as in workers_per_node={smaller}"
+            f"workers_per_node={asked or 'null'}: all workers would be one node, and nothing would "
+            "be compressed; type exchange=gather, or smaller nodes, as in "
+            f"workers_per_node={smaller}"
         )
     return size

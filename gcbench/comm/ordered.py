@@ -10,9 +10,10 @@ _MAGNITUDE = 0x7FFFFFFF
 
 
 def float_to_ordered(x: Tensor, nan_is_largest: bool) -> Tensor:
-    """Return int32 numbers that compare as the float32 values do, with NaN above or below all others.
+    """Return int32 numbers in the order of the float32 values, with NaN above or below all others.
 
-    The bits of non-negative floats already rise with their value; those of negative ones fall, and are flipped.
+    The bits of non-negative floats already rise with their value; those of negative ones fall, and
+    are flipped.
     """
     if x.dtype != torch.float32:
         raise TypeError(

@@ -1,4 +1,4 @@
-"""How bytes and sums get from process to process; what they mean, only their caller knows."""
+"""Transports, which bring bytes and sums from process to process whatever these mean."""
 
 from __future__ import annotations
 
@@ -33,15 +33,17 @@ class Transport(Protocol):
         """Return the rows of all processes, of `row_bytes` each, of which this one has `rows`."""
 
     def split(self, size: int) -> tuple[Transport, Transport]:
-        """Return two that join this process with others: its node, which are `size` consecutive
-        processes, and the processes that have its place in the other nodes."""
+        """Return two transports: one within this process's node, one among its peers in all nodes.
+
+        A node is `size` consecutive processes; peers have the same place in theirs.
+        """
 
 
 AnyGroup = TypeVar("AnyGroup", bound="_GroupTransport")
 
 
 class _GroupTransport:
-    """What is alike over the process groups of gloo and NCCL; `timeout` is for those of `split`."""
+    """The common part of transports over a process group; `timeout` is for those of `split`."""
 
     def __init__(self, group: dist.ProcessGroup, timeout: timedelta | None = None) -> None:
         self.group = group
@@ -59,13 +61,13 @@ class _GroupTransport:
         dist.all_reduce(flat, ops[op], group=self.group)
 
     def split(self: AnyGroup, size: int) -> tuple[AnyGroup, AnyGroup]:
-        """Return one within this process's node of `size`, and one among the nodes."""
+        """Return a transport within this process's node of `size`, and one among the nodes."""
         ranks = dist.get_process_group_ranks(self.group)
         nodes = [ranks[i : i + size] for i in range(0, len(ranks), size)]
         places = [list(same) for same in zip(*nodes, strict=True)]
-        return self._among(nodes), self._among(places)
+        return self._subgroup(nodes), self._subgroup(places)
 
-    def _among(self: AnyGroup, ranks: list[list[int]]) -> AnyGroup:
+    def _subgroup(self: AnyGroup, ranks: list[list[int]]) -> AnyGroup:
         group, _ = dist.new_subgroups_by_enumeration(ranks, timeout=self._timeout)
         return type(self)(cast(dist.ProcessGroup, group), self._timeout)
 
@@ -86,9 +88,9 @@ class GlooTransport(_GroupTransport):
 
     def all_gather(self, message: Tensor) -> Tensor:
         rows, size = message.shape
-        own = message.cpu().flatten()
-        everyone = own.new_empty(self.processes, len(own))
-        everyone[self.rank] = own
+        flat = message.cpu().flatten()
+        everyone = flat.new_empty(self.processes, len(flat))
+        everyone[self.rank] = flat
         chunks.gather(self.group, [[row] for row in everyone])
         return everyone.view(self.processes * rows, size).to(message.device)
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from gcbench.codecs.low_rank import keep_exactly, svd
+from gcbench.codecs.low_rank import conditional_bernoulli, svd
 from gcbench.comm import Comm
 from gcbench.compressors.base import Aggregated, Grads, Properties, State, Step
 
@@ -96,7 +96,7 @@ class Atomo:
         count = torch.tensor([min(self.rank, n) for n in sizes.values()], device=device).unsqueeze(
             1
         )
-        kept = u < p if self.variant == "unbiased" else keep_exactly(p, count, u)
+        kept = u < p if self.variant == "unbiased" else conditional_bernoulli(p, count, u)
         return [kept[:n, i].T for i, n in enumerate(sizes.values())]
 
 

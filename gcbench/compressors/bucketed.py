@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from gcbench.codecs.buckets import Buckets, Groups, buckets_of
-from gcbench.codecs.kernels import blocks, kernel
+from gcbench.codecs.kernels import block_slices, kernel
 from gcbench.codecs.levels import level_values, random_codes
 from gcbench.codecs.noise import Draws, Noise
-from gcbench.codecs.quantise import grid_codes, grid_values
+from gcbench.codecs.quantize import grid_codes, grid_values
 from gcbench.codecs.radix import pack_digits, unpack_digits
 from gcbench.codecs.signs import Sides, signs_and_sides
 from gcbench.codecs.words import from_words, rows_of, to_words, words_of
@@ -72,11 +72,11 @@ class Bucketed(Codec, ABC):
         """Whether no bucket holds `size` values."""
         return self.bucket_size < size and not self.per_layer
 
-    def lay_out(self, tensors: Sequence[Tensor], segments: tuple[int, ...]) -> Tensor:
-        return self.buckets(segments, tensors[0].device).lay_out(tensors)
+    def reorder(self, tensors: Sequence[Tensor], segments: tuple[int, ...]) -> Tensor:
+        return self.buckets(segments, tensors[0].device).reorder(tensors)
 
-    def lay_back(self, x: Tensor, segments: tuple[int, ...]) -> Tensor:
-        return self.buckets(segments, x.device).lay_back(x)
+    def restore_order(self, x: Tensor, segments: tuple[int, ...]) -> Tensor:
+        return self.buckets(segments, x.device).restore_order(x)
 
     def fitted(self, x: Tensor, segments: tuple[int, ...]) -> Tensor:
         """`[w, buckets, k]`."""
@@ -264,7 +264,7 @@ def _split(x: Tensor, groups: Groups, row: int) -> tuple[Tensor, Tensor]:
 def _blocks(matrix: Tensor) -> Iterator[slice]:
     """Of groups."""
     workers, groups, rows, row = matrix.shape
-    return blocks(groups, workers * rows * row, matrix.device)
+    return block_slices(groups, workers * rows * row, matrix.device)
 
 
 _FEW = 4  # parameters, with which the codes of all rows of a group can be computed at once in a core's registers

@@ -73,7 +73,7 @@ class Counted:
         tensors, sizes = flattened(grads), sizes_of(grads)
         segments = tuple(sizes.values())
         buckets = self.codec.buckets(segments, tensors[0].device)
-        x = buckets.lay_out(tensors)
+        x = buckets.reorder(tensors)
         tables = _agreed(self.codec.fitted(x, segments), comm)  # [1, buckets, s]
         noise = step.noise("codec", sizes, x.device)
         codes = self.codec.codes_by(x, segments, tables.expand(x.shape[0], -1, -1), noise)
@@ -84,10 +84,10 @@ class Counted:
             update.addcmul_(count, level)
 
         def sent() -> Grads:
-            return unflatten(buckets.lay_back(level_values(codes, levels)), grads)
+            return unflatten(buckets.restore_order(level_values(codes, levels)), grads)
 
         return Aggregated(
-            unflatten(buckets.lay_back(update.div_(comm.workers)), grads), sent, state
+            unflatten(buckets.restore_order(update.div_(comm.workers)), grads), sent, state
         )
 
 

@@ -41,20 +41,20 @@ class EntropyCoded(ABC):
     def bucket_size(self) -> int:
         return self.codec.bucket_size
 
-    def lay_out(self, tensors: Sequence[Tensor], segments: tuple[int, ...]) -> Tensor:
-        return self.codec.lay_out(tensors, segments)
+    def reorder(self, tensors: Sequence[Tensor], segments: tuple[int, ...]) -> Tensor:
+        return self.codec.reorder(tensors, segments)
 
-    def lay_back(self, x: Tensor, segments: tuple[int, ...]) -> Tensor:
-        return self.codec.lay_back(x, segments)
+    def restore_order(self, x: Tensor, segments: tuple[int, ...]) -> Tensor:
+        return self.codec.restore_order(x, segments)
 
     def encode(self, x: Tensor, segments: tuple[int, ...], noise: Noise) -> Message:
         scales = self.scales_of(x, segments)
-        codes = self.lay_back(self.codes_of(x, segments, scales, noise), segments)
+        codes = self.restore_order(self.codes_of(x, segments, scales, noise), segments)
         return [*self.write(codes, segments), scales]
 
     def decode_add(self, message: Message, segments: tuple[int, ...], out: Tensor) -> None:
         *written, scales = message
-        codes = self.lay_out(self.read(written, segments).split(segments, dim=1), segments)
+        codes = self.reorder(self.read(written, segments).split(segments, dim=1), segments)
         out += self.values_of(codes.sub_(self.highest // 2).view(torch.int8), segments, scales)
 
     def scales_of(self, x: Tensor, segments: tuple[int, ...]) -> Tensor:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from gcbench.codecs.quantise import max_norm
+from gcbench.codecs.quantize import max_norm
 from gcbench.compressors.base import Properties
 from gcbench.compressors.bucketed import Even, Levelled
 

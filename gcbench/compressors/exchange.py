@@ -38,11 +38,11 @@ class Codec(Protocol):
     @property
     def properties(self) -> Properties: ...
 
-    def lay_out(self, tensors: Sequence[Tensor], segments: tuple[int, ...]) -> Tensor:
+    def reorder(self, tensors: Sequence[Tensor], segments: tuple[int, ...]) -> Tensor:
         """The tensors, `[w, segment]` each, as rows `[w, n]` in the order that the code takes values in."""
         return torch.cat(list(tensors), dim=1) if len(tensors) > 1 else tensors[0]
 
-    def lay_back(self, x: Tensor, segments: tuple[int, ...]) -> Tensor:
+    def restore_order(self, x: Tensor, segments: tuple[int, ...]) -> Tensor:
         """From that order to tensors end to end."""
         return x
 
@@ -77,7 +77,7 @@ class Gathered:
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         sizes = sizes_of(grads)
         segments = tuple(sizes.values())
-        x = self.codec.lay_out(flattened(grads), segments)
+        x = self.codec.reorder(flattened(grads), segments)
         noise = step.noise("codec", sizes, x.device)
         message = self.codec.encode(x, segments, noise)
         everyone = comm.gather(
@@ -90,13 +90,13 @@ class Gathered:
         def sent() -> Grads:
             own = torch.zeros_like(x)
             self.codec.decode_add(message, segments, own)
-            return unflatten(self.codec.lay_back(own, segments), grads)
+            return unflatten(self.codec.restore_order(own, segments), grads)
 
         def bound() -> Tensor:
             assert isinstance(self.codec, GridCodec)
             return _shannon_bits(self.codec, x, segments, noise)
 
-        update = self.codec.lay_back(total.div_(comm.workers), segments)
+        update = self.codec.restore_order(total.div_(comm.workers), segments)
         return Aggregated(
             unflatten(update, grads),
             sent,
@@ -132,7 +132,7 @@ class Scattered:
         x = flatten(grads)
         size = self._shard_size(x.shape[1], comm.workers)
         padded = F.pad(x, (0, comm.workers * size - x.shape[1]))
-        shards = self.codec.lay_out(
+        shards = self.codec.reorder(
             [padded.view(-1, size)], (size,)
         )  # [w W, size], worker by worker
         noise = step.own_noise("codec", comm.workers * size, x.device).in_parts(comm.workers)
@@ -154,7 +154,7 @@ class Scattered:
 
         def whole(rows: Tensor) -> Grads:
             """From shards `[r W, size]`."""
-            back = self.codec.lay_back(rows, (size,)).view(-1, comm.workers * size)
+            back = self.codec.restore_order(rows, (size,)).view(-1, comm.workers * size)
             return unflatten(back[:, : x.shape[1]], grads)
 
         return Aggregated(whole(update), sent, state)
@@ -235,7 +235,7 @@ class Summed:
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         sizes = sizes_of(grads)
         segments = tuple(sizes.values())
-        x = self.codec.lay_out(flattened(grads), segments)
+        x = self.codec.reorder(flattened(grads), segments)
         scales = comm.max([self.codec.scales_of(x, segments)])[0]  # [1, buckets]
         noise = step.noise("codec", sizes, x.device)
         codes = self.codec.codes_of(x, segments, scales.expand(x.shape[0], -1), noise)
@@ -244,11 +244,11 @@ class Summed:
         def sent() -> Grads:
             centred = codes - self.codec.highest / 2
             return unflatten(
-                self.codec.lay_back(self.codec.values_of(centred, segments, scales), segments),
+                self.codec.restore_order(self.codec.values_of(centred, segments, scales), segments),
                 grads,
             )
 
-        update = self.codec.lay_back(update.div_(comm.workers), segments)
+        update = self.codec.restore_order(update.div_(comm.workers), segments)
         return Aggregated(unflatten(update, grads), sent, state)
 
 

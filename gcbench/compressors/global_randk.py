@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 
 from gcbench.codecs.indices import largest
-from gcbench.codecs.kernels import blocks
+from gcbench.codecs.kernels import block_slices
 from gcbench.comm import Comm
 from gcbench.compressors.base import (
     Aggregated,
@@ -54,7 +54,7 @@ class GlobalRandK:
         n = g.shape[1]
         noise = step.noise("global_randk", sizes_of(grads), g.device, shared=True)
         draws = torch.cat(
-            [noise.uniform(part.start, part.stop) for part in blocks(n, 1, g.device)], dim=1
+            [noise.uniform(part.start, part.stop) for part in block_slices(n, 1, g.device)], dim=1
         )
         drawn = largest(draws, min(self.k, n))[0]
         few = {"drawn": g.index_select(1, drawn)}

@@ -58,7 +58,7 @@ class Hierarchical:
         nodes = Nodes.of(comm, self.workers_per_node)
         tensors, sizes = flattened(grads), sizes_of(grads)
         segments = tuple(sizes.values())
-        x = self.codec.lay_out(tensors, segments)
+        x = self.codec.reorder(tensors, segments)
         means = nodes.mean([x])[0]
         noise = replace(step, workers=nodes.local).noise("codec", sizes, x.device)
         message = self.codec.encode(means, segments, noise)
@@ -71,7 +71,7 @@ class Hierarchical:
             decoded = torch.zeros_like(means)
             self.codec.decode_add(message, segments, decoded)
             errors = (means - decoded).repeat_interleave(x.shape[0] // means.shape[0], dim=0)
-            return unflatten(self.codec.lay_back(x - errors, segments), grads)
+            return unflatten(self.codec.restore_order(x - errors, segments), grads)
 
-        update = self.codec.lay_back(total.div_(nodes.count), segments)
+        update = self.codec.restore_order(total.div_(nodes.count), segments)
         return Aggregated(unflatten(update, grads), sent, state)

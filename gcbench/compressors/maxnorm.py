@@ -10,10 +10,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gcbench.codecs.kernels import blocks
+from gcbench.codecs.kernels import block_slices
 from gcbench.codecs.noise import Noise
 from gcbench.codecs.packing import pack, unpack
-from gcbench.codecs.quantise import NORMS, Norm, stochastic_round
+from gcbench.codecs.quantize import NORMS, Norm, stochastic_round
 from gcbench.comm import Comm
 from gcbench.compressors.base import (
     Aggregated,
@@ -130,7 +130,7 @@ class MultiScale:
         if not larger:
             return shared
         fits = torch.cat([g.abs() <= w * (smallest / s) for s in larger], dim=1)
-        agreed = comm.all_bits([pack(fits.view(torch.uint8), 1)])[0]
+        agreed = comm.bitwise_and([pack(fits.view(torch.uint8), 1)])[0]
         everywhere = unpack(agreed, fits.shape[1], 1).view(torch.bool)
         for s, fitting in zip(larger, everywhere.split(g.shape[1], dim=1), strict=True):
             shared.masked_fill_(fitting, s)
@@ -166,7 +166,7 @@ def _aggregate_on_grid(
 def _codes(v: Tensor, reach: Tensor, levels: int, noise: Noise) -> Tensor:
     """`[w, n]` codes from 0 to 2 `levels`, more than a byte holds; zero is `levels`."""
     codes = torch.empty(v.shape, dtype=torch.int16, device=v.device)
-    for columns in blocks(v.shape[1], v.shape[0], v.device):
+    for columns in block_slices(v.shape[1], v.shape[0], v.device):
         part, scale = v[:, columns], reach[:, columns]
         share = part.abs() / torch.where(
             scale > 0, scale, 1

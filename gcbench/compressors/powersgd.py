@@ -14,7 +14,7 @@ from gcbench.codecs.power_iteration import (
     Shape,
     Shapes,
     add_times,
-    orthogonalised,
+    orthogonalize,
     product,
     product_and_rest,
     qs_of,
@@ -52,7 +52,7 @@ class PowerSGD:
 
     Every tensor is a matrix M `[n, m]` with n its first dimension. With the same Q `[m, r]` on all workers:
 
-        P <- mean over workers of M Q;   P <- orthogonalise(P);   Q <- mean over workers of M^T P;   decode: P Q^T
+        P <- mean over workers of M Q;   P <- orthogonalize(P);   Q <- mean over workers of M^T P;   decode: P Q^T
 
     Linear in M: the update is that of the workers' mean gradient. Sends r (n + m) floats a matrix, r = min(rank, n, m).
 
@@ -134,7 +134,7 @@ class PowerSGD:
         for i in range(self.iterations):
             if i > 0:
                 own_p = times(ms, restart(qs_of(q, shapes), start, shapes), shapes)
-            p = orthogonalised(comm.mean([own_p])[0], shapes)
+            p = orthogonalize(comm.mean([own_p])[0], shapes)
             own_q = transposed_times(ms, p, shapes)
             q = comm.mean([own_q])[0]
         return Factors(p, own_q, q)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from gcbench.codecs.packing import width_of
-from gcbench.codecs.quantise import NORMS, Norm
+from gcbench.codecs.quantize import NORMS, Norm
 from gcbench.compressors.base import Properties
 from gcbench.compressors.bucketed import Even
 

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from gcbench.codecs.low_rank import orthogonalise
+from gcbench.codecs.low_rank import orthogonalize
 from gcbench.comm import Comm
 from gcbench.compressors.base import Aggregated, Grads, Properties, State, Step, unflatten
 from gcbench.compressors.powersgd import matrix_shape
@@ -28,7 +28,7 @@ class UnbiasedLowRank:
 
     `variant=alternating`, with which the authors' code made the published rows: half a power iteration a step,
 
-        even steps: Q <- orthogonalise(Q);  P <- mean of M Q      odd steps: P <- orthogonalise(P);  Q <- mean of M^T P
+        even steps: Q <- orthogonalize(Q);  P <- mean of M Q      odd steps: P <- orthogonalize(P);  Q <- mean of M^T P
 
     decode: P Q^T. A projection, and so not unbiased. Sends r n and r m floats in turn: r (n + m) / 2 on average.
 
@@ -82,7 +82,7 @@ class UnbiasedLowRank:
             return {k: u / u.shape[2] ** 0.5 for k, u in fresh.items()}
         last = state.shared or fresh
         return {
-            k: orthogonalise(torch.where(last[k].any(1, keepdim=True), last[k], u))
+            k: orthogonalize(torch.where(last[k].any(1, keepdim=True), last[k], u))
             for k, u in fresh.items()
         }
 

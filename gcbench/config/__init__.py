@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from gcbench.config.errors import Config, ConfigError, RunFailed
 from gcbench.config.links import emulated_link
-from gcbench.config.names import fingerprint
 from gcbench.config.resolve import (
     bench_name,
     budget_notice,
@@ -36,7 +35,6 @@ __all__ = [
     "emulated_link",
     "first_words",
     "help_of",
-    "fingerprint",
     "key",
     "learning_rate_notice",
     "method_node",

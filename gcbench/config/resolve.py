@@ -19,7 +19,8 @@ from gcbench.config.checks import check_kinds, check_schedule, check_trainer
 from gcbench.config.errors import Config, ConfigError
 from gcbench.config.knobs import BENCH_KNOBS, KNOBS, Knob, check_knobs
 from gcbench.config.links import emulated_link
-from gcbench.config.names import digest, refuse_name, what_matters
+from gcbench.config.names import refuse_name
+from gcbench.identity import digest, relevant_config
 
 SCHEMAS = {
     "trainer": settings.TrainerSettings,
@@ -142,7 +143,7 @@ def run_name(composed: DictConfig) -> str:
     parts = (choices[group].rsplit(".", 1)[-1] for group in ("model", "dataset", "compressor"))
     name = config["name"] or config["experiment"] or "-".join(parts)
     budget = "" if choices["budget"] == PAPER else f"-{choices['budget']}"
-    return f"{name}{budget}-s{config['seed']}-{digest(what_matters(config))}"
+    return f"{name}{budget}-s{config['seed']}-{digest(relevant_config(config))}"
 
 
 def run_directory(composed: DictConfig) -> str:

@@ -1,6 +1,9 @@
-"""Data sets with random access: a batch follows from epoch, step, worker and seed, so resuming is trivial.
+"""Data sets with random access: a batch follows from epoch, step, worker and seed alone.
 
-One module holds one source of data; each yaml in conf/dataset names a factory that returns a `Data`.
+So resuming is trivial.
+
+One module holds one source of data; each yaml in conf/dataset names a factory that returns a
+`Data`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""CMU AN4 (Acero, "Acoustical and environmental robustness in automatic speech recognition", 1990): frames and their phones.
+"""CMU AN4 (Acero, "Acoustical and environmental robustness in automatic speech recognition", 1990):
+frames and their phones.
 
-948 + 130 spoken spellings and short sentences, 16 kHz. Every frame is classified on its own, and labelled by a flat start:
-the phones of the transcript, with silence before and after, share the frames of an utterance evenly. Nobody aligned them, so
-that the accuracy of frames here is a score of ours; it is not comparable with the accuracy that QSGD's paper prints for AN4.
+948 + 130 spoken spellings and short sentences, 16 kHz. Every frame is classified on its own, and
+labelled by a flat start: the phones of the transcript, with silence before and after, share the
+frames of an utterance evenly. Nobody aligned them, so that the accuracy of frames here is a score
+of ours; it is not comparable with the accuracy that QSGD's paper prints for AN4.
 """
 
 from __future__ import annotations
@@ -22,16 +24,17 @@ WINDOW, HOP, FFT, BANDS = 400, 160, 512, 40  # 25 ms every 10 ms
 
 
 def an4(root: str, frames: int = 64, split: Split = "test") -> ArrayData:
-    """Segments of `frames` x 40 log-mel features, standardised by the training frames, with a phone for each frame.
+    """Return segments of `frames` x 40 log-mel features, with a phone for each frame.
 
-    An utterance is cut into whole segments, the last of which overlaps with the one before it. They are dealt out by
-    themselves, and so `split="valid"` holds out segments of utterances of which others are trained on.
+    Features are standardized by the training frames. An utterance is cut into whole segments, the
+    last of which overlaps with the one before it. They are dealt out by themselves, and so
+    `split="valid"` holds out segments of utterances of which others are trained on.
     """
     folder = Path(root).expanduser() / "an4"
     if not (folder / "etc" / "an4.dic").is_file():
         raise ValueError(
-            f"dataset=an4: no etc/an4.dic in {folder}; unpack CMU's AN4 there, etc/ and wav/ as RIFF files, or "
-            "set data.root=... to the folder that holds an4/"
+            f"dataset=an4: no etc/an4.dic in {folder}; unpack CMU's AN4 there, etc/ and wav/ as "
+            "RIFF files, or set data.root=... to the folder that holds an4/"
         )
     phones = (folder / "etc" / "an4.phone").read_text().split()
     words = _dictionary(folder / "etc" / "an4.dic")
@@ -39,11 +42,11 @@ def an4(root: str, frames: int = 64, split: Split = "test") -> ArrayData:
     deviation, mean = torch.std_mean(train[0].double(), dim=(0, 1))
     return ArrayData(
         "an4", "classification", len(phones), train, test, (mean.float(), deviation.float())
-    ).scored_on(split)
+    ).score_on(split)
 
 
 def _dictionary(file: Path) -> dict[str, list[str]]:
-    """The first pronunciation of each word; others are listed as WORD(2)."""
+    """Return the first pronunciation of each word; others are listed as WORD(2)."""
     rows = [line.split() for line in file.read_text().splitlines() if line.strip()]
     return {"<s>": [], "</s>": [], **{word: phones for word, *phones in rows}}
 
@@ -51,7 +54,7 @@ def _dictionary(file: Path) -> dict[str, list[str]]:
 def _segments(
     folder: Path, part: str, words: dict[str, list[str]], phones: list[str], frames: int
 ) -> Pair:
-    """Features `[segments, frames, 40]` and labels `[segments, frames]`."""
+    """Return features `[segments, frames, 40]` and labels `[segments, frames]`."""
     files = (folder / "etc" / f"an4_{part}.fileids").read_text().split()
     transcripts = (folder / "etc" / f"an4_{part}.transcription").read_text().splitlines()
     inputs, targets = [], []
@@ -66,7 +69,8 @@ def _segments(
         last = len(features) - frames
         if last < 0:
             raise ValueError(
-                f"dataset.frames={frames}: an utterance of AN4 has {len(features)}; type dataset.frames=64, say"
+                f"dataset.frames={frames}: an utterance of AN4 has {len(features)}; type "
+                "dataset.frames=64, say"
             )
         for start in (*range(0, last, frames), last):
             inputs.append(features[start : start + frames])
@@ -84,12 +88,15 @@ def _waveform(file: Path) -> Tensor:
 
 
 def flat_start(phones: Tensor, frames: int) -> Tensor:
-    """The phone of each frame when all phones last equally long."""
+    """Return the phone of each frame when all phones last equally long."""
     return phones[torch.arange(frames) * len(phones) // frames]
 
 
 def log_mel(waveform: Tensor) -> Tensor:
-    """`[frames, 40]`, the log of the energy in bands of equal width on the mel scale, from 0 to 8 kHz."""
+    """Return the log of the energy in bands, `[frames, 40]`.
+
+    Bands have equal width on the mel scale, from 0 to 8 kHz.
+    """
     spectrum = torch.stft(
         waveform, FFT, HOP, WINDOW, torch.hann_window(WINDOW), return_complex=True
     )
@@ -97,13 +104,13 @@ def log_mel(waveform: Tensor) -> Tensor:
 
 
 def _mel_filters() -> Tensor:
-    """`[257, 40]`: overlapping triangles, 1 at their centres."""
+    """Return overlapping triangles, 1 at their centers, `[257, 40]`."""
     top = 2595 * np.log10(1 + RATE / 2 / 700)
     corners = 700 * (10 ** (np.linspace(0, top, BANDS + 2) / 2595) - 1)
     frequencies = np.linspace(0, RATE / 2, FFT // 2 + 1)[:, None]
-    left, centre, right = corners[:-2], corners[1:-1], corners[2:]
+    left, center, right = corners[:-2], corners[1:-1], corners[2:]
     triangles = np.minimum(
-        (frequencies - left) / (centre - left), (right - frequencies) / (right - centre)
+        (frequencies - left) / (center - left), (right - frequencies) / (right - center)
     )
     return torch.from_numpy(triangles.clip(0).astype(np.float32))
 

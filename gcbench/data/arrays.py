@@ -1,4 +1,4 @@
-"""Images, vectors or speech held as tensors on the device, shuffled anew each epoch and dealt out to the workers."""
+"""Images, vectors or speech held as tensors on the device, shuffled anew each epoch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gcbench.data.augment import crop_and_flip
 from gcbench.data.protocol import Kind
-from gcbench.data.split import Split, held_out
+from gcbench.data.split import Split, hold_out
 from gcbench.seeds import mix
 
 Pair = tuple[Tensor, Tensor]
@@ -19,23 +19,29 @@ Pair = tuple[Tensor, Tensor]
 
 @lru_cache(maxsize=1)
 def epoch_order(samples: int, seed: int, epoch: int, device: torch.device) -> Tensor:
-    """The epoch's order; drawn on the CPU so that it is the same on every device."""
+    """Return the epoch's order, drawn on the CPU so that it is the same on every device."""
     generator = torch.Generator().manual_seed(mix(seed, epoch))
     return torch.randperm(samples, generator=generator).to(device)
 
 
 def part_of(order: Tensor, step: int, worker: int, workers: int, batch_size: int) -> Tensor:
-    """The samples of one worker's batch: the `worker`-th part of the `step`-th workers x batch_size of the epoch's order."""
+    """Return the samples of one worker's batch.
+
+    They are the `worker`-th part of the `step`-th workers x batch_size of the epoch's order.
+    """
     assert 0 <= worker < workers and 0 <= step < len(order) // (workers * batch_size)
     return order.narrow(0, (step * workers + worker) * batch_size, batch_size)
 
 
 @dataclass(frozen=True, eq=False)
 class ArrayData:
-    """Step t takes the t-th workers x batch_size samples of the epoch's order; worker k their k-th part.
+    """Samples in memory, dealt out to the workers in the epoch's order.
 
-    `pixels` holds the mean and the deviation of the raw inputs, which are then standardised batch by batch,
-    so that images stay uint8 in memory; without it the inputs go to the model as they are.
+    Step t takes the t-th workers x batch_size samples of that order; worker k their k-th part.
+
+    `pixels` holds the mean and the deviation of the raw inputs, which are then standardized batch
+    by batch, so that images stay uint8 in memory; without it the inputs go to the model as they
+    are.
     """
 
     name: str
@@ -62,21 +68,25 @@ class ArrayData:
         return len(self.train[0])
 
     def to(self, device: torch.device) -> ArrayData:
-        pixels = _moved(self.pixels, device) if self.pixels else None
+        pixels = _move(self.pixels, device) if self.pixels else None
         optimum = None if self.optimum is None else self.optimum.to(device)
         return replace(
             self,
-            train=_moved(self.train, device),
-            test=_moved(self.test, device),
+            train=_move(self.train, device),
+            test=_move(self.test, device),
             pixels=pixels,
             optimum=optimum,
         )
 
-    def scored_on(self, split: Split) -> ArrayData:
-        """As it is for `test`; for `valid` a part of the training samples is held out and takes the test part's place."""
+    def score_on(self, split: Split) -> ArrayData:
+        """Return the data with the test part that `split` names.
+
+        It is the test part itself for `test`; for `valid` a part of the training samples is held
+        out and takes its place.
+        """
         if split == "test":
             return self
-        kept, held = held_out(self.train_samples)
+        kept, held = hold_out(self.train_samples)
         inputs, targets = self.train
         return replace(
             self, train=(inputs[kept], targets[kept]), test=(inputs[held], targets[held])
@@ -95,21 +105,21 @@ class ArrayData:
         if self.augment:
             generator = torch.Generator(inputs.device).manual_seed(mix(seed, epoch, step, worker))
             raw = crop_and_flip(raw, generator)
-        return self._standardised(raw), targets[chosen]
+        return self._standardize(raw), targets[chosen]
 
     def test_batches(self, batch_size: int) -> int:
         return -(-len(self.test[0]) // batch_size)
 
     def test_batch(self, index: int, batch_size: int) -> tuple[Tensor, Tensor]:
         part = slice(index * batch_size, (index + 1) * batch_size)
-        return self._standardised(self.test[0][part]), self.test[1][part]
+        return self._standardize(self.test[0][part]), self.test[1][part]
 
-    def _standardised(self, raw: Tensor) -> Tensor:
+    def _standardize(self, raw: Tensor) -> Tensor:
         if self.pixels is None:
             return raw
         mean, deviation = self.pixels
         return (raw.float() - mean) / deviation
 
 
-def _moved(pair: Pair, device: torch.device) -> Pair:
+def _move(pair: Pair, device: torch.device) -> Pair:
     return pair[0].to(device), pair[1].to(device)

@@ -1,4 +1,4 @@
-"""Random crops and flips: the CIFAR augmentation of He et al. (CVPR 2016) and GoogLeNet's for ImageNet."""
+"""Random crops and flips: those of He et al. (CVPR 2016) for CIFAR, of GoogLeNet for ImageNet."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from torch.nn.functional import pad
 
 
 def crop_and_flip(images: Tensor, generator: torch.Generator, padding: int = 4) -> Tensor:
-    """Each image padded with zeros, cropped to its old size at a random place, and mirrored half of the time.
+    """Return each image cropped at a random place, and mirrored half of the time.
 
-    Expects raw pixels: torchvision's pipelines pad with black before they normalise, and so does this.
+    It is padded with zeros before and keeps its size. Expects raw pixels: torchvision's pipelines
+    pad with black before they normalize, and so does this.
     """
     count, channels, height, width = images.shape
 
@@ -32,8 +33,11 @@ def crop_and_flip(images: Tensor, generator: torch.Generator, padding: int = 4) 
 
 
 def crop_box(height: int, width: int, chance: Random) -> tuple[int, int, int, int]:
-    """(top, left, height, width) of 8 to 100 % of an image's area at a ratio of 3:4 to 4:3, as torchvision's RandomResizedCrop
-    draws it: ten trials, then the largest box at the centre."""
+    """Return (top, left, height, width) of a random part of an image.
+
+    It has 8 to 100 % of the area at a ratio of 3:4 to 4:3, as torchvision's RandomResizedCrop draws
+    it: ten trials, then the largest box at the center.
+    """
     for _ in range(10):
         area = height * width * chance.uniform(0.08, 1)
         ratio = exp(chance.uniform(-log(4 / 3), log(4 / 3)))

@@ -1,6 +1,7 @@
 """scikit-learn's digits: 1,797 images of 8 x 8, a set that needs no files and trains in seconds.
 
-Alpaydin and Kaynak, "Optical recognition of handwritten digits", UCI Machine Learning Repository, 1998.
+Alpaydin and Kaynak, "Optical recognition of handwritten digits", UCI Machine Learning Repository,
+1998.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ from gcbench.data.split import Split
 
 
 def digits(test_fraction: float = 0.2, split: Split = "test") -> ArrayData:
-    """Stratified split that no seed changes: by default 1,437 images to train on and 360 to test on."""
+    """Return scikit-learn's digits in a stratified split that no seed changes.
+
+    By default 1,437 images are to train on and 360 to test on.
+    """
     if not 0 < test_fraction < 1:
         raise ValueError(
             f"dataset.test_fraction={test_fraction} is not between 0 and 1; type 0.2, say"
@@ -29,4 +33,4 @@ def digits(test_fraction: float = 0.2, split: Split = "test") -> ArrayData:
     deviation, mean = torch.std_mean(images[kept].double())
     pixels = (mean.float(), deviation.float())
     train, test = ((images[part], targets[part]) for part in (kept, held))
-    return ArrayData("digits", "classification", 10, train, test, pixels).scored_on(split)
+    return ArrayData("digits", "classification", 10, train, test, pixels).score_on(split)

@@ -1,4 +1,7 @@
-"""ImageNet (Deng et al., CVPR 2009; Russakovsky et al., IJCV 2015), or any folder of its form, decoded batch by batch."""
+"""ImageNet, or any folder of its form, decoded batch by batch.
+
+Deng et al., CVPR 2009; Russakovsky et al., IJCV 2015.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from torchvision.transforms.functional import center_crop, pil_to_tensor, resize
 from gcbench.data.arrays import epoch_order, part_of
 from gcbench.data.augment import crop_box
 from gcbench.data.protocol import Kind, Task
-from gcbench.data.split import Split, held_out
+from gcbench.data.split import Split, hold_out
 from gcbench.seeds import mix
 
 Files = Sequence[tuple[str, int]]
@@ -34,11 +37,14 @@ def imagenet(
     augment: bool = True,
     split: Split = "test",
 ) -> ImageFiles:
-    """The test part is the folder `val`, as ImageNet's own test images have no public labels."""
+    """Return the images of the folders `train` and `val`.
+
+    The test part is `val`, as ImageNet's own test images have no public labels.
+    """
     train, test = _folders(Path(root).expanduser() / folder)
     files: tuple[Files, Files] = (train.samples, test.samples)
     if split == "valid":
-        kept, held = (rows.tolist() for rows in held_out(len(train)))
+        kept, held = (rows.tolist() for rows in hold_out(len(train)))
         files = ([train.samples[row] for row in kept], [train.samples[row] for row in held])
     return ImageFiles(folder, len(train.classes), *files, size, augment)
 
@@ -48,21 +54,25 @@ def _folders(folder: Path) -> tuple[Any, Any]:
         train, test = ImageFolder(str(folder / "train")), ImageFolder(str(folder / "val"))
     except FileNotFoundError as error:
         raise ValueError(
-            f"dataset=imagenet: {folder} lacks train/<wnid>/*.JPEG or val/<wnid>/*.JPEG, and ImageNet cannot be downloaded "
-            "automatically; get it from image-net.org and unpack it there, or set data.root=... to the folder that holds "
-            f"{folder.name}/"
+            f"dataset=imagenet: {folder} lacks train/<wnid>/*.JPEG or val/<wnid>/*.JPEG, and "
+            "ImageNet cannot be downloaded automatically; get it from image-net.org and unpack it "
+            f"there, or set data.root=... to the folder that holds {folder.name}/"
         ) from error
     if train.classes != test.classes:
         raise ValueError(
-            f"dataset=imagenet: train/ and val/ in {folder} hold different classes; put the same wnids in both"
+            f"dataset=imagenet: train/ and val/ in {folder} hold different classes; put the same "
+            "wnids in both"
         )
     return train, test
 
 
 @dataclass(frozen=True, eq=False)
 class ImageFiles:
-    """Dealt out as ArrayData is. Training images are cropped to 8 to 100 % of their area at a ratio of 3:4 to 4:3, resized
-    and mirrored half of the time; test images are resized to 8/7 of `size` on their short side and cropped at the centre.
+    """Image files, decoded when they are asked for and dealt out as ArrayData is.
+
+    Training images are cropped to 8 to 100 % of their area at a ratio of 3:4 to 4:3, resized and
+    mirrored half of the time; test images are resized to 8/7 of `size` on their short side and
+    cropped at the center.
     """
 
     name: str
@@ -96,10 +106,10 @@ class ImageFiles:
         rows = part_of(order, step, worker, workers, batch_size).tolist()
         files = [self.train[row] for row in rows]
         if not self.augment:
-            return self._decoded(files, self._centre)
-        return self._decoded(
+            return self._decode(files, self._center)
+        return self._decode(
             files,
-            self._cropped,
+            self._crop,
             [Random(mix(seed, epoch, step, worker, i)) for i in range(batch_size)],
         )
 
@@ -107,9 +117,9 @@ class ImageFiles:
         return -(-len(self.test) // batch_size)
 
     def test_batch(self, index: int, batch_size: int) -> tuple[Tensor, Tensor]:
-        return self._decoded(self.test[index * batch_size : (index + 1) * batch_size], self._centre)
+        return self._decode(self.test[index * batch_size : (index + 1) * batch_size], self._center)
 
-    def _decoded(
+    def _decode(
         self, files: Files, transform: Callable[..., Tensor], *extra: Sequence[Any]
     ) -> tuple[Tensor, Tensor]:
         images = torch.stack(
@@ -126,15 +136,15 @@ class ImageFiles:
     def _pool(self) -> ThreadPoolExecutor:
         return ThreadPoolExecutor(min(8, os.cpu_count() or 1), "decode")
 
-    def _cropped(self, path: str, chance: Random) -> Tensor:
-        """`[3, size, size]`, uint8."""
+    def _crop(self, path: str, chance: Random) -> Tensor:
+        """Return a random crop, `[3, size, size]` uint8."""
         image = default_loader(path)
         pixels = pil_to_tensor(
             resized_crop(image, *crop_box(image.height, image.width, chance), self._square)
         )
         return pixels.flip(2) if chance.random() < 0.5 else pixels
 
-    def _centre(self, path: str) -> Tensor:
+    def _center(self, path: str) -> Tensor:
         return pil_to_tensor(
             center_crop(resize(default_loader(path), self.size * 8 // 7), self._square)
         )

@@ -1,4 +1,7 @@
-"""Data sets in LIBSVM's text format (Chang and Lin, "LIBSVM: a library for support vector machines", 2011)."""
+"""Data sets in LIBSVM's text format.
+
+Chang and Lin, "LIBSVM: a library for support vector machines", 2011.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ import torch
 from sklearn.datasets import load_svmlight_file
 
 from gcbench.data.arrays import ArrayData, Pair
-from gcbench.data.split import Split, held_out
+from gcbench.data.split import Split, hold_out
 
 SITE = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets"
 
@@ -25,17 +28,20 @@ def libsvm(
     test_file: bool = False,
     split: Split = "test",
 ) -> ArrayData:
-    """Rows of `<root>/libsvm/<name>`, tested on those of `<name>.t` or else on a fifth, which no seed changes.
+    """Return the rows of `<root>/libsvm/<name>`, tested on those of `<name>.t` or else a fifth.
 
-    Labels become classes from 0 in the order of their numbers; for regression they stay in their unit. `scale` brings each
-    feature to [-1, 1] by its range in the training file, as svm-scale does, and a constant one to 0.
+    No seed changes which fifth.
+
+    Labels become classes from 0 in the order of their numbers; for regression they stay in their
+    unit. `scale` brings each feature to [-1, 1] by its range in the training file, as svm-scale
+    does, and a constant one to 0.
     """
     folder = Path(root).expanduser() / "libsvm"
     inputs, labels = _read(folder, name, features)
     if test_file:
         test_inputs, test_labels = _read(folder, f"{name}.t", features)
     else:
-        kept, held = (rows.numpy() for rows in held_out(len(labels), share=5))
+        kept, held = (rows.numpy() for rows in hold_out(len(labels), share=5))
         test_inputs, test_labels = inputs[held], labels[held]
         inputs, labels = inputs[kept], labels[kept]
     if scale:
@@ -55,11 +61,14 @@ def libsvm(
     outputs = len(classes) if task == "classification" else 1
     return ArrayData(
         name, task, outputs, pair(inputs, labels), pair(test_inputs, test_labels)
-    ).scored_on(split)
+    ).score_on(split)
 
 
 def _read(folder: Path, name: str, features: int) -> tuple[Any, Any]:
-    """Dense features `[rows, features]` and labels; scikit-learn opens .bz2 by itself, .xz not."""
+    """Return dense features `[rows, features]` and labels.
+
+    scikit-learn opens .bz2 by itself, .xz not.
+    """
     for file in (folder / name, folder / f"{name}.bz2"):
         if file.is_file():
             return _dense(str(file), features)
@@ -67,8 +76,8 @@ def _read(folder: Path, name: str, features: int) -> tuple[Any, Any]:
         with lzma.open(file) as opened:
             return _dense(opened, features)
     raise ValueError(
-        f"dataset.name={name}: there is neither {name} nor {name}.bz2 or .xz in {folder}; get it from {SITE}, or set "
-        "data.root=... to the folder that holds libsvm/"
+        f"dataset.name={name}: there is neither {name} nor {name}.bz2 or .xz in {folder}; get it "
+        f"from {SITE}, or set data.root=... to the folder that holds libsvm/"
     )
 
 

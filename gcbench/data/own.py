@@ -1,4 +1,4 @@
-"""A user's own data: whatever `make_data` returned, as a `Data`."""
+"""A user's own data as a `Data`, whatever `make_data` returned."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ from gcbench.data.protocol import Data
 
 
 def as_data(made: object, name: str) -> Data:
-    """A `Data` as it is; a tuple (train, test) of tensor pairs or map-style datasets as an `ArrayData`.
+    """Return what `make_data` returned as a `Data`.
 
-    Float targets make it regression, whole numbers classification. uint8 inputs are divided by 255, others
-    are taken as they are.
+    A `Data` stays as it is; a tuple (train, test) of tensor pairs or map-style datasets becomes an
+    `ArrayData`.
+
+    Float targets make it regression, whole numbers classification. uint8 inputs are divided by 255,
+    others are taken as they are.
     """
     if isinstance(made, Data):
         return made
@@ -39,7 +42,7 @@ def as_data(made: object, name: str) -> Data:
 
 def _pair(half: object, where: str) -> Pair:
     if isinstance(half, Dataset):
-        half = _stacked(half, where)
+        half = _stack(half, where)
     if not (
         isinstance(half, tuple)
         and len(half) == 2
@@ -51,8 +54,9 @@ def _pair(half: object, where: str) -> Pair:
     inputs, targets = half
     if inputs.ndim not in (2, 4) or not 0 < len(inputs) == len(targets):
         raise ValueError(
-            f"{where} has inputs of shape {tuple(inputs.shape)} and targets of shape {tuple(targets.shape)}; "
-            "return [N, features] or [N, channels, height, width] with N targets"
+            f"{where} has inputs of shape {tuple(inputs.shape)} and targets of shape "
+            f"{tuple(targets.shape)}; return [N, features] or [N, channels, height, width] with N "
+            "targets"
         )
     return inputs if inputs.dtype == torch.uint8 else inputs.float(), _targets(targets, where)
 
@@ -67,12 +71,13 @@ def _targets(targets: Tensor, where: str) -> Tensor:
     return targets.long()
 
 
-def _stacked(dataset: Any, where: str) -> Pair:
+def _stack(dataset: Any, where: str) -> Pair:
     try:
         samples = [dataset[row] for row in range(len(dataset))]
         inputs, targets = zip(*samples, strict=True)
         return torch.stack(inputs), torch.stack([torch.as_tensor(target) for target in targets])
     except (TypeError, ValueError, RuntimeError, NotImplementedError) as error:
         raise ValueError(
-            f"{where} is a Dataset whose samples do not stack ({error}); yield (tensor, target) of one size"
+            f"{where} is a Dataset whose samples do not stack ({error}); yield (tensor, target) of "
+            "one size"
         ) from error

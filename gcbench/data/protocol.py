@@ -1,4 +1,4 @@
-"""What the trainer asks of a data set: any batch at any time, with nothing to remember in between."""
+"""The protocol of data sets: any batch at any time, with nothing to remember in between."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Kind = Literal["image", "vector", "tokens", "speech"]
 
 @runtime_checkable
 class Data(Protocol):
-    """A data set with random access: a batch depends on the arguments of `batch` and on nothing else."""
+    """A data set with random access, where a batch depends on the arguments of `batch` alone."""
 
     @property
     def name(self) -> str: ...
@@ -26,27 +26,37 @@ class Data(Protocol):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one sample as the model sees it: (3, 32, 32), (64,), (frames, features), or () for tokens."""
+        """Return the shape of a sample as the model sees it.
+
+        It is (3, 32, 32), (64,), (frames, features), or () for tokens.
+        """
 
     @property
     def outputs(self) -> int:
-        """Classes (of a sample, or of each frame), words of the vocabulary or, for regression, columns of the targets."""
+        """Return how many outputs a model needs.
+
+        They are classes (of a sample, or of each frame), words of the vocabulary or, for
+        regression, columns of the targets.
+        """
 
     @property
     def train_samples(self) -> int:
-        """Images, rows or, for language, tokens to train on."""
+        """Return how many images, rows or, for language, tokens there are to train on."""
 
     def to(self, device: torch.device) -> Data: ...
 
     def steps_per_epoch(self, workers: int, batch_size: int) -> int:
-        """Full steps in an epoch (a last, smaller one is dropped); 0 when the data is too small for one."""
+        """Return the full steps in an epoch; 0 when the data is too small for one.
+
+        A last, smaller step is dropped.
+        """
 
     def batch(
         self, *, epoch: int, step: int, worker: int, workers: int, batch_size: int, seed: int
     ) -> tuple[Tensor, Tensor]:
-        """Inputs and targets that `worker` trains on at this step, on the device, ready for the model."""
+        """Return inputs and targets that `worker` trains on, on the device, ready for the model."""
 
     def test_batches(self, batch_size: int) -> int:
-        """Batches of the test split; the last may be short."""
+        """Return the number of batches of the test split; the last may be short."""
 
     def test_batch(self, index: int, batch_size: int) -> tuple[Tensor, Tensor]: ...

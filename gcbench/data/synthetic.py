@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gcbench.data.arrays import ArrayData, Pair, epoch_order, part_of
 from gcbench.data.protocol import Kind, Task
-from gcbench.data.split import Split, held_out
+from gcbench.data.split import Split, hold_out
 from gcbench.seeds import mix
 
 
@@ -23,9 +23,12 @@ def synthetic(
     seed: int = 0,
     split: Split = "test",
 ) -> ArrayData:
-    """Normal inputs, and the teacher's noisy outputs (regression) or the largest of them (classification).
+    """Return normal inputs with targets of a random linear teacher.
 
-    The test split has a fifth as many samples as the training split and comes from the same teacher.
+    Targets are its noisy outputs (regression) or the largest of them (classification).
+
+    The test split has a fifth as many samples as the training split and comes from the same
+    teacher.
     """
     if task not in ("classification", "regression"):
         raise ValueError(f"dataset.task={task} is unknown; type classification or regression")
@@ -39,11 +42,14 @@ def synthetic(
 
     train, test = part(samples), part(max(1, samples // 5))
     optimum = teacher.T.float() if task == "regression" else None
-    return ArrayData("synthetic", task, outputs, train, test, optimum=optimum).scored_on(split)
+    return ArrayData("synthetic", task, outputs, train, test, optimum=optimum).score_on(split)
 
 
 def _normal(generator: torch.Generator, *size: int) -> Tensor:
-    """In double precision, so that the labels do not hang on how many threads share the product."""
+    """Return normal draws in double precision.
+
+    So the labels do not depend on how many threads share the product.
+    """
     return torch.randn(size, generator=generator, dtype=torch.float64)
 
 
@@ -54,17 +60,20 @@ def synthetic_rows(
     seed: int = 0,
     split: Split = "test",
 ) -> SyntheticRows:
-    """Regression as of `synthetic`, for data too large for memory. The test split has a fifth as many samples."""
+    """Return the regression of `synthetic`, for data too large for memory.
+
+    The test split has a fifth as many samples.
+    """
     train, test = torch.arange(samples), torch.arange(samples, samples + max(1, samples // 5))
     if split == "valid":
-        train, test = held_out(samples)
+        train, test = hold_out(samples)
     teacher = _normal(torch.Generator().manual_seed(mix(seed)), features) / features**0.5
     return SyntheticRows(train, test, teacher, noise, seed)
 
 
 @dataclass(frozen=True, eq=False)
 class SyntheticRows:
-    """Dealt out as ArrayData is, but each row is made from (seed, number of the row) whenever it is asked for."""
+    """Rows made from (seed, number of the row) when asked for, dealt out as in ArrayData."""
 
     train: Tensor  # numbers of rows
     test: Tensor
@@ -99,15 +108,15 @@ class SyntheticRows:
         self, *, epoch: int, step: int, worker: int, workers: int, batch_size: int, seed: int
     ) -> tuple[Tensor, Tensor]:
         order = epoch_order(self.train_samples, seed, epoch, self.train.device)
-        return self._made(self.train[part_of(order, step, worker, workers, batch_size)])
+        return self._make(self.train[part_of(order, step, worker, workers, batch_size)])
 
     def test_batches(self, batch_size: int) -> int:
         return -(-len(self.test) // batch_size)
 
     def test_batch(self, index: int, batch_size: int) -> tuple[Tensor, Tensor]:
-        return self._made(self.test[index * batch_size : (index + 1) * batch_size])
+        return self._make(self.test[index * batch_size : (index + 1) * batch_size])
 
-    def _made(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+    def _make(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         inputs, targets = zip(*map(self._row, rows.tolist()), strict=True)
         return torch.stack(inputs).to(self.device), torch.stack(targets).to(self.device)
 

@@ -1,6 +1,7 @@
-"""A text as one long row of word numbers, read in windows as in truncated back-propagation through time.
+"""A text as one long row of tokens, read in windows for truncated back-propagation through time.
 
-Nothing is shuffled: window t + 1 of a worker continues its window t, so that hidden state can be carried.
+Nothing is shuffled: window t + 1 of a worker continues its window t, so that hidden state can be
+carried.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from gcbench.data.protocol import Kind, Task
 
 @dataclass(frozen=True, eq=False)
 class TokenData:
-    """Worker k owns the k-th contiguous part of the training tokens, cut into batch_size columns."""
+    """A text of which worker k owns the k-th contiguous part, cut into batch_size columns."""
 
     name: str
     outputs: int
@@ -41,11 +42,14 @@ class TokenData:
         self, *, epoch: int, step: int, worker: int, workers: int, batch_size: int, seed: int
     ) -> tuple[Tensor, Tensor]:
         assert 0 <= worker < workers and 0 <= step < self.steps_per_epoch(workers, batch_size)
-        own = self.train_samples // workers
-        return _window(self.train.narrow(0, worker * own, own), step, batch_size, self.bptt)
+        share = self.train_samples // workers
+        return _window(self.train.narrow(0, worker * share, share), step, batch_size, self.bptt)
 
     def test_batches(self, batch_size: int = 10) -> int:
-        """Ten columns are what the PyTorch word-language example and those after it evaluate with."""
+        """Return the number of test batches.
+
+        The PyTorch word-language example, and those after it, evaluate with ten columns.
+        """
         return -(-max(0, len(self.test) // batch_size - 1) // self.bptt)
 
     def test_batch(self, index: int, batch_size: int = 10) -> tuple[Tensor, Tensor]:
@@ -53,7 +57,10 @@ class TokenData:
 
 
 def _window(tokens: Tensor, index: int, columns: int, length: int) -> tuple[Tensor, Tensor]:
-    """The index-th window of each column, [columns, length], and the targets: the same one word later."""
+    """Return the index-th window of each column, [columns, length], and its targets.
+
+    Targets are the same one word later.
+    """
     rows = len(tokens) // columns
     table = tokens[: columns * rows].view(columns, rows)
     start, stop = index * length, min((index + 1) * length, rows - 1)

@@ -1,6 +1,7 @@
-"""CIFAR-10 and CIFAR-100 (Krizhevsky, 2009) and MNIST (LeCun et al., 1998), read and fetched by torchvision.
+"""CIFAR-10, CIFAR-100 (Krizhevsky, 2009) and MNIST (LeCun et al., 1998) by torchvision.
 
-The means and deviations are those of the training pixels, written out so that no run computes its own.
+The means and deviations are those of the training pixels, written out so that no run computes its
+own.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ def cifar10(
 ) -> ArrayData:
     train, test = _cifar("cifar10", datasets.CIFAR10, Path(root).expanduser(), download)
     pixels = _pixels((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
-    return ArrayData("cifar10", "classification", 10, train, test, pixels, augment).scored_on(split)
+    return ArrayData("cifar10", "classification", 10, train, test, pixels, augment).score_on(split)
 
 
 def cifar100(
@@ -30,7 +31,7 @@ def cifar100(
 ) -> ArrayData:
     train, test = _cifar("cifar100", datasets.CIFAR100, Path(root).expanduser(), download)
     pixels = _pixels((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))
-    return ArrayData("cifar100", "classification", 100, train, test, pixels, augment).scored_on(
+    return ArrayData("cifar100", "classification", 100, train, test, pixels, augment).score_on(
         split
     )
 
@@ -39,7 +40,7 @@ def mnist(root: str, download: bool = True, split: Split = "test") -> ArrayData:
     train, test = _splits("mnist", datasets.MNIST, Path(root).expanduser(), "MNIST/raw", download)
     pixels = _pixels((0.1307,), (0.3081,))
     train, test = ((part.data.unsqueeze(1), part.targets) for part in (train, test))
-    return ArrayData("mnist", "classification", 10, train, test, pixels).scored_on(split)
+    return ArrayData("mnist", "classification", 10, train, test, pixels).score_on(split)
 
 
 def _cifar(
@@ -48,27 +49,27 @@ def _cifar(
     folder = root / reader.base_folder
     names = [row[0] for row in reader.train_list + reader.test_list] + [reader.meta["filename"]]
     if all((folder / file).is_file() for file in names):
-        train, test = _present(name, reader, root)
+        train, test = _read_official(name, reader, root)
     else:
         train, test = _splits(name, reader, root, reader.base_folder, download)
     return _pair(train), _pair(test)
 
 
-def _present(name: str, reader: type[datasets.CIFAR10], root: Path) -> tuple[Any, Any]:
+def _read_official(name: str, reader: type[datasets.CIFAR10], root: Path) -> tuple[Any, Any]:
     try:
         return reader(root, train=True), reader(root, train=False)
     except RuntimeError:
         warnings.warn(
-            f"dataset={name}: the files under {root / reader.base_folder} are not the official ones (the md5 "
-            "differs) but are read all the same",
+            f"dataset={name}: the files under {root / reader.base_folder} are not the official "
+            "ones (the md5 differs) but are read all the same",
             stacklevel=4,
         )
-    unchecked = _unchecked(reader)
+    unchecked = _without_md5(reader)
     return unchecked(root, train=True), unchecked(root, train=False)
 
 
-def _unchecked(reader: type[datasets.CIFAR10]) -> type[datasets.CIFAR10]:
-    """The same reader without md5 sums: torchvision then checks only that the files exist."""
+def _without_md5(reader: type[datasets.CIFAR10]) -> type[datasets.CIFAR10]:
+    """Return the same reader without md5 sums, which checks only that the files exist."""
     sums = {
         "train_list": [(row[0], None) for row in reader.train_list],
         "test_list": [(row[0], None) for row in reader.test_list],
@@ -89,8 +90,8 @@ def _splits(
         cause = " ".join(str(error).split())
         reason = f"the download failed ({cause})" if download else "dataset.download=false"
         raise ValueError(
-            f"dataset={name}: no files under {root} and {reason}; put {folder}/ there or set data.root=... "
-            "to the folder that holds it"
+            f"dataset={name}: no files under {root} and {reason}; put {folder}/ there or set "
+            "data.root=... to the folder that holds it"
         ) from error
 
 
@@ -101,6 +102,6 @@ def _pair(split: datasets.CIFAR10) -> Pair:
 
 
 def _pixels(mean: tuple[float, ...], deviation: tuple[float, ...]) -> Pair:
-    """Per channel and for pixels from 0 to 255, from the usual figures for pixels from 0 to 1."""
+    """Return mean and deviation by channel for pixels from 0 to 255, from those for 0 to 1."""
     raw = 255 * torch.tensor([mean, deviation])
     return raw[0].view(-1, 1, 1), raw[1].view(-1, 1, 1)

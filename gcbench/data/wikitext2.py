@@ -1,7 +1,8 @@
 """WikiText-2, word by word (Merity et al., "Pointer sentinel mixture models", ICLR 2017).
 
-Words are split at blanks and every line ends in <eos>, as in PyTorch's word-language example. Models
-are tested on the validation file unless told otherwise, as in PowerSGD's code (Vogels et al., NeurIPS 2019).
+Words are split at blanks and every line ends in <eos>, as in PyTorch's word-language example.
+Models are tested on the validation file unless told otherwise, as in PowerSGD's code (Vogels et
+al., NeurIPS 2019).
 """
 
 from __future__ import annotations
@@ -25,14 +26,17 @@ def wikitext2(
     vocabulary: int | None = None,
     split: Literal["valid", "test"] = "valid",
 ) -> TokenData:
-    """`vocabulary` words at most are told apart, and that many outputs reported even if fewer words occur."""
+    """Return WikiText-2 with at most `vocabulary` different words.
+
+    The model has that many outputs even if fewer words occur.
+    """
     if split not in ("valid", "test"):
         raise ValueError(f"dataset.split={split} is unknown; type valid or test")
     folder = Path(root).expanduser() / "wikitext-2"
     words = {part: _words(folder, part) for part in ("train", "valid", "test")}
     kept = chain(*words.values()) if vocabulary is None else _frequent(words["train"], vocabulary)
     numbers = {word: number for number, word in enumerate(dict.fromkeys(chain(_MARKERS, kept)))}
-    train, test = _encoded(words["train"], numbers), _encoded(words[split], numbers)
+    train, test = _encode(words["train"], numbers), _encode(words[split], numbers)
     return TokenData("wikitext2", vocabulary or len(numbers), train, test, bptt)
 
 
@@ -42,13 +46,14 @@ def _words(folder: Path, part: str) -> list[str]:
             with file.open(encoding="utf-8") as lines:
                 return [word for line in lines for word in (*line.split(), "<eos>")]
     raise ValueError(
-        f"dataset=wikitext2: neither {part}.txt nor wiki.{part}.tokens is in {folder}; put WikiText-2's "
-        "train, valid and test files there or set data.root=... to the folder that holds wikitext-2/"
+        f"dataset=wikitext2: neither {part}.txt nor wiki.{part}.tokens is in {folder}; put "
+        "WikiText-2's train, valid and test files there or set data.root=... to the folder that "
+        "holds wikitext-2/"
     )
 
 
 def _frequent(words: list[str], vocabulary: int) -> list[str]:
-    """The most frequent words of the training split, so many that the markers still fit in."""
+    """Return the training split's most frequent words, so many that the markers still fit."""
     if vocabulary < len(_MARKERS):
         raise ValueError(
             f"dataset.vocabulary={vocabulary} is too small; type 2 or more, or null for all words"
@@ -57,6 +62,6 @@ def _frequent(words: list[str], vocabulary: int) -> list[str]:
     return ranked[: vocabulary - len(_MARKERS)]
 
 
-def _encoded(words: list[str], numbers: dict[str, int]) -> Tensor:
+def _encode(words: list[str], numbers: dict[str, int]) -> Tensor:
     unknown = numbers["<unk>"]
     return torch.tensor([numbers.get(word, unknown) for word in words])

@@ -1,4 +1,4 @@
-"""What can only be checked with torch, the data and the devices at hand; in the parent, before any worker starts."""
+"""Checks that need torch, the data and the devices, made in the parent before workers start."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gcbench.compressors.dense import Dense
 from gcbench.compressors.wrappers import ErrorFeedback
 from gcbench.config import Config, ConfigError
 from gcbench.data import Data
-from gcbench.launch.instantiate import in_own_code, is_own, make, make_model, typed
+from gcbench.launch.instantiate import is_user_code, make, make_model, to_dataclass, user_code_error
 from gcbench.launch.plan import Plan
 from gcbench.private import use_own_compiler_cache
 from gcbench.records.summary import advice_on_share, share_in_words
@@ -27,17 +27,13 @@ from gcbench.train.schedules import total_steps
 
 log = logging.getLogger("gcbench")
 
-# Copies of the parameters at the peak of a step, measured on matrices of 7 million values and 1 to 8 virtual workers:
-# none 5.9 + 1.0 a worker, qsgd 13.5 + 2.1, with memory 13.7 + 7.0, orq 10 + 3, top_k 5.1 + 6.9, powersgd 2 + 3.9;
-# of 8 workers maxnorm 44, signum 49, onebit 62.
-OF_PROCESS, OF_BUCKETS = (
-    6,
-    10,
-)  # weights, momentum, update; more in the eager code of a large tensor
-OF_WORKER, OF_LEAN_WORKER = (
-    7,
-    2,
-)  # gradient, what is sent, memory, one in flight; codes and plain gradients without memory
+# Copies of the parameters at the peak of a step, measured with 1 to 8 virtual workers. A process
+# has weights, momentum and update, and more in the eager code of a large tensor.
+OF_PROCESS = 6
+OF_BUCKETS = 10
+# A worker has gradient, payload, residual and one in flight; without a residual, less of them.
+OF_WORKER = 7
+OF_LEAN_WORKER = 2
 
 
 def check(config: Config, plan: Plan, data: Data, directory: Path) -> None:
@@ -46,29 +42,27 @@ def check(config: Config, plan: Plan, data: Data, directory: Path) -> None:
         use_own_compiler_cache()
     _check_restarts(config["trainer"]["max_restarts"], plan)
     _check_samples(config["trainer"], data)
-    compressor, estimator = (
-        make(config["compressor"], "compressor"),
-        make(config["estimator"], "estimator"),
-    )
-    own = is_own(config["model"])
-    with (
-        nullcontext() if own else torch.device("meta")
-    ):  # a constructor of the user's may need real tensors
+    compressor = make(config["compressor"], "compressor")
+    estimator = make(config["estimator"], "estimator")
+    users_model = is_user_code(config["model"])
+    # A user's constructor may need real tensors.
+    with nullcontext() if users_model else torch.device("meta"):
         model = make_model(config["model"], data.shape, data.outputs)
     if not any(p.requires_grad for p in model.parameters()):
         raise ConfigError(
             f"model={config['choices']['model']} has no parameters to train; type another model="
         )
-    if own:
+    if users_model:
         _check_outputs(config, model.to(plan.device), data)
     if getattr(model, "recurrent", False) and config["trainer"]["accumulate"] > 1:
         raise ConfigError(
-            f"trainer.accumulate={config['trainer']['accumulate']}: model={config['choices']['model']} carries hidden state "
-            "for every column of its batch; type trainer.accumulate=1"
+            f"trainer.accumulate={config['trainer']['accumulate']}: "
+            f"model={config['choices']['model']} carries hidden state for every column of its "
+            "batch; type trainer.accumulate=1"
         )
     estimator.refuse(model, data, config["optimizer"]["momentum"])
     refuse_pipeline(
-        typed(TrainerSettings, config["trainer"]),
+        to_dataclass(TrainerSettings, config["trainer"]),
         compressor,
         estimator,
         plan.timed and plan.processes > 1,
@@ -80,7 +74,7 @@ def check(config: Config, plan: Plan, data: Data, directory: Path) -> None:
 
 @torch.no_grad()
 def _check_outputs(config: Config, model: nn.Module, data: Data) -> None:
-    """Refuse a model of the user's that does not take the data, or does not give what the loss of its task takes."""
+    """Refuse a user's model that does not take the data, or returns what its loss cannot take."""
     trainer, choices = config["trainer"], config["choices"]
     name = f"model={choices['model']}"
     batch = data.batch(
@@ -94,11 +88,11 @@ def _check_outputs(config: Config, model: nn.Module, data: Data) -> None:
     inputs, targets = (tensor[:2].to(next(model.parameters()).device) for tensor in batch)
     recurrent = getattr(model, "recurrent", False)
     try:
-        found = model.eval()(inputs, None) if recurrent else model.eval()(inputs)
+        result = model.eval()(inputs, None) if recurrent else model.eval()(inputs)
     except Exception as error:
         what = f"{name} on inputs of shape {tuple(inputs.shape)} from dataset={choices['dataset']}"
-        raise ConfigError(in_own_code(what, error)) from error
-    outputs = found[0] if recurrent and isinstance(found, tuple) else found
+        raise ConfigError(user_code_error(what, error)) from error
+    outputs = result[0] if recurrent and isinstance(result, tuple) else result
     if not isinstance(outputs, torch.Tensor):
         raise ConfigError(
             f"{name} returns a {type(outputs).__name__}; let its forward return a tensor of outputs"
@@ -116,8 +110,9 @@ def _check_outputs(config: Config, model: nn.Module, data: Data) -> None:
             (*targets.shape, data.outputs) if data.task != "regression" else tuple(targets.shape)
         )
         raise ConfigError(
-            f"{name} returns outputs of shape {tuple(outputs.shape)} where dataset={choices['dataset']} needs {wanted}; let it "
-            f"take an argument outputs, which is {data.outputs} here, or type another dataset="
+            f"{name} returns outputs of shape {tuple(outputs.shape)} where "
+            f"dataset={choices['dataset']} needs {wanted}; let it take an argument outputs, which "
+            f"is {data.outputs} here, or type another dataset="
         )
 
 
@@ -132,8 +127,8 @@ def _check_directory(directory: Path) -> None:
 def _check_restarts(asked: int, plan: Plan) -> None:
     if asked and (plan.launcher != "local" or plan.processes == 1):
         raise ConfigError(
-            f"trainer.max_restarts={asked}: trainer.launcher={plan.launcher} starts no processes that it could start again; "
-            "type trainer.launcher=local, or torchrun --max-restarts"
+            f"trainer.max_restarts={asked}: trainer.launcher={plan.launcher} starts no processes "
+            "that it could start again; type trainer.launcher=local, or torchrun --max-restarts"
         )
 
 
@@ -141,8 +136,8 @@ def _check_samples(trainer: Config, data: Data) -> None:
     workers, batch_size, samples = trainer["gpus"], trainer["batch_size"], data.train_samples
     if workers > samples:
         raise ConfigError(
-            f"trainer.gpus={workers}: the data has {samples} training samples, fewer than workers; type trainer.gpus={samples} "
-            "or fewer"
+            f"trainer.gpus={workers}: the data has {samples} training samples, fewer than workers; "
+            f"type trainer.gpus={samples} or fewer"
         )
     if data.steps_per_epoch(workers, batch_size) < 1:
         largest = max(
@@ -154,13 +149,13 @@ def _check_samples(trainer: Config, data: Data) -> None:
         advice = [f"trainer.batch_size={largest}{' or less' * (largest > 1)}"] if largest else []
         advice += [f"trainer.gpus={most}{' or fewer' * (most > 1)}"] if most else []
         raise ConfigError(
-            f"trainer.batch_size={batch_size}: a worker's shard has {samples // workers} samples, too few for one batch; "
-            f"type {', or '.join(advice) or 'another dataset='}"
+            f"trainer.batch_size={batch_size}: a worker's shard has {samples // workers} samples, "
+            f"too few for one batch; type {', or '.join(advice) or 'another dataset='}"
         )
     if trainer["eval_every"] and data.test_batches(trainer["eval_batch_size"]) < 1:
         raise ConfigError(
-            f"trainer.eval_batch_size={trainer['eval_batch_size']}: the test part is too short for one batch; type a smaller "
-            "number, or trainer.eval_every=null"
+            f"trainer.eval_batch_size={trainer['eval_batch_size']}: the test part is too short for "
+            "one batch; type a smaller number, or trainer.eval_every=null"
         )
 
 
@@ -170,8 +165,8 @@ def _check_recordings(trainer: Config, data: Data) -> None:
     for step in trainer["record_gradients"] or []:
         if step >= steps:
             raise ConfigError(
-                f"trainer.record_gradients={trainer['record_gradients']}: step {step} never comes, as the last one is "
-                f"{steps - 1}; type steps up to that"
+                f"trainer.record_gradients={trainer['record_gradients']}: step {step} never comes, "
+                f"as the last one is {steps - 1}; type steps up to that"
             )
 
 
@@ -206,13 +201,14 @@ def _check_memory(plan: Plan, parameters: int, compressor: Compressor) -> None:
         several = f"type trainer.gpus={fitting} or fewer, or spread the workers over more machines"
         advice = several if fitting else "choose a smaller model=, or a machine with more memory"
         raise ConfigError(
-            f"trainer.gpus={plan.workers}: gradients of {parameters:,} values for {plan.workers} workers need about "
-            f"{needed / 2**30:.1f} GiB here, {free / 2**30:.1f} GiB are free; {advice}"
+            f"trainer.gpus={plan.workers}: gradients of {parameters:,} values for {plan.workers} "
+            f"workers need about {needed / 2**30:.1f} GiB here, {free / 2**30:.1f} GiB are free; "
+            f"{advice}"
         )
 
 
 def _needed_bytes(plan: Plan, parameters: int, compressor: Compressor, workers: int) -> int:
-    """Of `workers` in the place of the plan's, without activations."""
+    """Return the bytes that `workers` in place of the plan's need, without activations."""
     parts = list(parts_of(compressor))
     processes = min(plan.local_processes, workers) if plan.device == "cpu" else 1
     remembers = any(isinstance(part, ErrorFeedback) for part in parts)
@@ -224,7 +220,7 @@ def _needed_bytes(plan: Plan, parameters: int, compressor: Compressor, workers: 
 
 
 def _free_bytes() -> int:
-    """Memory that can be had without swapping."""
+    """Return the memory that can be had without swapping."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable"))

@@ -1,83 +1,92 @@
-"""Whether the directory of a run holds the run that was asked for, another one, or a shorter one to extend."""
+"""The directory of a run: does it hold this run, another one, or a shorter one to extend?"""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
 
 from gcbench.config import Config, ConfigError
-from gcbench.config.names import ABSENT, BOOKKEEPING, EXECUTION, LENGTH, differences, in_words
+from gcbench.identity import (
+    ABSENT,
+    BOOKKEEPING,
+    EXECUTION,
+    LENGTH,
+    Differences,
+    differences,
+    format_differences,
+)
 from gcbench.records import RunFiles
 from gcbench.records.files import ENDED
-from gcbench.records.reading import problem_of
+from gcbench.records.schema import Result
 from gcbench.train.schedules import total_steps
 
-Differences = dict[str, tuple[Any, Any]]
-
-HOW = (
-    BOOKKEEPING | EXECUTION | {"gpus"}
-)  # what a run may be continued with that it was not begun with
+# Keys that may differ between the parts of a run that was continued.
+MAY_CHANGE = BOOKKEEPING | EXECUTION | {"gpus"}
 
 
 def refuse_other_run(config: Config, files: RunFiles) -> None:
-    """Raise ConfigError where the directory has a run of another configuration, which is no answer to this one."""
+    """Raise ConfigError where the directory has a run of another configuration.
+
+    That run is no answer to this one.
+    """
     result = result_in(files)
-    if result is not None and result["status"] in ENDED:
+    if result is not None and result.status in ENDED:
         _refuse_other_result(config, files.directory, result)
     elif (
         config["resume"]["mode"] == "auto"
         and last_step(files.directory)
         and (before := files.read_start())
     ):
-        if differs := _but_for_how(before["config"], config, HOW):
+        if differs := _differences(before["config"], config, MAY_CHANGE):
             raise ConfigError(
                 f"{files.directory} holds an unfinished run with another configuration "
-                f"({_told(differs, before['config'], config)}); type what it had to continue it, resume=never to start anew "
-                "there, or another directory="
+                f"({_describe(differs, before['config']['choices'], config)}); type what it had to "
+                "continue it, resume=never to start anew there, or another directory="
             )
 
 
-def result_in(files: RunFiles) -> dict[str, Any] | None:
-    """Return the result in the run's directory, if there is one; ConfigError where it is none that can be read."""
+def result_in(files: RunFiles) -> Result | None:
+    """Return the result in the run's directory, or None. Raises ConfigError: it is damaged."""
     try:
-        result = files.read_result()
+        return files.read_result()
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    if result is not None and (problem := problem_of(result)):
-        raise ConfigError(f"{files.result}: {problem}; move it away, or type rerun=true")
-    return result
 
 
-def _refuse_other_result(config: Config, directory: Path, result: dict[str, Any]) -> None:
+def _refuse_other_result(config: Config, directory: Path, result: Result) -> None:
     extended = extends(config, result)
-    before = result["config"]
+    before = result.config
     differs = (
-        _but_for_how(before, config, HOW | LENGTH)
+        _differences(before, config, MAY_CHANGE | LENGTH)
         if extended
         else differences(before, config, BOOKKEEPING)
     )
     if differs:
         raise ConfigError(
-            f"{directory} holds a finished run with another configuration ({_told(differs, result, config)}); type another "
-            "directory=, or rerun=true to run this one there (the files there keep their content under other names)"
+            f"{directory} holds a finished run with another configuration "
+            f"({_describe(differs, result.choices, config)}); type another directory=, or "
+            "rerun=true to run this one there (the files keep their content under other names)"
         )
-    if extended and last_step(directory) < result["steps"]:
+    if extended and last_step(directory) < (result.steps or 0):
         length = differences(before, config, BOOKKEEPING)
         raise ConfigError(
-            f"{directory} holds a run that cannot be extended ({in_words(length)}): the state at its end was not kept, as "
-            "trainer.keep_weights=true does; type another directory=, or rerun=true to start anew there"
+            f"{directory} holds a run that cannot be extended ({format_differences(length)}): the "
+            "state at its end was not kept, as trainer.keep_weights=true does; type another "
+            "directory=, or rerun=true to start anew there"
         )
 
 
-def extends(config: Config, result: dict[str, Any]) -> bool:
-    """Return whether `config` asks for more steps than a run that is done has taken, to be taken from its end."""
-    if result["status"] != "done" or config["resume"]["mode"] != "auto":
+def extends(config: Config, result: Result) -> bool:
+    """Return whether `config` asks for more steps than a run that is done has taken.
+
+    They are taken from its end.
+    """
+    if result.status != "done" or config["resume"]["mode"] != "auto":
         return False
     trainer = config["trainer"]
+    assert result.steps is not None and result.steps_per_epoch is not None  # as it is done
     return (
-        total_steps(trainer["max_steps"], trainer["epochs"], result["steps_per_epoch"])
-        > result["steps"]
+        total_steps(trainer["max_steps"], trainer["epochs"], result.steps_per_epoch) > result.steps
     )
 
 
@@ -87,20 +96,23 @@ def last_step(directory: Path) -> int:
     return max((int(path.parent.name.removeprefix("step-")) for path in manifests), default=0)
 
 
-def _but_for_how(before: Config, now: Config, trainer_keys: Collection[str]) -> Differences:
-    """An emulated network changes times only."""
+def _differences(before: Config, now: Config, trainer_keys: Collection[str]) -> Differences:
+    """Return the differences, but for the emulated network, which changes times only."""
     return differences({**before, "network": {}}, {**now, "network": {}}, trainer_keys)
 
 
-def _told(differs: Differences, before: dict[str, Any], now: Config) -> str:
-    """Return `differs` in words; keys that come and go with another model, data set or compressor go without saying."""
-    was, asked = before["choices"], now["choices"]
+def _describe(differs: Differences, was: dict[str, str], config: Config) -> str:
+    """Return the differences as a phrase for an error.
+
+    Keys that come and go with another model, data set or compressor are left out.
+    """
+    asked = config["choices"]
     other = {
         group: (was[group], asked[group])
         for group in ("model", "dataset", "compressor")
         if was[group] != asked[group]
     }
-    told = {key: values for key, values in differs.items() if key.partition(".")[0] not in other}
+    keys = {key: values for key, values in differs.items() if key.partition(".")[0] not in other}
     if "compressor" in other:
-        told = {key: values for key, values in told.items() if ABSENT not in values}
-    return in_words({**other, **told})
+        keys = {key: values for key, values in keys.items() if ABSENT not in values}
+    return format_differences({**other, **keys})

@@ -1,4 +1,4 @@
-"""How long a run will take: from earlier ones of its size, else from a few gradients taken here."""
+"""Estimates of how long runs take: from earlier ones of their size, else from a few gradients."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ import torch
 
 from gcbench import settings
 from gcbench.config import Config, ConfigError
-from gcbench.launch.instantiate import make_data, make_model, typed
+from gcbench.launch.instantiate import make_data, make_model, to_dataclass
 from gcbench.launch.plan import Machine, plan
 from gcbench.records.clock import Clock
-from gcbench.records.files import took
+from gcbench.records.schema import Result
 from gcbench.train.replica import Replica
 from gcbench.train.schedules import total_steps
 
 START_SECONDS = 5.0  # imports, data, process groups
 
 Size = tuple[Any, ...]
-Result = dict[str, Any]
 
 
 class Estimates:
@@ -30,26 +29,27 @@ class Estimates:
     def __init__(self, results: Iterable[Result]) -> None:
         self._past: dict[Size, list[Result]] = {}
         for result in results:
-            if result["status"] == "done" and result.get("steps") and result.get("steps_per_epoch"):
-                self._past.setdefault(_size(result["config"], result["choices"]), []).append(result)
+            if result.status == "done" and result.steps:
+                self._past.setdefault(_size(result.config, result.choices), []).append(result)
         self._tried: dict[Size, tuple[float, int]] = {}
 
     def seconds(self, config: Config) -> float | None:
-        """None where data or model are not to be had, of which the run itself will say why."""
+        """Return the expected seconds, or None without data or model.
+
+        The run itself will say why these are missing.
+        """
         size = _size(config, config["choices"])
         past = self._past.get(size, [])
         if past:
-            alike = [
-                r for r in past if r["choices"]["compressor"] == config["choices"]["compressor"]
-            ]
-            step_seconds, steps_per_epoch = (
-                median(map(_step_seconds, alike or past)),
-                past[0]["steps_per_epoch"],
-            )
+            compressor = config["choices"]["compressor"]
+            alike = [result for result in past if result.choices["compressor"] == compressor]
+            step_seconds = median(map(_step_seconds, alike or past))
+            steps_per_epoch = past[0].steps_per_epoch
+            assert steps_per_epoch is not None  # as runs that are done say it
         else:
             try:
                 if size not in self._tried:
-                    self._tried[size] = _try(config)
+                    self._tried[size] = _measure(config)
                 step_seconds, steps_per_epoch = self._tried[size]
             except (ValueError, OSError, RuntimeError):
                 return None
@@ -69,15 +69,16 @@ def _size(config: Config, choices: dict[str, str]) -> Size:
 
 
 def _step_seconds(result: Result) -> float:
-    return max(1.0, took(result)) / result["steps"]
+    assert result.steps is not None  # as runs that are done say it
+    return max(1.0, result.duration) / result.steps
 
 
-def _try(config: Config) -> tuple[float, int]:
-    """Seconds of a step without compression and tests, and steps an epoch."""
-    chosen = plan(config, Machine.here())
+def _measure(config: Config) -> tuple[float, int]:
+    """Return the seconds of a step without compression and tests, and the steps an epoch."""
+    chosen = plan(config, Machine.detect())
     if chosen.device != "cpu":
         raise ConfigError("a device is not woken up for an estimate")
-    trainer = typed(settings.TrainerSettings, config["trainer"])
+    trainer = to_dataclass(settings.TrainerSettings, config["trainer"])
     data, before = make_data(config), torch.get_num_threads()
     torch.set_num_threads(chosen.threads)
     replica = Replica(

@@ -1,4 +1,4 @@
-"""The temporary folder of a run on this machine: private, and gone after the run however that ended."""
+"""The temporary folder of a run on this machine: private, and removed however the run ended."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ class Temporary(NamedTuple):
 
 @contextmanager
 def temporary_folder() -> Iterator[Temporary]:
-    """Makes one, and removes it afterwards, with those that killed runs of this user have left."""
+    """Make a folder and remove it afterwards.
+
+    Folders that killed runs of this user have left are removed, too.
+    """
     for left in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         _remove_if_left(left)
     path = Path(tempfile.mkdtemp(prefix=PREFIX))  # of mode 0700

@@ -21,29 +21,32 @@ NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
 
 
 def make(node: Config, key: str) -> Any:
-    """The object that `node` describes; `key` is where it stands in the configuration."""
+    """Return the object that `node` describes; `key` is its place in the configuration."""
     _check(node, key)
     try:
         return instantiate(node, _convert_="all")
     except InstantiationException as error:
         if isinstance(error.__cause__, ValueError):
-            raise ConfigError(_named(str(error.__cause__), key)) from error.__cause__
-        if error.__cause__ and is_own(node):
+            raise ConfigError(_name_key(str(error.__cause__), key)) from error.__cause__
+        if error.__cause__ and is_user_code(node):
             raise ConfigError(
-                in_own_code(f"{key}._target_={node['_target_']}", error.__cause__)
+                user_code_error(f"{key}._target_={node['_target_']}", error.__cause__)
             ) from error.__cause__
         raise error.__cause__ or error from None
 
 
-def is_own(node: Config) -> bool:
-    """Whether the target of `node` is code of the user's."""
+def is_user_code(node: Config) -> bool:
+    """Return whether the target of `node` is the user's code."""
     return not str(node["_target_"]).startswith("gcbench.")
 
 
-def in_own_code(what: str, error: BaseException) -> str:
+def user_code_error(what: str, error: BaseException) -> str:
     """Return the sentence for an exception that a user's code has raised."""
     gist = str(error).partition("\n")[0]
-    return f"{what} raises {type(error).__name__}: {gist}; type HYDRA_FULL_ERROR=1 before the command to see where"
+    return (
+        f"{what} raises {type(error).__name__}: {gist}; type HYDRA_FULL_ERROR=1 before the command "
+        "to see where"
+    )
 
 
 def make_data(config: Config) -> Data:
@@ -69,8 +72,9 @@ def make_model(node: Config, shape: Sequence[int], outputs: int) -> nn.Module:
     model = make(settled, "model")
     if not isinstance(model, nn.Module):
         raise ConfigError(
-            f"model._target_={node['_target_']} makes a {type(model).__name__}, which is no torch.nn.Module; type the name of "
-            "a class that is one, or of a function that returns one"
+            f"model._target_={node['_target_']} makes a {type(model).__name__}, which is no "
+            "torch.nn.Module; type the name of a class that is one, or of a function that returns "
+            "one"
         )
     return model
 
@@ -84,17 +88,17 @@ def parameter_shapes(
     return {name: tuple(p.shape) for name, p in model.named_parameters()}
 
 
-def typed(schema: type[Any], node: Config) -> Any:
-    """A node of the configuration as its dataclass."""
+def to_dataclass(schema: type[Any], node: Config) -> Any:
+    """Return a node of the configuration as its dataclass."""
     return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), node))
 
 
-def _named(text: str, key: str) -> str:
+def _name_key(text: str, key: str) -> str:
     return text if key in text or "=" in text.split(" ")[0] else f"{key}: {text}"
 
 
 def _check(node: Config, key: str) -> None:
-    """Names and types of a node's keys against the signature of its target, and of the nodes inside it."""
+    """Refuse keys of a node, and of nodes inside it, that its target does not take."""
     target = _target(node, key)
     parameters = inspect.signature(target).parameters
     hints = _hints(target)
@@ -135,16 +139,12 @@ def _hints(target: Any) -> dict[str, Any]:
     function = target.__init__ if inspect.isclass(target) else target
     try:
         return typing.get_type_hints(function)
-    except (
-        NameError,
-        TypeError,
-        AttributeError,
-    ):  # a user's target need not be annotated, or resolvable
+    except (NameError, TypeError, AttributeError):  # hints of a user's target may be missing
         return {}
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    """Only plain types are judged; anything else is the target's own business."""
+    """Return whether a value has the type of a hint; only plain types are judged."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin is Literal:
         return value in args

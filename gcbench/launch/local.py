@@ -1,4 +1,7 @@
-"""Worker processes on this machine: one death ends all, none is left, and nothing of them listens to other machines."""
+"""Worker processes on this machine, of which one death ends all and none is left.
+
+Nothing of them listens to other machines.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,7 @@ class Interrupted(Exception):
 
 
 class _Place(NamedTuple):
-    """What a worker is told of its start."""
+    """A worker's place in the run, which it gets at its start."""
 
     rank: int
     processes: int
@@ -61,7 +64,7 @@ class _Place(NamedTuple):
 
 
 class _Failure(NamedTuple):
-    """The least of several is the cause."""
+    """A worker's failure; the least of several is the cause."""
 
     is_echo: bool
     nanoseconds: int
@@ -77,12 +80,15 @@ def run_processes(
     max_restarts: int = 0,
     lock: Lock | None = None,
 ) -> None:
-    """Runs `target(*args)` in `processes` processes, which find RANK and WORLD_SIZE as usual and each other by `meeting.join`.
+    """Run `target(*args)` in `processes` processes.
 
-    When one dies, all are ended and started again, up to `max_restarts` times; `meeting.restarts()` tells the target how often.
-    On a signal to stop every worker gets SIGTERM and STOP_SECONDS to return. `lock` stays held until the last worker has ended.
+    They find RANK and WORLD_SIZE as usual and each other by `meeting.join`.
+
+    When one dies, all are ended and started again, up to `max_restarts` times; `meeting.restarts()`
+    tells the target how often. On a signal to stop every worker gets SIGTERM and STOP_SECONDS to
+    return. `lock` stays held until the last worker has ended.
     """
-    with temporary_folder() as folder, _noted_signals() as received:
+    with temporary_folder() as folder, _collect_signals() as received:
         locks = (folder.lock, lock) if lock else (folder.lock,)
         for attempt in range(max_restarts + 1):
             places = [
@@ -106,7 +112,7 @@ def _run_once(
 ) -> WorkerFailed | None:
     workers = [_PROCESSES.Process(target=_work, args=(target, args, place)) for place in places]
     try:
-        with _deaf():
+        with _block_sigint():
             for worker in workers:
                 worker.start()
         died_alone = _await(workers, received)
@@ -119,7 +125,7 @@ def _run_once(
 
 
 def _await(workers: Sequence[Any], received: Sequence[str]) -> dict[int, int]:
-    """Returns when each has ended: by rank, when those died whom nobody here had killed."""
+    """Wait for all workers; return by rank when those died whom nobody here had killed."""
     living = dict(enumerate(workers))
     died_alone: dict[int, int] = {}
     kill_at = math.inf
@@ -143,18 +149,18 @@ def _first_failure(
     workers: Sequence[Any], died_alone: dict[int, int], place: _Place
 ) -> WorkerFailed | None:
     notes, attempt = place.notes, place.attempt
-    told = [
+    failures = [
         _Failure(*json.loads(path.read_text())) for path in notes.glob(f"failure-{attempt}-*.json")
     ]
     ended_well = {int(path.suffix[1:]) for path in notes.glob(f"returned-{attempt}.*")}
-    silent = died_alone.keys() - ended_well - {failure.rank for failure in told}
-    told += [
+    silent = died_alone.keys() - ended_well - {failure.rank for failure in failures}
+    failures += [
         _Failure(False, died_alone[rank], rank, "", _ending(workers[rank].exitcode))
         for rank in silent
     ]
-    if not told:
+    if not failures:
         return None
-    first = min(told)
+    first = min(failures)
     return WorkerFailed(
         first.rank, workers[first.rank].exitcode, first.traceback_text, first.reason
     )
@@ -167,26 +173,23 @@ def _ending(exitcode: int) -> str:
 
 
 def _work(target: Callable[..., None], args: tuple[Any, ...], place: _Place) -> None:
-    """What a worker process does."""
+    """Run the target as a worker process."""
     os.environ.update(_environment(place))
     threading.Thread(target=_end_with, args=(place.parent,), daemon=True).start()
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         target(*args)
-    except (
-        BaseException
-    ) as error:  # SystemExit and KeyboardInterrupt of the target's own are failures too
+    except BaseException as error:  # the target's SystemExit, too, is a failure
         _note_failure(error, place)
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(
-            1
-        )  # at once: gloo's threads, whose peers are gone, would end the interpreter by SIGABRT
+        # Exit at once: gloo's threads, whose peers are gone, would end the interpreter by SIGABRT.
+        os._exit(1)
     (place.notes / f"returned-{place.attempt}.{place.rank}").touch()
 
 
 def _environment(place: _Place) -> dict[str, str]:
-    """As torchrun would tell it, and that sockets are for this machine only."""
+    """Return torchrun's variables, and those that restrict sockets to this machine."""
     return {
         "RANK": str(place.rank),
         "LOCAL_RANK": str(place.rank),
@@ -205,7 +208,7 @@ def _loopback() -> str:
 
 
 def _end_with(parent: int) -> None:
-    """Asks this process to stop when `parent` is no more, whatever it waits for, and ends it when it does not."""
+    """Ask this process to stop when `parent` is gone, and end it when it does not."""
     while os.getppid() == parent:
         time.sleep(LOOK_SECONDS)
     os.kill(os.getpid(), signal.SIGTERM)
@@ -221,14 +224,13 @@ def _note_failure(error: BaseException, place: _Place) -> None:
     )
     draft = place.notes / f"draft-{place.attempt}-{place.rank}.json"
     draft.write_text(json.dumps(note))
-    draft.rename(
-        place.notes / f"failure-{place.attempt}-{place.rank}.json"
-    )  # whole, even if this worker is killed now
+    # A renamed file is whole, even if this worker is killed now.
+    draft.rename(place.notes / f"failure-{place.attempt}-{place.rank}.json")
 
 
 @contextmanager
-def _noted_signals() -> Iterator[list[str]]:
-    """The names of signals that asked for the end."""
+def _collect_signals() -> Iterator[list[str]]:
+    """Yield a list that collects the names of signals that ask for the end."""
     received: list[str] = []
 
     def note(number: int, frame: object) -> None:
@@ -243,8 +245,11 @@ def _noted_signals() -> Iterator[list[str]]:
 
 
 @contextmanager
-def _deaf() -> Iterator[None]:
-    """Processes started here hear SIGINT from `_work` on: before, Ctrl-C would print what they are importing."""
+def _block_sigint() -> Iterator[None]:
+    """Block SIGINT for processes that are started meanwhile.
+
+    They unblock it in `_work`: before, Ctrl-C would print what they are importing.
+    """
     resource_tracker.ensure_running()  # its first start would undo the next line
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

@@ -24,7 +24,7 @@ log = logging.getLogger("gcbench")
 
 
 class Lock:
-    """A lock on a file that is shared with the processes that are given it, and lasts until the last of them has ended.
+    """A lock on a file, held until the last of the processes that share it has ended.
 
     A file that is a link, or that has another name too, is refused: it may be somebody else's.
     """
@@ -33,16 +33,19 @@ class Lock:
         self.path = path
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         self._descriptor = os.open(path, flags, 0o644) if descriptor is None else descriptor
-        found = os.fstat(self._descriptor)
-        if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+        status = os.fstat(self._descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
             os.close(self._descriptor)
             raise OSError(f"{path} is a link or no plain file; move it away")
 
     def __reduce__(self) -> tuple[Callable[..., Lock], tuple[Any, ...]]:
-        return _shared, (self.path, DupFd(self._descriptor))
+        return _rebuild, (self.path, DupFd(self._descriptor))
 
     def take(self) -> bool:
-        """Whether it was free; OSError where the file system has no locks."""
+        """Take the lock; return whether it was free.
+
+        Raises OSError where the file system has no locks.
+        """
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -50,7 +53,7 @@ class Lock:
         return True
 
     def release(self) -> None:
-        """For all that share it: a worker that has not quite ended keeps nobody out."""
+        """Release it for all that share it: a worker that has not quite ended keeps nobody out."""
         with suppress(OSError):
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)
         os.close(self._descriptor)
@@ -60,17 +63,19 @@ class Lock:
             os.truncate(self._descriptor, 0)
             os.pwrite(self._descriptor, text.encode(), 0)
 
-    def noted(self) -> str:
+    def read_note(self) -> str:
         return os.pread(self._descriptor, 1000, 0).decode(errors="replace")
 
 
-def _shared(path: Path, descriptor: Any) -> Lock:
+def _rebuild(path: Path, descriptor: Any) -> Lock:
     return Lock(path, descriptor.detach())
 
 
 @contextmanager
-def alone(directory: Path) -> Iterator[Lock]:
-    """Keeps other runs out meanwhile, and as long as processes live that got the lock.
+def lock_directory(directory: Path) -> Iterator[Lock]:
+    """Hold the lock of a directory, so that no other run can use it.
+
+    It is held as long as processes live that got the lock.
 
     Raises RunFailed where another process runs there.
     """
@@ -84,10 +89,10 @@ def alone(directory: Path) -> Iterator[Lock]:
         raise RunFailed(str(error)) from error
     try:
         if not _take(lock):
-            who = lock.noted() or "another process"
+            who = lock.read_note() or "another process"
             raise RunFailed(
-                f"{directory} is being run by {who}; wait for it, stop it, or type another outputs=<folder>; "
-                f"if it is no more, remove {path}"
+                f"{directory} is being run by {who}; wait for it, stop it, or type another "
+                f"outputs=<folder>; if it is no more, remove {path}"
             )
         lock.note(f"process {os.getpid()} on {socket.gethostname()}")
         yield lock
@@ -97,14 +102,14 @@ def alone(directory: Path) -> Iterator[Lock]:
 
 def _take(lock: Lock) -> bool:
     try:
-        if _taken_within(lock, PATIENCE_SECONDS):
+        if _take_within(lock, PATIENCE_SECONDS):
             return True
-        if not _is_gone(lock.noted()):
+        if not _is_gone(lock.read_note()):
             return False
         log.warning(
-            "%s was killed; waiting for its workers, which leave a checkpoint", lock.noted()
+            "%s was killed; waiting for its workers, which leave a checkpoint", lock.read_note()
         )
-        return _taken_within(lock, ORPHAN_SECONDS)
+        return _take_within(lock, ORPHAN_SECONDS)
     except OSError as error:
         log.warning(
             "%s: %s; nothing keeps a second process from running there, too",
@@ -114,7 +119,7 @@ def _take(lock: Lock) -> bool:
         return True
 
 
-def _taken_within(lock: Lock, seconds: float) -> bool:
+def _take_within(lock: Lock, seconds: float) -> bool:
     end = time.monotonic() + seconds
     while not lock.take():
         if time.monotonic() > end:
@@ -124,10 +129,8 @@ def _taken_within(lock: Lock, seconds: float) -> bool:
 
 
 def _is_gone(who: str) -> bool:
-    """Whether a process of this machine that noted itself has ended."""
-    found = re.fullmatch(r"process (\d+) on (.*)", who)
-    return (
-        found is not None
-        and found[2] == socket.gethostname()
-        and not Path(f"/proc/{found[1]}").exists()
-    )
+    """Return whether the process that left the note `who` has ended on this machine."""
+    holder = re.fullmatch(r"process (\d+) on (.*)", who)
+    if holder is None or holder[2] != socket.gethostname():
+        return False
+    return not Path(f"/proc/{holder[1]}").exists()

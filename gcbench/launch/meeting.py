@@ -1,7 +1,8 @@
-"""How the processes of a run find each other.
+"""The meeting point at which the processes of a run find each other.
 
-Those of one machine meet in a file that only their user can read, so that no port is open for it. Those that torchrun or srun
-started meet in the store of torch.distributed, which trusts whoever reaches its port.
+Those of one machine meet in a file that only their user can read, so that no port is open for it.
+Those that torchrun or srun started meet in the store of torch.distributed, which trusts whoever
+reaches its port.
 """
 
 from __future__ import annotations
@@ -16,15 +17,14 @@ MEETING_FILE = "GCBENCH_MEETING"  # the variable that names the file
 
 
 def restarts() -> int:
-    """How often this process and its peers were started before."""
+    """Return how often this process and its peers were started before."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
 
 
 def join(backend: str | None, **more: Any) -> None:
-    """`init_process_group`, wherever the others are."""
-    if (
-        MEETING_FILE in os.environ or restarts()
-    ):  # torchrun's store still has the addresses of those before
+    """Join the process group, wherever the others are."""
+    # After a restart torchrun's store still has the addresses of the processes before.
+    if MEETING_FILE in os.environ or restarts():
         more |= {
             "store": store("meeting"),
             "rank": int(os.environ["RANK"]),
@@ -34,11 +34,11 @@ def join(backend: str | None, **more: Any) -> None:
 
 
 def store(name: str) -> Any:
-    """A part of the store by which the processes meet; those that were started again find it empty."""
-    return dist.PrefixStore(f"gcbench-{name}-{restarts()}", _shared())  # type: ignore[attr-defined]
+    """Return a part of the store by which the processes meet; after a restart it is empty."""
+    return dist.PrefixStore(f"gcbench-{name}-{restarts()}", _open_store())  # type: ignore[attr-defined]
 
 
-def _shared() -> Any:
+def _open_store() -> Any:
     if path := os.environ.get(MEETING_FILE):
         return dist.FileStore(path)  # type: ignore[attr-defined]
     return dist.TCPStore(  # type: ignore[attr-defined]

@@ -8,9 +8,10 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # glibc's mallopt(3)
 
 
 def keep_freed_memory() -> None:
-    """Tells glibc not to hand freed memory back to the system, where there is a glibc.
+    """Tell glibc, where there is one, not to hand freed memory back to the system.
 
-    By default every tensor above 32 MiB is mapped anew, and its pages cost more to touch than a codec takes to fill them.
+    By default every tensor above 32 MiB is mapped anew, and its pages cost more to touch than a
+    codec takes to fill them.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:

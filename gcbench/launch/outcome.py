@@ -12,120 +12,122 @@ from gcbench.comm.network import wire_bits
 from gcbench.compressors.build import analytic_ratio, compressed_share
 from gcbench.config import Config
 from gcbench.launch.plan import Plan
-from gcbench.records.environment import environment
-from gcbench.records.result import SCHEMA_VERSION, Begun, bits, bits_between_nodes, now, test_scores
+from gcbench.records.result import (
+    Begun,
+    count_bits,
+    count_bits_between_nodes,
+    make_result,
+    summarize_tests,
+)
+from gcbench.records.schema import (
+    BitsBetweenNodes,
+    Collective,
+    CompressionError,
+    Network,
+    Phase,
+    Result,
+    Status,
+)
 from gcbench.train.run import Progress, Run, Sample
 
 
-def outcome(
+def make_outcome(
     config: Config,
     plan: Plan,
     run: Run,
     progress: Progress,
-    status: str,
+    status: Status,
     reason: str | None,
     begun: Begun,
-    kept: bool,
-) -> dict[str, Any]:
-    """result.json as a dictionary; every process calls it. `kept`: whether the weights are beside it."""
+    has_weights: bool,
+) -> Result:
+    """Return the result of a run; every process calls it. `has_weights`: they are beside it."""
     meter = Meter.of_workers(plan.workers)
-    meter.load([tally for part in run.control.gather(run.comm.meter.state()) for tally in part])
+    meter.load([totals for part in run.control.gather(run.comm.meter.state()) for totals in part])
     shapes = [parameter.shape for parameter in run.replica.parameters.values()]
-    counts = _counts(meter, progress.step, run.steps_per_epoch, run.replica.dense_bits)
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "status": status,
-        "reason": reason,
-        "experiment": config["experiment"],
-        "choices": config["choices"],
-        "config": {k: v for k, v in config.items() if k not in ("choices", "experiment")},
-        "workers": plan.workers,
-        "processes": plan.processes,
-        "launcher": plan.launcher,
-        "device": plan.device,
-        "backend": plan.backend,
-        "codec_backend": plan.codec_backend,
-        "network": _network(config),
-        "threads": plan.threads,
-        "oversubscribed": plan.oversubscribed,
-        "parameters": run.replica.numel,
-        "steps": progress.step,
-        "epochs": progress.step / run.steps_per_epoch,
-        "steps_per_epoch": run.steps_per_epoch,
-        "test": test_scores(progress.tests),
+    counts = _count_traffic(meter, progress.step, run.steps_per_epoch, run.replica.dense_bits)
+    seconds = progress.ledger.seconds() if plan.timed else None
+    return make_result(
+        config,
+        begun,
+        status,
+        reason,
+        workers=plan.workers,
+        processes=plan.processes,
+        launcher=plan.launcher,
+        device=plan.device,
+        backend=plan.backend,
+        codec_backend=plan.codec_backend,
+        network=_describe_network(config),
+        threads=plan.threads,
+        oversubscribed=plan.oversubscribed,
+        parameters=run.replica.numel,
+        steps=progress.step,
+        epochs=progress.step / run.steps_per_epoch,
+        steps_per_epoch=run.steps_per_epoch,
+        test=summarize_tests(progress.tests),
         **counts,
-        "shannon_bits_per_step": _mean(progress.samples, "shannon_bits"),
-        "analytic_ratio": analytic_ratio(run.compressor),
-        "compressed_share": compressed_share(run.compressor, shapes, progress.step),
-        "seconds": progress.ledger.seconds() if plan.timed else None,
-        "compression_error": _mean_error(progress.samples),
-        "estimator": run.estimator.facts(run, progress, counts["bits_sent"]["per_step"]),
-        "extended": begun.extended,
-        "weights": "weights.pt" if kept else None,
-        **environment(begun.git),
-        "started": begun.started,
-        "finished": now(),
-    }
+        shannon_bits_per_step=_mean(progress.samples, "shannon_bits"),
+        analytic_ratio=analytic_ratio(run.compressor),
+        compressed_share=compressed_share(run.compressor, shapes, progress.step),
+        seconds=seconds and {phase: Phase(**value) for phase, value in seconds.items()},
+        compression_error=_mean_error(progress.samples),
+        estimator=run.estimator.facts(run, progress, counts["bits_sent"].per_step),
+        weights="weights.pt" if has_weights else None,
+    )
 
 
-def _network(config: Config) -> dict[str, Any]:
-    """What collectives went over: whether the cost model's link set their times, and which; else what GCBENCH_LINK calls it."""
+def _describe_network(config: Config) -> Network:
+    """Return the link whose cost model set the times, else the name of the real one."""
+    network = config["network"]
+    return Network(emulated=bool(network), **network, link=os.environ.get("GCBENCH_LINK"))
+
+
+def _count_traffic(meter: Meter, steps: int, steps_per_epoch: int, dense: int) -> dict[str, Any]:
+    kinds = sorted({kind for totals in meter.totals_by_worker for kind in totals})
+    dense_wire = wire_bits("all_reduce", dense, len(meter.totals_by_worker))
     return {
-        "emulated": bool(config["network"]),
-        **config["network"],
-        "link": os.environ.get("GCBENCH_LINK"),
-    }
-
-
-def _counts(meter: Meter, steps: int, steps_per_epoch: int, dense: int) -> dict[str, Any]:
-    """What all workers handed to the collectives, what they got, and what travelled for it."""
-    kinds = sorted({kind for tally in meter.tallies for kind in tally})
-    dense_wire = wire_bits("all_reduce", dense, len(meter.tallies))
-    return {
-        "bits_sent": bits(meter.sent_bits, steps, steps_per_epoch, dense),
-        "bits_received": bits(meter.received_bits, steps, steps_per_epoch, dense),
-        "bits_wire": bits(meter.wire_bits, steps, steps_per_epoch, dense_wire),
+        "bits_sent": count_bits(meter.sent_bits, steps, steps_per_epoch, dense),
+        "bits_received": count_bits(meter.received_bits, steps, steps_per_epoch, dense),
+        "bits_wire": count_bits(meter.wire_bits, steps, steps_per_epoch, dense_wire),
         "bits_between_nodes": _between_nodes(meter, steps, dense),
         "collectives": [
-            _collective(kind, [tally[kind] for tally in meter.tallies]) for kind in kinds
+            _collective(kind, [totals[kind] for totals in meter.totals_by_worker]) for kind in kinds
         ],
     }
 
 
-def _collective(kind: Kind, totals: Sequence[Total]) -> dict[str, Any]:
-    """Over the whole run; means over workers."""
-    return {
+def _collective(kind: Kind, totals: Sequence[Total]) -> Collective:
+    return Collective(
         **kind._asdict(),
-        "messages": totals[0].messages,
-        "sent_bits": sum(t.sent_bits for t in totals) / len(totals),
-        "received_bits": sum(t.received_bits for t in totals) / len(totals),
-        "wire_bits": sum(t.wire_bits(kind) for t in totals) / len(totals),
-    }
-
-
-def _between_nodes(meter: Meter, steps: int, dense: int) -> dict[str, float | None] | None:
-    """None where nothing was exchanged between nodes."""
-    nodes = max((kind.workers for kind in meter.tallies[0] if kind.level == "between"), default=0)
-    if not nodes:
-        return None
-    sent = [
-        sum(total.sent_bits for kind, total in tally.items() if kind.level == "between")
-        for tally in meter.tallies
-    ]
-    size = len(sent) // nodes
-    return bits_between_nodes(
-        [sum(sent[i : i + size]) for i in range(0, len(sent), size)], steps, dense
+        messages=totals[0].messages,
+        sent_bits=sum(t.sent_bits for t in totals) / len(totals),
+        received_bits=sum(t.received_bits for t in totals) / len(totals),
+        wire_bits=sum(t.wire_bits(kind) for t in totals) / len(totals),
     )
 
 
-def _mean_error(samples: Sequence[Sample]) -> dict[str, float | None] | None:
+def _between_nodes(meter: Meter, steps: int, dense: int) -> BitsBetweenNodes | None:
+    """Return what nodes sent to each other; None where nothing was exchanged between nodes."""
+    nodes = max(
+        (kind.workers for kind in meter.totals_by_worker[0] if kind.level == "between"), default=0
+    )
+    if not nodes:
+        return None
+    sent = [
+        sum(total.sent_bits for kind, total in totals.items() if kind.level == "between")
+        for totals in meter.totals_by_worker
+    ]
+    size = len(sent) // nodes
+    by_node = [sum(sent[start : start + size]) for start in range(0, len(sent), size)]
+    return count_bits_between_nodes(by_node, steps, dense)
+
+
+def _mean_error(samples: Sequence[Sample]) -> CompressionError | None:
     if not samples:
         return None
-    return {
-        "relative": _mean(samples, "relative"),
-        "cosine": _mean(samples, "cosine"),
-        "samples": len(samples),
-    }
+    relative, cosine = _mean(samples, "relative"), _mean(samples, "cosine")
+    return CompressionError(relative=relative, cosine=cosine, samples=len(samples))
 
 
 def _mean(samples: Sequence[Sample], name: str) -> float | None:

@@ -1,4 +1,4 @@
-"""Where the workers of a run live: a pure decision from what was asked and what the machine has."""
+"""The plan of a run: where its workers live, from what was asked and what the machine has."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from gcbench.comm import node_size
 from gcbench.config import Config, ConfigError
 from gcbench.launch import slurm
 
+# Launchers for processes that somebody else started.
 JOINING = {
     "torchrun": "torchrun",
     "slurm": "srun",
-}  # launchers for processes that somebody else started
+}
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What the decision depends on."""
+    """The facts about a machine that a plan depends on."""
 
     cores: int
     cuda_devices: int
@@ -29,16 +30,15 @@ class Machine:
     compiler: bool = True  # of C++, which torch.compile needs
 
     @staticmethod
-    def here() -> Machine:
+    def detect() -> Machine:
         cores = (
             len(os.sched_getaffinity(0))
             if hasattr(os, "sched_getaffinity")
             else os.cpu_count() or 1
         )
         if slurm.tasks(os.environ):
-            cores = int(
-                os.environ["SLURM_CPUS_ON_NODE"]
-            )  # of the job; a task may be bound to a few of them
+            # The job's cores count, as a task may be bound to a few of them.
+            cores = int(os.environ["SLURM_CPUS_ON_NODE"])
         compiler = any(
             shutil.which(name) for name in (os.environ.get("CXX", "g++"), "g++", "clang++")
         )
@@ -50,8 +50,8 @@ class Machine:
             key in self.environment for key in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "LOCAL_RANK")
         )
 
-    def started(self, launcher: str) -> tuple[int, int]:
-        """Processes that torchrun or Slurm's srun started: over all nodes, and on this one."""
+    def started_processes(self, launcher: str) -> tuple[int, int]:
+        """Return how many processes torchrun or srun started: on all nodes, and on this one."""
         if launcher == "slurm":
             return slurm.tasks(self.environment), slurm.tasks_here(self.environment)
         everywhere = int(self.environment["WORLD_SIZE"])
@@ -60,7 +60,10 @@ class Machine:
 
 @dataclass(frozen=True)
 class Plan:
-    """`workers` rows over `processes` processes; fewer processes than workers means virtual workers, which have no times."""
+    """A decision to hold `workers` rows in `processes` processes.
+
+    Fewer processes than workers means virtual workers, which have no times.
+    """
 
     launcher: str  # local | torchrun | slurm | virtual
     device: str  # cpu | cuda
@@ -78,24 +81,25 @@ class Plan:
 
     @property
     def oversubscribed(self) -> bool:
-        """More busy threads than cores: times say little."""
+        """Return whether more threads are busy than there are cores: times say little then."""
         return self.device == "cpu" and self.local_processes * self.threads > self.cores
 
     def trust(self) -> str | None:
-        """What a run over several machines trusts, to be said at its start."""
+        """Return what a run over several machines trusts, to be said at its start."""
         if self.processes == self.local_processes:
             return None
         return (
-            "processes of several machines talk over torch.distributed, which neither encrypts nor asks who speaks: "
-            "use a network on which you trust everybody"
+            "processes of several machines talk over torch.distributed, which neither encrypts "
+            "nor asks who speaks: use a network on which you trust everybody"
         )
 
     def notice(self) -> str | None:
         if self.timed:
             return "more processes than cores: times say little" if self.oversubscribed else None
         return (
-            f"{self.workers} VIRTUAL workers in {self.processes} process{'es' * (self.processes > 1)} on {self.device}: "
-            "the same mathematics and the same bits as real ones, but no times"
+            f"{self.workers} VIRTUAL workers in {self.processes} "
+            f"process{'es' * (self.processes > 1)} on {self.device}: the same mathematics and the "
+            "same bits as real ones, but no times"
         )
 
 
@@ -114,8 +118,9 @@ def plan(config: Config, machine: Machine) -> Plan:
         and backend == "nccl"
     ):
         raise ConfigError(
-            f"trainer.launcher=local with {processes} processes: NCCL refuses two on one GPU and there are "
-            f"{machine.cuda_devices}; type trainer.launcher=virtual, or trainer.processes={machine.cuda_devices}"
+            f"trainer.launcher=local with {processes} processes: NCCL refuses two on one GPU and "
+            f"there are {machine.cuda_devices}; type trainer.launcher=virtual, or "
+            f"trainer.processes={machine.cuda_devices}"
         )
     if config.get("exchange") == "hierarchical":
         _check_nodes(
@@ -137,29 +142,33 @@ def plan(config: Config, machine: Machine) -> Plan:
 def _check_emulation(network: str, chosen: Plan) -> None:
     if chosen.workers == 1:
         raise ConfigError(
-            f"network={network}: a worker alone exchanges nothing; type network=none, or trainer.gpus=2"
+            f"network={network}: a worker alone exchanges nothing; type network=none, or "
+            "trainer.gpus=2"
         )
     if not chosen.timed:
         raise ConfigError(
-            f"network={network}: {chosen.workers} workers in {chosen.processes} process{'es' * (chosen.processes > 1)} are "
-            "virtual and have no times; type network=none, or trainer.launcher=local trainer.processes=null"
+            f"network={network}: {chosen.workers} workers in {chosen.processes} "
+            f"process{'es' * (chosen.processes > 1)} are virtual and have no times; type "
+            "network=none, or trainer.launcher=local trainer.processes=null"
         )
 
 
 def _check_trainer_nodes(asked: int, launcher: str, machine: Machine) -> None:
-    """Where nobody typed a number, it is what torchrun or srun made of it."""
+    """Refuse a number of nodes other than torchrun or srun has; null means theirs."""
     if asked == 1:
         return
     if launcher not in JOINING:
         raise ConfigError(
-            f"trainer.nodes={asked}: trainer.launcher={launcher} stays on this machine; type hydra/launcher=submitit_slurm "
-            "with -m, or start gcbench with srun or torchrun on every node"
+            f"trainer.nodes={asked}: trainer.launcher={launcher} stays on this machine; type "
+            "hydra/launcher=submitit_slurm with -m, or start gcbench with srun or torchrun on "
+            "every node"
         )
-    everywhere, here = machine.started(launcher)
-    given = slurm.nodes(machine.environment) if launcher == "slurm" else everywhere // here
-    if given != asked:
+    everywhere, local = machine.started_processes(launcher)
+    nodes = slurm.nodes(machine.environment) if launcher == "slurm" else everywhere // local
+    if nodes != asked:
         raise ConfigError(
-            f"trainer.nodes={asked}, but {JOINING[launcher]} started on {given}; type trainer.nodes={given}"
+            f"trainer.nodes={asked}, but {JOINING[launcher]} started on {nodes}; type "
+            f"trainer.nodes={nodes}"
         )
 
 
@@ -181,13 +190,12 @@ def _device(asked: str, machine: Machine) -> str:
 def _codec_backend(asked: str, device: str, machine: Machine) -> str:
     if asked == "compiled" and not machine.compiler:
         raise ConfigError(
-            "trainer.codec_backend=compiled: there is no C++ compiler here; install g++, or type eager"
+            "trainer.codec_backend=compiled: there is no C++ compiler here; install g++, or type "
+            "eager"
         )
-    return (
-        ("compiled" if device == "cuda" and machine.compiler else "eager")
-        if asked == "auto"
-        else asked
-    )
+    if asked != "auto":
+        return asked
+    return "compiled" if device == "cuda" and machine.compiler else "eager"
 
 
 def _launcher(asked: str, processes: int, device: str, machine: Machine) -> str:
@@ -198,8 +206,8 @@ def _launcher(asked: str, processes: int, device: str, machine: Machine) -> str:
         )
     if asked == "slurm" and not slurm.tasks(machine.environment):
         raise ConfigError(
-            "trainer.launcher=slurm: this is no task of a Slurm job step; type srun --ntasks N gcbench ..., "
-            "or trainer.launcher=local"
+            "trainer.launcher=slurm: this is no task of a Slurm job step; type srun --ntasks N "
+            "gcbench ..., or trainer.launcher=local"
         )
     if asked != "auto":
         return asked
@@ -207,33 +215,30 @@ def _launcher(asked: str, processes: int, device: str, machine: Machine) -> str:
         return "torchrun"
     if slurm.tasks(machine.environment) > 1:
         return "slurm"
-    return (
-        "local"
-        if processes <= (machine.cuda_devices if device == "cuda" else machine.cores)
-        else "virtual"
-    )
+    places = machine.cuda_devices if device == "cuda" else machine.cores
+    return "local" if processes <= places else "virtual"
 
 
 def _processes(launcher: str, trainer: Config, workers: int, machine: Machine) -> tuple[int, int]:
-    """Over all nodes, and on this one."""
+    """Return the number of processes on all nodes, and on this one."""
     if launcher == "virtual":
         if trainer["processes"] not in (None, 1):
             raise ConfigError(
-                f"trainer.launcher=virtual runs one process; trainer.processes={trainer['processes']} needs "
-                "trainer.launcher=local"
+                "trainer.launcher=virtual runs one process; "
+                f"trainer.processes={trainer['processes']} needs trainer.launcher=local"
             )
         return 1, 1
     if launcher == "local":
         processes = trainer["processes"] or workers
         return processes, processes
-    started, here = machine.started(launcher)
+    started, local = machine.started_processes(launcher)
     if (trainer["processes"] or workers) != started:
         key = "trainer.processes" if trainer["processes"] else "trainer.gpus"
         raise ConfigError(
-            f"{key}={trainer['processes'] or workers}, but {JOINING[launcher]} started {started} processes; "
-            f"type {key}={started}"
+            f"{key}={trainer['processes'] or workers}, but {JOINING[launcher]} started {started} "
+            f"processes; type {key}={started}"
         )
-    return started, here
+    return started, local
 
 
 def _backend(asked: str, device: str) -> str:

@@ -5,61 +5,59 @@ from __future__ import annotations
 import logging
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from gcbench.config import Config
-from gcbench.config.names import BOOKKEEPING, differences
+from gcbench.identity import BOOKKEEPING, differences
 from gcbench.records.files import ENDED
-from gcbench.records.reading import read_result
+from gcbench.records.schema import Result
+from gcbench.records.store import read_run
 
 log = logging.getLogger("gcbench")
 
 
 def same_run(config: Config, directory: Path) -> Path | None:
-    """The directory below `outputs` of a run that has ended and that differs from the one of `directory` in its name only."""
+    """Return the directory of an ended run that is this one under another name, if there is one.
+
+    It lies below `outputs` and differs from the run of `directory` in its name only.
+    """
     for path in sorted(Path(config["outputs"]).rglob(f"*{ending(directory)}/result.json")):
         result = read(path)
-        if result and _counts(result, config) and path.parent.resolve() != directory.resolve():
+        if result is None or path.parent.resolve() == directory.resolve():
+            continue
+        same_budget = result.choices["budget"] == config["choices"]["budget"]
+        if same_budget and has_ended(result, config):
             return path.parent
     return None
 
 
 def ending(directory: Path) -> str:
-    """-s<seed>-<hash of the configuration>, in which names have no part: where and how it executes has."""
+    """Return the end of a directory's name: -s<seed>-<hash of the configuration>.
+
+    Names have no part in the hash; where and how it executes has.
+    """
     return f"-s{directory.name.rpartition('-s')[2]}"
 
 
-def has_ended(result: dict[str, Any] | None, config: Config) -> bool:
-    """Whether `result` is that of a run of this configuration, which would come to it again."""
+def has_ended(result: Result | None, config: Config) -> bool:
+    """Return whether `result` is of this configuration, and a run would come to it again."""
     return (
         result is not None
-        and result["status"] in ENDED
-        and not differences(result["config"], config, BOOKKEEPING)
+        and result.status in ENDED
+        and not differences(result.config, config, BOOKKEEPING)
     )
 
 
-def _counts(result: dict[str, Any], config: Config) -> bool:
-    kept = (
-        result["config"].get("outputs") is None
-    )  # a copy beside a table, perhaps of another machine
-    return (
-        has_ended(result, config)
-        and result["choices"]["budget"] == config["choices"]["budget"]
-        and not kept
-    )
-
-
-def read(path: Path) -> dict[str, Any] | None:
-    """A result, unless it is not there or, which is told once, none that can be read."""
+def read(path: Path) -> Result | None:
+    """Return the result in a file; None where there is none, or none that can be read."""
     try:
-        return read_result(path)
+        return read_run(path.parent).result
     except OSError:
         return None
     except ValueError as error:
-        _tell(path, str(error))
+        _warn_once(path, str(error))
         return None
 
 
 @cache
-def _tell(path: Path, problem: str) -> None:
+def _warn_once(path: Path, problem: str) -> None:
     log.warning("not read: %s: %s", path, problem)

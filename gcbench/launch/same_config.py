@@ -1,4 +1,7 @@
-"""Whether all processes of a run were given the same configuration: several shells, or nodes, may have typed another."""
+"""A check that all processes of a run have the same configuration.
+
+Several shells, or nodes, may have typed another.
+"""
 
 from __future__ import annotations
 
@@ -6,24 +9,27 @@ from typing import Any
 
 from gcbench.comm import Control
 from gcbench.config import Config, ConfigError
-from gcbench.config.names import ABSENT, leaves, what_matters
+from gcbench.identity import iterate_leaves, relevant_config, value_of
 
 ITS_OWN = {"launcher", "threads"}  # of each process, which may differ
 PLACES = ("name", "outputs", "directory")
 
 
-def refuse_different(config: Config, control: Control) -> None:
-    """Every process calls it first of all; each raises the same ConfigError, which names the keys that differ."""
-    compared = {**what_matters(config, ITS_OWN), **{key: config.get(key) for key in PLACES}}
-    everyone = control.gather(dict(leaves(compared)))
+def refuse_different_configs(config: Config, control: Control) -> None:
+    """Raise ConfigError in all processes where their configurations differ, naming the keys.
+
+    Every process calls it first of all.
+    """
+    compared = {**relevant_config(config, ITS_OWN), **{key: config.get(key) for key in PLACES}}
+    everyone = control.gather(dict(iterate_leaves(compared)))
     keys = sorted({key for flat in everyone for key in flat})
-    values = {key: [flat.get(key, ABSENT) for flat in everyone] for key in keys}
-    if differing := {
-        key: here for key, here in values.items() if any(value != here[0] for value in here)
-    }:
-        said = "; ".join(f"{key} is {_by_process(here)}" for key, here in differing.items())
+    values = {key: [value_of(flat, key) for flat in everyone] for key in keys}
+    differing = {k: v for k, v in values.items() if any(value != v[0] for value in v)}
+    if differing:
+        listed = "; ".join(f"{key} is {_by_process(values)}" for key, values in differing.items())
         raise ConfigError(
-            f"the processes were given different configurations: {said}; type the same words for each"
+            f"the processes were given different configurations: {listed}; type the same words for "
+            "each"
         )
 
 

@@ -1,4 +1,7 @@
-"""What Slurm tells a task of a job step, what a job of a run asks for, and how a job is queued again. Imports no torch."""
+"""Slurm: a task's place in its job step, the job that a run asks for, and how it is requeued.
+
+Imports no torch.
+"""
 
 from __future__ import annotations
 
@@ -15,31 +18,30 @@ from typing import Any, NamedTuple
 from gcbench.config import Config, ConfigError
 
 PORTS = range(15000, 30000)  # below those that the system hands out by itself
-REQUEUE = (
-    signal.SIGUSR2
-)  # Slurm sends it, as we and submitit ask, when the time is nearly over or others need the nodes
+# Slurm sends this, as we and submitit ask, when time is nearly over or others need the nodes.
+REQUEUE = signal.SIGUSR2
 Environment = Mapping[str, str]
 
 
 class Cluster(NamedTuple):
-    """What a job may ask for."""
+    """The resources that a job may ask for."""
 
     nodes: int
     gpus: bool  # that nodes have some to give out
 
 
 def tasks(environment: Environment) -> int:
-    """Of the job step that this process is in; 0 outside of one."""
+    """Return the tasks of the job step that this process is in; 0 outside of one."""
     return int(environment.get("SLURM_STEP_NUM_TASKS", 0))
 
 
 def nodes(environment: Environment) -> int:
-    """Of the job step."""
+    """Return the nodes of the job step."""
     return int(environment["SLURM_STEP_NUM_NODES"])
 
 
 def tasks_here(environment: Environment) -> int:
-    """Of the job step, on this node: 2 in `2(x3),1`, but for the last node."""
+    """Return the job step's tasks on this node: 2 in `2(x3),1`, but for the last node."""
     counts: list[int] = []
     for count, times in re.findall(
         r"(\d+)(?:\(x(\d+)\))?", environment["SLURM_STEP_TASKS_PER_NODE"]
@@ -49,14 +51,17 @@ def tasks_here(environment: Environment) -> int:
 
 
 def first_host(node_list: str) -> str:
-    """`gpu003` of `gpu[003-007,9],fast1`."""
+    """Return the first host of a node list: `gpu003` of `gpu[003-007,9],fast1`."""
     group = re.match(r"(?:[^,\[]|\[[^]]*\])+", node_list)
     assert group is not None, node_list
     return re.sub(r"\[(\w+)[^]]*\]", r"\1", group[0])
 
 
 def torch_environment(environment: Environment, directory: Path) -> dict[str, str]:
-    """The variables by which torch.distributed finds the others; steps and runs that overlap have ports of their own."""
+    """Return the variables by which torch.distributed finds the other processes.
+
+    Steps and runs that overlap have ports of their own.
+    """
     step = f"{environment['SLURM_JOB_ID']}.{environment['SLURM_STEP_ID']} {directory}"
     port = PORTS[zlib.crc32(step.encode()) % len(PORTS)]
     return {
@@ -71,8 +76,8 @@ def torch_environment(environment: Environment, directory: Path) -> dict[str, st
 
 
 @contextmanager
-def as_torchrun(directory: Path) -> Iterator[None]:
-    """Sets these variables, for one run of several that a command may make."""
+def torchrun_environment(directory: Path) -> Iterator[None]:
+    """Set these variables, for one run of several that a command may make."""
     before = dict(os.environ)
     os.environ.update(torch_environment(os.environ, directory))
     try:
@@ -83,76 +88,88 @@ def as_torchrun(directory: Path) -> Iterator[None]:
 
 
 def stop_signals(environment: Environment) -> tuple[signal.Signals, ...]:
-    """Those after which a run leaves a checkpoint; the end of a terminal is none for what nohup started."""
+    """Return the signals after which a run leaves a checkpoint.
+
+    The end of a terminal is none for what nohup started.
+    """
     usual = [signal.SIGINT, signal.SIGTERM, signal.SIGQUIT]
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         usual.append(signal.SIGHUP)
     return (*usual, REQUEUE) if "SLURM_JOB_ID" in environment else (*usual,)
 
 
-def requeued(environment: Environment) -> bool:
-    """Whether this job ran before, and so continues its own run."""
+def was_requeued(environment: Environment) -> bool:
+    """Return whether this job ran before, and so continues its own run."""
     return environment.get("SLURM_RESTART_COUNT", "0") != "0"
 
 
 def requeue() -> None:
-    """After the checkpoint of a run that REQUEUE stopped."""
+    """Queue the job again, after the checkpoint of a run that REQUEUE stopped."""
     if os.environ.get("SUBMITIT_EXECUTOR") == "slurm":
-        signal.raise_signal(
-            REQUEUE
-        )  # submitit's own handler counts how often it has queued the job again
+        # Submitit's own handler for this signal counts how often it has queued the job again.
+        signal.raise_signal(REQUEUE)
     else:
         subprocess.run(["scontrol", "requeue", os.environ["SLURM_JOB_ID"]], check=True)
 
 
-def job_shape(trainer: Config, given: Cluster) -> dict[str, Any]:
-    """What the job of a run asks Slurm for: a task a process, and a GPU a process where the run is on GPUs."""
+def job_shape(trainer: Config, cluster: Cluster) -> dict[str, Any]:
+    """Return what the job of a run asks Slurm for.
+
+    That is a task a process, and a GPU a process where the run is on GPUs.
+    """
     nodes, processes = trainer["nodes"], trainer["processes"] or trainer["gpus"]
-    if nodes > given.nodes:  # which Slurm would let wait for ever
+    if nodes > cluster.nodes:  # which Slurm would let wait for ever
         raise ConfigError(
-            f"trainer.nodes={nodes}: the cluster's partitions have {given.nodes} nodes; type that number or less"
+            f"trainer.nodes={nodes}: the cluster's partitions have {cluster.nodes} nodes; type "
+            "that number or less"
         )
     if trainer["launcher"] == "virtual":
         processes = 1
     if processes % nodes:
         key = "trainer.processes" if trainer["processes"] else "trainer.gpus"
         raise ConfigError(
-            f"trainer.nodes={nodes} cannot share {key}={processes} evenly; type a number of nodes that divides it"
+            f"trainer.nodes={nodes} cannot share {key}={processes} evenly; type a number of nodes "
+            "that divides it"
         )
-    here = processes // nodes
-    on_gpus = trainer["device"] == "cuda" or (trainer["device"] == "auto" and given.gpus)
-    tasks_here = 1 if trainer["launcher"] == "local" else here
+    per_node = processes // nodes
+    on_gpus = trainer["device"] == "cuda" or (trainer["device"] == "auto" and cluster.gpus)
+    tasks_here = 1 if trainer["launcher"] == "local" else per_node
     return {
         "nodes": nodes,
         "tasks_per_node": tasks_here,
-        "gpus_per_node": here if on_gpus else None,
+        "gpus_per_node": per_node if on_gpus else None,
     }
 
 
-def cluster(partition: str | None) -> Cluster:
-    """Of the partition, or of all of them; ConfigError where there is no Slurm to send jobs to, or no such partition."""
+def find_cluster(partition: str | None) -> Cluster:
+    """Return the resources of the partition, or of all of them.
+
+    Raises ConfigError where there is no Slurm to send jobs to, or no such partition.
+    """
     try:
-        said = subprocess.run(
+        answer = subprocess.run(
             ["sinfo", "--all", "--noheader", "--noconvert", "--format=%R %D %G"],
             capture_output=True,
             text=True,
         )
     except FileNotFoundError:
         raise ConfigError(
-            "hydra/launcher=submitit_slurm: there is no sinfo here, and so no Slurm; type the command where sbatch works, or "
-            "hydra/launcher=submitit_local"
+            "hydra/launcher=submitit_slurm: there is no sinfo here, and so no Slurm; type the "
+            "command where sbatch works, or hydra/launcher=submitit_local"
         ) from None
-    if said.returncode:
+    if answer.returncode:
         raise ConfigError(
-            f"hydra/launcher=submitit_slurm: Slurm does not answer ({said.stderr.strip().splitlines()[-1]}); type the command "
-            "where sinfo works, or hydra/launcher=submitit_local"
+            "hydra/launcher=submitit_slurm: Slurm does not answer "
+            f"({answer.stderr.strip().splitlines()[-1]}); type the command where sinfo works, or "
+            "hydra/launcher=submitit_local"
         )
-    rows = [line.split(maxsplit=2) for line in said.stdout.splitlines()]
+    rows = [line.split(maxsplit=2) for line in answer.stdout.splitlines()]
     names = sorted({name for name, _, _ in rows})
     asked = partition.split(",") if partition else names
     if not set(asked) <= set(names):
         raise ConfigError(
-            f"hydra.launcher.partition={partition}: the cluster has no such partition; type {' or '.join(names) or 'null'}"
+            f"hydra.launcher.partition={partition}: the cluster has no such partition; type "
+            f"{' or '.join(names) or 'null'}"
         )
     nodes = max(
         (sum(int(count) for name, count, _ in rows if name == one) for one in asked), default=0

@@ -1,4 +1,4 @@
-"""From a checked configuration to a finished run, in the process that the user started."""
+"""The start of a checked run, followed to its end in the process that the user started."""
 
 from __future__ import annotations
 
@@ -12,48 +12,52 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from gcbench.compressors import MethodError
-from gcbench.config import Config, ConfigError, RunFailed, fingerprint
+from gcbench.config import Config, ConfigError, RunFailed
 from gcbench.console import console
+from gcbench.identity import fingerprint
 from gcbench.launch import slurm
 from gcbench.launch.checks import check
 from gcbench.launch.directory import extends, refuse_other_run, result_in
 from gcbench.launch.failure import failure_of, first_failure, forget_failures, is_echo
 from gcbench.launch.instantiate import make_data
 from gcbench.launch.local import Interrupted, WorkerFailed, run_processes
-from gcbench.launch.lock import Lock, alone
+from gcbench.launch.lock import Lock, lock_directory
 from gcbench.launch.plan import JOINING, Machine, Plan, plan
 from gcbench.launch.same import same_run
 from gcbench.launch.worker import StopSignal, work
 from gcbench.records import RunFiles, print_summary
-from gcbench.records.result import Begun, unfinished
+from gcbench.records.result import Begun, make_result
+from gcbench.records.schema import Extended
 from gcbench.train.checkpoints import CheckpointError, Checkpoints
 
 log = logging.getLogger("gcbench")
 
 
 def start(config: Config, directory: str, in_sweep: bool = False) -> None:
-    """Raises ConfigError before anything has started, RunFailed when the run failed, KeyboardInterrupt when it was stopped.
+    """Run a configuration to its end.
 
-    Of a sweep, what was finished before, as this row or as the same run under another name, is passed over in silence.
+    Raises ConfigError before anything has started, RunFailed when the run failed, KeyboardInterrupt
+    when it was stopped. Of a sweep, what was finished before, as this row or as the same run under
+    another name, is passed over in silence.
     """
     path = Path(directory).resolve()
-    machine = Machine.here()
+    machine = Machine.detect()
     chosen = plan(config, machine)
-    with slurm.as_torchrun(path) if chosen.launcher == "slurm" else nullcontext():
+    with slurm.torchrun_environment(path) if chosen.launcher == "slurm" else nullcontext():
         _start(config, chosen, RunFiles(path), in_sweep)
 
 
 def _start(config: Config, chosen: Plan, files: RunFiles, in_sweep: bool) -> None:
     rank = int(os.environ["RANK"]) if chosen.launcher in JOINING else 0
-    anew = config["rerun"] and not slurm.requeued(os.environ)
+    anew = config["rerun"] and not slurm.was_requeued(os.environ)
     if not anew:
         refuse_other_run(config, files)
-        if _finished_before(config, files, rank == 0 and not in_sweep):
+        if _is_finished(config, files, rank == 0 and not in_sweep):
             return
     same = same_run(config, files.directory) if in_sweep and not anew else None
-    if same and _finished_before(config, RunFiles(same), say=False):
+    if same and _is_finished(config, RunFiles(same), say=False):
         return
-    with alone(files.directory) if rank == 0 else nullcontext() as lock:
+    with lock_directory(files.directory) if rank == 0 else nullcontext() as lock:
         _start_alone(config, chosen, files, rank, anew, lock)
 
 
@@ -65,7 +69,7 @@ def _start_alone(
     if rank == 0:
         for notice in filter(None, (chosen.notice(), chosen.trust())):
             log.warning(notice)
-        begun = _clear_the_way(config, files, anew)
+        begun = _prepare_directory(config, files, anew)
     else:
         begun = Begun.here()  # which is not written
     stopped_by = _run(config, chosen, files, rank, begun, lock)
@@ -73,25 +77,28 @@ def _start_alone(
         _raise_unless_done(files, stopped_by)
 
 
-def _finished_before(config: Config, files: RunFiles, say: bool) -> bool:
+def _is_finished(config: Config, files: RunFiles, say: bool) -> bool:
     result = result_in(files)
-    if result is not None and result["status"] == "diverged":
+    if result is not None and result.status == "diverged":
         raise RunFailed(
-            f"the run diverged before: {result['reason']}; type rerun=true to run it again"
+            f"the run diverged before: {result.reason}; type rerun=true to run it again"
         )
-    if result is None or result["status"] != "done" or extends(config, result):
+    if result is None or result.status != "done" or extends(config, result):
         return False
     if say:
         print_summary(result, files.directory, console())
         log.info(
             "this run was finished on %s, shown above; type rerun=true to run it again",
-            result["finished"],
+            result.finished,
         )
     return True
 
 
 def _check(config: Config, chosen: Plan, path: Path) -> None:
-    """A ValueError from data, model or method is the user's to mend, in the words of whoever raised it."""
+    """Check the run; a ValueError from data, model or method becomes a ConfigError.
+
+    It is the user's to mend, in the words of whoever raised it.
+    """
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         try:
@@ -103,11 +110,14 @@ def _check(config: Config, chosen: Plan, path: Path) -> None:
             log.warning(warning.message)
 
 
-def _clear_the_way(config: Config, files: RunFiles, anew: bool) -> Begun:
-    """Continue from a checkpoint, or begin with an empty record; what an earlier run left keeps its content."""
+def _prepare_directory(config: Config, files: RunFiles, anew: bool) -> Begun:
+    """Continue from a checkpoint, or begin with an empty record.
+
+    What an earlier run left keeps its content.
+    """
     checkpoints = files.directory / "checkpoints"
     before, extended = None, None
-    resumes = slurm.requeued(os.environ) or (config["resume"]["mode"] == "auto" and not anew)
+    resumes = slurm.was_requeued(os.environ) or (config["resume"]["mode"] == "auto" and not anew)
     if checkpoints.exists() and not checkpoints.is_dir():
         raise ConfigError(f"{checkpoints} is no folder; move it away, as checkpoints go there")
     forget_failures(files.directory)
@@ -115,11 +125,12 @@ def _clear_the_way(config: Config, files: RunFiles, anew: bool) -> Begun:
         _check_latest(config, checkpoints)
         before = files.read_start()
         if (result := files.read_result()) and extends(config, result):
-            extended = {"from_step": result["steps"], "from_epoch": result["epochs"]}
+            assert result.steps is not None and result.epochs is not None  # as it is done
+            extended = Extended(from_step=result.steps, from_epoch=result.epochs)
             log.info(
                 "extending the run in %s, which ended after step %d",
                 files.directory,
-                result["steps"],
+                result.steps,
             )
             files.set_aside(extends=True)
         else:
@@ -131,7 +142,7 @@ def _clear_the_way(config: Config, files: RunFiles, anew: bool) -> Begun:
         shutil.rmtree(checkpoints, ignore_errors=True)
     begun = Begun.here(before, extended)
     kept = before["config"] if before and not extended else config
-    start = {"config": kept, "git": begun.git, "extended": begun.extended}
+    start = begun.as_json(kept)
     if start != before:
         files.write_start(start)
     return begun
@@ -149,7 +160,7 @@ def _check_latest(config: Config, checkpoints: Path) -> None:
 def _run(
     config: Config, chosen: Plan, files: RunFiles, rank: int, begun: Begun, lock: Lock | None
 ) -> str | None:
-    """The name of a signal that stopped the work in this process."""
+    """Run the workers; return the name of a signal that stopped the work in this process."""
     arguments = (config, chosen, str(files.directory), begun)
     stop = StopSignal()
     try:
@@ -160,27 +171,27 @@ def _run(
         else:
             work(*arguments, stop)
     except Interrupted as interrupted:
-        if not _written_since(files, begun.started):
+        if not _is_written_since(files, begun.started):
             files.write_result(
-                unfinished(
+                make_result(
                     config,
+                    begun,
                     "interrupted",
                     f"stopped by {interrupted.signal_name} before a checkpoint",
-                    begun,
                 )
             )
         return interrupted.signal_name
     except WorkerFailed as failure:
         files.write_result(
-            unfinished(config, "failed", f"worker {failure.rank}: {failure.reason}", begun)
+            make_result(config, begun, "failed", f"worker {failure.rank}: {failure.reason}")
         )
-        if not _says_all(failure.reason):
+        if not _is_for_user(failure.reason):
             print(failure.traceback_text, file=sys.stderr)
         raise RunFailed(f"worker {failure.rank} failed: {failure.reason}") from None
     except ConfigError:  # that of another process than this one's
         raise
     except Exception as error:
-        if not is_echo(error) and not _says_all(failure_of(error, rank).reason):
+        if not is_echo(error) and not _is_for_user(failure_of(error, rank).reason):
             traceback.print_exc()
         first = (
             first_failure(error, rank, files.directory)
@@ -190,29 +201,32 @@ def _run(
         who = f"worker {first.rank}" if chosen.processes > 1 else "the run"
         if rank == first.rank:
             reason = f"{who}: {first.reason}" if chosen.processes > 1 else first.reason
-            files.write_result(unfinished(config, "failed", reason, begun))
+            files.write_result(make_result(config, begun, "failed", reason))
         raise RunFailed(f"{who} failed: {first.reason}") from None
     return stop.name
 
 
-def _says_all(reason: str) -> bool:
-    """Whether the reason of a failure is a sentence to the user, to whom the lines of gcbench say nothing."""
+def _is_for_user(reason: str) -> bool:
+    """Return whether a failure's reason needs no traceback.
+
+    It is a sentence to the user, to whom the lines of gcbench say nothing.
+    """
     return reason.partition(":")[0] in (
         kind.__name__ for kind in (ConfigError, CheckpointError, MethodError)
     )
 
 
-def _written_since(files: RunFiles, started: str) -> bool:
+def _is_written_since(files: RunFiles, started: str) -> bool:
     result = files.read_result()
-    return result is not None and result["started"] >= started
+    return result is not None and result.started >= started
 
 
 def _raise_unless_done(files: RunFiles, stopped_by: str | None) -> None:
     result = files.read_result()
     assert result is not None
-    if result["status"] == "interrupted":
+    if result.status == "interrupted":
         if stopped_by == slurm.REQUEUE.name:
             slurm.requeue()
         raise KeyboardInterrupt
-    if result["status"] != "done":
-        raise RunFailed(f"the run {result['status']}: {result['reason']}")
+    if result.status != "done":
+        raise RunFailed(f"the run {result.status}: {result.reason}")

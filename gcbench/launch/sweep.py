@@ -1,4 +1,4 @@
-"""What a person sees of a sweep: its rows and its time before it starts, progress over rows, and at the end what failed.
+"""The report on a sweep: rows and time before it starts, progress, and what failed.
 
 Imports no torch at import time, as Hydra makes this object for every command.
 """
@@ -20,42 +20,44 @@ from omegaconf import DictConfig
 
 from gcbench.config import Config, ConfigError, resolve, run_directory
 from gcbench.launch.same import ending, has_ended, read, same_run
-from gcbench.records.files import took
 
 log = logging.getLogger("gcbench")
 
 
 @dataclass
-class Row:
+class SweepRow:
     """One job of a sweep before it starts."""
 
     name: str  # its directory
     config: Config | None = None
     mistake: str | None = None  # for which it will be refused when its turn comes
     done: bool = False  # or diverged, which it would again
-    same: str | None = (
-        None  # the directory of another row that is the same run, and has or will have its result
-    )
+    # The directory of another row that is the same run, and has or will have its result.
+    same: str | None = None
     seconds: float | None = None  # expected; None: cannot be known
     took: float = 0.0  # seconds
 
 
 @dataclass
 class SweepProgress(Callback):
-    """Rows that have a result, their own or of the same run under another name, are skipped by the run itself, interrupted ones
-    resume there; here it is told."""
+    """A callback that reports the progress of a sweep over its rows.
 
-    rows: list[Row] = field(default_factory=list)
+    The run itself skips rows that have a result, their own or of the same run under another name,
+    and resumes interrupted ones.
+    """
+
+    rows: list[SweepRow] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
     ended: int = 0
-    one_by_one: bool = True  # else jobs run beside each other, and what is left cannot be told from those that have ended
+    # Where jobs run in parallel, those that have ended do not tell how much is left.
+    one_by_one: bool = True
     started: float = 0.0
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
-        self.rows = [_row(jobs) for jobs in _jobs(config)]
+        self.rows = [_make_row(jobs) for jobs in _jobs(config)]
         self.one_by_one = config.hydra.launcher._target_.endswith("BasicLauncher")
         _mark_same(self.rows)
-        _expect([row for row in self.rows if row.config and not row.done], Path(config.outputs))
+        _estimate([row for row in self.rows if row.config and not row.done], Path(config.outputs))
         log.info(plan_sentence(self.rows))
 
     def on_job_start(self, config: DictConfig, **_: Any) -> None:
@@ -70,14 +72,14 @@ class SweepProgress(Callback):
         if job_return.status is JobStatus.FAILED:
             error = getattr(job_return, "_return_value", None)
             self.failed.append(f"{row.name}: {error}")
-        word = (
-            "failed"
-            if job_return.status is JobStatus.FAILED
-            else _done(row)
-            if row.done
-            else f"took {_minutes(row.took)}"
-        )
-        log.info("row %d of %d, %s, %s%s", self.ended, len(self.rows), row.name, word, self._left())
+        if job_return.status is JobStatus.FAILED:
+            ending_note = "failed"
+        elif row.done:
+            ending_note = f"the same run as {row.same}" if row.same else "done before"
+        else:
+            ending_note = f"took {_minutes(row.took)}"
+        progress = f"row {self.ended} of {len(self.rows)}"
+        log.info("%s, %s, %s%s", progress, row.name, ending_note, self._time_left())
         if self.ended == len(self.rows) and self.failed:
             listed = "".join(f"\n  {name}" for name in self.failed)
             log.warning(
@@ -87,44 +89,50 @@ class SweepProgress(Callback):
                 listed,
             )
 
-    def _left(self) -> str:
+    def _time_left(self) -> str:
         rest = [row for row in self.rows[self.ended :] if not row.done and not row.mistake]
         if not rest:
             return ""
-        said = f"; {len(rest)} to go"
+        to_go = f"; {len(rest)} to go"
         if not self.one_by_one:
-            return said
+            return to_go
         ended = [row for row in self.rows[: self.ended] if not row.done]
-        spent, expected = sum(row.took for row in ended), sum(row.seconds or 0 for row in ended)
-        mean, pace = spent / max(1, len(ended)), spent / expected if expected else 1.0
-        return f"{said}, about {_minutes(sum(mean if row.seconds is None else pace * row.seconds for row in rest))}"
+        spent = sum(row.took for row in ended)
+        expected = sum(row.seconds or 0 for row in ended)
+        mean = spent / max(1, len(ended))
+        pace = spent / expected if expected else 1.0
+        left = sum(mean if row.seconds is None else pace * row.seconds for row in rest)
+        return f"{to_go}, about {_minutes(left)}"
 
 
-def plan_sentence(rows: Sequence[Row]) -> str:
-    """Rows x minutes."""
+def plan_sentence(rows: Sequence[SweepRow]) -> str:
+    """Return the sentence that says how many rows there are and how long they take."""
     todo = [row for row in rows if not row.done and not row.mistake]
-    done, mistaken = (
-        sum(row.done and not row.same for row in rows),
-        [row.mistake for row in rows if row.mistake],
-    )
+    done = sum(row.done and not row.same for row in rows)
+    mistaken = [row.mistake for row in rows if row.mistake]
     same = [row.same for row in rows if row.same]
-    said = f"{len(rows)} rows" + (f", {done} of them done before" if done else "")
-    said += (
-        f", {len(same)} of them the same run as another ({same[0]}{', ...' if len(same) > 1 else ''})"
-        if same
-        else ""
-    )
-    said += f", {len(mistaken)} of them mistaken ({mistaken[0]})" if mistaken else ""
+    text = f"{len(rows)} rows"
+    if done:
+        text += f", {done} of them done before"
+    if same:
+        more = ", ..." if len(same) > 1 else ""
+        text += f", {len(same)} of them the same run as another ({same[0]}{more})"
+    if mistaken:
+        text += f", {len(mistaken)} of them mistaken ({mistaken[0]})"
     known = [row.seconds for row in todo if row.seconds is not None]
     if not todo:
-        return f"{said}; type rerun=true to run them again"
+        return f"{text}; type rerun=true to run them again"
     if not known:
-        return f"{said}; how long they take is not known before the first has run"
-    return f"{said}; {len(todo)} x about {_minutes(sum(known) / len(known))} = {_minutes(sum(known) / len(known) * len(todo))}"
+        return f"{text}; how long they take is not known before the first has run"
+    mean = sum(known) / len(known)
+    return f"{text}; {len(todo)} x about {_minutes(mean)} = {_minutes(mean * len(todo))}"
 
 
 def _jobs(config: DictConfig) -> Iterator[DictConfig]:
-    """The composed configuration of every job, as Hydra's own sweeper makes it; none for sweepers that choose as they go."""
+    """Yield the composed configuration of every job, as Hydra's own sweeper makes it.
+
+    There are none for sweepers that choose as they go.
+    """
     from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 
     if not config.hydra.sweeper._target_.endswith("BasicSweeper"):
@@ -133,23 +141,23 @@ def _jobs(config: DictConfig) -> Iterator[DictConfig]:
     overrides = OverridesParser.create(config_loader=loader).parse_overrides(
         list(config.hydra.overrides.task)
     )
-    for words in BasicSweeper.split_arguments(overrides, None)[0]:
-        yield loader.load_sweep_config(config, list(words))
+    for job_overrides in BasicSweeper.split_arguments(overrides, None)[0]:
+        yield loader.load_sweep_config(config, list(job_overrides))
 
 
-def _row(composed: DictConfig) -> Row:
+def _make_row(composed: DictConfig) -> SweepRow:
     try:
         resolved = resolve(composed)
         directory = Path(run_directory(composed))
     except ConfigError as error:
-        return Row(" ".join(composed.hydra.overrides.task), mistake=str(error))
+        return SweepRow(" ".join(composed.hydra.overrides.task), mistake=str(error))
     result = read(directory / "result.json")
     done = not resolved["rerun"] and has_ended(result, resolved)
-    return Row(str(directory), resolved, done=done)
+    return SweepRow(str(directory), resolved, done=done)
 
 
-def _mark_same(rows: Sequence[Row]) -> None:
-    """Rows whose result lies elsewhere, or will when an earlier row of this sweep has run."""
+def _mark_same(rows: Sequence[SweepRow]) -> None:
+    """Mark rows whose result lies elsewhere, or will when an earlier row has run."""
     earlier: dict[tuple[str, str], str] = {}
     for row in rows:
         if row.config is None or row.config["rerun"]:
@@ -157,23 +165,19 @@ def _mark_same(rows: Sequence[Row]) -> None:
         directory, budget = Path(row.name), row.config["choices"]["budget"]
         key = budget, ending(directory)
         if not row.done:
-            found = same_run(row.config, directory)
-            row.same = str(found) if found else earlier.get(key)
+            other = same_run(row.config, directory)
+            row.same = str(other) if other else earlier.get(key)
             row.done = row.same is not None
         earlier.setdefault(key, row.same or row.name)
 
 
-def _done(row: Row) -> str:
-    return f"the same run as {row.same}" if row.same else "done before"
-
-
 def _seconds(directory: Path) -> float | None:
-    """Of the run itself, which may have waited for a cluster before."""
+    """Return the seconds of the run itself, which may have waited for a cluster before."""
     result = read(directory / "result.json")
-    return took(result) if result else None
+    return result.duration if result else None
 
 
-def _expect(rows: Sequence[Row], outputs: Path) -> None:
+def _estimate(rows: Sequence[SweepRow], outputs: Path) -> None:
     from gcbench.launch.estimate import Estimates  # imports torch
 
     estimates = Estimates(filter(None, (read(path) for path in outputs.rglob("result.json"))))

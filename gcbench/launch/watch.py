@@ -1,4 +1,4 @@
-"""Where every process is when one of them has waited too long for another."""
+"""A watch that says where every process is when one has waited too long for another."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from typing import Any, NamedTuple
 from gcbench.launch.meeting import store
 
 ASKS_SECONDS = 1.0  # between looks for the question
-ANSWER_SECONDS = 5.0  # that a process has for its answer; one that is stopped, or whose machine is gone, gives none
+# The time to answer; a process that is stopped, or whose machine is gone, gives no answer.
+ANSWER_SECONDS = 5.0
 
 
 class Place(NamedTuple):
-    """What a process is at."""
+    """The place in a step where a process is."""
 
     waits: bool  # for others
-    words: str
+    text: str  # such as "in exchange of step 3"
 
 
 class WorkerHangs(RuntimeError):
@@ -27,10 +28,13 @@ class WorkerHangs(RuntimeError):
 
 
 @contextmanager
-def watching(
+def watch(
     rank: int, processes: int, where: Callable[[], Place], timeout_seconds: float
 ) -> Iterator[None]:
-    """Names who was not there when a collective inside has timed out; `where` says what this process is at."""
+    """Name the processes that were missing when a collective in this context timed out.
+
+    `where` says what this process is at.
+    """
     board = store("watch")
     done = threading.Event()
     threading.Thread(target=_answer, args=(board, rank, where, done), daemon=True).start()
@@ -39,10 +43,10 @@ def watching(
     except RuntimeError as error:
         if "Timed out waiting" not in str(error):  # gloo's words
             raise
-        here = where()
+        place = where()
         answers = _ask(board, processes)
         raise WorkerHangs(
-            f"waited {timeout_seconds:g} s {here.words}{_who_is_late(answers)}"
+            f"waited {timeout_seconds:g} s {place.text}{_who_is_late(answers)}"
         ) from error
     finally:
         done.set()
@@ -54,9 +58,7 @@ def _answer(board: Any, rank: int, where: Callable[[], Place], done: threading.E
             if board.check(["asked"]):
                 board.set(str(rank), json.dumps(where()))
                 return
-    except (
-        RuntimeError
-    ):  # the process that holds the store is gone, and whoever waits for it hears that
+    except RuntimeError:  # the process that holds the store is gone, which whoever waits sees
         return
 
 
@@ -71,7 +73,7 @@ def _ask(board: Any, processes: int) -> list[Place | None]:
 
 def _who_is_late(answers: list[Place | None]) -> str:
     late = [
-        f"worker process {rank}, which {f'is {place.words}' if place else 'does not answer'}"
+        f"worker process {rank}, which {f'is {place.text}' if place else 'does not answer'}"
         for rank, place in enumerate(answers)
         if place is None or not place.waits
     ]

@@ -1,4 +1,4 @@
-"""What every process of a run does: join, build, train, report."""
+"""The work of every process of a run: join, build, train, report."""
 
 from __future__ import annotations
 
@@ -21,24 +21,25 @@ from gcbench.codecs.kernels import Backend, use_backend
 from gcbench.comm import (
     Comm,
     Control,
-    Emulated,
+    EmulatedTransport,
     GlooTransport,
     Link,
     LocalControl,
     NcclTransport,
     ProcessGroupControl,
 )
-from gcbench.config import Config, emulated_link, fingerprint
+from gcbench.config import Config, emulated_link
 from gcbench.console import console
 from gcbench.data import Data
+from gcbench.identity import fingerprint
 from gcbench.launch import slurm
-from gcbench.launch.instantiate import make, make_data, make_model, typed
+from gcbench.launch.instantiate import make, make_data, make_model, to_dataclass
 from gcbench.launch.meeting import join, restarts
 from gcbench.launch.memory import keep_freed_memory
-from gcbench.launch.outcome import outcome
+from gcbench.launch.outcome import make_outcome
 from gcbench.launch.plan import Plan
-from gcbench.launch.same_config import refuse_different
-from gcbench.launch.watch import Place, watching
+from gcbench.launch.same_config import refuse_different_configs
+from gcbench.launch.watch import Place, watch
 from gcbench.records import ProgressDisplay, RunFiles, print_summary, start_logger
 from gcbench.records.clock import Clock
 from gcbench.records.gradients import GradientFiles
@@ -47,17 +48,20 @@ from gcbench.seeds import mix
 from gcbench.train.checkpoints import Checkpoints
 from gcbench.train.loop import train
 from gcbench.train.optimizers import make_optimizer
-from gcbench.train.pipeline import make_pipeline, runs_beside
+from gcbench.train.pipeline import exchanges_in_background, make_pipeline
 from gcbench.train.replica import Replica
 from gcbench.train.run import Progress, Run
 from gcbench.train.schedules import Schedule, total_steps
-from gcbench.train.weights import keep_weights
+from gcbench.train.weights import save_weights
 
 log = logging.getLogger("gcbench")
 
 
 class StopSignal:
-    """Ctrl-C, SIGTERM, and Slurm's SIGUSR2: noticed between two steps, so that a checkpoint can be written."""
+    """A signal to stop, noticed between two steps so that a checkpoint can be written.
+
+    It is Ctrl-C, SIGTERM or Slurm's SIGUSR2.
+    """
 
     def __init__(self) -> None:
         self.name: str | None = None
@@ -83,13 +87,13 @@ class StopSignal:
 def work(
     config: Config, plan: Plan, directory: str, begun: Begun, stop: StopSignal | None = None
 ) -> None:
-    """One process of the run, from its start to the written result."""
+    """Take part in the run as one process, from its start to the written result."""
     torch.set_num_threads(plan.threads)
     use_backend(cast(Backend, plan.codec_backend))
     keep_freed_memory()
-    with stop or StopSignal() as stop, _joined(config, plan) as joined:
-        data = make_data(config).to(joined.device)
-        run, checkpoints = assembled(config, plan, joined, data, Path(directory), stop)
+    with stop or StopSignal() as stop, join_workers(config, plan) as connections:
+        data = make_data(config).to(connections.device)
+        run, checkpoints = build_run(config, plan, connections, data, Path(directory), stop)
         progress = Progress.start(run)
         files = RunFiles(Path(directory))
         latest = checkpoints.latest()
@@ -109,26 +113,30 @@ def work(
                     logger.log(line, line["step"])
                     display.show(line)
 
-            with _watched(run, progress):
+            with _watch_run(run, progress):
                 status, reason = train(run, progress, checkpoints, record)
                 if status == "done":
-                    keep_weights(run, progress, checkpoints, files.weights)
-        result = outcome(config, plan, run, progress, status, reason, begun, files.weights.exists())
+                    save_weights(run, progress, checkpoints, files.weights)
+        result = make_outcome(
+            config, plan, run, progress, status, reason, begun, files.weights.exists()
+        )
         if logger is not None:
             files.write_result(result)
             logger.finish(result)
             print_summary(result, Path(directory), output)
 
 
-class Joined(NamedTuple):
+class Connections(NamedTuple):
+    """The means by which a process talks to the others, and its device."""
+
     comm: Comm
-    beside: Comm | None  # over which an exchange may run at the same time as others
+    side_comm: Comm | None  # over which an exchange may run at the same time as others
     control: Control
     device: torch.device
 
 
 @contextmanager
-def _joined(config: Config, plan: Plan) -> Iterator[Joined]:
+def join_workers(config: Config, plan: Plan) -> Iterator[Connections]:
     local_rank = int(os.environ.get("LOCAL_RANK", 0)) if plan.processes > 1 else 0
     device = (
         torch.device("cuda", local_rank % max(1, torch.cuda.device_count()))
@@ -137,35 +145,34 @@ def _joined(config: Config, plan: Plan) -> Iterator[Joined]:
     )
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    asynchronous = runs_beside(config["trainer"])
+    asynchronous = exchanges_in_background(config["trainer"])
     checksum = config["trainer"]["checksum"]
     if plan.processes == 1:
         comm = Comm(plan.workers, checksum=checksum)
-        beside = Comm(plan.workers, checksum=checksum) if asynchronous else None
-        yield Joined(comm, beside, LocalControl(), device)
+        side_comm = Comm(plan.workers, checksum=checksum) if asynchronous else None
+        yield Connections(comm, side_comm, LocalControl(), device)
         return
     timeout = timedelta(seconds=config["trainer"]["timeout_seconds"])
-    nccl = (
-        plan.backend == "nccl"
-    )  # which ends the process itself: the agreement, which can say more, comes first
+    # NCCL's timeout ends the process itself: the agreement, which can say more, comes first.
+    nccl = plan.backend == "nccl"
     join(plan.backend, timeout=2 * timeout if nccl else timeout, device_id=device if nccl else None)
     try:
         world = cast(dist.ProcessGroup, dist.group.WORLD)
         control = ProcessGroupControl(
             cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=timeout))
         )
-        refuse_different(config, control)
+        refuse_different_configs(config, control)
         on_host = plan.local_processes * plan.workers // plan.processes
         link = emulated_link(config["network"])
 
-        def over(group: Any) -> Comm:
+        def make_comm(group: Any) -> Comm:
             direct = NcclTransport(group, timeout) if nccl else GlooTransport(group, timeout)
-            transport = Emulated(direct, Link(**link)) if link else direct
+            transport = EmulatedTransport(direct, Link(**link)) if link else direct
             return Comm(plan.workers, transport, workers_per_host=on_host, checksum=checksum)
 
-        yield Joined(
-            over(world),
-            over(dist.new_group(timeout=timeout)) if asynchronous else None,
+        yield Connections(
+            make_comm(world),
+            make_comm(dist.new_group(timeout=timeout)) if asynchronous else None,
             control,
             device,
         )
@@ -173,8 +180,8 @@ def _joined(config: Config, plan: Plan) -> Iterator[Joined]:
         dist.destroy_process_group()
 
 
-def _watched(run: Run, progress: Progress) -> AbstractContextManager[None]:
-    """Of several processes."""
+def _watch_run(run: Run, progress: Progress) -> AbstractContextManager[None]:
+    """Return a watch over several processes."""
     if run.comm.processes == 1:
         return nullcontext()
 
@@ -185,19 +192,19 @@ def _watched(run: Run, progress: Progress) -> AbstractContextManager[None]:
             return Place(waits, f"after step {progress.step - 1}, in {what}")
         return Place(waits, f"in {run.clock.phase} of step {progress.step}")
 
-    return watching(run.process, run.comm.processes, where, run.settings.timeout_seconds)
+    return watch(run.process, run.comm.processes, where, run.settings.timeout_seconds)
 
 
-def assembled(
+def build_run(
     config: Config,
     plan: Plan,
-    joined: Joined,
+    connections: Connections,
     data: Data,
     directory: Path,
     stop: StopSignal,
 ) -> tuple[Run, Checkpoints]:
-    trainer = typed(settings.TrainerSettings, config["trainer"])
-    comm, beside, control, device = joined
+    trainer = to_dataclass(settings.TrainerSettings, config["trainer"])
+    comm, side_comm, control, device = connections
     torch.manual_seed(mix(config["seed"]) >> 1)  # initial weights, the same on all workers
     replica = Replica(
         make_model(config["model"], data.shape, data.outputs),
@@ -209,9 +216,12 @@ def assembled(
     steps_per_epoch = data.steps_per_epoch(plan.workers, trainer.batch_size)
     steps = total_steps(trainer.max_steps, trainer.epochs, steps_per_epoch)
     schedule = Schedule(
-        typed(settings.ScheduleSettings, config["schedule"]), plan.workers, steps_per_epoch, steps
+        to_dataclass(settings.ScheduleSettings, config["schedule"]),
+        plan.workers,
+        steps_per_epoch,
+        steps,
     )
-    optimizer = typed(settings.OptimizerSettings, config["optimizer"])
+    optimizer = to_dataclass(settings.OptimizerSettings, config["optimizer"])
     clock = Clock(device)
     comm.clock = clock
     with warnings.catch_warnings():
@@ -221,7 +231,7 @@ def assembled(
         data=data,
         replica=replica,
         estimator=make(config["estimator"], "estimator"),
-        pipeline=make_pipeline(trainer, replica, clock, beside),
+        pipeline=make_pipeline(trainer, replica, clock, side_comm),
         compressor=compressor,
         comm=comm,
         control=control,

@@ -1,7 +1,9 @@
-"""The narrow ResNets for CIFAR (He et al., "Deep residual learning for image recognition", CVPR 2016, 4.2).
+"""The narrow ResNets for CIFAR (He et al., CVPR 2016, section 4.2).
 
-Three stages of 16, 32 and 64 channels, (depth - 2) / 6 blocks each; option A: shortcuts without parameters.
-Weights start as in He et al., "Delving deep into rectifiers", ICCV 2015.
+"Deep residual learning for image recognition".
+
+Three stages of 16, 32 and 64 channels, (depth - 2) / 6 blocks each; option A: shortcuts without
+parameters. Weights start as in He et al., "Delving deep into rectifiers", ICCV 2015.
 """
 
 from __future__ import annotations
@@ -13,7 +15,10 @@ from torch.nn.functional import pad, relu
 
 
 class Block(nn.Module):
-    """Two 3 x 3 convolutions and a shortcut, which drops pixels and adds zero channels at a new stage."""
+    """Two 3 x 3 convolutions and a shortcut.
+
+    At a new stage the shortcut drops pixels and adds zero channels.
+    """
 
     def __init__(self, channels_in: int, channels: int) -> None:
         super().__init__()
@@ -49,7 +54,10 @@ def _build(depth: int, shape: Sequence[int], outputs: int, stem_stride: int = 1)
 
 
 def resnet8(shape: Sequence[int], outputs: int) -> nn.Module:
-    """Not in the paper: one block a stage behind a stem of stride 2, a quarter of the work of one without."""
+    """Return a ResNet of one block a stage behind a stem of stride 2; it is in no paper.
+
+    It takes a quarter of the work of one without that stride.
+    """
     return _build(8, shape, outputs, stem_stride=2)
 
 

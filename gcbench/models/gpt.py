@@ -1,4 +1,7 @@
-"""A small GPT: a decoder-only transformer (Radford et al., "Language models are unsupervised multitask learners", 2019)."""
+"""A small GPT, a decoder-only transformer.
+
+Radford et al., "Language models are unsupervised multitask learners", 2019.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from torch.nn.functional import gelu, scaled_dot_product_attention
 
 
 class Block(nn.Module):
-    """Causal attention and a two-layer perceptron, each after a layer normalisation and added to its input."""
+    """Causal attention and a two-layer perceptron, each added to its normalized input."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -24,11 +27,11 @@ class Block(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        hidden = hidden + self.dropout(self.mixed(self._attended(self.norm1(hidden))))
+        hidden = hidden + self.dropout(self.mixed(self._attend(self.norm1(hidden))))
         return hidden + self.dropout(self.narrow(gelu(self.wide(self.norm2(hidden)))))
 
-    def _attended(self, inputs: Tensor) -> Tensor:
-        """`[batch, time, width]`."""
+    def _attend(self, inputs: Tensor) -> Tensor:
+        """Return the attention's output, `[batch, time, width]`."""
         q, k, v = self.qkv(inputs).unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         dropout = self.dropout.p if self.training else 0.0
         return (
@@ -39,10 +42,10 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """Every window is read by itself: nothing is carried over from the window before.
+    """A GPT that reads every window by itself: nothing is carried over from the one before.
 
-    Learned positions; the output layer shares its weights with the embedding. Initial weights as in GPT-2: deviation 0.02,
-    and 0.02 / sqrt(2 layers) where a branch is added.
+    Learned positions; the output layer shares its weights with the embedding. Initial weights as in
+    GPT-2: deviation 0.02, and 0.02 / sqrt(2 layers) where a branch is added.
     """
 
     def __init__(
@@ -82,8 +85,8 @@ class GPT(nn.Module):
         length = tokens.shape[1]
         if length > self.context:
             raise ValueError(
-                f"model.context={self.context} is less than a window of {length} words; type model.context={length}, or "
-                f"dataset.bptt={self.context}"
+                f"model.context={self.context} is less than a window of {length} words; type "
+                f"model.context={length}, or dataset.bptt={self.context}"
             )
         positions = self.positions.weight[:length]
         hidden = self.blocks(self.dropout(self.embedding(tokens) + positions))

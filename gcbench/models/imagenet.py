@@ -1,9 +1,10 @@
 """Networks for ImageNet: torchvision's, as they are.
 
-AlexNet is that of Krizhevsky, "One weird trick for parallelizing convolutional neural networks" (2014), with 61.1 M
-parameters; the two-column one of 2012 has 62.4 M. VGG-19: Simonyan and Zisserman, ICLR 2015, without batch normalisation.
-ResNet-50 and -152: He et al., CVPR 2016. GoogLeNet: Szegedy et al., "Going deeper with convolutions", CVPR 2015, with batch
-normalisation. DenseNet-161: Huang et al., CVPR 2017. Sizes are those of a thousand classes.
+AlexNet is that of Krizhevsky, "One weird trick for parallelizing convolutional neural networks"
+(2014), with 61.1 M parameters; the two-column one of 2012 has 62.4 M. VGG-19: Simonyan and
+Zisserman, ICLR 2015, without batch normalization. ResNet-50 and -152: He et al., CVPR 2016.
+GoogLeNet: Szegedy et al., "Going deeper with convolutions", CVPR 2015, with batch normalization.
+DenseNet-161: Huang et al., CVPR 2017. Sizes are those of a thousand classes.
 """
 
 from __future__ import annotations
@@ -42,7 +43,10 @@ def densenet161(shape: Sequence[int], outputs: int) -> nn.Module:
 
 
 class GoogLeNet(nn.Module):
-    """The main classifier's output alone: no loss reaches the auxiliary ones, whose gradients are sent as zeros."""
+    """torchvision's GoogLeNet with the main classifier's output alone.
+
+    No loss reaches the auxiliary classifiers, whose gradients are sent as zeros.
+    """
 
     def __init__(self, shape: Sequence[int], outputs: int, auxiliary: bool = False) -> None:
         check_images("googlenet_imagenet", shape)
@@ -60,6 +64,7 @@ def check_images(name: str, shape: Sequence[int]) -> None:
     channels, height, width = shape
     if channels != 3 or min(height, width) < SMALLEST:
         raise ValueError(
-            f"model={name} reads colour images of {SMALLEST} x {SMALLEST} or more, not {channels} x {height} x {width}; type "
-            "dataset=imagenet, or a model for small images such as model=resnet20"
+            f"model={name} reads color images of {SMALLEST} x {SMALLEST} or more, not {channels} "
+            f"x {height} x {width}; type dataset=imagenet, or a model for small images such as "
+            "model=resnet20"
         )

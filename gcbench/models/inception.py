@@ -1,4 +1,4 @@
-"""GoogLeNet for CIFAR and BN-Inception for ImageNet, of the same blocks; every convolution is batch-normalised."""
+"""GoogLeNet for CIFAR and BN-Inception for ImageNet, all of it batch-normalized."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ Pool = Literal["max", "average"]
 
 
 class Widths(NamedTuple):
-    """Channels of a block, a row in the papers' tables; 0: no such branch, or a pool that is not projected."""
+    """Channels of a block, a row in the papers' tables.
+
+    0 stands for no such branch, or a pool that is not projected.
+    """
 
     single: int  # 1 x 1
     reduced: int  # 1 x 1 before the 3 x 3
@@ -23,12 +26,12 @@ class Widths(NamedTuple):
     double: int  # each of the two 3 x 3
     pooled: int  # 1 x 1 after the pool
 
-    def scaled(self, width: float) -> Widths:
+    def scale(self, width: float) -> Widths:
         return Widths(*(round(width * channels) for channels in self))
 
 
 class Inception(nn.Module):
-    """Four branches beside each other; with stride 2 the 1 x 1 is missing and the pool keeps its channels."""
+    """Four parallel branches; at stride 2 the 1 x 1 is missing and the pool keeps its channels."""
 
     def __init__(self, channels_in: int, widths: Widths, pool: Pool, stride: int = 1) -> None:
         super().__init__()
@@ -82,19 +85,22 @@ def googlenet(
     blocks: Sequence[int] = (2, 5, 2),
     stem_stride: int = 1,
 ) -> nn.Module:
-    """Szegedy et al., "Going deeper with convolutions", CVPR 2015, table 1, as is usual for CIFAR.
+    """Return GoogLeNet as is usual for CIFAR.
 
-    Differences from the paper: the stem is one 3 x 3 convolution (of `stem_stride`), a 5 x 5 is two 3 x 3, everything is
-    batch-normalised, and there is neither dropout nor an auxiliary classifier. `width` multiplies all channels, and of each
-    stage the first `blocks` are kept.
+    Szegedy et al., "Going deeper with convolutions", CVPR 2015, table 1.
+
+    Differences from the paper: the stem is one 3 x 3 convolution (of `stem_stride`), a 5 x 5 is two
+    3 x 3, everything is batch-normalized, and there is neither dropout nor an auxiliary classifier.
+    `width` multiplies all channels, and of each stage the first `blocks` are kept.
     """
     kept = len(blocks) == 3 and all(
         1 <= n <= len(rows) for n, rows in zip(blocks, GOOGLENET, strict=True)
     )
     if width < 1 / 16 or stem_stride < 1 or not kept:
         raise ValueError(
-            f"model.width={width} model.blocks={list(blocks)} model.stem_stride={stem_stride}: GoogLeNet has three stages of 1 "
-            "to 2, 5 and 2 blocks; type a width from 0.0625, blocks such as model.blocks=[2,5,2] and a stride of 1 or more"
+            f"model.width={width} model.blocks={list(blocks)} model.stem_stride={stem_stride}: "
+            "GoogLeNet has three stages of 1 to 2, 5 and 2 blocks; type a width from 0.0625, "
+            "blocks such as model.blocks=[2,5,2] and a stride of 1 or more"
         )
     channels = round(192 * width)
     parts: list[nn.Module] = [_conv(shape[0], channels, 3, stem_stride)]
@@ -102,7 +108,7 @@ def googlenet(
         if stage:
             parts.append(nn.MaxPool2d(3, stride=2, padding=1))
         for row in rows[:count]:
-            parts.append(block := Inception(channels, row.scaled(width), "max"))
+            parts.append(block := Inception(channels, row.scale(width), "max"))
             channels = block.channels
     return nn.Sequential(
         *parts, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, outputs)
@@ -124,10 +130,13 @@ BN_INCEPTION: tuple[tuple[Widths, Pool, int], ...] = (
 
 
 def bn_inception(shape: Sequence[int], outputs: int) -> nn.Module:
-    """Ioffe and Szegedy, "Batch normalization", ICML 2015, figure 5.
+    """Return BN-Inception for ImageNet.
 
-    Its columns of filters are followed; its column of output sizes (576 channels after 4c and 4d) does not follow from them.
-    Difference from the paper: the first 7 x 7 convolution is an ordinary one, not separable.
+    Ioffe and Szegedy, "Batch normalization", ICML 2015, figure 5.
+
+    Its columns of filters are followed; its column of output sizes (576 channels after 4c and 4d)
+    does not follow from them. Difference from the paper: the first 7 x 7 convolution is an ordinary
+    one, not separable.
     """
     check_images("bn_inception", shape)
     parts: list[nn.Module] = [

@@ -1,4 +1,4 @@
-"""One linear layer: linear regression with a squared loss, logistic regression with a cross-entropy."""
+"""One linear layer: linear regression, or logistic regression with a cross-entropy."""
 
 from __future__ import annotations
 
@@ -15,12 +15,16 @@ class Linear(nn.Sequential):
 
 
 class Logistic(Linear):
-    """Two classes told apart by one weight vector: scores 0 and w^T x, whose cross-entropy is the log-loss of w^T x."""
+    """A classifier of two classes by one weight vector.
+
+    Its scores are 0 and w^T x, whose cross-entropy is the log-loss of w^T x.
+    """
 
     def __init__(self, shape: Sequence[int], outputs: int, bias: bool = True) -> None:
         if outputs != 2:
             raise ValueError(
-                f"model=logistic tells two classes apart, the data set has {outputs}; type model=linear"
+                f"model=logistic tells two classes apart, the data set has {outputs}; type "
+                "model=linear"
             )
         super().__init__(shape, 1, bias)
 

@@ -11,10 +11,12 @@ Carry = tuple[Tensor, Tensor]
 
 
 class LSTM(nn.Module):
-    """The LSTM of PyTorch's word-language example, as large as in PowerSGD's paper (Vogels et al., NeurIPS 2019).
+    """The LSTM of PyTorch's word-language example, as large as in PowerSGD's paper.
 
-    The decoder shares its weights with the embedding (Press and Wolf, EACL 2017). Returns its hidden state too, which the
-    caller detaches and passes in with the next window.
+    Vogels et al., NeurIPS 2019.
+
+    The decoder shares its weights with the embedding (Press and Wolf, EACL 2017). Returns its
+    hidden state too, which the caller detaches and passes in with the next window.
     """
 
     recurrent: ClassVar[bool] = True
@@ -38,10 +40,12 @@ class LSTM(nn.Module):
 
 
 class SpeechLSTM(nn.Module):
-    """Classifies every frame of a segment `[batch, time, features]`; each segment starts from a state of zeros.
+    """An LSTM that classifies every frame of a segment `[batch, time, features]`.
 
-    QSGD's paper (Alistarh et al., NeurIPS 2017, table 1) prints only that its LSTM for AN4 has 13 M parameters. This one has
-    as many: 3 layers of 800, of our choice.
+    Each segment starts from a state of zeros.
+
+    QSGD's paper (Alistarh et al., NeurIPS 2017, table 1) prints only that its LSTM for AN4 has 13 M
+    parameters. This one has as many: 3 layers of 800, of our choice.
     """
 
     def __init__(

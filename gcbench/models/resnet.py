@@ -1,7 +1,7 @@
 """ResNet-18 and ResNet-50 (He et al., "Deep residual learning for image recognition", CVPR 2016).
 
-They are torchvision's, but start with a 3 x 3 convolution of stride 1 and without pooling, since the stem for
-ImageNet would shrink 32 x 32 images to 8 x 8 before the first block.
+They are torchvision's, but start with a 3 x 3 convolution of stride 1 and without pooling, since
+the stem for ImageNet would shrink 32 x 32 images to 8 x 8 before the first block.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""VGG (Simonyan and Zisserman, "Very deep convolutional networks", ICLR 2015) with batch normalisation.
+"""VGG (Simonyan and Zisserman, ICLR 2015) with batch normalization.
+
+"Very deep convolutional networks for large-scale image recognition".
 
 torchvision's convolutions, but a single linear layer on top, as is usual for CIFAR.
 """
@@ -15,7 +17,10 @@ VGG8: list[str | int] = [8, "M", 16, 16, "M", 32, 32, "M", 64, 64, "M"]
 
 
 def vgg8(shape: Sequence[int], outputs: int) -> nn.Module:
-    """One of the family for small budgets: seven convolutions of few channels. It is in no paper."""
+    """Return one of the family for small budgets, seven convolutions of few channels.
+
+    It is in no paper.
+    """
     return _build("vgg8", VGG8, shape, outputs)
 
 
@@ -28,8 +33,9 @@ def _build(name: str, layers: Sequence[str | int], shape: Sequence[int], outputs
     halvings = layers.count("M")
     if min(height, width) < 2**halvings:
         raise ValueError(
-            f"model={name} halves its input {halvings} times and cannot read images of {height} x {width}; type a data set of "
-            f"{2**halvings} x {2**halvings} or more, such as dataset=cifar10, or a model such as model=resnet20"
+            f"model={name} halves its input {halvings} times and cannot read images of {height} x "
+            f"{width}; type a data set of {2**halvings} x {2**halvings} or more, such as "
+            "dataset=cifar10, or a model such as model=resnet20"
         )
     features = make_layers(layers, batch_norm=True)
     widths = [layer for layer in layers if isinstance(layer, int)]
@@ -45,7 +51,7 @@ def _build(name: str, layers: Sequence[str | int], shape: Sequence[int], outputs
 
 
 def _start(module: nn.Module) -> None:
-    """torchvision's own initial weights for VGG."""
+    """Initialize weights as torchvision does for VGG."""
     if isinstance(module, nn.Conv2d):
         nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
     elif isinstance(module, nn.Linear):

@@ -16,7 +16,9 @@ from gcbench.predict.links import read_link
 from gcbench.predict.model import Cluster, exchange_seconds
 from gcbench.predict.payload import Payload
 from gcbench.predict.subject import compressor_of, facts_of, refuse_foreign_code, shapes_of_model
-from gcbench.records.reading import read_json, read_result
+from gcbench.records.reading import read_json
+from gcbench.records.schema import Network, Result
+from gcbench.records.store import find_runs, read_run
 
 log = logging.getLogger("gcbench")
 
@@ -25,27 +27,19 @@ PARTS = {"aggregate": "aggregate_seconds", "decode-and-add": "decode_seconds"}
 COMPUTATION = ("data", "forward", "backward", "update")
 
 
-def _contents(paths: Sequence[str], name: str) -> Iterator[dict[str, Any]]:
-    for path in paths:
-        if not Path(path).exists():
-            raise ConfigError(
-                f"{path}: there is no such file or folder; type one with bench.json or "
-                "result.json in it"
-            )
-        files = [Path(path)] if Path(path).is_file() else sorted(Path(path).rglob(name))
-        for file in files:
-            if file.name != name:
+def _benchmarks(paths: Sequence[str]) -> Iterator[dict[str, Any]]:
+    for path in map(Path, paths):
+        for file in [path] if path.is_file() else sorted(path.rglob("bench.json")):
+            if file.name != "bench.json":
                 continue
             try:
-                yield _read(file)
+                yield _read_benchmark(file)
             except ValueError as error:
                 log.warning("not read: %s: %s", file, error)
 
 
-def _read(file: Path) -> dict[str, Any]:
-    """Return a run's result, or a benchmark; ValueError where the file is neither."""
-    if file.name == "result.json":
-        return read_result(file)
+def _read_benchmark(file: Path) -> dict[str, Any]:
+    """Return a benchmark; ValueError where the file is none."""
     try:
         bench = read_json(file)
         _ = bench["config"]["choices"]["compressor"]
@@ -58,14 +52,33 @@ def _read(file: Path) -> dict[str, Any]:
     return dict(bench)
 
 
+def _timed_runs(paths: Sequence[str]) -> list[Result]:
+    """Return the results with times, by directory."""
+    folders = [
+        Path(path).parent if Path(path).name == "result.json" else Path(path)
+        for path in paths
+        if Path(path).name != "bench.json"
+    ]
+    found = find_runs(folders)
+    for sentence in found.unreadable:
+        log.warning("not read: %s", sentence)
+    ordered = sorted(found.runs, key=lambda run: run.place)
+    return [run.result for run in ordered if run.result.seconds]
+
+
 def measure_device(paths: Sequence[str], title: str) -> dict[str, Any]:
     """Return a device as it stands in a file of conf/device, from the runs below `paths`.
 
     Codecs come from `gcbench bench` (aggregate, decode-and-add), computation from runs with real
     workers; of several the median.
     """
-    benches = list(_contents(paths, "bench.json"))
-    runs = [r for r in _contents(paths, "result.json") if r.get("seconds")]
+    for path in paths:
+        if not Path(path).exists():
+            raise ConfigError(
+                f"{path}: there is no such file or folder; type one with bench.json or result.json "
+                "in it"
+            )
+    benches, runs = list(_benchmarks(paths)), _timed_runs(paths)
     if not benches and not runs:
         raise ConfigError(
             f"{', '.join(paths)}: no bench.json, and no result.json with times, in or below it"
@@ -83,8 +96,9 @@ def measure_device(paths: Sequence[str], title: str) -> dict[str, Any]:
                 entry[part].setdefault(row["values"], []).append(row["milliseconds"] / 1e3)
     models: dict[str, Any] = {}
     for run in runs:
-        entry = models.setdefault(run["choices"]["model"], {"seconds": {}})
-        batch = run["config"]["trainer"]["batch_size"] * run["config"]["trainer"]["accumulate"]
+        entry = models.setdefault(run.choices["model"], {"seconds": {}})
+        trainer = run.config["trainer"]
+        batch = trainer["batch_size"] * trainer["accumulate"]
         entry["seconds"].setdefault(batch, []).append(
             sum(_seconds(run, phase) for phase in COMPUTATION)
         )
@@ -101,13 +115,12 @@ def _medians(table: dict[int, list[float]]) -> dict[int, float]:
     return {size: float(f"{median(seconds):.4g}") for size, seconds in sorted(table.items())}
 
 
-def _seconds(result: dict[str, Any], phase: str) -> float:
-    try:
-        return float(result["seconds"][phase]["mean"])
-    except (KeyError, TypeError):
+def _seconds(result: Result, phase: str) -> float:
+    if not result.seconds or phase not in result.seconds:
         raise ConfigError(
             f"a result without the seconds of {phase}; type runs with several processes"
-        ) from None
+        )
+    return result.seconds[phase].mean
 
 
 COMMENTS = {
@@ -160,27 +173,27 @@ def compare(
     if not file.is_file():
         raise ConfigError(f"{path}: there is no result.json in it; type a run's directory")
     try:
-        result = read_result(file)
+        result = read_run(file.parent).result
     except ValueError as error:
         raise ConfigError(f"{file}: {error}; type a run's directory") from error
-    if not result.get("seconds") or result["workers"] < 2:
+    if not result.seconds or result.workers is None or result.workers < 2:
         raise ConfigError(
             f"{path}: a run of one worker, or of virtual ones, has no exchange; type one with "
             "several processes"
         )
-    config = {**result["config"], "choices": result["choices"]}
+    config = {**result.config, "choices": result.choices}
     refuse_foreign_code([config["model"], config["compressor"]], own, path)
     shapes = shapes_of_model(
-        config["model"], facts_of(result["choices"]["model"], result["choices"]["dataset"])
+        config["model"], facts_of(result.choices["model"], result.choices["dataset"])
     )
-    between = _link(result.get("network") or {}, network, latency, path)
-    messages = Payload(compressor_of(config), shapes).at(result["workers"])
-    exchange = exchange_seconds(messages, Cluster(between, between).network(result["workers"]))
+    between = _link(result.network, network, latency, path)
+    messages = Payload(compressor_of(config), shapes).at(result.workers)
+    exchange = exchange_seconds(messages, Cluster(between, between).network(result.workers))
     rest = sum(_seconds(result, phase) for phase in (*COMPUTATION, "encode", "decode", "wait"))
-    title = result["experiment"] or Path(path).name
+    title = result.experiment or Path(path).name
     return Comparison(
         title,
-        result["workers"],
+        result.workers,
         exchange,
         _seconds(result, "exchange"),
         rest + exchange,
@@ -188,11 +201,11 @@ def compare(
     )
 
 
-def _link(of_run: dict[str, Any], network: str | None, latency: str | None, path: str) -> Link:
+def _link(measured: Network | None, network: str | None, latency: str | None, path: str) -> Link:
     if network is not None:
         return read_link("network", network, latency)
-    if of_run.get("emulated"):
-        return Link(**(emulated_link(of_run) or {}))
-    if of_run.get("link"):
-        return read_link("network", of_run["link"], latency)
+    if measured and measured.emulated:
+        return Link(**(emulated_link(measured.model_dump()) or {}))
+    if measured and measured.link:
+        return read_link("network", measured.link, latency)
     raise ConfigError(f"{path}: its result names no link; type network=1gbit")

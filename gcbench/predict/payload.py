@@ -152,8 +152,8 @@ class Payload:
         except _Last:
             pass
         self._collectives = self._collectives or -left[0]
-        tally = comm.meter.tallies[0]
+        totals = comm.meter.totals_by_worker[0]
         return [
             Message(kind.level, kind.collective, total.messages, total.sent_bits)
-            for kind, total in tally.items()
+            for kind, total in totals.items()
         ]

@@ -73,14 +73,14 @@ class Stopwatch:
 
 
 class Clock(Stopwatch):
-    """Laps of the steps since the last `take`; `beside` is for the thread that exchanges meanwhile, if there is one.
+    """Laps of the steps since the last `take`; `side_stream` is for the thread that exchanges meanwhile, if there is one.
 
     A lap `await` is spent waiting for that thread.
     """
 
     def __init__(self, device: torch.device) -> None:
         super().__init__(device)
-        self.beside = Stopwatch(device)
+        self.side_stream = Stopwatch(device)
         self._awaited: list[Marks] = []
         self._steps: list[tuple[Marks, list[Marks]]] = []
         self._seen = 0
@@ -88,7 +88,7 @@ class Clock(Stopwatch):
     @property
     def phase(self) -> str:
         """What this process is at: as long as it waits, that is what it waits for."""
-        return self.beside.name if self.name == "await" else self.name
+        return self.side_stream.name if self.name == "await" else self.name
 
     def awaited(self, work: Sequence[Marks]) -> None:
         """What the lap `await` of this step waited for."""

@@ -5,18 +5,27 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
 import torch
+
+from gcbench.records.schema import Environment, Git, Machine
 
 PACKAGES = ("torch", "torchvision", "numpy", "hydra-core", "omegaconf", "wandb", "gcbench")
 
 
-def environment(git: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Return `versions`, `git` (of now, unless it is given) and `machine`, as result.json has them; null: not to be known."""
-    return {"versions": _versions(), "git": git or checked_out(), "machine": _machine()}
+def now() -> str:
+    """Return the time in UTC, ISO 8601."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+def describe_environment(git: Git | None = None) -> Environment:
+    """Return this machine, its packages and the time; `git` is that of now unless it is given."""
+    return Environment(
+        versions=_versions(), git=git or checked_out(), machine=_machine(), finished=now()
+    )
 
 
 def _versions() -> dict[str, str | None]:
@@ -33,8 +42,8 @@ def _version(package: str) -> str | None:
         return None
 
 
-def checked_out() -> dict[str, Any]:
-    """Return the commit of the checkout that gcbench is imported from, and whether files differ from it (`dirty`).
+def checked_out() -> Git:
+    """Return the commit of the checkout that gcbench is imported from, and whether it has changes.
 
     An installed gcbench says nothing, the project around it might.
     """
@@ -42,8 +51,8 @@ def checked_out() -> dict[str, Any]:
         commit = _git_says(directory, "rev-parse", "HEAD")
         if commit is not None:
             changes = _git_says(directory, "status", "--porcelain", "--untracked-files=no")
-            return {"commit": commit, "dirty": None if changes is None else bool(changes)}
-    return {"commit": None, "dirty": None}
+            return Git(commit=commit, dirty=None if changes is None else bool(changes))
+    return Git(commit=None, dirty=None)
 
 
 def _git_says(directory: Path, *arguments: str) -> str | None:
@@ -55,22 +64,19 @@ def _git_says(directory: Path, *arguments: str) -> str | None:
     return done.stdout.strip()
 
 
-def _machine() -> dict[str, Any]:
+def _machine() -> Machine:
     gpus = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
-    return {
-        "hostname": platform.node(),
-        "platform": platform.platform(),
-        "cpu": _cpu_model(),
-        "cpu_capability": torch.backends.cpu.get_cpu_capability(),  # the instructions that torch uses, as in AVX2
-        "aten_cpu_capability": os.environ.get(
-            "ATEN_CPU_CAPABILITY"
-        ),  # what somebody has told it to use
-        "cores": len(os.sched_getaffinity(0))
-        if hasattr(os, "sched_getaffinity")
-        else os.cpu_count(),
-        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
-        "gpus": [torch.cuda.get_device_name(index) for index in gpus],
-    }
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return Machine(
+        hostname=platform.node(),
+        platform=platform.platform(),
+        cpu=_cpu_model(),
+        cpu_capability=torch.backends.cpu.get_cpu_capability(),
+        aten_cpu_capability=os.environ.get("ATEN_CPU_CAPABILITY"),
+        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        memory_gib=round(memory / 2**30, 1),
+        gpus=[torch.cuda.get_device_name(index) for index in gpus],
+    )
 
 
 def _cpu_model() -> str | None:

@@ -12,16 +12,10 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from gcbench.records.reading import read_json
+from gcbench.records.reading import printable, read_json
+from gcbench.records.schema import Result
 
 ENDED = ("done", "diverged")  # statuses that the same run would come to again
-
-
-def took(result: dict[str, Any]) -> float:
-    """Seconds from the start of a run, or of its last continuation, to its end."""
-    return (
-        datetime.fromisoformat(result["finished"]) - datetime.fromisoformat(result["started"])
-    ).total_seconds()
 
 
 class RunFiles:
@@ -34,19 +28,19 @@ class RunFiles:
         self.weights = directory / "weights.pt"
         self._start = directory / "start.json"
 
-    def write_result(self, result: dict[str, Any]) -> None:
-        replace_file(self.result, _strict_json(result, indent=2).encode() + b"\n")
+    def write_result(self, result: Result) -> None:
+        """Write result.json."""
+        content = _strict_json(result.model_dump(), indent=2)
+        replace_file(self.result, content.encode() + b"\n")
 
-    def read_result(self) -> dict[str, Any] | None:
+    def read_result(self) -> Result | None:
+        """Return what result.json holds; None: there is none. Raises ValueError: it is damaged."""
         try:
-            result = read_json(self.result)
-            if not isinstance(result, dict):
-                raise ValueError("is no result of a run of gcbench")
+            return Result.parse(read_json(self.result))
         except FileNotFoundError:
             return None
         except ValueError as error:
-            raise ValueError(f"{self.result} {error}; move it away, or type rerun=true") from error
-        return result
+            raise ValueError(f"{self.result}: {error}; move it away, or type rerun=true") from error
 
     def write_start(self, start: dict[str, Any]) -> None:
         """What the run is, and what it was begun from: all that a run which was killed has to say."""
@@ -64,6 +58,20 @@ class RunFiles:
             open(self.metrics, "a", encoding="utf-8", opener=_no_link) as file,
         ):
             file.write(_strict_json(metrics) + "\n")
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """Return the lines of metrics.jsonl without a last one that a crash has torn."""
+        if not self.metrics.exists():
+            return []
+        lines = []
+        for line in self.metrics.read_text(encoding="utf-8", errors="replace").splitlines():
+            try:
+                record = printable(json.loads(line))
+            except (ValueError, RecursionError):
+                continue
+            if isinstance(record, dict):
+                lines.append(record)
+        return lines
 
     def truncate_metrics(self, step: int) -> None:
         """Forgets what came after `step`, to which a checkpoint goes back."""

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
+from gcbench.records.schema import Result
+
 log = logging.getLogger(__name__)
 
 MODES = ("auto", "online", "offline", "disabled")
@@ -29,14 +31,14 @@ class Logger(Protocol):
     def log(self, metrics: dict[str, Any], step: int) -> None:
         """`metrics` is a line of metrics.jsonl, with its `event`."""
 
-    def finish(self, result: dict[str, Any]) -> None: ...
+    def finish(self, result: Result) -> None: ...
 
 
 class NoLogger:
     def log(self, metrics: dict[str, Any], step: int) -> None:
         pass
 
-    def finish(self, result: dict[str, Any]) -> None:
+    def finish(self, result: Result) -> None:
         pass
 
 
@@ -53,12 +55,12 @@ class WandbLogger:
             self._run = None
             _warn(error)
 
-    def finish(self, result: dict[str, Any]) -> None:
+    def finish(self, result: Result) -> None:
         if self._run is None:
             return
         try:
-            self._run.summary.update(result)
-            self._run.finish(exit_code=0 if result["status"] == "done" else 1)
+            self._run.summary.update(result.model_dump())
+            self._run.finish(exit_code=0 if result.status == "done" else 1)
         except Exception as error:
             _warn(error)
 

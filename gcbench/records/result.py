@@ -1,52 +1,46 @@
-"""result.json: what a run was, and what came out."""
+"""A result while it comes into being: counts, scores, and what was known at the start."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
-from gcbench.records.environment import checked_out, environment
+from gcbench.identity import Config, identify
+from gcbench.records.environment import checked_out, describe_environment, now
+from gcbench.records.schema import Bits, BitsBetweenNodes, Extended, Git, Result, Status
 
-SCHEMA_VERSION = 1
 BETTER_HIGH = {"accuracy", "top5_accuracy"}
 
 
-def now() -> str:
-    """UTC, ISO 8601."""
-    return datetime.now(timezone.utc).isoformat(timespec="seconds")
-
-
-def bits(
-    per_worker: Sequence[float], steps: int, steps_per_epoch: int, dense: float
-) -> dict[str, float | None]:
-    """Of every worker over the whole run; `ratio` is against fp32 gradients, which take `dense` bits in a step."""
+def count_bits(per_worker: Sequence[float], steps: int, steps_per_epoch: int, dense: float) -> Bits:
+    """Return the bits of a run from each worker's total; fp32 takes `dense` bits a step."""
     mean = sum(per_worker) / len(per_worker)
     per_step = mean / max(steps, 1)
-    return {
-        "per_worker": mean,
-        "per_worker_max": max(per_worker),
-        "per_step": per_step,
-        "per_epoch_mib": per_step * steps_per_epoch / 8 / 2**20,
-        "dense_per_step": dense,
-        "ratio": dense / per_step if per_step else None,
-    }
+    return Bits(
+        per_worker=mean,
+        per_worker_max=max(per_worker),
+        per_step=per_step,
+        per_epoch_mib=per_step * steps_per_epoch / 8 / 2**20,
+        dense_per_step=dense,
+        ratio=dense / per_step if per_step else None,
+    )
 
 
-def bits_between_nodes(
+def count_bits_between_nodes(
     per_node: Sequence[float], steps: int, dense: float
-) -> dict[str, float | None]:
-    """What all workers of a node together send to other nodes; `ratio` is against one fp32 gradient a node."""
+) -> BitsBetweenNodes:
+    """Return the bits between nodes from each node's total; fp32 takes `dense` bits a step."""
     mean = sum(per_node) / len(per_node)
     per_step = mean / max(steps, 1)
-    return {"per_node": mean, "per_step": per_step, "ratio": dense / per_step if per_step else None}
+    ratio = dense / per_step if per_step else None
+    return BitsBetweenNodes(per_node=mean, per_step=per_step, ratio=ratio)
 
 
-def test_scores(tests: Sequence[dict[str, Any]]) -> dict[str, float] | None:
-    """The last value of every score, and the best beside it."""
+def summarize_tests(tests: Sequence[dict[str, Any]]) -> dict[str, float | None] | None:
+    """Return the last value of every score, and the best; None without tests."""
     if not tests:
         return None
-    names = [k for k in tests[-1] if k not in ("event", "step", "epoch")]
+    names = [name for name in tests[-1] if name not in ("event", "step", "epoch")]
     last = {name: tests[-1][name] for name in names}
     best = {
         f"best_{name}": (max if name in BETTER_HIGH else min)(test[name] for test in tests)
@@ -59,40 +53,54 @@ class Begun(NamedTuple):
     """What is known of a run when it starts."""
 
     started: str  # now, whether it begins or continues
-    git: dict[
-        str, Any
-    ]  # of its first start; `dirty`: at any start; `later_commits`: others with which it was continued
-    extended: list[
-        dict[str, float]
-    ]  # `from_step` and `from_epoch`: where shorter runs had ended that became this one
+    git: Git
+    extended: list[Extended]
 
     @staticmethod
-    def here(
-        before: dict[str, Any] | None = None, extended: dict[str, float] | None = None
-    ) -> Begun:
-        """`before`: what an earlier start of the run wrote; `extended`: where the run ended that is extended now."""
-        git, before = checked_out(), before or {}
-        if first := before.get("git"):
-            others = [
-                *first.get("later_commits", []),
-                *([git["commit"]] if git["commit"] != first["commit"] else []),
-            ]
-            later = {"later_commits": list(dict.fromkeys(others))} if others else {}
-            git = {**first, "dirty": first["dirty"] or git["dirty"], **later}
-        return Begun(now(), git, [*before.get("extended", []), *([extended] if extended else [])])
+    def here(before: dict[str, Any] | None = None, extended: Extended | None = None) -> Begun:
+        """Return the start of a run on this machine.
+
+        Args:
+            before: start.json of an earlier start of the run.
+            extended: where the run ended that is extended now.
+        """
+        git = checked_out()
+        earlier: list[Extended] = []
+        if before:
+            earlier = [Extended.model_validate(where) for where in before["extended"]]
+            first = Git.model_validate(before["git"])
+            others = [*first.later_commits]
+            if git.commit is not None and git.commit != first.commit:
+                others.append(git.commit)
+            git = Git(
+                commit=first.commit,
+                dirty=first.dirty or git.dirty,
+                later_commits=list(dict.fromkeys(others)),
+            )
+        return Begun(now(), git, [*earlier, *([extended] if extended else [])])
+
+    def as_json(self, config: Config) -> dict[str, Any]:
+        """Return start.json: what the run is, and what it was begun from."""
+        return {
+            "config": config,
+            "git": self.git.model_dump(),
+            "extended": [where.model_dump() for where in self.extended],
+        }
 
 
-def unfinished(config: dict[str, Any], status: str, reason: str, begun: Begun) -> dict[str, Any]:
-    """The result of a run whose workers could write none."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "status": status,
-        "reason": reason,
-        "experiment": config["experiment"],
-        "choices": config["choices"],
-        "config": {k: v for k, v in config.items() if k not in ("choices", "experiment")},
-        "extended": begun.extended,
-        **environment(begun.git),
-        "started": begun.started,
-        "finished": now(),
-    }
+def make_result(
+    config: Config, begun: Begun, status: Status, reason: str | None, **measured: Any
+) -> Result:
+    """Return the result of a run that ends now; without `measured` where no worker wrote any."""
+    own = {key: value for key, value in config.items() if key not in ("choices", "experiment")}
+    return Result(
+        identity=identify(config, [extended.from_step for extended in begun.extended]),
+        status=status,
+        reason=reason,
+        experiment=config["experiment"],
+        choices=config["choices"],
+        config=own,
+        extended=begun.extended,
+        started=begun.started,
+        **{**dict(describe_environment(begun.git)), **measured},
+    )

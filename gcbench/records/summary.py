@@ -11,6 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from gcbench.console import TextTable, print_table
+from gcbench.records.schema import Bits, BitsBetweenNodes, Phase, Result
 
 MIB = 8 * 2**20
 SCORES = ("accuracy", "top5_accuracy", "perplexity", "loss", "distance")
@@ -57,62 +58,56 @@ class ProgressDisplay:
             self._console.print(Text(f"{place}: {', '.join(values)}"), soft_wrap=True)
 
 
-def print_summary(result: dict[str, Any], directory: Path, console: Console) -> None:
+def print_summary(result: Result, directory: Path, console: Console) -> None:
     """Status, scores, bits, time by phase, where the files are; of a run that ended early, what there is."""
     print_table(TextTable([], _facts(result), left=(0, 1)), console)
-    if result.get("seconds"):
-        print_table(_phases(result["seconds"]), console)
+    if result.seconds:
+        print_table(_phases(result.seconds), console)
     console.print(Text(f"files in {directory}"), soft_wrap=True)
 
 
-def _facts(result: dict[str, Any]) -> list[tuple[str, str]]:
-    reason = f": {result['reason']}" if result["reason"] else ""
+def _facts(result: Result) -> list[tuple[str, str]]:
+    reason = f": {result.reason}" if result.reason else ""
     facts = [
         ("run", _title(result)),
-        ("status", result["status"] + reason),
-        *_scores(result.get("test") or {}),
+        ("status", result.status + reason),
+        *_scores(result.test or {}),
     ]
-    for extended in result.get("extended") or []:
-        facts.append(
-            ("extended", f"from step {extended['from_step']} (epoch {extended['from_epoch']:.4g})")
+    for extended in result.extended:
+        where = f"from step {extended.from_step} (epoch {extended.from_epoch:.4g})"
+        facts.append(("extended", where))
+    if sent := result.bits_sent:
+        amount = (
+            f"{sent.per_worker / MIB:,.3f} MiB by a worker, {sent.per_step:,.0f} bits in a step"
         )
-    if sent := result.get("bits_sent"):
-        amount = f"{sent['per_worker'] / MIB:,.3f} MiB by a worker, {sent['per_step']:,.0f} bits in a step"
-        analytic = (
-            f" ({result['analytic_ratio']:.2f}x by its paper's count)"
-            if result.get("analytic_ratio")
-            else ""
-        )
-        facts.append(("sent", amount + _fewer(sent) + analytic))
-    if (share := result.get("compressed_share")) is not None:
-        facts.append(
-            (
-                "compressed",
-                f"{share_in_words(share)} {advice_on_share(share, result['config'])}".rstrip(),
-            )
-        )
-    if bound := result.get("shannon_bits_per_step"):
+        analytic = result.analytic_ratio
+        by_paper = f" ({analytic:.2f}x by its paper's count)" if analytic else ""
+        facts.append(("sent", amount + _fewer(sent) + by_paper))
+    if (share := result.compressed_share) is not None:
+        advice = advice_on_share(share, result.config)
+        facts.append(("compressed", f"{share_in_words(share)} {advice}".rstrip()))
+    if bound := result.shannon_bits_per_step:
         facts.append(("codes' Shannon bound", f"{bound:,.0f} bits in a step"))
-    if wire := result.get("bits_wire"):
-        facts.append(("on the wire", f"{wire['per_worker'] / MIB:,.3f} MiB by a worker"))
-    if across := result.get("bits_between_nodes"):
+    if wire := result.bits_wire:
+        facts.append(("on the wire", f"{wire.per_worker / MIB:,.3f} MiB by a worker"))
+    if across := result.bits_between_nodes:
+        amount = f"{across.per_step:,.0f} bits in a step by a node"
+        facts.append(("between nodes", amount + _fewer(across)))
+    if error := result.compression_error:
         facts.append(
-            ("between nodes", f"{across['per_step']:,.0f} bits in a step by a node{_fewer(across)}")
+            ("compression error", f"{_g3(error.relative)} relative, cosine {_g3(error.cosine)}")
         )
-    if error := result.get("compression_error"):
-        facts.append(
-            ("compression error", f"{error['relative']:.3g} relative, cosine {error['cosine']:.3g}")
-        )
-    if result.get("seconds") and (network := result.get("network") or {}).get("emulated"):
-        facts.append(
-            ("time", f"exchanges emulated as on {network['bandwidth']}, {network['latency']}")
-        )
-    if "seconds" in result and result["seconds"] is None:
-        virtual = result["workers"] > result["processes"]
-        facts.append(
-            ("time", "no times: virtual workers" if virtual else "no times: too few steps")
-        )
+    if result.seconds and result.network and result.network.emulated:
+        link = result.config["network"]
+        facts.append(("time", f"exchanges emulated as on {link['bandwidth']}, {link['latency']}"))
+    if result.seconds is None and result.workers is not None:
+        why = "virtual workers" if result.has_virtual_workers else "too few steps"
+        facts.append(("time", f"no times: {why}"))
     return facts
+
+
+def _g3(value: float | None) -> str:
+    return "not finite" if value is None else f"{value:.3g}"
 
 
 def share_in_words(share: float) -> str:
@@ -137,20 +132,18 @@ def _typed(config: dict[str, Any], key: str) -> str:
     return key if key in config else f"compressor.{key}"
 
 
-def _fewer(bits: dict[str, float]) -> str:
-    return f", {bits['ratio']:.2f}x fewer than fp32 gradients" if bits["ratio"] else ""
+def _fewer(bits: Bits | BitsBetweenNodes) -> str:
+    return f", {bits.ratio:.2f}x fewer than fp32 gradients" if bits.ratio else ""
 
 
-def _title(result: dict[str, Any]) -> str:
-    choices = " ".join(
-        str(result["choices"][group]) for group in ("model", "dataset", "compressor")
-    )
-    if "workers" not in result:
+def _title(result: Result) -> str:
+    choices = " ".join(result.choices[group] for group in ("model", "dataset", "compressor"))
+    if result.workers is None:
         return choices
-    return f"{choices}, {result['workers']} workers, {result['launcher']} on {result['device']}"
+    return f"{choices}, {result.workers} workers, {result.launcher} on {result.device}"
 
 
-def _scores(test: dict[str, Any]) -> list[tuple[str, str]]:
+def _scores(test: dict[str, float | None]) -> list[tuple[str, str]]:
     return [
         (f"test {name}", f"{_number(test[name])} (best {_number(test[f'best_{name}'])})")
         for name in SCORES
@@ -163,14 +156,14 @@ def _number(value: float | None) -> str:
     return "not finite" if value is None else f"{value:.4g}"
 
 
-def _phases(seconds: dict[str, dict[str, float]]) -> TextTable:
+def _phases(seconds: dict[str, Phase]) -> TextTable:
     rows = [
         [
             phase.replace("hidden_", "hidden "),
-            f"{1e3 * value['mean']:.3f} ms",
-            f"{1e3 * value['max']:.3f} ms",
+            f"{1e3 * value.mean:.3f} ms",
+            f"{1e3 * value.max:.3f} ms",
         ]
         for phase, value in seconds.items()
-        if value["max"] or not phase.startswith("hidden")  # else nothing ran beside the computation
+        if value.max or not phase.startswith("hidden")  # else nothing ran beside the computation
     ]
     return TextTable([], [["phase", "mean", "max over processes"], *rows])

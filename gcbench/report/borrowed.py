@@ -6,24 +6,19 @@ from collections.abc import Iterable
 from itertools import groupby
 
 from gcbench.config import Config, conf_directory
-from gcbench.config.names import EXECUTION, WHOLE
+from gcbench.identity import EXECUTION
+from gcbench.records.store import RecordedRun
 from gcbench.report.configs import Composed, composed
-from gcbench.report.load import Run
 
 
-def is_same(run: Run, expected: Composed) -> bool:
+def is_same(run: RecordedRun, expected: Composed) -> bool:
     """Whether a run of another experiment computed what the row asks for and, if it has times, executed as the row does."""
-    if any(run.flat[key] != value for key, value in expected.flat.items() if key in run.flat):
+    if run.result.identity != expected.identity:
         return False
-    newer = expected.flat.keys() - run.flat.keys()  # that an older gcbench did not know
-    if run.flat.keys() - expected.flat.keys() or not all(key.startswith(WHOLE) for key in newer):
-        return False
-    return run.result.get("seconds") is None or _execution(_as_written(run)) == _execution(
-        expected.config
-    )
+    return run.result.seconds is None or _execution(_as_written(run)) == _execution(expected.config)
 
 
-def _as_written(run: Run) -> Config:
+def _as_written(run: RecordedRun) -> Config:
     """The configuration of its experiment's file, as what was typed beside it would have been typed beside the row, too."""
     written = (
         run.experiment and (conf_directory() / "experiment" / f"{run.experiment}.yaml").is_file()
@@ -37,13 +32,13 @@ def _execution(config: Config) -> Config:
     }
 
 
-def sources(runs: Iterable[Run]) -> str:
+def sources(runs: Iterable[RecordedRun]) -> str:
     """Whose runs these are, as in run of powersgd/table4/rank_2; empty for none."""
     titles = sorted({run.title for run in runs})
     return f"run of {' and '.join(titles)}" if titles else ""
 
 
-def by_experiment(runs: Iterable[Run]) -> list[tuple[str, list[Run]]]:
+def by_experiment(runs: Iterable[RecordedRun]) -> list[tuple[str, list[RecordedRun]]]:
     """Runs of each title, in the order of titles."""
     ordered = sorted(runs, key=lambda run: (run.title, run.seed))
     return [(title, list(same)) for title, same in groupby(ordered, key=lambda run: run.title)]

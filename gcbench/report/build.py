@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gcbench.config import conf_directory
-from gcbench.config.names import typed
+from gcbench.identity import flat_differences, format_value
+from gcbench.records.store import RecordedRun
 from gcbench.report.borrowed import sources
-from gcbench.report.configs import PAPER, composed, difference
+from gcbench.report.configs import PAPER, composed
 from gcbench.report.document import DIRTY, EMPTY, Cell, Document, Heading, Line, Summary, digits_of
-from gcbench.report.load import Run
 from gcbench.report.measures import TIMES
 from gcbench.report.remarks import sections
 from gcbench.report.rows import Row, grouped
@@ -18,7 +18,9 @@ from gcbench.report.tables import Column, Table
 Groups = dict[str, list[Row]]  # budget to the rows at it
 
 
-def build(table: Table, runs: Sequence[Run], budget: str, words: tuple[str, ...] = ()) -> Document:
+def build(
+    table: Table, runs: Sequence[RecordedRun], budget: str, words: tuple[str, ...] = ()
+) -> Document:
     """`budget` for every column that names none; `words` are typed beside every experiment of that budget."""
     groups = groups_of(table, runs, budget, words)
     rows = groups[budget]
@@ -33,7 +35,7 @@ def build(table: Table, runs: Sequence[Run], budget: str, words: tuple[str, ...]
 
 
 def groups_of(
-    table: Table, runs: Sequence[Run], budget: str, words: tuple[str, ...] = ()
+    table: Table, runs: Sequence[RecordedRun], budget: str, words: tuple[str, ...] = ()
 ) -> Groups:
     """The report's budget first, then those of its columns."""
     budgets = dict.fromkeys([budget, *(column.budget for column in table.columns if column.budget)])
@@ -78,7 +80,7 @@ def _runs(row: Row) -> str:
         facts.append(sources(row.borrowed))
     if row.runs and row.stand_in:
         facts.append(f"{row.stand_in} stands in{_own_ratio(row)}")
-    if row.fewer_workers and any(run.result.get("seconds") for run in row.done):
+    if row.fewer_workers and any(run.result.seconds for run in row.done):
         facts.append(f"{row.fewer_workers}, whose times are not these")
     if row.grid and row.grid.chosen is not None:
         facts.append(f"lr {row.grid.chosen:g}, the best of {len(row.grid.rates)}")
@@ -101,7 +103,7 @@ def _seeds(row: Row) -> str:
     return "; ".join([*told, *(f"seed {_seed(run)} {run.status}" for run in row.unfinished)])
 
 
-def _seed(run: Run) -> str:
+def _seed(run: RecordedRun) -> str:
     return f"{run.seed}{DIRTY * run.dirty}"
 
 
@@ -137,12 +139,14 @@ def _made_smaller(rows: Sequence[Row]) -> list[tuple[str, str]]:
             composed(str(row.spec.experiment), row.budget),
         )
         differs = {
-            k: v for k, v in difference(here.flat, paper.flat).items() if not k.startswith("model.")
+            k: v
+            for k, v in flat_differences(here.flat, paper.flat).items()
+            if not k.startswith("model.")
         }
         if here.choices["model"] != paper.choices["model"]:
             differs = {"model": (here.choices["model"], paper.choices["model"]), **differs}
         what = ", ".join(
-            f"{key}={typed(ours)} in place of {typed(papers)}"
+            f"{key}={format_value(ours)} in place of {format_value(papers)}"
             for key, (ours, papers) in differs.items()
         )
         found.setdefault(what, []).append(row.spec.label)

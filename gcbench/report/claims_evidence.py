@@ -9,11 +9,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
+from gcbench.records.store import RecordedRun
 from gcbench.report.borrowed import sources
 from gcbench.report.claims import LEARNING_RATE
 from gcbench.report.claims_relations import Judged, Value, Verdict
 from gcbench.report.document import Heading, Summary, number, summary
-from gcbench.report.load import Run
 from gcbench.report.measures import LOWER, SCORES
 from gcbench.report.rows import Row, grouped
 from gcbench.report.study import Study, find_study
@@ -42,7 +42,10 @@ class Evidence:
     """Runs and studies, read once for all claims."""
 
     def __init__(
-        self, runs: Sequence[Run], folders: Sequence[str | Path], words: tuple[str, ...] = ()
+        self,
+        runs: Sequence[RecordedRun],
+        folders: Sequence[str | Path],
+        words: tuple[str, ...] = (),
     ) -> None:
         self._runs, self._folders = runs, folders
         self.words = words  # typed beside every experiment

@@ -12,6 +12,7 @@ from rich.text import Text
 from gcbench.config import ConfigError
 from gcbench.console import TextTable, comma_separated, console, print_table
 from gcbench.console import show as show_table
+from gcbench.records.store import FoundRuns, RecordedRun, find_runs
 from gcbench.report.build import build, groups_of
 from gcbench.report.claims import read_claims
 from gcbench.report.claims_answers import answered
@@ -22,7 +23,6 @@ from gcbench.report.compare import Comparison, compare, measured_words
 from gcbench.report.formats import show as show_document
 from gcbench.report.keep import keep_index, keep_runs, keep_study, keep_table
 from gcbench.report.listing import list_runs, list_tables, runs_frame
-from gcbench.report.load import Found, Run, load
 from gcbench.report.study import find_study, study_document
 from gcbench.report.tables import Table, read_table, tables_of
 from gcbench.report.wandb_runs import load_wandb
@@ -55,9 +55,9 @@ def report(typed: Sequence[str]) -> None:
         _tables(words)
 
 
-def _found(words: Source) -> list[Run]:
-    found: Found = (
-        load_wandb(str(words.project)) if words.source == "wandb" else load(words.results)
+def _found(words: Source) -> list[RecordedRun]:
+    found: FoundRuns = (
+        load_wandb(str(words.project)) if words.source == "wandb" else find_runs(words.results)
     )
     for sentence in found.unreadable:
         log.warning("not read: %s", sentence)
@@ -85,7 +85,7 @@ def _figures(words: Report) -> None:
         print(line)
 
 
-def _show(words: Report, table: Table, runs: Sequence[Run]) -> list[Run]:
+def _show(words: Report, table: Table, runs: Sequence[RecordedRun]) -> list[RecordedRun]:
     """Print a table, and keep its page where that was asked for; return the runs behind it."""
     study = find_study(table.study, words.results) if table.study else None
     if table.study:
@@ -100,7 +100,7 @@ def _show(words: Report, table: Table, runs: Sequence[Run]) -> list[Run]:
     return [] if table.study else runs_behind(table, runs, words)
 
 
-def runs_behind(table: Table, runs: Sequence[Run], words: Report) -> list[Run]:
+def runs_behind(table: Table, runs: Sequence[RecordedRun], words: Report) -> list[RecordedRun]:
     """All that the report shows or names, once."""
     groups = groups_of(table, runs, words.budget, words.beside)
     return list(

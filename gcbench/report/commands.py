@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Sequence
 
+from gcbench.records.store import RecordedRun
 from gcbench.report.configs import PAPER, experiment_word
-from gcbench.report.load import Run
 from gcbench.report.rows import Row
 from gcbench.report.tables import Table
 
@@ -29,10 +29,8 @@ def command(
     return " ".join(["gcbench", *(["-m"] if several else []), *map(shlex.quote, parts)])
 
 
-def of_runs(experiment: str, runs: Sequence[Run], words: Sequence[str] = ()) -> str:
-    crowded = any(
-        run.result.get("oversubscribed") and run.result["launcher"] == "local" for run in runs
-    )
+def of_runs(experiment: str, runs: Sequence[RecordedRun], words: Sequence[str] = ()) -> str:
+    crowded = any(run.result.oversubscribed and run.result.launcher == "local" for run in runs)
     launcher = (
         ["trainer.launcher=local"] if crowded else []
     )  # where auto would have taken virtual workers

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gcbench.config import ConfigError
-from gcbench.config.names import ABSENT, typed, without_copies
-from gcbench.report.configs import Flat
+from gcbench.identity import flat_differences, format_value
+from gcbench.records.store import FoundRuns, RecordedRun, find_runs
 from gcbench.report.document import EMPTY, Heading, Summary, signed, summary
-from gcbench.report.load import Found, Run, load
 from gcbench.report.measures import MEASURES, SCORES, measure
 from gcbench.report.rows import newest
 
@@ -24,11 +23,14 @@ class Group(NamedTuple):
     """Runs that differ in their seeds only."""
 
     title: str
-    flat: Flat
-    runs: list[Run]  # the newest of every seed
+    runs: list[RecordedRun]  # the newest of every seed
 
     @property
-    def done(self) -> list[Run]:
+    def identity(self) -> str:
+        return self.runs[0].result.identity
+
+    @property
+    def done(self) -> list[RecordedRun]:
         return [run for run in self.runs if run.done]
 
 
@@ -71,12 +73,12 @@ def compare(a: str, b: str) -> Comparisons:
     return Comparisons([_comparison(x, y) for x, y in pairs], alone)
 
 
-def _loaded(folder: str) -> list[Run]:
+def _loaded(folder: str) -> list[RecordedRun]:
     if not Path(folder).is_dir():
         raise ConfigError(
             f"diff {folder}: there is no such folder; type a run's directory, or a folder with several"
         )
-    found: Found = load([folder])
+    found: FoundRuns = find_runs([folder])
     if not found.runs:
         broken = f" ({found.unreadable[0]})" if found.unreadable else ""
         raise ConfigError(
@@ -87,43 +89,30 @@ def _loaded(folder: str) -> list[Run]:
     return found.runs
 
 
-def _groups(runs: Sequence[Run]) -> list[Group]:
-    found: list[tuple[str, Flat, list[Run]]] = []
+def _groups(runs: Sequence[RecordedRun]) -> list[Group]:
+    groups: dict[tuple[str, str], list[RecordedRun]] = {}
     for run in runs:
         title = run.title + (f", budget {run.budget}" if run.budget != "paper" else "")
-        for other, flat, same in found:
-            if other == title and flat == run.flat:
-                same.append(run)
-                break
-        else:
-            found.append((title, run.flat, [run]))
-    return [Group(title, flat, newest(same)[0]) for title, flat, same in found]
+        groups.setdefault((title, run.result.identity), []).append(run)
+    return [Group(title, newest(same)[0]) for (title, _), same in groups.items()]
 
 
 def _match(x: Group, y: Group, left: Sequence[Group], right: Sequence[Group]) -> bool:
-    """The same configuration; or the only ones of their title."""
+    """Return whether two groups have one configuration, or are the only ones of their title."""
     only = all(sum(group.title == x.title for group in groups) == 1 for groups in (left, right))
-    return only or x.flat == y.flat
+    return only or x.identity == y.identity
 
 
 def _comparison(x: Group, y: Group) -> Comparison:
     title = x.title if x.title == y.title else f"{x.title} | {y.title}"
-    keys = [
-        key for key in {**x.flat, **y.flat} if x.flat.get(key, ABSENT) != y.flat.get(key, ABSENT)
-    ]
-    configuration = [
-        (key, _shown(x.flat, key), _shown(y.flat, key)) for key in without_copies(keys)
-    ]
+    different = flat_differences(x.runs[0].flat, y.runs[0].flat)
+    configuration = [(key, format_value(a), format_value(b)) for key, (a, b) in different.items()]
     seeds_x, seeds_y = (",".join(str(run.seed) for run in group.runs) for group in (x, y))
     if seeds_x != seeds_y:
         configuration.append(("seed", seeds_x, seeds_y))
     return Comparison(
         title, configuration, list(_measured(x, y)), [*_statuses("A", x), *_statuses("B", y)]
     )
-
-
-def _shown(flat: Flat, key: str) -> str:
-    return typed(flat[key]) if key in flat else ABSENT
 
 
 def _measured(x: Group, y: Group) -> Iterator[Measured]:
@@ -133,7 +122,7 @@ def _measured(x: Group, y: Group) -> Iterator[Measured]:
             yield Measured(name, a, b, _verdict(a, b) if name in SCORES and a and b else "")
 
 
-def _summary(name: str, runs: Sequence[Run]) -> Summary | None:
+def _summary(name: str, runs: Sequence[RecordedRun]) -> Summary | None:
     values = [value for run in runs if (value := measure(name, run.result)) is not None]
     return Summary.of(values) if values else None
 
@@ -148,7 +137,7 @@ def _verdict(a: Summary, b: Summary) -> str:
 
 def _statuses(side: str, group: Group) -> list[str]:
     return [
-        f"{side}, seed {run.seed}: {run.status}: {run.result.get('reason')}"
+        f"{side}, seed {run.seed}: {run.status}: {run.result.reason}"
         for run in group.runs
         if not run.done
     ]

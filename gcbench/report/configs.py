@@ -8,19 +8,9 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from gcbench.config import Config, ConfigError, compose_words, register, resolve
-from gcbench.config.names import (
-    ABSENT,
-    BOOKKEEPING,
-    EXECUTION,
-    leaves,
-    typed,
-    what_matters,
-    without_copies,
-)
+from gcbench.identity import ABSENT, Differences, Flat, flatten_config, format_value, identify
 
 PAPER = "paper"
-Flat = dict[str, Any]
-Difference = dict[str, tuple[Any, Any]]  # key to (theirs, ours)
 
 
 class Composed(NamedTuple):
@@ -29,6 +19,7 @@ class Composed(NamedTuple):
     config: Config
     choices: dict[str, str]
     flat: Flat
+    identity: str
 
 
 def composed(experiment: str, budget: str = PAPER, words: tuple[str, ...] = ()) -> Composed:
@@ -42,7 +33,7 @@ def _composed(experiment: str, budget: str, words: tuple[str, ...]) -> Composed:
     tree.budget = _budget_node(budget)
     tree.hydra.runtime.choices["budget"] = budget
     config = json.loads(json.dumps(resolve(tree)))
-    return Composed(config, config["choices"], flat(config))
+    return Composed(config, config["choices"], flatten_config(config), identify(config))
 
 
 @cache
@@ -82,41 +73,14 @@ def experiment_word(experiment: str) -> str:
     return f"+experiment/{group}={row}"
 
 
-def flat(config: Config) -> Flat:
-    """Dotted keys of what changes numbers; without the seed, and without how and where the run executed."""
-    kept = what_matters(config, EXECUTION | BOOKKEEPING)
-    return dict(leaves({k: v for k, v in kept.items() if k != "seed"}, ""))
+def as_words(different: Differences) -> list[str]:
+    """Return the first side of differences as it was typed.
 
-
-def with_later_keys(kept: Flat) -> Flat:
-    """Return the keys of a kept result, and those that came later with what gcbench did before it had them."""
-    later: Flat = {}
-    for key in kept:
-        prefix, _, last = key.rpartition(".")
-        if key == "bucket_size":
-            later["bucket_scope"] = "tensor"
-        elif last == "bucket_size":  # an argument of a method, around which is `build`
-            later[f"{prefix.removesuffix('.method')}.bucket_scope"] = "tensor"
-        elif last == "warmup_epochs":
-            later[f"{prefix}.warmup_start"] = None
-    if str(kept.get("compressor.method._target_")).endswith(".Signum"):
-        later |= dict.fromkeys(("momentum_start", "compressor.method.momentum_start"), "zero")
-    return later | kept
-
-
-def difference(theirs: Flat, ours: Flat) -> Difference:
-    """Where `theirs` differs. A key that only `ours` has is one that an older gcbench did not know, and no difference."""
-    return {k: (a, ours.get(k, ABSENT)) for k, a in theirs.items() if k not in ours or a != ours[k]}
-
-
-def as_words(different: Difference) -> list[str]:
-    """Of the first side, as they were typed; the numbers of a link follow the word that brings them."""
-    words = [
-        f"{key}={typed(different[key][0])}" for key in without_copies(different) if key != "network"
-    ]
-    if "network" in different:
+    The numbers of a link follow the word that brings them; what only the other side has comes
+    with its model or method.
+    """
+    links = [pair for key, pair in different.items() if key.startswith("network.")]
+    words = [f"{key}={format_value(a)}" for key, (a, _) in different.items() if a != ABSENT]
+    if any(before == ABSENT for before, _ in links):
         return ["network=none", *words]
-    link = any(
-        key.startswith("network.") and ours == ABSENT for key, (_, ours) in different.items()
-    )
-    return ["network=emulated", *words] if link else words
+    return ["network=emulated", *words] if any(now == ABSENT for _, now in links) else words

@@ -7,11 +7,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from gcbench.config import ConfigError
-from gcbench.records.kept import SUFFIX, KeptRun, write_kept
+from gcbench.records.store import SUFFIX, RecordedRun, find_runs, write_kept
 from gcbench.report.configs import PAPER
 from gcbench.report.document import Document
 from gcbench.report.formats import markdown
-from gcbench.report.load import Run, load
 
 
 def keep_table(folder: Path, document: Document, budget: str = PAPER) -> Path:
@@ -30,22 +29,20 @@ def keep_study(folder: Path, study: Path) -> None:
         shutil.copyfile(study, target)
 
 
-def keep_runs(folder: Path, runs: Iterable[Run]) -> None:
+def keep_runs(folder: Path, runs: Iterable[RecordedRun]) -> None:
     """Add runs to <folder>/results/<paper>.jsonl.gz; those of no paper's experiment go to other.jsonl.gz."""
-    by_paper: dict[str, list[Run]] = {}
+    by_paper: dict[str, list[RecordedRun]] = {}
     for run in runs:
         by_paper.setdefault((run.experiment or "other").partition("/")[0], []).append(run)
     for paper, more in by_paper.items():
         path = folder / "results" / f"{paper}{SUFFIX}"
-        before = load([path])
+        before = find_runs([path])
         if before.unreadable:
             raise ConfigError(
                 f"{before.unreadable[0]}; move the file away, as what cannot be read there would be lost"
             )
-        kept = {run.identity: run for run in [*before.runs, *more]}
-        write_kept(
-            path, [KeptRun(run.name, run.result, run.read_metrics()) for run in kept.values()]
-        )
+        kept = {run.copy_key: run for run in [*before.runs, *more]}
+        write_kept(path, kept.values())
 
 
 INDEX = """\

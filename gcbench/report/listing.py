@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from gcbench.config import conf_directory
 from gcbench.console import TextTable
+from gcbench.records.store import RecordedRun
 from gcbench.report.document import DIRTY, DIRTY_NOTE, EMPTY, number
-from gcbench.report.load import Run
 from gcbench.report.measures import MEASURES, measure
 from gcbench.report.study import find_study
 from gcbench.report.tables import read_table, table_names
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 
-def list_tables(runs: Sequence[Run], folders: Sequence[str | Path]) -> TextTable:
+def list_tables(runs: Sequence[RecordedRun], folders: Sequence[str | Path]) -> TextTable:
     """Return every table, and how many of its rows have a run that was done, by budget."""
     budgets = sorted(path.stem for path in (conf_directory() / "budget").glob("*.yaml"))
     done = {(run.experiment, run.budget) for run in runs if run.done}
@@ -36,7 +36,7 @@ def list_tables(runs: Sequence[Run], folders: Sequence[str | Path]) -> TextTable
     return TextTable(["table", "title", "rows", *budgets], rows, left=(0, 1))
 
 
-def list_runs(runs: Sequence[Run]) -> TextTable:
+def list_runs(runs: Sequence[RecordedRun]) -> TextTable:
     """Return a row for every run, in the order of `runs`."""
     headings = ["run", "what", "budget", "seed", "status", "score", "ratio", "ms a step"]
     rows = [_texts(run) for run in runs]
@@ -44,12 +44,12 @@ def list_runs(runs: Sequence[Run]) -> TextTable:
     return TextTable([*headings, "finished"], rows, left=(0, 1, 2, 4, 5, 8), notes=note)
 
 
-def _texts(run: Run) -> list[str]:
+def _texts(run: RecordedRun) -> list[str]:
     result = run.result
     what = run.title
     if run.title != run.experiment:
-        what += f", {result.get('workers', '?')} workers"
-    reason = f": {result['reason']}" if result.get("reason") else ""
+        what += f", {result.workers or '?'} workers"
+    reason = f": {result.reason}" if result.reason else ""
     scores = ((name, measure(name, result)) for name in ("accuracy", "perplexity", "loss"))
     score = next((f"{name} {_text(value)}" for name, value in scores if value is not None), EMPTY)
     return [
@@ -61,7 +61,7 @@ def _texts(run: Run) -> list[str]:
         score,
         _text(measure("ratio", result)),
         _text(measure("step_milliseconds", result)),
-        str(result["finished"]).replace("T", " ")[:16],
+        result.finished.replace("T", " ")[:16],
     ]
 
 
@@ -69,24 +69,24 @@ def _text(value: float | None) -> str:
     return EMPTY if value is None else number(value, None)
 
 
-def runs_frame(runs: Sequence[Run]) -> DataFrame:
+def runs_frame(runs: Sequence[RecordedRun]) -> DataFrame:
     """Return a row for every run: what it was, how it ended, and all measures as plain numbers."""
     from pandas import DataFrame  # imports for longer than other commands take
 
     return DataFrame([_record(run) for run in runs])
 
 
-def _record(run: Run) -> dict[str, Any]:
-    choices = {name: run.result["choices"][name] for name in ("model", "dataset", "compressor")}
+def _record(run: RecordedRun) -> dict[str, Any]:
+    choices = {name: run.result.choices[name] for name in ("model", "dataset", "compressor")}
     return {
         "run": run.place,
         "experiment": run.experiment,
         **choices,
-        "workers": run.result.get("workers"),
+        "workers": run.result.workers,
         "budget": run.budget,
         "seed": run.seed,
         "status": run.status,
-        "reason": run.result.get("reason"),
-        "finished": run.result["finished"],
+        "reason": run.result.reason,
+        "finished": run.result.finished,
         **{name: measure(name, run.result) for name in MEASURES},
     }

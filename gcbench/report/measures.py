@@ -1,32 +1,23 @@
-"""What a column of a table reads from a result: one function a measure."""
+"""Columns of tables: one function a measure, from a result to a number."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-Result = dict[str, Any]
+from gcbench.records.schema import Result
+
 MIB = 8 * 2**20
 COMMUNICATION = ("encode", "exchange", "wait", "decode")
 
 
 def emulated(result: Result) -> bool:
-    """Whether its times are of exchanges that last as the cost model says."""
-    return bool(result.get("seconds") and (result.get("network") or {}).get("emulated"))
+    """Return whether its times are of exchanges that last as the cost model says."""
+    return bool(result.seconds and result.network and result.network.emulated)
 
 
-def _score(name: str) -> Callable[..., float | None]:
-    return lambda result: (result.get("test") or {}).get(name)
-
-
-def _fact(*keys: str) -> Callable[..., float | None]:
-    def read(result: Result) -> float | None:
-        value: Any = result
-        for key in keys:
-            value = (value or {}).get(key)
-        return value
-
-    return read
+def _score(name: str) -> Callable[[Result], float | None]:
+    return lambda result: (result.test or {}).get(name)
 
 
 def _error_rate(result: Result) -> float | None:
@@ -35,36 +26,38 @@ def _error_rate(result: Result) -> float | None:
 
 
 def _data_mib_per_epoch(result: Result, steps_per_epoch: int | None = None) -> float | None:
-    """`steps_per_epoch` of the paper, where the run itself had others."""
-    per_step = _fact("bits_sent", "per_step")(result)
-    steps = steps_per_epoch or result.get("steps_per_epoch")
-    return None if per_step is None or steps is None else per_step * steps / MIB
+    """Return MiB that a worker sends in `steps_per_epoch` steps, else in as many as it took."""
+    steps = steps_per_epoch or result.steps_per_epoch
+    if result.bits_sent is None or steps is None:
+        return None
+    return result.bits_sent.per_step * steps / MIB
 
 
 def _ratio(result: Result) -> float | None:
-    """From the counts: an older gcbench wrote the ratio of bf16 parameters against 16 bits."""
-    per_step, parameters = _fact("bits_sent", "per_step")(result), result.get("parameters")
-    return 32 * parameters / per_step if per_step and parameters else None
+    """Return fp32 bits over sent bits; an older gcbench took bf16 parameters as 16 bits."""
+    if not result.bits_sent or not result.bits_sent.per_step or not result.parameters:
+        return None
+    return 32 * result.parameters / result.bits_sent.per_step
 
 
 def _coded_ratio(result: Result) -> float | None:
-    """Of a code as short as the codes' Shannon bound."""
-    bound, parameters = result.get("shannon_bits_per_step"), result.get("parameters")
+    """Return the ratio of a code as short as the codes' Shannon bound."""
+    bound, parameters = result.shannon_bits_per_step, result.parameters
     return 32 * parameters / bound if bound and parameters else None
 
 
 def _shannon_total_bits(result: Result) -> float | None:
-    bound = result.get("shannon_bits_per_step")
-    return None if bound is None else bound * result["steps"]
+    bound = result.shannon_bits_per_step
+    return None if bound is None or result.steps is None else bound * result.steps
 
 
 def seconds(result: Result, *phases: str) -> float | None:
-    """A step's, summed over `phases`, means over processes. Virtual workers have none."""
-    times = result.get("seconds")
-    return None if times is None else sum(times[phase]["mean"] for phase in phases)
+    """Return seconds of a step's `phases`, means over processes; None: it was not timed."""
+    times = result.seconds
+    return None if times is None else sum(times[phase].mean for phase in phases)
 
 
-def _milliseconds(*phases: str) -> Callable[..., float | None]:
+def _milliseconds(*phases: str) -> Callable[[Result], float | None]:
     def read(result: Result) -> float | None:
         taken = seconds(result, *phases)
         return None if taken is None else 1e3 * taken
@@ -72,23 +65,30 @@ def _milliseconds(*phases: str) -> Callable[..., float | None]:
     return read
 
 
+def _relative_error(result: Result) -> float | None:
+    return result.compression_error.relative if result.compression_error else None
+
+
 def _squared_error(result: Result) -> float | None:
-    error = _fact("compression_error", "relative")(result)
+    error = _relative_error(result)
     return None if error is None else error**2
 
 
+def _cosine(result: Result) -> float | None:
+    return result.compression_error.cosine if result.compression_error else None
+
+
 def _share_of_communication(result: Result) -> float | None:
-    step = seconds(result, "step")
-    return None if step is None else 100 * seconds(result, *COMMUNICATION) / step  # type: ignore[operator]
+    step, communication = seconds(result, "step"), seconds(result, *COMMUNICATION)
+    return None if step is None or communication is None else 100 * communication / step
 
 
 def _images_per_second(result: Result) -> float | None:
     step = seconds(result, "step")
-    return (
-        None
-        if step is None
-        else result["workers"] * result["config"]["trainer"]["batch_size"] / step
-    )
+    if step is None or result.workers is None:
+        return None
+    batch: int = result.config["trainer"]["batch_size"]
+    return result.workers * batch / step
 
 
 MEASURES: dict[str, Callable[..., float | None]] = {
@@ -102,20 +102,18 @@ MEASURES: dict[str, Callable[..., float | None]] = {
     "distance": _score("distance"),  # to the optimum
     "data_mib_per_epoch": _data_mib_per_epoch,  # that a worker sends
     "ratio": _ratio,  # metered, against fp32 gradients
-    "analytic_ratio": _fact("analytic_ratio"),  # as the method's paper counts
+    "analytic_ratio": lambda result: result.analytic_ratio,  # as the method's paper counts
     "coded_ratio": _coded_ratio,
-    "total_bits": _fact("bits_sent", "per_worker"),
+    "total_bits": lambda result: result.bits_sent.per_worker if result.bits_sent else None,
     "shannon_total_bits": _shannon_total_bits,
-    "relative_error": _fact(
-        "compression_error", "relative"
-    ),  # |update - g| / |g| in 2-norms, mean over the sampled steps
-    "squared_error": _squared_error,  # the square of that, for papers that print |update - g|^2 / |g|^2
-    "cosine": _fact("compression_error", "cosine"),
+    "relative_error": _relative_error,  # |update - g| / |g| in 2-norms, mean over sampled steps
+    "squared_error": _squared_error,  # its square, which some papers print
+    "cosine": _cosine,
     "step_milliseconds": _milliseconds("step"),
     "exchange_milliseconds": _milliseconds("exchange"),
     "coding_milliseconds": _milliseconds("encode", "decode"),
     "share_of_communication": _share_of_communication,  # per cent of a step
-    "parameters": _fact("parameters"),
+    "parameters": lambda result: result.parameters,
     "images_per_second": _images_per_second,  # samples, over all workers
 }
 SCORES = {
@@ -147,5 +145,8 @@ LOWER = {
 
 
 def measure(name: str, result: Result, **settings: Any) -> float | None:
-    """None where the run has no such number: a run that failed, times of virtual workers, a score that was not finite."""
+    """Return a measure of a run, or None.
+
+    A run that failed has no numbers, virtual workers have no times, and a score may be infinite.
+    """
     return MEASURES[name](result, **settings)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
+from gcbench.records.schema import Environment
+from gcbench.records.store import RecordedRun
 from gcbench.report.borrowed import by_experiment
 from gcbench.report.commands import of_missing, of_runs
 from gcbench.report.document import DIRTY, DIRTY_NOTE, Heading, Section, Summary, summary
-from gcbench.report.load import Run
 from gcbench.report.measures import TIMES, emulated, measure
 from gcbench.report.rows import Grid, Rate, Row
 from gcbench.report.tables import Column, Table
@@ -47,10 +47,10 @@ def _unfinished(row: Row) -> Iterator[str]:
     ]
     for run in dict.fromkeys(runs):
         rate = f", {as_word(run)}" if row.grid else ""
-        yield f"{_where(row)}, seed {run.seed}{rate}: {run.status}: {run.result.get('reason') or 'no reason was written'}"
+        yield f"{_where(row)}, seed {run.seed}{rate}: {run.status}: {run.result.reason or 'no reason was written'}"
 
 
-def as_word(run: Run) -> str:
+def as_word(run: RecordedRun) -> str:
     return f"optimizer.lr={run.config['optimizer']['lr']:g}"
 
 
@@ -129,7 +129,7 @@ def _others(table: Table, row: Row) -> Iterator[str]:
         yield f"{_where(row)} with {' '.join(other.words)}: {'; '.join([*told, *bad]) or 'no numbers'}"
 
 
-def _measured(column: Column, runs: Sequence[Run]) -> str | None:
+def _measured(column: Column, runs: Sequence[RecordedRun]) -> str | None:
     found = [measure(str(column.measure), run.result, **column.settings) for run in runs]
     values = [value for value in found if value is not None]
     if not values:
@@ -145,8 +145,8 @@ def _duplicates(row: Row) -> Iterator[str]:
         )
 
 
-def _day(run: Run) -> str:
-    return str(run.result["finished"]).replace("T", " ")[:16]
+def _day(run: RecordedRun) -> str:
+    return run.result.finished.replace("T", " ")[:16]
 
 
 def _notes(table: Table, own: Sequence[Row], rows: Sequence[Row]) -> Iterator[str]:
@@ -156,12 +156,12 @@ def _notes(table: Table, own: Sequence[Row], rows: Sequence[Row]) -> Iterator[st
         yield f"The paper's numbers are of {table.seeds} seeds; ours of as many as n says"
     runs = [run for row in own for run in row.runs if run.done]
     if any(column.measure in TIMES for column in table.columns):
-        untimed = [run.result for run in runs if run.result.get("seconds") is None]
-        if any(result["workers"] > result["processes"] for result in untimed):
+        untimed = [run.result for run in runs if run.result.seconds is None]
+        if any(result.has_virtual_workers for result in untimed):
             yield "Virtual workers, several in one process, give accuracy and bits, and no times"
-        if any(result["workers"] == result["processes"] for result in untimed):
+        if any(not result.has_virtual_workers for result in untimed):
             yield "Some runs had too few steps to be timed"
-        if any(run.result.get("oversubscribed") and run.result.get("seconds") for run in runs):
+        if any(run.result.oversubscribed and run.result.seconds for run in runs):
             yield "Some times were taken with more processes than cores, and say little"
         if any(emulated(run.result) for run in runs):
             yield "Some times are of an emulated network (network=emulated), whose exchanges last as the cost model says"
@@ -169,8 +169,6 @@ def _notes(table: Table, own: Sequence[Row], rows: Sequence[Row]) -> Iterator[st
         for title, borrowed in by_experiment(row.borrowed):
             seeds = ", ".join(str(run.seed) for run in borrowed)
             yield f"{_where(row)}, seed {seeds}: the run of {title}, whose configuration is the same"
-    if keys := sorted({key for row in rows for key in row.newer_keys}):
-        yield f"Some runs come from an earlier gcbench, whose configuration had no {', '.join(keys)}"
 
 
 def _commands(rows: Sequence[Row]) -> list[str]:
@@ -194,46 +192,43 @@ def _commands_of(row: Row) -> Iterator[str]:
                 )
 
 
-def made_by(results: Sequence[Mapping[str, Any]], mark: str = "") -> list[str]:
-    """Versions, commits, machines and days; several of a kind are said to be several. `mark`: of runs with changes."""
-    if not results:
+def made_by(environments: Sequence[Environment], mark: str = "") -> list[str]:
+    """Return versions, commits, machines and days, a line each; `mark` stands at changed ones."""
+    if not environments:
         return []
-    commits = [(result.get("git") or {}).get("commit") for result in results]
-    dirty = sum(bool((result.get("git") or {}).get("dirty")) for result in results)
-    facts = [
-        _several("gcbench", [_version(result, "gcbench") for result in results]),
-        _several("commit", [commit[:7] if commit else "unknown" for commit in commits]),
-        _several("torch", [_version(result, "torch") for result in results]),
-        _several("machine", [_machine(result) for result in results]),
-    ]
-    days = sorted({str(result["finished"])[:10] for result in results if "finished" in result})
-    told = [
-        *facts,
-        *([f"finished: {' to '.join(dict.fromkeys([days[0], days[-1]]))}"] if days else []),
+    dirty = sum(bool(one.git and one.git.dirty) for one in environments)
+    days = sorted({one.finished[:10] for one in environments})
+    lines = [
+        _several("gcbench", [_version(one, "gcbench") for one in environments]),
+        _several("commit", [_commit(one) for one in environments]),
+        _several("torch", [_version(one, "torch") for one in environments]),
+        _several("machine", [_machine(one) for one in environments]),
+        f"finished: {' to '.join(dict.fromkeys([days[0], days[-1]]))}",
     ]
     if dirty:
-        told.append(f"{mark}{dirty} of {len(results)} runs come {DIRTY_NOTE}")
-    return told
+        lines.append(f"{mark}{dirty} of {len(environments)} runs come {DIRTY_NOTE}")
+    return lines
 
 
-def _several(what: str, values: Sequence[str]) -> str:
+def _several(label: str, values: Sequence[str]) -> str:
     different = list(dict.fromkeys(values))
-    mark = f"{len(different)} different: " if len(different) > 1 else ""
-    return f"{what}: {mark}{'; '.join(different)}"
+    count = f"{len(different)} different: " if len(different) > 1 else ""
+    return f"{label}: {count}{'; '.join(different)}"
 
 
-def _version(result: Mapping[str, Any], package: str) -> str:
-    versions = result.get("versions")
-    return str(versions.get(package)) if isinstance(versions, dict) else "unknown"
+def _version(environment: Environment, package: str) -> str:
+    return str(environment.versions.get(package, "unknown"))
 
 
-def _machine(result: Mapping[str, Any]) -> str:
-    machine = result.get("machine")
-    if not isinstance(machine, dict):
+def _commit(environment: Environment) -> str:
+    commit = environment.git and environment.git.commit
+    return commit[:7] if commit else "unknown"
+
+
+def _machine(environment: Environment) -> str:
+    machine = environment.machine
+    if machine is None:
         return "unknown"
-    on_gpu = result.get("device") == "cuda" and machine.get("gpus")
-    return str(
-        machine["gpus"][0]
-        if on_gpu
-        else f"{machine.get('cpu') or 'CPU'}, {machine.get('cores')} cores"
-    )
+    if environment.device == "cuda" and machine.gpus:
+        return machine.gpus[0]
+    return f"{machine.cpu or 'CPU'}, {machine.cores} cores"

@@ -7,18 +7,17 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from gcbench.config import Config, ConfigError
+from gcbench.identity import Differences, flat_differences
 from gcbench.records.files import ENDED
+from gcbench.records.store import RecordedRun, sort_by_age
 from gcbench.report.borrowed import is_same
 from gcbench.report.configs import (
     PAPER,
     Composed,
-    Difference,
     as_words,
     composed,
-    difference,
     words_for,
 )
-from gcbench.report.load import Run, by_age
 from gcbench.report.measures import TIMES, measure
 from gcbench.report.tables import Column, Table, TableRow, lower_is_better
 
@@ -31,7 +30,7 @@ class Rate(NamedTuple):
 
     lr: float
     score: float | None  # mean over seeds; None: none was done, or one diverged
-    runs: list[Run]
+    runs: list[RecordedRun]
 
 
 @dataclass(frozen=True)
@@ -43,11 +42,11 @@ class Grid:
     validated: bool  # that data is not what is reported
     measure: str
     chosen: float | None  # None: no rate ended well with all its seeds
-    reported: list[Run]  # one a seed; empty: the chosen rate has not run on the test split
-    duplicates: list[Run]
+    reported: list[RecordedRun]  # one a seed; empty: the chosen rate has not run on the test split
+    duplicates: list[RecordedRun]
 
     @property
-    def runs(self) -> list[Run]:
+    def runs(self) -> list[RecordedRun]:
         return [
             *(run for rate in self.rates for run in rate.runs),
             *self.reported,
@@ -59,7 +58,7 @@ class Other(NamedTuple):
     """Runs of the row's experiment that are another configuration."""
 
     words: list[str]  # as they were typed
-    runs: list[Run]
+    runs: list[RecordedRun]
 
 
 @dataclass(frozen=True)
@@ -68,15 +67,14 @@ class Row:
 
     spec: TableRow
     budget: str
-    runs: list[Run] = field(
+    runs: list[RecordedRun] = field(
         default_factory=list
     )  # that are reported: one a seed, whatever their status, by seed
     grid: Grid | None = None
     others: list[Other] = field(default_factory=list)
-    duplicates: list[Run] = field(
+    duplicates: list[RecordedRun] = field(
         default_factory=list
     )  # older runs of the same seed and configuration
-    newer_keys: frozenset[str] = frozenset()  # that the configurations of older runs do not have
     words: tuple[
         str, ...
     ] = ()  # typed beside the experiment: with=..., or the learning rate that was chosen
@@ -119,28 +117,28 @@ class Row:
         return [value for value in found if value is not None]
 
     @property
-    def done(self) -> list[Run]:
+    def done(self) -> list[RecordedRun]:
         return [run for run in self.runs if run.done]
 
     @property
-    def unfinished(self) -> list[Run]:
+    def unfinished(self) -> list[RecordedRun]:
         return [run for run in self.runs if not run.done]
 
     @property
-    def borrowed(self) -> list[Run]:
+    def borrowed(self) -> list[RecordedRun]:
         """Runs of another experiment with the same configuration."""
         return [run for run in self.runs if run.experiment != self.spec.experiment]
 
     @property
-    def every_run(self) -> list[Run]:
+    def every_run(self) -> list[RecordedRun]:
         """All that the row rests on."""
         grid = self.grid.runs if self.grid else []
         others = [run for other in self.others for run in other.runs]
-        return by_age({*self.runs, *grid, *others, *self.duplicates})
+        return sort_by_age({*self.runs, *grid, *others, *self.duplicates})
 
 
 def grouped(
-    table: Table, runs: Sequence[Run], budget: str, words: tuple[str, ...] = ()
+    table: Table, runs: Sequence[RecordedRun], budget: str, words: tuple[str, ...] = ()
 ) -> list[Row]:
     """The table's rows in its order. `words` are typed beside every experiment, as in trainer.precision=bf16."""
     for word in words:
@@ -152,7 +150,11 @@ def grouped(
 
 
 def _row(
-    spec: TableRow, chooser: Column | None, runs: Sequence[Run], budget: str, words: tuple[str, ...]
+    spec: TableRow,
+    chooser: Column | None,
+    runs: Sequence[RecordedRun],
+    budget: str,
+    words: tuple[str, ...],
 ) -> Row:
     candidates = [run for run in runs if run.budget == budget]
     if spec.experiment is None or not candidates:
@@ -160,7 +162,7 @@ def _row(
     words = words_for(spec.experiment, budget, words)
     expected = composed(spec.experiment, budget, words)
     own = {
-        run: difference(run.flat, expected.flat)
+        run: flat_differences(run.flat, expected.flat)
         for run in candidates
         if run.experiment == spec.experiment
     }
@@ -194,16 +196,13 @@ def _row(
         grid=grid,
         others=_others({run: differs for run, differs in own.items() if run not in spread}),
         duplicates=[*duplicates, *(grid.duplicates if grid else ())],
-        newer_keys=frozenset(
-            key for run in reported for key in expected.flat if key not in run.flat
-        ),
         words=(*words, *rate),
     )
 
 
 def _borrowed(
-    candidates: Iterable[Run], spec: TableRow, expected: Composed, seeds: set[int]
-) -> list[Run]:
+    candidates: Iterable[RecordedRun], spec: TableRow, expected: Composed, seeds: set[int]
+) -> list[RecordedRun]:
     """Of other experiments, for the seeds that have no result of the row's own."""
     others = (
         run
@@ -213,30 +212,32 @@ def _borrowed(
     return newest(run for run in others if is_same(run, expected))[0]
 
 
-def newest(runs: Iterable[Run]) -> tuple[list[Run], list[Run]]:
+def newest(runs: Iterable[RecordedRun]) -> tuple[list[RecordedRun], list[RecordedRun]]:
     """The newest run of every seed, by seed, and the older ones."""
-    by_seed: dict[int, list[Run]] = {}
-    for run in by_age(runs):
+    by_seed: dict[int, list[RecordedRun]] = {}
+    for run in sort_by_age(runs):
         by_seed.setdefault(run.seed, []).append(run)
     return [by_seed[seed][-1] for seed in sorted(by_seed)], [
         run for same in by_seed.values() for run in same[:-1]
     ]
 
 
-def _is_swept(run: Run, differs: Difference) -> bool:
+def _is_swept(run: RecordedRun, differs: Differences) -> bool:
     return set(differs) == {RATE} or (set(differs) <= {RATE, SPLIT} and _is_validation(differs))
 
 
-def _is_validation(differs: Difference) -> bool:
+def _is_validation(differs: Differences) -> bool:
     """Scored on held-out training samples, where the row is scored on the test split."""
     return SPLIT in differs and differs[SPLIT][0] == "valid"
 
 
-def _grid(exact: list[Run], swept: list[Run], expected: Composed, chooser: Column) -> Grid | None:
+def _grid(
+    exact: list[RecordedRun], swept: list[RecordedRun], expected: Composed, chooser: Column
+) -> Grid | None:
     """None where only one rate was tried."""
-    by_rate: dict[tuple[bool, float], list[Run]] = {}
+    by_rate: dict[tuple[bool, float], list[RecordedRun]] = {}
     for run in [*exact, *swept]:
-        validation = _is_validation(difference(run.flat, expected.flat))
+        validation = _is_validation(flat_differences(run.flat, expected.flat))
         by_rate.setdefault((validation, run.flat[RATE]), []).append(run)
     validated = len([lr for validation, lr in by_rate if validation]) > 1
     if len([lr for validation, lr in by_rate if validation == validated]) < 2:
@@ -256,7 +257,7 @@ def _grid(exact: list[Run], swept: list[Run], expected: Composed, chooser: Colum
     return Grid(rates, split, validated, str(chooser.measure), chosen, reported, duplicates)
 
 
-def _rate(lr: float, runs: list[Run], chooser: Column) -> Rate:
+def _rate(lr: float, runs: list[RecordedRun], chooser: Column) -> Rate:
     scores = [
         measure(str(chooser.measure), run.result, **chooser.settings) if run.done else None
         for run in runs
@@ -265,8 +266,8 @@ def _rate(lr: float, runs: list[Run], chooser: Column) -> Rate:
     return Rate(lr, sum(found) / len(found) if len(found) == len(scores) else None, runs)
 
 
-def _others(own: dict[Run, Difference]) -> list[Other]:
-    found: dict[tuple[str, ...], list[Run]] = {}
+def _others(own: dict[RecordedRun, Differences]) -> list[Other]:
+    found: dict[tuple[str, ...], list[RecordedRun]] = {}
     for run, differs in own.items():
         found.setdefault(tuple(as_words(differs)), []).append(run)
     return [Other(list(words), runs) for words, runs in found.items()]

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from gcbench.records.reading import read_json
+from gcbench.records.schema import Environment
 from gcbench.report.document import (
     EMPTY,
     Cell,
@@ -139,6 +140,8 @@ def _sections(table: Table, study: Study | None) -> list[Section]:
         ),
         Section("Notes", notes),
         Section("Commands that made the rows", [f"gcbench study {table.study}"] if study else []),
-        Section("Made by", made_by([environment]) if environment else []),
+        Section(
+            "Made by", made_by([Environment.model_validate(environment)]) if environment else []
+        ),
     ]
     return [section for section in found if section.lines]

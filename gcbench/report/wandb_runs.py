@@ -7,28 +7,27 @@ from functools import partial
 from typing import Any
 
 from gcbench.config import ConfigError
-from gcbench.records.reading import printable, problem_of
-from gcbench.report.load import Found, Metrics, Run, by_age, checked
+from gcbench.records.reading import printable
+from gcbench.records.schema import Result
+from gcbench.records.store import FoundRuns, Metrics, RecordedRun, sort_by_age
 
 
-def load_wandb(project: str, api: Any = None) -> Found:
+def load_wandb(project: str, api: Any = None) -> FoundRuns:
     """`project` is entity/project; `api` is a wandb.Api."""
     if project.count("/") != 1:
         raise ConfigError(f"project={project}: type entity/project, as in project=my-team/gcbench")
-    found: dict[str, Run] = {}
+    found: dict[str, RecordedRun] = {}
     unreadable = []
     for listed in _listed(project, api):
         place = f"{project}/{listed.id}"
         try:
-            result = printable(listed.summary_metrics)
-            if problem := problem_of(result):
-                raise ValueError(problem)
-            run = checked(Run(result, place, partial(_metrics, listed)))
+            result = Result.parse(printable(listed.summary_metrics))
+            run = RecordedRun(result, place, partial(_metrics, listed))
         except ValueError as error:
             unreadable.append(f"{place}: {error}")
             continue
-        found.setdefault(run.identity, run)
-    return Found(by_age(found.values()), unreadable)
+        found.setdefault(run.copy_key, run)
+    return FoundRuns(sort_by_age(found.values()), unreadable)
 
 
 def _listed(project: str, api: Any) -> Iterable[Any]:

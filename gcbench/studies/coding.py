@@ -24,12 +24,12 @@ def code(codec: Bucketed, rows: Tensor, segments: tuple[int, ...], number: int =
 
     `number` is the step, of which the draws are a function.
     """
-    x = codec.lay_out(rows.split(segments, dim=1), segments)
+    x = codec.reorder(rows.split(segments, dim=1), segments)
     noise = draw_noise(rows, segments, number)
     out = torch.zeros_like(x)
     codec.decode_add(codec.encode(x, segments, noise), segments, out)
     codes = codec.codes_by(x, segments, codec.fitted(x, segments), noise)
-    return Coded(codec.lay_back(codes, segments), codec.lay_back(out, segments))
+    return Coded(codec.restore_order(codes, segments), codec.restore_order(out, segments))
 
 
 def draw_noise(rows: Tensor, segments: tuple[int, ...], number: int) -> Noise:

@@ -13,8 +13,7 @@ from rich.text import Text
 
 from gcbench.config import ConfigError, Words, read_words
 from gcbench.console import TextTable, console, print_table
-from gcbench.records.environment import environment
-from gcbench.records.result import now
+from gcbench.records.environment import describe_environment, now
 from gcbench.studies.study import Row, class_of, make_study, names
 
 
@@ -59,7 +58,7 @@ def study(typed: Sequence[str]) -> None:
         "study": name,
         "settings": chosen.settings(),
         "rows": rows,
-        "environment": {**environment(), "finished": finished},
+        "environment": describe_environment().model_dump(),
         "started": started,
         "finished": finished,
     }

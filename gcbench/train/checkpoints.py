@@ -1,9 +1,10 @@
 """Checkpoints: one directory a step, one file for what all workers share and one for each worker.
 
-A worker's file is the same whichever process held it, so a run may resume with its workers spread otherwise; `resharding`
-says what becomes of the files where there are more workers, or fewer. A directory is written under another name and renamed
-when it is complete; the manifest holds the checksum of every file, and one of itself. Tensors are read with
-`weights_only=True`: no pickled code is executed.
+A worker's file is the same whichever process held it, so a run may resume with its workers spread
+otherwise; `resharding` says what becomes of the files where there are more workers, or fewer. A
+directory is written under another name and renamed when it is complete; the manifest holds the
+checksum of every file, and one of itself. Tensors are read with `weights_only=True`: no pickled
+code is executed.
 """
 
 from __future__ import annotations
@@ -21,18 +22,19 @@ import torch
 from torch import Tensor
 
 from gcbench.compressors import Grads, State
-from gcbench.train.resharding import merged, refuse_unmergeable, replaced, stacked
-from gcbench.train.run import Exchanged, Progress, Run
+from gcbench.train.resharding import merge_workers, replaced_shares, stack, unmergeable_reason
+from gcbench.train.run import ExchangeResult, Progress, Run
 
 FORMAT = 5
 SHARED = "shared.pt"
+# The keys of a manifest, beside its checksum, and their types.
 KEYS = {
     "format": int,
     "step": int,
     "workers": int,
     "fingerprint": str,
     "sha256": dict,
-}  # of a manifest, beside its checksum
+}
 T = TypeVar("T")
 
 
@@ -42,14 +44,20 @@ class CheckpointError(ValueError):
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """The checkpoints of one run directory; `fingerprint` says which runs may continue each other."""
+    """The checkpoints of one run directory.
+
+    `fingerprint` says which runs may continue each other; the last `keep` of them stay.
+    """
 
     directory: Path
     keep: int
     fingerprint: str
 
     def save(self, run: Run, progress: Progress) -> None:
-        """Every process writes its workers' files; process 0 the rest. CheckpointError where one of them cannot."""
+        """Write a checkpoint: every process its workers' files, process 0 the rest.
+
+        Raises CheckpointError in all processes where one of them cannot.
+        """
         final = self.directory / _folder(progress.step)
         partial = final.with_suffix(".partial")
 
@@ -82,12 +90,15 @@ class Checkpoints:
             partial.rename(final)
             self._drop_old()
 
-        self._by_all(run, partial, begin if run.first else lambda: None)
-        everyone = self._by_all(run, partial, write)
-        self._by_all(run, partial, complete if run.first else lambda: None)
+        self._do_in_all(run, partial, begin if run.first else lambda: None)
+        everyone = self._do_in_all(run, partial, write)
+        self._do_in_all(run, partial, complete if run.first else lambda: None)
 
-    def _by_all(self, run: Run, partial: Path, work: Callable[[], T]) -> list[T]:
-        """What `work` gave in every process, once it is done in all; where it failed in one, it fails in all."""
+    def _do_in_all(self, run: Run, partial: Path, work: Callable[[], T]) -> list[T]:
+        """Return what `work` returned in every process, once it is done in all.
+
+        Where it failed in one, it fails in all.
+        """
         try:
             outcome: tuple[T | None, str | None] = (work(), None)
         except (OSError, RuntimeError) as error:  # torch wraps what the file system says
@@ -95,7 +106,7 @@ class Checkpoints:
         outcomes = run.control.gather(outcome)
         problem = next((problem for _, problem in outcomes if problem), None)
         if problem is None:
-            return [given for given, _ in outcomes]
+            return [returned for returned, _ in outcomes]
         if run.first:
             shutil.rmtree(partial, ignore_errors=True)  # room for the result
         before = self.latest()
@@ -107,12 +118,14 @@ class Checkpoints:
         raise CheckpointError(f"{partial.with_suffix('')} could not be written ({problem}); {kept}")
 
     def latest(self) -> Path | None:
-        complete = self._complete()
+        complete = self._complete_folders()
         return complete[-1] if complete else None
 
     def check(self, workers: int, merge: bool) -> None:
-        """CheckpointError where the latest checkpoint, if there is one, cannot be used by a run of so many workers; `merge`
-        lets them take over the memories of others."""
+        """Raise CheckpointError where a run of so many workers cannot use the latest checkpoint.
+
+        `merge` lets workers take over what others remember.
+        """
         path = self.latest()
         if path is None:
             return
@@ -121,75 +134,71 @@ class Checkpoints:
             self._refuse_damage(path / name, manifest)
         if manifest["workers"] != workers:
             names = (SHARED, _worker_file(0))
-            shared, worker = (self._loaded(path / name, torch.device("meta")) for name in names)
-            if problem := refuse_unmergeable(worker, shared["model"].keys(), merge):
+            shared, worker = (self._load_file(path / name, torch.device("meta")) for name in names)
+            if problem := unmergeable_reason(worker, shared["model"].keys(), merge):
                 raise CheckpointError(
-                    f"{path} was written by {manifest['workers']} workers, this run has {workers}, and {problem}; "
-                    f"type trainer.gpus={manifest['workers']}"
+                    f"{path} was written by {manifest['workers']} workers, this run has {workers}, "
+                    f"and {problem}; type trainer.gpus={manifest['workers']}"
                     + (", or resume.workers=merge" if not merge else " or resume=never")
                 )
 
     def load(self, path: Path, run: Run, progress: Progress) -> None:
-        """Puts model, optimiser, compressor state, meters and `progress` where the checkpoint has them."""
+        """Restore model, optimizer, compressor state, meters and `progress` from the checkpoint."""
         manifest = self._manifest(path)
         if manifest["step"] > run.total_steps:
             raise CheckpointError(
-                f"{path}: this run ends after {run.total_steps} steps with {run.comm.workers} workers; "
-                f"type trainer.max_steps={manifest['step']} or more"
+                f"{path}: this run ends after {run.total_steps} steps with {run.comm.workers} "
+                f"workers; type trainer.max_steps={manifest['step']} or more"
             )
         shared = self._read(path / SHARED, manifest, run.replica.device)
         if shared["step"] != manifest["step"]:
-            raise self._damaged(path / SHARED, "it is of another step")
-        workers = [self._worker(path, manifest, k, run) for k in run.comm.local]
+            raise self._damage_error(path / SHARED, "it is of another step")
+        workers = [self._read_worker(path, manifest, k, run) for k in run.comm.local]
         run.replica.model.load_state_dict(shared["model"])
         run.optimizer.load_state_dict(shared["optimizer"])
         _restore_workers(run, progress, workers)
-        per_worker = [
-            stacked([w["state"][i] for w in workers]) for i in range(len(shared["state"]))
-        ]
+        per_worker = [stack([w["state"][i] for w in workers]) for i in range(len(shared["state"]))]
         progress.state = State.of_layers(list(zip(shared["state"], per_worker, strict=True)))
         if shared["late"] is not None:
-            progress.late = _late(shared["late"], stacked([w["late"] for w in workers]))
+            progress.late = _late_from(shared["late"], stack([w["late"] for w in workers]))
         progress.estimator = shared["estimator"]
         progress.step, progress.logged = shared["step"], shared["logged"]
         progress.tests, progress.samples = shared["tests"], shared["samples"]
         progress.ledger.load(shared["ledger"])
 
-    def _worker(
+    def _read_worker(
         self, path: Path, manifest: dict[str, Any], worker: int, run: Run
     ) -> dict[str, Any]:
-        """The content of the file that this worker would have written, had there been as many workers as now."""
-        shares = replaced(worker, run.comm.workers, manifest["workers"])
+        """Return the file that this worker would have written with as many workers as now."""
+        shares = replaced_shares(worker, run.comm.workers, manifest["workers"])
         contents = [
             self._read(path / _worker_file(k), manifest, run.replica.device) for k in shares
         ]
         return (
             contents[0]
             if manifest["workers"] == run.comm.workers
-            else merged(contents, list(shares.values()))
+            else merge_workers(contents, list(shares.values()))
         )
 
     def _read(self, path: Path, manifest: dict[str, Any], device: torch.device) -> dict[str, Any]:
         self._refuse_damage(path, manifest)
-        return self._loaded(path, device)
+        return self._load_file(path, device)
 
-    def _loaded(self, path: Path, device: torch.device) -> dict[str, Any]:
+    def _load_file(self, path: Path, device: torch.device) -> dict[str, Any]:
         try:
             content = torch.load(path, map_location=device, weights_only=True)
-        except (
-            Exception
-        ) as error:  # what torch raises for other content than its own has many classes
-            raise self._damaged(path, f"torch.load says {type(error).__name__}") from error
+        except Exception as error:  # torch raises many classes for content that is not its own
+            raise self._damage_error(path, f"torch.load says {type(error).__name__}") from error
         if not isinstance(content, dict):
-            raise self._damaged(path, "it is no dictionary")
+            raise self._damage_error(path, "it is no dictionary")
         return content
 
     def _refuse_damage(self, path: Path, manifest: dict[str, Any]) -> None:
         if not path.is_file() or _digest(path) != manifest["sha256"][path.name]:
-            raise self._damaged(path)
+            raise self._damage_error(path)
 
-    def _damaged(self, file: Path, how: str = "its checksum differs") -> CheckpointError:
-        older = [path.name for path in self._complete() if path < file.parent]
+    def _damage_error(self, file: Path, how: str = "its checksum differs") -> CheckpointError:
+        older = [path.name for path in self._complete_folders() if path < file.parent]
         advice = (
             f"remove {file.parent} to continue from {older[-1]}"
             if older
@@ -202,30 +211,32 @@ class Checkpoints:
         try:
             manifest = json.loads(file.read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError) as error:
-            raise self._damaged(file, "it is no JSON") from error
+            raise self._damage_error(file, "it is no JSON") from error
         if not isinstance(manifest, dict) or not isinstance(manifest.get("format"), int):
-            raise self._damaged(file, "it is no manifest")
+            raise self._damage_error(file, "it is no manifest")
         if manifest["format"] != FORMAT:
             raise CheckpointError(
-                f"{path} has format {manifest['format']}, this gcbench reads {FORMAT}; type resume=never"
+                f"{path} has format {manifest['format']}, this gcbench reads {FORMAT}; type "
+                "resume=never"
             )
         if manifest.pop("checksum", None) != _checksum(manifest):
-            raise self._damaged(file)
+            raise self._damage_error(file)
         if {key: type(value) for key, value in manifest.items()} != KEYS or not _is_whole(
             manifest, path.name
         ):
-            raise self._damaged(file, "it is not what gcbench writes")
+            raise self._damage_error(file, "it is not what gcbench writes")
         if manifest["fingerprint"] != self.fingerprint:
             raise CheckpointError(
-                f"{path} belongs to a run with another configuration; type resume=never to start anew, or another name"
+                f"{path} belongs to a run with another configuration; type resume=never to start "
+                "anew, or another name"
             )
         return manifest
 
-    def _complete(self) -> list[Path]:
+    def _complete_folders(self) -> list[Path]:
         return sorted(p.parent for p in self.directory.glob("step-*[0-9]/manifest.json"))
 
     def _drop_old(self) -> None:
-        for path in self._complete()[: -self.keep]:
+        for path in self._complete_folders()[: -self.keep]:
             shutil.rmtree(path)
 
 
@@ -234,7 +245,7 @@ def _checksum(manifest: dict[str, Any]) -> str:
 
 
 def _is_whole(manifest: dict[str, Any], name: str) -> bool:
-    """Whether its files are those of its workers, and its step that of its folder."""
+    """Return whether the files are those of all workers, and the step that of the folder."""
     files = manifest["sha256"]
     whole = len(files) == manifest["workers"] + 1 and set(files) == {
         SHARED,
@@ -272,23 +283,23 @@ def _worker_content(run: Run, progress: Progress, row: int) -> dict[str, Any]:
             {k: t[row].clone() for k, t in layer.per_worker.items()}
             for layer in progress.state.layers()
         ],
-        "late": progress.late and _late_of(progress.late, row),
+        "late": progress.late and _late_row(progress.late, row),
         "carry": run.replica.carries[row],
         "meter": run.comm.meter.state()[row],
         "loss": float(progress.losses[row]),
     }
 
 
-def _late_of(late: Exchanged, row: int) -> dict[str, Tensor]:
-    """What a worker gave to the update that is still to be applied."""
+def _late_row(late: ExchangeResult, row: int) -> dict[str, Tensor]:
+    """Return a worker's part of the update that is still to be applied."""
     bits = {"shannon_bits": late.shannon_bits()[row].clone()} if late.shannon_bits else {}
-    return {"of": late.of[row].clone(), **bits}
+    return {"of": late.gradients[row].clone(), **bits}
 
 
-def _late(update: Grads, rows: dict[str, Tensor]) -> Exchanged:
-    """From the rows of `_late_of`."""
+def _late_from(update: Grads, rows: dict[str, Tensor]) -> ExchangeResult:
+    """Return the update that is still to be applied, from the rows of `_late_row`."""
     bits = rows.get("shannon_bits")
-    return Exchanged(update, rows["of"], None if bits is None else lambda: bits)
+    return ExchangeResult(update, rows["of"], None if bits is None else lambda: bits)
 
 
 def _restore_workers(run: Run, progress: Progress, workers: list[dict[str, Any]]) -> None:

@@ -1,7 +1,7 @@
-"""Whether all replicas still hold the same parameters.
+"""A check that all replicas still hold the same parameters.
 
-A collective, or a codec, that gives two processes different bits makes them train two models, whose mean gradient is that
-of neither. Nothing else would tell.
+A collective, or a codec, that gives two processes different bits makes them train two models, whose
+mean gradient is that of neither. Nothing else would tell.
 """
 
 from __future__ import annotations
@@ -18,30 +18,37 @@ _CHUNK = 1 << 16  # values that stay in a core's cache as 64-bit words
 
 
 class ReplicasDrifted(RuntimeError):
-    """Which processes hold other parameters than the rest."""
+    """Some processes hold other parameters than the rest."""
 
 
 def refuse_drift(run: Run, progress: Progress) -> None:
-    """All processes call it after the same step, and all raise ReplicasDrifted if one differs."""
+    """Raise ReplicasDrifted in all processes if one holds other parameters.
+
+    All processes call it after the same step.
+    """
     hashes = run.control.gather(parameter_hash(list(run.replica.parameters.values())))
     right, _ = Counter(hashes).most_common(1)[0]
-    wrong = [process for process, found in enumerate(hashes) if found != right]
+    wrong = [process for process, hashed in enumerate(hashes) if hashed != right]
     if wrong:
         who = f"process{'es' * (len(wrong) > 1)} {', '.join(map(str, wrong))}"
         raise ReplicasDrifted(
-            f"after step {progress.step - 1} the parameters of {who} were not those of process {hashes.index(right)}"
+            f"after step {progress.step - 1} the parameters of {who} were not those of process "
+            f"{hashes.index(right)}"
         )
 
 
 def parameter_hash(parameters: list[Tensor]) -> int:
-    """sum of (2 i + 1) x_i modulo 2^64, with x_i the i-th value's bits: no single altered value leaves it as it was."""
+    """Return sum of (2 i + 1) x_i modulo 2^64, with x_i the i-th value's bits.
+
+    No single altered value leaves it as it was.
+    """
     total, start = 0, 0
     for p in parameters:
         words = p.detach().contiguous().view(_WORDS[p.element_size()]).flatten()
         step = _CHUNK if p.device.type == "cpu" else max(1, words.numel())
         factors = torch.arange(1, 2 * min(step, words.numel()) + 1, 2, device=p.device)
         for part in words.split(step):
-            here = part.to(torch.int64)
-            weighted = (here * factors[: len(here)]).sum() + 2 * start * here.sum()
-            total, start = total + weighted, start + len(here)
+            values = part.to(torch.int64)
+            weighted = (values * factors[: len(values)]).sum() + 2 * start * values.sum()
+            total, start = total + weighted, start + len(values)
     return int(total)

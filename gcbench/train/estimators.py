@@ -40,7 +40,7 @@ class SGD:
 
 
 def batch_of(run: Run, number: int, row: int) -> tuple[Tensor, Tensor]:
-    """What the worker of this row trains on in step `number`."""
+    """Return the batch on which the worker of this row trains in step `number`."""
     epoch, step = divmod(number, run.steps_per_epoch)
     run.clock.lap("data")
     return run.data.batch(

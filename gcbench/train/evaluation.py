@@ -13,7 +13,11 @@ from gcbench.train.tasks import SCORES, scores_of, summary_of
 def evaluate(
     replica: Replica, data: Data, control: Control, share: tuple[int, int], batch_size: int
 ) -> dict[str, float]:
-    """`share` is (process, processes). Each process takes its batches; a text, which carries its state, is read by all."""
+    """Return the test scores, computed by all processes together.
+
+    `share` is (process, processes). Each process takes its batches; a text, which carries its
+    state, is read by all.
+    """
     control.broadcast(list(replica.model.buffers()))  # the running statistics of worker 0
     replica.begin_evaluation()
     process, processes = (0, 1) if replica.recurrent else share
@@ -30,7 +34,10 @@ def evaluate(
 
 
 def _distance(replica: Replica, data: Data) -> dict[str, float]:
-    """||w - w*||, the 2-norm, where the weights that made the targets are known and the model has just such weights."""
+    """Return the 2-norm ||w - w*|| where the weights that made the targets are known.
+
+    The model must have just such weights.
+    """
     optimum, parameters = getattr(data, "optimum", None), list(replica.parameters.values())
     if optimum is None or [p.shape for p in parameters] != [optimum.shape]:
         return {}

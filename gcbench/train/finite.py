@@ -1,4 +1,4 @@
-"""The first value of a run that was not finite: noted on the device, so that no step waits for it."""
+"""The first value of a run that was not finite, noted on the device so no step waits for it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ Bad = tuple[int, int, int]
 
 @dataclass
 class FirstBad:
-    """For each worker of this process and each of KINDS, the first step at which it was not finite, or -1."""
+    """The first step at which each of KINDS was not finite, for each worker of this process.
+
+    It is -1 where there was none.
+    """
 
     steps: Tensor  # [w, kinds]
 
@@ -33,7 +36,7 @@ class FirstBad:
         self._note(step, "gradient", _not_finite([gradients]))
 
     def note_exchange(self, step: int, out: Aggregated) -> None:
-        """Note what every worker remembers after a step (`[w, ...]`), and the update that all of them apply (`[1, ...]`)."""
+        """Note what workers remember after a step (`[w, ...]`), and the update (`[1, ...]`)."""
         residuals = [x for layer in out.state.layers() for x in layer.per_worker.values()]
         if residuals:
             self._note(step, "residual", _not_finite(residuals))
@@ -44,7 +47,7 @@ class FirstBad:
         column = self.steps[:, KINDS.index(kind)]
         column.copy_(torch.where(bad & (column < 0), step, column))
 
-    def found(self, workers: range) -> list[Bad]:
+    def collect(self, workers: range) -> list[Bad]:
         """Return what was noted of `workers`; waits for the device."""
         return [
             (step, kind, worker)
@@ -55,8 +58,9 @@ class FirstBad:
 
 
 def _not_finite(tensors: Iterable[Tensor]) -> Tensor:
-    """Return `[w]`, whether a worker's row of any tensor `[w, ...]` has a value that is not finite."""
-    # Extremes, unlike a sum, are exact: finite values of 3e38 stay finite. By row they are several times faster.
+    """Return for each worker whether a row of any tensor `[w, ...]` is not finite, `[w]`."""
+    # Extremes, unlike a sum, are exact: finite values of 3e38 stay finite. By row they are several
+    # times faster.
     rows = zip(*(x for x in tensors if x.numel()), strict=True)
     return ~torch.stack(
         [
@@ -70,7 +74,13 @@ def reason(bad: Bad) -> str:
     """Return the sentence that says why the run ended."""
     step, kind, worker = bad
     if KINDS[kind] == "update":
-        return f"the update was not finite at step {step}, though every worker's gradient was: their sum, or a code, overflowed"
+        return (
+            f"the update was not finite at step {step}, though every worker's gradient was: their "
+            "sum, or a code, overflowed"
+        )
     if KINDS[kind] == "residual":
-        return f"what worker {worker} remembers (error feedback, momentum) was not finite after step {step}"
+        return (
+            f"what worker {worker} remembers (error feedback, momentum) was not finite after step "
+            f"{step}"
+        )
     return f"the {KINDS[kind]} of worker {worker} was not finite at step {step}"

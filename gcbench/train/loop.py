@@ -24,7 +24,7 @@ NOTHING, CHECKPOINT, STOP = 0, 1, 2  # what processes propose to each other at e
 def train(
     run: Run, progress: Progress, checkpoints: Checkpoints, record: Record
 ) -> tuple[Status, str | None]:
-    """From `progress` to the end of the run; the status, and the reason when it is not `done`."""
+    """Train from `progress` to the end; return the status, and why when it is not `done`."""
     saved_at, saved_step = time.monotonic(), progress.step
     urgency = NOTHING
     while True:
@@ -33,14 +33,14 @@ def train(
         if progress.step > saved_step and (
             urgency == CHECKPOINT or _checkpoint_is_due(run, progress)
         ):
-            if diverged := _diverged(run, progress):
+            if diverged := _divergence(run, progress):
                 return "diverged", diverged
             run.pipeline.settle(run, progress)
             checkpoints.save(run, progress)
             saved_at, saved_step = time.monotonic(), progress.step
         if progress.step == run.total_steps:
             run.pipeline.settle(run, progress)
-            diverged = _diverged(run, progress)
+            diverged = _divergence(run, progress)
             return ("diverged", diverged) if diverged else ("done", None)
 
         run.control.propose(_urgency(run, saved_at))
@@ -53,7 +53,7 @@ def train(
                     **sampled,
                 }
             )
-        urgency = run.control.agreed()
+        urgency = run.control.agree()
         if progress.step == run.total_steps or progress.step % run.settings.log_every == 0:
             bad = _first_bad(run, progress)
             record(_log_line(run, progress, bad))
@@ -62,7 +62,7 @@ def train(
         if _drift_is_due(run, progress):
             refuse_drift(run, progress)
         if urgency == STOP:  # an evaluation that is due now is made up for by the run that resumes
-            if diverged := _diverged(run, progress):
+            if diverged := _divergence(run, progress):
                 return "diverged", diverged
             run.pipeline.settle(run, progress)
             checkpoints.save(run, progress)
@@ -83,7 +83,7 @@ def _step(run: Run, progress: Progress) -> Sample | None:
 
 
 def _record_gradients(run: Run, step: int) -> None:
-    """Between two steps: neither timed nor counted."""
+    """Write the gradients of a step, neither timed nor counted."""
     rows = run.control.gather_tensors(run.replica.flat.cpu())
     if run.first:
         run.recordings.write(
@@ -91,8 +91,11 @@ def _record_gradients(run: Run, step: int) -> None:
         )
 
 
-def _diverged(run: Run, progress: Progress) -> str | None:
-    """The reason not to keep this state: a loss that was not finite, or weights with which the next one will not be."""
+def _divergence(run: Run, progress: Progress) -> str | None:
+    """Return why this state is not worth keeping, if so.
+
+    A loss was not finite, or the weights are not, with which the next one will not be.
+    """
     if bad := _first_bad(run, progress):
         return reason(bad)
     if all(p.isfinite().all() for p in run.replica.parameters.values()):
@@ -101,10 +104,10 @@ def _diverged(run: Run, progress: Progress) -> str | None:
 
 
 def _first_bad(run: Run, progress: Progress) -> Bad | None:
-    """Of all workers."""
-    found = run.control.gather(progress.first_bad.found(run.comm.local))
+    """Return the first bad value of all workers."""
+    by_process = run.control.gather(progress.first_bad.collect(run.comm.local))
     return min(
-        ((step, kind, worker) for part in found for step, kind, worker in part), default=None
+        ((step, kind, worker) for part in by_process for step, kind, worker in part), default=None
     )
 
 
@@ -155,9 +158,9 @@ def _evaluation_line(run: Run, progress: Progress) -> dict[str, Any]:
 
 
 def _log_line(run: Run, progress: Progress, bad: Bad | None) -> dict[str, Any]:
-    """What all processes saw since the last line; laps go to the ledger."""
-    here = (progress.losses.tolist(), run.comm.meter.sent_bits, run.clock.take())
-    losses, sent, laps = zip(*run.control.gather(here), strict=True)
+    """Return what all processes saw since the last line; laps go to the ledger."""
+    local = (progress.losses.tolist(), run.comm.meter.sent_bits, run.clock.take())
+    losses, sent, laps = zip(*run.control.gather(local), strict=True)
     progress.ledger.add(list(laps))
     steps, progress.logged = progress.step - progress.logged, progress.step
     progress.losses.zero_()

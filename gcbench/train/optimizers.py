@@ -1,4 +1,7 @@
-"""Optimisers apply the aggregated update; weight decay joins after aggregation, with none on batch normalisation."""
+"""Optimizers, which apply the aggregated update.
+
+Weight decay joins after aggregation, with none on batch normalization.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,8 @@ class PowerSGDMomentum(torch.optim.Optimizer):
 
         m <- momentum m + d;   x <- x - lr (d + m)
 
-    Not torch's Nesterov: with momentum 0 the step is 2 lr d, with 0.9 a constant d is amplified 11 times, not 10.
+    Not torch's Nesterov: with momentum 0 the step is 2 lr d, with 0.9 a constant d is amplified 11
+    times, not 10.
     """
 
     def __init__(

@@ -1,7 +1,8 @@
-"""When the gradients of a step are exchanged: after its backward pass, under it, or under the next step.
+"""Pipelines exchange gradients after a step's backward pass, under it, or under the next step.
 
-What is exchanged beside the computation goes through one thread, in the order in which it was handed over, and over a process
-group of its own: all processes issue the same collectives there in the same order, and no message meets another's.
+A background exchange goes through one thread, in the order in which it was submitted, and over a
+process group of its own: all processes issue the same collectives there in the same order, and no
+message meets another's.
 """
 
 from __future__ import annotations
@@ -31,82 +32,84 @@ from gcbench.records.clock import Clock, Marks
 from gcbench.settings import TrainerSettings
 from gcbench.train.estimators import SGD
 from gcbench.train.replica import Replica
-from gcbench.train.run import Estimator, Exchanged, Pipeline, Progress, Run
+from gcbench.train.run import Estimator, ExchangeResult, Pipeline, Progress, Run
 
 
 class AfterBackward:
-    """One after the other."""
+    """The default pipeline: the exchange follows the backward pass."""
 
     def gradients(self, run: Run, progress: Progress) -> Tensor:
         return run.estimator.gradients(run, progress)
 
-    def exchanged(self, run: Run, progress: Progress) -> Exchanged:
+    def exchange(self, run: Run, progress: Progress) -> ExchangeResult:
         run.clock.lap("compress")
         out = _aggregate(run, run.replica.grads, progress.state, run.comm, progress.step)
         progress.state = out.state
         progress.first_bad.note_exchange(progress.step, out)
-        return Exchanged(out.update, run.replica.flat, out.shannon_bits)
+        return ExchangeResult(out.update, run.replica.flat, out.shannon_bits)
 
     def settle(self, run: Run, progress: Progress) -> None:
         pass
 
 
 class UnderBackward:
-    """`trainer.overlap`: the exchange of a bucket begins when its gradients are there, while others are still computed.
+    """The pipeline of `trainer.overlap`: a bucket is exchanged while others are still computed.
 
-    What is in a bucket changes after the first step, so that what a method remembers is handed to it by the names of
-    parameters. A method whose scope is a tensor gives the same update as without overlap, up to rounding: an all-reduce of
-    another length adds in another order, and matrices are orthogonalised together with others.
+    Its exchange begins when its gradients have arrived. DDP's buckets change after the first step,
+    so that a method's state is handed to it by the names of parameters. A method whose scope is a
+    tensor gives the same update as without overlap, up to rounding: an all-reduce of another length
+    adds in another order, and matrices are orthogonalized together with others.
     """
 
     def __init__(self, queue: ExchangeQueue, replica: Replica, bucket_mib: float) -> None:
         self._queue = queue
-        self._buckets: list[Future[Done]] = []
+        self._buckets: list[Future[FinishedExchange]] = []
         self._at: tuple[Run, Progress] | None = None
-        replica.in_buckets(bucket_mib, self._arrived)
+        replica.hook_buckets(bucket_mib, self._submit_bucket)
 
     def gradients(self, run: Run, progress: Progress) -> Tensor:
         self._at = run, progress
         return run.estimator.gradients(run, progress)
 
-    def _arrived(self, grads: Grads) -> None:
+    def _submit_bucket(self, grads: Grads) -> None:
         assert self._at is not None
         run, progress = self._at
         self._buckets.append(
             self._queue.submit(run, grads, progress.state.of(grads.keys()), progress.step)
         )
 
-    def exchanged(self, run: Run, progress: Progress) -> Exchanged:
+    def exchange(self, run: Run, progress: Progress) -> ExchangeResult:
         run.clock.lap("await")
-        found = [self._queue.result(bucket, run) for bucket in self._buckets]
+        aggregated = [self._queue.result(bucket, run) for bucket in self._buckets]
         self._buckets = []
-        out = merge(found, run.replica.grads)
+        out = merge(aggregated, run.replica.grads)
         progress.state = out.state
         progress.first_bad.note_exchange(progress.step, out)
-        return Exchanged(out.update, run.replica.flat, out.shannon_bits)
+        return ExchangeResult(out.update, run.replica.flat, out.shannon_bits)
 
     def settle(self, run: Run, progress: Progress) -> None:
         pass
 
 
 class UnderNextStep:
-    """`trainer.double_buffering`: the exchange of a step runs under the computation of the next one.
+    """The pipeline of `trainer.double_buffering`: a step's exchange runs under the next step.
 
         x_{t+1} = x_t - lr_t update(g_{t-1}),   x_1 = x_0
 
-    Every update comes one step late (the delay of Zinkevich, Smola, Langford, "Slow Learners are Fast", NIPS 2009), whatever
-    the method; the last gradient is exchanged, but comes too late to be applied.
+    Every update comes one step late (the delay of Zinkevich, Smola, Langford, "Slow Learners are
+    Fast", NIPS 2009), whatever the method; the last gradient is exchanged, but comes too late to be
+    applied.
     """
 
     def __init__(self, queue: ExchangeQueue) -> None:
         self._queue = queue
-        self._under_way: tuple[Future[Done], Tensor] | None = None
+        self._under_way: tuple[Future[FinishedExchange], Tensor] | None = None
 
     def gradients(self, run: Run, progress: Progress) -> Tensor:
-        run.replica.turn()
+        run.replica.swap_rows()
         return run.estimator.gradients(run, progress)
 
-    def exchanged(self, run: Run, progress: Progress) -> Exchanged | None:
+    def exchange(self, run: Run, progress: Progress) -> ExchangeResult | None:
         run.clock.lap("await")
         self.settle(run, progress)
         late, progress.late = progress.late, None
@@ -123,27 +126,29 @@ class UnderNextStep:
         out = self._queue.result(future, run)
         self._under_way, progress.state = None, out.state
         progress.first_bad.note_exchange(progress.step - 1, out)  # of the step before this one
-        progress.late = Exchanged(out.update, gradients, out.shannon_bits)
+        progress.late = ExchangeResult(out.update, gradients, out.shannon_bits)
 
 
-class Done(NamedTuple):
+class FinishedExchange(NamedTuple):
     out: Aggregated
     marks: Marks
-    counted: Any  # the state of the meter
+    meter_state: Any  # the state of the meter
 
 
 class ExchangeQueue:
-    """A thread that aggregates what it is handed, over `comm`; on a GPU on a stream of its own."""
+    """A thread that aggregates what is submitted, over `comm`; on a GPU on a side stream."""
 
     def __init__(self, comm: Comm, clock: Clock, device: torch.device) -> None:
         self._comm = comm
-        self._comm.clock = self._clock = clock.beside
+        self._comm.clock = self._clock = clock.side_stream
         self._device = device
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
-        self._waiting: SimpleQueue[tuple[Future[Done], Callable[[], Done]]] = SimpleQueue()
+        self._waiting: SimpleQueue[
+            tuple[Future[FinishedExchange], Callable[[], FinishedExchange]]
+        ] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    def submit(self, run: Run, grads: Grads, state: State, number: int) -> Future[Done]:
+    def submit(self, run: Run, grads: Grads, state: State, number: int) -> Future[FinishedExchange]:
         if self._thread is None:
             self._comm.meter.load(run.comm.meter.state())  # which a checkpoint may have set
             # A daemon: a process that fails must not wait for a collective that nobody answers.
@@ -151,27 +156,27 @@ class ExchangeQueue:
             self._thread.start()
         ready = torch.cuda.current_stream().record_event() if self._stream else None
 
-        def work() -> Done:
+        def work() -> FinishedExchange:
             if self._stream and ready:
                 self._stream.wait_event(ready)
             self._clock.lap("compress")
             out = _aggregate(run, grads, state, self._comm, number)
-            return Done(out, self._clock.stop(), self._comm.meter.state())
+            return FinishedExchange(out, self._clock.stop(), self._comm.meter.state())
 
-        future: Future[Done] = Future()
+        future: Future[FinishedExchange] = Future()
         self._waiting.put((future, work))
         return future
 
-    def result(self, future: Future[Done], run: Run) -> Aggregated:
-        """Waits for it, and counts it in the run; raises what the work raised."""
-        out, marks, counted = future.result()
+    def result(self, future: Future[FinishedExchange], run: Run) -> Aggregated:
+        """Wait for an exchange, count it in the run and return it; raise what it raised."""
+        out, marks, meter_state = future.result()
         if self._stream:
-            here = torch.cuda.current_stream()
-            here.wait_stream(self._stream)
+            current = torch.cuda.current_stream()
+            current.wait_stream(self._stream)
             for update in out.update.values():
-                update.record_stream(here)
+                update.record_stream(current)
         run.clock.awaited([marks])
-        run.comm.meter.load(counted)
+        run.comm.meter.load(meter_state)
         return out
 
     def _serve(self) -> None:
@@ -187,18 +192,18 @@ class ExchangeQueue:
         return torch.cuda.stream(self._stream) if self._stream else nullcontext()
 
 
-def runs_beside(trainer: Mapping[str, Any]) -> bool:
-    """Whether exchanges run beside the computation, and need a `Comm` of their own."""
+def exchanges_in_background(trainer: Mapping[str, Any]) -> bool:
+    """Return whether exchanges run in the background, and need a `Comm` of their own."""
     return bool(trainer["overlap"] or trainer["double_buffering"])
 
 
 def make_pipeline(
-    settings: TrainerSettings, replica: Replica, clock: Clock, beside: Comm | None
+    settings: TrainerSettings, replica: Replica, clock: Clock, side_comm: Comm | None
 ) -> Pipeline:
-    """`beside`: over which an exchange may run at the same time as others."""
-    if beside is None:
+    """Return the pipeline; `side_comm` serves exchanges that run at the same time as others."""
+    if side_comm is None:
         return AfterBackward()
-    queue = ExchangeQueue(beside, clock, replica.device)
+    queue = ExchangeQueue(side_comm, clock, replica.device)
     return (
         UnderNextStep(queue)
         if settings.double_buffering
@@ -209,28 +214,32 @@ def make_pipeline(
 def refuse_pipeline(
     settings: TrainerSettings, compressor: Compressor, estimator: Estimator, alone: bool
 ) -> None:
-    """ValueError for what cannot be exchanged beside the computation; `alone`: every worker has a process of its own."""
+    """Raise ValueError for what cannot be exchanged in the background.
+
+    `alone`: every worker has a process of its own.
+    """
     if settings.overlap and settings.double_buffering:
         raise ValueError(
-            "trainer.overlap=true trainer.double_buffering=true: an exchange runs under its own backward pass, or under the "
-            "next step; type one of them"
+            "trainer.overlap=true trainer.double_buffering=true: an exchange runs under its own "
+            "backward pass, or under the next step; type one of them"
         )
-    name = (
-        "overlap" if settings.overlap else "double_buffering" if settings.double_buffering else None
-    )
-    if name and not isinstance(estimator, SGD):
+    if not (settings.overlap or settings.double_buffering):
+        return
+    name = "overlap" if settings.overlap else "double_buffering"
+    if not isinstance(estimator, SGD):
         raise ValueError(
             f"trainer.{name}=true: only plain gradients are exchanged that way; type estimator=sgd"
         )
     if settings.overlap and not alone:
         raise ValueError(
-            "trainer.overlap=true: virtual workers have no exchange that could be hidden; type trainer.launcher=local with at "
-            "least trainer.gpus=2, or trainer.overlap=false"
+            "trainer.overlap=true: virtual workers have no exchange that could be hidden; type "
+            "trainer.launcher=local with at least trainer.gpus=2, or trainer.overlap=false"
         )
     if settings.overlap and compressor.properties.scope == "global":
         raise ValueError(
-            "trainer.overlap=true sends tensors as their gradients arrive, and this method must see all of them at once (its "
-            "scope is global, see gcbench methods); type trainer.double_buffering=true, which hides any method's exchange, or "
+            "trainer.overlap=true sends tensors as their gradients arrive, and this method must "
+            "see all of them at once (its scope is global, see gcbench methods); type "
+            "trainer.double_buffering=true, which hides any method's exchange, or "
             "trainer.overlap=false"
         )
 
@@ -243,7 +252,8 @@ def _aggregate(run: Run, grads: Grads, state: State, comm: Comm, number: int) ->
     for name, g in grads.items():
         if out.update[name].shape[1:] != g.shape[1:] or out.update[name].shape[0] != 1:
             raise MethodError(
-                f"the compressor returned an update of {name} with the shape {tuple(out.update[name].shape)}, not "
-                f"{(1, *g.shape[1:])}; type gcbench check and its name to see what a method owes"
+                f"the compressor returned an update of {name} with the shape "
+                f"{tuple(out.update[name].shape)}, not {(1, *g.shape[1:])}; type gcbench check and "
+                "its name to see what a method owes"
             )
     return out

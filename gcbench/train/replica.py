@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from gcbench.codecs.noise import site_number
-from gcbench.comm import in_buckets
+from gcbench.comm import hook_buckets
 from gcbench.compressors import Grads, offsets_of
 from gcbench.data import Task
 from gcbench.private import use_own_compiler_cache
@@ -21,16 +21,21 @@ from gcbench.seeds import mix
 from gcbench.settings import Precision, TrainerSettings
 from gcbench.train.tasks import loss_of
 
-# Gradients lie in parameter order whatever the memory layout of a weight: accumulating them there costs a strided addition.
+# Gradients lie in parameter order whatever the memory layout of a weight: accumulating them there
+# costs a strided addition.
 warnings.filterwarnings("ignore", message="grad and param do not obey the gradient layout contract")
 
 
 class Replica:
-    """All workers of a process share the parameters; each has its row of gradients, dropout draws and hidden state.
+    """The model of a process, whose workers share the parameters.
 
-    Rows are float32, whatever the parameters are: a model may have bf16 ones, whose gradients are cast into the rows.
+    Each worker has its row of gradients, dropout draws and hidden state.
 
-    Batch normalisation normalises each worker's batch by itself; running statistics follow worker 0, as in DDP.
+    Rows are float32, whatever the parameters are: a model may have bf16 ones, whose gradients are
+    cast into the rows.
+
+    Batch normalization normalizes each worker's batch by itself; running statistics follow worker
+    0, as in DDP.
     """
 
     def __init__(
@@ -59,7 +64,7 @@ class Replica:
         self._bf16 = settings.precision is Precision.bf16
         self._accumulate = settings.accumulate
         self.parameters = {k: p for k, p in self.model.named_parameters() if p.requires_grad}
-        self.flat, self.grads = self._rows()
+        self.flat, self.grads = self._make_rows()
         self._other: tuple[Tensor, Grads] | None = None
         self._buckets: DistributedDataParallel | None = None
         self.offsets = offsets_of({k: p.numel() for k, p in self.parameters.items()})
@@ -74,11 +79,11 @@ class Replica:
 
     @property
     def dense_bits(self) -> int:
-        """Return the bits of a gradient in fp32, against which ratios are, whatever the parameters are."""
+        """Return the bits of a gradient in fp32, which ratios refer to for any parameters."""
         return 32 * self.numel
 
-    def _rows(self) -> tuple[Tensor, Grads]:
-        """Of all gradients end to end, and the part of each parameter in them."""
+    def _make_rows(self) -> tuple[Tensor, Grads]:
+        """Return rows for all gradients end to end, and the part of each parameter in them."""
         sizes = [p.numel() for p in self.parameters.values()]
         flat = torch.zeros(len(self.workers), sum(sizes), device=self.device)
         parts = flat.split(sizes, dim=1)
@@ -87,36 +92,36 @@ class Replica:
             for (k, p), part in zip(self.parameters.items(), parts, strict=True)
         }
 
-    def turn(self) -> None:
-        """Leaves the rows of the last step as they are, and takes those of the step before it for the next."""
-        here = self.flat, self.grads
-        self.flat, self.grads = self._other or self._rows()
-        self._other = here
+    def swap_rows(self) -> None:
+        """Leave the rows of the last step as they are, and use those before them for the next."""
+        last = self.flat, self.grads
+        self.flat, self.grads = self._other or self._make_rows()
+        self._other = last
 
-    def in_buckets(self, mib: float, arrived: Callable[[Grads], None]) -> None:
-        """From now on a backward pass calls `arrived` with the rows of each bucket, as soon as its gradients are there."""
+    def hook_buckets(self, mib: float, on_bucket: Callable[[Grads], None]) -> None:
+        """Make backward passes call `on_bucket` with a bucket's rows once its gradients arrived."""
         names = {p: name for name, p in self.parameters.items()}
 
         def collect(parameters: Sequence[nn.Parameter], gradients: Sequence[Tensor]) -> None:
-            found = {names[p]: gradient for p, gradient in zip(parameters, gradients, strict=True)}
-            for name, gradient in found.items():
+            bucket = {names[p]: gradient for p, gradient in zip(parameters, gradients, strict=True)}
+            for name, gradient in bucket.items():
                 self.grads[name][0].copy_(gradient)
-            arrived({name: rows for name, rows in self.grads.items() if name in found})
+            on_bucket({name: rows for name, rows in self.grads.items() if name in bucket})
 
-        self._forward = self._buckets = in_buckets(self._forward, mib, collect)
+        self._forward = self._buckets = hook_buckets(self._forward, mib, collect)
 
     def begin(self) -> None:
-        """Before the gradients of a step."""
+        """Prepare for the gradients of a step."""
         self.model.train()
         self.flat.zero_()
 
     @contextmanager
-    def at(self, point: Sequence[Tensor]) -> Iterator[None]:
-        """Meanwhile the parameters are these tensors, one each."""
-        here = [p.data for p in self.parameters.values()]
+    def parameters_at(self, point: Sequence[Tensor]) -> Iterator[None]:
+        """Let the parameters be these tensors, one each, in a context."""
+        before = [p.data for p in self.parameters.values()]
         self._set(point)
         yield
-        self._set(here)
+        self._set(before)
 
     def _set(self, point: Sequence[Tensor]) -> None:
         for p, tensor in zip(self.parameters.values(), point, strict=True):
@@ -130,26 +135,22 @@ class Replica:
         clock: Clock,
         weight: float = 1.0,
     ) -> Tensor:
-        """Adds `weight` times the gradient of one worker's batch to its row; returns the mean loss. `key` is (seed, step),
-        for dropout."""
+        """Add `weight` times the gradient of a worker's batch to its row; return the mean loss.
+
+        `key` is (seed, step), for dropout.
+        """
         worker = self.workers[row]
         self._seed_dropout(mix(key[0], site_number("dropout"), key[1], worker) >> 1)
         for norm in self._norms:
             norm.track_running_stats = worker == 0
         for name, p in self.parameters.items():
-            p.grad = (
-                self.grads[name][row]
-                if p.dtype is torch.float32 and self._buckets is None
-                else None
-            )
+            in_place = p.dtype is torch.float32 and self._buckets is None
+            p.grad = self.grads[name][row] if in_place else None
         losses = []
         for i, (inputs, targets) in enumerate(_micro_batches(batch, self._accumulate)):
             clock.lap("forward")
-            with (
-                nullcontext()
-                if self._buckets is None or i == self._accumulate - 1
-                else self._buckets.no_sync()
-            ):
+            last = i == self._accumulate - 1
+            with nullcontext() if self._buckets is None or last else self._buckets.no_sync():
                 outputs = self._outputs(inputs, row)
                 loss = loss_of(self.task, outputs, targets) / (len(batch[0]) / len(inputs))
                 clock.lap("backward")
@@ -160,22 +161,25 @@ class Replica:
         return torch.stack(losses).sum()
 
     def _seed_dropout(self, seed: int) -> None:
-        """As torch.manual_seed, which formats the stack on every call of a process that has not begun to use a GPU."""
+        """Seed dropout as torch.manual_seed does.
+
+        That formats the stack on every call of a process that has not begun to use a GPU.
+        """
         torch.default_generator.manual_seed(seed)
         if self.device.type != "cpu":
             torch.get_device_module(self.device).manual_seed(seed)
 
     def _collect_others(self, row: int) -> None:
-        """Gradients that could not be accumulated in place, as they are not float32."""
+        """Add gradients that could not be accumulated in place, as they are not float32."""
         for name, p in self.parameters.items():
             if p.dtype is not torch.float32 and p.grad is not None:
                 self.grads[name][row] += p.grad
                 p.grad = None
 
     def evaluate(self, inputs: Tensor, carry: Any) -> tuple[Tensor, Any]:
-        """Outputs for a test batch, with the hidden state before and after."""
+        """Return the outputs for a test batch, and the hidden state after it."""
         with torch.inference_mode(), self._autocast():
-            inputs = self._laid_out(inputs)
+            inputs = self._to_layout(inputs)
             if self.recurrent:
                 outputs, carry = self.model(inputs, carry)
                 return outputs, carry
@@ -187,19 +191,19 @@ class Replica:
             norm.track_running_stats = True
 
     def forget_carries(self) -> None:
-        """At the start of an epoch the text begins anew."""
+        """Reset the hidden states, as the text begins anew at the start of an epoch."""
         self.carries = [None] * len(self.workers)
 
     def _outputs(self, inputs: Tensor, row: int) -> Tensor:
         with self._autocast():
             if not self.recurrent:
-                outputs: Tensor = self._forward(self._laid_out(inputs))
+                outputs: Tensor = self._forward(self._to_layout(inputs))
                 return outputs
             outputs, carry = self._forward(inputs, self.carries[row])
-        self.carries[row] = _detached(carry)
+        self.carries[row] = _detach(carry)
         return outputs
 
-    def _laid_out(self, inputs: Tensor) -> Tensor:
+    def _to_layout(self, inputs: Tensor) -> Tensor:
         if self._channels_last and inputs.dim() == 4:
             return inputs.contiguous(memory_format=torch.channels_last)
         return inputs
@@ -213,7 +217,7 @@ def _micro_batches(batch: tuple[Tensor, Tensor], count: int) -> list[tuple[Tenso
     return list(zip(inputs.chunk(count), targets.chunk(count), strict=True))
 
 
-def _detached(carry: Any) -> Any:
+def _detach(carry: Any) -> Any:
     if isinstance(carry, Tensor):
         return carry.detach()
-    return tuple(_detached(part) for part in carry)
+    return tuple(_detach(part) for part in carry)

@@ -1,8 +1,9 @@
-"""What workers remember, when a run goes on with more of them or with fewer.
+"""Resharding: what workers remember, when a run goes on with more of them or with fewer.
 
-Worker i of W' has the place of the workers k of W between i / W' and (i + 1) / W', and takes the mean of what they remember:
-the mean of those merged where there are fewer, a copy for each of those split where there are more. So (1/W) times the sum
-of all memories, the update that is still to come, stays what it was.
+Worker i of W' has the place of the workers k of W between i / W' and (i + 1) / W', and takes the
+mean of what they remember: the mean of those merged where there are fewer, a copy for each of those
+split where there are more. So (1/W) times the sum of all residuals, the update that is still to
+come, stays what it was.
 """
 
 from __future__ import annotations
@@ -14,8 +15,11 @@ import torch
 from torch import Tensor
 
 
-def replaced(worker: int, workers: int, before: int) -> dict[int, float]:
-    """Which of the `before` workers have the place that `worker` of now `workers` has, and their shares in the mean."""
+def replaced_shares(worker: int, workers: int, before: int) -> dict[int, float]:
+    """Return which of the `before` workers this one replaces, and their shares in the mean.
+
+    There are `workers` now. It replaces those whose place it has.
+    """
     overlaps = {
         k: min((k + 1) * workers, (worker + 1) * before) - max(k * workers, worker * before)
         for k in range(before)
@@ -23,50 +27,53 @@ def replaced(worker: int, workers: int, before: int) -> dict[int, float]:
     return {k: overlap / before for k, overlap in overlaps.items() if overlap > 0}
 
 
-def refuse_unmergeable(
+def unmergeable_reason(
     content: dict[str, Any], parameters: Collection[str], merge: bool
 ) -> str | None:
-    """Why workers cannot take over files such as `content`; None: they can."""
+    """Return why workers cannot take over files such as `content`, or None where they can."""
     remembered = {name for layer in content["state"] for name in layer}
     if not remembered <= set(parameters):
         return "each worker remembers a shard that is of another size now (exchange=scatter_coded)"
     if any(level == "between" for (level, _, _), _ in content["meter"]):
         return "the bits between nodes are counted by node (exchange=hierarchical)"
     if remembered and not merge:
-        return "each worker has a memory of its own (error feedback or momentum)"
+        return "each worker has a residual of its own (error feedback or momentum)"
     return None
 
 
-def merged(contents: Sequence[dict[str, Any]], shares: Sequence[float]) -> dict[str, Any]:
-    """One worker's file. A hidden state, which belongs to columns of text that are cut otherwise now, begins anew."""
+def merge_workers(contents: Sequence[dict[str, Any]], shares: Sequence[float]) -> dict[str, Any]:
+    """Return one worker's file, merged from those of several.
+
+    A hidden state, which belongs to columns of text that are cut otherwise now, begins anew.
+    """
     layers = zip(*(content["state"] for content in contents), strict=True)
     return {
         "state": [_mean_rows(layer, shares) for layer in layers],
         "late": contents[0]["late"]
         and _mean_rows([content["late"] for content in contents], shares),
         "carry": None,
-        "meter": _mean_tally([content["meter"] for content in contents], shares),
+        "meter": _mean_totals([content["meter"] for content in contents], shares),
         "loss": sum(
             content["loss"] * share for content, share in zip(contents, shares, strict=True)
         ),
     }
 
 
-def stacked(rows: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
+def stack(rows: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
     return {k: torch.stack([row[k] for row in rows]) for k in rows[0]}
 
 
 def _mean_rows(rows: Sequence[dict[str, Tensor]], shares: Sequence[float]) -> dict[str, Tensor]:
-    return {k: _mean(row, shares) for k, row in stacked(rows).items()}
+    return {k: _mean(row, shares) for k, row in stack(rows).items()}
 
 
 def _mean(rows: Tensor, shares: Sequence[float]) -> Tensor:
     return torch.tensordot(torch.tensor(shares, dtype=rows.dtype, device=rows.device), rows, dims=1)
 
 
-def _mean_tally(tallies: Sequence[Any], shares: Sequence[float]) -> list[Any]:
-    """Totals by kind of collective; all workers count the same kinds."""
-    rows = [dict(tally) for tally in tallies]
+def _mean_totals(totals_by_worker: Sequence[Any], shares: Sequence[float]) -> list[Any]:
+    """Return the mean totals by kind of collective; all workers count the same kinds."""
+    rows = [dict(totals) for totals in totals_by_worker]
     return [
         (
             kind,

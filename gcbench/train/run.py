@@ -1,4 +1,4 @@
-"""Everything that a run consists of, and how far it has come."""
+"""A run: everything that it consists of, and how far it has come."""
 
 from __future__ import annotations
 
@@ -20,51 +20,56 @@ from gcbench.train.replica import Replica
 from gcbench.train.schedules import Schedule
 
 Sample = dict[str, float]
-"""`relative` error and `cosine` of an update, and the `shannon_bits` of what a worker sent for it where codes were gathered."""
+"""`relative` error and `cosine` of an update, and the `shannon_bits` of what a worker sent for it
+where codes were gathered.
+"""
 
 
 class Estimator(Protocol):
-    """Where a step's gradients come from, before any compression."""
+    """The source of a step's gradients, before any compression."""
 
     def refuse(self, model: nn.Module, data: Data, momentum: float) -> None:
-        """ValueError for what would run, but not do what the estimator promises."""
+        """Raise ValueError for what would run, but not do what the estimator promises."""
 
     def gradients(self, run: Run, progress: Progress) -> Tensor:
-        """Fills the replica's rows; returns the mean loss of each, `[w]`."""
+        """Fill the replica's rows; return the mean loss of each, `[w]`."""
 
     def end_step(self, run: Run, progress: Progress) -> None:
-        """When the optimiser has moved the parameters and `progress.step` counts the step."""
+        """End a step, when the parameters have moved and `progress.step` counts it."""
 
     def facts(
         self, run: Run, progress: Progress, sent_bits_per_step: float
     ) -> dict[str, Any] | None:
-        """What the result should say of it; `sent_bits_per_step` is a worker's metered payload."""
+        """Return what the result should say of it.
+
+        `sent_bits_per_step` is a worker's metered payload.
+        """
 
 
-class Exchanged(NamedTuple):
-    """An update, the gradients `[w, n]` of which it is the mean, and the least bits of their codes."""
+class ExchangeResult(NamedTuple):
+    """An update, the gradients `[w, n]` of which it is the mean, and their codes' least bits."""
 
     update: Grads
-    of: Tensor
+    gradients: Tensor
     shannon_bits: Callable[[], Tensor] | None
 
 
 class Pipeline(Protocol):
-    """When gradients are exchanged: `gradients`, then `exchanged`, once a step."""
+    """The order of a step: `gradients`, then `exchange`, once each."""
 
     def gradients(self, run: Run, progress: Progress) -> Tensor:
-        """Fills the replica's rows; returns the mean loss of each, `[w]`."""
+        """Fill the replica's rows; return the mean loss of each, `[w]`."""
 
-    def exchanged(self, run: Run, progress: Progress) -> Exchanged | None:
-        """What to apply now; None: nothing yet."""
+    def exchange(self, run: Run, progress: Progress) -> ExchangeResult | None:
+        """Return what to apply now, or None where there is nothing yet."""
 
     def settle(self, run: Run, progress: Progress) -> None:
-        """Waits for what is under way, so that `progress` and the run's meter have all that was exchanged."""
+        """Wait for background exchanges, so that `progress` and the run's meter have them all."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """The fixed parts."""
+    """The fixed parts of a run."""
 
     data: Data
     replica: Replica
@@ -87,13 +92,13 @@ class Run:
 
     @property
     def first(self) -> bool:
-        """Whether this process writes."""
+        """Return whether this process writes files for all."""
         return self.process == 0
 
 
 @dataclass
 class Progress:
-    """What changes from step to step besides the model and the optimiser; a checkpoint holds all of it."""
+    """The state of a run besides model and optimizer; a checkpoint holds all of it."""
 
     ledger: Ledger
     losses: Tensor  # [w] float64, summed since the last log line
@@ -101,10 +106,9 @@ class Progress:
     step: int = 0
     logged: int = 0  # the step of the last log line
     state: State = field(default_factory=State)
-    late: Exchanged | None = None  # of the step before, to be applied in the next
-    estimator: dict[str, list[Tensor]] = field(
-        default_factory=dict
-    )  # what the estimator remembers, equal on all workers
+    late: ExchangeResult | None = None  # of the step before, to be applied in the next
+    # The estimator's state, equal on all workers.
+    estimator: dict[str, list[Tensor]] = field(default_factory=dict)
     tests: list[dict[str, Any]] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)  # of the compression, at some steps
 

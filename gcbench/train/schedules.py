@@ -9,17 +9,18 @@ from gcbench.settings import ScheduleKind, ScheduleSettings
 
 
 def total_steps(max_steps: int | None, epochs: float, steps_per_epoch: int) -> int:
-    """Of a run, which may end inside an epoch."""
+    """Return the steps of a run, which may end inside an epoch."""
     return max_steps or max(1, round(epochs * steps_per_epoch))
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """Factor on the optimiser's learning rate.
+    """A factor on the optimizer's learning rate.
 
-    The warm-up rises linearly over `warmup_epochs` from `warmup_start`, a fraction of the rate that it reaches: at step 0 it is
-    exactly that. By default it starts at the rate of a single worker where `scale_by_workers` multiplies that by W (Goyal et
-    al. 2017), else one step above zero. `milestones` are fractions of the whole run.
+    The warm-up rises linearly over `warmup_epochs` from `warmup_start`, a fraction of the rate that
+    it reaches: at step 0 it is exactly that. By default it starts at the rate of a single worker
+    where `scale_by_workers` multiplies that by W (Goyal et al. 2017), else one step above zero.
+    `milestones` are fractions of the whole run.
     """
 
     settings: ScheduleSettings
@@ -28,9 +29,9 @@ class Schedule:
     total_steps: int
 
     def factor(self, step: int) -> float:
-        return self._warmed_up(step) * self._decayed(step)
+        return self._warmup_factor(step) * self._decay_factor(step)
 
-    def _warmed_up(self, step: int) -> float:
+    def _warmup_factor(self, step: int) -> float:
         top = float(self.workers) if self.settings.scale_by_workers else 1.0
         steps = self.settings.warmup_epochs * self.steps_per_epoch
         if step >= steps:
@@ -43,7 +44,7 @@ class Schedule:
             return self.settings.warmup_start * top
         return 1.0 if self.settings.scale_by_workers else top / (steps + 1)
 
-    def _decayed(self, step: int) -> float:
+    def _decay_factor(self, step: int) -> float:
         done = step / self.total_steps
         if self.settings.kind is ScheduleKind.cosine:
             return 0.5 * (1 + math.cos(math.pi * done))

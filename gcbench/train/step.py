@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import torch
 
-from gcbench.train.run import Exchanged, Progress, Run, Sample
+from gcbench.train.run import ExchangeResult, Progress, Run, Sample
 
 
-def train_step(run: Run, progress: Progress) -> Exchanged | None:
-    """What was applied, if anything was; the gradients stay in the replica until the next step."""
+def train_step(run: Run, progress: Progress) -> ExchangeResult | None:
+    """Take one step; return what was applied, if anything was.
+
+    The gradients stay in the replica until the next step.
+    """
     replica, clock, number = run.replica, run.clock, progress.step
     clock.lap("update")  # what an estimator does to the parameters and to zeroed gradients
     losses = run.pipeline.gradients(run, progress)
     progress.losses += losses
     progress.first_bad.note_gradients(number, losses, replica.flat)
-    exchanged = run.pipeline.exchanged(run, progress)
+    exchanged = run.pipeline.exchange(run, progress)
 
     clock.lap("update")
     for group in run.optimizer.param_groups:
@@ -30,19 +33,22 @@ def train_step(run: Run, progress: Progress) -> Exchanged | None:
 
 
 @torch.no_grad()
-def sample(run: Run, exchanged: Exchanged) -> Sample:
-    """Relative 2-norm error of the update against the true mean gradient, and their cosine; the least that the codes could
-    cost. Not counted, not timed."""
-    mean = run.control.sum(exchanged.of.sum(0, dtype=torch.float64)) / run.comm.workers
+def sample(run: Run, exchanged: ExchangeResult) -> Sample:
+    """Return the update's relative 2-norm error and its cosine to the true mean gradient.
+
+    `shannon_bits`, the least that the codes could cost, comes with them. Not counted, not timed.
+    """
+    mean = run.control.sum(exchanged.gradients.sum(0, dtype=torch.float64)) / run.comm.workers
     applied = torch.cat([exchanged.update[name].flatten() for name in run.replica.grads]).double()
     norm, applied_norm = mean.norm(), applied.norm()
     error, cosine = (applied - mean).norm() / norm, (applied @ mean) / (applied_norm * norm)
-    found = {
+    # float32 hides in which order the sum over workers went.
+    measured = {
         "relative": float(error.float()),
         "cosine": float(cosine.float()),
-    }  # alike however the sum over workers went
+    }
     if exchanged.shannon_bits is not None:
-        found["shannon_bits"] = float(
+        measured["shannon_bits"] = float(
             (run.control.sum(exchanged.shannon_bits().sum()) / run.comm.workers).float()
         )
-    return found
+    return measured

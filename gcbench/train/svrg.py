@@ -1,4 +1,4 @@
-"""Variance-reduced gradients, which a quantiser may round without a floor under the error."""
+"""Variance-reduced gradients, which a quantizer may round without a floor under the error."""
 
 from __future__ import annotations
 
@@ -12,59 +12,72 @@ from gcbench.data import Data
 from gcbench.train.estimators import batch_of
 from gcbench.train.run import Progress, Run
 
-F = 32  # bits of a value that is not quantised
+F = 32  # bits of a value that is not quantized
 
 
 @dataclass(frozen=True)
 class SVRG:
-    """QSVRG: Alistarh et al., "QSGD: Communication-Efficient SGD via Gradient Quantization and Encoding", NeurIPS 2017,
-    section 3.3, after Johnson and Zhang, "Accelerating Stochastic Gradient Descent using Predictive Variance Reduction",
-    NeurIPS 2013.
+    """QSVRG, whose variance-reduced gradients lead a quantizer to the minimum itself.
 
-    Epoch p of T iterations, with K processors of which processor i holds the part h_i of f = h_1 + ... + h_K:
+    Alistarh et al., "QSGD: Communication-Efficient SGD via Gradient Quantization and Encoding",
+    NeurIPS 2017, section 3.3, after Johnson and Zhang, "Accelerating Stochastic Gradient Descent
+    using Predictive Variance Reduction", NeurIPS 2013.
 
-        grad f(y) = sum_i grad h_i(y)                                 at its start, not quantised;  x_1 = y
-        u_t = 1/K sum_i Q(grad f_j(x_t) - grad f_j(y) + grad f(y))    j drawn by each processor for each t
+    Epoch p of T iterations, with K processors of which processor i holds the part h_i of f = h_1 +
+    ... + h_K:
+
+        grad f(y) = sum_i grad h_i(y)                 at its start, not quantized;  x_1 = y
+        u_t = 1/K sum_i Q(grad f_j(x_t) - grad f_j(y) + grad f(y))    each i draws j for each t
         x_{t+1} = x_t - eta u_t
-        y <- 1/T sum_t x_t                                            at its end, t = 1 .. T
+        y <- 1/T sum_t x_t                            at its end, t = 1 .. T
 
-    As x and y approach the minimiser, what is quantised goes to zero, and an unbiased Q's error with it: f strongly convex
-    and f_i smooth, eta = O(1/L) and T = O(L/l) shrink f(y) - f* by 0.9 an epoch (theorem 3.6). Q is the run's compressor,
-    whichever it is; the paper's has s = sqrt(n) levels, one bucket of n values with the 2-norm, and Elias's dense code.
+    As x and y approach the minimizer, what is quantized goes to zero, and an unbiased Q's error
+    with it: f strongly convex and f_i smooth, eta = O(1/L) and T = O(L/l) shrink f(y) - f* by 0.9
+    an epoch (theorem 3.6). Q is the run's compressor, whichever it is; the paper's has s = sqrt(n)
+    levels, one bucket of n values with the 2-norm, and Elias's dense code.
 
-    Sends F = 32 bits a value at the start of an epoch, gathered from all workers, and what the compressor sends in each
-    iteration: in the paper at most (F + 2.8 n)(T + 1) + F n bits an epoch.
+    Sends F = 32 bits a value at the start of an epoch, gathered from all workers, and what the
+    compressor sends in each iteration: in the paper at most (F + 2.8 n)(T + 1) + F n bits an epoch.
 
-    Differences from the paper: f_j is the mean over a worker's batch. Batches are drawn without replacement from all samples,
-    in an order that is new in every pass over the data, and a worker's share of the full gradient is new with it. An epoch
-    of T steps need not be a pass over the data. A run that ends inside an epoch ends at x, not at an average.
+    Differences from the paper: f_j is the mean over a worker's batch. Batches are drawn without
+    replacement from all samples, in an order that is new in every pass over the data, and a
+    worker's share of the full gradient is new with it. An epoch of T steps need not be a pass over
+    the data. A run that ends inside an epoch ends at x, not at an average.
     """
 
     epoch_steps: int | None = None  # T; None: the steps of a pass over the data
-    penalty: float = 0.0  # of ||x||^2 / 2 in f: what is quantised goes to zero with it, and not with an optimiser's weight decay
+    # The weight of ||x||^2 / 2 in f. With it what is quantized goes to zero, with an optimizer's
+    # weight decay it does not.
+    penalty: float = 0.0
 
     def __post_init__(self) -> None:
         if self.epoch_steps is not None and self.epoch_steps < 1:
             raise ValueError(
-                f"estimator.epoch_steps={self.epoch_steps}: type a number of steps of at least 1, or null"
+                f"estimator.epoch_steps={self.epoch_steps}: type a number of steps of at least 1, "
+                "or null"
             )
 
         if self.penalty < 0:
             raise ValueError(
-                f"estimator.penalty={self.penalty}: type a weight of at least 0, as in estimator.penalty=0.01"
+                f"estimator.penalty={self.penalty}: type a weight of at least 0, as in "
+                "estimator.penalty=0.01"
             )
 
     def refuse(self, model: nn.Module, data: Data, momentum: float) -> None:
-        """The mean gradient over batches must be the full gradient, a function of the parameters alone."""
+        """Raise ValueError where batches' mean gradient is not the full gradient.
+
+        That must be a function of the parameters alone.
+        """
         if momentum:
             raise ValueError(
-                f"optimizer.momentum={momentum}: estimator=svrg takes plain steps, as an epoch ends at an average from which "
-                "old directions do not lead on; type optimizer.momentum=0"
+                f"optimizer.momentum={momentum}: estimator=svrg takes plain steps, as an epoch "
+                "ends at an average from which old directions do not lead on; type "
+                "optimizer.momentum=0"
             )
         if data.kind == "tokens" or getattr(model, "recurrent", False):
             raise ValueError(
-                "estimator=svrg needs samples that stand for themselves, not text or a model that carries hidden state; "
-                "type model=linear dataset=digits, or estimator=sgd"
+                "estimator=svrg needs samples that stand for themselves, not text or a model that "
+                "carries hidden state; type model=linear dataset=digits, or estimator=sgd"
             )
         if getattr(data, "augment", False):
             raise ValueError(
@@ -72,12 +85,13 @@ class SVRG:
             )
         if any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules()):
             raise ValueError(
-                "estimator=svrg cannot use batch normalisation, whose gradient of a batch is no mean over its samples; "
-                "type model=linear, model=mlp or estimator=sgd"
+                "estimator=svrg cannot use batch normalization, whose gradient of a batch is no "
+                "mean over its samples; type model=linear, model=mlp or estimator=sgd"
             )
-        if any(_draws(m) for m in model.modules()):
+        if any(_is_random(m) for m in model.modules()):
             raise ValueError(
-                "estimator=svrg needs a model without dropout, whose gradient is random; type estimator=sgd"
+                "estimator=svrg needs a model without dropout, whose gradient is random; type "
+                "estimator=sgd"
             )
 
     def gradients(self, run: Run, progress: Progress) -> Tensor:
@@ -85,25 +99,28 @@ class SVRG:
         if t == 0:
             progress.estimator = self._anchor(run, progress)
         memory, replica, key = progress.estimator, run.replica, (run.seed, progress.step)
-        torch._foreach_lerp_(memory["average"], _point(run), 1 / (t + 1))
+        torch._foreach_lerp_(memory["average"], _parameters(run), 1 / (t + 1))
         replica.begin()
         losses = []
         for row in range(len(replica.workers)):
             batch = batch_of(run, progress.step, row)
-            with replica.at(memory["y"]):
+            with replica.parameters_at(memory["y"]):
                 replica.backward(row, batch, key, run.clock, weight=-1.0)
             losses.append(replica.backward(row, batch, key, run.clock))
-        replica.flat += memory["full"][0] + self.penalty * _flat(_point(run))
+        replica.flat += memory["full"][0] + self.penalty * _flat(_parameters(run))
         return torch.stack(losses)
 
     def end_step(self, run: Run, progress: Progress) -> None:
         if progress.step % self._length(run) == 0:
-            torch._foreach_copy_(_point(run), progress.estimator["average"])
+            torch._foreach_copy_(_parameters(run), progress.estimator["average"])
 
     def facts(
         self, run: Run, progress: Progress, sent_bits_per_step: float
     ) -> dict[str, Any] | None:
-        """`gradient_norms` has ||grad f(y)|| at the start of every epoch; f(y) - f* is at most its square / (2 l)."""
+        """Return the bits of an epoch and `gradient_norms`, ||grad f(y)|| at every epoch's start.
+
+        f(y) - f* is at most its square / (2 l).
+        """
         steps = self._length(run)
         return {
             "gradient_norms": [float(norm) for norm in progress.estimator.get("norms", [])],
@@ -113,8 +130,8 @@ class SVRG:
         }
 
     def _anchor(self, run: Run, progress: Progress) -> dict[str, list[Tensor]]:
-        """y, grad f(y) without the penalty's part and room for the average of the iterates, at the start of an epoch."""
-        point = _point(run)
+        """Return y, grad f(y) without the penalty's part and room for the iterates' average."""
+        point = _parameters(run)
         full = _full_gradient(run, progress.step)
         return {
             "y": [p.clone() for p in point],
@@ -131,15 +148,21 @@ class SVRG:
 
 
 def paper_bits(n: int, steps: int) -> float:
-    """What the paper lets a processor send in an epoch (theorem 3.6); its 2.8 n leaves out an o(n)."""
+    """Return the bits that the paper lets a processor send in an epoch (theorem 3.6).
+
+    Its 2.8 n leaves out an o(n).
+    """
     return (F + 2.8 * n) * (steps + 1) + F * n
 
 
 def _full_gradient(run: Run, number: int) -> Tensor:
-    """`[n]`, over all training samples. Gathered rather than averaged on the way, so that it is the same in any layout."""
+    """Return the gradient over all training samples, `[n]`.
+
+    It is gathered rather than averaged on the way, so that it is the same in any layout.
+    """
     replica, samples = run.replica, run.data.train_samples
     epoch = number // run.steps_per_epoch
-    batches = covering(samples, run.settings.batch_size)
+    batches = cover_samples(samples, run.settings.batch_size)
     replica.begin()
     for row, worker in enumerate(replica.workers):
         for step, size in batches[worker :: run.comm.workers]:
@@ -154,8 +177,11 @@ def _full_gradient(run: Run, number: int) -> Tensor:
     return parts.sum(0)
 
 
-def covering(samples: int, largest: int) -> list[tuple[int, int]]:
-    """(step, batch size) of batches that hold every sample once: a batch starts at a multiple of its size."""
+def cover_samples(samples: int, largest: int) -> list[tuple[int, int]]:
+    """Return (step, batch size) of batches that hold every sample once.
+
+    A batch starts at a multiple of its size.
+    """
     batches, start = [], 0
     while start < samples:
         size = next(d for d in range(min(largest, samples - start), 0, -1) if start % d == 0)
@@ -164,7 +190,7 @@ def covering(samples: int, largest: int) -> list[tuple[int, int]]:
     return batches
 
 
-def _point(run: Run) -> list[Tensor]:
+def _parameters(run: Run) -> list[Tensor]:
     return [p.data for p in run.replica.parameters.values()]
 
 
@@ -172,8 +198,8 @@ def _flat(tensors: list[Tensor]) -> Tensor:
     return torch.cat([t.flatten() for t in tensors])
 
 
-def _draws(module: nn.Module) -> bool:
-    """Dropout, by itself or inside a layer such as attention."""
+def _is_random(module: nn.Module) -> bool:
+    """Return whether a module is dropout, by itself or inside a layer such as attention."""
     rate = (
         module.p
         if isinstance(module, nn.modules.dropout._DropoutNd)

@@ -11,7 +11,7 @@ from gcbench.data import Task
 
 
 def loss_of(task: Task, outputs: Tensor, targets: Tensor) -> Tensor:
-    """Mean over the batch (and over the words of a window)."""
+    """Return the mean loss over the batch (and over the tokens of a window)."""
     if task == "regression":
         return F.mse_loss(outputs.float().view_as(targets), targets)
     return F.cross_entropy(outputs.flatten(0, -2).float(), targets.flatten())
@@ -22,7 +22,11 @@ MANY_CLASSES = 100  # from which on the five likeliest are looked at too, as in 
 
 
 def scores_of(task: Task, outputs: Tensor, targets: Tensor) -> list[Tensor]:
-    """Sum of losses, number of targets, number that is right, and among the five likeliest, mean loss, its exponential."""
+    """Return the SCORES of a batch.
+
+    These are the sum of losses, the number of targets, how many are right, and among the five
+    likeliest, the mean loss, its exponential.
+    """
     loss = loss_of(task, outputs, targets).double()
     right = among_five = loss.new_zeros(())
     if task == "classification":
@@ -34,9 +38,12 @@ def scores_of(task: Task, outputs: Tensor, targets: Tensor) -> list[Tensor]:
 
 
 def summary_of(task: Task, batches: Tensor, classes: int) -> dict[str, float]:
-    """`batches` `[number of batches, SCORES]`, the scores of each; perplexity is exp of the mean loss a word.
+    """Return the test scores of `batches` `[number of batches, SCORES]`.
 
-    `perplexity_of_batches`, the mean over batches of exp(loss), is what the PowerSGD paper's code prints.
+    Perplexity is exp of the mean loss a word.
+
+    `perplexity_of_batches`, the mean over batches of exp(loss), is what the PowerSGD paper's code
+    prints.
     """
     loss_sum, count, right, among_five, _, exponentials = batches.sum(0).tolist()
     loss = loss_sum / count

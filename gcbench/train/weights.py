@@ -1,4 +1,4 @@
-"""What stays of a finished run: its weights, and the checkpoint from which it can be extended."""
+"""The exports of a finished run: its weights, and the checkpoint that can be extended."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LIMIT_BYTES = 200e6  # up to which either is kept where nobody has typed trainer
 log = logging.getLogger("gcbench")
 
 
-def keep_weights(run: Run, progress: Progress, checkpoints: Checkpoints, path: Path) -> None:
+def save_weights(run: Run, progress: Progress, checkpoints: Checkpoints, path: Path) -> None:
     """Write the model's `state_dict` to `path`, and the last checkpoint; every process calls it.
 
     A disk that has no room for them costs a finished run nothing else.
@@ -32,21 +32,17 @@ def keep_weights(run: Run, progress: Progress, checkpoints: Checkpoints, path: P
         if run.first and (asked or _bytes(weights) <= LIMIT_BYTES):
             torch.save({name: tensor.cpu() for name, tensor in weights.items()}, draft)
             draft.replace(path)
-    except (
-        CheckpointError,
-        OSError,
-        RuntimeError,
-    ) as error:  # torch wraps what the file system says
+    except (CheckpointError, OSError, RuntimeError) as error:  # torch wraps errors of the disk
         if run.first:
             draft.unlink(missing_ok=True)  # room for the result
             log.warning("the weights of the finished run are not kept: %s", error)
 
 
 def _state_bytes(run: Run, progress: Progress) -> int:
-    """Of the part of a checkpoint that this process writes."""
+    """Return the bytes of the part of a checkpoint that this process writes."""
     layers = list(progress.state.layers())
-    late = (progress.late.update, progress.late.of) if progress.late else ({}, None)
-    own = [*(layer.per_worker for layer in layers), run.replica.carries, late[1]]
+    late = (progress.late.update, progress.late.gradients) if progress.late else ({}, None)
+    per_worker = [*(layer.per_worker for layer in layers), run.replica.carries, late[1]]
     shared = [
         run.replica.model.state_dict(),
         run.optimizer.state_dict(),
@@ -54,11 +50,11 @@ def _state_bytes(run: Run, progress: Progress) -> int:
         progress.estimator,
         late[0],
     ]
-    return _bytes(own) + (_bytes(shared) if run.first else 0)
+    return _bytes(per_worker) + (_bytes(shared) if run.first else 0)
 
 
 def _bytes(value: Any) -> int:
-    """Of all tensors in it."""
+    """Return the bytes of all tensors in a value."""
     if isinstance(value, Tensor):
         return value.numel() * value.element_size()
     if isinstance(value, dict):

@@ -29,7 +29,7 @@ def words(**more: Any) -> dict[str, Any]:
 def test_what_is_not_here_is_named(
     asked: dict[str, str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Machine, "here", staticmethod(lambda: Machine(2, 0, {}, compiler=False)))
+    monkeypatch.setattr(Machine, "detect", staticmethod(lambda: Machine(2, 0, {}, compiler=False)))
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(ConfigError, match=message):
         bench(words(**asked), str(tmp_path))

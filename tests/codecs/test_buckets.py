@@ -10,15 +10,14 @@ from torch import Tensor
 
 from gcbench.codecs import buckets as module
 from gcbench.codecs.buckets import Buckets, Groups
-from gcbench.codecs.kernels import BLOCK_VALUES, blocks
-from gcbench.codecs.quantise import NORMS
+from gcbench.codecs.kernels import BLOCK_VALUES, block_slices
+from gcbench.codecs.quantize import NORMS
 
 CPU = torch.device("cpu")
 
 SEGMENTS = st.lists(st.integers(1, 60), min_size=1, max_size=6)
-SIZES = st.sampled_from(
-    [1, 3, 4, 8, 20, None]
-)  # with rows of 4: no multiple, one, several, a bucket a tensor
+# With rows of 4 these are no multiple, one, several, and a bucket a tensor.
+SIZES = st.sampled_from([1, 3, 4, 8, 20, None])
 
 
 @pytest.fixture(autouse=True)
@@ -39,14 +38,14 @@ def in_buckets(tensors: list[Tensor], size: int | None) -> list[Tensor]:
 @given(segments=SEGMENTS, size=SIZES)
 def test_what_is_laid_out_is_laid_back(segments: list[int], size: int | None) -> None:
     tensors, buckets = rows(segments), Buckets(tuple(segments), size, CPU)
-    assert torch.equal(buckets.lay_back(buckets.lay_out(tensors)), torch.cat(tensors, dim=1))
+    assert torch.equal(buckets.restore_order(buckets.reorder(tensors)), torch.cat(tensors, dim=1))
 
 
 @settings(deadline=None)
 @given(segments=SEGMENTS, size=SIZES, norm=st.sampled_from(["linf", "l2"]))
 def test_buckets_restart_at_every_tensor(segments: list[int], size: int | None, norm: str) -> None:
     tensors, buckets = rows(segments), Buckets(tuple(segments), size, CPU)
-    scales = buckets.reduce(buckets.lay_out(tensors), NORMS[norm])
+    scales = buckets.reduce(buckets.reorder(tensors), NORMS[norm])
     expected = [NORMS[norm](part) for part in in_buckets(tensors, size)]
     assert buckets.count == len(expected) == scales.shape[1]
     torch.testing.assert_close(scales.sort(1).values, torch.stack(expected, dim=1).sort(1).values)
@@ -58,7 +57,7 @@ def test_groups_name_the_bucket_and_the_place_of_every_value(
     segments: list[int], size: int | None, count: int
 ) -> None:
     tensors, buckets = rows(segments), Buckets(tuple(segments), size, CPU)
-    x, groups = buckets.lay_out(tensors), buckets.groups(count)
+    x, groups = buckets.reorder(tensors), buckets.groups(count)
     assert groups.starts.shape == groups.buckets.shape == (buckets.rows // count, count)
     bucket, position = spread(groups, buckets.row)
     assert torch.equal(torch.cat(tensors, dim=1)[:, position], x)
@@ -71,7 +70,7 @@ def test_groups_name_the_bucket_and_the_place_of_every_value(
 
 
 def spread(groups: Groups, row: int) -> tuple[Tensor, Tensor]:
-    """Bucket and place of every value, in laid out order."""
+    """Return the bucket and the place of every value, in this order."""
     positions = groups.starts.flatten().unsqueeze(1) + torch.arange(row)
     bucket = groups.buckets.flatten().repeat_interleave(row)
     return torch.cat([bucket, groups.rest_buckets]), torch.cat(
@@ -82,6 +81,6 @@ def spread(groups: Groups, row: int) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("count", [0, 1, 31, 32, 33, 100])
 def test_blocks_cover_everything_once(count: int) -> None:
     values = BLOCK_VALUES["eager"] // 32
-    found = list(blocks(count, values, CPU))
+    found = list(block_slices(count, values, CPU))
     assert [i for part in found for i in range(part.start, part.stop)] == list(range(count))
     assert all(part.stop - part.start <= 32 for part in found)

@@ -1,4 +1,4 @@
-"""Codes of any length, from messages that were altered or cut off: an error, or something of the right shape."""
+"""Messages that were altered or cut off raise an error, or decode to the right shape."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def read(kind: str, stream: Tensor, beside: Tensor) -> Tensor:
 
 
 def corrupted(tensors: tuple[Tensor, Tensor], generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Bits flipped, bytes replaced or entries cut off, in the stream, in what is sent beside it, or in both."""
+    """Return tensors with bits flipped, bytes replaced or entries cut off, in either or both."""
 
     def number(below: int) -> int:
         return int(torch.randint(below, (1,), generator=generator))
@@ -50,7 +50,7 @@ def corrupted(tensors: tuple[Tensor, Tensor], generator: torch.Generator) -> tup
 
 
 def refused(kind: str, count: int) -> int:
-    """How many of so many messages."""
+    """Return how many of so many messages were refused."""
     generator, errors = torch.Generator().manual_seed(5), 0
     spread = torch.randint(0, 2 * LEVELS + 1, (16, N), generator=generator)
     few = spread.where(torch.rand(16, N, generator=generator) > 0.8, LEVELS)
@@ -74,10 +74,8 @@ def test_no_message_does_more_than_raise_a_value_error(kind: str, count: int) ->
 
 
 def test_a_model_with_a_negative_weight_is_refused() -> None:
-    """Of which the coder itself makes codes all the same."""
-    words, weights = (
-        torch.tensor([[1, 77]], dtype=torch.int32),
-        torch.tensor([[5, -3, 7]], dtype=torch.int16),
-    )
+    """The coder itself makes codes of it all the same."""
+    words = torch.tensor([[1, 77]], dtype=torch.int32)
+    weights = torch.tensor([[5, -3, 7]], dtype=torch.int16)
     with pytest.raises(ValueError, match="no code is less than never there"):
         decode_ans(words, weights, 4)

@@ -1,5 +1,7 @@
-"""Elias codes: the omega code as defined, streams that decode to what was encoded. The paper's bounds are in
-tests/papers."""
+"""Elias codes: the omega code is as defined, and streams decode to what was encoded.
+
+The paper's bounds are in tests/papers.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ both = pytest.mark.parametrize("kind", CODES)
 
 
 def groups(k: int) -> list[int]:
-    """Elias (1975): k, before it the length of its binary form less one, and so on; 1 ends the recursion."""
+    """Return Elias's groups (1975): k, before it the length of its binary form less one, ..."""
     return [] if k == 1 else [*groups(math.floor(math.log2(k))), k]
 
 
@@ -34,7 +36,7 @@ def by_definition(k: int) -> str:
 
 
 def read_omega(bits: str) -> tuple[int, int]:
-    """The number that a text starts with, and how many characters it took."""
+    """Return the number that a text starts with, and how many characters it took."""
     k, at = 1, 0
     while bits[at] == "1":
         k, at = int(bits[at : at + k + 1], 2), at + k + 1
@@ -105,7 +107,7 @@ def text_of(block: list[int], levels: int, kind: str) -> str:
 
 
 def texts(row: Tensor, segments: tuple[int, ...], size: int, levels: int, kind: str) -> list[str]:
-    """The bits of every block."""
+    """Return the bits of every block as text."""
     return [
         text_of(part.tolist(), levels, kind)
         for segment in row.split(segments)
@@ -165,17 +167,15 @@ def test_decoding_gives_what_was_encoded(
     kind: str, levels: int, segments: tuple[int, ...], size: int, zeros: float
 ) -> None:
     encode, decode = CODES[kind]
-    codes, blocks = (
-        random_codes(2, sum(segments), levels, zeros, seed=levels),
-        Blocks(segments, size),
-    )
+    codes = random_codes(2, sum(segments), levels, zeros, seed=levels)
+    blocks = Blocks(segments, size)
     streams, lengths = encode(codes, blocks, levels)
     assert torch.equal(decode(streams, lengths, blocks, levels), codes)
 
 
 @both
 def test_extreme_blocks_come_back(kind: str) -> None:
-    """The longest codes in the largest block, and the longest distance before the largest magnitude."""
+    """The largest block has the longest codes, or a longest distance before a largest value."""
     encode, decode = CODES[kind]
     last = torch.full((1, LONGEST_BLOCK), 127, dtype=torch.uint8)
     last[0, -1] = 0

@@ -17,12 +17,13 @@ from gcbench.compressors.orq import ORQ
 from gcbench.compressors.qsgd import QSGD
 from gcbench.compressors.sign import ScaledSign
 
+# These have full rows, short buckets, tails, and fewer rows than a group.
 SHAPES = {
     "a": (40, 130),
     "b": (7,),
     "c": (3, 999),
     "d": (64 * 40,),
-}  # full rows, short buckets, tails, fewer than a group
+}
 METHODS = {"three bits": QSGD(3, bucket_size=64), "three levels": ORQ(3, bucket_size=64)}
 
 
@@ -59,7 +60,7 @@ def test_blocks_of_a_long_row_are_one_row(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_kernel_that_cannot_be_one_loop_is_an_error(compiled: None) -> None:
-    """Never a silent fall-back to eager code."""
+    """Kernels never fall back to eager code silently."""
 
     @kernels.kernel
     def breaks(x: torch.Tensor) -> torch.Tensor:

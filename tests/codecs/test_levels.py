@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from gcbench.codecs.levels import (
-    ascending,
     clamp_level,
     level_values,
     orq_levels,
     quantile_levels,
     random_codes,
+    sort,
     two_means,
 )
 from gcbench.codecs.noise import Noise, keys
@@ -43,7 +43,7 @@ KINDS = ["normal", "heavy tails", "one sided", "ties", "two values", "huge"]
 
 
 def error(v: Tensor, levels: Tensor) -> Tensor:
-    """E|v - Q(v)|^2 of `[n, d]` buckets randomly rounded to `[n, s]` levels, by the definition and in float64."""
+    """Return E|v - Q(v)|^2 of `[n, d]` buckets rounded to `[n, s]` levels, by the definition."""
     v, levels = v.double(), levels.double()
     low, high = levels[:, None, :-1], levels[:, None, 1:]
     inside = (v.unsqueeze(-1) - low).clamp_min(0) * (high - v.unsqueeze(-1)).clamp_min(0)
@@ -53,7 +53,7 @@ def error(v: Tensor, levels: Tensor) -> Tensor:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("d", [1, 2, 3, 4, 7, 16, 33, 63])
 def test_the_middle_level_is_the_best_of_all_values(kind: str, d: int) -> None:
-    """Theorem 1, 14,400 buckets, no miss; nor is a level between two values better."""
+    """Theorem 1 holds for 14,400 buckets without a miss; no level between two values is better."""
     v = draw(kind, 300, d)
     levels = orq_levels(v, 3)
     lowest, highest = v.amin(1), v.amax(1)
@@ -69,23 +69,21 @@ def test_the_middle_level_is_the_best_of_all_values(kind: str, d: int) -> None:
 
 
 def recursive(w: list[float], left: int, right: int, halvings: int) -> list[float]:
-    """Algorithm 1 with K - 1, word by word, on a sorted bucket: the levels strictly between w[left] and w[right]."""
+    """Return the levels between w[left] and w[right] by algorithm 1 with K - 1, line by line."""
     if halvings == 0:
         return []
     m, width = right - left + 1, w[right] - w[left]
     c = sum(x - w[left] for x in w[left : right + 1]) / width if width > 0 else 0
     middle = left + m - 1 - int(c)
-    below, above = (
-        recursive(w, left, middle, halvings - 1),
-        recursive(w, middle, right, halvings - 1),
-    )
+    below = recursive(w, left, middle, halvings - 1)
+    above = recursive(w, middle, right, halvings - 1)
     return [*below, w[middle], *above]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("halvings", [1, 2, 3, 4, 7])
 def test_all_buckets_at_once_find_what_the_recursion_finds(kind: str, halvings: int) -> None:
-    """Up to sums that are whole by chance, where rounding picks one of two levels of equal error."""
+    """Sums that are whole by chance are left out: rounding picks one of two equal levels there."""
     v = draw(kind, 60, 50)
     levels = orq_levels(v, 2**halvings + 1)
     expected = torch.tensor(
@@ -99,7 +97,7 @@ def test_all_buckets_at_once_find_what_the_recursion_finds(kind: str, halvings: 
 
 @pytest.mark.parametrize("count", [3, 5, 9])
 def test_the_greedy_levels_are_close_to_the_joint_optimum(count: int) -> None:
-    """Equation 12 iterated over all levels: no gain for 3, at most 3 % (claim orq-03)."""
+    """Equation 12 iterated over all levels gains nothing for 3, at most 3 % (claim orq-03)."""
     v = draw("normal", 20, 500)
     greedy = orq_levels(v, count)
     joint = greedy.clone()
@@ -121,14 +119,14 @@ def even_levels(v: Tensor, count: int) -> Tensor:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_three_levels_are_never_worse_than_even_spacing(kind: str) -> None:
-    """On whatever bucket (3 levels of ORQ against 3 from -max to max)."""
+    """Any bucket will do (3 levels of ORQ against 3 from -max to max)."""
     for d in (2, 3, 10, 100):
         v = draw(kind, 500, d)
         assert (error(v, orq_levels(v, 3)) <= error(v, even_levels(v, 3)) * (1 + 1e-6)).all()
 
 
 def test_five_greedy_levels_can_be_worse_than_even_spacing() -> None:
-    """So that no test asks for it: a bucket on QSGD's own levels."""
+    """A bucket on QSGD's own levels shows it, so that no test asks for the contrary."""
     v = torch.tensor([[-1.0] + [-0.5] * 40 + [0.0] * 3 + [0.5] * 2 + [1.0]])
     assert orq_levels(v, 5).tolist() == [[-1, -1, -0.5, 0, 1]]
     assert error(v, orq_levels(v, 5)).item() == 0.5
@@ -214,7 +212,7 @@ def test_equal_values_are_their_own_mean(value: float) -> None:
 
 
 def rounded(x: Tensor, tables: Tensor, seed: int) -> Tensor:
-    """`[b, d]` buckets by their `[b, s]` tables."""
+    """Return `[b, d]` buckets rounded by their `[b, s]` tables."""
     levels = tables.unsqueeze(-1).unbind(-2)
     words = (
         Noise(keys([seed], CPU), torch.arange(x.numel(), dtype=torch.int32))
@@ -233,8 +231,8 @@ def rounded(x: Tensor, tables: Tensor, seed: int) -> Tensor:
     seed=st.integers(0, 2**31),
     scale=st.sampled_from([1.0, 1e-44, 1e37]),
 )
-def test_codes_name_a_neighbouring_level(size: int, count: int, seed: int, scale: float) -> None:
-    """Against tables with equal levels, buckets of any length, tiny and huge values."""
+def test_codes_name_a_neighboring_level(size: int, count: int, seed: int, scale: float) -> None:
+    """Tables have equal levels, buckets any length, values are tiny and huge."""
     x = (torch.randn(3, size, generator=torch.Generator().manual_seed(seed)) * 3).round() * scale
     tables = quantile_levels(x, count)
     decoded, spread = rounded(x, tables, seed), tables.unsqueeze(1)
@@ -261,5 +259,5 @@ def test_rounding_to_a_table_is_unbiased(count: int) -> None:
 def test_sorted_values_come_back_sorted_and_alone(d: int) -> None:
     v = draw("heavy tails", 3, d)
     before = v.clone()
-    assert torch.equal(ascending(v), v.sort(-1).values)
+    assert torch.equal(sort(v), v.sort(-1).values)
     assert torch.equal(v, before)

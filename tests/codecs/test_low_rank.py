@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gcbench.codecs.low_rank import keep_exactly, orthogonalise, svd
+from gcbench.codecs.low_rank import conditional_bernoulli, orthogonalize, svd
 
 
 def randn(*shape: int, seed: int = 0) -> Tensor:
@@ -16,7 +16,7 @@ def randn(*shape: int, seed: int = 0) -> Tensor:
 
 
 def assert_orthonormal_or_zero(q: Tensor, tolerance: float = 5e-6) -> None:
-    """Gram matrix one on the diagonal, but for columns that are exactly zero; zero elsewhere."""
+    """Assert that the Gram matrix is that of orthonormal columns and zero ones."""
     gram = (
         (q.double().mT @ q.double()).flatten(0, -3)
         if q.dim() > 2
@@ -27,7 +27,7 @@ def assert_orthonormal_or_zero(q: Tensor, tolerance: float = 5e-6) -> None:
 
 
 def residual(p: Tensor, q: Tensor) -> float:
-    """Share of the columns of p that q does not span."""
+    """Return the share of the columns of p that q does not span."""
     p, q = p.double() / p.double().abs().amax(), q.double()
     return float((p - q @ (q.mT @ p)).norm() / p.norm())
 
@@ -43,7 +43,7 @@ def test_random_columns_become_orthonormal_at_any_magnitude(
     n: int, r: int, seed: int, exponent: int
 ) -> None:
     p = randn(n, min(n, r), seed=seed) * 10.0**exponent
-    q = orthogonalise(p)
+    q = orthogonalize(p)
     assert_orthonormal_or_zero(q)
     assert residual(p, q) < 1e-5
 
@@ -55,20 +55,20 @@ def test_nearly_dependent_columns_become_orthonormal(
     distance: float, r: int, magnitude: float
 ) -> None:
     p = (randn(200, 1) + distance * randn(200, r, seed=1)) * magnitude
-    q = orthogonalise(p)
+    q = orthogonalize(p)
     assert_orthonormal_or_zero(q)
     assert residual(p, q) < 1e-5
 
 
 def test_directions_that_float32_can_tell_apart_are_kept() -> None:
     p = randn(200, 1) + 1e-5 * randn(200, 4, seed=1)
-    assert (orthogonalise(p) != 0).any(0).all()
+    assert (orthogonalize(p) != 0).any(0).all()
 
 
 @pytest.mark.parametrize("n", [2, 3, 10, 50, 100, 1000])
 @pytest.mark.parametrize("shape", ["flat", "two classes", "equal", "random"])
 def test_dependent_columns_are_not_counted_twice(shape: str, n: int) -> None:
-    """As of a gradient whose rows are equal, or of the two opposite rows of two classes."""
+    """Gradients have them when their rows are equal, or opposite for two classes."""
     column = {
         "flat": torch.full((n, 1), 0.3),
         "two classes": torch.tensor([0.7, -0.7]).repeat(n)[:n].unsqueeze(1),
@@ -76,7 +76,7 @@ def test_dependent_columns_are_not_counted_twice(shape: str, n: int) -> None:
         "random": randn(n, 1),
     }[shape]
     p = column * torch.tensor([[1.3, -0.7, 2.1]])
-    q = orthogonalise(p)
+    q = orthogonalize(p)
     assert_orthonormal_or_zero(q)
     assert residual(p, q) < 1e-5
 
@@ -84,37 +84,37 @@ def test_dependent_columns_are_not_counted_twice(shape: str, n: int) -> None:
 def test_zero_columns_stay_zero() -> None:
     p = randn(20, 3)
     p[:, 1] = 0
-    q = orthogonalise(p)
+    q = orthogonalize(p)
     assert not q[:, 1].any()
     assert_orthonormal_or_zero(q)
     assert q[:, 2].any()
-    assert not orthogonalise(torch.zeros(5, 2)).any()
+    assert not orthogonalize(torch.zeros(5, 2)).any()
 
 
 def test_each_matrix_of_a_batch_has_its_own_norm() -> None:
     scales = torch.tensor([1e-30, 1e-3, 1.0, 1e4, 1e30]).view(5, 1, 1)
     p = randn(5, 30, 3) * scales
-    q = orthogonalise(p)
+    q = orthogonalize(p)
     assert_orthonormal_or_zero(q)
     for i in range(5):
-        torch.testing.assert_close(q[i], orthogonalise(p[i]))
-    two_axes = orthogonalise(p.view(1, 5, 30, 3))
+        torch.testing.assert_close(q[i], orthogonalize(p[i]))
+    two_axes = orthogonalize(p.view(1, 5, 30, 3))
     torch.testing.assert_close(two_axes[0], q)
 
 
 def test_it_is_gram_schmidt() -> None:
-    """The QR decomposition with a positive diagonal."""
+    """The result is the QR decomposition with a positive diagonal."""
     p = randn(40, 5)
     q, r = torch.linalg.qr(p.double())
     torch.testing.assert_close(
-        orthogonalise(p).double(), q * r.diagonal().sign(), rtol=0, atol=1e-5
+        orthogonalize(p).double(), q * r.diagonal().sign(), rtol=0, atol=1e-5
     )
 
 
 def test_the_input_is_left_alone() -> None:
     p = randn(10, 2)
     before = p.clone()
-    orthogonalise(p)
+    orthogonalize(p)
     assert torch.equal(p, before)
 
 
@@ -123,12 +123,12 @@ def test_the_input_is_left_alone() -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 2, 4, 5])
 def test_keeping_exactly_so_many_is_throwing_again_until_it_is(count: int) -> None:
-    """Against the weights of all sets of that size."""
+    """The frequencies agree with the weights of all sets of that size."""
     p, n = torch.tensor([1.0, 0.7, 0.4, 0.4, 0.05], dtype=torch.float64), 20_000
     if count == 0:
         p[0] = 0.9
     uniform = torch.rand(5, n, generator=torch.Generator().manual_seed(count), dtype=torch.float64)
-    kept = keep_exactly(p.unsqueeze(1).expand(5, n), torch.tensor(count), uniform)
+    kept = conditional_bernoulli(p.unsqueeze(1).expand(5, n), torch.tensor(count), uniform)
     sets = torch.cartesian_prod(*[torch.tensor([False, True])] * 5)
     weights = torch.where(sets, p, 1 - p).prod(1) * (sets.sum(1) == count)
     powers = 2 ** torch.arange(4, -1, -1)
@@ -140,7 +140,9 @@ def test_keeping_exactly_so_many_is_throwing_again_until_it_is(count: int) -> No
 
 def test_where_no_throw_has_so_many_the_first_are_kept() -> None:
     p = torch.tensor([[0.9, 1.0], [0.0, 1.0], [0.0, 0.5], [0.0, 0.5]], dtype=torch.float64)
-    kept = keep_exactly(p, torch.tensor([2, 2]), torch.full((4, 2), 0.999, dtype=torch.float64))
+    kept = conditional_bernoulli(
+        p, torch.tensor([2, 2]), torch.full((4, 2), 0.999, dtype=torch.float64)
+    )
     assert kept.T.tolist() == [[True, True, False, False]] * 2
 
 

@@ -71,7 +71,7 @@ def test_a_parameter_draws_the_same_in_any_message() -> None:
 
 
 def keyed_hash(x: int, key: int, inner_key: int) -> int:
-    """The two-round hash of hash-prospector, up to its last product, with a key before and one inside, in Python."""
+    """Return hash-prospector's two-round hash with two keys, up to its last product."""
     x ^= key
     x = ((x ^ x >> 16) * 0x21F0AAAD + inner_key) & 0xFFFFFFFF
     return (x ^ x >> 15) * 0x735A2D97 & 0xFFFFFFFF
@@ -87,14 +87,17 @@ def test_draws_are_those_of_the_hash_with_two_keys(key: int) -> None:
 
 
 def uniformity(counts: Tensor) -> float:
-    """Chi-square per degree of freedom of counts that should be equal: 1 on average, with 256 of them above 1.4 never."""
+    """Return chi-square per degree of freedom of counts that should be equal.
+
+    It is 1 on average, with 256 of them never above 1.4.
+    """
     expected = counts.sum() / counts.numel()
     return float(((counts - expected) ** 2 / expected).sum() / (counts.numel() - 1))
 
 
 @pytest.mark.parametrize("key", range(6))
 def test_draws_of_one_key_are_uniform_alone_and_in_pairs(key: int) -> None:
-    """As those of Philox; the constants of lowbias32 give 1.2 on average, and 1.4 in pairs, up to 3."""
+    """Philox's are as uniform; lowbias32's constants give 1.2 on average, 1.4 in pairs, up to 3."""
     noise = step(seed=100 + key, workers=range(1)).noise("codec", {"w": 10_000_000}, CPU)
     high = (noise.uniform()[0] * 256).int()
     pairs = (high[1:] >> 4) * 16 + (high[:-1] >> 4)
@@ -112,7 +115,8 @@ def test_shared_draws_are_the_same_on_all_workers() -> None:
 def test_draws_are_the_same_in_another_process() -> None:
     program = (
         "import torch; from gcbench.compressors import Step;"
-        "print(Step(3, 7, range(2), {'w': 0}).noise('codec', {'w': 4}, torch.device('cpu')).uniform().tolist())"
+        "print(Step(3, 7, range(2), {'w': 0}).noise('codec', {'w': 4}, "
+        "torch.device('cpu')).uniform().tolist())"
     )
     elsewhere = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
@@ -123,12 +127,12 @@ def test_draws_are_the_same_in_another_process() -> None:
 
 @pytest.mark.parametrize("n", [64, 4096, 1 << 16])
 def test_no_worker_draws_a_permutation_of_another(n: int) -> None:
-    """What a hash of (index xor key) alone gives for powers of two."""
+    """A hash of (index xor key) alone gives one for powers of two."""
     rows = draw(workers=range(8), n=n).sort(dim=1).values
     assert rows.unique(dim=0).shape[0] == 8
 
 
-@pytest.mark.parametrize("change", ["worker", "step", "seed", "site", "neighbour"])
+@pytest.mark.parametrize("change", ["worker", "step", "seed", "site", "neighbor"])
 def test_draws_are_uncorrelated(change: str) -> None:
     base = draw()[0]
     other = {
@@ -136,7 +140,7 @@ def test_draws_are_uncorrelated(change: str) -> None:
         "step": lambda: draw(number=1)[0],
         "seed": lambda: draw(seed=2)[0],
         "site": lambda: draw(site="other")[0],
-        "neighbour": lambda: base.roll(1),
+        "neighbor": lambda: base.roll(1),
     }[change]()
     assert abs(correlation(base, other)) < 5 / N**0.5
     assert (base == other).sum() <= 3
@@ -160,7 +164,7 @@ def test_draws_are_uniform(seed: int) -> None:
         assert chi_square(row, 256) < 255 + 5 * (2 * 255) ** 0.5
 
 
-def test_pairs_of_neighbours_fill_the_square() -> None:
+def test_pairs_of_neighbors_fill_the_square() -> None:
     for row in draw().double():
         cells = (row[0::2] * 16).floor() * 16 + (row[1::2] * 16).floor()
         assert chi_square(cells / 256, 256) < 255 + 5 * (2 * 255) ** 0.5

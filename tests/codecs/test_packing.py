@@ -58,9 +58,8 @@ def test_extreme_codes_survive(width: int, code: int | str) -> None:
 def test_rows_of_a_gathered_message_need_no_alignment(width: int) -> None:
     codes = codes_of(3, 11, width, 5)
     packed = pack(codes, width)
-    message = torch.cat(
-        [torch.zeros(3, 1, dtype=torch.uint8), packed], dim=1
-    )  # rows begin at odd addresses
+    # Here rows begin at odd addresses.
+    message = torch.cat([torch.zeros(3, 1, dtype=torch.uint8), packed], dim=1)
     assert torch.equal(unpack(message[:, 1:], 11, width), codes)
 
 

@@ -14,7 +14,7 @@ from gcbench.codecs.power_iteration import (
     Shape,
     Shapes,
     add_times,
-    orthogonalised,
+    orthogonalize,
     product,
     product_and_rest,
     ps_of,
@@ -24,6 +24,7 @@ from gcbench.codecs.power_iteration import (
     transposed_times,
 )
 
+# Sizes with and without whole cache lines, rows by fours, and several tiles.
 SIDES = [
     (1, 1),
     (1, 40),
@@ -34,7 +35,7 @@ SIDES = [
     (64, 5000),
     (3, 16),
     (5, 9001),
-]  # whole lines and not, rows by fours and not, several tiles and not
+]
 
 
 @pytest.fixture(autouse=True)
@@ -55,16 +56,26 @@ def matrices(workers: int, seed: int) -> list[Tensor]:
 
 
 def step(workers: int, rank: int, rows: slice = slice(None)) -> list[list[Tensor]]:
-    """Sums, P, orthonormal P, own Q, updates and rests; `rows` of the workers are in this process."""
+    """Return sums, P, orthonormal P, each worker's Q, updates and rests.
+
+    `rows` of the workers are in this process.
+    """
     shapes = shapes_of(rank)
     gs, es = ([x[rows] for x in matrices(workers, seed)] for seed in (1, 2))
     q = randn(1, sum(s.r * s.m for s in shapes), seed=5)
     ms, p = add_times(gs, es, 0.5, q, shapes)
-    orthonormal = orthogonalised(randn(1, p.shape[1], seed=6), shapes)
-    own_q = transposed_times(ms, orthonormal, shapes)
+    orthonormal = orthogonalize(randn(1, p.shape[1], seed=6), shapes)
+    worker_q = transposed_times(ms, orthonormal, shapes)
     sums = [m.clone() for m in ms]
-    updates = product_and_rest(orthonormal, q, own_q, ms, shapes)
-    return [sums, ps_of(p, shapes), ps_of(orthonormal, shapes), qs_of(own_q, shapes), updates, ms]
+    updates = product_and_rest(orthonormal, q, worker_q, ms, shapes)
+    return [
+        sums,
+        ps_of(p, shapes),
+        ps_of(orthonormal, shapes),
+        qs_of(worker_q, shapes),
+        updates,
+        ms,
+    ]
 
 
 @pytest.mark.parametrize("rank", [1, 2, 3, 4, 5, 7, 8])
@@ -106,7 +117,7 @@ def test_threads_do_not_change_a_bit() -> None:
 
 
 def test_products_are_those_of_matrices() -> None:
-    """In float64, from the definition."""
+    """The definition is computed in float64."""
     shapes, ms = shapes_of(3), matrices(2, 1)
     p, q = (
         randn(1, sum(s.r * side for s, side in zip(shapes, sides, strict=True)), seed=7)
@@ -156,7 +167,7 @@ def test_columns_without_a_direction_are_drawn_anew(backend: Backend) -> None:
 
 @pytest.mark.parametrize("backend", ["eager", "compiled"])
 def test_a_column_that_is_not_finite_is_drawn_anew(backend: Backend) -> None:
-    """No product would be finite ever after."""
+    """Otherwise no product would be finite ever after."""
     use_backend(backend)
     shapes = (Shape(5, 20, 2),)
     for bad in (torch.nan, torch.inf):
@@ -171,7 +182,7 @@ def test_a_column_that_is_not_finite_is_drawn_anew(backend: Backend) -> None:
 )
 @pytest.mark.parametrize("magnitude", [1e-30, 1.0, 1e30])
 def test_columns_become_orthonormal_or_zero(kind: str, magnitude: float) -> None:
-    """Dependent ones too, and none is counted twice."""
+    """Dependent columns do too, and none is counted twice."""
     base = randn(1, 50)
     p = {
         "equal": torch.ones(3, 50),
@@ -180,7 +191,7 @@ def test_columns_become_orthonormal_or_zero(kind: str, magnitude: float) -> None
         "zeros between": randn(3, 50) * torch.tensor([[1.0], [0.0], [1.0]]),
         "two classes": torch.tensor([0.7, -0.7]).repeat(25) * torch.tensor([[1.3], [-0.7], [2.1]]),
     }[kind] * magnitude
-    q = orthogonalised(p.view(1, 150), (Shape(50, 60, 3),)).view(3, 50).double()
+    q = orthogonalize(p.view(1, 150), (Shape(50, 60, 3),)).view(3, 50).double()
     kept = (q != 0).any(1)
     torch.testing.assert_close(q @ q.mT, torch.diag(kept.double()), rtol=0, atol=1e-6)
     unit = p.double() / p.double().abs().max()

@@ -57,7 +57,7 @@ def test_round_trip(base: int, n: int, rows: int, seed: int) -> None:
 
 @pytest.mark.parametrize("base", range(2, 257))
 def test_the_highest_digits_survive(base: int) -> None:
-    """Every word at its largest, where a sign or a rounded quotient would show; and the numbers just below and above 0."""
+    """Words at their largest, and next to 0, would show a sign or a rounded quotient."""
     n = 2 * word_of(base)[0] + 1
     for pattern in (
         torch.full((n,), base - 1),
@@ -72,9 +72,10 @@ def test_the_highest_digits_survive(base: int) -> None:
 def test_every_word_tells_its_digits(base: int) -> None:
     digits, bits = word_of(base)
     numbers = torch.arange(base**digits)
+    # Every number has a word of its own.
     codes = (
         torch.stack([numbers // base**k % base for k in range(digits)]).to(torch.uint8).view(1, -1)
-    )  # a word a number
+    )
     assert torch.equal(unpack_digits(pack_digits(codes, base), codes.shape[1], base), codes)
 
 

@@ -50,7 +50,7 @@ def values(sizes: tuple[int, ...], workers: int = 2) -> Tensor:
 def encoded(method: Signs, x: Tensor, sizes: tuple[int, ...]) -> Message:
     names = [str(i) for i in range(len(sizes))]
     step = Step(0, 1, range(len(x)), dict(zip(names, accumulate(sizes, initial=0), strict=False)))
-    laid_out = method.lay_out(list(x.split(list(sizes), dim=1)), sizes)
+    laid_out = method.reorder(list(x.split(list(sizes), dim=1)), sizes)
     return method.encode(
         laid_out, sizes, step.noise("codec", dict(zip(names, sizes, strict=True)), x.device)
     )
@@ -70,15 +70,13 @@ def test_one_pass_finds_what_two_do(name: str, sizes: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("name", METHODS)
 def test_a_worker_alone_has_the_same_bits_as_among_others(name: str) -> None:
     sizes = SIZES["rows and tails"]
-    together, alone = (
-        encoded(METHODS[name], values(sizes), sizes),
-        encoded(METHODS[name], values(sizes)[1:], sizes),
-    )
+    together = encoded(METHODS[name], values(sizes), sizes)
+    alone = encoded(METHODS[name], values(sizes)[1:], sizes)
     assert all(torch.equal(a[1:], b) for a, b in zip(together, alone, strict=True))
 
 
 def test_means_are_those_of_each_side() -> None:
-    """In float64, from the definition; a side without values has a mean of 0."""
+    """The definition is computed in float64; a side without values has a mean of 0."""
     x = torch.cat([values((2048,), 1), -values((2048,), 1).abs() - 1], dim=1)
     means = encoded(OneBit(), x, (4096,))[2]
     first, second = x[0].double().split(2048)
@@ -91,7 +89,7 @@ def test_means_are_those_of_each_side() -> None:
 
 @pytest.mark.parametrize("where", [3, 16384 + 3])
 def test_what_is_not_finite_is_not_hidden(where: int) -> None:
-    """In a group of rows, and behind it."""
+    """The value lies in a group of rows, or behind it."""
     x = values((16384 + 2048,), 1)
     x[0, where] = torch.nan
     means = encoded(ScaledSign(), x, (16384 + 2048,))[2]

@@ -1,4 +1,4 @@
-"""Codes of rows as 32-bit words: they come back, as dense as promised, and kernels compute what eager code does."""
+"""Codes of rows as 32-bit words come back, are as dense as promised, and eager or compiled."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ Outcomes = dict[str, list[dict[str, Outcome]]]
 
 @pytest.fixture(scope="session")
 def outcomes() -> Outcomes:
-    """Layout (processes x rows) to what each of its processes saw."""
+    """Return what each process saw, by layout (processes x rows)."""
     pool(4), pool(2)  # start together
     return {
         "1x4": [comm_cases.in_one_process()],

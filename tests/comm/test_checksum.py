@@ -24,9 +24,8 @@ def test_results_stay_and_every_message_costs_32_bits_more(layout: str) -> None:
                 name
             )
             more = 32 * (WORKERS - 1) if name.startswith("transpose") else 32
-            more += (
-                2 * 32 if "ragged" in name else 0
-            )  # the lengths go before: that of the checksum, and their own checksum
+            # The lengths go before, with that of the checksum and their own checksum.
+            more += 2 * 32 if "ragged" in name else 0
             assert [b - a for a, b in zip(plain_bits[name], bits[name], strict=True)] == [
                 more
             ] * len(bits[name]), name
@@ -61,10 +60,8 @@ def test_nodes_have_checksums_too() -> None:
 )
 def test_a_run_is_charged_for_its_checksums(tmp_path: Path, words: list[str]) -> None:
     words = [*words, "trainer.launcher=virtual", "trainer.max_steps=3"]
-    plain, checked = (
-        run(tmp_path / "plain", *words),
-        run(tmp_path / "checked", *words, "trainer.checksum=true"),
-    )
+    plain = run(tmp_path / "plain", *words)
+    checked = run(tmp_path / "checked", *words, "trainer.checksum=true")
     messages = sum(kind["messages"] for kind in plain["collectives"])
     assert checked["test"] == plain["test"]
     assert checked["bits_sent"]["per_worker"] - plain["bits_sent"]["per_worker"] == 32 * messages

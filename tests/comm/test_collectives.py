@@ -1,4 +1,4 @@
-"""Four real processes, two of two rows, and one of four give the same results and count the same bits."""
+"""Four processes, two of two rows, and one of four give the same results and bits."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Outcomes = dict[str, list[dict[str, Outcome]]]
 
 
 def seen(outcomes: Outcomes, layout: str, case: str) -> list[Outcome]:
-    """By process."""
+    """Return what each process saw of a case."""
     return [process[case] for process in outcomes[layout]]
 
 
@@ -70,12 +70,12 @@ def test_no_sum_of_large_halves_overflows(outcomes: Outcomes, layout: str) -> No
 
 
 def integer_reduction(verb: str, rows: Tensor) -> Tensor:
-    """With arithmetic of Python, row by row."""
+    """Return the reduction by Python's arithmetic, row by row."""
     of_two = {
         "sum": lambda a, b: a + b,
         "max": max,
         "min": min,
-        "all_bits": lambda a, b: a & b,
+        "bitwise_and": lambda a, b: a & b,
     }[verb]
     columns = rows.flatten(1).T.tolist() if rows.dim() > 1 else [rows.tolist()]
     return torch.tensor([reduce(of_two, column) for column in columns], dtype=rows.dtype).view(
@@ -98,7 +98,7 @@ def test_reductions_are_exact(
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("verb", ["max", "min"])
 def test_a_nan_of_any_worker_is_the_extreme(outcomes: Outcomes, layout: str, verb: str) -> None:
-    """gloo keeps one of the first worker only."""
+    """gloo by itself keeps only a NaN of the first worker."""
     expected = {"max": [torch.inf, -3e38, 0.0], "min": [3e38, -torch.inf, -0.0]}[verb]
     for outcome in seen(outcomes, layout, f"{verb} of nan"):
         (bits,) = outcome.results[0]
@@ -161,8 +161,9 @@ def test_transpose_gives_each_worker_what_the_others_had_for_it(
     assert torch.equal(codes, values(EVERYONE, (WORKERS, 5), torch.uint8).transpose(0, 1))
 
 
-# By hand: a row of the reductions is 19 values, one of the mixed gather 71 bytes. A ragged row pays for three int32 lengths,
-# 1 byte a code, 4 bytes a float, and 16 bytes of the tensor that is not ragged.
+# By hand: a row of the reductions is 19 values, one of the mixed gather 71 bytes. A ragged row pays
+# for three int32 lengths, 1 byte a code, 4 bytes a float, and 16 bytes of the tensor that is not
+# ragged.
 RAGGED_BYTES = [12 + 0 + 24 + 16, 12 + 9 + 0 + 16, 12 + 4 + 12 + 16, 12 + 1 + 0 + 16]
 BITS = {
     "mean torch.float32": ([608] * 4, [608] * 4),
@@ -172,7 +173,7 @@ BITS = {
     "sum torch.int64": ([1216] * 4, [1216] * 4),
     "max torch.uint8": ([152] * 4, [152] * 4),
     "min torch.float32": ([608] * 4, [608] * 4),
-    "all_bits torch.int32": ([608] * 4, [608] * 4),
+    "bitwise_and torch.int32": ([608] * 4, [608] * 4),
     "gather": ([568] * 4, [3 * 568] * 4),
     "gather one": ([104] * 4, [312] * 4),
     "ragged": ([8 * n for n in RAGGED_BYTES], [8 * (sum(RAGGED_BYTES) - n) for n in RAGGED_BYTES]),
@@ -191,10 +192,11 @@ def test_metered_bits_are_those_counted_by_hand(outcomes: Outcomes, layout: str,
     assert (sent, received) == BITS[case]
 
 
-# What travels for it: a ring passes on 2 x 3/4 of what it sums and all messages but one of what it gathers.
+# What travels for it: a ring passes on 2 x 3/4 of what it sums and all messages but one of what it
+# gathers.
 WIRE = {
     "mean torch.float32": [1.5 * 608] * 4,
-    "all_bits torch.int32": [1.5 * 608] * 4,
+    "bitwise_and torch.int32": [1.5 * 608] * 4,
     "gather": [3 * 568] * 4,
     "ragged": [3 * 8 * n for n in RAGGED_BYTES],
     "transpose": [3 * 96] * 4,
@@ -225,7 +227,7 @@ def test_metered_bits_are_equal_in_all_layouts(outcomes: Outcomes) -> None:
 
 
 def test_tensors_are_coalesced_into_one_message(outcomes: Outcomes) -> None:
-    """A ragged gather first exchanges the lengths; what need not leave the process is no exchange."""
+    """A ragged gather first exchanges the lengths; bytes that stay in the process do not count."""
     for case, outcome in outcomes["2x2"][0].items():
         assert outcome.messages == (2 if "ragged" in case else 1), case
         assert outcomes["1x4"][0][case].messages == 0, case
@@ -235,7 +237,7 @@ def test_collectives_leave_their_inputs_alone() -> None:
     comm, x, n = Comm(1), torch.arange(1.0, 4).view(1, 3), torch.tensor([[5, 6]])
     comm.mean([x])
     comm.sum([n])
-    comm.all_bits([n])
+    comm.bitwise_and([n])
     assert x.tolist() == [[1, 2, 3]] and n.tolist() == [[5, 6]]
 
 

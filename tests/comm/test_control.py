@@ -1,4 +1,4 @@
-"""What processes tell each other besides gradients."""
+"""Control: messages between processes besides gradients."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_everyone_agrees_on_the_highest_urgency(agreements: Agreements) -> None:
 
 
 def test_control_is_not_metered(agreements: Agreements) -> None:
-    """Only the four means of four floats that travel meanwhile are."""
+    """The meter sees only the four means of four floats that travel meanwhile."""
     assert all(seen["metered"] == 4 * 4 * 32 for seen in agreements)
 
 
@@ -47,6 +47,6 @@ def test_one_process_agrees_with_itself() -> None:
     control.propose(2)
     control.broadcast([x])
     control.barrier()
-    assert control.agreed() == 2
+    assert control.agree() == 2
     assert control.gather("me") == ["me"]
     assert torch.equal(control.sum(x), torch.arange(3.0))

@@ -16,7 +16,7 @@ Span = tuple[float, float]
 
 @pytest.fixture(scope="module")
 def spans() -> list[dict[str, Span]]:
-    """By process."""
+    """Return when each process began and ended its exchanges."""
     return pool(4).run(comm_cases.emulated_spans, LINK)
 
 
@@ -37,7 +37,7 @@ def spans() -> list[dict[str, Span]]:
 def test_a_collective_lasts_as_long_as_the_model_says(
     spans: list[dict[str, Span]], case: str, expected: float
 ) -> None:
-    """From when the last is there, for all; how much longer depends on how busy this machine is."""
+    """Its time counts from when the last process is there; a busy machine may make it longer."""
     begins, ends = zip(
         *(process[case] for process in spans[2 if case == "inside" else 0 :]), strict=True
     )

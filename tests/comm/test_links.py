@@ -1,4 +1,4 @@
-"""On real links: the kernel counts what the meter says, and an emulated link is as slow as a shaped one."""
+"""Real links: the kernel counts what the meter says, and emulated links are as slow."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def on_hosts(
 
 
 def case_on_hosts(folder: Path, hosts: int, rate: str, job: str) -> list[Any]:
-    """What each host found."""
+    """Return what each host measured."""
     done = on_hosts(folder, hosts, rate, sys.executable, link_cases.__file__, job, str(folder))
     assert done.returncode == 0, done.stderr
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(hosts)]
@@ -55,10 +55,11 @@ def test_the_kernel_counts_what_the_meter_says(tmp_path: Path) -> None:
     for name in ("all_reduce", "all_gather", "all_to_all"):
         for host in hosts:
             assert host[name]["kernel"] == pytest.approx(host[name]["meter"], rel=0.03), name
+    # Hosts hand on what others meter, or only the first sends something.
     for name in (
         "ragged_gather",
         "broadcast",
-    ):  # hosts hand on what others meter, or only the first says something
+    ):
         kernel, meter = (sum(host[name][whose] for host in hosts) for whose in ("kernel", "meter"))
         assert kernel == pytest.approx(meter, rel=0.03), name
 
@@ -73,7 +74,7 @@ def test_a_host_that_fails_ends_all_and_is_told(tmp_path: Path) -> None:
 @needs_netlab
 @pytest.mark.slow
 def test_hosts_run_as_batch(tmp_path: Path) -> None:
-    """Else gloo spins for a tick of the kernel at many a small message."""
+    """Otherwise gloo spins for a tick of the kernel at many a small message."""
     done = on_hosts(
         tmp_path,
         2,
@@ -88,7 +89,7 @@ def test_hosts_run_as_batch(tmp_path: Path) -> None:
 @needs_netlab
 @pytest.mark.slow
 def test_packets_stay_in_order(tmp_path: Path) -> None:
-    """Else TCP sends hundreds of them again."""
+    """Otherwise TCP sends hundreds of them again."""
     assert sum(case_on_hosts(tmp_path, 2, "1gbit", "resent")) < 20
 
 

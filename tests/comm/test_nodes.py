@@ -30,7 +30,7 @@ Seen = dict[str, list[dict[int, dict[str, Any]]]]
 
 @pytest.fixture(scope="module")
 def seen() -> Seen:
-    """Layout to what each process saw, by size of a node."""
+    """Return what each process saw by size of a node, by layout."""
     pool(4), pool(2)
     return {
         "1x8": [node_outcomes_in_one_process(8)],
@@ -56,7 +56,7 @@ def test_means_are_those_of_each_nodes_workers(seen: Seen, layout: str, size: in
 
 @each_layout_and_size
 def test_messages_of_all_nodes_arrive_everywhere(seen: Seen, layout: str, size: int) -> None:
-    """11 + 12 = 23 bytes, so that the slices of 2 or 4 workers are not even."""
+    """11 + 12 = 23 bytes do not divide evenly into the slices of 2 or 4 workers."""
     nodes = range(workers_of(layout) // size)
     for process in seen[layout]:
         codes, scales = process[size]["gather"]
@@ -68,7 +68,10 @@ def test_messages_of_all_nodes_arrive_everywhere(seen: Seen, layout: str, size: 
 def test_levels_are_counted_apart_and_alike_in_all_layouts(
     seen: Seen, layout: str, size: int
 ) -> None:
-    """Five floats are averaged inside; of 23 bytes every worker of a node sends its part to its peers, and passes on theirs."""
+    """Five floats are averaged inside.
+
+    Every worker of a node sends its part of 23 bytes to its peers, and passes on theirs.
+    """
     nodes, part = workers_of(layout) // size, 8 * -(-23 // size)
     expected = {
         Kind("inside", "all_reduce", size): Total(1, 160, 160),
@@ -77,8 +80,10 @@ def test_levels_are_counted_apart_and_alike_in_all_layouts(
             1, (nodes - 1) * part, (size - 1) * (nodes - 1) * part
         ),
     }
-    tallies = [tally for process in seen[layout] for tally in process[size]["tallies"]]
-    assert tallies == [expected] * workers_of(layout)
+    totals_by_worker = [
+        totals for process in seen[layout] for totals in process[size]["totals_by_worker"]
+    ]
+    assert totals_by_worker == [expected] * workers_of(layout)
 
 
 def test_what_a_process_keeps_to_itself_is_no_exchange(seen: Seen) -> None:
@@ -111,14 +116,16 @@ def test_nodes_that_leave_together_share_their_link_evenly() -> None:
             6,
             2,
             6,
-            "workers_per_node=3: some process would hold part of two nodes, as each has 2 workers; type ",
+            "workers_per_node=3: some process would hold part of two nodes, as each has 2 "
+            "workers; type ",
         ),
         (
             None,
             4,
             1,
             4,
-            "workers_per_node=null: all workers would be one node, and nothing would be compressed; type exchange=",
+            "workers_per_node=null: all workers would be one node, and nothing would be "
+            "compressed; type exchange=",
         ),
         (4, 4, 4, None, "type exchange=gather, or smaller nodes, as in workers_per_node=2"),
     ],

@@ -31,4 +31,4 @@ def test_so_do_those_of_nodes() -> None:
             tensors = [outcome["mean"], *outcome["gather"]]
             others = [expected[size]["mean"], *expected[size]["gather"]]
             assert all(map(torch.equal, tensors, others)), size
-            assert outcome["tallies"] == expected[size]["tallies"], size
+            assert outcome["totals_by_worker"] == expected[size]["totals_by_worker"], size

@@ -118,8 +118,8 @@ def test_bits_of_each_level() -> None:
         -(-torch.Size(s).numel() // 16) for s in SHAPES.values()
     )
     part = 8 * -(-code_bytes // 4)
-    for tally in comm.meter.tallies:
-        seen = {kind: (total.sent_bits, total.received_bits) for kind, total in tally.items()}
+    for totals in comm.meter.totals_by_worker:
+        seen = {kind: (total.sent_bits, total.received_bits) for kind, total in totals.items()}
         assert seen == {
             Kind("inside", "all_reduce", 4): (32 * VALUES, 32 * VALUES),
             Kind("between", "all_gather", 3): (part, 2 * part),
@@ -142,8 +142,8 @@ def test_a_node_sends_its_code_once_to_each_other_node() -> None:
         aggregate(Hierarchical(codec, size), grads, comm=comm)
         between = [
             t.wire_bits(kind)
-            for tally in comm.meter.tallies[:size]
-            for kind, t in tally.items()
+            for totals in comm.meter.totals_by_worker[:size]
+            for kind, t in totals.items()
             if kind.level == "between"
         ]
         assert code_bits <= sum(between) / (8 // size - 1) < 1.001 * code_bits

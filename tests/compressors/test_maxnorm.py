@@ -13,7 +13,7 @@ from layout_cases import traces_in_one_process, traces_over_gloo
 from method_cases import WORKERS, aggregate, built, flat
 from torch import Tensor
 
-from gcbench.codecs.quantise import Norm
+from gcbench.codecs.quantize import Norm
 from gcbench.comm import Comm
 from gcbench.compressors import Compressor
 from gcbench.compressors.build import analytic_ratio

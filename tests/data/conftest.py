@@ -1,4 +1,4 @@
-"""Where the real data sets are; a test that asks for one is skipped without it."""
+"""Real data sets: a test that asks for one is skipped where it is missing."""
 
 from __future__ import annotations
 

@@ -44,12 +44,12 @@ def test_phones_share_the_frames_evenly() -> None:
 def test_a_tone_is_loudest_in_its_band(hertz: float) -> None:
     features = log_mel(tone(hertz, 0.3))
     assert features.shape == (31, 40)
-    centres = 700 * (10 ** (np.linspace(0, 2595 * np.log10(1 + 8000 / 700), 42)[1:-1] / 2595) - 1)
-    assert int(features.mean(0).argmax()) == int(np.abs(centres - hertz).argmin())
+    centers = 700 * (10 ** (np.linspace(0, 2595 * np.log10(1 + 8000 / 700), 42)[1:-1] / 2595) - 1)
+    assert int(features.mean(0).argmax()) == int(np.abs(centers - hertz).argmin())
 
 
 def test_filters_overlap_and_cover_the_band() -> None:
-    inner = MEL[4:220]  # between the first centre and the last
+    inner = MEL[4:220]  # between the first center and the last
     assert torch.allclose(inner.sum(1), torch.ones(216), atol=1e-5)
 
 

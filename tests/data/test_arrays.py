@@ -79,7 +79,7 @@ def test_a_worker_augments_alike_wherever_it_lives() -> None:
 
 
 def test_each_worker_augments_by_chances_of_its_own() -> None:
-    """Of one picture, of which a batch has the same number wherever it is."""
+    """All images are one picture, of which a batch has the same number wherever it is."""
     data = photos(augment=True)
     data.train[0][:] = data.train[0][0].clone()
     where = {"epoch": 0, "step": 0, "worker": 0, "workers": 2, "batch_size": 10, "seed": 0}
@@ -97,7 +97,7 @@ def test_augmentation_differs_by_step_and_leaves_the_test_split_alone() -> None:
     assert torch.equal(data.test_batch(0, 40)[0], plain.test_batch(0, 40)[0])
 
 
-def test_images_are_standardised() -> None:
+def test_images_are_standardized() -> None:
     data = photos(augment=False)
     assert data.shape == (3, 12, 12) and data.kind == "image"
     torch.testing.assert_close(data.test_batch(0, 40)[0], (data.test[0].float() - 100) / 50)

@@ -19,7 +19,7 @@ WHERE = {"epoch": 0, "step": 1, "workers": 2, "batch_size": 3, "seed": 0}
 
 @pytest.fixture
 def small(tmp_path: Path) -> str:
-    """Two classes, 10 + 2 images each: red has rising rows, and green is one colour."""
+    """Make two classes of 10 + 2 images each: red has rising rows, and green is one color."""
     for part, count in {"train": 10, "val": 2}.items():
         for wnid in ("n01", "n02"):
             folder = tmp_path / "imagenet" / part / wnid
@@ -71,7 +71,7 @@ def test_an_epoch_deals_every_file_once(small: str) -> None:
 
 
 def test_crops_are_new_for_each_image_epoch_worker_and_seed(small: str) -> None:
-    """Of one photograph, which all files share in red up to what JPEG loses."""
+    """All files share one photograph in red, up to what JPEG loses."""
     data = imagenet(small, size=8)
     where = {"epoch": 0, "step": 0, "worker": 0, "workers": 2, "batch_size": 10, "seed": 0}
     reds = [
@@ -81,7 +81,7 @@ def test_crops_are_new_for_each_image_epoch_worker_and_seed(small: str) -> None:
     assert all((other - reds[0]).abs().max() > 0.5 for other in [*reds[1:], reds[0].roll(1, 0)])
 
 
-def test_test_images_are_cut_at_the_centre(small: str) -> None:
+def test_test_images_are_cut_at_the_center(small: str) -> None:
     data = imagenet(small, size=14)  # resized to 16 x 21
     images, labels = data.test_batch(0, 3)
     assert (data.test_batches(3), labels.tolist()) == (2, [0, 0, 1])
@@ -106,10 +106,11 @@ def test_crops_fit_and_have_the_asked_for_areas() -> None:
     assert 0.079 < shares.min() < 0.09 and shares.max() > 0.95
     assert 0.74 < ratios.min() < 0.76 and 1.32 < ratios.max() < 1.35
     assert {t == 0 for t, *_ in boxes} == {True, False}
+    # Where no trial fits, it is the largest box at the center.
     assert crop_box(10, 1000, chance)[2:] == (
         10,
         13,
-    )  # no trial fits: the largest box at the centre
+    )
 
 
 def test_missing_folders_are_explained(tmp_path: Path, small: str) -> None:

@@ -23,7 +23,7 @@ def test_digits_split_is_fixed_and_stratified() -> None:
     assert len(counts) == 10 and counts.min() >= 34
 
 
-def test_digits_are_standardised() -> None:
+def test_digits_are_standardized() -> None:
     images, _ = digits().batch(epoch=0, step=0, worker=0, workers=1, batch_size=1437, seed=0)
     assert abs(float(images.mean())) < 1e-5 and abs(float(images.std()) - 1) < 1e-5
 

@@ -6,24 +6,24 @@ import torch
 
 from gcbench.data import ArrayData
 from gcbench.data.digits import digits
-from gcbench.data.split import held_out
+from gcbench.data.split import hold_out
 from gcbench.data.synthetic import synthetic, synthetic_rows
 
 
 def test_every_row_is_kept_or_held_out_and_always_the_same() -> None:
-    kept, held = held_out(101)
+    kept, held = hold_out(101)
     assert (len(kept), len(held)) == (91, 10)
     assert sorted([*kept.tolist(), *held.tolist()]) == list(range(101))
-    assert held.tolist() != list(range(91, 101)) and torch.equal(held, held_out(101)[1])
-    assert len(held_out(100, share=5)[1]) == 20
+    assert held.tolist() != list(range(91, 101)) and torch.equal(held, hold_out(101)[1])
+    assert len(hold_out(100, share=5)[1]) == 20
 
 
 def test_arrays_are_scored_on_what_they_do_not_train_on() -> None:
     rows = torch.arange(50)
     train, test = (rows.float()[:, None], rows), (-rows.float()[:, None], rows)
     data = ArrayData("numbered", "classification", 50, train, test)
-    valid = data.scored_on("valid")
-    assert data.scored_on("test") is data
+    valid = data.score_on("valid")
+    assert data.score_on("test") is data
     assert (valid.train_samples, valid.test_batches(2)) == (45, 3)
     assert sorted([*valid.train[1].tolist(), *valid.test[1].tolist()]) == rows.tolist()
     assert torch.equal(valid.test[0][:, 0], valid.test[1].float())

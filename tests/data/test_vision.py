@@ -79,7 +79,7 @@ def test_unofficial_files_are_read_with_a_warning(tmp_path: Path) -> None:
         (mnist, "MNIST/raw", 60_000),
     ],
 )
-def test_real_images_are_complete_and_standardised(
+def test_real_images_are_complete_and_standardized(
     factory: Callable[..., ArrayData], folder: str, samples: int, real_root: Callable[[str], str]
 ) -> None:
     data = factory(real_root(folder), download=False)

@@ -72,9 +72,10 @@ def test_it_runs(row: Path, tmp_path: Path) -> None:
     start(config, str(tmp_path / "run"))
     result = RunFiles(tmp_path / "run").read_result()
     assert result is not None
-    assert (result["status"], result["experiment"], result["choices"]["budget"]) == (
+    assert (result.status, result.experiment, result.choices["budget"]) == (
         "done",
         str(row),
         "smoke",
     )
-    assert result["bits_sent"]["per_worker"] > 0 or result["workers"] == 1
+    assert result.bits_sent is not None
+    assert result.bits_sent.per_worker > 0 or result.workers == 1

@@ -1,4 +1,4 @@
-"""What the parent refuses before any worker starts."""
+"""Checks: the parent refuses mistakes before any worker starts."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ from gcbench.records.summary import _facts
         ),
         (
             "trainer.batch_size=1000",
-            "718 samples, too few for one batch; type trainer.batch_size=718 or less, or trainer.gpus=1",
+            "718 samples, too few for one batch; type trainer.batch_size=718 or less, or "
+            "trainer.gpus=1",
         ),
         ("trainer.gpus=1000", "type trainer.batch_size=1, or trainer.gpus=89 or fewer"),
         (
             "model._target_=own_models.Seven",
-            "model=own_models.Seven returns outputs of shape (2, 7) where dataset=digits needs (2, 10); let it take an "
-            "argument outputs, which is 10 here",
+            "model=own_models.Seven returns outputs of shape (2, 7) where dataset=digits needs "
+            "(2, 10); let it take an argument outputs, which is 10 here",
         ),
         (
             "model._target_=own_models.Narrow",
@@ -58,7 +59,8 @@ from gcbench.records.summary import _facts
         ("model._target_=my.missing.Net", "model._target_=my.missing.Net cannot be imported"),
         (
             "+model.depth=3",
-            "model.depth: gcbench.models.mlp.MLP has no such argument; it has shape, outputs, widths",
+            "model.depth: gcbench.models.mlp.MLP has no such argument; it has shape, outputs, "
+            "widths",
         ),
         ("dataset.test_fraction=abc", "dataset.test_fraction=abc: type float"),
         (
@@ -177,7 +179,7 @@ def test_memory_is_what_was_measured_or_more(
     config = config_of(
         *words.split(), f"trainer.gpus={workers}", "trainer.launcher=virtual", "trainer.device=cpu"
     )
-    chosen, compressor = plan(config, Machine.here()), make(config["compressor"], "compressor")
+    chosen, compressor = plan(config, Machine.detect()), make(config["compressor"], "compressor")
     needed = checks._needed_bytes(chosen, 1_000_000, compressor, workers) / 4e6
     assert 0.9 * copies <= needed <= 2 * copies
     monkeypatch.setattr(checks, "_free_bytes", lambda: int(4e6 * needed) - 1)

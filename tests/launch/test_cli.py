@@ -126,7 +126,7 @@ def test_lines_are_whole_where_no_terminal_has_a_width(tmp_path: Path) -> None:
 
 
 def test_ranks_of_somebody_else_change_nothing(tmp_path: Path) -> None:
-    """RANK without the rest of what torchrun sets."""
+    """RANK comes without the rest of what torchrun sets."""
     environment = {**ENVIRONMENT, "RANK": "1"}
     listed = command(("report", "list"), tmp_path, environment, timeout=60)
     assert listed.returncode == 0 and "powersgd/table4" in listed.stdout, listed.stderr
@@ -169,7 +169,8 @@ def test_their_own_model_and_data_without_touching_the_package(tmp_path: Path) -
         "import torch\n"
         "class Net(torch.nn.Sequential):\n"
         "    def __init__(self, width=7):\n"
-        "        super().__init__(torch.nn.Linear(5, width), torch.nn.Tanh(), torch.nn.Linear(width, 3))\n"
+        "        super().__init__(torch.nn.Linear(5, width), torch.nn.Tanh(), "
+        "torch.nn.Linear(width, 3))\n"
         "def make_data():\n"
         "    x = torch.randn(256, 5, generator=torch.Generator().manual_seed(0))\n"
         "    return (x, x[:, :3].argmax(1)), (x[:64], x[:64, :3].argmax(1))\n"
@@ -196,7 +197,8 @@ def test_a_worker_that_raises_ends_all_with_its_own_traceback(tmp_path: Path) ->
         "    def __init__(self): super().__init__(64, 10); self.calls = 0\n"
         "    def forward(self, x):\n"
         "        self.calls += 1\n"
-        "        if os.environ.get('RANK') == '1' and self.calls == 5: raise RuntimeError('the cat is on the wire')\n"
+        "        if os.environ.get('RANK') == '1' and self.calls == 5: raise RuntimeError('the "
+        "cat is on the wire')\n"
         "        return super().forward(x.flatten(1))\n"
     )
     begin = time.monotonic()

@@ -53,7 +53,7 @@ def test_rerun_puts_the_other_run_aside(tmp_path: Path) -> None:
 
 
 def test_a_run_that_was_killed_is_not_continued_as_another_one(tmp_path: Path) -> None:
-    """Though only the checkpoint, and what was written at its start, can say what it was."""
+    """Only the checkpoint, and what was written at its start, can say what it was."""
     words = [
         "trainer.launcher=virtual",
         "trainer.max_steps=6",
@@ -73,7 +73,7 @@ def test_a_run_that_was_killed_is_not_continued_as_another_one(tmp_path: Path) -
 
 
 def test_a_sweep_takes_no_result_of_another_run(tmp_path: Path) -> None:
-    """Whatever the name of its directory."""
+    """The name of its directory does not matter."""
     config = config_of(*SHORT, f"outputs={tmp_path}")
     there = tmp_path / "other-s1-12345678"
     run(there, *SHORT, "trainer.threads=1")

@@ -1,4 +1,4 @@
-"""A run over an emulated network: the numbers of any other, other times, and a result that says so."""
+"""A run over an emulated network: the same numbers, other times, and a result that says so."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The launcher with real processes: this file runs itself, one case per test, in a session of its own."""
+"""The launcher of local processes: this file runs itself, one case a test, in its own session."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def main(case: str, folder: str, copies: str) -> None:
 
 @contextmanager
 def started(case: str, folder: Path, copies: bool = True) -> Iterator[subprocess.Popen[str]]:
-    """A parent of two workers, which are copies of it or start as users start them."""
+    """Start a parent of two workers, which are copies of it or start as users start them."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, __file__, case, str(folder), "copies" if copies else ""]
     pipe = subprocess.PIPE
@@ -108,7 +108,10 @@ def started(case: str, folder: Path, copies: bool = True) -> Iterator[subprocess
 
 
 def is_gone(group: int, seconds: float = 30.0) -> bool:
-    """Whether the process group has ended; multiprocessing's resource tracker goes a moment after its parent."""
+    """Return whether the process group has ended.
+
+    multiprocessing's resource tracker goes a moment after its parent.
+    """
     end = time.monotonic() + patience(seconds)
     while True:
         try:
@@ -131,7 +134,8 @@ def test_workers_find_each_other_and_print_as_they_are(tmp_path: Path) -> None:
     with started("plain", tmp_path, copies=False) as parent, started("plain", tmp_path) as other:
         for process in (parent, other):
             out, err = process.communicate(timeout=patience(120))
-            # Two processes share the pipe: what each printed is there, whoever's line ends came first.
+            # Two processes share the pipe: what each printed is there, whoever's line ends came
+            # first.
             assert sorted(re.findall(r"rank . of 2 has \[3.0, 3.0\]", out)) == [
                 f"rank {r} of 2 has [3.0, 3.0]" for r in (0, 1)
             ]
@@ -185,9 +189,8 @@ def test_a_signal_lets_workers_finish(
         out, err = parent.communicate(timeout=patience(120))
     assert f"interrupted: {number.name}" in out and err == ""
     assert len(list(tmp_path.glob("checkpoint-*"))) == 2
-    assert float(re.findall("took (.*)", out)[0]) - sent < patience(
-        18
-    )  # before STOP_SECONDS, also on a busy machine
+    # It ends before STOP_SECONDS, also on a busy machine.
+    assert float(re.findall("took (.*)", out)[0]) - sent < patience(18)
 
 
 def test_workers_that_do_not_stop_are_killed(tmp_path: Path) -> None:
@@ -211,7 +214,7 @@ def test_ctrl_c_while_workers_start_is_quiet(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("case", ["stop", "alone"])
 def test_workers_end_with_a_parent_that_was_killed(case: str, tmp_path: Path) -> None:
-    """Also while they wait for each other to come."""
+    """They end even while they wait for each other to come."""
     with started(case, tmp_path) as parent:
         await_workers(tmp_path)
         parent.kill()

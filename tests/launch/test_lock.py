@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 from gcbench.config import RunFailed
-from gcbench.launch.lock import Lock, alone
+from gcbench.launch.lock import Lock, lock_directory
 
 HOLDER = """
 import os, sys, time
 from pathlib import Path
-from gcbench.launch.lock import alone
-with alone(Path(sys.argv[1])):
+from gcbench.launch.lock import lock_directory
+with lock_directory(Path(sys.argv[1])):
     worker = os.fork() == 0  # it shares the lock
     if worker or sys.argv[2] == "stays":
         os.write(1, b"in\\n")  # at once: two processes write here
@@ -43,14 +43,17 @@ def test_the_next_may_come_when_one_leaves_or_is_killed(tmp_path: Path, ends: st
     try:
         said = {holder.stdout.readline().strip(), holder.stdout.readline().strip()}
         if ends == "stays":
-            words = f"{tmp_path} is being run by process {holder.pid} on .*; wait for it, .*outputs=<folder>.*remove .*run.lock"
-            with pytest.raises(RunFailed, match=words), alone(tmp_path):
+            words = (
+                f"{tmp_path} is being run by process {holder.pid} on .*; wait for it, "
+                ".*outputs=<folder>.*remove .*run.lock"
+            )
+            with pytest.raises(RunFailed, match=words), lock_directory(tmp_path):
                 pass
             os.killpg(holder.pid, signal.SIGKILL)
             holder.wait()
         else:
             assert said == {"in", "out"}, f"its worker lives on: {said}"
-        with alone(tmp_path):
+        with lock_directory(tmp_path):
             assert (tmp_path / "run.lock").read_text().startswith(f"process {os.getpid()} on ")
     finally:
         if holder.poll() is None:
@@ -66,9 +69,9 @@ def hold(lock: Lock, ready: Any) -> None:
 STARTER = """
 import multiprocessing, os, sys, time
 from pathlib import Path
-from gcbench.launch.lock import alone
+from gcbench.launch.lock import lock_directory
 from test_lock import hold
-with alone(Path(sys.argv[1])) as lock:
+with lock_directory(Path(sys.argv[1])) as lock:
     here, there = multiprocessing.get_context("spawn").Pipe()
     worker = multiprocessing.get_context("spawn").Process(target=hold, args=(lock, there))
     worker.start()
@@ -96,12 +99,15 @@ def test_a_spawned_worker_holds_the_lock_when_its_parent_was_killed(
     try:
         starter.kill()
         starter.wait()
-        with pytest.raises(RunFailed, match=f"being run by process {starter.pid}"), alone(tmp_path):
+        with (
+            pytest.raises(RunFailed, match=f"being run by process {starter.pid}"),
+            lock_directory(tmp_path),
+        ):
             pass
     finally:
         os.kill(worker, signal.SIGKILL)
     monkeypatch.setattr("gcbench.launch.lock.ORPHAN_SECONDS", 10)
-    with alone(tmp_path):
+    with lock_directory(tmp_path):
         pass
 
 
@@ -112,5 +118,5 @@ def test_a_file_system_without_locks_is_told(
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", none)
-    with alone(tmp_path), alone(tmp_path):
+    with lock_directory(tmp_path), lock_directory(tmp_path):
         assert "No locks available; nothing keeps a second process from" in caplog.text

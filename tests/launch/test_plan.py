@@ -1,4 +1,4 @@
-"""Where workers live, decided from what was asked and what the machine has."""
+"""The plan of where workers live follows from what was asked and what the machine has."""
 
 from __future__ import annotations
 
@@ -136,11 +136,13 @@ def test_what_is_not_there_is_refused(machine: Machine, overrides: list[str], sa
     [
         (
             ["trainer.gpus=64"],
-            "network=emulated: 64 workers in 1 process are virtual and have no times; type network=none",
+            "network=emulated: 64 workers in 1 process are virtual and have no times; type "
+            "network=none",
         ),
         (
             ["trainer.launcher=virtual"],
-            "network=emulated: 2 workers in 1 process are virtual and have no times; type network=none",
+            "network=emulated: 2 workers in 1 process are virtual and have no times; type "
+            "network=none",
         ),
         (
             ["trainer.gpus=4", "trainer.processes=2"],
@@ -148,7 +150,8 @@ def test_what_is_not_there_is_refused(machine: Machine, overrides: list[str], sa
         ),
         (
             ["trainer.gpus=1"],
-            "network=emulated: a worker alone exchanges nothing; type network=none, or trainer.gpus=2",
+            "network=emulated: a worker alone exchanges nothing; type network=none, or "
+            "trainer.gpus=2",
         ),
     ],
 )

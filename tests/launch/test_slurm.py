@@ -48,7 +48,7 @@ class Net(torch.nn.Linear):
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[dict[str, str]]:
-    """The environment of its user."""
+    """Return the environment of the cluster's user."""
     with tempfile.TemporaryDirectory(prefix="gcbench-slurm-") as folder:
         own = {"GCBENCH_CLUSTER": f"{folder}/cluster", "SLURM_CONF": f"{folder}/cluster/slurm.conf"}
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
@@ -115,7 +115,7 @@ def wait_for(condition: Any, seconds: float = 100) -> None:
 def undisturbed(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Callable[[], list[tuple[int, float]]]]:
-    """Starts the run that LONG describes, without Slurm; gives what waits for its losses."""
+    """Start the run that LONG describes, without Slurm; return what awaits its losses."""
     folder = tmp_path_factory.mktemp("undisturbed")
     command = [sys.executable, "-m", "gcbench", *LONG, "trainer.gpus=2", "trainer.launcher=local"]
     reference = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL)
@@ -171,7 +171,7 @@ def test_the_example_is_queued_again_when_it_is_signalled(
 def test_workers_of_one_task_are_queued_again_when_it_is_signalled(
     cluster: dict[str, str], tmp_path: Path
 ) -> None:
-    """With the launcher for processes of one machine, whose parent hears the signal."""
+    """The launcher for processes of one machine has a parent that hears the signal."""
     script = tmp_path / "job.sbatch"
     script.write_text(
         "#!/bin/bash\nexec gcbench trainer.launcher=local trainer.gpus=2 " + " ".join(LONG) + "\n"
@@ -261,12 +261,13 @@ def test_a_sweep_is_one_job_a_point_and_a_failure_is_one(
         for r in results(tmp_path)
         if r["status"] == "done"
     } == {(2, 2)}
+    # The job ends a moment after its result is there.
     listed = [
         "sacct",
         "--noheader",
         "--allocations",
         "--format=State",
-    ]  # the job ends a moment after its result is there
+    ]
     wait_for(
         lambda: (
             {"FAILED", "COMPLETED"}

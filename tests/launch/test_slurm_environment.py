@@ -1,4 +1,4 @@
-"""What Slurm's variables mean, and what a job asks for: no Slurm needed."""
+"""Slurm's variables, and the job that a run asks for: no Slurm needed."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_torch_finds_what_it_looks_for() -> None:
 def test_the_variables_go_with_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     for key, value in STEP.items():
         monkeypatch.setenv(key, value)
-    with slurm.as_torchrun(Path("/runs/a")):
+    with slurm.torchrun_environment(Path("/runs/a")):
         assert os.environ["RANK"] == "3"
     assert "RANK" not in os.environ and os.environ["SLURM_PROCID"] == "3"
 
@@ -95,7 +95,7 @@ def test_only_jobs_hear_the_signal_to_queue_again() -> None:
 def test_only_that_signal_queues_a_job_again(
     name: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever else stops a run, such as scancel, ends its job."""
+    """All else that stops a run, such as scancel, ends its job."""
     script(tmp_path, "scontrol", f"echo $* >> {tmp_path}/told")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     monkeypatch.setenv("SLURM_JOB_ID", "17")
@@ -150,7 +150,7 @@ SINFO = "short 2 (null)\nlong 2 (null)\nlong 3 gpu:a100:4(S:0-1)\n"
 
 
 def sinfo(folder: Path, content: str) -> str:
-    """A PATH with nothing but this."""
+    """Return a PATH with nothing but a sinfo that prints `content`."""
     script(folder, "sinfo", content)
     return str(folder)
 
@@ -162,13 +162,13 @@ def script(folder: Path, name: str, content: str) -> None:
 
 def test_what_a_partition_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", sinfo(tmp_path, f"printf '{SINFO}'"))
-    assert slurm.cluster("short") == (2, False)
-    assert slurm.cluster("long") == slurm.cluster(None) == (5, True)
-    assert slurm.cluster("short,long") == (5, True)
+    assert slurm.find_cluster("short") == (2, False)
+    assert slurm.find_cluster("long") == slurm.find_cluster(None) == (5, True)
+    assert slurm.find_cluster("short,long") == (5, True)
     with pytest.raises(
         ConfigError, match="partition=fast: the cluster has no such partition; type long or short"
     ):
-        slurm.cluster("fast")
+        slurm.find_cluster("fast")
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_a_sweep_without_a_cluster(
         ConfigError,
         match=f"hydra/launcher=submitit_slurm: {says}.* or hydra/launcher=submitit_local",
     ):
-        slurm.cluster(None)
+        slurm.find_cluster(None)
 
 
 def test_a_step_of_several_tasks_is_joined_unless_torchrun_was_there_first() -> None:
@@ -253,6 +253,5 @@ def test_all_workers_name_the_one_that_failed(
     forget_failures(tmp_path)
     assert not list(tmp_path.iterdir())
     monkeypatch.setattr(failure, "ECHO_SECONDS", 0.1)
-    assert (
-        first_failure(lost, 1, tmp_path).reason == "RuntimeError: Connection closed by peer"
-    )  # the other was killed
+    # The other process was killed and left no note.
+    assert first_failure(lost, 1, tmp_path).reason == "RuntimeError: Connection closed by peer"

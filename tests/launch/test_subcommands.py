@@ -34,16 +34,15 @@ Typed = Callable[..., tuple[int, str, str]]
 def typed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Typed:
-    """Exit status and what is said by `gcbench` with these words, from another directory."""
+    """Return a function that runs `gcbench` in another directory: exit status, stdout, stderr."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
 
     def start(*words: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["gcbench", *words])
-        monkeypatch.setitem(
-            os.environ, "HYDRA_FULL_ERROR", "0"
-        )  # as it was, after the command has set it
+        # monkeypatch restores it after the command has set it.
+        monkeypatch.setitem(os.environ, "HYDRA_FULL_ERROR", "0")
         handlers = list(cli._log.handlers)
         try:
             runpy.run_module("gcbench", run_name="__main__", alter_sys=False)
@@ -53,27 +52,30 @@ def typed(
         finally:
             cli._log.handlers[:] = handlers
             cli._log.propagate = True
-        said = capsys.readouterr()
-        return status, said.out, said.err
+        stderr = capsys.readouterr()
+        return status, stderr.out, stderr.err
 
     return start
 
 
 def test_help_names_every_subcommand(typed: Typed) -> None:
-    status, told, _ = typed("--help")
-    lines = [line.strip() for line in told.splitlines()]
-    assert status == 0 and told == typed("-h")[1]
+    status, stdout, _ = typed("--help")
+    lines = [line.strip() for line in stdout.splitlines()]
+    assert status == 0 and stdout == typed("-h")[1]
     for name, subcommand in cli.SUBCOMMANDS.items():
         assert f"{name:10}{subcommand.about}" in lines
     assert (
-        told.index("Subcommands") < told.index("Groups")
-        and "$GCBENCH_DATA" in told
-        and "${" not in told
+        stdout.index("Subcommands") < stdout.index("Groups")
+        and "$GCBENCH_DATA" in stdout
+        and "${" not in stdout
     )
 
 
 def test_help_imports_no_torch(tmp_path: Path) -> None:
-    code = "import sys; sys.argv = ['gcbench', '--help']; from gcbench.cli import main; main(); sys.exit('torch' in sys.modules)"
+    code = (
+        "import sys; sys.argv = ['gcbench', '--help']; from gcbench.cli import main; main(); "
+        "sys.exit('torch' in sys.modules)"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True
     )
@@ -82,9 +84,12 @@ def test_help_imports_no_torch(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", cli.SUBCOMMANDS)
 def test_every_subcommand_has_a_help(typed: Typed, tmp_path: Path, name: str) -> None:
-    status, told, said = typed(name, "--help")
+    status, stdout, stderr = typed(name, "--help")
     assert (
-        status == 0 and f"usage: gcbench {name}" in told and KEYS.get(name, "") in told and not said
+        status == 0
+        and f"usage: gcbench {name}" in stdout
+        and KEYS.get(name, "") in stdout
+        and not stderr
     )
     assert not list(tmp_path.iterdir())
 
@@ -94,15 +99,18 @@ def test_every_subcommand_has_a_help(typed: Typed, tmp_path: Path, name: str) ->
     [
         (
             ["reprot"],
-            "gcbench: reprot: there is no such subcommand; type gcbench report, or key=value for a run",
+            "gcbench: reprot: there is no such subcommand; type gcbench report, or key=value for "
+            "a run",
         ),
         (
             ["help"],
-            "gcbench: help: there is no such subcommand; type gcbench --help, or key=value for a run",
+            "gcbench: help: there is no such subcommand; type gcbench --help, or key=value for a "
+            "run",
         ),
         (
             ["xyz"],
-            "gcbench: xyz: there is no such subcommand; type gcbench report, runs, claims, predict, bench, study, ",
+            "gcbench: xyz: there is no such subcommand; type gcbench report, runs, claims, "
+            "predict, bench, study, ",
         ),
         (["report", "tabel=x"], "gcbench report: tabel=x: no such key; type table="),
         (
@@ -111,7 +119,8 @@ def test_every_subcommand_has_a_help(typed: Typed, tmp_path: Path, name: str) ->
         ),
         (
             ["report"],
-            "gcbench report: nothing was asked for; type table=powersgd/table4, gcbench report list",
+            "gcbench report: nothing was asked for; type table=powersgd/table4, gcbench report "
+            "list",
         ),
         (["runs", "nowhere"], "gcbench runs: results=nowhere: there is no such folder"),
         (["claims", "orq"], "gcbench claims: claims orq: claims takes keys only"),
@@ -130,8 +139,10 @@ def test_every_subcommand_has_a_help(typed: Typed, tmp_path: Path, name: str) ->
 def test_slips_are_answered_by_the_subcommand(
     typed: Typed, tmp_path: Path, words: list[str], says: str
 ) -> None:
-    status, told, said = typed(*words)
-    assert status == 1 and not told and said.startswith(says) and "Traceback" not in said, said
+    status, stdout, stderr = typed(*words)
+    assert status == 1 and not stdout and stderr.startswith(says) and "Traceback" not in stderr, (
+        stderr
+    )
     assert words[0] == "bench" or not list(tmp_path.iterdir())
 
 
@@ -141,16 +152,16 @@ def test_a_word_of_hydra_is_a_run(typed: Typed) -> None:
         ["seed=3", "--cfg", "job"],
         ["~compressor.method", "--cfg", "job"],
     ):
-        status, told, said = typed(*words)
-        assert status == 0 and "compressor:" in told, said
+        status, stdout, stderr = typed(*words)
+        assert status == 0 and "compressor:" in stdout, stderr
 
 
 def test_notices_have_the_name_of_the_subcommand(typed: Typed, tmp_path: Path) -> None:
     folder = tmp_path / "outputs" / "a"
     write(folder, result_of("powersgd/table4/sgd"))
     (folder / "result.json").write_text("{")
-    _, _, said = typed("runs")
-    assert said.startswith("gcbench runs: not read: ")
+    _, _, stderr = typed("runs")
+    assert stderr.startswith("gcbench runs: not read: ")
 
 
 def test_modules_beside_others_results_are_not_imported(typed: Typed, tmp_path: Path) -> None:

@@ -18,9 +18,10 @@ from sentence import composed, config_of
 from gcbench.config import run_directory
 from gcbench.launch.estimate import START_SECONDS, Estimates
 from gcbench.launch.same import same_run
-from gcbench.launch.sweep import Row, SweepProgress, plan_sentence
+from gcbench.launch.sweep import SweepProgress, SweepRow, plan_sentence
 from gcbench.records import RunFiles
-from gcbench.records.result import Begun, unfinished
+from gcbench.records.result import Begun, make_result
+from gcbench.records.schema import Status
 
 WORDS = [
     "logger.mode=disabled",
@@ -99,25 +100,24 @@ def test_a_row_that_another_sweep_runs_is_left_to_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "outputs", "status", "found"),
+    ("words", "status", "found"),
     [
-        ((), "outputs", "done", True),
-        ((), "outputs", "diverged", True),
-        ((), "outputs", "failed", False),
-        ((), None, "done", False),  # a copy that was kept
-        (("trainer.launcher=virtual",), "outputs", "done", False),
-        (("seed=2",), "outputs", "done", False),
+        ((), "done", True),
+        ((), "diverged", True),
+        ((), "failed", False),
+        (("trainer.launcher=virtual",), "done", False),
+        (("seed=2",), "done", False),
     ],
 )
 def test_what_counts_as_the_same_run(
-    tmp_path: Path, words: tuple[str, ...], outputs: str | None, status: str, found: bool
+    tmp_path: Path, words: tuple[str, ...], status: Status, found: bool
 ) -> None:
     typed = ("name=one", f"outputs={tmp_path}")
     own, asked = Path(run_directory(composed(*typed))), config_of(*typed)
     there = Path(run_directory(composed("name=other", f"outputs={tmp_path / 'deep'}", *words)))
     there.mkdir(parents=True)
-    config = {**config_of("name=other", *words), "outputs": outputs}
-    RunFiles(there).write_result(unfinished(config, status, "", Begun.here()))
+    config = config_of("name=other", *words)
+    RunFiles(there).write_result(make_result(config, Begun.here(), status, ""))
     assert same_run(asked, own) == (there if found else None)
     at_cpu = {**asked, "choices": {**asked["choices"], "budget": "cpu"}}
     assert same_run(at_cpu, own) is None, "budgets are not mixed"
@@ -127,20 +127,29 @@ def test_what_counts_as_the_same_run(
 @pytest.mark.parametrize(
     ("rows", "says"),
     [
-        ([Row("a", seconds=60), Row("b", seconds=180)], "2 rows; 2 x about 2 min = 4 min"),
         (
-            [Row("a", done=True), Row("b", seconds=30)],
+            [SweepRow("a", seconds=60), SweepRow("b", seconds=180)],
+            "2 rows; 2 x about 2 min = 4 min",
+        ),
+        (
+            [SweepRow("a", done=True), SweepRow("b", seconds=30)],
             "2 rows, 1 of them done before; 1 x about 30 s = 30 s",
         ),
         (
-            [Row("a", seconds=30), Row("b", done=True, same="a")],
+            [SweepRow("a", seconds=30), SweepRow("b", done=True, same="a")],
             "2 rows, 1 of them the same run as another (a); 1 x about 30 s = 30 s",
         ),
-        ([Row("a"), Row("b")], "2 rows; how long they take is not known before the first has run"),
-        ([Row("a", done=True)], "1 rows, 1 of them done before; type rerun=true to run them again"),
+        (
+            [SweepRow("a"), SweepRow("b")],
+            "2 rows; how long they take is not known before the first has run",
+        ),
+        (
+            [SweepRow("a", done=True)],
+            "1 rows, 1 of them done before; type rerun=true to run them again",
+        ),
     ],
 )
-def test_rows_times_minutes(rows: list[Row], says: str) -> None:
+def test_rows_times_minutes(rows: list[SweepRow], says: str) -> None:
     assert plan_sentence(rows) == says
 
 
@@ -152,11 +161,11 @@ def test_a_row_takes_what_its_result_says(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, one_by_one: bool, says: str
 ) -> None:
     """Not how long a cluster let it wait; and rows that run beside each other are not added up."""
-    result = unfinished(config_of(), "done", "", Begun.here())
     times = {"started": "2026-01-01T00:00:00+00:00", "finished": "2026-01-01T00:05:00+00:00"}
-    RunFiles(tmp_path).write_result({**result, **times})
+    result = make_result(config_of(), Begun.here(), "done", "").model_copy(update=times)
+    RunFiles(tmp_path).write_result(result)
     progress = SweepProgress(
-        [Row(str(tmp_path), seconds=30.0), Row("b", seconds=60.0)], one_by_one=one_by_one
+        [SweepRow(str(tmp_path), seconds=30.0), SweepRow("b", seconds=60.0)], one_by_one=one_by_one
     )
     with caplog.at_level("INFO", "gcbench"):
         progress.on_job_end(composed(), JobReturn(status=JobStatus.COMPLETED))

@@ -1,4 +1,4 @@
-"""What the first line of a model's file says of its size."""
+"""The first line of a model's file says how large the model is."""
 
 from __future__ import annotations
 

@@ -33,7 +33,8 @@ IMAGE_MODELS = [
     (vgg16, 14_728_266),
     (googlenet, 6_158_346),
 ]
-# With the millions that QSGD's table 1 or ORQ's prints; torchvision's AlexNet is not quite QSGD's, which has 62.
+# With the millions that QSGD's table 1 or ORQ's prints; torchvision's AlexNet is not quite QSGD's,
+# which has 62.
 IMAGENET_MODELS = [
     (imagenet.alexnet, 61_100_840, 61.1),
     (imagenet.vgg19, 143_667_240, 143.7),
@@ -173,7 +174,7 @@ def test_lstm_carries_its_state() -> None:
 
 
 def test_lstm_drops_units_of_the_embedding_and_of_what_it_gives() -> None:
-    """Half of either; what is kept counts twice."""
+    """Half of either is dropped; the rest counts twice."""
     model, tokens = LSTM(50, width=64, layers=2, dropout=0.5), torch.randint(50, (3, 6))
     entered, left = [], []
     model.lstm.register_forward_pre_hook(lambda _, inputs: entered.append(inputs[0]))
@@ -196,7 +197,7 @@ def test_vgg_refuses_small_images() -> None:
 
 
 def test_inception_blocks_have_the_papers_channels() -> None:
-    """Before the last pool; BN-Inception ends at 7 x 7 as its table says."""
+    """Channels are those before the last pool; BN-Inception ends at 7 x 7 as its table says."""
     with torch.device("meta"):
         assert googlenet(CIFAR, 10)[:-3](torch.empty(2, *CIFAR)).shape == (2, 1024, 8, 8)
         assert googlenet(CIFAR, 10, width=0.5, blocks=[1, 1, 1])[:-3](
@@ -236,7 +237,7 @@ def test_auxiliary_classifiers_have_no_part_in_training() -> None:
 
 @pytest.mark.parametrize("channels", [16, 32])
 def test_a_block_ends_with_a_rectifier_of_the_sum(channels: int) -> None:
-    """Not of its branch alone: negative inputs, too, become zeros where the branch adds nothing."""
+    """Negative inputs, too, become zeros where the branch adds nothing."""
     block, inputs = Block(16, channels), torch.randn(2, 16, 8, 8)
     assert block(inputs).min() == 0
     nn.init.zeros_(block.bn2.weight)
@@ -245,7 +246,7 @@ def test_a_block_ends_with_a_rectifier_of_the_sum(channels: int) -> None:
 
 
 def test_option_a_shortcut_adds_zero_channels() -> None:
-    """With a last scale of zero a block is its shortcut alone."""
+    """A block whose last scale is zero is its shortcut alone."""
     block, inputs = Block(16, 32), torch.rand(2, 16, 8, 8)
     nn.init.zeros_(block.bn2.weight)
     outputs = block(inputs)

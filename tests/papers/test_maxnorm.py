@@ -10,7 +10,7 @@ import torch
 from method_cases import aggregate, built, flat
 from torch import Tensor
 
-from gcbench.codecs.quantise import Norm
+from gcbench.codecs.quantize import Norm
 from gcbench.comm import Comm
 from gcbench.compressors import Compressor, build
 from gcbench.compressors.bingrad import BinGradPB

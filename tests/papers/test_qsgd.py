@@ -15,7 +15,7 @@ from gcbench.codecs.blocks import Blocks
 from gcbench.codecs.elias import LONGEST_BLOCK
 from gcbench.codecs.elias_dense import encode_dense
 from gcbench.codecs.elias_sparse import encode_sparse
-from gcbench.codecs.quantise import Norm, grid_codes, l2_norm
+from gcbench.codecs.quantize import Norm, grid_codes, l2_norm
 from gcbench.compressors.qsgd import QSGD
 
 each_norm = pytest.mark.parametrize("norm", ["linf", "l2"])

@@ -27,7 +27,7 @@ def sent(words: list[str], workers: int) -> dict[tuple[str, str], float]:
     compressor_of(resolve(composed(*words))).aggregate(
         grads, State(), comm, Step(LATE, 1, comm.local, offsets)
     )
-    return {(k.level, k.collective): t.sent_bits for k, t in comm.meter.tallies[0].items()}
+    return {(k.level, k.collective): t.sent_bits for k, t in comm.meter.totals_by_worker[0].items()}
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from results import CONFIG
 
 from gcbench.records import environment as records_environment
-from gcbench.records.environment import checked_out, environment
-from gcbench.records.result import Begun, unfinished
+from gcbench.records.environment import checked_out, describe_environment
+from gcbench.records.result import Begun, make_result
+from gcbench.records.schema import Extended, Git
 
 
 def git(directory: Path, *arguments: str) -> str:
@@ -24,7 +26,7 @@ def git(directory: Path, *arguments: str) -> str:
 
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current directory is a checkout, gcbench's own is none."""
+    """Make the current directory a checkout, and gcbench's own none."""
     installed = tmp_path / "site" / "environment.py"
     installed.parent.mkdir()
     monkeypatch.setattr(records_environment, "__file__", str(installed))
@@ -36,10 +38,10 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_versions_and_machine() -> None:
-    found = environment()
-    assert found["versions"]["python"] == platform.python_version()
-    assert found["versions"]["torch"] == version("torch")
-    assert set(found["versions"]) >= {
+    here = describe_environment()
+    assert here.versions["python"] == platform.python_version()
+    assert here.versions["torch"] == version("torch")
+    assert set(here.versions) >= {
         "torchvision",
         "numpy",
         "hydra-core",
@@ -47,33 +49,34 @@ def test_versions_and_machine() -> None:
         "wandb",
         "gcbench",
     }
-    machine = found["machine"]
-    assert machine["cores"] >= 1 and machine["memory_gib"] > 0 and machine["hostname"]
-    assert set(machine) == {
-        *"hostname platform cpu cores memory_gib gpus cpu_capability aten_cpu_capability".split()
-    }
-    json.dumps(found, allow_nan=False)
+    machine = here.machine
+    assert machine is not None and machine.hostname
+    assert (machine.cores or 0) >= 1 and (machine.memory_gib or 0) > 0
+    json.dumps(here.model_dump(), allow_nan=False)
 
 
 def test_commit_and_changes_of_a_checkout(checkout: Path) -> None:
-    assert checked_out() == {"commit": None, "dirty": None}
+    assert checked_out() == Git(commit=None, dirty=None)
     git(checkout, "init")
-    assert checked_out() == {"commit": None, "dirty": None}
+    assert checked_out() == Git(commit=None, dirty=None)
     (checkout / "file").write_text("1")
     git(checkout, "add", "file")
     git(checkout, "commit", "-m", "first")
-    assert checked_out() == {"commit": git(checkout, "rev-parse", "HEAD"), "dirty": False}
+    assert checked_out() == Git(commit=git(checkout, "rev-parse", "HEAD"), dirty=False)
     (checkout / "file").write_text("2")
-    assert checked_out()["dirty"] is True
+    assert checked_out().dirty is True
 
 
 def test_no_git_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
-    assert checked_out() == {"commit": None, "dirty": None}
+    assert checked_out() == Git(commit=None, dirty=None)
 
 
 def test_the_instructions_that_torch_uses() -> None:
-    code = "import json; from gcbench.records.environment import environment; print(json.dumps(environment()['machine']))"
+    code = (
+        "from gcbench.records.environment import describe_environment; "
+        "print(describe_environment().machine.model_dump_json())"
+    )
 
     def machine(**more: str) -> dict[str, str]:
         clean = {k: v for k, v in os.environ.items() if k != "ATEN_CPU_CAPABILITY"}
@@ -83,7 +86,8 @@ def test_the_instructions_that_torch_uses() -> None:
 
     told = machine(ATEN_CPU_CAPABILITY="default")
     assert (told["cpu_capability"], told["aten_cpu_capability"]) == ("DEFAULT", "default")
-    assert environment()["machine"]["cpu_capability"] == torch.backends.cpu.get_cpu_capability()
+    here = describe_environment().machine
+    assert here is not None and here.cpu_capability == torch.backends.cpu.get_cpu_capability()
 
 
 def test_a_run_names_the_commit_of_its_start_and_those_it_was_continued_with(
@@ -95,14 +99,16 @@ def test_a_run_names_the_commit_of_its_start_and_those_it_was_continued_with(
     git(checkout, "commit", "-m", "first")
     first = Begun.here()
     (checkout / "file").write_text("2")
-    continued = Begun.here({"git": first.git, "extended": []})
-    assert first.git == {"commit": git(checkout, "rev-parse", "HEAD"), "dirty": False}
-    assert continued.git == {**first.git, "dirty": True}
+    continued = Begun.here(first.as_json({}))
+    assert first.git == Git(commit=git(checkout, "rev-parse", "HEAD"), dirty=False)
+    assert continued.git == Git(commit=first.git.commit, dirty=True)
     git(checkout, "commit", "-am", "second")
-    other = Begun.here({"git": continued.git, "extended": []}, {"from_step": 3, "from_epoch": 1.5})
-    assert other.git == {**continued.git, "later_commits": [git(checkout, "rev-parse", "HEAD")]}
-    assert other.extended == [{"from_step": 3, "from_epoch": 1.5}]
-    config = {"experiment": None, "choices": {}}
-    assert unfinished(config, "failed", "why", first)["git"] == first.git, (
+    where = Extended(from_step=3, from_epoch=1.5)
+    other = Begun.here(continued.as_json({}), where)
+    later = git(checkout, "rev-parse", "HEAD")
+    assert other.git == Git(commit=first.git.commit, dirty=True, later_commits=[later])
+    assert other.extended == [where]
+    config = {"experiment": None, "choices": {}, **CONFIG}
+    assert make_result(config, first, "failed", "why").git == first.git, (
         "whatever the checkout is now"
     )

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from results import plain_result
 
 from gcbench.records import RunFiles
 from gcbench.records.files import _strict_json
@@ -31,9 +32,11 @@ def test_what_is_written_is_strict_json(value: Any) -> None:
 def test_a_result_comes_back_with_null_for_what_is_not_finite(tmp_path: Path) -> None:
     files = RunFiles(tmp_path)
     assert files.read_result() is None
-    files.write_result({"loss": math.nan, "list": (1.0, -math.inf), "name": "größer"})
-    files.write_result({"loss": math.inf, "list": (1.0, math.nan), "name": "größer"})
-    assert files.read_result() == {"loss": None, "list": [1.0, None], "name": "größer"}
+    files.write_result(plain_result(test={"loss": math.nan}, reason="größer"))
+    files.write_result(plain_result(test={"loss": -math.inf, "accuracy": 1.0}, reason="größer"))
+    result = files.read_result()
+    assert result is not None and result.reason == "größer"
+    assert result.test == {"loss": None, "accuracy": 1.0}
     assert [path.name for path in tmp_path.iterdir()] == ["result.json"]
 
 
@@ -41,7 +44,7 @@ def test_a_failed_write_leaves_the_old_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = RunFiles(tmp_path)
-    files.write_result({"status": "done"})
+    files.write_result(plain_result())
 
     def full(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -50,8 +53,8 @@ def test_a_failed_write_leaves_the_old_result(
     with pytest.raises(
         OSError, match="cannot write .*result.json .No space left on device.; make room"
     ):
-        files.write_result({"status": "failed"})
-    assert files.read_result() == {"status": "done"}
+        files.write_result(plain_result(status="failed"))
+    assert files.read_result() == plain_result()
 
 
 def test_a_directory_that_is_none_is_named(tmp_path: Path) -> None:
@@ -62,7 +65,7 @@ def test_a_directory_that_is_none_is_named(tmp_path: Path) -> None:
 def test_a_broken_result_is_named(tmp_path: Path) -> None:
     (tmp_path / "result.json").write_text('{"status": ')
     with pytest.raises(
-        ValueError, match="result.json is not JSON .*; move it away, or type rerun=true"
+        ValueError, match="result.json: is not JSON .*; move it away, or type rerun=true"
     ):
         RunFiles(tmp_path).read_result()
 
@@ -86,11 +89,12 @@ def test_what_was_set_aside_stays(tmp_path: Path) -> None:
     files.set_aside()
     for run in (1, 2):
         files.append_metrics({"step": run})
-        files.write_result({"run": run})
+        files.write_result(plain_result(reason=f"run {run}"))
         os.utime(files.result, (run, run))
         files.set_aside()
         assert files.read_result() is None and not files.metrics.exists()
         stamp = f"1970-01-01T00-00-0{run}.000000Z"
         assert json.loads((tmp_path / f"metrics.{stamp}.jsonl").read_text()) == {"step": run}
-        assert json.loads((tmp_path / f"result.{stamp}.json").read_text()) == {"run": run}
+        kept = json.loads((tmp_path / f"result.{stamp}.json").read_text())
+        assert kept["reason"] == f"run {run}"
     assert len(list(tmp_path.iterdir())) == 4

@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 import wandb
+from results import plain_result
 from sentence import run
 
 from gcbench.records import Logger, start_logger
 from gcbench.records.loggers import SETTINGS, _settled
 
-RESULT = {"status": "done", "test": {"accuracy": 90.0, "loss": None}}
+RESULT = plain_result(test={"accuracy": 90.0, "loss": None})
 
 
 @pytest.fixture(autouse=True)

@@ -5,24 +5,28 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from results import CONFIG, plain_result
 from rich.console import Console
 
 from gcbench.records import ProgressDisplay, print_summary
 
+BITS = {"per_worker_max": 0.0, "per_epoch_mib": 0.0, "dense_per_step": 0.0}
+BASE: dict[str, Any] = {"status": "interrupted", "reason": "stopped by [b]SIGINT[/b]"}
 RESULT: dict[str, Any] = {
-    "status": "interrupted",
-    "reason": "stopped by [b]SIGINT[/b]",
-    "choices": {"model": "resnet18", "dataset": "cifar10", "compressor": "powersgd"},
+    **BASE,
     "workers": 4,
     "processes": 4,
     "launcher": "local",
     "device": "cuda",
+    "parameters": 1000,
+    "steps": 10,
+    "steps_per_epoch": 10,
     "test": {"accuracy": 91.25, "loss": None, "best_accuracy": 92.0, "best_loss": 0.5},
-    "bits_sent": {"per_worker": 2**23 * 1500.0, "per_step": 1234567.0, "ratio": 64.2},
-    "bits_wire": {"per_worker": 2**23 * 4500.0},
-    "bits_between_nodes": {"per_step": 7654321.0, "ratio": 12.5},
+    "bits_sent": {**BITS, "per_worker": 2**23 * 1500.0, "per_step": 1234567.0, "ratio": 64.2},
+    "bits_wire": {**BITS, "per_worker": 2**23 * 4500.0, "per_step": 0.0, "ratio": None},
+    "bits_between_nodes": {"per_node": 0.0, "per_step": 7654321.0, "ratio": 12.5},
     "analytic_ratio": 66.7,
-    "compression_error": {"relative": 0.125, "cosine": 0.99},
+    "compression_error": {"relative": 0.125, "cosine": 0.99, "samples": 1},
     "seconds": {"forward": {"mean": 0.001, "max": 0.002}, "step": {"mean": 0.003, "max": 0.004}},
 }
 LINE = {"event": "train", "step": 100, "epoch": 1.5, "loss": 0.25, "lr": 0.1}
@@ -30,7 +34,7 @@ LINE = {"event": "train", "step": 100, "epoch": 1.5, "loss": 0.25, "lr": 0.1}
 
 def printed(result: dict[str, Any], width: int = 80) -> str:
     console = Console(file=StringIO(), width=width)
-    print_summary(result, Path("/outputs/" + "long-name/" * 12), console)
+    print_summary(plain_result(**result), Path("/outputs/" + "long-name/" * 12), console)
     assert isinstance(console.file, StringIO)
     return console.file.getvalue()
 
@@ -39,9 +43,8 @@ def printed(result: dict[str, Any], width: int = 80) -> str:
 def test_summary_fits_and_tells_all(width: int) -> None:
     text = printed(RESULT, width)
     assert all(len(line) <= width for line in text.splitlines()[:-1])
-    assert (
-        text.splitlines()[-1] == f"files in {Path('/outputs/' + 'long-name/' * 12)}"
-    )  # whole, to be copied
+    # The path is whole, to be copied.
+    assert text.splitlines()[-1] == f"files in {Path('/outputs/' + 'long-name/' * 12)}"
     assert text.isascii() and "\x1b" not in text
     words = " ".join(text.split())
     for fact in (
@@ -69,7 +72,12 @@ def test_summary_says_whose_times_they_are() -> None:
     seconds = {"step": {"mean": 0.003, "max": 0.004}, "hidden_exchange": {"mean": 0.0, "max": 0.0}}
     network = {"emulated": True, "bandwidth": "1gbit", "latency": "50us"}
     assert "exchanges emulated as on 1gbit, 50us" in printed(
-        {**RESULT, "seconds": seconds, "network": network}
+        {
+            **RESULT,
+            "config": {**CONFIG, "network": {"bandwidth": "1gbit", "latency": "50us"}},
+            "seconds": seconds,
+            "network": network,
+        }
     )
     plain = printed({**RESULT, "seconds": seconds, "network": {"emulated": False, "link": None}})
     assert "emulated" not in plain and "hidden" not in plain
@@ -80,7 +88,7 @@ def test_summary_says_whose_times_they_are() -> None:
 
 
 def test_summary_of_a_run_that_never_began() -> None:
-    text = printed({key: RESULT[key] for key in ("status", "reason", "choices")})
+    text = printed(BASE)
     assert "interrupted" in text and "test" not in text and "time" not in text
 
 

@@ -12,6 +12,8 @@ from results import result_of
 
 from gcbench.config import ConfigError
 from gcbench.drawing import FAMILIES, PAGE, look
+from gcbench.records.schema import Network, Result
+from gcbench.records.store import RecordedRun
 from gcbench.report.figures import draw
 from gcbench.report.figures.bars import PHASES, bars, breakdown
 from gcbench.report.figures.curves import curves
@@ -19,7 +21,6 @@ from gcbench.report.figures.reach import target_of, time_to_score
 from gcbench.report.figures.scaling import scaling
 from gcbench.report.figures.series import Drawn, Series, of_rows, of_runs
 from gcbench.report.figures.tradeoff import accuracy_ratio, front, points_of
-from gcbench.report.load import Run
 from gcbench.report.rows import grouped
 from gcbench.report.tables import read_table
 
@@ -68,17 +69,17 @@ def metrics(result: dict[str, Any]) -> list[dict[str, Any]]:
     return lines
 
 
-def run(experiment: str = SGD, *words: str, **facts: Any) -> Run:
+def run(experiment: str = SGD, *words: str, **facts: Any) -> RecordedRun:
     result = result_of(experiment, *words, **facts)
     if result.get("seconds"):
         result["seconds"] |= {
             phase: {"mean": 0.01 * (i + 1), "max": 0.1} for i, phase in enumerate(PHASES)
         }
-    return Run(result, f"{experiment}-{facts}", lambda: metrics(result))
+    return RecordedRun(Result.parse(result), f"{experiment}-{facts}", lambda: metrics(result))
 
 
-def series(label: str, *runs: Run, **facts: Any) -> Series:
-    return Series(label, runs[0].result["choices"]["compressor"], list(runs), **facts)
+def series(label: str, *runs: RecordedRun, **facts: Any) -> Series:
+    return Series(label, runs[0].result.choices["compressor"], list(runs), **facts)
 
 
 def drawn(*members: Series) -> Drawn:
@@ -113,7 +114,7 @@ def test_curves_are_the_means_of_the_seeds_within_their_range() -> None:
 
 def test_bits_and_seconds_of_a_test_lie_between_those_of_the_log() -> None:
     one = run(ratio=8)
-    sent = one.result["bits_sent"]["per_step"]
+    sent = one.result.bits_sent.per_step
     by_bits = lines_of(curves(drawn(series("SGD", one)), "accuracy", "bits"))["SGD"]
     by_time = lines_of(curves(drawn(series("SGD", one)), "accuracy", "seconds"))["SGD"]
     assert np.allclose(by_bits.get_xdata(), [10 * sent / MIB, 20 * sent / MIB, 30 * sent / MIB])
@@ -141,7 +142,7 @@ def test_breakdown_stacks_the_phases_in_milliseconds() -> None:
     assert "Without times, as virtual or fewer workers are: Rank 7." in words_of(figure)
     assert "Some runs had an emulated network." not in words_of(figure)
     one = run()
-    one.result["network"] = {"emulated": True}
+    one.result = one.result.model_copy(update={"network": Network(emulated=True)})
     assert "Some runs had an emulated network." in words_of(breakdown(drawn(series("SGD", one))))
 
 
@@ -154,7 +155,7 @@ def test_speed_up_is_over_full_precision_on_one_worker() -> None:
     members = []
     for title, experiment, workers, seconds in rows:
         one = run(experiment, step_seconds=seconds)
-        one.result["workers"] = workers
+        one.result = one.result.model_copy(update={"workers": workers})
         members.append(series(title, one))
     figure = scaling(drawn(*members))
     assert figure is not None
@@ -216,8 +217,9 @@ def test_time_to_perplexity_is_the_first_test_below_it() -> None:
         {"event": "test", "step": 10 * epoch, "epoch": epoch, "perplexity": 60.0 - 10 * epoch}
         for epoch in (1, 2, 3)
     ]
-    falling.result["test"] = {"perplexity": 30.0, "best_perplexity": 30.0}
-    member = drawn(series("SGD", Run(falling.result, "falling", lambda: tests)))
+    test = {"perplexity": 30.0, "best_perplexity": 30.0}
+    falling.result = falling.result.model_copy(update={"test": test})
+    member = drawn(series("SGD", RecordedRun(falling.result, "falling", lambda: tests)))
     assert target_of(member, "perplexity") == pytest.approx(30.6)
     figure = time_to_score(member, "perplexity", 45)
     assert figure is not None

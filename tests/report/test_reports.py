@@ -13,10 +13,7 @@ import pytest
 from results import result_of, write
 
 from gcbench.config import ConfigError
-from gcbench.records.kept import read_kept
-from gcbench.records.reading import READS
-from gcbench.records.result import SCHEMA_VERSION
-from gcbench.report.load import load
+from gcbench.records.store import find_runs, read_kept
 
 SGD, RANK = "powersgd/table4/sgd", "powersgd/table4/rank_7"
 OUT = Path("outputs")
@@ -321,14 +318,6 @@ def test_times_of_an_emulated_network_are_marked(said) -> None:
     assert "emulated" not in said("table=small/one", "format=markdown")
 
 
-def test_runs_of_an_earlier_gcbench_still_count(said) -> None:
-    result = result_of(SGD, accuracy=94.0)
-    del result["config"]["trainer"]["compile"]
-    write(OUT / "a", result)
-    text = said("table=small/one", "format=markdown")
-    assert rows(text)["No compression"][0] == "94.0 (n=1)" and "had no trainer.compile" in text
-
-
 def test_dirty_checkouts_and_several_commits_are_said(said) -> None:
     for seed, commit, dirty in ((1, "a" * 40, True), (2, "b" * 40, False)):
         write(
@@ -360,13 +349,12 @@ def test_what_cannot_be_read_is_named(said, caplog: pytest.LogCaptureFixture) ->
     write(OUT / "b", {**result_of(SGD), "schema_version": 99})
     (OUT / "c").mkdir()
     (OUT / "c/result.json").write_text("{torn")
-    found = load(["outputs"])
+    found = find_runs(["outputs"])
     assert len(found.runs) == 1 and len(found.unreadable) == 2
     assert (
         "b/result.json: schema_version 99" in found.unreadable[0]
         and "c/result.json" in found.unreadable[1]
     )
-    assert {SCHEMA_VERSION} == READS
 
 
 def test_a_kept_report_can_be_made_again_from_what_was_kept(said, here: Path) -> None:
@@ -382,7 +370,8 @@ def test_a_kept_report_can_be_made_again_from_what_was_kept(said, here: Path) ->
     write(OUT / "cpu", result_of(SGD, budget="cpu"))
     said("table=small/one", "keep=outputs")
     page, kept = OUT / "tables/small/one.md", OUT / "results/powersgd.jsonl.gz"
-    first, runs = page.read_text(), list(read_kept(kept))
+    first, content = page.read_text(), kept.read_bytes()
+    runs = [run for run in read_kept(kept) if not isinstance(run, str)]
     assert sorted(run.name for run in runs) == ["bad", "bits", "other", "rate", "run", "run"]
     assert "/mine" not in gzip.decompress(kept.read_bytes()).decode()
     assert (
@@ -390,7 +379,7 @@ def test_a_kept_report_can_be_made_again_from_what_was_kept(said, here: Path) ->
         and "claims.md" not in (OUT / "README.md").read_text()
     )
     said("table=small/one", "keep=outputs")  # the copies are the same runs
-    assert page.read_text() == first and list(read_kept(kept)) == runs
+    assert page.read_text() == first and kept.read_bytes() == content
     shutil.move(kept, here.parent / "moved.jsonl.gz")
     shutil.rmtree(OUT)
     said("table=small/one", "keep=again", f"results={here.parent / 'moved.jsonl.gz'}")

@@ -20,7 +20,7 @@ def dashboards(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def panels(node: Any) -> list[str]:
-    """Titles of all panels in a specification."""
+    """Return the titles of all panels in a specification."""
     if isinstance(node, dict):
         title = node["config"].get("chart_title") if "view_type" in node else None
         return [title] * (title is not None) + [t for value in node.values() for t in panels(value)]

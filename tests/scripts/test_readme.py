@@ -1,4 +1,4 @@
-"""README shows the numbers that are kept, and those can be made again from the results behind them."""
+"""README shows the kept numbers, which can be made again from the results behind them."""
 
 from __future__ import annotations
 

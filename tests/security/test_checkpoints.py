@@ -1,4 +1,4 @@
-"""Checkpoints and records that were damaged, or made by somebody else: refused by name, and nothing in them runs."""
+"""Checkpoints and records that are damaged or hostile are refused by name, and run nothing."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from hostile import Exploit
+from results import plain_result
 from sentence import run
 
 from gcbench.config import ConfigError, RunFailed
@@ -39,7 +40,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def cut(whole: Path, tmp_path: Path) -> Path:
-    """A run that was killed after its checkpoint of step 6."""
+    """Return a run that was killed after its checkpoint of step 6."""
     return Path(shutil.copytree(whole, tmp_path / "run"))
 
 
@@ -48,7 +49,7 @@ def goes_on(folder: Path) -> dict[str, Any]:
 
 
 def changed(manifest: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    """With a checksum that fits, as somebody makes it who means it."""
+    """Change a manifest and give it a checksum that fits, as an attacker would."""
     content = json.loads(manifest.read_text())
     del content["checksum"]
     change(content)
@@ -132,7 +133,9 @@ def test_a_checkpoint_runs_no_code(cut: Path, tmp_path: Path) -> None:
     replaced(cut / LAST, pickle.dumps(Exploit(tmp_path / "ran")))
     with pytest.raises(
         RunFailed,
-        match="shared.pt is missing or damaged .torch.load says UnpicklingError.*from step-00000004",
+        match=(
+            "shared.pt is missing or damaged .torch.load says UnpicklingError.*from step-00000004"
+        ),
     ):
         goes_on(cut)
     assert not (tmp_path / "ran").exists()
@@ -149,7 +152,7 @@ def test_metrics_that_are_no_text_are_named(cut: Path) -> None:
 def test_a_link_in_a_folder_from_elsewhere_leads_nowhere(
     tmp_path: Path, name: str, content: str | None
 ) -> None:
-    """Neither is a file there overwritten, nor one made."""
+    """No file is overwritten there, and none made."""
     precious, folder = tmp_path / "precious", tmp_path / "run"
     if content:
         precious.write_text(content)
@@ -173,4 +176,4 @@ def test_a_second_name_of_another_file_is_no_lock(tmp_path: Path) -> None:
 
 def test_a_folder_that_is_gone_is_told(tmp_path: Path) -> None:
     with pytest.raises(OSError, match=r"cannot write .*result.json .*; .*gone is no longer there"):
-        RunFiles(tmp_path / "gone").write_result({})
+        RunFiles(tmp_path / "gone").write_result(plain_result())

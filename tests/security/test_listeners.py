@@ -1,4 +1,4 @@
-"""What a run on this machine listens to, and what somebody can do who reaches it."""
+"""Listeners of a run on this machine, and what somebody can do who reaches them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Live(NamedTuple):
 
 @pytest.fixture(scope="module")
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    """Two workers in the middle of their steps."""
+    """Yield two workers in the middle of their steps."""
     folder, temporary = tmp_path_factory.mktemp("live"), tmp_path_factory.mktemp("temporary")
     words = [
         "trainer.launcher=local",
@@ -74,7 +74,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
 
 
 def listening(pids: list[int]) -> list[tuple[str, int]]:
-    """Address and port of every socket of these processes that waits for connections."""
+    """Return address and port of every socket of these processes that awaits connections."""
     inodes = set()
     for pid in pids:
         for link in Path(f"/proc/{pid}/fd").iterdir():
@@ -102,7 +102,7 @@ def test_every_socket_that_listens_is_for_this_machine_only(live: Live) -> None:
 
 
 def test_what_a_stranger_sends_to_the_ports_runs_nothing(live: Live, tmp_path: Path) -> None:
-    """As a pickle by itself, and as the value of a store that torch elastic's rendezvous reads every five seconds."""
+    """A pickle comes by itself, and as a value of the store that torch's rendezvous reads."""
     mark = tmp_path / "ran"
     attack = pickle.dumps(Exploit(mark))
     for host, port in listening(live.processes()):

@@ -1,4 +1,4 @@
-"""Results, names, caches and folders that somebody else has made: nothing in them runs, and bad ones are named and skipped."""
+"""Results, names, caches and folders of others run nothing; bad ones are named and skipped."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from gcbench.launch.same import read
 from gcbench.predict.command import predict_steps
 from gcbench.private import COMPILER_CACHE, private_folder, use_own_compiler_cache
 from gcbench.records.reading import printable
+from gcbench.records.store import find_runs
 from gcbench.report.command import claims, report, runs
-from gcbench.report.load import load
 
 SGD = "powersgd/table4/sgd"
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
@@ -48,7 +48,12 @@ def forged(target: str, **arguments: Any) -> dict[str, Any]:
         "step",
     )
     seconds = {phase: {"mean": 0.1, "max": 0.1} for phase in phases}
-    return {**result, "config": config, "network": {"link": "1gbit"}, "seconds": seconds}
+    return {
+        **result,
+        "config": config,
+        "network": {"emulated": False, "link": "1gbit"},
+        "seconds": seconds,
+    }
 
 
 @pytest.mark.parametrize(
@@ -110,7 +115,7 @@ CHANGES: dict[str, dict[str, Any]] = {
 
 @pytest.fixture
 def some_bad(here: Path) -> list[str]:
-    """Good results with bad ones among them."""
+    """Return good results with bad ones among them."""
     write(Path("outputs/good-s1"), result_of(SGD))
     write(Path("outputs/good-s2"), result_of(SGD, seed=2))
     for name, text in BAD.items():
@@ -154,7 +159,7 @@ def test_bad_results_among_good_ones_are_named_and_skipped(
 
 
 def test_the_good_ones_are_all_there(some_bad: list[str]) -> None:
-    assert [run.seed for run in load(["outputs"]).runs] == [1, 2]
+    assert [run.seed for run in find_runs(["outputs"]).runs] == [1, 2]
 
 
 def test_a_sweep_passes_over_bad_results(

@@ -11,7 +11,7 @@ from gcbench.codecs.kernels import Backend, use_backend
 
 
 def using(backend: Backend) -> Iterator[None]:
-    """For a fixture."""
+    """Use a backend for kernels within a fixture."""
     if backend == "compiled" and not any(map(shutil.which, ("g++", "clang++"))):
         skip("compiler", "compiled codecs are compiled on a CPU")
     use_backend(backend)

@@ -104,7 +104,7 @@ class RoundsDown(Natural):
 
 
 class SeldomRoundsUp(RoundsDown):
-    """By a hundredth."""
+    """A rounding that is biased by a hundredth."""
 
     share = 0.99
 
@@ -151,7 +151,7 @@ class Uphill(Mean):
 
 
 class LooksAtAllRows(Natural):
-    """Where rows are workers, only virtual ones see each other's."""
+    """A method whose virtual workers see each other's rows."""
 
     def encode(self, x: Tensor, segments: tuple[int, ...], noise: Noise) -> list[Tensor]:
         return super().encode(x.clamp(-x.abs().mean(), x.abs().mean()), segments, noise)

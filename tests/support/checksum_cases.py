@@ -21,7 +21,7 @@ CASES = {  # what is altered: the exchange that is
 
 
 class Altering:
-    """A transport that flips one bit of what worker 2 sends to worker 1, in one kind of exchange."""
+    """A transport that flips one bit from worker 2 to worker 1, in one kind of exchange."""
 
     def __init__(self, inner: Transport) -> None:
         self.rank = inner.rank
@@ -57,7 +57,7 @@ class Altering:
 
 
 def flipped_bits(process: Process) -> dict[str, str | None]:
-    """By case, what the checksum says of it in this process."""
+    """Return by case what the checksum says of it in this process."""
     transport = Altering(GlooTransport(process.world))
     comm = Comm(WORKERS, transport, checksum=True)
     told: dict[str, str | None] = {}

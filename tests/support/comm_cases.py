@@ -28,7 +28,7 @@ class Outcome(NamedTuple):
 def values(
     workers: range, shape: tuple[int, ...], dtype: torch.dtype, low: int = 0, high: int = 60
 ) -> Tensor:
-    """`[w, *shape]`, each row from its own generator."""
+    """Return values `[w, *shape]`, each row from its own generator."""
     rows = []
     for worker in workers:
         generator = torch.Generator().manual_seed(100 + worker)
@@ -53,18 +53,18 @@ REDUCED = {  # reduction and type: range of the integers, chosen so that no sum 
     ("min", torch.float32): (0, 0),
     ("min", torch.uint8): (0, 256),
     ("min", torch.int64): (-(2**62), 2**62),
-    ("all_bits", torch.uint8): (0, 256),
-    ("all_bits", torch.int32): (-(2**31), 2**31),
+    ("bitwise_and", torch.uint8): (0, 256),
+    ("bitwise_and", torch.int32): (-(2**31), 2**31),
 }
 
 
 def reduced_inputs(dtype: torch.dtype, low: int, high: int, workers: range) -> list[Tensor]:
-    """Rows of 5 + 6 + 7 + 1 = 19 values in four tensors."""
+    """Return rows of 5 + 6 + 7 + 1 = 19 values in four tensors."""
     return [values(workers, shape, dtype, low, high) for shape in [(5,), (2, 3), (7,), ()]]
 
 
 def mixed_inputs(workers: range) -> list[Tensor]:
-    """Rows of 5 + 24 + 24 + 14 + 4 = 71 bytes, so that nothing is aligned."""
+    """Return rows of 5 + 24 + 24 + 14 + 4 = 71 bytes, so that nothing is aligned."""
     return [
         values(workers, (5,), torch.uint8),
         values(workers, (2, 3), torch.float32),
@@ -80,7 +80,7 @@ RAGGED_LENGTHS = [[0, 9, 4, 1], [6, 0, 3, 0]]  # of the first two ragged tensors
 def ragged_inputs(
     workers: range, lengths: list[list[int]]
 ) -> tuple[list[Tensor], list[Tensor | None]]:
-    """Two ragged tensors, and one of two dimensions that is not."""
+    """Return two ragged tensors, and one of two dimensions that is not."""
     tensors = [
         values(workers, (9,), torch.uint8),
         values(workers, (6,), torch.float32),
@@ -90,12 +90,15 @@ def ragged_inputs(
 
 
 def all_ragged_inputs(workers: range) -> tuple[list[Tensor], list[Tensor | None]]:
-    """Nobody has anything to say."""
+    """Return ragged tensors without any value."""
     return [values(workers, (4,), torch.float32)], [torch.zeros(len(workers), dtype=torch.int64)]
 
 
 def nan_inputs(workers: range) -> Tensor:
-    """Value k is a NaN, of either sign, for worker k alone; the next are extremes of all."""
+    """Return values of which the k-th is NaN, of either sign, for worker k alone.
+
+    The next ones are extremes of all.
+    """
     rows = values(workers, (WORKERS + 3,), torch.float32)
     for row, worker in zip(rows, workers, strict=True):
         row[worker] = torch.nan if worker % 2 else -torch.nan
@@ -162,7 +165,7 @@ def outcomes(comm: Comm) -> dict[str, Outcome]:
 
 
 def node_outcomes(comm: Comm) -> dict[int, dict[str, Any]]:
-    """By size of a node: a mean of 5 floats, and messages of 11 + 12 bytes a node."""
+    """Return a mean of 5 floats, and messages of 11 + 12 bytes a node, by size of a node."""
     found = {}
     for size in (n for n in (1, 2, 4) if n < comm.workers):
         comm.meter, comm.clock = Meter.of_workers(len(comm.local)), CountingClock()
@@ -173,7 +176,7 @@ def node_outcomes(comm: Comm) -> dict[int, dict[str, Any]]:
             "gather": nodes.gather(
                 [values(nodes.local, (11,), torch.uint8), values(nodes.local, (3,), torch.float32)]
             ),
-            "tallies": comm.meter.tallies,
+            "totals_by_worker": comm.meter.totals_by_worker,
             "exchanges": comm.clock.exchanges,
         }
     return found
@@ -192,7 +195,7 @@ def over_gloo(process: Process) -> dict[str, Outcome]:
 
 
 def over_torchs_own(process: Process) -> dict[str, Outcome]:
-    """As NCCL is asked, but over gloo, which knows the same calls."""
+    """Return what NCCL's calls give over gloo, which knows the same calls."""
     return outcomes(Comm(WORKERS, NcclTransport(process.world)))
 
 
@@ -205,7 +208,7 @@ def over_emulated(process: Process, link: Link) -> dict[str, Outcome]:
 
 
 def emulated_spans(process: Process, link: Link) -> dict[str, tuple[float, float]]:
-    """Begin and end, on the machine's clock, of exchanges of 100,000 bytes, to which the last process comes late."""
+    """Return begin and end of exchanges of 100,000 bytes to which the last process comes late."""
     comm, rank = process.comm(WORKERS, link), process.rank
     (inside,), _ = comm.split(2)
     message = torch.ones(1, 100_000, dtype=torch.uint8)
@@ -231,7 +234,7 @@ def in_one_process() -> dict[str, Outcome]:
 
 
 def agreements(process: Process) -> dict[str, Any]:
-    """What one rank sees of the talk beside the gradients."""
+    """Return what one rank sees of the messages beside the gradients."""
     control, rank = process.control, process.rank
     comm = process.comm(WORKERS)
     seen: dict[str, Any] = {"gather": control.gather({"rank": rank, "text": "x" * rank})}
@@ -250,14 +253,14 @@ def agreements(process: Process) -> dict[str, Any]:
     for urgencies in ([0, 0, 0, 0], [0, 2, 0, 1], [1, 0, 0, 0], [0, 0, 0, 0]):
         control.propose(urgencies[rank])
         comm.mean([torch.ones(len(comm.local), 4)])  # gradients travel meanwhile
-        seen["agreed"].append(control.agreed())
+        seen["agreed"].append(control.agree())
     control.barrier()
     seen["metered"] = comm.meter.sent_bits[0]
     return seen
 
 
 def timeouts_of_nodes(process: Process, seconds: float) -> set[float]:
-    """Of the groups that four processes split into, in nodes of two."""
+    """Return the timeouts of the groups that four processes split into, in nodes of two."""
     timeout = timedelta(seconds=seconds)
     parts = GlooTransport(process.world, timeout).split(2)
     backends = [part.group._get_backend(torch.device("cpu")) for part in parts]

@@ -17,7 +17,7 @@ WORKERS = range(4)
 def two_steps(
     compressor: Compressor, taken: Callable[[Tensor], Tensor] = torch.clone
 ) -> tuple[list[Grads], State]:
-    """Updates and what they sent, and the last state."""
+    """Return updates and what they sent, and the last state."""
     seen, state = [], State()
     for number in range(2):
         grads = {k: taken(g) for k, g in gradients(WORKERS, number).items()}

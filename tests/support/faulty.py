@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 
 class Faulty(nn.Module):
-    """At training step `at` of the process `rank`, unless the file `spent` says that it has happened."""
+    """A fault at training step `at` of the process `rank`, unless the file `spent` exists."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Processes joined by gloo that stay up for the whole test session, since starting them costs seconds."""
+"""Processes joined by gloo that stay up for the test session, since starting them costs seconds."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ import torch.distributed as dist
 from needed import patience
 from processes import SERVER
 
-from gcbench.comm import Comm, Emulated, GlooTransport, Link, ProcessGroupControl
+from gcbench.comm import Comm, EmulatedTransport, GlooTransport, Link, ProcessGroupControl
 
 PATIENCE = patience(300)  # for one job
 
 
 class Process:
-    """What a job gets: how to talk to the others."""
+    """The means by which a job talks to the other processes."""
 
     def __init__(self, rank: int, agreement: dist.ProcessGroup) -> None:
         self.rank = rank
@@ -31,7 +31,7 @@ class Process:
 
     def comm(self, workers: int, link: Link | None = None) -> Comm:
         transport = GlooTransport(self.world)
-        return Comm(workers, Emulated(transport, link) if link else transport)
+        return Comm(workers, EmulatedTransport(transport, link) if link else transport)
 
     @property
     def world(self) -> dist.ProcessGroup:
@@ -52,7 +52,7 @@ class Pool:
             self._connections.append(here)
 
     def run(self, job: Callable[..., Any], *args: Any) -> list[Any]:
-        """`job(process, *args)` in every process; what each returned, by rank."""
+        """Run `job(process, *args)` in every process; return what each returned, by rank."""
         message = pickle.dumps((job, args))
         for connection in self._connections:
             connection.send_bytes(message)

@@ -1,4 +1,4 @@
-"""What somebody might send or leave who wants a run to execute it."""
+"""Messages and files by which somebody might want a run to execute code."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Exploit:
 
 
 def gather_with_a_stranger(process: Process, mark: Path) -> str:
-    """The second process is one: where the first waits for what it says, it sends a pickle."""
+    """Return what happens when the second process is a stranger that answers with a pickle."""
     if process.rank == 0:
         try:
             return repr(process.control.gather("honest"))

@@ -1,4 +1,4 @@
-"""What processes that were started with different words say of it."""
+"""Processes that were started with different arguments."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 from gloo_pool import Process
 
 from gcbench.config import ConfigError
-from gcbench.launch.same_config import refuse_different
+from gcbench.launch.same_config import refuse_different_configs
 
 
 def compared(process: Process, configs: list[dict[str, Any]]) -> str | None:
     try:
-        refuse_different(configs[process.rank], process.control)
+        refuse_different_configs(configs[process.rank], process.control)
     except ConfigError as error:
         return str(error)
     return None

@@ -1,4 +1,4 @@
-"""The steps of compressors in any layout; apart from the choices, which a process of a pool need not compose."""
+"""The steps of compressors in any layout, in a module that composes no configuration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What a host of scripts/netlab does in tests: `python link_cases.py JOB FOLDER [LINK]` leaves FOLDER/RANK.json."""
+"""Jobs of a host of scripts/netlab: `python link_cases.py JOB FOLDER [LINK]`.
+
+Each leaves FOLDER/RANK.json.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from typing import Any, NamedTuple, cast
 import torch
 import torch.distributed as dist
 
-from gcbench.comm import Comm, Emulated, GlooTransport, Link, Meter, ProcessGroupControl
+from gcbench.comm import Comm, EmulatedTransport, GlooTransport, Link, Meter, ProcessGroupControl
 
 STEPS = 6
 HEADER_BYTES = 14 + 20 + 32  # Ethernet, IPv4, TCP with time stamps
@@ -28,7 +31,10 @@ class Sent(NamedTuple):
 
 
 def sent() -> Sent:
-    """By the host's interface, as the kernel counts; /proc shows those of this process's namespace."""
+    """Return what the host's interface sent, as the kernel counts.
+
+    /proc shows the interfaces of this process's namespace.
+    """
     line = next(
         line
         for line in Path("/proc/net/dev").read_text().splitlines()
@@ -39,7 +45,10 @@ def sent() -> Sent:
 
 
 def exchanges(comm: Comm, size: int) -> dict[str, Exchange]:
-    """Every kind of collective of about `size` bytes a worker; of the ragged, from half to the whole."""
+    """Return every kind of collective of about `size` bytes a worker.
+
+    The ragged ones have from half to the whole.
+    """
     workers, rank = comm.workers, comm.local.start
     floats = torch.ones(1, size // 4)
     codes = torch.ones(1, size, dtype=torch.uint8)
@@ -54,7 +63,7 @@ def exchanges(comm: Comm, size: int) -> dict[str, Exchange]:
 
 
 def counted(comm: Comm, control: ProcessGroupControl) -> dict[str, Any]:
-    """Payload bytes that left through this host's interface in STEPS collectives, and those that the meter says."""
+    """Return the payload bytes of STEPS collectives by this host's interface, and the meter's."""
     found: dict[str, Any] = {}
     for name, exchange in exchanges(comm, 600_000).items():
         comm.meter = Meter.of_workers(1)
@@ -76,7 +85,7 @@ def _leaving(exchange: Exchange, control: ProcessGroupControl) -> int:
 
 
 def _when_drained(control: ProcessGroupControl) -> Sent:
-    """Nothing is on its way."""
+    """Return what was sent, once nothing is on its way."""
     control.barrier()
     time.sleep(0.3)
     now = sent()
@@ -85,7 +94,10 @@ def _when_drained(control: ProcessGroupControl) -> Sent:
 
 
 def timed(comm: Comm, control: ProcessGroupControl) -> dict[str, float]:
-    """Seconds of each exchange, from when all are there until the last has its result; the shortest of some."""
+    """Return the seconds of each exchange, the shortest of some.
+
+    They last from when all are there until the last has its result.
+    """
     found = {}
     for size, rounds in SIZES.items():
         for name, exchange in exchanges(comm, size).items():
@@ -103,7 +115,7 @@ def timed(comm: Comm, control: ProcessGroupControl) -> dict[str, float]:
 
 
 def resent(comm: Comm, control: ProcessGroupControl) -> int:
-    """Segments of TCP that this host sent twice, in exchanges of 4 MB both ways."""
+    """Return the TCP segments that this host sent twice, in exchanges of 4 MB both ways."""
     before, message = _resent(), torch.ones(1, 4_000_000, dtype=torch.uint8)
     for _ in range(20):
         comm.gather([message])
@@ -127,7 +139,7 @@ def joined(job: str, link: Link | None) -> Any:
     world = cast(dist.ProcessGroup, dist.group.WORLD)
     control = ProcessGroupControl(cast(dist.ProcessGroup, dist.new_group(backend="gloo")))
     transport = GlooTransport(world)
-    comm = Comm(world.size(), Emulated(transport, link) if link else transport)
+    comm = Comm(world.size(), EmulatedTransport(transport, link) if link else transport)
     found = {"counted": counted, "timed": timed, "resent": resent}[job](comm, control)
     dist.destroy_process_group()
     return found

@@ -1,4 +1,7 @@
-"""What not every machine has: tests that need it are skipped there and say so, in words by which a skip is known."""
+"""Things that not every machine has: tests that need them are skipped there and say so.
+
+The reason of a skip is known by its words.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,8 @@ KINDS = {
     "root": "root",
     "submitit": "the packages of gcbench[slurm]",
 }
-EXPECT = "GCBENCH_EXPECT"  # kinds between commas: what must be here; set, it also makes every other reason a failure
+# Names, between commas, what must be present; once set, any other reason to skip is a failure.
+EXPECT = "GCBENCH_EXPECT"
 
 
 def lacks(kind: str, why: str) -> str:
@@ -49,5 +53,5 @@ def unexpected(reason: str) -> str | None:
 
 
 def patience(seconds: float) -> float:
-    """Return how long to wait for what takes so many seconds at most on an idle machine of two cores."""
+    """Return how long to wait for what takes `seconds` at most on an idle machine of two cores."""
     return seconds * float(os.environ.get("GCBENCH_PATIENCE", "1"))

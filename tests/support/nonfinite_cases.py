@@ -1,4 +1,4 @@
-"""What a value that is not finite leaves behind, in any layout."""
+"""The effects of a value that is not finite, in any layout."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from gcbench.compressors import Compressor
 from gcbench.compressors.virtual import aggregate
 from gcbench.train.finite import KINDS, FirstBad
 
+# These send a few values that are drawn.
 SOME_VALUES = (
     "random_k",
     "random_block",
     "global_randk",
     "global_randk_multiscale",
-)  # send a few that are drawn
+)
 
 
 class Seen(NamedTuple):
@@ -29,14 +30,17 @@ class Seen(NamedTuple):
 def seen_after(
     compressor: Compressor, comm: Comm, value: float, worker: int, everywhere: bool
 ) -> Seen:
-    """Return what one step leaves of a gradient of `worker` that has `value` once, or `everywhere` in a matrix."""
+    """Return what one step leaves of a gradient of `worker` with a `value` that is not finite.
+
+    It has the value once, or `everywhere` in a matrix.
+    """
     grads = gradients(comm.local, 0)
     if worker in comm.local:
         matrix = grads["matrix"][worker - comm.local.start]
         matrix[... if everywhere else (4, 7)] = value
     first_bad = FirstBad.none(len(comm.local), torch.device("cpu"))
     first_bad.note_exchange(0, aggregate(compressor, grads, comm=comm))
-    found = [(KINDS[kind], k) for _, kind, k in first_bad.found(comm.local)]
+    found = [(KINDS[kind], k) for _, kind, k in first_bad.collect(comm.local)]
     return Seen(
         any(kind == "update" for kind, _ in found), [k for kind, k in found if kind == "residual"]
     )

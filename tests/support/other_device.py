@@ -1,7 +1,9 @@
-"""A device that is named as a GPU and computes here: code that mixes tensors of two devices fails on it as it does on a GPU.
+"""A device that is named as a GPU and computes on the CPU.
 
-Its tensors hold real values, so that branches for GPUs are taken and what they compute can be compared. It knows nothing of
-streams and compilers, and is for machines without a GPU: where there is one, torch hands it these tensors.
+Code that mixes tensors of two devices fails on it as it does on a GPU. Its tensors hold real
+values, so that branches for GPUs are taken and what they compute can be compared. It knows nothing
+of streams and compilers, and is for machines without a GPU: where there is one, torch hands it
+these tensors.
 """
 
 from __future__ import annotations
@@ -45,9 +47,8 @@ class OtherDevice(TorchDispatchMode):
         torch._C._ensureCUDADeviceGuardSet()
 
     def __enter__(self) -> OtherDevice:
-        torch._C._set_only_lift_cpu_tensors(
-            True
-        )  # torch.tensor(..., device=...) comes by here, too
+        # torch.tensor(..., device=...) takes this way, too.
+        torch._C._set_only_lift_cpu_tensors(True)
         super().__enter__()
         return self
 

@@ -1,4 +1,7 @@
-"""A method as somebody outside of gcbench writes it: this file, and `outside_conf/compressor/natural.yaml`."""
+"""A method as somebody outside of gcbench writes it.
+
+It is this file, and `outside_conf/compressor/natural.yaml`.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +20,17 @@ MANTISSA_BITS = 23
 
 @dataclass(frozen=True)
 class Natural(Codec):
-    """Horvath et al., "Natural Compression for Distributed Deep Learning", arXiv 1905.10988, definition 1. Every value goes to
-    one of the two powers of two around it:
+    """Natural compression: every value goes to one of the two powers of two around it.
 
-        C(t) = sgn(t) 2^floor(log2 |t|)  with probability p = (2^ceil(log2 |t|) - |t|) / 2^floor(log2 |t|),
+    Horvath et al., "Natural Compression for Distributed Deep Learning", arXiv 1905.10988,
+    definition 1:
+
+        C(t) = sgn(t) 2^floor(log2 |t|)  with probability p
                sgn(t) 2^ceil(log2 |t|)   with probability 1 - p
+        p    = (2^ceil(log2 |t|) - |t|) / 2^floor(log2 |t|)
 
-    so that E[C(t)] = t and E(C(t) - t)^2 <= t^2 / 8 (theorem 1). The mantissa of a float is 1 - p: a random number of its bits
-    is added, and what it carries into the exponent is the choice.
+    so that E[C(t)] = t and E(C(t) - t)^2 <= t^2 / 8 (theorem 1). The mantissa of a float is 1 - p:
+    a random number of its bits is added, and what it carries into the exponent is the choice.
 
     Sends 9 bits a value: the exponent of a float32 (8), and a sign.
 

@@ -8,6 +8,6 @@ from gcbench.data import TokenData
 
 
 def text() -> TokenData:
-    """Numbers that count up modulo twelve: short, and easy to learn."""
+    """Return numbers that count up modulo twelve: short, and easy to learn."""
     words = torch.arange(4000) % 12
     return TokenData("counting", 12, words[:3600], words[3600:], bptt=8)

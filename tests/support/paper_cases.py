@@ -1,4 +1,4 @@
-"""What tests of the papers' claims share: their networks as shapes, metered bits of these, and many draws of one code."""
+"""Shared cases of the papers' claims: networks as shapes, metered bits, many draws of one code."""
 
 from __future__ import annotations
 
@@ -45,7 +45,10 @@ def sizes(shapes: Shapes) -> list[int]:
 
 
 def sent_bits(shapes: Shapes, choice: str, **settings: Any) -> int:
-    """Metered in one step of one worker; of gradients of zeros, so that this is of no use where codes have any length."""
+    """Return the bits metered in one step of one worker.
+
+    Gradients are zeros, so that this is of no use where codes have any length.
+    """
     comm = Comm(1)
     grads = {name: torch.zeros(1, *shape) for name, shape in shapes.items()}
     aggregate(built(choice, **settings), grads, comm=comm, state=State())
@@ -53,12 +56,15 @@ def sent_bits(shapes: Shapes, choice: str, **settings: Any) -> int:
 
 
 def decoded(codec: Codec, rows: Tensor, number: int = 0) -> Tensor:
-    """`[w, n]` rows as each of w workers codes its own, in float64; nothing is gathered, so that many cost little."""
+    """Return rows `[w, n]` as each of w workers codes its own, in float64.
+
+    Nothing is gathered, so that many cost little.
+    """
     segments = (rows.shape[1],)
-    x = codec.lay_out([rows], segments)
+    x = codec.reorder([rows], segments)
     noise = Step(number, 1, range(len(rows)), {"w": 0}).noise(
         "codec", {"w": rows.shape[1]}, rows.device
     )
     out = torch.zeros_like(x)
     codec.decode_add(codec.encode(x, segments, noise), segments, out)
-    return codec.lay_back(out, segments).double()
+    return codec.restore_order(out, segments).double()

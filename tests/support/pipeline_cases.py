@@ -14,8 +14,8 @@ from gcbench.comm import Comm, GlooTransport
 from gcbench.config import Config
 from gcbench.launch.instantiate import make_data
 from gcbench.launch.plan import Machine, plan
-from gcbench.launch.worker import Joined, StopSignal, assembled
-from gcbench.train.pipeline import runs_beside
+from gcbench.launch.worker import Connections, StopSignal, build_run
+from gcbench.train.pipeline import exchanges_in_background
 from gcbench.train.run import Progress
 from gcbench.train.step import sample, train_step
 
@@ -33,15 +33,15 @@ class Trained(NamedTuple):
 def trained(process: Process, config: Config, steps: int) -> Trained:
     workers = config["trainer"]["gpus"]
     beside = None
-    if runs_beside(config["trainer"]):
+    if exchanges_in_background(config["trainer"]):
         group = dist.new_group()
         assert isinstance(group, dist.ProcessGroup)
         beside = Comm(workers, GlooTransport(group))
-    joined = Joined(process.comm(workers), beside, process.control, CPU)
+    joined = Connections(process.comm(workers), beside, process.control, CPU)
     with tempfile.TemporaryDirectory() as directory:
-        run, _ = assembled(
+        run, _ = build_run(
             config,
-            plan(config, Machine.here()),
+            plan(config, Machine.detect()),
             joined,
             make_data(config),
             Path(directory),

@@ -1,6 +1,7 @@
-"""Processes that need not import anything: copies of a server that has, one for each process of the tests.
+"""Processes that need not import anything: copies of a server that has.
 
-Importing torch, scikit-learn and torch's compiler (with the first optimizer) costs 5 s of one core.
+Each process of the tests has one server. Importing torch, scikit-learn and torch's compiler (with
+the first optimizer) costs seconds of one core.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ def command(
     timeout: float,
     read: bool = True,
 ) -> subprocess.CompletedProcess[str]:
-    """`gcbench` in a process of its own, as its script does it; `read`: whether somebody reads what it prints."""
+    """Run `gcbench` in a process of its own, as its script does it.
+
+    `read`: somebody reads what it prints.
+    """
     with tempfile.TemporaryDirectory() as place:
         out, err = Path(place, "out"), Path(place, "err")
         process = SERVER.Process(

@@ -2,15 +2,44 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 from gcbench.records import RunFiles
-from gcbench.records.result import Begun, bits, test_scores, unfinished
+from gcbench.records.files import replace_file
+from gcbench.records.result import Begun, count_bits, make_result, summarize_tests
+from gcbench.records.schema import SCHEMA_VERSION, Git, Result, Status
 from gcbench.report.configs import composed
 
 PARAMETERS = 1000
-BEGUN = Begun("2026-01-01T00:00:00+00:00", {"commit": "c" * 40, "dirty": False}, [])
+BEGUN = Begun("2026-01-01T00:00:00+00:00", Git(commit="c" * 40, dirty=False), [])
+
+
+CONFIG: dict[str, Any] = {
+    "seed": 1,
+    "model": {},
+    "dataset": {},
+    "compressor": {},
+    "optimizer": {"lr": 0.1},
+    "trainer": {"gpus": 1, "batch_size": 8},
+}
+
+
+def plain_result(**facts: Any) -> Result:
+    """Return a result that no configuration was composed for, with `facts` in it."""
+    data = {
+        "schema_version": SCHEMA_VERSION,
+        "identity": "01234567",
+        "status": "done",
+        "reason": None,
+        "experiment": None,
+        "choices": {"model": "mlp", "dataset": "digits", "compressor": "qsgd", "budget": "paper"},
+        "config": CONFIG,
+        "started": BEGUN.started,
+        "finished": BEGUN.started,
+    }
+    return Result.parse({**data, **facts})
 
 
 def result_of(
@@ -21,15 +50,18 @@ def result_of(
     accuracy: float = 90.0,
     ratio: float = 4.0,
     step_seconds: float | None = 0.25,
-    status: str = "done",
+    status: Status = "done",
     reason: str | None = None,
     finished: str = "2026-01-01T00:00:00+00:00",
 ) -> dict[str, Any]:
-    """result.json of a row of a table; one that is not done has what a run has that could not write more."""
+    """Return the result.json of a row of a table.
+
+    One that is not done has what a run has that could not write more.
+    """
     plain = composed(experiment, budget, words)
     config = {**plain.config, "seed": seed, "experiment": experiment, "choices": plain.choices}
     result = {
-        **unfinished(config, status, reason, BEGUN),
+        **make_result(config, BEGUN, status, reason).model_dump(),
         "started": finished,
         "finished": finished,
     }
@@ -42,12 +74,15 @@ def result_of(
         "workers": 2,
         "processes": 1 if step is None else 2,
         "device": "cpu",
+        "launcher": "virtual",
         "parameters": PARAMETERS,
         "steps": 10,
         "epochs": 1.0,
         "steps_per_epoch": 10,
-        "test": test_scores([epoch]),
-        "bits_sent": bits([10 * 32 * PARAMETERS / ratio] * 2, 10, 10, 32 * PARAMETERS),
+        "test": summarize_tests([epoch]),
+        "bits_sent": count_bits(
+            [10 * 32 * PARAMETERS / ratio] * 2, 10, 10, 32 * PARAMETERS
+        ).model_dump(),
         "analytic_ratio": None,
         "shannon_bits_per_step": None,
         "compression_error": {"relative": 0.5, "cosine": 0.9, "samples": 1},
@@ -63,10 +98,10 @@ def result_of(
 
 
 def write(directory: Path, result: dict[str, Any]) -> Path:
-    """With two lines of metrics."""
+    """Write a result with two lines of metrics."""
     directory.mkdir(parents=True)
     files = RunFiles(directory)
-    files.write_result(result)
+    replace_file(files.result, json.dumps(result).encode())
     files.append_metrics({"event": "train", "step": 5, "epoch": 0.5, "loss": 2.0})
     files.append_metrics({"event": "test", "step": 10, "epoch": 1.0, **(result.get("test") or {})})
     return directory

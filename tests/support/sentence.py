@@ -24,9 +24,9 @@ def config_of(*overrides: str) -> Config:
 
 
 def run(directory: Path, *overrides: str) -> dict[str, Any]:
-    """result.json of a run in `directory`; small unless the overrides say otherwise."""
+    """Return result.json of a run in `directory`, small unless the overrides say otherwise."""
     narrow = [] if any(o.startswith("model") for o in overrides) else ["model.widths=[16]"]
     start(config_of(*SMALL, *narrow, *overrides), str(directory))
     result = RunFiles(directory).read_result()
     assert result is not None
-    return result
+    return result.model_dump()

@@ -19,7 +19,7 @@ from gcbench.config import register
 def step_rows(
     process: Process, words: Sequence[str], methods: Mapping[str, Sequence[str]]
 ) -> tuple[list[dict[str, Any]], bool]:
-    """With whether all share one set of weights that has moved."""
+    """Return the rows, and whether all share one set of weights that has moved."""
     register()
     racing = make_contenders(words, methods, process.control)
     start = [p.detach().clone() for p in racing["no exchange"].model.parameters()]
@@ -52,6 +52,6 @@ class Sleeper:
 
 
 def uneven_rows(process: Process, seconds: Sequence[float]) -> list[dict[str, Any]]:
-    """Of steps that last so long in each process, after those of 10 ms in all."""
+    """Return the rows of steps that last so long in each process, after those of 10 ms in all."""
     racing = {ALONE: Sleeper(0.01), "uneven": Sleeper(seconds[process.rank])}
     return time_rows(racing, process.control, rounds=1)

@@ -1,6 +1,7 @@
-"""PyTorch's own PowerSGD under DistributedDataParallel, beside ours, in the same processes with the same gradients.
+"""PyTorch's own PowerSGD beside ours, in the same processes with the same gradients.
 
-DDP reads the annotations of a hook as they are, so they are not postponed here.
+It runs under DistributedDataParallel. DDP reads the annotations of a hook as they are, so they are
+not postponed here.
 """
 
 import torch
@@ -43,7 +44,7 @@ class Linear(nn.Module):
 
 
 def factors(rank: int) -> Grads:
-    """The same first Q for both."""
+    """Return the same first Q for both."""
     matrices = {k: s for k, s in SHAPES.items() if len(s) > 1}
     return {
         k: torch.randn(
@@ -56,7 +57,10 @@ def factors(rank: int) -> Grads:
 def compare(
     process: Process, rank: int, steps: int, error_feedback: bool
 ) -> list[tuple[float, float, float]]:
-    """For every step: distance of the updates, and of the memories, over the norm of the update; and that norm."""
+    """Return for every step the distances of updates and residuals, and the update's norm.
+
+    Distances are over that norm.
+    """
     model = Linear()
     ddp = DistributedDataParallel(model, bucket_cap_mb=100)
     hook_state = PowerSGDState(
@@ -78,9 +82,8 @@ def compare(
                 if name in factors(rank):
                     n = SHAPES[name][0]
                     by_shape.setdefault((n, torch.Size(SHAPES[name]).numel() // n), []).append(name)
-            names = [
-                name for group in by_shape.values() for name in group
-            ]  # as the hook lays its factors out
+            # The hook orders its factors like this.
+            names = [name for group in by_shape.values() for name in group]
             state.q_memory_dict[0] = torch.cat([factors(rank)[name].flatten() for name in names])
             state.p_memory_dict[0] = torch.empty(sum(rank * SHAPES[name][0] for name in names))
         return powerSGD_hook(state, bucket)
@@ -112,7 +115,8 @@ def compare(
         if error_feedback:
             sizes = [torch.Size(SHAPES[k]).numel() for k in order]
             errors = dict(zip(order, hook_state.error_dict[0].split(sizes), strict=True))
-            # PyTorch also remembers what a vector lost to the average; ours travel whole and leave nothing.
+            # PyTorch also remembers what a vector lost to the average; ours travel whole and leave
+            # nothing.
             apart = max(
                 float((state.per_worker[k].flatten() - errors[k]).norm() / norm)
                 for k in state.per_worker

@@ -13,14 +13,14 @@ from gloo_pool import Process
 from gcbench.config import Config
 from gcbench.launch.instantiate import make_data
 from gcbench.launch.plan import Machine, plan
-from gcbench.launch.worker import Joined, StopSignal, assembled
+from gcbench.launch.worker import Connections, StopSignal, build_run
 from gcbench.train.drift import ReplicasDrifted, refuse_drift
 from gcbench.train.loop import train
 from gcbench.train.run import Progress
 
 
 def drift_said(process: Process, drifted: tuple[int, ...]) -> str | None:
-    """Of a model that is another one in the processes `drifted`, each in its own way."""
+    """Return the error for a model that differs in the processes `drifted`."""
     weight = torch.arange(6.0) + (1e-6 * process.rank if process.rank in drifted else 0)
     weight[0] += 1e-6 if process.rank in drifted else 0
     replica: Any = SimpleNamespace(parameters={"weight": weight})
@@ -35,12 +35,12 @@ def drift_said(process: Process, drifted: tuple[int, ...]) -> str | None:
 
 
 def drift_said_at_the_end(process: Process, config: Config) -> str | None:
-    """Of a run in which process 1 loses its weights after the last step, when that was logged."""
+    """Return the error when process 1 loses its weights after the last step was logged."""
     workers = config["trainer"]["gpus"]
-    joined = Joined(process.comm(workers), None, process.control, torch.device("cpu"))
-    chosen, data = plan(config, Machine.here()), make_data(config)
+    joined = Connections(process.comm(workers), None, process.control, torch.device("cpu"))
+    chosen, data = plan(config, Machine.detect()), make_data(config)
     with tempfile.TemporaryDirectory() as folder:
-        run, checkpoints = assembled(config, chosen, joined, data, Path(folder), StopSignal())
+        run, checkpoints = build_run(config, chosen, joined, data, Path(folder), StopSignal())
 
         def record(line: dict[str, Any]) -> None:
             if process.rank == 1 and line["step"] == run.total_steps:

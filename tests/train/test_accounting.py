@@ -1,4 +1,4 @@
-"""PowerSGD's data columns, exactly, from the metered bytes of one real step with 16 workers (Vogels et al. 2019)."""
+"""PowerSGD's data columns (Vogels et al. 2019) follow from the bytes of one step of 16 workers."""
 
 from __future__ import annotations
 

@@ -12,8 +12,9 @@ import torch
 from sentence import run
 
 from gcbench.config import ConfigError
+from gcbench.records.schema import Result
+from gcbench.records.store import read_run
 from gcbench.records.summary import _facts
-from gcbench.report.load import read_run
 from gcbench.train import weights
 from gcbench.train.checkpoints import Checkpoints
 
@@ -41,7 +42,10 @@ def metrics(folder: Path) -> list[dict[str, Any]]:
 
 
 def test_an_extended_run_ends_as_one_that_was_as_long_from_the_start(tmp_path: Path) -> None:
-    """Where the schedule does not depend on the length: weights, momentum, memories, factors, counters and tests."""
+    """Weights, momentum, residuals, factors, counters and tests agree.
+
+    The schedule must not depend on the length.
+    """
     whole = run(tmp_path / "whole", *WORDS, *CONSTANT, "trainer.epochs=0.5")
     assert whole["extended"] == [] and whole["weights"] == "weights.pt"
     short = run(tmp_path / "parts", *WORDS, *CONSTANT, "trainer.epochs=0.25")
@@ -55,7 +59,7 @@ def test_an_extended_run_ends_as_one_that_was_as_long_from_the_start(tmp_path: P
         assert long[key] == whole[key]
     one, other = kept(tmp_path / "whole"), kept(tmp_path / "parts")
     assert one.keys() == other.keys() and all(torch.equal(one[k], other[k]) for k in one)
-    assert ("extended", "from step 11 (epoch 0.25)") in _facts(long)
+    assert ("extended", "from step 11 (epoch 0.25)") in _facts(Result.parse(long))
 
 
 def test_the_result_of_the_shorter_run_stays(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What happens to long runs: workers that die, hang or err, disks that fill up, replicas that drift."""
+"""Long runs: workers that die, hang or err, disks that fill up, replicas that drift."""
 
 from __future__ import annotations
 
@@ -54,7 +54,10 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def ends_as_without(folder: Path, words: list[str], spent: Path) -> None:
-    """The run that goes on, in one process as workers are the same there, against one to which nothing happened."""
+    """Assert that the run that goes on ends as one to which nothing happened.
+
+    It goes on in one process, as workers are the same there.
+    """
     assert spent.exists()
     run(folder, *words, "trainer.launcher=virtual")
     run(folder.parent / "whole", *words, "trainer.launcher=virtual")
@@ -65,7 +68,10 @@ def ends_as_without(folder: Path, words: list[str], spent: Path) -> None:
 
 
 def went_on(folder: Path, spent: Path) -> bool:
-    """Whether the checkpoint of step 4 is from before the fault: a run that began anew would have written another."""
+    """Return whether the checkpoint of step 4 is from before the fault.
+
+    A run that began anew would have written another.
+    """
     return (
         folder / "checkpoints" / "step-00000004" / "manifest.json"
     ).stat().st_mtime_ns < spent.stat().st_mtime_ns
@@ -107,7 +113,10 @@ def test_a_run_starts_again_by_itself(tmp_path: Path) -> None:
 def test_a_command_that_was_killed_goes_on_to_the_same_bits(tmp_path: Path, whom: str) -> None:
     spent, at = tmp_path / "spent", random.randrange(5, 20)
     words = [*WORDS, *faulty(f"kill {whom}", at, spent)]
-    code = "import sys; from pathlib import Path; from sentence import run; run(Path(sys.argv[1]), *sys.argv[2:])"
+    code = (
+        "import sys; from pathlib import Path; from sentence import run; run(Path(sys.argv[1]), "
+        "*sys.argv[2:])"
+    )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", code, str(tmp_path / "cut"), *words, REAL]
     parent = subprocess.Popen(
@@ -157,7 +166,7 @@ def test_a_worker_that_hangs_is_named_with_its_phase(
 
 
 def test_a_gradient_that_is_not_finite_is_named_with_its_worker(tmp_path: Path) -> None:
-    """Though a method may not pass it on, as signs do not."""
+    """A method may not pass it on, as signs do not."""
     words = [
         "compressor=signum",
         *LENGTH,

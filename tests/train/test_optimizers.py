@@ -12,7 +12,7 @@ from gcbench.train.optimizers import make_optimizer
 
 @pytest.mark.parametrize("nesterov", [False, True])
 def test_sgd_decays_weights_once_and_knows_nesterov(nesterov: bool) -> None:
-    """d = g + decay x; m = 0.9 m + d; x = x - 0.1 m, or x - 0.1 (d + 0.9 m) with Nesterov."""
+    """SGD has d = g + decay x; m = 0.9 m + d; x = x - 0.1 m; with Nesterov x - 0.1 (d + 0.9 m)."""
     model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
     settings = OptimizerSettings(
         OptimizerKind.sgd, lr=0.1, momentum=0.9, weight_decay=0.5, nesterov=nesterov
@@ -23,7 +23,7 @@ def test_sgd_decays_weights_once_and_knows_nesterov(nesterov: bool) -> None:
     for step in range(3):
         for k, p in model.named_parameters():
             p.grad = torch.full_like(p, 0.5 + step)
-            d = p.grad + (0.5 * x[k] if k.startswith("0.") else 0)  # none on batch normalisation
+            d = p.grad + (0.5 * x[k] if k.startswith("0.") else 0)  # none on batch normalization
             m[k] = 0.9 * m[k] + d
             x[k] = x[k] - 0.1 * (d + 0.9 * m[k] if nesterov else m[k])
         optimizer.step()

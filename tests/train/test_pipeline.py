@@ -14,8 +14,8 @@ from sentence import SMALL, config_of, run
 from torch import Tensor
 
 from gcbench.compressors import State
-from gcbench.config import Config, ConfigError, fingerprint
-from gcbench.config.names import what_matters
+from gcbench.config import Config, ConfigError
+from gcbench.identity import fingerprint, relevant_config
 
 WORDS = ("model.widths=[24,24]", "trainer.gpus=2", "trainer.error_every=null")
 BUCKETS = ("trainer.overlap=true", "trainer.bucket_mib=0.001")  # 262 values: three buckets
@@ -44,8 +44,10 @@ def test_the_list_above_has_the_methods_of_global_scope(choice: str) -> None:
 
 @pytest.mark.parametrize("choice", BY_TENSOR)
 def test_overlap_gives_the_same_bits(choice: str) -> None:
-    """Of two workers: with more, an all-reduce of another length may add in another order. But PowerSGD multiplies matrices
-    of one shape together, and a product of several may round otherwise than one alone.
+    """Two workers do: with more, an all-reduce of another length may add in another order.
+
+    But PowerSGD multiplies matrices of one shape together, and a product of several may round
+    otherwise than one alone.
     """
     plain: list[Trained] = pool(2).run(trained, config(choice), 4)
     overlapped: list[Trained] = pool(2).run(trained, config(choice, *BUCKETS), 4)
@@ -64,7 +66,7 @@ def test_overlap_gives_the_same_bits(choice: str) -> None:
 
 @pytest.mark.parametrize("model", ["resnet8", "lstm_small"])
 def test_overlap_gives_the_same_update_in_any_layout(model: str) -> None:
-    """Weights of convolutions lie channels last, and text carries its hidden state from step to step."""
+    """Weights of convolutions lie channels last, and text carries its hidden state along."""
     data = "dataset._target_=own_data.text" if model == "lstm_small" else "dataset=digits"
     words = [f"model={model}", data, "trainer.batch_size=4", "compressor=powersgd"]
     whole = config_of(*SMALL[:1], *SMALL[2:], *words, "trainer.gpus=2")
@@ -81,7 +83,10 @@ def test_micro_batches_are_exchanged_once() -> None:
 
 
 def test_hidden_and_exposed_exchange_are_told_apart() -> None:
-    """What is waited for is part of the step, what is hidden is not. In five steps on busy cores nothing may be hidden."""
+    """Time waited for is part of the step, hidden time is not.
+
+    In five steps on busy cores nothing may be hidden.
+    """
     plain, hidden = (
         pool(2).run(trained, config("none", *words), 40)[0].seconds
         for words in ((), ("trainer.double_buffering=true",))
@@ -97,7 +102,10 @@ def test_hidden_and_exposed_exchange_are_told_apart() -> None:
 
 @pytest.mark.parametrize("choice", ["none", "powersgd", "qsgd", "maxnorm"])
 def test_double_buffering_applies_the_update_of_the_step_before(choice: str) -> None:
-    """x_{t+1} = x_t - lr update(g_{t-1}): the first step moves nothing, the second what the first should have."""
+    """The update is x_{t+1} = x_t - lr update(g_{t-1}).
+
+    The first step moves nothing, the second what the first should have.
+    """
     words = ("schedule.kind=constant", "schedule.warmup_epochs=0")
     plain = pool(2).run(trained, config(choice, *words), 1)
     late = pool(2).run(trained, config(choice, *words, "trainer.double_buffering=true"), 4)
@@ -166,8 +174,10 @@ def test_runs_with_overlap_continue_those_without_but_have_names_of_their_own() 
         config("qsgd", *words) for words in ((), BUCKETS, ("trainer.double_buffering=true",))
     )
     assert fingerprint(plain) == fingerprint(overlapped) != fingerprint(late)
-    assert what_matters(plain) != what_matters(overlapped)
-    assert not {"overlap", "bucket_mib", "double_buffering"} & set(what_matters(plain)["trainer"])
+    assert relevant_config(plain) != relevant_config(overlapped)
+    assert not {"overlap", "bucket_mib", "double_buffering"} & set(
+        relevant_config(plain)["trainer"]
+    )
 
 
 def test_a_state_in_parts_is_the_state() -> None:

@@ -1,4 +1,7 @@
-"""Recorded gradients are those that were compressed. That real workers record the same is seen in test_svrg.py."""
+"""Recorded gradients are those that were compressed.
+
+That real workers record the same is seen in test_svrg.py.
+"""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def replica_of(*layers: nn.Module) -> Replica:
 
 
 def gradients(replica: Replica, step: int = 0) -> torch.Tensor:
-    """Both workers' gradients of one and the same batch."""
+    """Return both workers' gradients of one and the same batch."""
     replica.begin()
     for row in range(2):
         replica.backward(row, BATCH, (1, step), Clock(CPU))

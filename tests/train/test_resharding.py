@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gcbench.config import ConfigError, RunFailed
 from gcbench.train.checkpoints import Checkpoints
-from gcbench.train.resharding import merged, replaced
+from gcbench.train.resharding import merge_workers, replaced_shares
 from gcbench.train.run import Progress, Run
 
 LENGTH = [
@@ -44,9 +44,9 @@ def test_the_pending_update_stays(before: int, now: int) -> None:
     ]
     taken = []
     for worker in range(now):
-        shares = replaced(worker, now, before)
+        shares = replaced_shares(worker, now, before)
         assert sum(shares.values()) == pytest.approx(1)
-        taken.append(merged([contents[k] for k in shares], list(shares.values())))
+        taken.append(merge_workers([contents[k] for k in shares], list(shares.values())))
     after = torch.stack([content["state"][0]["w"] for content in taken])
     late = torch.stack([content["late"]["of"] for content in taken])
     torch.testing.assert_close(after.mean(0), rows.mean(0))
@@ -59,10 +59,10 @@ def test_the_pending_update_stays(before: int, now: int) -> None:
         assert torch.equal(after, rows.repeat_interleave(now // before, dim=0))
 
 
-def test_workers_replace_their_neighbours() -> None:
-    assert [replaced(i, 2, 4) for i in range(2)] == [{0: 0.5, 1: 0.5}, {2: 0.5, 3: 0.5}]
-    assert [replaced(i, 4, 2) for i in range(4)] == [{0: 1.0}, {0: 1.0}, {1: 1.0}, {1: 1.0}]
-    assert replaced(1, 2, 3) == {1: pytest.approx(1 / 3), 2: pytest.approx(2 / 3)}
+def test_workers_replace_their_neighbors() -> None:
+    assert [replaced_shares(i, 2, 4) for i in range(2)] == [{0: 0.5, 1: 0.5}, {2: 0.5, 3: 0.5}]
+    assert [replaced_shares(i, 4, 2) for i in range(4)] == [{0: 1.0}, {0: 1.0}, {1: 1.0}, {1: 1.0}]
+    assert replaced_shares(1, 2, 3) == {1: pytest.approx(1 / 3), 2: pytest.approx(2 / 3)}
 
 
 def memories(folder: Path, step: int) -> list[dict[str, Tensor]]:
@@ -105,15 +105,14 @@ def test_a_run_with_memories_goes_on_when_they_may_be_merged(
             rows.mean(0), torch.stack([memory[name] for memory in before]).mean(0)
         )
     assert result["steps"] == 6 and result["workers"] == gpus
-    assert (
-        result["bits_sent"]["per_step"] == first["bits_sent"]["per_step"]
-    )  # by a worker, before as after
+    # A worker sends as much before as after.
+    assert result["bits_sent"]["per_step"] == first["bits_sent"]["per_step"]
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines if line["event"] == "train"] == [3, 6]
 
 
 def test_a_run_without_memories_goes_on_with_any_number(tmp_path: Path) -> None:
-    """PowerSGD's factors are shared."""
+    """PowerSGD's factors are shared, so that workers own nothing."""
     words = ["compressor=powersgd", "error_feedback=false", *LENGTH, "trainer.max_steps=6"]
     run(tmp_path, *words, "trainer.gpus=2")
     result = go_on(tmp_path, [*words, "trainer.gpus=3"])
@@ -133,8 +132,6 @@ def test_shards_cannot_be_merged(tmp_path: Path) -> None:
 def test_a_run_that_would_be_over_says_so(tmp_path: Path) -> None:
     words = ["compressor=none", *LENGTH, "trainer.epochs=0.5"]
     steps = run(tmp_path, *words)["steps"]
-    with pytest.raises(
-        RunFailed,
-        match=rf"ends after {steps // 2} steps with 4 workers; type trainer.max_steps={steps // 4 * 4} or",
-    ):
+    advice = f"type trainer.max_steps={steps // 4 * 4} or"
+    with pytest.raises(RunFailed, match=f"ends after {steps // 2} steps with 4 workers; {advice}"):
         go_on(tmp_path, [*words, "trainer.gpus=4"])

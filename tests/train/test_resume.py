@@ -1,4 +1,4 @@
-"""A run that was stopped and resumed ends as one that was not: weights, bits and metrics, to the bit."""
+"""A run that was stopped and resumed ends as one that was not: weights, bits and metrics."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from gcbench.compressors.dense import Dense
 from gcbench.config import ConfigError, RunFailed
 from gcbench.train.replica import Replica
 
-# Everything a checkpoint must carry: momentum, per-worker memories, shared factors, meters, half-filled log intervals.
+# Everything a checkpoint must carry: momentum, per-worker memories, shared factors, meters,
+# half-filled log intervals.
 METHODS = {
     "qsgd": ["compressor=qsgd", "min_size=0", "error_feedback=true", "alpha=0.2", "beta=0.9"],
     "powersgd": ["compressor=powersgd", "rank=2"],
@@ -43,13 +44,13 @@ def final_weights(folder: Path, step: int) -> dict[str, torch.Tensor]:
 
 
 def metrics(folder: Path) -> list[dict[str, Any]]:
-    """Without times, which real workers have and virtual ones do not."""
+    """Return the metrics without times, which only real workers have."""
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return [{k: v for k, v in line.items() if k != "seconds"} for line in lines]
 
 
 def cut_back(folder: Path, step: int) -> None:
-    """The directory as a run would leave it that was killed right after the checkpoint of `step`."""
+    """Leave the directory as a run would that was killed after the checkpoint of `step`."""
     (folder / "result.json").unlink()
     for path in (folder / "checkpoints").iterdir():
         if path.name > f"step-{step:08d}":
@@ -106,7 +107,10 @@ def test_a_resumed_run_goes_on_counting_seconds(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("copied_workers")
 def test_virtual_workers_continue_as_real_ones(tmp_path: Path) -> None:
-    """1 x 4 virtual to 4 x 1 gloo: every worker's state is its own file, and gathers add in worker order."""
+    """1 x 4 virtual workers become 4 x 1 over gloo.
+
+    Every worker's state is its own file, and gathers add in worker order.
+    """
     words = [
         *METHODS["svrg"],
         *LENGTH,
@@ -243,7 +247,7 @@ def test_resume_never_starts_anew(tmp_path: Path) -> None:
 def test_a_state_that_is_not_finite_is_never_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoiled: str, says: str
 ) -> None:
-    """Though no log line has said so yet."""
+    """No log line may have said so yet."""
     backward, aggregate = Replica.backward, Dense.aggregate
 
     def bad_loss(self: Replica, row: int, batch: Any, key: Any, clock: Any) -> torch.Tensor:

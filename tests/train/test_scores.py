@@ -22,9 +22,8 @@ WORDS = [
 
 def test_the_right_class_among_the_five_likeliest_counts_where_there_are_many() -> None:
     outputs = torch.randn(64, MANY_CLASSES)
-    ranks = (
-        torch.arange(64) % 8
-    )  # of the right class among the likeliest: the first for an eighth, the first five for five eighths
+    # The rank of the right class: the first for an eighth, among five for five eighths.
+    ranks = torch.arange(64) % 8
     targets = outputs.argsort(descending=True)[torch.arange(64), ranks]
     halves = [
         torch.stack(scores_of("classification", *half))
@@ -36,7 +35,7 @@ def test_the_right_class_among_the_five_likeliest_counts_where_there_are_many() 
 
 
 def test_perplexity_is_that_of_a_word_however_words_are_shared_out_over_batches() -> None:
-    """Two windows of 12 words and of 4: the mean over words is not that over batches."""
+    """Two windows have 12 words and 4: the mean over words is not that over batches."""
     outputs, targets = torch.randn(4, 4, 7), torch.randint(7, (4, 4))
     windows = [(outputs[:3], targets[:3]), (outputs[3:], targets[3:])]
     batches = torch.stack([torch.stack(scores_of("language", *window)) for window in windows])

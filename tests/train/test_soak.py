@@ -1,4 +1,4 @@
-"""Thousands of steps of every method: what a run holds does not grow, and nothing of it is left at the end."""
+"""Thousands of steps of every method: a run's memory does not grow, and nothing is left of it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WORDS = [
 
 
 class Memory(threading.Thread):
-    """Resident MiB of each child process, from the first step of the run in `folder` to its result."""
+    """Resident MiB of each child process, from the run's first step to its result."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(daemon=True)
@@ -42,7 +42,7 @@ class Memory(threading.Thread):
                     )
 
     def growth(self) -> list[float]:
-        """MiB by which the median of each worker's last quarter is above that of the one before."""
+        """Return by how many MiB each worker's median grew in the last quarter."""
         quarters = [
             np.array_split(samples, 4) for samples in self.seen.values() if len(samples) > 20
         ]
@@ -50,7 +50,7 @@ class Memory(threading.Thread):
 
 
 def children() -> list[int]:
-    """Of this process, whichever thread started them."""
+    """Return the children of this process, whichever thread started them."""
     return [
         int(pid)
         for path in Path("/proc/self/task").glob("*/children")
@@ -81,9 +81,8 @@ def held() -> dict[str, int]:
 @pytest.mark.slow
 @pytest.mark.parametrize("method", CHOICES)
 def test_memory_is_flat_and_nothing_is_left(tmp_path: Path, method: str) -> None:
-    run(
-        tmp_path / "first", f"compressor={method}", "trainer.max_steps=2", "trainer.launcher=local"
-    )  # what stays by itself
+    # The first run fills what stays by itself.
+    run(tmp_path / "first", f"compressor={method}", "trainer.max_steps=2", "trainer.launcher=local")
     before, memory = held(), Memory(tmp_path / "soak")
     memory.start()
     result = run(tmp_path / "soak", f"compressor={method}", *WORDS)

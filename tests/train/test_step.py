@@ -1,4 +1,4 @@
-"""What a step applies, and what the log says of it."""
+"""A step: the update that it applies, and what the log says of it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sentence import SMALL, config_of, run
 from gcbench.comm import Comm, LocalControl
 from gcbench.launch.instantiate import make_data
 from gcbench.launch.plan import Machine, plan
-from gcbench.launch.worker import Joined, StopSignal, assembled
+from gcbench.launch.worker import Connections, StopSignal, build_run
 from gcbench.train.run import Progress
 from gcbench.train.step import train_step
 
@@ -21,12 +21,12 @@ SGD = ("optimizer.kind=sgd", "optimizer.momentum=0", "optimizer.weight_decay=0")
 
 
 def test_a_step_applies_its_own_learning_rate(tmp_path: Path) -> None:
-    """The first that of step 0, the second that of step 1: x_{t+1} = x_t - lr_t update_t."""
+    """The first has that of step 0, the second that of step 1: x_{t+1} = x_t - lr_t update_t."""
     words = (*SMALL, *VIRTUAL, *SGD, "model=linear", "compressor=none", "trainer.max_steps=4")
     config = config_of(*words, "optimizer.lr=0.5", "schedule=cosine", "schedule.warmup_epochs=0")
-    joined = Joined(Comm(4), None, LocalControl(), torch.device("cpu"))
-    chosen, data = plan(config, Machine.here()), make_data(config)
-    run, _ = assembled(config, chosen, joined, data, tmp_path, StopSignal())
+    joined = Connections(Comm(4), None, LocalControl(), torch.device("cpu"))
+    chosen, data = plan(config, Machine.detect()), make_data(config)
+    run, _ = build_run(config, chosen, joined, data, tmp_path, StopSignal())
     progress = Progress.start(run)
     for rate in (0.5, 0.5 * 0.8535534, 0.25, 0.5 * 0.1464466):  # a half cosine over 4 steps
         before = {k: p.detach().clone() for k, p in run.replica.parameters.items()}
@@ -37,7 +37,7 @@ def test_a_step_applies_its_own_learning_rate(tmp_path: Path) -> None:
 
 
 def test_the_loss_of_the_log_is_the_mean_of_all_workers_and_steps(tmp_path: Path) -> None:
-    """So that it does not ask how many share the batch, nor how often lines are written."""
+    """It does not depend on how many share the batch, nor on how often lines are written."""
     words = ("model=linear", "compressor=none", "trainer.launcher=virtual", "trainer.max_steps=4")
 
     def losses(name: str, *more: str) -> list[float]:

@@ -1,4 +1,4 @@
-"""QSVRG: what is sent goes to zero with the error, so that a quantiser leaves no floor under it."""
+"""QSVRG: what is sent goes to zero with the error, so that a quantizer leaves no floor under it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from gcbench.train.replica import Replica
 from gcbench.train.run import Progress, Run
 from gcbench.train.schedules import Schedule
 from gcbench.train.step import train_step
-from gcbench.train.svrg import SVRG, covering, paper_bits
+from gcbench.train.svrg import SVRG, cover_samples, paper_bits
 from gcbench.train.tasks import loss_of
 
 SVRG_STEPS = ["estimator=svrg", "optimizer.momentum=0", "schedule=constant"]
@@ -56,7 +56,7 @@ def least_squares(
     batch_size: int = 5,
     accumulate: int = 1,
 ) -> tuple[Run, Progress]:
-    """Three virtual workers, plain steps of a constant rate."""
+    """Run three virtual workers with plain steps of a constant rate."""
     torch.manual_seed(0)
     comm, device = Comm(3), torch.device("cpu")
     trainer = TrainerSettings(gpus=3, batch_size=batch_size, epochs=1, accumulate=accumulate)
@@ -97,7 +97,7 @@ def full_gradient(model: nn.Module, data: ArrayData = DATA) -> torch.Tensor:
 
 
 def gradient_norms(estimator: Any) -> list[float]:
-    """With 4-bit QSGD, at the start and after every 26 of 208 steps."""
+    """Return the norms with 4-bit QSGD, at the start and after every 26 of 208 steps."""
     run, progress = least_squares(estimator, "qsgd")
     norms = [float(full_gradient(run.replica.model).norm())]
     for _ in range(8):
@@ -108,7 +108,7 @@ def gradient_norms(estimator: Any) -> list[float]:
 
 
 def test_it_converges_linearly_where_sgd_stays_at_its_noise() -> None:
-    """Theorem 3.6 has f - f* at 0.9 or less of what it was an epoch before, so the gradient at sqrt(0.9)."""
+    """Theorem 3.6 has f - f* shrink to 0.9 or less an epoch, so the gradient to sqrt(0.9)."""
     sgd, svrg = gradient_norms(SGD()), gradient_norms(SVRG(epoch_steps=26))
     assert min(sgd) > 0.1
     assert all(after < 0.95 * before for before, after in zip(svrg, svrg[1:], strict=False))
@@ -116,7 +116,7 @@ def test_it_converges_linearly_where_sgd_stays_at_its_noise() -> None:
 
 
 def test_a_penalty_leaves_no_floor_and_its_gradient_is_told() -> None:
-    """Weight decay, added after quantising, leaves the quantised part away from zero."""
+    """Weight decay, added after quantizing, leaves the quantized part away from zero."""
     run, progress = least_squares(SVRG(epoch_steps=26, penalty=0.1), "qsgd")
     for _ in range(9 * 26):
         train_step(run, progress)
@@ -132,7 +132,7 @@ def weights_at_anchor(progress: Progress) -> torch.Tensor:
 
 
 def test_corrected_gradients_average_to_the_full_gradient() -> None:
-    """Over batches that hold every sample once: grad f(x), though each is corrected by what was seen at y."""
+    """Batches hold every sample once: the mean is grad f(x), though each is corrected by y."""
     run, progress = least_squares(SVRG(epoch_steps=1000), "none", DATA_OF_WHOLE_STEPS)
     train_step(run, progress)
     with torch.no_grad():
@@ -148,7 +148,7 @@ def test_corrected_gradients_average_to_the_full_gradient() -> None:
 
 
 def test_the_first_gradient_of_an_epoch_is_the_full_one_of_every_worker() -> None:
-    """Also with samples that fill no batch, more workers than batches, and micro-batches."""
+    """Samples may fill no batch, workers be more than batches, and batches be micro-batches."""
     for settings in ({}, {"batch_size": 64}, {"batch_size": 6, "accumulate": 3}):
         run, progress = least_squares(SVRG(), "none", **settings)
         expected = full_gradient(run.replica.model)
@@ -160,7 +160,7 @@ def test_the_first_gradient_of_an_epoch_is_the_full_one_of_every_worker() -> Non
     ("samples", "largest"), [(207, 5), (207, 300), (1437, 32), (1, 1), (64, 64)]
 )
 def test_every_sample_is_in_one_batch(samples: int, largest: int) -> None:
-    batches = covering(samples, largest)
+    batches = cover_samples(samples, largest)
     held = [i for step, size in batches for i in range(step * size, (step + 1) * size)]
     assert held == list(range(samples))
     assert (
@@ -231,7 +231,7 @@ class Norm(nn.Sequential):
     ("model", "data", "momentum", "says"),
     [
         (Linear([16], 1), DATA, 0.9, "type optimizer.momentum=0"),
-        (Norm(), DATA, 0.0, "batch normalisation"),
+        (Norm(), DATA, 0.0, "batch normalization"),
         (nn.Sequential(nn.Dropout(0.1)), DATA, 0.0, "without dropout"),
         (nn.TransformerEncoderLayer(4, 2, 4, dropout=0.1), DATA, 0.0, "without dropout"),
         (LSTM(5, 4, 1, 0.0), DATA, 0.0, "carries hidden state"),
@@ -263,7 +263,7 @@ def test_what_it_takes_and_refuses_from_the_command_line(tmp_path: Path) -> None
             ["model=linear", "estimator.epoch_steps=0"],
             "estimator.epoch_steps=0: type a number of steps of at least 1",
         ),
-        (["model=resnet20"], "estimator=svrg cannot use batch normalisation"),
+        (["model=resnet20"], "estimator=svrg cannot use batch normalization"),
     ):
         with pytest.raises(ConfigError, match=says):
             run(tmp_path, *SVRG_STEPS, *words)

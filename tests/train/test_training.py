@@ -1,4 +1,4 @@
-"""What training itself must not get wrong."""
+"""Training: the properties that it must not lose."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_same_seed_same_bits_and_another_seed_other_ones(tmp_path: Path) -> None
 
 @pytest.mark.usefixtures("copied_workers")
 def test_virtual_and_real_workers_train_alike(tmp_path: Path) -> None:
-    """To the bit for a gather: same samples, same weights, same noise."""
+    """A gather agrees to the bit: same samples, same weights, same noise."""
     words = [
         "min_size=0",
         "trainer.gpus=4",
@@ -58,7 +58,10 @@ def test_virtual_and_real_workers_train_alike(tmp_path: Path) -> None:
 
 
 def test_one_worker_with_the_whole_batch_equals_four_with_a_quarter(tmp_path: Path) -> None:
-    """PowerSGD is linear in the gradient, so only the mean gradient matters; the samples of a step are the same."""
+    """PowerSGD is linear in the gradient, so only the mean gradient matters.
+
+    The samples of a step are the same.
+    """
     words = [
         VIRTUAL,
         "compressor=powersgd",
@@ -89,9 +92,9 @@ def test_a_loss_that_is_not_finite_ends_the_run_as_diverged(tmp_path: Path) -> N
 def test_a_result_has_the_facts_of_the_run(tmp_path: Path) -> None:
     result = run(tmp_path, VIRTUAL, "trainer.max_steps=10", "min_size=0")
     for key in (
-        "schema_version status reason choices config workers processes launcher device backend codec_backend threads "
-        "oversubscribed steps epochs test bits_sent bits_received seconds compression_error "
-        "versions git machine started finished"
+        "schema_version status reason choices config workers processes launcher device backend "
+        "codec_backend threads oversubscribed steps epochs test bits_sent bits_received seconds "
+        "compression_error versions git machine started finished"
     ).split():
         assert key in result, key
     n = 64 * 16 + 16 + 16 * 10 + 10
@@ -173,9 +176,8 @@ def test_powersgd_momentum_is_its_algorithm_2() -> None:
         for step in range(3):
             for k, p in model.named_parameters():
                 p.grad = torch.full_like(p, 0.5 + step)
-                d = p.grad + (
-                    0.01 * x[k] if k.startswith("0.") else 0
-                )  # no decay on batch normalisation
+                # There is no decay on batch normalization.
+                d = p.grad + (0.01 * x[k] if k.startswith("0.") else 0)
                 m[k] = momentum * m[k] + d
                 x[k] = x[k] - 0.1 * (d + m[k])
             optimizer.step()
@@ -203,7 +205,7 @@ def test_schedules() -> None:
 @pytest.mark.parametrize("start", [0.0, 0.1, 1.0])
 @pytest.mark.parametrize("scaled", [False, True])
 def test_a_warm_up_starts_at_the_fraction_that_was_typed(start: float, scaled: bool) -> None:
-    """ORQ, section 5: "a linear warm-up schedule starting from base learning rate/10"."""
+    """ORQ, section 5, has "a linear warm-up schedule starting from base learning rate/10"."""
     settings = ScheduleSettings(
         ScheduleKind.constant, warmup_epochs=2, warmup_start=start, scale_by_workers=scaled
     )

@@ -41,7 +41,7 @@ LOSSES = {"loss", "train_loss"}
 
 def label_of(name: str, series: Iterable[Series]) -> str:
     """Return the label of a measure; a loss over words or classes is a cross-entropy, in nats."""
-    tests = [run.result.get("test") or {} for one in series for run in one.runs]
+    tests = [run.result.test or {} for one in series for run in one.runs]
     entropy = (
         name in LOSSES and tests and all({"accuracy", "perplexity"} & set(test) for test in tests)
     )

@@ -80,7 +80,7 @@ def breakdown(drawn: Drawn, by_group: bool = False, caption: str | None = None) 
         if caption
         else []
     )
-    crowded = any(run.result.get("oversubscribed") for s in shown for run in s.runs)
+    crowded = any(run.result.oversubscribed for s in shown for run in s.runs)
     notes += ["Some runs had more processes than cores."] if crowded else []
     notes += (
         ["Some runs had an emulated network."]
@@ -97,7 +97,7 @@ def _patch(phase: str) -> Patch:
 
 def _phases(series: Series) -> dict[str, float]:
     """Return the seconds by phase, means over seeds; nothing where no run is timed."""
-    timed = [run.result for run in series.runs if series.timed and run.result.get("seconds")]
+    timed = [run.result for run in series.runs if series.timed and run.result.seconds]
     return (
         {p: float(np.mean([seconds(result, p) for result in timed])) for p in PHASES}
         if timed

@@ -27,10 +27,10 @@ def curves(drawn: Drawn, y: str, x: str, by_group: bool = False) -> Figure | Non
 
     Return None where no run has such a curve.
     """
-    found = {s: band(s.runs, y, x) for s in drawn.series}
-    exact = [s for s, b in found.items() if b is not None and y in ERRORS and b.mean.max() < EXACT]
-    without = [s for s, b in found.items() if b is None]
-    shown = {s: b for s, b in found.items() if b is not None and s not in exact}
+    bands = {s: band(s.runs, y, x) for s in drawn.series}
+    exact = [s for s, b in bands.items() if b is not None and y in ERRORS and b.mean.max() < EXACT]
+    without = [s for s, b in bands.items() if b is None]
+    shown = {s: b for s, b in bands.items() if b is not None and s not in exact}
     if not shown:
         return None
     groups = list(dict.fromkeys(s.group for s in shown)) if by_group else [""]

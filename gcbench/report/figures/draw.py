@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from gcbench.config import ConfigError, near
 from gcbench.drawing import RC, save
+from gcbench.records.store import RecordedRun
 from gcbench.report.configs import PAPER
 from gcbench.report.figures.bars import bars, breakdown
 from gcbench.report.figures.curves import curves
@@ -19,7 +20,6 @@ from gcbench.report.figures.scaling import scaling
 from gcbench.report.figures.series import Drawn, of_rows, of_runs, of_workers
 from gcbench.report.figures.studies import STUDIES, predicted_throughput
 from gcbench.report.figures.tradeoff import accuracy_ratio, score_of
-from gcbench.report.load import Run
 from gcbench.report.rows import grouped
 from gcbench.report.study import Study, find_study
 from gcbench.report.tables import Table, read_table, tables_of
@@ -34,7 +34,7 @@ Pictures = Iterator[
 @matplotlib.rc_context(RC)
 def draw(
     word: str,
-    runs: Sequence[Run],
+    runs: Sequence[RecordedRun],
     folder: Path,
     budget: str = PAPER,
     words: tuple[str, ...] = (),
@@ -95,12 +95,12 @@ def _write(pictures: Pictures, folder: Path, budget: str, how: str = "") -> list
     return lines
 
 
-def which_method(runs: Sequence[Run], budget: str) -> Pictures:
+def which_method(runs: Sequence[RecordedRun], budget: str) -> Pictures:
     workloads = {workload.title: drawn for workload, drawn in of_runs(runs).items()}
     yield WHICH, accuracy_ratio(workloads, [] if budget == PAPER else [f"Runs of budget={budget}."])
 
 
-def everything(runs: Sequence[Run]) -> Pictures:
+def everything(runs: Sequence[RecordedRun]) -> Pictures:
     """Yield the figures of every workload, and those over the number of workers."""
     for workload, drawn in of_runs(runs).items():
         place = f"{RUNS}/{workload.name}"
@@ -116,7 +116,11 @@ def everything(runs: Sequence[Run]) -> Pictures:
 
 
 def of_table(
-    table: Table, runs: Sequence[Run], budget: str, words: tuple[str, ...], results: Sequence[str]
+    table: Table,
+    runs: Sequence[RecordedRun],
+    budget: str,
+    words: tuple[str, ...],
+    results: Sequence[str],
 ) -> Pictures:
     """Yield the figure that stands in the paper.
 
@@ -181,14 +185,18 @@ def _published(table: Table, measure: str) -> dict[str, Any]:
     )
 
 
+def _study(name: str, results: Sequence[str]) -> Study | None:
+    path_and_study = find_study(name, results)
+    return path_and_study[1] if path_and_study else None
+
+
 def of_study(name: str, results: Sequence[str]) -> Pictures:
-    found = find_study(name, results)
-    yield f"studies/{name}", STUDIES[name](found[1]) if found else None
+    study = _study(name, results)
+    yield f"studies/{name}", STUDIES[name](study) if study else None
 
 
 def _of_study_table(table: Table, results: Sequence[str]) -> Pictures:
-    found = find_study(str(table.study), results)
-    study: Study | None = found[1] if found else None
+    study = _study(str(table.study), results)
     make = STUDIES.get(str(table.study))
     what = str((table.figure or {})["kind"])
     if study is None:

@@ -35,7 +35,7 @@ def _best(series: Series, y: str) -> list[float]:
     return [
         float(value)
         for run in series.runs
-        if (value := (run.result.get("test") or {}).get(f"best_{y}")) is not None
+        if (value := (run.result.test or {}).get(f"best_{y}")) is not None
     ]
 
 
@@ -87,7 +87,7 @@ def time_to_score(drawn: Drawn, y: str, target: float | None = None) -> Figure |
 
 
 def _why_not(series: Series, x: str) -> str:
-    timed = any(run.result.get("seconds") for run in series.runs)
+    timed = any(run.result.seconds for run in series.runs)
     return "no times" if x == "seconds" and not timed else "not reached"
 
 

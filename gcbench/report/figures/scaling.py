@@ -58,7 +58,7 @@ def scaling(drawn: Drawn) -> Figure | None:
 
 
 def workers_of(series: Series) -> int:
-    return int(series.runs[0].result["workers"])
+    return series.runs[0].result.workers or 0
 
 
 def _base(series: Sequence[Series]) -> float | None:
@@ -109,7 +109,7 @@ def _caveats(timed: Sequence[Series]) -> list[str]:
     crowded = [
         f"{s.label} ({workers_of(s)})"
         for s in timed
-        if any(run.result.get("oversubscribed") for run in s.runs)
+        if any(run.result.oversubscribed for run in s.runs)
     ]
     notes = [f"More processes than cores: {', '.join(crowded)}."] if crowded else []
     return notes + (

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from gcbench.config.names import ABSENT, digest
+from gcbench.identity import ABSENT, digest
+from gcbench.records.store import RecordedRun
 from gcbench.report.configs import as_words
-from gcbench.report.load import Run
 from gcbench.report.measures import TIMES, measure
 from gcbench.report.rows import Row, newest
 
@@ -21,7 +21,7 @@ class Series:
 
     label: str  # no other series has it
     family: str  # the compressor
-    runs: list[Run]  # that were done
+    runs: list[RecordedRun]  # that were done
     nth: int = 0  # within its family
     group: str = ""  # of the table's row
     title: str = ""  # under the group's heading; empty: the label
@@ -55,7 +55,7 @@ def of_rows(rows: Sequence[Row], by_group: bool = False) -> Drawn:
     series = []
     for row in rows:
         if row.done:
-            family, label = row.done[0].result["choices"]["compressor"], row.spec.label
+            family, label = row.done[0].result.choices["compressor"], row.spec.label
             numbers = looks.setdefault(family, {})
             nth = numbers.setdefault(row.spec.title if by_group else label, len(numbers))
             timed = row.fewer_workers is None
@@ -103,8 +103,8 @@ class Workload(NamedTuple):
         return f"{self.model}, {self.dataset}, {workers} x {self.batch_size}, {self.length}"
 
 
-def workload_of(run: Run) -> Workload:
-    choices, trainer = run.result["choices"], run.config["trainer"]
+def workload_of(run: RecordedRun) -> Workload:
+    choices, trainer = run.result.choices, run.config["trainer"]
     steps, epochs = trainer.get("max_steps"), trainer["epochs"]
     length = f"{steps} steps" if steps else f"{epochs:g} epoch{'s' * (epochs != 1)}"
     return Workload(
@@ -112,9 +112,9 @@ def workload_of(run: Run) -> Workload:
     )
 
 
-def of_runs(runs: Iterable[Run]) -> dict[Workload, Drawn]:
+def of_runs(runs: Iterable[RecordedRun]) -> dict[Workload, Drawn]:
     """Return everything that ran, with or without a table, by workload."""
-    by_workload: dict[Workload, dict[str, list[Run]]] = {}
+    by_workload: dict[Workload, dict[str, list[RecordedRun]]] = {}
     for run in runs:
         by_configuration = by_workload.setdefault(workload_of(run), {})
         by_configuration.setdefault(digest(run.flat), []).append(run)
@@ -124,24 +124,24 @@ def of_runs(runs: Iterable[Run]) -> dict[Workload, Drawn]:
     }
 
 
-def of_workers(runs: Iterable[Run]) -> dict[str, Drawn]:
+def of_workers(runs: Iterable[RecordedRun]) -> dict[str, Drawn]:
     """Return timed runs by model, data and batch, where they ran on several numbers of workers."""
     series: dict[str, list[Series]] = {}
-    for workload, drawn in of_runs(run for run in runs if run.result.get("seconds")).items():
+    for workload, drawn in of_runs(run for run in runs if run.result.seconds).items():
         name = f"{workload.model}-{workload.dataset}-{workload.batch_size}"
         series.setdefault(name, []).extend(drawn.series)
     return {
         name: Drawn(members, [])
         for name, members in series.items()
-        if len({s.runs[0].result["workers"] for s in members}) > 1
+        if len({s.runs[0].result.workers for s in members}) > 1
     }
 
 
-def _name_series(groups: list[list[Run]]) -> Drawn:
+def _name_series(groups: list[list[RecordedRun]]) -> Drawn:
     kept = [newest(group)[0] for group in groups]
-    families: dict[str, list[list[Run]]] = {}
+    families: dict[str, list[list[RecordedRun]]] = {}
     for group in kept:
-        families.setdefault(group[0].result["choices"]["compressor"], []).append(group)
+        families.setdefault(group[0].result.choices["compressor"], []).append(group)
     series: list[Series] = []
     ended: list[str] = []
     for family in sorted(families, key=lambda name: (name != "none", name)):
@@ -155,7 +155,7 @@ def _name_series(groups: list[list[Run]]) -> Drawn:
     return Drawn(series, [f"Not drawn: {', '.join(ended)}."] if ended else [])
 
 
-def labels_of(family: str, runs: Sequence[Run]) -> list[str]:
+def labels_of(family: str, runs: Sequence[RecordedRun]) -> list[str]:
     """Return the method and what tells its configurations apart, as it was typed."""
     flats = [run.flat for run in runs]
     keys = sorted({key for flat in flats for key in flat})
@@ -170,7 +170,7 @@ def labels_of(family: str, runs: Sequence[Run]) -> list[str]:
     ]
 
 
-def _label(family: str, run: Run, differing: dict[str, Any]) -> str:
+def _label(family: str, run: RecordedRun, differing: dict[str, Any]) -> str:
     words = as_words(differing)
     if len(words) > WORDS and run.experiment:
         return f"{family}: {run.experiment}"

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gcbench.report.load import Metrics, Run
+from gcbench.records.store import Metrics, RecordedRun
 
 MIB = 8 * 2**20
 EVENTS = {
@@ -36,7 +36,7 @@ class Band(NamedTuple):
     high: np.ndarray
 
 
-def track(run: Run, y: str, x: str) -> Track | None:
+def track(run: RecordedRun, y: str, x: str) -> Track | None:
     """Return a curve of a run; None where it has no such lines."""
     lines = run.read_metrics()
     event, key = EVENTS.get(y, ("test", y))
@@ -63,7 +63,7 @@ def _spent(lines: Metrics, x: str, steps: Sequence[int]) -> np.ndarray | None:
     return np.interp(steps, at, counted) * scale
 
 
-def band(runs: Sequence[Run], y: str, x: str) -> Band | None:
+def band(runs: Sequence[RecordedRun], y: str, x: str) -> Band | None:
     """Return the curves of all seeds point by point, as far as the shortest goes."""
     tracks = [curve for run in runs if (curve := track(run, y, x))]
     if not tracks:

@@ -33,10 +33,10 @@ def score_of(series: Sequence[Series]) -> str | None:
 
 def points_of(series: Sequence[Series], y: str) -> list[Point]:
     """Return the rows that have both, by ratio."""
-    found = [(s, s.values("ratio"), s.values(y)) for s in series]
+    values = [(s, s.values("ratio"), s.values(y)) for s in series]
     points = [
         Point(s, float(np.mean(r)), float(np.mean(v)), min(v), max(v))
-        for s, r, v in found
+        for s, r, v in values
         if r and v
     ]
     return sorted(points, key=lambda point: (point.ratio, point.series.label))
@@ -57,19 +57,21 @@ def accuracy_ratio(workloads: dict[str, Drawn], notes: Sequence[str] = ()) -> Fi
     """Draw a panel for every workload, with the Pareto front as a line."""
     scores = {title: score_of(drawn.series) for title, drawn in workloads.items()}
     points = {title: points_of(workloads[title].series, y) for title, y in scores.items() if y}
-    shown = {title: found for title, found in points.items() if len({p.ratio for p in found}) > 1}
+    shown = {
+        title: members for title, members in points.items() if len({p.ratio for p in members}) > 1
+    }
     if not shown:
         return None
     figure, axes = panels(list(shown), 2.6, wide=len(shown) == 1)
-    fronts = [front(found, str(scores[title])) for title, found in shown.items()]
-    for ax, (title, found), best in zip(axes, shown.items(), fronts, strict=True):
-        _panel(ax, found, best, str(scores[title]))
+    fronts = [front(members, str(scores[title])) for title, members in shown.items()]
+    for ax, (title, members), best in zip(axes, shown.items(), fronts, strict=True):
+        _panel(ax, members, best, str(scores[title]))
     families = {
         p.series.family: Line2D(
             [], [], label=p.series.family, **{**look(p.series.family), "linestyle": ""}
         )
-        for found in shown.values()
-        for p in found
+        for members in shown.values()
+        for p in members
     }
     line = Line2D(
         [], [], color="#888888", linewidth=0.9, label="Pareto front, filled (means over seeds)"
@@ -84,13 +86,15 @@ def accuracy_ratio(workloads: dict[str, Drawn], notes: Sequence[str] = ()) -> Fi
         [line, *(families[name] for name in sorted(families))],
         list(dict.fromkeys(every_note)),
     )
-    named = [[(p.ratio, p.score, _short(p, found)) for p in found] for found in shown.values()]
+    named = [
+        [(p.ratio, p.score, _short(p, members)) for p in members] for members in shown.values()
+    ]
     place_labels(
         axes,
         named,
         [
-            [_steps(best), *_spreads(found)]
-            for best, found in zip(fronts, shown.values(), strict=True)
+            [_steps(best), *_spreads(members)]
+            for best, members in zip(fronts, shown.values(), strict=True)
         ],
     )
     return figure

@@ -1,6 +1,7 @@
-"""hydra/launcher=submitit_slurm and submitit_local for gcbench; Hydra takes launchers from a package of this name only.
+"""hydra/launcher=submitit_slurm and submitit_local for gcbench.
 
-All points of a sweep are submitted at once, each as a job of the shape that its own trainer.* says.
+Hydra takes launchers from a package of this name only. All points of a sweep are submitted at once,
+each as a job of the shape that its own trainer.* says.
 """
 
 from __future__ import annotations
@@ -24,21 +25,21 @@ if find_spec("hydra_plugins.hydra_submitit_launcher"):
     from hydra_plugins.hydra_submitit_launcher import submitit_launcher as theirs
 
     class SubmititLocal(theirs.LocalLauncher):
-        """Processes of this machine."""
+        """A launcher of jobs as processes of this machine."""
 
         def __call__(self, sweep_overrides: list[str], *rest: Any) -> JobReturn:
-            """In a task of the job."""
+            """Run a point as a task of its job."""
             from gcbench.config import register
 
             register()
-            self.hydra_context.callbacks.callbacks = []  # the process that waits for the jobs tells of them
+            # The process that waits for the jobs reports them.
+            self.hydra_context.callbacks.callbacks = []
             quiet = (
                 ["hydra.output_subdir=null"] if os.environ.get("SLURM_PROCID", "0") != "0" else []
             )
             failed: list[JobReturn] = []
-            atexit.register(
-                lambda: os._exit(1) if failed else None
-            )  # Slurm is to know, when submitit has written the result
+            # Slurm must see the failure, but only after submitit has written the result.
+            atexit.register(lambda: os._exit(1) if failed else None)
             returned = super().__call__([*sweep_overrides, *quiet], *rest)
             if returned.status is JobStatus.FAILED:
                 failed.append(returned)
@@ -61,18 +62,21 @@ if find_spec("hydra_plugins.hydra_submitit_launcher"):
                     config=config, task_function=self.task_function
                 )
                 if index in jobs:
-                    returned[index] = _returned(jobs[index], points[index])
+                    returned[index] = _collect_return(jobs[index], points[index])
                 self.hydra_context.callbacks.on_job_end(config=config, job_return=returned[index])
             return [returned[index] for index in points]
 
         def shape(self, config: Any) -> dict[str, Any]:
-            """Nodes, tasks and GPUs of a point's job."""
+            """Return the nodes, tasks and GPUs of a point's job."""
             return ONE_TASK
 
         def _submit(
             self, points: Mapping[int, list[str]], configs: Mapping[int, Any]
         ) -> tuple[dict[int, Any], dict[int, JobReturn]]:
-            """Jobs, and returns of points whose mistakes need none; points of one shape go as one array."""
+            """Submit the points; return the jobs, and the returns of points that are refused.
+
+            Points of one shape go as one array.
+            """
             from submitit.core.utils import FailedJobError
 
             from gcbench.config import ConfigError
@@ -96,7 +100,7 @@ if find_spec("hydra_plugins.hydra_submitit_launcher"):
                 try:
                     submitted = self._executor(shape).map_array(self, *zip(*arguments, strict=True))
                 except FailedJobError as error:
-                    returned.update({i: _failure(points[i], _refused(error)) for i in alike})
+                    returned.update({i: _failure(points[i], _refusal(error)) for i in alike})
                 else:
                     jobs.update(zip(alike, submitted, strict=True))
             return jobs, returned
@@ -124,7 +128,7 @@ if find_spec("hydra_plugins.hydra_submitit_launcher"):
             return executor
 
     class SubmititSlurm(SubmititLocal):
-        """Jobs of a cluster."""
+        """A launcher of jobs on a cluster."""
 
         _EXECUTOR = "slurm"
 
@@ -133,7 +137,7 @@ if find_spec("hydra_plugins.hydra_submitit_launcher"):
         ) -> Sequence[JobReturn]:
             from gcbench.launch import slurm
 
-            self.cluster = slurm.cluster(self.params["partition"])
+            self.cluster = slurm.find_cluster(self.params["partition"])
             return super().launch(job_overrides, initial_job_idx)
 
         def _submit(
@@ -155,16 +159,16 @@ if find_spec("hydra_plugins.hydra_submitit_launcher"):
             for key, usual in ONE_TASK.items():
                 if self.params.get(key, usual) != usual:
                     raise ConfigError(
-                        f"hydra.launcher.{key}={self.params[key]}: jobs follow trainer.*; type trainer.nodes, trainer.gpus and "
-                        "trainer.device instead"
+                        f"hydra.launcher.{key}={self.params[key]}: jobs follow trainer.*; type "
+                        "trainer.nodes, trainer.gpus and trainer.device instead"
                     )
             if "trainer" not in config:
                 return ONE_TASK
             shape = slurm.job_shape(resolve(config)["trainer"], self.cluster)
             return shape if self.params["gres"] is None else {**shape, "gpus_per_node": None}
 
-    def _returned(job: Any, overrides: list[str]) -> JobReturn:
-        """What the first task returned, or the first that failed."""
+    def _collect_return(job: Any, overrides: list[str]) -> JobReturn:
+        """Return what the first task returned, or the first that failed."""
         from submitit.core.utils import UncompletedJobError
 
         from gcbench.config import RunFailed
@@ -188,12 +192,13 @@ if find_spec("hydra_plugins.hydra_submitit_launcher"):
             )
         return first
 
-    def _refused(error: Exception) -> Exception:
+    def _refusal(error: Exception) -> Exception:
         from gcbench.config import ConfigError
 
         reason = str(error).splitlines()[-1].removeprefix("sbatch: error: ")
         return ConfigError(
-            f"hydra/launcher=submitit_slurm: sbatch says {reason!r}; type other hydra.launcher.* or trainer.*"
+            f"hydra/launcher=submitit_slurm: sbatch says {reason!r}; type other hydra.launcher.* "
+            "or trainer.*"
         )
 
     def _failure(overrides: list[str], error: Exception) -> JobReturn:
@@ -204,7 +209,7 @@ if find_spec("hydra_plugins.hydra_submitit_launcher"):
 else:
 
     class SubmititLocal(Launcher):  # type: ignore[no-redef]
-        """Stands in where Hydra's plugin for submitit is not installed, and says how to install it."""
+        """A stand-in that says how to install Hydra's plugin for submitit."""
 
         def __init__(self, **_: Any) -> None:
             from gcbench.config import ConfigError
@@ -223,4 +228,4 @@ else:
             return []
 
     class SubmititSlurm(SubmititLocal):  # type: ignore[no-redef]
-        """As SubmititLocal."""
+        """A stand-in like SubmititLocal."""

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gcbench.codecs.quantise import NORMS, grid_codes, grid_values, l2_norm, max_norm
+from gcbench.codecs.quantize import NORMS, grid_codes, grid_values, l2_norm, max_norm
 
 FLOATS = st.floats(
     width=32, allow_nan=False, allow_infinity=False, min_value=-(2.0**100), max_value=2.0**100
@@ -36,7 +36,7 @@ def words_like(v: Tensor, word: int) -> Tensor:
 
 
 def evenly(v: Tensor, repeats: int) -> Iterator[Tensor]:
-    """Words whose draws fill [0, 1) evenly."""
+    """Yield words whose draws fill [0, 1) evenly."""
     for k in range(repeats):
         yield words_like(v, round((k + 0.5) / repeats * 2**32 - 2**31))
 
@@ -97,7 +97,7 @@ def test_what_is_not_finite_gets_a_code_of_its_range(value: float) -> None:
 
 @pytest.mark.parametrize("highest", [1, 2, 3, 14, 100, 255])
 @pytest.mark.parametrize("norm", ["linf", "l2"])
-def test_quantising_is_unbiased(highest: int, norm: str) -> None:
+def test_quantizing_is_unbiased(highest: int, norm: str) -> None:
     v = SPECIAL["random"].unsqueeze(0)
     scale = NORMS[norm](v).unsqueeze(-1)
     total = torch.zeros_like(v, dtype=torch.float64)

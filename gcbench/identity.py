@@ -1,0 +1,170 @@
+"""What makes two runs the same: the part of a configuration that changes numbers, and its hash."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+Config = dict[str, Any]
+Flat = dict[str, Any]  # by dotted key
+Differences = dict[str, tuple[Any, Any]]  # dotted key to (before, now)
+
+# Keys of `trainer`: how and where a run executes, but not what it computes.
+EXECUTION = {
+    "launcher",
+    "nodes",
+    "device",
+    "backend",
+    "processes",
+    "threads",
+    "codec_backend",
+    "record_gradients",
+    "overlap",
+    "bucket_mib",
+}
+# Keys of `trainer`: what a run writes, and how it is watched.
+BOOKKEEPING = {
+    "checkpoint_steps",
+    "checkpoint_minutes",
+    "checkpoint_keep",
+    "keep_weights",
+    "max_restarts",
+    "timeout_seconds",
+    "drift_every",
+}
+LENGTH = {"epochs", "max_steps"}  # keys of `trainer` that an extension of a run changes
+# Top-level keys that say where results go and what they are called.
+ELSEWHERE = {
+    "needs",
+    "budget",
+    "outputs",
+    "directory",
+    "rerun",
+    "resume",
+    "logger",
+    "name",
+    "data",
+    "choices",
+    "experiment",
+}
+# A key that came after runs were kept, with the value that means what gcbench did before: a
+# configuration with that value is the same as one without the key.
+NEUTRAL = {
+    "checksum": False,
+    "overlap": False,
+    "double_buffering": False,
+    "bucket_scope": "tensor",
+    "warmup_start": None,
+    "momentum_start": "zero",
+    "network": {},
+}
+ABSENT = "(absent)"
+
+
+def relevant_config(config: Config, ignored: Collection[str] = BOOKKEEPING) -> Config:
+    """Return `config` without what changes no number, and without `ignored` keys of the trainer."""
+    relevant = {key: value for key, value in config.items() if key not in ELSEWHERE}
+    trainer = {key: value for key, value in config["trainer"].items() if key not in ignored}
+    if not config["trainer"].get("overlap"):
+        trainer.pop("bucket_mib", None)  # which only overlapped exchanges use
+    dataset = {k: v for k, v in config["dataset"].items() if k not in {"root", "download"}}
+    stripped: Config = _drop_neutral({**relevant, "trainer": trainer, "dataset": dataset})
+    return stripped
+
+
+def identify(config: Config, extended_from: Sequence[int] = ()) -> str:
+    """Return the identity of a run: equal for runs of one computation, whatever seed and place.
+
+    Args:
+        config: the resolved configuration.
+        extended_from: the steps at which shorter runs had ended that became this one.
+    """
+    relevant = relevant_config(config, EXECUTION | BOOKKEEPING)
+    relevant.pop("seed", None)
+    return digest([relevant, list(extended_from)] if extended_from else relevant)
+
+
+def fingerprint(config: Config) -> str:
+    """Return a hash that is equal for runs that may continue each other, wherever they execute."""
+    ignored = EXECUTION | BOOKKEEPING | LENGTH | {"gpus"}
+    return digest(relevant_config({**config, "network": {}}, ignored))
+
+
+def digest(value: Any) -> str:
+    """Return eight hexadecimal digits that are equal for equal values."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def flatten_config(config: Config) -> Flat:
+    """Return by dotted key what changes numbers, without seed, place and manner of execution."""
+    relevant = relevant_config(config, EXECUTION | BOOKKEEPING)
+    return dict(iterate_leaves({key: value for key, value in relevant.items() if key != "seed"}))
+
+
+def differences(before: Config, now: Config, ignored: Collection[str]) -> Differences:
+    """Return where two configurations differ, without `ignored` keys of the trainer."""
+    return flat_differences(
+        *(dict(iterate_leaves(relevant_config(config, ignored))) for config in (before, now))
+    )
+
+
+def flat_differences(before: Flat, now: Flat) -> Differences:
+    """Return the dotted keys that differ, each with both values."""
+    pairs = {key: (value_of(before, key), value_of(now, key)) for key in {**before, **now}}
+    return {key: pairs[key] for key in drop_copies(k for k, (a, b) in pairs.items() if a != b)}
+
+
+def format_differences(different: Mapping[str, tuple[Any, Any]]) -> str:
+    """Return differences as in `bits=4 -> 2, seed=1 -> 2`."""
+    return ", ".join(
+        f"{key}={format_value(before)} -> {format_value(now)}"
+        for key, (before, now) in different.items()
+    )
+
+
+def iterate_leaves(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the dotted keys and values of nested nodes."""
+    if not isinstance(value, dict) or not value:
+        yield prefix, value
+        return
+    for key, content in value.items():
+        yield from iterate_leaves(content, f"{prefix}.{key}" if prefix else key)
+
+
+def drop_copies(keys: Iterable[str]) -> list[str]:
+    """Return `keys` without those by which a top-level knob reaches the compressor."""
+    listed = list(keys)
+    knobs = {key for key in listed if "." not in key}
+    return [
+        key
+        for key in listed
+        if not (key.startswith("compressor.") and key.rpartition(".")[2] in knobs)
+    ]
+
+
+def format_value(value: Any) -> str:
+    """Return `value` as it is typed on a command line."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, float):
+        return f"{value:g}" if float(f"{value:g}") == value else repr(value)
+    if isinstance(value, list):
+        return f"[{','.join(map(format_value, value))}]"
+    return str(value)
+
+
+def _drop_neutral(node: Any) -> Any:
+    if not isinstance(node, dict):
+        return node
+    return {
+        key: _drop_neutral(value)
+        for key, value in node.items()
+        if key not in NEUTRAL or value != NEUTRAL[key]
+    }
+
+
+def value_of(flat: Flat, key: str) -> Any:
+    """Return the value of a dotted key, which may be the one that its absence means."""
+    return flat.get(key, NEUTRAL.get(key.rpartition(".")[2], ABSENT))

@@ -1,0 +1,246 @@
+"""The types of result.json: what a run was, and what came out of it.
+
+`Result` is checked strictly when it is read, as files come from other machines and other people:
+a truth value is no number, a number is no text, and what is missing is named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+
+SCHEMA_VERSION: Final = 2
+
+Status = Literal["done", "diverged", "interrupted", "failed"]
+Number = float | None  # None: not finite, for which JSON has no word
+
+
+def _check_time(text: str) -> str:
+    datetime.fromisoformat(text)
+    return text
+
+
+Time = Annotated[str, AfterValidator(_check_time)]  # UTC, ISO 8601
+
+
+class Record(BaseModel):
+    """Base of all parts of a result: immutable, of exact types."""
+
+    model_config = ConfigDict(strict=True, frozen=True, protected_namespaces=())
+
+
+class Bits(Record):
+    """Bits that one worker sent, received or put on the wire."""
+
+    per_worker: float  # mean over workers, whole run
+    per_worker_max: float
+    per_step: float
+    per_epoch_mib: float
+    dense_per_step: float  # of fp32 gradients
+    ratio: Number  # dense_per_step / per_step; None: nothing was sent
+
+
+class BitsBetweenNodes(Record):
+    """Bits that all workers of a node together sent to other nodes."""
+
+    per_node: float  # mean over nodes, whole run
+    per_step: float
+    ratio: Number  # against one fp32 gradient a node
+
+
+class Collective(Record):
+    """Traffic of one kind of collective over the whole run, means over workers."""
+
+    level: str
+    collective: str
+    workers: int
+    messages: int
+    sent_bits: float
+    received_bits: float
+    wire_bits: float
+
+
+class Phase(Record):
+    """Seconds of one phase of a step."""
+
+    mean: float
+    max: float  # of the slowest process
+
+
+class CompressionError(Record):
+    """Distance of the update from the workers' mean gradient, mean over sampled steps."""
+
+    relative: Number  # |update - g| / |g| in 2-norms
+    cosine: Number
+    samples: int
+
+
+class Network(Record):
+    """What collectives went over; an emulated network has the keys of its configuration too."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="allow")
+    emulated: bool
+    link: str | None = None  # what GCBENCH_LINK calls a real one
+
+
+class Git(Record):
+    """Commit of gcbench at the first start; None where there is no repository."""
+
+    commit: str | None
+    dirty: bool | None  # changes that no commit had, at any start
+    later_commits: list[str] = []  # others with which the run was continued
+
+
+class Extended(Record):
+    """Where a shorter run had ended that became this one."""
+
+    from_step: int
+    from_epoch: float
+
+
+class Machine(Record):
+    """The machine of the first process."""
+
+    hostname: str | None = None
+    platform: str | None = None
+    cpu: str | None = None
+    cpu_capability: str | None = None  # instructions that torch uses, as in AVX2
+    aten_cpu_capability: str | None = None  # what ATEN_CPU_CAPABILITY asks for
+    cores: int | None = None
+    memory_gib: float | None = None
+    gpus: list[str] = []
+
+
+class Environment(Record):
+    """Where and when something was measured."""
+
+    versions: dict[str, str | None] = {}  # package to version; None: not installed
+    git: Git | None = None
+    machine: Machine | None = None
+    device: str | None = None  # cpu or cuda; None: not said
+    finished: Time
+
+
+class _Optimizer(Record):
+    lr: float
+
+
+class _Trainer(Record):
+    gpus: int
+    batch_size: int
+
+
+class _Configuration(Record):
+    seed: int
+    model: dict[str, Any]
+    dataset: dict[str, Any]
+    compressor: dict[str, Any]
+    optimizer: _Optimizer
+    trainer: _Trainer
+
+
+class _Choices(Record):
+    model: str
+    dataset: str
+    compressor: str
+    budget: str
+
+
+class _ReadByName(Record):
+    """What reports read by name from the two open dictionaries of a result."""
+
+    choices: _Choices
+    config: _Configuration
+
+
+class _Trained(Record):
+    """What a result has when its workers wrote it."""
+
+    workers: int
+    processes: int
+    launcher: str
+    device: str
+    parameters: int
+    steps: int
+    steps_per_epoch: int
+    bits_sent: Bits
+
+
+class Result(Environment):
+    """result.json of one run; fields that are None below `config` are unknown or do not apply."""
+
+    schema_version: Literal[2] = SCHEMA_VERSION
+    identity: str  # equal for runs of the same computation, whatever seed, name and machine
+    status: Status
+    reason: str | None
+    experiment: str | None
+    choices: dict[str, str]  # group to choice
+    config: dict[str, Any]
+
+    workers: int | None = None  # None: the workers could write no result of their own
+    processes: int | None = None
+    launcher: str | None = None
+    backend: str | None = None
+    codec_backend: str | None = None
+    network: Network | None = None
+    threads: int | None = None
+    oversubscribed: bool = False  # more processes than cores
+    parameters: int | None = None
+    steps: int | None = None
+    epochs: float | None = None
+    steps_per_epoch: int | None = None
+    test: dict[str, Number] | None = None  # last scores, and the best
+    bits_sent: Bits | None = None
+    bits_received: Bits | None = None
+    bits_wire: Bits | None = None
+    bits_between_nodes: BitsBetweenNodes | None = None
+    collectives: list[Collective] = []
+    shannon_bits_per_step: Number = None
+    analytic_ratio: Number = None  # as the method's paper counts
+    compressed_share: Number = None  # of the gradient's values
+    seconds: dict[str, Phase] | None = None  # of a step, by phase; None: not timed
+    compression_error: CompressionError | None = None
+    estimator: dict[str, Any] | None = None
+    extended: list[Extended] = []
+    weights: str | None = None  # file beside result.json
+    started: Time
+
+    @classmethod
+    def parse(cls, data: Any) -> Result:
+        """Return the result in `data`, which JSON or W&B holds. Raises ValueError: what is wrong."""
+        if not isinstance(data, Mapping) or "schema_version" not in data:
+            raise ValueError("no result of a run of gcbench")
+        if data["schema_version"] != SCHEMA_VERSION:
+            version = data["schema_version"]
+            raise ValueError(
+                f"schema_version {version} is not the one that this gcbench reads ({SCHEMA_VERSION})"
+            )
+        try:
+            _ReadByName.model_validate(data)
+            if data.get("workers") is not None:
+                _Trained.model_validate(data)
+            return cls.model_validate(data)
+        except ValidationError as error:
+            raise ValueError(_first_problem(error)) from error
+
+    @property
+    def has_virtual_workers(self) -> bool:
+        """Return whether processes had several workers each, which has no times."""
+        return (self.workers or 0) > (self.processes or 0)
+
+    @property
+    def duration(self) -> float:
+        """Return seconds from the start, or from the last continuation, to the end."""
+        start, end = (datetime.fromisoformat(time) for time in (self.started, self.finished))
+        return (end - start).total_seconds()
+
+
+def _first_problem(error: ValidationError) -> str:
+    problem = error.errors()[0]
+    key = ".".join(map(str, problem["loc"]))
+    if problem["type"] == "missing" or problem["input"] is None:
+        return f"without {key}"
+    return f"its {key} is {problem['input']!r:.60}"

@@ -1,0 +1,180 @@
+"""Runs that have left a result: in a directory each, or many in one compressed file that is kept."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from gcbench.identity import Config, Flat, digest, flatten_config
+from gcbench.records.files import RunFiles, replace_file
+from gcbench.records.reading import printable, read_json
+from gcbench.records.schema import Result, Status
+
+SUFFIX = ".jsonl.gz"  # of a file of kept runs
+
+Metrics = list[dict[str, Any]]  # lines of metrics.jsonl
+
+
+@dataclass(eq=False)
+class RecordedRun:
+    """A run that has ended in some way, with the curves that it left."""
+
+    result: Result
+    place: str  # its directory, its line in a file of kept runs, or entity/project/id of W&B
+    read_metrics: Callable[[], Metrics]
+
+    @property
+    def config(self) -> Config:
+        return self.result.config
+
+    @property
+    def experiment(self) -> str | None:
+        """Return paper/table/row; None: the run is no experiment's."""
+        return self.result.experiment
+
+    @property
+    def budget(self) -> str:
+        return self.result.choices["budget"]
+
+    @property
+    def seed(self) -> int:
+        seed: int = self.config["seed"]
+        return seed
+
+    @property
+    def status(self) -> Status:
+        return self.result.status
+
+    @property
+    def done(self) -> bool:
+        return self.status == "done"
+
+    @property
+    def dirty(self) -> bool:
+        """Return whether it ran from a checkout with changes that no commit has."""
+        return bool(self.result.git and self.result.git.dirty)
+
+    @property
+    def title(self) -> str:
+        """Return its experiment, its name, or what it was made of."""
+        made_of = (self.result.choices[group] for group in ("model", "dataset", "compressor"))
+        return self.experiment or self.config.get("name") or " ".join(made_of)
+
+    @property
+    def name(self) -> str:
+        """Return the last part of its place."""
+        return Path(self.place).name
+
+    @cached_property
+    def flat(self) -> Flat:
+        """Return by dotted key what of its configuration changes numbers."""
+        steps = [extended.from_step for extended in self.result.extended]
+        return flatten_config(self.config) | ({"extended_from_step": steps} if steps else {})
+
+    @cached_property
+    def copy_key(self) -> str:
+        """Return a hash that is equal for copies of this one run."""
+        result = self.result
+        started = [result.status, result.started, result.finished]
+        return digest([result.identity, self.seed, self.experiment, *started])
+
+
+class FoundRuns(NamedTuple):
+    """What lies in some folders."""
+
+    runs: list[RecordedRun]  # the oldest first
+    unreadable: list[str]  # a sentence each
+
+
+def find_runs(folders: Sequence[str | Path]) -> FoundRuns:
+    """Return all runs in and below `folders`, each once, however many copies there are."""
+    runs: dict[str, RecordedRun] = {}
+    unreadable: list[str] = []
+    for path in _result_files(folders):
+        try:
+            for run in _read_file(path, unreadable):
+                runs.setdefault(run.copy_key, run)
+        except (OSError, EOFError, ValueError) as error:
+            unreadable.append(f"{path}: {error}")
+    return FoundRuns(sort_by_age(runs.values()), unreadable)
+
+
+def read_run(directory: Path) -> RecordedRun:
+    """Return the run of a directory. Raises OSError, or ValueError with what is wrong with it."""
+    files = RunFiles(directory)
+    result = Result.parse(read_json(files.result))
+    return RecordedRun(result, printable(str(directory)), files.read_metrics)
+
+
+def read_kept(path: Path) -> Iterator[RecordedRun | str]:
+    """Yield the runs of a kept file; for a line that holds none, a sentence that says why."""
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                yield _parse_line(line, path)
+            except (ValueError, TypeError, KeyError, RecursionError) as error:
+                yield f"line {number}: {error}"
+
+
+def write_kept(path: Path, runs: Iterable[RecordedRun]) -> None:
+    """Write a file of kept runs with their curves: the same bytes for the same runs."""
+    ordered = sorted(runs, key=lambda run: (run.experiment or "", run.name, run.result.finished))
+    text = "".join(f"{_format_line(run)}\n" for run in ordered)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(path, gzip.compress(text.encode(), mtime=0))
+
+
+def sort_by_age(runs: Iterable[RecordedRun]) -> list[RecordedRun]:
+    """Return `runs`, the oldest first."""
+    return sorted(runs, key=lambda run: (run.result.finished, run.place))
+
+
+def _result_files(folders: Sequence[str | Path]) -> Iterator[Path]:
+    for folder in map(Path, folders):
+        if folder.is_file():
+            yield folder
+        for root, folders_inside, files in os.walk(folder):
+            folders_inside.sort()
+            if "result.json" in files:
+                folders_inside.clear()  # checkpoints and logs of the run
+                yield Path(root) / "result.json"
+            yield from (Path(root) / name for name in sorted(files) if name.endswith(SUFFIX))
+
+
+def _read_file(path: Path, unreadable: list[str]) -> Iterator[RecordedRun]:
+    if path.name == "result.json":
+        yield read_run(path.parent)
+        return
+    problems = []
+    for run in read_kept(path):
+        if isinstance(run, str):
+            problems.append(run)
+        else:
+            yield run
+    if problems:  # one sentence a file, as any file may have that ending
+        more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
+        unreadable.append(f"{path}: {problems[0]}{more}")
+
+
+def _parse_line(line: str, path: Path) -> RecordedRun:
+    kept = printable(json.loads(line))
+    name, metrics = kept["name"], kept["metrics"]
+    if not isinstance(name, str) or not isinstance(metrics, list):
+        raise ValueError("its name is no text, or its metrics are no list")
+    return RecordedRun(Result.parse(kept["result"]), f"{path}/{name}", partial(list, metrics))
+
+
+def _format_line(run: RecordedRun) -> str:
+    """Return the line of a run without folders of its machine, which mean nothing elsewhere."""
+    config = run.config
+    cleared = {key: None for key in ("outputs", "directory", "data") if key in config}
+    dataset = config["dataset"] | ({"root": None} if "root" in config["dataset"] else {})
+    result = run.result.model_copy(update={"config": {**config, **cleared, "dataset": dataset}})
+    line = {"name": run.name, "result": result.model_dump(), "metrics": run.read_metrics()}
+    return json.dumps(line, allow_nan=False)

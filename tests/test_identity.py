@@ -1,0 +1,70 @@
+"""What makes two runs the same, and what does not."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+import pytest
+from sentence import config_of
+
+from gcbench.identity import (
+    BOOKKEEPING,
+    EXECUTION,
+    NEUTRAL,
+    differences,
+    format_differences,
+    identify,
+    iterate_leaves,
+)
+
+
+@pytest.fixture(scope="module")
+def config() -> dict[str, Any]:
+    return config_of("compressor=signum", "+compressor.bucket_scope=tensor")
+
+
+def without(node: Any, key: str) -> Any:
+    if not isinstance(node, dict):
+        return node
+    return {name: without(value, key) for name, value in node.items() if name != key}
+
+
+@pytest.mark.parametrize("key", sorted(NEUTRAL))
+def test_a_key_that_came_later_changes_nothing_at_the_value_of_before(
+    config: dict[str, Any], key: str
+) -> None:
+    assert f".{key}" in "".join(f".{name}" for name, _ in iterate_leaves(config)), "a dead entry"
+    neutral = deepcopy(config)
+    if key == "momentum_start":
+        neutral["momentum_start"] = neutral["compressor"]["method"]["momentum_start"] = "zero"
+    assert identify(without(neutral, key)) == identify(neutral)
+    assert not differences(without(neutral, key), neutral, BOOKKEEPING)
+
+
+def test_seed_place_name_and_execution_are_no_part_of_it(config: dict[str, Any]) -> None:
+    other = deepcopy(config)
+    other |= {"seed": 2, "name": "x", "outputs": "y", "experiment": "a/b/c", "needs": "a GPU"}
+    other["trainer"] |= dict.fromkeys((EXECUTION | BOOKKEEPING) - {"overlap"}, "other")
+    other["dataset"]["root"] = "elsewhere"
+    assert identify(other) == identify(config)
+
+
+@pytest.mark.parametrize("key", ["optimizer.lr", "trainer.epochs", "model.widths", "momentum"])
+def test_what_changes_numbers_changes_it(config: dict[str, Any], key: str) -> None:
+    other = deepcopy(config)
+    node, _, last = key.rpartition(".")
+    (other[node] if node else other)[last] = 123
+    assert identify(other) != identify(config)
+
+
+def test_a_run_that_was_extended_is_another(config: dict[str, Any]) -> None:
+    assert len({identify(config), identify(config, [3]), identify(config, [3, 5])}) == 3
+
+
+def test_a_missing_key_reads_as_the_value_that_it_means(config: dict[str, Any]) -> None:
+    other = deepcopy(config)
+    other["schedule"]["warmup_start"] = 0.1
+    before = without(config, "warmup_start")
+    said = format_differences(differences(before, other, BOOKKEEPING))
+    assert said == "schedule.warmup_start=null -> 0.1"
