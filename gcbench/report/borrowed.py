@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from itertools import groupby
 
 from gcbench.config import Config, conf_directory
-from gcbench.identity import EXECUTION
+from gcbench.identity import EXECUTION, flat_differences
 from gcbench.records.store import RecordedRun
-from gcbench.report.configs import Composed, composed
+from gcbench.report.configs import Composed, as_words, composed
 
 
 def is_same(run: RecordedRun, expected: Composed) -> bool:
@@ -19,11 +19,26 @@ def is_same(run: RecordedRun, expected: Composed) -> bool:
 
 
 def _as_written(run: RecordedRun) -> Config:
-    """The configuration of its experiment's file, as what was typed beside it would have been typed beside the row, too."""
-    written = (
-        run.experiment and (conf_directory() / "experiment" / f"{run.experiment}.yaml").is_file()
-    )
-    return composed(str(run.experiment), run.budget).config if written else run.config
+    """Return the configuration of its experiment's file: what was typed beside it would have been typed beside the row, too.
+
+    Not so its backend, by which rows of one experiment may differ.
+    """
+    if not _has_file(run):
+        return run.config
+    config = composed(str(run.experiment), run.budget).config
+    return {**config, "trainer": {**config["trainer"], "backend": run.config["trainer"]["backend"]}}
+
+
+def _has_file(run: RecordedRun) -> bool:
+    file = conf_directory() / "experiment" / f"{run.experiment}.yaml"
+    return run.experiment is not None and file.is_file()
+
+
+def words_of_run(run: RecordedRun) -> list[str]:
+    """Return what was typed beside the run's experiment, by where it differs from that."""
+    if not _has_file(run):
+        return []
+    return as_words(flat_differences(run.flat, composed(str(run.experiment), run.budget).flat))
 
 
 def _execution(config: Config) -> Config:

@@ -8,7 +8,7 @@ from gcbench.config import conf_directory
 from gcbench.identity import flat_differences, format_value
 from gcbench.records.store import RecordedRun
 from gcbench.report.borrowed import sources
-from gcbench.report.configs import PAPER, composed
+from gcbench.report.configs import PAPER, composed_row
 from gcbench.report.document import DIRTY, EMPTY, Cell, Document, Heading, Line, Summary, digits_of
 from gcbench.report.measures import TIMES
 from gcbench.report.remarks import sections
@@ -58,7 +58,7 @@ def _heading(column: Column, table: Table, budget: str) -> Heading:
 
 def _line(table: Table, groups: Groups, index: int, row: Row) -> Line:
     cells = [_cell(column, groups[column.budget or row.budget][index]) for column in table.columns]
-    return Line(row.spec.label, row.spec.group, row.spec.experiment, cells, _runs(row))
+    return Line(row.spec.label, row.spec.group, row.spec.path, cells, _runs(row))
 
 
 def _cell(column: Column, row: Row) -> Cell:
@@ -134,10 +134,7 @@ def _made_smaller(rows: Sequence[Row]) -> list[tuple[str, str]]:
     found: dict[str, list[str]] = {}
     own = [row for row in rows if row.spec.experiment is not None]
     for row in own if own and own[0].budget != PAPER else []:
-        paper, here = (
-            composed(str(row.spec.experiment)),
-            composed(str(row.spec.experiment), row.budget),
-        )
+        paper, here = composed_row(row.spec), composed_row(row.spec, row.budget)
         differs = {
             k: v
             for k, v in flat_differences(here.flat, paper.flat).items()

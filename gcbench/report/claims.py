@@ -29,7 +29,7 @@ def inside(folder: str, name: str) -> str:
 
 @dataclass(frozen=True)
 class Rows:
-    """Relations between rows of experiments, on means over seeds."""
+    """Relations between rows of tables, on means over seeds."""
 
     measure: str  # of measures.py, or learning_rate
     of: tuple[str, ...]  # the folder that the names are in; several: the relations hold in each
@@ -50,7 +50,7 @@ class Rows:
         ]
 
     @property
-    def experiments(self) -> list[str]:
+    def paths(self) -> list[str]:
         return list(
             dict.fromkeys(
                 inside(folder, name)

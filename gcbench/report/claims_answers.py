@@ -18,10 +18,11 @@ from gcbench.report.claims_evidence import (
     values_of,
 )
 from gcbench.report.claims_relations import Judged, Verdict, judge, worst
-from gcbench.report.commands import command
-from gcbench.report.configs import PAPER, composed
+from gcbench.report.commands import commands
+from gcbench.report.configs import PAPER, composed_row
 from gcbench.report.measures import SCORES
 from gcbench.report.rows import RATE
+from gcbench.report.tables import TableRow
 
 MANY = 24  # rows of a study, whose file a reader looks up
 SEEDS = (1, 2, 3)  # with which a missing row is run
@@ -30,7 +31,7 @@ SEEDS = (1, 2, 3)  # with which a missing row is run
 class Wanted(NamedTuple):
     """A row that should run."""
 
-    experiment: str
+    spec: TableRow
     rates: bool  # with several learning rates
 
 
@@ -97,7 +98,7 @@ def answered(claim: Claim, evidence: Evidence) -> Answered:
     return Answered(
         claim,
         answers,
-        list(_commands([*by_budget[PAPER], *fixed], evidence.words)) if undecided else [],
+        _commands([*by_budget[PAPER], *fixed], evidence.words) if undecided else [],
     )
 
 
@@ -160,8 +161,8 @@ def _at(budget: str, claim: Claim, evidence: Evidence) -> Iterator[Part]:
 
 def _rows(part: Rows, budget: str, evidence: Evidence) -> Part:
     score = part.measure if part.measure in SCORES else "accuracy"
-    rows = {experiment: evidence.row(experiment, score, budget) for experiment in part.experiments}
-    measured = pooled({experiment: of_row(row, part.measure) for experiment, row in rows.items()})
+    rows = {path: evidence.row(path, score, budget) for path in part.paths}
+    measured = pooled({path: of_row(row, part.measure) for path, row in rows.items()})
     judged = _judged(part, measured)
     verdicts = [one.verdict for one in judged]
     if budget != PAPER or part.elsewhere:  # that is not what the paper speaks of
@@ -172,12 +173,13 @@ def _rows(part: Rows, budget: str, evidence: Evidence) -> Part:
     labels = _labels(part, measured)
     beside = f" with {' '.join(evidence.words)}" if evidence.words else ""
     title = f"{part.measure.replace('_', ' ')} at budget {budget}{beside}{stand_ins(rows.values())}"
-    text = told(
-        title, {labels[experiment]: found for experiment, found in measured.items()}, judged
-    )
-    if tables := evidence.tables(part.experiments):
+    text = told(title, {labels[path]: found for path, found in measured.items()}, judged)
+    if tables := evidence.tables(part.paths):
         text += f"; see {', '.join(tables)}"
-    return Part(verdict, f"budget {budget}", text, _wanted(part, verdict, measured))
+    few = len(SEEDS) if verdict is Verdict.NOT_DECIDED else 1  # seeds that decide nothing
+    rates = part.measure == LEARNING_RATE
+    wanted = (Wanted(evidence.spec(path), rates) for path, m in measured.items() if m.n < few)
+    return Part(verdict, f"budget {budget}", text, tuple(wanted))
 
 
 def _judged(part: Rows | StudyRows, measured: Mapping[str, Measured]) -> list[Judged]:
@@ -195,34 +197,22 @@ def _judged(part: Rows | StudyRows, measured: Mapping[str, Measured]) -> list[Ju
     ]
 
 
-def _labels(part: Rows | StudyRows, experiments: Iterable[str]) -> dict[str, str]:
+def _labels(part: Rows | StudyRows, paths: Iterable[str]) -> dict[str, str]:
     """Without what they share."""
     shared = (
         len(inside(part.of[0], "")) if len(part.of) == 1 else len(part.of[0].partition("/")[0]) + 1
     )
-    return {experiment: experiment[shared:] for experiment in experiments}
+    return {path: path[shared:] for path in paths}
 
 
-def _wanted(part: Rows, verdict: Verdict, measured: Mapping[str, Measured]) -> tuple[Wanted, ...]:
-    """Rows without a value; those of few seeds, too, where these decide nothing."""
-    few = len(SEEDS) if verdict is Verdict.NOT_DECIDED else 1
-    rates = part.measure == LEARNING_RATE
-    return tuple(
-        Wanted(experiment, rates) for experiment, found in measured.items() if found.n < few
-    )
-
-
-def _commands(parts: Sequence[Part], typed: tuple[str, ...]) -> Iterator[str]:
-    """At the paper's budget, one a folder."""
-    by_folder: dict[tuple[str, tuple[str, ...]], dict[str, None]] = {}
-    for wanted in (wanted for part in parts for wanted in part.wanted):
-        words = typed
-        if wanted.rates:
-            own = composed(wanted.experiment).config["optimizer"]["lr"]
+def _commands(parts: Sequence[Part], typed: tuple[str, ...]) -> list[str]:
+    """Return what runs the rows at the paper's budget, and the studies."""
+    rows = []
+    for spec, rates in (wanted for part in parts for wanted in part.wanted):
+        words = (*spec.words, *typed)
+        if rates:
+            own = composed_row(spec).config["optimizer"]["lr"]
             words += (f"{RATE}={','.join(f'{own * factor:g}' for factor in RATES)}",)
-        by_folder.setdefault((wanted.experiment.rpartition("/")[0], words), {})[
-            wanted.experiment
-        ] = None
-    for (_, words), experiments in by_folder.items():
-        yield command(list(experiments), PAPER, SEEDS, words)
-    yield from dict.fromkeys(part.command for part in parts if part.command)
+        rows.append((str(spec.experiment), words))
+    studies = dict.fromkeys(part.command for part in parts if part.command)
+    return [*commands(rows, PAPER, SEEDS), *studies]

@@ -51,17 +51,20 @@ class Evidence:
         self.words = words  # typed beside every experiment
         self._rows: dict[tuple[str, str, str], Row] = {}
         self.studies: dict[str, tuple[Path, Study] | None] = {}
-        self._tables = {name: set(read_table(name).experiments) for name in table_names()}
+        tables = [read_table(name) for name in table_names()]
+        self._tables = {table.name: {row.path for row in table.rows} for table in tables}
+        self._specs = {row.path: row for table in tables for row in table.rows}
 
-    def row(self, experiment: str, score: str, budget: str) -> Row:
-        key = experiment, score, budget
+    def spec(self, path: str) -> TableRow:
+        """Return the row that a claim calls <paper>/<table>/<name>."""
+        return self._specs.get(path) or TableRow(path, experiment=path)
+
+    def row(self, path: str, score: str, budget: str) -> Row:
+        key = path, score, budget
         if key not in self._rows:
-            column, row = (
-                Column(score, score, measure=score),
-                TableRow(experiment, experiment=experiment),
-            )
+            column = Column(score, score, measure=score)
             self._rows[key] = grouped(
-                Table("", "", "", [column], [row]), self._runs, budget, self.words
+                Table("", "", "", [column], [self.spec(path)]), self._runs, budget, self.words
             )[0]
         return self._rows[key]
 
@@ -71,11 +74,11 @@ class Evidence:
         found = self.studies[name]
         return found[1] if found else None
 
-    def tables(self, experiments: Sequence[str]) -> list[str]:
-        """In which all of these stand; else those that they stand in."""
-        wanted = set(experiments)
+    def tables(self, paths: Sequence[str]) -> list[str]:
+        """Return those in which all of these rows stand; else those that they stand in."""
+        wanted = set(paths)
         whole = [name for name, rows in self._tables.items() if wanted <= rows]
-        return whole or sorted({e.rpartition("/")[0] for e in experiments} & set(self._tables))
+        return whole or sorted({path.rpartition("/")[0] for path in paths} & set(self._tables))
 
 
 def of_study(value: Any) -> Measured:

@@ -10,22 +10,43 @@ from gcbench.report.configs import PAPER, experiment_word
 from gcbench.report.rows import Row
 from gcbench.report.tables import Table
 
+Typed = tuple[str, Sequence[str]]  # an experiment, and the words beside it
+Grid = dict[str, list[str]]  # a command's keys, and the values that each takes
 
-def command(
-    experiments: Sequence[str], budget: str, seeds: Iterable[int], words: Sequence[str] = ()
-) -> str:
-    """One command for rows of one group; a sweep (-m) where there are several runs."""
-    group = experiments[0].rpartition("/")[0]
-    rows = ",".join(experiment.rpartition("/")[2] for experiment in experiments)
+
+def commands(rows: Iterable[Typed], budget: str, seeds: Iterable[int]) -> list[str]:
+    """Return the commands that run the rows and nothing else; a sweep (-m) where they form a grid."""
     numbers = sorted(set(seeds))
-    parts = [
-        experiment_word(f"{group}/{rows}"),
-        *([f"budget={budget}"] if budget != PAPER else []),
-        *words,
-    ]
-    if numbers and numbers != [1]:
-        parts.append(f"seed={','.join(map(str, numbers))}")
-    several = len(experiments) > 1 or len(numbers) > 1
+    return [_command(grid, budget, numbers) for grid in _grids(rows)]
+
+
+def _grids(rows: Iterable[Typed]) -> list[Grid]:
+    """Return grids whose points are the rows: first one a row, then merged key by key."""
+    grids: list[Grid] = []
+    for experiment, words in rows:
+        pairs = (word.partition("=") for word in [experiment_word(experiment), *words])
+        grid = {key: [value] for key, _, value in pairs}
+        if grid not in grids:
+            grids.append(grid)
+    for key in dict.fromkeys(key for grid in grids for key in grid):
+        merged: list[Grid] = []
+        for grid in grids:
+            rest = {**grid, key: []}
+            twins = (other for other in merged if key in other and {**other, key: []} == rest)
+            if twin := next(twins, None):
+                twin[key] = [*twin[key], *(v for v in grid[key] if v not in twin[key])]
+            else:
+                merged.append(grid)
+        grids = merged
+    return grids
+
+
+def _command(grid: Grid, budget: str, seeds: Sequence[int]) -> str:
+    first, *words = [f"{key}={','.join(values)}" for key, values in grid.items()]
+    parts = [first, *([f"budget={budget}"] if budget != PAPER else []), *words]
+    if seeds and seeds != [1]:
+        parts.append(f"seed={','.join(map(str, seeds))}")
+    several = len(seeds) > 1 or any(len(values) > 1 for values in grid.values())
     return " ".join(["gcbench", *(["-m"] if several else []), *map(shlex.quote, parts)])
 
 
@@ -34,10 +55,15 @@ def of_runs(experiment: str, runs: Sequence[RecordedRun], words: Sequence[str] =
     launcher = (
         ["trainer.launcher=local"] if crowded else []
     )  # where auto would have taken virtual workers
-    return command([experiment], runs[0].budget, [run.seed for run in runs], [*words, *launcher])
+    row = experiment, [*words, *launcher]
+    (line,) = commands([row], runs[0].budget, [run.seed for run in runs])
+    return line
 
 
-def of_missing(table: Table, rows: Sequence[Row]) -> str:
-    """For rows of one budget and group; with the paper's number of seeds where the paper's setting is run."""
+def of_missing(table: Table, rows: Sequence[Row]) -> list[str]:
+    """Return what runs these rows of one budget; at the paper's, with its number of seeds."""
+    if not rows:
+        return []
     seeds = range(1, (table.seeds or 1) + 1) if rows[0].budget == PAPER else [1]
-    return command([str(row.spec.experiment) for row in rows], rows[0].budget, seeds, rows[0].words)
+    typed = [(str(row.spec.experiment), (*row.own_words, *row.words)) for row in rows]
+    return commands(typed, rows[0].budget, seeds)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from gcbench.config import Config, ConfigError, compose_words, register, resolve
 from gcbench.identity import ABSENT, Differences, Flat, flatten_config, format_value, identify
+from gcbench.report.tables import TableRow, words_of
 
 PAPER = "paper"
 
@@ -49,19 +50,34 @@ def _budget_node(budget: str) -> Any:
     return compose_words([f"budget={budget}"]).budget
 
 
+def settings_at(row: TableRow, budget: str) -> dict[str, Any]:
+    """Return what is typed beside the row's experiment: no more workers than the budget allows."""
+    settings = row.settings
+    if row.workers is not None and budget != PAPER:
+        most = composed(str(row.experiment), budget).config["trainer"]["gpus"]
+        settings["trainer.gpus"] = min(row.workers, most)
+    return settings
+
+
+def composed_row(row: TableRow, budget: str = PAPER, words: tuple[str, ...] = ()) -> Composed:
+    """Return the row's configuration; `words` are typed after the row's own."""
+    return composed(str(row.experiment), budget, (*words_of(settings_at(row, budget)), *words))
+
+
 def words_for(experiment: str, budget: str, words: tuple[str, ...]) -> tuple[str, ...]:
     """Return those of `words` whose key the experiment has: a row without buckets has no bucket_scope."""
     known = composed(experiment, budget).config
-    return tuple(word for word in words if _has(known, word.partition("=")[0]))
+    return tuple(word for word in words if value_of(known, word.partition("=")[0]) is not ABSENT)
 
 
-def _has(config: Config, key: str) -> bool:
+def value_of(config: Config, key: str) -> Any:
+    """Return what a dotted key holds; ABSENT where there is no such key."""
     node: Any = config
     for part in key.split("."):
         if not isinstance(node, dict) or part not in node:
-            return False
+            return ABSENT
         node = node[part]
-    return True
+    return node
 
 
 def experiment_word(experiment: str) -> str:

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 from gcbench.config import conf_directory
 from gcbench.console import TextTable
 from gcbench.records.store import RecordedRun
+from gcbench.report.configs import settings_at
 from gcbench.report.document import DIRTY, DIRTY_NOTE, EMPTY, number
 from gcbench.report.measures import MEASURES, measure
+from gcbench.report.rows import agrees
 from gcbench.report.study import find_study
-from gcbench.report.tables import read_table, table_names
+from gcbench.report.tables import Table, read_table, table_names
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
 def list_tables(runs: Sequence[RecordedRun], folders: Sequence[str | Path]) -> TextTable:
     """Return every table, and how many of its rows have a run that was done, by budget."""
     budgets = sorted(path.stem for path in (conf_directory() / "budget").glob("*.yaml"))
-    done = {(run.experiment, run.budget) for run in runs if run.done}
     rows = []
     for name in table_names():
         table = read_table(name)
@@ -29,11 +30,20 @@ def list_tables(runs: Sequence[RecordedRun], folders: Sequence[str | Path]) -> T
             study = "study" if find_study(table.study, folders) else "study, not run"
             counts = [study, *([EMPTY] * (len(budgets) - 1))]
         else:
-            counts = [
-                str(sum((e, budget) in done for e in table.experiments)) for budget in budgets
-            ]
+            counts = [str(_rows_done(table, runs, budget)) for budget in budgets]
         rows.append([name, table.title, str(len(table.rows)), *counts])
     return TextTable(["table", "title", "rows", *budgets], rows, left=(0, 1))
+
+
+def _rows_done(table: Table, runs: Sequence[RecordedRun], budget: str) -> int:
+    done: dict[str | None, list[RecordedRun]] = {}
+    for run in runs:
+        if run.done and run.budget == budget:
+            done.setdefault(run.experiment, []).append(run)
+    rows = [row for row in table.rows if row.experiment in done]
+    return sum(
+        any(agrees(run, settings_at(row, budget)) for run in done[row.experiment]) for row in rows
+    )
 
 
 def list_runs(runs: Sequence[RecordedRun]) -> TextTable:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from gcbench.records.schema import Environment
 from gcbench.records.store import RecordedRun
-from gcbench.report.borrowed import by_experiment
+from gcbench.report.borrowed import by_experiment, words_of_run
 from gcbench.report.commands import of_missing, of_runs
 from gcbench.report.document import DIRTY, DIRTY_NOTE, Heading, Section, Summary, summary
 from gcbench.report.measures import TIMES, emulated, measure
@@ -63,23 +63,12 @@ def _missing(table: Table, groups: Groups, budget: str) -> list[str]:
     for name, rows in groups.items():
         wanted = any((column.budget or budget) == name for column in table.columns)
         missing = [row for row in rows if row.spec.experiment and not row.runs and wanted]
-        together = _together(table, missing)
-        if name == budget or not together:
-            found += [f"{_where(row)}: {of_missing(table, [row])}" for row in missing]
-        found += together
+        alone = [line for row in missing for line in of_missing(table, [row])]
+        sweeps = [line for line in of_missing(table, missing) if line not in alone]
+        if name == budget or not sweeps:
+            found += [f"{_where(row)}: {line}" for row, line in zip(missing, alone, strict=True)]
+        found += [f"Several rows at once (budget={name}): {line}" for line in sweeps]
     return found
-
-
-def _together(table: Table, missing: Sequence[Row]) -> list[str]:
-    """One sweep for all rows of a group that are typed alike."""
-    alike: dict[tuple[str, tuple[str, ...]], list[Row]] = {}
-    for row in missing:
-        alike.setdefault((str(row.spec.experiment).rpartition("/")[0], row.words), []).append(row)
-    several = [rows for rows in alike.values() if len(rows) > 1]
-    return [
-        f"{len(rows)} rows at once (budget={rows[0].budget}): {of_missing(table, rows)}"
-        for rows in several
-    ]
 
 
 def _needs(rows: Sequence[Row]) -> list[str]:
@@ -178,18 +167,17 @@ def _commands(rows: Sequence[Row]) -> list[str]:
 def _commands_of(row: Row) -> Iterator[str]:
     for title, borrowed in by_experiment(row.borrowed):
         if borrowed[0].experiment:
-            yield of_runs(title, borrowed, row.words)
+            yield of_runs(title, borrowed, words_of_run(borrowed[0]))
     if own := [run for run in row.runs if run not in row.borrowed]:
-        yield of_runs(str(row.spec.experiment), own, row.words)
+        yield of_runs(str(row.spec.experiment), own, (*row.own_words, *row.words))
     for other in row.others:
-        yield of_runs(str(row.spec.experiment), other.runs, other.words)
+        yield of_runs(str(row.spec.experiment), other.runs, (*row.own_words, *other.words))
     if row.grid:
         split = ["dataset.split=valid"] if row.grid.validated else []
         for rate in row.grid.rates:
             if split or rate.runs != row.runs:
-                yield of_runs(
-                    str(row.spec.experiment), rate.runs, [f"optimizer.lr={rate.lr:g}", *split]
-                )
+                words = [*row.own_words, f"optimizer.lr={rate.lr:g}", *split]
+                yield of_runs(str(row.spec.experiment), rate.runs, words)
 
 
 def made_by(environments: Sequence[Environment], mark: str = "") -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -16,10 +16,13 @@ from gcbench.report.configs import (
     Composed,
     as_words,
     composed,
+    composed_row,
+    settings_at,
+    value_of,
     words_for,
 )
 from gcbench.report.measures import TIMES, measure
-from gcbench.report.tables import Column, Table, TableRow, lower_is_better
+from gcbench.report.tables import Column, Table, TableRow, lower_is_better, words_of
 
 RATE = "optimizer.lr"
 SPLIT = "dataset.split"
@@ -55,7 +58,7 @@ class Grid:
 
 
 class Other(NamedTuple):
-    """Runs of the row's experiment that are another configuration."""
+    """Runs that agree with the row's settings and differ in something else."""
 
     words: list[str]  # as they were typed
     runs: list[RecordedRun]
@@ -77,17 +80,25 @@ class Row:
     )  # older runs of the same seed and configuration
     words: tuple[
         str, ...
-    ] = ()  # typed beside the experiment: with=..., or the learning rate that was chosen
+    ] = ()  # typed after the row's own: with=..., or the learning rate that was chosen
 
     @property
     def config(self) -> Config | None:
         """As the row is at this budget; None: nobody runs it."""
-        return composed(self.spec.experiment, self.budget).config if self.spec.experiment else None
+        return composed_row(self.spec, self.budget).config if self.spec.experiment else None
+
+    @property
+    def own_words(self) -> tuple[str, ...]:
+        """Return what the table types beside the experiment, at this budget."""
+        return words_of(settings_at(self.spec, self.budget))
 
     @property
     def needs(self) -> str | None:
-        """What it takes that not everybody has."""
-        return composed(self.spec.experiment).config["needs"] if self.spec.experiment else None
+        """Return what the experiment and the row take that not everybody has."""
+        if self.spec.experiment is None:
+            return None
+        needs = composed(self.spec.experiment).config["needs"], self.spec.needs
+        return ", and ".join(filter(None, needs)) or None
 
     @property
     def stand_in(self) -> str | None:
@@ -103,8 +114,8 @@ class Row:
         if self.spec.experiment is None or self.budget == PAPER:
             return None
         at_budget, at_papers = (
-            composed(self.spec.experiment, self.budget, self.words),
-            composed(self.spec.experiment),
+            composed_row(self.spec, self.budget, self.words),
+            composed_row(self.spec),
         )
         own, papers = (found.config["trainer"]["gpus"] for found in (at_budget, at_papers))
         return None if own == papers else f"{own} workers in place of {papers}"
@@ -126,8 +137,13 @@ class Row:
 
     @property
     def borrowed(self) -> list[RecordedRun]:
-        """Runs of another experiment with the same configuration."""
-        return [run for run in self.runs if run.experiment != self.spec.experiment]
+        """Return runs of another experiment, or another backend, with the same configuration."""
+        settings = settings_at(self.spec, self.budget)
+        return [
+            run
+            for run in self.runs
+            if run.experiment != self.spec.experiment or not agrees(run, settings)
+        ]
 
     @property
     def every_run(self) -> list[RecordedRun]:
@@ -160,16 +176,16 @@ def _row(
     if spec.experiment is None or not candidates:
         return Row(spec, budget, words=words)
     words = words_for(spec.experiment, budget, words)
-    expected = composed(spec.experiment, budget, words)
+    expected = composed_row(spec, budget, words)
+    settings = {key: value_of(expected.config, key) for key in spec.settings}
     own = {
         run: flat_differences(run.flat, expected.flat)
         for run in candidates
-        if run.experiment == spec.experiment
+        if run.experiment == spec.experiment and agrees(run, settings)
     }
     exact, duplicates = newest(run for run, differs in own.items() if not differs)
-    borrowed = _borrowed(
-        candidates, spec, expected, {run.seed for run in exact if run.status in ENDED}
-    )
+    ended = {run.seed for run in exact if run.status in ENDED}
+    borrowed = _borrowed((run for run in candidates if run not in own), expected, ended)
     seeds = {run.seed for run in borrowed}
     duplicates += [run for run in exact if run.seed in seeds]
     exact = sorted(
@@ -200,15 +216,16 @@ def _row(
     )
 
 
+def agrees(run: RecordedRun, settings: Mapping[str, Any]) -> bool:
+    """Return whether the run has these values, of keys that change no number (backend) too."""
+    return all(value_of(run.config, key) == value for key, value in settings.items())
+
+
 def _borrowed(
-    candidates: Iterable[RecordedRun], spec: TableRow, expected: Composed, seeds: set[int]
+    runs: Iterable[RecordedRun], expected: Composed, seeds: set[int]
 ) -> list[RecordedRun]:
-    """Of other experiments, for the seeds that have no result of the row's own."""
-    others = (
-        run
-        for run in candidates
-        if run.experiment != spec.experiment and run.seed not in seeds and run.status in ENDED
-    )
+    """Return runs that are not the row's, for the seeds that have no result of its own."""
+    others = (run for run in runs if run.seed not in seeds and run.status in ENDED)
     return newest(run for run in others if is_same(run, expected))[0]
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from gcbench.config import ConfigError, conf_directory, near
+from gcbench.identity import format_value
 from gcbench.report.measures import LOWER, MEASURES, SCORES
 
 SPREADS = ("range", "deviation", "none")
@@ -36,8 +37,15 @@ class Column:
 
 @dataclass(frozen=True)
 class TableRow:
+    """One row: an experiment, and what is typed beside it where the experiment has several rows."""
+
     title: str
-    experiment: str | None = None  # paper/table/row; null: a published row that nobody runs
+    experiment: str | None = None  # paper/table/file; null: a published row that nobody runs
+    name: str | None = None  # by which claims and reports call it; null: the experiment's
+    workers: int | None = None  # trainer.gpus
+    backend: str | None = None  # trainer.backend
+    beside: Mapping[str, Any] = field(default_factory=dict)  # with: any other key and its value
+    needs: str | None = None  # hardware that not everybody has, after what the experiment needs
     group: str | None = None
     published: Mapping[str, float | str | None] | None = (
         None  # by column; words where the paper has no number
@@ -48,6 +56,27 @@ class TableRow:
     def label(self) -> str:
         """Titles may come again in another group."""
         return self.title if self.group in (None, "none") else f"{self.group}: {self.title}"
+
+    @property
+    def path(self) -> str | None:
+        """Return paper/table/name, which stands for the same run in every table and claim."""
+        if self.experiment is None or self.name is None:
+            return self.experiment
+        return f"{self.experiment.rpartition('/')[0]}/{self.name}"
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Return the keys that are typed beside the experiment, and their values."""
+        columns = {"trainer.gpus": self.workers, "trainer.backend": self.backend}
+        return {
+            **{key: value for key, value in columns.items() if value is not None},
+            **self.beside,
+        }
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Return what is typed beside the experiment, as in `trainer.gpus=16 rank=2`."""
+        return words_of(self.settings)
 
 
 @dataclass(frozen=True)
@@ -73,6 +102,14 @@ class Table:
     def chooser(self) -> Column | None:
         """The score by which a learning rate is chosen: the first one of the report's own budget."""
         return next((c for c in self.columns if c.measure in SCORES and c.budget is None), None)
+
+
+def words_of(settings: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return each key and value as Hydra reads it; 1.0 stays a float."""
+    return tuple(
+        f"{key}={value if isinstance(value, float) else format_value(value)}"
+        for key, value in settings.items()
+    )
 
 
 def lower_is_better(column: Column) -> bool:
@@ -116,7 +153,10 @@ def read_table(name: str) -> Table:
         _made(Column, {"key": key, **(column or {})}, path)
         for key, column in (node.get("columns") or {}).items()
     ]
-    rows = [_made(TableRow, row, path) for row in node.get("rows") or []]
+    rows = [
+        _made(TableRow, {"beside" if key == "with" else key: row[key] for key in row}, path)
+        for row in node.get("rows") or []
+    ]
     table = _made(
         Table,
         {
@@ -161,7 +201,14 @@ def _check(table: Table, path: Path) -> None:
             raise ConfigError(
                 f"{path}: steps_per_epoch of column {column.key} belongs to measure: data_mib_per_epoch only"
             )
+    by_path: dict[str, TableRow] = {}
     for row in table.rows:
+        same = by_path.setdefault(str(row.path), row)
+        if row.path and (same.experiment, same.words) != (row.experiment, row.words):
+            raise ConfigError(
+                f"{path}: name={row.path.rpartition('/')[2]} stands for two rows, {same.title} "
+                f"and {row.title}; type another name in one of them"
+            )
         if unknown := set(row.published or {}) - keys:
             raise ConfigError(
                 f"{path}: {row.title} has {', '.join(sorted(unknown))} published, but there is no such column"

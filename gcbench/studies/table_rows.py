@@ -6,23 +6,22 @@ import json
 from dataclasses import replace
 from functools import cache
 
-from gcbench.config import Config, compose_words, resolve
+from gcbench.config import Config
 from gcbench.predict.devices import read_device
 from gcbench.predict.model import Method
 from gcbench.predict.subject import compressor_of, facts_of, method, shapes_of_model
+from gcbench.report.configs import composed
 from gcbench.report.tables import TableRow
 
 
-@cache
-def config_of(experiment: str, *words: str) -> Config:
-    """Return the configuration of an experiment, with more words typed after it."""
-    group, row = experiment.rsplit("/", 1)
-    return resolve(compose_words([f"+experiment/{group}={row}", *words]))
+def config_of(row: TableRow, *words: str) -> Config:
+    """Return the row's configuration, with `words` typed after its own."""
+    return composed(str(row.experiment), words=(*row.words, *words)).config
 
 
 def method_of(row: TableRow, device: str, *words: str) -> Method:
     """Return the method of a row on a device."""
-    config = config_of(str(row.experiment), *words)
+    config = config_of(row, *words)
     choices = config["choices"]
     counted = _count(
         json.dumps(config["compressor"]),

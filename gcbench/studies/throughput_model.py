@@ -86,7 +86,7 @@ def rows_of(name: str) -> Iterator[Row]:
     rates = [figure["bandwidth_gbps"], *figure.get("also_gbps", [])]
     full_precision: dict[float, float] = {}  # images a second of the table's first row, by rate
     for row in table.rows:
-        config = config_of(str(row.experiment))
+        config = config_of(row)
         words = scene.words if config["choices"]["compressor"] != "none" else ()
         method = method_of(row, scene.device, *words)
         if scene.servers:

@@ -67,7 +67,7 @@ def _times(prediction: Prediction) -> Row:
 def _powersgd_rows() -> Iterator[Row]:
     device = "powersgd_cluster"
     for row in read_table(POWERSGD).rows:
-        config = config_of(str(row.experiment))
+        config = config_of(row)
         workers, group = config["trainer"]["gpus"], str(row.group)
         between = read_link("network", POWERSGD_LINKS[group])
         cluster = Cluster(between, read_link("inside", "pcie3"), min(2, workers))
@@ -105,8 +105,8 @@ def _qsgd_steps(
     row: TableRow, dense: TableRow, between: Link
 ) -> tuple[Prediction, Prediction, Prediction]:
     """Return the dense step, QSGD's by scatter, coded both ways, and QSGD's by gather."""
-    gpus = config_of(str(row.experiment))["trainer"]["gpus"]
-    config = config_of(str(dense.experiment))
+    gpus = config_of(row)["trainer"]["gpus"]
+    config = config_of(dense)
     model, batch = config["choices"]["model"], config["trainer"]["batch_size"]
     compute, cluster = read_device("k80").compute(model, batch), Cluster(between, between)
     scatter = ("exchange=scatter_coded", "align=false")  # shards run through the gradient

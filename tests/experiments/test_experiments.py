@@ -1,74 +1,41 @@
-"""Experiment and table files, as files: every one is read, and one row of each folder is composed as a user would."""
+"""Experiment and table files, each composed once by the function that reports use.
+
+The longest experiment of each folder is tried with every change, the others are slow (`-m slow`):
+Hydra takes 0.2 s for one.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
-from functools import cache
 from typing import Any
 
 import pytest
 import yaml
-from sentence import composed
 
-from gcbench import settings
-from gcbench.config import conf_directory, resolve
-from gcbench.report.tables import read_table, table_names
+from gcbench.config import compose_methods, conf_directory, register
+from gcbench.identity import ABSENT
+from gcbench.report.claims import read_claims
+from gcbench.report.configs import composed, composed_row, value_of
+from gcbench.report.tables import TableRow, read_table, table_names
 
 CONF = conf_directory()
-SCHEMAS = {
-    "trainer": settings.TrainerSettings,
-    "optimizer": settings.OptimizerSettings,
-    "schedule": settings.ScheduleSettings,
-}
 NAMES = sorted(
     str(file.relative_to(CONF / "experiment").with_suffix(""))
     for file in CONF.glob("experiment/*/*/*.yaml")
 )
-FOLDERS = sorted({name.rpartition("/")[0] for name in NAMES})
-
-
-@dataclass(frozen=True)
-class Row:
-    """What Hydra makes of a row's file and of the settings that it names, without Hydra, which takes 0.2 s a row."""
-
-    choices: dict[str, str]
-    values: dict[str, Any]  # by dotted key
-
-
-@cache
-def loaded(path: str) -> tuple[list[Any], dict[str, Any]]:
-    """The defaults of a file in conf/, and the rest of it."""
-    text = (CONF / f"{path}.yaml").read_text(encoding="utf-8")
-    node = yaml.safe_load(text) or {}
-    return node.pop("defaults", []), node
-
-
-def files_of(path: str) -> Iterator[str]:
-    """A row and its settings, the stronger later."""
-    for entry in loaded(path)[0]:
-        if isinstance(entry, str) and entry.startswith("/"):
-            yield from files_of(entry.lstrip("/"))
-    yield path
-
-
-@cache
-def row_of(name: str) -> Row:
-    entries = [
-        pair for entry in loaded("config")[0] if isinstance(entry, dict) for pair in entry.items()
-    ]
-    choices = {group: choice for group, choice in entries if not group.startswith("override ")}
-    values: dict[str, Any] = {}
-    for path in files_of(f"experiment/{name}"):
-        entries, node = loaded(path)
-        for entry in entries:
-            if isinstance(entry, dict):
-                ((key, choice),) = entry.items()
-                assert key.startswith("override /"), f"{path}: {key}"
-                choices[key.removeprefix("override /")] = choice
-        values |= dict(leaves(node))
-    return Row(choices, values)
+FOLDERS = {
+    name.rpartition("/")[0]: name
+    for name in sorted(
+        NAMES, key=lambda name: (CONF / "experiment" / f"{name}.yaml").stat().st_size
+    )
+}
+EXPERIMENTS = [
+    pytest.param(name, marks=() if name in FOLDERS.values() else pytest.mark.slow) for name in NAMES
+]
+TABLES = {name: read_table(name) for name in table_names()}
+ROWS = {str(row.path): row for table in TABLES.values() for row in table.rows if row.experiment}
+SHARED = set(yaml.safe_load((CONF / "config.yaml").read_text(encoding="utf-8")))
 
 
 def leaves(node: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -79,44 +46,49 @@ def leaves(node: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield f"{prefix}{key}", value
 
 
-@cache
-def keys_of(group: str, choice: str) -> frozenset[str]:
-    """What a chosen file brings to the composition."""
-    keys = {key for key, _ in leaves(loaded(f"{group}/{choice}")[1])}
-    if group != "compressor":
-        keys = {f"{group}.{key}" for key in keys}
-    if group in SCHEMAS:
-        keys |= {f"{group}.{field.name}" for field in fields(SCHEMAS[group])}
-    return frozenset(keys)
+@pytest.fixture(scope="module")
+def knobs() -> dict[str, set[str]]:
+    """Return what each compressor's file brings to a composition."""
+    register()
+    choices = sorted(path.stem for path in (CONF / "compressor").glob("*.yaml"))
+    return {choice: set(keys) for choice, (_, keys) in compose_methods(choices).items()}
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_its_choices_exist_and_it_adds_no_key_of_its_own(name: str) -> None:
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_it_composes_and_adds_no_key_of_its_own(name: str, knobs: dict[str, set[str]]) -> None:
     """Hydra would take a key that no part reads, and nobody would notice."""
-    row = row_of(name)
-    known = {key for key, _ in leaves(loaded("config")[1])}
-    for group, choice in row.choices.items():
-        assert (CONF / group / f"{choice}.yaml").is_file(), f"{group}: {choice}"
-        known |= keys_of(group, choice)
-    assert set(row.values) <= known
-
-
-@pytest.mark.parametrize("folder", FOLDERS)
-def test_a_row_of_each_folder_composes_to_what_its_files_say(folder: str) -> None:
-    """The one with most keys; tests/experiments/test_smoke.py composes and runs all of them."""
-    name = max(
-        (n for n in NAMES if n.rpartition("/")[0] == folder), key=lambda n: len(row_of(n).values)
-    )
-    config = resolve(composed(f"+experiment/{folder}={name.rpartition('/')[2]}"))
-    row = row_of(name)
+    config = composed(name).config
+    choices = config["choices"]
+    known = {*SHARED, *choices, *knobs[choices["compressor"]]}
     assert config["experiment"] == name
-    assert config["choices"] | row.choices == config["choices"]
-    assert dict(leaves(config)) | row.values == dict(leaves(config))
+    assert set(config) - {"choices", "experiment", "recommended"} <= known
 
 
-@pytest.mark.parametrize("name", table_names())
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_what_its_file_says_stands(name: str) -> None:
+    """A group that is chosen after a key would silently take the key back."""
+    own = yaml.safe_load((CONF / "experiment" / f"{name}.yaml").read_text(encoding="utf-8"))
+    config = composed(name).config
+    values = {key: value for key, value in leaves(own) if key != "defaults"}
+    assert {key: value_of(config, key) for key in values} == values
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_its_rows_type_knobs_that_it_has(name: str) -> None:
+    config = composed(name).config
+    keys = {key for row in ROWS.values() if row.experiment == name for key in row.settings}
+    assert {key for key in keys if value_of(config, key) == ABSENT} == set()
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_data_that_not_everybody_has_are_needed(name: str) -> None:
+    config = composed(name).config
+    assert config["choices"]["dataset"] not in ("imagenet", "year", "gisette") or config["needs"]
+
+
+@pytest.mark.parametrize("name", TABLES)
 def test_a_table_file_finds_its_rows_and_measures(name: str) -> None:
-    table = read_table(name)  # which refuses unknown keys, measures and columns
+    table = TABLES[name]  # reading it refuses unknown keys, measures and columns
     assert set(table.experiments) <= set(NAMES)
     if not table.study:
         assert all(row.experiment or row.published for row in table.rows), (
@@ -125,35 +97,65 @@ def test_a_table_file_finds_its_rows_and_measures(name: str) -> None:
     assert table.rows or table.study
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("orq/")])
+def test_a_name_stands_for_the_same_run_in_every_table() -> None:
+    for table in TABLES.values():
+        for row in table.rows:
+            if row.experiment:
+                same = ROWS[str(row.path)]
+                assert (row.experiment, row.words) == (same.experiment, same.words), row.path
+
+
+def test_rows_of_one_experiment_differ_in_the_values_of_the_same_keys() -> None:
+    """A row without a key that another one types would count the other one's runs as its own."""
+    keys: dict[str, set[str]] = {}
+    words: dict[str, set[tuple[str, ...]]] = {}
+    for row in ROWS.values():
+        assert keys.setdefault(str(row.experiment), set(row.settings)) == set(row.settings), row
+        seen = words.setdefault(str(row.experiment), set())
+        assert row.words not in seen, row.path
+        seen.add(row.words)
+
+
+@pytest.mark.parametrize("budget", ["paper", "cpu", "smoke"])
+def test_a_budget_bounds_what_rows_type(budget: str) -> None:
+    """A word that is typed stays as typed: a row's number of workers has to be bounded first."""
+    row = ROWS["powersgd/figure3/rank_2_gloo_workers_16"]
+    expected = {"paper": 16, "cpu": 4, "smoke": 2}[budget]
+    config = composed_row(row, budget).config
+    assert config["trainer"]["gpus"] == expected
+    assert config["trainer"]["backend"] == "gloo"
+    alone = TableRow("", experiment=row.experiment, workers=1)
+    assert composed_row(alone, budget).config["trainer"]["gpus"] == 1
+
+
+def test_rows_of_claims_stand_in_tables() -> None:
+    """Whose runs are kept."""
+    asked = {path for claim in read_claims() for part in claim.check.rows for path in part.paths}
+    assert asked - set(ROWS) == set()
+
+
+ORQ = [param for param in EXPERIMENTS if str(param.values[0]).startswith("orq/")]
+
+
+@pytest.mark.parametrize("name", ORQ)
 def test_buckets_of_orq_run_through_the_whole_gradient(name: str) -> None:
-    """Section 5: "evenly divides the whole gradient into buckets of the same length"; only rows without buckets have none."""
-    row = row_of(name)
-    has_buckets = "bucket_size" in keys_of("compressor", row.choices["compressor"])
-    assert row.values.get("bucket_scope") == ("gradient" if has_buckets else None)
+    """Section 5: "evenly divides the whole gradient into buckets of the same length"."""
+    assert composed(name).config.get("bucket_scope", "gradient") == "gradient"
 
 
-def test_clipped_rows_of_orq_warm_up_from_a_tenth_of_the_rate() -> None:
+@pytest.mark.parametrize("name", [param for param in ORQ if "table4" in param.values[0]])
+def test_clipped_rows_of_orq_warm_up_from_a_tenth_of_the_rate(name: str) -> None:
     """Section 5: with clipping, "a linear warm-up schedule starting from base learning rate/10"."""
-    ours = [
-        n
-        for n in NAMES
-        if n.startswith(("orq/table4", "orq/table5"))
-        and re.search("orq_|bingrad", n)
-        and "noclip" not in n
-    ]
-    assert len(ours) > 10
-    for name in ours:
-        values = row_of(name).values
-        assert (values["schedule.warmup_epochs"], values["schedule.warmup_start"]) == (5, 0.1), name
+    schedule = composed(name).config["schedule"]
+    warmup = (5, 0.1) if re.search("(orq|bingrad).*_clip", name) else (0, None)
+    assert (schedule["warmup_epochs"], schedule["warmup_start"]) == warmup
 
 
 def test_every_experiment_stands_in_a_table() -> None:
-    tables = [read_table(name) for name in table_names()]
-    shown = {experiment for table in tables for experiment in table.experiments}
+    shown = {experiment for table in TABLES.values() for experiment in table.experiments}
     pictured = {
         table.figure["experiment"]
-        for table in tables
+        for table in TABLES.values()
         if table.figure and "experiment" in table.figure
     }
     assert set(NAMES) - shown - pictured == set()
@@ -177,13 +179,3 @@ def test_files_are_global_and_say_what_they_are(group: str) -> None:
         first, second, *_ = file.read_text(encoding="utf-8").splitlines()
         assert first == "# @package _global_", file
         assert second.startswith("# "), file
-
-
-def test_rows_with_data_that_not_everybody_has_say_so() -> None:
-    wanting = {"imagenet", "year", "gisette"}
-    silent = [
-        n
-        for n in NAMES
-        if row_of(n).choices["dataset"] in wanting and not row_of(n).values.get("needs")
-    ]
-    assert silent == []

@@ -12,6 +12,8 @@ from gcbench.config import ConfigError, register
 from gcbench.predict.command import build_scenario, predict_steps, predictions
 from gcbench.predict.measure import compare
 from gcbench.predict.words import read_predict
+from gcbench.records.result import count_bits
+from gcbench.records.schema import SCHEMA_VERSION
 
 OWN = "title: mine\nshapes: [[64, 32, 3, 3], [128, 160], [160]]\nseconds: {16: 0.05, 32: 0.1}\n"
 
@@ -126,12 +128,14 @@ def result() -> dict[str, object]:
     node = {"_target_": "gcbench.models.mlp.MLP", "shape": [1, 8, 8], "outputs": 10, "widths": [16]}
     dense = {"_target_": "gcbench.compressors.dense.Dense", "dtype": "float32"}
     return {
-        "schema_version": 1,
+        "schema_version": SCHEMA_VERSION,
+        "identity": "01234567",
         "status": "done",
+        "reason": None,
         "experiment": None,
         "started": "2026-01-01T00:00:00+00:00",
         "finished": "2026-01-01T00:05:00+00:00",
-        "choices": {"model": "mlp", "dataset": "digits", "compressor": "none"},
+        "choices": {"model": "mlp", "dataset": "digits", "compressor": "none", "budget": "paper"},
         "config": {
             "seed": 1,
             "dataset": {},
@@ -141,6 +145,13 @@ def result() -> dict[str, object]:
             "trainer": {"gpus": 2, "batch_size": 16, "accumulate": 1},
         },
         "workers": 2,
+        "processes": 2,
+        "launcher": "local",
+        "device": "cpu",
+        "parameters": 1210,
+        "steps": 8,
+        "steps_per_epoch": 40,
+        "bits_sent": count_bits([8 * 32 * 1210.0] * 2, 8, 40, 32 * 1210).model_dump(),
         "network": {"emulated": True, "bandwidth": "1mbit", "latency": "1ms"},
         "seconds": {
             phase: {"mean": s, "max": s}

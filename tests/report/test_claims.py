@@ -89,9 +89,6 @@ def test_there_are_seventy_of_five_papers() -> None:
 def test_what_a_claim_asks_for_is_there(claim: Claim) -> None:
     check = claim.check
     assert check.tests or check.rows or check.study or check.open
-    for part in check.rows:
-        for experiment in part.experiments:
-            assert (conf_directory() / "experiment" / f"{experiment}.yaml").is_file()
     for study in check.study:
         assert study.name in names() and study.relations
         module = import_module(f"gcbench.studies.{study.name}")
@@ -102,20 +99,6 @@ def test_what_a_claim_asks_for_is_there(claim: Claim) -> None:
             if table not in ("", claim.paper)
         ]
         assert all(path.is_file() for path in tables)
-
-
-def test_rows_of_claims_stand_in_tables() -> None:
-    """Whose runs are kept."""
-    tables = "".join(
-        path.read_text(encoding="utf-8") for path in (conf_directory() / "table").glob("*/*.yaml")
-    )
-    assert not [
-        e
-        for claim in ALL
-        for part in claim.check.rows
-        for e in part.experiments
-        if f"{e}," not in tables
-    ]
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,10 @@ from results import result_of, write
 
 from gcbench.config import ConfigError
 from gcbench.records.store import find_runs, read_kept
+from gcbench.report.tables import read_table
 
 SGD, RANK = "powersgd/table4/sgd", "powersgd/table4/rank_7"
+SCALING = "powersgd/figure3/sgd"  # by workers and backend
 OUT = Path("outputs")
 
 
@@ -232,17 +234,17 @@ def test_nothing_is_borrowed_from_other_budgets_failures_or_another_backend(
     said, here: Path
 ) -> None:
     path = here.parent / "table/small/one.yaml"
-    path.write_text(path.read_text().replace(SGD, "powersgd/figure3/sgd_gloo_workers_2"))
-    nccl = "powersgd/figure3/sgd_nccl_workers_2"
-    write(OUT / "cpu", result_of(nccl, budget="bits"))
-    write(OUT / "failed", result_of(nccl, status="failed"))
-    write(OUT / "timed", result_of(nccl, seed=3))
+    path.write_text(path.read_text().replace(SGD, f"{SCALING}, workers: 2, backend: gloo"))
+    nccl = SCALING, "trainer.gpus=2", "trainer.backend=nccl"
+    write(OUT / "cpu", result_of(*nccl, budget="bits"))
+    write(OUT / "failed", result_of(*nccl, status="failed"))
+    write(OUT / "timed", result_of(*nccl, seed=3))
     assert rows(said("table=small/one", "format=markdown"))["No compression"][-1].startswith(
         "missing"
     )
-    write(OUT / "untimed", result_of(nccl, seed=2, step_seconds=None))
+    write(OUT / "untimed", result_of(*nccl, seed=2, step_seconds=None))
     assert rows(said("table=small/one", "format=markdown"))["No compression"][-1].startswith(
-        f"seed 2; run of {nccl}"
+        f"seed 2; run of {SCALING}"
     )
 
 
@@ -262,12 +264,54 @@ def test_words_typed_beside_a_borrowed_run_count_where_the_row_has_them_too(said
 
 def test_needs_are_marked(said, here: Path) -> None:
     path = here.parent / "table/small/one.yaml"
-    path.write_text(
-        path.read_text().replace("powersgd/table4/rank_7", "powersgd/figure3/sgd_gloo_workers_2")
-    )
+    path.write_text(path.read_text().replace("powersgd/table4/rank_7", f"{SCALING}, needs: 2 GPUs"))
     text = said("table=small/one", "format=markdown")
     assert rows(text)["medium: Rank_7"][-1] == "missing; see needs"
     assert "- 2 GPUs: medium: Rank_7" in text.partition("## Needs")[2]
+
+
+def test_rows_of_one_experiment_are_told_apart_by_what_is_typed_beside_it(said, here: Path) -> None:
+    path = here.parent / "table/small/one.yaml"
+    text = path.read_text()
+    for row, backend in ((SGD, "gloo"), (RANK, "nccl")):
+        text = text.replace(row, f"{SCALING}, name: {backend}, workers: 2, backend: {backend}")
+    path.write_text(text)
+    write(OUT / "gloo", result_of(SCALING, "trainer.gpus=2", "trainer.backend=gloo", accuracy=94.0))
+    write(OUT / "alone", result_of(SCALING, accuracy=93.0))  # 16 workers: no row's
+    table = said("table=small/one", "format=markdown")
+    assert rows(table)["No compression"][0] == "94.0 (n=1)"
+    assert rows(table)["medium: Rank_7"][-1] == "missing"
+    assert "Also ran" not in table
+    beside = "trainer.gpus=2 trainer.backend=nccl"
+    assert f"`gcbench -m +experiment/powersgd/figure3=sgd {beside} seed=1,2,3`" in table
+
+
+def test_rows_of_a_grid_are_one_sweep(said, here: Path) -> None:
+    path = here.parent / "table/small/one.yaml"
+    head = path.read_text().partition("rows:")[0]
+    grid = [(backend, workers) for backend in ("gloo", "nccl") for workers in (2, 4)]
+    entries = [
+        f"  - {{experiment: {SCALING}, name: {b}_{w}, workers: {w}, backend: {b}, title: {b} {w}}}\n"
+        for b, w in grid
+    ]
+    path.write_text(f"{head}rows:\n{''.join(entries)}")
+    values = "trainer.gpus=2,4 trainer.backend=gloo,nccl"
+    text = said("table=small/one", "format=markdown")
+    assert f"`gcbench -m +experiment/powersgd/figure3=sgd {values} seed=1,2,3`" in text
+    path.write_text(f"{head}rows:\n{''.join(entries[:-1])}")  # no grid: the last one stays out
+    text = said("table=small/one", "format=markdown")
+    assert values not in text
+    assert "=sgd trainer.gpus=2,4 trainer.backend=gloo seed=1,2,3`" in text
+
+
+def test_a_name_stands_for_one_row(here: Path) -> None:
+    path = here.parent / "table/small/one.yaml"
+    text = path.read_text()
+    for row, workers in ((SGD, 2), (RANK, 4)):
+        text = text.replace(row, f"{SCALING}, name: same, workers: {workers}")
+    path.write_text(text)
+    with pytest.raises(ConfigError, match="name=same stands for two rows"):
+        read_table("small/one")
 
 
 def test_virtual_workers_have_no_times(said) -> None:
@@ -277,25 +321,22 @@ def test_virtual_workers_have_no_times(said) -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "time", "remark"),
+    ("workers", "time", "remark"),
     [
-        ("sgd_gloo_workers_4", "250", ""),
-        (
-            "sgd_gloo_workers_16",
-            "no times",
-            "; 4 workers in place of 16, whose times are not these",
-        ),
+        (4, "250", ""),
+        (16, "no times", "; 4 workers in place of 16, whose times are not these"),
     ],
 )
 def test_times_of_fewer_workers_than_the_row_has_are_not_its_own(
-    said, here: Path, row: str, time: str, remark: str
+    said, here: Path, workers: int, time: str, remark: str
 ) -> None:
     path = here.parent / "table/small/one.yaml"
-    path.write_text(path.read_text().replace("powersgd/table4/sgd", f"powersgd/figure3/{row}"))
+    path.write_text(path.read_text().replace(SGD, f"{SCALING}, workers: {workers}, backend: gloo"))
+    typed = "trainer.gpus=4", "trainer.backend=gloo"
     write(
         OUT / "a",
         {
-            **result_of(f"powersgd/figure3/{row}", budget="cpu"),
+            **result_of(SCALING, *typed, budget="cpu"),
             "launcher": "local",
             "oversubscribed": True,
         },
@@ -303,10 +344,9 @@ def test_times_of_fewer_workers_than_the_row_has_are_not_its_own(
     text = said("table=small/one", "budget=cpu", "format=markdown")
     cells = rows(text)["No compression"]
     assert cells[6].partition(" (")[0] == time and cells[0].startswith("90.0")
-    assert f"resnet8 stands in at ratio 4{remark}; see needs" in cells[-1]
-    assert f"+experiment/powersgd/figure3={row} budget=cpu trainer.launcher=local" in text, (
-        "auto would take virtual ones"
-    )
+    assert f"resnet8 stands in at ratio 4{remark}" in cells[-1]
+    beside = f"{' '.join(typed)} trainer.launcher=local"  # auto would take virtual ones
+    assert f"+experiment/powersgd/figure3=sgd budget=cpu {beside}" in text
 
 
 def test_times_of_an_emulated_network_are_marked(said) -> None:

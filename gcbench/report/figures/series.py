@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from gcbench.identity import ABSENT, digest
 from gcbench.records.store import RecordedRun
@@ -156,22 +156,26 @@ def _name_series(groups: list[list[RecordedRun]]) -> Drawn:
 
 
 def labels_of(family: str, runs: Sequence[RecordedRun]) -> list[str]:
-    """Return the method and what tells its configurations apart, as it was typed."""
-    flats = [run.flat for run in runs]
-    keys = sorted({key for flat in flats for key in flat})
-    differing = [
-        key
+    """Return the method, and what tells its configurations apart, as it was typed."""
+    labels = []
+    for run in runs:
+        words = _differing(run, runs)
+        if len(words) > WORDS and run.experiment:
+            of_same = [other for other in runs if other.experiment == run.experiment]
+            labels.append(" ".join([f"{family}: {run.experiment}", *_differing(run, of_same)]))
+        else:
+            labels.append(" ".join([family, *words[:WORDS]]))
+    return labels
+
+
+def _differing(run: RecordedRun, runs: Sequence[RecordedRun]) -> list[str]:
+    """Return the run's values of the keys in which the runs differ, as they were typed."""
+    keys = sorted({key for other in runs for key in other.flat})
+    first = runs[0].flat
+    differing = {
+        key: (run.flat[key], None)
         for key in keys
-        if any(flat.get(key, ABSENT) != flats[0].get(key, ABSENT) for flat in flats)
-    ]
-    return [
-        _label(family, run, {key: (run.flat[key], None) for key in differing if key in run.flat})
-        for run in runs
-    ]
-
-
-def _label(family: str, run: RecordedRun, differing: dict[str, Any]) -> str:
-    words = as_words(differing)
-    if len(words) > WORDS and run.experiment:
-        return f"{family}: {run.experiment}"
-    return " ".join([family, *words[:WORDS]])
+        if key in run.flat
+        if any(other.flat.get(key, ABSENT) != first.get(key, ABSENT) for other in runs)
+    }
+    return as_words(differing)
