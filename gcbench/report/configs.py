@@ -1,4 +1,4 @@
-"""Configurations side by side: what of them counts, and where two differ."""
+"""The configurations that rows of tables ask for."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from typing import Any, NamedTuple
 
 from gcbench.config import Config, ConfigError, compose_words, register, resolve
 from gcbench.identity import ABSENT, Differences, Flat, flatten_config, format_value, identify
+from gcbench.report.resolved import key_of, read_resolved
 from gcbench.report.tables import TableRow, words_of
 
 PAPER = "paper"
 
 
 class Composed(NamedTuple):
-    """An experiment's file with a budget applied."""
+    """The configuration of an experiment at a budget."""
 
     config: Config
     choices: dict[str, str]
@@ -24,17 +25,28 @@ class Composed(NamedTuple):
 
 
 def composed(experiment: str, budget: str = PAPER, words: tuple[str, ...] = ()) -> Composed:
-    """Of `+experiment/<paper>/<table>=<row> budget=... words`, made once. Raises what Hydra and the checks raise."""
+    """Return what `+experiment/<paper>/<table>=<row> budget=... words` resolves to.
+
+    It is read where conf/experiment/resolved.jsonl.gz has it, else composed, each once. Raises what
+    Hydra and the checks raise.
+    """
     return _composed(experiment, budget, words)
 
 
 @cache
 def _composed(experiment: str, budget: str, words: tuple[str, ...]) -> Composed:
+    stored = read_resolved().get(key_of(experiment, budget, words))
+    config = compose_experiment(experiment, budget, words) if stored is None else stored
+    return Composed(config, config["choices"], flatten_config(config), identify(config))
+
+
+def compose_experiment(experiment: str, budget: str, words: tuple[str, ...]) -> Config:
+    """Return the resolved configuration as plain values, composed by Hydra."""
     tree = deepcopy(_tree(experiment, words))
     tree.budget = _budget_node(budget)
     tree.hydra.runtime.choices["budget"] = budget
-    config = json.loads(json.dumps(resolve(tree)))
-    return Composed(config, config["choices"], flatten_config(config), identify(config))
+    config: Config = json.loads(json.dumps(resolve(tree)))
+    return config
 
 
 @cache

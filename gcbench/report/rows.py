@@ -113,8 +113,9 @@ class Row:
         """What the budget runs in place of the paper's number of workers, whose times are not the row's."""
         if self.spec.experiment is None or self.budget == PAPER:
             return None
+        typed = tuple(word for word in self.words if not word.startswith(f"{RATE}="))
         at_budget, at_papers = (
-            composed_row(self.spec, self.budget, self.words),
+            composed_row(self.spec, self.budget, typed),
             composed_row(self.spec),
         )
         own, papers = (found.config["trainer"]["gpus"] for found in (at_budget, at_papers))

@@ -1,7 +1,7 @@
-"""Experiment and table files, each composed once by the function that reports use.
+"""Experiment and table files, as conf/experiment/resolved.jsonl.gz has them.
 
-The longest experiment of each folder is tried with every change, the others are slow (`-m slow`):
-Hydra takes 0.2 s for one.
+That the file is current is tried by composing the longest experiment of each folder with every
+change; the others are slow (`-m slow`), as Hydra takes 0.2 s for one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import yaml
 from gcbench.config import compose_methods, conf_directory, register
 from gcbench.identity import ABSENT
 from gcbench.report.claims import read_claims
-from gcbench.report.configs import composed, composed_row, value_of
+from gcbench.report.configs import compose_experiment, composed, composed_row, value_of
+from gcbench.report.resolved import read_resolved
 from gcbench.report.tables import TableRow, read_table, table_names
 
 CONF = conf_directory()
@@ -30,7 +31,7 @@ FOLDERS = {
         NAMES, key=lambda name: (CONF / "experiment" / f"{name}.yaml").stat().st_size
     )
 }
-EXPERIMENTS = [
+COMPOSED = [
     pytest.param(name, marks=() if name in FOLDERS.values() else pytest.mark.slow) for name in NAMES
 ]
 TABLES = {name: read_table(name) for name in table_names()}
@@ -54,7 +55,21 @@ def knobs() -> dict[str, set[str]]:
     return {choice: set(keys) for choice, (_, keys) in compose_methods(choices).items()}
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_stored_configurations_are_of_the_files_as_they_are() -> None:
+    assert read_resolved(), "conf/ has changed: type scripts/resolve"
+
+
+@pytest.mark.parametrize("budget", ["paper", "cpu"])
+@pytest.mark.parametrize("name", COMPOSED)
+def test_a_stored_configuration_is_what_composing_gives(name: str, budget: str) -> None:
+    stored, now = composed(name, budget).config, compose_experiment(name, budget, ())
+    for place in ("data", "outputs"):
+        now[place] = None
+    now["dataset"].pop("root", None)
+    assert now == stored, "type scripts/resolve"
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_it_composes_and_adds_no_key_of_its_own(name: str, knobs: dict[str, set[str]]) -> None:
     """Hydra would take a key that no part reads, and nobody would notice."""
     config = composed(name).config
@@ -64,7 +79,7 @@ def test_it_composes_and_adds_no_key_of_its_own(name: str, knobs: dict[str, set[
     assert set(config) - {"choices", "experiment", "recommended"} <= known
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize("name", NAMES)
 def test_what_its_file_says_stands(name: str) -> None:
     """A group that is chosen after a key would silently take the key back."""
     own = yaml.safe_load((CONF / "experiment" / f"{name}.yaml").read_text(encoding="utf-8"))
@@ -73,14 +88,14 @@ def test_what_its_file_says_stands(name: str) -> None:
     assert {key: value_of(config, key) for key in values} == values
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize("name", NAMES)
 def test_its_rows_type_knobs_that_it_has(name: str) -> None:
     config = composed(name).config
     keys = {key for row in ROWS.values() if row.experiment == name for key in row.settings}
     assert {key for key in keys if value_of(config, key) == ABSENT} == set()
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize("name", NAMES)
 def test_data_that_not_everybody_has_are_needed(name: str) -> None:
     config = composed(name).config
     assert config["choices"]["dataset"] not in ("imagenet", "year", "gisette") or config["needs"]
@@ -134,7 +149,7 @@ def test_rows_of_claims_stand_in_tables() -> None:
     assert asked - set(ROWS) == set()
 
 
-ORQ = [param for param in EXPERIMENTS if str(param.values[0]).startswith("orq/")]
+ORQ = [name for name in NAMES if name.startswith("orq/")]
 
 
 @pytest.mark.parametrize("name", ORQ)
@@ -143,7 +158,7 @@ def test_buckets_of_orq_run_through_the_whole_gradient(name: str) -> None:
     assert composed(name).config.get("bucket_scope", "gradient") == "gradient"
 
 
-@pytest.mark.parametrize("name", [param for param in ORQ if "table4" in param.values[0]])
+@pytest.mark.parametrize("name", [name for name in ORQ if "table4" in name])
 def test_clipped_rows_of_orq_warm_up_from_a_tenth_of_the_rate(name: str) -> None:
     """Section 5: with clipping, "a linear warm-up schedule starting from base learning rate/10"."""
     schedule = composed(name).config["schedule"]
