@@ -11,7 +11,7 @@ import pytest
 import yaml
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
-from sentence import composed, config_of
+from sentence import compose, config_of
 
 from gcbench.config import (
     Config,
@@ -42,7 +42,7 @@ CHOICES = [(g, f.stem) for g in GROUPS for f in sorted((conf_directory() / g).gl
 
 @cache
 def whole(*overrides: str) -> DictConfig:
-    return composed(*overrides)
+    return compose(*overrides)
 
 
 def with_choice(group: str, choice: str, *overrides: str) -> Config:
@@ -190,11 +190,11 @@ def test_another_target_gets_only_the_keys_that_were_typed() -> None:
 
 
 def test_runs_that_differ_have_directories_that_differ() -> None:
-    name = run_name(composed())
+    name = run_name(compose())
     assert name.startswith("mlp-digits-qsgd-s1-")
-    assert run_name(composed()) == name
+    assert run_name(compose()) == name
     assert (
-        run_name(composed("trainer.checkpoint_steps=5", "logger.mode=offline", "outputs=elsewhere"))
+        run_name(compose("trainer.checkpoint_steps=5", "logger.mode=offline", "outputs=elsewhere"))
         == name
     )
     typed = (
@@ -205,8 +205,8 @@ def test_runs_that_differ_have_directories_that_differ() -> None:
         "model.widths=[3]",
         "network=emulated",
     )
-    assert len({name, *(run_name(composed(o)) for o in typed)}) == 1 + len(typed)
-    assert run_name(composed("name=mine")).startswith("mine-s1-")
+    assert len({name, *(run_name(compose(o)) for o in typed)}) == 1 + len(typed)
+    assert run_name(compose("name=mine")).startswith("mine-s1-")
 
 
 ROW = "+experiment/powersgd/table4=rank_7"
@@ -220,7 +220,7 @@ def test_a_row_of_a_table_is_the_papers_experiment_and_names_its_directory() -> 
         and config["rank"] == 7
         and config["trainer"]["gpus"] == 16
     )
-    assert run_name(composed(ROW)).startswith("powersgd/table4/rank_7-s1-")
+    assert run_name(compose(ROW)).startswith("powersgd/table4/rank_7-s1-")
     assert config_of()["experiment"] is None
     for other in ("+experiment/powersgd/table1=sgd", "+experiment=powersgd/table1/sgd"):
         with pytest.raises(ConfigError, match="a run is one row"):
@@ -229,9 +229,7 @@ def test_a_row_of_a_table_is_the_papers_experiment_and_names_its_directory() -> 
 
 def test_a_row_is_the_same_run_in_hydras_other_form() -> None:
     usual = "+experiment=powersgd/table4/rank_7"
-    assert config_of(usual) == config_of(ROW) and run_name(composed(usual)) == run_name(
-        composed(ROW)
-    )
+    assert config_of(usual) == config_of(ROW) and run_name(compose(usual)) == run_name(compose(ROW))
 
 
 def test_a_budget_makes_the_same_experiment_smaller() -> None:
@@ -247,7 +245,7 @@ def test_a_budget_makes_the_same_experiment_smaller() -> None:
     )
     assert cpu["schedule"]["warmup_epochs"] == 5 * 3 / 300
     assert cpu["schedule"]["milestones"] == paper["schedule"]["milestones"]
-    assert run_name(composed(ROW, "budget=cpu")).startswith("powersgd/table4/rank_7-cpu-s1-")
+    assert run_name(compose(ROW, "budget=cpu")).startswith("powersgd/table4/rank_7-cpu-s1-")
     notice = budget_notice(cpu)
     assert (
         notice is not None

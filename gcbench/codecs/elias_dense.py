@@ -45,7 +45,9 @@ def encode_dense(codes: Tensor, blocks: Blocks, levels: int) -> tuple[Tensor, Te
 
 def _width(levels: int) -> int:
     """Return the bits of a code in an index of 16: a power of two, with room for one code more."""
-    return 2 if levels == 1 else 4 if levels <= 7 else 8
+    if levels == 1:
+        return 2
+    return 4 if levels <= 7 else 8
 
 
 def _join(codes: Tensor, width: int) -> Tensor:

@@ -70,11 +70,9 @@ def pack_indices(index: Tensor, n: int) -> Tensor:
     planes = [((index >> (8 * i)) & 0xFF).to(torch.uint8) for i in range(whole)]
     if rest:
         planes.append(pack((index >> (8 * whole)).to(torch.uint8), rest))
-    return (
-        torch.cat(planes, dim=1)
-        if planes
-        else index.new_empty(index.shape[0], 0, dtype=torch.uint8)
-    )
+    if not planes:
+        return index.new_empty(index.shape[0], 0, dtype=torch.uint8)
+    return torch.cat(planes, dim=1)
 
 
 def unpack_indices(packed: Tensor, n: int, k: int) -> Tensor:

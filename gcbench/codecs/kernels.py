@@ -75,10 +75,8 @@ def block_slices(count: int, values: int, device: torch.device, least: int = 0) 
 
     A slice has as many values as suit the backend, or `least`; on a GPU one slice has all.
     """
-    size = (
-        max(1, max(BLOCK_VALUES[_backend], least) // values)
-        if device.type == "cpu"
-        else max(count, 1)
-    )
+    size = max(count, 1)
+    if device.type == "cpu":
+        size = max(1, max(BLOCK_VALUES[_backend], least) // values)
     for start in range(0, count, size):
         yield slice(start, min(start + size, count))

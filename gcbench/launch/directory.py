@@ -56,11 +56,9 @@ def result_in(files: RunFiles) -> Result | None:
 def _refuse_other_result(config: Config, directory: Path, result: Result) -> None:
     extended = extends(config, result)
     before = result.config
-    differs = (
-        _differences(before, config, MAY_CHANGE | LENGTH)
-        if extended
-        else differences(before, config, BOOKKEEPING)
-    )
+    differs = differences(before, config, BOOKKEEPING)
+    if extended:
+        differs = _differences(before, config, MAY_CHANGE | LENGTH)
     if differs:
         raise ConfigError(
             f"{directory} holds a finished run with another configuration "

@@ -193,14 +193,14 @@ def _run(
     except Exception as error:
         if not is_echo(error) and not _is_for_user(failure_of(error, rank).reason):
             traceback.print_exc()
-        first = (
-            first_failure(error, rank, files.directory)
-            if chosen.processes > 1
-            else failure_of(error, rank)
-        )
-        who = f"worker {first.rank}" if chosen.processes > 1 else "the run"
+        if chosen.processes > 1:
+            first = first_failure(error, rank, files.directory)
+            who = f"worker {first.rank}"
+            reason = f"{who}: {first.reason}"
+        else:
+            first = failure_of(error, rank)
+            who, reason = "the run", first.reason
         if rank == first.rank:
-            reason = f"{who}: {first.reason}" if chosen.processes > 1 else first.reason
             files.write_result(make_result(config, begun, "failed", reason))
         raise RunFailed(f"{who} failed: {first.reason}") from None
     return stop.name

@@ -77,8 +77,6 @@ def _who_is_late(answers: list[Place | None]) -> str:
         for rank, place in enumerate(answers)
         if place is None or not place.waits
     ]
-    return (
-        f" for {' and '.join(late)}"
-        if late
-        else ", where all processes wait: the network may be down"
-    )
+    if not late:
+        return ", where all processes wait: the network may be down"
+    return f" for {' and '.join(late)}"

@@ -138,12 +138,9 @@ class Connections(NamedTuple):
 @contextmanager
 def join_workers(config: Config, plan: Plan) -> Iterator[Connections]:
     local_rank = int(os.environ.get("LOCAL_RANK", 0)) if plan.processes > 1 else 0
-    device = (
-        torch.device("cuda", local_rank % max(1, torch.cuda.device_count()))
-        if plan.device == "cuda"
-        else torch.device("cpu")
-    )
-    if device.type == "cuda":
+    device = torch.device("cpu")
+    if plan.device == "cuda":
+        device = torch.device("cuda", local_rank % max(1, torch.cuda.device_count()))
         torch.cuda.set_device(device)
     asynchronous = exchanges_in_background(config["trainer"])
     checksum = config["trainer"]["checksum"]

@@ -110,12 +110,12 @@ class Checkpoints:
         if run.first:
             shutil.rmtree(partial, ignore_errors=True)  # room for the result
         before = self.latest()
-        kept = (
-            f"{before} is whole; make room, and type the same command to continue from there"
-            if before
-            else "make room"
+        advice = "make room"
+        if before:
+            advice = f"{before} is whole; make room, and type the same command to continue there"
+        raise CheckpointError(
+            f"{partial.with_suffix('')} could not be written ({problem}); {advice}"
         )
-        raise CheckpointError(f"{partial.with_suffix('')} could not be written ({problem}); {kept}")
 
     def latest(self) -> Path | None:
         complete = self._complete_folders()
@@ -174,11 +174,9 @@ class Checkpoints:
         contents = [
             self._read(path / _worker_file(k), manifest, run.replica.device) for k in shares
         ]
-        return (
-            contents[0]
-            if manifest["workers"] == run.comm.workers
-            else merge_workers(contents, list(shares.values()))
-        )
+        if manifest["workers"] == run.comm.workers:
+            return contents[0]
+        return merge_workers(contents, list(shares.values()))
 
     def _read(self, path: Path, manifest: dict[str, Any], device: torch.device) -> dict[str, Any]:
         self._refuse_damage(path, manifest)
@@ -199,11 +197,9 @@ class Checkpoints:
 
     def _damage_error(self, file: Path, how: str = "its checksum differs") -> CheckpointError:
         older = [path.name for path in self._complete_folders() if path < file.parent]
-        advice = (
-            f"remove {file.parent} to continue from {older[-1]}"
-            if older
-            else "type resume=never to start anew"
-        )
+        advice = "type resume=never to start anew"
+        if older:
+            advice = f"remove {file.parent} to continue from {older[-1]}"
         return CheckpointError(f"{file} is missing or damaged ({how}); {advice}")
 
     def _manifest(self, path: Path) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gcbench.compressors import Aggregated
 
-# Of one step the earlier kind is the cause of the later ones.
+# In one step the earlier kind is the cause of the later ones.
 KINDS = ("loss", "gradient", "residual", "update")
 
 Bad = tuple[int, int, int]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
@@ -180,16 +180,13 @@ class ExchangeQueue:
         return out
 
     def _serve(self) -> None:
-        with self._on_stream():
+        with torch.cuda.stream(self._stream) if self._stream else nullcontext():
             while True:
                 future, work = self._waiting.get()
                 try:
                     future.set_result(work())
                 except BaseException as error:
                     future.set_exception(error)
-
-    def _on_stream(self) -> AbstractContextManager[Any]:
-        return torch.cuda.stream(self._stream) if self._stream else nullcontext()
 
 
 def exchanges_in_background(trainer: Mapping[str, Any]) -> bool:
@@ -204,11 +201,9 @@ def make_pipeline(
     if side_comm is None:
         return AfterBackward()
     queue = ExchangeQueue(side_comm, clock, replica.device)
-    return (
-        UnderNextStep(queue)
-        if settings.double_buffering
-        else UnderBackward(queue, replica, settings.bucket_mib)
-    )
+    if settings.double_buffering:
+        return UnderNextStep(queue)
+    return UnderBackward(queue, replica, settings.bucket_mib)
 
 
 def refuse_pipeline(

@@ -98,16 +98,16 @@ class SVRG:
         t = progress.step % self._length(run)
         if t == 0:
             progress.estimator = self._anchor(run, progress)
-        memory, replica, key = progress.estimator, run.replica, (run.seed, progress.step)
-        torch._foreach_lerp_(memory["average"], _parameters(run), 1 / (t + 1))
+        state, replica, key = progress.estimator, run.replica, (run.seed, progress.step)
+        torch._foreach_lerp_(state["average"], _parameters(run), 1 / (t + 1))
         replica.begin()
         losses = []
         for row in range(len(replica.workers)):
             batch = batch_of(run, progress.step, row)
-            with replica.parameters_at(memory["y"]):
+            with replica.parameters_at(state["y"]):
                 replica.backward(row, batch, key, run.clock, weight=-1.0)
             losses.append(replica.backward(row, batch, key, run.clock))
-        replica.flat += memory["full"][0] + self.penalty * _flat(_parameters(run))
+        replica.flat += state["full"][0] + self.penalty * _flat(_parameters(run))
         return torch.stack(losses)
 
     def end_step(self, run: Run, progress: Progress) -> None:
@@ -200,9 +200,7 @@ def _flat(tensors: list[Tensor]) -> Tensor:
 
 def _is_random(module: nn.Module) -> bool:
     """Return whether a module is dropout, by itself or inside a layer such as attention."""
-    rate = (
-        module.p
-        if isinstance(module, nn.modules.dropout._DropoutNd)
-        else getattr(module, "dropout", 0.0)
-    )
+    rate = getattr(module, "dropout", 0.0)
+    if isinstance(module, nn.modules.dropout._DropoutNd):
+        rate = module.p
     return isinstance(rate, float) and rate > 0

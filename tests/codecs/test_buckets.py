@@ -81,6 +81,6 @@ def spread(groups: Groups, row: int) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("count", [0, 1, 31, 32, 33, 100])
 def test_blocks_cover_everything_once(count: int) -> None:
     values = BLOCK_VALUES["eager"] // 32
-    found = list(block_slices(count, values, CPU))
-    assert [i for part in found for i in range(part.start, part.stop)] == list(range(count))
-    assert all(part.stop - part.start <= 32 for part in found)
+    slices = list(block_slices(count, values, CPU))
+    assert [i for part in slices for i in range(part.start, part.stop)] == list(range(count))
+    assert all(part.stop - part.start <= 32 for part in slices)

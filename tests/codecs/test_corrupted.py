@@ -27,7 +27,7 @@ def read(kind: str, stream: Tensor, beside: Tensor) -> Tensor:
     return {"dense": decode_dense, "sparse": decode_sparse}[kind](stream, beside, BLOCKS, LEVELS)
 
 
-def corrupted(tensors: tuple[Tensor, Tensor], generator: torch.Generator) -> tuple[Tensor, Tensor]:
+def corrupt(tensors: tuple[Tensor, Tensor], generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Return tensors with bits flipped, bytes replaced or entries cut off, in either or both."""
 
     def number(below: int) -> int:
@@ -49,7 +49,7 @@ def corrupted(tensors: tuple[Tensor, Tensor], generator: torch.Generator) -> tup
     return stream, beside
 
 
-def refused(kind: str, count: int) -> int:
+def count_refused(kind: str, count: int) -> int:
     """Return how many of so many messages were refused."""
     generator, errors = torch.Generator().manual_seed(5), 0
     spread = torch.randint(0, 2 * LEVELS + 1, (16, N), generator=generator)
@@ -59,7 +59,7 @@ def refused(kind: str, count: int) -> int:
     ]
     for i in range(count):
         try:
-            codes = read(kind, *corrupted(messages[i % len(messages)], generator))
+            codes = read(kind, *corrupt(messages[i % len(messages)], generator))
         except ValueError:
             errors += 1
         else:
@@ -70,7 +70,7 @@ def refused(kind: str, count: int) -> int:
 @pytest.mark.parametrize("kind", ["dense", "sparse", "ans"])
 @pytest.mark.parametrize("count", [200, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_no_message_does_more_than_raise_a_value_error(kind: str, count: int) -> None:
-    assert 0.05 * count < refused(kind, count) < 0.95 * count
+    assert 0.05 * count < count_refused(kind, count) < 0.95 * count
 
 
 def test_a_model_with_a_negative_weight_is_refused() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gcbench.codecs.entropy import decode_ans, encode_ans, shannon_bits
 
 
-def drawn(shares: list[float], rows: int, n: int, seed: int = 0) -> torch.Tensor:
+def draw_codes(shares: list[float], rows: int, n: int, seed: int = 0) -> torch.Tensor:
     weights = torch.tensor(shares).expand(rows, -1)
     return torch.multinomial(
         weights, n, replacement=True, generator=torch.Generator().manual_seed(seed)
@@ -21,7 +21,7 @@ def drawn(shares: list[float], rows: int, n: int, seed: int = 0) -> torch.Tensor
 
 
 def test_the_bound_is_the_sum_of_d_k_log_d_over_d_k() -> None:
-    codes = drawn([0.1, 0.6, 0.0, 0.3], rows=3, n=500)
+    codes = draw_codes([0.1, 0.6, 0.0, 0.3], rows=3, n=500)
     by_hand = [sum(d * math.log2(500 / d) for d in Counter(row.tolist()).values()) for row in codes]
     assert shannon_bits(codes, 4).tolist() == pytest.approx(by_hand)
 
@@ -42,7 +42,7 @@ SHARES = {
 
 @pytest.mark.parametrize("kind", SHARES)
 def test_the_coder_meets_the_bound_within_a_per_cent(kind: str) -> None:
-    codes = drawn(SHARES[kind], rows=2, n=100_000)
+    codes = draw_codes(SHARES[kind], rows=2, n=100_000)
     words, weights = encode_ans(codes, len(SHARES[kind]))
     assert torch.equal(decode_ans(words, weights, 100_000), codes)
     for row, bound in zip(words, shannon_bits(codes, len(SHARES[kind])), strict=True):
@@ -50,7 +50,7 @@ def test_the_coder_meets_the_bound_within_a_per_cent(kind: str) -> None:
 
 
 def test_rows_of_different_lengths_end_where_they_say() -> None:
-    codes = torch.cat([drawn([0.01, 0.99], 1, 5000), drawn([0.5, 0.5], 1, 5000)])
+    codes = torch.cat([draw_codes([0.01, 0.99], 1, 5000), draw_codes([0.5, 0.5], 1, 5000)])
     words, weights = encode_ans(codes, 2)
     assert words[0, 0] < words[1, 0] == words.shape[1] - 1
     assert not words[0, 1 + words[0, 0] :].any()

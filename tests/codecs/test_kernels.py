@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from backends import using
+from backends import use
 
 from gcbench.codecs import kernels
 from gcbench.codecs.kernels import use_backend
@@ -29,7 +29,7 @@ METHODS = {"three bits": QSGD(3, bucket_size=64), "three levels": ORQ(3, bucket_
 
 @pytest.fixture
 def compiled() -> Iterator[None]:
-    yield from using("compiled")
+    yield from use("compiled")
 
 
 def step(method: Bucketed, number: int) -> Aggregated:
@@ -42,14 +42,14 @@ def step(method: Bucketed, number: int) -> Aggregated:
 @pytest.mark.parametrize("name", METHODS)
 def test_compiled_and_eager_are_equal_to_the_bit(name: str, compiled: None) -> None:
     method = METHODS[name]
-    found = [step(method, number) for number in range(2)]
-    sent = [out.sent() for out in found]
+    outputs = [step(method, number) for number in range(2)]
+    sent = [out.sent() for out in outputs]
     use_backend("eager")
-    for number, (out, own) in enumerate(zip(found, sent, strict=True)):
+    for number, (out, sent_values) in enumerate(zip(outputs, sent, strict=True)):
         expected = step(method, number)
         for k in SHAPES:
             assert torch.equal(out.update[k], expected.update[k])
-            assert torch.equal(own[k], expected.sent()[k])
+            assert torch.equal(sent_values[k], expected.sent()[k])
 
 
 def test_blocks_of_a_long_row_are_one_row(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,14 +58,14 @@ def test_the_middle_level_is_the_best_of_all_values(kind: str, d: int) -> None:
     levels = orq_levels(v, 3)
     lowest, highest = v.amin(1), v.amax(1)
     assert torch.equal(levels[:, 0], lowest) and torch.equal(levels[:, 2], highest)
-    found = error(v, levels)
+    orq_error = error(v, levels)
     between = (
         torch.rand(300, 8, generator=torch.Generator().manual_seed(0)) * (highest - lowest)[:, None]
         + lowest[:, None]
     )
     for candidate in torch.cat([v, between], dim=1).unbind(1):
         best = error(v, torch.stack([lowest, candidate.clamp(lowest, highest), highest], dim=1))
-        assert (found <= best * (1 + 1e-9)).all()
+        assert (orq_error <= best * (1 + 1e-9)).all()
 
 
 def recursive(w: list[float], left: int, right: int, halvings: int) -> list[float]:
@@ -211,7 +211,7 @@ def test_equal_values_are_their_own_mean(value: float) -> None:
 # Rounding
 
 
-def rounded(x: Tensor, tables: Tensor, seed: int) -> Tensor:
+def round_to_tables(x: Tensor, tables: Tensor, seed: int) -> Tensor:
     """Return `[b, d]` buckets rounded by their `[b, s]` tables."""
     levels = tables.unsqueeze(-1).unbind(-2)
     words = (
@@ -235,7 +235,7 @@ def test_codes_name_a_neighboring_level(size: int, count: int, seed: int, scale:
     """Tables have equal levels, buckets any length, values are tiny and huge."""
     x = (torch.randn(3, size, generator=torch.Generator().manual_seed(seed)) * 3).round() * scale
     tables = quantile_levels(x, count)
-    decoded, spread = rounded(x, tables, seed), tables.unsqueeze(1)
+    decoded, spread = round_to_tables(x, tables, seed), tables.unsqueeze(1)
     below = torch.where(spread <= x.unsqueeze(2), spread, -torch.inf).amax(2)
     above = torch.where(spread >= x.unsqueeze(2), spread, torch.inf).amin(2)
     assert ((decoded == below) | (decoded == above)).all()
@@ -248,7 +248,7 @@ def test_rounding_to_a_table_is_unbiased(count: int) -> None:
     v = draw("heavy tails", 1, size)
     x = v.repeat(repeats, 1)
     tables = quantile_levels(x, count)
-    decoded = rounded(x, tables, 3)
+    decoded = round_to_tables(x, tables, 3)
     levels = tables[0].double()
     gaps = levels.diff()[(torch.searchsorted(levels, v[0].double()) - 1).clamp(0, count - 2)]
     bias = (decoded.double().mean(0) - v[0].double()).abs()

@@ -132,10 +132,10 @@ def test_keeping_exactly_so_many_is_throwing_again_until_it_is(count: int) -> No
     sets = torch.cartesian_prod(*[torch.tensor([False, True])] * 5)
     weights = torch.where(sets, p, 1 - p).prod(1) * (sets.sum(1) == count)
     powers = 2 ** torch.arange(4, -1, -1)
-    found = (powers @ kept.long()).bincount(minlength=32)[sets.long() @ powers] / n
+    frequencies = (powers @ kept.long()).bincount(minlength=32)[sets.long() @ powers] / n
     expected = weights / weights.sum()
-    assert (found - expected).abs().max() < 5 * (0.25 / n) ** 0.5
-    assert not found[expected == 0].any()
+    assert (frequencies - expected).abs().max() < 5 * (0.25 / n) ** 0.5
+    assert not frequencies[expected == 0].any()
 
 
 def test_where_no_throw_has_so_many_the_first_are_kept() -> None:

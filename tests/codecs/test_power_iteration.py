@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from backends import using
+from backends import use
 from torch import Tensor
 
 from gcbench.codecs.kernels import Backend, use_backend
@@ -40,7 +40,7 @@ SIDES = [
 
 @pytest.fixture(autouse=True)
 def compiled() -> Iterator[None]:
-    yield from using("compiled")
+    yield from use("compiled")
 
 
 def shapes_of(rank: int) -> Shapes:
@@ -81,10 +81,10 @@ def step(workers: int, rank: int, rows: slice = slice(None)) -> list[list[Tensor
 @pytest.mark.parametrize("rank", [1, 2, 3, 4, 5, 7, 8])
 @pytest.mark.parametrize("workers", [1, 3])
 def test_both_ways_are_equal_up_to_rounding(workers: int, rank: int) -> None:
-    found = step(workers, rank)
+    computed = step(workers, rank)
     use_backend("eager")
     for name, ours, theirs in zip(
-        ("M", "P", "orthonormal", "Q", "update", "rest"), found, step(workers, rank), strict=True
+        ("M", "P", "orthonormal", "Q", "update", "rest"), computed, step(workers, rank), strict=True
     ):
         for shape, a, b in zip(SIDES, ours, theirs, strict=True):
             torch.testing.assert_close(
@@ -123,17 +123,17 @@ def test_products_are_those_of_matrices() -> None:
         randn(1, sum(s.r * side for s, side in zip(shapes, sides, strict=True)), seed=7)
         for sides in zip(*SIDES, strict=True)
     )
-    for m, found, factor in zip(
+    for m, computed, factor in zip(
         ms, ps_of(times(ms, q, shapes), shapes), qs_of(q, shapes), strict=True
     ):
         torch.testing.assert_close(
-            found.double(), (m.double() @ factor[0].double().mT).mT, rtol=1e-4, atol=1e-4
+            computed.double(), (m.double() @ factor[0].double().mT).mT, rtol=1e-4, atol=1e-4
         )
-    for m, found, factor in zip(
+    for m, computed, factor in zip(
         ms, qs_of(transposed_times(ms, p, shapes), shapes), ps_of(p, shapes), strict=True
     ):
         torch.testing.assert_close(
-            found.double(), factor[0].double() @ m.double(), rtol=1e-4, atol=1e-4
+            computed.double(), factor[0].double() @ m.double(), rtol=1e-4, atol=1e-4
         )
     for u, a, b in zip(product(p, q, shapes), ps_of(p, shapes), qs_of(q, shapes), strict=True):
         torch.testing.assert_close(u.double(), a.double().mT @ b.double(), rtol=1e-4, atol=1e-4)

@@ -7,7 +7,7 @@ from itertools import accumulate
 
 import pytest
 import torch
-from backends import using
+from backends import use
 from torch import Tensor
 
 from gcbench.codecs.kernels import use_backend
@@ -37,7 +37,7 @@ METHODS = {
 
 @pytest.fixture(autouse=True)
 def compiled() -> Iterator[None]:
-    yield from using("compiled")
+    yield from use("compiled")
 
 
 def values(sizes: tuple[int, ...], workers: int = 2) -> Tensor:
@@ -47,7 +47,7 @@ def values(sizes: tuple[int, ...], workers: int = 2) -> Tensor:
     return x
 
 
-def encoded(method: Signs, x: Tensor, sizes: tuple[int, ...]) -> Message:
+def encode(method: Signs, x: Tensor, sizes: tuple[int, ...]) -> Message:
     names = [str(i) for i in range(len(sizes))]
     step = Step(0, 1, range(len(x)), dict(zip(names, accumulate(sizes, initial=0), strict=False)))
     laid_out = method.reorder(list(x.split(list(sizes), dim=1)), sizes)
@@ -60,9 +60,9 @@ def encoded(method: Signs, x: Tensor, sizes: tuple[int, ...]) -> Message:
 @pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
 def test_one_pass_finds_what_two_do(name: str, sizes: tuple[int, ...]) -> None:
     x = values(sizes)
-    words, digits, means = encoded(METHODS[name], x, sizes)
+    words, digits, means = encode(METHODS[name], x, sizes)
     use_backend("eager")
-    expected_words, expected_digits, expected = encoded(METHODS[name], x, sizes)
+    expected_words, expected_digits, expected = encode(METHODS[name], x, sizes)
     assert torch.equal(words, expected_words) and torch.equal(digits, expected_digits)
     torch.testing.assert_close(means, expected, rtol=1e-6, atol=1e-7)
 
@@ -70,15 +70,15 @@ def test_one_pass_finds_what_two_do(name: str, sizes: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("name", METHODS)
 def test_a_worker_alone_has_the_same_bits_as_among_others(name: str) -> None:
     sizes = SIZES["rows and tails"]
-    together = encoded(METHODS[name], values(sizes), sizes)
-    alone = encoded(METHODS[name], values(sizes)[1:], sizes)
+    together = encode(METHODS[name], values(sizes), sizes)
+    alone = encode(METHODS[name], values(sizes)[1:], sizes)
     assert all(torch.equal(a[1:], b) for a, b in zip(together, alone, strict=True))
 
 
 def test_means_are_those_of_each_side() -> None:
     """The definition is computed in float64; a side without values has a mean of 0."""
     x = torch.cat([values((2048,), 1), -values((2048,), 1).abs() - 1], dim=1)
-    means = encoded(OneBit(), x, (4096,))[2]
+    means = encode(OneBit(), x, (4096,))[2]
     first, second = x[0].double().split(2048)
     torch.testing.assert_close(
         means[0, 0].double(), torch.stack([first[first < 0].mean(), first[first >= 0].mean()])
@@ -92,5 +92,5 @@ def test_what_is_not_finite_is_not_hidden(where: int) -> None:
     """The value lies in a group of rows, or behind it."""
     x = values((16384 + 2048,), 1)
     x[0, where] = torch.nan
-    means = encoded(ScaledSign(), x, (16384 + 2048,))[2]
+    means = encode(ScaledSign(), x, (16384 + 2048,))[2]
     assert means.isnan().sum() == 1

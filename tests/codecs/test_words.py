@@ -19,7 +19,7 @@ def codes_of(base: int, row: int = 11, groups: int = 3) -> Tensor:
     )
 
 
-def packed(codes: Tensor, base: int) -> Tensor:
+def pack_codes(codes: Tensor, base: int) -> Tensor:
     return torch.stack(to_words(codes, base), dim=-2)
 
 
@@ -30,7 +30,7 @@ def test_round_trip(base: int) -> None:
         torch.full_like(codes_of(base), base - 1),
         torch.zeros_like(codes_of(base)),
     ):
-        words = packed(codes, base)
+        words = pack_codes(codes, base)
         assert words.dtype == torch.int32
         assert words.shape == (2, 3, words_of(base), 11)
         assert torch.equal(from_words(words.view(torch.float32), base), codes)
@@ -48,4 +48,4 @@ def test_every_word_tells_its_digits(base: int) -> None:
     numbers = torch.arange(base**digits)
     rows = torch.stack([numbers // base**k % base for k in range(digits)]).to(torch.int32)
     codes = rows.repeat(rows_of(base) // digits, 1).unsqueeze(0)
-    assert torch.equal(from_words(packed(codes, base).view(torch.float32), base), codes)
+    assert torch.equal(from_words(pack_codes(codes, base).view(torch.float32), base), codes)

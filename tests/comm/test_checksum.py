@@ -32,17 +32,17 @@ def test_results_stay_and_every_message_costs_32_bits_more(layout: str) -> None:
 
 
 def test_a_flipped_bit_is_named() -> None:
-    told = pool(WORKERS).run(flipped_bits)
-    for rank, said in enumerate(told):
+    errors = pool(WORKERS).run(flipped_bits)
+    for rank, error in enumerate(errors):
         for case in CASES:
             if case == "all_reduce":
-                assert said[case] == "all_reduce (sum) gave worker 1 other bits than worker 0"
+                assert error[case] == "all_reduce (sum) gave worker 1 other bits than worker 0"
             elif rank == 1:
-                assert said[case] and said[case].endswith(
+                assert error[case] and error[case].endswith(
                     "what worker 2 sent arrived altered at worker 1"
                 ), case
             else:
-                assert said[case] is None
+                assert error[case] is None
 
 
 def test_nodes_have_checksums_too() -> None:
@@ -68,7 +68,7 @@ def test_a_run_is_charged_for_its_checksums(tmp_path: Path, words: list[str]) ->
 
 
 @pytest.mark.parametrize(
-    ("found", "says"),
+    ("sums", "says"),
     [
         ("aaa", None),
         ("aab", "worker 2 other bits than worker 0"),
@@ -80,5 +80,5 @@ def test_a_run_is_charged_for_its_checksums(tmp_path: Path, words: list[str]) ->
         ),
     ],
 )
-def test_a_reduction_names_a_worker_only_where_most_agree(found: str, says: str | None) -> None:
-    assert disagreement(found) == says
+def test_a_reduction_names_a_worker_only_where_most_agree(sums: str, says: str | None) -> None:
+    assert disagreement(sums) == says

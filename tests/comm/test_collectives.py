@@ -192,7 +192,7 @@ def test_metered_bits_are_those_counted_by_hand(outcomes: Outcomes, layout: str,
     assert (sent, received) == BITS[case]
 
 
-# What travels for it: a ring passes on 2 x 3/4 of what it sums and all messages but one of what it
+# The wire bits: a ring passes on 2 x 3/4 of what it sums, and all messages but one of what it
 # gathers.
 WIRE = {
     "mean torch.float32": [1.5 * 608] * 4,

@@ -49,8 +49,8 @@ def test_a_tree_moves_as_many_bits(workers: int) -> None:
     """All who know tell one who does not in every round."""
     knowing, messages, rounds = 1, 0, 0
     while knowing < workers:
-        told = min(knowing, workers - knowing)
-        knowing, messages, rounds = knowing + told, messages + told, rounds + 1
+        informed = min(knowing, workers - knowing)
+        knowing, messages, rounds = knowing + informed, messages + informed, rounds + 1
     assert wire_bits("broadcast", 100, workers) * workers == 100 * messages
     assert wire_bits("tree_all_reduce", 100, workers) == 2 * wire_bits("broadcast", 100, workers)
     assert flat(workers).cost("broadcast", 100).seconds == pytest.approx(

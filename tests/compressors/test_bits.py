@@ -18,8 +18,8 @@ from method_cases import (
     WORKERS,
     Trace,
     aggregate,
-    built,
-    composed,
+    build_method,
+    compose_method,
     flat,
     gradients,
     variants,
@@ -296,7 +296,7 @@ def test_bits_of_three_steps_follow_the_formula(
     virtual_traces: Traces, choice: str, variant: str
 ) -> None:
     overrides = [f"{k}={str(v).lower()}" for k, v in variants(choice)[variant].items()]
-    settings = composed(choice, *overrides)
+    settings = compose_method(choice, *overrides)
     dense_steps = settings.get("dense_steps", 0)
     by_step = [
         dense_bits(SHAPES)
@@ -325,9 +325,11 @@ def test_every_exchange_of_every_code_costs_its_formula(choice: str, exchange: s
     """And gives an update that is not far from the mean of what was sent."""
     settings = {"exchange": exchange, "bucket_size": 16, "error_feedback": False}
     comm, grads = Comm(WORKERS), gradients(range(WORKERS), 0)
-    out = aggregate(built(choice, **settings), grads, comm=comm)
+    out = aggregate(build_method(choice, **settings), grads, comm=comm)
     expected = FORMULAS[choice](
-        composed(choice, *[f"{k}={str(v).lower()}" for k, v in settings.items()]), SHAPES, WORKERS
+        compose_method(choice, *[f"{k}={str(v).lower()}" for k, v in settings.items()]),
+        SHAPES,
+        WORKERS,
     )
     assert (comm.meter.sent_bits, comm.meter.received_bits) == (
         [expected[0]] * WORKERS,
@@ -370,7 +372,7 @@ def network(name: str) -> tuple[dict[str, tuple[int, ...]], Grads]:
 def step_bits(choice: str, name: str, **settings: Any) -> int:
     """Metered in one step of one worker."""
     comm, (_, grads) = Comm(1), network(name)
-    out = aggregate(built(choice, **settings), grads, comm=comm, state=State())
+    out = aggregate(build_method(choice, **settings), grads, comm=comm, state=State())
     assert all(u.isfinite().all() for u in out.update.values())
     return comm.meter.sent_bits[0]
 
@@ -389,7 +391,7 @@ def epoch_mib(choice: str, steps: int, **settings: Any) -> float:
     comm, (_, grads), state = Comm(1), network("resnet18"), State()
     for number in range(steps):
         state = aggregate(
-            built(choice, **settings), grads, number=number, comm=comm, state=state
+            build_method(choice, **settings), grads, number=number, comm=comm, state=state
         ).state
     return 24 * comm.meter.sent_bits[0] / steps / 8 / 2**20
 
@@ -429,7 +431,10 @@ def test_signum_sends_the_published_data_of_the_lstm() -> None:
 @pytest.mark.parametrize("choice", CHOICES)
 def test_bits_of_resnet18_follow_the_formula_and_stay_below_dense(choice: str) -> None:
     bits = step_bits(choice, "resnet18")
-    assert bits == FORMULAS[choice]({**composed(choice), "step": 0}, network("resnet18")[0], 1)[0]
+    assert (
+        bits
+        == FORMULAS[choice]({**compose_method(choice), "step": 0}, network("resnet18")[0], 1)[0]
+    )
     assert bits < 32 * RESNET18 or (choice, bits) == ("none", 32 * RESNET18)
 
 

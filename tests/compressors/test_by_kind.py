@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from method_cases import aggregate, built
+from method_cases import aggregate, build_method
 
 from gcbench.compressors.build import build
 from gcbench.compressors.by_kind import ByKind
@@ -59,7 +59,7 @@ def test_it_promises_what_both_promise() -> None:
 
 
 def test_its_bits_are_those_of_the_kinds() -> None:
-    method = built("qsgd_by_kind", convolution_bits=8, bits=2, min_size=0)
+    method = build_method("qsgd_by_kind", convolution_bits=8, bits=2, min_size=0)
     out = aggregate(method, GRADS)
     values = {k: set((g / g.abs().amax()).flatten().tolist()) for k, g in out.sent().items()}
     assert len(values["linear"]) <= 2 * 3 and len(values["convolution"]) > 50

@@ -13,8 +13,8 @@ from method_cases import (
     DIFFERENT,
     VARIANTS,
     aggregate,
-    built,
-    composed,
+    build_method,
+    compose_method,
     compressor_of,
     flat,
     gradients,
@@ -144,7 +144,9 @@ def test_the_tables_name_every_promise(promise: str, table: set[str]) -> None:
 
 def without_memory(choice: str) -> Compressor:
     settings = {"bucket_size": 16, "min_size": 0, "error_feedback": False}
-    return built(choice, **{k: v for k, v in settings.items() if k in composed(choice)})
+    return build_method(
+        choice, **{k: v for k, v in settings.items() if k in compose_method(choice)}
+    )
 
 
 def test_every_variant_is_one_that_some_choice_has() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import pytest
-from method_cases import CHOICES, built, composed
+from method_cases import CHOICES, build_method, compose_method
 
 from gcbench.check.descent import STEPS, nearness
 
@@ -40,9 +40,9 @@ UNUSUAL = {
 
 def reached_by(choice: str, lr: float) -> float:
     settings = (
-        {"min_size": 0} if "min_size" in composed(choice) else {}
+        {"min_size": 0} if "min_size" in compose_method(choice) else {}
     )  # else nothing here is large enough to be compressed
-    return nearness(built(choice, **settings), lr)
+    return nearness(build_method(choice, **settings), lr)
 
 
 @pytest.mark.parametrize("choice", CHOICES)

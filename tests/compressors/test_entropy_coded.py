@@ -11,7 +11,7 @@ import torch
 from method_cases import (
     WORKERS,
     aggregate,
-    built,
+    build_method,
     flat,
     gradients,
 )
@@ -37,8 +37,8 @@ RAGGED_LENGTHS_BITS = 3 * 32  # that `comm.gather` sends ahead of three tensors
 )
 def test_the_update_is_that_of_the_fixed_width(code: str, settings: dict[str, Any]) -> None:
     grads = gradients(range(4), 0)
-    fixed = aggregate(built("qsgd", **settings, min_size=0), grads)
-    other = aggregate(built("qsgd", **settings, min_size=0, code=code), grads)
+    fixed = aggregate(build_method("qsgd", **settings, min_size=0), grads)
+    other = aggregate(build_method("qsgd", **settings, min_size=0, code=code), grads)
     assert torch.equal(flat(other.update), flat(fixed.update))
     assert torch.equal(flat(other.sent()), flat(fixed.sent()))
 
@@ -92,7 +92,7 @@ def test_metered_bits_are_those_of_the_codes_that_were_sent(
 ) -> None:
     """Whole bytes of codes, 16 bits a bucket for their number and 32 for its scale, and what `comm` says of lengths."""
     comm = Comm(WORKERS)
-    compressor = built("qsgd", code=code, levels=levels, bucket_size=bucket, min_size=0)
+    compressor = build_method("qsgd", code=code, levels=levels, bucket_size=bucket, min_size=0)
     out = aggregate(compressor, gradients(range(WORKERS), 0), comm=comm)
     expected = []
     for worker in range(WORKERS):
@@ -135,7 +135,9 @@ def test_the_bound_is_reported_for_every_code_and_not_undercut(
         "error_feedback": memory,
     }
     out = aggregate(
-        built("qsgd", code=code, alpha=0.2, **settings), gradients(range(WORKERS), 0), comm=comm
+        build_method("qsgd", code=code, alpha=0.2, **settings),
+        gradients(range(WORKERS), 0),
+        comm=comm,
     )
     assert out.shannon_bits is not None
     bounds = out.shannon_bits().tolist()
@@ -154,7 +156,11 @@ def test_the_bound_is_reported_for_every_code_and_not_undercut(
 
 def test_no_bound_is_reported_where_nothing_is_gathered_as_codes() -> None:
     grads = gradients(range(WORKERS), 0)
-    for compressor in (built("none"), built("powersgd"), built("qsgd", min_size=0, dense_steps=1)):
+    for compressor in (
+        build_method("none"),
+        build_method("powersgd"),
+        build_method("qsgd", min_size=0, dense_steps=1),
+    ):
         assert aggregate(compressor, grads).shannon_bits is None
 
 
@@ -186,7 +192,7 @@ def test_only_a_gather_takes_messages_of_different_lengths(code: str, exchange: 
     with pytest.raises(
         ValueError, match=f"code={code}.*exchange={exchange}.*type exchange=gather or code=fixed"
     ):
-        built("qsgd", code=code, exchange=exchange)
+        build_method("qsgd", code=code, exchange=exchange)
 
 
 def test_codes_on_no_grid_are_refused() -> None:
@@ -208,4 +214,4 @@ def test_codes_of_any_length_need_a_level_at_zero(code: Any, level_count: int) -
 
 
 def test_a_fixed_code_is_the_codec_itself() -> None:
-    assert built("qsgd", min_size=0).inner == Gathered(QSGD(7, bucket_size=512))
+    assert build_method("qsgd", min_size=0).inner == Gathered(QSGD(7, bucket_size=512))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from method_cases import aggregate, built, flat, gradients
+from method_cases import aggregate, build_method, flat, gradients
 
 from gcbench.comm import Comm
 from gcbench.compressors import Compressor
@@ -77,7 +77,7 @@ def test_a_model_of_fewer_values_sends_all(quantiser: Compressor, k: int) -> Non
 
 
 def test_memory_keeps_what_was_not_drawn() -> None:
-    compressor = built("global_randk", k=20, bits=8, error_feedback=True, alpha=1, beta=0.9)
+    compressor = build_method("global_randk", k=20, bits=8, error_feedback=True, alpha=1, beta=0.9)
     grads = gradients(range(2), 0)
     out = aggregate(compressor, grads)
     sent, memory = flat(out.sent()), flat(out.state.per_worker)
@@ -90,4 +90,4 @@ def test_mistakes_are_named() -> None:
     with pytest.raises(ValueError, match="k=0: type a number of values of at least 1"):
         GlobalRandK(MaxNorm(7), k=0)
     with pytest.raises(ValueError, match="k=0: type a number of values of at least 1"):
-        built("global_randk", k=0)
+        build_method("global_randk", k=0)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from gloo_pool import pool
 from layout_cases import traces_in_one_process, traces_over_gloo
-from method_cases import SHAPES, aggregate, built, flat, gradients
+from method_cases import SHAPES, aggregate, build_method, flat, gradients
 from torch import Tensor
 
 from gcbench.codecs.noise import Noise
@@ -184,7 +184,7 @@ def test_virtual_workers_are_those_of_processes_that_share_nodes(
 
 
 def test_the_command_line_reaches_it() -> None:
-    compressor: Any = built("ecqsgd", exchange="hierarchical", workers_per_node=2)
+    compressor: Any = build_method("ecqsgd", exchange="hierarchical", workers_per_node=2)
     assert compressor.inner.inner == Hierarchical(QSGD(7, "l2", bucket_size=512), 2)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from method_cases import ALL, DIFFERENT, Trace, composed, compressor_of, variants
+from method_cases import ALL, DIFFERENT, Trace, compose_method, compressor_of, variants
 
 from gcbench.check.layouts import check_bits, check_memories, check_replicas, check_updates_agree
 from gcbench.check.promises import rounding_of_sums
@@ -74,7 +74,7 @@ def test_ragged_messages_are_the_same_in_any_layout(traces: Traces) -> None:
     """The contract tests compare updates; here the bits of each worker, which differ."""
     found = [key for key in ALL if variants(key[0])[key[1]].get("code", "fixed") != "fixed"]
     assert {
-        composed(choice, f"code={variants(choice)[variant]['code']}")["code"]
+        compose_method(choice, f"code={variants(choice)[variant]['code']}")["code"]
         for choice, variant in found
     } == set(CODES)
     for key in found:

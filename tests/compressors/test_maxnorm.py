@@ -10,7 +10,7 @@ import pytest
 import torch
 from gloo_pool import pool
 from layout_cases import traces_in_one_process, traces_over_gloo
-from method_cases import WORKERS, aggregate, built, flat
+from method_cases import WORKERS, aggregate, build_method, flat
 from torch import Tensor
 
 from gcbench.codecs.quantize import Norm
@@ -138,7 +138,7 @@ def test_the_sum_of_codes_is_the_code_of_the_sum(method: Any, workers: int) -> N
 def test_layouts_agree_to_the_bit() -> None:
     """Sums of integers have no rounding that could depend on who adds what."""
     compressors = {
-        (choice, norm): built(choice, norm=norm, **settings)
+        (choice, norm): build_method(choice, norm=norm, **settings)
         for choice, settings in {
             "maxnorm": {},
             "maxnorm_multiscale": {},
@@ -227,11 +227,11 @@ def test_one_scale_is_the_single_scale_method() -> None:
 
 def test_analytic_ratios_are_those_of_the_paper() -> None:
     """ceil(log2 s) + 1 bits a value, and ceil(log2 N) for the scale; of values that were drawn it counts K of n."""
-    assert analytic_ratio(built("maxnorm", bits=5)) == 32 / 5
-    assert analytic_ratio(built("maxnorm_multiscale", scales=[2, 6])) == 32 / 4
-    assert analytic_ratio(built("maxnorm_multiscale", scales=[8])) == 32 / 9
-    assert analytic_ratio(built("maxnorm_multiscale", scales=[1, 2, 3])) == 32 / 4
-    assert analytic_ratio(built("global_randk")) is None
+    assert analytic_ratio(build_method("maxnorm", bits=5)) == 32 / 5
+    assert analytic_ratio(build_method("maxnorm_multiscale", scales=[2, 6])) == 32 / 4
+    assert analytic_ratio(build_method("maxnorm_multiscale", scales=[8])) == 32 / 9
+    assert analytic_ratio(build_method("maxnorm_multiscale", scales=[1, 2, 3])) == 32 / 4
+    assert analytic_ratio(build_method("global_randk")) is None
 
 
 # The 2-norm
@@ -278,4 +278,4 @@ def test_mistakes_are_named() -> None:
 @pytest.mark.parametrize("scales", ["[]", "[2,2]", "[2,13]", "[a]", "6", "[true]"])
 def test_the_command_line_names_them_too(scales: str) -> None:
     with pytest.raises(ValueError, match="type different whole numbers of bits"):
-        built("maxnorm_multiscale", scales=scales)
+        build_method("maxnorm_multiscale", scales=scales)

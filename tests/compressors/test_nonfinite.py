@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from backends import using
+from backends import use
 from gloo_pool import pool
 from method_cases import DIFFERENT, compressor_of
-from nonfinite_cases import SOME_VALUES, Seen, seen_after, seen_over_gloo
+from nonfinite_cases import SOME_VALUES, Seen, step_effects, step_effects_over_gloo
 
 from gcbench.check.steps import WORKERS
 from gcbench.codecs.kernels import Backend
@@ -32,7 +32,7 @@ BACKENDS = [
 
 @pytest.fixture
 def backend(request: pytest.FixtureRequest) -> Iterator[None]:
-    yield from using(request.param)
+    yield from use(request.param)
 
 
 def is_told(choice: str, seen: Seen, worker: int) -> bool:
@@ -47,7 +47,7 @@ def test_virtual_workers_never_swallow_it(backend: Backend, choice: str, variant
     compressor = compressor_of(choice, variant)
     for value in VALUES:
         for worker in (0, WORKERS - 1):
-            seen = seen_after(compressor, Comm(WORKERS), value, worker, choice in SOME_VALUES)
+            seen = step_effects(compressor, Comm(WORKERS), value, worker, choice in SOME_VALUES)
             assert is_told(choice, seen, worker), f"{value} of worker {worker}: {seen}"
 
 
@@ -55,7 +55,7 @@ def test_virtual_workers_never_swallow_it(backend: Backend, choice: str, variant
 def test_real_workers_never_swallow_it(worker: int) -> None:
     """Reductions of gloo lose a NaN of any worker but the first."""
     compressors = {key: compressor_of(*key) for key in DIFFERENT}
-    processes = pool(WORKERS).run(seen_over_gloo, compressors, float("nan"), worker)
+    processes = pool(WORKERS).run(step_effects_over_gloo, compressors, float("nan"), worker)
     for key in compressors:
         updates = {process[key].update for process in processes}
         assert len(updates) == 1, f"{key}: some replicas have a finite update and some have not"

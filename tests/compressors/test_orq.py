@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 import torch
-from method_cases import aggregate, built, flat
+from method_cases import aggregate, build_method, flat
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
@@ -205,7 +205,7 @@ def test_bingrad_always_contracts(method: BinGradPB | BinGradB) -> None:
 )
 def test_bits_a_value(choice: str, per_value: float) -> None:
     v, comm = sample("normal", 1 << 18), Comm(1)
-    aggregate(built(choice), {"w": v}, comm=comm)
+    aggregate(build_method(choice), {"w": v}, comm=comm)
     assert comm.meter.sent_bits[0] / v.numel() == pytest.approx(per_value, rel=1e-3)
 
 
@@ -283,13 +283,13 @@ def test_counts_that_cost_no_less_than_fp32_are_refused() -> None:
 @pytest.mark.parametrize("exchange", ["scatter", "scatter_coded"])
 def test_a_tensor_is_no_bucket_where_it_is_cut(exchange: str) -> None:
     with pytest.raises(ValueError, match="type per_layer=false"):
-        built("orq", per_layer=True, exchange=exchange)
+        build_method("orq", per_layer=True, exchange=exchange)
 
 
 @pytest.mark.parametrize("choice", ["bingrad_b", "scaled_sign", "onebit"])
 def test_codes_without_a_common_grid_are_not_summed(choice: str) -> None:
     with pytest.raises(ValueError, match="exchange=sum needs codes on a shared grid"):
-        built(choice, exchange="sum")
+        build_method(choice, exchange="sum")
 
 
 # Settings
@@ -298,16 +298,18 @@ def test_codes_without_a_common_grid_are_not_summed(choice: str) -> None:
 def test_terngrad_is_three_levels_with_clipping() -> None:
     v = sample("t3", 4096)
     limit = 2.5 * v.double().std(correction=0).item()
-    assert flat(aggregate(built("terngrad"), {"w": v}).sent()).abs().max().item() == pytest.approx(
-        limit, rel=1e-5
-    )
-    unclipped = flat(aggregate(built("terngrad", clip_sigma="null"), {"w": v}).sent())
+    assert flat(
+        aggregate(build_method("terngrad"), {"w": v}).sent()
+    ).abs().max().item() == pytest.approx(limit, rel=1e-5)
+    unclipped = flat(aggregate(build_method("terngrad", clip_sigma="null"), {"w": v}).sent())
     assert torch.equal(unclipped, sent(EvenLevels(3), v))
 
 
 def test_per_layer_makes_every_tensor_a_bucket() -> None:
     v = sample("normal", 5000)
-    one = flat(aggregate(built("bingrad_b", per_layer=True), {"w": v, "x": 3 * v[:, :10]}).sent())
+    one = flat(
+        aggregate(build_method("bingrad_b", per_layer=True), {"w": v, "x": 3 * v[:, :10]}).sent()
+    )
     assert one[0, :5000].unique().numel() == one[0, 5000:].unique().numel() == 2
 
 
@@ -333,7 +335,7 @@ def test_empty_buckets_are_refused(method: type[BinGradB]) -> None:
 @pytest.mark.parametrize("sentence", [{"level_count": 4}, {"bucket_size": "null"}])
 def test_mistakes_on_the_command_line_name_the_key(sentence: dict[str, int | str]) -> None:
     with pytest.raises(ConfigError, match=next(iter(sentence))):
-        built("orq", **sentence)
+        build_method("orq", **sentence)
 
 
 # Buckets through the gradient
@@ -350,7 +352,8 @@ def resnet110_gradient() -> dict[str, Tensor]:
 def terngrad_error(grads: dict[str, Tensor], bucket_size: int, scope: str) -> float:
     """Return |Q(v) - v|^2 / |v|^2 of one draw."""
     found = aggregate(
-        built("terngrad", bucket_size=bucket_size, bucket_scope=scope, clip_sigma="null"), grads
+        build_method("terngrad", bucket_size=bucket_size, bucket_scope=scope, clip_sigma="null"),
+        grads,
     )
     v = flat(grads)
     return float((flat(found.sent()) - v).square().sum() / v.square().sum())

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from backends import using
+from backends import use
 from method_cases import aggregate, flat, gradients
 from torch import Tensor
 
@@ -17,7 +17,7 @@ from gcbench.compressors.powersgd import PowerSGD
 
 @pytest.fixture(autouse=True, params=["eager", "compiled"])
 def backend(request: pytest.FixtureRequest) -> Iterator[None]:
-    yield from using(request.param)
+    yield from use(request.param)
 
 
 def randn(*shape: int, seed: int = 0) -> Tensor:

@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from method_cases import aggregate, built, flat
+from method_cases import aggregate, build_method, flat
 from torch import Tensor
 
 from gcbench.compressors import build
@@ -74,7 +74,7 @@ def test_bits_that_levels_need(levels: int, bits: int) -> None:
 
 @pytest.mark.parametrize("bits", range(2, 9))
 def test_bits_of_the_command_line_are_levels_with_a_sign(bits: int) -> None:
-    assert built("qsgd", bits=bits, min_size=0).inner.codec.levels == 2 ** (bits - 1) - 1  # type: ignore[attr-defined]
+    assert build_method("qsgd", bits=bits, min_size=0).inner.codec.levels == 2 ** (bits - 1) - 1  # type: ignore[attr-defined]
 
 
 def test_workers_and_steps_round_independently() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from method_cases import aggregate, built
+from method_cases import aggregate, build_method
 
 from gcbench.comm import Comm
 from gcbench.compressors.build import analytic_ratio
@@ -17,12 +17,12 @@ from gcbench.models.resnet import resnet18
     ("levels", "printed", "metered"), [(3, 20.2, 19.4), (5, 13.8, 13.3), (9, 10.1, 9.6)]
 )
 def test_both_ratios_of_orq_on_resnet18(levels: int, printed: float, metered: float) -> None:
-    analytic = analytic_ratio(built("orq", level_count=levels))
+    analytic = analytic_ratio(build_method("orq", level_count=levels))
     assert analytic is not None and round(analytic, 1) == printed
     with torch.device("meta"):
         shapes = {k: p.shape for k, p in resnet18((3, 32, 32), 10).named_parameters()}
     grads, comm = {k: torch.zeros(1, *shape) for k, shape in shapes.items()}, Comm(1)
-    aggregate(built("orq", level_count=levels), grads, comm=comm)
+    aggregate(build_method("orq", level_count=levels), grads, comm=comm)
     assert (
         round(32 * sum(shape.numel() for shape in shapes.values()) / comm.meter.sent_bits[0], 1)
         == metered
@@ -46,14 +46,14 @@ def test_both_ratios_of_orq_on_resnet18(levels: int, printed: float, metered: fl
     ],
 )
 def test_analytic_ratios(choice: str, settings: dict[str, Any], printed: float) -> None:
-    analytic = analytic_ratio(built(choice, **settings))
+    analytic = analytic_ratio(build_method(choice, **settings))
     assert analytic is not None and round(analytic, 1) == printed
 
 
 @pytest.mark.parametrize("choice", ["none", "powersgd", "top_k"])
 def test_methods_whose_papers_count_all_that_is_sent_have_no_other_ratio(choice: str) -> None:
-    assert analytic_ratio(built(choice)) is None
+    assert analytic_ratio(build_method(choice)) is None
 
 
 def test_codes_of_any_length_have_no_ratio_before_they_are_sent() -> None:
-    assert analytic_ratio(built("qsgd", code="elias_dense")) is None
+    assert analytic_ratio(build_method("qsgd", code="elias_dense")) is None

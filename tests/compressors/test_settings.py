@@ -6,7 +6,7 @@ import warnings
 from typing import Any
 
 import pytest
-from method_cases import CHOICES, built_of, keys_of
+from method_cases import CHOICES, build_unchecked, keys_of
 
 from gcbench.compressors import Compressor
 
@@ -73,4 +73,4 @@ def test_every_key_of_a_choice_changes_its_method(choice: str) -> None:
 def quietly_built(choice: str, settings: dict[str, Any]) -> Compressor:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that a memory may grow
-        return built_of(choice, settings)
+        return build_unchecked(choice, settings)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from method_cases import aggregate, built, composed, flat, gradients
+from method_cases import aggregate, build_method, compose_method, flat, gradients
 from torch import Tensor
 
 from gcbench.codecs.means import mean_magnitude, mean_where
@@ -34,8 +34,8 @@ def test_one_scale_a_tensor_is_what_sign_norm_sends() -> None:
     grads = {"a": V.unsqueeze(0), "b": torch.full((1, 2, 3), -7.0), "c": torch.tensor([5.0])}
     for compressor in (
         build(ScaledSign(per_layer=True)),
-        built("sign_norm"),
-        built("scaled_sign", per_layer=True),
+        build_method("sign_norm"),
+        build_method("scaled_sign", per_layer=True),
     ):
         update = aggregate(compressor, grads).update
         assert torch.equal(update["a"], torch.where(V >= 0, 1.0, -1.0).unsqueeze(0) * 11 / 7)
@@ -71,7 +71,7 @@ def test_one_bit_is_the_best_code_with_this_threshold() -> None:
 @pytest.mark.parametrize("choice", ["scaled_sign", "sign_norm", "onebit"])
 def test_memory_keeps_what_was_not_sent(choice: str) -> None:
     """And so the sum of updates follows the sum of gradients."""
-    compressor, state = built(choice, error_feedback=True), State()
+    compressor, state = build_method(choice, error_feedback=True), State()
     applied = wanted = torch.zeros(1, 1, dtype=torch.float64)
     for number in range(60):
         grads = gradients(range(4), number)
@@ -113,7 +113,7 @@ def vote(momenta: list[list[float]], number: int) -> list[float]:
 @pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])
 @pytest.mark.parametrize("start", ["zero", "gradient"])
 def test_signum_is_a_vote_of_momenta(start: str, workers: int, momentum: float) -> None:
-    compressor, state = built("signum", momentum=momentum, momentum_start=start), State()
+    compressor, state = build_method("signum", momentum=momentum, momentum_start=start), State()
     v = [[0.0] * 6 for _ in range(workers)]
     for number in range(5):
         generator = torch.Generator().manual_seed(number)
@@ -164,5 +164,5 @@ def test_mistakes_are_named() -> None:
 
 
 def test_signum_has_no_error_feedback() -> None:
-    assert "error_feedback" not in composed("signum")
-    assert isinstance(built("signum").inner, Signum)  # type: ignore[attr-defined]
+    assert "error_feedback" not in compose_method("signum")
+    assert isinstance(build_method("signum").inner, Signum)  # type: ignore[attr-defined]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from method_cases import aggregate, built, flat, gradients
+from method_cases import aggregate, build_method, flat, gradients
 from torch import Tensor
 
 from gcbench.codecs.indices import index_bytes, largest, pack_indices, unpack_indices
@@ -169,7 +169,7 @@ def test_blocks_are_contiguous_and_wrap() -> None:
 def test_memory_keeps_what_was_not_sent(choice: str) -> None:
     """To the bit, as values are sent as they are; and what was held back is sent in the end."""
     settings = {"fraction": 0.05} if choice == "top_k" else {"rank": 1}
-    compressor, state = built(choice, **settings), State()
+    compressor, state = build_method(choice, **settings), State()
     grads = {"w": randn(4, 20, 30), "x": randn(4, 12, 3, 3, seed=1)}
     applied = torch.zeros(1, 1, dtype=torch.float64)
     for number in range(200):

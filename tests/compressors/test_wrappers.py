@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from method_cases import CHOICES, aggregate, built, flat, gradients
+from method_cases import CHOICES, aggregate, build_method, flat, gradients
 from torch import Tensor
 
 from gcbench.comm import Comm
@@ -103,7 +103,11 @@ def test_weight_zero_leaves_the_method_as_it_is(method: str) -> None:
 def test_ecqsgd_without_compensation_is_qsgd() -> None:
     """To the bit, whatever the memory's own weight."""
     shared = {"levels": 4, "bucket_size": 16, "norm": "l2", "min_size": 0}
-    ecq, plain, state = built("ecqsgd", alpha=0, **shared), built("qsgd", **shared), State()
+    ecq, plain, state = (
+        build_method("ecqsgd", alpha=0, **shared),
+        build_method("qsgd", **shared),
+        State(),
+    )
     for number in range(4):
         grads = gradients(range(4), number)
         out = aggregate(ecq, grads, number=number, state=state)
@@ -356,7 +360,7 @@ def test_nothing_is_wrapped_that_was_not_asked_for() -> None:
 
 
 def test_the_command_line_reaches_every_wrapper() -> None:
-    found: Any = built("qsgd", **EVERYTHING)
+    found: Any = build_method("qsgd", **EVERYTHING)
     assert layers(found) == ORDER
     found = found.inner
     assert (found.clip_norm, found.inner.dense_steps, found.inner.inner.min_size) == (0.4, 3, 10)
@@ -382,7 +386,7 @@ def test_other_types_than_float32_are_refused_by_name(choice: str, dtype: torch.
     with pytest.raises(
         TypeError, match=f"the gradient of matrix is {dtype}; aggregate takes torch.float32"
     ):
-        aggregate(built(choice), {"matrix": torch.randn(2, 8, 8, dtype=dtype)})
+        aggregate(build_method(choice), {"matrix": torch.randn(2, 8, 8, dtype=dtype)})
 
 
 @pytest.mark.parametrize("choice", CHOICES)
@@ -390,14 +394,16 @@ def test_other_types_than_float32_are_refused_by_name(choice: str, dtype: torch.
 def test_parameters_without_values_pass_by(choice: str, shape: tuple[int, ...]) -> None:
     grads = {**gradients(range(2), 0), "empty": torch.zeros(2, *shape)}
     comm, without = Comm(2), Comm(2)
-    out = aggregate(built(choice), grads, comm=comm)
+    out = aggregate(build_method(choice), grads, comm=comm)
     assert list(out.update) == list(out.sent()) == list(grads)
     assert out.update["empty"].shape == (1, *shape) and "empty" not in out.state.per_worker
     del grads["empty"]
-    assert torch.equal(flat(aggregate(built(choice), grads, comm=without).update), flat(out.update))
+    assert torch.equal(
+        flat(aggregate(build_method(choice), grads, comm=without).update), flat(out.update)
+    )
     assert comm.meter.sent_bits == without.meter.sent_bits
     nothing = {"empty": torch.zeros(2, *shape)}
-    assert aggregate(built(choice), nothing).update["empty"].shape == (1, *shape)
+    assert aggregate(build_method(choice), nothing).update["empty"].shape == (1, *shape)
 
 
 # Buckets through the gradient

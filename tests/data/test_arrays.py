@@ -9,7 +9,7 @@ from gcbench.data.augment import crop_and_flip
 from gcbench.seeds import mix
 
 
-def numbered(samples: int) -> ArrayData:
+def number_samples(samples: int) -> ArrayData:
     rows = torch.arange(samples)
     half = (rows.float()[:, None], rows)
     return ArrayData("numbered", "classification", samples, half, half)
@@ -25,7 +25,7 @@ def chosen(
 
 
 def test_an_epoch_deals_every_sample_once() -> None:
-    data = numbered(60)
+    data = number_samples(60)
     assert data.steps_per_epoch(4, 5) == 3
     dealt = [
         row
@@ -37,12 +37,12 @@ def test_an_epoch_deals_every_sample_once() -> None:
 
 
 def test_the_last_small_step_is_dropped() -> None:
-    assert numbered(79).steps_per_epoch(4, 5) == 3
-    assert numbered(19).steps_per_epoch(4, 5) == 0
+    assert number_samples(79).steps_per_epoch(4, 5) == 3
+    assert number_samples(19).steps_per_epoch(4, 5) == 0
 
 
 def test_workers_share_one_global_batch() -> None:
-    data = numbered(60)
+    data = number_samples(60)
     one, _ = data.batch(epoch=2, step=1, worker=0, workers=1, batch_size=20, seed=3)
     four = [
         data.batch(epoch=2, step=1, worker=k, workers=4, batch_size=5, seed=3)[0] for k in range(4)
@@ -51,14 +51,14 @@ def test_workers_share_one_global_batch() -> None:
 
 
 def test_order_depends_on_seed_and_epoch_alone() -> None:
-    data = numbered(60)
+    data = number_samples(60)
     first = chosen(data)
     assert chosen(data, epoch=1) != first and chosen(data, seed=1) != first
-    assert chosen(data) == first and chosen(numbered(60)) == first
+    assert chosen(data) == first and chosen(number_samples(60)) == first
 
 
 def test_test_split_in_order_with_a_short_last_batch() -> None:
-    data = numbered(25)
+    data = number_samples(25)
     batches = [data.test_batch(index, 10)[1] for index in range(data.test_batches(10))]
     assert [len(batch) for batch in batches] == [10, 10, 5]
     assert torch.equal(torch.cat(batches), torch.arange(25))
@@ -134,5 +134,5 @@ def test_mixed_seeds_do_not_collide() -> None:
 
 
 def test_array_data_is_data() -> None:
-    assert isinstance(numbered(3), Data)
-    assert numbered(3).to(torch.device("cpu")).train_samples == 3
+    assert isinstance(number_samples(3), Data)
+    assert number_samples(3).to(torch.device("cpu")).train_samples == 3

@@ -12,14 +12,14 @@ IMAGES, VECTORS = torch.rand(6, 1, 4, 4), torch.rand(6, 3)
 LABELS, VALUES = torch.tensor([0, 1, 2, 0, 1, 2]), torch.rand(6)
 
 
-def converted(inputs: torch.Tensor, targets: torch.Tensor) -> ArrayData:
+def convert(inputs: torch.Tensor, targets: torch.Tensor) -> ArrayData:
     data = as_data(((inputs, targets), (inputs, targets)), "mine")
     assert isinstance(data, ArrayData)
     return data
 
 
 def test_images_with_labels() -> None:
-    data = converted(IMAGES, LABELS)
+    data = convert(IMAGES, LABELS)
     assert (data.name, data.task, data.kind, data.shape, data.outputs) == (
         "mine",
         "classification",
@@ -31,13 +31,13 @@ def test_images_with_labels() -> None:
 
 
 def test_vectors_with_values() -> None:
-    data = converted(VECTORS.double(), VALUES)
+    data = convert(VECTORS.double(), VALUES)
     assert (data.task, data.kind, data.outputs) == ("regression", "vector", 1)
     assert data.train[0].dtype == torch.float32 and data.train[1].shape == (6, 1)
 
 
 def test_bytes_are_scaled_to_one() -> None:
-    inputs, _ = converted((IMAGES * 255).to(torch.uint8), LABELS).test_batch(0, 6)
+    inputs, _ = convert((IMAGES * 255).to(torch.uint8), LABELS).test_batch(0, 6)
     assert inputs.dtype == torch.float32 and inputs.max() <= 1
 
 
@@ -47,7 +47,7 @@ def test_map_style_datasets() -> None:
 
 
 def test_data_stays_as_it_is() -> None:
-    data = converted(VECTORS, LABELS)
+    data = convert(VECTORS, LABELS)
     assert as_data(data, "mine") is data
 
 

@@ -126,7 +126,7 @@ def test_what_is_typed_for_a_model_of_the_users_stays(tmp_path: Path) -> None:
 def test_a_method_that_breaks_its_contract_is_told_in_one_sentence(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], wrong: str, beside: list[str], says: str
 ) -> None:
-    own = [
+    users_model = [
         "compressor.method._target_=own_models.Forgetful",
         "~compressor.method.dtype",
         f"+compressor.method.wrong={wrong}",
@@ -135,7 +135,7 @@ def test_a_method_that_breaks_its_contract_is_told_in_one_sentence(
         run(
             tmp_path,
             "compressor=none",
-            *own,
+            *users_model,
             *beside,
             "trainer.launcher=virtual",
             "trainer.max_steps=2",

@@ -28,7 +28,7 @@ def gcbench(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def copied(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def run_copy(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return command(words, folder, {**ENVIRONMENT, **environment}, timeout=patience(120))
 
 
@@ -54,7 +54,7 @@ def test_two_real_workers(tmp_path: Path) -> None:
 
 
 def test_more_workers_than_the_machine_has_are_virtual(tmp_path: Path) -> None:
-    done = copied(
+    done = run_copy(
         tmp_path,
         *QUICK,
         "compressor=powersgd",
@@ -85,14 +85,14 @@ def test_more_workers_than_the_machine_has_are_virtual(tmp_path: Path) -> None:
 def test_mistakes_end_with_a_message_and_no_traceback(
     tmp_path: Path, words: list[str], says: str
 ) -> None:
-    done = (gcbench if words == ["rank=2"] else copied)(tmp_path, *words)
+    done = (gcbench if words == ["rank=2"] else run_copy)(tmp_path, *words)
     assert done.returncode != 0
     assert says in done.stderr and "Traceback" not in done.stderr
 
 
 def test_an_output_directory_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
-    done = copied(tmp_path, *QUICK, "outputs=file/inside")
+    done = run_copy(tmp_path, *QUICK, "outputs=file/inside")
     assert done.returncode != 0
     assert "type outputs=DIR" in done.stderr and "Traceback" not in done.stderr
 
@@ -115,7 +115,7 @@ def test_lines_are_whole_where_no_terminal_has_a_width(tmp_path: Path) -> None:
         "trainer.max_steps=2",
         "name=a-rather-long-name-of-a-run",
     ]
-    done = copied(tmp_path, *words)
+    done = run_copy(tmp_path, *words)
     assert any(
         "bits in a step" in line and "by its paper's count" in line
         for line in done.stdout.splitlines()
@@ -131,8 +131,8 @@ def test_ranks_of_somebody_else_change_nothing(tmp_path: Path) -> None:
     listed = command(("report", "list"), tmp_path, environment, timeout=60)
     assert listed.returncode == 0 and "powersgd/table4" in listed.stdout, listed.stderr
     words = [*QUICK, "trainer.launcher=virtual", "trainer.max_steps=2"]
-    assert copied(tmp_path, *words, RANK="1").returncode == 0
-    again = copied(tmp_path, *words, RANK="1")
+    assert run_copy(tmp_path, *words, RANK="1").returncode == 0
+    again = run_copy(tmp_path, *words, RANK="1")
     assert "type rerun=true" in again.stderr
     (folder,) = (tmp_path / "outputs").iterdir()
     assert (folder / "run.lock").exists() and (folder / ".hydra").exists()
@@ -152,7 +152,7 @@ def test_a_launcher_without_its_plugin_says_how_to_install_it(tmp_path: Path) ->
 
 
 def test_the_first_words_come_before_torch(tmp_path: Path) -> None:
-    done = copied(tmp_path, *QUICK, "trainer.launcher=virtual", "trainer.max_steps=2")
+    done = run_copy(tmp_path, *QUICK, "trainer.launcher=virtual", "trainer.max_steps=2")
     first = done.stderr.splitlines()[0]
     assert first.startswith(
         "gcbench: mlp digits qsgd: 2 workers on GPUs, or the CPU where there are none, in "
@@ -161,7 +161,7 @@ def test_the_first_words_come_before_torch(tmp_path: Path) -> None:
 
 
 def test_full_errors_on_request(tmp_path: Path) -> None:
-    assert "Traceback" in copied(tmp_path, "bits=11", HYDRA_FULL_ERROR="1").stderr
+    assert "Traceback" in run_copy(tmp_path, "bits=11", HYDRA_FULL_ERROR="1").stderr
 
 
 def test_their_own_model_and_data_without_touching_the_package(tmp_path: Path) -> None:
@@ -181,7 +181,9 @@ def test_their_own_model_and_data_without_touching_the_package(tmp_path: Path) -
         "dataset._target_=mine.make_data",
         "logger.mode=disabled",
     ]
-    done = copied(tmp_path, *words, "compressor=qsgd", "bits=4", "min_size=0", "trainer.epochs=20")
+    done = run_copy(
+        tmp_path, *words, "compressor=qsgd", "bits=4", "min_size=0", "trainer.epochs=20"
+    )
     assert done.returncode == 0, done.stderr
     (result,) = results(tmp_path)
     assert (
@@ -202,7 +204,7 @@ def test_a_worker_that_raises_ends_all_with_its_own_traceback(tmp_path: Path) ->
         "        return super().forward(x.flatten(1))\n"
     )
     begin = time.monotonic()
-    done = copied(tmp_path, "model._target_=mine.Net", "logger.mode=disabled", "min_size=0")
+    done = run_copy(tmp_path, "model._target_=mine.Net", "logger.mode=disabled", "min_size=0")
     assert done.returncode != 0 and time.monotonic() - begin < patience(120)
     assert "the cat is on the wire" in done.stderr and "forward" in done.stderr
     assert done.stderr.count("Traceback") == 1, done.stderr
@@ -235,10 +237,10 @@ def test_ctrl_c_leaves_an_interrupted_result_and_a_run_that_resumes(tmp_path: Pa
 
 def test_a_finished_run_is_found_again_and_rerun_loses_nothing(tmp_path: Path) -> None:
     words = [*QUICK, "trainer.max_steps=2", "trainer.launcher=virtual"]
-    assert copied(tmp_path, *words).returncode == 0
-    again = copied(tmp_path, *words)
+    assert run_copy(tmp_path, *words).returncode == 0
+    again = run_copy(tmp_path, *words)
     assert again.returncode == 0 and "type rerun=true" in again.stderr
-    assert copied(tmp_path, *words, "rerun=true").returncode == 0
+    assert run_copy(tmp_path, *words, "rerun=true").returncode == 0
     (folder,) = (tmp_path / "outputs").iterdir()
     assert len(list(folder.glob("result*.json"))) == 2
 
@@ -251,7 +253,7 @@ def test_a_sweep_makes_one_directory_a_job(tmp_path: Path) -> None:
         "trainer.launcher=virtual",
         "trainer.max_steps=2",
     ]
-    done = copied(tmp_path, *words)
+    done = run_copy(tmp_path, *words)
     assert done.returncode == 0, done.stderr
     assert {r["choices"]["compressor"] for r in results(tmp_path)} == {"none", "qsgd"}
 

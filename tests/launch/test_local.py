@@ -90,7 +90,7 @@ def main(case: str, folder: str, copies: str) -> None:
 
 
 @contextmanager
-def started(case: str, folder: Path, copies: bool = True) -> Iterator[subprocess.Popen[str]]:
+def start_parent(case: str, folder: Path, copies: bool = True) -> Iterator[subprocess.Popen[str]]:
     """Start a parent of two workers, which are copies of it or start as users start them."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, __file__, case, str(folder), "copies" if copies else ""]
@@ -131,7 +131,10 @@ def await_workers(folder: Path) -> None:
 
 
 def test_workers_find_each_other_and_print_as_they_are(tmp_path: Path) -> None:
-    with started("plain", tmp_path, copies=False) as parent, started("plain", tmp_path) as other:
+    with (
+        start_parent("plain", tmp_path, copies=False) as parent,
+        start_parent("plain", tmp_path) as other,
+    ):
         for process in (parent, other):
             out, err = process.communicate(timeout=patience(120))
             # Two processes share the pipe: what each printed is there, whoever's line ends came
@@ -166,7 +169,7 @@ def test_workers_find_each_other_and_print_as_they_are(tmp_path: Path) -> None:
 def test_the_first_death_is_told_once_and_takes_the_others_down(
     case: str, failure: str, trace: str | None, tmp_path: Path
 ) -> None:
-    with started(case, tmp_path, copies=case != "raise") as parent:
+    with start_parent(case, tmp_path, copies=case != "raise") as parent:
         out, err = parent.communicate(timeout=patience(120))
     assert failure in out.splitlines()
     if trace is None:
@@ -182,7 +185,7 @@ def test_the_first_death_is_told_once_and_takes_the_others_down(
 def test_a_signal_lets_workers_finish(
     number: signal.Signals, to_group: bool, tmp_path: Path
 ) -> None:
-    with started("stop", tmp_path) as parent:
+    with start_parent("stop", tmp_path) as parent:
         await_workers(tmp_path)
         sent = time.monotonic()
         (os.killpg if to_group else os.kill)(parent.pid, number)
@@ -194,7 +197,7 @@ def test_a_signal_lets_workers_finish(
 
 
 def test_workers_that_do_not_stop_are_killed(tmp_path: Path) -> None:
-    with started("stop-deaf", tmp_path) as parent:
+    with start_parent("stop-deaf", tmp_path) as parent:
         await_workers(tmp_path)
         os.kill(parent.pid, signal.SIGTERM)
         out, err = parent.communicate(timeout=patience(120))
@@ -203,7 +206,7 @@ def test_workers_that_do_not_stop_are_killed(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_while_workers_start_is_quiet(tmp_path: Path) -> None:
-    with started("stop", tmp_path, copies=False) as parent:
+    with start_parent("stop", tmp_path, copies=False) as parent:
         children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children")
         while len(children.read_text().split()) < 2:  # the resource tracker and the first worker
             time.sleep(0.01)
@@ -215,7 +218,7 @@ def test_ctrl_c_while_workers_start_is_quiet(tmp_path: Path) -> None:
 @pytest.mark.parametrize("case", ["stop", "alone"])
 def test_workers_end_with_a_parent_that_was_killed(case: str, tmp_path: Path) -> None:
     """They end even while they wait for each other to come."""
-    with started(case, tmp_path) as parent:
+    with start_parent(case, tmp_path) as parent:
         await_workers(tmp_path)
         parent.kill()
         parent.wait()

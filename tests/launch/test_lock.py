@@ -41,7 +41,7 @@ def test_the_next_may_come_when_one_leaves_or_is_killed(tmp_path: Path, ends: st
     )
     assert holder.stdout
     try:
-        said = {holder.stdout.readline().strip(), holder.stdout.readline().strip()}
+        lines = {holder.stdout.readline().strip(), holder.stdout.readline().strip()}
         if ends == "stays":
             words = (
                 f"{tmp_path} is being run by process {holder.pid} on .*; wait for it, "
@@ -52,7 +52,7 @@ def test_the_next_may_come_when_one_leaves_or_is_killed(tmp_path: Path, ends: st
             os.killpg(holder.pid, signal.SIGKILL)
             holder.wait()
         else:
-            assert said == {"in", "out"}, f"its worker lives on: {said}"
+            assert lines == {"in", "out"}, f"its worker lives on: {lines}"
         with lock_directory(tmp_path):
             assert (tmp_path / "run.lock").read_text().startswith(f"process {os.getpid()} on ")
     finally:

@@ -21,7 +21,7 @@ TORCHRUN = {
 }
 
 
-def planned(machine: Machine, *overrides: str) -> Plan:
+def make_plan(machine: Machine, *overrides: str) -> Plan:
     return plan(config_of(*overrides), machine)
 
 
@@ -36,25 +36,25 @@ def planned(machine: Machine, *overrides: str) -> Plan:
     ],
 )
 def test_auto(machine: Machine, gpus: int, launcher: str, processes: int, device: str) -> None:
-    chosen = planned(machine, f"trainer.gpus={gpus}")
+    chosen = make_plan(machine, f"trainer.gpus={gpus}")
     assert (chosen.launcher, chosen.processes, chosen.device) == (launcher, processes, device)
     assert chosen.timed == (processes == gpus)
 
 
 def test_virtual_workers_are_announced_and_real_ones_are_not() -> None:
-    notice = planned(LAPTOP, "trainer.gpus=16").notice()
+    notice = make_plan(LAPTOP, "trainer.gpus=16").notice()
     assert notice is not None and "16 VIRTUAL workers" in notice and "no times" in notice
-    assert planned(LAPTOP).notice() is None
+    assert make_plan(LAPTOP).notice() is None
 
 
 def test_local_beyond_the_cores_is_marked_and_never_falls_back() -> None:
-    chosen = planned(LAPTOP, "trainer.gpus=4", "trainer.launcher=local")
+    chosen = make_plan(LAPTOP, "trainer.gpus=4", "trainer.launcher=local")
     assert chosen.launcher == "local" and chosen.processes == 4 and chosen.oversubscribed
-    assert not planned(LAPTOP).oversubscribed
+    assert not make_plan(LAPTOP).oversubscribed
 
 
 def test_several_virtual_workers_in_each_process() -> None:
-    chosen = planned(LAPTOP, "trainer.gpus=6", "trainer.processes=2")
+    chosen = make_plan(LAPTOP, "trainer.gpus=6", "trainer.processes=2")
     assert (chosen.launcher, chosen.processes, chosen.threads, chosen.timed) == (
         "local",
         2,
@@ -64,21 +64,23 @@ def test_several_virtual_workers_in_each_process() -> None:
 
 
 def test_cores_are_shared_by_the_processes() -> None:
-    assert planned(SERVER, "trainer.device=cpu", "trainer.gpus=4").threads == 16
-    assert planned(SERVER, "trainer.device=cpu", "trainer.gpus=4", "trainer.threads=3").threads == 3
+    assert make_plan(SERVER, "trainer.device=cpu", "trainer.gpus=4").threads == 16
+    assert (
+        make_plan(SERVER, "trainer.device=cpu", "trainer.gpus=4", "trainer.threads=3").threads == 3
+    )
 
 
 def test_backend_follows_the_device() -> None:
-    assert planned(SERVER, "trainer.gpus=4").backend == "nccl"
-    assert planned(LAPTOP).backend == "gloo"
-    assert planned(LAPTOP, "trainer.gpus=1").backend is None
+    assert make_plan(SERVER, "trainer.gpus=4").backend == "nccl"
+    assert make_plan(LAPTOP).backend == "gloo"
+    assert make_plan(LAPTOP, "trainer.gpus=1").backend is None
 
 
 def test_hosts_are_nodes_where_there_are_several() -> None:
     two_hosts = Machine(2, 0, {**TORCHRUN, "LOCAL_WORLD_SIZE": "2"})
-    assert planned(two_hosts, "trainer.gpus=4", "exchange=hierarchical").local_processes == 2
+    assert make_plan(two_hosts, "trainer.gpus=4", "exchange=hierarchical").local_processes == 2
     assert (
-        planned(LAPTOP, "trainer.gpus=4", "exchange=hierarchical", "workers_per_node=2").launcher
+        make_plan(LAPTOP, "trainer.gpus=4", "exchange=hierarchical", "workers_per_node=2").launcher
         == "virtual"
     )
 
@@ -127,7 +129,7 @@ def test_hosts_are_nodes_where_there_are_several() -> None:
 )
 def test_what_is_not_there_is_refused(machine: Machine, overrides: list[str], says: str) -> None:
     with pytest.raises(ConfigError) as error:
-        planned(machine, *overrides)
+        make_plan(machine, *overrides)
     assert says in str(error.value)
 
 
@@ -159,12 +161,12 @@ def test_no_network_is_emulated_where_nothing_is_exchanged_or_timed(
     overrides: list[str], says: str
 ) -> None:
     with pytest.raises(ConfigError) as error:
-        planned(LAPTOP, "network=emulated", *overrides)
+        make_plan(LAPTOP, "network=emulated", *overrides)
     assert says in str(error.value)
 
 
 def test_a_network_is_emulated_between_as_many_processes_as_workers() -> None:
-    assert planned(
+    assert make_plan(
         LAPTOP,
         "network=emulated",
         "trainer.gpus=64",

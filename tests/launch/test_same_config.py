@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from gloo_pool import pool
-from launch_cases import compared
+from launch_cases import compare
 from processes import command
 from sentence import config_of
 
@@ -26,18 +26,18 @@ from sentence import config_of
     ],
 )
 def test_a_key_that_differs_is_named_to_all(word: str, key: str) -> None:
-    said = pool(2).run(compared, [config_of(), config_of(word)])
-    assert said[0] == said[1] and said[0].startswith(
+    errors = pool(2).run(compare, [config_of(), config_of(word)])
+    assert errors[0] == errors[1] and errors[0].startswith(
         "the processes were given different configurations: "
     )
-    assert key in said[0]
+    assert key in errors[0]
 
 
 @pytest.mark.parametrize(
     "word", ["trainer.threads=1", "trainer.launcher=torchrun", "logger.mode=disabled"]
 )
 def test_what_may_differ_is_not(word: str) -> None:
-    assert pool(2).run(compared, [config_of(), config_of(word)]) == [None, None]
+    assert pool(2).run(compare, [config_of(), config_of(word)]) == [None, None]
 
 
 def test_a_run_of_different_words_ends_before_it_trains(tmp_path: Path) -> None:
@@ -65,9 +65,9 @@ def test_a_run_of_different_words_ends_before_it_trains(tmp_path: Path) -> None:
         return done.stderr
 
     with ThreadPoolExecutor() as both:
-        said = list(both.map(one, (0, 1)))
+        errors = list(both.map(one, (0, 1)))
     assert all(
         "trainer.batch_size is 8 in process 0 and 9 in process 1; type the same words" in text
-        for text in said
-    ), said
+        for text in errors
+    ), errors
     assert not list(tmp_path.rglob("metrics.jsonl"))

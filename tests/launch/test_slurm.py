@@ -50,11 +50,14 @@ class Net(torch.nn.Linear):
 def cluster() -> Iterator[dict[str, str]]:
     """Return the environment of the cluster's user."""
     with tempfile.TemporaryDirectory(prefix="gcbench-slurm-") as folder:
-        own = {"GCBENCH_CLUSTER": f"{folder}/cluster", "SLURM_CONF": f"{folder}/cluster/slurm.conf"}
+        variables = {
+            "GCBENCH_CLUSTER": f"{folder}/cluster",
+            "SLURM_CONF": f"{folder}/cluster/slurm.conf",
+        }
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
         environment = {
             **os.environ,
-            **own,
+            **variables,
             "PATH": path,
             "OMP_NUM_THREADS": "1",
             "PYTHONUNBUFFERED": "1",
@@ -75,7 +78,7 @@ def cluster() -> Iterator[dict[str, str]]:
             subprocess.run(
                 [SCRIPTS / "cluster", "down"], env=environment, check=True, timeout=patience(60)
             )
-            assert not Path(own["GCBENCH_CLUSTER"]).exists()
+            assert not Path(variables["GCBENCH_CLUSTER"]).exists()
 
 
 def run(
@@ -295,10 +298,10 @@ def test_a_sweep_waits_for_a_job_that_was_queued_again(
             environment=cluster,
         )
         wait_for(lambda: [r["status"] for r in results(tmp_path)] == ["interrupted"])
-        _, said = sweep.communicate(timeout=patience(170))
+        _, stderr = sweep.communicate(timeout=patience(170))
     finally:
         sweep.kill()
-    assert sweep.returncode == 0, said
+    assert sweep.returncode == 0, stderr
     assert [r["status"] for r in results(tmp_path)] == ["done"]
     assert losses(tmp_path) == undisturbed()
 
@@ -335,10 +338,10 @@ def test_a_cancelled_job_is_a_failed_point(cluster: dict[str, str], tmp_path: Pa
     try:
         wait_for(lambda: losses(tmp_path))
         run("scancel", "--name=gcbench", folder=tmp_path, environment=cluster)
-        _, said = sweep.communicate(timeout=patience(170))
+        _, stderr = sweep.communicate(timeout=patience(170))
     finally:
         sweep.kill()
-    assert sweep.returncode == 1 and "ended as CANCELLED" in said, said
+    assert sweep.returncode == 1 and "ended as CANCELLED" in stderr, stderr
 
 
 @pytest.mark.slow
@@ -382,11 +385,11 @@ def test_two_local_sweeps_at_once(tmp_path: Path) -> None:
         for name in ("qsgd", "powersgd")
     ]
     try:
-        said = [sweep.communicate(timeout=patience(500))[1] for sweep in sweeps]
+        stderr = [sweep.communicate(timeout=patience(500))[1] for sweep in sweeps]
     finally:
         for sweep in sweeps:
             sweep.kill()
-    assert [sweep.returncode for sweep in sweeps] == [0, 0], said
+    assert [sweep.returncode for sweep in sweeps] == [0, 0], stderr
     assert sorted(
         (r["choices"]["compressor"], r["config"]["seed"], r["status"]) for r in results(tmp_path)
     ) == [(name, seed, "done") for name in ("powersgd", "qsgd") for seed in (1, 2)]

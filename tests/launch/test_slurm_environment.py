@@ -45,18 +45,20 @@ def test_the_first_host(node_list: str, host: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("counts", "node", "here"), [("2(x2)", 1, 2), ("3,1", 0, 3), ("3,1", 1, 1), ("2(x3),1", 3, 1)]
+    ("counts", "node", "local_tasks"),
+    [("2(x2)", 1, 2), ("3,1", 0, 3), ("3,1", 1, 1), ("2(x3),1", 3, 1)],
 )
-def test_tasks_of_this_node(counts: str, node: int, here: int) -> None:
+def test_tasks_of_this_node(counts: str, node: int, local_tasks: int) -> None:
     assert (
-        slurm.tasks_here({"SLURM_STEP_TASKS_PER_NODE": counts, "SLURM_NODEID": str(node)}) == here
+        slurm.tasks_here({"SLURM_STEP_TASKS_PER_NODE": counts, "SLURM_NODEID": str(node)})
+        == local_tasks
     )
 
 
 def test_torch_finds_what_it_looks_for() -> None:
-    found = slurm.torch_environment(STEP, Path("/runs/a"))
-    port = int(found.pop("MASTER_PORT"))
-    assert found == {
+    variables = slurm.torch_environment(STEP, Path("/runs/a"))
+    port = int(variables.pop("MASTER_PORT"))
+    assert variables == {
         "RANK": "3",
         "WORLD_SIZE": "4",
         "LOCAL_RANK": "1",
@@ -91,9 +93,9 @@ def test_only_jobs_hear_the_signal_to_queue_again() -> None:
     assert signal.SIGTERM in slurm.stop_signals({})
 
 
-@pytest.mark.parametrize(("name", "told"), [("SIGTERM", ""), ("SIGUSR2", "requeue 17")])
+@pytest.mark.parametrize(("name", "requeues"), [("SIGTERM", ""), ("SIGUSR2", "requeue 17")])
 def test_only_that_signal_queues_a_job_again(
-    name: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, requeues: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All else that stops a run, such as scancel, ends its job."""
     script(tmp_path, "scontrol", f"echo $* >> {tmp_path}/told")
@@ -106,7 +108,7 @@ def test_only_that_signal_queues_a_job_again(
     words += [f"+model.spent={tmp_path / 'spent'}", "trainer.launcher=virtual"]
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path / "run", *words, "trainer.max_steps=9")
-    assert (tmp_path / "told").read_text().strip() == told
+    assert (tmp_path / "told").read_text().strip() == requeues
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert result["status"] == "interrupted"
 
@@ -244,10 +246,10 @@ def test_all_workers_name_the_one_that_failed(
     monkeypatch.setattr(failure, "ECHO_SECONDS", 1.0)
     lost, cause = RuntimeError("Connection closed by peer"), ValueError("the cat is on the wire")
     with ThreadPoolExecutor() as pool:
-        told = list(
+        failures = list(
             pool.map(lambda e, r: first_failure(e, r, tmp_path), [lost, lost, cause], range(3))
         )
-    assert {(each.rank, each.reason) for each in told} == {
+    assert {(each.rank, each.reason) for each in failures} == {
         (2, "ValueError: the cat is on the wire")
     }
     forget_failures(tmp_path)

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from hydra.core.utils import JobReturn, JobStatus
 from processes import command
-from sentence import composed, config_of
+from results import plain_result
+from sentence import compose, config_of
 
 from gcbench.config import run_directory
 from gcbench.launch.estimate import START_SECONDS, Estimates
@@ -100,7 +101,7 @@ def test_a_row_that_another_sweep_runs_is_left_to_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "status", "found"),
+    ("words", "status", "counts"),
     [
         ((), "done", True),
         ((), "diverged", True),
@@ -110,17 +111,17 @@ def test_a_row_that_another_sweep_runs_is_left_to_it(tmp_path: Path) -> None:
     ],
 )
 def test_what_counts_as_the_same_run(
-    tmp_path: Path, words: tuple[str, ...], status: Status, found: bool
+    tmp_path: Path, words: tuple[str, ...], status: Status, counts: bool
 ) -> None:
     typed = ("name=one", f"outputs={tmp_path}")
-    own, asked = Path(run_directory(composed(*typed))), config_of(*typed)
-    there = Path(run_directory(composed("name=other", f"outputs={tmp_path / 'deep'}", *words)))
+    own_directory, asked = Path(run_directory(compose(*typed))), config_of(*typed)
+    there = Path(run_directory(compose("name=other", f"outputs={tmp_path / 'deep'}", *words)))
     there.mkdir(parents=True)
     config = config_of("name=other", *words)
     RunFiles(there).write_result(make_result(config, Begun.here(), status, ""))
-    assert same_run(asked, own) == (there if found else None)
+    assert same_run(asked, own_directory) == (there if counts else None)
     at_cpu = {**asked, "choices": {**asked["choices"], "budget": "cpu"}}
-    assert same_run(at_cpu, own) is None, "budgets are not mixed"
+    assert same_run(at_cpu, own_directory) is None, "budgets are not mixed"
     assert same_run(asked, there) is None, "that is the row's own"
 
 
@@ -160,7 +161,7 @@ def test_rows_times_minutes(rows: list[SweepRow], says: str) -> None:
 def test_a_row_takes_what_its_result_says(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, one_by_one: bool, says: str
 ) -> None:
-    """Not how long a cluster let it wait; and rows that run beside each other are not added up."""
+    """A cluster's queue does not count, and parallel rows are not added up."""
     times = {"started": "2026-01-01T00:00:00+00:00", "finished": "2026-01-01T00:05:00+00:00"}
     result = make_result(config_of(), Begun.here(), "done", "").model_copy(update=times)
     RunFiles(tmp_path).write_result(result)
@@ -168,21 +169,20 @@ def test_a_row_takes_what_its_result_says(
         [SweepRow(str(tmp_path), seconds=30.0), SweepRow("b", seconds=60.0)], one_by_one=one_by_one
     )
     with caplog.at_level("INFO", "gcbench"):
-        progress.on_job_end(composed(), JobReturn(status=JobStatus.COMPLETED))
+        progress.on_job_end(compose(), JobReturn(status=JobStatus.COMPLETED))
     assert caplog.messages == [f"row 1 of 2, {tmp_path}, {says}"]
 
 
 def test_what_a_run_took_tells_what_its_like_will_take() -> None:
     config = config_of("trainer.epochs=10")
-    past = {
-        "status": "done",
-        "steps": 100,
-        "steps_per_epoch": 50,
-        "choices": config["choices"],
-        "config": config,
-        "started": "2026-01-01T00:00:00+00:00",
-        "finished": "2026-01-01T00:05:00+00:00",
-    }
+    past = plain_result(
+        steps=100,
+        steps_per_epoch=50,
+        choices=config["choices"],
+        config=config,
+        started="2026-01-01T00:00:00+00:00",
+        finished="2026-01-01T00:05:00+00:00",
+    )
     assert Estimates([past]).seconds(config) == 3.0 * 10 * 50
     assert (
         Estimates([past]).seconds(config_of("trainer.epochs=10", "trainer.gpus=1")) != 3.0 * 10 * 50

@@ -16,9 +16,9 @@ SHAPES = {10: (3, 32, 32), 100: (3, 32, 32), 1000: (3, 224, 224), 34: (64, 40)}
 
 
 STATED = {
-    file: found
+    file: match
     for file in FILES
-    if (found := re.search(r"([\d,]+) parameters (.*)", file.read_text().partition("\n")[0]))
+    if (match := re.search(r"([\d,]+) parameters (.*)", file.read_text().partition("\n")[0]))
 }
 
 

@@ -33,8 +33,8 @@ IMAGE_MODELS = [
     (vgg16, 14_728_266),
     (googlenet, 6_158_346),
 ]
-# With the millions that QSGD's table 1 or ORQ's prints; torchvision's AlexNet is not quite QSGD's,
-# which has 62.
+# Parameters, and the millions that QSGD's table 1 or ORQ's prints; torchvision's AlexNet is not
+# quite QSGD's, which has 62.
 IMAGENET_MODELS = [
     (imagenet.alexnet, 61_100_840, 61.1),
     (imagenet.vgg19, 143_667_240, 143.7),
@@ -181,10 +181,10 @@ def test_lstm_drops_units_of_the_embedding_and_of_what_it_gives() -> None:
     model.lstm.register_forward_hook(lambda _, inputs, outputs: left.append(outputs[0]))
     model.decoder.register_forward_pre_hook(lambda _, inputs: left.append(inputs[0]))
     model(tokens)
-    for found, whole in ((entered[0], model.embedding(tokens)), (left[1], left[0])):
-        kept = found != 0
+    for dropped, whole in ((entered[0], model.embedding(tokens)), (left[1], left[0])):
+        kept = dropped != 0
         assert 0.4 < kept.float().mean() < 0.6
-        torch.testing.assert_close(found[kept], 2 * whole[kept])
+        torch.testing.assert_close(dropped[kept], 2 * whole[kept])
     model.eval()(tokens)
     assert torch.equal(entered[1], model.embedding(tokens)) and torch.equal(left[2], left[3])
 

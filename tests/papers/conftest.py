@@ -15,7 +15,9 @@ RECORDED = (0, 10, 60)
 
 @pytest.fixture(scope="session")
 def real_gradients() -> dict[int, Tensor]:
-    """Step to `[2, n]`, of two batches of digits: early ones, and some of a network that has learned."""
+    """Step to `[2, n]`, of two batches of digits: early ones, and some of a network that has
+    learned.
+    """
     torch.manual_seed(0)
     images, labels = digits().train
     model, found = MLP((1, 8, 8), 10, (256, 256)), {}

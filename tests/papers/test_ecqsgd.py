@@ -1,4 +1,6 @@
-"""ECQ-SGD (Wu et al., ICML 2018): the error that compensation adds, where its memory is stable, and bits."""
+"""ECQ-SGD (Wu et al., ICML 2018): the error that compensation adds, where its memory is stable, and
+bits.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from method_cases import aggregate, built
+from method_cases import aggregate, build_method
 from torch import Tensor
 
 from gcbench.codecs.quantize import Norm
@@ -42,7 +44,9 @@ class Law(NamedTuple):
 def recursion(
     law: Law, steps: int, norm: Norm = "l2", buckets: int = 8
 ) -> tuple[list[float], list[float]]:
-    """Of Gaussian gradients, B = d: step by step E|eps|^2 in units of gamma B, and E|h|^2 in units of B; means of buckets."""
+    """Of Gaussian gradients, B = d: step by step E|eps|^2 in units of gamma B, and E|h|^2 in units
+    of B; means of buckets.
+    """
     compressor = ErrorFeedback(build(QSGD(S, norm, bucket_size=law.d)), law.alpha, law.beta)
     state, generator, errors, memories = State(), torch.Generator().manual_seed(0), [], []
     n = law.d * buckets
@@ -64,6 +68,7 @@ def mean(values: list[float]) -> float:
     return sum(values) / len(values)
 
 
+@pytest.mark.claim("ecq-10", where="lemma 2, equations 12 and 13")
 @pytest.mark.parametrize(
     ("law", "measured", "bound"),
     [
@@ -76,8 +81,8 @@ def mean(values: list[float]) -> float:
 def test_errors_are_above_qsgds_and_below_the_bound(
     law: Law, measured: float, bound: float
 ) -> None:
-    """ecq-10, lemma 2, equations 12 and 13: (1 + alpha^2 gamma / (1 - lambda)) gamma B, at every step and in the end. QSGD's
-    own is (sqrt(2 / pi) sqrt(d) / s - 1) B for Gaussian values."""
+    """(1 + alpha^2 gamma / (1 - lambda)) gamma B, at every step and in the end. QSGD's own is
+    (sqrt(2 / pi) sqrt(d) / s - 1) B for Gaussian values."""
     steps = 300
     errors, _ = recursion(law, steps, buckets=max(4, 8192 // law.d))
     qsgd, _ = recursion(law._replace(alpha=0.0), 20, buckets=max(4, 8192 // law.d))
@@ -94,6 +99,7 @@ def rms(memories: list[float], step: int) -> float:
     return math.sqrt(mean(memories[step - 10 : step]))
 
 
+@pytest.mark.claim("ecq-10", where="lemma 2")
 @pytest.mark.parametrize(
     "law",
     [
@@ -105,15 +111,16 @@ def rms(memories: list[float], step: int) -> float:
     ],
 )
 def test_the_memory_is_bounded_where_lambda_is_below_one(law: Law) -> None:
-    """ecq-10, lemma 2: E|h|^2 <= gamma B / (1 - lambda), at every step."""
+    """E|h|^2 <= gamma B / (1 - lambda), at every step."""
     assert law.contraction < 1
     _, memories = recursion(law, 200, buckets=max(2, 4096 // law.d))
     assert max(memories) <= law.gamma / (1 - law.contraction)
 
 
+@pytest.mark.claim("ecq-10", where="section 6.4")
 @pytest.mark.parametrize("law", [Law(4096, 0.2, 1.0), Law(256, 1.0, 1.0), Law(4096, 1.0, 1.0)])
 def test_the_memory_diverges_where_lambda_is_far_above_one(law: Law) -> None:
-    """ecq-10, section 6.4: as of ordinary error feedback around QSGD with the 2-norm, where lambda = gamma."""
+    """As of ordinary error feedback around QSGD with the 2-norm, where lambda = gamma."""
     assert law.contraction > 1.2 and (law.alpha < 1 or law.contraction == law.gamma)
     steps = 40 if law.alpha == 1 else 300
     _, memories = recursion(law, steps, buckets=2)
@@ -121,24 +128,26 @@ def test_the_memory_diverges_where_lambda_is_far_above_one(law: Law) -> None:
     assert rms(memories, steps) > 150
 
 
+@pytest.mark.claim("ecq-10", where="section 5.1")
 @pytest.mark.parametrize(
     ("law", "norm"),
     [(Law(4096, 0.2, 0.9), "l2"), (Law(4096, 0.2, 1.0), "linf"), (Law(4096, 1.0, 1.0), "linf")],
 )
 def test_the_condition_is_sufficient_and_not_necessary(law: Law, norm: Norm) -> None:
-    """ecq-10, section 5.1: memories that stay bounded though lambda > 1; with the maximum as scale none grew."""
+    """Memories that stay bounded though lambda > 1; with the maximum as scale none grew."""
     assert law.contraction > 1
     _, memories = recursion(law, 300, norm, buckets=2)
     assert rms(memories, 300) < 1.1 * rms(memories, 100) < 20
 
 
+@pytest.mark.claim("ecq-11", where="section 4")
 @pytest.mark.parametrize("levels", [1, 2, 4, 7])
 def test_a_value_costs_the_bits_of_its_codes_and_a_bucket_a_scale(levels: int) -> None:
-    """ecq-11, section 4: ceil(log2(2 s + 1)) bits and 32, at every step."""
+    """Ceil(log2(2 s + 1)) bits and 32, at every step."""
     n, state, comm = 1 << 16, State(), Comm(2)
     for number in range(3):
         out = aggregate(
-            built("ecqsgd", levels=levels, bucket_size=2048),
+            build_method("ecqsgd", levels=levels, bucket_size=2048),
             {"w": torch.randn(2, n)},
             number=number,
             state=state,
@@ -150,13 +159,14 @@ def test_a_value_costs_the_bits_of_its_codes_and_a_bucket_a_scale(levels: int) -
         )
 
 
+@pytest.mark.claim("ecq-11", where="section 4")
 @pytest.mark.parametrize("levels", [1, 4])
 @pytest.mark.parametrize("norm", ["l2", "linf"])
 def test_entropy_coding_comes_within_5_per_cent_of_shannon(
     levels: int, norm: Norm, real_gradients: dict[int, Tensor]
 ) -> None:
-    """ecq-11, section 4: sum_k d_k log2(d / d_k) of the codes that were sent, scales and the table of frequencies apart, with
-    the memory of several steps."""
+    """Sum_k d_k log2(d / d_k) of the codes that were sent, scales and the table of frequencies
+    apart, with the memory of several steps."""
     settings = {
         "levels": levels,
         "norm": norm,
@@ -169,7 +179,7 @@ def test_entropy_coding_comes_within_5_per_cent_of_shannon(
     for number, g in enumerate(real_gradients.values()):
         comm = Comm(len(g))
         out = aggregate(
-            built("ecqsgd", **settings), {"w": g}, number=number, state=state, comm=comm
+            build_method("ecqsgd", **settings), {"w": g}, number=number, state=state, comm=comm
         )
         state = out.state
         scales, beside = 32 * math.ceil(g.shape[1] / 4096), 16 * (2 * levels + 1) + 3 * 32 + 32

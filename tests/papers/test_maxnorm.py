@@ -1,5 +1,6 @@
-"""QSGDMaxNorm (Vineeth S, 2021): codes on one grid, their sums at any number of workers, and bits. test_maxnorm.py among the
-compressors has the lemmas' bounds and equation 11."""
+"""QSGDMaxNorm (Vineeth S, 2021): codes on one grid, their sums at any number of workers, and bits.
+test_maxnorm.py among the compressors has the lemmas' bounds and equation 11.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import math
 
 import pytest
 import torch
-from method_cases import aggregate, built, flat
+from method_cases import aggregate, build_method, flat
 from torch import Tensor
 
 from gcbench.codecs.quantize import Norm
@@ -30,10 +31,11 @@ def norm_of(rows: Tensor, norm: Norm) -> Tensor:
     return rows.double().abs().max() if norm == "linf" else rows.double().norm(dim=1).max()
 
 
+@pytest.mark.claim("maxnorm-01", where="lemmas 1 and 2")
 @pytest.mark.parametrize("norm", ["l2", "linf"])
 @pytest.mark.parametrize("bits", [[0], [2], [8], [2, 6], [0, 3, 5]])
 def test_every_value_of_every_worker_is_unbiased(bits: list[int], norm: Norm) -> None:
-    """maxnorm-01, lemmas 1 and 2: to within five deviations on a value's own scale, however small the worker's norm."""
+    """To within five deviations on a value's own scale, however small the worker's norm."""
     n, repeats = 300, 200
     rows = torch.stack(
         [randn(n), 0.1 * randn(n, seed=1), 3 * randn(n, seed=2) ** 5, torch.full((n,), -0.3)]
@@ -50,13 +52,14 @@ def test_every_value_of_every_worker_is_unbiased(bits: list[int], norm: Norm) ->
     assert ((drawn.mean(0) - rows.double()).abs() <= allowed).all()
 
 
+@pytest.mark.claim("maxnorm-02", where="section 3.1")
 @pytest.mark.parametrize("method", [MaxNorm(1), MaxNorm(127), MultiScale([2, 6])])
 @pytest.mark.parametrize("workers", [2, 16, 1024])
 def test_the_decoded_sum_is_the_mean_of_the_decoded_codes(
     method: MaxNorm | MultiScale, workers: int
 ) -> None:
-    """maxnorm-02, section 3.1: equal to the bit where a step of the grid is a power of two, as codes are added as integers; a
-    sum takes log2(W) bits more than a code."""
+    """Equal to the bit where a step of the grid is a power of two, as codes are added as integers;
+    a sum takes log2(W) bits more than a code."""
     smallest = method.levels if isinstance(method, MaxNorm) else method.levels[0]
     rows = randn(workers, 64).clamp(-1, 1) * smallest
     rows[0, 0] = smallest  # ||w||
@@ -69,17 +72,19 @@ def test_the_decoded_sum_is_the_mean_of_the_decoded_codes(
     assert comm.meter.sent_bits[0] == 32 + agreed + 64 * math.ceil(64 / (64 // width))
 
 
+@pytest.mark.claim("maxnorm-02", where="section 3.1, for all other codes that an all-reduce adds")
 @pytest.mark.parametrize(
     "codec",
     [QSGD(127, bucket_size=16), QSGD(7, bucket_size=16), EvenLevels(9), BinGradPB(), ORQ(3)],
 )
 def test_no_sum_of_1024_workers_overflows(codec: Codec) -> None:
-    """maxnorm-02, section 3.1, for all other codes that an all-reduce adds: neighbours at the highest and at the lowest."""
+    """Neighbours at the highest and at the lowest."""
     row = 3 * torch.tensor([1.0, 1.0, -1.0, -1.0, 1.0, -1.0]).repeat(7)
     out = aggregate(build(codec, exchange="sum"), {"w": row.repeat(1024, 1)})
     torch.testing.assert_close(out.update["w"][0], row, rtol=1e-6, atol=0)
 
 
+@pytest.mark.claim("maxnorm-03", where="section 3.2")
 @pytest.mark.parametrize(
     ("norm", "scales", "ratio"),
     [("l2", [2, 6], 0.052), ("l2", [4, 8], 0.024), ("linf", [2, 6], 0.86), ("linf", [4, 8], 0.77)],
@@ -87,8 +92,8 @@ def test_no_sum_of_1024_workers_overflows(codec: Codec) -> None:
 def test_two_scales_err_less_than_the_smallest_alone(
     norm: Norm, scales: list[int], ratio: float
 ) -> None:
-    """maxnorm-03, section 3.2: the same width of codes, the variance in units of the smallest scale's, 200,000 Gaussian values;
-    with the 2-norm all of them take the largest scale."""
+    """The same width of codes, the variance in units of the smallest scale's, 200,000 Gaussian
+    values; with the 2-norm all of them take the largest scale."""
     rows = randn(1, 200_000)
 
     def variance(method: Compressor) -> float:
@@ -102,16 +107,19 @@ def test_two_scales_err_less_than_the_smallest_alone(
     )
 
 
+@pytest.mark.claim("maxnorm-04", where="section 3.1")
 @pytest.mark.parametrize(
     ("bits", "workers", "lane"),
     [(4, 1, 4), (8, 1, 8), (4, 8, 7), (8, 8, 11), (4, 1024, 14), (8, 1024, 18)],
 )
 def test_bits_are_the_papers_and_room_for_the_sum(bits: int, workers: int, lane: int) -> None:
-    """maxnorm-04, section 3.1: 32 + n (ceil(log2 s) + 1) for the code of one worker, log2(W) bits a value more for a sum of W,
-    and what of a 64-bit word no lane fills. Its "8 bits" leave out the sign."""
+    """32 + n (ceil(log2 s) + 1) for the code of one worker, log2(W) bits a value more for a sum of
+    W, and what of a 64-bit word no lane fills. Its "8 bits" leave out the sign."""
     n, comm = 6400, Comm(workers)
     levels = 2 ** (bits - 1) - 1
-    aggregate(built("maxnorm", bits=bits), {"w": torch.zeros(1, n).expand(workers, n)}, comm=comm)
+    aggregate(
+        build_method("maxnorm", bits=bits), {"w": torch.zeros(1, n).expand(workers, n)}, comm=comm
+    )
     assert comm.meter.sent_bits[0] == 32 + 64 * math.ceil(n / (64 // lane))
     paper = math.ceil(math.log2(levels)) + 1
     assert paper == bits and lane == math.ceil(
@@ -120,15 +128,17 @@ def test_bits_are_the_papers_and_room_for_the_sum(bits: int, workers: int, lane:
     assert workers > 1 or comm.meter.sent_bits[0] == 32 + n * paper
 
 
+@pytest.mark.claim("maxnorm-04", where="section 3.2")
 @pytest.mark.parametrize(
     ("scales", "scale_bits"), [([2, 6], 1), ([8, 12], 1), ([1, 3, 5], 2), ([6], 0)]
 )
 def test_bits_of_more_scales(scales: list[int], scale_bits: int) -> None:
-    """maxnorm-04, section 3.2: ceil(log2 N) bits a value more, and codes of the smallest of N scales. For s = 2^b levels the
-    paper counts b + 1 bits, in which 2^(b+1) codes fit, one fewer than there are: these take b + 2."""
+    """Ceil(log2 N) bits a value more, and codes of the smallest of N scales. For s = 2^b levels the
+    paper counts b + 1 bits, in which 2^(b+1) codes fit, one fewer than there are: these take b + 2.
+    """
     n, comm = 6400, Comm(1)
     aggregate(
-        built("maxnorm_multiscale", scales=str(scales).replace(" ", "")),
+        build_method("maxnorm_multiscale", scales=str(scales).replace(" ", "")),
         {"w": torch.zeros(1, n)},
         comm=comm,
     )

@@ -1,4 +1,6 @@
-"""ORQ and BinGrad (Xu, Huo and Huang, 2020): levels of least error, on real gradients too; the paper's ratios and times."""
+"""ORQ and BinGrad (Xu, Huo and Huang, 2020): levels of least error, on real gradients too; the
+paper's ratios and times.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +8,8 @@ import math
 
 import pytest
 import torch
-from method_cases import aggregate, built
-from paper_cases import decoded, shapes_of, sizes
+from method_cases import aggregate, build_method
+from paper_cases import decode_rows, shapes_of, sizes
 from torch import Tensor
 
 from gcbench.codecs.levels import orq_levels
@@ -25,18 +27,20 @@ from gcbench.compressors.orq import ORQ
 def packed_ratio(choice: str, floats: int, **settings: int) -> tuple[float, float]:
     """Metered, without the `floats` of every bucket of 2048 values and with them."""
     n, comm = 1 << 20, Comm(1)
-    aggregate(built(choice, **settings), {"w": torch.zeros(1, n)}, comm=comm)
+    aggregate(build_method(choice, **settings), {"w": torch.zeros(1, n)}, comm=comm)
     bits = comm.meter.sent_bits[0]
     return 32 * n / (bits - 32 * floats * n / 2048), 32 * n / bits
 
 
+@pytest.mark.claim("orq-01", where="table 2")
 @pytest.mark.parametrize(
     ("count", "printed", "packed", "metered"),
     [(3, 20.2, 20.0, 19.4), (5, 13.8, 13.7, 13.3), (9, 10.1, 10.0, 9.6)],
 )
 def test_ratios_of_orq(count: int, printed: float, packed: float, metered: float) -> None:
-    """orq-01, table 2: 32 / log2(s) as the paper counts, without the slack of words, and without s floats for 2048 values."""
-    analytic = analytic_ratio(built("orq", level_count=count))
+    """32 / log2(s) as the paper counts, without the slack of words, and without s floats for 2048
+    values."""
+    analytic = analytic_ratio(build_method("orq", level_count=count))
     assert analytic == 32 / math.log2(count) and round(analytic, 1) == printed
     assert tuple(round(ratio, 1) for ratio in packed_ratio("orq", count, level_count=count)) == (
         packed,
@@ -44,15 +48,16 @@ def test_ratios_of_orq(count: int, printed: float, packed: float, metered: float
     )
 
 
+@pytest.mark.claim("orq-01", where="table 2.")
 @pytest.mark.parametrize(
     ("choice", "floats", "metered"), [("bingrad_pb", 1, 31.5), ("bingrad_b", 2, 31.0)]
 )
 def test_ratios_of_one_bit(choice: str, floats: int, metered: float) -> None:
-    """orq-01, table 2."""
-    assert analytic_ratio(built(choice)) == 32
+    assert analytic_ratio(build_method(choice)) == 32
     assert packed_ratio(choice, floats) == (pytest.approx(32), pytest.approx(metered, abs=0.05))
 
 
+@pytest.mark.claim("orq-02", where="table 1")
 @pytest.mark.parametrize(
     ("network", "millions", "printed", "ms"),
     [
@@ -66,7 +71,7 @@ def test_ratios_of_one_bit(choice: str, floats: int, metered: float) -> None:
 def test_times_of_one_gradient_at_10_gbit(
     network: str, millions: float, printed: int, ms: float
 ) -> None:
-    """orq-02, table 1: those of the printed numbers of parameters, which are torchvision's, to the millisecond; but
+    """Those of the printed numbers of parameters, which are torchvision's, to the millisecond; but
     GoogLeNet's 44 ms do not follow from its 13.0 M parameters."""
     assert round(sum(sizes(shapes_of(network))) / 1e6, 1) == millions
     link = Link(bits_per_second=1e10)
@@ -79,26 +84,29 @@ def test_times_of_one_gradient_at_10_gbit(
 
 
 def middle_error(v: Tensor, b: Tensor) -> Tensor:
-    """E|v - Q(v)|^2 of `[n, d]` buckets with the levels minimum, `b` `[n, k]` and maximum, for each of the k: `[n, k]`."""
+    """E|v - Q(v)|^2 of `[n, d]` buckets with the levels minimum, `b` `[n, k]` and maximum, for each
+    of the k: `[n, k]`.
+    """
     v, b = v.double().unsqueeze(1), b.double().unsqueeze(2)
     low, high = v.amin(2, keepdim=True), v.amax(2, keepdim=True)
     return torch.where(v < b, (v - low) * (b - v), (v - b) * (high - v)).sum(2)
 
 
 def real_buckets(real_gradients: dict[int, Tensor], d: int) -> Tensor:
-    """Without those that hold one value twice, such as the zeros of units that no sample reached."""
+    """Return buckets without equal values, such as the zeros of units that no sample reached."""
     buckets = torch.cat(
         [rows.flatten()[: rows.numel() // d * d].view(-1, d) for rows in real_gradients.values()]
     )
     return buckets[(buckets.sort(1).values.diff(dim=1) > 0).all(1)][:2000]
 
 
+@pytest.mark.claim("orq-03", where="theorem 1, equation 12, corollary 1.1")
 @pytest.mark.parametrize("d", [3, 16, 63])
 def test_the_middle_level_of_real_buckets_is_the_best_of_all_values(
     d: int, real_gradients: dict[int, Tensor]
 ) -> None:
-    """orq-03, theorem 1, equation 12, corollary 1.1: it is w[m - 1 - floor(c)] of the m sorted values. The value whose count
-    comes nearest to c, as one could read equation 12, is another one in nearly half of the buckets, and worse."""
+    """It is w[m - 1 - floor(c)] of the m sorted values. The value whose count comes nearest to c,
+    as one could read equation 12, is another one in nearly half of the buckets, and worse."""
     v = real_buckets(real_gradients, d)
     assert len(v) > 300
     levels = ORQ(3, bucket_size=d).fit(v)
@@ -112,9 +120,10 @@ def test_the_middle_level_of_real_buckets_is_the_best_of_all_values(
     assert 0.2 < worse.double().mean() < 0.7
 
 
+@pytest.mark.claim("orq-03", where="remark 1.1")
 @pytest.mark.parametrize("count", [3, 5, 9])
 def test_evenly_spread_values_have_even_levels(count: int) -> None:
-    """orq-03, remark 1.1: each level is the midpoint of its neighbours."""
+    """Each level is the midpoint of its neighbours."""
     levels = orq_levels(torch.linspace(-1, 3, 4097)[torch.randperm(4097)].unsqueeze(0), count)
     torch.testing.assert_close(levels[0], torch.linspace(-1, 3, count), rtol=0, atol=2 * 4 / 4096)
 
@@ -134,16 +143,19 @@ def expected_error(method: ORQ | Linear | EvenLevels, v: Tensor) -> float:
     buckets = v.flatten().unflatten(0, (-1, method.bucket_size))
     levels, wide = table_of(method, buckets).double().unsqueeze(1), buckets.double().unsqueeze(2)
     error = ((wide - levels[..., :-1]).clamp_min(0) * (levels[..., 1:] - wide).clamp_min(0)).sum()
-    draws = [(decoded(method, v, number) - v.double()).square().sum().item() for number in range(4)]
+    draws = [
+        (decode_rows(method, v, number) - v.double()).square().sum().item() for number in range(4)
+    ]
     assert sum(draws) / 4 == pytest.approx(error.item(), rel=0.05)
     return (error / v.double().square().sum()).item()
 
 
+@pytest.mark.claim("orq-04", where="section 5.1.3, figure 2")
 @pytest.mark.parametrize("count", [3, 5, 9])
 def test_orq_errs_less_than_even_levels_and_quantiles_on_real_gradients(
     count: int, real_gradients: dict[int, Tensor]
 ) -> None:
-    """orq-04, section 5.1.3, figure 2: at every time of a training; with 9 levels by a factor of 2 and more."""
+    """At every time of a training; with 9 levels by a factor of 2 and more."""
     for step, rows in real_gradients.items():
         v = rows[:, : rows.shape[1] // 2048 * 2048]
         orq, even, linear = (
@@ -167,7 +179,9 @@ def drawn(density: str, n: int) -> Tensor:
 
 
 def best_two_means(v: Tensor) -> tuple[float, float, float]:
-    """The least error of any threshold and two levels, by trying all; the threshold lies between the last two numbers."""
+    """The least error of any threshold and two levels, by trying all; the threshold lies between
+    the last two numbers.
+    """
     w = v[0].double().sort().values
     k, sums = torch.arange(1, len(w)), w.cumsum(0)
     explained = sums[:-1].square() / k + (sums[-1] - sums[:-1]).square() / (len(w) - k)
@@ -175,6 +189,7 @@ def best_two_means(v: Tensor) -> tuple[float, float, float]:
     return float(w.square().sum() - explained[best]), float(w[best]), float(w[best + 1])
 
 
+@pytest.mark.claim("orq-11", where="equations 16 and 17")
 @pytest.mark.parametrize(
     ("density", "excess"),
     [("normal", 0.002), ("laplace", 0.002), ("t3", 0.002), ("exponential", None)],
@@ -182,22 +197,24 @@ def best_two_means(v: Tensor) -> tuple[float, float, float]:
 def test_the_mean_as_threshold_is_nearly_the_best_of_two_means(
     density: str, excess: float | None
 ) -> None:
-    """orq-11, equations 16 and 17: the best threshold is half way between the two class means; b_0 = mean, the paper's "ease of
-    implementation", costs 0.2 % at most where the density is symmetric, and more where it is not."""
+    """The best threshold is half way between the two class means; b_0 = mean, the paper's "ease of
+    implementation", costs 0.2 % at most where the density is symmetric, and more where it is not.
+    """
     v = drawn(density, 100_000)
     least, before, after = best_two_means(v)
     low, high = v[v <= before].double().mean(), v[v >= after].double().mean()
     assert before - 1e-3 <= (low + high) / 2 <= after + 1e-3
-    ours = float((decoded(BinGradB(per_layer=True), v) - v.double()).square().sum())
+    ours = float((decode_rows(BinGradB(per_layer=True), v) - v.double()).square().sum())
     assert ours >= least * (1 - 1e-6)
     assert ours <= least * (1 + excess) if excess else ours > 1.05 * least
 
 
+@pytest.mark.claim("orq-11", where="equations 14 and 15")
 @pytest.mark.parametrize("d", [2, 16, 63])
 def test_bingrad_pb_errs_least_of_all_levels_on_real_buckets(
     d: int, real_gradients: dict[int, Tensor]
 ) -> None:
-    """orq-11, equations 14 and 15: b D = sum of the |v| >= b, where the sides cross, has the least error of a fine grid."""
+    """B D = sum of the |v| >= b, where the sides cross, has the least error of a fine grid."""
     v = real_buckets(real_gradients, d)[:200]
     a = v.double().abs().unsqueeze(1)
 

@@ -1,4 +1,6 @@
-"""PowerSGD (Vogels et al., NeurIPS 2019): linear in the gradient, the best approximation in the end, the data of its tables."""
+"""PowerSGD (Vogels et al., NeurIPS 2019): linear in the gradient, the best approximation in the
+end, the data of its tables.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +24,7 @@ def randn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Ten
 STEPS = {"resnet18 of cifar": 24, "lstm": 70}  # of an epoch
 
 
+@pytest.mark.claim("powersgd-01", where="tables 1, 3, 4, 6 and 7")
 @pytest.mark.parametrize(
     ("network", "rank", "floats", "mib", "printed", "ratio"),
     [
@@ -39,8 +42,8 @@ STEPS = {"resnet18 of cifar": 24, "lstm": 70}  # of an epoch
 def test_data_of_an_epoch_is_that_of_the_tables(
     network: str, rank: int | None, floats: int, mib: float, printed: int, ratio: int | None
 ) -> None:
-    """powersgd-01, tables 1, 3, 4, 6 and 7: metered in a step of one worker, times the steps of an epoch, in MiB; the ratio is
-    printed without decimals."""
+    """Metered in a step of one worker, times the steps of an epoch, in MiB; the ratio is printed
+    without decimals."""
     shapes = shapes_of(network)
     bits = (
         sent_bits(shapes, "none")
@@ -56,9 +59,10 @@ def test_data_of_an_epoch_is_that_of_the_tables(
 # Linearity
 
 
+@pytest.mark.claim("powersgd-02", where="section 3")
 @pytest.mark.parametrize("memory", ["own", "aggregated"])
 def test_w_workers_with_batch_b_do_what_one_does_with_all_their_samples(memory: Memory) -> None:
-    """powersgd-02, section 3: the same weights in float64 after each of a few steps of least squares with error feedback;
+    """The same weights in float64 after each of a few steps of least squares with error feedback;
     rounding alone makes them part, later on."""
     workers, batch, steps = 4, 8, 6
     x, y = (
@@ -94,9 +98,10 @@ def best_error(g: Tensor, rank: int) -> float:
     return float(singular[rank:].square().sum().sqrt())
 
 
+@pytest.mark.claim("powersgd-03", where="theorem I")
 @pytest.mark.parametrize("rank", [1, 2, 4])
 def test_warm_start_converges_to_the_best_approximation(rank: int) -> None:
-    """powersgd-03, theorem I: on one fixed matrix the error falls, step by step, to that of the truncated SVD."""
+    """On one fixed matrix the error falls, step by step, to that of the truncated SVD."""
     u, _, v = torch.linalg.svd(randn(40, 30), full_matrices=False)
     singular = 0.8 ** torch.arange(30.0)
     g = (u * singular) @ v

@@ -1,4 +1,6 @@
-"""QSGD (Alistarh et al., NeurIPS 2017): unbiased, with the paper's variance, sparsity, code lengths and payloads."""
+"""QSGD (Alistarh et al., NeurIPS 2017): unbiased, with the paper's variance, sparsity, code lengths
+and payloads.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,8 @@ from functools import cache
 
 import pytest
 import torch
-from method_cases import built, composed
-from paper_cases import Shapes, decoded, sent_bits, shapes_of, sizes
+from method_cases import build_method, compose_method
+from paper_cases import Shapes, decode_rows, sent_bits, shapes_of, sizes
 from torch import Tensor
 
 from gcbench.codecs.blocks import Blocks
@@ -23,7 +25,7 @@ each_norm = pytest.mark.parametrize("norm", ["linf", "l2"])
 
 def samples(method: QSGD, v: Tensor, repeats: int) -> Tensor:
     """`[repeats, n]` decoded values of one gradient, of as many virtual workers."""
-    return decoded(method, v.repeat(repeats, 1))
+    return decode_rows(method, v.repeat(repeats, 1))
 
 
 def drawn(kind: str, n: int) -> Tensor:
@@ -52,11 +54,14 @@ def variance_bound(d: int, levels: int) -> float:
 
 
 def bernstein(deviation: Tensor, largest: Tensor, repeats: int) -> Tensor:
-    """What a mean of bounded errors exceeds once in 1e9: six deviations, and more where errors are rare and large."""
+    """What a mean of bounded errors exceeds once in 1e9: six deviations, and more where errors are
+    rare and large.
+    """
     chance = math.log(2e9)
     return (2 * deviation**2 * chance / repeats).sqrt() + largest * chance / (3 * repeats)
 
 
+@pytest.mark.claim("qsgd-01", "qsgd-02", where="lemma 3.1 (i) and (ii)")
 @pytest.mark.parametrize(
     "kind",
     [
@@ -78,7 +83,7 @@ def bernstein(deviation: Tensor, largest: Tensor, repeats: int) -> Tensor:
 def test_unbiased_with_the_variance_of_lemma_3_1(
     kind: str, norm: Norm, levels: int, bucket: int
 ) -> None:
-    """qsgd-01, qsgd-02, lemma 3.1 (i) and (ii): every value, and every bucket of a tensor that is no multiple of them."""
+    """Every value, and every bucket of a tensor that is no multiple of them."""
     v, repeats = drawn(kind, 1000), 200
     errors = samples(QSGD(levels, norm, bucket_size=bucket), v, repeats) - v.double()
     for part, error in zip(v.double().split(bucket), errors.split(bucket, dim=1), strict=True):
@@ -95,18 +100,20 @@ def test_unbiased_with_the_variance_of_lemma_3_1(
         assert variances.mean() <= variance_bound(part.numel(), levels) * energy + margin
 
 
+@pytest.mark.claim("qsgd-01", where="equation 4")
 @each_norm
 def test_the_zero_vector_is_sent_as_zero(norm: Norm) -> None:
-    """qsgd-01, equation 4: Q_s(0) = 0."""
+    """Q_s(0) = 0."""
     assert not samples(QSGD(7, norm, bucket_size=64), torch.zeros(1000), 20).any()
 
 
+@pytest.mark.claim("qsgd-02", where="lemma 3.1 (ii), section 4")
 @each_norm
 @pytest.mark.parametrize("levels", [1, 4, 7, 16, 127])
 @pytest.mark.parametrize("d", [7, 128, 512, 2048, 8192])
 def test_the_variance_is_within_its_bound(d: int, levels: int, norm: Norm) -> None:
-    """qsgd-02, lemma 3.1 (ii), section 4: E||Q(v) - v||^2 <= min(d / s^2, sqrt(d) / s) ||v||^2 in a bucket of d values, however
-    large; the maximum is never a larger scale."""
+    """E||Q(v) - v||^2 <= min(d / s^2, sqrt(d) / s) ||v||^2 in a bucket of d values, however large;
+    the maximum is never a larger scale."""
     repeats = 40
     for kind in ("flat", "gaussian", "heavy tails", "one value" if d == 7 else "spikes"):
         v = drawn(kind, d) if kind != "one value" else torch.eye(d)[3]
@@ -117,10 +124,11 @@ def test_the_variance_is_within_its_bound(d: int, levels: int, norm: Norm) -> No
         ), kind
 
 
+@pytest.mark.claim("qsgd-02", where="lemma 3.1 (ii)")
 @pytest.mark.parametrize("levels", [1, 4])
 def test_the_variance_bound_is_nearly_tight_for_flat_vectors(levels: int) -> None:
-    """qsgd-02, lemma 3.1 (ii): ||v||^2 sum p (1 - p) / s^2 with p = s / sqrt(n), which is 0.97 of the bound for s = 1: a wrong
-    scale or too coarse a grid would not meet it."""
+    """||v||^2 sum p (1 - p) / s^2 with p = s / sqrt(n), which is 0.97 of the bound for s = 1: a
+    wrong scale or too coarse a grid would not meet it."""
     v = drawn("flat", 1024)
     errors = samples(QSGD(levels, "l2", bucket_size=1024), v, 400) - v.double()
     p = levels / 32
@@ -130,27 +138,30 @@ def test_the_variance_bound_is_nearly_tight_for_flat_vectors(levels: int) -> Non
     assert levels > 1 or expected > 0.96 * variance_bound(1024, levels)
 
 
+@pytest.mark.claim("qsgd-02", where="section 4")
 def test_the_papers_example_of_the_bound_counts_other_levels() -> None:
-    """qsgd-02, section 4: "bucket size 512 and 4 bits" give sqrt(512) / 2^4 = 1.41 with s = 16, but our 4 bits with their sign
-    have s = 7."""
-    levels = built("qsgd", bits=4, bucket_size=512, min_size=0).inner.codec.levels  # type: ignore[attr-defined]
+    """ "bucket size 512 and 4 bits" give sqrt(512) / 2^4 = 1.41 with s = 16, but our 4 bits with
+    their sign have s = 7."""
+    levels = build_method("qsgd", bits=4, bucket_size=512, min_size=0).inner.codec.levels  # type: ignore[attr-defined]
     assert (
         round(variance_bound(512, 16), 2) == 1.41 and round(variance_bound(512, levels), 2) == 3.23
     )
 
 
+@pytest.mark.claim("qsgd-02", where="section 4")
 @each_norm
 @pytest.mark.parametrize("levels", [1, 7])
 def test_buckets_of_one_value_are_plain_sgd(norm: Norm, levels: int) -> None:
-    """qsgd-02, section 4: "when d = 1, we have no quantization", to the bit."""
+    """ "when d = 1, we have no quantization", to the bit."""
     v = drawn("heavy tails", 1000)
     assert torch.equal(samples(QSGD(levels, norm, bucket_size=1), v, 3).float(), v.repeat(3, 1))
 
 
+@pytest.mark.claim("qsgd-03", where="lemma 3.1 (iii)")
 @pytest.mark.parametrize("kind", ["flat", "gaussian", "heavy tails"])
 @pytest.mark.parametrize("levels", [1, 4, 16])
 def test_values_that_are_not_zero_are_as_few_as_the_bound(kind: str, levels: int) -> None:
-    """qsgd-03, lemma 3.1 (iii): E||Q_s(v)||_0 <= s (s + sqrt n) with the 2-norm; 64 against 65 for a flat vector and s = 1."""
+    """E||Q_s(v)||_0 <= s (s + sqrt n), 2-norm; 64 against 65 for a flat vector and s = 1."""
     nonzero = (
         (samples(QSGD(levels, "l2", bucket_size=4096), drawn(kind, 4096), 100) != 0).sum(1).double()
     )
@@ -164,7 +175,9 @@ def test_values_that_are_not_zero_are_as_few_as_the_bound(kind: str, levels: int
 
 
 def omega_bits(k: int) -> int:
-    """Elias (1975): k in binary, before it the number of its digits less one, and so on down to 1, and a zero at the end."""
+    """Elias (1975): k in binary, before it the number of its digits less one, and so on down to 1,
+    and a zero at the end.
+    """
     return 1 + sum(len(f"{group:b}") for group in groups(k))
 
 
@@ -205,11 +218,12 @@ def theorem_3_2(n: int, levels: int) -> float:
     return (3 + 1.5 * math.log2(2 * (levels**2 + n) / nonzeros)) * nonzeros + 32
 
 
+@pytest.mark.claim("qsgd-04", where="theorem 3.2")
 @pytest.mark.parametrize("kind", ["flat", "gaussian", "heavy tails"])
 @pytest.mark.parametrize("levels", [1, 2, 4, 8, 16, 64])
 def test_the_sparse_code_meets_theorem_3_2(kind: str, levels: int) -> None:
-    """qsgd-04, theorem 3.2: (3 + 1.5 log2(2 (s^2 + n) / (s (s + sqrt n)))) s (s + sqrt n) + 32 bits on average, which theorem
-    3.4 prints otherwise. Starting anew in every block of 2048 adds no bits."""
+    """(3 + 1.5 log2(2 (s^2 + n) / (s (s + sqrt n)))) s (s + sqrt n) + 32 bits on average, which
+    theorem 3.4 prints otherwise. Starting anew in every block of 2048 adds no bits."""
     for n, rows in ((256, 20), (1024, 20), (2**12, 20), (2**16, 3), (2**20, 1)):
         measured = stream_bits(quantised(kind, n, levels, rows), levels, "sparse").mean() + 32
         assert measured <= theorem_3_2(n, levels), n
@@ -217,9 +231,10 @@ def test_the_sparse_code_meets_theorem_3_2(kind: str, levels: int) -> None:
             assert measured > 0.5 * theorem_3_2(n, levels)  # which a code of nothing would meet too
 
 
+@pytest.mark.claim("qsgd-04", "qsgd-05", where="section 3.2")
 @pytest.mark.parametrize("kind", ["flat", "gaussian", "heavy tails"])
 def test_streams_are_as_long_as_elias_says(kind: str) -> None:
-    """qsgd-04, qsgd-05, section 3.2: the sums of exact omega lengths, in the sparse and in the dense code."""
+    """The sums of exact omega lengths, in the sparse and in the dense code."""
     codes = quantised(kind, 1000, 30, rows=5)
     magnitudes = (codes.long() - 30).abs()
     assert stream_bits(codes, 30, "sparse").tolist() == [sparse_bits(row) for row in magnitudes]
@@ -228,7 +243,8 @@ def test_streams_are_as_long_as_elias_says(kind: str) -> None:
     ]
 
 
-# Bits a coordinate of the dense and the sparse code with s = sqrt(n) = 64; the paper's bound is 2.8 when an o(1) is dropped.
+# Bits a coordinate of the dense and the sparse code with s = sqrt(n) = 64; the paper's bound is
+# 2.8 when an o(1) is dropped.
 AT_SQRT_N = {
     "flat": (4.0, 3.0),
     "uniform": (3.13, 2.91),
@@ -238,10 +254,12 @@ AT_SQRT_N = {
 }
 
 
+@pytest.mark.claim("qsgd-05", where="corollary 3.3")
 @pytest.mark.parametrize("kind", AT_SQRT_N)
 def test_bits_a_coordinate_with_sqrt_n_levels(kind: str) -> None:
-    """qsgd-05, corollary 3.3: "at most 2.8 n + 32" bits hold asymptotically, and here for the shorter of the codes if tails are
-    at least a normal density's."""
+    """The bits "at most 2.8 n + 32" hold asymptotically, and here for the shorter of the codes
+    if tails are at least a normal density's.
+    """
     n, levels = 2**12, 64
     codes = quantised(kind, n, levels, rows=20)
     dense, sparse = (
@@ -254,24 +272,26 @@ def test_bits_a_coordinate_with_sqrt_n_levels(kind: str) -> None:
     assert dense * n + 32 <= 4.1 * n + 32
 
 
+@pytest.mark.claim("qsgd-05", where="corollary 3.3, for real Elias codes")
 def test_no_vector_costs_the_dense_code_more_than_4_1_bits_a_coordinate() -> None:
-    """qsgd-05, corollary 3.3, for real Elias codes: lengths lie below a line in k^2, and E k^2 <= 1.25 on average, as the
-    variance of n values on s = sqrt(n) levels is at most n / (4 s^2) = 1/4 of ||v||^2."""
+    """Lengths lie below a line in k^2, and E k^2 <= 1.25 on average, as the variance of n values on
+    s = sqrt(n) levels is at most n / (4 s^2) = 1/4 of ||v||^2."""
     slope = (dense_bits(3) - dense_bits(1)) / (3**2 - 1)
     assert all(dense_bits(k) <= dense_bits(1) + slope * (k**2 - 1) for k in range(1000))
     assert dense_bits(1) + slope * 0.25 <= 4.1
 
 
+@pytest.mark.claim("qsgd-05", where="corollary 3.3")
 @pytest.mark.parametrize("kind", AT_SQRT_N)
 def test_the_second_moment_at_most_doubles_with_sqrt_n_levels(kind: str) -> None:
-    """qsgd-05, corollary 3.3: E||Q(v)||^2 <= 2 ||v||^2; in fact 1.25, as a variance p (1 - p) is at most 1/4."""
+    """E||Q(v)||^2 <= 2 ||v||^2; in fact 1.25, as a variance p (1 - p) is at most 1/4."""
     decoded = samples(QSGD(64, "l2", bucket_size=4096), drawn(kind, 4096), 20)
     assert decoded.square().sum(1).mean() <= 1.26 * drawn(kind, 4096).double().square().sum()
 
 
 # Payloads
 
-DEFAULT = composed("qsgd")["min_size"]
+DEFAULT = compose_method("qsgd")["min_size"]
 
 
 def payload(shapes: Shapes, min_size: int, bits: int, bucket: int) -> float:
@@ -281,9 +301,10 @@ def payload(shapes: Shapes, min_size: int, bits: int, bucket: int) -> float:
     )
 
 
+@pytest.mark.claim("qsgd-07", where="section 5")
 def test_4_bits_send_77_per_cent_more_than_2() -> None:
-    """qsgd-07, section 5: bucket 512 against 128, and about 8 times less than fp32. 80.6 % more if all values are quantised,
-    77 % if 0.3 % of them are not; in ResNet-50 0.26 % are not."""
+    """Bucket 512 against 128, and about 8 times less than fp32. 80.6 % more if all values are
+    quantised, 77 % if 0.3 % of them are not; in ResNet-50 0.26 % are not."""
     shapes: Shapes = {"matrix": (997_376,), "bias": (3_000,)}
     for min_size, more in ((0, 80.6), (DEFAULT, 77.3)):
         four, two = payload(shapes, min_size, 4, 512), payload(shapes, min_size, 2, 128)
@@ -298,24 +319,26 @@ def quantised_share(shapes: Shapes) -> float:
     return sum(n for n in sizes(shapes) if n >= DEFAULT) / sum(sizes(shapes))
 
 
+@pytest.mark.claim("qsgd-08", where="section 5")
 @pytest.mark.parametrize(
     "network",
     ["alexnet", "vgg19", "resnet50", "resnet152", "googlenet", "lstm", "resnet18 of cifar"],
 )
 def test_the_threshold_leaves_99_per_cent_to_quantise(network: str) -> None:
-    """qsgd-08, section 5: tensors of fewer than 10,000 values travel whole, more than 99 % of the parameters do not. GoogLeNet
-    is torchvision's with batch normalisation, in the place of BN-Inception."""
+    """Tensors of fewer than 10,000 values travel whole, more than 99 % of the parameters do not.
+    GoogLeNet is torchvision's with batch normalisation, in the place of BN-Inception."""
     assert DEFAULT == 10_000 and quantised_share(shapes_of(network)) > 0.99
 
 
+@pytest.mark.claim("qsgd-08", where="section 5, where it is false")
 @pytest.mark.parametrize(
     ("network", "share"), [("resnet20", 0.752), ("resnet56", 0.756), ("resnet110", 0.757)]
 )
 def test_the_threshold_leaves_three_quarters_of_narrow_resnets_to_quantise(
     network: str, share: float
 ) -> None:
-    """qsgd-08, section 5, where it is false: the first two stages have tensors of 2,304 and 9,216 values, so that 4 bits are a
-    ratio of 2.9."""
+    """The first two stages have tensors of 2,304 and 9,216 values, so that 4 bits are a ratio of
+    2.9."""
     shapes = shapes_of(f"{network} of cifar")
     assert round(quantised_share(shapes), 3) == share
     assert 2.9 < 32 / payload(shapes, DEFAULT, 4, 512) < 2.96

@@ -6,7 +6,7 @@ import time
 
 import pytest
 import torch
-from sentence import composed
+from sentence import compose
 
 from gcbench.comm import Comm
 from gcbench.compressors import State, Step
@@ -24,7 +24,7 @@ def sent(words: list[str], workers: int) -> dict[tuple[str, str], float]:
     generator = torch.Generator().manual_seed(0)
     grads = {k: torch.randn(workers, *s, generator=generator) for k, s in SHAPES.items()}
     offsets = {"conv": 0, "matrix": 18432, "bias": 38912}
-    compressor_of(resolve(composed(*words))).aggregate(
+    compressor_of(resolve(compose(*words))).aggregate(
         grads, State(), comm, Step(LATE, 1, comm.local, offsets)
     )
     return {(k.level, k.collective): t.sent_bits for k, t in comm.meter.totals_by_worker[0].items()}
@@ -46,7 +46,7 @@ def sent(words: list[str], workers: int) -> dict[tuple[str, str], float]:
 )
 def test_counts_are_those_of_the_meter(words: list[str], workers: int, share: float) -> None:
     nodes = 2 if "workers_per_node=2" in words else 1
-    payload = Payload(compressor_of(resolve(composed(*words))), SHAPES, nodes)
+    payload = Payload(compressor_of(resolve(compose(*words))), SHAPES, nodes)
     found = {(m.level, m.collective): m.bits for m in payload.at(workers)}
     assert found == pytest.approx(sent(words, workers), rel=share, abs=0)
 
@@ -54,7 +54,7 @@ def test_counts_are_those_of_the_meter(words: list[str], workers: int, share: fl
 def test_lanes_widen_with_the_workers_and_gathers_do_not() -> None:
     register()
     summed, gathered = (
-        Payload(compressor_of(resolve(composed(f"compressor={c}"))), SHAPES)
+        Payload(compressor_of(resolve(compose(f"compressor={c}"))), SHAPES)
         for c in ("maxnorm", "signum")
     )
     assert summed.at(100_000)[0].bits > 2 * summed.at(4)[0].bits
@@ -74,7 +74,7 @@ def test_a_hundred_thousand_workers_in_a_second() -> None:
         ["compressor=maxnorm"],
     ]
     made = [
-        method("m", "qsgd", compressor_of(resolve(composed(*w))), SHAPES, read_device("v100"))
+        method("m", "qsgd", compressor_of(resolve(compose(*w))), SHAPES, read_device("v100"))
         for w in words
     ]
     cluster = Cluster(Link(1e9, 5e-5), Link(1e12), 4)

@@ -84,8 +84,11 @@ def test_the_instructions_that_torch_uses() -> None:
             subprocess.check_output([sys.executable, "-c", code], env={**clean, **more})
         )
 
-    told = machine(ATEN_CPU_CAPABILITY="default")
-    assert (told["cpu_capability"], told["aten_cpu_capability"]) == ("DEFAULT", "default")
+    description = machine(ATEN_CPU_CAPABILITY="default")
+    assert (description["cpu_capability"], description["aten_cpu_capability"]) == (
+        "DEFAULT",
+        "default",
+    )
     here = describe_environment().machine
     assert here is not None and here.cpu_capability == torch.backends.cpu.get_cpu_capability()
 

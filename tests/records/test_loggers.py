@@ -118,8 +118,10 @@ def test_a_service_that_hangs_is_given_up(
     monkeypatch.setattr(process, "get_core_path", lambda: str(core))
     monkeypatch.setitem(SETTINGS, "x_service_wait", 0.5)
     use(start("offline", tmp_path))
-    told = [record.getMessage() for record in caplog.records if record.name.startswith("gcbench")]
-    assert len(told) == 1 and "the run goes on without it" in told[0]
+    messages = [
+        record.getMessage() for record in caplog.records if record.name.startswith("gcbench")
+    ]
+    assert len(messages) == 1 and "the run goes on without it" in messages[0]
 
 
 def test_an_unknown_mode_is_named(tmp_path: Path) -> None:

@@ -44,19 +44,19 @@ def test_the_best_score_is_the_highest_accuracy_and_the_lowest_loss() -> None:
 def test_perplexities_and_distances_are_best_when_they_are_low() -> None:
     scores = ("perplexity", "perplexity_of_batches", "distance")
     tests = [dict.fromkeys(scores, value) for value in (3.0, 1.0, 2.0)]
-    found = result.summarize_tests(tests)
-    assert found is not None
-    assert [found[f"best_{name}"] for name in scores] == [1.0] * 3
+    summary = result.summarize_tests(tests)
+    assert summary is not None
+    assert [summary[f"best_{name}"] for name in scores] == [1.0] * 3
 
 
 def test_bits_are_means_over_workers_and_the_most_of_any() -> None:
-    found = count_bits([100, 700, 400], steps=4, steps_per_epoch=10, dense=1000)
-    assert (found.per_worker, found.per_worker_max, found.per_step) == (400, 700, 100)
-    assert found.per_epoch_mib == pytest.approx(100 * 10 / 8 / 2**20)
-    assert (found.dense_per_step, found.ratio) == (1000, 10)
+    summary = count_bits([100, 700, 400], steps=4, steps_per_epoch=10, dense=1000)
+    assert (summary.per_worker, summary.per_worker_max, summary.per_step) == (400, 700, 100)
+    assert summary.per_epoch_mib == pytest.approx(100 * 10 / 8 / 2**20)
+    assert (summary.dense_per_step, summary.ratio) == (1000, 10)
     assert count_bits([0.0], steps=0, steps_per_epoch=10, dense=1000).ratio is None
 
 
 def test_bits_between_nodes_are_means_over_nodes() -> None:
-    found = count_bits_between_nodes([100, 300], steps=2, dense=1000)
-    assert found.model_dump() == {"per_node": 200, "per_step": 100, "ratio": 10}
+    summary = count_bits_between_nodes([100, 300], steps=2, dense=1000)
+    assert summary.model_dump() == {"per_node": 200, "per_step": 100, "ratio": 10}

@@ -32,7 +32,7 @@ RESULT: dict[str, Any] = {
 LINE = {"event": "train", "step": 100, "epoch": 1.5, "loss": 0.25, "lr": 0.1}
 
 
-def printed(result: dict[str, Any], width: int = 80) -> str:
+def print_to_text(result: dict[str, Any], width: int = 80) -> str:
     console = Console(file=StringIO(), width=width)
     print_summary(plain_result(**result), Path("/outputs/" + "long-name/" * 12), console)
     assert isinstance(console.file, StringIO)
@@ -41,7 +41,7 @@ def printed(result: dict[str, Any], width: int = 80) -> str:
 
 @pytest.mark.parametrize("width", [40, 80, 200])
 def test_summary_fits_and_tells_all(width: int) -> None:
-    text = printed(RESULT, width)
+    text = print_to_text(RESULT, width)
     assert all(len(line) <= width for line in text.splitlines()[:-1])
     # The path is whole, to be copied.
     assert text.splitlines()[-1] == f"files in {Path('/outputs/' + 'long-name/' * 12)}"
@@ -65,13 +65,13 @@ def test_summary_fits_and_tells_all(width: int) -> None:
     ("workers", "words"), [(4, "no times: too few steps"), (8, "no times: virtual workers")]
 )
 def test_summary_says_why_there_are_no_times(workers: int, words: str) -> None:
-    assert words in printed({**RESULT, "workers": workers, "seconds": None})
+    assert words in print_to_text({**RESULT, "workers": workers, "seconds": None})
 
 
 def test_summary_says_whose_times_they_are() -> None:
     seconds = {"step": {"mean": 0.003, "max": 0.004}, "hidden_exchange": {"mean": 0.0, "max": 0.0}}
     network = {"emulated": True, "bandwidth": "1gbit", "latency": "50us"}
-    assert "exchanges emulated as on 1gbit, 50us" in printed(
+    assert "exchanges emulated as on 1gbit, 50us" in print_to_text(
         {
             **RESULT,
             "config": {**CONFIG, "network": {"bandwidth": "1gbit", "latency": "50us"}},
@@ -79,16 +79,18 @@ def test_summary_says_whose_times_they_are() -> None:
             "network": network,
         }
     )
-    plain = printed({**RESULT, "seconds": seconds, "network": {"emulated": False, "link": None}})
+    plain = print_to_text(
+        {**RESULT, "seconds": seconds, "network": {"emulated": False, "link": None}}
+    )
     assert "emulated" not in plain and "hidden" not in plain
     hidden = {**seconds, "hidden_exchange": {"mean": 0.007, "max": 0.008}}
-    assert "hidden exchange" in printed({**RESULT, "seconds": hidden}) and "7.000 ms" in printed(
+    assert "hidden exchange" in print_to_text(
         {**RESULT, "seconds": hidden}
-    )
+    ) and "7.000 ms" in print_to_text({**RESULT, "seconds": hidden})
 
 
 def test_summary_of_a_run_that_never_began() -> None:
-    text = printed(BASE)
+    text = print_to_text(BASE)
     assert "interrupted" in text and "test" not in text and "time" not in text
 
 

@@ -48,7 +48,7 @@ def goes_on(folder: Path) -> dict[str, Any]:
     return run(folder, *WORDS, "trainer.max_steps=7")
 
 
-def changed(manifest: Path, change: Callable[[dict[str, Any]], None]) -> None:
+def change_manifest(manifest: Path, change: Callable[[dict[str, Any]], None]) -> None:
     """Change a manifest and give it a checksum that fits, as an attacker would."""
     content = json.loads(manifest.read_text())
     del content["checksum"]
@@ -106,17 +106,17 @@ def test_checkpoints_that_are_a_file(cut: Path) -> None:
 
 @pytest.mark.parametrize("step", [10**9, -1, 0, "6", None])
 def test_a_forged_step_is_refused(cut: Path, step: Any) -> None:
-    changed(cut / LAST / "manifest.json", lambda content: content.update(step=step))
+    change_manifest(cut / LAST / "manifest.json", lambda content: content.update(step=step))
     with pytest.raises(
         ConfigError, match="manifest.json is missing or damaged .it is not what gcbench writes"
     ):
         goes_on(cut)
 
 
-def replaced(folder: Path, content: bytes) -> None:
+def replace_shared(folder: Path, content: bytes) -> None:
     (folder / "shared.pt").write_bytes(content)
     digest = hashlib.sha256(content).hexdigest()
-    changed(
+    change_manifest(
         folder / "manifest.json", lambda manifest: manifest["sha256"].update({"shared.pt": digest})
     )
 
@@ -124,13 +124,13 @@ def replaced(folder: Path, content: bytes) -> None:
 def test_a_forged_step_beyond_the_end_inside_the_file_is_refused(cut: Path) -> None:
     shared = torch.load(cut / LAST / "shared.pt", weights_only=True)
     torch.save({**shared, "step": 10**9}, cut / "forged.pt")
-    replaced(cut / LAST, (cut / "forged.pt").read_bytes())
+    replace_shared(cut / LAST, (cut / "forged.pt").read_bytes())
     with pytest.raises(RunFailed, match="shared.pt is missing or damaged .it is of another step"):
         goes_on(cut)
 
 
 def test_a_checkpoint_runs_no_code(cut: Path, tmp_path: Path) -> None:
-    replaced(cut / LAST, pickle.dumps(Exploit(tmp_path / "ran")))
+    replace_shared(cut / LAST, pickle.dumps(Exploit(tmp_path / "ran")))
     with pytest.raises(
         RunFailed,
         match=(

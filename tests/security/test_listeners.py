@@ -33,11 +33,11 @@ class Live(NamedTuple):
     temporary: Path
 
     def processes(self) -> list[int]:
-        found = [self.parent.pid]
-        for pid in found:
+        sockets = [self.parent.pid]
+        for pid in sockets:
             children = Path(f"/proc/{pid}/task/{pid}/children")
-            found += [int(word) for word in children.read_text().split()]
-        return found
+            sockets += [int(word) for word in children.read_text().split()]
+        return sockets
 
 
 @pytest.fixture(scope="module")
@@ -63,23 +63,23 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     )
     try:
         assert parent.stdout is not None
-        said = []
-        while "train step 5" not in "".join(said[-1:]):
-            said.append(parent.stdout.readline())
-            assert said[-1], "".join(said)
+        answers = []
+        while "train step 5" not in "".join(answers[-1:]):
+            answers.append(parent.stdout.readline())
+            assert answers[-1], "".join(answers)
         yield Live(parent, folder, temporary)
     finally:
         os.killpg(parent.pid, signal.SIGKILL)
         parent.communicate()
 
 
-def listening(pids: list[int]) -> list[tuple[str, int]]:
+def listeners(pids: list[int]) -> list[tuple[str, int]]:
     """Return address and port of every socket of these processes that awaits connections."""
     inodes = set()
     for pid in pids:
         for link in Path(f"/proc/{pid}/fd").iterdir():
-            if found := re.fullmatch(r"socket:\[(\d+)\]", os.readlink(link)):
-                inodes.add(found[1])
+            if sockets := re.fullmatch(r"socket:\[(\d+)\]", os.readlink(link)):
+                inodes.add(sockets[1])
     places = []
     for table in ("tcp", "tcp6"):
         for line in Path(f"/proc/{pids[0]}/net/{table}").read_text().splitlines()[1:]:
@@ -96,16 +96,16 @@ def address(text: str) -> tuple[str, int]:
 
 
 def test_every_socket_that_listens_is_for_this_machine_only(live: Live) -> None:
-    found = listening(live.processes())
-    assert found, "gloo's own are not seen"
-    assert [place for place in found if not ip_address(place[0]).is_loopback] == []
+    sockets = listeners(live.processes())
+    assert sockets, "gloo's own are not seen"
+    assert [place for place in sockets if not ip_address(place[0]).is_loopback] == []
 
 
 def test_what_a_stranger_sends_to_the_ports_runs_nothing(live: Live, tmp_path: Path) -> None:
     """A pickle comes by itself, and as a value of the store that torch's rendezvous reads."""
     mark = tmp_path / "ran"
     attack = pickle.dumps(Exploit(mark))
-    for host, port in listening(live.processes()):
+    for host, port in listeners(live.processes()):
         with socket.create_connection((host, port), timeout=5) as connection:
             connection.sendall(attack)
         planter = multiprocessing.get_context("fork").Process(
@@ -143,6 +143,6 @@ def test_the_file_in_which_workers_meet_is_for_this_user_only(live: Live) -> Non
 
 
 def test_a_peer_that_sends_a_pickle_is_not_understood(tmp_path: Path) -> None:
-    said = pool(2).run(gather_with_a_stranger, tmp_path / "ran")
-    assert said[1] == "sent" and said[0] in ("JSONDecodeError", "UnicodeDecodeError")
+    answers = pool(2).run(gather_with_a_stranger, tmp_path / "ran")
+    assert answers[1] == "sent" and answers[0] in ("JSONDecodeError", "UnicodeDecodeError")
     assert not (tmp_path / "ran").exists()

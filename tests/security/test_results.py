@@ -33,7 +33,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def forged(target: str, **arguments: Any) -> dict[str, Any]:
+def forge(target: str, **arguments: Any) -> dict[str, Any]:
     result = result_of(SGD)
     config = {**result["config"], "model": {"_target_": target, **arguments}}
     phases = (
@@ -66,7 +66,7 @@ def forged(target: str, **arguments: Any) -> dict[str, Any]:
     ],
 )
 def test_a_result_chooses_no_code_to_run(target: str, arguments: dict[str, Any]) -> None:
-    write(Path("run"), forged(target, **arguments))
+    write(Path("run"), forge(target, **arguments))
     with pytest.raises(
         ConfigError,
         match="run: its configuration names code that is not gcbench's, .*; where you trust it",
@@ -82,7 +82,7 @@ def test_code_of_ones_own_is_typed(
     Path("mine.py").write_text("import torch\ndef net():\n    return torch.nn.Linear(3, 2)\n")
     write(
         Path("run"),
-        {**forged("mine.net"), "choices": {**result_of(SGD)["choices"], "dataset": "cifar10"}},
+        {**forge("mine.net"), "choices": {**result_of(SGD)["choices"], "dataset": "cifar10"}},
     )
     predict_steps(["compare", "run", "own=mine.net"])
     assert "measured / predicted" in capsys.readouterr().out
@@ -168,10 +168,10 @@ def test_a_sweep_passes_over_bad_results(
     from gcbench.launch.estimate import Estimates
 
     with caplog.at_level("WARNING", "gcbench"):
-        found = [read(path) for path in sorted(Path("outputs").rglob("result.json"))]
-    assert len([result for result in found if result]) == 2
+        read_results = [read(path) for path in sorted(Path("outputs").rglob("result.json"))]
+    assert len([result for result in read_results if result]) == 2
     assert len(caplog.messages) == len(some_bad)
-    Estimates(filter(None, found)).seconds(config_of())
+    Estimates(filter(None, read_results)).seconds(config_of())
 
 
 def test_a_studys_file_that_is_none(
@@ -206,8 +206,8 @@ def test_a_terminal_is_given_no_commands(capsys: pytest.CaptureFixture[str]) -> 
     Path("outputs/run").rename(f"outputs/run{evil}")
     runs([])
     report(["table=powersgd/table4"])
-    said = capsys.readouterr().out
-    assert "out of" in said and not set(said) & set(evil) - set("]0;title[2J31m")
+    output = capsys.readouterr().out
+    assert "out of" in output and not set(output) & set(evil) - set("]0;title[2J31m")
     assert printable("line\n\ttab \u00e9") == "line\n\ttab \u00e9"
 
 
@@ -234,9 +234,10 @@ def test_libraries_lie_in_a_folder_of_the_users_own(
     monkeypatch.delenv(COMPILER_CACHE, raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(here / "cache"))
     use_own_compiler_cache()
-    found = Path(os.environ[COMPILER_CACHE])
+    read_results = Path(os.environ[COMPILER_CACHE])
     assert (
-        found == here / "cache" / "gcbench" / "inductor" and found.stat().st_mode & 0o777 == 0o700
+        read_results == here / "cache" / "gcbench" / "inductor"
+        and read_results.stat().st_mode & 0o777 == 0o700
     )
 
 

@@ -10,7 +10,7 @@ from needed import skip
 from gcbench.codecs.kernels import Backend, use_backend
 
 
-def using(backend: Backend) -> Iterator[None]:
+def use(backend: Backend) -> Iterator[None]:
     """Use a backend for kernels within a fixture."""
     if backend == "compiled" and not any(map(shutil.which, ("g++", "clang++"))):
         skip("compiler", "compiled codecs are compiled on a CPU")

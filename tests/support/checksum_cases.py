@@ -60,25 +60,25 @@ def flipped_bits(process: Process) -> dict[str, str | None]:
     """Return by case what the checksum says of it in this process."""
     transport = Altering(GlooTransport(process.world))
     comm = Comm(WORKERS, transport, checksum=True)
-    told: dict[str, str | None] = {}
+    errors: dict[str, str | None] = {}
     for name, case in CASES.items():
         transport.altered = name
         try:
             cases(comm)[case]()
-            told[name] = None
+            errors[name] = None
         except MessageAltered as error:
-            told[name] = str(error)
+            errors[name] = str(error)
         process.control.barrier()
-    return told
+    return errors
 
 
 def results(comm: Comm) -> tuple[dict[str, list[Tensor]], dict[str, list[int]]]:
-    found, bits = {}, {}
+    values, bits = {}, {}
     for name, case in cases(comm).items():
         comm.meter = Meter.of_workers(len(comm.local))
-        found[name] = [x.clone() for x in case()]
+        values[name] = [x.clone() for x in case()]
         bits[name] = comm.meter.sent_bits
-    return found, bits
+    return values, bits
 
 
 def with_and_without(

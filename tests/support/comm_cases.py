@@ -115,27 +115,27 @@ def transposed_inputs(workers: range) -> Tensor:
 
 
 def cases(comm: Comm) -> dict[str, Callable[[], list[Tensor]]]:
-    here = comm.local
-    found: dict[str, Callable[[], list[Tensor]]] = {}
+    workers = comm.local
+    calls: dict[str, Callable[[], list[Tensor]]] = {}
     for (verb, dtype), (low, high) in REDUCED.items():
-        inputs = reduced_inputs(dtype, low, high, here)
-        found[f"{verb} {dtype}"] = lambda verb=verb, inputs=inputs: getattr(comm, verb)(inputs)
-    large = torch.full((len(here), 3), 6e4, dtype=torch.float16)
-    found["mean of large halves"] = lambda: comm.mean([large])
-    nans = nan_inputs(here)
-    # As bits, since no NaN is equal to another.
-    found["max of nan"] = lambda: [comm.max([nans])[0].view(torch.int32)]
-    found["min of nan"] = lambda: [comm.min([nans])[0].view(torch.int32)]
-    found["gather"] = lambda: comm.gather(mixed_inputs(here))
-    found["gather one"] = lambda: comm.gather([values(here, (13,), torch.uint8)])
-    found["gather empty"] = lambda: comm.gather(
-        [torch.zeros(len(here), 0, dtype=t) for t in (torch.uint8, torch.float32)]
+        inputs = reduced_inputs(dtype, low, high, workers)
+        calls[f"{verb} {dtype}"] = lambda verb=verb, inputs=inputs: getattr(comm, verb)(inputs)
+    large = torch.full((len(workers), 3), 6e4, dtype=torch.float16)
+    calls["mean of large halves"] = lambda: comm.mean([large])
+    nans = nan_inputs(workers)
+    # NaNs are compared as bits, since no NaN is equal to another.
+    calls["max of nan"] = lambda: [comm.max([nans])[0].view(torch.int32)]
+    calls["min of nan"] = lambda: [comm.min([nans])[0].view(torch.int32)]
+    calls["gather"] = lambda: comm.gather(mixed_inputs(workers))
+    calls["gather one"] = lambda: comm.gather([values(workers, (13,), torch.uint8)])
+    calls["gather empty"] = lambda: comm.gather(
+        [torch.zeros(len(workers), 0, dtype=t) for t in (torch.uint8, torch.float32)]
     )
-    found["ragged"] = lambda: comm.gather(*ragged_inputs(here, RAGGED_LENGTHS))
-    found["nothing ragged"] = lambda: comm.gather(*all_ragged_inputs(here))
-    found["transpose"] = lambda: comm.transpose([transposed_inputs(here)])
-    found["transpose bytes"] = lambda: comm.transpose([values(here, (WORKERS, 5), torch.uint8)])
-    return found
+    calls["ragged"] = lambda: comm.gather(*ragged_inputs(workers, RAGGED_LENGTHS))
+    calls["nothing ragged"] = lambda: comm.gather(*all_ragged_inputs(workers))
+    calls["transpose"] = lambda: comm.transpose([transposed_inputs(workers)])
+    calls["transpose bytes"] = lambda: comm.transpose([values(workers, (WORKERS, 5), torch.uint8)])
+    return calls
 
 
 class CountingClock:
@@ -150,27 +150,27 @@ class CountingClock:
 def outcomes(comm: Comm) -> dict[str, Outcome]:
     clock = CountingClock()
     comm.clock = clock
-    found = {}
+    by_case = {}
     for name, case in cases(comm).items():
         exchanges, comm.meter = clock.exchanges, Meter.of_workers(len(comm.local))
         results = [x.clone() for x in case()]
-        found[name] = Outcome(
+        by_case[name] = Outcome(
             results,
             comm.meter.sent_bits,
             comm.meter.received_bits,
             comm.meter.wire_bits,
             clock.exchanges - exchanges,
         )
-    return found
+    return by_case
 
 
 def node_outcomes(comm: Comm) -> dict[int, dict[str, Any]]:
     """Return a mean of 5 floats, and messages of 11 + 12 bytes a node, by size of a node."""
-    found = {}
+    by_size = {}
     for size in (n for n in (1, 2, 4) if n < comm.workers):
         comm.meter, comm.clock = Meter.of_workers(len(comm.local)), CountingClock()
         nodes = Nodes.of(comm, size)
-        found[size] = {
+        by_size[size] = {
             "local": nodes.local,
             "mean": nodes.mean([values(comm.local, (5,), torch.float32)])[0],
             "gather": nodes.gather(
@@ -179,7 +179,7 @@ def node_outcomes(comm: Comm) -> dict[int, dict[str, Any]]:
             "totals_by_worker": comm.meter.totals_by_worker,
             "exchanges": comm.clock.exchanges,
         }
-    return found
+    return by_size
 
 
 def node_outcomes_over_gloo(process: Process, workers: int) -> dict[int, dict[str, Any]]:
@@ -219,14 +219,14 @@ def emulated_spans(process: Process, link: Link) -> dict[str, tuple[float, float
         "ragged": lambda: comm.gather([message], [torch.tensor([25_000 * rank])]),
         "inside": lambda: inside.sum([message]),
     }
-    found = {}
+    spans = {}
     for name, case in cases.items():
         process.control.barrier()
         time.sleep(0.05 if rank == WORKERS - 1 else 0)
         start = time.perf_counter()
         case()
-        found[name] = (start, time.perf_counter())
-    return found
+        spans[name] = (start, time.perf_counter())
+    return spans
 
 
 def in_one_process() -> dict[str, Outcome]:

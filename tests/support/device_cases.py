@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 from method_cases import aggregate, compressor_of, gradients
-from other_device import OtherDevice, There, brought_back, taken_there
+from other_device import OtherDevice, There, bring_back, move_there
 from torch import Tensor
 
 from gcbench.compressors import Compressor, Grads, State
@@ -31,9 +31,9 @@ def check_stays_on_its_device(choice: str, variant: str) -> None:
     compressor = compressor_of(choice, variant)
     expected, _ = two_steps(compressor)
     with OtherDevice():
-        found, state = two_steps(compressor, taken_there)
-    for a, b in zip(found, expected, strict=True):
-        torch.testing.assert_close({k: brought_back(x) for k, x in a.items()}, b)
+        outputs, state = two_steps(compressor, move_there)
+    for a, b in zip(outputs, expected, strict=True):
+        torch.testing.assert_close({k: bring_back(x) for k, x in a.items()}, b)
     remembered = [
         x for layer in state.layers() for x in (*layer.shared.values(), *layer.per_worker.values())
     ]

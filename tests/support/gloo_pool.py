@@ -46,10 +46,12 @@ class Pool:
         meeting = str(Path(tempfile.mkdtemp()) / "gloo")
         self._connections: list[Connection] = []
         for rank in range(size):
-            here, there = SERVER.Pipe()
-            SERVER.Process(target=_serve, args=(rank, size, meeting, there), daemon=True).start()
-            there.close()
-            self._connections.append(here)
+            parent_end, child_end = SERVER.Pipe()
+            SERVER.Process(
+                target=_serve, args=(rank, size, meeting, child_end), daemon=True
+            ).start()
+            child_end.close()
+            self._connections.append(parent_end)
 
     def run(self, job: Callable[..., Any], *args: Any) -> list[Any]:
         """Run `job(process, *args)` in every process; return what each returned, by rank."""

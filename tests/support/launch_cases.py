@@ -10,7 +10,7 @@ from gcbench.config import ConfigError
 from gcbench.launch.same_config import refuse_different_configs
 
 
-def compared(process: Process, configs: list[dict[str, Any]]) -> str | None:
+def compare(process: Process, configs: list[dict[str, Any]]) -> str | None:
     try:
         refuse_different_configs(configs[process.rank], process.control)
     except ConfigError as error:

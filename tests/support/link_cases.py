@@ -30,7 +30,7 @@ class Sent(NamedTuple):
     packets: int
 
 
-def sent() -> Sent:
+def read_sent() -> Sent:
     """Return what the host's interface sent, as the kernel counts.
 
     /proc shows the interfaces of this process's namespace.
@@ -62,18 +62,21 @@ def exchanges(comm: Comm, size: int) -> dict[str, Exchange]:
     }
 
 
-def counted(comm: Comm, control: ProcessGroupControl) -> dict[str, Any]:
+def count_payload(comm: Comm, control: ProcessGroupControl) -> dict[str, Any]:
     """Return the payload bytes of STEPS collectives by this host's interface, and the meter's."""
-    found: dict[str, Any] = {}
+    measured: dict[str, Any] = {}
     for name, exchange in exchanges(comm, 600_000).items():
         comm.meter = Meter.of_workers(1)
-        found[name] = {"kernel": _leaving(exchange, control), "meter": comm.meter.wire_bits[0] / 8}
+        measured[name] = {
+            "kernel": _leaving(exchange, control),
+            "meter": comm.meter.wire_bits[0] / 8,
+        }
     message = torch.ones(600_000, dtype=torch.uint8)
     meter = Meter.of_workers(1)
     meter.count_equal("broadcast", comm.workers, 8 * STEPS * message.nbytes, 0)
     leaving = _leaving(lambda: dist.broadcast(message, src=0), control)
-    found["broadcast"] = {"kernel": leaving, "meter": meter.wire_bits[0] / 8}
-    return found
+    measured["broadcast"] = {"kernel": leaving, "meter": meter.wire_bits[0] / 8}
+    return measured
 
 
 def _leaving(exchange: Exchange, control: ProcessGroupControl) -> int:
@@ -88,33 +91,33 @@ def _when_drained(control: ProcessGroupControl) -> Sent:
     """Return what was sent, once nothing is on its way."""
     control.barrier()
     time.sleep(0.3)
-    now = sent()
+    now = read_sent()
     control.barrier()
     return now
 
 
-def timed(comm: Comm, control: ProcessGroupControl) -> dict[str, float]:
+def time_exchanges(comm: Comm, control: ProcessGroupControl) -> dict[str, float]:
     """Return the seconds of each exchange, the shortest of some.
 
     They last from when all are there until the last has its result.
     """
-    found = {}
+    measured = {}
     for size, rounds in SIZES.items():
         for name, exchange in exchanges(comm, size).items():
             exchange()
-            own = []
+            seconds_here = []
             for _ in range(rounds):
                 control.barrier()
                 start = time.perf_counter()
                 exchange()
-                own.append(time.perf_counter() - start)
-            found[f"{name} {size}"] = min(
-                max(times) for times in zip(*control.gather(own), strict=True)
+                seconds_here.append(time.perf_counter() - start)
+            measured[f"{name} {size}"] = min(
+                max(times) for times in zip(*control.gather(seconds_here), strict=True)
             )
-    return found
+    return measured
 
 
-def resent(comm: Comm, control: ProcessGroupControl) -> int:
+def count_resent(comm: Comm, control: ProcessGroupControl) -> int:
     """Return the TCP segments that this host sent twice, in exchanges of 4 MB both ways."""
     before, message = _resent(), torch.ones(1, 4_000_000, dtype=torch.uint8)
     for _ in range(20):
@@ -133,19 +136,21 @@ def _resent() -> int:
     return int(values[names.index("RetransSegs")])
 
 
-def joined(job: str, link: Link | None) -> Any:
+def run_job(job: str, link: Link | None) -> Any:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     world = cast(dist.ProcessGroup, dist.group.WORLD)
     control = ProcessGroupControl(cast(dist.ProcessGroup, dist.new_group(backend="gloo")))
     transport = GlooTransport(world)
     comm = Comm(world.size(), EmulatedTransport(transport, link) if link else transport)
-    found = {"counted": counted, "timed": timed, "resent": resent}[job](comm, control)
+    measured = {"counted": count_payload, "timed": time_exchanges, "resent": count_resent}[job](
+        comm, control
+    )
     dist.destroy_process_group()
-    return found
+    return measured
 
 
 if __name__ == "__main__":
     _, job, folder, *rate = sys.argv
     link = Link(*map(float, rate)) if rate else None
-    (Path(folder) / f"{os.environ['RANK']}.json").write_text(json.dumps(joined(job, link)))
+    (Path(folder) / f"{os.environ['RANK']}.json").write_text(json.dumps(run_job(job, link)))

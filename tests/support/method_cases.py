@@ -36,9 +36,9 @@ __all__ = [  # with the steps of the package's own checks
     "WORKERS",
     "Trace",
     "aggregate",
-    "built",
-    "built_of",
-    "composed",
+    "build_method",
+    "build_unchecked",
+    "compose_method",
     "compressor_of",
     "flat",
     "gradients",
@@ -50,7 +50,7 @@ __all__ = [  # with the steps of the package's own checks
 
 CHOICES = sorted(path.stem for path in (conf_directory() / "compressor").glob("*.yaml"))
 
-# What a choice is tried with, wherever it has the keys; buckets smaller than the test gradients.
+# The settings with which choices that have the keys are tried; buckets are smaller than gradients.
 VARIANTS: dict[str, dict[str, Any]] = {
     "as it is": {},
     **SETTINGS,
@@ -72,14 +72,14 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "dense at first": {"dense_steps": 1, "min_size": 0, "bucket_size": 16},
     "scattered": {"exchange": "scatter", "min_size": 0, "bucket_size": 16},
     "scattered, coded again": {"exchange": "scatter_coded", "min_size": 100, "bucket_size": 16},
-    "scattered, with memory": {
+    "scattered, with residuals": {
         "exchange": "scatter_coded",
         "error_feedback": True,
         "min_size": 0,
         "bucket_size": 16,
     },
     "summed": {"exchange": "sum", "min_size": 0, "bucket_size": 16},
-    "summed, with memory": {
+    "summed, with residuals": {
         "exchange": "sum",
         "error_feedback": True,
         "norm": "l2",
@@ -93,7 +93,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "min_size": 0,
         "bucket_size": 16,
     },
-    "hierarchical, with memory": {
+    "hierarchical, with residuals": {
         "exchange": "hierarchical",
         "workers_per_node": 2,
         "error_feedback": True,
@@ -113,7 +113,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "min_size": 100,
         "bucket_size": 64,
     },
-    "ans, with memory": {"code": "ans", "error_feedback": True, "min_size": 0, "bucket_size": 64},
+    "ans, with residuals": {
+        "code": "ans",
+        "error_feedback": True,
+        "min_size": 0,
+        "bucket_size": 64,
+    },
     "alternating": {"variant": "alternating"},
     "drawn once": {"variant": "unbiased"},
     "small positions": {"index": "auto"},
@@ -122,7 +127,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "one scale": {"scales": [8]},
     "map of positions": {"index": "auto", "fraction": 0.3},
     "through the gradient": {"bucket_scope": "gradient", "bucket_size": 64, "min_size": 0},
-    "through the gradient, summed, with memory": {
+    "through the gradient, summed, with residuals": {
         "bucket_scope": "gradient",
         "bucket_size": 64,
         "exchange": "sum",
@@ -149,7 +154,7 @@ ESSENTIAL = {
     "dense at first": "dense_steps",
     "dense elias": "code",
     "sparse elias": "code",
-    "ans, with memory": "code",
+    "ans, with residuals": "code",
     "alternating": "variant",
     "drawn once": "variant",
     "small positions": "index",
@@ -158,16 +163,16 @@ ESSENTIAL = {
     "one scale": "scales",
     "map of positions": "index",
     "through the gradient": "bucket_scope",
-    "through the gradient, summed, with memory": "bucket_scope",
+    "through the gradient, summed, with residuals": "bucket_scope",
     "first gradient": "momentum_start",
     "scattered": "exchange",
     "scattered, coded again": "exchange",
-    "scattered, with memory": "exchange",
+    "scattered, with residuals": "exchange",
     "summed": "exchange",
-    "summed, with memory": "exchange",
+    "summed, with residuals": "exchange",
     "aligned": "align",
     "hierarchical": "workers_per_node",
-    "hierarchical, with memory": "workers_per_node",
+    "hierarchical, with residuals": "workers_per_node",
 }
 
 # The choices of a variant that not all which have its keys can be, or need be tried with.
@@ -176,19 +181,19 @@ ONLY = {
     "drawn once": {"atomo"},
     "scattered": {"qsgd", "ecqsgd"},
     "scattered, coded again": {"qsgd", "ecqsgd", "orq", "onebit"},
-    "scattered, with memory": {"qsgd", "ecqsgd", "bingrad_b"},
+    "scattered, with residuals": {"qsgd", "ecqsgd", "bingrad_b"},
     "summed": {"qsgd", "ecqsgd", "orq", "terngrad"},
-    "summed, with memory": {"qsgd", "ecqsgd", "bingrad_pb"},
+    "summed, with residuals": {"qsgd", "ecqsgd", "bingrad_pb"},
     "hierarchical": {"qsgd", "ecqsgd"},
-    "hierarchical, with memory": {"qsgd", "ecqsgd"},
+    "hierarchical, with residuals": {"qsgd", "ecqsgd"},
     "through the gradient": {"qsgd", "orq", "bingrad_b", "onebit"},
-    "through the gradient, summed, with memory": {"ecqsgd", "linear"},
+    "through the gradient, summed, with residuals": {"ecqsgd", "linear"},
     "one scale": {"maxnorm_multiscale"},
 }
 
 
 @cache
-def composed(choice: str, *overrides: str) -> Config:
+def compose_method(choice: str, *overrides: str) -> Config:
     """Return the checked configuration, as the command line makes it."""
     tree = _tree(choice)
     typed = dict(word.split("=", 1) for word in overrides)
@@ -221,7 +226,7 @@ def keys_of(choice: str) -> Config:
     return {key: value for key, value in _file(choice).items() if key != "compressor"}
 
 
-def built_of(choice: str, settings: Config) -> Compressor:
+def build_unchecked(choice: str, settings: Config) -> Compressor:
     """Return the compressor of these settings, which nothing has checked or completed."""
     register()
     tree = OmegaConf.create({**_file(choice), **settings})
@@ -230,9 +235,9 @@ def built_of(choice: str, settings: Config) -> Compressor:
     return compressor
 
 
-def built(choice: str, **settings: Any) -> Compressor:
+def build_method(choice: str, **settings: Any) -> Compressor:
     overrides = [f"{k}={str(v).lower() if isinstance(v, bool) else v}" for k, v in settings.items()]
-    compressor: Compressor = make(composed(choice, *overrides)["compressor"], "compressor")
+    compressor: Compressor = make(compose_method(choice, *overrides)["compressor"], "compressor")
     return compressor
 
 
@@ -258,4 +263,4 @@ DIFFERENT = [
 def compressor_of(choice: str, variant: str) -> Compressor:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return built(choice, **variants(choice)[variant])
+        return build_method(choice, **variants(choice)[variant])

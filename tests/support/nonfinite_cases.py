@@ -27,7 +27,7 @@ class Seen(NamedTuple):
     residuals: list[int]  # workers of this process who remember something that is not finite
 
 
-def seen_after(
+def step_effects(
     compressor: Compressor, comm: Comm, value: float, worker: int, everywhere: bool
 ) -> Seen:
     """Return what one step leaves of a gradient of `worker` with a `value` that is not finite.
@@ -40,16 +40,16 @@ def seen_after(
         matrix[... if everywhere else (4, 7)] = value
     first_bad = FirstBad.none(len(comm.local), torch.device("cpu"))
     first_bad.note_exchange(0, aggregate(compressor, grads, comm=comm))
-    found = [(KINDS[kind], k) for _, kind, k in first_bad.collect(comm.local)]
+    noted = [(KINDS[kind], k) for _, kind, k in first_bad.collect(comm.local)]
     return Seen(
-        any(kind == "update" for kind, _ in found), [k for kind, k in found if kind == "residual"]
+        any(kind == "update" for kind, _ in noted), [k for kind, k in noted if kind == "residual"]
     )
 
 
-def seen_over_gloo(
+def step_effects_over_gloo(
     process: Process, compressors: dict[Any, Compressor], value: float, worker: int
 ) -> dict[Any, Seen]:
     return {
-        key: seen_after(compressor, process.comm(WORKERS), value, worker, key[0] in SOME_VALUES)
+        key: step_effects(compressor, process.comm(WORKERS), value, worker, key[0] in SOME_VALUES)
         for key, compressor in compressors.items()
     }

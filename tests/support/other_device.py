@@ -60,11 +60,11 @@ class OtherDevice(TorchDispatchMode):
         return _run(func, args, dict(kwargs or {}))
 
 
-def taken_there(x: Tensor) -> Tensor:
+def move_there(x: Tensor) -> Tensor:
     return There(x.clone())
 
 
-def brought_back(x: Tensor) -> Tensor:
+def bring_back(x: Tensor) -> Tensor:
     assert isinstance(x, There), "this tensor was left on the CPU"
     return x.here
 

@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 import torch
-from method_cases import aggregate, built
+from method_cases import aggregate, build_method
 from torch import Tensor, nn
 from torchvision import models
 
@@ -51,11 +51,11 @@ def sent_bits(shapes: Shapes, choice: str, **settings: Any) -> int:
     """
     comm = Comm(1)
     grads = {name: torch.zeros(1, *shape) for name, shape in shapes.items()}
-    aggregate(built(choice, **settings), grads, comm=comm, state=State())
+    aggregate(build_method(choice, **settings), grads, comm=comm, state=State())
     return comm.meter.sent_bits[0]
 
 
-def decoded(codec: Codec, rows: Tensor, number: int = 0) -> Tensor:
+def decode_rows(codec: Codec, rows: Tensor, number: int = 0) -> Tensor:
     """Return rows `[w, n]` as each of w workers codes its own, in float64.
 
     Nothing is gathered, so that many cost little.

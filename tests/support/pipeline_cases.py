@@ -30,7 +30,7 @@ class Trained(NamedTuple):
     buckets: int  # in the last step
 
 
-def trained(process: Process, config: Config, steps: int) -> Trained:
+def train_steps(process: Process, config: Config, steps: int) -> Trained:
     workers = config["trainer"]["gpus"]
     beside = None
     if exchanges_in_background(config["trainer"]):

@@ -14,13 +14,13 @@ from gcbench.records import RunFiles
 SMALL = ("trainer.threads=1", "trainer.batch_size=16", "trainer.epochs=1", "logger.mode=disabled")
 
 
-def composed(*overrides: str) -> DictConfig:
+def compose(*overrides: str) -> DictConfig:
     register()
     return compose_words(overrides)
 
 
 def config_of(*overrides: str) -> Config:
-    return resolve(composed(*overrides))
+    return resolve(compose(*overrides))
 
 
 def run(directory: Path, *overrides: str) -> dict[str, Any]:

@@ -23,11 +23,11 @@ def step_rows(
     register()
     racing = make_contenders(words, methods, process.control)
     start = [p.detach().clone() for p in racing["no exchange"].model.parameters()]
-    found = time_rows(racing, process.control, rounds=1)
+    measured = time_rows(racing, process.control, rounds=1)
     ends = [list(contender.model.parameters()) for contender in racing.values()]
     shared = all(torch.equal(p, q) for end in ends for p, q in zip(end, ends[0], strict=True))
     moved = not any(torch.equal(p, q) for p, q in zip(start, ends[0], strict=True))
-    return found, shared and moved
+    return measured, shared and moved
 
 
 def latency(process: Process) -> float:

@@ -97,7 +97,7 @@ def compare(
     start = State(shared={k: q.mT for k, q in factors(rank).items()})
     state = State(inner=start) if error_feedback else start
     comm = process.comm(2)
-    found = []
+    distances = []
     for number in range(steps):
         grads = gradients(comm.local, number, SHAPES)
         ddp.zero_grad()
@@ -121,5 +121,5 @@ def compare(
                 float((state.per_worker[k].flatten() - errors[k]).norm() / norm)
                 for k in state.per_worker
             )
-        found.append((float(distance), apart, float(norm)))
-    return found
+        distances.append((float(distance), apart, float(norm)))
+    return distances

@@ -19,7 +19,7 @@ from gcbench.train.loop import train
 from gcbench.train.run import Progress
 
 
-def drift_said(process: Process, drifted: tuple[int, ...]) -> str | None:
+def drift_error(process: Process, drifted: tuple[int, ...]) -> str | None:
     """Return the error for a model that differs in the processes `drifted`."""
     weight = torch.arange(6.0) + (1e-6 * process.rank if process.rank in drifted else 0)
     weight[0] += 1e-6 if process.rank in drifted else 0
@@ -34,7 +34,7 @@ def drift_said(process: Process, drifted: tuple[int, ...]) -> str | None:
     return None
 
 
-def drift_said_at_the_end(process: Process, config: Config) -> str | None:
+def drift_error_at_the_end(process: Process, config: Config) -> str | None:
     """Return the error when process 1 loses its weights after the last step was logged."""
     workers = config["trainer"]["gpus"]
     joined = Connections(process.comm(workers), None, process.control, torch.device("cpu"))

@@ -29,8 +29,8 @@ CONSTANT = ["schedule=constant", "trainer.checkpoint_keep=9"]
 
 
 def kept(folder: Path) -> dict[str, torch.Tensor]:
-    found: dict[str, torch.Tensor] = torch.load(folder / "weights.pt", weights_only=True)
-    return found
+    state_dict: dict[str, torch.Tensor] = torch.load(folder / "weights.pt", weights_only=True)
+    return state_dict
 
 
 def checkpoints(folder: Path) -> list[str]:

@@ -18,7 +18,7 @@ import torch
 from gloo_pool import pool
 from needed import patience, skip
 from sentence import SMALL, config_of, run
-from train_cases import drift_said, drift_said_at_the_end
+from train_cases import drift_error, drift_error_at_the_end
 
 from gcbench.config import RunFailed
 from gcbench.train.drift import parameter_hash
@@ -47,10 +47,10 @@ def result_of(folder: Path) -> dict[str, Any]:
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
-    found: dict[str, torch.Tensor] = torch.load(
+    state_dict: dict[str, torch.Tensor] = torch.load(
         folder / "checkpoints" / "step-00000020" / "shared.pt", weights_only=True
     )["model"]
-    return found
+    return state_dict
 
 
 def ends_as_without(folder: Path, words: list[str], spent: Path) -> None:
@@ -64,10 +64,10 @@ def ends_as_without(folder: Path, words: list[str], spent: Path) -> None:
     one, other = weights(folder), weights(folder.parent / "whole")
     assert all(torch.equal(one[k], other[k]) for k in one)
     assert result_of(folder)["bits_sent"] == result_of(folder.parent / "whole")["bits_sent"]
-    assert went_on(folder, spent)
+    assert is_continued(folder, spent)
 
 
-def went_on(folder: Path, spent: Path) -> bool:
+def is_continued(folder: Path, spent: Path) -> bool:
     """Return whether the checkpoint of step 4 is from before the fault.
 
     A run that began anew would have written another.
@@ -97,7 +97,7 @@ def test_a_run_starts_again_by_itself(tmp_path: Path) -> None:
     words = [*WORDS, *faulty("kill", 9, spent)]
     result = run(tmp_path / "restarted", *words, REAL, "trainer.max_restarts=1")
     whole = run(tmp_path / "whole", *words, "trainer.launcher=virtual")
-    assert went_on(tmp_path / "restarted", spent) and result["status"] == "done"
+    assert is_continued(tmp_path / "restarted", spent) and result["status"] == "done"
     assert result["bits_sent"] == whole["bits_sent"]
     one, other = weights(tmp_path / "restarted"), weights(tmp_path / "whole")
     assert all(torch.equal(one[k], other[k]) for k in one)
@@ -217,13 +217,13 @@ def metrics(folder: Path) -> list[dict[str, Any]]:
 
 
 def test_replicas_that_drift_are_named() -> None:
-    assert pool(4).run(drift_said, ()) == [None] * 4
+    assert pool(4).run(drift_error, ()) == [None] * 4
     assert (
-        pool(4).run(drift_said, (2,))
+        pool(4).run(drift_error, (2,))
         == ["after step 9 the parameters of process 2 were not those of process 0"] * 4
     )
     assert (
-        pool(4).run(drift_said, (0, 3))
+        pool(4).run(drift_error, (0, 3))
         == ["after step 9 the parameters of processes 0, 3 were not those of process 1"] * 4
     )
 
@@ -237,9 +237,9 @@ def test_replicas_are_compared_at_the_end_however_seldom_before() -> None:
     ]
     says = "after step 2 the parameters of process 1 were not those of process 0"
     rarely = config_of(*SMALL, *words, "trainer.drift_every=100")
-    assert pool(2).run(drift_said_at_the_end, rarely) == [says] * 2
+    assert pool(2).run(drift_error_at_the_end, rarely) == [says] * 2
     never = config_of(*SMALL, *words, "trainer.drift_every=null")
-    assert pool(2).run(drift_said_at_the_end, never) == [None] * 2
+    assert pool(2).run(drift_error_at_the_end, never) == [None] * 2
 
 
 @pytest.mark.slow

@@ -24,9 +24,9 @@ def first_bad(workers: int = 2) -> FirstBad:
 
 def test_the_largest_finite_values_are_finite() -> None:
     """A sum of them is not, and says nothing of any of them."""
-    found = first_bad()
-    found.note_gradients(3, torch.zeros(2), torch.full((2, 100), 3e38))
-    assert found.found(range(2)) == []
+    noted = first_bad()
+    noted.note_gradients(3, torch.zeros(2), torch.full((2, 100), 3e38))
+    assert noted.collect(range(2)) == []
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
@@ -35,21 +35,21 @@ def test_kind_step_and_worker_are_told(value: float) -> None:
     gradients[1, 4], residuals[0, 2, 1] = value, value
     update = {"w": torch.zeros(1, 3, 4)}
     for step, kind, worker in ((3, "gradient", 7), (5, "residual", 6)):
-        found = first_bad()
-        found.note_gradients(
+        noted = first_bad()
+        noted.note_gradients(
             3, torch.zeros(2), gradients if kind == "gradient" else torch.zeros(2, 10)
         )
         kept = State(inner=State(per_worker={"w": residuals})) if kind == "residual" else State()
-        found.note_exchange(5, Aggregated(update, lambda: update, kept))
-        assert found.found(range(6, 8)) == [(step, KINDS.index(kind), worker)]
-        assert f"worker {worker}" in reason(found.found(range(6, 8))[0])
+        noted.note_exchange(5, Aggregated(update, lambda: update, kept))
+        assert noted.collect(range(6, 8)) == [(step, KINDS.index(kind), worker)]
+        assert f"worker {worker}" in reason(noted.collect(range(6, 8))[0])
 
 
 def test_the_first_step_counts() -> None:
-    found = first_bad(1)
+    noted = first_bad(1)
     for step in (2, 4):
-        found.note_gradients(step, torch.tensor([torch.nan]), torch.zeros(1, 2))
-    assert found.found(range(1)) == [(2, KINDS.index("loss"), 0)]
+        noted.note_gradients(step, torch.tensor([torch.nan]), torch.zeros(1, 2))
+    assert noted.collect(range(1)) == [(2, KINDS.index("loss"), 0)]
 
 
 WORDS = [

@@ -9,7 +9,7 @@ import pytest
 import torch
 from gloo_pool import pool
 from method_cases import CHOICES, compressor_of
-from pipeline_cases import Trained, trained
+from pipeline_cases import Trained, train_steps
 from sentence import SMALL, config_of, run
 from torch import Tensor
 
@@ -49,8 +49,8 @@ def test_overlap_gives_the_same_bits(choice: str) -> None:
     But PowerSGD multiplies matrices of one shape together, and a product of several may round
     otherwise than one alone.
     """
-    plain: list[Trained] = pool(2).run(trained, config(choice), 4)
-    overlapped: list[Trained] = pool(2).run(trained, config(choice, *BUCKETS), 4)
+    plain: list[Trained] = pool(2).run(train_steps, config(choice), 4)
+    overlapped: list[Trained] = pool(2).run(train_steps, config(choice, *BUCKETS), 4)
     for a, b in zip(plain, overlapped, strict=True):
         assert b.buckets >= 3
         if choice == "powersgd":
@@ -71,14 +71,14 @@ def test_overlap_gives_the_same_update_in_any_layout(model: str) -> None:
     words = [f"model={model}", data, "trainer.batch_size=4", "compressor=powersgd"]
     whole = config_of(*SMALL[:1], *SMALL[2:], *words, "trainer.gpus=2")
     overlapped = {**whole, "trainer": {**whole["trainer"], "overlap": True, "bucket_mib": 0.1}}
-    (a, _), (b, _) = pool(2).run(trained, whole, 2), pool(2).run(trained, overlapped, 2)
+    (a, _), (b, _) = pool(2).run(train_steps, whole, 2), pool(2).run(train_steps, overlapped, 2)
     assert b.buckets > 1
     torch.testing.assert_close(b.parameters[-1], a.parameters[-1], rtol=0, atol=1e-7)
 
 
 def test_micro_batches_are_exchanged_once() -> None:
-    a, _ = pool(2).run(trained, config("qsgd", "trainer.accumulate=4"), 3)
-    b, _ = pool(2).run(trained, config("qsgd", "trainer.accumulate=4", *BUCKETS), 3)
+    a, _ = pool(2).run(train_steps, config("qsgd", "trainer.accumulate=4"), 3)
+    b, _ = pool(2).run(train_steps, config("qsgd", "trainer.accumulate=4", *BUCKETS), 3)
     assert same(a.parameters[-1], b.parameters[-1])
 
 
@@ -88,7 +88,7 @@ def test_hidden_and_exposed_exchange_are_told_apart() -> None:
     In five steps on busy cores nothing may be hidden.
     """
     plain, hidden = (
-        pool(2).run(trained, config("none", *words), 40)[0].seconds
+        pool(2).run(train_steps, config("none", *words), 40)[0].seconds
         for words in ((), ("trainer.double_buffering=true",))
     )
     assert plain["hidden_exchange"]["mean"] == 0 < plain["exchange"]["mean"]
@@ -107,8 +107,8 @@ def test_double_buffering_applies_the_update_of_the_step_before(choice: str) -> 
     The first step moves nothing, the second what the first should have.
     """
     words = ("schedule.kind=constant", "schedule.warmup_epochs=0")
-    plain = pool(2).run(trained, config(choice, *words), 1)
-    late = pool(2).run(trained, config(choice, *words, "trainer.double_buffering=true"), 4)
+    plain = pool(2).run(train_steps, config(choice, *words), 1)
+    late = pool(2).run(train_steps, config(choice, *words, "trainer.double_buffering=true"), 4)
     assert same(late[0].parameters[1], plain[0].parameters[0])
     for x, y in pairwise(late[0].parameters):
         assert not same(x, y)
@@ -151,7 +151,7 @@ def test_methods_of_global_scope_are_refused_with_overlap(choice: str, tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("trainer.double_buffering=true",), "type one of them"),
         ((VIRTUAL,), "trainer.launcher=local"),
@@ -162,11 +162,11 @@ def test_methods_of_global_scope_are_refused_with_overlap(choice: str, tmp_path:
     ],
 )
 def test_what_cannot_be_overlapped_is_refused_in_one_sentence(
-    words: tuple[str, ...], said: str, tmp_path: Path
+    words: tuple[str, ...], message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError) as error:
         run(tmp_path, "trainer.overlap=true", *words)
-    assert said in str(error.value) and "\n" not in str(error.value)
+    assert message in str(error.value) and "\n" not in str(error.value)
 
 
 def test_runs_with_overlap_continue_those_without_but_have_names_of_their_own() -> None:

@@ -45,16 +45,16 @@ def test_what_is_read_is_what_was_aggregated(
     files = sorted((tmp_path / "run" / "gradients").iterdir())
     assert [path.name for path in files] == ["step-000000.pt", "step-000003.pt"]
     for path, step in zip(files, (0, 3), strict=True):
-        found = read_gradients(path)
-        assert found.step == step and found.gradients.dtype == torch.float32
-        assert found.gradients.shape == (4, recorded["parameters"])
+        recording = read_gradients(path)
+        assert recording.step == step and recording.gradients.dtype == torch.float32
+        assert recording.gradients.shape == (4, recorded["parameters"])
         assert (
-            found.config["model"] == "mlp"
-            and found.config["compressor"] == "none"
-            and found.config["seed"] == 1
+            recording.config["model"] == "mlp"
+            and recording.config["compressor"] == "none"
+            and recording.config["seed"] == 1
         )
-        assert list(found.tensors()) == found.names == list(seen[step])
-        assert all(torch.equal(g, seen[step][name]) for name, g in found.tensors().items())
+        assert list(recording.tensors()) == recording.names == list(seen[step])
+        assert all(torch.equal(g, seen[step][name]) for name, g in recording.tensors().items())
 
 
 @pytest.mark.parametrize(

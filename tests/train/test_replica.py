@@ -37,11 +37,11 @@ def test_a_test_is_made_with_the_model_in_evaluation_mode(layer: nn.Module) -> N
     gradients(replica)
     before = {name: tensor.clone() for name, tensor in replica.model.state_dict().items()}
     data = ArrayData("eight", "classification", 3, BATCH, BATCH)
-    found = [evaluate(replica, data, LocalControl(), (0, 1), size)["loss"] for size in (8, 8, 2)]
+    losses = [evaluate(replica, data, LocalControl(), (0, 1), size)["loss"] for size in (8, 8, 2)]
     model = replica.model.eval()
     with torch.no_grad():
         expected = float(nn.functional.cross_entropy(model(BATCH[0]), BATCH[1]))
-    assert found == pytest.approx([expected] * 3, rel=1e-6)
+    assert losses == pytest.approx([expected] * 3, rel=1e-6)
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
     gradients(replica)
     assert model.training

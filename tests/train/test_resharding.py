@@ -23,7 +23,7 @@ LENGTH = [
     "trainer.eval_every=null",
 ]
 LENGTH += ["trainer.keep_weights=false"]
-MEMORY = ["compressor=qsgd", "min_size=0", "error_feedback=true", "alpha=0.2", "beta=0.9"]
+RESIDUAL = ["compressor=qsgd", "min_size=0", "error_feedback=true", "alpha=0.2", "beta=0.9"]
 
 
 @pytest.mark.parametrize("before", [1, 2, 4, 6])
@@ -65,7 +65,7 @@ def test_workers_replace_their_neighbors() -> None:
     assert replaced_shares(1, 2, 3) == {1: pytest.approx(1 / 3), 2: pytest.approx(2 / 3)}
 
 
-def memories(folder: Path, step: int) -> list[dict[str, Tensor]]:
+def residuals(folder: Path, step: int) -> list[dict[str, Tensor]]:
     paths = sorted((folder / "checkpoints" / f"step-{step:08d}").glob("worker-*.pt"))
     return [torch.load(path, weights_only=True)["state"][0] for path in paths]
 
@@ -76,12 +76,12 @@ def go_on(folder: Path, words: list[str]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("gpus", [1, 2, 8])
-def test_a_run_with_memories_goes_on_when_they_may_be_merged(
+def test_a_run_with_residuals_goes_on_when_they_may_be_merged(
     tmp_path: Path, gpus: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = [*MEMORY, *LENGTH, "trainer.max_steps=6"]
+    words = [*RESIDUAL, *LENGTH, "trainer.max_steps=6"]
     first = run(tmp_path, *words, "trainer.gpus=4")
-    before = memories(tmp_path, 4)
+    before = residuals(tmp_path, 4)
     with pytest.raises(
         ConfigError,
         match=f"by 4 workers, this run has {gpus}, .* type trainer.gpus=4, or resume.workers=merge",
@@ -102,7 +102,7 @@ def test_a_run_with_memories_goes_on_when_they_may_be_merged(
     for name, rows in after.items():
         assert len(rows) == gpus and rows.any()
         torch.testing.assert_close(
-            rows.mean(0), torch.stack([memory[name] for memory in before]).mean(0)
+            rows.mean(0), torch.stack([residual[name] for residual in before]).mean(0)
         )
     assert result["steps"] == 6 and result["workers"] == gpus
     # A worker sends as much before as after.
@@ -111,7 +111,7 @@ def test_a_run_with_memories_goes_on_when_they_may_be_merged(
     assert [line["step"] for line in lines if line["event"] == "train"] == [3, 6]
 
 
-def test_a_run_without_memories_goes_on_with_any_number(tmp_path: Path) -> None:
+def test_a_run_without_residuals_goes_on_with_any_number(tmp_path: Path) -> None:
     """PowerSGD's factors are shared, so that workers own nothing."""
     words = ["compressor=powersgd", "error_feedback=false", *LENGTH, "trainer.max_steps=6"]
     run(tmp_path, *words, "trainer.gpus=2")

@@ -15,7 +15,7 @@ from gcbench.compressors.dense import Dense
 from gcbench.config import ConfigError, RunFailed
 from gcbench.train.replica import Replica
 
-# Everything a checkpoint must carry: momentum, per-worker memories, shared factors, meters,
+# Everything a checkpoint must carry: momentum, per-worker residuals, shared factors, meters,
 # half-filled log intervals.
 METHODS = {
     "qsgd": ["compressor=qsgd", "min_size=0", "error_feedback=true", "alpha=0.2", "beta=0.9"],

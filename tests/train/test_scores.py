@@ -29,8 +29,8 @@ def test_the_right_class_among_the_five_likeliest_counts_where_there_are_many() 
         torch.stack(scores_of("classification", *half))
         for half in zip(outputs.chunk(2), targets.chunk(2), strict=True)
     ]
-    found = summary_of("classification", torch.stack(halves), MANY_CLASSES)
-    assert found["accuracy"] == 12.5 and found["top5_accuracy"] == 62.5
+    summary = summary_of("classification", torch.stack(halves), MANY_CLASSES)
+    assert summary["accuracy"] == 12.5 and summary["top5_accuracy"] == 62.5
     assert "top5_accuracy" not in summary_of("classification", torch.stack(halves), 10)
 
 
@@ -39,12 +39,12 @@ def test_perplexity_is_that_of_a_word_however_words_are_shared_out_over_batches(
     outputs, targets = torch.randn(4, 4, 7), torch.randint(7, (4, 4))
     windows = [(outputs[:3], targets[:3]), (outputs[3:], targets[3:])]
     batches = torch.stack([torch.stack(scores_of("language", *window)) for window in windows])
-    found = summary_of("language", batches, 7)
+    summary = summary_of("language", batches, 7)
     losses = -outputs.log_softmax(-1).gather(2, targets.unsqueeze(2)).squeeze(2)
-    assert found["loss"] == pytest.approx(float(losses.mean()), rel=1e-5)
-    assert found["perplexity"] == pytest.approx(float(losses.mean().exp()), rel=1e-5)
+    assert summary["loss"] == pytest.approx(float(losses.mean()), rel=1e-5)
+    assert summary["perplexity"] == pytest.approx(float(losses.mean().exp()), rel=1e-5)
     means = torch.stack([losses[:3].mean(), losses[3:].mean()])
-    assert found["perplexity_of_batches"] == pytest.approx(float(means.exp().mean()), rel=1e-5)
+    assert summary["perplexity_of_batches"] == pytest.approx(float(means.exp().mean()), rel=1e-5)
 
 
 def test_distance_to_the_weights_that_made_the_targets(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def children() -> list[int]:
     ]
 
 
-def held() -> dict[str, int]:
+def open_resources() -> dict[str, int]:
     links = [
         os.readlink(f"/proc/self/fd/{fd}")
         for fd in os.listdir("/proc/self/fd")
@@ -83,7 +83,7 @@ def held() -> dict[str, int]:
 def test_memory_is_flat_and_nothing_is_left(tmp_path: Path, method: str) -> None:
     # The first run fills what stays by itself.
     run(tmp_path / "first", f"compressor={method}", "trainer.max_steps=2", "trainer.launcher=local")
-    before, memory = held(), Memory(tmp_path / "soak")
+    before, memory = open_resources(), Memory(tmp_path / "soak")
     memory.start()
     result = run(tmp_path / "soak", f"compressor={method}", *WORDS)
     memory.done.set()
@@ -92,6 +92,6 @@ def test_memory_is_flat_and_nothing_is_left(tmp_path: Path, method: str) -> None
     assert len(memory.growth()) >= 2 and max(memory.growth()) < GROWTH_MIB, memory.growth()
     assert len(list((tmp_path / "soak" / "checkpoints").iterdir())) == 2
     end = time.monotonic() + 10
-    while held() != before and time.monotonic() < end:
+    while open_resources() != before and time.monotonic() < end:
         time.sleep(0.1)
-    assert held() == before
+    assert open_resources() == before

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from method_cases import built
+from method_cases import build_method
 from sentence import run
 from torch import nn
 
@@ -68,7 +68,7 @@ def least_squares(
         replica=replica,
         estimator=estimator,
         pipeline=AfterBackward(),
-        compressor=built(compressor, **knobs),
+        compressor=build_method(compressor, **knobs),
         comm=comm,
         control=LocalControl(),
         optimizer=make_optimizer(
