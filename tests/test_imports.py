@@ -9,7 +9,16 @@ import gcbench
 
 PACKAGE = Path(gcbench.__file__).parent
 # Plain modules that every room may read.
-SHARED = {"identity", "knobs", "method_settings", "settings", "seeds", "private"}
+SHARED = {
+    "identity",
+    "knobs",
+    "method_settings",
+    "settings",
+    "seeds",
+    "private",
+    "console",
+    "drawing",
+}
 MAY_IMPORT = {
     "comm": set(),
     "codecs": set(),
@@ -22,7 +31,7 @@ MAY_IMPORT = {
     "launch": {"config", "train", "compressors", "codecs", "comm", "data", "models", "records"},
     "bench": {"config", "launch", "train", "compressors", "codecs", "comm", "data", "records"},
     "check": {"config", "launch", "compressors", "comm", "records"},
-    "predict": {"config", "launch", "compressors", "comm", "records", "report"},
+    "predict": {"config", "launch", "compressors", "comm", "records"},
     "report": {"config", "records", "comm"},
     "studies": {
         "config",
@@ -34,6 +43,7 @@ MAY_IMPORT = {
         "comm",
         "records",
         "predict",
+        "report",
     },
     "cli": {"config", "launch", "bench", "check", "report", "studies", "predict"},
     "__main__": {"cli"},
@@ -43,6 +53,8 @@ MAY_IMPORT = {
     "settings": set(),
     "seeds": set(),
     "private": set(),
+    "console": set(),
+    "drawing": set(),
 }
 ONLY_IN = {
     "hydra": {"cli", "config", "launch"},
@@ -50,7 +62,9 @@ ONLY_IN = {
     "pydantic": {"records"},
     "torch.distributed": {"comm", "launch", "bench", "check"},
     "wandb": {"records", "report"},
-    "matplotlib": {"report", "predict"},
+    "matplotlib": {"report", "predict", "drawing"},
+    "pandas": {"report", "console"},
+    "rich.table": {"console"},
     "sklearn": {"data"},
     "torchvision": {"data", "models"},
 }

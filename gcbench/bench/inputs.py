@@ -16,8 +16,10 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 class Input(NamedTuple):
-    name: str  # of the distribution, or of the file
-    grads: Grads  # of one worker, [1, ...]
+    """One worker's gradients, `[1, ...]` each, and the name of their distribution or file."""
+
+    name: str
+    grads: Grads
 
     @property
     def values(self) -> int:
@@ -39,7 +41,7 @@ def _laplace(n: int, generator: torch.Generator) -> Tensor:
 
 
 def _student(n: int, generator: torch.Generator) -> Tensor:
-    """Three degrees of freedom: heavier tails than gradients have."""
+    """Return draws of Student's t with 3 degrees of freedom: heavier tails than gradients have."""
     squares = torch.zeros(n)
     for _ in range(3):
         squares += torch.randn(n, generator=generator).square_()
@@ -53,7 +55,8 @@ DRAWS: dict[str, Callable[[int, torch.Generator], Tensor]] = {
 }
 
 
-def drawn(name: str, shapes: Shapes, device: torch.device, seed: int = 0) -> Input:
+def draw_input(name: str, shapes: Shapes, device: torch.device, seed: int = 0) -> Input:
+    """Return gradients drawn from a distribution of DRAWS, with a scale of 0.01."""
     generator = torch.Generator().manual_seed(seed)
     grads = {
         k: DRAWS[name](torch.Size(s).numel(), generator).view(1, *s).to(device) * 1e-2
@@ -62,13 +65,16 @@ def drawn(name: str, shapes: Shapes, device: torch.device, seed: int = 0) -> Inp
     return Input(name, grads)
 
 
-def recorded(path: Path, device: torch.device) -> Input:
-    """The first worker's."""
+def read_input(path: Path, device: torch.device) -> Input:
+    """Return the first worker's gradients in a file that trainer.record_gradients wrote."""
     tensors = read_gradients(path).tensors()
     return Input(path.stem, {k: g[:1].to(device) for k, g in tensors.items()})
 
 
 def one_matrix(values: int) -> Shapes:
-    """A tensor of about so many values, as square as powers of two allow, so that low-rank methods have a matrix."""
+    """Return the shape of a tensor of about so many values, as square as powers of two allow.
+
+    Low-rank methods need a matrix.
+    """
     columns = 1 << (values.bit_length() // 2)
     return {"gradient": (max(1, values // columns), columns)}

@@ -1,4 +1,4 @@
-"""A step's aggregation between real processes, beside a dense one and, for PowerSGD, PyTorch's own hook."""
+"""The aggregation of a step between real processes, beside a dense one and PyTorch's PowerSGD."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from itertools import accumulate
 from pathlib import Path
 from statistics import median
 from typing import Any, cast
@@ -16,10 +15,19 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 
-from gcbench.bench.inputs import Shapes, drawn
+from gcbench.bench.inputs import Shapes, draw_input
 from gcbench.codecs.kernels import Backend, use_backend
 from gcbench.comm import Comm, GlooTransport, ProcessGroupControl
-from gcbench.compressors import Compressor, Grads, State, Step, flattened, parts_of
+from gcbench.compressors import (
+    Compressor,
+    Grads,
+    State,
+    Step,
+    flattened,
+    offsets_of,
+    parts_of,
+    sizes_of,
+)
 from gcbench.compressors.dense import Dense
 from gcbench.compressors.powersgd import PowerSGD
 from gcbench.launch.meeting import join
@@ -33,7 +41,7 @@ UNTIMED = 3
 def measure_here(
     compressor: Compressor, shapes: Shapes, rounds: int, threads: int, backend: Backend, answer: str
 ) -> None:
-    """One of the processes; the first writes the rows to the file `answer`."""
+    """Measure as one of the processes; the first writes the rows to the file `answer`."""
     torch.set_num_threads(threads)
     use_backend(backend)
     keep_freed_memory()
@@ -55,7 +63,7 @@ def _rows(
     group: dist.ProcessGroup,
     control: ProcessGroupControl,
 ) -> list[dict[str, Any]]:
-    grads = drawn("normal", shapes, torch.device("cpu"), seed=group.rank()).grads
+    grads = draw_input("normal", shapes, torch.device("cpu"), seed=group.rank()).grads
     workers = group.size()
     clocks = {"method": Clock(torch.device("cpu")), "dense": Clock(torch.device("cpu"))}
     steps = {
@@ -73,8 +81,8 @@ def _rows(
             step()
             times[name].append(time.perf_counter() - start)
     slowest = {
-        name: [max(t) for t in zip(*control.gather(own[UNTIMED:]), strict=True)]
-        for name, own in times.items()
+        name: [max(t) for t in zip(*control.gather(seconds[UNTIMED:]), strict=True)]
+        for name, seconds in times.items()
     }
     exchange = {name: _exchange_seconds(clock, control) for name, clock in clocks.items()}
     return [
@@ -82,17 +90,16 @@ def _rows(
             "what": name,
             "workers": workers,
             "values": sum(g.numel() for g in grads.values()),
-            "milliseconds": 1e3 * median(found),
+            "milliseconds": 1e3 * median(seconds),
             "exchange_milliseconds": 1e3 * exchange[name] if name in exchange else None,
-            "of_dense": median(a / b for a, b in zip(found, slowest["dense"], strict=True)),
+            "of_dense": median(a / b for a, b in zip(seconds, slowest["dense"], strict=True)),
         }
-        for name, found in slowest.items()
+        for name, seconds in slowest.items()
     ]
 
 
 def _stepper(compressor: Compressor, grads: Grads, comm: Comm, clock: Clock) -> Callable[[], None]:
-    sizes = [g.numel() for g in grads.values()]
-    offsets = dict(zip(grads, accumulate(sizes, initial=0), strict=False))
+    offsets = offsets_of(sizes_of(grads))
     state, number = State(), 0
 
     def step() -> None:
@@ -106,7 +113,10 @@ def _stepper(compressor: Compressor, grads: Grads, comm: Comm, clock: Clock) -> 
 
 
 def _exchange_seconds(clock: Clock, control: ProcessGroupControl) -> float:
-    """A step's, as a run's ledger counts it: of every collective the shortest over the processes."""
+    """Return a step's exchange as a run's ledger counts it.
+
+    Of every collective the shortest over the processes counts.
+    """
     laps = control.gather(clock.take())
     ledger = Ledger(len(laps))
     ledger.add(laps)
@@ -118,7 +128,10 @@ def _exchange_seconds(clock: Clock, control: ProcessGroupControl) -> float:
 def _hook(
     compressor: Compressor, grads: Grads, group: dist.ProcessGroup
 ) -> Callable[[], None] | None:
-    """PyTorch's PowerSGD on the same gradients, as the one bucket that DistributedDataParallel would hand to it."""
+    """Return a step of PyTorch's PowerSGD; None where the method is another.
+
+    The gradients come in one bucket, as DistributedDataParallel would hand them to the hook.
+    """
     ranks = [part.rank for part in parts_of(compressor) if isinstance(part, PowerSGD)]
     if not ranks:
         return None
@@ -134,7 +147,7 @@ def _hook(
 
 
 class _Bucket:
-    """What the hook reads of a `GradBucket`, filled as a backward pass fills it."""
+    """A `GradBucket` for the hook, filled anew before every step as by a backward pass."""
 
     def __init__(self, grads: Grads) -> None:
         self._full = torch.cat(flattened(grads), dim=1)[0]

@@ -1,4 +1,4 @@
-"""One benchmark: what was asked, measured, to a table and a json file."""
+"""One benchmark, to a table and a json file."""
 
 from __future__ import annotations
 
@@ -12,32 +12,37 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from rich.table import Table
+from rich.text import Text
 
-from gcbench.bench.inputs import Input, Shapes, drawn, one_matrix, recorded
+from gcbench.bench.inputs import Input, Shapes, draw_input, one_matrix, read_input
 from gcbench.bench.local import measure
 from gcbench.bench.network import measure_here
 from gcbench.codecs.kernels import use_backend
 from gcbench.compressors import Compressor
 from gcbench.config import Config, ConfigError
-from gcbench.launch.instantiate import make
+from gcbench.console import TextTable, console, print_table
+from gcbench.launch.instantiate import make, parameter_shapes
 from gcbench.launch.local import run_processes
 from gcbench.launch.memory import keep_freed_memory
 from gcbench.launch.plan import Machine
-from gcbench.records import console
 from gcbench.records.environment import describe_environment
 
 Row = dict[str, Any]
 
 
 def bench(config: Config, directory: str) -> None:
-    """Processes that torchrun or scripts/netlab started all come here, and time a step between each other."""
-    joined = join_workers(config["workers"])
-    first = not joined or os.environ["RANK"] == "0"
+    """Measure, print, and write bench.json.
+
+    Processes that torchrun or scripts/netlab started all come here, and time a step between each
+    other.
+    """
+    together = _started_together(config["workers"])
+    first = not together or os.environ["RANK"] == "0"
     device = _device(config["device"])
     if config["codec_backend"] == "compiled" and not Machine.detect().compiler:
         raise ConfigError(
-            "codec_backend=compiled: there is no C++ compiler here; install g++, or type codec_backend=eager"
+            "codec_backend=compiled: there is no C++ compiler here; install g++, or type "
+            "codec_backend=eager"
         )
     torch.set_num_threads(config["threads"])
     use_backend(config["codec_backend"])
@@ -45,8 +50,8 @@ def bench(config: Config, directory: str) -> None:
     compressor: Compressor = make(config["compressor"], "compressor")
     shapes = _shapes(config)
     inputs = _inputs(config, shapes, device) if first else []
-    rows = [row for given in inputs for row in measure(compressor, given, config["rounds"])]
-    if joined:
+    rows = [row for x in inputs for row in measure(compressor, x, config["rounds"])]
+    if together:
         network = _between(config, compressor, shapes[-1], _call)
     else:
         network = [
@@ -70,15 +75,15 @@ def bench(config: Config, directory: str) -> None:
         "network": network,
     }
     path.write_text(json.dumps(content, indent=1))
-    output.print(f"[dim]{path}[/dim]")
+    output.print(Text(str(path), style="dim"), soft_wrap=True)
 
 
-def _device(asked: str) -> torch.device:
-    if asked == "cuda" and not torch.cuda.is_available():
+def _device(name: str) -> torch.device:
+    if name == "cuda" and not torch.cuda.is_available():
         raise ConfigError("device=cuda: there is no CUDA device here; type device=cpu")
-    return torch.device(
-        "cuda" if asked == "auto" and torch.cuda.is_available() else asked.replace("auto", "cpu")
-    )
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(name)
 
 
 def _name(device: torch.device) -> str:
@@ -86,31 +91,26 @@ def _name(device: torch.device) -> str:
 
 
 def _shapes(config: Config) -> list[Shapes]:
-    """A model's list of tensors, or one matrix for each of the sizes."""
+    """Return a model's tensors, or a matrix for each of the sizes."""
     if "model" not in config:
         return [one_matrix(int(n)) for n in config["sizes"]]
-    facts = {
-        "shape": config["shape"],
-        "outputs": config["classes"],
-        "vocabulary": config["vocabulary"],
-    }
-    node = {k: facts.get(k) if v is None else v for k, v in config["model"].items() if k != "reads"}
-    model = make(node, "model")
-    return [{k: tuple(p.shape) for k, p in model.named_parameters()}]
+    outputs = config["vocabulary" if "vocabulary" in config["model"] else "classes"]
+    return [parameter_shapes(config["model"], config["shape"], outputs)]
 
 
 def _inputs(config: Config, shapes: list[Shapes], device: torch.device) -> list[Input]:
     if config["recorded"]:
         if not Path(config["recorded"]).is_file():
             raise ConfigError(
-                f"recorded={config['recorded']}: no such file; type one that trainer.record_gradients wrote"
+                f"recorded={config['recorded']}: no such file; type one that "
+                "trainer.record_gradients wrote"
             )
-        return [recorded(Path(config["recorded"]), device)]
-    return [drawn(draw, shape, device) for shape in shapes for draw in config["draws"]]
+        return [read_input(Path(config["recorded"]), device)]
+    return [draw_input(draw, shape, device) for shape in shapes for draw in config["draws"]]
 
 
-def join_workers(workers: list[int]) -> bool:
-    """Whether this is one of several processes that somebody else started."""
+def _started_together(workers: list[int]) -> bool:
+    """Return whether this is one of several processes that torchrun or netlab started."""
     if not Machine.detect().under_torchrun:
         return False
     started = int(os.environ["WORLD_SIZE"])
@@ -139,52 +139,38 @@ def _between(
             str(answer),
         )
         run(measure_here, args)
-        rows: list[Row] = (
-            json.loads(answer.read_text()) if answer.exists() else []
-        )  # the first process's
-        return rows
+        # Only the first process has written it.
+        return json.loads(answer.read_text()) if answer.exists() else []
 
 
-def _print(config: Config, rows: list[Row], network: list[Row], console: Console) -> None:
+def _print(config: Config, rows: list[Row], network: list[Row], output: Console) -> None:
     name = config["choices"]["compressor"]
-    table = Table(
-        "part",
-        "input",
-        "values",
-        "ms",
-        "GB/s of fp32",
-        "x memcpy",
-        title=f"{name}, {config['codec_backend']} codecs",
-    )
-    for row in rows:
-        table.add_row(
+    local = [
+        [
             row["part"],
             row["input"],
             f"{row['values']:,}",
             f"{row['milliseconds']:.2f}",
             f"{row['gb_per_second']:.2f}",
             f"{row['of_memcpy']:.3f}",
-        )
-    console.print(table)
+        ]
+        for row in rows
+    ]
+    headings = ["part", "input", "values", "ms", "GB/s of fp32", "x memcpy"]
+    title = f"{name}, {config['codec_backend']} codecs"
+    print_table(TextTable(headings, local, left=(0, 1), title=title), output)
     if not network:
         return
-    table = Table(
-        "step of",
-        "processes",
-        "values",
-        "ms",
-        "of it exchange",
-        "x dense",
-        title="between gloo processes",
-    )
-    for row in network:
-        exchange = row["exchange_milliseconds"]
-        table.add_row(
+    between = [
+        [
             row["what"].replace("method", name),
             str(row["workers"]),
             f"{row['values']:,}",
             f"{row['milliseconds']:.2f}",
-            "" if exchange is None else f"{exchange:.2f}",
+            "" if row["exchange_milliseconds"] is None else f"{row['exchange_milliseconds']:.2f}",
             f"{row['of_dense']:.2f}",
-        )
-    console.print(table)
+        ]
+        for row in network
+    ]
+    headings = ["step of", "processes", "values", "ms", "of it exchange", "x dense"]
+    print_table(TextTable(headings, between, title="between gloo processes"), output)

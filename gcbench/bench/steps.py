@@ -1,7 +1,8 @@
-"""Whole training steps by several methods in turn, beside PyTorch's own, between the processes that torchrun or netlab started.
+"""Whole training steps by several methods in turn, beside PyTorch's own, between processes.
 
-Methods take turns in the same processes, a few steps at a time, of which the first is not timed: a slow spell of the machine
-meets all of them. What counts is the median over the timed steps, each as long as in the slowest process.
+Torchrun or netlab starts the processes. Methods take turns in them, a few steps at a time, of which
+the first is not timed: a slow spell of the machine meets all of them. The median over the timed
+steps counts, each as long as in the slowest process.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from gcbench.train.tasks import loss_of
 CPU = torch.device("cpu")
 TIMEOUT = timedelta(minutes=10)
 TURN = 3  # steps of a method before the next one's
-MESSAGES = 50  # of which the median counts
+MESSAGES = 50  # the median of so many counts
 ALONE = "no exchange"
 TORCH = {"torch DDP": None, "torch DDP, powerSGD_hook rank 2": 2}  # ranks
 
@@ -51,71 +52,84 @@ class Steps(NamedTuple):
 
 
 class Contender(Protocol):
+    """A method that takes training steps in turn with others."""
+
     @property
     def model(self) -> nn.Module: ...
     def step(self) -> None: ...
     def settle(self) -> None:
-        """Before others have their turn."""
+        """Wait for what is under way, before others have their turn."""
 
-    def facts(self, control: ProcessGroupControl) -> Row: ...
+    def facts(self, control: ProcessGroupControl) -> Row:
+        """Return more columns of its row."""
 
 
 def step_times(words: Sequence[str], methods: Mapping[str, Sequence[str]], rounds: int) -> Steps:
-    """One row a method, alike in all processes; `words` choose model, data and batch size, as `gcbench` takes them."""
+    """Return a row a method, alike in all processes.
+
+    `words` choose model, data and batch size, as `gcbench` takes them.
+    """
     keep_freed_memory()
     torch.set_num_threads(1)
     join("gloo", timeout=TIMEOUT)
     try:
         control = ProcessGroupControl(_group())
-        return Steps(
-            rows(contenders(words, methods, control), control, rounds), message_seconds(control)
-        )
+        racing = make_contenders(words, methods, control)
+        return Steps(time_rows(racing, control, rounds), message_seconds(control))
     finally:
         dist.destroy_process_group()
 
 
-def contenders(
+def make_contenders(
     words: Sequence[str], methods: Mapping[str, Sequence[str]], control: ProcessGroupControl
 ) -> dict[str, Contender]:
-    """A step without any exchange, PyTorch's own, and `methods` (words for each), on one data set and one set of weights."""
+    """Return a step without any exchange, PyTorch's own, and `methods` (words for each).
+
+    All have one data set and one set of weights.
+    """
     workers = dist.get_world_size()
     data = make_data(_config(words, workers))
-    found: dict[str, Contender] = {
+    racing: dict[str, Contender] = {
         ALONE: Ours(_config([*words, "compressor=none"], 1), data, control)
     }
     for name, rank in TORCH.items():
-        found[name] = Torch(_config(words, workers), data, rank)
+        racing[name] = Torch(_config(words, workers), data, rank)
     for name, more in methods.items():
-        found[name] = Ours(_config([*words, *more], workers), data, control)
-    _share_weights(found.values())
-    return found
+        racing[name] = Ours(_config([*words, *more], workers), data, control)
+    _share_weights(racing.values())
+    return racing
 
 
-def rows(racing: Mapping[str, Contender], control: ProcessGroupControl, rounds: int) -> list[Row]:
+def time_rows(
+    racing: Mapping[str, Contender], control: ProcessGroupControl, rounds: int
+) -> list[Row]:
+    """Return a row a contender, after a round that is not timed and `rounds` that are."""
     seconds: dict[str, list[float]] = {name: [] for name in racing}
     for number in range(1 + rounds):
         for name, contender in racing.items():
             times = _turn(contender, control)
             seconds[name] += times[1:] if number else []
     slowest = {
-        name: [max(same) for same in zip(*control.gather(found), strict=True)]
-        for name, found in seconds.items()
+        name: [max(same) for same in zip(*control.gather(times), strict=True)]
+        for name, times in seconds.items()
     }
     return [
         {
             "method": name,
-            "step_seconds": median(found),
-            "of_no_exchange": median(a / b for a, b in zip(found, slowest[ALONE], strict=True)),
+            "step_seconds": median(times),
+            "of_no_exchange": median(a / b for a, b in zip(times, slowest[ALONE], strict=True)),
             **racing[name].facts(control),
         }
-        for name, found in slowest.items()
+        for name, times in slowest.items()
     ]
 
 
 def message_seconds(control: ProcessGroupControl) -> float:
-    """Of a message, however small: the latency of the link, and of gloo's threads, which on a slow core is more of it.
+    """Return the seconds of a message, however small.
 
-    An all-reduce of one number is 2 (W - 1) messages one after the other, from when the last process has come.
+    They are the latency of the link and of gloo's threads, which on a slow core is the larger part.
+    An all-reduce of one number is 2 (W - 1) messages one after the other, from when the last
+    process has come.
     """
     number, times = torch.zeros(1), []
     for _ in range(MESSAGES):
@@ -165,7 +179,10 @@ class Ours:
         self._run.pipeline.settle(self._run, self._progress)
 
     def facts(self, control: ProcessGroupControl) -> Row:
-        """Exchange and coding of a step, hidden or not, and its collectives: kind, how many, payload bits of each."""
+        """Return the seconds of a step's exchange and coding, hidden or not, and its collectives.
+
+        A collective is its kind, how many there are, and the payload bits of each.
+        """
         steps, run = self._progress.step, self._run
         by_step = [_seconds(laps) for laps in zip(*control.gather(run.clock.take()), strict=True)]
         return {
@@ -183,7 +200,10 @@ class Ours:
 
 @dataclass
 class Torch:
-    """DistributedDataParallel as it comes, or with its PowerSGD, in one bucket: with several, that hook fails on gloo."""
+    """DistributedDataParallel without a hook, or with its PowerSGD of `rank`.
+
+    The hook has one bucket: with several it fails on gloo.
+    """
 
     config: Config
     data: Data
@@ -193,7 +213,7 @@ class Torch:
     forward: DistributedDataParallel = field(init=False)
 
     def __post_init__(self) -> None:
-        model = make_model(self.config, self.data)
+        model = make_model(self.config["model"], self.data.shape, self.data.outputs)
         if self.config["trainer"]["channels_last"]:
             model = model.to(memory_format=torch.channels_last)
         self.recurrent = getattr(model, "recurrent", False)
@@ -248,16 +268,16 @@ class Torch:
 
 
 def _seconds(laps: Sequence[list[Lap]]) -> dict[str, float]:
-    """By phase, of one step: means over the processes, whose laps these are."""
+    """Return the seconds of one step by phase, means over the processes, whose laps these are."""
     ledger = Ledger(len(laps))
-    ledger.add([[own] for own in laps])
-    seconds = ledger.seconds()
-    assert seconds is not None
-    return {phase: of["mean"] for phase, of in seconds.items()}
+    ledger.add([[process] for process in laps])
+    by_phase = ledger.seconds()
+    assert by_phase is not None
+    return {phase: seconds["mean"] for phase, seconds in by_phase.items()}
 
 
 def _share_weights(racing: Iterable[Contender]) -> None:
-    """One set serves all: it is times that are asked for, not what is learnt."""
+    """Let all use the first one's weights: times are measured, and nothing is learnt."""
     first, *others = (list(contender.model.parameters()) for contender in racing)
     for other in others:
         for p, shared in zip(other, first, strict=True):

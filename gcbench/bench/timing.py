@@ -1,4 +1,4 @@
-"""Times that can be trusted on a machine that others use too: against a copy of the same bytes, in the same run."""
+"""Times against a copy of the same bytes in the same run, for machines that others use, too."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Timing(NamedTuple):
     ratio: float  # memcpy over the work, of the pairs; 1: as fast as a copy
 
 
-def paired(work: Work, x: Tensor, rounds: int) -> Timing:
-    """`work` and a copy of `x`, in turn; slow spells of the machine meet both."""
+def time_beside_copy(work: Work, x: Tensor, rounds: int) -> Timing:
+    """Return the times of `work` and of a copy of `x`, in turn: slow spells meet both."""
     target = torch.empty_like(x)
     pairs = [
         (seconds(lambda: target.copy_(x), x.device), seconds(work, x.device))
@@ -34,6 +34,7 @@ def paired(work: Work, x: Tensor, rounds: int) -> Timing:
 
 
 def seconds(work: Work, device: torch.device) -> float:
+    """Return the seconds that `work` takes, on a GPU by its own events."""
     if device.type != "cuda":
         start = time.perf_counter()
         work()

@@ -1,1 +1,1 @@
-"""What every method owes its callers. The tests hold ours to it, `gcbench check` anybody's."""
+"""The duties of every method. The tests hold ours to them, `gcbench check` anybody's."""

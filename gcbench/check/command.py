@@ -1,4 +1,4 @@
-"""`gcbench check` and `gcbench methods`: what is typed after them; torch is imported when it is understood."""
+"""The commands `gcbench check` and `gcbench methods`; torch is imported when words are read."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from gcbench.config import Words, key, option, read_words
 
 @dataclass
 class Check(Words):
-    """Runs the tests that every method of gcbench passes on a method of your own: a class by its dotted name, or
-    compressor=NAME, and settings as key=value."""
+    """Runs the tests that every method of gcbench passes on a method of your own: a class by its
+    dotted name, or compressor=NAME, and settings as key=value."""
 
     usage = "gcbench check CLASS | compressor=NAME [key=value ...] [--config-dir DIR]"
     examples = """
@@ -26,7 +26,8 @@ gcbench check --config-dir my_conf compressor=mine rank=2
 
 @dataclass
 class Methods(Words):
-    """Lists all methods, or those named: what they are, their knobs, what they promise, and, measured, what they send."""
+    """Lists all methods, or those named: what they are, their knobs, what they promise, and,
+    measured, what they send."""
 
     usage = "gcbench methods [NAME ...] [measure=true] [--config-dir DIR]"
 

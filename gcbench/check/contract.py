@@ -1,4 +1,4 @@
-"""What holds for every method, whatever it promises."""
+"""The checks that hold for every method, whatever it promises."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from gcbench.check.steps import (
     SHAPES,
     STEPS,
     WORKERS,
-    aggregate,
     flat,
     gradients,
     observe,
@@ -19,16 +18,20 @@ from gcbench.check.steps import (
     trace,
 )
 from gcbench.compressors import Aggregated, Compressor, State, parts_of
+from gcbench.compressors.virtual import aggregate
 
 
 def demand(holds: object, sentence: str) -> None:
-    """Not `assert`: what a user's method owes is checked under `python -O` as well."""
+    """Raise AssertionError with the sentence.
+
+    It is no `assert` statement, as users' methods are checked under `python -O` as well.
+    """
     if not holds:
         raise AssertionError(sentence)
 
 
 def check_parts(compressor: Compressor) -> None:
-    """A method is one of two things."""
+    """Check that a method has the attributes of a compressor, or those of a codec."""
     method = list(parts_of(compressor))[-1]
     verbs = (
         ["aggregate"]
@@ -38,27 +41,30 @@ def check_parts(compressor: Compressor) -> None:
     missing = [name for name in ("properties", *verbs) if not hasattr(method, name)]
     demand(
         not missing,
-        f"{type(method).__name__} has no {' and no '.join(missing)}: a compressor has properties and aggregate(grads, state, "
-        "comm, step), a codec (a subclass of gcbench.compressors.Codec) has properties, encode and decode_add",
+        f"{type(method).__name__} has no {' and no '.join(missing)}: a compressor has properties "
+        "and aggregate(grads, state, comm, step), a codec (a subclass of "
+        "gcbench.compressors.Codec) has properties, encode and decode_add",
     )
 
 
 def check_shapes(compressor: Compressor) -> None:
+    """Check names, shapes and types of updates and messages, and that gradients are left alone."""
     state, grads = State(), gradients(range(4), 0)
     before = {k: g.clone() for k, g in grads.items()}
     for number in range(2):
         out = aggregate(compressor, grads, number=number, state=state)
         state, sent = out.state, out.sent()
-        for what, found in (("update", out.update), ("sent()", sent)):
+        for what, tensors in (("update", out.update), ("sent()", sent)):
             demand(
-                list(found) == list(grads),
-                f"{what} has the tensors {list(found)}, not {list(grads)} in this order",
+                list(tensors) == list(grads),
+                f"{what} has the tensors {list(tensors)}, not {list(grads)} in this order",
             )
         for name, g in grads.items():
             agreed, got = (1, *SHAPES[name]), tuple(out.update[name].shape)
             demand(
                 got == agreed,
-                f"the update of {name} has the shape {got}, not {agreed}: all workers agree on one row",
+                f"the update of {name} has the shape {got}, not {agreed}: all workers agree on one "
+                "row",
             )
             demand(
                 out.update[name].dtype == torch.float32,
@@ -76,7 +82,7 @@ def check_shapes(compressor: Compressor) -> None:
 
 
 def check_state_is_pure(compressor: Compressor) -> None:
-    """An old state must give the same step again."""
+    """Check that an old state gives the same step again."""
     state = aggregate(compressor, gradients(range(4), 0)).state
     once = aggregate(compressor, gradients(range(4), 1), number=1, state=state)
     once.sent()
@@ -87,6 +93,7 @@ def check_state_is_pure(compressor: Compressor) -> None:
 
 
 def check_state_restores(compressor: Compressor) -> None:
+    """Check that a state made again from its tensors gives the same step."""
     state = State()
     for number in range(2):
         state = aggregate(compressor, gradients(range(4), number), number=number, state=state).state
@@ -108,7 +115,7 @@ def check_state_restores(compressor: Compressor) -> None:
 
 
 def check_same_bits(make: Callable[[], Compressor]) -> None:
-    """Of a compressor that is made twice, whatever else draws random numbers."""
+    """Check that a compressor made anew gives the same step, whatever else draws random numbers."""
     grads = gradients(range(4), 0)
     first = aggregate(make(), grads, number=3, seed=5)
     torch.manual_seed(99)
@@ -157,7 +164,10 @@ def _with_one(x: Tensor, value: float) -> Tensor:
 
 
 def check_odd_input(compressor: Compressor, kind: str, zero_of_zeros: bool) -> None:
-    """Tensors of 1 value, of a prime number, of one bucket and one more; a huge value is one that fits what travels."""
+    """Check steps of odd gradients, on tensors of 1 value, of a prime number, and others.
+
+    A huge value is one that fits what travels.
+    """
     huge = min(largest_sent(compressor), 1e30) if kind == "one huge value" else 0.0
     torch.manual_seed(0)
     grads = {k: ODD_INPUTS[kind](shape, huge) for k, shape in ODD_SHAPES.items()}
@@ -178,7 +188,7 @@ def check_odd_input(compressor: Compressor, kind: str, zero_of_zeros: bool) -> N
 
 
 def largest_sent(compressor: Compressor) -> float:
-    """The largest value of the narrowest float that travels."""
+    """Return the largest value of the narrowest float that travels."""
     comm, seen = observe(WORKERS)
     trace(compressor, comm, STEPS)
     return min(
@@ -191,6 +201,7 @@ LENGTHS = (1, 7, 8, 9, 15, 16, 17, 512, 513)
 
 
 def check_length(compressor: Compressor, n: int) -> None:
+    """Check a step of a tensor of n values."""
     grads = {"w": torch.randn(2, n, generator=torch.Generator().manual_seed(n))}
     update = aggregate(compressor, grads).update["w"]
     demand(

@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 
 from gcbench.check.contract import demand
-from gcbench.check.steps import WORKERS, aggregate, flat
+from gcbench.check.steps import WORKERS, flat
 from gcbench.compressors import Compressor, Grads, State
+from gcbench.compressors.virtual import aggregate
 
 SHAPES = {"matrix": (24, 16), "vector": (40,)}
 STEPS = 100
@@ -17,7 +18,8 @@ NEARNESS = 0.15  # without compression 0.0014 is left at a rate of 0.1
 class Quadratic:
     """f_k(x) = 1/2 sum_i h_i (x_i - c_ki)^2 for worker k, h from 0.5 to 2.
 
-    The workers' minimisers differ, so that at the common one their gradients, and a quantiser's noise, do not vanish.
+    The workers' minimisers differ, so that at the common one their gradients, and a quantiser's
+    noise, do not vanish.
     """
 
     def __init__(self) -> None:
@@ -36,13 +38,13 @@ class Quadratic:
         return {k: self.h[k] * (x[k] - self.centres[k]) for k in x}
 
     def distance(self, x: Grads) -> float:
-        return float(
-            (flat(x) - flat({k: c.mean(0, keepdim=True) for k, c in self.centres.items()})).norm()
-        )
+        """Return the distance to the minimiser of the workers' mean."""
+        minimiser = {k: c.mean(0, keepdim=True) for k, c in self.centres.items()}
+        return float((flat(x) - flat(minimiser)).norm())
 
 
 def nearness(compressor: Compressor, lr: float) -> float:
-    """Of the end to the minimiser, as a share of the start's."""
+    """Return the distance to the minimiser after all steps, as a share of that at the start."""
     quadratic, state = Quadratic(), State()
     x = {k: torch.zeros(1, *shape) for k, shape in SHAPES.items()}
     start = quadratic.distance(x)
@@ -54,11 +56,12 @@ def nearness(compressor: Compressor, lr: float) -> float:
 
 
 def check_descends(compressor: Compressor) -> str:
+    """Check that steps of the best rate lead near the minimum, and return how near."""
     reached = {lr: nearness(compressor, lr) for lr in RATES}
     lr = min(reached, key=lambda rate: reached[rate])
     demand(
         reached[lr] < NEARNESS,
-        f"{STEPS} steps on a quadratic leave {reached[lr]:.3g} of the distance to its minimum at the best of the rates "
-        f"{', '.join(map(str, RATES))}, not {NEARNESS}",
+        f"{STEPS} steps on a quadratic leave {reached[lr]:.3g} of the distance to its minimum at "
+        f"the best of the rates {', '.join(map(str, RATES))}, not {NEARNESS}",
     )
     return f"{reached[lr]:.2g} of the distance is left after {STEPS} steps of lr={lr}"

@@ -13,13 +13,20 @@ from gcbench.compressors import Compressor, Grads
 
 
 def check_updates_agree(compressor: Compressor, virtual: Trace, processes: Sequence[Trace]) -> None:
-    """To the bit where no floats are summed; up to the order of sums, and the rounding of what is summed, else."""
+    """Check that real processes apply the updates of virtual workers.
+
+    They agree to the bit where no floats are summed; else up to the order of sums, and the rounding
+    of what is summed.
+    """
     rounding = rounding_of_sums(compressor)
     for process in processes:
         for number, (real, expected) in enumerate(
             zip(process.updates, virtual.updates, strict=True)
         ):
-            sentence = f"step {number}: real processes give another update than virtual workers do (a method sees each worker's row)"
+            sentence = (
+                f"step {number}: real processes give another update than virtual workers do (a "
+                "method sees each worker's row)"
+            )
             if rounding == 0:
                 demand(equal(real, expected), sentence)
                 continue
@@ -36,16 +43,19 @@ def equal(a: Grads, b: Grads) -> bool:
 
 
 def check_replicas(processes: Sequence[Trace]) -> None:
+    """Check that all ranks apply the same updates."""
     first, *others = processes
     for other in others:
         for number in range(STEPS):
             demand(
                 equal(other.updates[number], first.updates[number]),
-                f"step {number}: ranks apply different updates; an update is computed from what all workers have",
+                f"step {number}: ranks apply different updates; an update is computed from what "
+                "all workers have",
             )
 
 
 def check_memories(virtual: Trace, processes: Sequence[Trace]) -> None:
+    """Check that real workers keep the states of virtual ones."""
     scale = max(float(flat(update).abs().max()) for update in virtual.updates)
     for number in range(STEPS):
         for depth, expected in enumerate(virtual.memories[number]):
@@ -56,11 +66,13 @@ def check_memories(virtual: Trace, processes: Sequence[Trace]) -> None:
                 )
                 demand(
                     close,
-                    f"step {number}: real workers remember something else of {name} than their virtual twins",
+                    f"step {number}: real workers remember something else of {name} than their "
+                    "virtual twins",
                 )
 
 
 def check_bits(virtual: Trace, processes: Sequence[Trace]) -> None:
+    """Check that real and virtual workers are charged the same bits, and some."""
     for what in ("sent_bits", "received_bits"):
         real = [bits for process in processes for bits in getattr(process, what)]
         expected = getattr(virtual, what)

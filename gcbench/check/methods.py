@@ -1,4 +1,4 @@
-"""`gcbench methods`: every choice of conf/compressor, what it promises and, when asked, what it sends."""
+"""The command `gcbench methods`: every choice of conf/compressor and what it promises."""
 
 from __future__ import annotations
 
@@ -7,21 +7,18 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from rich import box
-from rich.table import Table
-
 from gcbench.check.steps import WORKERS
 from gcbench.check.wire import REFERENCE, VALUES, Wire, wire
 from gcbench.compressors import Compressor, parts_of
 from gcbench.compressors.wrappers import ErrorFeedback
 from gcbench.config import ConfigError, compose_methods, conf_directory, near
+from gcbench.console import TextTable, print_table
 from gcbench.launch.instantiate import make
-from gcbench.records import console
-
-WIDTH = 120  # where no terminal has one
 
 
 class Method(NamedTuple):
+    """A line of the list."""
+
     name: str
     about: str
     knobs: list[str]
@@ -30,7 +27,7 @@ class Method(NamedTuple):
 
 
 def choices(config_dir: str | None = None) -> dict[str, Path]:
-    """Name to file, of ours and of those in `config_dir`."""
+    """Return the files of all methods by name, ours and those in `config_dir`."""
     folders = [conf_directory(), *([Path(config_dir)] if config_dir else [])]
     return {
         path.stem: path
@@ -40,7 +37,7 @@ def choices(config_dir: str | None = None) -> dict[str, Path]:
 
 
 def methods(names: Sequence[str], measure: bool, config_dir: str | None = None) -> Iterator[Method]:
-    """All where no names are given."""
+    """Yield the methods of these names, or all where there are none."""
     files = choices(config_dir)
     for name in names:
         if name not in files:
@@ -61,42 +58,52 @@ def methods(names: Sequence[str], measure: bool, config_dir: str | None = None) 
 
 
 def _about(path: Path) -> str:
-    """The comment on top of the file, without where its keys go."""
+    """Return the comment on top of the file, without the line that says where its keys go."""
     lines = path.read_text().splitlines()
     top = lines[: next((i for i, line in enumerate(lines) if not line.startswith("#")), len(lines))]
     return " ".join(line.lstrip("# ") for line in top if "@package" not in line)
 
 
 def _promises(compressor: Compressor) -> list[str]:
-    """Of the method by itself, and whether a memory is around it."""
-    memory = next((part for part in parts_of(compressor) if isinstance(part, ErrorFeedback)), None)
-    own = (memory.inner if memory else compressor).properties
-    named = {
-        "exact": own.exact,
-        "unbiased": own.unbiased,
-        "contractive": own.contractive,
-        "mean-linear": own.mean_linear,
+    """Return the promises of the method by itself, and whether it has error feedback."""
+    feedback = next((p for p in parts_of(compressor) if isinstance(p, ErrorFeedback)), None)
+    properties = (feedback.inner if feedback else compressor).properties
+    promises = {
+        "exact": properties.exact,
+        "unbiased": properties.unbiased,
+        "contractive": properties.contractive,
+        "mean-linear": properties.mean_linear,
+        "global scope": properties.scope == "global",
+        "+ memory": feedback is not None,
     }
-    found = [name for name, promised in named.items() if promised]
-    return found + ["global scope"] * (own.scope == "global") + ["+ memory"] * bool(memory)
+    return [name for name, holds in promises.items() if holds]
 
 
 def list_methods(
     names: Sequence[str] = (), measure: bool = False, config_dir: str | None = None
 ) -> None:
-    output = console(WIDTH)
-    measured = ("bits a value it sends", "x fewer") if measure else ()
-    table = Table("compressor", "what it is, and its knobs", *measured, "promises", box=box.SIMPLE)
-    for one in methods(names, measure, config_dir):
-        about = f"{one.about}\n[dim]{' '.join(one.knobs)}[/dim]\n"
-        sent = ("\n".join(one.wire.lines), f"{one.wire.ratio:.1f}") if one.wire else ()
-        table.add_row(one.name, about, *sent, "\n".join(one.promises))
-    output.print(table)
+    """Print the methods of these names, or all; with `measure`, what they send, too."""
+    measured = ["bits a value it sends", "x fewer"] if measure else []
+    rows = []
+    for method in methods(names, measure, config_dir):
+        about = f"{method.about}\n{' '.join(method.knobs)}".rstrip()
+        wire = method.wire
+        sent = ["\n".join(wire.lines), f"{wire.ratio:.1f}"] if wire else []
+        rows.append([method.name, about, *sent, "\n".join(method.promises)])
     shapes = ", ".join(" x ".join(map(str, shape)) for shape in REFERENCE.values())
-    output.print(
-        f"Measured with all knobs as they are, in the first step of {WORKERS} workers, on {VALUES:,} values ({shapes})."
-        if measure
-        else "What they send is measured with gcbench methods measure=true, or gcbench methods NAME.",
-        "Promises are those of the method by itself; gcbench check compressor=NAME holds it to them.",
-        highlight=False,
+    measured_note = (
+        f"Measured with all knobs as they are, in the first step of {WORKERS} workers, on "
+        f"{VALUES:,} values ({shapes})."
     )
+    not_measured_note = (
+        "What they send is measured with gcbench methods measure=true, or gcbench methods NAME."
+    )
+    promises_note = (
+        "Promises are those of the method by itself; gcbench check compressor=NAME holds it to "
+        "them."
+    )
+    notes = [measured_note if measure else not_measured_note, promises_note]
+    headings = ["compressor", "what it is, and its knobs", *measured, "promises"]
+    left = set(range(len(headings))) - {3}
+    table = TextTable(headings, rows, left, groups=range(len(rows)), notes=notes)
+    print_table(table)

@@ -23,14 +23,17 @@ LAYOUTS = {"4 processes": 4, "2 x 2": 2}
 TIMEOUT = timedelta(minutes=1)
 
 Traces = dict[str, list[list[Trace]]]
-"""Layout to each compressor's, by process."""
+"""By layout, compressor and process."""
 
 
 def traces_over_gloo(nodes: Sequence[Config]) -> Traces:
-    """Of each layout and compressor, what each process saw. One start serves both layouts, as it costs seconds."""
+    """Return the traces of every compressor in every layout, by process.
+
+    One start serves both layouts, as it costs seconds.
+    """
     with tempfile.TemporaryDirectory() as folder:
         run_processes(_trace_here, (nodes, folder), max(LAYOUTS.values()))
-        found = {
+        by_process = {
             layout: [
                 torch.load(Path(folder) / f"{size}-{rank}.pt", weights_only=False)
                 for rank in range(size)
@@ -38,7 +41,8 @@ def traces_over_gloo(nodes: Sequence[Config]) -> Traces:
             for layout, size in LAYOUTS.items()
         }
     return {
-        layout: [list(traces) for traces in zip(*found[layout], strict=True)] for layout in LAYOUTS
+        layout: [list(traces) for traces in zip(*by_process[layout], strict=True)]
+        for layout in LAYOUTS
     }
 
 

@@ -1,4 +1,4 @@
-"""What a method's `properties` promise."""
+"""The checks of what a method's `properties` promise."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ import torch
 from torch import Tensor
 
 from gcbench.check.contract import demand
-from gcbench.check.steps import SHAPES, WORKERS, aggregate, flat, gradients, observe, offsets, trace
+from gcbench.check.steps import SHAPES, WORKERS, flat, gradients, observe, trace
 from gcbench.comm import Comm
-from gcbench.compressors import Compressor, Grads, State, Step
+from gcbench.compressors import Compressor, Grads, State, Step, offsets_of, sizes_of
+from gcbench.compressors.virtual import aggregate
 from gcbench.compressors.wrappers import ErrorFeedback
 
 
 def rounding_of_sums(compressor: Compressor) -> float:
-    """Relative, of the coarsest float that is summed over workers; 0 where none is."""
+    """Return the relative rounding of the coarsest float that is summed over workers, or 0."""
     comm, seen = observe(WORKERS)
     trace(compressor, comm)
     types = [
@@ -27,7 +28,7 @@ def rounding_of_sums(compressor: Compressor) -> float:
 
 
 def check_exact(compressor: Compressor) -> None:
-    """The mean of the gradients, up to the rounding of what travels."""
+    """Check that an update is the mean of the gradients, up to the rounding of what travels."""
     grads = gradients(range(4), 0)
     error = (flat(aggregate(compressor, grads).update)[0] - flat(grads).mean(0)).abs().max()
     allowed = max(1e-6, rounding_of_sums(compressor)) * flat(grads).abs().max()
@@ -38,35 +39,32 @@ def check_exact(compressor: Compressor) -> None:
 
 
 def check_unbiased(compressor: Compressor, repeats: int = 600) -> None:
-    """The mean of N updates errs by the noise of one over sqrt N, in all directions and along the gradient."""
+    """Check that the mean of N updates errs by the noise of one over sqrt N.
+
+    It does so in all directions, and along the gradient.
+    """
     grads = gradients(range(2), 0)
     mean = flat(grads).mean(0)
-    errors = (
-        torch.cat(
-            [flat(aggregate(compressor, grads, number=number).update) for number in range(repeats)]
-        )
-        - mean
-    )
+    updates = [flat(aggregate(compressor, grads, number=n).update) for n in range(repeats)]
+    errors = torch.cat(updates) - mean
     rounding = 1e-6 * mean.norm()
-    error, noise = (
-        errors.mean(0).norm(),
-        (errors.square().sum(1).mean() / repeats).sqrt() + rounding,
-    )
+    error = errors.mean(0).norm()
+    noise = (errors.square().sum(1).mean() / repeats).sqrt() + rounding
     demand(
         error < 2**0.5 * noise,
-        f"promises to be unbiased, but the mean of {repeats} updates is {error / noise:.1f} times as far from the mean of the "
-        "gradients as chance explains",
+        f"promises to be unbiased, but the mean of {repeats} updates is {error / noise:.1f} times "
+        "as far from the mean of the gradients as chance explains",
     )
     along = errors @ mean / mean.norm()
     demand(
         along.mean().abs() < 5 * along.std() / repeats**0.5 + rounding,
-        f"promises to be unbiased, but {repeats} updates are on average {1 + along.mean() / mean.norm():.4f} times as long as "
-        "the mean of the gradients",
+        f"promises to be unbiased, but {repeats} updates are on average "
+        f"{1 + along.mean() / mean.norm():.4f} times as long as the mean of the gradients",
     )
 
 
 def vectors(n: int) -> dict[str, Tensor]:
-    """That codes find hard, each in its way."""
+    """Return vectors that are hard to code, each in another way."""
     generator = torch.Generator().manual_seed(0)
     spike, few = torch.zeros(n), torch.zeros(n)
     spike[n // 3], few[:: n // 7] = -3, torch.arange(len(few[:: n // 7])) + 1.0
@@ -88,7 +86,7 @@ VECTORS = vectors(156)
 
 
 def check_contractive(compressor: Compressor, kind: str, slack: float = 1e-6) -> float:
-    """Each worker's own mean error against its gradient, here the share that is left: 1 - delta.
+    """Check that a worker's mean error is less than its gradient; return the share 1 - delta.
 
     With the slack a sketch may miss a gradient altogether, but never add to it.
     """
@@ -107,6 +105,7 @@ def check_contractive(compressor: Compressor, kind: str, slack: float = 1e-6) ->
 
 
 def check_mean_linear(compressor: Compressor) -> None:
+    """Check that rows and their mean give the same updates."""
     of_rows, of_means = State(), State()
     allowed = max(1e-5, rounding_of_sums(compressor))
     for number in range(3):
@@ -118,7 +117,8 @@ def check_mean_linear(compressor: Compressor) -> None:
         error = float((flat(rows.update) - flat(replicated.update)).norm() / flat(means).norm())
         demand(
             error <= allowed,
-            f"promises that rows count by their mean, but their update is {error:.2g} off their mean's",
+            f"promises that rows count by their mean, but their update is {error:.2g} off their "
+            "mean's",
         )
 
 
@@ -126,7 +126,10 @@ PARTS = [("conv", "scalar", "twin", "one"), ("conv bias", "matrix", "row")]
 
 
 def check_scope(compressor: Compressor) -> None:
-    """Some tensors alone, at their places in the model: the same update for them where the scope is a tensor."""
+    """Check that updates depend on other tensors where the scope is global, and only there.
+
+    Some tensors are tried alone, at their places in the model.
+    """
     of_all = _updates(compressor, list(SHAPES))
     errors = [
         ((part[name] - whole[name]).norm() / whole[name].norm().clamp_min(1e-30)).item()
@@ -147,20 +150,20 @@ def check_scope(compressor: Compressor) -> None:
 
 
 def _updates(compressor: Compressor, names: Sequence[str]) -> list[Grads]:
-    """Of three steps, in the second of which one tensor is much larger than the others."""
-    state, found = State(), []
+    """Return the updates of three steps; in the second one tensor is much larger than others."""
+    state, updates = State(), []
     for number in range(3):
         grads = gradients(range(4), number)
         grads["conv"] *= 30 if number == 1 else 1
-        step = Step(number, 1, range(4), offsets(SHAPES))
+        step = Step(number, 1, range(4), offsets_of(sizes_of(grads)))
         out = compressor.aggregate({k: grads[k] for k in names}, state, Comm(4), step)
         state = out.state
-        found.append(out.update)
-    return found
+        updates.append(out.update)
+    return updates
 
 
 def check_error_feedback(compressor: Compressor, alpha: float = 0.7, beta: float = 0.9) -> None:
-    """sent + memory' = grad + beta memory, around any method."""
+    """Check that sent + memory' = grad + beta memory, with error feedback around any method."""
     around, state = ErrorFeedback(compressor, alpha, beta), State()
     for number in range(3):
         grads = gradients(range(4), number)
@@ -177,6 +180,7 @@ def check_error_feedback(compressor: Compressor, alpha: float = 0.7, beta: float
             )
             demand(
                 close,
-                f"with error feedback around it, sent() and the memory of {name} do not add up to what was to be sent",
+                f"with error feedback around it, sent() and the memory of {name} do not add up to "
+                "what was to be sent",
             )
         state = out.state

@@ -1,4 +1,4 @@
-"""`gcbench check`: every check of a method, and a line for each."""
+"""The command `gcbench check`: every check of a method, and a line for each."""
 
 from __future__ import annotations
 
@@ -46,18 +46,18 @@ from gcbench.launch.local import WorkerFailed
 PACKAGE = Path(gcbench.__file__).parent
 
 Check = Callable[[], str | None]
-"""Raises AssertionError with a sentence, or may have something to tell."""
+"""A check raises AssertionError with a sentence; it may return more to say."""
 
 
 def check_method(subject: Subject) -> bool:
-    """Prints, and says whether all is well."""
+    """Print a line a check, and return whether all is well."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a setting of the checks may be one to warn of
-        typed = _made(subject.typed)
-        if not line_of("has what a method has", {"": partial(check_parts, typed)}):
+        typed = _make(subject.typed)
+        if not print_line("has what a method has", {"": partial(check_parts, typed)}):
             return False
         print(f"tried   {'; '.join(label or 'as it is' for label in subject.cases)}")
-        makers = {label: partial(_made, node) for label, node in subject.cases.items()}
+        makers = {label: partial(_make, node) for label, node in subject.cases.items()}
         by_case = {label: dict(_checks(maker)) for label, maker in makers.items()}
         first, *_ = makers
         by_case[first]["descends a quadratic"] = partial(check_descends, makers[first]())
@@ -65,13 +65,13 @@ def check_method(subject: Subject) -> bool:
             name for checks in sorted(by_case.values(), key=len, reverse=True) for name in checks
         )
         held = [
-            line_of(name, {k: checks[name] for k, checks in by_case.items() if name in checks})
+            print_line(name, {k: checks[name] for k, checks in by_case.items() if name in checks})
             for name in names
         ]
-        return all([*held, _layouts(subject), line_of("sends", {"": partial(_sends, typed)})])
+        return all([*held, _layouts(subject), print_line("sends", {"": partial(_sends, typed)})])
 
 
-def _made(node: Config) -> Compressor:
+def _make(node: Config) -> Compressor:
     compressor: Compressor = make(node, "compressor")
     return compressor
 
@@ -98,7 +98,10 @@ def _checks(maker: Callable[[], Compressor]) -> Iterator[tuple[str, Check]]:
 
 
 def _odd_inputs(compressor: Compressor) -> None:
-    """Promises about the error leave only one update for gradients of zeros."""
+    """Check all odd gradients.
+
+    A promise about the error leaves zeros as the only update of gradients of zeros.
+    """
     promises: Properties = compressor.properties
     for kind in ODD_INPUTS:
         check_odd_input(
@@ -118,33 +121,33 @@ def _contractive(compressor: Compressor) -> str:
 
 
 def _layouts(subject: Subject) -> bool:
-    """Every case in one process, in four, and in two of two workers each."""
+    """Check every case in one process, in four, and in two of two workers each."""
     try:
         traces = traces_over_gloo(list(subject.cases.values()))
     except WorkerFailed as failure:
-        return _failed("runs in 4 processes", "", str(failure))
-    compressors = {label: _made(node) for label, node in subject.cases.items()}
+        return _print_failure("runs in 4 processes", "", str(failure))
+    compressors = {label: _make(node) for label, node in subject.cases.items()}
     virtual = {label: trace(compressor, Comm(WORKERS)) for label, compressor in compressors.items()}
     held = []
-    for layout, found in traces.items():
+    for layout, by_case in traces.items():
         cases = [
             (k, compressors[k], virtual[k], real)
-            for k, real in zip(subject.cases, found, strict=True)
+            for k, real in zip(subject.cases, by_case, strict=True)
         ]
         held += [
-            line_of(
+            print_line(
                 f"{layout}: same updates",
                 {k: partial(check_updates_agree, c, v, real) for k, c, v, real in cases},
             ),
-            line_of(
+            print_line(
                 f"{layout}: ranks apply the same",
                 {k: partial(check_replicas, real) for k, _, _, real in cases},
             ),
-            line_of(
+            print_line(
                 f"{layout}: same memories",
                 {k: partial(check_memories, v, real) for k, _, v, real in cases},
             ),
-            line_of(
+            print_line(
                 f"{layout}: same bits", {k: partial(check_bits, v, real) for k, _, v, real in cases}
             ),
         ]
@@ -154,31 +157,31 @@ def _layouts(subject: Subject) -> bool:
 def _sends(compressor: Compressor) -> str:
     sent, analytic = wire(compressor), analytic_ratio(compressor)
     counted = f", {analytic:.4g} x as its paper counts" if analytic else ""
-    told = f"{sent.bits_per_value:.4g} bits a value, {sent.ratio:.4g} x fewer than fp32{counted}"
-    return f"{told} ({', '.join(' '.join(line.split()) for line in sent.lines)})"
+    bits = f"{sent.bits_per_value:.4g} bits a value, {sent.ratio:.4g} x fewer than fp32{counted}"
+    return f"{bits} ({', '.join(' '.join(line.split()) for line in sent.lines)})"
 
 
-def line_of(name: str, cases: dict[str, Check]) -> bool:
-    """Of one check, in all cases or the first in which it fails."""
-    told = []
+def print_line(name: str, cases: dict[str, Check]) -> bool:
+    """Print the line of one check, in all cases or the first in which it fails."""
+    remarks = []
     for label, check in cases.items():
         try:
-            told.append(check())
+            remarks.append(check())
         except AssertionError as error:
-            return _failed(name, label, str(error) or _place(error))
-        except Exception as error:  # of somebody else's code
-            return _failed(name, label, f"{type(error).__name__}: {error} ({_place(error)})")
-    print(f"ok      {name}{f': {told[0]}' if told[0] else ''}", flush=True)
+            return _print_failure(name, label, str(error) or _place(error))
+        except Exception as error:  # in somebody else's code
+            return _print_failure(name, label, f"{type(error).__name__}: {error} ({_place(error)})")
+    print(f"ok      {name}{f': {remarks[0]}' if remarks[0] else ''}", flush=True)
     return True
 
 
-def _failed(name: str, label: str, sentence: str) -> bool:
+def _print_failure(name: str, label: str, sentence: str) -> bool:
     print(f"FAILED  {name}{f' (with {label})' if label else ''}: {sentence}", flush=True)
     return False
 
 
 def _place(error: BaseException) -> str:
-    """Where it was raised, or where their code led to that."""
+    """Return the place of an error in their code, or else where it was raised."""
     frames = traceback.extract_tb(error.__traceback__)
     theirs = [
         f

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from gcbench.comm import Comm
 from gcbench.comm.collectives import Lengths
-from gcbench.compressors import Aggregated, Compressor, Grads, State, Step
+from gcbench.compressors import Compressor, Grads, State, flatten
+from gcbench.compressors.virtual import aggregate
 
 WORKERS = 4
 STEPS = 3
@@ -29,54 +30,32 @@ SHAPES: dict[str, tuple[int, ...]] = {
 def gradients(
     workers: Sequence[int], number: int, shapes: Mapping[str, tuple[int, ...]] = SHAPES
 ) -> Grads:
-    """`{name: [w, *shape]}` for one step, each worker's from its own generator, with a part that all share."""
-    found: Grads = {}
+    """Return `{name: [w, *shape]}` for one step.
+
+    Each worker's are from its own generator, with a part that all share.
+    """
+    grads: Grads = {}
     for i, (name, shape) in enumerate(shapes.items()):
         common = torch.randn(shape, generator=torch.Generator().manual_seed(10_000 + i))
-        own = [
-            torch.randn(
-                shape, generator=torch.Generator().manual_seed(1000 * worker + 100 * number + i)
-            )
-            for worker in workers
+        seeds = [1000 * worker + 100 * number + i for worker in workers]
+        of_workers = [
+            torch.randn(shape, generator=torch.Generator().manual_seed(seed)) for seed in seeds
         ]
-        found[name] = torch.stack([common + x for x in own]) * 0.1
-    return found
-
-
-def offsets(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
-    found, start = {}, 0
-    for name, shape in shapes.items():
-        found[name] = start
-        start += torch.Size(shape).numel()
-    return found
+        grads[name] = torch.stack([common + x for x in of_workers]) * 0.1
+    return grads
 
 
 def shapes_of(grads: Grads) -> dict[str, tuple[int, ...]]:
     return {k: tuple(g.shape[1:]) for k, g in grads.items()}
 
 
-def aggregate(
-    compressor: Compressor,
-    grads: Grads,
-    *,
-    number: int = 0,
-    seed: int = 1,
-    state: State | None = None,
-    comm: Comm | None = None,
-) -> Aggregated:
-    """One step; without `comm`, of as many virtual workers as there are rows."""
-    comm = comm or Comm(len(next(iter(grads.values()))))
-    step = Step(number, seed, comm.local, offsets(shapes_of(grads)))
-    return compressor.aggregate(grads, state or State(), comm, step)
-
-
 def flat(grads: Grads) -> Tensor:
-    """`[w, n]` in float64."""
-    return torch.cat([g.reshape(g.shape[0], -1) for g in grads.values()], dim=1).double()
+    """Return all tensors end to end, `[w, n]` in float64."""
+    return flatten(grads).double()
 
 
 class Trace(NamedTuple):
-    """What a process saw of some steps."""
+    """The updates, messages, states and bits of some steps, as a process had them."""
 
     updates: list[Grads]
     sent: list[Grads]
@@ -86,6 +65,7 @@ class Trace(NamedTuple):
 
 
 def trace(compressor: Compressor, comm: Comm, steps: int = STEPS) -> Trace:
+    """Take some steps on `gradients`, and return what this process has of them."""
     state = State()
     updates, sent, memories = [], [], []
     for number in range(steps):
@@ -100,7 +80,7 @@ def trace(compressor: Compressor, comm: Comm, steps: int = STEPS) -> Trace:
 
 
 Seen = dict[tuple[str, torch.dtype], int]
-"""Collective and type to the bits of one worker that travel so."""
+"""The bits of one worker by the collective and the type in which they travel."""
 
 
 def observe(workers: int) -> tuple[Comm, Seen]:

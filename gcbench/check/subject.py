@@ -1,4 +1,4 @@
-"""What is checked: a method by its name, or a choice of conf/compressor, as it was typed and with other settings."""
+"""The subject of the checks: a method by its name, or a choice of conf/compressor."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 from gcbench.config import Config, ConfigError, compose_words, method_node, resolve
 
-# What every method is tried with, wherever it has the keys; buckets smaller than the gradients of the checks.
+# Settings that every method is tried with, wherever it has the keys. Buckets are smaller than the
+# gradients of the checks.
 SETTINGS: dict[str, dict[str, Any]] = {
     "all tensors": {"min_size": 0, "bucket_size": 16, "error_feedback": False},
     "small tensors whole": {"min_size": 100, "bucket_size": 16},
@@ -16,16 +17,18 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 
 class Subject(NamedTuple):
-    typed: Config  # node of the compressor
-    cases: dict[
-        str, Config
-    ]  # by what else was set; the first only lets small tensors be compressed, as those of the checks are
+    """A compressor's node as it was typed, and with other settings."""
+
+    typed: Config
+    # By the words of the other settings. The first case only has small tensors compressed, too, as
+    # those of the checks are.
+    cases: dict[str, Config]
 
 
 def subject_of(
     targets: Sequence[str], settings: Sequence[str], config_dir: str | None = None
 ) -> Subject:
-    """`my_package.MyMethod rank=2`, or no target and `compressor=mine rank=2`."""
+    """Return the subject of `my_package.MyMethod rank=2`, or of `compressor=mine rank=2`."""
     if not targets and not settings:
         raise ConfigError("nothing was asked for; type my_package.MyMethod, or compressor=NAME")
     if len(targets) > 1:
@@ -35,27 +38,22 @@ def subject_of(
 
 def _of_target(target: str, settings: Sequence[str]) -> Subject:
     node = {"_target_": "gcbench.compressors.build", "method": method_node(target, settings)}
-    return Subject(
-        node,
-        {
-            _words(own): {**node, **own}
-            for own in _settings({"min_size": 0, "error_feedback": False})
-        },
-    )
+    changes = _changes({"min_size": 0, "error_feedback": False})
+    return Subject(node, {_words(change): {**node, **change} for change in changes})
 
 
 def _of_choice(words: Sequence[str], config_dir: str | None) -> Subject:
     config = resolve(compose_words(words, config_dir))
     typed = {word.lstrip("+~").split("=", 1)[0] for word in words}
     cases = {}
-    for own in _settings({k: v for k, v in config.items() if k not in typed}):
-        label = _words(own)
+    for change in _changes({k: v for k, v in config.items() if k not in typed}):
+        label = _words(change)
         cases[label] = resolve(compose_words([*words, *label.split()], config_dir))["compressor"]
     return Subject(config["compressor"], cases)
 
 
-def _settings(now: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What is to be changed of what it is `now`."""
+def _changes(now: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the settings of each case that differ from those `now`."""
     return [
         {k: v for k, v in settings.items() if k in now and now[k] != v}
         for settings in ({"min_size": 0}, *SETTINGS.values())

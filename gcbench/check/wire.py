@@ -1,4 +1,4 @@
-"""What a method sends, measured."""
+"""The bits that a method sends, measured."""
 
 from __future__ import annotations
 
@@ -6,17 +6,20 @@ from typing import NamedTuple
 
 import torch
 
-from gcbench.check.steps import WORKERS, aggregate, observe
+from gcbench.check.steps import WORKERS, observe
 from gcbench.compressors import Compressor
+from gcbench.compressors.virtual import aggregate
 
-# What networks are made of, small enough to be quick.
+# Parameters as networks have them, small enough to be quick.
 REFERENCE = {"conv": (256, 128, 3, 3), "matrix": (512, 512), "bias": (512,)}
 VALUES = sum(torch.Size(shape).numel() for shape in REFERENCE.values())
 SHORT = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
 
 
 class Wire(NamedTuple):
-    bits_per_value: float  # of a worker
+    """The bits a value that a worker sends."""
+
+    bits_per_value: float
     parts: dict[tuple[str, str], float]  # the same by kind of numbers and collective
 
     @property
@@ -29,7 +32,7 @@ class Wire(NamedTuple):
 
 
 def wire(compressor: Compressor) -> Wire:
-    """Of the first step of 4 workers."""
+    """Return what the first step of 4 workers sends."""
     comm, seen = observe(WORKERS)
     generator = torch.Generator().manual_seed(0)
     aggregate(

@@ -8,9 +8,12 @@ from gcbench.compressors.base import (
     Properties,
     State,
     Step,
+    flatten,
     flattened,
     merge,
+    offsets_of,
     refuse_other_tensors,
+    sizes_of,
 )
 from gcbench.compressors.build import analytic_ratio, build, compressed_share, parts_of
 from gcbench.compressors.exchange import Codec
@@ -27,8 +30,11 @@ __all__ = [
     "analytic_ratio",
     "build",
     "compressed_share",
+    "flatten",
     "flattened",
     "merge",
+    "offsets_of",
     "parts_of",
     "refuse_other_tensors",
+    "sizes_of",
 ]

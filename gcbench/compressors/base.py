@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import zip_longest
+from itertools import accumulate, zip_longest
 from typing import Literal, NamedTuple, Protocol, cast, runtime_checkable
 
 import torch
@@ -190,6 +190,11 @@ def _canonical_index(runs: tuple[tuple[int, int], ...], device: torch.device) ->
 
 def sizes_of(grads: Grads) -> Sizes:
     return {name: g.numel() // g.shape[0] for name, g in grads.items()}
+
+
+def offsets_of(sizes: Sizes) -> dict[str, int]:
+    """Return the place of each tensor's first value where all tensors lie end to end."""
+    return dict(zip(sizes, accumulate(sizes.values(), initial=0), strict=False))
 
 
 def flattened(grads: Grads) -> list[Tensor]:

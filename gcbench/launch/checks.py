@@ -47,7 +47,7 @@ def check(config: Config, plan: Plan, data: Data, directory: Path) -> None:
     users_model = is_user_code(config["model"])
     # A user's constructor may need real tensors.
     with nullcontext() if users_model else torch.device("meta"):
-        model = make_model(config, data)
+        model = make_model(config["model"], data.shape, data.outputs)
     if not any(p.requires_grad for p in model.parameters()):
         raise ConfigError(
             f"model={config['choices']['model']} has no parameters to train; type another model="

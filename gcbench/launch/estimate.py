@@ -81,7 +81,13 @@ def _measure(config: Config) -> tuple[float, int]:
     trainer = to_dataclass(settings.TrainerSettings, config["trainer"])
     data, before = make_data(config), torch.get_num_threads()
     torch.set_num_threads(chosen.threads)
-    replica = Replica(make_model(config, data), data.task, range(1), torch.device("cpu"), trainer)
+    replica = Replica(
+        make_model(config["model"], data.shape, data.outputs),
+        data.task,
+        range(1),
+        torch.device("cpu"),
+        trainer,
+    )
     batch = data.batch(
         epoch=0, step=0, worker=0, workers=chosen.workers, batch_size=trainer.batch_size, seed=0
     )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from typing import Any
 
+import torch
 from hydra.errors import InstantiationException
 from hydra.utils import get_object, instantiate
 from omegaconf import OmegaConf
@@ -52,21 +54,22 @@ def make_data(config: Config) -> Data:
     return as_data(make(config["dataset"], "dataset"), name)
 
 
-def make_model(config: Config, data: Data) -> nn.Module:
-    """Return the model, with arguments that follow from the data set.
+def make_model(node: Config, shape: Sequence[int], outputs: int) -> nn.Module:
+    """Return a model for samples of `shape` and so many outputs.
 
-    These are those that the file leaves open (null), or all that a user's own model needs.
+    These settle what the node leaves open (null), or what the arguments of a user's own model do.
     """
-    facts = {"shape": list(data.shape), "outputs": data.outputs, "vocabulary": data.outputs}
-    parameters = inspect.signature(_target(config["model"], "model")).parameters
+    facts = {"shape": list(shape), "outputs": outputs, "vocabulary": outputs}
+    parameters = inspect.signature(_target(node, "model")).parameters
     left_open = {
         k: None for k, p in parameters.items() if k in facts and p.default in (p.empty, None)
     }
-    node = {
+    settled = {
         k: facts[k] if v is None and k in facts else v
-        for k, v in {**left_open, **config["model"]}.items()
+        for k, v in {**left_open, **node}.items()
+        if k != "reads"  # the kind of data, which is for the checks of a run
     }
-    model = make(node, "model")
+    model = make(settled, "model")
     if not isinstance(model, nn.Module):
         raise ConfigError(
             f"model._target_={node['_target_']} makes a {type(model).__name__}, which is no "
@@ -74,6 +77,15 @@ def make_model(config: Config, data: Data) -> nn.Module:
             "one"
         )
     return model
+
+
+def parameter_shapes(
+    node: Config, shape: Sequence[int], outputs: int
+) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of a model's parameters by name, without making its weights."""
+    with torch.device("meta"):
+        model = make_model(node, shape, outputs)
+    return {name: tuple(p.shape) for name, p in model.named_parameters()}
 
 
 def to_dataclass(schema: type[Any], node: Config) -> Any:

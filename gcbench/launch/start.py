@@ -13,6 +13,7 @@ from pathlib import Path
 
 from gcbench.compressors import MethodError
 from gcbench.config import Config, ConfigError, RunFailed
+from gcbench.console import console
 from gcbench.identity import fingerprint
 from gcbench.launch import slurm
 from gcbench.launch.checks import check
@@ -24,7 +25,7 @@ from gcbench.launch.lock import Lock, lock_directory
 from gcbench.launch.plan import JOINING, Machine, Plan, plan
 from gcbench.launch.same import same_run
 from gcbench.launch.worker import StopSignal, work
-from gcbench.records import RunFiles, console, print_summary
+from gcbench.records import RunFiles, print_summary
 from gcbench.records.result import Begun, make_result
 from gcbench.records.schema import Extended
 from gcbench.train.checkpoints import CheckpointError, Checkpoints

@@ -29,6 +29,7 @@ from gcbench.comm import (
     ProcessGroupControl,
 )
 from gcbench.config import Config, emulated_link
+from gcbench.console import console
 from gcbench.data import Data
 from gcbench.identity import fingerprint
 from gcbench.launch import slurm
@@ -39,7 +40,7 @@ from gcbench.launch.outcome import make_outcome
 from gcbench.launch.plan import Plan
 from gcbench.launch.same_config import refuse_different_configs
 from gcbench.launch.watch import Place, watch
-from gcbench.records import ProgressDisplay, RunFiles, console, print_summary, start_logger
+from gcbench.records import ProgressDisplay, RunFiles, print_summary, start_logger
 from gcbench.records.clock import Clock
 from gcbench.records.gradients import GradientFiles
 from gcbench.records.result import Begun
@@ -202,7 +203,13 @@ def build_run(
     trainer = to_dataclass(settings.TrainerSettings, config["trainer"])
     comm, side_comm, control, device = connections
     torch.manual_seed(mix(config["seed"]) >> 1)  # initial weights, the same on all workers
-    replica = Replica(make_model(config, data), data.task, comm.local, device, trainer)
+    replica = Replica(
+        make_model(config["model"], data.shape, data.outputs),
+        data.task,
+        comm.local,
+        device,
+        trainer,
+    )
     steps_per_epoch = data.steps_per_epoch(plan.workers, trainer.batch_size)
     steps = total_steps(trainer.max_steps, trainer.epochs, steps_per_epoch)
     schedule = Schedule(

@@ -1,4 +1,4 @@
-"""`gcbench predict`: what was asked, predicted."""
+"""The command `gcbench predict`."""
 
 from __future__ import annotations
 
@@ -10,16 +10,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import yaml
 
 from gcbench.config import ConfigError, compose_words, conf_directory, resolve
-from gcbench.predict.grid import FORMS, Grid, rate, seconds
-from gcbench.predict.words import Predict, read
+from gcbench.console import TextTable, show
+from gcbench.predict.units import rate, seconds
+from gcbench.predict.words import Predict, read_predict
 
 if TYPE_CHECKING:
     from gcbench.predict.model import Cluster, Compute, Method, Prediction
+    from gcbench.predict.pays import Threshold
 
 log = logging.getLogger("gcbench")
 
 
-class Asked(NamedTuple):
+class Scenario(NamedTuple):
+    """What is predicted: methods on a model, a device and a cluster."""
+
     title: str
     methods: list[Method]
     dense: Method
@@ -29,103 +33,105 @@ class Asked(NamedTuple):
 
 
 def predict_steps(typed: Sequence[str]) -> None:
-    """Raises ConfigError with one sentence."""
-    words = read(typed)
-    for grid in _grids(words):
-        FORMS[words.format](grid)
+    """Print what was asked for; ConfigError with one sentence for a slip."""
+    words = read_predict(typed)
+    show(_answer(words), words.format)
 
 
-def _grids(words: Predict) -> list[Grid]:
-    if words.command in ("links", "profiles"):
-        return [_links() if words.command == "links" else _profiles()]
-    if words.command == "measure":
-        return [_measured(words)]
-    if words.command == "compare":
-        return [_compared(words)]
-    if words.table:
-        from gcbench.predict.papers import paper_grid
-
-        return [paper_grid(words.table)]
+def _answer(words: Predict) -> TextTable:
+    match words.command:
+        case "links":
+            return _list_links()
+        case "devices":
+            return _list_devices()
+        case "measure":
+            return _measure(words)
+        case "compare":
+            return _compare(words)
     try:
-        return [_paying(words)] if words.command == "pays" else [_predicted(words)]
-    except ValueError as error:
+        return _tell_where_methods_pay(words) if words.command == "pays" else _predict_steps(words)
+    except ValueError as error:  # a method that cannot run on such a cluster
         raise ConfigError(str(error)) from error
 
 
-def asked(words: Predict) -> Asked:
-    from gcbench.predict.links import link
+def build_scenario(words: Predict) -> Scenario:
+    from gcbench.predict.devices import interpolate, read_device
+    from gcbench.predict.links import read_link
     from gcbench.predict.model import Cluster
-    from gcbench.predict.profiles import at, profile
-    from gcbench.predict.subject import choices, facts_of, methods, read_shapes, shapes_of_model
+    from gcbench.predict.subject import (
+        facts_of,
+        method_names,
+        methods,
+        read_shapes,
+        shapes_of_model,
+    )
 
-    device = profile(words.profile)
+    device = read_device(words.device)
     cluster = Cluster(
-        link("network", words.network, words.latency),
-        link("inside", words.inside),
+        read_link("network", words.network, words.latency),
+        read_link("inside", words.inside),
         words.workers_per_node,
     )
-    names = choices() if words.compressor == ("all",) else words.compressor
-    if unknown := [name for name in names if name not in choices()]:
+    known = method_names()
+    names = known if words.compressor == ("all",) else words.compressor
+    if unknown := [name for name in names if name not in known]:
         raise ConfigError(
-            f"compressor={unknown[0]}: there is no such method; type all, or some of {', '.join(choices())}"
+            f"compressor={unknown[0]}: there is no such method; type all, or some of "
+            f"{', '.join(known)}"
         )
     if words.shapes:
         own = read_shapes(words.shapes)
         batch = words.batch_size or int(max(own.seconds))
         name, shapes, samples = own.name, own.shapes, words.samples or 50_000
-        compute = device.compute(name, batch, words.seconds or at(own.seconds, batch))
+        taken = words.seconds or interpolate(own.seconds, batch)
+        compute = device.compute(name, batch, taken)
     else:
         facts = facts_of(words.model, words.dataset)
         compute = device.compute(words.model, words.batch_size, words.seconds)
         node = resolve(compose_words([f"model={words.model}"]))["model"]
-        name, shapes, samples = (
-            words.model,
-            shapes_of_model(node, facts),
-            words.samples or facts.samples,
-        )
-    found = methods(names, words.others, shapes, device, words.workers_per_node)
-    dense = (
-        next((m for m in found if m.family == "none"), None)
-        or methods(["none"], [], shapes, device, 1)[0]
-    )
-    return Asked(
+        name, shapes = words.model, shapes_of_model(node, facts)
+        samples = words.samples or facts.samples
+    every = methods(names, words.others, shapes, device, words.workers_per_node)
+    dense = next((m for m in every if m.family == "none"), None)
+    return Scenario(
         f"{name}, {device.title}, {compute.batch_size} a worker",
-        found,
-        dense,
+        every,
+        dense or methods(["none"], [], shapes, device, 1)[0],
         cluster,
         compute,
         samples,
     )
 
 
-def predictions(words: Predict, given: Asked) -> list[Prediction]:
+def predictions(words: Predict, scenario: Scenario) -> list[Prediction]:
+    """Return the steps of every method on every number of workers."""
     from gcbench.predict.model import predict
 
     return [
-        predict(m, w, given.cluster, given.compute, words.overlap)
-        for m in given.methods
+        predict(m, w, scenario.cluster, scenario.compute, words.overlap)
+        for m in scenario.methods
         for w in words.workers
     ]
 
 
-def _predicted(words: Predict) -> Grid:
-    given = asked(words)
+def _predict_steps(words: Predict) -> TextTable:
+    scenario = build_scenario(words)
     rows = [
         [
             p.method,
             f"{p.workers:,}",
             seconds(p.step_seconds),
             f"{p.images_per_second:,.0f}",
-            seconds(p.epoch_seconds(given.samples)),
+            seconds(p.epoch_seconds(scenario.samples)),
             seconds(p.codec_seconds),
             seconds(p.exchange_seconds),
             seconds(p.exposed_seconds),
             f"{p.sent_bits / 8e6:,.3g}",
             f"{p.of_bound:.2f} x",
         ]
-        for p in predictions(words, given)
+        for p in predictions(words, scenario)
     ]
-    columns = [
+    headings = [
         "method",
         "workers",
         "step",
@@ -137,75 +143,76 @@ def _predicted(words: Predict) -> Grid:
         "MB sent",
         "of the bound",
     ]
-    return Grid(_title(words, given), columns, rows, _notes(words, given))
+    return TextTable(headings, rows, title=_title(words, scenario), notes=[_note(words, scenario)])
 
 
-def _title(words: Predict, given: Asked) -> str:
-    inside = (
-        f", {words.workers_per_node} a node on {words.inside}" if words.workers_per_node > 1 else ""
+def _title(words: Predict, scenario: Scenario) -> str:
+    parts = [scenario.title, words.network]
+    if words.workers_per_node > 1:
+        parts.append(f"{words.workers_per_node} a node on {words.inside}")
+    if words.overlap:
+        parts.append("with overlap")
+    return ", ".join(parts)
+
+
+def _note(words: Predict, scenario: Scenario) -> str:
+    return (
+        f"Predicted with device {words.device}. The bound is a step without exchange and codec: "
+        f"{seconds(scenario.compute.seconds)}."
     )
-    return f"{given.title}, {words.network}{inside}{', with overlap' if words.overlap else ''}"
 
 
-def _notes(words: Predict, given: Asked) -> list[str]:
-    return [
-        f"Predicted with profile {words.profile}. The bound is a step without exchange and codec: "
-        f"{seconds(given.compute.seconds)}."
-    ]
-
-
-def _paying(words: Predict) -> Grid:
+def _tell_where_methods_pay(words: Predict) -> TextTable:
     from gcbench.predict.model import predict
-    from gcbench.predict.pays import Threshold, answers
+    from gcbench.predict.pays import find_answers
 
-    given = asked(words)
-    workers = (
-        [w for w in words.workers if w > 1]
-        if "workers" in words.given
-        else [2**i for i in range(1, 11)]
-    )
-    workers = [
-        w
-        for w in workers
-        if w > given.cluster.workers_per_node or w % given.cluster.workers_per_node == 0
-    ]
-    compressing = [m for m in given.methods if m is not given.dense]
-    found = answers(compressing, given.dense, workers, given.cluster, given.compute, words.overlap)
-
-    def told(limit: Threshold) -> str:
-        if limit.never:
-            return "never"
-        below, above = limit.below, limit.above
-        return f"< {rate(below)}" if below else f"> {rate(above)}" if above else "always"
-
+    scenario = build_scenario(words)
+    cluster, compute, dense = scenario.cluster, scenario.compute, scenario.dense
+    workers = [2**i for i in range(1, 11)]
+    if "workers" in words.given:
+        workers = [w for w in words.workers if w > 1]
+    size = cluster.workers_per_node
+    workers = [w for w in workers if w > size or w % size == 0]
+    compressing = [m for m in scenario.methods if m is not dense]
+    answers = find_answers(compressing, dense, workers, cluster, compute, words.overlap)
     rows = []
-    for answer in found:
-        here = [f"{p.of_bound:.2f} x" for p in answer.predictions]
-        paying = [
-            p.workers for p, pays in zip(answer.predictions, answer.pays, strict=True) if pays
-        ]
-        rows.append(
-            [answer.method.title, _range(paying, workers), *map(told, answer.thresholds), here[-1]]
-        )
+    for answer in answers:
+        pairs = zip(answer.predictions, answer.pays, strict=True)
+        paying = [p.workers for p, pays in pairs if pays]
+        thresholds = map(_threshold, answer.thresholds)
+        of_bound = f"{answer.predictions[-1].of_bound:.2f} x"
+        rows.append([answer.method.title, _range(paying, workers), *thresholds, of_bound])
     if words.picture:
         from gcbench.predict.picture import draw
 
-        dense = [
-            predict(given.dense, w, given.cluster, given.compute, words.overlap) for w in workers
-        ]
-        drawn = draw(found, dense, given.cluster, Path(words.picture), _title(words, given))
-        log.info("drawn: %s", ", ".join(map(str, drawn)))
-    columns = [
+        dense_steps = [predict(dense, w, cluster, compute, words.overlap) for w in workers]
+        title = _title(words, scenario)
+        files = draw(answers, dense_steps, cluster, Path(words.picture), title)
+        log.info("drawn: %s", ", ".join(map(str, files)))
+    headings = [
         "pays",
         f"on {words.network}, workers",
         *(f"W = {w:,}" for w in workers),
         f"of the bound, W = {workers[-1]:,}",
     ]
-    note = "A method pays where its step is shorter than the dense one: at which rates between nodes, by the number of workers W."
-    return Grid(_title(words, given), columns, rows, [note, *_notes(words, given)])
+    note = (
+        "A method pays where its step is shorter than the dense one: at which rates between nodes, "
+        "by the number of workers W."
+    )
+    notes = [note, _note(words, scenario)]
+    return TextTable(headings, rows, title=_title(words, scenario), notes=notes)
+
+
+def _threshold(threshold: Threshold) -> str:
+    if threshold.never:
+        return "never"
+    if threshold.below:
+        return f"< {rate(threshold.below)}"
+    return f"> {rate(threshold.above)}" if threshold.above else "always"
 
 
 def _range(paying: Sequence[int], every: Sequence[int]) -> str:
+    """Return the numbers of workers with which a method pays, such as from 8."""
     if not paying:
         return "none"
     if len(paying) == len(every):
@@ -218,41 +225,38 @@ def _range(paying: Sequence[int], every: Sequence[int]) -> str:
     return f"to {paying[-1]:,}" if paying[0] == every[0] else f"{paying[0]:,} to {paying[-1]:,}"
 
 
-def _measured(words: Predict) -> Grid:
-    from gcbench.predict.measure import measured, write
+def _measure(words: Predict) -> TextTable:
+    from gcbench.predict.measure import measure_device, write_device
 
-    if not words.paths or "profile" not in words.given:
+    if not words.paths or "device" not in words.given:
         raise ConfigError(
-            "measure: type folders with bench.json and result.json in them, and profile=FILE.yaml"
+            "measure: type folders with bench.json and result.json in them, and device=FILE.yaml"
         )
-    node = measured(words.paths, words.title or Path(words.profile).stem)
-    write(node, Path(words.profile))
+    node = measure_device(words.paths, words.title or Path(words.device).stem)
+    write_device(node, Path(words.device))
     rows = [
-        ["codec", name, ", ".join(e["aggregate_seconds"])]
-        for name, e in _texts(node["codecs"]).items()
+        ["codec", name, _sizes(entry["aggregate_seconds"])]
+        for name, entry in node["codecs"].items()
     ]
-    rows += [["model", name, ", ".join(e["seconds"])] for name, e in _texts(node["models"]).items()]
-    return Grid(
-        f"{words.profile}: {node['title']}", ["part", "name", "of values, or batches"], rows
-    )
+    rows += [["model", name, _sizes(entry["seconds"])] for name, entry in node["models"].items()]
+    headings = ["part", "name", "of values, or batches"]
+    title = f"{words.device}: {node['title']}"
+    return TextTable(headings, rows, left=range(3), title=title)
 
 
-def _texts(entries: dict[str, Any]) -> dict[str, Any]:
-    return {
-        n: {k: [f"{x:,}" for x in v] for k, v in e.items() if isinstance(v, dict)}
-        for n, e in entries.items()
-    }
+def _sizes(seconds_by_size: dict[int, Any]) -> str:
+    return ", ".join(f"{size:,}" for size in seconds_by_size)
 
 
-def _compared(words: Predict) -> Grid:
-    from gcbench.predict.measure import compared
+def _compare(words: Predict) -> TextTable:
+    from gcbench.predict.measure import compare
 
     if not words.paths:
         raise ConfigError(
             "compare: type run directories, as in gcbench predict compare outputs/RUN network=1gbit"
         )
     network = words.network if "network" in words.given else None
-    found = [compared(path, network, words.latency, words.own) for path in words.paths]
+    comparisons = [compare(path, network, words.latency, words.own) for path in words.paths]
     rows = [
         [
             c.title,
@@ -261,28 +265,26 @@ def _compared(words: Predict) -> Grid:
             seconds(c.measured_exchange_seconds),
             f"{c.ratio:.3f}",
         ]
-        for c in found
+        for c in comparisons
     ]
-    return Grid(
-        "exchange of a step",
-        ["run", "workers", "predicted", "measured", "measured / predicted"],
-        rows,
-    )
+    headings = ["run", "workers", "predicted", "measured", "measured / predicted"]
+    return TextTable(headings, rows, title="exchange of a step")
 
 
-def _links() -> Grid:
-    from gcbench.predict.links import presets
+def _list_links() -> TextTable:
+    from gcbench.predict.links import read_presets
 
     rows = [
         [k, rate(float(v["bits_per_second"])), seconds(float(v["latency_seconds"])), v["source"]]
-        for k, v in presets().items()
+        for k, v in read_presets().items()
     ]
-    return Grid("network= and inside=", ["link", "of payload", "latency", "source"], rows)
+    headings = ["link", "of payload", "latency", "source"]
+    return TextTable(headings, rows, left=(0, 3), title="network= and inside=")
 
 
-def _profiles() -> Grid:
+def _list_devices() -> TextTable:
     rows = []
-    for path in sorted((conf_directory() / "profile").glob("*.yaml")):
+    for path in sorted((conf_directory() / "device").glob("*.yaml")):
         node = yaml.safe_load(path.read_text(encoding="utf-8"))
         rows.append([path.stem, node["title"], ", ".join(node["models"] or {})])
-    return Grid("profile=", ["profile", "device", "models"], rows)
+    return TextTable(["device", "what it is", "models"], rows, left=range(3), title="device=")

@@ -1,4 +1,4 @@
-"""Links and clusters by name: conf/link/presets.yaml, or an Ethernet by its rate."""
+"""Links by name: a preset of conf/links.yaml, or an Ethernet by its rate."""
 
 from __future__ import annotations
 
@@ -13,39 +13,38 @@ PAYLOAD = 0.95  # of an Ethernet's rate
 LATENCY = "50us"
 
 
-def presets() -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = yaml.safe_load(
-        (conf_directory() / "link/presets.yaml").read_text(encoding="utf-8")
+def read_presets() -> dict[str, dict[str, Any]]:
+    """Return conf/links.yaml: by name bits_per_second, latency_seconds and their source."""
+    presets: dict[str, dict[str, Any]] = yaml.safe_load(
+        (conf_directory() / "links.yaml").read_text(encoding="utf-8")
     )
-    return found
+    return presets
 
 
-def link(key: str, name: str, latency: str | None = None) -> Link:
-    """`key` is what was typed: network or inside."""
-    known = presets()
-    if name in known:
-        preset = known[name]
-        seconds = (
-            preset["latency_seconds"]
-            if latency is None
-            else _ethernet(key, "1gbit", latency).latency_seconds
-        )
-        return Link(float(preset["bits_per_second"]), float(seconds))
+def read_link(key: str, name: str, latency: str | None = None) -> Link:
+    """Return the link that was typed as `key` (network or inside); ConfigError where it is none."""
+    presets = read_presets()
+    if name in presets:
+        preset = presets[name]
+        seconds = float(preset["latency_seconds"])
+        if latency is not None:
+            seconds = _ethernet("1gbit", latency).latency_seconds
+        return Link(float(preset["bits_per_second"]), seconds)
     try:
-        return _ethernet(key, name, latency or LATENCY)
+        return _ethernet(name, latency or LATENCY)
     except ConfigError as error:
         if "latency" in str(error):
             raise
-        named = near(name, known) or ", ".join(known)
+        names = near(name, presets) or ", ".join(presets)
         raise ConfigError(
-            f"{key}={name}: type a rate as in {key}=10gbit, or one of {named}"
+            f"{key}={name}: type a rate as in {key}=10gbit, or one of {names}"
         ) from None
 
 
-def _ethernet(key: str, rate: str, latency: str) -> Link:
+def _ethernet(rate: str, latency: str) -> Link:
     try:
-        found = emulated_link({"bandwidth": rate, "latency": latency})
+        link = emulated_link({"bandwidth": rate, "latency": latency})
     except ConfigError as error:
         raise ConfigError(str(error).replace("network.latency", "latency")) from None
-    assert found is not None
-    return Link(PAYLOAD * found["bits_per_second"], found["latency_seconds"])
+    assert link is not None
+    return Link(PAYLOAD * link["bits_per_second"], link["latency_seconds"])

@@ -1,4 +1,4 @@
-"""Profiles from real runs, and predictions beside real runs: both read the json files that those leave."""
+"""Devices measured by real runs, and predictions beside real runs, from their json files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import yaml
 
 from gcbench.comm.network import Link
 from gcbench.config import ConfigError, emulated_link
-from gcbench.predict.links import link
+from gcbench.predict.links import read_link
 from gcbench.predict.model import Cluster, exchange_seconds
 from gcbench.predict.payload import Payload
 from gcbench.predict.subject import compressor_of, facts_of, refuse_foreign_code, shapes_of_model
@@ -23,6 +23,7 @@ from gcbench.records.store import find_runs, read_run
 log = logging.getLogger("gcbench")
 
 BACKWARD_SHARE = 0.667  # where no run says
+PARTS = {"aggregate": "aggregate_seconds", "decode-and-add": "decode_seconds"}
 COMPUTATION = ("data", "forward", "backward", "update")
 
 
@@ -38,6 +39,7 @@ def _benchmarks(paths: Sequence[str]) -> Iterator[dict[str, Any]]:
 
 
 def _read_benchmark(file: Path) -> dict[str, Any]:
+    """Return a benchmark; ValueError where the file is none."""
     try:
         bench = read_json(file)
         _ = bench["config"]["choices"]["compressor"]
@@ -64,8 +66,12 @@ def _timed_runs(paths: Sequence[str]) -> list[Result]:
     return [run.result for run in ordered if run.result.seconds]
 
 
-def measured(paths: Sequence[str], title: str) -> dict[str, Any]:
-    """Codecs from `gcbench bench` (aggregate, decode-and-add), computation from runs with real workers; medians of several."""
+def measure_device(paths: Sequence[str], title: str) -> dict[str, Any]:
+    """Return a device as it stands in a file of conf/device, from the runs below `paths`.
+
+    Codecs come from `gcbench bench` (aggregate, decode-and-add), computation from runs with real
+    workers; of several the median.
+    """
     for path in paths:
         if not Path(path).exists():
             raise ConfigError(
@@ -83,15 +89,10 @@ def measured(paths: Sequence[str], title: str) -> dict[str, Any]:
     ]
     codecs: dict[str, Any] = {}
     for bench in benches:
-        entry = codecs.setdefault(
-            bench["config"]["choices"]["compressor"],
-            {"aggregate_seconds": {}, "decode_seconds": {}},
-        )
+        compressor = bench["config"]["choices"]["compressor"]
+        entry = codecs.setdefault(compressor, {part: {} for part in PARTS.values()})
         for row in bench["local"]:
-            part = {"aggregate": "aggregate_seconds", "decode-and-add": "decode_seconds"}.get(
-                row["part"]
-            )
-            if part:
+            if part := PARTS.get(row["part"]):
                 entry[part].setdefault(row["values"], []).append(row["milliseconds"] / 1e3)
     models: dict[str, Any] = {}
     for run in runs:
@@ -111,7 +112,7 @@ def measured(paths: Sequence[str], title: str) -> dict[str, Any]:
 
 
 def _medians(table: dict[int, list[float]]) -> dict[int, float]:
-    return {size: float(f"{median(found):.4g}") for size, found in sorted(table.items())}
+    return {size: float(f"{median(seconds):.4g}") for size, seconds in sorted(table.items())}
 
 
 def _seconds(result: Result, phase: str) -> float:
@@ -126,12 +127,14 @@ COMMENTS = {
     "title": "what was measured",
     "copy_bytes_per_second": "of fp32 values; median of the copies beside the benchmarks",
     "backward_share": "of forward and backward",
-    "codecs": "seconds by values: all of a worker's own work (aggregate), and every further message (decode)",
+    "codecs": "seconds by values: all of a worker's own work (aggregate), and every further "
+    "message (decode)",
     "models": "data, forward, backward and update: seconds by images a worker",
 }
 
 
-def write(node: dict[str, Any], path: Path) -> None:
+def write_device(node: dict[str, Any], path: Path) -> None:
+    """Write a device's file, with comments that say what its numbers are."""
     path.parent.mkdir(parents=True, exist_ok=True)
     parts = []
     for key, value in node.items():
@@ -142,7 +145,9 @@ def write(node: dict[str, Any], path: Path) -> None:
     path.write_text("# Made by gcbench predict measure.\n" + "".join(parts), encoding="utf-8")
 
 
-class Compared(NamedTuple):
+class Comparison(NamedTuple):
+    """A run's times and those predicted for it."""
+
     title: str
     workers: int
     exchange_seconds: float  # of a step, predicted
@@ -156,12 +161,13 @@ class Compared(NamedTuple):
         return self.measured_exchange_seconds / self.exchange_seconds
 
 
-def compared(
+def compare(
     path: str, network: str | None = None, latency: str | None = None, own: Sequence[str] = ()
-) -> Compared:
-    """A run on hosts of one worker each; without `network`, on the link that its result names.
+) -> Comparison:
+    """Return a run on hosts of one worker each beside its prediction.
 
-    Its model and method are gcbench's, or among the classes `own`: a result from elsewhere chooses no code to run here.
+    Without `network` it is on the link that its result names. Its model and method are gcbench's,
+    or among the classes `own`: a result from elsewhere chooses no code to run here.
     """
     file = Path(path) if Path(path).is_file() else Path(path) / "result.json"
     if not file.is_file():
@@ -172,7 +178,8 @@ def compared(
         raise ConfigError(f"{file}: {error}; type a run's directory") from error
     if not result.seconds or result.workers is None or result.workers < 2:
         raise ConfigError(
-            f"{path}: a run of one worker, or of virtual ones, has no exchange; type one with several processes"
+            f"{path}: a run of one worker, or of virtual ones, has no exchange; type one with "
+            "several processes"
         )
     config = {**result.config, "choices": result.choices}
     refuse_foreign_code([config["model"], config["compressor"]], own, path)
@@ -184,7 +191,7 @@ def compared(
     exchange = exchange_seconds(messages, Cluster(between, between).network(result.workers))
     rest = sum(_seconds(result, phase) for phase in (*COMPUTATION, "encode", "decode", "wait"))
     title = result.experiment or Path(path).name
-    return Compared(
+    return Comparison(
         title,
         result.workers,
         exchange,
@@ -196,9 +203,9 @@ def compared(
 
 def _link(measured: Network | None, network: str | None, latency: str | None, path: str) -> Link:
     if network is not None:
-        return link("network", network, latency)
+        return read_link("network", network, latency)
     if measured and measured.emulated:
         return Link(**(emulated_link(measured.model_dump()) or {}))
     if measured and measured.link:
-        return link("network", measured.link, latency)
+        return read_link("network", measured.link, latency)
     raise ConfigError(f"{path}: its result names no link; type network=1gbit")

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from gcbench.comm.network import Collective, Level, Link, Network
+from gcbench.config import ConfigError
 
-BUCKET_BYTES = (
-    25 * 2**20
-)  # DistributedDataParallel's: gradients that are exchanged as soon as all of them are there
+BUCKET_BYTES = 25 * 2**20  # of DistributedDataParallel, which exchanges a bucket when it is full
 
 
 class Sent(Protocol):
@@ -28,7 +27,7 @@ class Sent(Protocol):
 
 
 class Compute(NamedTuple):
-    """Of a worker's batch, without any exchange."""
+    """The computation of a worker's batch, without any exchange."""
 
     seconds: float
     backward_seconds: float
@@ -40,14 +39,16 @@ class Compute(NamedTuple):
 
 
 class Codec(NamedTuple):
-    """Of a worker alone, for the gradient."""
+    """What a worker alone spends on a gradient."""
 
-    aggregate_seconds: float  # all that it does in a step of its own, one message decoded
-    decode_seconds: float = 0.0  # of every further message
+    aggregate_seconds: float  # encoding its gradient, and decoding one message
+    decode_seconds: float = 0.0  # every further message
 
 
 @dataclass(frozen=True)
 class Method:
+    """A method on a model: what it sends, and how long it computes."""
+
     title: str
     family: str  # the choice of conf/compressor
     messages: Callable[[int], Sequence[Sent]]  # by the number of workers
@@ -58,38 +59,41 @@ class Method:
 
 @dataclass(frozen=True)
 class Cluster:
-    """`workers_per_node` workers with an `inside` link each share the `between` link of their node."""
+    """Nodes of `workers_per_node` workers: an `inside` link each, one `between` link a node."""
 
     between: Link
     inside: Link
     workers_per_node: int = 1
 
     def network(self, workers: int) -> Network:
+        """Return the network of so many workers; ConfigError where they do not fill the nodes."""
         size = min(self.workers_per_node, workers)
         if workers % size:
             whole = math.ceil(workers / size) * size
-            raise ValueError(
-                f"workers={workers} do not fill nodes of workers_per_node={size}; type workers={whole}"
+            raise ConfigError(
+                f"workers={workers} do not fill nodes of workers_per_node={size}; "
+                f"type workers={whole}"
             )
         return Network(workers, size, self.inside, self.between)
 
     def at(self, bits_per_second: float) -> Cluster:
-        """With another rate between the nodes."""
-        return Cluster(
-            Link(bits_per_second, self.between.latency_seconds), self.inside, self.workers_per_node
-        )
+        """Return this cluster with another rate between the nodes."""
+        between = Link(bits_per_second, self.between.latency_seconds)
+        return Cluster(between, self.inside, self.workers_per_node)
 
 
 @dataclass(frozen=True)
 class Prediction:
+    """A step of a method on so many workers."""
+
     method: str
     workers: int
     batch_size: int  # of a worker
     compute_seconds: float
     codec_seconds: float
     exchange_seconds: float
-    exposed_seconds: float  # of the exchange, what computation does not hide
-    sent_bits: float  # of a worker in a step
+    exposed_seconds: float  # the part of the exchange that computation does not hide
+    sent_bits: float  # by a worker in a step
 
     @property
     def step_seconds(self) -> float:
@@ -101,7 +105,7 @@ class Prediction:
 
     @property
     def of_bound(self) -> float:
-        """Steps over those without any exchange or coding; 1: it costs nothing."""
+        """Return the step's time over that of one without exchange and codec; 1 costs nothing."""
         return self.step_seconds / self.compute_seconds
 
     def epoch_seconds(self, samples: int) -> float:
@@ -111,6 +115,7 @@ class Prediction:
 def predict(
     method: Method, workers: int, cluster: Cluster, compute: Compute, overlap: bool = False
 ) -> Prediction:
+    """Return a step's times; with `overlap`, buckets are exchanged under the backward pass."""
     messages = method.messages(workers) if workers > 1 else []
     network = cluster.network(workers)
     exchange = exchange_seconds(messages, network)
@@ -128,7 +133,7 @@ def predict(
 
 
 def exchange_seconds(messages: Sequence[Sent], network: Network) -> float:
-    """One collective after the other, each as `comm/network.py` has it."""
+    """Return the seconds of collectives one after the other, by the costs of `comm/network.py`."""
     return sum(
         m.number * network.level(m.level).cost(m.collective, m.bits / m.number).seconds
         for m in messages
@@ -136,22 +141,27 @@ def exchange_seconds(messages: Sequence[Sent], network: Network) -> float:
 
 
 def exposed_seconds(exchange: float, backward: float, buckets: int) -> float:
-    """Of an exchange E in k equal buckets under a backward pass of b seconds, the i-th of which is there at i b / k:
+    """Return the seconds of an exchange that a backward pass does not hide.
 
-    all is done at max over i of (i b / k + (k - i + 1) E / k), which is one of its ends: exposed = max(E - (1 - 1/k) b, E / k)
+    The exchange takes E in k equal buckets, and of a backward pass of b seconds the i-th bucket is
+    there at i b / k. All is done at max over i of (i b / k + (k - i + 1) E / k), which is one of
+    its ends: exposed = max(E - (1 - 1/k) b, E / k).
     """
     return max(exchange - (1 - 1 / buckets) * backward, exchange / buckets)
 
 
 def codec_seconds(codec: Codec, messages: Sequence[Sent], network: Network) -> float:
-    return (
-        codec.aggregate_seconds + (decoded_gradients(messages, network) - 1) * codec.decode_seconds
-    )
+    """Return the seconds in which a worker encodes its gradient and decodes what it gets."""
+    further = decoded_gradients(messages, network) - 1
+    return codec.aggregate_seconds + further * codec.decode_seconds
 
 
 def decoded_gradients(messages: Sequence[Sent], network: Network) -> int:
-    """How many gradients' worth of codes a worker decodes: everybody's shard of it and all means in a scatter, one message of
-    every worker or node in a gather, else one."""
+    """Return how many gradients' worth of codes a worker decodes.
+
+    In a scatter these are all workers' codes of its shard, and the means of all shards; in a gather
+    one message of every worker or node; else one.
+    """
     kinds = {(m.level, m.collective) for m in messages}
     if ("all", "all_to_all") in kinds:
         return 2

@@ -1,10 +1,9 @@
-"""What a method sends in a step: counted from the step itself, for any number of workers."""
+"""The payload of a step: counted from the step itself, for any number of workers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import accumulate
 from typing import NamedTuple
 
 import torch
@@ -13,7 +12,7 @@ from torch import Tensor
 from gcbench.comm import Comm, Transport
 from gcbench.comm.network import Collective, Level
 from gcbench.comm.transport import Reduction
-from gcbench.compressors import Compressor, State, Step
+from gcbench.compressors import Compressor, State, Step, offsets_of, sizes_of
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -26,18 +25,18 @@ class Message(NamedTuple):
 
     level: Level
     collective: Collective
-    number: int  # of them
-    bits: float  # payload of a worker, of all of them
+    number: int
+    bits: float  # payload of a worker, in all of them
 
 
 class _Last(Exception):
-    """Nothing more will be sent."""
+    """The step has sent all that it sends."""
 
 
 class _OneOfMany:
     """A transport to processes that bring what this one brings; it stops after so many exchanges.
 
-    `left` counts them down for all that it is split into.
+    `left` counts them down for all transports that it is split into.
     """
 
     rank = 0
@@ -72,23 +71,24 @@ class _OneOfMany:
 
 @dataclass
 class Payload:
-    """Of a compressor on tensors of these shapes, with `workers_per_node` for those who exchange by node.
+    """The messages of a compressor on tensors of these shapes.
 
-    A step of one worker is run, its collectives counted by the meter, and not decoded. What does not depend on the number of
-    workers is counted once. All-to-alls and gathers of shards are scaled from 16 workers, gathers inside nodes from 16 nodes;
-    sums, whose lanes widen with the workers, are counted for every number. Codes of a length of their own are those of a
-    normal gradient.
+    A step of one worker is run, its collectives counted by the meter, and not decoded. What does
+    not depend on the number of workers is counted once. All-to-alls and gathers of shards are
+    scaled from 16 workers, gathers inside nodes from 16 nodes; sums, whose lanes widen with the
+    workers, are counted for every number. Codes of variable length are those of a normal gradient.
+    `workers_per_node` is for methods that exchange by node.
     """
 
     compressor: Compressor
     shapes: Shapes
     workers_per_node: int = 1
     _counted: dict[int, list[Message]] = field(default_factory=dict)
-    _collectives: int = 0  # of a step
-    _varies: bool | None = None
+    _collectives: int = 0  # in a step
+    _varies: bool | None = None  # whether the bits of sums depend on the number of workers
 
     def at(self, workers: int) -> list[Message]:
-        """Nothing for one worker."""
+        """Return the messages of a step of so many workers; one worker sends none."""
         if workers == 1:
             return []
         few = self._base(FEW)
@@ -101,7 +101,7 @@ class Payload:
         return nodes * self.workers_per_node
 
     def _widens(self, few: int) -> bool:
-        """Whether sums take more bits of more workers."""
+        """Return whether sums take more bits of more workers."""
         if any(m.collective == "all_to_all" for m in self._count(few)):
             return False
         if self._varies is None:
@@ -131,7 +131,7 @@ class Payload:
         if workers not in self._counted:
             try:
                 self._counted[workers] = self._step(workers, torch.device("meta"))
-            except (NotImplementedError, RuntimeError, TypeError):  # its codes depend on the values
+            except (NotImplementedError, RuntimeError, TypeError):  # the codes depend on values
                 self._counted[workers] = self._step(workers, torch.device("cpu"))
         return self._counted[workers]
 
@@ -139,8 +139,6 @@ class Payload:
         left = [self._collectives]
         transport = _OneOfMany(workers, left)
         comm = Comm(workers, transport, workers_per_host=self.workers_per_node)
-        sizes = [torch.Size(s).numel() for s in self.shapes.values()]
-        offsets = dict(zip(self.shapes, accumulate(sizes, initial=0), strict=False))
         generator = torch.Generator().manual_seed(0)
         grads = {
             k: torch.empty(1, *s, device=device)
@@ -148,8 +146,9 @@ class Payload:
             else torch.randn(1, *s, generator=generator)
             for k, s in self.shapes.items()
         }
+        step = Step(LATE, 1, comm.local, offsets_of(sizes_of(grads)))
         try:
-            self.compressor.aggregate(grads, State(), comm, Step(LATE, 1, comm.local, offsets))
+            self.compressor.aggregate(grads, State(), comm, step)
         except _Last:
             pass
         self._collectives = self._collectives or -left[0]

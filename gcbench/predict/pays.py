@@ -1,4 +1,4 @@
-"""From where on a method pays: its step is shorter than the dense one."""
+"""Where a method pays: its step is shorter than the dense one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ HALVINGS = 24  # of that range on a logarithmic scale: to 1 part in a million
 
 
 class Threshold(NamedTuple):
-    """Of the link between nodes. `below` and `above` are None where there is no such bound; `never` has neither."""
+    """The rates between nodes at which a method pays; with no bound always, or `never`."""
 
     below: float | None = None  # bits a second
     above: float | None = None
@@ -20,13 +20,15 @@ class Threshold(NamedTuple):
 
 
 class Answer(NamedTuple):
+    """Where a method pays, by the number of workers."""
+
     method: Method
-    thresholds: list[Threshold]  # by the number of workers
+    thresholds: list[Threshold]
     predictions: list[Prediction]  # on the network that was asked for
-    pays: list[bool]  # there
+    pays: list[bool]  # on that network
 
 
-def threshold(
+def find_threshold(
     method: Method,
     dense: Method,
     workers: int,
@@ -34,12 +36,12 @@ def threshold(
     compute: Compute,
     overlap: bool = False,
 ) -> Threshold:
-    """The bandwidth at which the two steps are equally long; there is one at most."""
+    """Return the rate at which the two steps are equally long; there is one at most."""
 
     def pays(rate: float) -> bool:
-        at = cluster.at(rate)
+        at_rate = cluster.at(rate)
         ours, theirs = (
-            predict(m, workers, at, compute, overlap).step_seconds for m in (method, dense)
+            predict(m, workers, at_rate, compute, overlap).step_seconds for m in (method, dense)
         )
         return ours < theirs
 
@@ -53,7 +55,7 @@ def threshold(
     return Threshold(below=low) if slow else Threshold(above=high)
 
 
-def answers(
+def find_answers(
     methods: Sequence[Method],
     dense: Method,
     workers: Sequence[int],
@@ -61,10 +63,12 @@ def answers(
     compute: Compute,
     overlap: bool = False,
 ) -> list[Answer]:
-    base = {w: predict(dense, w, cluster, compute, overlap).step_seconds for w in workers}
-    found = []
+    """Return an answer for every method."""
+    bounds = {w: predict(dense, w, cluster, compute, overlap).step_seconds for w in workers}
+    answers = []
     for method in methods:
-        here = [predict(method, w, cluster, compute, overlap) for w in workers]
-        limits = [threshold(method, dense, w, cluster, compute, overlap) for w in workers]
-        found.append(Answer(method, limits, here, [p.step_seconds < base[p.workers] for p in here]))
-    return found
+        predictions = [predict(method, w, cluster, compute, overlap) for w in workers]
+        thresholds = [find_threshold(method, dense, w, cluster, compute, overlap) for w in workers]
+        pays = [p.step_seconds < bounds[p.workers] for p in predictions]
+        answers.append(Answer(method, thresholds, predictions, pays))
+    return answers

@@ -1,4 +1,4 @@
-"""What is predicted: a model's tensors, and methods as they were typed."""
+"""The subject of a prediction: a model's tensors, and methods as they were typed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
 import yaml
 
 from gcbench.compressors import Compressor
@@ -22,20 +21,20 @@ from gcbench.config import (
     method_keys,
     resolve,
 )
-from gcbench.launch.instantiate import make
+from gcbench.launch.instantiate import make, parameter_shapes
+from gcbench.predict.devices import Device
 from gcbench.predict.model import Method
 from gcbench.predict.payload import Payload
-from gcbench.predict.profiles import Profile
 
 Shapes = Mapping[str, tuple[int, ...]]
 
 
 class Facts(NamedTuple):
-    """Of a data set, as far as a prediction needs them."""
+    """What a prediction needs to know of a data set."""
 
-    image: tuple[int, ...]
+    sample: tuple[int, ...]  # its shape
     outputs: int
-    samples: int  # of an epoch
+    samples: int  # in an epoch
 
 
 DATASETS = {
@@ -56,18 +55,23 @@ DATASET_OF = {
 
 
 def facts_of(model: str, dataset: str | None) -> Facts:
+    """Return the facts of a data set, or of the one on which the model is mostly trained."""
     name = dataset or (
         "imagenet" if model.endswith("_imagenet") else DATASET_OF.get(model, "cifar10")
     )
     if name not in DATASETS:
         raise ConfigError(
-            f"dataset={name}: its shapes are not known here; type one of {', '.join(DATASETS)}, or shapes=FILE"
+            f"dataset={name}: its shapes are not known; type one of {', '.join(DATASETS)}, or "
+            "shapes=FILE"
         )
     return DATASETS[name]
 
 
 def refuse_foreign_code(node: Any, own: Collection[str], place: str) -> None:
-    """ConfigError where a configuration that came from elsewhere names code that neither gcbench's conf/ names, nor `own`."""
+    """Raise ConfigError where a configuration from elsewhere names code of others.
+
+    Targets that gcbench's conf/ names, and those in `own`, may stand in it.
+    """
     if isinstance(node, list):
         for inside in node:
             refuse_foreign_code(inside, own, place)
@@ -75,14 +79,18 @@ def refuse_foreign_code(node: Any, own: Collection[str], place: str) -> None:
         target = node.get("_target_")
         if target is not None and target not in _targets_of_conf() and target not in own:
             raise ConfigError(
-                f"{place}: its configuration names code that is not gcbench's, {target}; where you trust it, type own={target}"
+                f"{place}: its configuration names code that is not gcbench's, {target}; where you "
+                f"trust it, type own={target}"
             )
         refuse_foreign_code(list(node.values()), own, place)
 
 
 @cache
 def _targets_of_conf() -> frozenset[str]:
-    """Models and methods; targets by their whole names, as a longer dotted one leads from our modules to any other."""
+    """Return the targets of models and methods by their whole names.
+
+    A longer dotted name could lead from our modules to any other.
+    """
     files = [
         path
         for group in ("model", "compressor")
@@ -102,22 +110,12 @@ def _targets(node: Any) -> Iterator[str]:
 
 
 def shapes_of_model(node: Config, facts: Facts) -> Shapes:
-    """No weights are made."""
-    known = {"shape": list(facts.image), "outputs": facts.outputs, "vocabulary": facts.outputs}
-    with torch.device("meta"):
-        model = make(
-            {
-                k: known.get(k) if v is None and k in known else v
-                for k, v in node.items()
-                if k != "reads"
-            },
-            "model",
-        )
-    return {name: tuple(p.shape) for name, p in model.named_parameters()}
+    """Return the shapes of a model's parameters for samples of that data set."""
+    return parameter_shapes(node, facts.sample, facts.outputs)
 
 
 class OwnModel(NamedTuple):
-    """`shapes=FILE`: a list of shapes, and the seconds of its steps by batch size."""
+    """A model of `shapes=FILE`: a list of shapes, and the seconds of its steps by batch size."""
 
     name: str
     shapes: Shapes
@@ -125,6 +123,7 @@ class OwnModel(NamedTuple):
 
 
 def read_shapes(path: str) -> OwnModel:
+    """Return the model in a file; ConfigError where there is none in it."""
     if not Path(path).is_file():
         raise ConfigError(
             f"shapes={path}: there is no such file; type one with the keys shapes and seconds"
@@ -132,7 +131,8 @@ def read_shapes(path: str) -> OwnModel:
     node = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     if not isinstance(node, dict) or not {"shapes", "seconds"} <= set(node):
         raise ConfigError(
-            f"shapes={path}: a model has shapes: [[64, 3, 3, 3], ...] and seconds: {{128: 0.1}} by batch size"
+            f"shapes={path}: a model has shapes: [[64, 3, 3, 3], ...] and seconds: {{128: 0.1}} by "
+            "batch size"
         )
     shapes = {f"tensor {i}": tuple(int(n) for n in shape) for i, shape in enumerate(node["shapes"])}
     return OwnModel(
@@ -142,7 +142,7 @@ def read_shapes(path: str) -> OwnModel:
     )
 
 
-def choices() -> list[str]:
+def method_names() -> list[str]:
     return sorted(path.stem for path in (conf_directory() / "compressor").glob("*.yaml"))
 
 
@@ -150,27 +150,26 @@ def methods(
     names: Sequence[str],
     words: Sequence[str],
     shapes: Shapes,
-    profile: Profile,
+    device: Device,
     workers_per_node: int,
 ) -> list[Method]:
-    """Every method with every combination of the values that were typed for its knobs."""
+    """Return every method with every combination of the values that were typed for its knobs."""
     keys = method_keys(conf_directory())
     for word in words:
         if not any(word.partition("=")[0] in keys[name] for name in names):
             raise ConfigError(
-                f"{word}: no such key with compressor={','.join(names)}; type gcbench predict --help to see the keys"
+                f"{word}: no such key with compressor={','.join(names)}; type gcbench predict "
+                "--help to see the keys"
             )
-    found = []
+    every = []
     for name in names:
-        own = [w for w in words if w.partition("=")[0] in keys[name]]
-        for combination in product(*map(_values, own)):
+        knobs = [word for word in words if word.partition("=")[0] in keys[name]]
+        for combination in product(*map(_values, knobs)):
             title = " ".join([name, *combination])
-            found.append(
-                method(
-                    title, name, _compressor(name, combination), shapes, profile, workers_per_node
-                )
-            )
-    return found
+            config = resolve(compose_words([f"compressor={name}", *combination]))
+            compressor = compressor_of(config)
+            every.append(method(title, name, compressor, shapes, device, workers_per_node))
+    return every
 
 
 def _values(word: str) -> list[str]:
@@ -178,15 +177,11 @@ def _values(word: str) -> list[str]:
     return [word] if value.startswith("[") else [f"{key}={v}" for v in value.split(",")]
 
 
-def _compressor(name: str, words: Sequence[str]) -> Compressor:
-    return compressor_of(resolve(compose_words([f"compressor={name}", *words])))
-
-
 def compressor_of(config: Config) -> Compressor:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found: Compressor = make(config["compressor"], "compressor")
-    return found
+        compressor: Compressor = make(config["compressor"], "compressor")
+    return compressor
 
 
 def method(
@@ -194,13 +189,12 @@ def method(
     family: str,
     compressor: Compressor,
     shapes: Shapes,
-    profile: Profile,
+    device: Device,
     workers_per_node: int = 1,
-    **given: Any,
 ) -> Method:
+    """Return a method on a model, with its payload counted and its seconds those of the device."""
     values = sum(prod(shape) for shape in shapes.values())
     payload = Payload(compressor, shapes, workers_per_node)
     in_buckets = compressor.properties.scope != "global"
-    return Method(
-        title, family, payload.at, profile.codec(family, values), 4 * values, in_buckets, **given
-    )
+    codec = device.codec(family, values)
+    return Method(title, family, payload.at, codec, 4 * values, in_buckets)

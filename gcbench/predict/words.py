@@ -1,4 +1,4 @@
-"""What is typed after `gcbench predict`."""
+"""The words that are typed after `gcbench predict`."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gcbench.config import ConfigError, Words, key, near, read_words
-from gcbench.predict.grid import FORMS
+from gcbench.console import FORMATS
 
-COMMANDS = ("pays", "measure", "compare", "links", "profiles")
+COMMANDS = ("pays", "measure", "compare", "links", "devices")
 
 
 @dataclass
 class Predict(Words):
-    """Predicts steps on clusters: seconds, images a second, and where compression pays. Other keys are knobs of the
-    compressors (rank=2, bits=4, exchange=scatter; several values as in rank=1,2,4)."""
+    """Predicts steps on clusters: seconds, images a second, and where compression pays. Other keys
+    are knobs of the compressors (rank=2, bits=4, exchange=scatter; several values as in
+    rank=1,2,4)."""
 
     usage = f"gcbench predict [{' | '.join(COMMANDS)}] [key=value ...]"
     examples = """
 gcbench predict model=resnet18 compressor=powersgd rank=2 network=10gbit workers=2,4,8,16
-gcbench predict model=resnet50_imagenet compressor=all network=25gbit workers=64 workers_per_node=8 inside=nvlink2 overlap=true
-gcbench predict pays model=resnet18 compressor=qsgd,powersgd exchange=scatter_coded picture=pays    from where on a method pays
-gcbench predict shapes=mine.yaml compressor=powersgd rank=1,2,4       a model without code
-gcbench predict measure outputs profile=mine.yaml    a profile from the bench.json and result.json below a folder
+gcbench predict model=resnet50_imagenet compressor=all network=25gbit workers=64 workers_per_node=8
+gcbench predict pays model=resnet18 compressor=qsgd,powersgd picture=pays    where a method pays
+gcbench predict shapes=mine.yaml compressor=powersgd rank=1,2,4     a model without its code
+gcbench predict measure outputs device=mine.yaml     a device, from what ran below a folder
 gcbench predict compare outputs/RUN network=1gbit    a run's times beside the prediction
-gcbench predict table=ecqsgd/figure6                 the papers' predictions beside ours
 """
     takes_other_keys = True
 
@@ -34,8 +34,7 @@ gcbench predict table=ecqsgd/figure6                 the papers' predictions bes
         "a yaml file in place of a model: shapes: [[64, 3, 3, 3], ...] and seconds: {128: 0.1}",
     )
     dataset: str | None = key(
-        None,
-        "whose shapes, classes and samples the model has, by default those it is mostly trained on",
+        None, "for the model's shapes and an epoch's samples; by default what it is trained on"
     )
     compressor: tuple[str, ...] = key(
         ("none", "qsgd", "powersgd", "top_k", "signum"), "methods, separated by commas, or all"
@@ -48,28 +47,23 @@ gcbench predict table=ecqsgd/figure6                 the papers' predictions bes
     inside: str = key("nvlink2", "the link inside a node")
     workers: tuple[int, ...] = key((2, 4, 8, 16), "numbers, separated by commas")
     workers_per_node: int = key(1, "that share a node's link")
-    batch_size: int | None = key(None, "images of a worker; by default the profile's")
+    batch_size: int | None = key(None, "images of a worker; by default the device's")
     seconds: float | None = key(
-        None, "of forward and backward of that batch, in place of the profile's"
+        None, "of forward and backward of that batch, in place of the device's"
     )
     samples: int | None = key(None, "of an epoch; by default the data set's")
     overlap: bool = key(False, "true: the exchange of a bucket hides under the backward pass")
-    profile: str = key(
+    device: str = key(
         "v100",
-        "a device: a name that gcbench predict profiles has, or a yaml file; with measure: the file to write",
+        "a name that gcbench predict devices has, or a yaml file; with measure: the file to write",
     )
-    title: str | None = key(None, "of the profile that measure writes")
-    format: str = key("terminal", ", ".join(FORMS), choices=FORMS)
+    title: str | None = key(None, "of the device that measure writes")
+    format: str = key("terminal", ", ".join(FORMATS), choices=FORMATS)
     picture: str | None = key(
         None, "a file without its ending: pays draws picture=NAME.svg and NAME.png"
     )
     own: tuple[str, ...] = key(
-        (),
-        "with compare: classes of yours, separated by commas, that a run's model and method may be",
-    )
-    table: str | None = key(
-        None,
-        "a paper's: maxnorm/figure11 to 14, ecqsgd/figure6, powersgd/figure3, qsgd/figure2, qsgd/table1",
+        (), "with compare: classes of yours, by commas, that a run's model and method may be"
     )
 
     @property
@@ -81,8 +75,8 @@ gcbench predict table=ecqsgd/figure6                 the papers' predictions bes
         return self.plain[1:]
 
 
-def read(typed: Sequence[str]) -> Predict:
-    """Raises ConfigError with one sentence."""
+def read_predict(typed: Sequence[str]) -> Predict:
+    """Return what was typed; ConfigError for a slip."""
     words = read_words(Predict, typed)
     unknown = (
         () if words.command in ("measure", "compare") else words.plain[words.command in COMMANDS :]

@@ -8,9 +8,9 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 from rich.text import Text
 
+from gcbench.console import TextTable, print_table
 from gcbench.records.schema import Bits, BitsBetweenNodes, Phase, Result
 
 MIB = 8 * 2**20
@@ -60,14 +60,9 @@ class ProgressDisplay:
 
 def print_summary(result: Result, directory: Path, console: Console) -> None:
     """Status, scores, bits, time by phase, where the files are; of a run that ended early, what there is."""
-    table = Table(show_header=False, box=None, pad_edge=False)
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, fact in _facts(result):
-        table.add_row(name, Text(fact))
-    console.print(table)
+    print_table(TextTable([], _facts(result), left=(0, 1)), console)
     if result.seconds:
-        console.print(_phases(result.seconds))
+        print_table(_phases(result.seconds), console)
     console.print(Text(f"files in {directory}"), soft_wrap=True)
 
 
@@ -161,16 +156,14 @@ def _number(value: float | None) -> str:
     return "not finite" if value is None else f"{value:.4g}"
 
 
-def _phases(seconds: dict[str, Phase]) -> Table:
-    table = Table("phase", box=None, pad_edge=False)
-    for heading in ("mean", "max over processes"):
-        table.add_column(heading, justify="right")
-    for phase, value in seconds.items():
-        if phase.startswith("hidden") and not value.max:  # nothing ran beside the computation
-            continue
-        table.add_row(
+def _phases(seconds: dict[str, Phase]) -> TextTable:
+    rows = [
+        [
             phase.replace("hidden_", "hidden "),
             f"{1e3 * value.mean:.3f} ms",
             f"{1e3 * value.max:.3f} ms",
-        )
-    return table
+        ]
+        for phase, value in seconds.items()
+        if value.max or not phase.startswith("hidden")  # else nothing ran beside the computation
+    ]
+    return TextTable([], [["phase", "mean", "max over processes"], *rows])

@@ -1,18 +1,15 @@
-"""The answers as markdown, csv, or on the terminal."""
+"""The answers to the papers' claims as markdown, csv, or on the terminal."""
 
 from __future__ import annotations
 
-import csv
-import io
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from rich import box
-from rich.markup import escape
-from rich.table import Table as RichTable
+from rich.text import Text
 
-from gcbench.records import console
+from gcbench import console
+from gcbench.console import TextTable
 from gcbench.report.claims import NEEDS
 from gcbench.report.claims_answers import Answer, Answered, by
 from gcbench.report.claims_relations import Verdict
@@ -26,42 +23,40 @@ PAPERS = {
     "ecqsgd": "ECQ-SGD (Wu et al., ICML 2018)",
 }
 TO_RUN = "What would decide the others (with budget=cpu, an indication on a small machine)"
-WIDTH = 180  # where no terminal has one
 HEADINGS = ["claim", "the paper says", "answer", "evidence", "caution"]
+KINDS = (
+    "reproduced",
+    "reproduced in part",
+    "reproduced within noise",
+    "refuted",
+    "not decided",
+    "not yet",
+)
 UNDER = [
-    "A relation holds, or is violated, if means over seeds differ by more than the spread (the deviation of a difference "
-    "between two single seeds); what holds by less is reproduced within noise, what is violated by less is not decided.",
-    "A row of one seed takes the deviation of the claim's other rows; where all have one seed, nothing is above noise. A row "
-    "whose runs all diverged counts as worse than any number.",
-    "Budgets are not mixed: an answer at budget cpu is of a smaller model and fewer epochs, and an indication only. It refutes "
-    "nothing, nor do other data in the place of the paper's: what they violate is not decided. Tests run with every change to "
-    "the code.",
+    "A relation holds, or is violated, if means over seeds differ by more than the spread (the "
+    "deviation of a difference between two single seeds); what holds by less is reproduced within "
+    "noise, what is violated by less is not decided.",
+    "A row of one seed takes the deviation of the claim's other rows; where all have one seed, "
+    "nothing is above noise. A row whose runs all diverged counts as worse than any number.",
+    "Budgets are not mixed: an answer at budget cpu is of a smaller model and fewer epochs, and an "
+    "indication only. It refutes nothing, nor do other data in the place of the paper's: what they "
+    "violate is not decided. Tests run with every change to the code.",
 ]
 
 
-def summary_line(found: Sequence[Answered]) -> str:
-    counts = Counter(_kind(one.answer) for one in found)
-    bases = Counter((_kind(one.answer), basis) for one in found for basis in one.answer.bases)
-    told = []
-    for kind in (
-        "reproduced",
-        "reproduced in part",
-        "reproduced within noise",
-        "refuted",
-        "not decided",
-        "not yet",
-    ):
-        what = [
-            f"{n} {by(basis)}"
-            for (of, basis), n in bases.items()
-            if of == kind and kind != "not yet"
-        ]
-        told += (
-            [f"{counts[kind]} {kind}" + (f" ({', '.join(what)})" if what else "")]
-            if counts[kind]
-            else []
+def summary_line(claims: Sequence[Answered]) -> str:
+    """Return how many claims have each kind of answer, and on what basis."""
+    counts = Counter(_kind(claim.answer) for claim in claims)
+    bases = Counter(
+        (_kind(claim.answer), basis) for claim in claims for basis in claim.answer.bases
+    )
+    parts = []
+    for kind in filter(counts.__contains__, KINDS):
+        by_basis = ", ".join(
+            f"{n} {by(basis)}" for (of, basis), n in bases.items() if of == kind != "not yet"
         )
-    return f"{len(found)} claim{'s' * (len(found) != 1)}: {', '.join(told)}."
+        parts.append(f"{counts[kind]} {kind}" + (f" ({by_basis})" if by_basis else ""))
+    return f"{len(claims)} claim{'s' * (len(claims) != 1)}: {', '.join(parts)}."
 
 
 def _kind(answer: Answer) -> str:
@@ -69,99 +64,82 @@ def _kind(answer: Answer) -> str:
     return "reproduced in part" if in_part else answer.verdict.value
 
 
-def _cells(one: Answered) -> list[str]:
-    decided = [
-        answer for answer in one.answers if answer.verdict is not Verdict.NOT_YET
-    ] or one.answers[:1]
-    said = "; ".join(answer.text for answer in decided)
-    evidence = ". ".join(dict.fromkeys(line for answer in one.answers for line in answer.evidence))
+def _cells(claim: Answered) -> list[str]:
+    decided = [answer for answer in claim.answers if answer.verdict is not Verdict.NOT_YET]
+    evidence = dict.fromkeys(line for answer in claim.answers for line in answer.evidence)
     return [
-        one.claim.id,
-        f"{one.claim.claim} ({one.claim.where})",
-        said,
-        evidence,
-        one.claim.caution or "-",
+        claim.claim.id,
+        f"{claim.claim.claim} ({claim.claim.where})",
+        "; ".join(answer.text for answer in decided or claim.answers[:1]),
+        ". ".join(evidence),
+        claim.claim.caution or "-",
     ]
 
 
-def _by_paper(found: Sequence[Answered]) -> dict[str, list[Answered]]:
-    papers: dict[str, list[Answered]] = {}
-    for one in found:
-        papers.setdefault(one.claim.paper, []).append(one)
-    return papers
+def _tables(claims: Sequence[Answered]) -> list[TextTable]:
+    """Return a table a paper."""
+    by_paper: dict[str, list[list[str]]] = {}
+    for claim in claims:
+        by_paper.setdefault(claim.claim.paper, []).append(_cells(claim))
+    columns = range(len(HEADINGS))
+    return [
+        TextTable(HEADINGS, rows, left=columns, groups=range(len(rows)), title=PAPERS[paper])
+        for paper, rows in by_paper.items()
+    ]
 
 
-def _to_run(found: Sequence[Answered]) -> list[tuple[Answered, str]]:
-    return [(one, line) for one in found for line in one.commands]
+def _to_run(claims: Sequence[Answered]) -> list[tuple[Answered, str]]:
+    return [(claim, line) for claim in claims for line in claim.commands]
 
 
-def markdown(found: Sequence[Answered]) -> str:
-    lines = [f"# {TITLE}", "", summary_line(found), "", *(f"{line}  " for line in UNDER)]
-    for paper, claims in _by_paper(found).items():
-        lines += ["", f"## {PAPERS[paper]}", "", _row(HEADINGS), _row(["---"] * len(HEADINGS))]
-        lines += [_row(_cells(one)) for one in claims]
-    if to_run := _to_run(found):
+def markdown(claims: Sequence[Answered]) -> str:
+    """Return a page: a table a paper, and the commands that would decide what is not decided."""
+    lines = [f"# {TITLE}", "", summary_line(claims), "", *(f"{line}  " for line in UNDER)]
+    for table in _tables(claims):
+        lines += ["", f"## {table.title}", "", console.markdown(table)]
+    if to_run := _to_run(claims):
         lines += ["", f"## {TO_RUN}", ""]
-        lines += [f"- {one.claim.id} ({NEEDS[one.claim.needs]}): `{line}`" for one, line in to_run]
+        lines += [
+            f"- {claim.claim.id} ({NEEDS[claim.claim.needs]}): `{line}`" for claim, line in to_run
+        ]
     return "\n".join(lines) + "\n"
 
 
-def _row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|").replace("~", "\\~") for cell in cells) + " |"
+def comma_separated(claims: Sequence[Answered]) -> str:
+    """Return csv, a line an answer."""
+    from pandas import DataFrame
+
+    records = [
+        {
+            "id": claim.claim.id,
+            "paper": claim.claim.paper,
+            "where": claim.claim.where,
+            "claim": claim.claim.claim,
+            "expect": claim.claim.expect,
+            "answer": answer.verdict.value,
+            "basis": "; ".join(answer.bases),
+            "but_not": claim.claim.but,
+            "evidence": "; ".join(answer.evidence),
+            "caution": claim.claim.caution,
+            "needs": claim.claim.needs,
+            "commands": "; ".join(claim.commands),
+        }
+        for claim in claims
+        for answer in claim.answers
+    ]
+    return console.comma_separated(DataFrame(records, dtype=object))
 
 
-def comma_separated(found: Sequence[Answered]) -> str:
-    """One line an answer."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(
-        [
-            "id",
-            "paper",
-            "where",
-            "claim",
-            "expect",
-            "answer",
-            "basis",
-            "but_not",
-            "evidence",
-            "caution",
-            "needs",
-            "commands",
-        ]
-    )
-    for one in found:
-        c = one.claim
-        for answer in one.answers:
-            told = [
-                answer.verdict.value,
-                "; ".join(answer.bases),
-                c.but,
-                "; ".join(answer.evidence),
-                c.caution,
-                c.needs,
-            ]
-            writer.writerow(
-                [c.id, c.paper, c.where, c.claim, c.expect, *told, "; ".join(one.commands)]
-            )
-    return text.getvalue()
-
-
-def terminal(found: Sequence[Answered]) -> None:
-    output = console(WIDTH)
-    for paper, claims in _by_paper(found).items():
-        table = RichTable(title=PAPERS[paper], box=box.SIMPLE_HEAD, pad_edge=False, show_lines=True)
-        for heading, ratio in zip(HEADINGS, (2, 4, 3, 7, 4), strict=True):
-            table.add_column(heading, ratio=ratio, overflow="fold")
-        for one in claims:
-            table.add_row(*map(escape, _cells(one)))
-        output.print(table)
-    if to_run := _to_run(found):
-        output.print(f"[bold]{TO_RUN}[/bold]")
-        for one, line in to_run:
-            output.print(f"  {one.claim.id}: {line}", highlight=False, markup=False, soft_wrap=True)
-    for line in [*UNDER, summary_line(found)]:
-        output.print(line, highlight=False, markup=False)
+def print_claims(claims: Sequence[Answered]) -> None:
+    output = console.console()
+    for table in _tables(claims):
+        console.print_table(table, output)
+    if to_run := _to_run(claims):
+        output.print(Text(TO_RUN, style="bold"))
+        for claim, line in to_run:  # whole, to be copied
+            output.print(Text(f"  {claim.claim.id}: {line}"), soft_wrap=True)
+    for line in [*UNDER, summary_line(claims)]:
+        output.print(Text(line))
 
 
 WRITERS: dict[str, Callable[[Sequence[Answered]], str]] = {
@@ -170,14 +148,15 @@ WRITERS: dict[str, Callable[[Sequence[Answered]], str]] = {
 }
 
 
-def show(found: Sequence[Answered], form: str) -> None:
+def show(claims: Sequence[Answered], form: str) -> None:
+    """Print the answers on the terminal, or in one of the forms of WRITERS."""
     if form == "terminal":
-        terminal(found)
+        print_claims(claims)
     else:
-        print(WRITERS[form](found))
+        print(WRITERS[form](claims))
 
 
-def keep(folder: Path, found: Sequence[Answered]) -> None:
+def keep(folder: Path, claims: Sequence[Answered]) -> None:
     """Write <folder>/claims.md; runs and studies are kept with their tables."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "claims.md").write_text(markdown(found), encoding="utf-8")
+    (folder / "claims.md").write_text(markdown(claims), encoding="utf-8")

@@ -6,25 +6,23 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich import box
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table as RichTable
+from rich.text import Text
 
 from gcbench.config import ConfigError
-from gcbench.records import console
+from gcbench.console import TextTable, comma_separated, console, print_table
+from gcbench.console import show as show_table
 from gcbench.records.store import FoundRuns, RecordedRun, find_runs
 from gcbench.report.build import build, groups_of
 from gcbench.report.claims import read_claims
 from gcbench.report.claims_answers import answered
 from gcbench.report.claims_evidence import Evidence
 from gcbench.report.claims_formats import keep as keep_claims
-from gcbench.report.claims_formats import show
+from gcbench.report.claims_formats import show as show_claims
 from gcbench.report.compare import Comparison, compare, measured_words
-from gcbench.report.document import DIRTY, DIRTY_NOTE, Document
-from gcbench.report.formats import WRITERS, terminal
+from gcbench.report.formats import show as show_document
 from gcbench.report.keep import keep_index, keep_runs, keep_study, keep_table
-from gcbench.report.listing import Grid, runs_listed, tables_listed
+from gcbench.report.listing import list_runs, list_tables, runs_frame
 from gcbench.report.study import find_study, study_document
 from gcbench.report.tables import Table, read_table, tables_of
 from gcbench.report.wandb_runs import load_wandb
@@ -39,7 +37,7 @@ def report(typed: Sequence[str]) -> None:
     first, *rest = words.plain or [""]
     if first == "list":
         _refuse_more("list", rest)
-        _grid(tables_listed(_found(words), words.results))
+        print_table(list_tables(_found(words), words.results))
     elif first == "diff":
         _diff(rest)
     elif first in ("runs", "claims"):
@@ -50,7 +48,8 @@ def report(typed: Sequence[str]) -> None:
         _figures(words)
     elif words.table is None:
         raise ConfigError(
-            "nothing was asked for; type table=powersgd/table4, gcbench report list, or gcbench report --help"
+            "nothing was asked for; type table=powersgd/table4, gcbench report list, or gcbench "
+            "report --help"
         )
     else:
         _tables(words)
@@ -93,7 +92,7 @@ def _show(words: Report, table: Table, runs: Sequence[RecordedRun]) -> list[Reco
         document = study_document(table, study[1] if study else None)
     else:
         document = build(table, runs, words.budget, words.beside)
-    _print(words, document)
+    show_document(document, words.format)
     if words.keep:
         keep_table(Path(words.keep), document, words.budget)
         if study:
@@ -109,18 +108,13 @@ def runs_behind(table: Table, runs: Sequence[RecordedRun], words: Report) -> lis
     )
 
 
-def _print(words: Report, document: Document) -> None:
-    if words.format == "terminal":
-        terminal(document)
-    else:
-        print(WRITERS[words.format](document))
-
-
 def runs(typed: Sequence[str]) -> None:
-    found = _found(read_source(Runs, typed))
-    _grid(runs_listed(found))
-    if any(run.dirty for run in found):
-        console().print(f"{DIRTY} {DIRTY_NOTE}", highlight=False)
+    words = read_source(Runs, typed)
+    found = _found(words)
+    if words.format == "csv":
+        print(comma_separated(runs_frame(found)), end="")
+    else:
+        show_table(list_runs(found), words.format)
 
 
 def claims(typed: Sequence[str]) -> None:
@@ -132,7 +126,7 @@ def claims(typed: Sequence[str]) -> None:
         )
     evidence = Evidence(_found(words), words.results, words.beside)
     found = [answered(claim, evidence) for claim in read_claims(words.paper, words.id)]
-    show(found, words.format)
+    show_claims(found, words.format)
     if words.keep:
         keep_claims(Path(words.keep), found)
         for path, _ in filter(None, evidence.studies.values()):
@@ -142,41 +136,33 @@ def claims(typed: Sequence[str]) -> None:
 def _diff(rest: Sequence[str]) -> None:
     if len(rest) != 2:
         raise ConfigError(
-            f"diff {' '.join(rest)}: type two run directories or trees, as in gcbench report diff outputs/a outputs/b"
+            f"diff {' '.join(rest)}: type two run directories or trees, as in gcbench report diff "
+            "outputs/a outputs/b"
         )
     found = compare(*rest)
     output = console()
     for pair in found.pairs:
         _print_comparison(pair, rest, output)
     for line in found.alone:
-        output.print(line, markup=False, highlight=False)
+        output.print(Text(line))
 
 
 def _print_comparison(pair: Comparison, sides: Sequence[str], output: Console) -> None:
-    output.print(
-        f"[bold]{escape(pair.title)}[/bold]\nA = {escape(sides[0])}\nB = {escape(sides[1])}",
-        highlight=False,
-    )
+    output.print(Text(pair.title, style="bold"))
+    for name, side in zip("AB", sides, strict=True):
+        output.print(Text(f"{name} = {side}"))
     if pair.configuration:
-        _grid((["configuration", "A", "B"], [list(line) for line in pair.configuration]), output)
+        differences = TextTable(["configuration", "A", "B"], pair.configuration, left=range(3))
+        print_table(differences, output)
     else:
         output.print("The same configuration.")
     for line in pair.statuses:
-        output.print(line, markup=False, highlight=False)
+        output.print(Text(line))
     rows = [measured_words(line) for line in pair.measured]
-    _grid((["measure", "A", "B", "deviations", "B - A", "scores"], rows), output)
+    headings = ["measure", "A", "B", "deviations", "B - A", "scores"]
+    print_table(TextTable(headings, rows, left=(0, 5)), output)
 
 
 def _refuse_more(command: str, rest: Sequence[str]) -> None:
     if rest:
         raise ConfigError(f"{command} {rest[0]}: {command} takes keys only, as in results=outputs")
-
-
-def _grid(grid: Grid, output: Console | None = None) -> None:
-    headings, rows = grid
-    table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in headings:
-        table.add_column(heading, overflow="fold")
-    for row in rows:
-        table.add_row(*(escape(cell) for cell in row))
-    (output or console()).print(table)

@@ -8,14 +8,16 @@ from decimal import Decimal
 from statistics import fmean, stdev
 from typing import NamedTuple
 
+from gcbench.console import TextTable
+
 EMPTY = "-"
-DIRTY = "\N{DAGGER}"  # beside runs from a checkout with changes that no commit has
+DIRTY = "\N{DAGGER}"  # marks runs from a checkout with changes that no commit has
 DIRTY_NOTE = "from a checkout with changes that no commit has"
 Published = float | str | None
 
 
 class Summary(NamedTuple):
-    """Of one number over seeds."""
+    """One number over seeds."""
 
     mean: float
     low: float
@@ -25,51 +27,52 @@ class Summary(NamedTuple):
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Summary:
-        return cls(
-            fmean(values),
-            min(values),
-            max(values),
-            stdev(values) if len(values) > 1 else None,
-            len(values),
-        )
+        deviation = stdev(values) if len(values) > 1 else None
+        return cls(fmean(values), min(values), max(values), deviation, len(values))
 
 
 class Heading(NamedTuple):
-    """A column: ours, and beside it the paper's number and the difference where the paper has any."""
+    """A column of ours; the paper's number and the difference follow where the paper has any."""
 
     key: str
     title: str
     unit: str | None = None
     better: str | None = None  # higher | lower
-    budget: str | None = None  # another one than the report's
+    budget: str | None = None  # if it is not the report's
     published: bool = False
     digits: int | None = None  # after the point; None: four significant ones
-    deviation: bool = False  # seeds as +- deviation, in place of [lowest, highest]
+    deviation: bool = False  # show seeds as +- deviation, in place of [lowest, highest]
 
     @property
     def text(self) -> str:
+        """Return the title, and in parentheses the unit, which way is better, and the budget."""
         facts = [
             self.unit,
             f"{self.better} is better" if self.better else None,
             f"budget={self.budget}" if self.budget else None,
         ]
-        told = ", ".join(fact for fact in facts if fact)
-        return f"{self.title} ({told})" if told else self.title
+        in_parentheses = ", ".join(filter(None, facts))
+        return f"{self.title} ({in_parentheses})" if in_parentheses else self.title
 
 
 class Cell(NamedTuple):
+    """Our number and the paper's."""
+
     ours: Summary | None = None
     published: Published = None
-    instead: str = EMPTY  # what stands where ours is None
+    instead: str = EMPTY  # shown where ours is None
 
     @property
     def difference(self) -> float | None:
+        """Return our mean less the paper's number, where both are numbers."""
         if self.ours is None or not isinstance(self.published, (int, float)):
             return None
         return self.ours.mean - self.published
 
 
 class Line(NamedTuple):
+    """A row of the table: a method's cells, and the runs behind them."""
+
     title: str
     group: str | None
     experiment: str | None
@@ -78,23 +81,26 @@ class Line(NamedTuple):
 
 
 class Section(NamedTuple):
+    """A list of sentences below the table."""
+
     title: str
     lines: list[str]
 
 
 @dataclass(frozen=True)
 class Document:
-    """One table with what stands around it."""
+    """One table with the text around it."""
 
     name: str  # paper/table
     title: str
-    under: list[str]  # below the title: source, budget
+    under: list[str]  # sentences below the title: source, budget
     headings: list[Heading]
     lines: list[Line]
     sections: list[Section] = field(default_factory=list)
 
 
 def number(value: float, digits: int | None) -> str:
+    """Return a number with so many digits after the point, or with four significant ones."""
     if digits is not None:
         return f"{value:,.{digits}f}"
     if float(value).is_integer() and abs(value) < 1e15:
@@ -103,58 +109,59 @@ def number(value: float, digits: int | None) -> str:
 
 
 def summary(value: Summary, heading: Heading) -> str:
-    """As in 94.3 [94.1, 94.5] (n=3), or 94.3 +- 0.1 (n=3)."""
+    """Return a text such as 94.3 [94.1, 94.5] (n=3), or 94.3 +- 0.1 (n=3)."""
     digits = heading.digits
     if digits is not None and 0 < abs(value.mean) < 0.5 * 10**-digits:
         digits = None  # much smaller than the paper's numbers: zeros would hide it
     parts = [number(value.mean, digits)]
     if value.low < value.high and value.deviation is not None:
         low, high = number(value.low, digits), number(value.high, digits)
-        parts.append(
-            f"+- {number(value.deviation, digits)}" if heading.deviation else f"[{low}, {high}]"
-        )
+        deviation = number(value.deviation, digits)
+        parts.append(f"+- {deviation}" if heading.deviation else f"[{low}, {high}]")
     return " ".join([*parts, f"(n={value.n})"])
 
 
 def signed(value: float, digits: int | None) -> str:
+    """Return a difference with its sign; a zero, and what rounds to it, has none."""
     text = number(value, digits)
     if not text.strip("-0."):
         return text.lstrip("-")
     return text if text.startswith("-") else f"+{text}"
 
 
-def words(document: Document) -> tuple[list[str], list[list[str]]]:
-    """Headings and rows as text."""
+def text_table(document: Document) -> TextTable:
+    """Return the table as text: a row's title, its cells, and the runs behind them."""
     headings = ["row"]
     for heading in document.headings:
         headings += [heading.text, *(["paper", "difference"] if heading.published else [])]
-    return [*headings, "runs"], [_words(line, document.headings) for line in document.lines]
+    return TextTable(
+        [*headings, "runs"],
+        [_text_of(line, document.headings) for line in document.lines],
+        left=(0, len(headings)),
+        groups=[line.group for line in document.lines],
+    )
 
 
-def _words(line: Line, headings: Sequence[Heading]) -> list[str]:
-    found = [line.title]
+def _text_of(line: Line, headings: Sequence[Heading]) -> list[str]:
+    texts = [line.title]
     for cell, heading in zip(line.cells, headings, strict=True):
-        found.append(summary(cell.ours, heading) if cell.ours else cell.instead)
+        texts.append(summary(cell.ours, heading) if cell.ours else cell.instead)
         if heading.published:
-            apart = cell.difference
-            found += [
-                _published(cell.published, heading),
-                EMPTY if apart is None else signed(apart, heading.digits),
-            ]
-    return [*found, line.runs]
+            difference = cell.difference
+            texts.append(_published(cell.published, heading))
+            texts.append(EMPTY if difference is None else signed(difference, heading.digits))
+    return [*texts, line.runs]
 
 
 def _published(value: Published, heading: Heading) -> str:
     if value is None or isinstance(value, str):
         return value or EMPTY
-    return number(
-        value, 0 if isinstance(value, int) else heading.digits
-    )  # ours may have more digits than the paper prints
+    # Ours may have more digits than the paper prints.
+    return number(value, 0 if isinstance(value, int) else heading.digits)
 
 
 def digits_of(values: Sequence[Published]) -> int | None:
-    """After the point, as many as the published number with the most."""
+    """Return the digits after the point of the published number that has the most."""
     numbers = [value for value in values if isinstance(value, (int, float))]
-    return max(
-        (max(0, -int(Decimal(str(value)).as_tuple().exponent)) for value in numbers), default=None
-    )
+    digits = (max(0, -int(Decimal(str(value)).as_tuple().exponent)) for value in numbers)
+    return max(digits, default=None)

@@ -1,37 +1,38 @@
-"""`gcbench report list` and `gcbench runs`: what there is."""
+"""What `gcbench report list` and `gcbench runs` list: the tables, and everything that ran."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from gcbench.config import conf_directory
+from gcbench.console import TextTable
 from gcbench.records.store import RecordedRun
 from gcbench.report.configs import settings_at
-from gcbench.report.document import DIRTY, EMPTY, number
-from gcbench.report.measures import measure
+from gcbench.report.document import DIRTY, DIRTY_NOTE, EMPTY, number
+from gcbench.report.measures import MEASURES, measure
 from gcbench.report.rows import agrees
 from gcbench.report.study import find_study
 from gcbench.report.tables import Table, read_table, table_names
 
-Grid = tuple[list[str], list[list[str]]]
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 
-def tables_listed(runs: Sequence[RecordedRun], folders: Sequence[str | Path]) -> Grid:
-    """Every table, and how many of its rows have a run that was done, by budget."""
+def list_tables(runs: Sequence[RecordedRun], folders: Sequence[str | Path]) -> TextTable:
+    """Return every table, and how many of its rows have a run that was done, by budget."""
     budgets = sorted(path.stem for path in (conf_directory() / "budget").glob("*.yaml"))
     rows = []
     for name in table_names():
         table = read_table(name)
         if table.study:
-            counts = [
-                "study" if find_study(table.study, folders) else "study, not run",
-                *([EMPTY] * (len(budgets) - 1)),
-            ]
+            study = "study" if find_study(table.study, folders) else "study, not run"
+            counts = [study, *([EMPTY] * (len(budgets) - 1))]
         else:
             counts = [str(_rows_done(table, runs, budget)) for budget in budgets]
         rows.append([name, table.title, str(len(table.rows)), *counts])
-    return ["table", "title", "rows", *budgets], rows
+    return TextTable(["table", "title", "rows", *budgets], rows, left=(0, 1))
 
 
 def _rows_done(table: Table, runs: Sequence[RecordedRun], budget: str) -> int:
@@ -45,39 +46,57 @@ def _rows_done(table: Table, runs: Sequence[RecordedRun], budget: str) -> int:
     )
 
 
-def runs_listed(runs: Sequence[RecordedRun]) -> Grid:
-    """One line a run, the newest last."""
-    return ["run", "what", "budget", "seed", "status", "score", "ratio", "ms a step", "finished"], [
-        _row(run) for run in runs
-    ]
+def list_runs(runs: Sequence[RecordedRun]) -> TextTable:
+    """Return a row for every run, in the order of `runs`."""
+    headings = ["run", "what", "budget", "seed", "status", "score", "ratio", "ms a step"]
+    rows = [_texts(run) for run in runs]
+    note = [f"{DIRTY} {DIRTY_NOTE}"] if any(run.dirty for run in runs) else []
+    return TextTable([*headings, "finished"], rows, left=(0, 1, 2, 4, 5, 8), notes=note)
 
 
-def _row(run: RecordedRun) -> list[str]:
+def _texts(run: RecordedRun) -> list[str]:
     result = run.result
+    what = run.title
+    if run.title != run.experiment:
+        what += f", {result.workers or '?'} workers"
     reason = f": {result.reason}" if result.reason else ""
-    what = (
-        run.title
-        if run.title == run.experiment
-        else f"{run.title}, {result.workers or '?'} workers"
-    )
-    day = result.finished.replace("T", " ")[:16]
-    numbers = [_shown(measure(name, result)) for name in ("ratio", "step_milliseconds")]
+    scores = ((name, measure(name, result)) for name in ("accuracy", "perplexity", "loss"))
+    score = next((f"{name} {_text(value)}" for name, value in scores if value is not None), EMPTY)
     return [
         run.place,
         what,
         run.budget,
         str(run.seed),
         run.status + DIRTY * run.dirty + reason,
-        _score(run),
-        *numbers,
-        day,
+        score,
+        _text(measure("ratio", result)),
+        _text(measure("step_milliseconds", result)),
+        result.finished.replace("T", " ")[:16],
     ]
 
 
-def _score(run: RecordedRun) -> str:
-    found = ((name, measure(name, run.result)) for name in ("accuracy", "perplexity", "loss"))
-    return next((f"{name} {_shown(value)}" for name, value in found if value is not None), EMPTY)
-
-
-def _shown(value: float | None) -> str:
+def _text(value: float | None) -> str:
     return EMPTY if value is None else number(value, None)
+
+
+def runs_frame(runs: Sequence[RecordedRun]) -> DataFrame:
+    """Return a row for every run: what it was, how it ended, and all measures as plain numbers."""
+    from pandas import DataFrame  # imports for longer than other commands take
+
+    return DataFrame([_record(run) for run in runs])
+
+
+def _record(run: RecordedRun) -> dict[str, Any]:
+    choices = {name: run.result.choices[name] for name in ("model", "dataset", "compressor")}
+    return {
+        "run": run.place,
+        "experiment": run.experiment,
+        **choices,
+        "workers": run.result.workers,
+        "budget": run.budget,
+        "seed": run.seed,
+        "status": run.status,
+        "reason": run.result.reason,
+        "finished": run.result.finished,
+        **{name: measure(name, run.result) for name in MEASURES},
+    }

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from gcbench.config import ConfigError, Words, conf_directory, key, read_words
+from gcbench.console import FORMATS
 from gcbench.report.claims_formats import WRITERS as CLAIMS_WRITERS
 from gcbench.report.configs import PAPER
-from gcbench.report.formats import FORMATS
 
 BUDGETS = sorted(path.stem for path in (conf_directory() / "budget").glob("*.yaml"))
 RESULTS = ("outputs",)
@@ -60,6 +60,8 @@ class Runs(Source):
     """Lists everything that ran, with or without a table."""
 
     usage = "gcbench runs [FOLDER ...] [key=value ...]"
+
+    format: str = key("terminal", f"{', '.join(FORMATS)}; csv has every measure", choices=FORMATS)
 
 
 @dataclass

@@ -1,1 +1,2 @@
-"""Measurements that the papers' figures, tables and claims ask for and that no training run answers, one file each."""
+"""Measurements that the papers' figures, tables and claims ask for and that no training run
+answers, one file each."""

@@ -1,4 +1,4 @@
-"""One code of rows of values, each row another worker's."""
+"""The codes of rows of values, each row another worker's."""
 
 from __future__ import annotations
 
@@ -8,33 +8,37 @@ import torch
 from torch import Tensor
 
 from gcbench.codecs.noise import Noise
-from gcbench.compressors import Step
+from gcbench.compressors import Step, offsets_of
 from gcbench.compressors.bucketed import Bucketed
 
 
 class Coded(NamedTuple):
+    """Rows as codes, and the values that these decode to."""
+
     codes: Tensor  # [w, n] uint8
-    values: Tensor  # [w, n] float32, what they decode to
+    values: Tensor  # [w, n] float32
 
 
 def code(codec: Bucketed, rows: Tensor, segments: tuple[int, ...], number: int = 0) -> Coded:
-    """Of `[w, n]` rows that hold tensors of these sizes; `number` is the step, of which the draws are a function."""
+    """Return the codes of `[w, n]` rows that hold tensors of these sizes.
+
+    `number` is the step, of which the draws are a function.
+    """
     x = codec.reorder(rows.split(segments, dim=1), segments)
-    noise = draws(rows, segments, number)
+    noise = draw_noise(rows, segments, number)
     out = torch.zeros_like(x)
     codec.decode_add(codec.encode(x, segments, noise), segments, out)
     codes = codec.codes_by(x, segments, codec.fitted(x, segments), noise)
     return Coded(codec.restore_order(codes, segments), codec.restore_order(out, segments))
 
 
-def draws(rows: Tensor, segments: tuple[int, ...], number: int) -> Noise:
+def draw_noise(rows: Tensor, segments: tuple[int, ...], number: int) -> Noise:
     sizes = {str(i): n for i, n in enumerate(segments)}
-    starts = [sum(segments[:i]) for i in range(len(segments))]
-    step = Step(number, 1, range(len(rows)), dict(zip(sizes, starts, strict=True)))
+    step = Step(number, 1, range(len(rows)), offsets_of(sizes))
     return step.noise("codec", sizes, rows.device)
 
 
 def relative_error(values: Tensor, of: Tensor) -> Tensor:
-    """`[w]` squared 2-norm of the difference, in units of the squared norm of what is approximated."""
+    """Return `|values - of|^2 / |of|^2` in squared 2-norms, `[w]`."""
     exact = of.double()
     return (values.double() - exact).square().sum(1) / exact.square().sum(1)

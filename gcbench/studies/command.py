@@ -1,4 +1,4 @@
-"""`gcbench study`: a study's rows to a table and a json file."""
+"""The command `gcbench study`: a study's rows to a table and a json file."""
 
 from __future__ import annotations
 
@@ -8,17 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich import box
-from rich.markup import escape
 from rich.progress import track
-from rich.table import Table
+from rich.text import Text
 
 from gcbench.config import ConfigError, Words, read_words
-from gcbench.records import console
+from gcbench.console import TextTable, console, print_table
 from gcbench.records.environment import describe_environment, now
-from gcbench.studies.study import Row, class_of, made, names
-
-WIDTH = 120  # where no terminal has one
+from gcbench.studies.study import Row, class_of, make_study, names
 
 
 @dataclass
@@ -27,13 +23,14 @@ class StudyWords(Words):
 
     usage = "gcbench study list | NAME [key=value ...]"
     examples = """
-gcbench study list                                          all studies, and their settings
-gcbench study quantiser_bounds seeds=3 outputs=outputs      one, to outputs/studies/quantiser_bounds.json
+gcbench study list                          all studies, and their settings
+gcbench study quantiser_bounds seeds=3      one, to outputs/studies/quantiser_bounds.json
 """
     takes_other_keys = True  # those of the study
 
 
 def study(typed: Sequence[str]) -> None:
+    """Measure what was asked for, print it, and write outputs/studies/<name>.json."""
     words = read_words(StudyWords, typed)
     if len(words.plain) != 1:
         raise ConfigError(
@@ -45,32 +42,33 @@ def study(typed: Sequence[str]) -> None:
     if name == "list":
         if words.others:
             raise ConfigError(
-                f"list {words.others[0]}: type gcbench study list, or a study's name before its settings"
+                f"list {words.others[0]}: type gcbench study list, or a study's name before its "
+                "settings"
             )
         return list_studies()
-    asked, started = made(name, words.others), now()
-    output = console(WIDTH)
+    chosen, started = make_study(name, words.others), now()
+    output = console()
     rows = list(
-        track(asked.rows(), name, console=output, transient=True, disable=not output.is_terminal)
+        track(chosen.rows(), name, console=output, transient=True, disable=not output.is_terminal)
     )
     finished = now()
-    path = Path(asked.outputs) / "studies" / f"{name}.json"
+    path = Path(chosen.outputs) / "studies" / f"{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     content = {
         "study": name,
-        "settings": asked.settings(),
+        "settings": chosen.settings(),
         "rows": rows,
         "environment": describe_environment().model_dump(),
         "started": started,
         "finished": finished,
     }
     path.write_text(_json(content), encoding="utf-8")
-    output.print(_table(name, rows))
-    output.print(f"[dim]{escape(str(path))}[/dim]", soft_wrap=True)
+    print_table(_table(name, rows), output)
+    output.print(Text(str(path), style="dim"), soft_wrap=True)
 
 
 def _json(content: dict[str, Any]) -> str:
-    """A line for each row, however long its lists are."""
+    """Return json with a line for each row, however long its lists are."""
     rows = ",\n  ".join(json.dumps(row, allow_nan=False) for row in content["rows"])
     parts = {
         k: f"[\n  {rows}\n ]" if k == "rows" else json.dumps(v, allow_nan=False)
@@ -79,20 +77,18 @@ def _json(content: dict[str, Any]) -> str:
     return "{\n" + ",\n".join(f' "{k}": {text}' for k, text in parts.items()) + "\n}\n"
 
 
-def _table(name: str, rows: Sequence[Row]) -> Table:
-    """Without lists, which are for figures."""
+def _table(name: str, rows: Sequence[Row]) -> TextTable:
+    """Return the rows without their lists, which are for figures."""
     columns = dict.fromkeys(
         k for row in rows for k, v in row.items() if not isinstance(v, (list, dict))
     )
-    table = Table(title=name, box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in columns:
-        title = column == "row"
-        table.add_column(
-            column.replace("_", " "), justify="left" if title else "right", no_wrap=title
-        )
-    for row in rows:
-        table.add_row(*(_cell(row.get(column)) for column in columns))
-    return table
+    words = [column for column in columns if all(isinstance(row.get(column), str) for row in rows)]
+    return TextTable(
+        [column.replace("_", " ") for column in columns],
+        [[_cell(row.get(column)) for column in columns] for row in rows],
+        left=[i for i, column in enumerate(columns) if column in words],
+        title=name,
+    )
 
 
 def _cell(value: Any) -> str:
@@ -100,19 +96,20 @@ def _cell(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, int):
         return f"{value:,}"
-    return (
-        "" if value is None else f"{value:.4g}" if isinstance(value, float) else escape(str(value))
-    )
+    if isinstance(value, float):
+        return f"{value:,.0f}" if 1e3 <= abs(value) < 1e15 else f"{value:.4g}"
+    return "" if value is None else str(value)
 
 
 def list_studies() -> None:
-    table = Table("study", "what it measures", "settings", box=box.SIMPLE)
+    rows = []
     for name in names():
         kind = class_of(name)
-        about = (kind.__doc__ or "").split("\n\n")[0]
-        settings = (f"{k}={_setting(v)}" for k, v in kind().settings().items())
-        table.add_row(name, escape(" ".join(about.split())), escape("\n".join(settings)))
-    console(WIDTH).print(table)
+        about = " ".join((kind.__doc__ or "").split("\n\n")[0].split())
+        settings = "\n".join(f"{k}={_setting(v)}" for k, v in kind().settings().items())
+        rows.append([name, about, settings])
+    headings = ["study", "what it measures", "settings"]
+    print_table(TextTable(headings, rows, left=range(3), groups=range(len(rows))))
 
 
 def _setting(value: Any) -> str:

@@ -1,13 +1,13 @@
-"""What one fp32 gradient costs to send."""
+"""The time that one fp32 gradient takes to send."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from gcbench.studies.models import shapes_of
-from gcbench.studies.study import Row, Study
+from gcbench.studies.study import Row, Study, model_shapes
 
 
 class Network(NamedTuple):
@@ -28,16 +28,17 @@ NETWORKS = {
 class CommunicationTimes(Study):
     """Time of one fp32 gradient on a link: Xu et al. (ORQ), 2020, table 1.
 
-    32 bits a parameter over the link's rate, for the parameters (in millions) that our models have, and for those that the
-    paper prints; latency and protocol are left out, as there. No chance in it; some seconds.
+    32 bits a parameter over the link's rate, for the parameters (in millions) that our models have,
+    and for those that the paper prints; latency and protocol are left out, as there. No chance in
+    it; some seconds.
     """
 
     gigabits_per_second: float = 10.0
 
     def rows(self) -> Iterator[Row]:
         for title, network in NETWORKS.items():
-            shapes = shapes_of(network.words, image=(3, 224, 224), outputs=1000)
-            parameters = sum(shape.numel() for shape in shapes.values()) / 1e6
+            shapes = model_shapes(*network.words)
+            parameters = sum(map(math.prod, shapes.values())) / 1e6
             yield {
                 "row": title,
                 "parameters": parameters,

@@ -1,4 +1,4 @@
-"""What decoding and traffic cost one worker of many."""
+"""The decoding and traffic of one worker of many."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ from statistics import median
 
 import torch
 
-from gcbench.bench.inputs import drawn
-from gcbench.check.steps import offsets
+from gcbench.bench.inputs import draw_input
 from gcbench.comm import Comm
-from gcbench.compressors import Compressor, Grads, State, Step
+from gcbench.compressors import Compressor, Grads, State, Step, offsets_of, sizes_of
 from gcbench.launch.memory import keep_freed_memory
 from gcbench.records.clock import WARMUP_STEPS, Clock
 from gcbench.studies.echo import Echo
-from gcbench.studies.models import shapes_of
-from gcbench.studies.study import Row, Study, compressor
+from gcbench.studies.study import Row, Study, compressor, model_shapes
 
 METHODS = {
     "signum": ("compressor=signum",),
@@ -29,7 +27,7 @@ METHODS = {
 
 @dataclass
 class Worker:
-    """Step after step of one of `workers` workers."""
+    """One of `workers` workers, which takes step after step."""
 
     workers: int
     compressor: Compressor
@@ -42,9 +40,7 @@ class Worker:
         self.comm = Comm(self.workers, Echo(self.workers), self.clock)
 
     def step(self) -> None:
-        step = Step(
-            self.steps, 1, range(1), offsets({k: tuple(g.shape[1:]) for k, g in self.grads.items()})
-        )
+        step = Step(self.steps, 1, range(1), offsets_of(sizes_of(self.grads)))
         self.clock.lap("compress")
         self.state = self.compressor.aggregate(self.grads, self.state, self.comm, step).state
         self.clock.end_step()
@@ -52,26 +48,28 @@ class Worker:
 
     @property
     def received_bits(self) -> int:
-        """In a step."""
+        """Return the payload that it gets in a step."""
         return self.comm.meter.received_bits[0] // self.steps
 
     def milliseconds(self) -> dict[str, float]:
-        """Medians by phase."""
+        """Return the milliseconds of encoding and decoding, medians over the steps."""
         by_phase: dict[str, list[float]] = defaultdict(list)
         for laps in self.clock.take():
             for phase in ("encode", "decode"):
                 by_phase[phase].append(sum(lap.seconds for lap in laps if lap.name == phase))
-        return {phase: 1e3 * median(found) for phase, found in by_phase.items()}
+        return {phase: 1e3 * median(seconds) for phase, seconds in by_phase.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
 class DecodeScaling(Study):
-    """Decoding time and received payload of one worker of W: Vogels et al. (PowerSGD), 2019, section 5.2 and table 5.
+    """Decoding time and received payload of one worker of W: Vogels et al. (PowerSGD), 2019,
+    section 5.2 and table 5.
 
-    signum and 4-bit qsgd gather everybody's codes, powersgd (rank 2) and qsgd with exchange=sum are added on the way. Of normal
-    gradients in the shapes of `model`, all methods and W in turn in every round, medians over the rounds, in one process that
-    gets its own message back from all: the computation of a real worker, without a network's time. Decoding is all that
-    follows the last collective. Eager codecs; about two minutes.
+    signum and 4-bit qsgd gather everybody's codes, powersgd (rank 2) and qsgd with exchange=sum are
+    added on the way. Of normal gradients in the shapes of `model`, all methods and W in turn in
+    every round, medians over the rounds, in one process that gets its own message back from all:
+    the computation of a real worker, without a network's time. Decoding is all that follows the
+    last collective. Eager codecs; about two minutes.
     """
 
     workers: Sequence[int] = (2, 4, 8, 16)
@@ -83,8 +81,8 @@ class DecodeScaling(Study):
     def rows(self) -> Iterator[Row]:
         torch.set_num_threads(self.threads)
         keep_freed_memory()
-        shapes = shapes_of([f"model={self.model}"], image=(3, 32, 32), outputs=10)
-        grads = drawn("normal", shapes, torch.device("cpu")).grads
+        shapes = model_shapes(f"model={self.model}")
+        grads = draw_input("normal", shapes, torch.device("cpu")).grads
         made = {
             (name, w): Worker(w, compressor(*METHODS[name]), grads)
             for name in self.methods

@@ -1,4 +1,4 @@
-"""Where the memory of error-compensated quantisation stays bounded."""
+"""The alphas with which the residual of error-compensated quantisation stays bounded."""
 
 from __future__ import annotations
 
@@ -9,24 +9,22 @@ from typing import NamedTuple
 
 import torch
 
-from gcbench.check.steps import aggregate
 from gcbench.codecs.quantize import NORMS
 from gcbench.compressors import State, build
 from gcbench.compressors.qsgd import QSGD
+from gcbench.compressors.virtual import aggregate
 from gcbench.compressors.wrappers import ErrorFeedback
 from gcbench.studies.study import Row, Study
 
-GROWS = (
-    1.5  # from the second tenth of the steps to the last: more than the scatter of what has settled
-)
-TOO_LARGE = 1e15  # of a memory, whose squares are still floats
+GROWS = 1.5  # from the second tenth of the steps to the last: more than settled residuals scatter
+TOO_LARGE = 1e15  # a residual whose squares are still floats
 
 
 class Course(NamedTuple):
-    """Of one alpha."""
+    """The residual with one alpha."""
 
     contraction: float  # lambda
-    memory: list[float]  # root mean square by step, until it is too large
+    residual: list[float]  # root mean square by step, until it is too large
     growth: float | None  # None: it became too large
 
     @property
@@ -36,15 +34,18 @@ class Course(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class EcqStability(Study):
-    """The alpha up to which ECQ-SGD's memory is bounded, beside lambda = 1: Wu et al., 2018, lemma 2 and section 6.4.
+    """The alpha up to which ECQ-SGD's memory is bounded, beside lambda = 1: Wu et al., 2018, lemma
+    2 and section 6.4.
 
-    The recursion of equations 6 and 7 around QSGD with `levels` levels in buckets of d values, on normal gradients of variance
-    1, of which `values` (or one bucket, if that is more) are drawn anew every step. The theory asks for
+    The recursion of equations 6 and 7 around QSGD with `levels` levels in buckets of d values, on
+    normal gradients of variance 1, of which `values` (or one bucket, if that is more) are drawn
+    anew every step. The theory asks for
 
         lambda = alpha^2 gamma + (beta - alpha)^2 < 1 with gamma = min(d / s^2, sqrt(d) / s)
 
-    and is sufficient only. A memory grows if its root mean square over the last tenth of the steps is more than 1.5 times that
-    over the second tenth. One seed; the mean is over values and buckets. Three to six minutes.
+    and is sufficient only. A memory grows if its root mean square over the last tenth of the steps
+    is more than 1.5 times that over the second tenth. One seed; the mean is over values and
+    buckets. Three to six minutes.
     """
 
     sizes: Sequence[int] = (256, 1024, 4096)  # d
@@ -85,9 +86,9 @@ class EcqStability(Study):
             "alphas": list(courses),
             "lambdas": [course.contraction for course in courses.values()],
             "growths": [course.growth for course in courses.values()],
-            "steps": self._shown(),
+            "steps": self._steps_to_show(),
             "memory_by_alpha": [
-                [_near(course.memory, step) for step in self._shown()]
+                [_near(course.residual, step) for step in self._steps_to_show()]
                 for course in courses.values()
             ],
         }
@@ -95,34 +96,36 @@ class EcqStability(Study):
     def _gamma(self, d: int) -> float:
         return min(d / self.levels**2, math.sqrt(d) / self.levels)
 
-    def _shown(self) -> list[int]:
-        """About forty steps, as a logarithmic axis spaces them."""
+    def _steps_to_show(self) -> list[int]:
+        """Return about forty steps, as a logarithmic axis spaces them."""
         return sorted({round(self.steps ** (i / 40)) for i in range(41)})
 
     def _course(self, d: int, norm: str, alpha: float, beta: float) -> Course:
         contraction = alpha**2 * self._gamma(d) + (beta - alpha) ** 2
-        memory = self._memory(d, norm, alpha, beta)
+        residual = self._residual(d, norm, alpha, beta)
         tenth = max(1, self.steps // 10)
-        if len(memory) < self.steps:
-            return Course(contraction, memory, None)
-        return Course(contraction, memory, _rms(memory[-tenth:]) / _rms(memory[tenth : 2 * tenth]))
+        if len(residual) < self.steps:
+            return Course(contraction, residual, None)
+        growth = _rms(residual[-tenth:]) / _rms(residual[tenth : 2 * tenth])
+        return Course(contraction, residual, growth)
 
-    def _memory(self, d: int, norm: str, alpha: float, beta: float) -> list[float]:
+    def _residual(self, d: int, norm: str, alpha: float, beta: float) -> list[float]:
         assert norm in NORMS
-        compressor = ErrorFeedback(build(QSGD(self.levels, norm, bucket_size=d)), alpha, beta)  # type: ignore[arg-type]
-        state, generator, found = State(), torch.Generator().manual_seed(0), []
+        quantiser = QSGD(self.levels, norm, bucket_size=d)  # type: ignore[arg-type]
+        compressor = ErrorFeedback(build(quantiser), alpha, beta)
+        state, generator, residual = State(), torch.Generator().manual_seed(0), []
         n = max(1, self.values // d) * d
         for number in range(self.steps):
             gradient = torch.randn(1, n, generator=generator)
             state = aggregate(compressor, {"w": gradient}, number=number, state=state).state
-            found.append(float(state.per_worker["w"].norm()) / math.sqrt(n))
-            if found[-1] > TOO_LARGE:
+            residual.append(float(state.per_worker["w"].norm()) / math.sqrt(n))
+            if residual[-1] > TOO_LARGE:
                 break
-        return found
+        return residual
 
 
 def _alpha_of_lambda_1(gamma: float, beta: float) -> float:
-    """The larger root of alpha^2 gamma + (beta - alpha)^2 = 1."""
+    """Return the larger root of alpha^2 gamma + (beta - alpha)^2 = 1."""
     return (beta + math.sqrt(beta**2 + (gamma + 1) * (1 - beta**2))) / (gamma + 1)
 
 
@@ -130,6 +133,6 @@ def _rms(values: Sequence[float]) -> float:
     return math.sqrt(sum(v * v for v in values) / len(values))
 
 
-def _near(memory: Sequence[float], step: int) -> float | None:
-    """Over ten steps that end there; None after the memory became too large."""
-    return _rms(memory[max(0, step - 10) : step]) if step <= len(memory) else None
+def _near(residual: Sequence[float], step: int) -> float | None:
+    """Return the mean over ten steps that end there; None after the residual became too large."""
+    return _rms(residual[max(0, step - 10) : step]) if step <= len(residual) else None

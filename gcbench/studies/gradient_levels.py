@@ -1,4 +1,4 @@
-"""Where quantisers put the levels of real gradients."""
+"""The levels that quantisers choose for real gradients."""
 
 from __future__ import annotations
 
@@ -25,19 +25,22 @@ LEVELS = (9, 5, 3)
 
 @dataclass(frozen=True, kw_only=True)
 class GradientLevels(OnRealGradients):
-    """Error, use of levels and shape of quantised real gradients: Xu et al. (ORQ), 2020, figures 1 and 2, section 5.1.2.
+    """Error, use of levels and shape of quantised real gradients: Xu et al. (ORQ), 2020, figures 1
+    and 2, section 5.1.2.
 
-    The first step of every recorded window, both workers' whole gradients, all tensors in buckets of `bucket_size` values.
-    Columns are of the last such step, `by_step` has all:
+    The first step of every recorded window, both workers' whole gradients, all tensors in buckets
+    of `bucket_size` values. Columns are of the last such step, `by_step` has all:
 
         relative_error     |Q(v) - v|^2 / |v|^2
         code_entropy_bits  of a code, over all buckets
         outer_share        of the values, on the first and the last level; `shares` has all levels
-        wasserstein        distance of the values' distribution to that of FP, in units of FP's mean magnitude
-        histogram          counts of values within `clip_sigma` deviations of FP, and how many lie below and above
+        wasserstein        distance of the values' distribution to that of FP, in units of FP's mean
+                           magnitude
+        histogram          counts of values within `clip_sigma` deviations of FP, and how many lie
+                           below and above
 
-    QSGD has levels evenly spaced to the maximum (TernGrad for 3). One draw of the rounding. Some seconds, and three
-    minutes where no gradients are recorded yet.
+    QSGD has levels evenly spaced to the maximum (TernGrad for 3). One draw of the rounding. Some
+    seconds, and three minutes where no gradients are recorded yet.
     """
 
     bucket_size: int = 2048
@@ -48,7 +51,7 @@ class GradientLevels(OnRealGradients):
         moments = self.moments()
         yield self._row("FP", [self._full_precision(moment) for moment in moments])
         for title, codec in self._codecs().items():
-            yield self._row(title, [self._quantised(codec, moment) for moment in moments])
+            yield self._row(title, [self._quantise(codec, moment) for moment in moments])
 
     def _codecs(self) -> dict[str, Bucketed]:
         d = self.bucket_size
@@ -60,12 +63,14 @@ class GradientLevels(OnRealGradients):
             }
             for s in LEVELS
         ]
-        found: dict[str, Bucketed] = {
+        codecs: dict[str, Bucketed] = {
             **nine,
             "BinGrad-pb": BinGradPB(bucket_size=d),
             "BinGrad-b": BinGradB(bucket_size=d),
         }
-        return {**found, **{title: codec for some in others for title, codec in some.items()}}
+        for same_count in others:
+            codecs |= same_count
+        return codecs
 
     def _row(self, title: str, measured: list[Row]) -> Row:
         by_step = [{k: v for k, v in row.items() if k != "histogram"} for row in measured]
@@ -80,7 +85,7 @@ class GradientLevels(OnRealGradients):
             "histogram": self._histogram(v, v),
         }
 
-    def _quantised(self, codec: Bucketed, moment: Recorded) -> Row:
+    def _quantise(self, codec: Bucketed, moment: Recorded) -> Row:
         v, segments = moment.gradients, tuple(torch.Size(shape).numel() for shape in moment.shapes)
         codes, values = code(codec, v, segments, moment.step)
         shares = (
@@ -97,7 +102,7 @@ class GradientLevels(OnRealGradients):
         }
 
     def _histogram(self, values: Tensor, v: Tensor) -> dict[str, Any]:
-        """Of `values`, over the range of the gradients `v`."""
+        """Return the counts of `values` over the range of the gradients `v`."""
         end = self.clip_sigma * float(v.std())
         return {
             "low": -end,
@@ -109,5 +114,5 @@ class GradientLevels(OnRealGradients):
 
 
 def _wasserstein(a: Tensor, b: Tensor) -> float:
-    """Mean distance between two sets of as many values, the least that any pairing has."""
+    """Return the mean distance between as many values, in the pairing with the least."""
     return float((a.flatten().sort().values.double() - b.flatten().sort().values).abs().mean())

@@ -1,4 +1,4 @@
-"""What every tensor of a network costs, and how well it travels."""
+"""The bits and the error of every tensor of a network."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gcbench.check.steps import aggregate, flat
 from gcbench.comm import Comm
-from gcbench.compressors import Compressor, State
+from gcbench.compressors import Compressor, State, flatten
+from gcbench.compressors.virtual import aggregate
 from gcbench.records.gradients import Recorded
 from gcbench.studies.coding import relative_error
 from gcbench.studies.real_gradients import OnRealGradients
@@ -19,12 +19,14 @@ METHODS = ("qsgd bits=4 min_size=0", "orq level_count=5", "powersgd rank=2", "to
 
 @dataclass(frozen=True, kw_only=True)
 class Layers(OnRealGradients):
-    """Bits and error of each tensor, of methods whose scope is a tensor or a bucket of it, on recorded gradients.
+    """Bits and error of each tensor, of methods whose scope is a tensor or a bucket of it, on
+    recorded gradients.
 
-    Every tensor is compressed by itself over the recorded steps of the last window, one after the other with their memory, and
-    `bits_a_step` is what a worker's collectives were charged for it; `relative` is the 2-norm of update - mean gradient in
-    units of the mean gradient's, over the steps. A row is a method as typed after compressor=. Some seconds, and three
-    minutes where no gradients are recorded yet.
+    Every tensor is compressed by itself over the recorded steps of the last window, one after the
+    other with their memory, and `bits_a_step` is what a worker's collectives were charged for it;
+    `relative` is the 2-norm of update - mean gradient in units of the mean gradient's, over the
+    steps. A row is a method as typed after compressor=. Some seconds, and three minutes where no
+    gradients are recorded yet.
     """
 
     methods: Sequence[str] | None = (
@@ -54,7 +56,7 @@ def _layer(
         comm = Comm(len(moment.gradients))
         out = aggregate(method, grads, number=moment.step, state=state, comm=comm)
         mean = {name: grads[name].mean(0, keepdim=True)}
-        errors.append(float(relative_error(flat(out.update), flat(mean))))
+        errors.append(float(relative_error(flatten(out.update), flatten(mean))))
         bits += comm.meter.sent_bits[0]
         state = out.state
     return {

@@ -1,12 +1,13 @@
-"""What a second scale saves."""
+"""The error that a second scale saves."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from gcbench.check.steps import aggregate, flat
+from gcbench.compressors import flatten
 from gcbench.compressors.maxnorm import MultiScale
+from gcbench.compressors.virtual import aggregate
 from gcbench.records.gradients import Recorded
 from gcbench.studies.coding import relative_error
 from gcbench.studies.real_gradients import OnRealGradients
@@ -15,13 +16,15 @@ from gcbench.studies.study import Row
 
 @dataclass(frozen=True, kw_only=True)
 class MultiScaleError(OnRealGradients):
-    """Error of two-scale against single-scale quantisers on real gradients: Vineeth S (QSGDMaxNorm), 2021, section 5.1.
+    """Error of two-scale against single-scale quantisers on real gradients: Vineeth S
+    (QSGDMaxNorm), 2021, section 5.1.
 
-    |Q(g) - g|^2 / |g|^2 of every worker's whole gradient, mean over workers, on the first step of every recorded window:
-    scales of 2^b levels, and of 2^b and 2^(b + 4), whose codes take the same bits. With the maximum as norm as in the authors'
-    code, and the 2-norm as in the text. Columns are means over the steps, `*_by_step` has all; the largest ratio is of the
-    step where a second scale helps least. One draw of the rounding. Some seconds, and three minutes where no gradients are
-    recorded yet.
+    The error is |Q(g) - g|^2 / |g|^2 of every worker's whole gradient, mean over workers, on the
+    first step of every recorded window: with scales of 2^b levels, and of 2^b and 2^(b + 4), whose
+    codes take the same bits. With the maximum as norm as in the authors' code, and the 2-norm as in
+    the text. Columns are means over the steps, `*_by_step` has all; the largest ratio is of the
+    step where a second scale helps least. One draw of the rounding. Some seconds, and three minutes
+    where no gradients are recorded yet.
     """
 
     bits: Sequence[int] = (8, 4, 2)
@@ -32,9 +35,10 @@ class MultiScaleError(OnRealGradients):
         moments = self.moments()
         for norm in self.norms:
             for bits in self.bits:
-                single = [_error(MultiScale([bits], norm), moment) for moment in moments]  # type: ignore[arg-type]
-                both = MultiScale([bits, bits + self.further_bits], norm)  # type: ignore[arg-type]
-                multi = [_error(both, moment) for moment in moments]
+                one = MultiScale([bits], norm)  # type: ignore[arg-type]
+                two = MultiScale([bits, bits + self.further_bits], norm)  # type: ignore[arg-type]
+                single = [_error(one, moment) for moment in moments]
+                multi = [_error(two, moment) for moment in moments]
                 ratios = [m / s for m, s in zip(multi, single, strict=True)]
                 yield {
                     "row": f"{norm}, ({bits}, {bits + self.further_bits}) bits",
@@ -51,4 +55,4 @@ class MultiScaleError(OnRealGradients):
 def _error(method: MultiScale, moment: Recorded) -> float:
     grads = moment.tensors()
     sent = aggregate(method, grads, number=moment.step).sent()
-    return float(relative_error(flat(sent), flat(grads)).mean())
+    return float(relative_error(flatten(sent), flatten(grads)).mean())

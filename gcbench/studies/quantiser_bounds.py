@@ -18,13 +18,16 @@ from gcbench.studies.study import Row, Study
 
 @dataclass(frozen=True, kw_only=True)
 class QuantiserBounds(Study):
-    """Variance, sparsity and code length of QSGD beside its bounds: Alistarh et al., 2017, lemma 3.1 and theorem 3.2.
+    """Variance, sparsity and code length of QSGD beside its bounds: Alistarh et al., 2017, lemma
+    3.1 and theorem 3.2.
 
-    For n values on s levels scaled by their 2-norm, in one bucket: E|Q(v) - v|^2 / |v|^2 <= min(n / s^2, sqrt(n) / s), at most
-    s (s + sqrt n) values that are not zero, and (3 + 1.5 log2(2 (s^2 + n) / (s (s + sqrt n)))) s (s + sqrt n) + 32 bits, the
-    theorem's o(1) left out. Measured on vectors of equal values, normal ones and Student's t with three degrees of freedom:
-    means of `seeds` drawn vectors, each rounded with draws of its own. Bits are those of the real Elias streams and a scale,
-    without the lengths sent beside them; the shorter of both codes is what corollary 3.3 speaks of. Half a minute.
+    For n values on s levels scaled by their 2-norm, in one bucket: E|Q(v) - v|^2 / |v|^2 <= min(n /
+    s^2, sqrt(n) / s), at most s (s + sqrt n) values that are not zero, and (3 + 1.5 log2(2 (s^2 +
+    n) / (s (s + sqrt n)))) s (s + sqrt n) + 32 bits, the theorem's o(1) left out. Measured on
+    vectors of equal values, normal ones and Student's t with three degrees of freedom: means of
+    `seeds` drawn vectors, each rounded with draws of its own. Bits are those of the real Elias
+    streams and a scale, without the lengths sent beside them; the shorter of both codes is what
+    corollary 3.3 speaks of. Half a minute.
     """
 
     vectors: Sequence[str] = ("flat", "normal", "student")
@@ -42,7 +45,7 @@ class QuantiserBounds(Study):
                         "vector": kind,
                         "n": n,
                         "s": s,
-                        **_measured(v, s),
+                        **_measure(v, s),
                     }
 
 
@@ -50,7 +53,7 @@ def _vector(kind: str, n: int, seed: int) -> Tensor:
     return torch.ones(n) if kind == "flat" else DRAWS[kind](n, torch.Generator().manual_seed(seed))
 
 
-def _measured(v: Tensor, s: int) -> Row:
+def _measure(v: Tensor, s: int) -> Row:
     n = v.shape[1]
     codec = QSGD(s, "l2", bucket_size=n)
     coded = code(codec, v, (n,))

@@ -1,4 +1,4 @@
-"""What a study is, and how it is found: a file of this room with a class of it."""
+"""The base of all studies, and how they are found: each is a class in a file of this room."""
 
 from __future__ import annotations
 
@@ -13,24 +13,30 @@ from typing import Any
 import gcbench.studies
 from gcbench.compressors import Compressor
 from gcbench.config import ConfigError, compose_words, read_keys, resolve
-from gcbench.launch.instantiate import make
+from gcbench.launch.instantiate import make, parameter_shapes
+from gcbench.predict.subject import facts_of
 
 Row = dict[str, Any]
-"""`row` is its title; the others are columns: numbers, text, or lists and dictionaries for a figure."""
+"""A row: `row` is its title, the others are columns: numbers, text, or lists for a figure."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Study(ABC):
-    """The fields of a subclass are its settings, and their defaults those of what is kept in the repository. Its docstring says
-    what is measured, of which paper, and how. Numbers are above 0; a list of names holds some of the default's."""
+    """A measurement whose fields are its settings.
+
+    The defaults are those of what is kept in the repository. The docstring of a subclass says what
+    is measured, of which paper, and how. Numbers are above 0; a list of names holds some of the
+    default's.
+    """
 
     outputs: str = "outputs"  # folder for studies/<name>.json
 
     @abstractmethod
-    def rows(self) -> Iterator[Row]: ...
+    def rows(self) -> Iterator[Row]:
+        """Measure, and yield a row at a time."""
 
     def settings(self) -> dict[str, Any]:
-        """What the numbers hang on."""
+        """Return the settings on which the numbers depend."""
         return {k: v for k, v in asdict(self).items() if k != "outputs"}
 
 
@@ -56,13 +62,20 @@ def _in(name: str) -> list[type[Study]]:
     return [c for c in classes if issubclass(c, Study) and not inspect.isabstract(c)]
 
 
-def made(name: str, words: Sequence[str]) -> Study:
-    """Of settings as they were typed, key=value."""
+def make_study(name: str, words: Sequence[str]) -> Study:
+    """Return a study with settings as they were typed, key=value."""
     kind = class_of(name)
     return kind(**read_keys(kind, words))
 
 
 def compressor(*words: str) -> Compressor:
-    """As `gcbench` makes it of these words, such as compressor=qsgd bits=4."""
-    found: Compressor = make(resolve(compose_words(words))["compressor"], "compressor")
-    return found
+    """Return the compressor that `gcbench` makes of words such as compressor=qsgd bits=4."""
+    method: Compressor = make(resolve(compose_words(words))["compressor"], "compressor")
+    return method
+
+
+def model_shapes(*words: str) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the model that these words choose, such as model=resnet18."""
+    config = resolve(compose_words(words))
+    facts = facts_of(config["choices"]["model"], None)
+    return parameter_shapes(config["model"], facts.sample, facts.outputs)

@@ -1,4 +1,4 @@
-"""What singular vectors cost beside a step of power iteration."""
+"""The cost of singular vectors beside a step of power iteration."""
 
 from __future__ import annotations
 
@@ -8,26 +8,27 @@ from statistics import median
 
 import torch
 
-from gcbench.bench.inputs import drawn
+from gcbench.bench.inputs import draw_input
 from gcbench.bench.timing import Work, seconds
-from gcbench.check.steps import aggregate
 from gcbench.codecs.low_rank import svd
 from gcbench.compressors import Compressor, Grads
 from gcbench.compressors.atomo import Atomo
 from gcbench.compressors.powersgd import PowerSGD, matrix_shape
+from gcbench.compressors.virtual import aggregate
 from gcbench.launch.memory import keep_freed_memory
-from gcbench.studies.models import shapes_of
-from gcbench.studies.study import Row, Study
+from gcbench.studies.study import Row, Study, model_shapes
 
 
 @dataclass(frozen=True, kw_only=True)
 class SvdCost(Study):
-    """Time of an SVD of the gradients, and of Atomo, against PowerSGD: Vogels et al., 2019, section 4.2 and table 6.
+    """Time of an SVD of the gradients, and of Atomo, against PowerSGD: Vogels et al., 2019, section
+    4.2 and table 6.
 
-    The paper has 673 ms for the SVD and 105 ms for a whole step of rank 2 with communication, on a GPU. Here one worker's
-    computation on normal gradients in the shapes of `model`, without a network: every matrix in PowerSGD's shapes decomposed,
-    a step of Atomo with its own shapes, and a step of PowerSGD from the last one's Q; vectors are left out. In turn in every
-    round, medians over the rounds. About two minutes.
+    The paper has 673 ms for the SVD and 105 ms for a whole step of rank 2 with communication, on a
+    GPU. Here one worker's computation on normal gradients in the shapes of `model`, without a
+    network: every matrix in PowerSGD's shapes decomposed, a step of Atomo with its own shapes, and
+    a step of PowerSGD from the last one's Q; vectors are left out. In turn in every round, medians
+    over the rounds. About two minutes.
     """
 
     model: str = "resnet18"
@@ -39,8 +40,8 @@ class SvdCost(Study):
         torch.set_num_threads(self.threads)
         keep_freed_memory()
         cpu = torch.device("cpu")
-        shapes = shapes_of([f"model={self.model}"], image=(3, 32, 32), outputs=10)
-        matrices = {k: g for k, g in drawn("normal", shapes, cpu).grads.items() if g.dim() > 2}
+        shapes = model_shapes(f"model={self.model}")
+        matrices = {k: g for k, g in draw_input("normal", shapes, cpu).grads.items() if g.dim() > 2}
         works: dict[str, Work] = {
             f"PowerSGD, rank {self.rank}": _steps(PowerSGD(self.rank), matrices),
             f"Atomo, rank {self.rank}": _steps(Atomo(self.rank), matrices),
@@ -52,14 +53,16 @@ class SvdCost(Study):
             {name: seconds(work, cpu) for name, work in works.items()}
             for _ in range(1 + self.rounds)
         ][1:]
-        times = {name: median(found[name] for found in rounds) for name in works}
+        times = {
+            name: median(seconds_by_name[name] for seconds_by_name in rounds) for name in works
+        }
         least, *_ = times.values()
         for name, time in times.items():
             yield {"row": name, "milliseconds": 1e3 * time, "over_powersgd": time / least}
 
 
 def _steps(compressor: Compressor, grads: Grads) -> Work:
-    """One after another, with the state that they leave."""
+    """Return a function that takes step after step, each with the state of the one before."""
     number, state = 0, None
 
     def step() -> None:

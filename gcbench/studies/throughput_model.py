@@ -2,23 +2,112 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-from gcbench.predict.clusters import SCENES, study_rows
+from gcbench.predict.devices import read_device
+from gcbench.predict.links import read_link
+from gcbench.predict.model import Cluster, Method, Sent, predict
+from gcbench.predict.payload import Message
+from gcbench.report.tables import read_table
 from gcbench.studies.study import Row, Study
+from gcbench.studies.table_rows import config_of, method_of
+
+
+def through_servers(messages: Sequence[Sent], workers: int) -> list[Message]:
+    """Return the messages of parameter servers in place of collectives, a shard on every worker.
+
+    All push their part of each shard, and pull its sum. The model of ECQ-SGD (Yan et al., 2015) has
+    such servers, and every GPU sends for itself.
+    """
+    share = (workers - 1) / workers
+    sent = []
+    for m in messages:
+        if m.collective == "all_reduce":
+            sent.append(Message("all", "all_to_all", 2 * m.number, 2 * m.bits * share))
+        elif m.collective == "all_gather":
+            sent.append(Message("all", "all_to_all", m.number, m.bits * (workers - 1)))
+        else:
+            sent.append(Message(m.level, m.collective, m.number, m.bits))
+    return sent
+
+
+def _with_servers(method: Method) -> Method:
+    return replace(method, messages=lambda w: through_servers(method.messages(w), w))
+
+
+class Scene(NamedTuple):
+    """The hardware of a table's rows, and what they set."""
+
+    device: str
+    inside: str
+    servers: bool = False
+    words: tuple[str, ...] = ()  # typed after the experiments of methods that compress
+    batch_size: int | None = None  # in place of the rows' own
+
+
+MAXNORM = Scene("v100", "nvlink2")
+SCENES = {
+    "maxnorm/figure11": MAXNORM,
+    "maxnorm/figure12": MAXNORM,
+    "maxnorm/figure13": MAXNORM,
+    "maxnorm/figure14": MAXNORM,
+    "ecqsgd/figure6": Scene(
+        "p40", "pcie3", servers=True, words=("exchange=scatter_coded",), batch_size=32
+    ),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class ThroughputModel(Study):
-    """Predicted images a second: Vineeth S (QSGDMaxNorm), 2021, figures 11 to 14, and Wu et al. (ECQ-SGD), 2018, figure 6.
+    """Predicted images a second: Vineeth S (QSGDMaxNorm), 2021, figures 11 to 14, and Wu et al.
+    (ECQ-SGD), 2018, figure 6.
 
-    What methods send is counted from their steps, seconds of computation and coding are those of conf/profile, which says what
-    is derived, and collectives take what gcbench/comm/network.py says. No chance in it; a minute.
+    Payloads are counted from the methods' steps, seconds of computation and coding are those of
+    conf/device, which says what is derived, and collectives take what gcbench/comm/network.py says.
+    A V100's seconds are derived; a P40's are from ECQ-SGD's own 66,420 images/s, with batches of 32
+    images and codecs of ours. In ECQ-SGD every GPU pushes to and pulls from shards on all GPUs, as
+    with the parameter servers of Yan et al. (2015), in codes both ways; a ring, which passes a
+    node's link once, would leave little to compress. No chance in it; a minute.
     """
 
     tables: tuple[str, ...] = tuple(SCENES)
 
     def rows(self) -> Iterator[Row]:
         for name in self.tables:
-            yield from study_rows(name)
+            yield from rows_of(name)
+
+
+def rows_of(name: str) -> Iterator[Row]:
+    """Yield the rows of a table whose figure says the GPUs, those of a node, and the rates."""
+    table, scene = read_table(name), SCENES[name]
+    figure, device = table.figure or {}, read_device(scene.device)
+    rates = [figure["bandwidth_gbps"], *figure.get("also_gbps", [])]
+    full_precision: dict[float, float] = {}  # images a second of the table's first row, by rate
+    for row in table.rows:
+        config = config_of(row)
+        words = scene.words if config["choices"]["compressor"] != "none" else ()
+        method = method_of(row, scene.device, *words)
+        if scene.servers:
+            method = _with_servers(method)
+        batch = scene.batch_size or config["trainer"]["batch_size"]
+        compute = device.compute(config["choices"]["model"], batch)
+        inside = read_link("inside", scene.inside)
+        for rate in rates:
+            between = read_link("network", f"{rate}gbit")
+            cluster = Cluster(between, inside, figure["gpus_per_node"])
+            predictions = [predict(method, gpus, cluster, compute) for gpus in figure["gpus"]]
+            speeds = [round(p.images_per_second, 1) for p in predictions]
+            last = predictions[-1]
+            yield {
+                "row": row.label if rate == rates[0] else f"{row.label} at {rate} Gbit/s",
+                "table": name,
+                "images_per_second": speeds[-1],
+                "speed_up": speeds[-1] / full_precision.setdefault(rate, speeds[-1]),
+                "step_milliseconds": 1e3 * last.step_seconds,
+                "exchange_milliseconds": 1e3 * last.exchange_seconds,
+                "of_bound": last.of_bound,
+                "gpus": figure["gpus"],
+                "images_per_second_by_gpus": speeds,
+            }

@@ -1,4 +1,4 @@
-"""How near PowerSGD comes to the best approximation of real gradients."""
+"""The distance of PowerSGD from the best approximation of real gradients."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gcbench.check.steps import aggregate
 from gcbench.compressors import Compressor, Grads, State
 from gcbench.compressors.powersgd import PowerSGD, matrix_shape
+from gcbench.compressors.virtual import aggregate
 from gcbench.compressors.wrappers import ErrorFeedback
 from gcbench.config import ConfigError
 from gcbench.records.gradients import Recorded
@@ -20,21 +20,23 @@ from gcbench.studies.study import Row
 
 
 class Errors(NamedTuple):
-    """Of the steps of a window, in units of the squared norm of what was approximated."""
+    """Errors by step of a window, in units of the squared norm of what was approximated."""
 
-    own: list[float]
+    method: list[float]
     best: list[float]  # of the best approximation of the same matrices
 
 
 @dataclass(frozen=True, kw_only=True)
 class WarmStart(OnRealGradients):
-    """Approximation error of PowerSGD with and without warm start: Vogels et al., 2019, section 4.2 and table 2.
+    """Approximation error of PowerSGD with and without warm start: Vogels et al., 2019, section 4.2
+    and table 2.
 
-    In every recorded window, from its first step on, the mean gradient of all workers: |M - P Q^T|^2 / |M|^2 summed over all
-    matrices, vectors left out, beside the error of the best approximation of the same M (its SVD). With error feedback M is
-    the gradient plus the method's own memory, as in training. Columns are means over the second halves of the windows, and
-    `*_by_step` has every step of every window. Three iterations from a random Q are the authors' "best approximation". Half a
-    minute, and three minutes where no gradients are recorded yet.
+    In every recorded window, from its first step on, the mean gradient of all workers: |M - P
+    Q^T|^2 / |M|^2 summed over all matrices, vectors left out, beside the error of the best
+    approximation of the same M (its SVD). With error feedback M is the gradient plus the method's
+    own memory, as in training. Columns are means over the second halves of the windows, and
+    `*_by_step` has every step of every window. Three iterations from a random Q are the authors'
+    "best approximation". Half a minute, and three minutes where no gradients are recorded yet.
     """
 
     rank: int = 2
@@ -43,7 +45,8 @@ class WarmStart(OnRealGradients):
         windows = [[_mean_matrices(recorded) for recorded in window] for window in self.windows()]
         if all(len(window) == 1 for window in windows):
             raise ConfigError(
-                f"recorded={self.recorded} window={self.window}: a warm start needs steps that follow each other; "
+                f"recorded={self.recorded} window={self.window}: a warm start needs steps that "
+                "follow each other; "
                 "type window=20, or record some with trainer.record_gradients=[100,101,102]"
             )
         for title, method in self._methods().items():
@@ -53,13 +56,13 @@ class WarmStart(OnRealGradients):
             )
             yield {
                 "row": title,
-                "relative_error": _late([errors.own for errors in plain]),
+                "relative_error": _late([errors.method for errors in plain]),
                 "over_best": _late([_ratios(errors) for errors in plain]),
-                "relative_error_with_memory": _late([errors.own for errors in memory]),
+                "relative_error_with_memory": _late([errors.method for errors in memory]),
                 "over_best_with_memory": _late([_ratios(errors) for errors in memory]),
-                "relative_error_by_step": [errors.own for errors in plain],
+                "relative_error_by_step": [errors.method for errors in plain],
                 "over_best_by_step": [_ratios(errors) for errors in plain],
-                "relative_error_with_memory_by_step": [errors.own for errors in memory],
+                "relative_error_with_memory_by_step": [errors.method for errors in memory],
                 "over_best_with_memory_by_step": [_ratios(errors) for errors in memory],
             }
 
@@ -77,16 +80,20 @@ def _mean_matrices(recorded: Recorded) -> Grads:
 
 
 def _errors(compressor: Compressor, window: Sequence[Grads]) -> Errors:
-    state, found = State(), Errors([], [])
+    state, errors = State(), Errors([], [])
     for number, grads in enumerate(window):
         memory = state.per_worker
-        given = {k: g + memory[k] if memory else g for k, g in grads.items()}
+        corrected = {k: g + memory[k] if memory else g for k, g in grads.items()}
         out = aggregate(compressor, grads, number=number, state=state)
         state = out.state
-        energy = _energy(given.values())
-        found.own.append(_energy(given[k] - update for k, update in out.update.items()) / energy)
-        found.best.append(sum(_left_by_best(m, _rank(compressor)) for m in given.values()) / energy)
-    return found
+        energy = _energy(corrected.values())
+        errors.method.append(
+            _energy(corrected[k] - update for k, update in out.update.items()) / energy
+        )
+        errors.best.append(
+            sum(_left_by_best(m, _rank(compressor)) for m in corrected.values()) / energy
+        )
+    return errors
 
 
 def _rank(compressor: Compressor) -> int:
@@ -100,13 +107,13 @@ def _energy(tensors: Iterable[Tensor]) -> float:
 
 
 def _left_by_best(g: Tensor, rank: int) -> float:
-    """Squared norm of what the best approximation of `[1, ...]` leaves."""
+    """Return the squared norm of what the best approximation of `[1, ...]` leaves."""
     values = torch.linalg.svdvals(g.reshape(matrix_shape(g)).double())
     return float(values[rank:].square().sum())
 
 
 def _ratios(errors: Errors) -> list[float]:
-    return [own / best for own, best in zip(errors.own, errors.best, strict=True)]
+    return [ours / best for ours, best in zip(errors.method, errors.best, strict=True)]
 
 
 def _late(windows: Sequence[Sequence[float]]) -> float:

@@ -1,4 +1,4 @@
-"""How many values of real gradients a quantiser sends as zero."""
+"""The share of zeros among the codes of real gradients."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from gcbench.studies.study import Row
 class ZeroCodes(OnRealGradients):
     """Share of zero codes by the scale of a bucket: Alistarh et al. (QSGD), 2017, section 4.
 
-    The first step of every recorded window, both workers' whole gradients, all tensors in buckets of `bucket_size` values,
-    scaled by their maximum or their 2-norm. `zero_share` is of all codes of all these steps, `relative_error` the mean of
-    |Q(v) - v|^2 / |v|^2 over them; `*_by_step` has every step. One draw of the rounding. Some seconds, and three minutes where
-    no gradients are recorded yet.
+    The first step of every recorded window, both workers' whole gradients, all tensors in buckets
+    of `bucket_size` values, scaled by their maximum or their 2-norm. `zero_share` is of all codes
+    of all these steps, `relative_error` the mean of |Q(v) - v|^2 / |v|^2 over them; `*_by_step` has
+    every step. One draw of the rounding. Some seconds, and three minutes where no gradients are
+    recorded yet.
     """
 
     bits: Sequence[int] = (2, 4, 8)
@@ -32,9 +33,10 @@ class ZeroCodes(OnRealGradients):
         moments = self.moments()
         for norm in self.norms:
             for bits in self.bits:
-                codec = QSGD(bucket_size=self.bucket_size, levels=2 ** (bits - 1) - 1, norm=norm)  # type: ignore[arg-type]
+                levels = 2 ** (bits - 1) - 1
+                codec = QSGD(levels, norm, bucket_size=self.bucket_size)  # type: ignore[arg-type]
                 shares, errors = zip(
-                    *(_quantised(codec, moment) for moment in moments), strict=True
+                    *(_zero_share_and_error(codec, moment) for moment in moments), strict=True
                 )
                 yield {
                     "row": f"{norm}, {bits} bits",
@@ -46,9 +48,8 @@ class ZeroCodes(OnRealGradients):
                 }
 
 
-def _quantised(codec: QSGD, moment: Recorded) -> tuple[float, float]:
+def _zero_share_and_error(codec: QSGD, moment: Recorded) -> tuple[float, float]:
     segments = tuple(torch.Size(shape).numel() for shape in moment.shapes)
     codes, values = code(codec, moment.gradients, segments, moment.step)
-    return float((codes == codec.levels).float().mean()), float(
-        relative_error(values, moment.gradients).mean()
-    )
+    zero_share = (codes == codec.levels).float().mean()
+    return float(zero_share), float(relative_error(values, moment.gradients).mean())

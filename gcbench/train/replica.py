@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from itertools import accumulate
 from typing import Any
 
 import torch
@@ -14,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gcbench.codecs.noise import site_number
 from gcbench.comm import hook_buckets
-from gcbench.compressors import Grads
+from gcbench.compressors import Grads, offsets_of
 from gcbench.data import Task
 from gcbench.private import use_own_compiler_cache
 from gcbench.records.clock import Clock
@@ -68,9 +67,7 @@ class Replica:
         self.flat, self.grads = self._make_rows()
         self._other: tuple[Tensor, Grads] | None = None
         self._buckets: DistributedDataParallel | None = None
-        sizes = [p.numel() for p in self.parameters.values()]
-        starts = accumulate(sizes, initial=0)
-        self.offsets = dict(zip(self.parameters, starts, strict=False))  # the last start is the end
+        self.offsets = offsets_of({k: p.numel() for k, p in self.parameters.items()})
         self.carries: list[Any] = [None] * len(workers)
         self._norms = [
             m for m in self.model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)

@@ -1,4 +1,4 @@
-"""What a benchmark cannot do here is said in one sentence."""
+"""A benchmark says in one sentence what the machine lacks."""
 
 from __future__ import annotations
 

@@ -44,6 +44,9 @@ def test_a_step_lasts_as_long_as_in_the_slowest_process() -> None:
 
 
 def test_a_message_takes_as_long_for_all() -> None:
-    """A thousandth of a second or less on an idle machine; the others' bound is the machine's that is busy."""
+    """A message takes a millisecond or less on an idle machine.
+
+    The upper bound is that of a busy one.
+    """
     one, other = pool(2).run(latency)
     assert 1e-6 < one == other < 0.05

@@ -7,12 +7,12 @@ from method_cases import CHOICES
 
 from gcbench.check import methods
 from gcbench.check.command import methods as listed_by
-from gcbench.check.methods import WIDTH, list_methods
+from gcbench.check.methods import list_methods
 from gcbench.config import ConfigError, compose_methods, compose_words, register, resolve
 
 
 def rows(lines: list[str]) -> dict[str, str]:
-    return {line.split()[0]: line for line in lines if line.startswith("  ") and line[2:3].strip()}
+    return {line.split()[0]: line for line in lines if line[:1] == " " and line[1:2].isalpha()}
 
 
 def test_every_choice_is_listed_with_what_it_sends_and_promises(
@@ -21,7 +21,6 @@ def test_every_choice_is_listed_with_what_it_sends_and_promises(
     register()
     list_methods(measure=True)
     lines = capsys.readouterr().out.splitlines()
-    assert max(map(len, lines)) <= WIDTH
     listed = rows(lines)
     assert set(CHOICES) == set(listed) - {"compressor"}
     for choice, facts in {
@@ -39,7 +38,7 @@ def test_every_choice_is_listed_with_what_it_sends_and_promises(
 def test_a_list_takes_no_steps(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Until it is asked what the methods send, of all or of those that are named."""
+    """Steps are taken when it is asked what methods send, of all or of those that are named."""
     register()
     measured = []
     monkeypatch.setattr(

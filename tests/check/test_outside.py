@@ -1,4 +1,4 @@
-"""Someone else's method, end to end: a paper's that is not in our list, in one file and one yaml outside of the package."""
+"""A method of somebody else's, in one file and one yaml outside of the package, end to end."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ ENVIRONMENT = {**os.environ, "WANDB_MODE": "offline"}
 
 
 def command(*words: str) -> subprocess.CompletedProcess[str]:
-    """In the folder of the method."""
+    """Run a command in the folder of the method."""
     return processes.command(words, FOLDER, ENVIRONMENT, timeout=patience(240))
 
 
 @pytest.mark.usefixtures("copied_workers")
 def test_it_passes_all_checks(capsys: pytest.CaptureFixture[str]) -> None:
-    """The command in this process, of which its workers are copies."""
+    """The command runs in this process, of which its workers are copies."""
     register()
     check(
         ["--config-dir", str(CONF), "compressor=natural"]
@@ -90,10 +90,11 @@ def test_an_error_of_theirs_is_told_with_its_place(capsys: pytest.CaptureFixture
     def check() -> None:
         outside.Natural().encode(torch.zeros(1, 3), (3,), None)  # type: ignore[arg-type]
 
-    assert not report.line_of("odd gradients", {"min_size=0": check})
+    assert not report.print_line("odd gradients", {"min_size=0": check})
     told = capsys.readouterr().out
     assert told.startswith(
-        "FAILED  odd gradients (with min_size=0): AttributeError: 'NoneType' object has no attribute 'uniform'"
+        "FAILED  odd gradients (with min_size=0): AttributeError: 'NoneType' object has no "
+        "attribute 'uniform'"
     )
     assert "outside.py, line" in told
 

@@ -1,4 +1,4 @@
-"""What users type, and what they are told."""
+"""The words that users type, and the answers."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ import pytest
 import yaml
 
 from gcbench.config import ConfigError, register
-from gcbench.predict.command import asked, predict_steps, predictions
-from gcbench.predict.measure import compared
-from gcbench.predict.words import read
+from gcbench.predict.command import build_scenario, predict_steps, predictions
+from gcbench.predict.measure import compare
+from gcbench.predict.words import read_predict
+from gcbench.records.result import count_bits
+from gcbench.records.schema import SCHEMA_VERSION
 
 OWN = "title: mine\nshapes: [[64, 32, 3, 3], [128, 160], [160]]\nseconds: {16: 0.05, 32: 0.1}\n"
 
@@ -30,11 +32,11 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["pay"], "pay: type pays"),
         (["workers=0"], "workers=0: type a whole number of at least 1, as in workers=2,4,8,16"),
         (["overlap=yes"], "overlap=yes: type true or false"),
-        (["format=latex"], "format=latex: type format=terminal, markdown, csv"),
+        (["format=yml"], "format=yml: type format=terminal, markdown, csv, latex"),
         (["network=nvlnk2"], "network=nvlnk2: type a rate as in network=10gbit, or one of nvlink2"),
         (["latency=50"], "latency=50: type a time with its unit"),
-        (["profile=k8"], "profile=k8: there is no such profile; type one of"),
-        (["model=resnet20"], "profile=v100 has no seconds of model=resnet20"),
+        (["device=k8"], "device=k8: there is no such device; type one of"),
+        (["model=resnet20"], "device=v100 has no seconds of model=resnet20"),
         (["seconds=0.1"], "type batch_size=N too"),
         (["compressor=qsdg"], "compressor=qsdg: there is no such method"),
         (
@@ -46,7 +48,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             ["shapes=mine.yaml", "compressor=none", "workers=6", "workers_per_node=4"],
             "type workers=8",
         ),
-        (["table=orq/table1"], "table=orq/table1: type one of"),
         (["measure", "."], "measure: type folders"),
         (["compare", "nowhere"], "nowhere: there is no result.json"),
     ],
@@ -59,7 +60,7 @@ def test_slips_are_answered_in_one_sentence(here: Path, words: list[str], says: 
 
 def test_a_model_without_code(here: Path) -> None:
     """Seconds between the batches that the file has; every value of a knob is a method."""
-    words = read(
+    words = read_predict(
         [
             "shapes=mine.yaml",
             "compressor=powersgd,none",
@@ -69,7 +70,7 @@ def test_a_model_without_code(here: Path) -> None:
             "network=1gbit",
         ]
     )
-    found = {(p.method, p.workers): p for p in predictions(words, asked(words))}
+    found = {(p.method, p.workers): p for p in predictions(words, build_scenario(words))}
     assert {name for name, _ in found} == {"powersgd rank=1", "powersgd rank=2", "none"}
     assert found["none", 1].step_seconds == pytest.approx(0.075)
     assert found["none", 4].sent_bits == 32 * (64 * 32 * 9 + 128 * 160 + 160)
@@ -90,7 +91,7 @@ def test_forms_and_the_picture(here: Path, capsys: pytest.CaptureFixture[str]) -
     assert Path("pays.svg").stat().st_size and Path("pays.png").stat().st_size
 
 
-def test_a_measured_profile_is_read_again(here: Path) -> None:
+def test_a_measured_device_is_read_again(here: Path) -> None:
     local = [
         {"part": part, "values": 1000, "milliseconds": ms, "memcpy_gb_per_second": 10.0}
         for part, ms in (("aggregate", 3.0), ("decode-and-add", 1.0), ("encode", 2.0))
@@ -100,17 +101,17 @@ def test_a_measured_profile_is_read_again(here: Path) -> None:
     )
     Path("run").mkdir()
     Path("run/result.json").write_text(json.dumps(result()))
-    predict_steps(["measure", ".", "profile=made.yaml", "title=this machine"])
+    predict_steps(["measure", ".", "device=made.yaml", "title=this machine"])
     made = yaml.safe_load(Path("made.yaml").read_text())
     assert made["codecs"]["qsgd"] == {
         "aggregate_seconds": {1000: 0.003},
         "decode_seconds": {1000: 0.001},
     }
     assert made["models"]["mlp"]["seconds"] == {16: 0.09}
-    words = read(
-        ["model=mlp", "compressor=qsgd", "profile=made.yaml", "batch_size=32", "workers=2"]
+    words = read_predict(
+        ["model=mlp", "compressor=qsgd", "device=made.yaml", "batch_size=32", "workers=2"]
     )
-    found = predictions(words, asked(words))[0]
+    found = predictions(words, build_scenario(words))[0]
     assert found.compute_seconds == pytest.approx(0.18) and found.codec_seconds > 0
 
 
@@ -127,12 +128,14 @@ def result() -> dict[str, object]:
     node = {"_target_": "gcbench.models.mlp.MLP", "shape": [1, 8, 8], "outputs": 10, "widths": [16]}
     dense = {"_target_": "gcbench.compressors.dense.Dense", "dtype": "float32"}
     return {
-        "schema_version": 1,
+        "schema_version": SCHEMA_VERSION,
+        "identity": "01234567",
         "status": "done",
+        "reason": None,
         "experiment": None,
         "started": "2026-01-01T00:00:00+00:00",
         "finished": "2026-01-01T00:05:00+00:00",
-        "choices": {"model": "mlp", "dataset": "digits", "compressor": "none"},
+        "choices": {"model": "mlp", "dataset": "digits", "compressor": "none", "budget": "paper"},
         "config": {
             "seed": 1,
             "dataset": {},
@@ -142,6 +145,13 @@ def result() -> dict[str, object]:
             "trainer": {"gpus": 2, "batch_size": 16, "accumulate": 1},
         },
         "workers": 2,
+        "processes": 2,
+        "launcher": "local",
+        "device": "cpu",
+        "parameters": 1210,
+        "steps": 8,
+        "steps_per_epoch": 40,
+        "bits_sent": count_bits([8 * 32 * 1210.0] * 2, 8, 40, 32 * 1210).model_dump(),
         "network": {"emulated": True, "bandwidth": "1mbit", "latency": "1ms"},
         "seconds": {
             phase: {"mean": s, "max": s}
@@ -151,9 +161,12 @@ def result() -> dict[str, object]:
 
 
 def test_a_run_beside_its_prediction(here: Path) -> None:
-    """64 x 16 + 16 + 16 x 10 + 10 values in fp32 on 1 Mbit/s: two workers send each other all of them, in two messages."""
+    """Two workers send each other 1210 values in fp32 on 1 Mbit/s, in two messages.
+
+    They are 64 x 16 + 16 + 16 x 10 + 10.
+    """
     Path("result.json").write_text(json.dumps(result()))
-    found = compared("result.json")
+    found = compare("result.json")
     assert found.exchange_seconds == pytest.approx(1210 * 32 / 1e6 + 2e-3)
     assert found.ratio == pytest.approx(0.05 / found.exchange_seconds)
     assert found.step_seconds == pytest.approx(0.09 + found.exchange_seconds)

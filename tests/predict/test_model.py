@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 
 from gcbench.comm.network import Link
+from gcbench.config import ConfigError
+from gcbench.predict.devices import Device
 from gcbench.predict.model import Cluster, Codec, Compute, Method, exposed_seconds, predict
 from gcbench.predict.payload import Message
-from gcbench.predict.pays import answers, threshold
-from gcbench.predict.profiles import Profile
+from gcbench.predict.pays import find_answers, find_threshold
 
 SLOW = Link(1e9, 1e-4)
 CLUSTER = Cluster(SLOW, Link(1e12))
@@ -51,7 +52,10 @@ def test_one_worker_exchanges_nothing_and_codes_nothing() -> None:
 
 
 def test_what_backward_hides() -> None:
-    """Four buckets under 60 ms: the last is ready at its end; a short exchange leaves one bucket, a long one all but 45 ms."""
+    """Four buckets are exchanged under 60 ms, the last when it ends.
+
+    A short exchange leaves one bucket, a long one all but 45 ms.
+    """
     assert exposed_seconds(0.02, 0.06, 1) == 0.02
     assert exposed_seconds(0.02, 0.06, 4) == pytest.approx(0.005)
     assert exposed_seconds(0.2, 0.06, 4) == pytest.approx(0.2 - 0.045)
@@ -73,18 +77,25 @@ def test_nodes_share_their_link() -> None:
     assert apart == pytest.approx(7e6 / 1e9 + 7e-4)
     assert together == pytest.approx(4 * 4 * 1e6 / 1e9 + 4e-4)
     with pytest.raises(
-        ValueError, match="workers=6 do not fill nodes of workers_per_node=4; type workers=8"
+        ConfigError, match="workers=6 do not fill nodes of workers_per_node=4; type workers=8"
     ):
         predict(method, 6, shared, COMPUTE)
 
 
 def test_the_threshold_is_where_the_steps_are_equally_long() -> None:
-    """2 workers: 32 Mbit against 4 and 10 ms of codec, so equal at 28 Mbit / 10 ms; latencies are 2 and 1 of 0.1 ms."""
+    """Two workers: 32 Mbit against 4 and 10 ms of codec are equal at 28 Mbit / 10 ms.
+
+    Latencies are 2 and 1 of 0.1 ms.
+    """
     method = sending("all_gather", 4e6, Codec(0.010))
-    found = threshold(method, DENSE, 2, CLUSTER, COMPUTE)
+    found = find_threshold(method, DENSE, 2, CLUSTER, COMPUTE)
     assert found.below == pytest.approx(28e6 / (0.010 - 1e-4), rel=1e-5)
-    assert threshold(sending("all_gather", 4e6), DENSE, 2, CLUSTER, COMPUTE) == (None, None, False)
-    assert threshold(sending("all_gather", 4e7, Codec(1.0)), DENSE, 2, CLUSTER, COMPUTE).never
+    assert find_threshold(sending("all_gather", 4e6), DENSE, 2, CLUSTER, COMPUTE) == (
+        None,
+        None,
+        False,
+    )
+    assert find_threshold(sending("all_gather", 4e7, Codec(1.0)), DENSE, 2, CLUSTER, COMPUTE).never
 
 
 def test_compression_pays_more_where_the_network_is_slower() -> None:
@@ -103,13 +114,13 @@ def test_an_answer_says_where_it_pays() -> None:
         sending("all_reduce", 4e6, Codec(0.010), "quick"),
         sending("all_reduce", 4e6, Codec(10.0), "slow"),
     )
-    found = answers([quick, slow], DENSE, [2, 16], CLUSTER, COMPUTE)
+    found = find_answers([quick, slow], DENSE, [2, 16], CLUSTER, COMPUTE)
     assert [a.pays for a in found] == [[True, True], [False, False]]
 
 
 def test_a_codec_may_cost_copies_of_the_gradient() -> None:
-    """Of 4 bytes a value, at the device's own speed."""
+    """Copies are of 4 bytes a value, at the device's own speed."""
     codecs = {"qsgd": {"aggregate_copies": 3, "decode_copies": 1}}
-    device = Profile("mine", "a device", 1e9, 0.6, codecs, {})
+    device = Device("mine", "a device", 1e9, 0.6, codecs, {})
     assert device.codec("qsgd", 10**6) == Codec(3 * 4e6 / 1e9, 4e6 / 1e9)
     assert device.codec("none", 10**6) == Codec(0.0)

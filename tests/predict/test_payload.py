@@ -1,4 +1,4 @@
-"""What is counted without a network is what real steps send."""
+"""Payloads that are counted without a network are those of real steps."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SCATTERED = 5e-3  # shards are filled up to whole buckets and groups of eight
 
 
 def sent(words: list[str], workers: int) -> dict[tuple[str, str], float]:
-    """Of the first worker in a step of as many virtual ones."""
+    """Return the bits that the first worker sends in a step of as many virtual ones."""
     comm = Comm(workers)
     generator = torch.Generator().manual_seed(0)
     grads = {k: torch.randn(workers, *s, generator=generator) for k, s in SHAPES.items()}
@@ -64,8 +64,8 @@ def test_lanes_widen_with_the_workers_and_gathers_do_not() -> None:
 
 def test_a_hundred_thousand_workers_in_a_second() -> None:
     from gcbench.comm.network import Link
+    from gcbench.predict.devices import read_device
     from gcbench.predict.model import Cluster, Compute, predict
-    from gcbench.predict.profiles import profile
     from gcbench.predict.subject import method
 
     words = [
@@ -74,7 +74,7 @@ def test_a_hundred_thousand_workers_in_a_second() -> None:
         ["compressor=maxnorm"],
     ]
     made = [
-        method("m", "qsgd", compressor_of(resolve(compose(*w))), SHAPES, profile("v100"))
+        method("m", "qsgd", compressor_of(resolve(compose(*w))), SHAPES, read_device("v100"))
         for w in words
     ]
     cluster = Cluster(Link(1e9, 5e-5), Link(1e12), 4)

@@ -1,4 +1,4 @@
-"""What is predicted of a model has the shapes that a run trains."""
+"""Predictions are for the shapes that a run trains."""
 
 from __future__ import annotations
 
@@ -31,5 +31,5 @@ def test_facts_are_those_of_the_data(name: str, words: list[str]) -> None:
     except ConfigError as error:
         skip("data", str(error))
     facts = DATASETS[name]
-    assert (data.shape, data.outputs) == (facts.image, facts.outputs)
+    assert (data.shape, data.outputs) == (facts.sample, facts.outputs)
     assert abs(data.steps_per_epoch(1, 16) - facts.samples // 16) <= 1

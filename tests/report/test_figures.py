@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from results import result_of
 
 from gcbench.config import ConfigError
+from gcbench.drawing import FAMILIES, PAGE, look
 from gcbench.records.schema import Network, Result
 from gcbench.records.store import RecordedRun
 from gcbench.report.figures import draw
@@ -19,7 +20,6 @@ from gcbench.report.figures.curves import curves
 from gcbench.report.figures.reach import target_of, time_to_score
 from gcbench.report.figures.scaling import scaling
 from gcbench.report.figures.series import Drawn, Series, of_rows, of_runs
-from gcbench.report.figures.style import FAMILIES, PAGE, look
 from gcbench.report.figures.tradeoff import accuracy_ratio, front, points_of
 from gcbench.report.rows import grouped
 from gcbench.report.tables import read_table

@@ -1,4 +1,4 @@
-"""Every study on settings small enough for a moment: the claim it is about, and what would show a broken measurement."""
+"""Every study on small settings: its claim, and what would show a broken measurement."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ def rows(study: Study) -> Rows:
 
 
 def test_communication_times_of_the_papers_networks() -> None:
-    """orq-02: the printed times within a millisecond, but for GoogLeNet's, which does not follow from its size."""
+    """orq-02: the printed times within a millisecond.
+
+    GoogLeNet's does not follow from its size.
+    """
     printed = {"AlexNet": 195, "VGG-19": 460, "DenseNet-161": 92, "GoogLeNet": 44, "ResNet-50": 82}
     for name, row in rows(CommunicationTimes()).items():
         assert round(row["parameters"], 1) == row["printed_parameters"]
@@ -37,7 +40,10 @@ def test_communication_times_of_the_papers_networks() -> None:
 
 
 def test_bounds_hold_and_are_nearly_met() -> None:
-    """qsgd-02, qsgd-03, qsgd-04: everywhere; the variance's and the sparsity's by flat vectors on one level."""
+    """qsgd-02, qsgd-03, qsgd-04: the bounds hold everywhere.
+
+    Flat vectors on one level nearly meet the variance's and the sparsity's.
+    """
     found = rows(QuantiserBounds(values=[256, 1024], levels=[1, 4, 32], seeds=100))
     assert len(found) == 18
     for row in found.values():
@@ -139,7 +145,10 @@ def test_a_warm_start_comes_nearer_to_the_best_approximation(recorded: str) -> N
 
 
 def test_a_second_scale_always_errs_less(recorded: str) -> None:
-    """maxnorm-08: at every step, with either norm; with the 2-norm nearly all values take the larger scale."""
+    """maxnorm-08: at every step, with either norm.
+
+    With the 2-norm nearly all values take the larger scale.
+    """
     found = rows(MultiScaleError(recorded=recorded))
     assert len(found) == 6
     for row in found.values():
@@ -152,7 +161,10 @@ def test_a_second_scale_always_errs_less(recorded: str) -> None:
 
 
 def test_codes_are_zero_more_often_with_fewer_levels_and_the_longer_scale(recorded: str) -> None:
-    """qsgd-09: a 2-norm is at least the maximum, so that more values round to zero, at a larger error."""
+    """qsgd-09: a 2-norm is at least the maximum.
+
+    So more values round to zero, at a larger error.
+    """
     found = rows(ZeroCodes(recorded=recorded))
     assert len(found) == 6
     for norm in ("linf", "l2"):

@@ -15,15 +15,14 @@ from gcbench.check.steps import (
     STEPS,
     WORKERS,
     Trace,
-    aggregate,
     flat,
     gradients,
-    offsets,
     shapes_of,
     trace,
 )
 from gcbench.check.subject import SETTINGS
 from gcbench.compressors import Compressor
+from gcbench.compressors.virtual import aggregate
 from gcbench.config import Config, compose_words, conf_directory, register, resolve
 from gcbench.launch.instantiate import make
 
@@ -44,7 +43,6 @@ __all__ = [  # with the steps of the package's own checks
     "flat",
     "gradients",
     "keys_of",
-    "offsets",
     "shapes_of",
     "trace",
     "variants",

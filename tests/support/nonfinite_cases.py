@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 import torch
 from gloo_pool import Process
 
-from gcbench.check.steps import WORKERS, aggregate, gradients
+from gcbench.check.steps import WORKERS, gradients
 from gcbench.comm import Comm
 from gcbench.compressors import Compressor
+from gcbench.compressors.virtual import aggregate
 from gcbench.train.finite import KINDS, FirstBad
 
 # These send a few values that are drawn.

@@ -11,7 +11,7 @@ import torch
 from gloo_pool import Process
 from torch import nn
 
-from gcbench.bench.steps import ALONE, contenders, message_seconds, rows
+from gcbench.bench.steps import ALONE, make_contenders, message_seconds, time_rows
 from gcbench.comm import ProcessGroupControl
 from gcbench.config import register
 
@@ -21,9 +21,9 @@ def step_rows(
 ) -> tuple[list[dict[str, Any]], bool]:
     """Return the rows, and whether all share one set of weights that has moved."""
     register()
-    racing = contenders(words, methods, process.control)
+    racing = make_contenders(words, methods, process.control)
     start = [p.detach().clone() for p in racing["no exchange"].model.parameters()]
-    measured = rows(racing, process.control, rounds=1)
+    measured = time_rows(racing, process.control, rounds=1)
     ends = [list(contender.model.parameters()) for contender in racing.values()]
     shared = all(torch.equal(p, q) for end in ends for p, q in zip(end, ends[0], strict=True))
     moved = not any(torch.equal(p, q) for p, q in zip(start, ends[0], strict=True))
@@ -54,4 +54,4 @@ class Sleeper:
 def uneven_rows(process: Process, seconds: Sequence[float]) -> list[dict[str, Any]]:
     """Return the rows of steps that last so long in each process, after those of 10 ms in all."""
     racing = {ALONE: Sleeper(0.01), "uneven": Sleeper(seconds[process.rank])}
-    return rows(racing, process.control, rounds=1)
+    return time_rows(racing, process.control, rounds=1)

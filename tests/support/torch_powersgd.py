@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from gcbench.check.steps import aggregate, flat, gradients
+from gcbench.check.steps import flat, gradients
 from gcbench.compressors import Grads, State, build
 from gcbench.compressors.powersgd import PowerSGD
+from gcbench.compressors.virtual import aggregate
 
 SHAPES = {
     "conv": (8, 4, 3, 3),

@@ -1,4 +1,4 @@
-"""What the axes say: names with units."""
+"""The labels of axes: names with units."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ LOSSES = {"loss", "train_loss"}
 
 
 def label_of(name: str, series: Iterable[Series]) -> str:
-    """A loss is a cross-entropy where there are words or classes."""
+    """Return the label of a measure; a loss over words or classes is a cross-entropy, in nats."""
     tests = [run.result.test or {} for one in series for run in one.runs]
     entropy = (
         name in LOSSES and tests and all({"accuracy", "perplexity"} & set(test) for test in tests)

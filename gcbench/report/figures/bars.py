@@ -1,4 +1,4 @@
-"""Bars by row: where the time of a step goes, or one measure."""
+"""Bars by row: the phases of a step, or one measure."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from gcbench.report.figures.axes import LABELS, label_of
-from gcbench.report.figures.series import Drawn, Series, untimed
-from gcbench.report.figures.style import (
+from gcbench.drawing import (
     BLACK,
     BLUE,
     GREEN,
@@ -25,6 +23,8 @@ from gcbench.report.figures.style import (
     look,
     panels,
 )
+from gcbench.report.figures.axes import LABELS, label_of
+from gcbench.report.figures.series import Drawn, Series, untimed
 from gcbench.report.measures import emulated, seconds
 
 BAR = 0.17  # inches for a bar with its gap
@@ -42,7 +42,7 @@ PHASES = tuple(FILLS)
 
 
 def breakdown(drawn: Drawn, by_group: bool = False, caption: str | None = None) -> Figure | None:
-    """A stacked bar a row: the mean time of a step over processes and seeds, by phase."""
+    """Draw a stacked bar a row: the mean time of a step over processes and seeds, by phase."""
     times = {s: _phases(s) for s in drawn.series}
     shown = [s for s, by_phase in times.items() if by_phase]
     if not shown:
@@ -54,12 +54,12 @@ def breakdown(drawn: Drawn, by_group: bool = False, caption: str | None = None) 
         0.75 + BAR * max(len(m) + (0 if by_group else len(headings_of(m))) for m in members),
         wide=not by_group,
     )
-    for ax, these in zip(axes, members, strict=True):
-        bars = name_rows(ax, these, headings=not by_group, caption=caption)
+    for ax, rows in zip(axes, members, strict=True):
+        bars = name_rows(ax, rows, headings=not by_group, caption=caption)
         for phase in PHASES:
-            values = np.array([1e3 * times[s][phase] for s in these])
+            values = np.array([1e3 * times[s][phase] for s in rows])
             before = np.array(
-                [1e3 * sum(times[s][p] for p in PHASES[: PHASES.index(phase)]) for s in these]
+                [1e3 * sum(times[s][p] for p in PHASES[: PHASES.index(phase)]) for s in rows]
             )
             colour, hatch = FILLS[phase]
             ax.barh(
@@ -96,7 +96,7 @@ def _patch(phase: str) -> Patch:
 
 
 def _phases(series: Series) -> dict[str, float]:
-    """Seconds by phase, means over seeds; empty where none is timed."""
+    """Return the seconds by phase, means over seeds; nothing where no run is timed."""
     timed = [run.result for run in series.runs if series.timed and run.result.seconds]
     return (
         {p: float(np.mean([seconds(result, p) for result in timed])) for p in PHASES}
@@ -112,7 +112,10 @@ def headings_of(series: Sequence[Series]) -> list[str]:
 def name_rows(
     ax: Axes, series: Sequence[Series], *, headings: bool, caption: str | None = None
 ) -> list[int]:
-    """Names the rows from the top down, under headings where there are groups; the places of the bars."""
+    """Name the rows from the top down, and return the places of their bars.
+
+    Groups of rows get headings.
+    """
     labels: list[str] = []
     places, group = [], ""
     for s in series:
@@ -120,7 +123,7 @@ def name_rows(
             labels.append(s.group)
             group = s.group
         places.append(len(labels))
-        labels.append(s.short + _captioned(s, caption))
+        labels.append(s.short + _caption_of(s, caption))
     ax.set_yticks(range(len(labels)), labels)
     for i, tick in enumerate(ax.get_yticklabels()):
         tick.set_fontweight("normal" if i in places else "bold")
@@ -130,13 +133,16 @@ def name_rows(
     return places
 
 
-def _captioned(series: Series, caption: str | None) -> str:
+def _caption_of(series: Series, caption: str | None) -> str:
     values = series.values(caption) if caption else []
     return f" ({np.mean(values):.3g})" if values else ""
 
 
 def bars(drawn: Drawn, y: str, published: Mapping[str, Any] | None = None) -> Figure | None:
-    """One measure of every row with the range of its seeds, and the paper's number (by label) as a hollow diamond."""
+    """Draw one measure of every row with the range of its seeds.
+
+    The paper's number (by label) is a hollow diamond.
+    """
     shown = [s for s in drawn.series if s.values(y)]
     if not shown:
         return None

@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
+from gcbench.drawing import finish, logarithmic, look, panels
 from gcbench.report.figures.axes import LOSSES, label_of
 from gcbench.report.figures.series import Drawn, Series
-from gcbench.report.figures.style import finish, logarithmic, look, panels
 from gcbench.report.figures.tracks import Band, band
 
 ERRORS = {"relative_error", "squared_error"}
@@ -23,11 +23,14 @@ MARKS = 7  # on a line
 
 
 def curves(drawn: Drawn, y: str, x: str, by_group: bool = False) -> Figure | None:
-    """A line a row, its mean over seeds, with their range as a band. None where no run has such a curve."""
-    found = {s: band(s.runs, y, x) for s in drawn.series}
-    exact = [s for s, b in found.items() if b is not None and y in ERRORS and b.mean.max() < EXACT]
-    without = [s for s, b in found.items() if b is None]
-    shown = {s: b for s, b in found.items() if b is not None and s not in exact}
+    """Draw a line a row, its mean over seeds, with their range as a band.
+
+    Return None where no run has such a curve.
+    """
+    bands = {s: band(s.runs, y, x) for s in drawn.series}
+    exact = [s for s, b in bands.items() if b is not None and y in ERRORS and b.mean.max() < EXACT]
+    without = [s for s, b in bands.items() if b is None]
+    shown = {s: b for s, b in bands.items() if b is not None and s not in exact}
     if not shown:
         return None
     groups = list(dict.fromkeys(s.group for s in shown)) if by_group else [""]

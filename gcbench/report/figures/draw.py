@@ -1,4 +1,4 @@
-"""From a table, a study, or everything that ran, to the files of its figures."""
+"""The files of the figures of a table, a study, or everything that ran."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import matplotlib
 from matplotlib.figure import Figure
 
 from gcbench.config import ConfigError, near
+from gcbench.drawing import RC, save
 from gcbench.records.store import RecordedRun
 from gcbench.report.configs import PAPER
 from gcbench.report.figures.bars import bars, breakdown
@@ -18,7 +19,6 @@ from gcbench.report.figures.reach import time_to_score
 from gcbench.report.figures.scaling import scaling
 from gcbench.report.figures.series import Drawn, of_rows, of_runs, of_workers
 from gcbench.report.figures.studies import STUDIES, predicted_throughput
-from gcbench.report.figures.style import RC, save
 from gcbench.report.figures.tradeoff import accuracy_ratio, score_of
 from gcbench.report.rows import grouped
 from gcbench.report.study import Study, find_study
@@ -40,16 +40,17 @@ def draw(
     words: tuple[str, ...] = (),
     results: Sequence[str] = (),
 ) -> list[str]:
-    """Draws what `figure=word` asks for, as svg and png below `folder`: a line for every file, and for what has no data.
+    """Draw what `figure=word` asks for, as svg and png below `folder`.
 
-    `word` is a table (orq/figure2), a paper, a study (ecq_stability), which_method, runs (everything that ran), or all.
+    Return a line for every file, and for what has no data. `word` is a table (orq/figure2), a
+    paper, a study (ecq_stability), which_method, runs (everything that ran), or all.
     """
-    here = [run for run in runs if run.budget == budget]
+    at_budget = [run for run in runs if run.budget == budget]
     special = {
-        WHICH: lambda: which_method(here, budget),
-        RUNS: lambda: (picture for picture in everything(here) if picture[1]),
+        WHICH: lambda: which_method(at_budget, budget),
+        RUNS: lambda: (picture for picture in everything(at_budget) if picture[1]),
     }
-    told = [
+    lines = [
         line
         for name, make in special.items()
         if word in (name, ALL)
@@ -57,17 +58,19 @@ def draw(
     ]
     for name in STUDIES:
         if word in (name, ALL):
-            told += _write(of_study(name, results), folder, PAPER, f"gcbench study {name} makes it")
+            lines += _write(
+                of_study(name, results), folder, PAPER, f"gcbench study {name} makes it"
+            )
     if word not in (*special, *STUDIES):
         for name in _tables(word):
             table = read_table(name)
-            told += _write(
+            lines += _write(
                 of_table(table, runs, budget, words, results),
                 folder,
                 budget,
                 f"gcbench report table={name} says what to run",
             )
-    return told
+    return lines
 
 
 def _tables(word: str) -> list[str]:
@@ -81,14 +84,15 @@ def _tables(word: str) -> list[str]:
 
 
 def _write(pictures: Pictures, folder: Path, budget: str, how: str = "") -> list[str]:
-    told = []
+    lines = []
     for name, figure in pictures:
         suffix = "" if budget == PAPER else f"-{budget}"
         if figure is None:
-            told.append(f"{name}: no run of budget={budget} has what it shows{how and f'; {how}'}")
+            remark = how and f"; {how}"
+            lines.append(f"{name}: no run of budget={budget} has what it shows{remark}")
         else:
-            told += [str(path) for path in save(figure, folder / f"{name}{suffix}")]
-    return told
+            lines += [str(path) for path in save(figure, folder / f"{name}{suffix}")]
+    return lines
 
 
 def which_method(runs: Sequence[RecordedRun], budget: str) -> Pictures:
@@ -97,7 +101,7 @@ def which_method(runs: Sequence[RecordedRun], budget: str) -> Pictures:
 
 
 def everything(runs: Sequence[RecordedRun]) -> Pictures:
-    """Every workload by itself, and the workers of those that differ in nothing else."""
+    """Yield the figures of every workload, and those over the number of workers."""
     for workload, drawn in of_runs(runs).items():
         place = f"{RUNS}/{workload.name}"
         yield from _curves(
@@ -118,7 +122,10 @@ def of_table(
     words: tuple[str, ...],
     results: Sequence[str],
 ) -> Pictures:
-    """The figure that stands in the paper; of a table, the curves of its score and its trade-off."""
+    """Yield the figure that stands in the paper.
+
+    Of a table these are the curves of its score and its trade-off.
+    """
     spec: Mapping[str, Any] = table.figure or {}
     kind, by_group = spec.get("kind"), spec.get("panels") == "group"
     if table.study:
@@ -178,14 +185,18 @@ def _published(table: Table, measure: str) -> dict[str, Any]:
     )
 
 
+def _study(name: str, results: Sequence[str]) -> Study | None:
+    path_and_study = find_study(name, results)
+    return path_and_study[1] if path_and_study else None
+
+
 def of_study(name: str, results: Sequence[str]) -> Pictures:
-    found = find_study(name, results)
-    yield f"studies/{name}", STUDIES[name](found[1]) if found else None
+    study = _study(name, results)
+    yield f"studies/{name}", STUDIES[name](study) if study else None
 
 
 def _of_study_table(table: Table, results: Sequence[str]) -> Pictures:
-    found = find_study(str(table.study), results)
-    study: Study | None = found[1] if found else None
+    study = _study(str(table.study), results)
     make = STUDIES.get(str(table.study))
     what = str((table.figure or {})["kind"])
     if study is None:

@@ -1,4 +1,4 @@
-"""Names beside points, none over another."""
+"""Names at points, none over another."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ def place_labels(
     points: Sequence[Sequence[tuple[float, float, str]]],
     lines: Sequence[Sequence[Line]],
 ) -> None:
-    """Writes (x, y, name) of every panel, away from its points and from `lines`; call it when the panels have their sizes."""
+    """Write (x, y, name) of every panel, away from its points and from `lines`.
+
+    Call it when the panels have their sizes.
+    """
     figure = axes[0].get_figure(root=True)
     assert figure is not None
     canvas = FigureCanvasAgg(figure)
@@ -61,21 +64,21 @@ def _place(
 def _best(
     box: Bbox, centre: Any, taken: Sequence[Bbox], frame: Bbox, scale: float
 ) -> tuple[float, float]:
-    """The first place that is free, near ones first; else the one that covers least."""
+    """Return the first offset that is free, near ones first; else the one that covers least."""
     costs = []
     for reach, angle in product(REACHES, ANGLES):
         dx = cos(angle) * (reach * scale + box.width / 2 - 3 * scale)
         dy = sin(angle) * (reach * scale + box.height / 2 - 3 * scale)
-        there = box.translated(dx, dy)
-        outside = there.width * there.height - _shared(there, frame)
-        costs.append((sum(_shared(there, other) for other in taken) + 10 * outside, dx, dy))
+        moved = box.translated(dx, dy)
+        outside = moved.width * moved.height - _overlap(moved, frame)
+        costs.append((sum(_overlap(moved, other) for other in taken) + 10 * outside, dx, dy))
         if costs[-1][0] <= 0:
             break
     _, dx, dy = min(costs, key=lambda cost: cost[0])
     return dx, dy
 
 
-def _shared(a: Bbox, b: Bbox) -> float:
+def _overlap(a: Bbox, b: Bbox) -> float:
     both = Bbox.intersection(a, b)
     return both.width * both.height if both is not None else 0.0
 

@@ -8,18 +8,23 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from gcbench.report.figures.style import finish, logarithmic, look, panels
+from gcbench.drawing import finish, logarithmic, look, panels
 from gcbench.report.study import Study
 
 
 def layers(study: Study) -> Figure | None:
-    """Two panels, a line a method, the tensors from the input on; a tensor that is sent without error has no point."""
-    found: dict[str, list[Mapping[str, Any]]] = {row["row"]: row["layers"] for row in study["rows"]}
-    if not found:
+    """Draw bits and error a line a method, the tensors from the input on.
+
+    A tensor that is sent without error has no point.
+    """
+    by_method: dict[str, list[Mapping[str, Any]]] = {
+        row["row"]: row["layers"] for row in study["rows"]
+    }
+    if not by_method:
         return None
     figure, axes = panels([""] * 2, wide=True)
-    names = [layer["name"] for layer in next(iter(found.values()))]
-    for nth, (method, lines) in enumerate(found.items()):
+    names = [layer["name"] for layer in next(iter(by_method.values()))]
+    for nth, (method, lines) in enumerate(by_method.items()):
         style = look(method.split()[0], nth)
         axes[0].plot(
             [layer["bits_a_step"] / layer["values"] for layer in lines], **style, label=method

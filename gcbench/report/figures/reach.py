@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.figure import Figure
 
+from gcbench.drawing import finish, panels
 from gcbench.report.figures.axes import LABELS
 from gcbench.report.figures.bars import BAR, draw_bars, headings_of, name_rows
 from gcbench.report.figures.series import Drawn, Series
-from gcbench.report.figures.style import finish, panels
 from gcbench.report.figures.tracks import track
 from gcbench.report.measures import LOWER
 
@@ -17,7 +17,10 @@ REACH = 0.98  # of full precision's score
 
 
 def target_of(drawn: Drawn, y: str) -> float | None:
-    """A score that is a little worse than full precision's best; without full precision, than the median row's."""
+    """Return a score that is a little worse than full precision's best.
+
+    Without full precision it is a little worse than the median row's.
+    """
     best = {s: v for s in drawn.series if (v := _best(s, y))}
     exact = [np.mean(v) for s, v in best.items() if s.family == "none"]
     if not best:
@@ -37,27 +40,30 @@ def _best(series: Series, y: str) -> list[float]:
 
 
 def time_to_score(drawn: Drawn, y: str, target: float | None = None) -> Figure | None:
-    """Steps, bits and seconds until a test reached `target` for the first time: a panel each, a bar a row."""
+    """Draw steps, bits and seconds until a test first reached `target`.
+
+    Each has a panel, every row a bar.
+    """
     goal = target_of(drawn, y) if target is None else target
     if goal is None:
         return None
-    found = {x: {s: _until(s, y, x, goal) for s in drawn.series} for x in SPENDING}
-    kinds = [x for x in SPENDING if any(found[x].values())]
+    spent = {x: {s: _until(s, y, x, goal) for s in drawn.series} for x in SPENDING}
+    kinds = [x for x in SPENDING if any(spent[x].values())]
     if not kinds:
         return None
     height = 0.75 + BAR * (len(drawn.series) + len(headings_of(drawn.series)))
     figure, axes = panels([""] * len(kinds), height, columns=len(kinds))
     for ax, x in zip(axes, kinds, strict=True):
         places = name_rows(ax, drawn.series, headings=True)
-        reached = [(place, s) for place, s in zip(places, drawn.series, strict=True) if found[x][s]]
+        reached = [(place, s) for place, s in zip(places, drawn.series, strict=True) if spent[x][s]]
         draw_bars(
             ax,
             [place for place, _ in reached],
             [s for _, s in reached],
-            [np.array(found[x][s]) for _, s in reached],
+            [np.array(spent[x][s]) for _, s in reached],
         )
         for place, s in zip(places, drawn.series, strict=True):
-            if not found[x][s]:
+            if not spent[x][s]:
                 ax.text(
                     0.01,
                     place,
@@ -86,16 +92,11 @@ def _why_not(series: Series, x: str) -> str:
 
 
 def _until(series: Series, y: str, x: str, goal: float) -> list[float]:
-    """By seed; empty unless every seed got there."""
-    found = []
+    """Return the spending by seed; nothing unless every seed reached the goal."""
+    spending = []
     for run in series.runs:
         curve = track(run, y, x)
-        there = (
-            []
-            if curve is None
-            else [
-                a for a, b in zip(*curve, strict=True) if (b <= goal if y in LOWER else b >= goal)
-            ]
-        )
-        found += there[:1]
-    return [float(value) for value in found] if len(found) == len(series.runs) else []
+        if curve is not None:
+            reached = curve.x[curve.y <= goal if y in LOWER else curve.y >= goal]
+            spending += [float(value) for value in reached[:1]]
+    return spending if len(spending) == len(series.runs) else []

@@ -1,4 +1,4 @@
-"""How throughput grows with the workers."""
+"""The growth of throughput with the workers."""
 
 from __future__ import annotations
 
@@ -10,20 +10,23 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from gcbench.drawing import finish, logarithmic, look, panels
 from gcbench.report.figures.series import Drawn, Series, untimed
-from gcbench.report.figures.style import finish, logarithmic, look, panels
 from gcbench.report.measures import emulated
 
 COUNT = re.compile(r"[,;]?\s*\d+ (workers?|GPUs?|nodes?)\s*[,;]?\s*")  # in a row's title
 
 
 def method_of(series: Series) -> str:
-    """Rows whose titles differ in the number of workers only are one curve."""
+    """Return the name that rows share whose titles differ in the number of workers only."""
     return COUNT.sub("", series.short).strip(" ,") or series.short
 
 
 def scaling(drawn: Drawn) -> Figure | None:
-    """Speed-up of the throughput over full precision on one worker, on two logarithmic axes; a panel a group of rows."""
+    """Draw the speed-up of the throughput over full precision on one worker.
+
+    Both axes are logarithmic; a group of rows has a panel.
+    """
     timed = [s for s in drawn.series if s.values("images_per_second")]
     groups = {
         group: [s for s in timed if s.group == group]
@@ -59,7 +62,7 @@ def workers_of(series: Series) -> int:
 
 
 def _base(series: Sequence[Series]) -> float | None:
-    """Samples a second of one worker: full precision's, or the best there is."""
+    """Return the samples a second of one worker: full precision's, or the best there is."""
     alone = [s for s in series if workers_of(s) == 1]
     exact = [s for s in alone if s.family == "none"]
     return max(
@@ -92,7 +95,7 @@ def _panel(ax: Axes, series: Sequence[Series], base: float) -> None:
 
 
 def _nth(series: Series, among: Sequence[Series]) -> int:
-    """Of its method within its family."""
+    """Return the number of its method within its family."""
     methods = list(dict.fromkeys(method_of(s) for s in among if s.family == series.family))
     return methods.index(method_of(series))
 
@@ -103,12 +106,12 @@ def _alone(groups: dict[str, list[Series]], bases: dict[str, float]) -> list[str
 
 
 def _caveats(timed: Sequence[Series]) -> list[str]:
-    found = [
+    crowded = [
         f"{s.label} ({workers_of(s)})"
         for s in timed
         if any(run.result.oversubscribed for run in s.runs)
     ]
-    notes = [f"More processes than cores: {', '.join(found)}."] if found else []
+    notes = [f"More processes than cores: {', '.join(crowded)}."] if crowded else []
     return notes + (
         ["Some runs had an emulated network."]
         if any(emulated(run.result) for s in timed for run in s.runs)

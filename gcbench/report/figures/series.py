@@ -1,4 +1,4 @@
-"""What a figure draws: named series of runs, one a row of a table or a configuration that ran, and what is not there."""
+"""The series of a figure: runs of a table's row, or of a configuration that ran."""
 
 from __future__ import annotations
 
@@ -32,20 +32,25 @@ class Series:
         return self.title or self.label
 
     def values(self, name: str) -> list[float]:
-        """Of one measure, by seed; a run that has no such number is left out."""
+        """Return one measure by seed; a run that has no such number is left out."""
         if name in TIMES and not self.timed:
             return []
-        found = [measure(name, run.result) for run in self.runs]
-        return [value for value in found if value is not None]
+        values = (measure(name, run.result) for run in self.runs)
+        return [value for value in values if value is not None]
 
 
 class Drawn(NamedTuple):
+    """The series of a figure, and notes on what is not in it."""
+
     series: list[Series]
     notes: list[str]  # which rows are missing, which did not end well
 
 
 def of_rows(rows: Sequence[Row], by_group: bool = False) -> Drawn:
-    """The rows of a table in its order. With a panel for every group, rows of one title look alike in all panels."""
+    """Return the rows of a table in its order.
+
+    With a panel for every group, rows of one title look alike in all panels.
+    """
     looks: dict[str, dict[str, int]] = {}  # of a family: its titles, numbered
     series = []
     for row in rows:
@@ -61,7 +66,7 @@ def of_rows(rows: Sequence[Row], by_group: bool = False) -> Drawn:
 
 
 def untimed(series: Iterable[Series]) -> list[str]:
-    """A note on those that a figure of times leaves out."""
+    """Return a note on the series that a figure of times leaves out."""
     labels = ", ".join(s.label for s in series)
     return [f"Without times, as virtual or fewer workers are: {labels}."] if labels else []
 
@@ -73,12 +78,12 @@ def _absent(rows: Sequence[Row]) -> list[str]:
         for row in rows
         for run in row.unfinished
     ]
-    told = [f"Missing: {', '.join(missing)}."] if missing else []
-    return told + ([f"Not drawn: {', '.join(ended)}."] if ended else [])
+    note = [f"Missing: {', '.join(missing)}."] if missing else []
+    return note + ([f"Not drawn: {', '.join(ended)}."] if ended else [])
 
 
 class Workload(NamedTuple):
-    """What all methods were given alike: only within it can their scores be compared."""
+    """The task of several methods; only within it can their scores be compared."""
 
     model: str
     dataset: str
@@ -88,8 +93,9 @@ class Workload(NamedTuple):
 
     @property
     def name(self) -> str:
-        """As a folder is called."""
-        return f"{self.model}-{self.dataset}-{self.workers}x{self.batch_size}-{self.length.replace(' ', '_')}"
+        """Return the name of a folder."""
+        length = self.length.replace(" ", "_")
+        return f"{self.model}-{self.dataset}-{self.workers}x{self.batch_size}-{length}"
 
     @property
     def title(self) -> str:
@@ -107,27 +113,31 @@ def workload_of(run: RecordedRun) -> Workload:
 
 
 def of_runs(runs: Iterable[RecordedRun]) -> dict[Workload, Drawn]:
-    """Everything that ran, with or without a table."""
-    found: dict[Workload, dict[str, list[RecordedRun]]] = {}
+    """Return everything that ran, with or without a table, by workload."""
+    by_workload: dict[Workload, dict[str, list[RecordedRun]]] = {}
     for run in runs:
-        found.setdefault(workload_of(run), {}).setdefault(digest(run.flat), []).append(run)
-    return {workload: _drawn(list(groups.values())) for workload, groups in sorted(found.items())}
-
-
-def of_workers(runs: Iterable[RecordedRun]) -> dict[str, Drawn]:
-    """Timed runs by model, data and batch, where they ran on several numbers of workers."""
-    found: dict[str, list[Series]] = {}
-    for workload, drawn in of_runs(run for run in runs if run.result.seconds).items():
-        name = f"{workload.model}-{workload.dataset}-{workload.batch_size}"
-        found.setdefault(name, []).extend(drawn.series)
+        by_configuration = by_workload.setdefault(workload_of(run), {})
+        by_configuration.setdefault(digest(run.flat), []).append(run)
     return {
-        name: Drawn(s, [])
-        for name, s in found.items()
-        if len({one.runs[0].result.workers for one in s}) > 1
+        workload: _name_series(list(groups.values()))
+        for workload, groups in sorted(by_workload.items())
     }
 
 
-def _drawn(groups: list[list[RecordedRun]]) -> Drawn:
+def of_workers(runs: Iterable[RecordedRun]) -> dict[str, Drawn]:
+    """Return timed runs by model, data and batch, where they ran on several numbers of workers."""
+    series: dict[str, list[Series]] = {}
+    for workload, drawn in of_runs(run for run in runs if run.result.seconds).items():
+        name = f"{workload.model}-{workload.dataset}-{workload.batch_size}"
+        series.setdefault(name, []).extend(drawn.series)
+    return {
+        name: Drawn(members, [])
+        for name, members in series.items()
+        if len({s.runs[0].result.workers for s in members}) > 1
+    }
+
+
+def _name_series(groups: list[list[RecordedRun]]) -> Drawn:
     kept = [newest(group)[0] for group in groups]
     families: dict[str, list[list[RecordedRun]]] = {}
     for group in kept:

@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
+from gcbench.drawing import BLUE, LINES, finish, logarithmic, panels, plain
 from gcbench.report.figures.layers import layers
-from gcbench.report.figures.style import BLUE, LINES, finish, logarithmic, panels, plain
 from gcbench.report.study import Study
 from gcbench.report.tables import Table
 
@@ -30,7 +30,7 @@ def _distinct(rows: Sequence[StudyRow], key: str) -> list[Any]:
 
 
 def histograms(study: Study, titles: Sequence[str] = ()) -> Figure | None:
-    """Share of the values by size, a panel a quantiser, and the gradients' own distribution behind each."""
+    """Draw the share of the values by size, a panel a quantiser, over the gradients' own."""
     rows = {
         row["row"]: row
         for row in study["rows"]
@@ -68,7 +68,7 @@ def histograms(study: Study, titles: Sequence[str] = ()) -> Figure | None:
 
 
 def _shares(histogram: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
-    """Middles of the bins, and the per cent of all values in each."""
+    """Return the middles of the bins, and the per cent of all values in each."""
     counts = np.array(histogram["counts"], dtype=float)
     edges = np.linspace(histogram["low"], histogram["high"], len(counts) + 1)
     total = counts.sum() + histogram["below"] + histogram["above"]
@@ -83,7 +83,7 @@ MEASURED = {
 
 
 def quantiser_bounds(study: Study) -> Figure | None:
-    """A row of panels a quantity, a panel a length: measured lines, and the theorem's above them."""
+    """Draw a row of panels a quantity, a panel a length, with the theorems' bounds above."""
     rows = study["rows"]
     kinds, every = _distinct(rows, "vector"), _distinct(rows, "n")
     lengths = sorted({every[0], every[len(every) // 2], every[-1]})
@@ -118,7 +118,7 @@ def quantiser_bounds(study: Study) -> Figure | None:
 
 
 def ecq_stability(study: Study) -> Figure | None:
-    """A panel a configuration: the memory over steps for every alpha, solid where lambda < 1."""
+    """Draw the residual over steps for every alpha, solid where lambda < 1."""
     rows = study["rows"]
     columns = len(_distinct(rows, "d"))
     figure, axes = panels([row["row"] for row in rows], 1.75, columns=columns)
@@ -148,13 +148,13 @@ def ecq_stability(study: Study) -> Figure | None:
 
 
 def _shade(share: float) -> tuple[float, float, float]:
-    """From light to dark through one colour map that grey keeps in order."""
+    """Return a colour from light to dark, of a map that grey keeps in order."""
     red, green, blue, _ = colormaps["viridis_r"](0.12 + 0.88 * share)
     return red, green, blue
 
 
 def decode_scaling(study: Study) -> Figure | None:
-    """Decoding time and received payload against the number of workers."""
+    """Draw decoding time and received payload against the number of workers."""
     rows = study["rows"]
     figure, axes = panels(["", ""])
     for ax, key, scale, label in zip(
@@ -181,9 +181,10 @@ def decode_scaling(study: Study) -> Figure | None:
 
 
 def predicted_throughput(table: Table, study: Study) -> Figure | None:
-    """Throughput against the number of GPUs, a line a row of this table; rows of one method share a colour.
+    """Draw the throughput against the number of GPUs, a line a row of this table.
 
-    A row of the study has the `table` that it belongs to, and `gpus` and `images_per_second_by_gpus`, two lists.
+    Rows of one method share a colour. A row of the study has the `table` that it belongs to, and
+    `gpus` and `images_per_second_by_gpus`, two lists.
     """
     known = {
         row["row"]: row

@@ -1,4 +1,4 @@
-"""Curves of a run, read from its metrics.jsonl: any score over epochs, steps, bits sent or seconds."""
+"""Curves of a run from its metrics.jsonl: a score over epochs, steps, bits sent or seconds."""
 
 from __future__ import annotations
 
@@ -17,19 +17,18 @@ EVENTS = {
     "cosine": ("compression", "cosine"),
 }
 SQUARED = {"squared_error"}
-SPENT = {
-    "bits": ("bits_sent_per_worker", 1 / MIB),
-    "seconds": ("seconds", 1.0),
-}  # what train lines have counted so far
+SPENT = {"bits": ("bits_sent_per_worker", 1 / MIB), "seconds": ("seconds", 1.0)}  # of train lines
 
 
 class Track(NamedTuple):
+    """A curve of one run."""
+
     x: np.ndarray
     y: np.ndarray
 
 
 class Band(NamedTuple):
-    """Of several seeds: mean, lowest, highest."""
+    """A curve over several seeds: mean, lowest, highest."""
 
     x: np.ndarray
     mean: np.ndarray
@@ -38,20 +37,20 @@ class Band(NamedTuple):
 
 
 def track(run: RecordedRun, y: str, x: str) -> Track | None:
-    """None where the run has no such line, as of times of virtual workers."""
+    """Return a curve of a run; None where it has no such lines."""
     lines = run.read_metrics()
     event, key = EVENTS.get(y, ("test", y))
-    found = [line for line in lines if line["event"] == event and line.get(key) is not None]
-    places = [line["epoch" if x == "epoch" else "step"] for line in found]
+    points = [line for line in lines if line["event"] == event and line.get(key) is not None]
+    places = [line["epoch" if x == "epoch" else "step"] for line in points]
     spent = np.array(places, dtype=float) if x in ("epoch", "step") else _spent(lines, x, places)
-    if not found or spent is None:
+    if not points or spent is None:
         return None
-    values = np.array([line[key] for line in found], dtype=float)
+    values = np.array([line[key] for line in points], dtype=float)
     return Track(spent, values**2 if y in SQUARED else values)
 
 
 def _spent(lines: Metrics, x: str, steps: Sequence[int]) -> np.ndarray | None:
-    """Bits or seconds until these steps; straight between two train lines."""
+    """Return the bits or seconds until these steps; straight between two train lines."""
     key, scale = SPENT[x]
     known = [
         (line["step"], line[key])
@@ -65,10 +64,10 @@ def _spent(lines: Metrics, x: str, steps: Sequence[int]) -> np.ndarray | None:
 
 
 def band(runs: Sequence[RecordedRun], y: str, x: str) -> Band | None:
-    """Point by point over the seeds that have such a curve, as far as the shortest goes."""
-    tracks = [found for run in runs if (found := track(run, y, x))]
+    """Return the curves of all seeds point by point, as far as the shortest goes."""
+    tracks = [curve for run in runs if (curve := track(run, y, x))]
     if not tracks:
         return None
-    length = min(len(found.x) for found in tracks)
-    xs, ys = (np.stack([getattr(found, name)[:length] for found in tracks]) for name in ("x", "y"))
+    length = min(len(curve.x) for curve in tracks)
+    xs, ys = (np.stack([getattr(curve, name)[:length] for curve in tracks]) for name in ("x", "y"))
     return Band(xs.mean(0), ys.mean(0), ys.min(0), ys.max(0))

@@ -1,4 +1,4 @@
-"""Score against compression ratio: which method gives up least for what it saves."""
+"""The score against the compression ratio: which method gives up least for what it saves."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from gcbench.drawing import finish, look, panels
 from gcbench.report.figures.axes import LABELS, label_of
 from gcbench.report.figures.labels import place_labels
 from gcbench.report.figures.series import Drawn, Series
-from gcbench.report.figures.style import finish, look, panels
 from gcbench.report.measures import LOWER
 
 SCORES = ("accuracy", "perplexity", "loss")  # the first that a panel's runs have
@@ -32,18 +32,18 @@ def score_of(series: Sequence[Series]) -> str | None:
 
 
 def points_of(series: Sequence[Series], y: str) -> list[Point]:
-    """Rows that have both, by ratio."""
-    found = [(s, s.values("ratio"), s.values(y)) for s in series]
+    """Return the rows that have both, by ratio."""
+    values = [(s, s.values("ratio"), s.values(y)) for s in series]
     points = [
         Point(s, float(np.mean(r)), float(np.mean(v)), min(v), max(v))
-        for s, r, v in found
+        for s, r, v in values
         if r and v
     ]
     return sorted(points, key=lambda point: (point.ratio, point.series.label))
 
 
 def front(points: Sequence[Point], y: str) -> list[Point]:
-    """Those to which no other is better in one and as good in the other; from the lowest ratio."""
+    """Return the Pareto front, from the lowest ratio: no other point is better in both."""
     sign = -1 if y in LOWER else 1
     return [p for p in points if not any(_beats(q, p, sign) for q in points)]
 
@@ -54,41 +54,47 @@ def _beats(q: Point, p: Point, sign: int) -> bool:
 
 
 def accuracy_ratio(workloads: dict[str, Drawn], notes: Sequence[str] = ()) -> Figure | None:
-    """A panel for everything that was given the same model, data, workers and length; the Pareto front as a line."""
+    """Draw a panel for every workload, with the Pareto front as a line."""
     scores = {title: score_of(drawn.series) for title, drawn in workloads.items()}
     points = {title: points_of(workloads[title].series, y) for title, y in scores.items() if y}
-    shown = {title: found for title, found in points.items() if len({p.ratio for p in found}) > 1}
+    shown = {
+        title: members for title, members in points.items() if len({p.ratio for p in members}) > 1
+    }
     if not shown:
         return None
     figure, axes = panels(list(shown), 2.6, wide=len(shown) == 1)
-    fronts = [front(found, str(scores[title])) for title, found in shown.items()]
-    for ax, (title, found), best in zip(axes, shown.items(), fronts, strict=True):
-        _panel(ax, found, best, str(scores[title]))
+    fronts = [front(members, str(scores[title])) for title, members in shown.items()]
+    for ax, (title, members), best in zip(axes, shown.items(), fronts, strict=True):
+        _panel(ax, members, best, str(scores[title]))
     families = {
         p.series.family: Line2D(
             [], [], label=p.series.family, **{**look(p.series.family), "linestyle": ""}
         )
-        for found in shown.values()
-        for p in found
+        for members in shown.values()
+        for p in members
     }
     line = Line2D(
         [], [], color="#888888", linewidth=0.9, label="Pareto front, filled (means over seeds)"
     )
-    told = [
+    every_note = [
         *notes,
         *(note for title in shown for note in workloads[title].notes),
         *_single(points, shown),
     ]
     finish(
-        figure, [line, *(families[name] for name in sorted(families))], list(dict.fromkeys(told))
+        figure,
+        [line, *(families[name] for name in sorted(families))],
+        list(dict.fromkeys(every_note)),
     )
-    named = [[(p.ratio, p.score, _short(p, found)) for p in found] for found in shown.values()]
+    named = [
+        [(p.ratio, p.score, _short(p, members)) for p in members] for members in shown.values()
+    ]
     place_labels(
         axes,
         named,
         [
-            [_steps(best), *_spreads(found)]
-            for best, found in zip(fronts, shown.values(), strict=True)
+            [_steps(best), *_spreads(members)]
+            for best, members in zip(fronts, shown.values(), strict=True)
         ],
     )
     return figure
@@ -119,7 +125,7 @@ def _spreads(points: Sequence[Point]) -> list[list[tuple[float, float]]]:
 
 
 def _short(point: Point, points: Sequence[Point]) -> str:
-    """The legend names the family; a label says what tells its rows apart."""
+    """Return what tells a point from others of its family, which the legend names."""
     several = sum(p.series.family == point.series.family for p in points) > 1
     return (
         point.series.label.removeprefix(point.series.family).strip(" :") or point.series.family

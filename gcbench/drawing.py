@@ -1,4 +1,4 @@
-"""How every figure looks: sizes for a paper's column, colours that all eyes tell apart, and a shape beside every colour."""
+"""The look of every figure: sizes for a paper's column, and colours that all eyes tell apart."""
 
 from __future__ import annotations
 
@@ -18,18 +18,15 @@ COLUMN, PAGE = 3.4, 6.9  # inches: one column of a paper, and both
 PANEL_HEIGHT = 2.2
 LEGEND_LINE = 0.16  # inches
 NOTE_POINTS, NOTE_LINE, NOTE_LETTERS = 7, 0.125, 19  # size; inches a line; letters an inch
-BLACK, BLUE, VERMILLION, GREEN, PURPLE, SKY, ORANGE, GREY = (
-    *(
-        "#000000",
-        "#0072B2",
-        "#D55E00",
-        "#009E73",
-        "#CC79A7",
-        "#56B4E9",
-        "#E69F00",
-    ),  # of Okabe and Ito
-    "#767676",  # in place of their yellow, which print does not show
-)
+# The colours of Okabe and Ito, with a grey in place of their yellow, which print does not show.
+BLACK = "#000000"
+BLUE = "#0072B2"
+VERMILLION = "#D55E00"
+GREEN = "#009E73"
+PURPLE = "#CC79A7"
+SKY = "#56B4E9"
+ORANGE = "#E69F00"
+GREY = "#767676"
 COLOURS = (BLACK, BLUE, VERMILLION, GREEN, PURPLE, SKY, ORANGE, GREY)
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "*")
 LINES: tuple[Any, ...] = (
@@ -69,7 +66,7 @@ FAMILIES = {
     "global_randk_multiscale": (ORANGE, "*"),
 }
 RC: Any = {
-    "font.family": "DejaVu Sans",  # comes with matplotlib, so that figures are alike on all machines
+    "font.family": "DejaVu Sans",  # comes with matplotlib: figures are alike on all machines
     "font.size": 8,
     "axes.labelsize": 8,
     "axes.titlesize": 8,
@@ -96,7 +93,11 @@ RC: Any = {
 
 
 def look(family: str, nth: int = 0) -> dict[str, Any]:
-    """Colour and marker of a method's family, line and filling of its `nth` row; as `Axes.plot` takes them."""
+    """Return the style of a method's `nth` row, for `Axes.plot`.
+
+    The family, a choice of conf/compressor, has a colour and a marker; a row has a line and a
+    filling.
+    """
     index = crc32(family.encode())
     colour, marker = FAMILIES.get(
         family, (COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)])
@@ -106,7 +107,7 @@ def look(family: str, nth: int = 0) -> dict[str, Any]:
 
 
 def plain(nth: int) -> dict[str, Any]:
-    """Of the `nth` of some lines that are no methods."""
+    """Return the style of the `nth` of some lines that are no methods."""
     return {
         "color": COLOURS[nth % len(COLOURS)],
         "marker": MARKERS[nth % len(MARKERS)],
@@ -117,7 +118,10 @@ def plain(nth: int) -> dict[str, Any]:
 def panels(
     titles: Sequence[str], height: float = PANEL_HEIGHT, *, columns: int = 2, wide: bool = False
 ) -> tuple[Figure, list[Axes]]:
-    """One panel takes a column of the paper, several beside each other take the page; `wide` ones take it each."""
+    """Return a figure and its panels.
+
+    One panel takes a column of the paper, several in a row take the page; `wide` ones take it each.
+    """
     columns = min(len(titles), 1 if wide else columns)
     rows = -(-len(titles) // columns)
     figure = Figure(figsize=(PAGE if columns > 1 or wide else COLUMN, rows * height))
@@ -133,7 +137,7 @@ class _Between(LogFormatter):
 
 
 def logarithmic(ax: Axes, *names: str) -> None:
-    """The axes `x`, `y` or both, with plain numbers at their ticks."""
+    """Make the axes `x`, `y` or both logarithmic, with plain numbers at their ticks."""
     for name in names:
         getattr(ax, f"set_{name}scale")("log")
         axis = getattr(ax, f"{name}axis")
@@ -146,7 +150,7 @@ def _power(value: float, _: int) -> str:
 
 
 def finish(figure: Figure, handles: Sequence[Artist] = (), notes: Sequence[str] = ()) -> Figure:
-    """A legend below the panels, which it cannot cover, and notes below the legend; the panels keep their size."""
+    """Put a legend below the panels, and notes below the legend; the panels keep their size."""
     width, height = figure.get_size_inches()
     lines = [
         line
@@ -181,7 +185,7 @@ def finish(figure: Figure, handles: Sequence[Artist] = (), notes: Sequence[str] 
 
 
 def save(figure: Figure, path: Path) -> list[Path]:
-    """As `path`.svg and `path`.png; the same figure gives the same bytes."""
+    """Write `path`.svg and `path`.png; the same figure gives the same bytes."""
     path.parent.mkdir(parents=True, exist_ok=True)
     svg, png = path.with_name(path.name + ".svg"), path.with_name(path.name + ".png")
     figure.savefig(svg, metadata={"Date": None, "Creator": "gcbench"})

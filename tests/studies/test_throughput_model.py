@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from gcbench.config import register
-from gcbench.predict.clusters import study_rows, through_servers
 from gcbench.predict.payload import Message
+from gcbench.studies.throughput_model import rows_of, through_servers
+from gcbench.studies.time_model import TimeModel
 
 
 def test_servers_are_pushed_to_and_pulled_from() -> None:
@@ -19,9 +20,20 @@ def test_servers_are_pushed_to_and_pulled_from() -> None:
 def test_ecq_sgd_on_512_gpus() -> None:
     """The paper: 2.43 times as many images a second at 40 Gbit/s, and more on slower networks."""
     register()
-    speeds = {row["row"]: row["images_per_second"] for row in study_rows("ecqsgd/figure6")}
+    speeds = {row["row"]: row["images_per_second"] for row in rows_of("ecqsgd/figure6")}
     gains = [
         speeds[f"ECQ-SGD{at}"] / speeds[f"SGD{at}"] for at in ("", " at 10 Gbit/s", " at 1 Gbit/s")
     ]
     assert 0.75 * 2.43 < gains[0] < 1.25 * 2.43
     assert gains == sorted(gains)
+
+
+@pytest.mark.slow
+def test_powersgds_times_agree_by_construction() -> None:
+    """SGD and Signum on 16 workers with NCCL, from which its device and link are derived."""
+    register()
+    times = TimeModel(tables=("powersgd/figure3",)).rows()
+    printed = [row for row in times if row["printed"] and "Rank" not in row["row"]]
+    assert len(printed) == 2
+    for row in printed:
+        assert row["step_milliseconds"] == pytest.approx(row["printed"], rel=0.05)

@@ -1,0 +1,44 @@
+"""Rows of the papers' tables as methods whose steps can be predicted."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from functools import cache
+
+from gcbench.config import Config
+from gcbench.predict.devices import read_device
+from gcbench.predict.model import Method
+from gcbench.predict.subject import compressor_of, facts_of, method, shapes_of_model
+from gcbench.report.configs import composed
+from gcbench.report.tables import TableRow
+
+
+def config_of(row: TableRow, *words: str) -> Config:
+    """Return the row's configuration, with `words` typed after its own."""
+    return composed(str(row.experiment), words=(*row.words, *words)).config
+
+
+def method_of(row: TableRow, device: str, *words: str) -> Method:
+    """Return the method of a row on a device."""
+    config = config_of(row, *words)
+    choices = config["choices"]
+    counted = _count(
+        json.dumps(config["compressor"]),
+        json.dumps(config["model"]),
+        choices["model"],
+        choices["dataset"],
+        choices["compressor"],
+        device,
+    )
+    return replace(counted, title=row.label)
+
+
+@cache
+def _count(
+    compressor: str, node: str, model: str, dataset: str, family: str, device: str
+) -> Method:
+    """Return a method whose payload is counted once for rows that differ in their workers only."""
+    shapes = shapes_of_model(json.loads(node), facts_of(model, dataset))
+    made = compressor_of({"compressor": json.loads(compressor)})
+    return method("", family, made, shapes, read_device(device))

@@ -1,0 +1,123 @@
+"""Times of steps that the papers print, predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gcbench.comm.network import Link
+from gcbench.predict.devices import read_device
+from gcbench.predict.links import read_link
+from gcbench.predict.model import Cluster, Prediction, predict
+from gcbench.report.tables import TableRow, read_table
+from gcbench.studies.study import Row, Study
+from gcbench.studies.table_rows import config_of, method_of
+
+POWERSGD = "powersgd/figure3"
+POWERSGD_LINKS = {"NCCL": "powersgd_nccl", "GLOO": "1gbit"}
+PRINTED_MILLISECONDS = {  # with NCCL on 16 workers: tables 3 and 6
+    ("SGD", 16): 312.0,
+    ("Rank 2", 16): 239.0,
+    ("Signum", 16): 301.0,
+}
+NETWORKS = (  # of QSGD, with seconds on a K80
+    "AlexNet",
+    "VGG19",
+    "BN-Inception",
+    "ResNet50",
+    "ResNet152",
+    "LSTM",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimeModel(Study):
+    """Predicted times beside printed ones: Vogels et al. (PowerSGD), 2019, figure 3, and Alistarh
+    et al. (QSGD), 2017, figure 2 and table 1.
+
+    PowerSGD: the device powersgd_cluster and the link powersgd_nccl are derived from its tables 3
+    and 6 and its text, so that SGD and Signum on 16 workers with NCCL agree by construction;
+    `printed` are the milliseconds of these tables. GLOO is taken for 1 Gbit/s, as nothing is
+    printed.
+
+    QSGD: the link is derived from AlexNet's share of 80 % on 16 GPUs, the LSTM's seconds from its
+    71 %, other seconds as conf/device/k80.yaml says. Without double buffering. Its implementation
+    builds on that of 1BitSGD, which scatters: `faster` is by scatter, coded both ways. ResNet110
+    has no published seconds on a K80. No chance in it; a minute.
+    """
+
+    tables: tuple[str, ...] = (POWERSGD, "qsgd/figure2", "qsgd/table1")
+
+    def rows(self) -> Iterator[Row]:
+        for name in self.tables:
+            for row in _powersgd_rows() if name == POWERSGD else _qsgd_rows(name):
+                yield {**row, "table": name}
+
+
+def _times(prediction: Prediction) -> Row:
+    communication = prediction.exchange_seconds + prediction.codec_seconds
+    return {
+        "images_per_second": prediction.images_per_second,
+        "step_milliseconds": 1e3 * prediction.step_seconds,
+        "exchange_milliseconds": 1e3 * prediction.exchange_seconds,
+        "share_of_communication": 100 * communication / prediction.step_seconds,
+    }
+
+
+def _powersgd_rows() -> Iterator[Row]:
+    device = "powersgd_cluster"
+    for row in read_table(POWERSGD).rows:
+        config = config_of(row)
+        workers, group = config["trainer"]["gpus"], str(row.group)
+        between = read_link("network", POWERSGD_LINKS[group])
+        cluster = Cluster(between, read_link("inside", "pcie3"), min(2, workers))
+        compute = read_device(device).compute("resnet18", config["trainer"]["batch_size"])
+        prediction = predict(method_of(row, device), workers, cluster, compute)
+        method = row.title.split(",")[0]
+        printed = PRINTED_MILLISECONDS.get((method, workers)) if group == "NCCL" else None
+        yield {"row": row.label, **_times(prediction), "printed": printed}
+
+
+def _qsgd_rows(name: str) -> Iterator[Row]:
+    between = read_link("network", "qsgd_k80")
+    rows = {row.label: row for row in read_table(name).rows}
+    for label, row in rows.items():
+        dense = rows.get(_dense_partner(label))
+        if dense is None or not any(network in label for network in NETWORKS):
+            continue
+        plain, scatter, gather = _qsgd_steps(row, dense, between)
+        share = (dense.published or {}).get("share")
+        yield {
+            "row": dense.label,
+            **_times(plain),
+            "printed": share and f"{share} % communication",
+        }
+        yield {
+            "row": label,
+            **_times(scatter),
+            "faster": plain.step_seconds / scatter.step_seconds,
+            "faster_by_gather": plain.step_seconds / gather.step_seconds,
+            "printed": (row.published or {}).get("time"),
+        }
+
+
+def _qsgd_steps(
+    row: TableRow, dense: TableRow, between: Link
+) -> tuple[Prediction, Prediction, Prediction]:
+    """Return the dense step, QSGD's by scatter, coded both ways, and QSGD's by gather."""
+    gpus = config_of(row)["trainer"]["gpus"]
+    config = config_of(dense)
+    model, batch = config["choices"]["model"], config["trainer"]["batch_size"]
+    compute, cluster = read_device("k80").compute(model, batch), Cluster(between, between)
+    scatter = ("exchange=scatter_coded", "align=false")  # shards run through the gradient
+    methods = [method_of(dense, "k80"), method_of(row, "k80", *scatter), method_of(row, "k80")]
+    plain, scattered, gathered = (predict(m, gpus, cluster, compute) for m in methods)
+    return plain, scattered, gathered
+
+
+def _dense_partner(label: str) -> str:
+    """Return the label of the full-precision row beside a quantised one."""
+    for bits in ("QSGD 4 bits", "QSGD 8 bits"):
+        if label.endswith(bits):
+            return label.removesuffix(bits) + "fp32"
+    return ""
