@@ -45,20 +45,27 @@ def keep_runs(folder: Path, runs: Iterable[RecordedRun]) -> None:
         write_kept(path, kept.values())
 
 
-INDEX = """\
+RESULTS = """\
 # Results
 
-What is kept of the runs behind the tables: `results/` has every run with its curves, a line each, in a file a paper, and what
-studies and links measured. Tables and pictures are drawn from it: `gcbench report table=all keep=outputs` writes them anew.
+What is kept of the runs behind the tables: `results/` has every run with its curves, a line each,
+in a file a paper, and what studies and links measured. Tables and pictures are drawn from it:
+`gcbench report table=all keep=outputs` writes them anew.
 """
+INDEX = "## All tables"
 
 
 def keep_index(folder: Path) -> None:
-    """Write <folder>/README.md, which leads to all tables and shows all pictures."""
+    """Write the index at the end of <folder>/README.md: all tables and pictures.
+
+    What stands above the index in the file stays.
+    """
+    page = folder / "README.md"
+    text = page.read_text(encoding="utf-8").partition(INDEX)[0] if page.exists() else RESULTS
     tables = sorted((folder / "tables").rglob("*.md"))
     pictures = sorted((folder / "figures").rglob("*.png"))
     claims = [path for path in [folder / "claims.md"] if path.exists()]
-    lines = [INDEX, "## Tables", ""]
+    lines = [text.rstrip(), "", INDEX, ""]
     lines += [
         f"- [{_title(path)}]({path.relative_to(folder).as_posix()})" for path in [*claims, *tables]
     ]
@@ -69,7 +76,7 @@ def keep_index(folder: Path) -> None:
             f"![{path.relative_to(folder / 'figures').with_suffix('').as_posix()}]({place})",
             "",
         ]
-    (folder / "README.md").write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
+    page.write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
 
 
 def _title(path: Path) -> str:

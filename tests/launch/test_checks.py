@@ -11,6 +11,7 @@ from gcbench.config import ConfigError, RunFailed
 from gcbench.launch import checks
 from gcbench.launch.instantiate import make
 from gcbench.launch.plan import Machine, plan
+from gcbench.records.schema import Result
 from gcbench.records.summary import _facts
 
 
@@ -242,7 +243,7 @@ def test_a_run_says_how_much_of_the_gradient_it_compresses(
 ) -> None:
     result = run(tmp_path, "trainer.launcher=virtual", "trainer.max_steps=2", *words)
     assert result["compressed_share"] == pytest.approx(share)
-    facts = dict(_facts(result))
+    facts = dict(_facts(Result.parse(result)))
     assert facts["compressed"].startswith(f"{100 * share:.3g} % of the gradient's values")
     warned = [record.message for record in caplog.records if "compressed" in record.message]
     assert len(warned) == (says is not None)

@@ -21,7 +21,7 @@ from sentence import config_of
         ("norm=l2", "norm is linf in process 0 and l2 in process 1"),
         ("error_feedback=true", "error_feedback is False in process 0 and True in process 1"),
         ("clip_norm=0.5", "clip_norm is None in process 0 and 0.5 in process 1"),
-        ("trainer.overlap=true", "trainer.overlap is (absent) in process 0 and True in process 1"),
+        ("trainer.overlap=true", "trainer.overlap is False in process 0 and True in process 1"),
         ("outputs=elsewhere", "outputs is outputs in process 0 and elsewhere in process 1"),
     ],
 )

@@ -1,4 +1,4 @@
-"""README shows the kept numbers, which can be made again from the results behind them."""
+"""Pages show the kept numbers, which can be made again from the results behind them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,18 @@ import pytest
 from gcbench.report.command import report
 
 ROOT = Path(__file__).parents[2]
+PAGES = runpy.run_path(str(ROOT / "scripts/readme"))["PAGES"]
 KEPT = sorted(
-    re.findall(
-        r"<!-- (outputs/tables/\S+\.md) -->", (ROOT / "README.md").read_text(encoding="utf-8")
+    table
+    for page in PAGES
+    for table in re.findall(
+        r"<!-- (outputs/tables/\S+\.md) -->", (ROOT / page).read_text(encoding="utf-8")
     )
+)
+EVERY_PAGE = sorted(
+    path.relative_to(ROOT)
+    for path in [*ROOT.glob("*.md"), *ROOT.glob("[cgos]*/**/*.md")]
+    if "tables" not in path.parts
 )
 
 
@@ -42,18 +50,34 @@ def check(root: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_readme_has_the_numbers_of_the_kept_tables(tmp_path: Path) -> None:
+def test_pages_have_the_numbers_of_the_kept_tables(tmp_path: Path) -> None:
     assert set(KEPT) > QUICK and check(ROOT).returncode == 0
     (tmp_path / "scripts").mkdir()
+    for page in PAGES:
+        (tmp_path / page).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / page, tmp_path / page)
     shutil.copy(ROOT / "scripts" / "readme", tmp_path / "scripts")
     shutil.copytree(ROOT / "outputs" / "tables", tmp_path / "outputs" / "tables")
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    row = re.search(r"<!-- outputs/tables/\S+\.md -->\n\|.*\n\|.*\n(\|.*\d.*)\n", text)
-    assert row is not None
-    (tmp_path / "README.md").write_text(
-        text.replace(row[1], re.sub(r"\d", "0", row[1])), encoding="utf-8"
-    )
-    assert "README.md differs" in check(tmp_path).stderr
+    for page in PAGES:
+        text = (ROOT / page).read_text(encoding="utf-8")
+        row = re.search(r"<!-- outputs/tables/\S+\.md -->\n\|.*\n\|.*\n(\|.*\d.*)\n", text)
+        assert row is not None
+        wrong = text.replace(row[1], re.sub(r"\d", "0", row[1]))
+        (tmp_path / page).write_text(wrong, encoding="utf-8")
+        assert f"{page} differs" in check(tmp_path).stderr
+        (tmp_path / page).write_text(text, encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", EVERY_PAGE, ids=str)
+def test_links_of_pages_lead_somewhere(page: Path) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    places = [link for link in re.findall(r"\]\(([^)#\s]+)", text) if "://" not in link]
+    assert [link for link in places if not (ROOT / page.parent / link).exists()] == []
+
+
+def test_the_front_page_is_short() -> None:
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= 150
 
 
 @pytest.mark.parametrize("kept", FROM_RESULTS)

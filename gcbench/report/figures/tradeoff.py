@@ -72,6 +72,7 @@ def accuracy_ratio(workloads: dict[str, Drawn], notes: Sequence[str] = ()) -> Fi
         )
         for members in shown.values()
         for p in members
+        if _has_several(p, members)  # else its label says all
     }
     line = Line2D(
         [], [], color="#888888", linewidth=0.9, label="Pareto front, filled (means over seeds)"
@@ -126,12 +127,14 @@ def _spreads(points: Sequence[Point]) -> list[list[tuple[float, float]]]:
 
 def _short(point: Point, points: Sequence[Point]) -> str:
     """Return what tells a point from others of its family, which the legend names."""
-    several = sum(p.series.family == point.series.family for p in points) > 1
-    return (
-        point.series.label.removeprefix(point.series.family).strip(" :") or point.series.family
-        if several
-        else point.series.label
-    )
+    label = point.series.label
+    if not _has_several(point, points):
+        return label
+    return label.removeprefix(point.series.family).strip(" :") or point.series.family
+
+
+def _has_several(point: Point, points: Sequence[Point]) -> bool:
+    return sum(p.series.family == point.series.family for p in points) > 1
 
 
 def _single(points: dict[str, list[Point]], shown: dict[str, list[Point]]) -> list[str]:
