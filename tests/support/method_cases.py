@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
+import tempfile
 import warnings
 from copy import deepcopy
 from functools import cache
+from pathlib import Path
 from typing import Any, cast
 
 import yaml
 from omegaconf import DictConfig, OmegaConf, read_write
 
+import gcbench
 from gcbench.check.steps import (
     SHAPES,
     STEPS,
@@ -25,6 +31,7 @@ from gcbench.compressors import Compressor
 from gcbench.compressors.virtual import aggregate
 from gcbench.config import Config, compose_words, conf_directory, register, resolve
 from gcbench.launch.instantiate import make
+from gcbench.private import private_folder
 
 __all__ = [  # with the steps of the package's own checks
     "ALL",
@@ -237,8 +244,8 @@ def build_unchecked(choice: str, settings: Config) -> Compressor:
 
 
 def build_method(choice: str, **settings: Any) -> Compressor:
-    overrides = [f"{k}={str(v).lower() if isinstance(v, bool) else v}" for k, v in settings.items()]
-    compressor: Compressor = make(compose_method(choice, *overrides)["compressor"], "compressor")
+    node = compose_method(choice, *_overrides(settings))["compressor"]
+    compressor: Compressor = make(node, "compressor")
     return compressor
 
 
@@ -264,4 +271,36 @@ DIFFERENT = [
 def compressor_of(choice: str, variant: str) -> Compressor:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return build_method(choice, **variants(choice)[variant])
+        compressor: Compressor = make(deepcopy(_nodes()[f"{choice} {variant}"]), "compressor")
+    return compressor
+
+
+@cache
+def _nodes() -> dict[str, Config]:
+    """Return the checked node of every variant.
+
+    Composing and checking all takes 15 s, and a dozen processes of one test run ask for them: the
+    first leaves them in a file, which is of these very files of gcbench and conf.
+    """
+    hashed = hashlib.sha256(Path(__file__).read_bytes())
+    for root, kind in ((Path(gcbench.__file__).parent, "*.py"), (conf_directory(), "*.yaml")):
+        for path in sorted(root.rglob(kind)):
+            hashed.update(path.read_bytes())
+    folder = Path(tempfile.gettempdir()) / f"gcbench-tests-{os.getuid()}"
+    private_folder(folder, "TMPDIR")
+    file = folder / f"nodes-{hashed.hexdigest()[:16]}.json"
+    if not file.exists():
+        nodes = {f"{c} {v}": compose_variant(c, v)["compressor"] for c, v in ALL}
+        new = folder / f"nodes-{os.getpid()}.new"
+        new.write_text(json.dumps(nodes), encoding="utf-8")
+        new.replace(file)
+    found: dict[str, Config] = json.loads(file.read_text(encoding="utf-8"))
+    return found
+
+
+def compose_variant(choice: str, variant: str) -> Config:
+    return compose_method(choice, *_overrides(variants(choice)[variant]))
+
+
+def _overrides(settings: dict[str, Any]) -> list[str]:
+    return [f"{k}={str(v).lower() if isinstance(v, bool) else v}" for k, v in settings.items()]
