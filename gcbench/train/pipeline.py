@@ -75,7 +75,7 @@ class UnderBackward:
         assert self._at is not None
         run, progress = self._at
         self._buckets.append(
-            self._queue.submit(run, grads, progress.state.of(grads.keys()), progress.step)
+            self._queue.submit(run, grads, progress.state.select(grads.keys()), progress.step)
         )
 
     def exchange(self, run: Run, progress: Progress) -> ExchangeResult:

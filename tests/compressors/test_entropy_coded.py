@@ -22,7 +22,7 @@ from gcbench.codecs.elias_dense import dense_code
 from gcbench.codecs.elias_sparse import sparse_code
 from gcbench.comm import Comm
 from gcbench.compressors import build
-from gcbench.compressors.entropy_coded import CODES, coded
+from gcbench.compressors.entropy_coded import CODES, apply_code
 from gcbench.compressors.even_levels import EvenLevels
 from gcbench.compressors.exchange import GatherExchange
 from gcbench.compressors.qsgd import QSGD
@@ -200,7 +200,7 @@ def test_codes_on_no_grid_are_refused() -> None:
         properties, encode, decode_add = None, None, None
 
     with pytest.raises(ValueError, match="code=ans.*type code=fixed"):
-        coded(OffGrid(), "ans")  # type: ignore[arg-type]
+        apply_code(OffGrid(), "ans")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("code", ["elias_dense", "elias_sparse", "ans"])
@@ -210,7 +210,7 @@ def test_codes_of_any_length_need_a_level_at_zero(code: Any, level_count: int) -
         ValueError,
         match=f"code={code} needs a level at zero.*not {level_count}; type level_count={min(level_count + 1, 255)}",
     ):
-        coded(EvenLevels(level_count), code)
+        apply_code(EvenLevels(level_count), code)
 
 
 def test_a_fixed_code_is_the_codec_itself() -> None:

@@ -11,8 +11,9 @@ from paper_cases import sent_bits, shapes_of, sizes
 from torch import Tensor
 
 from gcbench.compressors import State
-from gcbench.compressors.powersgd import Memory, PowerSGD
+from gcbench.compressors.powersgd import PowerSGD
 from gcbench.compressors.wrappers import ErrorFeedback
+from gcbench.method_settings import SubtractedUpdate
 
 
 def randn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -61,7 +62,9 @@ def test_data_of_an_epoch_is_that_of_the_tables(
 
 @pytest.mark.claim("powersgd-02", where="section 3")
 @pytest.mark.parametrize("memory", ["own", "aggregated"])
-def test_w_workers_with_batch_b_do_what_one_does_with_all_their_samples(memory: Memory) -> None:
+def test_w_workers_with_batch_b_do_what_one_does_with_all_their_samples(
+    memory: SubtractedUpdate,
+) -> None:
     """The same weights in float64 after each of a few steps of least squares with error feedback;
     rounding alone makes them part, later on."""
     workers, batch, steps = 4, 8, 6
