@@ -2,9 +2,9 @@
 
 A compressor is one pure function from the workers' gradients to the update that all of them apply.
 
-Shapes: `[w, ...]` one row per worker in this process, `[1, ...]` a value on which all workers agree.
-A method never asks which rank it runs on, counts no bits, reads no clock and packs nothing for the
-network: `comm` does.
+Shapes: `[w, ...]` one row per worker in this process, `[1, ...]` a value on which all workers
+agree. A method never asks which rank it runs on, counts no bits, reads no clock and packs nothing
+for the network: `comm` does.
 """
 
 from __future__ import annotations
@@ -168,10 +168,7 @@ class Compressor(Protocol):
 
 @runtime_checkable
 class Correcting(Compressor, Protocol):
-    """A compressor that adds the error-feedback residual by itself, as it passes over the gradients.
-
-    It reads and writes memory less often so.
-    """
+    """A compressor that adds the error-feedback residual itself, to pass over memory less often."""
 
     def aggregate_corrected(
         self, grads: Grads, residual: Grads, alpha: float, state: State, comm: Comm, step: Step

@@ -24,7 +24,7 @@ def mean_of(grads: Grads) -> torch.Tensor:
 def test_every_way_is_unbiased_and_workers_round_by_chances_of_their_own(
     exchange: Exchange,
 ) -> None:
-    """Of one gradient that all four have: the mean of what they send has a quarter of the variance of each.
+    """The mean of what four workers with one gradient send has a quarter of the variance of each.
 
     A second coding, of that mean, adds at most a worker's variance.
     """
@@ -62,7 +62,7 @@ def test_summed_codes_are_the_sum_of_what_was_sent() -> None:
 
 
 class RoundedDown(QSGD):
-    """A biased code: what is between two levels is always rounded down."""
+    """A biased code, which rounds down what is between two levels."""
 
     @property
     def properties(self) -> Properties:
@@ -82,8 +82,11 @@ def test_sums_that_no_float_holds_lose_nothing() -> None:
 
 
 def test_what_a_biased_second_coding_leaves_out_is_made_up_for_by_the_owner() -> None:
-    """The workers' ones and zeros are coded exactly; their mean, a quarter, is always rounded down to zero, until the fourth
-    step: what was left out of each must be remembered, not of the last one alone."""
+    """The owner adds what was left out of every step, not of the last one alone.
+
+    The workers' ones and zeros are coded exactly; their mean, a quarter, is always rounded down to
+    zero, until the fourth step.
+    """
     grads = {"w": torch.zeros(4, 64)}
     grads["w"][1] = 1
     grads["w"][:, ::16] = 1  # so that the scale of every bucket is 1
@@ -104,7 +107,7 @@ def test_what_a_biased_second_coding_leaves_out_is_made_up_for_by_the_owner() ->
 def test_sums_of_the_highest_codes_fit_in_lanes_no_wider_than_the_smallest_integer(
     levels: int, workers: int
 ) -> None:
-    """And in less than 8 bits a value wherever workers times levels are at most 63."""
+    """They take less than 8 bits a value wherever workers times levels are at most 63."""
     comm, n = Comm(workers), 840  # a multiple of all counts of lanes up to 8
     codes = torch.full((workers, n), 2 * levels, dtype=torch.uint8)
     assert torch.equal(sum_codes(codes, 2 * levels, comm), torch.full((1, n), workers * levels))
