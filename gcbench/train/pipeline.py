@@ -175,7 +175,7 @@ class ExchangeQueue:
             current.wait_stream(self._stream)
             for update in out.update.values():
                 update.record_stream(current)
-        run.clock.awaited([marks])
+        run.clock.add_awaited([marks])
         run.comm.meter.load(meter_state)
         return out
 
