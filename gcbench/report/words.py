@@ -33,7 +33,7 @@ class Source(Words):
 
 @dataclass
 class Report(Source):
-    """Puts results beside the papers' numbers, as tables and figures; reads result files only."""
+    """Print results beside the papers' numbers, as tables and figures; reads result files only."""
 
     usage = "gcbench report table=NAME | figure=NAME [key=value ...] | list | diff A B"
     examples = """
@@ -63,7 +63,7 @@ gcbench report diff A B                        two runs or trees: configuration,
 
 @dataclass
 class Runs(Source):
-    """Lists everything that ran, with or without a table."""
+    """List everything that ran, with or without a table."""
 
     usage = "gcbench runs [FOLDER ...] [key=value ...]"
 
@@ -72,7 +72,7 @@ class Runs(Source):
 
 @dataclass
 class Claims(Source):
-    """Answers 70 claims of the papers with reproduced, refuted or not yet, and by what; at budgets
+    """Answer 70 claims of the papers with reproduced, refuted or not yet, and by what; at budgets
     paper and cpu, each by itself.
     """
 

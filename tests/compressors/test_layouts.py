@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 from method_cases import ALL, DIFFERENT, Trace, compose_method, compressor_of, variants
 
-from gcbench.check.layouts import check_bits, check_memories, check_replicas, check_updates_agree
+from gcbench.check.layouts import check_bits, check_replicas, check_residuals, check_updates_agree
 from gcbench.check.promises import rounding_of_sums
 from gcbench.compressors import Compressor
 from gcbench.compressors.entropy_coded import CODES
@@ -60,7 +60,7 @@ def test_updates_are_identical_on_every_rank(
 def test_every_worker_remembers_what_its_virtual_twin_does(
     traces: Traces, layout: str, choice: str, variant: str
 ) -> None:
-    check_memories(
+    check_residuals(
         traces["1x4"][0][choice, variant], [process[choice, variant] for process in traces[layout]]
     )
 
