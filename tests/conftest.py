@@ -1,4 +1,4 @@
-"""For all tests."""
+"""Fixtures and hooks of all tests."""
 
 import multiprocessing
 from collections.abc import Generator
@@ -9,13 +9,17 @@ from needed import unexpected
 
 from gcbench.launch import local
 
-# As in the processes that tests start: small tensors gain nothing from more, and some sums and factorisations round by them.
+# As in the processes that tests start: small tensors gain nothing from more threads, and some sums
+# and factorizations round by their number.
 torch.set_num_threads(1)
 
 
 @pytest.fixture
 def copied_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Worker processes are copies of this one, which spares each 5 s of imports; tests of launching start them as users do."""
+    """Start worker processes as copies of this one, which spares each 5 s of imports.
+
+    Tests of launching start them as users do.
+    """
     monkeypatch.setattr(local, "_PROCESSES", multiprocessing.get_context("fork"))
 
 
@@ -23,7 +27,7 @@ def copied_workers(monkeypatch: pytest.MonkeyPatch) -> None:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A skip is a failure where what the test needs should be."""
+    """Make a skip a failure where what the test needs should be."""
     report = yield
     if report.skipped and isinstance(report.longrepr, tuple):
         if problem := unexpected(report.longrepr[2]):

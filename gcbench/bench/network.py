@@ -23,7 +23,7 @@ from gcbench.compressors import (
     Grads,
     State,
     Step,
-    flattened,
+    flatten_each,
     offsets_of,
     parts_of,
     sizes_of,
@@ -150,7 +150,7 @@ class _Bucket:
     """A `GradBucket` for the hook, filled anew before every step as by a backward pass."""
 
     def __init__(self, grads: Grads) -> None:
-        self._full = torch.cat(flattened(grads), dim=1)[0]
+        self._full = torch.cat(flatten_each(grads), dim=1)[0]
         self._buffer = self._full.clone()
         parts = self._buffer.split([g.numel() for g in grads.values()])
         self._gradients = [

@@ -54,13 +54,13 @@ def check_replicas(processes: Sequence[Trace]) -> None:
             )
 
 
-def check_memories(virtual: Trace, processes: Sequence[Trace]) -> None:
+def check_residuals(virtual: Trace, processes: Sequence[Trace]) -> None:
     """Check that real workers keep the states of virtual ones."""
     scale = max(float(flat(update).abs().max()) for update in virtual.updates)
     for number in range(STEPS):
-        for depth, expected in enumerate(virtual.memories[number]):
+        for depth, expected in enumerate(virtual.residuals[number]):
             for name, rows in expected.items():
-                real = torch.cat([process.memories[number][depth][name] for process in processes])
+                real = torch.cat([process.residuals[number][depth][name] for process in processes])
                 close = real.shape == rows.shape and torch.allclose(
                     real, rows, rtol=1e-4, atol=1e-5 * scale
                 )

@@ -74,7 +74,7 @@ def _promises(compressor: Compressor) -> list[str]:
         "contractive": properties.contractive,
         "mean-linear": properties.mean_linear,
         "global scope": properties.scope == "global",
-        "+ memory": feedback is not None,
+        "+ residual": feedback is not None,
     }
     return [name for name, holds in promises.items() if holds]
 

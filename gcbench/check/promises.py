@@ -163,15 +163,15 @@ def _updates(compressor: Compressor, names: Sequence[str]) -> list[Grads]:
 
 
 def check_error_feedback(compressor: Compressor, alpha: float = 0.7, beta: float = 0.9) -> None:
-    """Check that sent + memory' = grad + beta memory, with error feedback around any method."""
+    """Check that sent + residual' = grad + beta residual, with error feedback around any method."""
     around, state = ErrorFeedback(compressor, alpha, beta), State()
     for number in range(3):
         grads = gradients(range(4), number)
         out = aggregate(around, grads, number=number, state=state)
-        memory = state.per_worker or {k: torch.zeros_like(g) for k, g in grads.items()}
+        residual = state.per_worker or {k: torch.zeros_like(g) for k, g in grads.items()}
         sent = out.sent()
         for name, g in grads.items():
-            left, right = sent[name] + out.state.per_worker[name], g + beta * memory[name]
+            left, right = sent[name] + out.state.per_worker[name], g + beta * residual[name]
             close = torch.allclose(
                 left,
                 right,
@@ -180,7 +180,7 @@ def check_error_feedback(compressor: Compressor, alpha: float = 0.7, beta: float
             )
             demand(
                 close,
-                f"with error feedback around it, sent() and the memory of {name} do not add up to "
-                "what was to be sent",
+                f"with error feedback around it, sent() and the residual of {name} do not add up "
+                "to what was to be sent",
             )
         state = out.state

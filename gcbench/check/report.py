@@ -23,7 +23,7 @@ from gcbench.check.contract import (
     check_state_restores,
 )
 from gcbench.check.descent import check_descends
-from gcbench.check.layouts import check_bits, check_memories, check_replicas, check_updates_agree
+from gcbench.check.layouts import check_bits, check_replicas, check_residuals, check_updates_agree
 from gcbench.check.processes import traces_over_gloo
 from gcbench.check.promises import (
     VECTORS,
@@ -144,8 +144,8 @@ def _layouts(subject: Subject) -> bool:
                 {k: partial(check_replicas, real) for k, _, _, real in cases},
             ),
             print_line(
-                f"{layout}: same memories",
-                {k: partial(check_memories, v, real) for k, _, v, real in cases},
+                f"{layout}: same residuals",
+                {k: partial(check_residuals, v, real) for k, _, v, real in cases},
             ),
             print_line(
                 f"{layout}: same bits", {k: partial(check_bits, v, real) for k, _, v, real in cases}

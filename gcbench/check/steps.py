@@ -59,7 +59,7 @@ class Trace(NamedTuple):
 
     updates: list[Grads]
     sent: list[Grads]
-    memories: list[list[Grads]]  # by step and layer of the state, each worker's own
+    residuals: list[list[Grads]]  # by step and layer of the state, each worker's own
     sent_bits: list[int]
     received_bits: list[int]
 
@@ -67,7 +67,7 @@ class Trace(NamedTuple):
 def trace(compressor: Compressor, comm: Comm, steps: int = STEPS) -> Trace:
     """Take some steps on `gradients`, and return what this process has of them."""
     state = State()
-    updates, sent, memories = [], [], []
+    updates, sent, residuals = [], [], []
     for number in range(steps):
         out = aggregate(
             compressor, gradients(comm.local, number), number=number, state=state, comm=comm
@@ -75,8 +75,8 @@ def trace(compressor: Compressor, comm: Comm, steps: int = STEPS) -> Trace:
         state = out.state
         updates.append(out.update)
         sent.append(out.sent())
-        memories.append([layer.per_worker for layer in state.layers()])
-    return Trace(updates, sent, memories, comm.meter.sent_bits, comm.meter.received_bits)
+        residuals.append([layer.per_worker for layer in state.layers()])
+    return Trace(updates, sent, residuals, comm.meter.sent_bits, comm.meter.received_bits)
 
 
 Seen = dict[tuple[str, torch.dtype], int]

@@ -1,4 +1,4 @@
-"""One file a method; `aggregate` is the one verb."""
+"""Gradient-compression methods, one file each, behind one function: `aggregate`."""
 
 from gcbench.compressors.base import (
     Aggregated,
@@ -9,7 +9,7 @@ from gcbench.compressors.base import (
     State,
     Step,
     flatten,
-    flattened,
+    flatten_each,
     merge,
     offsets_of,
     refuse_other_tensors,
@@ -31,7 +31,7 @@ __all__ = [
     "build",
     "compressed_share",
     "flatten",
-    "flattened",
+    "flatten_each",
     "merge",
     "offsets_of",
     "parts_of",

@@ -9,20 +9,24 @@ from torch import Tensor
 from gcbench.comm import Comm
 from gcbench.compressors.base import Aggregated, Grads, Properties, State, Step, aggregate_parts
 from gcbench.compressors.bucketed import Bucketed
-from gcbench.compressors.entropy_coded import coded
+from gcbench.compressors.entropy_coded import apply_code
 from gcbench.compressors.exchange import GatherExchange
 from gcbench.method_settings import Code
 
 
 @dataclass(frozen=True)
 class Aligned:
-    """Tensors are grouped by the largest multiple of their receptive field that `bucket_size` holds, at least one field:
+    """Buckets of a size that holds whole receptive fields.
+
+    Tensors are grouped by the largest multiple of their receptive field that `bucket_size`
+    holds, at least one field:
 
         d' = max(1, floor(d / f)) f    for a field of f values
 
-    so that "no receptive field is split across two buckets" (QSGD, section 5). The field of a convolution `[out, in, height,
-    width]` is height x width, the weights of one filter for one input channel; that of other tensors is one value. Every group
-    is a message of its own: one for each size of filters that a model has.
+    so that "no receptive field is split across two buckets" (QSGD, section 5). The field of a
+    convolution `[out, in, height, width]` is height x width, the weights of one filter for one
+    input channel; that of other tensors is one value. Every group is a message of its own: one for
+    each size of filters that a model has.
     """
 
     codec: Bucketed
@@ -37,12 +41,12 @@ class Aligned:
         for name, g in grads.items():
             groups.setdefault(self.bucket_size(g), {})[name] = g
         parts = [
-            (GatherExchange(coded(replace(self.codec, bucket_size=size), self.code)), group)
+            (GatherExchange(apply_code(replace(self.codec, bucket_size=size), self.code)), group)
             for size, group in groups.items()
         ]
         return aggregate_parts(parts, grads, state, comm, step)
 
     def bucket_size(self, g: Tensor) -> int:
-        """Of a `[w, ...]` gradient."""
+        """Return the bucket size d' for a gradient `[w, ...]`."""
         field = g[0, 0, 0].numel() if g.dim() > 3 else 1
         return max(1, self.codec.bucket_size // field) * field

@@ -18,26 +18,32 @@ from gcbench.method_settings import AtomoVariant, Rank
 
 @dataclass(frozen=True)
 class Atomo(Checked):
-    """Wang et al., "ATOMO: Communication-efficient Learning via Atomic Sparsification", NeurIPS 2018, with the spectral atoms;
-    the comparison of Vogels et al. (PowerSGD), NeurIPS 2019, table 6. Without error feedback. For a matrix M = sum of
-    s_i u_i v_i^T, each worker its own:
+    """Spectral Atomo: a random few of each matrix's singular values.
 
-        keep i with probability p_i = min(1, r s_i / (s_1 + ... + s_k));   decode: sum over the kept i of (s_i / p_i) u_i v_i^T
+    Wang et al., "ATOMO: Communication-efficient Learning via Atomic Sparsification", NeurIPS
+    2018, with the spectral atoms; the comparison of Vogels et al. (PowerSGD), NeurIPS 2019, table
+    6. Without error feedback. For a matrix M = sum of s_i u_i v_i^T, each worker its own:
 
-    `variant=published`: drawn again until exactly r are kept, as in the code behind the published rows. Not unbiased, as p_i no
-    longer is the probability of i: of s = (10, 1, 1), r = 2, the two small ones come out 3 times too large on average.
+        keep i with probability p_i = min(1, r s_i / (s_1 + ... + s_k))
+        decode: sum over the kept i of (s_i / p_i) u_i v_i^T
 
-    `variant=unbiased`: drawn once, so that E[decode] = M. Some r or fewer values are expected, any number is possible.
+    `variant=published`: drawn again until exactly r are kept, as in the code behind the published
+    rows. Not unbiased, as p_i no longer is the probability of i: of s = (10, 1, 1), r = 2, the two
+    small ones come out 3 times too large on average.
 
-    Matrices are those of the authors: a convolution [a, b, k, k] becomes (a b / 2) x (2 k^2), [a, b] and [a, b, 1, 1] stay
-    a x b, a vector of n becomes (n / 2) x 2; r = min(rank, n, m).
+    `variant=unbiased`: drawn once, so that E[decode] = M. Some r or fewer values are expected, any
+    number is possible.
 
-    Sends u, s / p and v of every kept value, n + m + 1 floats; of exactly r of them, or of any number together with the length
-    of each matrix's message (32 bits).
+    Matrices are those of the authors: a convolution [a, b, k, k] becomes (a b / 2) x (2 k^2), [a,
+    b] and [a, b, 1, 1] stay a x b, a vector of n becomes (n / 2) x 2; r = min(rank, n, m).
 
-    Differences from the published code: exactly r are drawn in one pass from the distribution which drawing again has; where a
-    matrix has fewer than r values above zero (there it would draw for ever) the largest are kept. What is odd is not folded in
-    two. The paper's own probabilities give the mass that min(1, .) cuts off to the other values; those of the code do not.
+    Sends u, s / p and v of every kept value, n + m + 1 floats; of exactly r of them, or of any
+    number together with the length of each matrix's message (32 bits).
+
+    Differences from the published code: exactly r are drawn in one pass from the distribution which
+    drawing again has; where a matrix has fewer than r values above zero (there it would draw for
+    ever) the largest are kept. What is odd is not folded in two. The paper's own probabilities give
+    the mass that min(1, .) cuts off to the other values; those of the code do not.
     """
 
     rank: Rank
@@ -58,7 +64,7 @@ class Atomo(Checked):
         everyone = comm.gather(atoms, lengths if self.variant == "unbiased" else None)
 
         def decode(messages: list[Tensor], rows: int) -> Grads:
-            """Means over every `rows` workers."""
+            """Return the means over every `rows` workers."""
             means = [
                 _mean(x.flatten(1), m.shape[1], m.shape[2], rows)
                 for x, m in zip(messages, ms.values(), strict=True)
@@ -70,14 +76,20 @@ class Atomo(Checked):
         return Aggregated(decode(everyone, comm.workers), lambda: decode(atoms, 1), state)
 
     def _probabilities(self, s: Tensor) -> Tensor:
-        """`[w, k]` in float64; all of a matrix that is not finite, so that it is seen."""
+        """Return the probabilities `[w, k]`, float64, to keep each value.
+
+        A matrix that is not finite is kept whole, so that it is seen.
+        """
         s = s.double()
         total = s.sum(1, keepdim=True)
         share = s / torch.where(total == 0, 1, total)
         return (min(self.rank, s.shape[1]) * share).clamp_max(1).nan_to_num(1)
 
     def _draw(self, ps: Grads, step: Step) -> list[Tensor]:
-        """Which values are kept, `[w, k]` of each matrix; all matrices at once, those of fewer values filled up with p = 0."""
+        """Return which values are kept, `[w, k]` for each matrix.
+
+        All matrices are drawn at once, those of fewer values filled up with p = 0.
+        """
         sizes = {k: p.shape[1] for k, p in ps.items()}
         device = next(iter(ps.values())).device
         uniform = (
@@ -94,7 +106,7 @@ class Atomo(Checked):
 
 
 def matrix_shape(g: Tensor) -> tuple[int, int]:
-    """n and m of a `[w, ...]` gradient as one of the authors' matrices."""
+    """Return n and m of a gradient `[w, ...]` as one of the authors' matrices."""
     if g.dim() <= 2:
         n, m = g[0].numel(), 1
     else:
@@ -106,7 +118,10 @@ def matrix_shape(g: Tensor) -> tuple[int, int]:
 
 
 def _atoms(u: Tensor, s: Tensor, vt: Tensor, p: Tensor, kept: Tensor) -> Tensor:
-    """`[w, most, n + 1 + m]`: u, s / p and v of the kept values of each row first; behind them s / p is zero."""
+    """Return u, s / p and v of each row's kept values, `[w, most, n + 1 + m]`.
+
+    The kept values of a row come first; behind them s / p is zero.
+    """
     scale = torch.where(kept & (p > 0), s / p, 0).to(s.dtype)
     order = kept.long().argsort(dim=1, descending=True, stable=True)[:, : int(kept.sum(1).max())]
     atoms = torch.cat([u.mT, scale.unsqueeze(2), vt], dim=2)
@@ -114,7 +129,7 @@ def _atoms(u: Tensor, s: Tensor, vt: Tensor, p: Tensor, kept: Tensor) -> Tensor:
 
 
 def _mean(atoms: Tensor, n: int, m: int, rows: int) -> Tensor:
-    """`[r, atoms]` to `[r / rows, n, m]`."""
+    """Return the means `[r / rows, n, m]` of every `rows` workers' atoms `[r, atoms]`."""
     each = atoms.shape[1] // (n + 1 + m)
     x = atoms.view(atoms.shape[0] // rows, rows * each, n + 1 + m)
     u, scale, v = x.split([n, 1, m], dim=2)

@@ -1,7 +1,10 @@
-"""What a compressor is: one pure function from the workers' gradients to the update that all of them apply.
+"""The interface of compressors.
 
-Shapes: `[w, ...]` one row per worker in this process, `[1, ...]` a value on which all workers agree. A method never asks
-which rank it runs on, counts no bits, reads no clock and packs nothing for the network: `comm` does.
+A compressor is one pure function from the workers' gradients to the update that all of them apply.
+
+Shapes: `[w, ...]` one row per worker in this process, `[1, ...]` a value on which all workers
+agree. A method never asks which rank it runs on, counts no bits, reads no clock and packs nothing
+for the network: `comm` does.
 """
 
 from __future__ import annotations
@@ -28,28 +31,32 @@ Sizes = dict[str, int]
 
 @dataclass(frozen=True)
 class State:
-    """What a method remembers, keyed by parameter name: with one row a process the shapes alone could not tell these apart."""
+    """The tensors that a method remembers, keyed by parameter name.
+
+    Shared tensors and those of each worker lie in two dicts, as in a process of one worker their
+    shapes are the same.
+    """
 
     shared: Grads = field(default_factory=dict)  # [1, ...], equal on all workers
-    per_worker: Grads = field(default_factory=dict)  # [w, ...], each worker's own
+    per_worker: Grads = field(default_factory=dict)  # [w, ...], different on each worker
     inner: State | None = None  # of the wrapped compressor
 
     def layers(self) -> Iterator[State]:
-        """This state and those inside it, outermost first."""
+        """Yield this state and those inside it, outermost first."""
         yield self
         if self.inner is not None:
             yield from self.inner.layers()
 
-    def of(self, names: Collection[str]) -> State:
-        """What is remembered of these parameters."""
+    def select(self, names: Collection[str]) -> State:
+        """Return the state of these parameters only."""
         layers = [
             tuple({k: t for k, t in part.items() if k in names} for part in layer)
             for layer in self._pairs()
         ]
         return State.of_layers(cast(list[tuple[Grads, Grads]], layers))
 
-    def updated(self, newer: State) -> State:
-        """With `newer` in the place of what is remembered of its parameters."""
+    def replace(self, newer: State) -> State:
+        """Return this state with the parameters of `newer` as they are there."""
         nothing: tuple[Grads, Grads] = ({}, {})
         pairs = zip_longest(self._pairs(), newer._pairs(), fillvalue=nothing)
         return State.of_layers([(a | c, b | d) for (a, b), (c, d) in pairs])
@@ -59,7 +66,7 @@ class State:
 
     @staticmethod
     def of_layers(layers: Sequence[tuple[Grads, Grads]]) -> State:
-        """The inverse of `layers`, from pairs (shared, per worker)."""
+        """Return the state of these pairs (shared, per worker): the inverse of `layers`."""
         state: State | None = None
         for shared, per_worker in reversed(layers):
             state = State(shared, per_worker, state)
@@ -67,9 +74,12 @@ class State:
 
 
 class Aggregated(NamedTuple):
-    """`update` `[1, ...]` is what all workers apply; `sent()` is what a memory subtracts (`[w, ...]`, or `[1, ...]` where
-    that is the update), computed only when a wrapper asks. `shannon_bits()` `[w]` is what an entropy code of the codes that
-    were gathered would cost at least; None where none were."""
+    """One step's result: the update that all workers apply, and what belongs to it.
+
+    `update` is `[1, ...]`. `sent()`, computed only when a wrapper asks, is what error feedback
+    subtracts: `[w, ...]`, or `[1, ...]` where it is the update. `shannon_bits()` `[w]` is the least
+    that an entropy code of the gathered codes would cost; None where no codes were gathered.
+    """
 
     update: Grads
     sent: Callable[[], Grads]
@@ -78,10 +88,10 @@ class Aggregated(NamedTuple):
 
 
 def merge(parts: Sequence[Aggregated], like: Grads) -> Aggregated:
-    """Return what was aggregated of disjoint groups of the tensors of `like` as one, in their order."""
+    """Return the aggregates of disjoint groups of tensors as one, in the order of `like`."""
     state = parts[0].state
     for part in parts[1:]:
-        state = state.updated(part.state)
+        state = state.replace(part.state)
     bounds = [part.shannon_bits for part in parts if part.shannon_bits is not None]
     return Aggregated(
         _join([part.update for part in parts], like),
@@ -102,64 +112,73 @@ def _join(parts: Sequence[Grads], like: Grads) -> Grads:
 def aggregate_parts(
     parts: Iterable[tuple[Compressor, Grads]], like: Grads, state: State, comm: Comm, step: Step
 ) -> Aggregated:
-    """Return the aggregate of disjoint groups of tensors, each by a compressor of its own, in messages of its own."""
+    """Return the aggregate of disjoint groups of tensors, each by a compressor of its own.
+
+    Every group travels in messages of its own.
+    """
     return merge(
-        [method.aggregate(part, state.of(part), comm, step) for method, part in parts if part], like
+        [method.aggregate(part, state.select(part), comm, step) for method, part in parts if part],
+        like,
     )
 
 
 class MethodError(ValueError):
-    """A method that does not return what it owes."""
+    """Raised where a method does not return what it owes."""
 
 
-def refuse_other_tensors(found: Grads, grads: Grads) -> None:
-    """Raise MethodError where `found`, which a method returned, has not just the tensors of `grads`."""
-    if found.keys() == grads.keys():
+def refuse_other_tensors(returned: Grads, grads: Grads) -> None:
+    """Raise MethodError unless a method `returned` the tensors of `grads` and no others."""
+    if returned.keys() == grads.keys():
         return
-    wrong = [f"no tensor for {name}" for name in grads if name not in found]
-    wrong += [f"a tensor for {name}, which is no gradient" for name in found if name not in grads]
+    wrong = [f"no tensor for {name}" for name in grads if name not in returned]
+    wrong += [
+        f"a tensor for {name}, which is no gradient" for name in returned if name not in grads
+    ]
     raise MethodError(
-        f"the compressor returned {wrong[0]}; type gcbench check and its name to see what a method owes"
+        f"the compressor returned {wrong[0]}; "
+        "type gcbench check and its name to see what a method owes"
     )
 
 
 class Properties(NamedTuple):
-    """What a method promises; the contract tests hold it to that."""
+    """A method's promises, which `gcbench check` tests."""
 
     exact: bool = False  # the update is the mean of the gradients, up to rounding of the sum
     unbiased: bool = False  # E[update] is the mean of the gradients
     contractive: bool = False  # E|v - C(v)|^2 < |v|^2 for every v: safe under plain error feedback
     mean_linear: bool = False  # rows and their mean give the same update
-    scope: Literal["tensor", "global"] = (
-        "tensor"  # global: a scale, a bucket or a draw spans tensors
-    )
+    scope: Literal["tensor", "global"] = "tensor"  # global: a scale, bucket or draw spans tensors
 
 
 @runtime_checkable
 class Compressor(Protocol):
+    """A method that turns all workers' gradients into the update that all of them apply."""
+
     @property
     def properties(self) -> Properties: ...
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
-        """Return what all workers apply, from float32 gradients of any shape, which stay as they are.
+        """Return what all workers apply, from float32 gradients of any shape, which stay as they
+        are.
 
-        Compressors that `build` puts together refuse other types of values by name, and pass by parameters that hold none.
+        Compressors that `build` puts together refuse other types of values by name, and pass by
+        parameters that hold none.
         """
 
 
 @runtime_checkable
 class Correcting(Compressor, Protocol):
-    """A compressor that reads and writes memory less often where it adds what is remembered by itself."""
+    """A compressor that adds the error-feedback residual itself, to pass over memory less often."""
 
     def aggregate_corrected(
-        self, grads: Grads, memory: Grads, alpha: float, state: State, comm: Comm, step: Step
+        self, grads: Grads, residual: Grads, alpha: float, state: State, comm: Comm, step: Step
     ) -> tuple[Aggregated, Grads]:
-        """Aggregates corrected = grads + alpha memory; also corrected - sent(corrected)."""
+        """Return the aggregate of corrected = grads + alpha residual, and corrected - sent."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """Which step this is, for randomness that is a function of it."""
+    """The place of a step in a run, of which its randomness is a function."""
 
     number: int
     seed: int
@@ -167,14 +186,17 @@ class Step:
     offsets: Mapping[str, int]  # first element of each parameter in canonical order
 
     def noise(self, site: str, sizes: Sizes, device: torch.device, shared: bool = False) -> Noise:
-        """Draws for `sizes[name]` elements of each parameter, laid end to end; `shared` ones are the same on all workers."""
+        """Return draws for `sizes[name]` elements of each parameter, laid end to end.
+
+        `shared` draws are the same on all workers.
+        """
         base = (self.seed, site_number(site), self.number)
         per_row = [mix(*base)] if shared else [mix(*base, 1 + worker) for worker in self.workers]
         runs = tuple((self.offsets[name], n) for name, n in sizes.items())
         return Noise(keys(per_row, device), _canonical_index(runs, device))
 
-    def own_noise(self, site: str, n: int, device: torch.device) -> Noise:
-        """Draws for n values that belong to a worker rather than to parameters, such as its shard."""
+    def worker_noise(self, site: str, n: int, device: torch.device) -> Noise:
+        """Return draws for n values of a worker rather than of parameters, such as its shard."""
         per_row = [
             mix(self.seed, site_number(site), self.number, 1 + worker) for worker in self.workers
         ]
@@ -189,6 +211,7 @@ def _canonical_index(runs: tuple[tuple[int, int], ...], device: torch.device) ->
 
 
 def sizes_of(grads: Grads) -> Sizes:
+    """Return the number of values of each tensor, in one row."""
     return {name: g.numel() // g.shape[0] for name, g in grads.items()}
 
 
@@ -197,18 +220,18 @@ def offsets_of(sizes: Sizes) -> dict[str, int]:
     return dict(zip(sizes, accumulate(sizes.values(), initial=0), strict=False))
 
 
-def flattened(grads: Grads) -> list[Tensor]:
-    """Each as `[w, values]`."""
+def flatten_each(grads: Grads) -> list[Tensor]:
+    """Return every tensor as `[w, values]`."""
     return [g.flatten(1) if g.dim() > 1 else g.unsqueeze(1) for g in grads.values()]
 
 
 def flatten(grads: Grads) -> Tensor:
-    """`[w, n]`, all tensors end to end."""
-    return torch.cat(flattened(grads), dim=1)
+    """Return all tensors end to end, `[w, n]`."""
+    return torch.cat(flatten_each(grads), dim=1)
 
 
 def unflatten(x: Tensor, like: Grads) -> Grads:
-    """The inverse of `flatten` for any number of rows, as views."""
+    """Return the tensors of `[r, n]` as views, shaped as those of `like`: inverts `flatten`."""
     parts = x.split(list(sizes_of(like).values()), dim=1)
     return {
         k: part.view(len(x), *g.shape[1:]) for (k, g), part in zip(like.items(), parts, strict=True)

@@ -15,11 +15,13 @@ from gcbench.compressors.bucketed import Bucketed, GridQuantizer, Parameters
 
 @dataclass(frozen=True)
 class BinGradPB(GridQuantizer):
-    """Xu, Huo and Huang, "Optimal Gradient Quantization Condition for Communication-Efficient Distributed Training", 2020,
-    equations 14 and 15.
+    """Partially biased BinGrad: random rounding to -b or b, clamped outside.
 
-    Levels -b and b for the D values of a bucket. Values between them are rounded to either, with E[Q(v)] = v; those outside
-    are clamped, which is where the bias comes from:
+    Xu, Huo and Huang, "Optimal Gradient Quantization Condition for Communication-Efficient
+    Distributed Training", 2020, equations 14 and 15.
+
+    Levels -b and b for the D values of a bucket. Values between them are rounded to either, with
+    E[Q(v)] = v; those outside are clamped, which is where the bias comes from:
 
         Q(v) = b with probability (v + b) / (2 b), else -b, for |v| < b;    b sgn(v) otherwise
         b D = sum over |v_i| >= b of |v_i|
@@ -28,9 +30,10 @@ class BinGradPB(GridQuantizer):
 
     Sends a bit a value and a float32 b a bucket.
 
-    Differences from the paper: the last case of equation 14 has its bounds swapped. Equation 15 seldom has a solution among
-    the values; b is where its two sides cross, the least error of all real numbers. All workers get the codes of all, where
-    the paper has a server; with `exchange=sum` b is the largest of all workers'. Buckets restart at every tensor, unless
+    Differences from the paper: the last case of equation 14 has its bounds swapped. Equation 15
+    seldom has a solution among the values; b is where its two sides cross, the least error of all
+    real numbers. All workers get the codes of all, where the paper has a server; with
+    `exchange=sum` b is the largest of all workers'. Buckets restart at every tensor, unless
     `bucket_scope=gradient`.
     """
 
@@ -48,18 +51,22 @@ class BinGradPB(GridQuantizer):
 
 @dataclass(frozen=True)
 class BinGradB(Bucketed):
-    """Xu, Huo and Huang, "Optimal Gradient Quantization Condition for Communication-Efficient Distributed Training", 2020,
-    equations 16 and 17.
+    """Biased BinGrad: the means of the values below a bucket's mean and of the others.
 
-        Q(v) = b_-1 for v < b_0, else b_1;    b_0 the mean of the bucket, b_-1 and b_1 the means of the values below it and not
+    Xu, Huo and Huang, "Optimal Gradient Quantization Condition for Communication-Efficient
+    Distributed Training", 2020, equations 16 and 17.
+
+        Q(v) = b_-1 for v < b_0, else b_1
+
+    with b_0 the mean of the bucket, b_-1 and b_1 the means of the values below it and not.
 
     Deterministic. The error |v|^2 - sum of n_k b_k^2 over both sides is below |v|^2 for every v.
 
     Sends a bit a value and two float32 levels a bucket.
 
-    Differences from the paper: none in the code: b_0 is the mean, its "ease of implementation", rather than the middle of the
-    two levels. All workers get the codes of all, where the paper has a server. Buckets restart at every tensor, unless
-    `bucket_scope=gradient`.
+    Differences from the paper: none in the code: b_0 is the mean, its "ease of implementation",
+    rather than the middle of the two levels. All workers get the codes of all, where the paper has
+    a server. Buckets restart at every tensor, unless `bucket_scope=gradient`.
     """
 
     random: ClassVar[bool] = False

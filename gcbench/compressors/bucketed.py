@@ -30,10 +30,12 @@ Parameters = Sequence[Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class Bucketed(Checked, Codec, ABC):
-    """A subclass says what is fitted to a bucket (`fit`), and how values are coded by that (`code`, `value`).
+    """A codec that fits parameters to every bucket, and codes a value by those of its bucket.
 
-    Values that fill rows go through one kernel each way, as 32-bit words; those left over, fewer than a group of rows and the
-    tails of tensors, as digits.
+    A subclass says what is fitted (`fit`), and how values are coded by that (`code`, `value`).
+
+    Values that fill rows go through one kernel each way, as 32-bit words; those left over, fewer
+    than a group of rows and the tails of tensors, as digits.
     """
 
     bucket_size: BucketSize = 2048  # D, values that share parameters
@@ -47,25 +49,25 @@ class Bucketed(Checked, Codec, ABC):
 
     @abstractmethod
     def fit(self, v: Tensor) -> Tensor:
-        """`[..., d]` buckets to their k parameters `[..., k]`."""
+        """Return the k parameters `[..., k]` of buckets `[..., d]`."""
 
     @abstractmethod
     def code(self, v: Tensor, parameters: Parameters, words: Tensor | None) -> Tensor:
-        """Of every value, int32; `words` are random, one a value, if the code is `random`."""
+        """Return the code of every value, int32; `words` are random, one a value, or None."""
 
     @abstractmethod
     def value(self, codes: Tensor, parameters: Parameters) -> Tensor:
-        """What a code stands for, float32."""
+        """Return the values that codes stand for, float32."""
 
     def sends(self, fitted: Tensor) -> Tensor:
-        """The parameters that `value` needs."""
+        """Return the parameters that `value` needs, which are sent."""
         return fitted
 
     def buckets(self, segments: tuple[int, ...], device: torch.device) -> Buckets:
         return buckets_of(segments, None if self.per_layer else self.bucket_size, device)
 
     def shorter_than(self, size: int) -> bool:
-        """Whether no bucket holds `size` values."""
+        """Return whether no bucket holds `size` values."""
         return self.bucket_size < size and not self.per_layer
 
     def reorder(self, tensors: Sequence[Tensor], segments: tuple[int, ...]) -> Tensor:
@@ -74,14 +76,14 @@ class Bucketed(Checked, Codec, ABC):
     def restore_order(self, x: Tensor, segments: tuple[int, ...]) -> Tensor:
         return self.buckets(segments, x.device).restore_order(x)
 
-    def fitted(self, x: Tensor, segments: tuple[int, ...]) -> Tensor:
-        """`[w, buckets, k]`."""
+    def fit_buckets(self, x: Tensor, segments: tuple[int, ...]) -> Tensor:
+        """Return the parameters of all buckets, `[w, buckets, k]`."""
         return self.buckets(segments, x.device).reduce(x, self.fit)
 
     def codes_by(
         self, x: Tensor, segments: tuple[int, ...], fitted: Tensor, noise: Noise
     ) -> Tensor:
-        """`[w, n]` uint8, by these parameters of the buckets."""
+        """Return the codes `[w, n]`, uint8, that the buckets' parameters `fitted` give."""
         buckets = self.buckets(segments, x.device)
         groups = buckets.groups(1)
         codes = torch.empty(x.shape, dtype=torch.uint8, device=x.device)
@@ -93,13 +95,13 @@ class Bucketed(Checked, Codec, ABC):
         return codes
 
     def encode(self, x: Tensor, segments: tuple[int, ...], noise: Noise) -> Message:
-        fitted = self.fitted(x, segments)
+        fitted = self.fit_buckets(x, segments)
         return [*self._pack(x, segments, fitted, noise), self.sends(fitted)]
 
     def _pack(
         self, x: Tensor, segments: tuple[int, ...], fitted: Tensor, noise: Noise
     ) -> tuple[Tensor, Tensor]:
-        """Words of the groups `[w, groups, words, row]`, and digits of the rest `[w, bytes]`."""
+        """Return words of the groups `[w, groups, words, row]`, digits of the rest `[w, bytes]`."""
         buckets = self.buckets(segments, x.device)
         groups = buckets.groups(rows_of(self.base))
         matrix, rest = _split(x, groups, buckets.row)
@@ -140,7 +142,7 @@ class Bucketed(Checked, Codec, ABC):
 
 
 class Signs(Bucketed, ABC):
-    """Codes that send one bit a value, whether it is at least 0, and what the sums of either side of a bucket say."""
+    """A codec of the sign of every value, and of parameters that the sums of either side give."""
 
     random: ClassVar[bool] = False
 
@@ -150,7 +152,7 @@ class Signs(Bucketed, ABC):
 
     @abstractmethod
     def fit_sides(self, sides: Sides, d: Tensor) -> Tensor:
-        """What `fit` finds in buckets of `[buckets]` d values, `[w, buckets]` to `[w, buckets, k]`."""
+        """Return the parameters `[w, buckets, k]` that `fit` would, from sums `[w, buckets]`."""
 
     def code(self, v: Tensor, parameters: Parameters, words: Tensor | None) -> Tensor:
         return (v >= 0).to(torch.int32)
@@ -159,16 +161,18 @@ class Signs(Bucketed, ABC):
         buckets = self.buckets(segments, x.device)
         groups = buckets.groups(rows_of(2))
         matrix, rest = _split(x, groups, buckets.row)
-        found = signs_and_sides(matrix, rest, groups.buckets, groups.rest_buckets, buckets.count)
-        if found is None:
+        packed = signs_and_sides(matrix, rest, groups.buckets, groups.rest_buckets, buckets.count)
+        if packed is None:
             return super().encode(x, segments, noise)
-        words, sides = found
+        words, sides = packed
         fitted = self.fit_sides(sides, buckets.sizes).to(x.dtype)
         return [words, pack_digits((rest >= 0).to(torch.uint8), 2), self.sends(fitted)]
 
 
 @dataclass(frozen=True)
 class LevelQuantizer(Bucketed, ABC):
+    """A codec that rounds to one of `level_count` levels of a bucket."""
+
     level_count: LevelCount  # s, levels in all
 
     @property
@@ -177,14 +181,14 @@ class LevelQuantizer(Bucketed, ABC):
 
     @property
     def analytic_bits_per_value(self) -> float:
-        """As ORQ counts, who leaves out levels and scales."""
+        """Return the bits a value as ORQ counts, which leaves out levels and scales."""
         return math.log2(self.level_count)
 
 
 class GridQuantizer(Bucketed, ABC):
-    """Codes that send a scale with every bucket, and round at random to levels evenly spaced from -scale to scale.
+    """A codec of a scale a bucket, with random rounding to even levels from -scale to scale.
 
-    On one scale for all workers they can be added (`exchange=sum`).
+    On one scale for all workers the codes can be added (`exchange=sum`).
     """
 
     @property
@@ -198,7 +202,7 @@ class GridQuantizer(Bucketed, ABC):
 
     @abstractmethod
     def scale(self, v: Tensor) -> Tensor:
-        """`[..., d]` buckets to `[...]`, at least as large as their values."""
+        """Return a scale `[...]` for buckets `[..., d]`, at least as large as their values."""
 
     def fit(self, v: Tensor) -> Tensor:
         return self.scale(v).unsqueeze(-1)
@@ -211,7 +215,7 @@ class GridQuantizer(Bucketed, ABC):
         return grid_values(codes - self.highest / 2, parameters[0], self.highest)
 
     def scales_of(self, x: Tensor, segments: tuple[int, ...]) -> Tensor:
-        return self.fitted(x, segments).squeeze(-1)
+        return self.fit_buckets(x, segments).squeeze(-1)
 
     def codes_of(
         self, x: Tensor, segments: tuple[int, ...], scales: Tensor, noise: Noise
@@ -224,7 +228,7 @@ class GridQuantizer(Bucketed, ABC):
 
 @dataclass(frozen=True)
 class TableQuantizer(LevelQuantizer, ABC):
-    """Codes that send a table of levels with every bucket, and round at random to the two levels around each value.
+    """A codec of a table of levels a bucket, with random rounding to the two around a value.
 
     Levels rise from the minimum to the maximum of the bucket.
     """
@@ -238,25 +242,27 @@ class TableQuantizer(LevelQuantizer, ABC):
 
 
 def _of_rows(fitted: Tensor, groups: Groups) -> Tensor:
-    """`[w, buckets, k]` to `[w, groups, rows, k]`."""
+    """Return the parameters `[w, buckets, k]` by row of values, `[w, groups, rows, k]`."""
     index = groups.buckets.flatten()
     each = fitted[:, : len(index)] if groups.one_row else fitted.index_select(1, index)
     return each.view(len(fitted), *groups.buckets.shape, fitted.shape[2])
 
 
 def _split(x: Tensor, groups: Groups, row: int) -> tuple[Tensor, Tensor]:
-    """`[w, n]` to the groups `[w, groups, rows, row]` and the rest, as views."""
+    """Return views of `[w, n]`: the groups `[w, groups, rows, row]`, and the rest."""
     inside = groups.starts.numel() * row
     return x[:, :inside].view(len(x), *groups.starts.shape, row), x[:, inside:]
 
 
 def _blocks(matrix: Tensor) -> Iterator[slice]:
-    """Of groups."""
+    """Return the slices of groups that fit one kernel call."""
     workers, groups, rows, row = matrix.shape
     return block_slices(groups, workers * rows * row, matrix.device)
 
 
-_FEW = 4  # parameters, with which the codes of all rows of a group can be computed at once in a core's registers
+# With so few parameters the codes of all rows of a group are computed at once in a core's
+# registers.
+_FEW = 4
 
 
 class Kernels(NamedTuple):
@@ -280,9 +286,9 @@ def _kernels(method: Bucketed) -> Kernels:
             target.copy_(word)
 
     def encode_in_two(x: Tensor, table: Tensor, draws: Draws | None, *out: Tensor) -> None:
-        found = torch.empty(x.shape, dtype=torch.int32, device=x.device)
-        codes(x, table, draws, found)
-        pack(found.view(torch.float32), *out)  # a view of floats, as in `from_words`
+        unpacked = torch.empty(x.shape, dtype=torch.int32, device=x.device)
+        codes(x, table, draws, unpacked)
+        pack(unpacked.view(torch.float32), *out)  # a view of floats, as in `from_words`
 
     @kernel
     def pack(codes: Tensor, *out: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""Puts a method and its wrappers together, in their one order."""
+"""Build a compressor of a method and its wrappers, in their one order."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from gcbench.compressors.base import Compressor
 from gcbench.compressors.bucketed import Bucketed
 from gcbench.compressors.by_kind import ByKind, is_convolution
 from gcbench.compressors.dense import Dense
-from gcbench.compressors.entropy_coded import coded
-from gcbench.compressors.exchange import Codec, sent_by
+from gcbench.compressors.entropy_coded import apply_code
+from gcbench.compressors.exchange import Codec, build_exchange
 from gcbench.compressors.hierarchical import Hierarchical
 from gcbench.compressors.wrappers import (
     BucketsThroughGradient,
@@ -48,7 +48,7 @@ class Counting(Protocol):
 
     @property
     def analytic_bits_per_value(self) -> float | None:
-        """Without scales and tables; None where the codes decide."""
+        """Return the bits, scales and tables apart; None where the codes decide."""
 
 
 @checked
@@ -89,7 +89,7 @@ def build(
     elif exchange == "hierarchical":
         compressor = Hierarchical(method, workers_per_node)
     else:
-        compressor = sent_by(coded(method, code), exchange)
+        compressor = build_exchange(apply_code(method, code), exchange)
     if bucket_scope == "gradient":
         compressor = BucketsThroughGradient(compressor)
     if clip_sigma is not None:
@@ -128,7 +128,7 @@ def _refuse_idle(
 
 
 def _refuse_split_layers(bucket_scope: BucketScope, exchange: Exchange) -> None:
-    """Refuse what cuts a tensor that is to be one bucket."""
+    """Refuse settings that cut a tensor which is to be one bucket."""
     if bucket_scope == "gradient":
         raise ValueError(
             "per_layer=true bucket_scope=gradient: a bucket is a tensor, or runs through all; "
@@ -142,7 +142,7 @@ def _refuse_split_layers(bucket_scope: BucketScope, exchange: Exchange) -> None:
 
 
 def parts_of(compressor: Compressor) -> Iterator[object]:
-    """The compressor and what is inside, outermost first."""
+    """Yield the compressor and what is inside it, outermost first."""
     part: object | None = compressor
     while part is not None:
         yield part
@@ -150,8 +150,10 @@ def parts_of(compressor: Compressor) -> Iterator[object]:
 
 
 def analytic_ratio(compressor: Compressor) -> float | None:
-    """32 over the bits a value that the method's paper counts, without scales and tables; None where these depend on the codes
-    or the paper counts otherwise."""
+    """Return 32 over the bits a value that the method's paper counts, scales and tables apart.
+
+    None where these depend on the codes, or the paper counts otherwise.
+    """
     counted = next((part for part in parts_of(compressor) if isinstance(part, Counting)), None)
     bits = counted.analytic_bits_per_value if counted else None
     return 32 / bits if bits else None
@@ -160,32 +162,38 @@ def analytic_ratio(compressor: Compressor) -> float | None:
 def compressed_share(
     compressor: Compressor, shapes: Collection[Sequence[int]], steps: int
 ) -> float:
-    """Return the share of a gradient's values that is compressed, and not sent whole in fp32; the mean over `steps`."""
+    """Return the share of a gradient's values that is compressed, as a mean over `steps`.
+
+    The others are sent whole in fp32.
+    """
     dense_steps = sum(
         part.dense_steps for part in parts_of(compressor) if isinstance(part, DenseWarmup)
     )
-    share = _compressed(compressor, shapes) / max(1, sum(map(math.prod, shapes)))
+    share = _count_compressed(compressor, shapes) / max(1, sum(map(math.prod, shapes)))
     return share * (1 - min(dense_steps, steps) / max(1, steps))
 
 
-def _compressed(part: Any, shapes: Collection[Sequence[int]]) -> int:
-    """Values of tensors of these shapes."""
+def _count_compressed(part: Any, shapes: Collection[Sequence[int]]) -> int:
+    """Return how many values of tensors of these shapes are compressed."""
     if isinstance(part, ByKind):
         convolutions = [shape for shape in shapes if is_convolution(shape)]
         others = [shape for shape in shapes if not is_convolution(shape)]
-        return _compressed(part.convolutions, convolutions) + _compressed(part.others, others)
+        return _count_compressed(part.convolutions, convolutions) + _count_compressed(
+            part.others, others
+        )
     if isinstance(part, Dense) and part.dtype == "float32":
         return 0
     if isinstance(part, SmallTensorsWhole):
         shapes = [shape for shape in shapes if not part.sets_aside(shape)]
     inner = getattr(part, "inner", None)
-    return _compressed(inner, shapes) if inner is not None else sum(map(math.prod, shapes))
+    return _count_compressed(inner, shapes) if inner is not None else sum(map(math.prod, shapes))
 
 
 def _warn_if_expanding(compressor: Compressor, alpha: float, beta: float) -> None:
     if alpha == beta == 1 and not compressor.properties.contractive:
         warnings.warn(
-            "error_feedback=true with alpha=1 beta=1 around a quantiser whose error can exceed its input: the memory may "
-            "grow without bound. Type alpha=0.2 beta=0.9 (ECQ-SGD), more levels, or a smaller bucket_size",
+            "error_feedback=true with alpha=1 beta=1 around a quantizer whose error can exceed its "
+            "input: the error-feedback residual may grow without bound. "
+            "Type alpha=0.2 beta=0.9 (ECQ-SGD), more levels, or a smaller bucket_size",
             stacklevel=2,
         )

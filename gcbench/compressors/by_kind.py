@@ -18,16 +18,18 @@ from gcbench.compressors.base import (
 
 
 def is_convolution(shape: Sequence[int]) -> bool:
-    """Whether a tensor `[out, in, ...]` has three dimensions or more."""
+    """Return whether a tensor `[out, in, ...]` has three dimensions or more."""
     return len(shape) > 2
 
 
 @dataclass(frozen=True)
 class ByKind:
-    """Convolutions by one method and all other tensors by another, for what QSGD's text says of few bits on either (Alistarh
-    et al., NeurIPS 2017, section 5).
+    """One method for convolutions, another for all other tensors.
 
-    A convolution is a tensor `[out, in, ...]` of three dimensions and more, as for `align`. Each kind is a message of its own.
+    For what QSGD's text says of few bits on either (Alistarh et al., NeurIPS 2017, section 5).
+
+    A convolution is a tensor `[out, in, ...]` of three dimensions and more, as for `align`. Each
+    kind is a message of its own.
     """
 
     convolutions: Compressor

@@ -19,7 +19,7 @@ from gcbench.compressors.base import (
     Properties,
     State,
     Step,
-    flattened,
+    flatten_each,
     sizes_of,
     unflatten,
 )
@@ -27,7 +27,7 @@ from gcbench.compressors.base import (
 
 @runtime_checkable
 class TableCodec(Protocol):
-    """A codec of uneven levels, that can also use tables which others made."""
+    """A codec of uneven levels that can also use tables which other workers made."""
 
     @property
     def properties(self) -> Properties: ...
@@ -38,27 +38,34 @@ class TableCodec(Protocol):
 
     def buckets(self, segments: tuple[int, ...], device: torch.device) -> Buckets: ...
 
-    def fitted(self, x: Tensor, segments: tuple[int, ...]) -> Tensor:
-        """Tables `[w, buckets, s]`; others will do as well, if no value of a bucket lies outside."""
+    def fit_buckets(self, x: Tensor, segments: tuple[int, ...]) -> Tensor:
+        """Return the buckets' levels `[w, buckets, s]`.
+
+        Any other levels between which all values of a bucket lie do as well.
+        """
 
     def codes_by(
         self, x: Tensor, segments: tuple[int, ...], fitted: Tensor, noise: Noise
     ) -> Tensor:
-        """`[w, n]` uint8, by these tables."""
+        """Return the codes `[w, n]`, uint8, that the levels `fitted` give."""
 
 
 @dataclass(frozen=True)
 class CountExchange:
-    """ORQ's option (a), section 4: levels "coherent among all the worker nodes", so that the average needs few bits.
+    """All workers agree on levels, and it is counted how many of them chose each.
 
-        b_1 = min, b_s = max, the others the mean of the workers' levels;   c_k = number of workers that chose b_k
+    ORQ's option (a), section 4: levels "coherent among all the worker nodes", so that the average
+    needs few bits.
 
+        b_1 = min, b_s = max, the others the mean of the workers' levels
+        c_k = number of workers that chose b_k
         update = (1/W) sum over k of c_k b_k
 
-    A mean of uneven levels is no level, and their codes cannot be added. The counts of all levels but the first can: as digits
-    of base W + 1, log2(W + 1) (s - 1) bits a value, in lanes of a 64-bit word. That is less than a gather brings in from about
-    5, 7 and 10 workers on for 3, 5 and 9 levels. Each bucket costs an all-reduce of s floats. The levels are not those of least
-    error for any one worker.
+    A mean of uneven levels is no level, and their codes cannot be added. The counts of all levels
+    but the first can: as digits of base W + 1, log2(W + 1) (s - 1) bits a value, in lanes of a
+    64-bit word. That is less than a gather brings in from about 5, 7 and 10 workers on for 3, 5 and
+    9 levels. Each bucket costs an all-reduce of s floats. The levels are not those of least error
+    for any one worker.
     """
 
     codec: TableCodec
@@ -70,11 +77,11 @@ class CountExchange:
         )
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
-        tensors, sizes = flattened(grads), sizes_of(grads)
+        tensors, sizes = flatten_each(grads), sizes_of(grads)
         segments = tuple(sizes.values())
         buckets = self.codec.buckets(segments, tensors[0].device)
         x = buckets.reorder(tensors)
-        tables = _agreed(self.codec.fitted(x, segments), comm)  # [1, buckets, s]
+        tables = _agree(self.codec.fit_buckets(x, segments), comm)  # [1, buckets, s]
         noise = step.noise("codec", sizes, x.device)
         codes = self.codec.codes_by(x, segments, tables.expand(x.shape[0], -1, -1), noise)
         levels = [buckets.spread(level) for level in tables.unbind(2)]
@@ -91,25 +98,24 @@ class CountExchange:
         )
 
 
-def _agreed(tables: Tensor, comm: Comm) -> Tensor:
-    """`[w, buckets, s]` to `[1, buckets, s]`."""
+def _agree(tables: Tensor, comm: Comm) -> Tensor:
+    """Return the levels `[1, buckets, s]` of all workers, from each worker's `[w, buckets, s]`."""
     least, greatest = comm.min([tables[..., :1]])[0], comm.max([tables[..., -1:]])[0]
     if tables.shape[2] == 2:
         return torch.cat([least, greatest], dim=2)
-    inner = comm.mean([tables[..., 1:-1]])[0]
-    return torch.cat(
-        [least, inner.maximum(least).minimum(greatest), greatest], dim=2
-    )  # a mean of equals is rounded
+    # A mean of equal levels is rounded, and may come to lie outside.
+    inner = comm.mean([tables[..., 1:-1]])[0].maximum(least).minimum(greatest)
+    return torch.cat([least, inner, greatest], dim=2)
 
 
 def _count(codes: Tensor, levels: int, comm: Comm) -> list[Tensor]:
-    """How many workers have each code, `[1, n]` a level."""
+    """Return how many workers chose each level, `[1, n]` for every level."""
     base = comm.workers + 1
     bits = (base ** (levels - 1) - 1).bit_length()
     if bits > 31:
         raise ValueError(
-            f"exchange=sum: counts of {levels} levels among {comm.workers} workers cost {bits} bits a value, no less than "
-            "fp32; type exchange=scatter_coded, or a smaller level_count"
+            f"exchange=sum: counts of {levels} levels among {comm.workers} workers cost {bits} "
+            "bits a value, no less than fp32; type exchange=scatter_coded, or a smaller level_count"
         )
     weights = torch.tensor([0, *(base**k for k in range(levels - 1))], device=codes.device)
     rest = unpack_lanes(

@@ -16,10 +16,12 @@ Dtype = Annotated[Literal["float32", "float16", "bfloat16"], Knob("type of value
 
 @dataclass(frozen=True)
 class Dense(Checked):
-    """The mean of the gradients by one all-reduce, in `dtype` on the wire: 32 bits a value, or 16.
+    """An all-reduce of the gradients: the baselines in full and in half precision.
 
-    Half precision is divided by W before it is summed, so that no sum of finite gradients overflows; what a worker sent is
-    its gradient rounded to that type.
+    The mean of the gradients by one all-reduce, in `dtype` on the wire: 32 bits a value, or 16.
+
+    Half precision is divided by W before it is summed, so that no sum of finite gradients
+    overflows; what a worker sent is its gradient rounded to that type.
     """
 
     dtype: Dtype = "float32"

@@ -23,7 +23,7 @@ from gcbench.method_settings import Code
 
 @dataclass(frozen=True)
 class EntropyCoded(ABC):
-    """The values of `codec`, whose codes travel in a code of their own; scales stay as they are, float32."""
+    """A codec whose codes travel in a variable-length code; its scales stay float32."""
 
     codec: GridCodec
     analytic_bits_per_value: ClassVar[None] = None  # the codes decide
@@ -69,25 +69,29 @@ class EntropyCoded(ABC):
 
     @abstractmethod
     def write(self, codes: Tensor, segments: tuple[int, ...]) -> Message:
-        """`[w, n]` uint8, tensors end to end, to all that is sent of them."""
+        """Return all that is sent of codes `[w, n]`, uint8, with the tensors end to end."""
 
     @abstractmethod
     def read(self, written: Message, segments: tuple[int, ...]) -> Tensor:
-        """The inverse of `write`: `[r, n]` uint8."""
+        """Return the codes `[r, n]`, uint8, that were written: the inverse of `write`."""
 
     @abstractmethod
     def lengths_of(self, message: Message) -> list[Tensor | None]:
-        """Entries of each tensor of a message that count, by row (`comm.gather`)."""
+        """Return how many entries of each tensor count, by row, as `comm.gather` takes it."""
 
 
 class Elias(EntropyCoded):
-    """Alistarh et al., "QSGD: Communication-Efficient SGD via Gradient Quantization and Encoding", NeurIPS 2017, section 3.1
-    and theorem 3.2; the code of integers is Elias's omega.
+    """QSGD's codes, with integers in Elias's omega code.
 
-    Sends per worker the codes' bits, rounded up to whole bytes once, and 16 bits a bucket with how many of them are its own.
+    Alistarh et al., "QSGD: Communication-Efficient SGD via Gradient Quantization and Encoding",
+    NeurIPS 2017, section 3.1 and theorem 3.2; the code of integers is Elias's omega.
 
-    Differences from the paper: the lengths, which let all buckets be decoded at once. A bucket of more than 2048 values is
-    coded in runs of 2048, each with a length of its own. The sparse code starts anew with each of them.
+    Sends per worker the codes' bits, rounded up to whole bytes once, and 16 bits a bucket with how
+    many of them are its own.
+
+    Differences from the paper: the lengths, which let all buckets be decoded at once. A bucket of
+    more than 2048 values is coded in runs of 2048, each with a length of its own. The sparse code
+    starts anew with each of them.
     """
 
     def blocks(self, segments: tuple[int, ...]) -> Blocks:
@@ -99,9 +103,13 @@ class Elias(EntropyCoded):
 
 
 class EliasDense(Elias):
-    """Every value: omega(k + 1) of its magnitude k, and its sign where k > 0 (corollary 3.3, for s of about sqrt(n) levels).
+    """The dense code: every value, for codes of which few are zero.
 
-    Differences from the paper: its 2.8 n + 32 bits drop an o(1); with s = sqrt(n) the code has up to 4.1 n + 32.
+    Every value: omega(k + 1) of its magnitude k, and its sign where k > 0 (corollary 3.3, for s
+    of about sqrt(n) levels).
+
+    Differences from the paper: its 2.8 n + 32 bits drop an o(1); with s = sqrt(n) the code has up
+    to 4.1 n + 32.
     """
 
     def write(self, codes: Tensor, segments: tuple[int, ...]) -> Message:
@@ -113,10 +121,12 @@ class EliasDense(Elias):
 
 
 class EliasSparse(Elias):
-    """Every value that is not zero: omega of its distance from the one before, its sign, omega(k).
+    """The sparse code: every value that is not zero, with its distance from the one before.
 
-    At most (3 + 1.5 log2(2 (s^2 + n) / (s (s + sqrt n)))) s (s + sqrt n) bits on average for n values scaled by their 2-norm
-    (theorem 3.2), lengths and scale apart.
+    Every value that is not zero: omega of its distance from the one before, its sign, omega(k).
+
+    At most (3 + 1.5 log2(2 (s^2 + n) / (s (s + sqrt n)))) s (s + sqrt n) bits on average for n
+    values scaled by their 2-norm (theorem 3.2), lengths and scale apart.
     """
 
     def write(self, codes: Tensor, segments: tuple[int, ...]) -> Message:
@@ -128,14 +138,17 @@ class EliasSparse(Elias):
 
 
 class Ans(EntropyCoded):
-    """An entropy code of all codes of a message, as Wu et al., "Error Compensated Quantized SGD and its Applications to
-    Large-scale Distributed Optimization", ICML 2018, section 3 proposes: sum_k d_k log2(d / d_k) bits at best.
+    """Asymmetric numeral systems: an entropy code of all codes of a message.
 
-    Sends per worker the codes in 32-bit words, one more with their number, and 16 bits for each of the 2 s + 1 values that a
-    code can take, with how frequent it is.
+    An entropy code of all codes of a message, as Wu et al., "Error Compensated Quantized SGD and
+    its Applications to Large-scale Distributed Optimization", ICML 2018, section 3 proposes: sum_k
+    d_k log2(d / d_k) bits at best.
 
-    Differences from the paper: asymmetric numeral systems instead of a Huffman code, which spends at least a bit on every
-    value where ECQ-SGD's coarse levels need a third of one.
+    Sends per worker the codes in 32-bit words, one more with their number, and 16 bits for each of
+    the 2 s + 1 values that a code can take, with how frequent it is.
+
+    Differences from the paper: asymmetric numeral systems instead of a Huffman code, which spends
+    at least a bit on every value where ECQ-SGD's coarse levels need a third of one.
     """
 
     def write(self, codes: Tensor, segments: tuple[int, ...]) -> Message:
@@ -157,15 +170,15 @@ CODES: dict[str, type[EntropyCoded]] = {
 }
 
 
-def coded(codec: Codec, code: Code) -> Codec:
-    """`codec` with its codes sent in this code; `fixed` is as it is."""
+def apply_code(codec: Codec, code: Code) -> Codec:
+    """Return `codec` with its codes sent in `code`; `fixed` leaves it as it is."""
     if code == "fixed":
         return codec
     if not isinstance(codec, GridCodec):
         raise ValueError(f"code={code} needs codes on a grid, as qsgd has them; type code=fixed")
     if codec.highest % 2:
         raise ValueError(
-            f"code={code} needs a level at zero, so an odd number of levels, not {codec.highest + 1}; "
-            f"type level_count={min(codec.highest + 2, 255)} or code=fixed"
+            f"code={code} needs a level at zero, so an odd number of levels, not "
+            f"{codec.highest + 1}; type level_count={min(codec.highest + 2, 255)} or code=fixed"
         )
     return CODES[code](codec)

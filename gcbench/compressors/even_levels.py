@@ -1,4 +1,4 @@
-"""Random rounding to levels evenly spaced up to a bucket's largest magnitude: QSGD-s as ORQ counts levels, and TernGrad."""
+"""Random rounding to even levels: QSGD-s as ORQ counts levels, and TernGrad."""
 
 from __future__ import annotations
 
@@ -13,29 +13,37 @@ from gcbench.compressors.bucketed import GridQuantizer, LevelQuantizer
 
 @dataclass(frozen=True)
 class EvenLevels(LevelQuantizer, GridQuantizer):
-    """The baseline QSGD-s of Xu, Huo and Huang, "Optimal Gradient Quantization Condition for Communication-Efficient
-    Distributed Training", 2020, section 3.1: s levels in all, evenly spaced from -m to m with m = max|v_i| of a bucket.
+    """Random rounding to levels evenly spaced up to a bucket's largest magnitude.
 
-        Q(v) = b_k with probability (v - b_(k-1)) / (b_k - b_(k-1)), else b_(k-1);    b_k = m (2 k / (s - 1) - 1)
+    The baseline QSGD-s of Xu, Huo and Huang, "Optimal Gradient Quantization Condition for
+    Communication-Efficient Distributed Training", 2020, section 3.1: s levels in all, evenly spaced
+    from -m to m with m = max|v_i| of a bucket.
+
+        Q(v) = b_k with probability (v - b_(k-1)) / (b_k - b_(k-1)), else b_(k-1)
+        b_k = m (2 k / (s - 1) - 1)
 
     so that E[Q(v)] = v. For odd s this is `qsgd` with norm=linf and (s - 1) / 2 levels above zero.
 
-    With s = 3 it is Wen et al., "TernGrad: Ternary Gradients to Reduce Communication in Distributed Deep Learning", NeurIPS
-    2017, equations 1 to 3:
+    With s = 3 it is Wen et al., "TernGrad: Ternary Gradients to Reduce Communication in Distributed
+    Deep Learning", NeurIPS 2017, equations 1 to 3:
 
-        Q(v_i) = m sgn(v_i) b_i,    b_i in {0, 1} with P(b_i = 1) = |v_i| / m;    E|Q(v) - v|^2 = sum m |v_i| - v_i^2
+        Q(v_i) = m sgn(v_i) b_i,    b_i in {0, 1} with P(b_i = 1) = |v_i| / m
+        E|Q(v) - v|^2 = sum m |v_i| - v_i^2
 
-    Sends log2(s) bits a value, rounded up to whole digits in a word (1.6 for 3 levels), and a float32 m a bucket.
+    Sends log2(s) bits a value, rounded up to whole digits in a word (1.6 for 3 levels), and a
+    float32 m a bucket.
 
-    Differences from the papers: TernGrad clips values to 2.5 standard deviations of their tensor (`clip_sigma`), has one m a
-    layer (`per_layer`), and in one of its options the largest m of all workers, which is `exchange=sum`; with the others m is
-    each worker's own. All workers get the codes of all, where both papers have a server.
-    Buckets restart at every tensor, unless `bucket_scope=gradient` (ORQ's experiments).
+    Differences from the papers: TernGrad clips values to 2.5 standard deviations of their tensor
+    (`clip_sigma`), has one m a layer (`per_layer`), and in one of its options the largest m of all
+    workers, which is `exchange=sum`; with the others m is each worker's own. All workers get the
+    codes of all, where both papers have a server. Buckets restart at every tensor, unless
+    `bucket_scope=gradient` (ORQ's experiments).
     """
 
     @property
     def properties(self) -> Properties:
-        # The error of a value is at most (m / (s - 1))^2, half-way between two levels; that of the largest is none.
+        # The error of a value is at most (m / (s - 1))^2, half-way between two levels; that of the
+        # largest is none.
         return Properties(
             unbiased=True, contractive=self.shorter_than((self.level_count - 1) ** 2 + 1)
         )

@@ -1,4 +1,4 @@
-"""How codes travel: any codec becomes a compressor."""
+"""Exchanges: each makes a compressor of any codec, and decides how its codes travel."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gcbench.compressors.base import (
     State,
     Step,
     flatten,
-    flattened,
+    flatten_each,
     sizes_of,
     unflatten,
 )
@@ -30,7 +30,7 @@ from gcbench.compressors.counted import CountExchange, TableCodec
 from gcbench.method_settings import Exchange
 
 Message = list[Tensor]
-"""What one encode sends, every tensor `[w, ...]`."""
+"""The tensors that one `encode` sends, each `[w, ...]`."""
 
 
 class Codec(Protocol):
@@ -40,33 +40,37 @@ class Codec(Protocol):
     def properties(self) -> Properties: ...
 
     def reorder(self, tensors: Sequence[Tensor], segments: tuple[int, ...]) -> Tensor:
-        """The tensors, `[w, segment]` each, as rows `[w, n]` in the order that the code takes values in."""
+        """Return the tensors `[w, segment]` as rows `[w, n]` in the order of the code."""
         return torch.cat(list(tensors), dim=1) if len(tensors) > 1 else tensors[0]
 
     def restore_order(self, x: Tensor, segments: tuple[int, ...]) -> Tensor:
-        """From that order to tensors end to end."""
+        """Return rows `[w, n]` with the tensors end to end again, from the order of the code."""
         return x
 
     def encode(self, x: Tensor, segments: tuple[int, ...], noise: Noise) -> Message:
-        """`[w, n]`, laid out, to a message; the noise is of values end to end."""
+        """Return the message of `[w, n]` in the order of the code.
+
+        The noise is that of values end to end.
+        """
 
     def decode_add(self, message: Message, segments: tuple[int, ...], out: Tensor) -> None:
-        """Add the values of a message of r rows to `out` `[r, n]`, laid out."""
+        """Add the values of a message of r rows to `out` `[r, n]`, in the order of the code."""
 
 
 @runtime_checkable
 class RaggedCodec(Codec, Protocol):
-    """A codec whose messages are as long as the codes in them make them."""
+    """A codec whose messages differ in length with the codes in them."""
 
     def lengths_of(self, message: Message) -> list[Tensor | None]:
-        """How many entries of each tensor count, by row (`comm.gather`)."""
+        """Return how many entries of each tensor count, by row, as `comm.gather` takes it."""
 
 
 @dataclass(frozen=True)
 class GatherExchange:
-    """Every worker gets the codes of all (all-gather) and sums what they decode to, in worker order.
+    """An all-gather of codes: every worker decodes those of all and adds the values up.
 
-    The order makes replicas, virtual workers and real ones equal to the bit. Receives (W - 1) messages a step.
+    It adds them in the order of the workers, which makes replicas, virtual workers and real ones
+    equal to the bit. Receives (W - 1) messages a step.
     """
 
     codec: Codec
@@ -78,7 +82,7 @@ class GatherExchange:
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         sizes = sizes_of(grads)
         segments = tuple(sizes.values())
-        x = self.codec.reorder(flattened(grads), segments)
+        x = self.codec.reorder(flatten_each(grads), segments)
         noise = step.noise("codec", sizes, x.device)
         message = self.codec.encode(x, segments, noise)
         everyone = comm.gather(
@@ -89,9 +93,9 @@ class GatherExchange:
             self.codec.decode_add([m[k : k + 1] for m in everyone], segments, total)
 
         def sent() -> Grads:
-            own = torch.zeros_like(x)
-            self.codec.decode_add(message, segments, own)
-            return unflatten(self.codec.restore_order(own, segments), grads)
+            decoded = torch.zeros_like(x)
+            self.codec.decode_add(message, segments, decoded)
+            return unflatten(self.codec.restore_order(decoded, segments), grads)
 
         def bound() -> Tensor:
             assert isinstance(self.codec, GridCodec)
@@ -108,40 +112,41 @@ class GatherExchange:
 
 @dataclass(frozen=True)
 class ScatterExchange:
-    """Worker i owns the i-th shard of the gradient: it gets everybody's code of it, averages, and sends the mean to all.
+    """Every worker averages one shard of all workers' codes, and sends the mean to all.
 
-        m_ij = encode(shard j of worker i);   mean_j = (1/W) sum_i decode(m_ij), at worker j;   update_j = mean_j, or
-        decode(encode(mean_j)) with `again`
+    For shard j, which worker j owns, of the gradient of worker i:
 
-    The owner, too, applies what it sent, so that replicas are equal to the bit. A worker receives W - 1 coded shards and
-    W - 1 shards of the mean: about two gradients' worth of code with `again`, however many workers there are. A code that is
-    biased is corrected by a memory of the owner's, of what the second coding left out of its shard.
+        m_ij = encode(shard j of worker i);   mean_j = (1/W) sum_i decode(m_ij), at worker j
+        update_j = mean_j, or decode(encode(mean_j)) with `code_means`
 
-    Buckets run through the gradient as one row, for shards to be of one size; the last is filled up with zeros.
+    The owner, too, applies what it sent, so that replicas are equal to the bit. A worker receives
+    (W - 1) coded shards and (W - 1) shards of the mean: about two gradients' worth of code with
+    `code_means`, however many workers there are. A biased code is corrected by error feedback at
+    the owner, whose residual is what the second coding left out of its shard.
+
+    Buckets run through the gradient as one row, for shards to be of one size; the last is filled up
+    with zeros.
     """
 
     codec: Codec
-    again: bool  # the mean is coded too; else it travels in fp32
+    code_means: bool  # else means travel in fp32
 
     @property
     def properties(self) -> Properties:
-        return Properties(
-            unbiased=self.codec.properties.unbiased, scope="global"
-        )  # buckets run through the gradient
+        # Buckets run through the gradient.
+        return Properties(unbiased=self.codec.properties.unbiased, scope="global")
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         x = flatten(grads)
         size = self._shard_size(x.shape[1], comm.workers)
         padded = F.pad(x, (0, comm.workers * size - x.shape[1]))
-        shards = self.codec.reorder(
-            [padded.view(-1, size)], (size,)
-        )  # [w W, size], worker by worker
-        noise = step.own_noise("codec", comm.workers * size, x.device).in_parts(comm.workers)
+        # [w W, size], worker by worker
+        shards = self.codec.reorder([padded.view(-1, size)], (size,))
+        noise = step.worker_noise("codec", comm.workers * size, x.device).in_parts(comm.workers)
         message = self.codec.encode(shards, (size,), noise)
 
-        arrived = comm.transpose(
-            [m.unflatten(0, (-1, comm.workers)) for m in message]
-        )  # [w, W, ...]
+        # [w, W, ...]
+        arrived = comm.transpose([m.unflatten(0, (-1, comm.workers)) for m in message])
         mean = shards.new_zeros(len(step.workers), size)
         for k in range(comm.workers):
             self.codec.decode_add([m[:, k] for m in arrived], (size,), mean)
@@ -149,43 +154,44 @@ class ScatterExchange:
         update, state = self._send_on(mean, state, comm, step)
 
         def sent() -> Grads:
-            own = torch.zeros_like(shards)
-            self.codec.decode_add(message, (size,), own)
-            return whole(own)
+            decoded = torch.zeros_like(shards)
+            self.codec.decode_add(message, (size,), decoded)
+            return join_shards(decoded)
 
-        def whole(rows: Tensor) -> Grads:
-            """From shards `[r W, size]`."""
+        def join_shards(rows: Tensor) -> Grads:
+            """Return the gradients of r rows, from their shards `[r W, size]`."""
             back = self.codec.restore_order(rows, (size,)).view(-1, comm.workers * size)
             return unflatten(back[:, : x.shape[1]], grads)
 
-        return Aggregated(whole(update), sent, state)
+        return Aggregated(join_shards(update), sent, state)
 
     def _send_on(self, mean: Tensor, state: State, comm: Comm, step: Step) -> tuple[Tensor, State]:
-        """`[w, size]` means of the own shards to `[W, size]`, as everybody has them."""
-        if not self.again:
+        """Return the means `[W, size]` of all shards, as all workers have them, and the new state.
+
+        `mean` `[w, size]` is that of the shards which this process's workers own.
+        """
+        if not self.code_means:
             return comm.gather([mean])[0], state
         segments, size = (mean.shape[1],), mean.shape[1]
         corrected = mean + state.per_worker["shard"] if "shard" in state.per_worker else mean
-        noise = step.own_noise("owner", size, mean.device)
+        noise = step.worker_noise("owner", size, mean.device)
         message = self.codec.encode(corrected, segments, noise)
         everyone = comm.gather(message)
         update = mean.new_zeros(comm.workers, size)
         self.codec.decode_add(everyone, segments, update)
         if self.codec.properties.unbiased:
             return update, state
-        own = update[step.workers.start : step.workers.stop]
-        return update, State(
-            shared=state.shared, per_worker={"shard": corrected - own}, inner=state.inner
-        )
+        residual = corrected - update[step.workers.start : step.workers.stop]
+        return update, State(state.shared, {"shard": residual}, state.inner)
 
     def _shard_size(self, n: int, workers: int) -> int:
-        """Whole groups of eight values, so that no shard's code is padded but the last."""
+        """Return a multiple of eight values, so that only the last shard's code is padded."""
         return 8 * -(-n // (8 * workers))
 
 
 @runtime_checkable
 class GridCodec(Codec, Protocol):
-    """A codec whose codes are numbers on a grid, so that on one grid the codes of all workers can be added."""
+    """A codec of numbers on a grid: on one grid the codes of all workers can be added."""
 
     @property
     def highest(self) -> int:
@@ -193,22 +199,25 @@ class GridCodec(Codec, Protocol):
 
     @property
     def bucket_size(self) -> int:
-        """Values that share a scale."""
+        """The number of values that share a scale."""
 
     def scales_of(self, x: Tensor, segments: tuple[int, ...]) -> Tensor:
-        """`[w, buckets]`; any larger scale will do as well."""
+        """Return the buckets' scales `[w, buckets]`; any larger ones do as well."""
 
     def codes_of(
         self, x: Tensor, segments: tuple[int, ...], scales: Tensor, noise: Noise
     ) -> Tensor:
-        """`[w, n]` uint8."""
+        """Return the codes `[w, n]`, uint8, on these scales."""
 
     def values_of(self, codes: Tensor, segments: tuple[int, ...], scales: Tensor) -> Tensor:
-        """Of centred codes: `[r, n]` numbers from `-highest / 2` to `highest / 2`, or sums of such."""
+        """Return the values `[r, n]` of centered codes, or of sums of such.
+
+        Centered codes are numbers from `-highest / 2` to `highest / 2`.
+        """
 
 
 def _shannon_bits(codec: GridCodec, x: Tensor, segments: tuple[int, ...], noise: Noise) -> Tensor:
-    """`[w]`, the least that a message of these codes can cost, with 32 bits for each scale."""
+    """Return the least bits `[w]` that these codes can cost, with 32 for each scale."""
     scales = codec.scales_of(x, segments)
     codes = codec.codes_of(x, segments, scales, noise)
     return shannon_bits(codes, codec.highest + 1) + 32 * scales.shape[1]
@@ -216,13 +225,13 @@ def _shannon_bits(codec: GridCodec, x: Tensor, segments: tuple[int, ...], noise:
 
 @dataclass(frozen=True)
 class SumExchange:
-    """All workers code on one grid, the largest scale of all, and the codes are added by an all-reduce of integers.
+    """An all-reduce of codes: all workers code on one grid, that of the largest scale.
 
         scale = max over workers;   update = decode(sum of codes) / W
 
-    A sum of W codes of s levels needs b = ceil(log2(2 W s + 1)) bits, so floor(64 / b) lanes share a 64-bit word: never more
-    than the smallest integer type that holds such sums, and less than 8 bits a value whenever W s <= 63. What is received
-    does not grow with W, but for that logarithm.
+    A sum of W codes of s levels needs b = ceil(log2(2 W s + 1)) bits, so floor(64 / b) lanes share
+    a 64-bit word: never more than the smallest integer type that holds such sums, and less than 8
+    bits a value whenever W s <= 63. What is received does not grow with W, but for that logarithm.
     """
 
     codec: GridCodec
@@ -236,33 +245,34 @@ class SumExchange:
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         sizes = sizes_of(grads)
         segments = tuple(sizes.values())
-        x = self.codec.reorder(flattened(grads), segments)
+        x = self.codec.reorder(flatten_each(grads), segments)
         scales = comm.max([self.codec.scales_of(x, segments)])[0]  # [1, buckets]
         noise = step.noise("codec", sizes, x.device)
         codes = self.codec.codes_of(x, segments, scales.expand(x.shape[0], -1), noise)
         update = self.codec.values_of(sum_codes(codes, self.codec.highest, comm), segments, scales)
 
         def sent() -> Grads:
-            centred = codes - self.codec.highest / 2
-            return unflatten(
-                self.codec.restore_order(self.codec.values_of(centred, segments, scales), segments),
-                grads,
-            )
+            centered = codes - self.codec.highest / 2
+            values = self.codec.values_of(centered, segments, scales)
+            return unflatten(self.codec.restore_order(values, segments), grads)
 
         update = self.codec.restore_order(update.div_(comm.workers), segments)
         return Aggregated(unflatten(update, grads), sent, state)
 
 
 def sum_codes(codes: Tensor, highest: int, comm: Comm) -> Tensor:
-    """All workers' codes from 0 to `highest` added, in lanes that hold their sum: `[w, n] -> [1, n]` around zero."""
+    """Return the sum `[1, n]`, around zero, of all workers' codes `[w, n]` from 0 to `highest`.
+
+    The codes travel in lanes that hold their sum.
+    """
     bits = (comm.workers * highest).bit_length()
     total = unpack_lanes(comm.sum([pack_lanes(codes, bits)])[0], codes.shape[1], bits)
     # In integers up to the halves: a float32 holds no odd number above 2^24.
     return (2 * total - comm.workers * highest).to(torch.float32) / 2
 
 
-def sent_by(codec: Codec, exchange: Exchange) -> Compressor:
-    """The compressor that sends `codec` in this way."""
+def build_exchange(codec: Codec, exchange: Exchange) -> Compressor:
+    """Return the compressor whose codes are those of `codec` and travel by `exchange`."""
     if exchange == "gather":
         return GatherExchange(codec)
     if exchange == "sum":
@@ -271,6 +281,7 @@ def sent_by(codec: Codec, exchange: Exchange) -> Compressor:
         if isinstance(codec, TableCodec):
             return CountExchange(codec)
         raise ValueError(
-            "exchange=sum needs codes on a shared grid, as qsgd has them; type exchange=gather or scatter"
+            "exchange=sum needs codes on a shared grid, as qsgd has them; "
+            "type exchange=gather or scatter"
         )
-    return ScatterExchange(codec, again=exchange == "scatter_coded")
+    return ScatterExchange(codec, code_means=exchange == "scatter_coded")

@@ -1,4 +1,4 @@
-"""GlobalRandK: a quantiser of a few values, drawn from the whole gradient."""
+"""GlobalRandK: a quantizer of a few values, drawn from the whole gradient."""
 
 from __future__ import annotations
 
@@ -27,20 +27,25 @@ from gcbench.method_settings import K
 
 @dataclass(frozen=True)
 class GlobalRandK(Checked):
-    """Vineeth S, "Unbiased Single-scale and Multi-scale Quantizers for Distributed Optimization", 2021, sections 3.3 and 3.4
-    (GRandK-MN, GRandK-MN-TS). Of the n values of the whole gradient
+    """A quantizer of a few values, drawn from the whole gradient.
 
-        K are drawn without replacement every step, alike on all workers;   update = Q of the drawn values, 0 elsewhere
+    Vineeth S, "Unbiased Single-scale and Multi-scale Quantizers for Distributed Optimization",
+    2021, sections 3.3 and 3.4 (GRandK-MN, GRandK-MN-TS). Of the n values of the whole gradient
 
-    with Q = `MaxNorm` or `MultiScale`, whose norm and scales are those of the drawn values. K >= n draws all of them.
+        K are drawn without replacement every step, alike on all workers
+        update = Q of the drawn values, 0 elsewhere
 
-    The drawn values are not scaled up, so that E[update] = K / n of the mean: a smaller step for every value, biased.
+    with Q = `MaxNorm` or `MultiScale`, whose norm and scales are those of the drawn values. K >= n
+    draws all of them.
+
+    The drawn values are not scaled up, so that E[update] = K / n of the mean: a smaller step for
+    every value, biased.
 
     Sends what Q sends for min(K, n) values, and no positions.
 
-    Differences from the paper: it says uniformly and no more; the authors' code walks through one fixed permutation, K values
-    a step. It also leaves each worker's own gradient in the values that were not drawn, so that its replicas drift apart; here
-    every worker applies zero there.
+    Differences from the paper: it says uniformly and no more; the authors' code walks through one
+    fixed permutation, K values a step. It also leaves each worker's own gradient in the values that
+    were not drawn, so that its replicas drift apart; here every worker applies zero there.
     """
 
     quantiser: Compressor
@@ -58,8 +63,8 @@ class GlobalRandK(Checked):
         few = {"drawn": g.index_select(1, drawn)}
         out = self.quantiser.aggregate(few, state, comm, replace(step, offsets={"drawn": 0}))
 
-        def placed(values: Grads) -> Grads:
+        def place(values: Grads) -> Grads:
             rows = values["drawn"]
             return unflatten(rows.new_zeros(len(rows), n).index_copy_(1, drawn, rows), grads)
 
-        return Aggregated(placed(out.update), lambda: placed(out.sent()), out.state)
+        return Aggregated(place(out.update), lambda: place(out.sent()), out.state)

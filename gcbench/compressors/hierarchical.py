@@ -13,7 +13,7 @@ from gcbench.compressors.base import (
     Properties,
     State,
     Step,
-    flattened,
+    flatten_each,
     sizes_of,
     unflatten,
 )
@@ -24,21 +24,25 @@ from gcbench.method_settings import WorkersPerNode
 
 @dataclass(frozen=True)
 class Hierarchical(Checked):
-    """The workers of a node average their gradients in fp32, and the nodes exchange codes of their means. With N nodes of g
-    workers and v_i the gradient of worker i:
+    """Dense inside a node, compressed between nodes.
 
-        u_k = (1/g) sum of v_i over node k;   m_k = encode(u_k);   update = (1/N) sum over k of decode(m_k)
+    The workers of a node average their gradients in fp32, and the nodes exchange codes of their
+    means. With N nodes of g workers and v_i the gradient of worker i:
 
-    All workers of a node make the same code, as its noise is the node's. Each sends one g-th of it to its peers in the other
-    nodes, and what it gets from them to the others of its node, so that every code travels once between two nodes. With g = 1
-    it is a gather.
+        u_k = (1/g) sum of v_i over node k;   m_k = encode(u_k)
+        update = (1/N) sum over k of decode(m_k)
 
-    A node's code misses e_k = u_k - decode(m_k), whoever's gradient that came from. What worker i sent is therefore
-    v_i - e_k, whose mean over the node is decode(m_k): error feedback then keeps beta h - alpha h + e_k, the same memory on
-    all workers of a node, as a single worker with their mean gradient would.
+    All workers of a node make the same code, as its noise is the node's. Each sends one g-th of it
+    to its peers in the other nodes, and what it gets from them to the others of its node, so that
+    every code travels once between two nodes. With g = 1 it is a gather.
 
-    Sends per worker: the gradient in fp32 inside the node, a g-th of the node's code between nodes, and a g-th of the other
-    N - 1 nodes' codes inside.
+    A node's code misses e_k = u_k - decode(m_k), whoever's gradient that came from. What worker i
+    sent is therefore v_i - e_k, whose mean over the node is decode(m_k): error feedback then keeps
+    beta h - alpha h + e_k, the same residual on all workers of a node, as a single worker with
+    their mean gradient would.
+
+    Sends per worker: the gradient in fp32 inside the node, a g-th of the node's code between nodes,
+    and a g-th of the other N - 1 nodes' codes inside.
     """
 
     codec: Codec
@@ -52,7 +56,7 @@ class Hierarchical(Checked):
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         nodes = Nodes.of(comm, self.workers_per_node)
-        tensors, sizes = flattened(grads), sizes_of(grads)
+        tensors, sizes = flatten_each(grads), sizes_of(grads)
         segments = tuple(sizes.values())
         x = self.codec.reorder(tensors, segments)
         means = nodes.mean([x])[0]

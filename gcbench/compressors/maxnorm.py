@@ -1,4 +1,4 @@
-"""QSGDMaxNorm, single-scale and multi-scale: all workers code on one grid, and an all-reduce adds their codes."""
+"""QSGDMaxNorm, single-scale and multi-scale: an all-reduce adds codes on one grid."""
 
 from __future__ import annotations
 
@@ -37,24 +37,30 @@ _TINY = 2.0**-100
 
 @dataclass(frozen=True)
 class MaxNorm(Checked):
-    """Vineeth S, "Unbiased Single-scale and Multi-scale Quantizers for Distributed Optimization", 2021, algorithm 1 (QSGD-MN).
-    For the whole gradient g_m of worker m, with ||w|| = max over workers of ||g_m||:
+    """QSGD-MN: all workers round to multiples of one grid, that of the largest norm.
 
-        zeta_m = s sgn(g_m) xi(|g_m| / ||w||),  xi in {0, 1/s, ..., 1} with E[xi(a)] = a;   update = ||w|| sum_m zeta_m / (s M)
+    Vineeth S, "Unbiased Single-scale and Multi-scale Quantizers for Distributed Optimization",
+    2021, algorithm 1 (QSGD-MN). For the whole gradient g_m of worker m, with ||w|| = max over
+    workers of ||g_m||:
 
-    for M workers, equations 7 to 9. Unbiased, and with either norm E||Q(g) - g||^2 <= min(n / s^2, sqrt(n) / s) ||w||_2^2 for
-    n values (lemma 1, whose 1 is slack).
+        zeta_m = s sgn(g_m) xi(|g_m| / ||w||),  xi in {0, 1/s, ..., 1} with E[xi(a)] = a
+        update = ||w|| sum_m zeta_m / (s M)
 
-    Sends 32 bits of norm (an all-reduce MAX), and codes that an all-reduce adds: lanes of b = ceil(log2(2 M s + 1)) bits,
-    floor(64 / b) of them in a 64-bit word, in which no sum can overflow.
+    for M workers, equations 7 to 9. Unbiased, and with either norm E||Q(g) - g||^2 <= min(n / s^2,
+    sqrt(n) / s) ||w||_2^2 for n values (lemma 1, whose 1 is slack).
 
-    Here a code of `bits` has s = 2^(bits-1) - 1 levels and a sign. "b bits" of the paper leave out the sign and mean s = 2^b
-    (the text) or 2^b - 1 (the authors' code, our bits = b + 1).
+    Sends 32 bits of norm (an all-reduce MAX), and codes that an all-reduce adds: lanes of b =
+    ceil(log2(2 M s + 1)) bits, floor(64 / b) of them in a 64-bit word, in which no sum can
+    overflow.
 
-    Differences from the paper: it counts 32 + n (ceil(log2 s) + 1) bits, which hold one code (where s is no power of two) but
-    no sum of codes; the authors' code sends int8 or int32, and until its commit 2ce3c49 (June 2021) added updates where the
-    text averages them; since 7537e00 (September 2021) it divides by M. `norm=l2` is the text, `linf` (the maximum) is what its
-    curves were made with: with the 2-norm of millions of values hardly any code but 0 is left.
+    Here a code of `bits` has s = 2^(bits-1) - 1 levels and a sign. "b bits" of the paper leave out
+    the sign and mean s = 2^b (the text) or 2^b - 1 (the authors' code, our bits = b + 1).
+
+    Differences from the paper: it counts 32 + n (ceil(log2 s) + 1) bits, which hold one code (where
+    s is no power of two) but no sum of codes; the authors' code sends int8 or int32, and until its
+    commit 2ce3c49 (June 2021) added updates where the text averages them; since 7537e00 (September
+    2021) it divides by M. `norm=l2` is the text, `linf` (the maximum) is what its curves were made
+    with: with the 2-norm of millions of values hardly any code but 0 is left.
     """
 
     levels: ManyLevels  # s
@@ -73,20 +79,25 @@ class MaxNorm(Checked):
 
 @dataclass(frozen=True)
 class MultiScale(Checked):
-    """Vineeth S, 2021, algorithm 2 (QSGD-MN-TS for two scales), equations 10 to 13. Every value i has the largest of the scales
-    s_1 < ... < s_N at which the codes of all workers fit into those of the smallest:
+    """QSGD-MN-TS and more scales: every value on the finest grid that all workers can use.
 
-        s*_i = min over workers of max {s_j : s_j |g_i| <= s_1 ||w||};   zeta_i as in `MaxNorm` with s*_i
-        update_i = ||w|| sum_m zeta_mi / (s*_i M)
+    Vineeth S, 2021, algorithm 2 (QSGD-MN-TS for two scales), equations 10 to 13. Every value i
+    has the largest of the scales s_1 < ... < s_N at which the codes of all workers fit into those
+    of the smallest:
 
-    Unbiased, with lemma 1's bound for s_1 (lemma 2); no code is above s_1. Scales are typed in bits: `scales=[2,6]` are 2^2 and
-    2^6 levels, the paper's (2, 6). A single one, `scales=[8]`, is the paper's QSGD-MN with 8 bits.
+        s*_i = min over workers of max {s_j : s_j |g_i| <= s_1 ||w||}
+        update_i = ||w|| sum_m zeta_mi / (s*_i M),   zeta_mi as in `MaxNorm` with s*_i
 
-    Sends what `MaxNorm` sends for s = s_1, and before it N - 1 bits a value, packed, whose bit j says that s_(j+1) fits: their
-    bitwise and over workers (an all-reduce; an all-gather on a GPU, whose library has none) is the smallest scale of all.
+    Unbiased, with lemma 1's bound for s_1 (lemma 2); no code is above s_1. Scales are typed in
+    bits: `scales=[2,6]` are 2^2 and 2^6 levels, the paper's (2, 6). A single one, `scales=[8]`, is
+    the paper's QSGD-MN with 8 bits.
 
-    Differences from the paper: it counts ceil(log2 N) bits for the scale, the same for N = 2 and 3. The authors' code chooses
-    a scale by the rounded code, with 2^b - 1 levels.
+    Sends what `MaxNorm` sends for s = s_1, and before it N - 1 bits a value, packed, whose bit j
+    says that s_(j+1) fits: their bitwise and over workers (an all-reduce; an all-gather on a GPU,
+    whose library has none) is the smallest scale of all.
+
+    Differences from the paper: it counts ceil(log2 N) bits for the scale, the same for N = 2 and 3.
+    The authors' code chooses a scale by the rounded code, with 2^b - 1 levels.
     """
 
     scales: Scales  # log2 of s_1 to s_N, in any order
@@ -95,7 +106,7 @@ class MultiScale(Checked):
 
     @property
     def levels(self) -> list[int]:
-        """s_1 < ... < s_N."""
+        """Return s_1 < ... < s_N."""
         return [2**bits for bits in sorted(self.scales)]
 
     @property
@@ -109,7 +120,7 @@ class MultiScale(Checked):
         return _aggregate_on_grid(grads, g, reach, smallest, state, comm, step)
 
     def shared_scales(self, g: Tensor, w: Tensor, comm: Comm) -> Tensor:
-        """`[1, n]`, s* of every value."""
+        """Return s* of every value, `[1, n]`."""
         smallest, *larger = self.levels
         shared = torch.full((1, g.shape[1]), smallest, dtype=torch.float32, device=g.device)
         if not larger:
@@ -123,18 +134,22 @@ class MultiScale(Checked):
 
 
 def _largest_norm(g: Tensor, norm: Norm, comm: Comm) -> Tensor:
-    """`[1, 1]`, of all workers' gradients `[w, n]`."""
+    """Return the largest norm `[1, 1]` of all workers' gradients `[w, n]`."""
     return comm.max([NORMS[norm](g).unsqueeze(1)])[0]
 
 
 def _aggregate_on_grid(
     grads: Grads, g: Tensor, reach: Tensor, levels: int, state: State, comm: Comm, step: Step
 ) -> Aggregated:
-    """`g`, all of `grads` end to end, in codes of `levels` steps up to `reach` (`[1, 1]`, or `[1, n]` of every value)."""
+    """Aggregate `g`, all of `grads` end to end, in codes of `levels` steps up to `reach`.
+
+    `reach` is `[1, 1]`, or `[1, n]` with one for every value.
+    """
     codes = _codes(
         g, reach.expand(1, g.shape[1]), levels, step.noise("codec", sizes_of(grads), g.device)
     )
-    # A step of the grid may be smaller than any float32. Powers of two take it there and back without rounding.
+    # A step of the grid may be smaller than any float32. Powers of two take it there and back
+    # without rounding.
     lift = torch.where(reach < _TINY, 1 / _TINY, 1)
     unit = reach * lift / levels
     update = sum_codes(codes, 2 * levels, comm).mul_(unit).div_(comm.workers * lift)
@@ -144,13 +159,12 @@ def _aggregate_on_grid(
 
 
 def _codes(v: Tensor, reach: Tensor, levels: int, noise: Noise) -> Tensor:
-    """`[w, n]` codes from 0 to 2 `levels`, more than a byte holds; zero is `levels`."""
+    """Return codes `[w, n]` from 0 to 2 `levels`, more than a byte holds; zero is `levels`."""
     codes = torch.empty(v.shape, dtype=torch.int16, device=v.device)
     for columns in block_slices(v.shape[1], v.shape[0], v.device):
         part, scale = v[:, columns], reach[:, columns]
-        share = part.abs() / torch.where(
-            scale > 0, scale, 1
-        )  # dividing first keeps it at 1 or below, even for denormals
+        # Dividing first keeps it at 1 or below, even for denormals.
+        share = part.abs() / torch.where(scale > 0, scale, 1)
         magnitude = stochastic_round(share.mul_(levels), noise.uniform(columns.start, columns.stop))
         codes[:, columns] = torch.copysign(magnitude, part).add_(levels)
     return codes

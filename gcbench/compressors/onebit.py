@@ -17,18 +17,23 @@ from gcbench.compressors.bucketed import Parameters, Signs
 
 @dataclass(frozen=True)
 class OneBit(Signs):
-    """Seide et al., "1-Bit Stochastic Gradient Descent and its Application to Data-Parallel Distributed Training of Speech
-    DNNs", Interspeech 2014; the baseline 1BitSGD of QSGD. For a bucket v of d consecutive values of a tensor:
+    """1BitSGD: the sign of every value, and the mean of each side of a bucket.
+
+    Seide et al., "1-Bit Stochastic Gradient Descent and its Application to Data-Parallel
+    Distributed Training of Speech DNNs", Interspeech 2014; the baseline 1BitSGD of QSGD. For a
+    bucket v of d consecutive values of a tensor:
 
         Q(v_i) = mean of {v_j : v_j >= 0} where v_i >= 0,    mean of {v_j : v_j < 0} where v_i < 0
 
-    the nearest to v of all codes that threshold at zero. Deterministic and biased: made for error feedback.
+    the nearest to v of all codes that threshold at zero. Deterministic and biased: made for error
+    feedback.
 
     Sends one bit a value and two float32 reconstruction points a bucket.
 
-    Differences from the paper: buckets stand for the columns of a weight matrix. With the default exchange every worker
-    gathers all codes, where the paper's workers each average a stripe of the gradient and quantise it again, with a memory of
-    the stripe: that is `exchange=scatter_coded`.
+    Differences from the paper: buckets stand for the columns of a weight matrix. With the default
+    exchange every worker gathers all codes, where the paper's workers each average a stripe of the
+    gradient and quantize it again, with error feedback
+    for the stripe: that is `exchange=scatter_coded`.
     """
 
     properties: ClassVar[Properties] = Properties(contractive=True)

@@ -14,45 +14,47 @@ from gcbench.knobs import Knob
 
 Halvings = Annotated[
     int,
-    Knob(
-        "levels in all, found by halving",
-        among=(3, 5, 9, 17, 33, 65, 129),
-        example=5,
-    ),
+    Knob("levels in all, found by halving", among=(3, 5, 9, 17, 33, 65, 129), example=5),
 ]
 
 
 @dataclass(frozen=True)
 class ORQ(TableQuantizer):
-    """Xu, Huo and Huang, "Optimal Gradient Quantization Condition for Communication-Efficient Distributed Training", 2020,
-    algorithm 1.
+    """ORQ: random rounding to the levels of least error.
 
-    A value v between two neighbouring levels of its bucket G is rounded to either, so that E[Q(v)] = v (equation 7):
+    Xu, Huo and Huang, "Optimal Gradient Quantization Condition for Communication-Efficient
+    Distributed Training", 2020, algorithm 1.
+
+    A value v between two neighbouring levels of its bucket G is rounded to either, so that E[Q(v)]
+    = v (equation 7):
 
         Q(v) = b_k with probability (v - b_(k-1)) / (b_k - b_(k-1)), else b_(k-1)
 
-    The outer of the s = 2^K + 1 levels are the bucket's minimum and maximum; between b_l and b_r, from the outside in, comes
-    the level of least error E|v - Q(v)|^2, at which (equation 12)
+    The outer of the s = 2^K + 1 levels are the bucket's minimum and maximum; between b_l and b_r,
+    from the outside in, comes the level of least error E|v - Q(v)|^2, at which (equation 12)
 
         |{b_k <= v <= b_r}| = sum over b_l <= v <= b_r of (v - b_l) / (b_r - b_l)
 
-    Sends log2(s) bits a value, rounded up to whole digits in a word (1.6, 2.33, 3.2 for 3, 5, 9 levels), and s float32 levels
-    a bucket: with 2048 values 19.4, 13.3 and 9.6 times less than fp32, where the paper counts 20.2, 13.8 and 10.1 without the
-    levels.
+    Sends log2(s) bits a value, rounded up to whole digits in a word (1.6, 2.33, 3.2 for 3, 5, 9
+    levels), and s float32 levels a bucket: with 2048 values 19.4, 13.3 and 9.6 times less than
+    fp32, where the paper counts 20.2, 13.8 and 10.1 without the levels.
 
-    Differences from the paper: its recursion passes K on unchanged and would never end; it is K - 1 here. Equation 12 has no
-    exact solution among the values of a bucket; the value of least error is taken, not the one of nearest count. All workers
-    get the codes of all and average what these decode to, where the paper has a server do so. Its options for the way back are
-    `exchange=sum` (a: levels "coherent among all the worker nodes", `CountExchange`) and `exchange=scatter_coded` (b: the average
-    is quantised again, by as many servers as workers). Clipping (`clip_sigma`) is by tensor. Buckets restart at every tensor,
-    but for scatter and for the paper's own, `bucket_scope=gradient`.
+    Differences from the paper: its recursion passes K on unchanged and would never end; it is K - 1
+    here. Equation 12 has no exact solution among the values of a bucket; the value of least error
+    is taken, not the one of nearest count. All workers get the codes of all and average what these
+    decode to, where the paper has a server do so. Its options for the way back are `exchange=sum`
+    (a: levels "coherent among all the worker nodes", `CountExchange`) and `exchange=scatter_coded`
+    (b: the average is quantized again, by as many servers as workers). Clipping (`clip_sigma`) is
+    by tensor. Buckets restart at every tensor, but for scatter and for the paper's own,
+    `bucket_scope=gradient`.
     """
 
     level_count: Halvings
 
     @property
     def properties(self) -> Properties:
-        # With R = max - min, |v|^2 >= R^2 / 2, and the error is at most (D - 2) R^2 / 16: that of a level in the middle.
+        # With R = max - min, |v|^2 >= R^2 / 2, and the error is at most (D - 2) R^2 / 16: that of a
+        # level in the middle.
         return Properties(unbiased=True, contractive=self.shorter_than(10))
 
     def fit(self, v: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""PowerSGD: a rank-r approximation by a step of power iteration, by several, or the best there is."""
+"""PowerSGD: low-rank approximation by steps of power iteration, or the best there is."""
 
 from __future__ import annotations
 
@@ -38,34 +38,42 @@ from gcbench.method_settings import Iterations, Rank, SubtractedUpdate, Svd, War
 
 
 class Factors(NamedTuple):
-    """Transposed, as in `power_iteration`."""
+    """The factors of all matrices, transposed as in `power_iteration`."""
 
     p: Tensor
-    own_q: Tensor  # of each worker
+    worker_q: Tensor  # of each worker
     q: Tensor  # their mean
 
 
 @dataclass(frozen=True)
 class PowerSGD(Checked):
-    """Vogels et al., "PowerSGD: Practical Low-Rank Gradient Compression for Distributed Optimization", NeurIPS 2019,
-    algorithm 1.
+    """A rank-r approximation by a step of power iteration.
 
-    Every tensor is a matrix M `[n, m]` with n its first dimension. With the same Q `[m, r]` on all workers:
+    Vogels et al., "PowerSGD: Practical Low-Rank Gradient Compression for Distributed
+    Optimization", NeurIPS 2019, algorithm 1.
 
-        P <- mean over workers of M Q;   P <- orthogonalize(P);   Q <- mean over workers of M^T P;   decode: P Q^T
+    Every tensor is a matrix M `[n, m]` with n its first dimension. With the same Q `[m, r]` on all
+    workers:
 
-    Linear in M: the update is that of the workers' mean gradient. Sends r (n + m) floats a matrix, r = min(rank, n, m).
+        P <- mean over workers of M Q;   P <- orthogonalize(P);   Q <- mean over workers of M^T P
+        decode: P Q^T
 
-    The "best approximation" of table 2 is printed without a recipe. `iterations=k` repeats the above k times a step, each from
-    the last Q, and sends k r (n + m) floats; the authors' row is `iterations=3 warm_start=false`, their "two extra" iterations.
-    `svd=true` is what these approach: P are the first r left singular vectors of the mean of M, and Q = mean of M^T P. It sends
-    all n m floats of M, as the singular vectors of a mean are not to be had from those of the workers.
+    Linear in M: the update is that of the workers' mean gradient. Sends r (n + m) floats a matrix,
+    r = min(rank, n, m).
 
-    Differences from the paper: a column of Q that has become zero (a gradient that was exactly zero) is drawn anew, where the
-    paper's warm start would keep it zero for ever; the others are scaled to a largest entry of 1, which leaves P as it is but
-    keeps M Q from under- and overflowing. `memory=own` subtracts the worker's own projection P P^T M, as algorithm 2 is
-    printed; `aggregated` subtracts the update, as the authors' code does. The updates are the same up to rounding; with
-    `aggregated` the memories of workers drift apart like a random walk.
+    The "best approximation" of table 2 is printed without a recipe. `iterations=k` repeats the
+    above k times a step, each from the last Q, and sends k r (n + m) floats; the authors' row is
+    `iterations=3 warm_start=false`, their "two extra" iterations. `svd=true` is what these
+    approach: P are the first r left singular vectors of the mean of M, and Q = mean of M^T P. It
+    sends all n m floats of M, as the singular vectors of a mean are not to be had from those of the
+    workers.
+
+    Differences from the paper: a column of Q that has become zero (a gradient that was exactly
+    zero) is drawn anew, where the paper's warm start would keep it zero for ever; the others are
+    scaled to a largest entry of 1, which leaves P as it is but keeps M Q from under- and
+    overflowing. `memory=own` subtracts the worker's own projection P P^T M, as algorithm 2 is
+    printed; `aggregated` subtracts the update, as the authors' code does. The updates are the same
+    up to rounding; with `aggregated` the workers' residuals drift apart like a random walk.
     """
 
     rank: Rank
@@ -86,51 +94,51 @@ class PowerSGD(Checked):
         shapes = self._shapes(grads)
         q = self._start(grads, shapes, state, step)
         ms = _matrices(grads, shapes)
-        found = (
-            self._best(ms, shapes, comm)
-            if self.svd
-            else self._iterated(ms, times(ms, q, shapes), q, shapes, comm)
-        )
-        return self._aggregated(grads, shapes, found, product(found.p, found.q, shapes))
+        if self.svd:
+            factors = self._best(ms, shapes, comm)
+        else:
+            factors = self._iterate(ms, times(ms, q, shapes), q, shapes, comm)
+        updates = product(factors.p, factors.q, shapes)
+        return self._to_aggregated(grads, shapes, factors, updates)
 
     def aggregate_corrected(
-        self, grads: Grads, memory: Grads, alpha: float, state: State, comm: Comm, step: Step
+        self, grads: Grads, residual: Grads, alpha: float, state: State, comm: Comm, step: Step
     ) -> tuple[Aggregated, Grads]:
         shapes = self._shapes(grads)
         q = self._start(grads, shapes, state, step)
-        ms, p = add_times(_matrices(grads, shapes), _matrices(memory, shapes), alpha, q, shapes)
-        found = self._best(ms, shapes, comm) if self.svd else self._iterated(ms, p, q, shapes, comm)
-        own_q = found.q if self.memory == "aggregated" else found.own_q
-        updates = product_and_rest(found.p, found.q, own_q, ms, shapes)
-        return self._aggregated(grads, shapes, found, updates), _like(grads, ms)
+        ms, p = add_times(_matrices(grads, shapes), _matrices(residual, shapes), alpha, q, shapes)
+        if self.svd:
+            factors = self._best(ms, shapes, comm)
+        else:
+            factors = self._iterate(ms, p, q, shapes, comm)
+        sent_q = factors.q if self.memory == "aggregated" else factors.worker_q
+        updates = product_and_rest(factors.p, factors.q, sent_q, ms, shapes)
+        return self._to_aggregated(grads, shapes, factors, updates), _like(grads, ms)
 
-    def _aggregated(
-        self, grads: Grads, shapes: Shapes, found: Factors, updates: list[Tensor]
+    def _to_aggregated(
+        self, grads: Grads, shapes: Shapes, factors: Factors, updates: list[Tensor]
     ) -> Aggregated:
         update = _like(grads, updates)
 
         def sent() -> Grads:
-            return (
-                update
-                if self.memory == "aggregated"
-                else _like(grads, product(found.p, found.own_q, shapes))
-            )
+            if self.memory == "aggregated":
+                return update
+            return _like(grads, product(factors.p, factors.worker_q, shapes))
 
-        return Aggregated(
-            update, sent, State(shared=dict(zip(grads, qs_of(found.q, shapes), strict=True)))
-        )
+        qs = dict(zip(grads, qs_of(factors.q, shapes), strict=True))
+        return Aggregated(update, sent, State(shared=qs))
 
-    def _iterated(
-        self, ms: list[Tensor], own_p: Tensor, start: Tensor, shapes: Shapes, comm: Comm
+    def _iterate(
+        self, ms: list[Tensor], worker_p: Tensor, start: Tensor, shapes: Shapes, comm: Comm
     ) -> Factors:
         q = start
         for i in range(self.iterations):
             if i > 0:
-                own_p = times(ms, restart(qs_of(q, shapes), start, shapes), shapes)
-            p = orthogonalize(comm.mean([own_p])[0], shapes)
-            own_q = transposed_times(ms, p, shapes)
-            q = comm.mean([own_q])[0]
-        return Factors(p, own_q, q)
+                worker_p = times(ms, restart(qs_of(q, shapes), start, shapes), shapes)
+            p = orthogonalize(comm.mean([worker_p])[0], shapes)
+            worker_q = transposed_times(ms, p, shapes)
+            q = comm.mean([worker_q])[0]
+        return Factors(p, worker_q, q)
 
     def _best(self, ms: list[Tensor], shapes: Shapes, comm: Comm) -> Factors:
         means = comm.mean(ms)
@@ -154,11 +162,11 @@ class PowerSGD(Checked):
         return restart([state.shared[k].contiguous() for k in grads], fresh, shapes)
 
 
-@lru_cache(maxsize=64)  # buckets
+@lru_cache(maxsize=64)  # buckets of DDP, whose Q are the same every step
 def _draw_q(
     seed: int, number: int, offsets: tuple[int, ...], shapes: Shapes, device: torch.device
 ) -> Tensor:
-    """Standard normal, the same on all workers."""
+    """Return a standard normal Q of every matrix, the same on all workers."""
     names = [str(i) for i in range(len(shapes))]
     step = Step(number, seed, range(0), dict(zip(names, offsets, strict=True)))
     like = {
@@ -169,7 +177,7 @@ def _draw_q(
 
 
 def matrix_shape(g: Tensor) -> tuple[int, int]:
-    """n and m of a `[w, n, ...]` gradient as a matrix; a vector is a column."""
+    """Return n and m of a gradient `[w, n, ...]` as a matrix; a vector is a column."""
     n = g.shape[1] if g.dim() > 1 else 1
     return n, g.numel() // (g.shape[0] * n)
 

@@ -1,4 +1,4 @@
-"""Random K and Random Block: values at positions that all workers draw alike, so that an all-reduce sums them."""
+"""Random K and Random Block: an all-reduce of values at positions that all workers share."""
 
 from __future__ import annotations
 
@@ -20,16 +20,21 @@ from gcbench.seeds import mix
 
 @dataclass(frozen=True)
 class RandomK(Checked):
-    """As compared with in PowerSGD (Vogels et al., NeurIPS 2019, table 4), with PowerSGD's budget. For a tensor M `[n, m]`:
+    """Values at positions drawn anew every step, alike on all workers.
 
-        K = r (n + m) positions, drawn without replacement every step from a seed that all workers share;
+    As compared with in PowerSGD (Vogels et al., NeurIPS 2019, table 4), with PowerSGD's budget.
+    For a tensor M `[n, m]`:
+
+        K = r (n + m) positions, drawn without replacement every step from a shared seed
         values <- mean over workers of M at these positions;   decode: the values there, 0 elsewhere
 
-    Linear in M. E||C(v) - v||^2 = (1 - K / (n m)) ||v||^2: biased (each value is sent as it is), made for error feedback.
+    Linear in M. E||C(v) - v||^2 = (1 - K / (n m)) ||v||^2: biased (each value is sent as it is),
+    made for error feedback.
 
     Sends K = min(r (n + m), n m) floats a tensor with r = min(rank, n, m), and no positions.
 
-    Differences from the authors' code: positions are those of the largest of n m random numbers of the step.
+    Differences from the authors' code: positions are those of the largest of n m random numbers of
+    the step.
     """
 
     rank: Rank
@@ -47,7 +52,7 @@ class RandomK(Checked):
         ]
 
         def decode(values: list[Tensor]) -> Grads:
-            """Back at their positions."""
+            """Return the values at their positions, and zeros elsewhere."""
             parts = zip(grads.items(), chosen, values, strict=True)
             return {
                 k: x.new_zeros(len(v), sizes[k]).index_copy_(1, i, v).view(-1, *x.shape[1:])
@@ -59,10 +64,13 @@ class RandomK(Checked):
 
 @dataclass(frozen=True)
 class RandomBlock(Checked):
-    """As Random K, but the K values lie side by side from one shared random position on, and continue at the tensor's
-    beginning when they pass its end: memory is read in order.
+    """Consecutive values from a position drawn anew every step, alike on all workers.
 
-    Sends and errs as Random K does: every value is sent with probability K / (n m), though neighbours together.
+    The K values of Random K lie side by side from one shared random position on, and continue at
+    the tensor's beginning when they pass its end: memory is read in order.
+
+    Sends and errs as Random K does: every value is sent with probability K / (n m), though
+    neighbours together.
 
     Differences from the authors' code: none known.
     """
@@ -76,7 +84,7 @@ class RandomBlock(Checked):
         rows = [_rows(g).roll(-starts[k], 1)[:, : _budget(g, self.rank)] for k, g in grads.items()]
 
         def decode(values: list[Tensor]) -> Grads:
-            """Zeros behind the block, and all back to where it was."""
+            """Return the values at their block's place, and zeros elsewhere."""
             padded = [
                 F.pad(v, (0, g[0].numel() - v.shape[1]))
                 for g, v in zip(grads.values(), values, strict=True)
@@ -90,7 +98,7 @@ class RandomBlock(Checked):
 
 
 def _budget(g: Tensor, rank: int) -> int:
-    """Values that PowerSGD of this rank sends of `g`, at most all."""
+    """Return how many values PowerSGD of this rank sends of `g`, at most all."""
     n, m = matrix_shape(g)
     return min(min(rank, n, m) * (n + m), n * m)
 

@@ -16,18 +16,22 @@ from gcbench.compressors.bucketed import Parameters, Signs
 
 @dataclass(frozen=True)
 class ScaledSign(Signs):
-    """Karimireddy et al., "Error Feedback Fixes SignSGD and other Gradient Compression Schemes", ICML 2019, algorithm 1; ORQ's
-    baseline "Scaled SignSGD" (equation 13) and, a scale a tensor and with error feedback, PowerSGD's "Sign + Norm":
+    """Scaled signSGD: signs times the mean magnitude of a bucket or tensor.
+
+    Karimireddy et al., "Error Feedback Fixes SignSGD and other Gradient Compression Schemes",
+    ICML 2019, algorithm 1; ORQ's baseline "Scaled SignSGD" (equation 13) and, a scale a tensor and
+    with error feedback, PowerSGD's "Sign + Norm":
 
         Q(v) = (||v||_1 / d) sign(v)    for the d values v of a tensor or of a bucket
 
-    The nearest to v of all signs with one magnitude: ||Q(v) - v||^2 = (1 - ||v||_1^2 / (d ||v||_2^2)) ||v||_2^2. Deterministic
-    and biased.
+    The nearest to v of all signs with one magnitude: ||Q(v) - v||^2 = (1 - ||v||_1^2 / (d
+    ||v||_2^2)) ||v||_2^2. Deterministic and biased.
 
     Sends one bit a value and a float32 scale a bucket or tensor.
 
-    Differences from the papers: sign(0) = +1, as a bit has no third value; the error above stays the same. ORQ prints one scale
-    for the whole gradient and experiments with buckets (`bucket_scope=gradient`).
+    Differences from the papers: sign(0) = +1, as a bit has no third value; the error above stays
+    the same. ORQ prints one scale for the whole gradient and experiments with buckets
+    (`bucket_scope=gradient`).
     """
 
     properties: ClassVar[Properties] = Properties(contractive=True)

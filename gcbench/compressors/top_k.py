@@ -18,16 +18,21 @@ from gcbench.method_settings import Fraction, IndexCode
 
 @dataclass(frozen=True)
 class TopK(Checked, Codec):
-    """Aji and Heafield, "Sparse Communication for Distributed Gradient Descent", EMNLP 2017; Stich et al., "Sparsified SGD with
-    Memory", NeurIPS 2018; as compared with in PowerSGD (table 4). Of a tensor of n values
+    """The largest values of each tensor, with their positions.
+
+    Aji and Heafield, "Sparse Communication for Distributed Gradient Descent", EMNLP 2017; Stich
+    et al., "Sparsified SGD with Memory", NeurIPS 2018; as compared with in PowerSGD (table 4). Of a
+    tensor of n values
 
         K = max(1, floor(fraction n)) of largest magnitude are sent as they are, the others as 0
 
-    so that ||C(v) - v||^2 <= (1 - K / n) ||v||^2. Exactly K, of equal magnitudes the first in the tensor. Deterministic and
-    biased: made for error feedback. Workers choose different values, so that an all-gather is needed.
+    so that ||C(v) - v||^2 <= (1 - K / n) ||v||^2. Exactly K, of equal magnitudes the first in the
+    tensor. Deterministic and biased: made for error feedback. Workers choose different values, so
+    that an all-gather is needed.
 
-    Sends per tensor K float32 values and K positions. `index=int32`: 32 bits each, which fraction = 0.5 / 32 and 0.5 / 136
-    of PowerSGD's table count. `index=auto`: ceil(log2 n) bits each, or n bits in all (a map) where that is less.
+    Sends per tensor K float32 values and K positions. `index=int32`: 32 bits each, which fraction =
+    0.5 / 32 and 0.5 / 136 of PowerSGD's table count. `index=auto`: ceil(log2 n) bits each, or n
+    bits in all (a map) where that is less.
 
     Differences from the papers: none known; positions are sent in ascending order.
     """

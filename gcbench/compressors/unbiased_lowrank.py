@@ -1,4 +1,4 @@
-"""Low-rank sketches without memory: the unbiased estimator that PowerSGD is compared with, as printed and as published."""
+"""The unbiased low-rank estimator that PowerSGD is compared with, as printed and as published."""
 
 from __future__ import annotations
 
@@ -17,23 +17,32 @@ from gcbench.method_settings import LowRankVariant, Rank
 
 @dataclass(frozen=True)
 class UnbiasedLowRank(Checked):
-    """The comparison of Vogels et al., NeurIPS 2019, section 4.1 and table 1. For a matrix M `[n, m]`, without error feedback:
+    """Low-rank sketches without error feedback, as printed and as published.
 
-    `variant=text`, as printed: with U `[m, r]`, values drawn from N(0, 1/r) anew every step and alike on all workers,
+    The comparison of Vogels et al., NeurIPS 2019, section 4.1 and table 1. For a matrix M `[n,
+    m]`, without error feedback:
+
+    `variant=text`, as printed: with U `[m, r]`, values drawn from N(0, 1/r) anew every step and
+    alike on all workers,
 
         P <- mean over workers of M U;   decode: P U^T,    E[U U^T] = I so that E[M U U^T] = M
 
-    with E||M U U^T - M||^2 = (m + 1) / r ||M||^2. Sends r n floats a matrix, as U comes from a shared seed.
+    with E||M U U^T - M||^2 = (m + 1) / r ||M||^2. Sends r n floats a matrix, as U comes from a
+    shared seed.
 
-    `variant=alternating`, with which the authors' code made the published rows: half a power iteration a step,
+    `variant=alternating`, with which the authors' code made the published rows: half a power
+    iteration a step,
 
-        even steps: Q <- orthogonalize(Q);  P <- mean of M Q      odd steps: P <- orthogonalize(P);  Q <- mean of M^T P
+        even steps: Q <- orthogonalize(Q);  P <- mean of M Q
+        odd steps:  P <- orthogonalize(P);  Q <- mean of M^T P
 
-    decode: P Q^T. A projection, and so not unbiased. Sends r n and r m floats in turn: r (n + m) / 2 on average.
+    decode: P Q^T. A projection, and so not unbiased. Sends r n and r m floats in turn: r (n + m) /
+    2 on average.
 
     Both are linear in M; r = min(rank, n, m).
 
-    Differences from the paper and its code: a factor column that has become zero is drawn anew, as in our PowerSGD.
+    Differences from the paper and its code: a factor column that has become zero is drawn anew, as
+    in our PowerSGD.
     """
 
     rank: Rank
@@ -51,8 +60,8 @@ class UnbiasedLowRank(Checked):
         flipped = self.variant == "alternating" and step.number % 2 == 1  # sketches M^T
         ms = {k: _matrix(g).mT if flipped else _matrix(g) for k, g in grads.items()}  # [w, n, m]
         us = self._sketches(ms, state, step)  # [1, m, r]
-        own = {k: m @ us[k] for k, m in ms.items()}
-        ps = dict(zip(ms, comm.mean(list(own.values())), strict=True))
+        worker_ps = {k: m @ us[k] for k, m in ms.items()}
+        ps = dict(zip(ms, comm.mean(list(worker_ps.values())), strict=True))
 
         def decode(factors: Grads) -> Grads:
             products = {k: p @ us[k].mT for k, p in factors.items()}
@@ -61,8 +70,8 @@ class UnbiasedLowRank(Checked):
                 for k, x in products.items()
             }
 
-        memory = State(shared=ps) if self.variant == "alternating" else state
-        return Aggregated(decode(ps), lambda: decode(own), memory)
+        state = State(shared=ps) if self.variant == "alternating" else state
+        return Aggregated(decode(ps), lambda: decode(worker_ps), state)
 
     def _sketches(self, ms: Grads, state: State, step: Step) -> Grads:
         like = {

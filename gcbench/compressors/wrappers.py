@@ -1,5 +1,8 @@
-"""What goes around a method. Fixed order, outermost first: checked gradients, norm clipping, dense warm-up, small tensors set
-aside, memory, sigma clipping, buckets through the gradient."""
+"""Wrappers around a method.
+
+They have one order, outermost first: checked gradients, norm clipping, dense warm-up, small tensors
+set aside, error feedback, sigma clipping, buckets through the gradient.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ from gcbench.method_settings import Alpha, Beta, ClipNorm, ClipSigma, DenseSteps
 
 @dataclass(frozen=True)
 class CheckedGradients:
-    """Takes float32 gradients only, and keeps parameters without values from methods, which could send nothing of them."""
+    """Refuse gradients that are not float32, and pass by parameters that hold no values."""
 
     inner: Compressor
 
@@ -45,7 +48,8 @@ class CheckedGradients:
         for name, g in grads.items():
             if g.dtype != torch.float32:
                 raise TypeError(
-                    f"the gradient of {name} is {g.dtype}; aggregate takes torch.float32: type gradient.float()"
+                    f"the gradient of {name} is {g.dtype}; aggregate takes torch.float32: "
+                    "type gradient.float()"
                 )
         empty = {k: g[:1] for k, g in grads.items() if g.numel() == 0}
         if not empty:
@@ -61,7 +65,7 @@ class CheckedGradients:
 
 @dataclass(frozen=True)
 class NormClipping(Checked):
-    """Scales each worker's whole gradient down to a 2-norm of `clip_norm`."""
+    """Scale each worker's whole gradient down to a 2-norm of `clip_norm`."""
 
     inner: Compressor
     clip_norm: ClipNorm
@@ -79,7 +83,7 @@ class NormClipping(Checked):
 
 @dataclass(frozen=True)
 class DenseWarmup(Checked):
-    """Sends gradients whole for the first `dense_steps` steps."""
+    """Send gradients whole, in fp32, for the first `dense_steps` steps."""
 
     inner: Compressor
     dense_steps: DenseSteps
@@ -96,7 +100,10 @@ class DenseWarmup(Checked):
 
 @dataclass(frozen=True)
 class SmallTensorsWhole(Checked):
-    """Tensors of fewer than `min_size` values, or of fewer than `min_dims` dimensions, travel in fp32 by an all-reduce."""
+    """Send small tensors whole, in fp32 by an all-reduce.
+
+    Small are those of fewer than `min_size` values or fewer than `min_dims` dimensions.
+    """
 
     inner: Compressor
     min_size: MinSize = 0
@@ -129,13 +136,13 @@ class SmallTensorsWhole(Checked):
 
 @dataclass(frozen=True)
 class ErrorFeedback(Checked):
-    """Memory of what was not sent, for all methods.
+    """Add the error-feedback residual, which was not sent before, to every gradient.
 
-        corrected = grad + alpha memory;   memory <- beta memory + grad - sent(corrected)
+        corrected = grad + alpha residual;   residual <- beta residual + grad - sent(corrected)
 
-    so that sent + memory' = grad + beta memory. alpha = beta = 1 is error feedback as in PowerSGD, algorithm 2 (Stich et al.
-    2018, Karimireddy et al. 2019); other values are ECQ-SGD's (Wu et al. 2018, equations 6 and 7); alpha = 0 leaves the
-    method as it is.
+    so that sent + residual' = grad + beta residual. alpha = beta = 1 is error feedback as in
+    PowerSGD, algorithm 2 (Stich et al. 2018, Karimireddy et al. 2019); other values are ECQ-SGD's
+    (Wu et al. 2018, equations 6 and 7); alpha = 0 leaves the method as it is.
     """
 
     inner: Compressor
@@ -149,21 +156,21 @@ class ErrorFeedback(Checked):
         )
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
-        memory = state.per_worker or {k: torch.zeros_like(g) for k, g in grads.items()}
+        residual = state.per_worker or {k: torch.zeros_like(g) for k, g in grads.items()}
         inner_state = state.inner or State()
         if isinstance(self.inner, Correcting):
             out, left = self.inner.aggregate_corrected(
-                grads, memory, self.alpha, inner_state, comm, step
+                grads, residual, self.alpha, inner_state, comm, step
             )
         else:
-            corrected = {k: torch.add(g, memory[k], alpha=self.alpha) for k, g in grads.items()}
+            corrected = {k: torch.add(g, residual[k], alpha=self.alpha) for k, g in grads.items()}
             out = self.inner.aggregate(corrected, inner_state, comm, step)
             sent = out.sent()
             refuse_other_tensors(sent, grads)
             left = {k: corrected[k] - sent[k] for k in grads}
         if self.alpha != self.beta:
             left = {
-                k: torch.add(x, memory[k], alpha=self.beta - self.alpha) for k, x in left.items()
+                k: torch.add(x, residual[k], alpha=self.beta - self.alpha) for k, x in left.items()
             }
         return Aggregated(
             out.update, out.sent, State(per_worker=left, inner=out.state), out.shannon_bits
@@ -172,13 +179,16 @@ class ErrorFeedback(Checked):
 
 @dataclass(frozen=True)
 class SigmaClipping(Checked):
-    """Clips every value to `clip_sigma` standard deviations of its tensor, each worker's own.
+    """Clip every value to `clip_sigma` standard deviations of its worker's tensor.
 
-    Wen et al., "TernGrad: Ternary Gradients to Reduce Communication in Distributed Deep Learning", NeurIPS 2017, section 4:
+    Wen et al., "TernGrad: Ternary Gradients to Reduce Communication in Distributed Deep Learning",
+    NeurIPS 2017, section 4:
 
-        clip(v_i) = v_i where |v_i| <= c sigma, else sgn(v_i) c sigma;    sigma^2 the variance of the tensor's values
+        clip(v_i) = v_i where |v_i| <= c sigma, else sgn(v_i) c sigma
+        sigma^2 = the variance of the tensor's values
 
-    Differences from the paper: a tensor whose values are all equal (or just one) has no deviation, and stays as it is.
+    Differences from the paper: a tensor whose values are all equal (or just one) has no deviation,
+    and stays as it is.
     """
 
     inner: Compressor
@@ -203,10 +213,11 @@ class SigmaClipping(Checked):
 
 @dataclass(frozen=True)
 class BucketsThroughGradient:
-    """Hands all tensors on as one, so that buckets run through the whole gradient (`bucket_scope=gradient`).
+    """Hand all tensors on as one, so that buckets run through the whole gradient.
 
-    The view of QSGD (section 4, "each gradient as a one-dimensional vector") and ORQ (section 5, "evenly divides the whole
-    gradient into buckets of the same length"): only the last bucket is short, and a large one spans tensors.
+    This is `bucket_scope=gradient`, the view of QSGD (section 4, "each gradient as a
+    one-dimensional vector") and ORQ (section 5, "evenly divides the whole gradient into buckets of
+    the same length"): only the last bucket is short, and a large one spans tensors.
     """
 
     inner: Compressor
@@ -230,5 +241,5 @@ def _with_values(g: Tensor) -> Tensor:
 
 
 def _per_row(x: Tensor, like: Tensor) -> Tensor:
-    """`[w]` shaped to multiply `[w, ...]`."""
+    """Return `[w]` in a shape that multiplies `[w, ...]`."""
     return x.view(-1, *[1] * (like.dim() - 1))

@@ -1,9 +1,10 @@
-"""Where the time of a step goes.
+"""The time of a step, by phase.
 
-A step is cut into consecutive laps, each named when it begins; the collectives cut themselves out of the lap around them.
-What lies between the start of compression and the last collective is `encode`, what follows it is `decode`. What a second
-thread exchanges while this one computes is hidden; only what this one then waits for is part of the step. On CUDA a lap is a
-pair of events on the stream, read at the log interval only: nothing waits for the device inside a step.
+A step is cut into consecutive laps, each named when it begins; the collectives cut themselves out
+of the lap around them. What lies between the start of compression and the last collective is
+`encode`, what follows it is `decode`. What a second thread exchanges while this one computes is
+hidden; only what this one then waits for is part of the step. On CUDA a lap is a pair of events on
+the stream, read at the log interval only: nothing waits for the device inside a step.
 """
 
 from __future__ import annotations
@@ -23,13 +24,15 @@ Marks = list[tuple[str, Any]]
 
 
 class Lap(NamedTuple):
+    """A consecutive part of a step's time."""
+
     name: str
     seconds: float
     hidden: float = 0.0  # seconds beside them, under the computation
 
 
 class Span(NamedTuple):
-    """Seconds since the first mark of a step."""
+    """A lap by its begin and end, in seconds since the first mark of a step."""
 
     name: str
     begin: float
@@ -40,7 +43,7 @@ class Span(NamedTuple):
 
 
 class Stopwatch:
-    """Marks the laps of one thread."""
+    """A recorder of the laps of one thread."""
 
     def __init__(self, device: torch.device) -> None:
         self._cuda = device.type == "cuda"
@@ -48,7 +51,7 @@ class Stopwatch:
         self.name = "end"  # of the lap that has begun last
 
     def lap(self, name: str) -> None:
-        """Ends the current lap and begins `name`."""
+        """End the current lap and begin `name`."""
         self._marks.append((name, self._now()))
         self.name = name
 
@@ -59,7 +62,7 @@ class Stopwatch:
         self.lap("compress")
 
     def stop(self) -> Marks:
-        """Those since the last stop."""
+        """End the current lap and return the marks since the last stop."""
         self.lap("end")
         marks, self._marks = self._marks, []
         return marks
@@ -73,9 +76,10 @@ class Stopwatch:
 
 
 class Clock(Stopwatch):
-    """Laps of the steps since the last `take`; `side_stream` is for the thread that exchanges meanwhile, if there is one.
+    """A recorder of the laps of all steps since the last `take`.
 
-    A lap `await` is spent waiting for that thread.
+    `side_stream` is for the thread that exchanges meanwhile, if there is one. A lap `await` is
+    spent waiting for that thread.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -87,24 +91,23 @@ class Clock(Stopwatch):
 
     @property
     def phase(self) -> str:
-        """What this process is at: as long as it waits, that is what it waits for."""
+        """Return the current lap of this process, or the one of the side stream it waits for."""
         return self.side_stream.name if self.name == "await" else self.name
 
-    def awaited(self, work: Sequence[Marks]) -> None:
-        """What the lap `await` of this step waited for."""
+    def add_awaited(self, work: Sequence[Marks]) -> None:
+        """Add the work for which the lap `await` of this step waited."""
         self._awaited += work
 
     def end_step(self) -> None:
         marks = self.stop()
-        if (
-            self._seen >= WARMUP_STEPS
-        ):  # caches, lazy initialisation and autotuning belong to no method
+        # Caches, lazy initialization and autotuning belong to no method.
+        if self._seen >= WARMUP_STEPS:
             self._steps.append((marks, self._awaited))
         self._awaited = []
         self._seen += 1
 
     def take(self) -> list[list[Lap]]:
-        """Seconds of the laps of every step since the last call."""
+        """Return the laps of every step since the last call."""
         if self._cuda and self._steps:
             self._steps[-1][0][-1][1].synchronize()
         steps = [self._laps(marks, awaited) for marks, awaited in self._steps]
@@ -117,7 +120,7 @@ class Clock(Stopwatch):
         laps = []
         for span in self._spans(marks, start):
             laps += (
-                _waiting(span, work)
+                _split_wait(span, work)
                 if span.name == "await"
                 else [Lap(span.name, span.end - span.begin)]
             )
@@ -136,8 +139,11 @@ class Clock(Stopwatch):
         return [Span(*span) for span in zip(names, times, times[1:], strict=False)]
 
 
-def _waiting(waited: Span, work: Sequence[Span]) -> list[Lap]:
-    """The work by what of it was waited for; waking up is a wait too."""
+def _split_wait(waited: Span, work: Sequence[Span]) -> list[Lap]:
+    """Return the laps of the work, with the part of each that was waited for.
+
+    The time to wake up is a lap `wait`.
+    """
     shown = [span.within(waited) for span in work]
     laps = [
         Lap(span.name, part, span.end - span.begin - part)
@@ -147,16 +153,20 @@ def _waiting(waited: Span, work: Sequence[Span]) -> list[Lap]:
 
 
 class Ledger:
-    """Seconds by phase over all processes. A collective's exchange is its minimum over ranks; the rest is `wait`."""
+    """The seconds by phase over all processes.
+
+    A collective's exchange is its minimum over ranks; the rest is `wait`.
+    """
 
     def __init__(self, processes: int) -> None:
         self._totals = [dict.fromkeys((*PHASES, *HIDDEN), 0.0) for _ in range(processes)]
         self._steps = 0
 
     def add(self, by_process: list[list[list[Lap]]]) -> None:
-        """`by_process[p]` holds the laps of process p for the same steps, in which all issued the same collectives.
+        """Add the laps of the same steps of all processes, `by_process[p]` those of process p.
 
-        A lap may be a plain sequence, as other processes send it.
+        All issued the same collectives in them. A lap may be a plain sequence, as other processes
+        send it.
         """
         for same_step in zip(*by_process, strict=True):
             steps = [[Lap(*lap) for lap in laps] for laps in same_step]
@@ -166,11 +176,10 @@ class Ledger:
                 min(lap.seconds + lap.hidden for lap in same)
                 for same in zip(*exchanges, strict=True)
             ]
-            for totals, laps, own in zip(self._totals, steps, exchanges, strict=True):
-                for lap, seconds in zip(own, shortest, strict=True):
-                    shown = min(
-                        lap.seconds, seconds
-                    )  # a wait comes first, so that it is the first to be hidden
+            for totals, laps, exchanged in zip(self._totals, steps, exchanges, strict=True):
+                for lap, seconds in zip(exchanged, shortest, strict=True):
+                    # A wait comes first, so that it is the first to be hidden.
+                    shown = min(lap.seconds, seconds)
                     totals["exchange"] += shown
                     totals["wait"] += lap.seconds - shown
                     totals["hidden_exchange"] += seconds - shown
@@ -181,7 +190,7 @@ class Ledger:
                         totals["hidden_coding"] += lap.hidden
 
     def seconds(self) -> dict[str, dict[str, float]] | None:
-        """Per step: mean and maximum over processes; nothing before the warm-up has passed."""
+        """Return the mean and maximum over processes, per step; None before the end of warm-up."""
         if not self._steps:
             return None
         rows = {
@@ -190,13 +199,13 @@ class Ledger:
         return {phase: {"mean": sum(v) / len(v), "max": max(v)} for phase, v in rows.items()}
 
     def elapsed(self) -> float:
-        """Seconds of all steps so far, without the first ones; mean over processes."""
+        """Return the seconds of all steps after warm-up so far, as a mean over processes."""
         return sum(totals["step"] for totals in self._totals) / len(self._totals)
 
     def state(self) -> dict[str, Any]:
         return {"totals": self._totals, "steps": self._steps}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Times of another number of processes are other times, and start anew."""
+        """Restore a state, unless it is of another number of processes, whose times are others."""
         if len(state["totals"]) == len(self._totals):
             self._totals, self._steps = state["totals"], state["steps"]

@@ -1,4 +1,4 @@
-"""The files of a run: result.json, written at once or not at all, and metrics.jsonl, one line per record."""
+"""The files of a run: result.json, written atomically, and metrics.jsonl, one line per record."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ENDED = ("done", "diverged")  # statuses that the same run would come to again
 
 
 class RunFiles:
-    """What a run leaves in its directory."""
+    """The files in the directory of a run."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -34,7 +34,7 @@ class RunFiles:
         replace_file(self.result, content.encode() + b"\n")
 
     def read_result(self) -> Result | None:
-        """Return what result.json holds; None: there is none. Raises ValueError: it is damaged."""
+        """Return the result; None where there is none; ValueError where result.json is damaged."""
         try:
             return Result.parse(read_json(self.result))
         except FileNotFoundError:
@@ -43,7 +43,7 @@ class RunFiles:
             raise ValueError(f"{self.result}: {error}; move it away, or type rerun=true") from error
 
     def write_start(self, start: dict[str, Any]) -> None:
-        """What the run is, and what it was begun from: all that a run which was killed has to say."""
+        """Write start.json: the run and its origin, which a run that is killed leaves behind."""
         replace_file(self._start, _strict_json(start, indent=2).encode() + b"\n")
 
     def read_start(self) -> dict[str, Any] | None:
@@ -74,7 +74,7 @@ class RunFiles:
         return lines
 
     def truncate_metrics(self, step: int) -> None:
-        """Forgets what came after `step`, to which a checkpoint goes back."""
+        """Remove the lines after `step`, to which a checkpoint goes back."""
         if self.metrics.exists():
             try:
                 lines = self.metrics.read_text(encoding="utf-8").splitlines(keepends=True)
@@ -87,13 +87,12 @@ class RunFiles:
             )
 
     def set_aside(self, extends: bool = False) -> None:
-        """Renames what an earlier run left, as in result.2025-01-31T12-30-59.123456Z.json, so that it stays.
+        """Rename the files of an earlier run, as in result.2025-01-31T12-30-59.123456Z.json.
 
-        The result of a run that is extended is also there until the next one is, and its metrics go on.
+        The result of a run that is extended stays as well until there is the next one, and its
+        metrics go on.
         """
-        files = (
-            (self.result, self.weights) if extends else (self.result, self.metrics, self.weights)
-        )
+        files = [self.result, self.weights, *([] if extends else [self.metrics])]
         left = [path for path in files if path.exists()]
         if left:
             finished = datetime.fromtimestamp(left[0].stat().st_mtime, timezone.utc)
@@ -112,7 +111,7 @@ def _strict_json(value: Any, indent: int | None = None) -> str:
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no word for NaN and infinity."""
+    """Return the value with None for NaN and infinity, for which JSON has no word."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
@@ -125,22 +124,17 @@ def _finite(value: Any) -> Any:
 def _is_up_to(line: str, step: int) -> bool:
     try:
         return bool(json.loads(line).get("step", 0) <= step)
-    except (
-        ValueError,
-        TypeError,
-        AttributeError,
-        RecursionError,
-    ):  # the end of the file, torn by a crash, or no record
+    # The end of the file, torn by a crash, or no record.
+    except (ValueError, TypeError, AttributeError, RecursionError):
         return False
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write a file so that whoever reads it finds the old content or the new one, even after a crash."""
+    """Write a file atomically: readers see the old content or the new, even after a crash."""
     new = path.with_name(path.name + ".new")
     with _clear_errors(path):
-        new.unlink(
-            missing_ok=True
-        )  # of a crash; or a link, by which something else would be overwritten
+        # What a crash left; or a link, by which something else would be overwritten.
+        new.unlink(missing_ok=True)
         with new.open("xb") as file:
             file.write(content)
             file.flush()
@@ -160,5 +154,6 @@ def _clear_errors(path: Path) -> Iterator[None]:
         gone = "" if path.parent.is_dir() else f"; {path.parent} is no longer there"
         raise OSError(
             error.errno,
-            f"cannot write {path} ({error.strerror}){gone}; make room there, or type another outputs=<folder>",
+            f"cannot write {path} ({error.strerror}){gone}; make room there, "
+            "or type another outputs=<folder>",
         ) from error

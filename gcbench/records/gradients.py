@@ -1,4 +1,4 @@
-"""Gradients of chosen steps as files, to measure codecs on what training really makes."""
+"""Gradients of chosen steps as files, to measure codecs on those of real training."""
 
 from __future__ import annotations
 
@@ -13,16 +13,20 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Recorded:
-    """One file, `gradients/step-000100.pt` in a run's directory: these fields as a dictionary, written by `torch.save`."""
+    """The gradients of one step, as in `gradients/step-000100.pt` in a run's directory.
+
+    The file holds these fields as a dictionary, written by `torch.save`.
+    """
 
     names: list[str]  # of the parameters, in the model's canonical order
     shapes: list[list[int]]  # of each, without the worker axis
-    gradients: Tensor  # [W, n] float32 on the CPU: each worker's as it was compressed, all tensors end to end
+    # [W, n] float32 on the CPU: each worker's as it was compressed, all tensors end to end.
+    gradients: Tensor
     step: int  # from 0
     config: dict[str, Any]  # the run in short: model, dataset, compressor, seed, workers, ...
 
     def tensors(self) -> dict[str, Tensor]:
-        """Name to `[W, *shape]`, as views: what a compressor takes."""
+        """Return each parameter's gradients `[W, *shape]` as views, as a compressor takes them."""
         parts = self.gradients.split([torch.Size(shape).numel() for shape in self.shapes], dim=1)
         return {
             k: part.view(-1, *shape)
@@ -31,7 +35,7 @@ class Recorded:
 
 
 def read_gradients(path: Path) -> Recorded:
-    """What `GradientFiles` wrote; no pickled code is executed."""
+    """Return the gradients that `GradientFiles` wrote; no pickled code is executed."""
     return Recorded(**torch.load(path, map_location="cpu", weights_only=True))
 
 
@@ -43,7 +47,7 @@ class GradientFiles:
     config: dict[str, Any]
 
     def write(self, step: int, shapes: dict[str, Sequence[int]], gradients: Tensor) -> None:
-        """`shapes` names the parameters, `gradients` is `[W, n]`."""
+        """Write the gradients `[W, n]` of the parameters that `shapes` names."""
         content = {
             "names": list(shapes),
             "shapes": [list(shape) for shape in shapes.values()],

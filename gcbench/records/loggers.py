@@ -1,4 +1,4 @@
-"""Weights & Biases, as far as it works: its troubles are told once and never end a run."""
+"""Weights & Biases, as far as it works: its errors are logged once and never end a run."""
 
 from __future__ import annotations
 
@@ -28,8 +28,10 @@ SETTINGS: dict[str, Any] = {
 
 
 class Logger(Protocol):
+    """The destination of a run's metrics besides its files."""
+
     def log(self, metrics: dict[str, Any], step: int) -> None:
-        """`metrics` is a line of metrics.jsonl, with its `event`."""
+        """Log a line of metrics.jsonl, with its `event`."""
 
     def finish(self, result: Result) -> None: ...
 
@@ -50,7 +52,7 @@ class WandbLogger:
         if self._run is None:
             return
         try:
-            self._run.log(_by_event(metrics), step=step)
+            self._run.log(_prefix_event(metrics), step=step)
         except Exception as error:
             self._run = None
             _warn(error)
@@ -65,8 +67,8 @@ class WandbLogger:
             _warn(error)
 
 
-def _by_event(line: dict[str, Any]) -> dict[str, Any]:
-    """train/loss is not test/loss; what may be an axis is the same for all."""
+def _prefix_event(line: dict[str, Any]) -> dict[str, Any]:
+    """Return the line with its event in the keys, as train/loss, except those that may be axes."""
     axes = ("step", "epoch", "bits_sent_per_worker", "seconds")
     return {k if k in axes else f"{line['event']}/{k}": v for k, v in line.items() if k != "event"}
 
@@ -80,15 +82,15 @@ def start_logger(
     config: dict[str, Any],
     directory: Path,
 ) -> Logger:
-    """`settings` has `mode` (one of MODES), `project` and `entity`."""
-    mode = _settled(settings["mode"])
+    """Return a logger for `settings`: `mode` (one of MODES), `project` and `entity`."""
+    mode = _choose_mode(settings["mode"])
     if mode == "disabled":
         return NoLogger()
     try:
-        import wandb  # here, so that logger.mode=disabled works without it
+        import wandb  # logger.mode=disabled works without it
 
         quiet = wandb.Settings(**SETTINGS)
-        wandb.setup(quiet)  # it talks before it has read what init is given
+        wandb.setup(quiet)  # it prints before init has read its settings
         run = wandb.init(
             project=settings["project"],
             entity=settings["entity"],
@@ -106,15 +108,16 @@ def start_logger(
     return WandbLogger(run)
 
 
-def _settled(mode: str) -> Any:
-    """Online needs a key: without one W&B would stop and ask for it."""
+def _choose_mode(mode: str) -> Any:
+    """Return the mode of W&B, offline where it has no key: it would stop and ask for one."""
     if mode not in MODES:
         raise ValueError(
             f"logger.mode={mode} is not known; type logger.mode= one of {', '.join(MODES)}"
         )
     if mode == "online" and not _key_is_configured():
         log.warning(
-            "logger.mode=online, but no W&B API key is configured: logging offline; type `wandb login` first"
+            "logger.mode=online, but no W&B API key is configured: logging offline; "
+            "type `wandb login` first"
         )
         return "offline"
     if mode == "auto":

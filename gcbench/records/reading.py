@@ -11,7 +11,7 @@ DEEPEST = 40  # levels; a result has seven
 
 
 def read_json(path: Path) -> Any:
-    """Return what a JSON file holds, printable. Raises OSError, or ValueError with what is wrong."""
+    """Return the content of a JSON file, printable; OSError, or ValueError with what is wrong."""
     try:
         return printable(json.loads(path.read_text(encoding="utf-8")))
     except RecursionError:

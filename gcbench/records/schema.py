@@ -1,4 +1,4 @@
-"""The types of result.json: what a run was, and what came out of it.
+"""The types of result.json, the configuration and the outcome of a run.
 
 `Result` is checked strictly when it is read, as files come from other machines and other people:
 a truth value is no number, a number is no text, and what is missing is named.
@@ -79,7 +79,7 @@ class CompressionError(Record):
 
 
 class Network(Record):
-    """What collectives went over; an emulated network has the keys of its configuration too."""
+    """The network of the collectives; an emulated one has the keys of its configuration too."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="allow")
     emulated: bool
@@ -95,7 +95,7 @@ class Git(Record):
 
 
 class Extended(Record):
-    """Where a shorter run had ended that became this one."""
+    """The end of a shorter run that became this one."""
 
     from_step: int
     from_epoch: float
@@ -115,7 +115,7 @@ class Machine(Record):
 
 
 class Environment(Record):
-    """Where and when something was measured."""
+    """The machine, the software and the time of a measurement."""
 
     versions: dict[str, str | None] = {}  # package to version; None: not installed
     git: Git | None = None
@@ -150,14 +150,14 @@ class _Choices(Record):
 
 
 class _ReadByName(Record):
-    """What reports read by name from the two open dictionaries of a result."""
+    """The keys that reports read by name from the two open dictionaries of a result."""
 
     choices: _Choices
     config: _Configuration
 
 
 class _Trained(Record):
-    """What a result has when its workers wrote it."""
+    """The fields that a result has if its workers wrote it."""
 
     workers: int
     processes: int
@@ -210,13 +210,14 @@ class Result(Environment):
 
     @classmethod
     def parse(cls, data: Any) -> Result:
-        """Return the result in `data`, which JSON or W&B holds. Raises ValueError: what is wrong."""
+        """Return the result in `data`, which JSON or W&B holds; ValueError says what is wrong."""
         if not isinstance(data, Mapping) or "schema_version" not in data:
             raise ValueError("no result of a run of gcbench")
         if data["schema_version"] != SCHEMA_VERSION:
             version = data["schema_version"]
             raise ValueError(
-                f"schema_version {version} is not the one that this gcbench reads ({SCHEMA_VERSION})"
+                f"schema_version {version} is not the one that this gcbench reads "
+                f"({SCHEMA_VERSION})"
             )
         try:
             _ReadByName.model_validate(data)

@@ -1,4 +1,4 @@
-"""Runs that have left a result: in a directory each, or many in one compressed file that is kept."""
+"""Runs that have left a result: in a directory each, or many in one compressed file."""
 
 from __future__ import annotations
 

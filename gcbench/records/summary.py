@@ -1,4 +1,4 @@
-"""What a person sees of a run: progress while it goes, a short table at its end."""
+"""The progress of a run while it goes, and a short table at its end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SCORES = ("accuracy", "top5_accuracy", "perplexity", "loss", "distance")
 
 
 class ProgressDisplay:
-    """A bar on a terminal, a plain line for every record elsewhere. It moves with the records, never in between."""
+    """A bar on a terminal, which moves with every record; elsewhere a plain line for each."""
 
     def __init__(self, total_steps: int, console: Console, enabled: bool) -> None:
         self._console = console
@@ -59,7 +59,7 @@ class ProgressDisplay:
 
 
 def print_summary(result: Result, directory: Path, console: Console) -> None:
-    """Status, scores, bits, time by phase, where the files are; of a run that ended early, what there is."""
+    """Print status, scores, bits, time by phase and the folder, as far as the run has them."""
     print_table(TextTable([], _facts(result), left=(0, 1)), console)
     if result.seconds:
         print_table(_phases(result.seconds), console)
@@ -115,20 +115,22 @@ def share_in_words(share: float) -> str:
 
 
 def advice_on_share(share: float, config: dict[str, Any]) -> str:
-    """Return why less than half of the gradient is compressed, and what to type; empty where nothing can be typed."""
-    compressor, said = config["compressor"], []
+    """Return why less than half of the gradient is compressed, and what to type.
+
+    It is empty where there is nothing to type.
+    """
+    compressor = config["compressor"]
+    reasons = []
     if min_size := compressor.get("min_size"):
-        said.append(
-            f"tensors of fewer than {min_size:,} values travel whole; type {_typed(config, 'min_size')}=0"
-        )
+        key = _find_key(config, "min_size")
+        reasons.append(f"tensors of fewer than {min_size:,} values travel whole; type {key}=0")
     if dense_steps := compressor.get("dense_steps"):
-        said.append(
-            f"the first {dense_steps:,} steps send all whole; type {_typed(config, 'dense_steps')}=0"
-        )
-    return f"({', and '.join(said)})" if said and share < 0.5 else ""
+        key = _find_key(config, "dense_steps")
+        reasons.append(f"the first {dense_steps:,} steps send all whole; type {key}=0")
+    return f"({', and '.join(reasons)})" if reasons and share < 0.5 else ""
 
 
-def _typed(config: dict[str, Any], key: str) -> str:
+def _find_key(config: dict[str, Any], key: str) -> str:
     return key if key in config else f"compressor.{key}"
 
 
@@ -152,7 +154,7 @@ def _scores(test: dict[str, float | None]) -> list[tuple[str, str]]:
 
 
 def _number(value: float | None) -> str:
-    """JSON files have null where a number was not finite."""
+    """Return the number as text; in JSON files null stands for one that was not finite."""
     return "not finite" if value is None else f"{value:.4g}"
 
 

@@ -1,4 +1,4 @@
-"""Runs of other experiments that are a row's own: tables share rows, and nobody computes them twice."""
+"""Runs of other experiments that serve a row, too: tables share rows that are computed once."""
 
 from __future__ import annotations
 
@@ -8,24 +8,28 @@ from itertools import groupby
 from gcbench.config import Config, conf_directory
 from gcbench.identity import EXECUTION, flat_differences
 from gcbench.records.store import RecordedRun
-from gcbench.report.configs import Composed, as_words, composed
+from gcbench.report.configs import Composition, as_words, compose
 
 
-def is_same(run: RecordedRun, expected: Composed) -> bool:
-    """Whether a run of another experiment computed what the row asks for and, if it has times, executed as the row does."""
+def is_same(run: RecordedRun, expected: Composition) -> bool:
+    """Return whether a run of another experiment computed what the row asks for.
+
+    If it has times, it must have been executed as the row is, too.
+    """
     if run.result.identity != expected.identity:
         return False
     return run.result.seconds is None or _execution(_as_written(run)) == _execution(expected.config)
 
 
 def _as_written(run: RecordedRun) -> Config:
-    """Return the configuration of its experiment's file: what was typed beside it would have been typed beside the row, too.
+    """Return the configuration of its experiment's file, with the run's backend.
 
-    Not so its backend, by which rows of one experiment may differ.
+    Other keys that were typed beside the experiment would have been typed beside the row, too; by
+    their backend rows of one experiment may differ.
     """
     if not _has_file(run):
         return run.config
-    config = composed(str(run.experiment), run.budget).config
+    config = compose(str(run.experiment), run.budget).config
     return {**config, "trainer": {**config["trainer"], "backend": run.config["trainer"]["backend"]}}
 
 
@@ -38,7 +42,7 @@ def words_of_run(run: RecordedRun) -> list[str]:
     """Return what was typed beside the run's experiment, by where it differs from that."""
     if not _has_file(run):
         return []
-    return as_words(flat_differences(run.flat, composed(str(run.experiment), run.budget).flat))
+    return as_words(flat_differences(run.flat, compose(str(run.experiment), run.budget).flat))
 
 
 def _execution(config: Config) -> Config:
@@ -47,13 +51,13 @@ def _execution(config: Config) -> Config:
     }
 
 
-def sources(runs: Iterable[RecordedRun]) -> str:
-    """Whose runs these are, as in run of powersgd/table4/rank_2; empty for none."""
+def describe_sources(runs: Iterable[RecordedRun]) -> str:
+    """Return whose runs these are, as in run of powersgd/table4/rank_2; empty for none."""
     titles = sorted({run.title for run in runs})
     return f"run of {' and '.join(titles)}" if titles else ""
 
 
-def by_experiment(runs: Iterable[RecordedRun]) -> list[tuple[str, list[RecordedRun]]]:
-    """Runs of each title, in the order of titles."""
+def group_by_title(runs: Iterable[RecordedRun]) -> list[tuple[str, list[RecordedRun]]]:
+    """Return each title and its runs, in the order of titles."""
     ordered = sorted(runs, key=lambda run: (run.title, run.seed))
     return [(title, list(same)) for title, same in groupby(ordered, key=lambda run: run.title)]

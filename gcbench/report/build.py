@@ -1,4 +1,4 @@
-"""From a table and the runs of its rows to a report."""
+"""Build a report from a table and the runs of its rows."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from gcbench.config import conf_directory
 from gcbench.identity import flat_differences, format_value
 from gcbench.records.store import RecordedRun
-from gcbench.report.borrowed import sources
-from gcbench.report.configs import PAPER, composed_row
+from gcbench.report.borrowed import describe_sources
+from gcbench.report.configs import PAPER, compose_row
 from gcbench.report.document import DIRTY, EMPTY, Cell, Document, Heading, Line, Summary, digits_of
 from gcbench.report.measures import TIMES
 from gcbench.report.remarks import sections
-from gcbench.report.rows import Row, grouped
+from gcbench.report.rows import Row, group_runs
 from gcbench.report.tables import Column, Table
 
 Groups = dict[str, list[Row]]  # budget to the rows at it
@@ -21,7 +21,10 @@ Groups = dict[str, list[Row]]  # budget to the rows at it
 def build(
     table: Table, runs: Sequence[RecordedRun], budget: str, words: tuple[str, ...] = ()
 ) -> Document:
-    """`budget` for every column that names none; `words` are typed beside every experiment of that budget."""
+    """Return the report at `budget`, which is that of every column that names none.
+
+    `words` are typed beside every experiment of that budget.
+    """
     groups = groups_of(table, runs, budget, words)
     rows = groups[budget]
     return Document(
@@ -37,9 +40,11 @@ def build(
 def groups_of(
     table: Table, runs: Sequence[RecordedRun], budget: str, words: tuple[str, ...] = ()
 ) -> Groups:
-    """The report's budget first, then those of its columns."""
+    """Return the rows by budget: the report's first, then those of its columns."""
     budgets = dict.fromkeys([budget, *(column.budget for column in table.columns if column.budget)])
-    return {name: grouped(table, runs, name, words if name == budget else ()) for name in budgets}
+    return {
+        name: group_runs(table, runs, name, words if name == budget else ()) for name in budgets
+    }
 
 
 def _heading(column: Column, table: Table, budget: str) -> Heading:
@@ -77,9 +82,9 @@ def _runs(row: Row) -> str:
         return "published only"
     facts = [_seeds(row)]
     if row.borrowed:
-        facts.append(sources(row.borrowed))
+        facts.append(describe_sources(row.borrowed))
     if row.runs and row.stand_in:
-        facts.append(f"{row.stand_in} stands in{_own_ratio(row)}")
+        facts.append(f"{row.stand_in} stands in{_describe_ratio(row)}")
     if row.fewer_workers and any(run.result.seconds for run in row.done):
         facts.append(f"{row.fewer_workers}, whose times are not these")
     if row.grid and row.grid.chosen is not None:
@@ -89,8 +94,11 @@ def _runs(row: Row) -> str:
     return "; ".join(facts)
 
 
-def _own_ratio(row: Row) -> str:
-    """What the method sends of a stand-in may be far from what it sends of the paper's model: a low rank is not low there."""
+def _describe_ratio(row: Row) -> str:
+    """Return the ratio of a row whose model stands in for the paper's; empty for none.
+
+    It may be far from the ratio of the paper's model: a low rank is not low in a small one.
+    """
     values = row.values("ratio")
     return f" at ratio {Summary.of(values).mean:.3g}" if values else ""
 
@@ -99,8 +107,8 @@ def _seeds(row: Row) -> str:
     if not row.runs:
         return "missing"
     done = [_seed(run) for run in row.done]
-    told = [f"seed{'s' * (len(done) > 1)} {', '.join(done)}"] if done else []
-    return "; ".join([*told, *(f"seed {_seed(run)} {run.status}" for run in row.unfinished)])
+    finished = [f"seed{'s' * (len(done) > 1)} {', '.join(done)}"] if done else []
+    return "; ".join([*finished, *(f"seed {_seed(run)} {run.status}" for run in row.unfinished)])
 
 
 def _seed(run: RecordedRun) -> str:
@@ -108,47 +116,44 @@ def _seed(run: RecordedRun) -> str:
 
 
 def _about_budgets(groups: Groups, budget: str, words: tuple[str, ...]) -> list[str]:
-    told = [
+    lines = [
         f"Budget {budget}: {_about(budget)}",
-        *(f"{who}: {what}." for who, what in _made_smaller(groups[budget])),
+        *(f"{who}: {what}." for who, what in _list_differences(groups[budget])),
     ]
-    told += [f"With {' '.join(words)} beside every row."] if words else []
+    lines += [f"With {' '.join(words)} beside every row."] if words else []
     return [
-        *told,
+        *lines,
         *(f"Columns of budget {name}: {_about(name)}" for name in groups if name != budget),
     ]
 
 
 def _about(budget: str) -> str:
-    """The comment on top of the budget's file."""
-    first = (
-        (conf_directory() / "budget" / f"{budget}.yaml")
-        .read_text(encoding="utf-8")
-        .partition("\n")[0]
-    )
-    return first.lstrip("# ")
+    """Return the comment on top of the budget's file."""
+    text = (conf_directory() / "budget" / f"{budget}.yaml").read_text(encoding="utf-8")
+    return text.partition("\n")[0].lstrip("# ")
 
 
-def _made_smaller(rows: Sequence[Row]) -> list[tuple[str, str]]:
-    """(which rows, what differs from the paper's configuration)."""
-    found: dict[str, list[str]] = {}
-    own = [row for row in rows if row.spec.experiment is not None]
-    for row in own if own and own[0].budget != PAPER else []:
-        paper, here = composed_row(row.spec), composed_row(row.spec, row.budget)
+def _list_differences(rows: Sequence[Row]) -> list[tuple[str, str]]:
+    """Return which rows differ from the paper's configuration, and in what."""
+    labels_by_difference: dict[str, list[str]] = {}
+    run_rows = [row for row in rows if row.spec.experiment is not None]
+    for row in run_rows if run_rows and run_rows[0].budget != PAPER else []:
+        paper = compose_row(row.spec)
+        at_budget = compose_row(row.spec, row.budget)
         differs = {
             k: v
-            for k, v in flat_differences(here.flat, paper.flat).items()
+            for k, v in flat_differences(at_budget.flat, paper.flat).items()
             if not k.startswith("model.")
         }
-        if here.choices["model"] != paper.choices["model"]:
-            differs = {"model": (here.choices["model"], paper.choices["model"]), **differs}
+        if at_budget.choices["model"] != paper.choices["model"]:
+            differs = {"model": (at_budget.choices["model"], paper.choices["model"]), **differs}
         what = ", ".join(
             f"{key}={format_value(ours)} in place of {format_value(papers)}"
             for key, (ours, papers) in differs.items()
         )
-        found.setdefault(what, []).append(row.spec.label)
+        labels_by_difference.setdefault(what, []).append(row.spec.label)
     return [
-        ("All rows" if len(who) == len(own) else ", ".join(who), what)
-        for what, who in found.items()
+        ("All rows" if len(who) == len(run_rows) else ", ".join(who), what)
+        for what, who in labels_by_difference.items()
         if what
     ]

@@ -23,7 +23,8 @@ BUDGETS = ("paper", "cpu")
 LEARNING_RATE = "learning_rate"  # the best of a sweep
 
 
-def inside(folder: str, name: str) -> str:
+def join_path(folder: str, name: str) -> str:
+    """Return folder/name, or the name where it is in no folder."""
     return f"{folder}/{name}" if folder else name
 
 
@@ -35,13 +36,12 @@ class Rows:
     of: tuple[str, ...]  # the folder that the names are in; several: the relations hold in each
     hold: tuple[str, ...]
     budgets: tuple[str, ...] = BUDGETS
-    elsewhere: bool = (
-        False  # on other data than the paper's, which may bear a claim out and cannot refute it
-    )
+    # On other data than the paper's, which may bear a claim out and cannot refute it.
+    elsewhere: bool = False
 
     @property
     def relations(self) -> list[tuple[str, Relation]]:
-        """With their folder."""
+        """Return the relations, each with the folder of its rows."""
         return [
             (folder, relation)
             for folder in self.of
@@ -53,7 +53,7 @@ class Rows:
     def paths(self) -> list[str]:
         return list(
             dict.fromkeys(
-                inside(folder, name)
+                join_path(folder, name)
                 for folder, relation in self.relations
                 for name in relation.names
             )
@@ -67,13 +67,12 @@ class StudyRows:
     name: str
     column: str
     hold: tuple[str, ...]
-    of: tuple[str, ...] = (
-        "",
-    )  # the table that the rows are of, where the study has several; the relations hold in each
+    # The tables that the rows are of, where the study has several; the relations hold in each.
+    of: tuple[str, ...] = ("",)
 
     @property
     def relations(self) -> list[tuple[str, Relation]]:
-        """With their table."""
+        """Return the relations, each with the table of its rows."""
         return [
             (table, relation)
             for table in self.of
@@ -85,23 +84,27 @@ class StudyRows:
     def names(self) -> list[str]:
         return list(
             dict.fromkeys(
-                inside(table, name) for table, relation in self.relations for name in relation.names
+                join_path(table, name)
+                for table, relation in self.relations
+                for name in relation.names
             )
         )
 
 
 @dataclass(frozen=True)
 class Check:
-    """All of it has to hold."""
+    """The conditions of a claim, all of which have to hold."""
 
     tests: tuple[str, ...] = ()  # that run with every change; below tests/
     rows: tuple[Rows, ...] = ()
     study: tuple[StudyRows, ...] = ()
-    open: str | None = None  # what nothing here can decide yet
+    open: str | None = None  # what nothing claim_id can decide yet
 
 
 @dataclass(frozen=True)
 class Claim:
+    """A claim of a paper, and what would show that it holds."""
+
     id: str
     paper: str
     where: str
@@ -118,73 +121,78 @@ def claims_file() -> Path:
 
 
 def read_claims(paper: str | None = None, name: str | None = None) -> list[Claim]:
-    """All, or those of a paper, or one (its number is enough: powersgd-10)."""
+    """Return all claims, or those of a paper, or one, whose number is enough: powersgd-10."""
     claims = [_claim(node) for node in yaml.safe_load(claims_file().read_text(encoding="utf-8"))]
     papers = dict.fromkeys(claim.paper for claim in claims)
     if paper is not None and paper not in papers:
         raise ConfigError(f"paper={paper}: type paper={near(paper, papers) or ', '.join(papers)}")
     if name is None:
         return [claim for claim in claims if paper in (None, claim.paper)]
-    found = [claim for claim in claims if claim.id == name or claim.id.startswith(f"{name}-")]
-    if not found:
-        raise ConfigError(
-            f"id={name}: there is no such claim; type {near(name, [c.id for c in claims]) or 'id=powersgd-10'}"
-        )
-    return found
+    named = [claim for claim in claims if claim.id == name or claim.id.startswith(f"{name}-")]
+    if not named:
+        nearest = near(name, [claim.id for claim in claims]) or "id=powersgd-10"
+        raise ConfigError(f"id={name}: there is no such claim; type {nearest}")
+    return named
 
 
 def _claim(node: Mapping[str, Any]) -> Claim:
-    here = str(node.get("id"))
+    claim_id = str(node.get("id"))
     check = node.get("check") or {}
     parts = {
         **check,
         "tests": tuple(check.get("tests") or ()),
-        "rows": tuple(_rows(part, here) for part in check.get("rows") or ()),
-        "study": tuple(_study_rows(part, here) for part in check.get("study") or ()),
+        "rows": tuple(_rows(part, claim_id) for part in check.get("rows") or ()),
+        "study": tuple(_study_rows(part, claim_id) for part in check.get("study") or ()),
     }
-    claim: Claim = _made(Claim, {**node, "check": _made(Check, parts, here)}, here)
+    claim: Claim = _build(Claim, {**node, "check": _build(Check, parts, claim_id)}, claim_id)
     if claim.needs not in NEEDS:
-        raise ConfigError(f"{here}: needs={claim.needs}; type one of {', '.join(NEEDS)}")
+        raise ConfigError(f"{claim_id}: needs={claim.needs}; type one of {', '.join(NEEDS)}")
     return claim
 
 
-def _rows(part: Mapping[str, Any], here: str) -> Rows:
-    rows: Rows = _made(
+def _rows(part: Mapping[str, Any], claim_id: str) -> Rows:
+    rows: Rows = _build(
         Rows,
         {
             **part,
-            "of": _several(part["of"]),
+            "of": _as_tuple(part["of"]),
             "hold": tuple(part["hold"]),
             "budgets": tuple(part.get("budgets", BUDGETS)),
         },
-        here,
+        claim_id,
     )
     if rows.measure not in (*MEASURES, LEARNING_RATE):
         raise ConfigError(
-            f"{here}: measure={rows.measure} is not known; type {near(rows.measure, MEASURES) or LEARNING_RATE}"
+            f"{claim_id}: measure={rows.measure} is not known; "
+            f"type {near(rows.measure, MEASURES) or LEARNING_RATE}"
         )
     return rows
 
 
-def _study_rows(part: Mapping[str, Any], here: str) -> StudyRows:
-    rows: StudyRows = _made(
-        StudyRows, {**part, "of": _several(part.get("of", "")), "hold": tuple(part["hold"])}, here
+def _study_rows(part: Mapping[str, Any], claim_id: str) -> StudyRows:
+    rows: StudyRows = _build(
+        StudyRows,
+        {**part, "of": _as_tuple(part.get("of", "")), "hold": tuple(part["hold"])},
+        claim_id,
     )
     return rows
 
 
-def _several(words: str | Sequence[str]) -> tuple[str, ...]:
+def _as_tuple(words: str | Sequence[str]) -> tuple[str, ...]:
     return (words,) if isinstance(words, str) else tuple(words)
 
 
-def _made(kind: Any, node: Mapping[str, Any], here: str) -> Any:
+def _build(kind: Any, node: Mapping[str, Any], claim_id: str) -> Any:
     allowed = {field.name for field in fields(kind)}
     for key in node:
         if key not in allowed:
             raise ConfigError(
-                f"{here}: {key} is no key of a claim; type {near(key, allowed) or ', '.join(sorted(allowed))}"
+                f"{claim_id}: {key} is no key of a claim; "
+                f"type {near(key, allowed) or ', '.join(sorted(allowed))}"
             )
     try:
         return kind(**node)
     except TypeError as error:  # a key without a default is missing
-        raise ConfigError(f"{here}: a claim {str(error).partition('__init__() ')[2]}") from error
+        raise ConfigError(
+            f"{claim_id}: a claim {str(error).partition('__init__() ')[2]}"
+        ) from error

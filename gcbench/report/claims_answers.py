@@ -1,25 +1,25 @@
-"""Whether each claim holds: from tests, studies and the runs of one budget at a time."""
+"""Answers to the claims, from tests, studies and the runs of one budget at a time."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from gcbench.report.claims import BUDGETS, LEARNING_RATE, Claim, Rows, StudyRows, inside
+from gcbench.report.claims import BUDGETS, LEARNING_RATE, Claim, Rows, StudyRows, join_path
 from gcbench.report.claims_evidence import (
     RATES,
     Evidence,
     Measured,
-    of_row,
-    of_study,
-    pooled,
-    stand_ins,
-    told,
+    describe,
+    describe_stand_ins,
+    measure_row,
+    measure_study,
+    pool_deviations,
     values_of,
 )
 from gcbench.report.claims_relations import Judged, Verdict, judge, worst
 from gcbench.report.commands import commands
-from gcbench.report.configs import PAPER, composed_row
+from gcbench.report.configs import PAPER, compose_row
 from gcbench.report.measures import SCORES
 from gcbench.report.rows import RATE
 from gcbench.report.tables import TableRow
@@ -36,7 +36,7 @@ class Wanted(NamedTuple):
 
 
 class Part(NamedTuple):
-    """What one measure of one budget, one study or the tests say."""
+    """The verdict of one measure of one budget, of one study or of the tests."""
 
     verdict: Verdict
     basis: str  # tests | study | budget paper | budget cpu | nothing
@@ -46,6 +46,8 @@ class Part(NamedTuple):
 
 
 class Answer(NamedTuple):
+    """The verdict on a claim at one budget, and what it rests on."""
+
     verdict: Verdict
     bases: tuple[str, ...]
     evidence: list[str]
@@ -60,11 +62,13 @@ class Answer(NamedTuple):
             if self.but and self.verdict is not Verdict.REFUTED
             else ""
         )
-        told = self.verdict.value.replace("reproduced", f"reproduced{in_part}")
-        return f"{told}, {' and '.join(by(basis) for basis in self.bases)}"
+        verdict = self.verdict.value.replace("reproduced", f"reproduced{in_part}")
+        return f"{verdict}, {' and '.join(describe_basis(basis) for basis in self.bases)}"
 
 
-class Answered(NamedTuple):
+class AnsweredClaim(NamedTuple):
+    """A claim with its answers, and the commands that would decide what is not decided."""
+
     claim: Claim
     answers: list[Answer]  # one a budget that has any; the first one counts
     commands: list[str]
@@ -74,7 +78,8 @@ class Answered(NamedTuple):
         return self.answers[0]
 
 
-def by(basis: str) -> str:
+def describe_basis(basis: str) -> str:
+    """Return what an answer rests on, as it stands in a sentence."""
     return {
         "tests": "by tests",
         "study": "by a study",
@@ -82,20 +87,24 @@ def by(basis: str) -> str:
     }.get(basis, f"at {basis}")
 
 
-def answered(claim: Claim, evidence: Evidence) -> Answered:
-    fixed = [*_tests(claim), *(_study(part, evidence) for part in claim.check.study), *_open(claim)]
-    by_budget = {budget: list(_at(budget, claim, evidence)) for budget in BUDGETS}
+def answer_claim(claim: Claim, evidence: Evidence) -> AnsweredClaim:
+    """Return the answers to a claim, one for every budget that has numbers."""
+    fixed = [
+        *_tests(claim),
+        *(_judge_study(part, evidence) for part in claim.check.study),
+        *_open(claim),
+    ]
+    by_budget = {budget: list(_judge_budget(budget, claim, evidence)) for budget in BUDGETS}
     answers = [
         _answer(claim, [*fixed, *parts], _not_asked(claim, budget))
         for budget, parts in by_budget.items()
         if any(_has_numbers(part) for part in parts)
     ]
-    answers = sorted(
-        answers, key=lambda answer: answer.verdict is Verdict.NOT_YET
-    )  # stays in the order of the budgets
+    # A stable sort: answers stay in the order of the budgets.
+    answers = sorted(answers, key=lambda answer: answer.verdict is Verdict.NOT_YET)
     answers = answers or [_answer(claim, [*fixed, *by_budget[PAPER]])]
     undecided = answers[0].verdict in (Verdict.NOT_YET, Verdict.NOT_DECIDED)
-    return Answered(
+    return AnsweredClaim(
         claim,
         answers,
         _commands([*by_budget[PAPER], *fixed], evidence.words) if undecided else [],
@@ -131,19 +140,19 @@ def _open(claim: Claim) -> Iterator[Part]:
         yield Part(Verdict.NOT_YET, "nothing", claim.check.open)
 
 
-def _study(part: StudyRows, evidence: Evidence) -> Part:
+def _judge_study(part: StudyRows, evidence: Evidence) -> Part:
     study = evidence.study(part.name)
     rows: Mapping[str, Any] = (
-        {inside(row.get("table", ""), row["row"]): row for row in study["rows"]} if study else {}
+        {join_path(row.get("table", ""), row["row"]): row for row in study["rows"]} if study else {}
     )
-    measured = {name: of_study(rows.get(name, {}).get(part.column)) for name in part.names}
-    judged = _judged(part, measured)
+    measured = {name: measure_study(rows.get(name, {}).get(part.column)) for name in part.names}
+    judged = _judge_relations(part, measured)
     labels = _labels(part, measured)
     title = f"study {part.name}, {part.column.replace('_', ' ')}"
-    if len(measured) > MANY and all(found.value for found in measured.values()):
-        text = told(f"{title} of {len(measured)} rows", {}, judged)
+    if len(measured) > MANY and all(m.value for m in measured.values()):
+        text = describe(f"{title} of {len(measured)} rows", {}, judged)
     else:
-        text = told(title, {labels[name]: found for name, found in measured.items()}, judged)
+        text = describe(title, {labels[name]: m for name, m in measured.items()}, judged)
     verdict = worst([one.verdict for one in judged])
     return Part(
         verdict,
@@ -153,17 +162,17 @@ def _study(part: StudyRows, evidence: Evidence) -> Part:
     )
 
 
-def _at(budget: str, claim: Claim, evidence: Evidence) -> Iterator[Part]:
+def _judge_budget(budget: str, claim: Claim, evidence: Evidence) -> Iterator[Part]:
     for part in claim.check.rows:
         if budget in part.budgets:
-            yield _rows(part, budget, evidence)
+            yield _judge_rows(part, budget, evidence)
 
 
-def _rows(part: Rows, budget: str, evidence: Evidence) -> Part:
+def _judge_rows(part: Rows, budget: str, evidence: Evidence) -> Part:
     score = part.measure if part.measure in SCORES else "accuracy"
     rows = {path: evidence.row(path, score, budget) for path in part.paths}
-    measured = pooled({path: of_row(row, part.measure) for path, row in rows.items()})
-    judged = _judged(part, measured)
+    measured = pool_deviations({path: measure_row(row, part.measure) for path, row in rows.items()})
+    judged = _judge_relations(part, measured)
     verdicts = [one.verdict for one in judged]
     if budget != PAPER or part.elsewhere:  # that is not what the paper speaks of
         verdicts = [
@@ -172,8 +181,9 @@ def _rows(part: Rows, budget: str, evidence: Evidence) -> Part:
     verdict = worst(verdicts)
     labels = _labels(part, measured)
     beside = f" with {' '.join(evidence.words)}" if evidence.words else ""
-    title = f"{part.measure.replace('_', ' ')} at budget {budget}{beside}{stand_ins(rows.values())}"
-    text = told(title, {labels[path]: found for path, found in measured.items()}, judged)
+    title = f"{part.measure.replace('_', ' ')} at budget {budget}{beside}"
+    title += describe_stand_ins(rows.values())
+    text = describe(title, {labels[path]: m for path, m in measured.items()}, judged)
     if tables := evidence.tables(part.paths):
         text += f"; see {', '.join(tables)}"
     few = len(SEEDS) if verdict is Verdict.NOT_DECIDED else 1  # seeds that decide nothing
@@ -182,15 +192,15 @@ def _rows(part: Rows, budget: str, evidence: Evidence) -> Part:
     return Part(verdict, f"budget {budget}", text, tuple(wanted))
 
 
-def _judged(part: Rows | StudyRows, measured: Mapping[str, Measured]) -> list[Judged]:
+def _judge_relations(part: Rows | StudyRows, measured: Mapping[str, Measured]) -> list[Judged]:
     values = values_of(measured)
     return [
         judge(
             relation,
             {
-                name: values[inside(folder, name)]
+                name: values[join_path(folder, name)]
                 for name in relation.names
-                if inside(folder, name) in values
+                if join_path(folder, name) in values
             },
         )
         for folder, relation in part.relations
@@ -198,9 +208,11 @@ def _judged(part: Rows | StudyRows, measured: Mapping[str, Measured]) -> list[Ju
 
 
 def _labels(part: Rows | StudyRows, paths: Iterable[str]) -> dict[str, str]:
-    """Without what they share."""
+    """Return each path without what all of them share."""
     shared = (
-        len(inside(part.of[0], "")) if len(part.of) == 1 else len(part.of[0].partition("/")[0]) + 1
+        len(join_path(part.of[0], ""))
+        if len(part.of) == 1
+        else len(part.of[0].partition("/")[0]) + 1
     )
     return {path: path[shared:] for path in paths}
 
@@ -211,8 +223,8 @@ def _commands(parts: Sequence[Part], typed: tuple[str, ...]) -> list[str]:
     for spec, rates in (wanted for part in parts for wanted in part.wanted):
         words = (*spec.words, *typed)
         if rates:
-            own = composed_row(spec).config["optimizer"]["lr"]
-            words += (f"{RATE}={','.join(f'{own * factor:g}' for factor in RATES)}",)
+            rate = compose_row(spec).config["optimizer"]["lr"]
+            words += (f"{RATE}={','.join(f'{rate * factor:g}' for factor in RATES)}",)
         rows.append((str(spec.experiment), words))
     studies = dict.fromkeys(part.command for part in parts if part.command)
     return [*commands(rows, PAPER, SEEDS), *studies]

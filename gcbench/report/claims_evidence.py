@@ -1,4 +1,4 @@
-"""What claims rest on: runs and studies, and the numbers of their rows."""
+"""The evidence for claims: runs and studies, and the numbers of their rows."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from gcbench.records.store import RecordedRun
-from gcbench.report.borrowed import sources
+from gcbench.report.borrowed import describe_sources
 from gcbench.report.claims import LEARNING_RATE
 from gcbench.report.claims_relations import Judged, Value, Verdict
 from gcbench.report.document import Heading, Summary, number, summary
 from gcbench.report.measures import LOWER, SCORES
-from gcbench.report.rows import Row, grouped
+from gcbench.report.rows import Row, group_runs
 from gcbench.report.study import Study, find_study
 from gcbench.report.tables import Column, Table, TableRow, read_table, table_names
 
@@ -27,11 +27,11 @@ EXACT = {
     "total_bits",
     "parameters",
     LEARNING_RATE,
-}  # whatever the seed
+}  # the same for all seeds
 
 
 class Measured(NamedTuple):
-    """One row of a claim."""
+    """The measured value of one row of a claim."""
 
     value: Value | None
     text: str  # 94.3 [94.1, 94.5] (n=3); or why there is no value
@@ -63,7 +63,7 @@ class Evidence:
         key = path, score, budget
         if key not in self._rows:
             column = Column(score, score, measure=score)
-            self._rows[key] = grouped(
+            self._rows[key] = group_runs(
                 Table("", "", "", [column], [self.spec(path)]), self._runs, budget, self.words
             )[0]
         return self._rows[key]
@@ -71,8 +71,8 @@ class Evidence:
     def study(self, name: str) -> Study | None:
         if name not in self.studies:
             self.studies[name] = find_study(name, self._folders)
-        found = self.studies[name]
-        return found[1] if found else None
+        stored = self.studies[name]
+        return stored[1] if stored else None
 
     def tables(self, paths: Sequence[str]) -> list[str]:
         """Return those in which all of these rows stand; else those that they stand in."""
@@ -81,8 +81,8 @@ class Evidence:
         return whole or sorted({path.rpartition("/")[0] for path in paths} & set(self._tables))
 
 
-def of_study(value: Any) -> Measured:
-    """A number, or one for every seed."""
+def measure_study(value: Any) -> Measured:
+    """Return the measured value of a study's cell: a number, or one for every seed."""
     numbers = [
         float(v)
         for v in (value if isinstance(value, list) else [value])
@@ -90,23 +90,24 @@ def of_study(value: Any) -> Measured:
     ]
     if not numbers:
         return Measured(None, "no number")
-    found = Summary.of(numbers)
-    text = number(found.mean, None) if found.n == 1 else summary(found, Heading("", ""))
-    return Measured(Value(found.mean, found.deviation or 0.0), text, found.n)
+    of_seeds = Summary.of(numbers)
+    text = number(of_seeds.mean, None) if of_seeds.n == 1 else summary(of_seeds, Heading("", ""))
+    return Measured(Value(of_seeds.mean, of_seeds.deviation or 0.0), text, of_seeds.n)
 
 
-def of_row(row: Row, name: str) -> Measured:
-    """By a measure's name."""
+def measure_row(row: Row, name: str) -> Measured:
+    """Return the measured value of a row by the name of a measure."""
     if name == LEARNING_RATE:
         return _best_rate(row)
-    found = row.values(name)
+    values = row.values(name)
     diverged = [run for run in row.unfinished if run.status == "diverged"]
     statuses = ", ".join(f"seed {run.seed} {run.status}" for run in row.unfinished)
-    about = "; ".join(filter(None, [statuses, sources(row.borrowed)]))
-    if found:
-        deviation = 0.0 if name in EXACT else math.inf if diverged else Summary.of(found).deviation
-        text = f"{summary(Summary.of(found), Heading('', ''))}{f' ({about})' if about else ''}"
-        return Measured(Value(fmean(found), deviation), text, len(found))
+    about = "; ".join(filter(None, [statuses, describe_sources(row.borrowed)]))
+    if values:
+        of_seeds = Summary.of(values)
+        deviation = 0.0 if name in EXACT else math.inf if diverged else of_seeds.deviation
+        text = f"{summary(of_seeds, Heading('', ''))}{f' ({about})' if about else ''}"
+        return Measured(Value(fmean(values), deviation), text, len(values))
     if diverged and name in SCORES:
         return Measured(
             Value(math.inf if name in LOWER else -math.inf, 0.0),
@@ -127,8 +128,8 @@ def _best_rate(row: Row) -> Measured:
     )
 
 
-def pooled(measured: dict[str, Measured]) -> dict[str, Measured]:
-    """A row of one seed takes the deviation of the rows with more."""
+def pool_deviations(measured: dict[str, Measured]) -> dict[str, Measured]:
+    """Return the values, with the deviation of several seeds for rows of one seed."""
     several = [
         m.value.deviation
         for m in measured.values()
@@ -147,24 +148,24 @@ def pooled(measured: dict[str, Measured]) -> dict[str, Measured]:
 
 
 def values_of(measured: Mapping[str, Measured]) -> dict[str, Value]:
-    return {name: found.value for name, found in measured.items() if found.value is not None}
+    return {name: m.value for name, m in measured.items() if m.value is not None}
 
 
-def stand_ins(rows: Iterable[Row]) -> str:
+def describe_stand_ins(rows: Iterable[Row]) -> str:
     names = sorted({row.stand_in for row in rows if row.runs and row.stand_in})
     return f" ({' and '.join(names)} in place of the paper's)" if names else ""
 
 
-def told(title: str, measured: Mapping[str, Measured], judged: Sequence[Judged]) -> str:
-    there = ", ".join(f"{name} {found.text}" for name, found in measured.items() if found.value)
+def describe(title: str, measured: Mapping[str, Measured], judged: Sequence[Judged]) -> str:
+    known = ", ".join(f"{name} {m.text}" for name, m in measured.items() if m.value)
     missing: dict[str, list[str]] = {}
-    for name, found in measured.items():
-        if found.value is None:
-            missing.setdefault(found.text, []).append(name)
+    for name, m in measured.items():
+        if m.value is None:
+            missing.setdefault(m.text, []).append(name)
     counts = Counter(one.verdict for one in judged)
     asked = len(judged) - counts[Verdict.NOT_YET]
     holding = counts[Verdict.REPRODUCED] + counts[Verdict.NOISE]
-    facts = [there, *(f"{why}: {_few(names)}" for why, names in missing.items())]
+    facts = [known, *(f"{why}: {_few(names)}" for why, names in missing.items())]
     facts += [f"{holding} of {asked} relations hold"] if asked else []
     for verdict, word in (
         (Verdict.REFUTED, "violated"),

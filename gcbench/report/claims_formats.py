@@ -11,7 +11,7 @@ from rich.text import Text
 from gcbench import console
 from gcbench.console import TextTable
 from gcbench.report.claims import NEEDS
-from gcbench.report.claims_answers import Answer, Answered, by
+from gcbench.report.claims_answers import Answer, AnsweredClaim, describe_basis
 from gcbench.report.claims_relations import Verdict
 
 TITLE = "Claims of the papers"
@@ -44,7 +44,7 @@ UNDER = [
 ]
 
 
-def summary_line(claims: Sequence[Answered]) -> str:
+def summary_line(claims: Sequence[AnsweredClaim]) -> str:
     """Return how many claims have each kind of answer, and on what basis."""
     counts = Counter(_kind(claim.answer) for claim in claims)
     bases = Counter(
@@ -53,7 +53,9 @@ def summary_line(claims: Sequence[Answered]) -> str:
     parts = []
     for kind in filter(counts.__contains__, KINDS):
         by_basis = ", ".join(
-            f"{n} {by(basis)}" for (of, basis), n in bases.items() if of == kind != "not yet"
+            f"{n} {describe_basis(basis)}"
+            for (of, basis), n in bases.items()
+            if of == kind != "not yet"
         )
         parts.append(f"{counts[kind]} {kind}" + (f" ({by_basis})" if by_basis else ""))
     return f"{len(claims)} claim{'s' * (len(claims) != 1)}: {', '.join(parts)}."
@@ -64,7 +66,7 @@ def _kind(answer: Answer) -> str:
     return "reproduced in part" if in_part else answer.verdict.value
 
 
-def _cells(claim: Answered) -> list[str]:
+def _cells(claim: AnsweredClaim) -> list[str]:
     decided = [answer for answer in claim.answers if answer.verdict is not Verdict.NOT_YET]
     evidence = dict.fromkeys(line for answer in claim.answers for line in answer.evidence)
     return [
@@ -76,7 +78,7 @@ def _cells(claim: Answered) -> list[str]:
     ]
 
 
-def _tables(claims: Sequence[Answered]) -> list[TextTable]:
+def _tables(claims: Sequence[AnsweredClaim]) -> list[TextTable]:
     """Return a table a paper."""
     by_paper: dict[str, list[list[str]]] = {}
     for claim in claims:
@@ -88,11 +90,11 @@ def _tables(claims: Sequence[Answered]) -> list[TextTable]:
     ]
 
 
-def _to_run(claims: Sequence[Answered]) -> list[tuple[Answered, str]]:
+def _to_run(claims: Sequence[AnsweredClaim]) -> list[tuple[AnsweredClaim, str]]:
     return [(claim, line) for claim in claims for line in claim.commands]
 
 
-def markdown(claims: Sequence[Answered]) -> str:
+def markdown(claims: Sequence[AnsweredClaim]) -> str:
     """Return a page: a table a paper, and the commands that would decide what is not decided."""
     lines = [f"# {TITLE}", "", summary_line(claims), "", *(f"{line}  " for line in UNDER)]
     for table in _tables(claims):
@@ -105,7 +107,7 @@ def markdown(claims: Sequence[Answered]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def comma_separated(claims: Sequence[Answered]) -> str:
+def comma_separated(claims: Sequence[AnsweredClaim]) -> str:
     """Return csv, a line an answer."""
     from pandas import DataFrame
 
@@ -130,7 +132,7 @@ def comma_separated(claims: Sequence[Answered]) -> str:
     return console.comma_separated(DataFrame(records, dtype=object))
 
 
-def print_claims(claims: Sequence[Answered]) -> None:
+def print_claims(claims: Sequence[AnsweredClaim]) -> None:
     output = console.console()
     for table in _tables(claims):
         console.print_table(table, output)
@@ -142,13 +144,13 @@ def print_claims(claims: Sequence[Answered]) -> None:
         output.print(Text(line))
 
 
-WRITERS: dict[str, Callable[[Sequence[Answered]], str]] = {
+WRITERS: dict[str, Callable[[Sequence[AnsweredClaim]], str]] = {
     "markdown": markdown,
     "csv": comma_separated,
 }
 
 
-def show(claims: Sequence[Answered], form: str) -> None:
+def show(claims: Sequence[AnsweredClaim], form: str) -> None:
     """Print the answers on the terminal, or in one of the forms of WRITERS."""
     if form == "terminal":
         print_claims(claims)
@@ -156,7 +158,7 @@ def show(claims: Sequence[Answered], form: str) -> None:
         print(WRITERS[form](claims))
 
 
-def keep(folder: Path, claims: Sequence[Answered]) -> None:
+def keep(folder: Path, claims: Sequence[AnsweredClaim]) -> None:
     """Write <folder>/claims.md; runs and studies are kept with their tables."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "claims.md").write_text(markdown(claims), encoding="utf-8")

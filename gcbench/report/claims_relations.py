@@ -1,12 +1,12 @@
-"""What a claim says of numbers, as in `rank_2 > top_k_high + 0.5`, and whether it holds beyond the spread of seeds.
+"""Relations of numbers, as in `rank_2 > top_k_high + 0.5`, judged by the spread of seeds.
 
-    a > b              better by more than nothing; a < b the same the other way round, and a < b < c of each pair
+    a > b              better by more than nothing; a < b the other way round; a < b < c both pairs
     a >= b             not worse than noise
     a ~ b within 0.3   at most so far apart
     a, b > c           of each
 
-Sides are sums of names, numbers and multiples: `1.3 * sgd`, `sgd - 0.5`, `x/sgd - x/qsgd`. Names that are more than letters,
-digits, _ and / stand in double quotes.
+Sides are sums of names, numbers and multiples: `1.3 * sgd`, `sgd - 0.5`, `x/sgd - x/qsgd`. Names
+that are more than letters, digits, _ and / stand in double quotes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from typing import NamedTuple
 from gcbench.config import ConfigError
 
 TOKEN = re.compile(
-    r'\s*(?:"(?P<quoted>[^"]*)"|(?P<number>\d+(?:\.\d+)?)(?![\w/])|(?P<name>[\w/]+)|(?P<sign><=|>=|[<>~,+*-]))'
+    r'\s*(?:"(?P<quoted>[^"]*)"|(?P<number>\d+(?:\.\d+)?)(?![\w/])'
+    r"|(?P<name>[\w/]+)|(?P<sign><=|>=|[<>~,+*-]))"
 )
 COMPARISONS = ("<", "<=", ">", ">=", "~")
 NUMBER = ""  # the name of what is added without one
@@ -31,7 +32,7 @@ Token = tuple[str, str]  # kind, text
 
 
 class Verdict(Enum):
-    """Of relations and of claims, the one that outweighs the others first."""
+    """The verdict on a relation or a claim; one that outweighs others comes before them."""
 
     REFUTED = "refuted"
     NOT_YET = "not yet"
@@ -41,13 +42,15 @@ class Verdict(Enum):
 
 
 class Value(NamedTuple):
-    """Of a row: a mean over seeds."""
+    """The value of a row: a mean over seeds."""
 
     mean: float  # infinite where training diverged
     deviation: float | None  # of one seed; None: not known; infinite: some seeds diverged
 
 
 class Relation(NamedTuple):
+    """A relation between the values of rows."""
+
     text: str
     difference: Terms  # what should be positive, or near zero
     sign: str  # > | >= | ~
@@ -59,6 +62,8 @@ class Relation(NamedTuple):
 
 
 class Judged(NamedTuple):
+    """A relation, and whether it holds."""
+
     relation: Relation
     verdict: Verdict
     margin: float = math.nan  # by which it holds
@@ -77,7 +82,10 @@ def worst(verdicts: Sequence[Verdict]) -> Verdict:
 
 
 def judge(relation: Relation, values: Mapping[str, Value]) -> Judged:
-    """Not yet where a value is missing; an unknown spread is larger than any finite difference."""
+    """Return whether the relation holds: not yet where a value is missing.
+
+    An unknown spread is larger than any finite difference.
+    """
     if any(name not in values for name in relation.names):
         return Judged(relation, Verdict.NOT_YET)
     terms = relation.difference
@@ -111,7 +119,7 @@ def _verdict(sign: str, margin: float, spread: float | None) -> Verdict:
 
 
 def read_relations(text: str) -> list[Relation]:
-    """Of one line, which may compare several pairs."""
+    """Return the relations of one line, which may compare several pairs."""
     tokens = list(_tokens(text))
     within = 0.0
     if len(tokens) > 2 and tokens[-2] == ("name", "within"):
@@ -131,7 +139,7 @@ def read_relations(text: str) -> list[Relation]:
 
 
 def _relation(sign: str, left: list[Token], right: list[Token], within: float) -> Relation:
-    text = f"{_said(left)} {sign} {_said(right)}" + (f" within {within:g}" if sign == "~" else "")
+    text = f"{_join(left)} {sign} {_join(right)}" + (f" within {within:g}" if sign == "~" else "")
     turned = -1 if "<" in sign else 1
     difference = {name: turned * factor for name, factor in _terms(left).items()}
     for name, factor in _terms(right).items():
@@ -142,23 +150,24 @@ def _relation(sign: str, left: list[Token], right: list[Token], within: float) -
 def _tokens(text: str) -> Iterator[Token]:
     end = 0
     while end < len(text.rstrip()):
-        found = TOKEN.match(text, end)
-        if found is None:
+        match = TOKEN.match(text, end)
+        if match is None:
             raise ConfigError(
-                f"{text}: {text[end:].strip()} cannot be read; names with other signs stand in double quotes"
+                f"{text}: {text[end:].strip()} cannot be read; "
+                "names with other signs stand in double quotes"
             )
-        yield str(found.lastgroup), found[str(found.lastgroup)]
-        end = found.end()
+        yield str(match.lastgroup), match[str(match.lastgroup)]
+        end = match.end()
 
 
 def _alternatives(tokens: Sequence[Token]) -> list[list[Token]]:
-    found: list[list[Token]] = [[]]
+    alternatives: list[list[Token]] = [[]]
     for token in tokens:
         if token == ("sign", ","):
-            found.append([])
+            alternatives.append([])
         else:
-            found[-1].append(token)
-    return found
+            alternatives[-1].append(token)
+    return alternatives
 
 
 def _terms(tokens: Sequence[Token]) -> Terms:
@@ -176,5 +185,5 @@ def _terms(tokens: Sequence[Token]) -> Terms:
     return terms
 
 
-def _said(tokens: Sequence[Token]) -> str:
+def _join(tokens: Sequence[Token]) -> str:
     return " ".join(text for _, text in tokens)

@@ -1,4 +1,4 @@
-"""`gcbench report`, `gcbench runs` and `gcbench claims`: what the words that were typed ask for."""
+"""`gcbench report`, `gcbench runs` and `gcbench claims`: do what the typed words ask for."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from gcbench.console import show as show_table
 from gcbench.records.store import FoundRuns, RecordedRun, find_runs
 from gcbench.report.build import build, groups_of
 from gcbench.report.claims import read_claims
-from gcbench.report.claims_answers import answered
+from gcbench.report.claims_answers import answer_claim
 from gcbench.report.claims_evidence import Evidence
 from gcbench.report.claims_formats import keep as keep_claims
 from gcbench.report.claims_formats import show as show_claims
-from gcbench.report.compare import Comparison, compare, measured_words
+from gcbench.report.compare import Comparison, compare, format_measured
 from gcbench.report.formats import show as show_document
 from gcbench.report.keep import keep_index, keep_runs, keep_study, keep_table
 from gcbench.report.listing import list_runs, list_tables, runs_frame
@@ -32,12 +32,12 @@ log = logging.getLogger("gcbench")
 
 
 def report(typed: Sequence[str]) -> None:
-    """Raises ConfigError with one sentence, as the other two do."""
+    """Print tables or draw figures; raise ConfigError with one sentence for what is mistyped."""
     words = read_source(Report, typed)
     first, *rest = words.plain or [""]
     if first == "list":
         _refuse_more("list", rest)
-        print_table(list_tables(_found(words), words.results))
+        print_table(list_tables(_load_runs(words), words.results))
     elif first == "diff":
         _diff(rest)
     elif first in ("runs", "claims"):
@@ -55,18 +55,18 @@ def report(typed: Sequence[str]) -> None:
         _tables(words)
 
 
-def _found(words: Source) -> list[RecordedRun]:
-    found: FoundRuns = (
+def _load_runs(words: Source) -> list[RecordedRun]:
+    read: FoundRuns = (
         load_wandb(str(words.project)) if words.source == "wandb" else find_runs(words.results)
     )
-    for sentence in found.unreadable:
+    for sentence in read.unreadable:
         log.warning("not read: %s", sentence)
-    return found.runs
+    return read.runs
 
 
 def _tables(words: Report) -> None:
     tables = [read_table(name) for name in tables_of(str(words.table))]
-    runs = _found(words)
+    runs = _load_runs(words)
     behind = [run for table in tables for run in _show(words, table, runs)]
     if words.keep:
         kept = list(dict.fromkeys(behind))
@@ -80,7 +80,7 @@ def _figures(words: Report) -> None:
 
     folder = Path(words.keep or words.results[0]) / "figures"
     for line in draw(
-        str(words.figure), _found(words), folder, words.budget, words.beside, words.results
+        str(words.figure), _load_runs(words), folder, words.budget, words.beside, words.results
     ):
         print(line)
 
@@ -101,7 +101,7 @@ def _show(words: Report, table: Table, runs: Sequence[RecordedRun]) -> list[Reco
 
 
 def runs_behind(table: Table, runs: Sequence[RecordedRun], words: Report) -> list[RecordedRun]:
-    """All that the report shows or names, once."""
+    """Return all runs that the report shows or names, each once."""
     groups = groups_of(table, runs, words.budget, words.beside)
     return list(
         dict.fromkeys(run for rows in groups.values() for row in rows for run in row.every_run)
@@ -109,26 +109,28 @@ def runs_behind(table: Table, runs: Sequence[RecordedRun], words: Report) -> lis
 
 
 def runs(typed: Sequence[str]) -> None:
+    """Print everything that ran."""
     words = read_source(Runs, typed)
-    found = _found(words)
+    every = _load_runs(words)
     if words.format == "csv":
-        print(comma_separated(runs_frame(found)), end="")
+        print(comma_separated(runs_frame(every)), end="")
     else:
-        show_table(list_runs(found), words.format)
+        show_table(list_runs(every), words.format)
 
 
 def claims(typed: Sequence[str]) -> None:
+    """Print the answers to the papers' claims, and keep them where that is asked for."""
     words = read_source(Claims, typed)
     _refuse_more("claims", words.plain)
     if words.keep and (words.paper or words.id):
         raise ConfigError(
             f"keep={words.keep}: all claims are kept together; leave out paper= and id="
         )
-    evidence = Evidence(_found(words), words.results, words.beside)
-    found = [answered(claim, evidence) for claim in read_claims(words.paper, words.id)]
-    show_claims(found, words.format)
+    evidence = Evidence(_load_runs(words), words.results, words.beside)
+    answers = [answer_claim(claim, evidence) for claim in read_claims(words.paper, words.id)]
+    show_claims(answers, words.format)
     if words.keep:
-        keep_claims(Path(words.keep), found)
+        keep_claims(Path(words.keep), answers)
         for path, _ in filter(None, evidence.studies.values()):
             keep_study(Path(words.keep), path)
 
@@ -139,11 +141,11 @@ def _diff(rest: Sequence[str]) -> None:
             f"diff {' '.join(rest)}: type two run directories or trees, as in gcbench report diff "
             "outputs/a outputs/b"
         )
-    found = compare(*rest)
+    comparisons = compare(*rest)
     output = console()
-    for pair in found.pairs:
+    for pair in comparisons.pairs:
         _print_comparison(pair, rest, output)
-    for line in found.alone:
+    for line in comparisons.alone:
         output.print(Text(line))
 
 
@@ -158,7 +160,7 @@ def _print_comparison(pair: Comparison, sides: Sequence[str], output: Console) -
         output.print("The same configuration.")
     for line in pair.statuses:
         output.print(Text(line))
-    rows = [measured_words(line) for line in pair.measured]
+    rows = [format_measured(line) for line in pair.measured]
     headings = ["measure", "A", "B", "deviations", "B - A", "scores"]
     print_table(TextTable(headings, rows, left=(0, 5)), output)
 

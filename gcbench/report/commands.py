@@ -1,4 +1,4 @@
-"""The command lines that make rows."""
+"""Command lines that make rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Grid = dict[str, list[str]]  # a command's keys, and the values that each takes
 
 
 def commands(rows: Iterable[Typed], budget: str, seeds: Iterable[int]) -> list[str]:
-    """Return the commands that run the rows and nothing else; a sweep (-m) where they form a grid."""
+    """Return the commands that run the rows and nothing else, sweeps (-m) of what forms a grid."""
     numbers = sorted(set(seeds))
     return [_command(grid, budget, numbers) for grid in _grids(rows)]
 
@@ -50,18 +50,18 @@ def _command(grid: Grid, budget: str, seeds: Sequence[int]) -> str:
     return " ".join(["gcbench", *(["-m"] if several else []), *map(shlex.quote, parts)])
 
 
-def of_runs(experiment: str, runs: Sequence[RecordedRun], words: Sequence[str] = ()) -> str:
+def command_of_runs(experiment: str, runs: Sequence[RecordedRun], words: Sequence[str] = ()) -> str:
+    """Return the command that made these runs of an experiment."""
+    # On a crowded machine launcher=auto would have taken virtual workers.
     crowded = any(run.result.oversubscribed and run.result.launcher == "local" for run in runs)
-    launcher = (
-        ["trainer.launcher=local"] if crowded else []
-    )  # where auto would have taken virtual workers
+    launcher = ["trainer.launcher=local"] if crowded else []
     row = experiment, [*words, *launcher]
     (line,) = commands([row], runs[0].budget, [run.seed for run in runs])
     return line
 
 
-def of_missing(table: Table, rows: Sequence[Row]) -> list[str]:
-    """Return what runs these rows of one budget; at the paper's, with its number of seeds."""
+def commands_of_missing(table: Table, rows: Sequence[Row]) -> list[str]:
+    """Return the commands that run these rows of one budget; at the paper's, with its seeds."""
     if not rows:
         return []
     seeds = range(1, (table.seeds or 1) + 1) if rows[0].budget == PAPER else [1]

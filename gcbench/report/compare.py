@@ -1,4 +1,4 @@
-"""`gcbench report diff A B`: two runs or two trees, side by side."""
+"""`gcbench report diff A B`: compare two runs or two trees."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gcbench.report.rows import newest
 
 log = logging.getLogger("gcbench")
 
-SHOWN = [name for name in MEASURES if name != "error_rate"]  # which accuracy says, too
+SHOWN = [name for name in MEASURES if name != "error_rate"]  # accuracy says as much
 
 
 class Group(NamedTuple):
@@ -44,6 +44,8 @@ class Measured(NamedTuple):
 
 
 class Comparison(NamedTuple):
+    """The differences between two groups of runs."""
+
     title: str
     configuration: list[tuple[str, str, str]]  # key, of A, of B
     measured: list[Measured]
@@ -51,45 +53,54 @@ class Comparison(NamedTuple):
 
 
 class Comparisons(NamedTuple):
+    """All pairs of groups that two trees have in common, and the groups of only one of them."""
+
     pairs: list[Comparison]
-    alone: list[str]  # what only one of the two has
+    alone: list[str]  # a line for each group that only one tree has
 
 
 def compare(a: str, b: str) -> Comparisons:
-    """Raises ConfigError where there is nothing to read."""
-    left, right = _groups(_loaded(a)), _groups(_loaded(b))
+    """Return the differences of two folders of runs; ConfigError where there are no runs."""
+    left = _group_runs(_load(a))
+    right = _group_runs(_load(b))
     if len(left) == len(right) == 1:
-        return Comparisons([_comparison(left[0], right[0])], [])
+        return Comparisons([_compare_groups(left[0], right[0])], [])
     pairs = [
         (x, y) for x in left for y in right if x.title == y.title and _match(x, y, left, right)
     ]
     paired = {id(group) for pair in pairs for group in pair}
     alone = [
-        f"{group.title}, seed{'s' * (len(group.runs) > 1)} {', '.join(str(run.seed) for run in group.runs)}, only in {where}"
+        f"{group.title}, seed{'s' * (len(group.runs) > 1)} {_list_seeds(group, ', ')}, "
+        f"only in {where}"
         for where, groups in ((a, left), (b, right))
         for group in groups
         if id(group) not in paired
     ]
-    return Comparisons([_comparison(x, y) for x, y in pairs], alone)
+    return Comparisons([_compare_groups(x, y) for x, y in pairs], alone)
 
 
-def _loaded(folder: str) -> list[RecordedRun]:
+def _load(folder: str) -> list[RecordedRun]:
     if not Path(folder).is_dir():
         raise ConfigError(
-            f"diff {folder}: there is no such folder; type a run's directory, or a folder with several"
+            f"diff {folder}: there is no such folder; "
+            "type a run's directory, or a folder with several"
         )
-    found: FoundRuns = find_runs([folder])
-    if not found.runs:
-        broken = f" ({found.unreadable[0]})" if found.unreadable else ""
+    read: FoundRuns = find_runs([folder])
+    if not read.runs:
+        broken = f" ({read.unreadable[0]})" if read.unreadable else ""
         raise ConfigError(
             f"diff {folder}: there is no result.json in or below it{broken}; type a run's directory"
         )
-    for sentence in found.unreadable:
+    for sentence in read.unreadable:
         log.warning("not read: %s", sentence)
-    return found.runs
+    return read.runs
 
 
-def _groups(runs: Sequence[RecordedRun]) -> list[Group]:
+def _list_seeds(group: Group, separator: str) -> str:
+    return separator.join(str(run.seed) for run in group.runs)
+
+
+def _group_runs(runs: Sequence[RecordedRun]) -> list[Group]:
     groups: dict[tuple[str, str], list[RecordedRun]] = {}
     for run in runs:
         title = run.title + (f", budget {run.budget}" if run.budget != "paper" else "")
@@ -103,11 +114,11 @@ def _match(x: Group, y: Group, left: Sequence[Group], right: Sequence[Group]) ->
     return only or x.identity == y.identity
 
 
-def _comparison(x: Group, y: Group) -> Comparison:
+def _compare_groups(x: Group, y: Group) -> Comparison:
     title = x.title if x.title == y.title else f"{x.title} | {y.title}"
     different = flat_differences(x.runs[0].flat, y.runs[0].flat)
     configuration = [(key, format_value(a), format_value(b)) for key, (a, b) in different.items()]
-    seeds_x, seeds_y = (",".join(str(run.seed) for run in group.runs) for group in (x, y))
+    seeds_x, seeds_y = (_list_seeds(group, ",") for group in (x, y))
     if seeds_x != seeds_y:
         configuration.append(("seed", seeds_x, seeds_y))
     return Comparison(
@@ -128,7 +139,7 @@ def _summary(name: str, runs: Sequence[RecordedRun]) -> Summary | None:
 
 
 def _verdict(a: Summary, b: Summary) -> str:
-    """Whether the ranges of the seeds overlap; two single runs cannot tell."""
+    """Return whether the ranges of the seeds overlap; two single runs cannot tell."""
     if a.n == b.n == 1:
         return "no spread known: one seed each"
     apart = a.high < b.low or b.high < a.low
@@ -143,7 +154,8 @@ def _statuses(side: str, group: Group) -> list[str]:
     ]
 
 
-def measured_words(line: Measured) -> list[str]:
+def format_measured(line: Measured) -> list[str]:
+    """Return the cells of a measure's line."""
     heading = Heading(line.name, line.name)
     sides = [summary(side, heading) if side else EMPTY for side in (line.a, line.b)]
     deviations = [

@@ -1,4 +1,4 @@
-"""The configurations that rows of tables ask for."""
+"""Configurations of the rows of tables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gcbench.report.tables import TableRow, words_of
 PAPER = "paper"
 
 
-class Composed(NamedTuple):
+class Composition(NamedTuple):
     """The configuration of an experiment at a budget."""
 
     config: Config
@@ -24,20 +24,20 @@ class Composed(NamedTuple):
     identity: str
 
 
-def composed(experiment: str, budget: str = PAPER, words: tuple[str, ...] = ()) -> Composed:
-    """Return what `+experiment/<paper>/<table>=<row> budget=... words` resolves to.
+def compose(experiment: str, budget: str = PAPER, words: tuple[str, ...] = ()) -> Composition:
+    """Return the configuration of `+experiment/<paper>/<table>=<row> budget=... words`.
 
     It is read where conf/experiment/resolved.jsonl.gz has it, else composed, each once. Raises what
     Hydra and the checks raise.
     """
-    return _composed(experiment, budget, words)
+    return _compose_once(experiment, budget, words)
 
 
 @cache
-def _composed(experiment: str, budget: str, words: tuple[str, ...]) -> Composed:
+def _compose_once(experiment: str, budget: str, words: tuple[str, ...]) -> Composition:
     stored = read_resolved().get(key_of(experiment, budget, words))
     config = compose_experiment(experiment, budget, words) if stored is None else stored
-    return Composed(config, config["choices"], flatten_config(config), identify(config))
+    return Composition(config, config["choices"], flatten_config(config), identify(config))
 
 
 def compose_experiment(experiment: str, budget: str, words: tuple[str, ...]) -> Config:
@@ -57,33 +57,33 @@ def _tree(experiment: str, words: tuple[str, ...]) -> Any:
 
 @cache
 def _budget_node(budget: str) -> Any:
-    """Composing once for all budgets takes a third of the time."""
+    """Return the budget's node, which is composed once for all experiments."""
     register()
     return compose_words([f"budget={budget}"]).budget
 
 
 def settings_at(row: TableRow, budget: str) -> dict[str, Any]:
-    """Return what is typed beside the row's experiment: no more workers than the budget allows."""
+    """Return the keys typed beside the row's experiment, with the workers the budget allows."""
     settings = row.settings
     if row.workers is not None and budget != PAPER:
-        most = composed(str(row.experiment), budget).config["trainer"]["gpus"]
+        most = compose(str(row.experiment), budget).config["trainer"]["gpus"]
         settings["trainer.gpus"] = min(row.workers, most)
     return settings
 
 
-def composed_row(row: TableRow, budget: str = PAPER, words: tuple[str, ...] = ()) -> Composed:
+def compose_row(row: TableRow, budget: str = PAPER, words: tuple[str, ...] = ()) -> Composition:
     """Return the row's configuration; `words` are typed after the row's own."""
-    return composed(str(row.experiment), budget, (*words_of(settings_at(row, budget)), *words))
+    return compose(str(row.experiment), budget, (*words_of(settings_at(row, budget)), *words))
 
 
 def words_for(experiment: str, budget: str, words: tuple[str, ...]) -> tuple[str, ...]:
-    """Return those of `words` whose key the experiment has: a row without buckets has no bucket_scope."""
-    known = composed(experiment, budget).config
+    """Return those of `words` whose key the experiment has, as not every row has buckets."""
+    known = compose(experiment, budget).config
     return tuple(word for word in words if value_of(known, word.partition("=")[0]) is not ABSENT)
 
 
 def value_of(config: Config, key: str) -> Any:
-    """Return what a dotted key holds; ABSENT where there is no such key."""
+    """Return the value of a dotted key; ABSENT where there is no such key."""
     node: Any = config
     for part in key.split("."):
         if not isinstance(node, dict) or part not in node:

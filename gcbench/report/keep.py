@@ -1,4 +1,4 @@
-"""A report as files that people look at, and the runs behind it in a file a paper, from which it can be made again."""
+"""Write a report as files, and the runs behind it in a file a paper, to make it again from."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from gcbench.report.formats import markdown
 
 
 def keep_table(folder: Path, document: Document, budget: str = PAPER) -> Path:
-    """Write <folder>/tables/<paper>/<table>.md, or <table>-<budget>.md where the budget is not the paper's."""
+    """Write <folder>/tables/<paper>/<table>.md and return its path.
+
+    It is <table>-<budget>.md where the budget is not the paper's.
+    """
     path = folder / "tables" / f"{document.name}{'' if budget == PAPER else f'-{budget}'}.md"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(markdown(document), encoding="utf-8")
@@ -30,7 +33,7 @@ def keep_study(folder: Path, study: Path) -> None:
 
 
 def keep_runs(folder: Path, runs: Iterable[RecordedRun]) -> None:
-    """Add runs to <folder>/results/<paper>.jsonl.gz; those of no paper's experiment go to other.jsonl.gz."""
+    """Add runs to <folder>/results/<paper>.jsonl.gz, or to other.jsonl.gz if no paper has them."""
     by_paper: dict[str, list[RecordedRun]] = {}
     for run in runs:
         by_paper.setdefault((run.experiment or "other").partition("/")[0], []).append(run)
@@ -39,7 +42,8 @@ def keep_runs(folder: Path, runs: Iterable[RecordedRun]) -> None:
         before = find_runs([path])
         if before.unreadable:
             raise ConfigError(
-                f"{before.unreadable[0]}; move the file away, as what cannot be read there would be lost"
+                f"{before.unreadable[0]}; move the file away, as what cannot be read there would "
+                "be lost"
             )
         kept = {run.copy_key: run for run in [*before.runs, *more]}
         write_kept(path, kept.values())

@@ -1,4 +1,4 @@
-"""What stands below a table: what is missing, went wrong or ran besides, how to make it again, where it comes from."""
+"""The sections below a table: missing and failed runs, notes, commands and origins."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from gcbench.records.schema import Environment
 from gcbench.records.store import RecordedRun
-from gcbench.report.borrowed import by_experiment, words_of_run
-from gcbench.report.commands import of_missing, of_runs
+from gcbench.report.borrowed import group_by_title, words_of_run
+from gcbench.report.commands import command_of_runs, commands_of_missing
 from gcbench.report.document import DIRTY, DIRTY_NOTE, Heading, Section, Summary, summary
 from gcbench.report.measures import TIMES, emulated, measure
 from gcbench.report.rows import Grid, Rate, Row
@@ -17,8 +17,9 @@ Groups = Mapping[str, Sequence[Row]]
 
 
 def sections(table: Table, groups: Groups, budget: str) -> list[Section]:
+    """Return the sections below a table that have lines."""
     rows = [row for name in groups for row in groups[name] if row.spec.experiment]
-    found = [
+    every = [
         Section("Runs that did not end well", [line for row in rows for line in _unfinished(row)]),
         Section("Missing, and what to run", _missing(table, groups, budget)),
         Section("Needs", _needs(groups[budget])),
@@ -32,7 +33,7 @@ def sections(table: Table, groups: Groups, budget: str) -> list[Section]:
         Section("Commands that made the rows", _commands(rows)),
         Section("Made by", made_by([run.result for row in rows for run in row.runs], f"{DIRTY} ")),
     ]
-    return [section for section in found if section.lines]
+    return [section for section in every if section.lines]
 
 
 def _unfinished(row: Row) -> Iterator[str]:
@@ -47,10 +48,12 @@ def _unfinished(row: Row) -> Iterator[str]:
     ]
     for run in dict.fromkeys(runs):
         rate = f", {as_word(run)}" if row.grid else ""
-        yield f"{_where(row)}, seed {run.seed}{rate}: {run.status}: {run.result.reason or 'no reason was written'}"
+        reason = run.result.reason or "no reason was written"
+        yield f"{_where(row)}, seed {run.seed}{rate}: {run.status}: {reason}"
 
 
 def as_word(run: RecordedRun) -> str:
+    """Return the run's learning rate as it is typed."""
     return f"optimizer.lr={run.config['optimizer']['lr']:g}"
 
 
@@ -59,25 +62,25 @@ def _where(row: Row) -> str:
 
 
 def _missing(table: Table, groups: Groups, budget: str) -> list[str]:
-    found = []
+    lines = []
     for name, rows in groups.items():
         wanted = any((column.budget or budget) == name for column in table.columns)
         missing = [row for row in rows if row.spec.experiment and not row.runs and wanted]
-        alone = [line for row in missing for line in of_missing(table, [row])]
-        sweeps = [line for line in of_missing(table, missing) if line not in alone]
+        alone = [line for row in missing for line in commands_of_missing(table, [row])]
+        sweeps = [line for line in commands_of_missing(table, missing) if line not in alone]
         if name == budget or not sweeps:
-            found += [f"{_where(row)}: {line}" for row, line in zip(missing, alone, strict=True)]
-        found += [f"Several rows at once (budget={name}): {line}" for line in sweeps]
-    return found
+            lines += [f"{_where(row)}: {line}" for row, line in zip(missing, alone, strict=True)]
+        lines += [f"Several rows at once (budget={name}): {line}" for line in sweeps]
+    return lines
 
 
 def _needs(rows: Sequence[Row]) -> list[str]:
-    """Each once, with the rows that have it."""
-    found: dict[str, list[str]] = {}
+    """Return each need once, with the rows that have it."""
+    labels_by_need: dict[str, list[str]] = {}
     for row in rows:
         if row.needs:
-            found.setdefault(row.needs, []).append(row.spec.label)
-    return [f"{needs}: {', '.join(labels)}" for needs, labels in found.items()]
+            labels_by_need.setdefault(row.needs, []).append(row.spec.label)
+    return [f"{needs}: {', '.join(labels)}" for needs, labels in labels_by_need.items()]
 
 
 def _grid(row: Row) -> str:
@@ -108,29 +111,32 @@ def _rate(rate: Rate, grid: Grid) -> str:
 def _others(table: Table, row: Row) -> Iterator[str]:
     for other in row.others:
         done = [run for run in other.runs if run.done]
-        told = [
+        scores = [
             text
             for column in table.columns
             if column.budget in (None, row.budget)
-            if (text := _measured(column, done))
+            if (text := _describe_measure(column, done))
         ]
         bad = [f"seed {run.seed} {run.status}" for run in other.runs if not run.done]
-        yield f"{_where(row)} with {' '.join(other.words)}: {'; '.join([*told, *bad]) or 'no numbers'}"
+        facts = "; ".join([*scores, *bad]) or "no numbers"
+        yield f"{_where(row)} with {' '.join(other.words)}: {facts}"
 
 
-def _measured(column: Column, runs: Sequence[RecordedRun]) -> str | None:
-    found = [measure(str(column.measure), run.result, **column.settings) for run in runs]
-    values = [value for value in found if value is not None]
+def _describe_measure(column: Column, runs: Sequence[RecordedRun]) -> str | None:
+    measured = [measure(str(column.measure), run.result, **column.settings) for run in runs]
+    values = [value for value in measured if value is not None]
     if not values:
         return None
     heading = Heading(column.key, column.title, digits=column.digits)
-    return f"{column.title.lower()} {summary(Summary.of(values), heading)}{f' {column.unit}' if column.unit else ''}"
+    unit = f" {column.unit}" if column.unit else ""
+    return f"{column.title.lower()} {summary(Summary.of(values), heading)}{unit}"
 
 
 def _duplicates(row: Row) -> Iterator[str]:
     for run in row.duplicates:
         yield (
-            f"{_where(row)}, seed {run.seed}: the newest run counts; an older one ({run.status}, finished {_day(run)}) does not"
+            f"{_where(row)}, seed {run.seed}: the newest run counts; an older one ({run.status}, "
+            f"finished {_day(run)}) does not"
         )
 
 
@@ -138,12 +144,12 @@ def _day(run: RecordedRun) -> str:
     return run.result.finished.replace("T", " ")[:16]
 
 
-def _notes(table: Table, own: Sequence[Row], rows: Sequence[Row]) -> Iterator[str]:
+def _notes(table: Table, at_budget: Sequence[Row], rows: Sequence[Row]) -> Iterator[str]:
     yield from table.notes
-    yield from (f"{row.spec.label}: {row.spec.note}" for row in own if row.spec.note)
+    yield from (f"{row.spec.label}: {row.spec.note}" for row in at_budget if row.spec.note)
     if table.seeds and table.seeds > 1:
         yield f"The paper's numbers are of {table.seeds} seeds; ours of as many as n says"
-    runs = [run for row in own for run in row.runs if run.done]
+    runs = [run for row in at_budget for run in row.runs if run.done]
     if any(column.measure in TIMES for column in table.columns):
         untimed = [run.result for run in runs if run.result.seconds is None]
         if any(result.has_virtual_workers for result in untimed):
@@ -153,11 +159,15 @@ def _notes(table: Table, own: Sequence[Row], rows: Sequence[Row]) -> Iterator[st
         if any(run.result.oversubscribed and run.result.seconds for run in runs):
             yield "Some times were taken with more processes than cores, and say little"
         if any(emulated(run.result) for run in runs):
-            yield "Some times are of an emulated network (network=emulated), whose exchanges last as the cost model says"
+            yield (
+                "Some times are of an emulated network (network=emulated), whose exchanges last as "
+                "the cost model says"
+            )
     for row in rows:
-        for title, borrowed in by_experiment(row.borrowed):
+        for title, borrowed in group_by_title(row.borrowed):
             seeds = ", ".join(str(run.seed) for run in borrowed)
-            yield f"{_where(row)}, seed {seeds}: the run of {title}, whose configuration is the same"
+            where = f"{_where(row)}, seed {seeds}"
+            yield f"{where}: the run of {title}, whose configuration is the same"
 
 
 def _commands(rows: Sequence[Row]) -> list[str]:
@@ -165,19 +175,19 @@ def _commands(rows: Sequence[Row]) -> list[str]:
 
 
 def _commands_of(row: Row) -> Iterator[str]:
-    for title, borrowed in by_experiment(row.borrowed):
+    for title, borrowed in group_by_title(row.borrowed):
         if borrowed[0].experiment:
-            yield of_runs(title, borrowed, words_of_run(borrowed[0]))
-    if own := [run for run in row.runs if run not in row.borrowed]:
-        yield of_runs(str(row.spec.experiment), own, (*row.own_words, *row.words))
+            yield command_of_runs(title, borrowed, words_of_run(borrowed[0]))
+    if not_borrowed := [run for run in row.runs if run not in row.borrowed]:
+        yield command_of_runs(str(row.spec.experiment), not_borrowed, (*row.own_words, *row.words))
     for other in row.others:
-        yield of_runs(str(row.spec.experiment), other.runs, (*row.own_words, *other.words))
+        yield command_of_runs(str(row.spec.experiment), other.runs, (*row.own_words, *other.words))
     if row.grid:
         split = ["dataset.split=valid"] if row.grid.validated else []
         for rate in row.grid.rates:
             if split or rate.runs != row.runs:
                 words = [*row.own_words, f"optimizer.lr={rate.lr:g}", *split]
-                yield of_runs(str(row.spec.experiment), rate.runs, words)
+                yield command_of_runs(str(row.spec.experiment), rate.runs, words)
 
 
 def made_by(environments: Sequence[Environment], mark: str = "") -> list[str]:

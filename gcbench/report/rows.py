@@ -1,4 +1,4 @@
-"""The runs of a table's rows: seeds, learning rates, and what else ran."""
+"""Group runs by the rows of a table: seeds, learning rates, and other runs."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from gcbench.records.store import RecordedRun, sort_by_age
 from gcbench.report.borrowed import is_same
 from gcbench.report.configs import (
     PAPER,
-    Composed,
+    Composition,
     as_words,
-    composed,
-    composed_row,
+    compose,
+    compose_row,
     settings_at,
     value_of,
     words_for,
@@ -70,63 +70,63 @@ class Row:
 
     spec: TableRow
     budget: str
-    runs: list[RecordedRun] = field(
-        default_factory=list
-    )  # that are reported: one a seed, whatever their status, by seed
+    # The reported ones: one a seed, whatever their status, by seed.
+    runs: list[RecordedRun] = field(default_factory=list)
     grid: Grid | None = None
     others: list[Other] = field(default_factory=list)
-    duplicates: list[RecordedRun] = field(
-        default_factory=list
-    )  # older runs of the same seed and configuration
-    words: tuple[
-        str, ...
-    ] = ()  # typed after the row's own: with=..., or the learning rate that was chosen
+    # Older runs of the same seed and configuration.
+    duplicates: list[RecordedRun] = field(default_factory=list)
+    # Typed after those of the table: with=..., or the learning rate that was chosen.
+    words: tuple[str, ...] = ()
 
     @property
     def config(self) -> Config | None:
-        """As the row is at this budget; None: nobody runs it."""
-        return composed_row(self.spec, self.budget).config if self.spec.experiment else None
+        """Return the row's configuration at this budget; None where nobody runs it."""
+        return compose_row(self.spec, self.budget).config if self.spec.experiment else None
 
     @property
     def own_words(self) -> tuple[str, ...]:
-        """Return what the table types beside the experiment, at this budget."""
+        """Return the words that the table types beside the experiment, at this budget."""
         return words_of(settings_at(self.spec, self.budget))
 
     @property
     def needs(self) -> str | None:
-        """Return what the experiment and the row take that not everybody has."""
+        """Return the hardware and data of the row that not everybody has."""
         if self.spec.experiment is None:
             return None
-        needs = composed(self.spec.experiment).config["needs"], self.spec.needs
+        needs = compose(self.spec.experiment).config["needs"], self.spec.needs
         return ", and ".join(filter(None, needs)) or None
 
     @property
     def stand_in(self) -> str | None:
-        """The model that runs in place of the paper's."""
+        """Return the model that runs in place of the paper's."""
         if self.spec.experiment is None or self.budget == PAPER:
             return None
-        model = composed(self.spec.experiment, self.budget).choices["model"]
-        return None if model == composed(self.spec.experiment).choices["model"] else model
+        model = compose(self.spec.experiment, self.budget).choices["model"]
+        return None if model == compose(self.spec.experiment).choices["model"] else model
 
     @property
     def fewer_workers(self) -> str | None:
-        """What the budget runs in place of the paper's number of workers, whose times are not the row's."""
+        """Return the number of workers in place of the paper's, if the budget has another.
+
+        Their times are not the row's.
+        """
         if self.spec.experiment is None or self.budget == PAPER:
             return None
         typed = tuple(word for word in self.words if not word.startswith(f"{RATE}="))
         at_budget, at_papers = (
-            composed_row(self.spec, self.budget, typed),
-            composed_row(self.spec),
+            compose_row(self.spec, self.budget, typed),
+            compose_row(self.spec),
         )
-        own, papers = (found.config["trainer"]["gpus"] for found in (at_budget, at_papers))
-        return None if own == papers else f"{own} workers in place of {papers}"
+        ours, papers = (one.config["trainer"]["gpus"] for one in (at_budget, at_papers))
+        return None if ours == papers else f"{ours} workers in place of {papers}"
 
     def values(self, name: str, **settings: Any) -> list[float]:
-        """Of a measure, of the runs that have it."""
+        """Return the values of a measure, from the runs that have it."""
         if name in TIMES and self.fewer_workers:
             return []
-        found = [measure(name, run.result, **settings) for run in self.done]
-        return [value for value in found if value is not None]
+        values = [measure(name, run.result, **settings) for run in self.done]
+        return [value for value in values if value is not None]
 
     @property
     def done(self) -> list[RecordedRun]:
@@ -148,20 +148,24 @@ class Row:
 
     @property
     def every_run(self) -> list[RecordedRun]:
-        """All that the row rests on."""
+        """Return all runs that the row rests on, by age."""
         grid = self.grid.runs if self.grid else []
         others = [run for other in self.others for run in other.runs]
         return sort_by_age({*self.runs, *grid, *others, *self.duplicates})
 
 
-def grouped(
+def group_runs(
     table: Table, runs: Sequence[RecordedRun], budget: str, words: tuple[str, ...] = ()
 ) -> list[Row]:
-    """The table's rows in its order. `words` are typed beside every experiment, as in trainer.precision=bf16."""
+    """Return the table's rows, in its order, with their runs.
+
+    `words` are typed beside every experiment, as in trainer.precision=bf16.
+    """
     for word in words:
         if not any(words_for(experiment, budget, (word,)) for experiment in table.experiments):
             raise ConfigError(
-                f"with={word}: no row of {table.name} has such a key; type one that gcbench --help names"
+                f"with={word}: no row of {table.name} has such a key; "
+                "type one that gcbench --help names"
             )
     return [_row(spec, table.chooser, runs, budget, words) for spec in table.rows]
 
@@ -177,16 +181,16 @@ def _row(
     if spec.experiment is None or not candidates:
         return Row(spec, budget, words=words)
     words = words_for(spec.experiment, budget, words)
-    expected = composed_row(spec, budget, words)
+    expected = compose_row(spec, budget, words)
     settings = {key: value_of(expected.config, key) for key in spec.settings}
-    own = {
+    differences = {
         run: flat_differences(run.flat, expected.flat)
         for run in candidates
         if run.experiment == spec.experiment and agrees(run, settings)
     }
-    exact, duplicates = newest(run for run, differs in own.items() if not differs)
+    exact, duplicates = newest(run for run, differs in differences.items() if not differs)
     ended = {run.seed for run in exact if run.status in ENDED}
-    borrowed = _borrowed((run for run in candidates if run not in own), expected, ended)
+    borrowed = _borrowed((run for run in candidates if run not in differences), expected, ended)
     seeds = {run.seed for run in borrowed}
     duplicates += [run for run in exact if run.seed in seeds]
     exact = sorted(
@@ -196,7 +200,7 @@ def _row(
     swept = (
         []
         if any(word.startswith(RATE) for word in words)
-        else [run for run, d in own.items() if _is_swept(run, d)]
+        else [run for run, d in differences.items() if _is_swept(d)]
     )
     grid = _grid(exact, swept, expected, chooser) if chooser else None
     reported = grid.reported if grid else exact
@@ -211,7 +215,7 @@ def _row(
         budget,
         runs=reported,
         grid=grid,
-        others=_others({run: differs for run, differs in own.items() if run not in spread}),
+        others=_others({run: d for run, d in differences.items() if run not in spread}),
         duplicates=[*duplicates, *(grid.duplicates if grid else ())],
         words=(*words, *rate),
     )
@@ -223,7 +227,7 @@ def agrees(run: RecordedRun, settings: Mapping[str, Any]) -> bool:
 
 
 def _borrowed(
-    runs: Iterable[RecordedRun], expected: Composed, seeds: set[int]
+    runs: Iterable[RecordedRun], expected: Composition, seeds: set[int]
 ) -> list[RecordedRun]:
     """Return runs that are not the row's, for the seeds that have no result of its own."""
     others = (run for run in runs if run.seed not in seeds and run.status in ENDED)
@@ -231,7 +235,7 @@ def _borrowed(
 
 
 def newest(runs: Iterable[RecordedRun]) -> tuple[list[RecordedRun], list[RecordedRun]]:
-    """The newest run of every seed, by seed, and the older ones."""
+    """Return the newest run of every seed, by seed, and the older ones."""
     by_seed: dict[int, list[RecordedRun]] = {}
     for run in sort_by_age(runs):
         by_seed.setdefault(run.seed, []).append(run)
@@ -240,19 +244,19 @@ def newest(runs: Iterable[RecordedRun]) -> tuple[list[RecordedRun], list[Recorde
     ]
 
 
-def _is_swept(run: RecordedRun, differs: Differences) -> bool:
+def _is_swept(differs: Differences) -> bool:
     return set(differs) == {RATE} or (set(differs) <= {RATE, SPLIT} and _is_validation(differs))
 
 
 def _is_validation(differs: Differences) -> bool:
-    """Scored on held-out training samples, where the row is scored on the test split."""
+    """Return whether the score is of held-out training samples, where the row's is of the test."""
     return SPLIT in differs and differs[SPLIT][0] == "valid"
 
 
 def _grid(
-    exact: list[RecordedRun], swept: list[RecordedRun], expected: Composed, chooser: Column
+    exact: list[RecordedRun], swept: list[RecordedRun], expected: Composition, chooser: Column
 ) -> Grid | None:
-    """None where only one rate was tried."""
+    """Return the learning rates that were tried; None for one only."""
     by_rate: dict[tuple[bool, float], list[RecordedRun]] = {}
     for run in [*exact, *swept]:
         validation = _is_validation(flat_differences(run.flat, expected.flat))
@@ -280,12 +284,12 @@ def _rate(lr: float, runs: list[RecordedRun], chooser: Column) -> Rate:
         measure(str(chooser.measure), run.result, **chooser.settings) if run.done else None
         for run in runs
     ]
-    found = [score for score in scores if score is not None]
-    return Rate(lr, sum(found) / len(found) if len(found) == len(scores) else None, runs)
+    known = [score for score in scores if score is not None]
+    return Rate(lr, sum(known) / len(known) if len(known) == len(scores) else None, runs)
 
 
-def _others(own: dict[RecordedRun, Differences]) -> list[Other]:
-    found: dict[tuple[str, ...], list[RecordedRun]] = {}
-    for run, differs in own.items():
-        found.setdefault(tuple(as_words(differs)), []).append(run)
-    return [Other(list(words), runs) for words, runs in found.items()]
+def _others(differences: dict[RecordedRun, Differences]) -> list[Other]:
+    by_words: dict[tuple[str, ...], list[RecordedRun]] = {}
+    for run, differs in differences.items():
+        by_words.setdefault(tuple(as_words(differs)), []).append(run)
+    return [Other(list(words), runs) for words, runs in by_words.items()]

@@ -1,15 +1,16 @@
-"""Tables that rest on no training run: outputs/studies/<name>.json beside the paper's numbers.
+"""Tables of studies: outputs/studies/<name>.json beside the paper's numbers.
 
 A study is written as
 
     {"study": "orq-table1",                       # as the table file's `study` says
      "settings": {"bandwidth_gbps": 10, ...},     # what the numbers hang on, shown below the table
-     "rows": [{"row": "GoogLeNet", "time": 41.6, ...}, ...],   # `row` is the title of the table file's row; columns by key
-     "environment": {...}}                        # records.environment() and `finished`; null for pure arithmetic
+     "rows": [{"row": "GoogLeNet", "time": 41.6, ...}],  # `row` is a row's title; columns by key
+     "environment": {...}}                        # with `finished`; null for pure arithmetic
 
-and a column reads `measure` of its rows, or its own key where `measure` is null. A number may be a list: one for every seed.
-Where several tables share a study, a row's `table` (<paper>/<table>) says to which it belongs. Rows that the table file has not
-are added below, with what the study calls them.
+and a column reads `measure` of its rows, or the column's key where `measure` is null. A number may
+be a list: one for every seed. Where several tables share a study, a row's `table` (<paper>/<table>)
+says to which it belongs. Rows that the table file has not are added below, with what the study
+calls them.
 """
 
 from __future__ import annotations
@@ -41,16 +42,16 @@ Study = dict[str, Any]
 
 
 def find_study(name: str, folders: Sequence[str | Path]) -> tuple[Path, Study] | None:
-    """The newest `<name>.json` under `folders`, and what is in it."""
+    """Return the newest `<name>.json` under `folders` that is a study, and its content."""
     paths = sorted(
         {path.resolve() for path in _files(name, folders)}, key=lambda path: path.stat().st_mtime
     )
-    found = ((path, _read(path)) for path in reversed(paths))
-    return next(((path, study) for path, study in found if study.get("study") == name), None)
+    studies = ((path, _read(path)) for path in reversed(paths))
+    return next(((path, study) for path, study in studies if study.get("study") == name), None)
 
 
 def _read(path: Path) -> Study:
-    """What is in it, or nothing where it is no study."""
+    """Return the content of the file, or nothing where it is no study."""
     try:
         content = read_json(path)
         rows = content["rows"]
@@ -72,6 +73,7 @@ def _files(name: str, folders: Sequence[str | Path]) -> Iterator[Path]:
 
 
 def study_document(table: Table, study: Study | None) -> Document:
+    """Return the report of a table whose numbers come from a study."""
     rows = (
         {row["row"]: row for row in study["rows"] if row.get("table", table.name) == table.name}
         if study
@@ -133,7 +135,7 @@ def _cell(value: Any, published: Any) -> Cell:
 def _sections(table: Table, study: Study | None) -> list[Section]:
     notes = [*table.notes, *(f"{row.label}: {row.note}" for row in table.rows if row.note)]
     environment = (study or {}).get("environment")
-    found = [
+    every = [
         Section(
             "Missing, and what to run",
             [] if study else [f"{table.study}: gcbench study {table.study}"],
@@ -144,4 +146,4 @@ def _sections(table: Table, study: Study | None) -> list[Section]:
             "Made by", made_by([Environment.model_validate(environment)]) if environment else []
         ),
     ]
-    return [section for section in found if section.lines]
+    return [section for section in every if section.lines]

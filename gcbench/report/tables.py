@@ -18,11 +18,12 @@ SPREADS = ("range", "deviation", "none")
 
 @dataclass(frozen=True)
 class Column:
+    """A column of a table."""
+
     key: str
     title: str
-    measure: str | None = (
-        None  # of measures.py; of a study: the key of its rows, null for the column's own key
-    )
+    # A name in measures.py; in a study the key of its rows, null for the key of the column.
+    measure: str | None = None
     unit: str | None = None
     better: str | None = None  # higher | lower
     digits: int | None = None  # after the point; null: as the published numbers have
@@ -31,7 +32,7 @@ class Column:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What the measure takes."""
+        """Return the arguments of the measure."""
         return {"steps_per_epoch": self.steps_per_epoch} if self.steps_per_epoch else {}
 
 
@@ -47,14 +48,13 @@ class TableRow:
     beside: Mapping[str, Any] = field(default_factory=dict)  # with: any other key and its value
     needs: str | None = None  # hardware that not everybody has, after what the experiment needs
     group: str | None = None
-    published: Mapping[str, float | str | None] | None = (
-        None  # by column; words where the paper has no number
-    )
+    # By column; a text where the paper has no number.
+    published: Mapping[str, float | str | None] | None = None
     note: str | None = None
 
     @property
     def label(self) -> str:
-        """Titles may come again in another group."""
+        """Return the title with its group, as titles may come again in another group."""
         return self.title if self.group in (None, "none") else f"{self.group}: {self.title}"
 
     @property
@@ -75,7 +75,7 @@ class TableRow:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Return what is typed beside the experiment, as in `trainer.gpus=16 rank=2`."""
+        """Return the words typed beside the experiment, as in `trainer.gpus=16 rank=2`."""
         return words_of(self.settings)
 
 
@@ -100,7 +100,7 @@ class Table:
 
     @property
     def chooser(self) -> Column | None:
-        """The score by which a learning rate is chosen: the first one of the report's own budget."""
+        """Return the score that chooses a learning rate: the first at the report's budget."""
         return next((c for c in self.columns if c.measure in SCORES and c.budget is None), None)
 
 
@@ -126,7 +126,7 @@ def table_names() -> list[str]:
 
 
 def tables_of(word: str) -> list[str]:
-    """The names that `table=word` stands for: all, a paper's, one, or the parts of one."""
+    """Return the tables that `table=word` names: all, a paper's, one, or the parts of one."""
     names = table_names()
     chosen = [
         name
@@ -135,9 +135,8 @@ def tables_of(word: str) -> list[str]:
     ]
     if not chosen:
         papers = sorted({name.split("/")[0] for name in names})
-        raise ConfigError(
-            f"table={word}: there is no such table; type {near(word, names) or 'one of ' + ', '.join(papers)}, or all"
-        )
+        nearest = near(word, names) or f"one of {', '.join(papers)}"
+        raise ConfigError(f"table={word}: there is no such table; type {nearest}, or all")
     return chosen
 
 
@@ -150,14 +149,14 @@ def read_table(name: str) -> Table:
     if not isinstance(node, dict):
         raise ConfigError(f"{path}: a table has title, source, columns and rows")
     columns = [
-        _made(Column, {"key": key, **(column or {})}, path)
+        _build(Column, {"key": key, **(column or {})}, path)
         for key, column in (node.get("columns") or {}).items()
     ]
     rows = [
-        _made(TableRow, {"beside" if key == "with" else key: row[key] for key in row}, path)
+        _build(TableRow, {"beside" if key == "with" else key: row[key] for key in row}, path)
         for row in node.get("rows") or []
     ]
-    table = _made(
+    table = _build(
         Table,
         {
             **node,
@@ -172,12 +171,13 @@ def read_table(name: str) -> Table:
     return table
 
 
-def _made(kind: Any, node: Mapping[str, Any], path: Path) -> Any:
+def _build(kind: Any, node: Mapping[str, Any], path: Path) -> Any:
     allowed = {field.name for field in fields(kind)}
     for key in node:
         if key not in allowed:
             raise ConfigError(
-                f"{path}: {key} is no key of a {kind.__name__.lower()}; type {near(key, allowed) or ', '.join(sorted(allowed))}"
+                f"{path}: {key} is no key of a {kind.__name__.lower()}; "
+                f"type {near(key, allowed) or ', '.join(sorted(allowed))}"
             )
     try:
         return kind(**node)
@@ -199,7 +199,8 @@ def _check(table: Table, path: Path) -> None:
             )
         if column.steps_per_epoch and column.measure != "data_mib_per_epoch":
             raise ConfigError(
-                f"{path}: steps_per_epoch of column {column.key} belongs to measure: data_mib_per_epoch only"
+                f"{path}: steps_per_epoch of column {column.key} belongs to measure: "
+                "data_mib_per_epoch only"
             )
     by_path: dict[str, TableRow] = {}
     for row in table.rows:
@@ -211,5 +212,6 @@ def _check(table: Table, path: Path) -> None:
             )
         if unknown := set(row.published or {}) - keys:
             raise ConfigError(
-                f"{path}: {row.title} has {', '.join(sorted(unknown))} published, but there is no such column"
+                f"{path}: {row.title} has {', '.join(sorted(unknown))} published, but there is no "
+                "such column"
             )

@@ -1,4 +1,4 @@
-"""Runs of a W&B project: `gcbench` sends it the dictionaries that it writes to files."""
+"""Runs of a W&B project, which has the dictionaries that `gcbench` writes to files."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from gcbench.records.store import FoundRuns, Metrics, RecordedRun, sort_by_age
 
 
 def load_wandb(project: str, api: Any = None) -> FoundRuns:
-    """`project` is entity/project; `api` is a wandb.Api."""
+    """Return the runs of a project `entity/project`; `api` is a wandb.Api."""
     if project.count("/") != 1:
         raise ConfigError(f"project={project}: type entity/project, as in project=my-team/gcbench")
-    found: dict[str, RecordedRun] = {}
+    runs: dict[str, RecordedRun] = {}
     unreadable = []
-    for listed in _listed(project, api):
+    for listed in _list_runs(project, api):
         place = f"{project}/{listed.id}"
         try:
             result = Result.parse(printable(listed.summary_metrics))
@@ -26,28 +26,28 @@ def load_wandb(project: str, api: Any = None) -> FoundRuns:
         except ValueError as error:
             unreadable.append(f"{place}: {error}")
             continue
-        found.setdefault(run.copy_key, run)
-    return FoundRuns(sort_by_age(found.values()), unreadable)
+        runs.setdefault(run.copy_key, run)
+    return FoundRuns(sort_by_age(runs.values()), unreadable)
 
 
-def _listed(project: str, api: Any) -> Iterable[Any]:
+def _list_runs(project: str, api: Any) -> Iterable[Any]:
     try:
         if api is None:
-            import wandb  # here, as reports from files need none
+            import wandb  # reports from files need none
 
             api = wandb.Api()
         return list(api.runs(project))
-    except (
-        Exception
-    ) as error:  # no key, no network, no such project: W&B has a class of its own for each
+    # No key, no network, no such project: W&B has a class for each.
+    except Exception as error:
         gist = str(error).partition("\n")[0]
         raise ConfigError(
-            f"project={project}: W&B answers {type(error).__name__}: {gist}; type `wandb login`, or results=FOLDER for files"
+            f"project={project}: W&B answers {type(error).__name__}: {gist}; "
+            "type `wandb login`, or results=FOLDER for files"
         ) from error
 
 
 def _metrics(run: Any) -> Metrics:
-    """Without what W&B adds, and without the nulls with which it fills lines of another event."""
+    """Return the run's metrics without W&B's keys and the nulls that fill lines of other events."""
     return [
         {k: v for k, v in line.items() if not k.startswith("_") and v is not None}
         for line in run.scan_history()

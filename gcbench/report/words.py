@@ -1,4 +1,4 @@
-"""What is typed after `gcbench report`, `gcbench runs` and `gcbench claims`."""
+"""The words typed after `gcbench report`, `gcbench runs` and `gcbench claims`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,16 @@ from gcbench.report.configs import PAPER
 
 BUDGETS = sorted(path.stem for path in (conf_directory() / "budget").glob("*.yaml"))
 RESULTS = ("outputs",)
-WITH = "a word typed beside every experiment of the budget, as in with=trainer.precision=bf16; may be repeated"
+WITH = (
+    "a word typed beside every experiment of the budget, as in with=trainer.precision=bf16; "
+    "may be repeated"
+)
 
 
 @dataclass
 class Source(Words):
+    """Where results are read from."""
+
     results: tuple[str, ...] = key(
         RESULTS, "folders with run directories or kept runs, or files of these, separated by commas"
     )
@@ -28,24 +33,25 @@ class Source(Words):
 
 @dataclass
 class Report(Source):
-    """Puts results beside the papers' numbers, as tables and figures; reads result files only."""
+    """Print results beside the papers' numbers, as tables and figures; reads result files only."""
 
     usage = "gcbench report table=NAME | figure=NAME [key=value ...] | list | diff A B"
     examples = """
-gcbench report table=powersgd/table4               ours beside the paper's, and what to run where rows are missing
-gcbench report table=powersgd budget=cpu           all tables of a paper, from runs of budget=cpu
-gcbench report table=orq/table2 format=latex       or markdown, csv
-gcbench report table=all keep=outputs              as files, with the results behind them
-gcbench report figure=orq/figure2 budget=cpu       curves, breakdowns and trade-offs as svg and png
-gcbench report figure=which_method                 accuracy against compression ratio, of everything that ran
-gcbench report list [results=...]                  all tables, and how many of their rows have runs, by budget
-gcbench report diff A B                            two runs or trees: configuration, scores, bits, times
+gcbench report table=powersgd/table4           ours beside the paper's, and what to run
+gcbench report table=powersgd budget=cpu       all tables of a paper, from runs of budget=cpu
+gcbench report table=orq/table2 format=latex   or markdown, csv
+gcbench report table=all keep=outputs          as files, with the results behind them
+gcbench report figure=orq/figure2 budget=cpu   curves, breakdowns and trade-offs as svg and png
+gcbench report figure=which_method             accuracy against ratio, of everything that ran
+gcbench report list [results=...]              all tables, and how many rows have runs
+gcbench report diff A B                        two runs or trees: configuration, scores, bits, times
 """
 
     table: str | None = key(None, "powersgd/table4, or powersgd for all of a paper, or all")
     figure: str | None = key(
         None,
-        "a table or paper, a study, which_method, runs, or all: as svg and png below keep=, or outputs/figures",
+        "a table or paper, a study, which_method, runs, or all: as svg and png below keep=, "
+        "or outputs/figures",
     )
     budget: str = key(PAPER, "whose runs to read: paper, cpu, bits or smoke", choices=BUDGETS)
     format: str = key("terminal", ", ".join(FORMATS), choices=FORMATS)
@@ -57,7 +63,7 @@ gcbench report diff A B                            two runs or trees: configurat
 
 @dataclass
 class Runs(Source):
-    """Lists everything that ran, with or without a table."""
+    """List everything that ran, with or without a table."""
 
     usage = "gcbench runs [FOLDER ...] [key=value ...]"
 
@@ -66,8 +72,9 @@ class Runs(Source):
 
 @dataclass
 class Claims(Source):
-    """Answers 70 claims of the papers with reproduced, refuted or not yet, and by what; at budgets paper and cpu, each by
-    itself."""
+    """Answer 70 claims of the papers with reproduced, refuted or not yet, and by what; at budgets
+    paper and cpu, each by itself.
+    """
 
     usage = "gcbench claims [paper=orq] [id=orq-05] [key=value ...]"
 
@@ -88,12 +95,13 @@ S = TypeVar("S", bound=Source)
 
 
 def read_source(kind: type[S], typed: Sequence[str]) -> S:
-    """Raises ConfigError with one sentence."""
+    """Return the typed words; raise ConfigError with one sentence where they are mistyped."""
     words = read_words(kind, typed)
     for word in getattr(words, "beside", ()):
         if not all(word.partition("=")):
             raise ConfigError(
-                f"with={word}: type a key and a value after with=, as in with=trainer.precision=bf16"
+                f"with={word}: type a key and a value after with=, "
+                "as in with=trainer.precision=bf16"
             )
     if isinstance(words, Runs) and words.plain:
         words.results = words.plain

@@ -28,7 +28,7 @@ def code(codec: Bucketed, rows: Tensor, segments: tuple[int, ...], number: int =
     noise = draw_noise(rows, segments, number)
     out = torch.zeros_like(x)
     codec.decode_add(codec.encode(x, segments, noise), segments, out)
-    codes = codec.codes_by(x, segments, codec.fitted(x, segments), noise)
+    codes = codec.codes_by(x, segments, codec.fit_buckets(x, segments), noise)
     return Coded(codec.restore_order(codes, segments), codec.restore_order(out, segments))
 
 

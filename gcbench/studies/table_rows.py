@@ -10,13 +10,13 @@ from gcbench.config import Config
 from gcbench.predict.devices import read_device
 from gcbench.predict.model import Method
 from gcbench.predict.subject import compressor_of, facts_of, method, shapes_of_model
-from gcbench.report.configs import composed
+from gcbench.report.configs import compose
 from gcbench.report.tables import TableRow
 
 
 def config_of(row: TableRow, *words: str) -> Config:
     """Return the row's configuration, with `words` typed after its own."""
-    return composed(str(row.experiment), words=(*row.words, *words)).config
+    return compose(str(row.experiment), words=(*row.words, *words)).config
 
 
 def method_of(row: TableRow, device: str, *words: str) -> Method:

@@ -75,7 +75,7 @@ class UnderBackward:
         assert self._at is not None
         run, progress = self._at
         self._buckets.append(
-            self._queue.submit(run, grads, progress.state.of(grads.keys()), progress.step)
+            self._queue.submit(run, grads, progress.state.select(grads.keys()), progress.step)
         )
 
     def exchange(self, run: Run, progress: Progress) -> ExchangeResult:
@@ -175,7 +175,7 @@ class ExchangeQueue:
             current.wait_stream(self._stream)
             for update in out.update.values():
                 update.record_stream(current)
-        run.clock.awaited([marks])
+        run.clock.add_awaited([marks])
         run.comm.meter.load(meter_state)
         return out
 

@@ -20,7 +20,7 @@ from gcbench.check.contract import (
     check_state_restores,
 )
 from gcbench.check.descent import check_descends
-from gcbench.check.layouts import check_bits, check_memories, check_replicas, check_updates_agree
+from gcbench.check.layouts import check_bits, check_replicas, check_residuals, check_updates_agree
 from gcbench.check.promises import (
     check_contractive,
     check_error_feedback,
@@ -101,10 +101,10 @@ def test_a_method_that_shares_nothing_is_found() -> None:
 def test_memories_are_compared() -> None:
     _, virtual, processes = seen(Natural)
     worker = {"conv": virtual.updates[0]["conv"].expand(4, -1, -1, -1, -1)}
-    remembers = virtual._replace(memories=[[worker]] * 3)
+    remembers = virtual._replace(residuals=[[worker]] * 3)
     halves = [
-        p._replace(memories=[[{"conv": worker["conv"][:2] * (1 + i)}]] * 3)
+        p._replace(residuals=[[{"conv": worker["conv"][:2] * (1 + i)}]] * 3)
         for i, p in enumerate(processes)
     ]
     with pytest.raises(AssertionError, match="real workers remember something else of conv"):
-        check_memories(remembers, halves)
+        check_residuals(remembers, halves)

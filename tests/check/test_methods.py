@@ -32,7 +32,7 @@ def test_every_choice_is_listed_with_what_it_sends_and_promises(
     }.items():
         for fact in facts:
             assert fact in listed[choice]
-    assert "+ memory" in "\n".join(lines)
+    assert "+ residual" in "\n".join(lines)
 
 
 def test_a_list_takes_no_steps(

@@ -58,8 +58,8 @@ def test_a_worker_draws_the_same_in_any_process() -> None:
 
 
 def test_a_shard_draws_the_same_in_any_process_and_others_than_those_of_other_workers() -> None:
-    rows = step().own_noise("codec", N, CPU).uniform()
-    assert torch.equal(step(workers=range(2, 4)).own_noise("codec", N, CPU).uniform(), rows[2:])
+    rows = step().worker_noise("codec", N, CPU).uniform()
+    assert torch.equal(step(workers=range(2, 4)).worker_noise("codec", N, CPU).uniform(), rows[2:])
     assert all(abs(correlation(rows[i], rows[j])) < 0.02 for i in range(4) for j in range(i))
 
 

@@ -1,4 +1,4 @@
-"""Each layout runs three steps of every choice in its variants once; the tests read what came out."""
+"""Three steps of every choice in its variants in each layout, which the tests read."""
 
 from __future__ import annotations
 
@@ -12,16 +12,19 @@ Traces = dict[str, list[dict[tuple[str, str], Trace]]]
 
 @pytest.fixture(scope="session")
 def virtual_traces() -> dict[tuple[str, str], Trace]:
-    """What four virtual workers see of every choice and of variants that differ."""
-    found: dict[tuple[str, str], Trace] = traces_in_one_process(
+    """Return what four virtual workers see of every choice and of variants that differ."""
+    traces: dict[tuple[str, str], Trace] = traces_in_one_process(
         {key: compressor_of(*key) for key in DIFFERENT}
     )
-    return found
+    return traces
 
 
 @pytest.fixture(scope="session")
 def traces(virtual_traces: dict[tuple[str, str], Trace]) -> Traces:
-    """Layout (processes x rows) to what each of its processes saw; only one file asks, as this takes a minute."""
+    """Return what each process saw, by layout (processes x rows).
+
+    Only one file asks, as this takes a minute.
+    """
     pool(4), pool(2)  # start together
     compressors = {key: compressor_of(*key) for key in DIFFERENT}
     return {

@@ -16,7 +16,7 @@ def randn(*shape: int, seed: int = 0) -> Tensor:
 
 
 def with_values(s: list[float], rows: int = 12, columns: int = 8) -> Tensor:
-    """`[1, rows, columns]` with these singular values."""
+    """Return `[1, rows, columns]` with these singular values."""
     u, _, vt = torch.linalg.svd(randn(rows, columns), full_matrices=False)
     return ((u[:, : len(s)] * torch.tensor(s)) @ vt[: len(s)]).unsqueeze(0)
 
@@ -38,12 +38,12 @@ def with_values(s: list[float], rows: int = 12, columns: int = 8) -> Tensor:
 def test_tensors_become_the_matrices_of_the_authors(
     shape: tuple[int, ...], matrix: tuple[int, int]
 ) -> None:
-    """Folded in two; odd ones (and only these are our own choice) are not."""
+    """They are folded in two; odd ones are not, which is gcbench's choice."""
     assert matrix_shape(torch.zeros(2, *shape)) == matrix
 
 
 def means_of_values(variant: str, s: list[float], repeats: int = 4000) -> Tensor:
-    """What each singular value is decoded to on average, relative to what it is."""
+    """Return what each singular value is decoded to on average, relative to what it is."""
     m = with_values(s)
     u, values, vt = torch.linalg.svd(m[0], full_matrices=False)
     workers = m.expand(repeats, -1, -1)  # of one step, as many draws
@@ -62,7 +62,7 @@ def means_of_values(variant: str, s: list[float], repeats: int = 4000) -> Tensor
 def test_drawing_until_two_are_kept_is_biased_and_drawing_once_is_not(
     s: list[float], published: list[float]
 ) -> None:
-    """The published rows' estimator: two of two values are always kept, and the smaller is inflated."""
+    """The published estimator always keeps two of two values, and inflates the smaller."""
     torch.testing.assert_close(
         means_of_values("published", s), torch.tensor(published).float(), rtol=0, atol=0.12
     )
@@ -89,7 +89,7 @@ def test_the_published_draw_keeps_exactly_so_many(rank: int) -> None:
 
 
 def test_the_unbiased_draw_sends_what_it_keeps_and_its_length() -> None:
-    """A worker pays for its own values alone."""
+    """A worker pays for its values alone."""
     grads, comm = {"w": randn(8, 10, 7), "x": randn(8, 5, 6, seed=1)}, Comm(8)
     sent = aggregate(Atomo(2, "unbiased"), grads, comm=comm).sent()
     kept = {k: torch.linalg.matrix_rank(x, rtol=1e-5) for k, x in sent.items()}
@@ -132,7 +132,8 @@ def test_fewer_values_than_wanted_are_no_trap() -> None:
 def test_a_gradient_that_is_not_finite_is_seen(variant: str) -> None:
     g = randn(2, 6, 5)
     g[1, 2, 2] = torch.nan
-    out = aggregate(Atomo(2, variant), {"w": g, "x": randn(2, 6, 5, seed=1)})  # type: ignore[arg-type]
+    atomo = Atomo(2, variant)  # type: ignore[arg-type]
+    out = aggregate(atomo, {"w": g, "x": randn(2, 6, 5, seed=1)})
     assert not out.update["w"].isfinite().any() and out.update["x"].isfinite().all()
 
 

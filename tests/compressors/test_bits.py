@@ -1,4 +1,4 @@
-"""Metered bits against what the papers count, for small gradients and for the published networks."""
+"""Metered bits against the papers' counts, for small gradients and the published networks."""
 
 from __future__ import annotations
 
@@ -41,14 +41,16 @@ def numel(shape: tuple[int, ...]) -> int:
 
 
 def dense_bits(shapes: Shapes, bits: int = 32) -> tuple[int, int]:
-    """Sent and received by an all-reduce."""
+    """Return the bits that an all-reduce sends and receives."""
     total = bits * sum(map(numel, shapes.values()))
     return total, total
 
 
 def qsgd_bits(settings: Settings, shapes: Shapes, workers: int) -> tuple[int, int]:
-    """ceil(log2(2 s + 1)) bits a value in whole groups of eight, 32 a bucket; small tensors whole. Aligned ones are messages by
-    bucket size."""
+    """Return the bits of ceil(log2(2 s + 1)) a value in whole groups of eight, and of 32 a bucket.
+
+    Small tensors travel whole; aligned ones are messages by bucket size.
+    """
     small = {k: s for k, s in shapes.items() if numel(s) < settings["min_size"]}
     sizes = [numel(s) for k, s in shapes.items() if k not in small]
     if settings.get("bucket_scope") == "gradient":
@@ -94,7 +96,7 @@ def qsgd_bits(settings: Settings, shapes: Shapes, workers: int) -> tuple[int, in
 
 
 def by_kind_bits(settings: Settings, shapes: Shapes, workers: int) -> tuple[int, int]:
-    """A message of QSGD for convolutions, and one for the others."""
+    """Return the bits of a message of QSGD for convolutions, and of one for the others."""
     convolutions = {k: s for k, s in shapes.items() if len(s) > 2}
     others = {k: s for k, s in shapes.items() if k not in convolutions}
     parts = [
@@ -105,7 +107,10 @@ def by_kind_bits(settings: Settings, shapes: Shapes, workers: int) -> tuple[int,
 
 
 def powersgd_bits(settings: Settings, shapes: Shapes, workers: int) -> tuple[int, int]:
-    """r (n + m) floats a matrix and iteration, r = min(rank, n, m); vectors and small matrices whole, for an SVD all."""
+    """Return the bits of r (n + m) floats a matrix and iteration, with r = min(rank, n, m).
+
+    Vectors and small matrices travel whole; for an SVD all do.
+    """
     floats = 0
     for shape in shapes.values():
         if len(shape) < 2 or numel(shape) < settings["min_size"] or settings.get("svd"):
@@ -124,8 +129,11 @@ def travelling_bits(
     codes_of: Callable[[int], int],
     chances: int = 0,
 ) -> tuple[int, int]:
-    """Of `codes_of(n)` bits and `floats` floats a bucket, by any exchange; small tensors whole. A sum over workers of what
-    stands for a value has `chances` possible results."""
+    """Return the bits of `codes_of(n)` bits and `floats` floats a bucket, by any exchange.
+
+    Small tensors travel whole. A sum over workers of what stands for a value has `chances` possible
+    results.
+    """
     small = {k: s for k, s in shapes.items() if numel(s) < settings["min_size"]}
     sizes = [numel(s) for k, s in shapes.items() if k not in small]
     if settings.get("bucket_scope") == "gradient":
@@ -151,12 +159,16 @@ def travelling_bits(
 
 
 def sign_bits(settings: Settings, shapes: Shapes, workers: int, points: int = 1) -> tuple[int, int]:
-    """One bit a value in whole groups of eight, 32 for each scale of a bucket or tensor."""
+    """Return the bits of a bit a value in whole groups of eight, and of 32 for each scale."""
     return travelling_bits(settings, shapes, workers, points, lambda n: 8 * math.ceil(n / 8))
 
 
 def top_k_bits(settings: Settings, shapes: Shapes, workers: int) -> tuple[int, int]:
-    """K = max(1, floor(fraction n)) values and positions of 32 bits a tensor; small tensors whole."""
+    """Return the bits of K values and positions a tensor, 32 each, with K = max(1, floor(fraction
+    n)).
+
+    Small tensors travel whole.
+    """
     small = {k: s for k, s in shapes.items() if numel(s) < settings["min_size"]}
     message = 0
     for n in (numel(s) for k, s in shapes.items() if k not in small):
@@ -172,7 +184,7 @@ def top_k_bits(settings: Settings, shapes: Shapes, workers: int) -> tuple[int, i
 
 
 def random_bits(settings: Settings, shapes: Shapes, workers: int) -> tuple[int, int]:
-    """PowerSGD's r (n + m) floats a matrix, but never more than it has."""
+    """Return the bits of PowerSGD's r (n + m) floats a matrix, but never more than it has."""
     floats = sum(
         min(numel(s), powersgd_bits(settings, {"": s}, workers)[0] // 32) for s in shapes.values()
     )
@@ -190,8 +202,11 @@ WORDS = {
 def level_bits(
     settings: Settings, shapes: Shapes, workers: int, levels: int, floats: int
 ) -> tuple[int, int]:
-    """Digits in whole words, those of less than 8 bits in eights, and `floats` floats a bucket. Sums are of digits, or counts
-    of all levels but one."""
+    """Return the bits of digits in whole words, and of `floats` floats a bucket.
+
+    Digits of less than 8 bits lie in groups of eight. Sums are of digits, or counts of all levels
+    but one.
+    """
     digits, bits = WORDS[levels]
     chances = workers * (levels - 1) + 1 if floats == 1 else (workers + 1) ** (levels - 1)
 
@@ -203,12 +218,15 @@ def level_bits(
 
 
 def table_bits(settings: Settings, shapes: Shapes, workers: int) -> tuple[int, int]:
-    """With a table of all levels a bucket."""
+    """Return the bits of digits, and of a table of all levels a bucket."""
     return level_bits(settings, shapes, workers, settings["level_count"], settings["level_count"])
 
 
 def sketch_bits(settings: Settings, shapes: Shapes, workers: int) -> tuple[int, int]:
-    """r n floats a matrix, in the alternating form r m on odd steps; vectors and small matrices whole."""
+    """Return the bits of r n floats a matrix, or of r m on the odd steps of the alternating form.
+
+    Vectors and small matrices travel whole.
+    """
     floats = 0
     for shape in shapes.values():
         if len(shape) < 2 or numel(shape) < settings["min_size"]:
@@ -222,7 +240,10 @@ def sketch_bits(settings: Settings, shapes: Shapes, workers: int) -> tuple[int, 
 
 
 def atomo_bits(settings: Settings, shapes: Shapes, workers: int) -> tuple[int, int]:
-    """r (n + m + 1) floats a matrix, folded in two where it can be; small tensors whole."""
+    """Return the bits of r (n + m + 1) floats a matrix, folded in two where it can be.
+
+    Small tensors travel whole.
+    """
     floats = 0
     for shape in shapes.values():
         if numel(shape) < settings["min_size"]:
@@ -237,7 +258,10 @@ def atomo_bits(settings: Settings, shapes: Shapes, workers: int) -> tuple[int, i
 
 
 def summed_bits(settings: Settings, shapes: Shapes, workers: int) -> tuple[int, int]:
-    """A float, a bit a value for each scale but the smallest, and lanes wide enough for a sum; small tensors whole."""
+    """Return the bits of a norm, of a bit a value for each scale but the smallest, and of lanes.
+
+    Lanes are wide enough for a sum. Small tensors travel whole.
+    """
     small = {k: s for k, s in shapes.items() if numel(s) < settings["min_size"]}
     n = sum(numel(s) for k, s in shapes.items() if k not in small)
     n = min(n, settings.get("k", n))
@@ -322,7 +346,7 @@ LEVELS = ("orq", "linear", "qsgd_levels", "terngrad", "bingrad_pb")
     ],
 )
 def test_every_exchange_of_every_code_costs_its_formula(choice: str, exchange: str) -> None:
-    """And gives an update that is not far from the mean of what was sent."""
+    """Its update is not far from the mean of what was sent, either."""
     settings = {"exchange": exchange, "bucket_size": 16, "error_feedback": False}
     comm, grads = Comm(WORKERS), gradients(range(WORKERS), 0)
     out = aggregate(build_method(choice, **settings), grads, comm=comm)
@@ -342,7 +366,10 @@ def test_every_exchange_of_every_code_costs_its_formula(choice: str, exchange: s
 
 
 def test_the_formula_of_qsgd_by_hand() -> None:
-    """4 bits: 162 + 6 + 130 + 1 + 130 + 1 + 37 = 467 values are 59 groups, in 11 + 1 + 9 + 1 + 9 + 1 + 3 buckets of 16."""
+    """There are 162 + 6 + 130 + 1 + 130 + 1 + 37 = 467 values of 4 bits, in 59 groups of eight.
+
+    They lie in 11 + 1 + 9 + 1 + 9 + 1 + 3 buckets of 16.
+    """
     settings = {"levels": 7, "bucket_size": 16, "min_size": 0, "exchange": "gather"}
     assert qsgd_bits(settings, SHAPES, 4) == (59 * 8 * 4 + 35 * 32, 3 * (59 * 8 * 4 + 35 * 32))
 
@@ -359,7 +386,7 @@ def parameters(model: Callable[[], nn.Module]) -> dict[str, tuple[int, ...]]:
 
 @cache
 def network(name: str) -> tuple[dict[str, tuple[int, ...]], Grads]:
-    """Shapes, and one worker's gradient."""
+    """Return the shapes, and one worker's gradient."""
     shapes = parameters(
         {"resnet18": lambda: resnet18((3, 32, 32), 10), "lstm": lambda: LSTM(28869)}[name]
     )
@@ -370,7 +397,7 @@ def network(name: str) -> tuple[dict[str, tuple[int, ...]], Grads]:
 
 
 def step_bits(choice: str, name: str, **settings: Any) -> int:
-    """Metered in one step of one worker."""
+    """Return the bits that are metered in one step of one worker."""
     comm, (_, grads) = Comm(1), network(name)
     out = aggregate(build_method(choice, **settings), grads, comm=comm, state=State())
     assert all(u.isfinite().all() for u in out.update.values())
@@ -387,7 +414,10 @@ def test_atomo_sends_the_published_floats_of_resnet18() -> None:
 
 
 def epoch_mib(choice: str, steps: int, **settings: Any) -> float:
-    """PowerSGD's data column: MiB of an epoch of 24 steps on ResNet18, from the mean of metered ones."""
+    """Return PowerSGD's data column, from the mean of metered steps.
+
+    It is MiB of an epoch of 24 steps on ResNet18.
+    """
     comm, (_, grads), state = Comm(1), network("resnet18"), State()
     for number in range(steps):
         state = aggregate(
@@ -417,14 +447,14 @@ def epoch_mib(choice: str, steps: int, **settings: Any) -> float:
 def test_the_compared_methods_send_the_published_data(
     choice: str, settings: Settings, exact: float, printed: int
 ) -> None:
-    """Tables 1, 4 and 6 of PowerSGD; the sketch as printed has no row there."""
+    """These are tables 1, 4 and 6 of PowerSGD; the sketch as printed has no row there."""
     digits = len(str(exact).partition(".")[2])
     mib = epoch_mib(choice, steps=2 if choice == "unbiased_lowrank" else 1, **settings)
     assert round(mib, digits) == exact and round(mib) == printed
 
 
 def test_signum_sends_the_published_data_of_the_lstm() -> None:
-    """Table 7: 242 MiB in 70 steps."""
+    """Table 7 has 242 MiB in 70 steps."""
     assert round(70 * step_bits("signum", "lstm") / 8 / 2**20, 1) == 241.6
 
 
@@ -440,6 +470,8 @@ def test_bits_of_resnet18_follow_the_formula_and_stay_below_dense(choice: str) -
 
 @pytest.mark.parametrize("bits", [2, 4, 8])
 def test_qsgd_costs_its_bits_and_a_scale_a_bucket(bits: int) -> None:
-    """With nothing sent whole: at least b + 32 / 512 bits a value, and less than 1 % more."""
+    """Where nothing is sent whole, it is at least b + 32 / 512 bits a value, and less than 1 %
+    more.
+    """
     per_value = step_bits("qsgd", "resnet18", bits=bits, min_size=0) / RESNET18
     assert bits + 32 / 512 <= per_value < 1.01 * (bits + 32 / 512)

@@ -1,6 +1,7 @@
-"""What every choice of conf/compressor owes its callers; a new file there is tested from its first day.
+"""The contract that every choice of conf/compressor keeps; a new file is tested at once.
 
-The tables in this file name every choice, so that one which no test applies to is a failure and not a silence.
+The tables in this file name every choice, so that one which no test applies to is a failure and not
+a silence.
 """
 
 from __future__ import annotations
@@ -118,12 +119,12 @@ HALF = {
 
 
 def bare(choice: str) -> Compressor:
-    """All tensors, no memory, small buckets."""
+    """Return the method for all tensors, without error feedback, in small buckets."""
     return compressor_of(choice, "all tensors" if "all tensors" in variants(choice) else "as it is")
 
 
 def test_the_tables_name_every_choice() -> None:
-    """A new file in conf/compressor: say above what it promises."""
+    """A new file in conf/compressor fails until a table above says what it promises."""
     assert set(CHOICES) == RANDOM | DETERMINISTIC
 
 
@@ -138,11 +139,11 @@ def test_the_tables_name_every_choice() -> None:
 )
 def test_the_tables_name_every_promise(promise: str, table: set[str]) -> None:
     assert {
-        choice for choice in CHOICES if getattr(without_memory(choice).properties, promise)
+        choice for choice in CHOICES if getattr(without_error_feedback(choice).properties, promise)
     } == table
 
 
-def without_memory(choice: str) -> Compressor:
+def without_error_feedback(choice: str) -> Compressor:
     settings = {"bucket_size": 16, "min_size": 0, "error_feedback": False}
     return build_method(
         choice, **{k: v for k, v in settings.items() if k in compose_method(choice)}
@@ -150,7 +151,7 @@ def without_memory(choice: str) -> Compressor:
 
 
 def test_every_variant_is_one_that_some_choice_has() -> None:
-    """One whose keys were renamed would be tried with nothing."""
+    """A variant whose keys were renamed would be tried with nothing."""
     assert {variant for _, variant in ALL} == set(VARIANTS)
 
 
@@ -195,7 +196,7 @@ def test_odd_gradients_give_finite_updates_of_the_right_shape(
 
 @pytest.mark.parametrize("choice", CHOICES)
 def test_the_largest_value_that_fits_what_travels(choice: str) -> None:
-    """All of float32 but where it says less; else the check above would ask less of a method."""
+    """It is that of float32 but where HALF says less; else the check above would ask too little."""
     assert largest_sent(bare(choice)) == torch.finfo(HALF.get(choice, torch.float32)).max
 
 
@@ -214,10 +215,10 @@ def test_exact_means_the_mean_of_the_gradients(choice: str) -> None:
 
 
 def test_sums_round_as_the_type_that_travels() -> None:
-    """So that "exact" and "mean-linear" allow no more than that."""
+    """Thus "exact" and "mean-linear" allow no more than that."""
     halves = {choice: torch.finfo(dtype).eps for choice, dtype in HALF.items()}
-    found = {choice: rounding_of_sums(bare(choice)) for choice in EXACT | MEAN_LINEAR}
-    assert found == dict.fromkeys(found, torch.finfo(torch.float32).eps) | halves
+    roundings = {choice: rounding_of_sums(bare(choice)) for choice in EXACT | MEAN_LINEAR}
+    assert roundings == dict.fromkeys(roundings, torch.finfo(torch.float32).eps) | halves
 
 
 UNBIASED_VARIANTS = {
@@ -254,11 +255,13 @@ def test_contractive_means_that_the_error_is_smaller_than_the_gradient(
     choice: str, kind: str
 ) -> None:
     """PowerSGD's factors may miss a gradient altogether, but never add to it."""
-    check_contractive(without_memory(choice), kind, slack=1e-6 if choice == "powersgd" else 0)
+    check_contractive(
+        without_error_feedback(choice), kind, slack=1e-6 if choice == "powersgd" else 0
+    )
 
 
-def test_contractive_is_promised_by_a_choice_without_memory() -> None:
-    """Memory and clipping promise nothing, as what they send is no function of the gradient."""
+def test_contractive_is_promised_by_a_choice_without_error_feedback() -> None:
+    """Error feedback and clipping send what is no function of the gradient."""
     for choice, variant in ALL:
         if variant in ("error feedback", "ecq", "clipped norm"):
             promises = compressor_of(choice, variant).properties

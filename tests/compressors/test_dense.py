@@ -1,4 +1,4 @@
-"""The baselines."""
+"""The baselines: gradients in full and in half precision."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every choice of conf/compressor minimises a small quadratic with its own settings; a new file is held to it at once."""
+"""Every choice of conf/compressor minimizes a small quadratic with its default settings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ USUAL = Case(0.1, 0.05, "the rule")
 ONE_BIT = Case(
     0.25,
     0.07,
-    "one bit and no memory: most of a large value is lost, so the same way takes a larger rate",
+    "one bit and no error feedback: most of a large value is lost, so the rate is larger",
 )
 UNUSUAL = {
     "bingrad_pb": ONE_BIT,
@@ -33,7 +33,7 @@ UNUSUAL = {
         "every step is lr long in every coordinate: it stays within a few lr of the minimiser",
     ),
     "top_k": Case(
-        0.1, 0.15, "sends one value in 64: what the memory adds to the rest is many steps old"
+        0.1, 0.15, "sends one value in 64: what the residual adds to the rest is many steps old"
     ),
 }
 
@@ -50,6 +50,7 @@ def test_it_descends_a_quadratic(choice: str) -> None:
     case = UNUSUAL.get(choice, USUAL)
     reached = reached_by(choice, case.lr)
     assert reached < case.nearness, (
-        f"compressor={choice} with lr={case.lr} came to {reached:.3g} of the first distance in {STEPS} steps, not "
-        f"{case.nearness}; if that is right for it, add it to UNUSUAL with a rate, what it reaches, and why"
+        f"compressor={choice} with lr={case.lr} came to {reached:.3g} of the first distance in "
+        f"{STEPS} steps, not {case.nearness}; if that is right for it, add it to UNUSUAL with a "
+        "rate, what it reaches, and why"
     )

@@ -27,7 +27,10 @@ each_case = pytest.mark.parametrize(("choice", "variant"), CASES)
 
 @pytest.fixture(scope="module")
 def apart() -> Iterator[Executor]:
-    """A process in which autograd may start threads for the device: one that has them cannot start runs as copies of itself."""
+    """Return a process in which autograd may start threads for the device.
+
+    A process that has them cannot start runs as copies of itself.
+    """
     with ProcessPoolExecutor(1, SERVER) as executor:
         yield executor
 
@@ -46,8 +49,9 @@ def test_nothing_of_a_method_is_on_another_device(
 def test_a_gpu_computes_what_a_cpu_does(choice: str, variant: str) -> None:
     compressor = compressor_of(choice, variant)
     expected, _ = two_steps(compressor)
-    found, _ = two_steps(compressor, Tensor.cuda)
-    for a, b in zip(found, expected, strict=True):
+    updates, _ = two_steps(compressor, Tensor.cuda)
+    for a, b in zip(updates, expected, strict=True):
         assert all(x.is_cuda for x in a.values())
-        # Sums of another order round otherwise; a draw that close to a border of two codes is not among these few values.
+        # Sums of another order round otherwise; a draw that close to a border of two codes is not
+        # among these few values.
         torch.testing.assert_close({k: x.cpu() for k, x in a.items()}, b, rtol=1e-3, atol=1e-5)

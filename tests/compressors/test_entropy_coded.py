@@ -1,4 +1,4 @@
-"""Codes sent at their own length: the same values as at a fixed width, fewer bits, all of them counted."""
+"""Variable-length codes: the values are those of a fixed width, the bits fewer, and all counted."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gcbench.codecs.elias_dense import dense_code
 from gcbench.codecs.elias_sparse import sparse_code
 from gcbench.comm import Comm
 from gcbench.compressors import build
-from gcbench.compressors.entropy_coded import CODES, coded
+from gcbench.compressors.entropy_coded import CODES, apply_code
 from gcbench.compressors.even_levels import EvenLevels
 from gcbench.compressors.exchange import GatherExchange
 from gcbench.compressors.qsgd import QSGD
@@ -47,7 +47,7 @@ def test_the_update_is_that_of_the_fixed_width(code: str, settings: dict[str, An
 @pytest.mark.parametrize("levels", [1, 4, 127])
 @each_code
 def test_what_is_not_finite_arrives_as_such(code: str, levels: int, value: float) -> None:
-    """So that a run which diverges says so, and does not fall over."""
+    """Thus a run which diverges says so, and does not fall over."""
     grads = {"w": torch.randn(2, 500, generator=torch.Generator().manual_seed(0))}
     compressor = build(QSGD(levels, bucket_size=16), code=code)  # type: ignore[arg-type]
     elsewhere = torch.arange(500) // 16 != 6
@@ -63,7 +63,10 @@ def test_what_is_not_finite_arrives_as_such(code: str, levels: int, value: float
 
 
 def codes_sent(row: Tensor, levels: int, bucket: int) -> tuple[list[list[int]], int]:
-    """The codes in every bucket of a tensor, 0 to 2 levels: with norm=linf the largest magnitude sent is the scale."""
+    """Return the codes in every bucket of a tensor, 0 to 2 levels.
+
+    With norm=linf the largest magnitude sent is the scale.
+    """
     buckets = []
     for part in row.split(bucket):
         unit = part.abs().max().clamp_min(1e-30) / levels
@@ -90,7 +93,10 @@ def sparse_bits(bucket: list[int], levels: int) -> int:
 def test_metered_bits_are_those_of_the_codes_that_were_sent(
     code: str, bits_of: Any, levels: int, bucket: int
 ) -> None:
-    """Whole bytes of codes, 16 bits a bucket for their number and 32 for its scale, and what `comm` says of lengths."""
+    """These are whole bytes of codes, and 16 bits a bucket for their number and 32 for its scale.
+
+    What `comm` says of lengths comes on top.
+    """
     comm = Comm(WORKERS)
     compressor = build_method("qsgd", code=code, levels=levels, bucket_size=bucket, min_size=0)
     out = aggregate(compressor, gradients(range(WORKERS), 0), comm=comm)
@@ -103,7 +109,7 @@ def test_metered_bits_are_those_of_the_codes_that_were_sent(
             beside += scales + 16 * len(buckets)
         expected.append(8 * math.ceil(bits / 8) + beside + RAGGED_LENGTHS_BITS)
     assert comm.meter.sent_bits == expected and len(set(expected)) > 1
-    assert comm.meter.received_bits == [sum(expected) - own for own in expected]
+    assert comm.meter.received_bits == [sum(expected) - sent for sent in expected]
 
 
 @pytest.mark.parametrize("bucket", [2048, 2049, 10_000])
@@ -122,17 +128,17 @@ def shannon_by_hand(codes: list[int]) -> float:
 
 
 @pytest.mark.parametrize("small", [0, 100])
-@pytest.mark.parametrize("memory", [False, True])
+@pytest.mark.parametrize("error_feedback", [False, True])
 @pytest.mark.parametrize("code", ["fixed", *CODES])
 def test_the_bound_is_reported_for_every_code_and_not_undercut(
-    code: str, small: int, memory: bool
+    code: str, small: int, error_feedback: bool
 ) -> None:
     comm, levels, bucket = Comm(WORKERS), 7, 50
     settings = {
         "levels": levels,
         "bucket_size": bucket,
         "min_size": small,
-        "error_feedback": memory,
+        "error_feedback": error_feedback,
     }
     out = aggregate(
         build_method("qsgd", code=code, alpha=0.2, **settings),
@@ -165,12 +171,13 @@ def test_no_bound_is_reported_where_nothing_is_gathered_as_codes() -> None:
 
 
 def test_ans_costs_a_third_of_a_bit_where_fixed_codes_cost_four() -> None:
-    """ECQ-SGD's coarse levels: l2, s = 4, a bucket of 4096."""
+    """ECQ-SGD's coarse levels are l2 with s = 4 and a bucket of 4096."""
     x = {"w": torch.randn(1, 1 << 18, generator=torch.Generator().manual_seed(0))}
     per_value = {}
     for code in ("fixed", *CODES):
         comm = Comm(1)
-        out = aggregate(build(QSGD(4, "l2", bucket_size=4096), code=code), x, comm=comm)  # type: ignore[arg-type]
+        method = build(QSGD(4, "l2", bucket_size=4096), code=code)  # type: ignore[arg-type]
+        out = aggregate(method, x, comm=comm)
         assert out.shannon_bits is not None
         per_value[code] = comm.meter.sent_bits[0] / (1 << 18)
     bound = out.shannon_bits().item() / (1 << 18)
@@ -200,7 +207,7 @@ def test_codes_on_no_grid_are_refused() -> None:
         properties, encode, decode_add = None, None, None
 
     with pytest.raises(ValueError, match="code=ans.*type code=fixed"):
-        coded(OffGrid(), "ans")  # type: ignore[arg-type]
+        apply_code(OffGrid(), "ans")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("code", ["elias_dense", "elias_sparse", "ans"])
@@ -208,9 +215,10 @@ def test_codes_on_no_grid_are_refused() -> None:
 def test_codes_of_any_length_need_a_level_at_zero(code: Any, level_count: int) -> None:
     with pytest.raises(
         ValueError,
-        match=f"code={code} needs a level at zero.*not {level_count}; type level_count={min(level_count + 1, 255)}",
+        match=f"code={code} needs a level at zero.*not {level_count}; "
+        f"type level_count={min(level_count + 1, 255)}",
     ):
-        coded(EvenLevels(level_count), code)
+        apply_code(EvenLevels(level_count), code)
 
 
 def test_a_fixed_code_is_the_codec_itself() -> None:

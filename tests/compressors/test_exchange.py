@@ -12,7 +12,7 @@ from gcbench.codecs.packing import pack_lanes, unpack_lanes
 from gcbench.comm import Comm
 from gcbench.compressors import Grads, Properties, State, Step
 from gcbench.compressors.bucketed import Parameters
-from gcbench.compressors.exchange import Exchange, sent_by, sum_codes
+from gcbench.compressors.exchange import Exchange, build_exchange, sum_codes
 from gcbench.compressors.qsgd import QSGD
 
 
@@ -24,11 +24,11 @@ def mean_of(grads: Grads) -> torch.Tensor:
 def test_every_way_is_unbiased_and_workers_round_by_chances_of_their_own(
     exchange: Exchange,
 ) -> None:
-    """Of one gradient that all four have: the mean of what they send has a quarter of the variance of each.
+    """The mean of what four workers with one gradient send has a quarter of the variance of each.
 
     A second coding, of that mean, adds at most a worker's variance.
     """
-    compressor, steps = sent_by(QSGD(3, bucket_size=16), exchange), 300
+    compressor, steps = build_exchange(QSGD(3, bucket_size=16), exchange), 300
     grads = {k: g.expand(4, *g.shape[1:]).contiguous() for k, g in gradients(range(1), 0).items()}
     outs = [aggregate(compressor, grads, number=number) for number in range(steps)]
     sent = torch.stack([flat(out.sent()) for out in outs])
@@ -43,7 +43,7 @@ def test_every_way_is_unbiased_and_workers_round_by_chances_of_their_own(
 @pytest.mark.parametrize("exchange", ["scatter", "scatter_coded", "sum"])
 def test_enough_levels_give_the_mean(exchange: Exchange) -> None:
     grads = gradients(range(4), 0)
-    out = aggregate(sent_by(QSGD(127, bucket_size=8), exchange), grads)
+    out = aggregate(build_exchange(QSGD(127, bucket_size=8), exchange), grads)
     error = (flat(out.update) - mean_of(grads)).norm() / mean_of(grads).norm()
     assert error < 0.02
 
@@ -51,18 +51,18 @@ def test_enough_levels_give_the_mean(exchange: Exchange) -> None:
 def test_scattered_means_travel_exactly() -> None:
     """What each worker sent is known, and the shards' means are taken of just that."""
     grads = gradients(range(4), 0)
-    out = aggregate(sent_by(QSGD(3, bucket_size=16), "scatter"), grads)
+    out = aggregate(build_exchange(QSGD(3, bucket_size=16), "scatter"), grads)
     torch.testing.assert_close(flat(out.update), mean_of(out.sent()), rtol=1e-6, atol=1e-7)
 
 
 def test_summed_codes_are_the_sum_of_what_was_sent() -> None:
     grads = gradients(range(4), 0)
-    out = aggregate(sent_by(QSGD(3, bucket_size=16), "sum"), grads)
+    out = aggregate(build_exchange(QSGD(3, bucket_size=16), "sum"), grads)
     torch.testing.assert_close(flat(out.update), mean_of(out.sent()), rtol=1e-6, atol=1e-7)
 
 
 class RoundedDown(QSGD):
-    """A biased code: what is between two levels is always rounded down."""
+    """A biased code, which rounds down what is between two levels."""
 
     @property
     def properties(self) -> Properties:
@@ -82,13 +82,16 @@ def test_sums_that_no_float_holds_lose_nothing() -> None:
 
 
 def test_what_a_biased_second_coding_leaves_out_is_made_up_for_by_the_owner() -> None:
-    """The workers' ones and zeros are coded exactly; their mean, a quarter, is always rounded down to zero, until the fourth
-    step: what was left out of each must be remembered, not of the last one alone."""
+    """The owner adds what was left out of every step, not of the last one alone.
+
+    The workers' ones and zeros are coded exactly; their mean, a quarter, is always rounded down to
+    zero, until the fourth step.
+    """
     grads = {"w": torch.zeros(4, 64)}
     grads["w"][1] = 1
     grads["w"][:, ::16] = 1  # so that the scale of every bucket is 1
     compressor, state, total = (
-        sent_by(RoundedDown(1, bucket_size=16), "scatter_coded"),
+        build_exchange(RoundedDown(1, bucket_size=16), "scatter_coded"),
         State(),
         torch.zeros(1, 64),
     )
@@ -104,7 +107,7 @@ def test_what_a_biased_second_coding_leaves_out_is_made_up_for_by_the_owner() ->
 def test_sums_of_the_highest_codes_fit_in_lanes_no_wider_than_the_smallest_integer(
     levels: int, workers: int
 ) -> None:
-    """And in less than 8 bits a value wherever workers times levels are at most 63."""
+    """They take less than 8 bits a value wherever workers times levels are at most 63."""
     comm, n = Comm(workers), 840  # a multiple of all counts of lanes up to 8
     codes = torch.full((workers, n), 2 * levels, dtype=torch.uint8)
     assert torch.equal(sum_codes(codes, 2 * levels, comm), torch.full((1, n), workers * levels))
@@ -127,7 +130,7 @@ def test_a_worker_receives_less_when_codes_are_scattered_or_summed() -> None:
     received = {}
     for exchange in ("gather", "scatter", "scatter_coded", "sum"):
         comm = Comm(16)
-        sent_by(QSGD(7, bucket_size=512), exchange).aggregate(
+        build_exchange(QSGD(7, bucket_size=512), exchange).aggregate(
             grads, State(), comm, Step(0, 1, range(16), {"w": 0})
         )  # type: ignore[arg-type]
         received[exchange] = comm.meter.received_bits[0] / 40_000

@@ -11,20 +11,20 @@ from gcbench.compressors import Compressor
 from gcbench.compressors.global_randk import GlobalRandK
 from gcbench.compressors.maxnorm import MaxNorm, MultiScale
 
-QUANTISERS: dict[str, Compressor] = {"single scale": MaxNorm(127), "two scales": MultiScale([4, 8])}
-each_quantiser = pytest.mark.parametrize("quantiser", QUANTISERS.values(), ids=QUANTISERS)
+QUANTIZERS: dict[str, Compressor] = {"single scale": MaxNorm(127), "two scales": MultiScale([4, 8])}
+each_quantizer = pytest.mark.parametrize("quantizer", QUANTIZERS.values(), ids=QUANTIZERS)
 
 
 def ones(workers: int) -> dict[str, torch.Tensor]:
     return {"w": torch.ones(workers, 10, 16), "twin": torch.ones(workers, 40)}
 
 
-@each_quantiser
+@each_quantizer
 def test_k_values_of_the_whole_gradient_alike_on_all_workers_and_zero_elsewhere(
-    quantiser: Compressor,
+    quantizer: Compressor,
 ) -> None:
     comm = Comm(4)
-    out = aggregate(GlobalRandK(quantiser, k=30), ones(4), comm=comm)
+    out = aggregate(GlobalRandK(quantizer, k=30), ones(4), comm=comm)
     update, sent = flat(out.update)[0], flat(out.sent())
     assert int((update != 0).sum()) == 30
     assert torch.equal(update, sent[0]) and (sent == sent[0]).all()
@@ -33,18 +33,18 @@ def test_k_values_of_the_whole_gradient_alike_on_all_workers_and_zero_elsewhere(
     )
     assert update[:160].any() and update[160:].any()
     alone = Comm(4)
-    aggregate(quantiser, {"few": torch.ones(4, 30)}, comm=alone)
+    aggregate(quantizer, {"few": torch.ones(4, 30)}, comm=alone)
     assert comm.meter.sent_bits == alone.meter.sent_bits, "no positions"
 
 
-@each_quantiser
-def test_drawn_values_are_quantised_as_they_are_alone(quantiser: Compressor) -> None:
-    """Their scale is their own, not that of values which were not drawn."""
+@each_quantizer
+def test_drawn_values_are_quantized_as_they_are_alone(quantizer: Compressor) -> None:
+    """Their scale is that of the drawn values only."""
     grads = gradients(range(3), 0)
-    out = aggregate(GlobalRandK(quantiser, k=40), grads, number=5)
+    out = aggregate(GlobalRandK(quantizer, k=40), grads, number=5)
     drawn = flat(out.sent()).any(0)
     rows = flat(grads)[:, drawn].float()
-    finest = rows.abs().max() / (127 if isinstance(quantiser, MaxNorm) else 16)
+    finest = rows.abs().max() / (127 if isinstance(quantizer, MaxNorm) else 16)
     assert (flat(out.sent())[:, drawn] - rows).abs().max() <= finest * 1.001
     assert 35 <= int(drawn.sum()) <= 40, "some are rounded to zero"
 
@@ -69,18 +69,18 @@ def test_another_seed_draws_others() -> None:
     assert not torch.equal(first, second)
 
 
-@each_quantiser
+@each_quantizer
 @pytest.mark.parametrize("k", [200, 201, 10_000])
-def test_a_model_of_fewer_values_sends_all(quantiser: Compressor, k: int) -> None:
-    out = aggregate(GlobalRandK(quantiser, k=k), ones(2))
+def test_a_model_of_fewer_values_sends_all(quantizer: Compressor, k: int) -> None:
+    out = aggregate(GlobalRandK(quantizer, k=k), ones(2))
     assert torch.equal(flat(out.update), torch.ones(1, 200, dtype=torch.float64))
 
 
-def test_memory_keeps_what_was_not_drawn() -> None:
+def test_the_residual_keeps_what_was_not_drawn() -> None:
     compressor = build_method("global_randk", k=20, bits=8, error_feedback=True, alpha=1, beta=0.9)
     grads = gradients(range(2), 0)
     out = aggregate(compressor, grads)
-    sent, memory = flat(out.sent()), flat(out.state.per_worker)
+    sent, residual = flat(out.sent()), flat(out.state.per_worker)
     kept = sent.eq(0).all(0)
-    assert torch.equal(memory[:, kept], flat(grads)[:, kept])
-    torch.testing.assert_close(sent + memory, flat(grads), rtol=0, atol=1e-6)
+    assert torch.equal(residual[:, kept], flat(grads)[:, kept])
+    torch.testing.assert_close(sent + residual, flat(grads), rtol=0, atol=1e-6)

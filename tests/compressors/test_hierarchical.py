@@ -62,12 +62,12 @@ def test_it_is_unbiased_where_the_codec_is() -> None:
     assert error < 2 * (updates.var(0).sum() / steps).sqrt()
 
 
-# Memory
+# Error feedback
 
 
 @each_codec
 def test_what_was_sent_is_the_gradient_less_the_error_of_the_nodes_code(codec: str) -> None:
-    """So that it adds up to the update, and each node's share of it to the node's code."""
+    """It adds up to the update, and each node's share of it to the node's code."""
     grads = gradients(range(4), 0)
     out = aggregate(Hierarchical(CODECS[codec], 2), grads)
     sent = flat(out.sent())
@@ -95,12 +95,12 @@ def test_a_node_remembers_as_one_worker_would(alpha: float, beta: float) -> None
         expected = aggregate(single, node_means(grads, 2), number=number, state=state_of_nodes)
         state, state_of_nodes = out.state, expected.state
         torch.testing.assert_close(flat(out.update), flat(expected.update), rtol=1e-4, atol=1e-5)
-        memory = flat(state.per_worker)
+        residual = flat(state.per_worker)
         torch.testing.assert_close(
-            flat(out.sent()) + memory, flat(grads) + beta * before, rtol=1e-5, atol=1e-6
+            flat(out.sent()) + residual, flat(grads) + beta * before, rtol=1e-5, atol=1e-6
         )
         of_nodes = flat(state_of_nodes.per_worker).repeat_interleave(2, dim=0)
-        torch.testing.assert_close(memory, of_nodes, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(residual, of_nodes, rtol=1e-4, atol=1e-5)
 
 
 def weights(alpha: float, beta: float) -> dict[str, Any]:
@@ -111,7 +111,10 @@ def weights(alpha: float, beta: float) -> dict[str, Any]:
 
 
 def test_bits_of_each_level() -> None:
-    """4 bits a value in eights and 32 a bucket, by a fourth of a node each; the gradient in fp32 inside, and what came in."""
+    """A value has 4 bits in groups of eight, a bucket 32; each worker sends a fourth of a node's.
+
+    Inside a node travel the gradient in fp32, and what came in from other nodes.
+    """
     comm, grads = Comm(12), gradients(range(12), 0)
     aggregate(Hierarchical(QSGD(7, bucket_size=16), 4), grads, comm=comm)
     code_bytes = 4 * -(-VALUES // 8) + 4 * sum(
@@ -128,7 +131,7 @@ def test_bits_of_each_level() -> None:
 
 
 def test_a_node_sends_its_code_once_to_each_other_node() -> None:
-    """However many workers it has: gathered flat, each of them would send a code of its own."""
+    """This holds however many workers it has: gathered flat, each would send a code."""
     codec: Codec = QSGD(7, bucket_size=512)
     grads = {"w": torch.randn(8, 40_000, generator=torch.Generator().manual_seed(0))}
     code = codec.encode(
@@ -156,7 +159,7 @@ def test_a_node_sends_its_code_once_to_each_other_node() -> None:
 def test_virtual_workers_are_those_of_processes_that_share_nodes(
     processes: int, workers: int
 ) -> None:
-    """Nodes of two workers are halves of processes, whole ones, or two of them; of four, two processes or all."""
+    """A node of two is half a process, one or two; a node of four is two processes or all."""
     compressors: dict[str, Compressor] = {
         f"{codec} {size}": build(
             CODECS[codec],

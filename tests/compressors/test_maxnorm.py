@@ -27,7 +27,7 @@ def randn(*shape: int, seed: int = 0) -> Tensor:
 
 
 def samples(method: Compressor, rows: Tensor, repeats: int) -> Tensor:
-    """`[repeats, w, n]` of what each worker sent."""
+    """Return `[repeats, w, n]` of what each worker sent."""
     return torch.stack(
         [flat(aggregate(method, {"w": rows}, number=i).sent()) for i in range(repeats)]
     )
@@ -52,14 +52,17 @@ METHODS: list[tuple[Any, int]] = [  # with the smallest scale
 @pytest.mark.parametrize("norm", ["l2", "linf"])
 @pytest.mark.parametrize(("method", "smallest"), METHODS)
 def test_unbiased_within_the_bound_of_the_lemmas(method: Any, smallest: int, norm: Norm) -> None:
-    """Lemmas 1 and 2 without their slack: E||Q(g) - g||^2 <= min(n / s^2, sqrt(n) / s) ||w||_2^2 at every worker."""
+    """Lemmas 1 and 2 without their slack: E||Q(g) - g||^2 <= min(n / s^2, sqrt(n) / s) ||w||_2^2 at
+    every worker.
+    """
     rows, repeats = rows_of_different_norms(), 100
     method = type(method)(method.scales if isinstance(method, MultiScale) else method.levels, norm)
     errors = samples(method, rows, repeats) - rows.double()
     variances = errors.square().sum(2)  # [repeats, w]
     bound = min(N / smallest**2, math.sqrt(N) / smallest) * rows.double().norm(dim=1).max() ** 2
     assert (variances.mean(0) <= bound).all()
-    # A value between two steps of the grid has a variance of at most unit |v| and unit^2 / 4, which rare codes do not show.
+    # A value between two steps of the grid has a variance of at most unit |v| and unit^2 / 4, which
+    # rare codes do not show.
     magnitudes, unit = rows.double().abs(), scale_of(rows, norm) / smallest
     variance = (unit * magnitudes).clamp_max(unit**2 / 4).sum(1)
     along = (errors * rows.sign()).sum(2)
@@ -106,7 +109,9 @@ def test_values_on_the_grid_stay_there() -> None:
     ],
 )
 def test_no_sum_of_1024_workers_overflows(method: Compressor, bits: int) -> None:
-    """All at the highest code, all at the lowest, and neighbours of either kind; 24 bits hold 2 x 1024 x 4096."""
+    """All at the highest code, all at the lowest, and neighbors of either kind; 24 bits hold 2 x
+    1024 x 4096.
+    """
     comm, n = Comm(1024), 40
     signs = torch.ones(n)
     signs[n // 2 :] = -1
@@ -164,13 +169,13 @@ def shared_scales(method: MultiScale, rows: Tensor) -> Tensor:
 
 
 def by_equation_11(rows: Tensor, w: float, scales: Sequence[int]) -> list[int]:
-    """Worker by worker and value by value."""
+    """Return the scales by equation 11, worker by worker and value by value."""
     levels = [2**b for b in scales]
-    own = [
+    by_worker = [
         [max(s for s in levels if s == min(levels) or s * abs(v) <= min(levels) * w) for v in row]
         for row in rows.tolist()
     ]
-    return [min(column) for column in zip(*own, strict=True)]
+    return [min(column) for column in zip(*by_worker, strict=True)]
 
 
 @pytest.mark.parametrize("norm", ["l2", "linf"])
@@ -182,14 +187,14 @@ def test_scales_are_those_of_equation_11(scales: list[int], norm: Norm) -> None:
         [0.5, 0.25, 2**-4, -(2**-4)]
     )  # where a scale just fits, with linf
     method = MultiScale(scales, norm)
-    found = shared_scales(method, rows)[0].tolist()
-    assert found == by_equation_11(rows, scale_of(rows, norm), scales)
-    assert len(set(found)) > 1 or len(scales) == 1 or norm == "l2"
+    shared = shared_scales(method, rows)[0].tolist()
+    assert shared == by_equation_11(rows, scale_of(rows, norm), scales)
+    assert len(set(shared)) > 1 or len(scales) == 1 or norm == "l2"
 
 
 @pytest.mark.parametrize("scales", [[2, 6], [0, 2, 4], [8, 12]])
 def test_no_code_exceeds_the_smallest_scale(scales: list[int]) -> None:
-    """After the minimum over workers; and the smallest gets used up, or lanes would be too wide."""
+    """The minimum over workers uses up the smallest scale, or lanes would be too wide."""
     rows = randn(3, N) ** 3
     method = MultiScale(scales)
     sent = flat(aggregate(method, {"w": rows}).sent())
@@ -205,8 +210,9 @@ def test_no_code_exceeds_the_smallest_scale(scales: list[int]) -> None:
 def test_more_scales_err_less_at_the_same_width_of_codes(
     norm: Norm, workers: int, low: float, high: float
 ) -> None:
-    """(2, 6) against 2 bits. With the 2-norm of many values all of them take the finer scale; with the maximum few do, and
-    fewer the more workers there are, in all of which they must be small."""
+    """(2, 6) against 2 bits. With the 2-norm of many values all of them take the finer scale; with
+    the maximum few do, and fewer the more workers there are, in all of which they must be small.
+    """
     rows = randn(workers, 50_000)
 
     def error(method: Compressor) -> float:
@@ -226,7 +232,9 @@ def test_one_scale_is_the_single_scale_method() -> None:
 
 
 def test_analytic_ratios_are_those_of_the_paper() -> None:
-    """ceil(log2 s) + 1 bits a value, and ceil(log2 N) for the scale; of values that were drawn it counts K of n."""
+    """ceil(log2 s) + 1 bits a value, and ceil(log2 N) for the scale; of values that were drawn it
+    counts K of n.
+    """
     assert analytic_ratio(build_method("maxnorm", bits=5)) == 32 / 5
     assert analytic_ratio(build_method("maxnorm_multiscale", scales=[2, 6])) == 32 / 4
     assert analytic_ratio(build_method("maxnorm_multiscale", scales=[8])) == 32 / 9
@@ -239,7 +247,10 @@ def test_analytic_ratios_are_those_of_the_paper() -> None:
 
 @pytest.mark.parametrize("levels", [4, 16])
 def test_the_2_norm_of_many_values_leaves_little_but_noise(levels: int) -> None:
-    """Relative variance sqrt(2 / pi) sqrt(n) / s - 1 for Gaussian values; the maximum's does not grow so with n."""
+    """The relative variance of Gaussian values is sqrt(2 / pi) sqrt(n) / s - 1.
+
+    That of the maximum norm does not grow so with n.
+    """
     rows = randn(1, 100_000)
 
     def variance(norm: Norm) -> float:
@@ -255,9 +266,11 @@ def gaussian_variance(n: int, levels: int) -> float:
 
 
 def test_the_2_norm_of_the_published_network_is_hopeless_at_few_bits() -> None:
-    """ResNet50: about 14, 250 and 1000 times the gradient's own square at the paper's 8, 4 and 2 bits."""
-    found = [gaussian_variance(23_520_842, 2**bits) for bits in (8, 4, 2)]
-    assert found == [pytest.approx(expected, rel=0.05) for expected in (14, 240, 966)]
+    """ResNet50: about 14, 250 and 1000 times the gradient's own square at the paper's 8, 4 and 2
+    bits.
+    """
+    variances = [gaussian_variance(23_520_842, 2**bits) for bits in (8, 4, 2)]
+    assert variances == [pytest.approx(expected, rel=0.05) for expected in (14, 240, 966)]
 
 
 # Mistakes

@@ -1,4 +1,4 @@
-"""A NaN or an infinity of one worker is never swallowed: the update shows it, or what that worker remembers."""
+"""A NaN or an infinity of one worker shows in the update, or in what that worker remembers."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def backend(request: pytest.FixtureRequest) -> Iterator[None]:
     yield from use(request.param)
 
 
-def is_told(choice: str, seen: Seen, worker: int) -> bool:
-    """Signs of a vote have no NaN: what is left of it is the momentum of its worker."""
+def shows(choice: str, seen: Seen, worker: int) -> bool:
+    """Return whether what is not finite shows: in a vote, whose signs have no NaN, by residual."""
     return (
         worker in seen.residuals if choice == "signum" else seen.update or worker in seen.residuals
     )
@@ -48,7 +48,7 @@ def test_virtual_workers_never_swallow_it(backend: Backend, choice: str, variant
     for value in VALUES:
         for worker in (0, WORKERS - 1):
             seen = step_effects(compressor, Comm(WORKERS), value, worker, choice in SOME_VALUES)
-            assert is_told(choice, seen, worker), f"{value} of worker {worker}: {seen}"
+            assert shows(choice, seen, worker), f"{value} of worker {worker}: {seen}"
 
 
 @pytest.mark.parametrize("worker", [0, WORKERS - 1])
@@ -60,4 +60,4 @@ def test_real_workers_never_swallow_it(worker: int) -> None:
         updates = {process[key].update for process in processes}
         assert len(updates) == 1, f"{key}: some replicas have a finite update and some have not"
         residuals = [k for process in processes for k in process[key].residuals]
-        assert is_told(key[0], Seen(updates.pop(), residuals), worker), key
+        assert shows(key[0], Seen(updates.pop(), residuals), worker), key

@@ -1,4 +1,4 @@
-"""ORQ, Linear, QSGD by count of levels, TernGrad and BinGrad: errors and bits as the paper has them."""
+"""ORQ, Linear, even levels, TernGrad and BinGrad: errors and bits as the paper has them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def sent(method: Codec, rows: Tensor) -> Tensor:
 
 
 def relative_error(method: Codec, v: Tensor) -> float:
-    """`|Q(v) - v|^2 / |v|^2`."""
+    """Return |Q(v) - v|^2 / |v|^2."""
     return ((sent(method, v) - v.double()).square().sum() / v.double().square().sum()).item()
 
 
@@ -79,7 +79,10 @@ def test_uniform_values_leave_nothing_to_gain(count: int) -> None:
     ("density", "pb", "b"), [("normal", 0.453, 0.363), ("laplace", 0.579, 0.5)]
 )
 def test_errors_of_bingrad(density: str, pb: float, b: float) -> None:
-    """Below the three levels', the biased one's lowest: 1 - (E|v|)^2 / E v^2 where the density is symmetric."""
+    """They are below that of three levels; the biased one's is the lowest.
+
+    That is 1 - (E|v|)^2 / E v^2 where the density is symmetric.
+    """
     v = sample(density)
     assert relative_error(BinGradPB(), v) == pytest.approx(pb, rel=0.02)
     assert relative_error(BinGradB(), v) == pytest.approx(b, rel=0.02)
@@ -109,7 +112,7 @@ def test_bingrad_b_sends_the_means_of_both_sides() -> None:
 
 
 def test_variance_of_terngrad() -> None:
-    """sum max |v| - v^2, to within five of its standard errors; values on a level stay there."""
+    """It is sum max |v| - v^2 within five standard errors; values on a level stay there."""
     v, repeats = sample("normal", 300), 1500
     errors = sent(EvenLevels(3, per_layer=True), v.repeat(repeats, 1)) - v.double()
     variance = (v.abs().max() * v.abs() - v.square())[0].double()
@@ -123,12 +126,12 @@ def test_variance_of_terngrad() -> None:
 
 @pytest.mark.parametrize("levels", [1, 4, 7])
 def test_odd_counts_are_those_of_qsgd(levels: int) -> None:
-    """The same grid, and the same error up to chance."""
+    """They have the same grid, and the same error up to chance."""
     v = sample("laplace", 2048 * 20)
     ours, theirs = EvenLevels(2 * levels + 1), QSGD(levels, bucket_size=2048)
     assert relative_error(ours, v) == pytest.approx(relative_error(theirs, v), rel=0.05)
-    found = sent(EvenLevels(2 * levels + 1, per_layer=True), v) / v.abs().max() * levels
-    torch.testing.assert_close(found, found.round(), rtol=0, atol=1e-5)
+    codes = sent(EvenLevels(2 * levels + 1, per_layer=True), v) / v.abs().max() * levels
+    torch.testing.assert_close(codes, codes.round(), rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("method", [ORQ(5), Linear(5), EvenLevels(5), BinGradPB(), BinGradB()])
@@ -217,7 +220,7 @@ def test_bits_a_value(choice: str, per_value: float) -> None:
 def test_sums_are_those_of_what_was_sent_on_common_levels(
     method: type[ORQ] | type[Linear] | type[EvenLevels], count: int, workers: int
 ) -> None:
-    """One bucket many times over: unbiased, as no value lies outside the agreed levels."""
+    """One bucket, many times over, is unbiased, as no value lies outside the agreed levels."""
     bucket, repeats = (
         sample("normal", 64 * workers).view(workers, 64)
         * torch.arange(1, workers + 1).unsqueeze(1),
@@ -236,7 +239,7 @@ def test_sums_are_those_of_what_was_sent_on_common_levels(
 @pytest.mark.parametrize("workers", [2, 3])
 @pytest.mark.parametrize("count", [2, 4])
 def test_even_counts_of_levels_are_summed_too(count: int, workers: int) -> None:
-    """Where zero lies between two codes."""
+    """Zero lies between two codes there."""
     out = aggregate(
         build(EvenLevels(count), exchange="sum"),
         {"w": sample("normal", 500 * workers).view(workers, 500)},
@@ -250,8 +253,8 @@ def test_agreed_levels_reach_from_the_least_to_the_greatest_value_of_all() -> No
     rows = torch.stack(
         [torch.linspace(-1, 1, 33), torch.linspace(-4, 0, 33), torch.linspace(0, 9, 33)]
     )
-    found = aggregate(build(ORQ(3), exchange="sum"), {"w": rows}).sent()["w"].unique()
-    assert found.tolist() == pytest.approx([-4, (0 - 2 + 4.5) / 3, 9], abs=0.2)
+    levels = aggregate(build(ORQ(3), exchange="sum"), {"w": rows}).sent()["w"].unique()
+    assert levels.tolist() == pytest.approx([-4, (0 - 2 + 4.5) / 3, 9], abs=0.2)
 
 
 def test_bingrad_agrees_on_the_largest_level() -> None:
@@ -265,7 +268,8 @@ def test_bingrad_agrees_on_the_largest_level() -> None:
 def test_counts_cost_less_than_a_gather_from_some_workers_on(count: int, workers: int) -> None:
     def received(exchange: str, workers: int) -> float:
         comm, rows = Comm(workers), sample("normal", workers * 8192).view(workers, -1)
-        aggregate(build(ORQ(count), exchange=exchange), {"w": rows}, comm=comm)  # type: ignore[arg-type]
+        method = build(ORQ(count), exchange=exchange)  # type: ignore[arg-type]
+        aggregate(method, {"w": rows}, comm=comm)
         return comm.meter.received_bits[0]
 
     assert received("sum", workers + 1) < received("gather", workers + 1)
@@ -332,19 +336,20 @@ def resnet110_gradient() -> dict[str, Tensor]:
 
 def terngrad_error(grads: dict[str, Tensor], bucket_size: int, scope: str) -> float:
     """Return |Q(v) - v|^2 / |v|^2 of one draw."""
-    found = aggregate(
+    out = aggregate(
         build_method("terngrad", bucket_size=bucket_size, bucket_scope=scope, clip_sigma="null"),
         grads,
     )
     v = flat(grads)
-    return float((flat(found.sent()) - v).square().sum() / v.square().sum())
+    return float((flat(out.sent()) - v).square().sum() / v.square().sum())
 
 
 def test_the_error_of_large_buckets_grows_where_they_run_through_the_gradient(
     resnet110_gradient: dict[str, Tensor],
 ) -> None:
-    """ORQ, section 5: buckets divide the whole gradient. No tensor of ResNet-110 has more than 36,864 values, most
-    have 2,304: buckets which begin anew at each of them stop growing there."""
+    """ORQ, section 5: buckets divide the whole gradient. No tensor of ResNet-110 has more than
+    36,864 values, most have 2,304: buckets which begin anew at each of them stop growing there.
+    """
     grown = {
         scope: terngrad_error(resnet110_gradient, 32768, scope)
         / terngrad_error(resnet110_gradient, 2048, scope)
@@ -356,7 +361,9 @@ def test_the_error_of_large_buckets_grows_where_they_run_through_the_gradient(
 def test_buckets_through_the_gradient_have_the_error_of_the_paper(
     resnet110_gradient: dict[str, Tensor],
 ) -> None:
-    """E|Q(v) - v|^2 = sum m |v_i| - v_i^2 with m the largest of every D consecutive values of the whole gradient."""
+    """E|Q(v) - v|^2 = sum m |v_i| - v_i^2 with m the largest of every D consecutive values of the
+    whole gradient.
+    """
     v = flat(resnet110_gradient)[0]
     for size in (2048, 8192, 32768):
         buckets = torch.nn.functional.pad(v, (0, -len(v) % size)).view(-1, size).abs()

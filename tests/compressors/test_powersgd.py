@@ -40,7 +40,7 @@ def test_a_gradient_of_low_rank_is_reproduced(rank: int) -> None:
 
 @pytest.mark.parametrize("rows", [1, 2, 3])
 def test_rank_is_clipped_to_the_smaller_side(rows: int) -> None:
-    """And is then exact: as for the two opposite rows of two classes."""
+    """It is then exact, as for the two opposite rows of two classes."""
     g = randn(1, rows, 50)
     if rows == 2:
         g[:, 1] = -g[:, 0]
@@ -89,14 +89,14 @@ def test_without_warm_start_there_is_no_convergence() -> None:
 
 
 def falling(*shape: int, seed: int = 0) -> Tensor:
-    """Singular values 1, 0.8, 0.64, ..."""
+    """Return a matrix with singular values 1, 0.8, 0.64, ..."""
     u, s, v = torch.linalg.svd(randn(*shape, seed=seed), full_matrices=False)
     return (u * 0.8 ** torch.arange(float(s.shape[-1])).expand_as(s).unsqueeze(-2)) @ v
 
 
 @pytest.mark.parametrize("rank", [1, 2, 4])
 def test_more_iterations_come_nearer_to_the_best_approximation(rank: int) -> None:
-    """Within a step, from random factors."""
+    """They do so within a step, from random factors."""
     g = falling(1, 40, 30)
     best = best_error(g[0], rank)
     errors = []
@@ -119,7 +119,7 @@ def test_iterations_in_a_step_are_those_of_many_steps_on_one_matrix() -> None:
 
 @pytest.mark.parametrize("rank", [1, 2, 7])
 def test_svd_is_the_truncated_one_of_the_mean(rank: int) -> None:
-    """Matrices of one shape, and one with a side shorter than the rank."""
+    """There are matrices of one shape, and one with a side shorter than the rank."""
     grads = {"a": randn(3, 12, 9), "b": randn(3, 12, 3, 3, seed=1), "c": randn(3, 4, 20, seed=2)}
     out, comm = aggregate(PowerSGD(rank, svd=True), grads), Comm(3)
     for name, g in grads.items():
@@ -159,7 +159,7 @@ def test_one_worker_with_the_mean_gradient_does_what_all_do() -> None:
 
 
 def test_matrices_of_one_shape_have_norms_of_their_own() -> None:
-    """Exactly of rank 1, from 1e-4 to 1e6: each comes back."""
+    """Matrices of rank 1, from 1e-4 to 1e6, each come back."""
     grads = {
         f"w{i}": 10.0 ** (2 * i - 4) * randn(1, 30, 1, seed=i) @ randn(1, 1, 20, seed=100 + i)
         for i in range(6)
@@ -233,30 +233,30 @@ def test_the_scale_of_gradients_does_not_matter(exponent: int) -> None:
         assert torch.equal(a.update["w"] * 2.0**exponent, b.update["w"])
 
 
-def test_both_memories_give_the_same_updates_on_early_steps() -> None:
-    own = build(PowerSGD(2, memory="own"), error_feedback=True, min_dims=2)
+def test_both_residuals_give_the_same_updates_on_early_steps() -> None:
+    projected = build(PowerSGD(2, memory="own"), error_feedback=True, min_dims=2)
     aggregated = build(PowerSGD(2, memory="aggregated"), error_feedback=True, min_dims=2)
     states = [State(), State()]
     for number in range(5):
         grads = gradients(range(4), number)
         outs = [
             aggregate(c, grads, number=number, state=s)
-            for c, s in zip((own, aggregated), states, strict=True)
+            for c, s in zip((projected, aggregated), states, strict=True)
         ]
         states = [out.state for out in outs]
         a, b = (flat(out.update) for out in outs)
         assert (a - b).norm() < 1e-4 * a.norm()
-        memories = [flat(state.per_worker) for state in states]
-        assert (memories[0].mean(0) - memories[1].mean(0)).norm() < 1e-4 * memories[0].mean(
+        residuals = [flat(state.per_worker) for state in states]
+        assert (residuals[0].mean(0) - residuals[1].mean(0)).norm() < 1e-4 * residuals[0].mean(
             0
         ).norm()
-    assert (memories[0] - memories[1]).norm() > 0.1 * memories[0].norm(), (
-        "but the workers' own differ"
+    assert (residuals[0] - residuals[1]).norm() > 0.1 * residuals[0].norm(), (
+        "but those of the workers differ"
     )
 
 
-def test_own_memory_is_orthogonal_to_what_was_sent() -> None:
-    """A projection, of each worker's own gradient."""
+def test_own_residual_is_orthogonal_to_what_was_sent() -> None:
+    """What is sent is a projection of each worker's gradient."""
     grads = {"w": randn(4, 20, 30)}
     sent = aggregate(PowerSGD(2), grads).sent()["w"].double()
     rest = grads["w"].double() - sent
@@ -266,7 +266,7 @@ def test_own_memory_is_orthogonal_to_what_was_sent() -> None:
 
 
 def test_tensors_become_matrices_by_their_first_dimension() -> None:
-    """r (n + m) with n the output channels."""
+    """r (n + m) floats are sent, with n the output channels."""
     grads: Grads = {
         "conv": randn(1, 6, 4, 3, 3),
         "matrix": randn(1, 10, 12, seed=1),

@@ -1,4 +1,4 @@
-"""The same first factors, the same gradients: PyTorch's hook and ours make the same updates."""
+"""PyTorch's hook and gcbench make the same updates of the same factors and gradients."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from gloo_pool import pool
 
 
 @pytest.mark.parametrize("rank", [1, 2, 4])
-def test_updates_equal_those_of_torch_without_memory(rank: int) -> None:
-    """Warm start and batches of one shape included; rank 4 makes PyTorch take its QR."""
+def test_updates_equal_those_of_torch_without_error_feedback(rank: int) -> None:
+    """This includes warm start and batches of one shape; rank 4 makes PyTorch take its QR."""
     for process in pool(2).run(torch_powersgd.compare, rank, 4, False):
         assert all(distance < 1e-5 for distance, _, _ in process)
         assert all(norm > 0.1 for _, _, norm in process)
 
 
 @pytest.mark.parametrize("rank", [1, 2, 4])
-def test_matrices_and_their_memories_equal_those_of_torch(rank: int) -> None:
-    """With memory=aggregated, which is what the hook keeps."""
+def test_matrices_and_their_residuals_equal_those_of_torch(rank: int) -> None:
+    """They are compared with memory=aggregated, which is what the hook keeps."""
     for process in pool(2).run(torch_powersgd.compare, rank, 4, True):
         assert all(distance < 1e-5 and apart < 1e-5 for distance, apart, _ in process)

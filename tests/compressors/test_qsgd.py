@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -32,7 +33,7 @@ def adversarial() -> dict[str, Tensor]:
 
 
 def samples(method: QSGD, v: Tensor, repeats: int) -> Tensor:
-    """`[repeats, n]` decoded values of one gradient, of as many virtual workers."""
+    """Return `[repeats, n]` decoded values of one gradient, of as many virtual workers."""
     rows = v.repeat(repeats, 1)
     return flat(aggregate(build(method), {"w": rows}).sent())
 
@@ -74,11 +75,12 @@ def test_bits_that_levels_need(levels: int, bits: int) -> None:
 
 @pytest.mark.parametrize("bits", range(2, 9))
 def test_bits_of_the_command_line_are_levels_with_a_sign(bits: int) -> None:
-    assert build_method("qsgd", bits=bits, min_size=0).inner.codec.levels == 2 ** (bits - 1) - 1  # type: ignore[attr-defined]
+    method: Any = build_method("qsgd", bits=bits, min_size=0)
+    assert method.inner.codec.levels == 2 ** (bits - 1) - 1
 
 
 def test_workers_and_steps_round_independently() -> None:
-    """So that the noise of W workers averages out."""
+    """Thus the noise of W workers averages out."""
     v = adversarial()["random"]
     errors = samples(QSGD(1, bucket_size=64), v, 64) - v.double()
     single = errors.square().sum(1).mean()
@@ -103,7 +105,7 @@ def test_the_update_is_the_mean_of_what_was_sent() -> None:
 def test_contractive_holds_up_to_the_largest_bucket_that_promises_it(
     levels: int, bucket: int, norm: str
 ) -> None:
-    """Against vectors whose values lie at any one fraction of a level."""
+    """It is tried on vectors whose values lie at any one fraction of a level."""
     method = QSGD(levels, norm, bucket_size=bucket)  # type: ignore[arg-type]
     assert method.properties.contractive
     assert not QSGD(levels, bucket_size=bucket + 1).properties.contractive
@@ -115,7 +117,7 @@ def test_contractive_holds_up_to_the_largest_bucket_that_promises_it(
 
 
 def test_default_buckets_of_four_bits_expand_some_vectors() -> None:
-    """So that not promising contraction there is no caution but a fact."""
+    """Thus not promising contraction there is no caution but a fact."""
     v = torch.full((512,), 0.25 / 7)
     v[0] = 1
     errors = samples(QSGD(7, bucket_size=512), v, 200) - v.double()

@@ -1,4 +1,4 @@
-"""The ratio that a paper prints, of codes alone, and the one that is metered, with scales and tables of levels."""
+"""The ratio that a paper prints, of codes alone, and the metered one, with scales and tables."""
 
 from __future__ import annotations
 

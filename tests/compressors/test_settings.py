@@ -1,4 +1,4 @@
-"""Every key of a choice reaches its method: none is read from conf/compressor and then forgotten."""
+"""Every key of a choice in conf/compressor reaches its method."""
 
 from __future__ import annotations
 
@@ -30,23 +30,25 @@ def test_every_key_of_a_choice_changes_its_method(choice: str) -> None:
     for key in keys:
         now = compose_method(choice)[key]
         needed = {k: v for k, v in NEEDED.get(key, {}).items() if k in keys}
-        before = quietly_built(choice, needed)
-        assert before == quietly_built(choice, needed)
+        before = build_quietly(choice, needed)
+        assert before == build_quietly(choice, needed)
         others = [value for value in inside(HINTS[key]) if value not in (now, None)]
-        built = list(filter(None, (tried(choice, {**needed, key: value}) for value in others)))
+        built = list(
+            filter(None, (build_if_admitted(choice, {**needed, key: value}) for value in others))
+        )
         assert built, f"no other value of {key} is admitted"
         assert all(compressor != before for compressor in built), key
 
 
-def tried(choice: str, settings: dict[str, Any]) -> Compressor | None:
-    """The compressor; None where the method cannot have a value that its key can have elsewhere."""
+def build_if_admitted(choice: str, settings: dict[str, Any]) -> Compressor | None:
+    """Return the compressor; None where the method cannot have a value of its key."""
     try:
-        return quietly_built(choice, settings)
+        return build_quietly(choice, settings)
     except ConfigError:
         return None
 
 
-def quietly_built(choice: str, settings: dict[str, Any]) -> Compressor:
+def build_quietly(choice: str, settings: dict[str, Any]) -> Compressor:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that a residual may grow
         return build_unchecked(choice, settings)

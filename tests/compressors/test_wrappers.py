@@ -1,4 +1,4 @@
-"""What goes around a method, and in which order."""
+"""Wrappers around a method, and their order."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def equal(a: Grads, b: Grads) -> bool:
 def test_what_was_sent_and_what_is_remembered_add_up(
     method: str, alpha: float, beta: float
 ) -> None:
-    """sent + memory' = grad + beta memory."""
+    """sent + residual' = grad + beta residual."""
     compressor, state = ErrorFeedback(METHODS[method], alpha, beta), State()
     for number in range(4):
         grads = matrices(number)
@@ -73,10 +73,10 @@ def test_what_was_sent_and_what_is_remembered_add_up(
 
 @each_weight
 @each_method
-def test_the_method_codes_the_gradient_and_the_weighted_memory(
+def test_the_method_codes_the_gradient_and_the_weighted_residual(
     method: str, alpha: float, beta: float
 ) -> None:
-    """u = g + alpha h."""
+    """The method codes u = g + alpha h."""
     compressor = ErrorFeedback(METHODS[method], alpha, beta)
     state = aggregate(compressor, matrices(0)).state
     out = aggregate(compressor, matrices(1), number=1, state=state)
@@ -87,21 +87,21 @@ def test_the_method_codes_the_gradient_and_the_weighted_memory(
 
 @each_method
 def test_weight_zero_leaves_the_method_as_it_is(method: str) -> None:
-    """To the bit, over several steps: ECQ-SGD with alpha = 0 is QSGD."""
+    """ECQ-SGD with alpha = 0 is QSGD to the bit, over several steps."""
     compressor, wrapped, bare = (
         ErrorFeedback(METHODS[method], alpha=0.0, beta=0.9),
         State(),
         State(),
     )
     for number in range(4):
-        with_memory = aggregate(compressor, matrices(number), number=number, state=wrapped)
+        with_feedback = aggregate(compressor, matrices(number), number=number, state=wrapped)
         without = aggregate(METHODS[method], matrices(number), number=number, state=bare)
-        wrapped, bare = with_memory.state, without.state
-        assert equal(with_memory.update, without.update)
+        wrapped, bare = with_feedback.state, without.state
+        assert equal(with_feedback.update, without.update)
 
 
 def test_ecqsgd_without_compensation_is_qsgd() -> None:
-    """To the bit, whatever the memory's own weight."""
+    """They are equal to the bit, whatever the residual's beta."""
     shared = {"levels": 4, "bucket_size": 16, "norm": "l2", "min_size": 0}
     ecq, plain, state = (
         build_method("ecqsgd", alpha=0, **shared),
@@ -116,7 +116,7 @@ def test_ecqsgd_without_compensation_is_qsgd() -> None:
 
 
 def test_all_that_was_held_back_is_sent_in_the_end() -> None:
-    """The sum of updates follows the sum of gradients, as the memory stays bounded."""
+    """The sum of updates follows the sum of gradients, as the residual stays bounded."""
     compressor, state = build(PowerSGD(1), error_feedback=True), State()
     applied = wanted = torch.zeros(1, dtype=torch.float64)
     fixed = matrices()
@@ -125,10 +125,10 @@ def test_all_that_was_held_back_is_sent_in_the_end() -> None:
         state, applied, wanted = out.state, applied + flat(out.update), wanted + flat(fixed).mean(0)
     assert (applied - wanted).norm() < 0.1 * wanted.norm()
     bare = flat(aggregate(PowerSGD(1), fixed).update) * 100
-    assert (bare - wanted).norm() > 0.3 * wanted.norm(), "without memory most is lost"
+    assert (bare - wanted).norm() > 0.3 * wanted.norm(), "without error feedback most is lost"
 
 
-def test_every_worker_has_its_own_memory() -> None:
+def test_every_worker_has_its_own_residual() -> None:
     state = aggregate(build(QSGD(7, bucket_size=16), error_feedback=True), matrices()).state
     assert {k: m.shape for k, m in state.per_worker.items()} == {
         k: g.shape for k, g in matrices().items()
@@ -140,7 +140,7 @@ def test_every_worker_has_its_own_memory() -> None:
 
 
 class Spy:
-    """Passes on, and remembers what it was given."""
+    """A compressor that passes gradients on, and remembers them."""
 
     properties = Dense.properties
 
@@ -172,7 +172,7 @@ def test_each_worker_is_clipped_as_torch_does() -> None:
 
 @pytest.mark.parametrize("rows", [1, 2])
 def test_clipping_of_a_worker_does_not_depend_on_who_shares_its_process(rows: int) -> None:
-    """To the bit, also for tensors that are reduced by several threads."""
+    """It is equal to the bit, also for tensors that several threads reduce."""
     sizes = [300_000, 100_000, 50_000, 33_000, *range(1, 40)]
     grads = {
         f"w{i}": torch.randn(4, n, generator=torch.Generator().manual_seed(i))
@@ -286,7 +286,10 @@ def test_a_tensor_without_spread_keeps_its_gradient(shape: tuple[int, ...]) -> N
 
 
 def test_values_far_from_zero_are_clipped_at_the_deviation_from_their_mean() -> None:
-    """Wen et al., section 4: "sigma is the standard deviation of gradients"; their root mean square is three times as large."""
+    """Wen et al., section 4: "sigma is the standard deviation of gradients".
+
+    The root mean square of these is three times as large.
+    """
     grads, spy = {"w": torch.randn(1, 4000, generator=torch.Generator().manual_seed(0)) + 3}, Spy()
     aggregate(SigmaClipping(spy, 2.5), grads)
     assert spy.seen["w"].max().item() == pytest.approx(2.5, rel=0.05)
@@ -307,8 +310,8 @@ def test_values_of_any_size_are_clipped_alike(size: float) -> None:
         )
 
 
-def test_the_memory_keeps_what_was_clipped() -> None:
-    """Clipping is inside the memory, so that nothing is lost for good."""
+def test_the_residual_keeps_what_was_clipped() -> None:
+    """Clipping is inside error feedback, so that nothing is lost for good."""
     grads = matrices()
     grads["matrix"][0, 0, 0] = 50
     out = aggregate(build(QSGD(7, bucket_size=16), clip_sigma=2.5, error_feedback=True), grads)
@@ -319,11 +322,11 @@ def test_the_memory_keeps_what_was_clipped() -> None:
 
 
 def layers(compressor: Compressor) -> list[type]:
-    found = [type(compressor)]
+    types = [type(compressor)]
     while hasattr(compressor, "inner"):
         compressor = compressor.inner
-        found.append(type(compressor))
-    return found
+        types.append(type(compressor))
+    return types
 
 
 EVERYTHING = {
@@ -349,8 +352,8 @@ ORDER = [
 
 
 def test_wrappers_have_one_order() -> None:
-    found = build(QSGD(7, bucket_size=16), **EVERYTHING)  # type: ignore[arg-type]
-    assert layers(found) == ORDER
+    compressor = build(QSGD(7, bucket_size=16), **EVERYTHING)  # type: ignore[arg-type]
+    assert layers(compressor) == ORDER
 
 
 def test_nothing_is_wrapped_that_was_not_asked_for() -> None:
@@ -360,16 +363,19 @@ def test_nothing_is_wrapped_that_was_not_asked_for() -> None:
 
 
 def test_the_command_line_reaches_every_wrapper() -> None:
-    found: Any = build_method("qsgd", **EVERYTHING)
-    assert layers(found) == ORDER
-    found = found.inner
-    assert (found.clip_norm, found.inner.dense_steps, found.inner.inner.min_size) == (0.4, 3, 10)
-    memory = found.inner.inner.inner
-    assert (memory.alpha, memory.beta, memory.inner.clip_sigma) == (0.2, 0.9, 2.5)
+    compressor: Any = build_method("qsgd", **EVERYTHING)
+    assert layers(compressor) == ORDER
+    clipping = compressor.inner
+    warmup = clipping.inner
+    small = warmup.inner
+    feedback = small.inner
+    assert (clipping.clip_norm, warmup.dense_steps, small.min_size) == (0.4, 3, 10)
+    assert (feedback.alpha, feedback.beta, feedback.inner.clip_sigma) == (0.2, 0.9, 2.5)
 
 
 def test_everything_at_once_works() -> None:
-    compressor, state = build(QSGD(7, bucket_size=16), **EVERYTHING), State()  # type: ignore[arg-type]
+    compressor = build(QSGD(7, bucket_size=16), **EVERYTHING)  # type: ignore[arg-type]
+    state = State()
     for number in range(6):
         out = aggregate(compressor, gradients(range(4), number), number=number, state=state)
         state = out.state
@@ -460,7 +466,7 @@ SAFE: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("method", EXPANDING)
-def test_plain_memory_around_an_expanding_quantiser_is_warned_of(method: str) -> None:
+def test_plain_error_feedback_around_an_expanding_quantizer_is_warned_of(method: str) -> None:
     assert warned(EXPANDING[method], error_feedback=True)
     assert warned(EXPANDING[method], error_feedback=True, clip_sigma=2.5)
     assert not warned(EXPANDING[method])
@@ -472,13 +478,16 @@ def test_ecq_is_not_warned_of(method: str) -> None:
 
 
 @pytest.mark.parametrize("method", SAFE)
-def test_plain_memory_around_a_contraction_is_not_warned_of(method: str) -> None:
+def test_plain_error_feedback_around_a_contraction_is_not_warned_of(method: str) -> None:
     assert not warned(SAFE[method], error_feedback=True)
 
 
 @pytest.mark.parametrize(("alpha", "diverges"), [(1.0, True), (0.1, False)])
 def test_the_warning_is_about_something(alpha: float, diverges: bool) -> None:
-    """l2, s = 4, d = 1024: gamma = 8; the memory of plain error feedback explodes, ECQ-SGD's small weight keeps it."""
+    """With l2, s = 4 and d = 1024 gamma is 8: the residual grows without bound at alpha = 1.
+
+    ECQ-SGD's small weight keeps it bounded.
+    """
     compressor = ErrorFeedback(build(QSGD(4, "l2", bucket_size=1024)), alpha, 1.0)
     state, sizes = State(), []
     for number in range(60):

@@ -16,7 +16,7 @@ import yaml
 from gcbench.config import compose_methods, conf_directory, register
 from gcbench.identity import ABSENT
 from gcbench.report.claims import read_claims
-from gcbench.report.configs import compose_experiment, composed, composed_row, value_of
+from gcbench.report.configs import compose, compose_experiment, compose_row, value_of
 from gcbench.report.resolved import read_resolved
 from gcbench.report.tables import TableRow, read_table, table_names
 
@@ -62,7 +62,7 @@ def test_stored_configurations_are_of_the_files_as_they_are() -> None:
 @pytest.mark.parametrize("budget", ["paper", "cpu"])
 @pytest.mark.parametrize("name", COMPOSED)
 def test_a_stored_configuration_is_what_composing_gives(name: str, budget: str) -> None:
-    stored, now = composed(name, budget).config, compose_experiment(name, budget, ())
+    stored, now = compose(name, budget).config, compose_experiment(name, budget, ())
     for place in ("data", "outputs"):
         now[place] = None
     now["dataset"].pop("root", None)
@@ -72,7 +72,7 @@ def test_a_stored_configuration_is_what_composing_gives(name: str, budget: str) 
 @pytest.mark.parametrize("name", NAMES)
 def test_it_composes_and_adds_no_key_of_its_own(name: str, knobs: dict[str, set[str]]) -> None:
     """Hydra would take a key that no part reads, and nobody would notice."""
-    config = composed(name).config
+    config = compose(name).config
     choices = config["choices"]
     known = {*SHARED, *choices, *knobs[choices["compressor"]]}
     assert config["experiment"] == name
@@ -83,21 +83,21 @@ def test_it_composes_and_adds_no_key_of_its_own(name: str, knobs: dict[str, set[
 def test_what_its_file_says_stands(name: str) -> None:
     """A group that is chosen after a key would silently take the key back."""
     own = yaml.safe_load((CONF / "experiment" / f"{name}.yaml").read_text(encoding="utf-8"))
-    config = composed(name).config
+    config = compose(name).config
     values = {key: value for key, value in leaves(own) if key != "defaults"}
     assert {key: value_of(config, key) for key in values} == values
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_its_rows_type_knobs_that_it_has(name: str) -> None:
-    config = composed(name).config
+    config = compose(name).config
     keys = {key for row in ROWS.values() if row.experiment == name for key in row.settings}
     assert {key for key in keys if value_of(config, key) == ABSENT} == set()
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_data_that_not_everybody_has_are_needed(name: str) -> None:
-    config = composed(name).config
+    config = compose(name).config
     assert config["choices"]["dataset"] not in ("imagenet", "year", "gisette") or config["needs"]
 
 
@@ -136,11 +136,11 @@ def test_a_budget_bounds_what_rows_type(budget: str) -> None:
     """A word that is typed stays as typed: a row's number of workers has to be bounded first."""
     row = ROWS["powersgd/figure3/rank_2_gloo_workers_16"]
     expected = {"paper": 16, "cpu": 4, "smoke": 2}[budget]
-    config = composed_row(row, budget).config
+    config = compose_row(row, budget).config
     assert config["trainer"]["gpus"] == expected
     assert config["trainer"]["backend"] == "gloo"
     alone = TableRow("", experiment=row.experiment, workers=1)
-    assert composed_row(alone, budget).config["trainer"]["gpus"] == 1
+    assert compose_row(alone, budget).config["trainer"]["gpus"] == 1
 
 
 def test_rows_of_claims_stand_in_tables() -> None:
@@ -155,13 +155,13 @@ ORQ = [name for name in NAMES if name.startswith("orq/")]
 @pytest.mark.parametrize("name", ORQ)
 def test_buckets_of_orq_run_through_the_whole_gradient(name: str) -> None:
     """Section 5: "evenly divides the whole gradient into buckets of the same length"."""
-    assert composed(name).config.get("bucket_scope", "gradient") == "gradient"
+    assert compose(name).config.get("bucket_scope", "gradient") == "gradient"
 
 
 @pytest.mark.parametrize("name", [name for name in ORQ if "table4" in name])
 def test_clipped_rows_of_orq_warm_up_from_a_tenth_of_the_rate(name: str) -> None:
     """Section 5: with clipping, "a linear warm-up schedule starting from base learning rate/10"."""
-    schedule = composed(name).config["schedule"]
+    schedule = compose(name).config["schedule"]
     warmup = (5, 0.1) if re.search("(orq|bingrad).*_clip", name) else (0, None)
     assert (schedule["warmup_epochs"], schedule["warmup_start"]) == warmup
 

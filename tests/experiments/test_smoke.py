@@ -16,7 +16,7 @@ from needed import skip
 from gcbench.config import Config, conf_directory
 from gcbench.launch.start import start
 from gcbench.records import RunFiles
-from gcbench.report.configs import composed
+from gcbench.report.configs import compose
 
 ROOT = conf_directory() / "experiment"
 ROWS = sorted(file.relative_to(ROOT).with_suffix("") for file in ROOT.glob("*/*/*.yaml"))
@@ -32,7 +32,7 @@ FOLDERS = {
 
 def config_of(row: Path) -> Config:
     words = ("trainer.launcher=virtual", "trainer.threads=1", "logger.mode=disabled")
-    return deepcopy(composed(str(row), "smoke", words).config)  # tests give it other data
+    return deepcopy(compose(str(row), "smoke", words).config)  # tests give it other data
 
 
 def write_libsvm(folder: Path, dataset: Config) -> None:

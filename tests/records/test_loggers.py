@@ -15,7 +15,7 @@ from results import plain_result
 from sentence import run
 
 from gcbench.records import Logger, start_logger
-from gcbench.records.loggers import SETTINGS, _settled
+from gcbench.records.loggers import SETTINGS, _choose_mode
 
 RESULT = plain_result(test={"accuracy": 90.0, "loss": None})
 
@@ -134,14 +134,14 @@ def test_an_unknown_mode_is_named(tmp_path: Path) -> None:
 def test_a_key_decides_what_auto_means(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert _settled("auto") == "offline" and not caplog.records
-    assert _settled("online") == "offline" and "wandb login" in caplog.text
+    assert _choose_mode("auto") == "offline" and not caplog.records
+    assert _choose_mode("online") == "offline" and "wandb login" in caplog.text
     netrc = tmp_path / "netrc"
     netrc.touch(mode=0o600)
     netrc.write_text("machine api.wandb.ai login user password secret\n")
-    assert _settled("auto") == _settled("online") == "online"
+    assert _choose_mode("auto") == _choose_mode("online") == "online"
     monkeypatch.setenv("WANDB_BASE_URL", "https://wandb.example.org")
-    assert _settled("auto") == "offline"
+    assert _choose_mode("auto") == "offline"
     monkeypatch.setenv("WANDB_API_KEY", "secret")
-    assert _settled("auto") == "online"
-    assert _settled("offline") == "offline"
+    assert _choose_mode("auto") == "online"
+    assert _choose_mode("offline") == "offline"

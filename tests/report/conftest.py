@@ -18,11 +18,15 @@ seeds: 3
 notes: [mind the gap]
 columns:
   accuracy: {title: Test accuracy, unit: "%", measure: accuracy, better: higher}
-  data: {title: Data per epoch, unit: MiB, measure: data_mib_per_epoch, steps_per_epoch: 24, budget: bits, digits: 3}
+  data:
+    {title: Data per epoch, unit: MiB, measure: data_mib_per_epoch, steps_per_epoch: 24,
+     budget: bits, digits: 3}
   time: {title: Time per batch, unit: ms, measure: step_milliseconds, better: lower}
 rows:
-  - {experiment: powersgd/table4/sgd, title: No compression, published: {accuracy: 94.3, data: 0.1, time: 312}}
-  - {experiment: powersgd/table4/rank_7, title: Rank_7, group: medium, published: {accuracy: 94.6, time: 285}, note: a note}
+  - {experiment: powersgd/table4/sgd, title: No compression,
+     published: {accuracy: 94.3, data: 0.1, time: 312}}
+  - {experiment: powersgd/table4/rank_7, title: Rank_7, group: medium,
+     published: {accuracy: 94.6, time: 285}, note: a note}
   - {title: Projected, published: {accuracy: 99.0}}
 """
 
@@ -56,7 +60,10 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def said(capsys: pytest.CaptureFixture[str]) -> Report:
-    """What `gcbench report` prints for these words, or `gcbench runs` or `gcbench claims` for the words after these."""
+    """Return what `gcbench report` prints for these words.
+
+    `gcbench runs` and `gcbench claims` print for the words after theirs.
+    """
 
     def run(*words: str) -> str:
         if words[:1] in (("runs",), ("claims",)):

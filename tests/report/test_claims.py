@@ -1,4 +1,4 @@
-"""`gcbench claims`: what is asked, and the answers to made-up results."""
+"""`gcbench claims`: the claims, and the answers to made-up results."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ STUDIED = """
 
 @pytest.fixture
 def asked(here: Path, monkeypatch: pytest.MonkeyPatch):
-    """Puts claims in the place of the papers'."""
+    """Put claims in the place of the papers'."""
 
     def put(text: str) -> None:
         (here / "claims.yaml").write_text(text)
@@ -162,25 +162,23 @@ def test_means_over_seeds_against_their_spread(said, asked, sgd, rank, answer: s
     asked(near())
     runs(SGD, *sgd)
     runs(RANK, *rank)
-    (found,) = answers(said)
-    assert found["answer"] == answer and found["caution"] == "mind the gap"
-    assert (
-        f"(n={len(sgd)})" in found["evidence"] and "accuracy at budget paper" in found["evidence"]
-    )
+    (row,) = answers(said)
+    assert row["answer"] == answer and row["caution"] == "mind the gap"
+    assert f"(n={len(sgd)})" in row["evidence"] and "accuracy at budget paper" in row["evidence"]
     missing = {"not yet": "gcbench -m +experiment/powersgd/table4=rank_7 seed=1,2,3"}
     few = (
         "gcbench -m +experiment/powersgd/table4=rank_7,sgd seed=1,2,3"
         if len(sgd) == 1 and answer == "not decided"
         else ""
     )
-    assert found["commands"] == missing.get(answer, few)
+    assert row["commands"] == missing.get(answer, few)
 
 
 def test_budgets_answer_by_themselves(said, asked) -> None:
     asked(near())
     runs(SGD, 94.0, 94.2, 94.4)
     runs(RANK, 60.0, 60.2, 60.4, budget="cpu")
-    assert [found["answer"] for found in answers(said)] == [
+    assert [row["answer"] for row in answers(said)] == [
         "not yet",
         "not yet",
     ]  # a row of each, and nothing to compare
@@ -190,7 +188,7 @@ def test_budgets_answer_by_themselves(said, asked) -> None:
     assert "resnet8 in place of the paper's" in cpu["evidence"] and "94" not in cpu["evidence"]
     assert "reproduced, at budget cpu (an indication) |" in said("claims", "format=markdown")
     runs(RANK, 90.0, 90.2, 90.4)
-    assert [(found["answer"], found["basis"]) for found in answers(said)] == [
+    assert [(row["answer"], row["basis"]) for row in answers(said)] == [
         ("refuted", "budget paper"),
         ("reproduced", "budget cpu"),
     ]
@@ -198,14 +196,17 @@ def test_budgets_answer_by_themselves(said, asked) -> None:
 
 
 def test_measures_of_one_budget_leave_the_answer_at_another_to_the_rest(said, asked) -> None:
-    times = "      - {measure: step_milliseconds, of: powersgd/table4, budgets: [paper], hold: ['rank_7 < sgd']}\n"
+    times = (
+        "      - {measure: step_milliseconds, of: powersgd/table4, budgets: [paper], "
+        "hold: ['rank_7 < sgd']}\n"
+    )
     asked(near() + times)
     for experiment in (SGD, RANK):
         runs(experiment, 60.0, 60.1, budget="cpu")
-    (found,) = answers(said)
+    (row,) = answers(said)
     assert (
-        found["answer"] == "reproduced"
-        and "step milliseconds is not asked at budget cpu" in found["evidence"]
+        row["answer"] == "reproduced"
+        and "step milliseconds is not asked at budget cpu" in row["evidence"]
     )
 
 
@@ -221,23 +222,23 @@ def test_a_stand_in_refutes_nothing(said, asked, budget: str, elsewhere: str, an
     asked(near().replace("of: powersgd/table4", f"of: powersgd/table4, elsewhere: {elsewhere}"))
     runs(SGD, 60.0, 60.1, budget=budget)
     runs(RANK, 50.0, 50.1, budget=budget)
-    (found,) = answers(said)
-    assert found["answer"] == answer and "violated: rank_7 > sgd - 1" in found["evidence"]
+    (row,) = answers(said)
+    assert row["answer"] == answer and "violated: rank_7 > sgd - 1" in row["evidence"]
 
 
 def test_a_stand_in_waits_for_all_its_rows(said, asked) -> None:
     asked(near('rank_7 > sgd - 1", "rank_2 > sgd - 1'))
     runs(SGD, 60.0, 60.1, budget="cpu")
     runs(RANK, 50.0, 50.1, budget="cpu")
-    assert [found["answer"] for found in answers(said)] == ["not yet"]
+    assert [row["answer"] for row in answers(said)] == ["not yet"]
 
 
 def test_what_diverged_is_worse_than_any_number(said, asked) -> None:
     asked(near("rank_7 > sgd + 10"))
     runs(RANK, 94.0, 94.2)
     runs(SGD, 95.0, status="diverged", reason="not finite")
-    (found,) = answers(said)
-    assert found["answer"] == "reproduced" and "sgd diverged (n=1)" in found["evidence"]
+    (row,) = answers(said)
+    assert row["answer"] == "reproduced" and "sgd diverged (n=1)" in row["evidence"]
     asked(near("sgd > rank_7", "loss"))
     assert answers(said)[0]["answer"] == "reproduced"
 
@@ -249,17 +250,17 @@ def test_some_seeds_that_diverged_leave_nothing_above_noise(said, asked) -> None
     write(
         OUT / "bad", result_of(RANK, seed=3, accuracy=10.0, status="diverged", reason="not finite")
     )
-    (found,) = answers(said)
-    assert found["answer"] == "reproduced within noise" and "seed 3 diverged" in found["evidence"]
+    (row,) = answers(said)
+    assert row["answer"] == "reproduced within noise" and "seed 3 diverged" in row["evidence"]
 
 
 def test_failed_runs_have_no_value(said, asked) -> None:
     asked(near())
     runs(SGD, 94.0, 94.2)
     runs(RANK, 94.0, status="failed", reason="out of memory")
-    (found,) = answers(said)
-    assert found["answer"] == "not yet" and "seed 1 failed: rank_7" in found["evidence"]
-    assert found["commands"].endswith("table4=rank_7 seed=1,2,3")
+    (row,) = answers(said)
+    assert row["answer"] == "not yet" and "seed 1 failed: rank_7" in row["evidence"]
+    assert row["commands"].endswith("table4=rank_7 seed=1,2,3")
 
 
 def test_exact_measures_need_no_seeds(said, asked) -> None:
@@ -279,9 +280,9 @@ def test_the_best_of_a_sweep(said, asked) -> None:
                     OUT / f"{experiment}{rate}",
                     result_of(experiment, *own, accuracy=94.0 - abs(rate - best)),
                 )
-    (found,) = answers(said)
-    assert found["answer"] == "not yet" and "2 rates of 3: rank_7" in found["evidence"]
-    assert "table4=rank_7 optimizer.lr=0.025,0.1,0.4 seed=1,2,3" in found["commands"]
+    (row,) = answers(said)
+    assert row["answer"] == "not yet" and "2 rates of 3: rank_7" in row["evidence"]
+    assert "table4=rank_7 optimizer.lr=0.025,0.1,0.4 seed=1,2,3" in row["commands"]
     write(OUT / "last", result_of(RANK, "optimizer.lr=0.4", accuracy=94.0))
     assert answers(said)[0]["answer"] == "refuted"
 
@@ -291,16 +292,16 @@ def test_the_best_of_a_sweep(said, asked) -> None:
 )
 def test_tests_and_studies(said, asked, time: object, answer: str) -> None:
     asked(STUDIED)
-    (found,) = answers(said)
-    assert found["answer"] == "not yet" and found["commands"] == "gcbench study speed"
+    (row,) = answers(said)
+    assert row["answer"] == "not yet" and row["commands"] == "gcbench study speed"
     (OUT / "studies").mkdir()
     study = {"study": "speed", "rows": [{"row": "Rank 2, W=4", "time": time}]}
     (OUT / "studies/speed.json").write_text(json.dumps(study))
-    (found,) = answers(said)
+    (row,) = answers(said)
     assert (
-        found["answer"] == answer
-        and found["basis"] == "tests; study"
-        and "papers/test_powersgd.py::" in found["evidence"]
+        row["answer"] == answer
+        and row["basis"] == "tests; study"
+        and "papers/test_powersgd.py::" in row["evidence"]
     )
     assert (
         "reproduced in part (but not for W = 1), by tests and by a study"
@@ -316,10 +317,10 @@ def test_rows_of_a_study_of_several_tables(said, asked) -> None:
         for name, time in (("one", 1.5), ("two", 3.0))
     ]
     (OUT / "studies/speed.json").write_text(json.dumps({"study": "speed", "rows": rows}))
-    (found,) = answers(said)
+    (row,) = answers(said)
     assert (
-        found["answer"] == "refuted"
-        and "one/Rank 2, W=4 1.5, two/Rank 2, W=4 3; 1 of 2 relations hold" in found["evidence"]
+        row["answer"] == "refuted"
+        and "one/Rank 2, W=4 1.5, two/Rank 2, W=4 3; 1 of 2 relations hold" in row["evidence"]
     )
 
 
@@ -327,8 +328,8 @@ def test_evidence_says_whose_run_it_is(said, asked) -> None:
     asked(near())
     runs("powersgd/table3_cifar10/sgd", 94.0)
     runs(RANK, 94.0)
-    (found,) = answers(said)
-    assert "sgd 94 (n=1) (run of powersgd/table3_cifar10/sgd)" in found["evidence"]
+    (row,) = answers(said)
+    assert "sgd 94 (n=1) (run of powersgd/table3_cifar10/sgd)" in row["evidence"]
 
 
 def test_what_is_kept_answers_again(said, asked) -> None:

@@ -1,4 +1,4 @@
-"""Figures: what is plotted is what the result files say, axes have names and units, and what is missing is told."""
+"""Figures plot what the result files say, axes have names and units, and gaps are named."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gcbench.report.figures.reach import target_of, time_to_score
 from gcbench.report.figures.scaling import scaling
 from gcbench.report.figures.series import Drawn, Series, of_rows, of_runs
 from gcbench.report.figures.tradeoff import accuracy_ratio, front, points_of
-from gcbench.report.rows import grouped
+from gcbench.report.rows import group_runs
 from gcbench.report.tables import read_table
 
 SGD, RANK_7 = "powersgd/table4/sgd", "powersgd/table4/rank_7"
@@ -237,19 +237,19 @@ def test_bars_have_the_published_numbers_beside_ours() -> None:
 def test_a_table_gives_files_and_says_which_rows_are_missing(here: Path) -> None:
     (here.parent / "table" / "small" / "figure.yaml").write_text(FIGURE)
     runs = [run(SGD), run(SGD, seed=2)]
-    told = draw("small/figure", runs, here / "figures")
+    lines = draw("small/figure", runs, here / "figures")
     names = [
         f"small/figure/{y}-over-{x}"
         for y in ("accuracy", "relative_error")
         for x in ("epoch", "seconds")
     ]
-    assert told == [
+    assert lines == [
         str(here / "figures" / f"{name}.{kind}") for name in names for kind in ("svg", "png")
     ]
     first = {path: path.read_bytes() for path in (here / "figures").rglob("*.*")}
     draw("small/figure", runs, here / "figures")
     assert all(path.read_bytes() == content for path, content in first.items())
-    rows = grouped(read_table("small/figure"), runs, "paper")
+    rows = group_runs(read_table("small/figure"), runs, "paper")
     assert of_rows(rows).notes == ["Missing: ResNet: Rank 7."]
 
 
@@ -257,9 +257,9 @@ def test_nothing_to_draw_is_one_sentence(here: Path) -> None:
     (here.parent / "table" / "small" / "figure.yaml").write_text(
         FIGURE.replace(", panels: group", "").replace("[epoch, seconds]", "epoch")
     )
-    told = draw("small/figure", [], here / "figures", budget="cpu")
+    lines = draw("small/figure", [], here / "figures", budget="cpu")
     missing = "small/figure/accuracy-over-epoch: no run of budget=cpu has what it shows"
-    assert told[0] == f"{missing}; gcbench report table=small/figure says what to run"
+    assert lines[0] == f"{missing}; gcbench report table=small/figure says what to run"
     assert not (here / "figures").exists()
 
 

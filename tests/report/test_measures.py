@@ -1,4 +1,4 @@
-"""What columns of tables read from a result, and which way is better."""
+"""Measures that columns of tables read from a result, and which way is better."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A report over what a tree of runs really holds."""
+"""Reports over trees of runs."""
 
 from __future__ import annotations
 
@@ -154,8 +154,8 @@ def test_words_beside_every_row(said) -> None:
     assert rows(text)["medium: Rank_7"][0] == "93.0 (n=1)"
     assert "With trainer.precision=bf16 beside every row." in text
     assert (
-        "- No compression: `gcbench -m +experiment/powersgd/table4=sgd trainer.precision=bf16 seed=1,2,3`"
-        in text
+        "- No compression: `gcbench -m +experiment/powersgd/table4=sgd trainer.precision=bf16 "
+        "seed=1,2,3`" in text
     )
     assert "with trainer.precision=fp32: test accuracy 94 (n=1)" in text
 
@@ -211,8 +211,8 @@ def test_the_same_configuration_under_another_name_counts(said) -> None:
     text = said("table=small/one", "format=markdown")
     assert rows(text)["No compression"][0] == "94.0 (n=1)"
     assert (
-        "No compression, seed 1: the run of powersgd/table3_cifar10/sgd, whose configuration is the same"
-        in text
+        "No compression, seed 1: the run of powersgd/table3_cifar10/sgd, "
+        "whose configuration is the same" in text
     )
     assert rows(text)["No compression"][-1] == "seed 1; run of powersgd/table3_cifar10/sgd"
     assert "gcbench +experiment/powersgd/table3_cifar10=sgd" in text.partition("## Commands")[2]
@@ -291,7 +291,8 @@ def test_rows_of_a_grid_are_one_sweep(said, here: Path) -> None:
     head = path.read_text().partition("rows:")[0]
     grid = [(backend, workers) for backend in ("gloo", "nccl") for workers in (2, 4)]
     entries = [
-        f"  - {{experiment: {SCALING}, name: {b}_{w}, workers: {w}, backend: {b}, title: {b} {w}}}\n"
+        f"  - {{experiment: {SCALING}, name: {b}_{w}, workers: {w}, backend: {b}, "
+        f"title: {b} {w}}}\n"
         for b, w in grid
     ]
     path.write_text(f"{head}rows:\n{''.join(entries)}")

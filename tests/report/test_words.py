@@ -1,4 +1,4 @@
-"""What users type, and what they are told."""
+"""Words that users type, and the messages for mistakes."""
 
 from __future__ import annotations
 
@@ -92,5 +92,8 @@ def test_runs_lists_everything(said) -> None:
 
 def test_it_starts_without_torch() -> None:
     """A report answers at once."""
-    code = "import sys; import gcbench.cli, gcbench.report.command; sys.exit('torch' in sys.modules or 'wandb' in sys.modules)"
+    code = (
+        "import sys; import gcbench.cli, gcbench.report.command; "
+        "sys.exit('torch' in sys.modules or 'wandb' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -10,7 +10,7 @@ from gcbench.records import RunFiles
 from gcbench.records.files import replace_file
 from gcbench.records.result import Begun, count_bits, make_result, summarize_tests
 from gcbench.records.schema import SCHEMA_VERSION, Git, Result, Status
-from gcbench.report.configs import composed
+from gcbench.report.configs import compose
 
 PARAMETERS = 1000
 BEGUN = Begun("2026-01-01T00:00:00+00:00", Git(commit="c" * 40, dirty=False), [])
@@ -58,7 +58,7 @@ def result_of(
 
     One that is not done has what a run has that could not write more.
     """
-    plain = composed(experiment, budget, words)
+    plain = compose(experiment, budget, words)
     config = {**plain.config, "seed": seed, "experiment": experiment, "choices": plain.choices}
     result = {
         **make_result(config, BEGUN, status, reason).model_dump(),

@@ -183,11 +183,11 @@ def test_runs_with_overlap_continue_those_without_but_have_names_of_their_own() 
 def test_a_state_in_parts_is_the_state() -> None:
     x, y, z = (torch.full((1,), value) for value in (1.0, 2.0, 3.0))
     state = State({"a": x}, {"a": x, "b": y}, State(per_worker={"b": z}))
-    parts = [state.of(["a"]), state.of(["b"])]
+    parts = [state.select(["a"]), state.select(["b"])]
     assert parts[0].shared == {"a": x} and not parts[1].shared
     whole = State()
     for part in parts:
-        whole = whole.updated(part)
+        whole = whole.replace(part)
     assert [(s.shared, s.per_worker) for s in whole.layers()] == [
         (s.shared, s.per_worker) for s in state.layers()
     ]

@@ -20,7 +20,7 @@ from gcbench.report.figures.scaling import scaling
 from gcbench.report.figures.series import Drawn, of_rows, of_runs, of_workers
 from gcbench.report.figures.studies import STUDIES, predicted_throughput
 from gcbench.report.figures.tradeoff import accuracy_ratio, score_of
-from gcbench.report.rows import grouped
+from gcbench.report.rows import group_runs
 from gcbench.report.study import Study, find_study
 from gcbench.report.tables import Table, read_table, tables_of
 
@@ -132,7 +132,7 @@ def of_table(
         if kind:
             yield from _of_study_table(table, results)
         return
-    drawn = of_rows(grouped(table, runs, budget, words), by_group)
+    drawn = of_rows(group_runs(table, runs, budget, words), by_group)
     if kind in ("curves", "error_curves"):
         what = _list(spec.get("y", "relative_error" if kind == "error_curves" else "loss"))
         yield from _curves(table.name, drawn, what, _list(spec.get("x", "epoch")), by_group)
