@@ -2,9 +2,12 @@
 
 In a script or a notebook:
 
-- `compress(ddp, "powersgd", rank=2)`: a compressor in your own training loop.
+- `compress(ddp, "powersgd", rank=2)`: a compressor in your own training loop;
+- `run("model=resnet20", "compressor=qsgd", bits=4)`: a run, and its result;
+- `sweep("compressor=qsgd", bits=[2, 4, 8])`: the results of a grid of runs;
+- `load_runs("outputs")`: what ran, as a pandas DataFrame.
 
-Nothing heavy is imported before it is used.
+Nothing heavy is imported before one of them is used.
 """
 
 from __future__ import annotations
@@ -14,12 +17,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gcbench.library.ddp import Compression, compress
+    from gcbench.library.frames import load_runs
+    from gcbench.library.runs import run, sweep
 
-__all__ = ["Compression", "compress"]
+__all__ = ["Compression", "compress", "load_runs", "run", "sweep"]
 
 _MODULES = {
     "Compression": "gcbench.library.ddp",
     "compress": "gcbench.library.ddp",
+    "load_runs": "gcbench.library.frames",
+    "run": "gcbench.library.runs",
+    "sweep": "gcbench.library.runs",
 }
 
 

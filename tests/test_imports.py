@@ -64,7 +64,7 @@ ONLY_IN = {
     "torch.distributed": {"comm", "launch", "bench", "check", "library"},
     "wandb": {"records", "report"},
     "matplotlib": {"report", "predict", "drawing"},
-    "pandas": {"report", "console"},
+    "pandas": {"report", "console", "library"},
     "rich.table": {"console"},
     "sklearn": {"data"},
     "torchvision": {"data", "models"},

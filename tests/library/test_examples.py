@@ -2,27 +2,13 @@
 
 from __future__ import annotations
 
-import os
+import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
+from scripts_of_users import python
+
 EXAMPLES = Path(__file__).parents[2] / "scripts" / "examples"
-
-
-def python(*words: str, folder: Path | None = None) -> str:
-    """Return what a command of Python prints, in an environment as users have it."""
-    ended = subprocess.run(
-        [sys.executable, *words],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        cwd=folder,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    assert ended.returncode == 0, ended.stderr
-    return ended.stdout
 
 
 def test_own_training_under_torchrun() -> None:
@@ -30,6 +16,17 @@ def test_own_training_under_torchrun() -> None:
     printed = python(*torchrun, str(EXAMPLES / "own_training.py"))
     match = re.search(r"accuracy (\S+), (\S+) times fewer bits", printed)
     assert match and float(match[1]) > 0.9 and float(match[2]) > 20
+
+
+def test_the_notebook(tmp_path: Path) -> None:
+    """Its cells are run as they stand, in one process."""
+    notebook = json.loads((EXAMPLES / "compare.ipynb").read_text(encoding="utf-8"))
+    cells = ["".join(c["source"]) for c in notebook["cells"] if c["cell_type"] == "code"]
+    check = "assert len(runs) == 6 and len(axes.get_lines()) == 6 and not train.loss.isna().any()"
+    (tmp_path / "cells.py").write_text("\n\n".join([*cells, check, "figure.savefig('curves.png')"]))
+    lines = python("cells.py", folder=tmp_path).splitlines()
+    assert [line.split()[0] for line in lines[-6:]] == ["none"] + ["qsgd"] * 3 + ["powersgd"] * 2
+    assert (tmp_path / "curves.png").is_file()
 
 
 def test_importing_the_package_imports_no_heavy_library() -> None:
