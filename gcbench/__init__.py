@@ -1,1 +1,41 @@
-"""gcbench: compare gradient-compression methods by real data-parallel training."""
+"""gcbench: compare gradient-compression methods by real data-parallel training.
+
+In a script or a notebook:
+
+- `compress(ddp, "powersgd", rank=2)`: a compressor in your own training loop;
+- `run("model=resnet20", "compressor=qsgd", bits=4)`: a run, and its result;
+- `sweep("compressor=qsgd", bits=[2, 4, 8])`: the results of a grid of runs;
+- `load_runs("outputs")`: what ran, as a pandas DataFrame.
+
+Nothing heavy is imported before one of them is used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gcbench.library.ddp import Compression, compress
+    from gcbench.library.frames import load_runs
+    from gcbench.library.runs import run, sweep
+
+__all__ = ["Compression", "compress", "load_runs", "run", "sweep"]
+
+_MODULES = {
+    "Compression": "gcbench.library.ddp",
+    "compress": "gcbench.library.ddp",
+    "load_runs": "gcbench.library.frames",
+    "run": "gcbench.library.runs",
+    "sweep": "gcbench.library.runs",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module 'gcbench' has no attribute {name!r}")
+    return getattr(import_module(_MODULES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

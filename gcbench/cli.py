@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -29,6 +28,7 @@ from gcbench.config import (
     register,
     resolve,
     resolve_benchmark,
+    sentence_of,
 )
 
 INTERRUPTED = 130
@@ -200,7 +200,7 @@ def _command(
     except (ConfigError, RunFailed, HydraException, OmegaConfBaseException, OSError) as error:
         if full_error:
             raise
-        print(f"{name}: {_sentence(error)}", file=sys.stderr)
+        print(f"{name}: {sentence_of(error)}", file=sys.stderr)
         sys.exit(1)
 
 
@@ -223,36 +223,3 @@ def _is_first_rank() -> bool:
     """
     rank = "RANK" if all(name in os.environ for name in TORCHRUN) else "SLURM_PROCID"
     return os.environ.get(rank, "0") == "0"
-
-
-def _config_error_in(error: BaseException | None) -> ConfigError | None:
-    """Return the mistake in a resolver of ours, around which OmegaConf has put its own errors."""
-    while error is not None and not isinstance(error, ConfigError):
-        error = error.__cause__ or error.__context__
-    return error
-
-
-def _sentence(error: BaseException) -> str:
-    if isinstance(error, OSError) and error.filename:
-        return (
-            f"{error.filename}: {error.strerror}; type outputs=DIR (or data.root=DIR) with a "
-            "folder that can be used"
-        )
-    if mistake := _config_error_in(error):
-        return str(mistake)
-    cause = "" if isinstance(error, ConfigError) else str(error.__cause__ or "")
-    lines = [*str(error).splitlines(), *(cause.splitlines() if cause not in str(error) else [])]
-    said_by_omegaconf = ("object_type=", "full_key: hydra.")
-    text = "\n".join(
-        line for line in lines if line and not any(word in line for word in said_by_omegaconf)
-    )
-    # This prefix comes from the interpolation in the run's name.
-    text = text.removeprefix("ConfigError raised while resolving interpolation: ")
-    # For a choice that does not exist, the choices that do are named before the search path.
-    text = text.partition("\nConfig search path")[0]
-    if unknown := re.match(r"Could not override '(.+?)'", text):
-        return (
-            f"{unknown[1]}: no such key with these choices (a compressor's knobs exist only where "
-            "they mean something); type gcbench --help or gcbench --cfg job to see the keys"
-        )
-    return text

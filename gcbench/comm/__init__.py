@@ -2,7 +2,7 @@
 
 from gcbench.comm.collectives import Clock, Comm
 from gcbench.comm.control import Control, LocalControl, ProcessGroupControl
-from gcbench.comm.ddp import hook_buckets
+from gcbench.comm.ddp import WholeGradient, hook_buckets
 from gcbench.comm.emulation import EmulatedTransport
 from gcbench.comm.meter import Meter
 from gcbench.comm.network import Link
@@ -22,6 +22,7 @@ __all__ = [
     "Nodes",
     "ProcessGroupControl",
     "Transport",
+    "WholeGradient",
     "hook_buckets",
     "node_size",
 ]

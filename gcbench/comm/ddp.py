@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
 BucketHook = Callable[[Sequence[nn.Parameter], Sequence[Tensor]], None]
 """Called in the backward pass with the parameters of a bucket and their gradients, in the same
 order on all processes.
+"""
+
+GradientHook = Callable[[Mapping[nn.Parameter, Tensor]], None]
+"""Called at the end of a backward pass with all gradients by parameter, which it replaces in place
+by those that the optimizer is to see.
 """
 
 
@@ -32,19 +39,77 @@ def hook_buckets(
             module, broadcast_buffers=False, bucket_cap_mb=mib, gradient_as_bucket_view=True
         )
 
-    def hook(_: None, bucket: Any) -> torch.futures.Future[Tensor]:
-        parameters = bucket.parameters()
-        # Gradients lie as their parameters do (channels last, for one), which the views that DDP
-        # hands out know nothing of.
-        gradients = [
-            g.as_strided(p.shape, p.stride())
-            for p, g in zip(parameters, bucket.gradients(), strict=True)
-        ]
-        on_bucket(parameters, gradients)
+    def hook(bucket: Any) -> torch.futures.Future[Tensor]:
+        gradients = _gradients_of(bucket)
+        on_bucket(list(gradients), list(gradients.values()))
         ready: torch.futures.Future[Tensor] = torch.futures.Future()
         ready.set_result(bucket.buffer())
         return ready
 
+    _register(ddp, hook)
+    return ddp
+
+
+class WholeGradient:
+    """The hook of a user's DDP that waits for the last bucket and shows all gradients at once.
+
+    DDP takes one hook, once: without an `on_gradients` it averages as if it had none.
+    """
+
+    def __init__(self, ddp: DistributedDataParallel) -> None:
+        self.on_gradients: GradientHook | None = None
+        self._group = ddp.process_group
+        self._gradients: dict[nn.Parameter, Tensor] = {}
+        self._waiting: list[tuple[torch.futures.Future[Tensor], Tensor]] = []
+        _register(ddp, self._collect)
+
+    @staticmethod
+    def of(ddp: DistributedDataParallel) -> WholeGradient:
+        """Return the hook of `ddp`. Raises RuntimeError where it has another one."""
+        if ddp not in _hooks:
+            _hooks[ddp] = WholeGradient(ddp)
+        return _hooks[ddp]
+
+    def _collect(self, bucket: Any) -> torch.futures.Future[Tensor]:
+        if self.on_gradients is None:
+            return allreduce_hook(self._group, bucket)
+        if bucket.index() == 0:  # A backward pass that failed may have left some.
+            self._gradients, self._waiting = {}, []
+        buffer = bucket.buffer()
+        on_gpu = buffer.device.type == "cuda"
+        future: torch.futures.Future[Tensor] = torch.futures.Future(
+            devices=[buffer.device] if on_gpu else None
+        )
+        self._gradients |= _gradients_of(bucket)
+        self._waiting.append((future, buffer))
+        if bucket.is_last():
+            self.on_gradients(self._gradients)
+            for waiting, exchanged in self._waiting:
+                waiting.set_result(exchanged)
+            self._gradients, self._waiting = {}, []
+        return future
+
+
+_hooks: WeakKeyDictionary[DistributedDataParallel, WholeGradient] = WeakKeyDictionary()
+
+
+def _gradients_of(bucket: Any) -> dict[nn.Parameter, Tensor]:
+    """Return the gradients of a bucket by parameter, as views of its buffer.
+
+    They lie as their parameters do (channels last, for one), which the views that DDP hands out
+    know nothing of.
+    """
+    return {
+        p: g.as_strided(p.shape, p.stride())
+        for p, g in zip(bucket.parameters(), bucket.gradients(), strict=True)
+    }
+
+
+def _register(
+    ddp: DistributedDataParallel, on_bucket: Callable[[Any], torch.futures.Future[Tensor]]
+) -> None:
+    def hook(_: None, bucket: Any) -> torch.futures.Future[Tensor]:
+        return on_bucket(bucket)
+
     hook.__annotations__.clear()  # DDP looks for types there, and would find strings
     ddp.register_comm_hook(None, hook)
-    return ddp

@@ -5,7 +5,7 @@ Imports no torch, so that help and mistakes answer at once.
 
 from __future__ import annotations
 
-from gcbench.config.errors import Config, ConfigError, RunFailed
+from gcbench.config.errors import Config, ConfigError, RunFailed, sentence_of
 from gcbench.config.help import method_keys
 from gcbench.config.links import emulated_link
 from gcbench.config.resolve import (
@@ -21,10 +21,11 @@ from gcbench.config.resolve import (
     register,
     resolve,
     resolve_benchmark,
+    resolve_words,
     run_directory,
     run_name,
 )
-from gcbench.config.words import Words, key, near, option, read_keys, read_words
+from gcbench.config.words import Words, key, near, option, read_keys, read_words, to_words
 
 __all__ = [
     "Config",
@@ -50,6 +51,9 @@ __all__ = [
     "register",
     "resolve",
     "resolve_benchmark",
+    "resolve_words",
     "run_directory",
     "run_name",
+    "sentence_of",
+    "to_words",
 ]

@@ -6,7 +6,8 @@ Imports no torch, so that help and mistakes answer at once.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from string import Template
@@ -14,11 +15,14 @@ from typing import Any, cast
 
 from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from gcbench.config.budget import PAPER, apply_budget
 from gcbench.config.checks import SCHEMAS, check_division, check_kinds, check_knobs
-from gcbench.config.errors import Config, ConfigError
+from gcbench.config.errors import Config, ConfigError, sentence_of
 from gcbench.config.help import NO_KNOBS, list_keys, list_method_knobs, sort_keys
 from gcbench.config.links import emulated_link
 from gcbench.config.names import refuse_name
@@ -62,13 +66,37 @@ def compose_words(words: Sequence[str], config_dir: str | None = None) -> DictCo
             "compressor/NAME.yaml in it"
         )
     searched = [f"hydra.searchpath=['{Path(config_dir).resolve()}']"] if config_dir else []
-    with initialize_config_dir(str(conf_directory()), version_base="1.3"):
+    with _open_conf():
         return compose("config", [*words, *searched], return_hydra_config=True)
+
+
+def resolve_words(words: Sequence[str]) -> tuple[Config, str]:
+    """Return the checked configuration of a command line, and the directory of its run.
+
+    Raises ConfigError in place of all errors of Hydra and OmegaConf.
+    """
+    register()
+    try:
+        composed = compose_words(words)
+        return resolve(composed), run_directory(composed)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigError(sentence_of(error)) from error
+
+
+@contextmanager
+def _open_conf() -> Iterator[None]:
+    """Open conf/ for composing, also inside of an application that uses Hydra for itself."""
+    outer, GlobalHydra.instance().hydra = GlobalHydra.instance().hydra, None
+    try:
+        with initialize_config_dir(str(conf_directory()), version_base="1.3"):
+            yield
+    finally:
+        GlobalHydra.instance().hydra = outer
 
 
 def help_of(config: str) -> str:
     """Return what --help says of conf/<config>.yaml."""
-    with initialize_config_dir(str(conf_directory()), version_base="1.3"):
+    with _open_conf():
         return Template(compose(config, return_hydra_config=True).hydra.help.template).substitute()
 
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 import re
 import types
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
 from difflib import get_close_matches
 from math import inf
+from pathlib import Path
 from typing import Any, ClassVar, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from gcbench.config.errors import ConfigError
+from gcbench.identity import format_value
 
 
 def key(default: Any, about: str, *, name: str | None = None, choices: Collection[str] = ()) -> Any:
@@ -85,6 +87,20 @@ def read_keys(kind: type[Any], typed: Sequence[str]) -> dict[str, Any]:
         value = _value(word, of, hints[of.name])
         values[of.name] = (*values.get(of.name, ()), *value) if isinstance(value, tuple) else value
     return values
+
+
+def to_words(keys: Mapping[str, Any]) -> list[str]:
+    """Return keys and values of Python as key=value words of Hydra's grammar."""
+    return [f"{name}={_quote(value)}" for name, value in keys.items()]
+
+
+def _quote(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return f"[{','.join(map(_quote, value))}]"
+    if isinstance(value, (str, Path)):
+        text = str(value).replace("\\", "\\\\").replace("'", "\\'")
+        return f"'{text}'"
+    return format_value(value)
 
 
 def near(word: str, known: Collection[str], ending: str = "") -> str:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing import connection, resource_tracker
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 from gcbench.launch import slurm
@@ -112,7 +113,7 @@ def _run_once(
 ) -> WorkerFailed | None:
     workers = [_PROCESSES.Process(target=_work, args=(target, args, place)) for place in places]
     try:
-        with _block_sigint():
+        with _block_sigint(), _hide_main():
             for worker in workers:
                 worker.start()
         died_alone = _await(workers, received)
@@ -242,6 +243,20 @@ def _collect_signals() -> Iterator[list[str]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def _hide_main() -> Iterator[None]:
+    """Keep workers from running the user's script again, as spawned processes do.
+
+    They need nothing of it, and a script that calls `gcbench.run` would start workers in workers.
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 @contextmanager

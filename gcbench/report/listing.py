@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gcbench.config import conf_directory
 from gcbench.console import TextTable
+from gcbench.identity import drop_copies
 from gcbench.records.store import RecordedRun
 from gcbench.report.configs import settings_at
 from gcbench.report.document import DIRTY, DIRTY_NOTE, EMPTY, number
@@ -80,7 +81,10 @@ def _text(value: float | None) -> str:
 
 
 def runs_frame(runs: Sequence[RecordedRun]) -> DataFrame:
-    """Return a row for every run: what it was, how it ended, and all measures as plain numbers."""
+    """Return a row for every run: what it was, how it ended, all measures, and all knobs.
+
+    Measures are plain numbers. Knobs are columns under the keys that one types.
+    """
     from pandas import DataFrame  # imports for longer than other commands take
 
     return DataFrame([_record(run) for run in runs])
@@ -99,4 +103,5 @@ def _record(run: RecordedRun) -> dict[str, Any]:
         "reason": run.result.reason,
         "finished": run.result.finished,
         **{name: measure(name, run.result) for name in MEASURES},
+        **{key: run.flat[key] for key in drop_copies(run.flat) if not key.endswith("._target_")},
     }

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -78,8 +79,10 @@ def main(case: str, folder: str, copies: str) -> None:
         local.STOP_SECONDS = 1.0
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup, under which tests may run, has it ignored
     before = signal.getsignal(signal.SIGINT)
+    # Workers do not run the script that starts them: what they do must be importable.
+    target = import_module(Path(__file__).stem).work
     try:
-        local.run_processes(work, (case, folder), 2)
+        local.run_processes(target, (case, folder), 2)
     except local.WorkerFailed as failure:
         print(f"failed: {failure.rank} {failure.exitcode} {failure.reason}")
         sys.stderr.write(failure.traceback_text)

@@ -1,0 +1,1 @@
+"""What `import gcbench` offers to scripts and notebooks."""

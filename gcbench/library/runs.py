@@ -1,0 +1,103 @@
+"""Runs from a script or a notebook."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from gcbench.config import (
+    Config,
+    ConfigError,
+    RunFailed,
+    budget_notice,
+    learning_rate_notice,
+    resolve_words,
+    to_words,
+)
+from gcbench.launch.start import start
+from gcbench.records import RunFiles
+from gcbench.records.schema import Result
+
+log = logging.getLogger("gcbench")
+
+
+def run(*words: str, **keys: Any) -> Result:
+    """Run what `gcbench` would run for these words, and return its result.
+
+        result = gcbench.run("model=resnet20", "dataset=cifar10", "compressor=qsgd", bits=4)
+        print(result.test["accuracy"], result.bits_sent.ratio)
+
+    Several workers are processes of this machine, as with the command. They do not run your script
+    again, so that it needs no `if __name__ == "__main__":`; a model, data set or method of your own
+    must lie in a module that they can import, not in the script or the notebook. A run that has
+    its result in `outputs` is not run again, and an interrupted one is continued.
+
+    Args:
+        *words: as after the command `gcbench`.
+        **keys: the same as values of Python: `bits=4` is `"bits=4"`, and keys with dots are given
+            as in `**{"trainer.gpus": 4}`.
+
+    Returns:
+        What `result.json` holds, as its type.
+
+    Raises:
+        ConfigError: a mistake in the words, in one sentence, before anything has started.
+        RunFailed: the run failed or diverged.
+        KeyboardInterrupt: it was interrupted; the same call continues it.
+    """
+    config, directory = resolve_words([*words, *to_words(keys)])
+    return _run(config, directory)
+
+
+def sweep(*words: str, **keys: Any) -> list[Result]:
+    """Run every point of a grid, one by one, and return the results in the order of the grid.
+
+        results = gcbench.sweep("compressor=qsgd", bits=[2, 4, 8], seed=[1, 2, 3])  # nine runs
+
+    Points that have a result are not run again. A run that fails or diverges does not end the
+    sweep: its result has another `status` than "done".
+
+    Args:
+        *words: as after the command `gcbench`, the same for all points.
+        **keys: values of Python. A list or a range has the values of a grid, of which the last
+            key changes fastest; a tuple is one value, as in `scales=(2, 6)`.
+
+    Raises:
+        ConfigError: a mistake at any point, before the first has started.
+        KeyboardInterrupt: it was interrupted; the same call continues it.
+    """
+    grid = [value if isinstance(value, (list, range)) else [value] for value in keys.values()]
+    points = [resolve_words([*words, *to_words(point)]) for point in _points(keys, grid)]
+    if not points:
+        empty = next(key for key, values in zip(keys, grid, strict=True) if not values)
+        raise ConfigError(f"{empty}=[]: type at least one value")
+    return [_run_or_read(config, directory) for config, directory in points]
+
+
+def _points(keys: Mapping[str, Any], grid: list[Any]) -> list[dict[str, Any]]:
+    return [dict(zip(keys, values, strict=True)) for values in product(*grid)]
+
+
+def _run(config: Config, directory: str) -> Result:
+    for notice in filter(None, (budget_notice(config), learning_rate_notice(config))):
+        log.warning(notice)
+    start(config, directory)
+    return _read(directory)
+
+
+def _run_or_read(config: Config, directory: str) -> Result:
+    """Return the result of a run, also where it failed."""
+    try:
+        return _run(config, directory)
+    except RunFailed as error:
+        log.warning("%s: %s", directory, error)
+        return _read(directory)
+
+
+def _read(directory: str) -> Result:
+    result = RunFiles(Path(directory)).read_result()
+    assert result is not None  # every run that has started leaves one
+    return result

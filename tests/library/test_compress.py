@@ -1,0 +1,151 @@
+"""gcbench.compress in loops of users, in two processes joined by gloo."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import torch
+from gloo_pool import pool
+from library_cases import (
+    STEPS,
+    accumulate,
+    backward_under_autocast,
+    refusal,
+    refused_state,
+    remove,
+    skip_infinite,
+    train_as_people_do,
+    train_beside_torch,
+    train_like_runner,
+)
+from method_cases import CHOICES
+from pipeline_cases import train_steps
+from sentence import SMALL, config_of
+from torch import Tensor
+
+from gcbench.config import conf_directory, method_keys
+
+PLAIN_SGD = (
+    "model.widths=[64]",
+    "trainer.gpus=2",
+    "schedule=constant",
+    "optimizer.lr=0.1",
+    "optimizer.momentum=0",
+    "optimizer.nesterov=false",
+    "optimizer.weight_decay=0",
+)
+
+
+def equal(a: list[Tensor], b: list[Tensor]) -> bool:
+    return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def close(a: list[Tensor], b: list[Tensor]) -> bool:
+    return all(torch.allclose(x, y, rtol=1e-5, atol=1e-7) for x, y in zip(a, b, strict=True))
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_updates_and_bits_equal_those_of_the_runner(choice: str) -> None:
+    has_min_size = "min_size" in method_keys(conf_directory())[choice]
+    knobs = {"min_size": 0} if has_min_size else {}
+    for mib in (100, 0.001):  # one bucket, and one a tensor
+        compare_with_runner(choice, knobs, mib)
+
+
+def compare_with_runner(choice: str, knobs: Mapping[str, Any], bucket_mib: float) -> None:
+    words = [f"{key}={value}".replace(" ", "") for key, value in knobs.items()]
+    config = config_of(*SMALL, *PLAIN_SGD, f"compressor={choice}", *words)
+    in_loops = pool(2).run(train_like_runner, config, knobs, bucket_mib)
+    in_runner = pool(2).run(train_steps, config, STEPS)
+    for (weights, bits), run in zip(in_loops, in_runner, strict=True):
+        assert equal(weights, run.parameters[-1])
+        assert [bits] == run.sent_bits
+
+
+@pytest.mark.parametrize(
+    "choice, knobs",
+    [
+        ("qsgd", {"min_size": 0, "bits": 2, "exchange": "sum"}),
+        ("qsgd", {"min_size": 0, "exchange": "scatter"}),
+        ("qsgd", {"min_size": 0, "code": "elias_dense", "bucket_scope": "gradient"}),
+        ("qsgd", {"min_size": 0, "exchange": "hierarchical", "workers_per_node": 1}),
+        ("powersgd", {"rank": 1, "dense_steps": 2, "clip_norm": 0.5}),
+        ("maxnorm_multiscale", {"scales": [2, 6]}),
+    ],
+)
+def test_knobs_mean_what_they_mean_to_the_runner(choice: str, knobs: dict[str, Any]) -> None:
+    compare_with_runner(choice, knobs, 0.001)
+
+
+@pytest.mark.parametrize("rank", [1, 2])
+def test_powersgd_equals_that_of_torch(rank: int) -> None:
+    for distances in pool(2).run(train_beside_torch, rank):
+        assert len(distances) == 6 and max(distances) < 1e-4
+
+
+@pytest.mark.parametrize(
+    "name, knobs",
+    [
+        ("powersgd", {"rank": 2}),
+        ("qsgd", {"bits": 4, "min_size": 0, "error_feedback": True, "alpha": 0.2, "beta": 0.9}),
+        ("signum", {}),
+    ],
+)
+def test_adamw_accumulation_autocast_and_a_restart(name: str, knobs: dict[str, float]) -> None:
+    a, b = pool(2).run(train_as_people_do, name, knobs)
+    assert sum(a["losses"][-5:]) < 0.8 * sum(a["losses"][:5])
+    assert equal(a["parameters"], b["parameters"])
+    assert equal(a["parameters"], a["resumed"]) and equal(b["parameters"], b["resumed"])
+    assert a["bits"] == a["resumed bits"] > 0
+
+
+def test_autocast_does_not_reach_into_the_compressor() -> None:
+    (inside, _), (outside, _) = (
+        pool(2).run(backward_under_autocast, enabled) for enabled in (True, False)
+    )
+    assert equal(inside, outside)
+
+
+def test_micro_batches_are_compressed_once() -> None:
+    (whole, bits), _ = pool(2).run(accumulate, 1)
+    (parts, bits_of_parts), _ = pool(2).run(accumulate, 4)
+    assert bits == bits_of_parts
+    # Another order of sums may move a value across the border between two levels.
+    assert sum((a - b).abs().gt(1e-6).sum() for a, b in zip(whole, parts, strict=True)) < 5
+
+
+def test_a_removed_compressor_leaves_plain_averaging() -> None:
+    for seen in pool(2).run(remove):
+        assert close(seen["plain"], seen["removed"]) and close(seen["plain"], seen["none"])
+        assert not close(seen["plain"], seen["sign"])
+
+
+def test_a_step_that_overflows_leaves_no_trace_in_the_residual() -> None:
+    for gradients, finite in pool(2).run(skip_infinite):
+        assert not finite and all(g.isfinite().all() for g in gradients)
+
+
+@pytest.mark.parametrize(
+    "case, says",
+    [
+        ("module", "Net is no DistributedDataParallel; type compress(Distributed"),
+        ("unused", "find_unused_parameters=True: "),
+        ("name", "compressor=powersdg: there is no such method; type powersgd"),
+        ("knob", "bits: compressor=powersgd has no such knob; it has rank, "),
+        ("range", "rank=0: type a rank of at least 1, as in rank=2"),
+        ("text", "rank=a b: type a rank of at least 1, as in rank=2"),
+        ("levels", "levels=100 needs 8 bits a code, not bits=4"),
+        ("twice", "this DistributedDataParallel has a communication hook"),
+        ("hook", "this DistributedDataParallel has a communication hook"),
+    ],
+)
+def test_mistakes_are_refused_in_one_sentence(case: str, says: str) -> None:
+    for sentence in pool(2).run(refusal, case):
+        assert sentence.startswith(says) and "\n" not in sentence
+
+
+def test_a_state_of_another_compressor_is_refused() -> None:
+    for sentence in pool(2).run(refused_state):
+        assert "load the state that this worker saved" in sentence

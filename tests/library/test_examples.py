@@ -1,0 +1,51 @@
+"""What scripts/examples shows runs as it stands, and importing gcbench costs nothing."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from scripts_of_users import python
+
+EXAMPLES = Path(__file__).parents[2] / "scripts" / "examples"
+
+
+def test_own_training_under_torchrun() -> None:
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    printed = python(*torchrun, str(EXAMPLES / "own_training.py"))
+    match = re.search(r"accuracy (\S+), (\S+) times fewer bits", printed)
+    assert match and float(match[1]) > 0.9 and float(match[2]) > 20
+
+
+def test_the_notebook(tmp_path: Path) -> None:
+    """Its cells are run as they stand, in one process."""
+    notebook = json.loads((EXAMPLES / "compare.ipynb").read_text(encoding="utf-8"))
+    cells = ["".join(c["source"]) for c in notebook["cells"] if c["cell_type"] == "code"]
+    check = "assert len(runs) == 6 and len(axes.get_lines()) == 6 and not train.loss.isna().any()"
+    (tmp_path / "cells.py").write_text("\n\n".join([*cells, check, "figure.savefig('curves.png')"]))
+    lines = python("cells.py", folder=tmp_path).splitlines()
+    assert [line.split()[0] for line in lines[-6:]] == ["none"] + ["qsgd"] * 3 + ["powersgd"] * 2
+    assert (tmp_path / "curves.png").is_file()
+
+
+def test_importing_the_package_imports_no_heavy_library() -> None:
+    heavy = {"torch", "pandas", "hydra", "numpy"}
+    loaded = python("-c", "import gcbench, sys; dir(gcbench); print(*sys.modules)").split()
+    assert "gcbench" in loaded and not heavy & set(loaded)
+
+
+def test_composing_inside_of_an_application_that_uses_hydra(tmp_path: Path) -> None:
+    (tmp_path / "conf.yaml").write_text("lr: 1\n")
+    (tmp_path / "app.py").write_text(
+        "import hydra\n"
+        "from hydra.core.global_hydra import GlobalHydra\n"
+        "from gcbench.config import resolve_words\n"
+        "@hydra.main(config_path='.', config_name='conf', version_base='1.3')\n"
+        "def main(conf):\n"
+        "    before = GlobalHydra.instance().hydra\n"
+        "    print(resolve_words(['compressor=powersgd', 'rank=3'])[0]['rank'])\n"
+        "    assert GlobalHydra.instance().hydra is before is not None\n"
+        "main()\n"
+    )
+    assert python("app.py", folder=tmp_path).strip() == "3"

@@ -1,0 +1,105 @@
+"""gcbench.run, gcbench.sweep and gcbench.load_runs, as scripts and notebooks call them."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scripts_of_users import python
+
+import gcbench
+from gcbench.config import ConfigError
+from gcbench.records.schema import Result
+
+SMALL: dict[str, Any] = {
+    "model.widths": (16,),  # one value, where a list would be a grid
+    "trainer.gpus": 2,
+    "trainer.launcher": "virtual",
+    "trainer.threads": 1,
+    "trainer.batch_size": 16,
+    "trainer.max_steps": 4,
+    "trainer.log_every": 2,
+    "logger.mode": "disabled",
+    "min_size": 0,
+}
+
+
+def test_a_script_needs_no_main_guard(tmp_path: Path) -> None:
+    """Its workers are processes, which must not run it again."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import gcbench\n"
+        "print('the script')\n"
+        "result = gcbench.run('model=mlp', compressor='powersgd', rank=1, **{\n"
+        "    'trainer.gpus': 2, 'trainer.processes': 2, 'trainer.launcher': 'local',\n"
+        "    'trainer.max_steps': 2, 'trainer.threads': 1, 'logger.mode': 'disabled'})\n"
+        "print(result.status, result.processes, result.config['rank'])\n"
+    )
+    lines = python(str(script), folder=tmp_path).splitlines()
+    assert lines.count("the script") == 1 and lines[-1] == "done 2 1"
+
+
+def test_a_grid_of_runs_and_their_frame(tmp_path: Path) -> None:
+    results = gcbench.sweep("compressor=qsgd", outputs=tmp_path, bits=[2, 8], seed=[1, 2], **SMALL)
+    assert [(r.config["bits"], r.config["seed"]) for r in results] == [
+        (2, 1),
+        (2, 2),
+        (8, 1),
+        (8, 2),
+    ]
+    assert all(isinstance(result, Result) and result.status == "done" for result in results)
+    again = gcbench.run("compressor=qsgd", outputs=tmp_path, bits=8, seed=2, **SMALL)
+    assert again == results[-1]  # its time of start too
+
+    runs = gcbench.load_runs(tmp_path)
+    assert len(runs) == 4 and set(runs.columns) >= {"bits", "optimizer.lr", "accuracy", "ratio"}
+    ratios = runs.groupby("bits").ratio.mean()
+    assert ratios[2] > 2 * ratios[8]
+    curves = runs[runs.bits == 2].sort_values("seed").curves()
+    assert list(curves.run.unique()) == list(runs[runs.bits == 2].sort_values("seed").run)
+    train = curves[curves.event == "train"]
+    assert list(train.step) == [2, 4] * 2 and train.loss.notna().all()
+
+
+def test_mistakes_are_refused_before_anything_starts(tmp_path: Path) -> None:
+    words = {"outputs": tmp_path / "runs", **SMALL}
+    for keys, says in (
+        ({"bits": [4, 9]}, "bits=9: type a number of bits from 2 to 8"),
+        ({"compressor": ["qsgd", "qsdg"]}, "qsdg"),
+        ({"rank": 2}, "rank: no such key with these choices"),
+        ({"bits": []}, r"bits=\[\]: type at least one value"),
+        ({"name": "a/b"}, "name='a/b'"),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            gcbench.sweep(**words, **keys)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_point_that_diverges_does_not_end_a_sweep(tmp_path: Path) -> None:
+    rates = {"optimizer.lr": [1e30, 0.1]}
+    results = gcbench.sweep("compressor=none", outputs=tmp_path, **rates, **without("min_size"))
+    assert [result.status for result in results] == ["diverged", "done"]
+
+
+def without(key: str) -> dict[str, Any]:
+    return {k: v for k, v in SMALL.items() if k != key}
+
+
+def test_values_of_python_are_quoted(tmp_path: Path) -> None:
+    folder = tmp_path / "it's $5, {here} = [1]"
+    result = gcbench.run("compressor=none", directory=folder, **without("min_size"))
+    assert result.config["directory"] == str(folder) and (folder / "result.json").is_file()
+
+
+def test_damaged_files_are_named_and_missing_folders_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "result.json").write_text("{")
+    logging.getLogger("gcbench").propagate = True
+    with caplog.at_level(logging.WARNING, logger="gcbench"):
+        runs = gcbench.load_runs(tmp_path)
+    assert len(runs) == 0 and "result.json" in caplog.text
+    with pytest.raises(ConfigError, match="there is no such folder"):
+        gcbench.load_runs(tmp_path / "outputs")

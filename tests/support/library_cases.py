@@ -1,0 +1,272 @@
+"""Training loops of users, who compress under DistributedDataParallel."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from gloo_pool import Process
+from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+
+import gcbench
+from gcbench.config import Config
+from gcbench.launch.instantiate import make_data, make_model
+from gcbench.seeds import mix
+
+LR = 0.1
+STEPS = 4  # of which DDP makes its buckets anew after the first
+
+
+def train_like_runner(
+    process: Process, config: Config, knobs: dict[str, Any], bucket_mib: float
+) -> tuple[list[Tensor], int]:
+    """Return the parameters after STEPS steps, and the bits that this worker sent."""
+    data, seed = make_data(config), config["seed"]
+    torch.manual_seed(mix(seed) >> 1)
+    model = make_model(config["model"], data.shape, data.outputs)
+    ddp = DistributedDataParallel(model, bucket_cap_mb=bucket_mib)
+    compression = gcbench.compress(ddp, config["choices"]["compressor"], seed=seed, **knobs)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=LR)
+    for step in range(STEPS):
+        inputs, targets = data.batch(
+            epoch=0,
+            step=step,
+            worker=process.rank,
+            workers=2,
+            batch_size=config["trainer"]["batch_size"],
+            seed=seed,
+        )
+        optimizer.zero_grad()
+        cross_entropy(ddp(inputs), targets).backward()
+        optimizer.step()
+    return [p.detach().clone() for p in model.parameters()], compression.bits_sent
+
+
+class Net(nn.Module):
+    """A small network; some of its tensors are set aside by every method for matrices."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.Sequential(nn.Linear(12, 24), nn.ReLU(), nn.Linear(24, 4))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.layers(inputs)
+        return outputs
+
+
+class Scale(nn.Module):
+    """A loss whose backward pass multiplies no matrices, which autocast would do in bf16."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(8, 12))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return (self.weight * inputs).sum()
+
+
+def batch(rank: int, step: int, size: int = 8) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1000 * step + rank)
+    inputs = torch.randn(size, 12, generator=generator)
+    return inputs, inputs[:, :4].argmax(1)
+
+
+def parameters(model: nn.Module) -> list[Tensor]:
+    return [p.detach().clone() for p in model.parameters()]
+
+
+def train_beside_torch(process: Process, rank: int) -> list[float]:
+    """Return after every step how far our updates are from those of PyTorch's powerSGD_hook.
+
+    Both send their first two steps whole, and begin with the same factors then.
+    """
+    knobs = {"rank": rank, "memory": "aggregated", "dense_steps": 2}
+    ours, theirs = (DistributedDataParallel(Net(), bucket_cap_mb=100) for _ in range(2))
+    compression = gcbench.compress(ours, "powersgd", **knobs)
+    state = PowerSGDState(
+        dist.group.WORLD,
+        matrix_approximation_rank=rank,
+        start_powerSGD_iter=2,
+        min_compression_rate=1,
+    )
+    theirs.register_comm_hook(state, powerSGD_hook)
+    distances = []
+    for step in range(6):
+        if step == 2:
+            _begin_with_same_factors(compression, state, rank)
+        for ddp in (ours, theirs):
+            ddp.zero_grad()
+            inputs, targets = batch(process.rank, step)
+            cross_entropy(ddp(inputs), targets).backward()
+        apart = [
+            float((p.grad - q.grad).norm() / q.grad.norm())
+            for p, q in zip(ours.parameters(), theirs.parameters(), strict=True)
+            if p.grad is not None and q.grad is not None
+        ]
+        distances.append(max(apart))
+    return distances
+
+
+def _begin_with_same_factors(
+    compression: gcbench.Compression, state: PowerSGDState, rank: int
+) -> None:
+    shapes = {"layers.0.weight": (24, 12), "layers.2.weight": (4, 24)}
+    factors = {
+        name: torch.randn(1, rank, columns, generator=torch.Generator().manual_seed(columns))
+        for name, (_, columns) in shapes.items()
+    }
+    residuals = {name: torch.zeros(1, *shape) for name, shape in shapes.items()}
+    saved = compression.state_dict()
+    compression.load_state_dict({**saved, "state": [({}, residuals), (factors, {})]})
+    # The hook has the last layer first, as gradients arrive.
+    state.q_memory_dict[0] = torch.cat([q.mT.flatten() for q in reversed(factors.values())])
+    state.p_memory_dict[0] = torch.empty(sum(rank * rows for rows, _ in shapes.values()))
+
+
+def train_as_people_do(process: Process, name: str, knobs: dict[str, Any]) -> dict[str, Any]:
+    """Train by AdamW with accumulation and autocast, once through and once with a restart."""
+
+    def start() -> tuple[DistributedDataParallel, gcbench.Compression, torch.optim.AdamW]:
+        ddp = DistributedDataParallel(Net(), gradient_as_bucket_view=True)
+        return ddp, gcbench.compress(ddp, name, **knobs), torch.optim.AdamW(ddp.parameters(), 0.01)
+
+    def step(ddp: Any, optimizer: torch.optim.Optimizer, number: int) -> float:
+        optimizer.zero_grad()
+        total = 0.0
+        for micro in range(2):
+            inputs, targets = batch(process.rank, 2 * number + micro)
+            whole = contextlib.nullcontext() if micro == 1 else ddp.no_sync()
+            with whole, torch.autocast("cpu", dtype=torch.bfloat16):
+                loss = cross_entropy(ddp(inputs), targets) / 2
+                loss.backward()
+            total += float(loss)
+        optimizer.step()
+        return total
+
+    ddp, compression, optimizer = start()
+    losses = [step(ddp, optimizer, number) for number in range(20)]
+    again, resumed, other = start()
+    for number in range(10):
+        step(again, other, number)
+    file = io.BytesIO()
+    torch.save([again.state_dict(), resumed.state_dict(), other.state_dict()], file)
+    file.seek(0)
+    again, resumed, other = start()
+    for part, saved in zip((again, resumed, other), torch.load(file), strict=True):
+        part.load_state_dict(saved)
+    for number in range(10, 20):
+        step(again, other, number)
+    return {
+        "losses": losses,
+        "parameters": parameters(ddp),
+        "resumed": parameters(again),
+        "bits": compression.bits_sent,
+        "resumed bits": resumed.bits_sent,
+    }
+
+
+def accumulate(process: Process, micro_batches: int) -> tuple[list[Tensor], int]:
+    """Return the gradients of one batch in so many micro-batches, and the bits they took."""
+    ddp = DistributedDataParallel(Net())
+    compression = gcbench.compress(ddp, "qsgd", min_size=0)
+    inputs, targets = batch(process.rank, 0)
+    parts = list(zip(inputs.chunk(micro_batches), targets.chunk(micro_batches), strict=True))
+    for i, (x, y) in enumerate(parts):
+        with contextlib.nullcontext() if i == len(parts) - 1 else ddp.no_sync():
+            (cross_entropy(ddp(x), y) / micro_batches).backward()
+    return gradients(ddp), compression.bits_sent
+
+
+def backward_under_autocast(process: Process, enabled: bool) -> list[Tensor]:
+    """Return the updates of one loss, whose backward pass runs inside of the context or not."""
+    ddp = DistributedDataParallel(Scale())
+    gcbench.compress(ddp, "powersgd", rank=2)
+    loss = ddp(batch(process.rank, 0)[0])
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
+        loss.backward()
+    return gradients(ddp)
+
+
+def gradients(ddp: nn.Module) -> list[Tensor]:
+    return [p.grad.clone() for p in ddp.parameters() if p.grad is not None]
+
+
+def remove(process: Process) -> dict[str, list[Tensor]]:
+    """Return the gradients of one batch without a hook, with one, when removed, and with others."""
+    plain, ddp = DistributedDataParallel(Net()), DistributedDataParallel(Net())
+
+    def backward(model: DistributedDataParallel) -> list[Tensor]:
+        model.zero_grad()
+        inputs, targets = batch(process.rank, 0)
+        cross_entropy(model(inputs), targets).backward()
+        return gradients(model)
+
+    seen = {"plain": backward(plain)}
+    first = gcbench.compress(ddp, "scaled_sign")
+    seen["sign"] = backward(ddp)
+    first.remove()
+    seen["removed"] = backward(ddp)
+    gcbench.compress(ddp, "none")
+    first.remove()  # again, which is not the other's
+    seen["none"] = backward(ddp)
+    return seen
+
+
+def skip_infinite(process: Process) -> tuple[list[Tensor], bool]:
+    """Return the gradients behind a step whose loss overflowed, and whether that one was seen."""
+    ddp = DistributedDataParallel(Net())
+    gcbench.compress(ddp, "powersgd", rank=1)
+    finite = True
+    for step in range(3):
+        ddp.zero_grad()
+        inputs, targets = batch(process.rank, step)
+        loss = cross_entropy(ddp(inputs), targets)
+        (loss * (torch.inf if step == 1 and process.rank == 1 else 1)).backward()
+        if step == 1:
+            finite = all(bool(g.isfinite().all()) for g in gradients(ddp))
+    return gradients(ddp), finite
+
+
+def refusal(process: Process, case: str) -> str:
+    """Return the sentence for what `compress` refuses."""
+    model = Net()
+    ddp = DistributedDataParallel(model, find_unused_parameters=case == "unused")
+    arguments: dict[str, Any] = {
+        "module": {"module": model},
+        "unused": {},
+        "name": {"compressor": "powersdg"},
+        "knob": {"bits": 4},
+        "range": {"rank": 0},
+        "text": {"rank": "a b"},
+        "levels": {"compressor": "qsgd", "bits": 4, "levels": 100},
+        "twice": {},
+        "hook": {},
+    }[case]
+    if case == "twice":
+        gcbench.compress(ddp, "none")
+    if case == "hook":
+        ddp.register_comm_hook(None, lambda state, bucket: bucket.buffer())
+    try:
+        gcbench.compress(**{"module": ddp, "compressor": "powersgd", **arguments})
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def refused_state(process: Process) -> str:
+    """Return the sentence for a state that another compressor saved."""
+    compressions = [
+        gcbench.compress(DistributedDataParallel(Net()), "powersgd", rank=rank) for rank in (1, 2)
+    ]
+    try:
+        compressions[0].load_state_dict(compressions[1].state_dict())
+    except ValueError as error:
+        return str(error)
+    return ""

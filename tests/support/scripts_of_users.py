@@ -1,0 +1,22 @@
+"""Scripts in a process of their own, as users start them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+
+def python(*words: str, folder: Path | None = None) -> str:
+    """Return what a command of Python prints, in an environment as users have it."""
+    ended = subprocess.run(
+        [sys.executable, *words],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        cwd=folder,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
