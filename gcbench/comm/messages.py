@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 Part = tuple[slice, torch.dtype, torch.Size]
-"""Where a tensor lies in a row of bytes, and what it is."""
+"""The place of a tensor in a row of bytes, its type and its shape."""
 
 
 def as_bytes(x: Tensor) -> Tensor:

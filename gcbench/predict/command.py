@@ -22,7 +22,7 @@ log = logging.getLogger("gcbench")
 
 
 class Scenario(NamedTuple):
-    """What is predicted: methods on a model, a device and a cluster."""
+    """The subject of a prediction: methods on a model, a device and a cluster."""
 
     title: str
     methods: list[Method]

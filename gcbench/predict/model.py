@@ -39,7 +39,7 @@ class Compute(NamedTuple):
 
 
 class Codec(NamedTuple):
-    """What a worker alone spends on a gradient."""
+    """Seconds that a worker alone spends on a gradient."""
 
     aggregate_seconds: float  # encoding its gradient, and decoding one message
     decode_seconds: float = 0.0  # every further message

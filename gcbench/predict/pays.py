@@ -20,7 +20,7 @@ class Threshold(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """Where a method pays, by the number of workers."""
+    """The numbers of workers for which a method pays."""
 
     method: Method
     thresholds: list[Threshold]

@@ -30,7 +30,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 class Facts(NamedTuple):
-    """What a prediction needs to know of a data set."""
+    """The facts of a data set that a prediction needs."""
 
     sample: tuple[int, ...]  # its shape
     outputs: int

@@ -50,7 +50,7 @@ def summarize_tests(tests: Sequence[dict[str, Any]]) -> dict[str, float | None] 
 
 
 class Begun(NamedTuple):
-    """What is known of a run when it starts."""
+    """The facts of a run that are known when it starts."""
 
     started: str  # now, whether it begins or continues
     git: Git

@@ -86,7 +86,7 @@ class RecordedRun:
 
 
 class FoundRuns(NamedTuple):
-    """What lies in some folders."""
+    """The runs in some folders, and the files there that are none."""
 
     runs: list[RecordedRun]  # the oldest first
     unreadable: list[str]  # a sentence each

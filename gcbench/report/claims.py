@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import yaml
 from gcbench.config import ConfigError, conf_directory, near
 from gcbench.report.claims_relations import Relation, read_relations
 from gcbench.report.measures import MEASURES
+from gcbench.report.tables import build_checked
 
 NEEDS = {
     "exact": "algebra or metered bytes, no training",
@@ -144,14 +145,15 @@ def _claim(node: Mapping[str, Any]) -> Claim:
         "rows": tuple(_rows(part, claim_id) for part in check.get("rows") or ()),
         "study": tuple(_study_rows(part, claim_id) for part in check.get("study") or ()),
     }
-    claim: Claim = _build(Claim, {**node, "check": _build(Check, parts, claim_id)}, claim_id)
+    built = {**node, "check": build_checked(Check, parts, claim_id, "claim")}
+    claim: Claim = build_checked(Claim, built, claim_id, "claim")
     if claim.needs not in NEEDS:
         raise ConfigError(f"{claim_id}: needs={claim.needs}; type one of {', '.join(NEEDS)}")
     return claim
 
 
 def _rows(part: Mapping[str, Any], claim_id: str) -> Rows:
-    rows: Rows = _build(
+    rows: Rows = build_checked(
         Rows,
         {
             **part,
@@ -160,6 +162,7 @@ def _rows(part: Mapping[str, Any], claim_id: str) -> Rows:
             "budgets": tuple(part.get("budgets", BUDGETS)),
         },
         claim_id,
+        "claim",
     )
     if rows.measure not in (*MEASURES, LEARNING_RATE):
         raise ConfigError(
@@ -170,29 +173,14 @@ def _rows(part: Mapping[str, Any], claim_id: str) -> Rows:
 
 
 def _study_rows(part: Mapping[str, Any], claim_id: str) -> StudyRows:
-    rows: StudyRows = _build(
+    rows: StudyRows = build_checked(
         StudyRows,
         {**part, "of": _as_tuple(part.get("of", "")), "hold": tuple(part["hold"])},
         claim_id,
+        "claim",
     )
     return rows
 
 
 def _as_tuple(words: str | Sequence[str]) -> tuple[str, ...]:
     return (words,) if isinstance(words, str) else tuple(words)
-
-
-def _build(kind: Any, node: Mapping[str, Any], claim_id: str) -> Any:
-    allowed = {field.name for field in fields(kind)}
-    for key in node:
-        if key not in allowed:
-            raise ConfigError(
-                f"{claim_id}: {key} is no key of a claim; "
-                f"type {near(key, allowed) or ', '.join(sorted(allowed))}"
-            )
-    try:
-        return kind(**node)
-    except TypeError as error:  # a key without a default is missing
-        raise ConfigError(
-            f"{claim_id}: a claim {str(error).partition('__init__() ')[2]}"
-        ) from error

@@ -183,14 +183,17 @@ def _row(
     words = words_for(spec.experiment, budget, words)
     expected = compose_row(spec, budget, words)
     settings = {key: value_of(expected.config, key) for key in spec.settings}
+    of_experiment = {
+        run for run in candidates if run.experiment == spec.experiment and agrees(run, settings)
+    }
     differences = {
         run: flat_differences(run.flat, expected.flat)
         for run in candidates
-        if run.experiment == spec.experiment and agrees(run, settings)
+        if run in of_experiment and run.result.identity != expected.identity
     }
-    exact, duplicates = newest(run for run, differs in differences.items() if not differs)
+    exact, duplicates = newest(of_experiment - differences.keys())
     ended = {run.seed for run in exact if run.status in ENDED}
-    borrowed = _borrowed((run for run in candidates if run not in differences), expected, ended)
+    borrowed = _borrowed((run for run in candidates if run not in of_experiment), expected, ended)
     seeds = {run.seed for run in borrowed}
     duplicates += [run for run in exact if run.seed in seeds]
     exact = sorted(

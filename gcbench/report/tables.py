@@ -149,14 +149,19 @@ def read_table(name: str) -> Table:
     if not isinstance(node, dict):
         raise ConfigError(f"{path}: a table has title, source, columns and rows")
     columns = [
-        _build(Column, {"key": key, **(column or {})}, path)
+        build_checked(Column, {"key": key, **(column or {})}, path, "column")
         for key, column in (node.get("columns") or {}).items()
     ]
     rows = [
-        _build(TableRow, {"beside" if key == "with" else key: row[key] for key in row}, path)
+        build_checked(
+            TableRow,
+            {"beside" if key == "with" else key: row[key] for key in row},
+            path,
+            "row",
+        )
         for row in node.get("rows") or []
     ]
-    table = _build(
+    table = build_checked(
         Table,
         {
             **node,
@@ -166,25 +171,29 @@ def read_table(name: str) -> Table:
             "notes": tuple(node.get("notes") or ()),
         },
         path,
+        "table",
     )
     _check(table, path)
     return table
 
 
-def _build(kind: Any, node: Mapping[str, Any], path: Path) -> Any:
+def build_checked(kind: Any, node: Mapping[str, Any], place: str | Path, noun: str) -> Any:
+    """Return the dataclass `kind` made of a node of YAML.
+
+    Raises ConfigError, which names the `place` and the key, for a key of no field or a missing one.
+    """
     allowed = {field.name for field in fields(kind)}
     for key in node:
         if key not in allowed:
             raise ConfigError(
-                f"{path}: {key} is no key of a {kind.__name__.lower()}; "
+                f"{place}: {key} is no key of a {noun}; "
                 f"type {near(key, allowed) or ', '.join(sorted(allowed))}"
             )
     try:
         return kind(**node)
     except TypeError as error:  # a key without a default is missing
-        raise ConfigError(
-            f"{path}: a {kind.__name__.lower()} {str(error).partition('__init__() ')[2]}"
-        ) from error
+        missing = str(error).partition("__init__() ")[2]
+        raise ConfigError(f"{place}: a {noun} {missing}") from error
 
 
 def _check(table: Table, path: Path) -> None:

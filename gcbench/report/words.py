@@ -22,7 +22,7 @@ WITH = (
 
 @dataclass
 class Source(Words):
-    """Where results are read from."""
+    """The place that results are read from."""
 
     results: tuple[str, ...] = key(
         RESULTS, "folders with run directories or kept runs, or files of these, separated by commas"

@@ -49,7 +49,7 @@ def test_slips_are_answered_in_one_sentence(words: list[str], says: str) -> None
             "measure=acuracy of column accuracy is not known; type accuracy",
         ),
         ("spread: range", "spread: wide", "spread=wide; type one of range"),
-        ("note: a note", "nota: a note", "nota is no key of a tablerow; type note"),
+        ("note: a note", "nota: a note", "nota is no key of a row; type note"),
         (
             "published: {accuracy: 99.0}",
             "published: {accurcy: 99.0}",
