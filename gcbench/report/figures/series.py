@@ -6,13 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from gcbench.identity import ABSENT, digest
+from gcbench.identity import ABSENT, digest, drop_copies
 from gcbench.records.store import RecordedRun
 from gcbench.report.configs import as_words
 from gcbench.report.measures import TIMES, measure
 from gcbench.report.rows import Row, newest
-
-WORDS = 3  # with which a label still reads
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,13 +112,21 @@ def workload_of(run: RecordedRun) -> Workload:
 
 def of_runs(runs: Iterable[RecordedRun]) -> dict[Workload, Drawn]:
     """Return everything that ran, with or without a table, by workload."""
+    return {
+        workload: _name_series(configurations)
+        for workload, configurations in group_configurations(runs).items()
+    }
+
+
+def group_configurations(runs: Iterable[RecordedRun]) -> dict[Workload, list[list[RecordedRun]]]:
+    """Return by workload the runs of every configuration, which differ in their seeds only."""
     by_workload: dict[Workload, dict[str, list[RecordedRun]]] = {}
     for run in runs:
         by_configuration = by_workload.setdefault(workload_of(run), {})
         by_configuration.setdefault(digest(run.flat), []).append(run)
     return {
-        workload: _name_series(list(groups.values()))
-        for workload, groups in sorted(by_workload.items())
+        workload: list(configurations.values())
+        for workload, configurations in sorted(by_workload.items())
     }
 
 
@@ -156,26 +162,20 @@ def _name_series(groups: list[list[RecordedRun]]) -> Drawn:
 
 
 def labels_of(family: str, runs: Sequence[RecordedRun]) -> list[str]:
-    """Return the method, and what tells its configurations apart, as it was typed."""
-    labels = []
-    for run in runs:
-        words = _differing(run, runs)
-        if len(words) > WORDS and run.experiment:
-            of_same = [other for other in runs if other.experiment == run.experiment]
-            labels.append(" ".join([f"{family}: {run.experiment}", *_differing(run, of_same)]))
-        else:
-            labels.append(" ".join([family, *words[:WORDS]]))
-    return labels
+    """Return the method with the knobs, as typed, that tell its configurations apart."""
+    every_key = drop_copies(dict.fromkeys(key for run in runs for key in run.flat))
+    chosen: list[str] = []
+    for key in sorted(every_key, key=lambda key: (key.startswith("compressor."), "." in key)):
+        if _count_kinds(runs, [*chosen, key]) > _count_kinds(runs, chosen):
+            chosen.append(key)
+    return [
+        " ".join(
+            [family, *as_words({key: (run.flat[key], None) for key in chosen if key in run.flat})]
+        )
+        for run in runs
+    ]
 
 
-def _differing(run: RecordedRun, runs: Sequence[RecordedRun]) -> list[str]:
-    """Return the run's values of the keys in which the runs differ, as they were typed."""
-    keys = sorted({key for other in runs for key in other.flat})
-    first = runs[0].flat
-    differing = {
-        key: (run.flat[key], None)
-        for key in keys
-        if key in run.flat
-        if any(other.flat.get(key, ABSENT) != first.get(key, ABSENT) for other in runs)
-    }
-    return as_words(differing)
+def _count_kinds(runs: Sequence[RecordedRun], keys: Sequence[str]) -> int:
+    """Return how many kinds of runs the values of these keys tell apart."""
+    return len({repr([run.flat.get(key, ABSENT) for key in keys]) for run in runs})
