@@ -16,7 +16,7 @@ import numpy as np
 
 from gcbench.comm.network import Collective, Level, Link, Network
 from gcbench.config import ConfigError
-from gcbench.identity import format_value
+from gcbench.identity import digest, format_value
 from gcbench.predict.devices import Device, device_names, read_device
 from gcbench.predict.links import PAYLOAD, read_presets
 from gcbench.predict.measure import COMPUTATION
@@ -32,12 +32,11 @@ from gcbench.report.figures.series import (
     Series,
     Workload,
     group_configurations,
-    labels_of,
+    name_configurations,
 )
 from gcbench.report.figures.tracks import track
 from gcbench.report.listing import knobs_of
 from gcbench.report.measures import LOWER, MEASURES, measure, seconds
-from gcbench.report.rows import newest
 from gcbench.report.tables import read_table, table_names
 
 SCORES = ("accuracy", "top5_accuracy", "perplexity", "distance", "loss")
@@ -130,18 +129,18 @@ def _setting(
     budget: str,
     split: str,
     configurations: list[list[RecordedRun]],
-    tables: Mapping[str, set[str]],
+    tables_by_identity: Mapping[str, set[str]],
     devices: Sequence[Device],
 ) -> dict[str, Any]:
-    kept = [newest(configuration)[0] for configuration in configurations]
-    series = _name(kept)
+    series = name_configurations(configurations)
     common = _common_knobs([member.runs[0] for member in series])
-    drawn = Drawn([Series(s.label, s.family, done, 0) for s in series if (done := _done(s))], [])
-    experiments = {
-        id(runs[0]): {run.experiment.rpartition("/")[0] for run in same if run.experiment}
-        for runs, same in zip(kept, configurations, strict=True)
+    goals = Drawn([Series(s.label, s.family, done) for s in series if (done := _done(s))], [])
+    tables = {
+        digest(runs[0].flat): tables_by_identity.get(runs[0].result.identity, set())
+        | {run.experiment.rpartition("/")[0] for run in runs if run.experiment}
+        for runs in configurations
     }
-    timed = [run.result for one in drawn.series for run in one.runs if run.result.seconds]
+    timed = [run.result for one in series for run in _done(one) if run.result.seconds]
     computed = [seconds(result, *_phases(result)) or 0.0 for result in timed]
     return {
         "id": f"{workload.name}-{budget}-{split}",
@@ -152,7 +151,7 @@ def _setting(
         "budget": budget,
         "workers": workload.workers,
         "knobs": {key: format_value(value) for key, value in common.items()},
-        "goals": {y: target_of(drawn, y) for y in SCORES},
+        "goals": {y: target_of(goals, y) for y in SCORES},
         "compute": {
             **({"measured": _round(median(computed))} if computed else {}),
             **_predicted_computation(workload, devices),
@@ -160,12 +159,9 @@ def _setting(
         "oversubscribed": any(result.oversubscribed for result in timed),
         "methods": [
             {
-                "label": member.label,
+                "label": LONG_NUMBER.sub(lambda n: f"{float(n[0]):.4g}", member.label),
                 "family": member.family,
-                "tables": sorted(
-                    experiments[id(member.runs[0])]
-                    | tables.get(member.runs[0].result.identity, set())
-                ),
+                "tables": sorted(tables[digest(member.runs[0].flat)]),
                 "knobs": {
                     key: format_value(value)
                     for key, value in knobs_of(member.runs[0]).items()
@@ -177,25 +173,6 @@ def _setting(
             for member in series
         ],
     }
-
-
-def _name(configurations: Sequence[list[RecordedRun]]) -> list[Series]:
-    """Return every configuration with its label, uncompressed ones first."""
-    families: dict[str, list[list[RecordedRun]]] = {}
-    for runs in configurations:
-        families.setdefault(runs[0].result.choices["compressor"], []).append(runs)
-    return [
-        Series(LONG_NUMBER.sub(lambda n: f"{float(n[0]):.4g}", label), family, runs)
-        for family in sorted(families, key=lambda name: (name != "none", name))
-        for label, runs in sorted(
-            zip(
-                labels_of(family, [runs[0] for runs in families[family]]),
-                families[family],
-                strict=True,
-            ),
-            key=lambda pair: pair[0],
-        )
-    ]
 
 
 def _common_knobs(runs: Sequence[RecordedRun]) -> dict[str, Any]:

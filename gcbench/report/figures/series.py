@@ -113,7 +113,7 @@ def workload_of(run: RecordedRun) -> Workload:
 def of_runs(runs: Iterable[RecordedRun]) -> dict[Workload, Drawn]:
     """Return everything that ran, with or without a table, by workload."""
     return {
-        workload: _name_series(configurations)
+        workload: _draw_done(name_configurations(configurations))
         for workload, configurations in group_configurations(runs).items()
     }
 
@@ -143,22 +143,37 @@ def of_workers(runs: Iterable[RecordedRun]) -> dict[str, Drawn]:
     }
 
 
-def _name_series(groups: list[list[RecordedRun]]) -> Drawn:
-    kept = [newest(group)[0] for group in groups]
+def name_configurations(configurations: Iterable[Sequence[RecordedRun]]) -> list[Series]:
+    """Return the newest run of every seed of each configuration, uncompressed ones first."""
     families: dict[str, list[list[RecordedRun]]] = {}
-    for group in kept:
-        families.setdefault(group[0].result.choices["compressor"], []).append(group)
-    series: list[Series] = []
+    for runs in configurations:
+        families.setdefault(runs[0].result.choices["compressor"], []).append(newest(runs)[0])
+    return [
+        Series(label, family, runs)
+        for family in sorted(families, key=lambda name: (name != "none", name))
+        for label, runs in _sort_by_label(family, families[family])
+    ]
+
+
+def _sort_by_label(
+    family: str, configurations: list[list[RecordedRun]]
+) -> list[tuple[str, list[RecordedRun]]]:
+    labels = labels_of(family, [runs[0] for runs in configurations])
+    return sorted(zip(labels, configurations, strict=True), key=lambda pair: pair[0])
+
+
+def _draw_done(series: Sequence[Series]) -> Drawn:
+    """Return the series of the runs that were done, and a note on the others."""
+    drawn: list[Series] = []
     ended: list[str] = []
-    for family in sorted(families, key=lambda name: (name != "none", name)):
-        members = sorted(families[family], key=lambda group: digest(group[0].flat))
-        labels = labels_of(family, [group[0] for group in members])
-        for label, group in sorted(zip(labels, members, strict=True), key=lambda pair: pair[0]):
-            nth = sum(s.family == family for s in series)
-            if done := [run for run in group if run.done]:
-                series.append(Series(label, family, done, nth))
-            ended += [f"{label} ({run.status}, seed {run.seed})" for run in group if not run.done]
-    return Drawn(series, [f"Not drawn: {', '.join(ended)}."] if ended else [])
+    for one in series:
+        if done := [run for run in one.runs if run.done]:
+            nth = sum(other.family == one.family for other in drawn)
+            drawn.append(Series(one.label, one.family, done, nth))
+        ended += [
+            f"{one.label} ({run.status}, seed {run.seed})" for run in one.runs if not run.done
+        ]
+    return Drawn(drawn, [f"Not drawn: {', '.join(ended)}."] if ended else [])
 
 
 def labels_of(family: str, runs: Sequence[RecordedRun]) -> list[str]:
