@@ -490,11 +490,13 @@ function renderGoal(setting, methods, look, stepSeconds) {
   byId("goal-sense").textContent = lowerIsBetter.has(name) ? "at most" : "at least";
   const source = setting.compute[coding.chosen] ?? setting.compute.measured;
   byId("goal-note").replaceChildren(
-    `${link.name}: ${link.source}. ${setting.workers} workers, each on a host of its own, no overlap. `,
+    `${link.name}: ${link.source}. `,
+    setting.workers > 1 ? `${setting.workers} workers, each on a host of its own, no overlap. ` : "One worker, which exchanges nothing. ",
     get("compute") ? "" : source ? "Computation is the median of what was measured there. " : "Nobody timed the computation of this setting: type your own. ",
     setting.oversubscribed ? "Its processes shared cores when they were timed. " : "",
-    element("span", { class: "key computing" }), "computation", element("span", { class: "key encoding" }), "coding",
-    element("span", { class: "key exchanging" }), "exchange",
+    ...[["computing", "computation"], ["encoding", "coding"], ["exchanging", "exchange"]].map(
+      ([kind, text]) => element("span", { class: "legend" }, element("span", { class: `key ${kind}` }), text),
+    ),
   );
   const rows = methods.map((method) => {
     const steps = stepsTo(method, name, goal);
@@ -523,8 +525,8 @@ function renderGoal(setting, methods, look, stepSeconds) {
     );
     return element("tr", { "data-method": method.label }, ...cells);
   });
-  const heads = ["Method", "", "Time to the goal", "As fast as none", "Steps", "A step", "of it exchange"];
-  const said = [["Not reached by", (row) => !row.steps], ["Without times of its coding", (row) => row.steps && !row.perStep]];
+  const heads = ["Method", "", "Time to the goal", "Speed-up over none", "Steps", "A step", "of it exchange"];
+  const said = [["Not reached by every seed", (row) => !row.steps], ["Without times of its coding", (row) => row.steps && !row.perStep]];
   byId("goal-missing").textContent = said.map(([what, is]) => [what, rows.filter(is)]).filter(([, some]) => some.length)
     .map(([what, some]) => `${what}: ${some.map((row) => row.method.label).join(", ")}.`).join(" ");
   byId("goal-table").hidden = !body.length;
@@ -584,7 +586,7 @@ function renderRuns(listed, everySetting) {
     const line = element(
       "tr", { "data-row": id, "data-method": method.label },
       element("td", {}, name),
-      everySetting ? element("td", {}, title(setting)) : null,
+      everySetting ? element("td", { class: "setting" }, title(setting)) : null,
       element("td", { "data-value": done }, [done, ...others].join(", ")),
       ...columns.map((column) => {
         const value = summary(method, column);
@@ -595,7 +597,7 @@ function renderRuns(listed, everySetting) {
   });
   byId("runs").replaceChildren(
     element("thead", {}, element(
-      "tr", {}, head("method", "Method"), everySetting ? element("th", { scope: "col" }, "Setting") : null,
+      "tr", {}, head("method", "Method"), everySetting ? element("th", { scope: "col", class: "setting" }, "Setting") : null,
       head("seeds", "Seeds"), ...columns.map((name) => head(name, COLUMNS[name])),
     )),
     element("tbody", {}, ...body),
@@ -646,6 +648,9 @@ function render() {
   byId("all").onclick = () => set({ method: methods.map((method) => method.label) });
   byId("none").onclick = () => set({ method: "" });
   renderCurves(setting, methods, look, name, axis, stepSeconds);
+  const scored = data.scores.includes(main);
+  for (const id of ["trade", "goal-table"]) byId(id).closest("section").hidden = !scored;
+  if (!scored) return;
   renderTrade(methods, look, main);
   renderGoal(setting, methods, look, stepSeconds);
 }
