@@ -244,7 +244,9 @@ function swatch(place) {
 }
 
 function renderMethods(methods, chosen, look) {
-  byId("methods").replaceChildren(...methods.map((method) => {
+  const ticked = (method) => chosen.has(method.label);
+  const ordered = [...methods.filter(ticked), ...methods.filter((method) => !ticked(method))];
+  byId("methods").replaceChildren(...ordered.map((method) => {
     const box = element("input", {
       type: "checkbox",
       onchange: () => {
@@ -255,7 +257,7 @@ function renderMethods(methods, chosen, look) {
       },
       value: method.label,
     });
-    box.checked = chosen.has(method.label);
+    box.checked = ticked(method);
     return element("li", {}, element("label", { "data-method": method.label }, box, swatch(look.get(method.label)), method.label));
   }));
 }
