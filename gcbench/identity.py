@@ -59,6 +59,8 @@ NEUTRAL = {
     "warmup_start": None,
     "momentum_start": "zero",
     "network": {},
+    "interval": "step",
+    "groups": [],
 }
 ABSENT = "(absent)"
 
@@ -159,6 +161,8 @@ def format_value(value: Any) -> str:
         return f"{value:g}" if float(f"{value:g}") == value else repr(value)
     if isinstance(value, (list, tuple)):
         return f"[{','.join(map(format_value, value))}]"
+    if isinstance(value, dict):
+        return f"{{{','.join(f'{key}:{format_value(v)}' for key, v in value.items())}}}"
     return str(value)
 
 
