@@ -48,6 +48,7 @@ ELSEWHERE = {
     "data",
     "choices",
     "experiment",
+    "knobs",
 }
 # A key that came after runs were kept, with the value that means what gcbench did before: a
 # configuration with that value is the same as one without the key.
@@ -122,6 +123,47 @@ def format_differences(different: Mapping[str, tuple[Any, Any]]) -> str:
         f"{key}={format_value(before)} -> {format_value(now)}"
         for key, (before, now) in different.items()
     )
+
+
+def as_words(different: Differences) -> list[str]:
+    """Return the first side of differences as it was typed.
+
+    The numbers of a link follow the word that brings them; what only the other side has comes
+    with its model or method.
+    """
+    links = [pair for key, pair in different.items() if key.startswith("network.")]
+    words = [f"{key}={format_value(a)}" for key, (a, _) in different.items() if a != ABSENT]
+    if any(before == ABSENT for before, _ in links):
+        return ["network=none", *words]
+    return ["network=emulated", *words] if any(now == ABSENT for _, now in links) else words
+
+
+def tell_apart(peers: Sequence[Flat]) -> list[list[str]]:
+    """Return the words, for each of `peers`, by which it differs from the others.
+
+    These are its values of all keys in which any two of them differ, as they were typed.
+    """
+    keys = sorted({key for flat in peers for key in flat})
+    differing = drop_copies(
+        key
+        for key in keys
+        if any(flat.get(key, ABSENT) != peers[0].get(key, ABSENT) for flat in peers)
+    )
+    return [
+        as_words({key: (flat[key], None) for key in differing if key in flat}) for flat in peers
+    ]
+
+
+def label_run(config: Config, knobs: Iterable[str] = ()) -> str:
+    """Return what people call a run: its name, its experiment or its choices, and its knobs.
+
+    Args:
+        config: with `choices` and `experiment`.
+        knobs: words that tell the run from others so called, as in `bits=4`.
+    """
+    made_of = [config["choices"][group] for group in ("model", "dataset", "compressor")]
+    title = config.get("name") or config["experiment"] or " ".join(made_of)
+    return " ".join([title, *knobs])
 
 
 def iterate_leaves(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

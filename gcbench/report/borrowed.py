@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from itertools import groupby
 
 from gcbench.config import Config, conf_directory
-from gcbench.identity import EXECUTION, flat_differences
+from gcbench.identity import EXECUTION, as_words, flat_differences
 from gcbench.records.store import RecordedRun
-from gcbench.report.configs import Composition, as_words, compose
+from gcbench.report.configs import Composition, compose
 
 
 def is_same(run: RecordedRun, expected: Composition) -> bool:

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from gcbench.identity import ABSENT, digest
+from gcbench.identity import digest, tell_apart
 from gcbench.records.store import RecordedRun
-from gcbench.report.configs import as_words
 from gcbench.report.measures import TIMES, measure
 from gcbench.report.rows import Row, newest
 
@@ -158,24 +157,11 @@ def _name_series(groups: list[list[RecordedRun]]) -> Drawn:
 def labels_of(family: str, runs: Sequence[RecordedRun]) -> list[str]:
     """Return the method, and what tells its configurations apart, as it was typed."""
     labels = []
-    for run in runs:
-        words = _differing(run, runs)
+    for run, words in zip(runs, tell_apart([run.flat for run in runs]), strict=True):
         if len(words) > WORDS and run.experiment:
-            of_same = [other for other in runs if other.experiment == run.experiment]
-            labels.append(" ".join([f"{family}: {run.experiment}", *_differing(run, of_same)]))
+            same = [other for other in runs if other.experiment == run.experiment]
+            words = tell_apart([other.flat for other in same])[same.index(run)]
+            labels.append(" ".join([f"{family}: {run.experiment}", *words]))
         else:
             labels.append(" ".join([family, *words[:WORDS]]))
     return labels
-
-
-def _differing(run: RecordedRun, runs: Sequence[RecordedRun]) -> list[str]:
-    """Return the run's values of the keys in which the runs differ, as they were typed."""
-    keys = sorted({key for other in runs for key in other.flat})
-    first = runs[0].flat
-    differing = {
-        key: (run.flat[key], None)
-        for key in keys
-        if key in run.flat
-        if any(other.flat.get(key, ABSENT) != first.get(key, ABSENT) for other in runs)
-    }
-    return as_words(differing)
