@@ -143,15 +143,23 @@ def tell_apart(peers: Sequence[Flat]) -> list[list[str]]:
 
     These are its values of all keys in which any two of them differ, as they were typed.
     """
-    keys = sorted({key for flat in peers for key in flat})
+    keys = sort_knobs({key for flat in peers for key in flat})
     differing = drop_copies(
         key
         for key in keys
         if any(flat.get(key, ABSENT) != peers[0].get(key, ABSENT) for flat in peers)
     )
+    if {"bits", "levels"} <= {*differing}:  # one follows from the other, and several may share bits
+        bits, levels = ({str(flat.get(key)) for flat in peers} for key in ("bits", "levels"))
+        differing.remove("levels" if len(levels) <= len(bits) else "bits")
     return [
         as_words({key: (flat[key], None) for key in differing if key in flat}) for flat in peers
     ]
+
+
+def sort_knobs(keys: Iterable[str]) -> list[str]:
+    """Return dotted keys, those of a method and groups first."""
+    return sorted(keys, key=lambda key: ("." in key, key))
 
 
 def label_run(config: Config, knobs: Iterable[str] = ()) -> str:

@@ -102,7 +102,8 @@ class RunSettings:
     directory: Annotated[
         str | None,
         Knob(
-            "directory of this run, or of a shorter one to extend; null: outputs/NAME-sSEED-HASH",
+            "directory of this run, or of a shorter one to extend; "
+            "null: outputs/NAME+TYPED-sSEED-HASH",
             unit="a folder",
         ),
     ]

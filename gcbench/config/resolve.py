@@ -28,11 +28,20 @@ from gcbench.config.errors import Config, ConfigError, sentence_of
 from gcbench.config.help import NO_KNOBS, list_keys, list_method_knobs, sort_keys
 from gcbench.config.links import emulated_link
 from gcbench.config.names import refuse_name
-from gcbench.identity import ELSEWHERE, digest, flatten_config, format_value, relevant_config
+from gcbench.identity import (
+    ELSEWHERE,
+    digest,
+    flatten_config,
+    format_value,
+    relevant_config,
+    sort_knobs,
+)
 from gcbench.method_settings import MethodSettings
 from gcbench.settings import BenchSettings, RunSettings
 
 CALLED_BY = ("model", "dataset", "compressor")  # the choices that make a run's name
+# Keys of how often a run reports, which tell nobody what it is.
+HOW_OFTEN = {f"trainer.{key}" for key in ("log_every", "eval_every", "error_every")}
 KNOB = "+"  # before each knob in the name of a directory; no choice has it
 LONGEST = 60  # characters that knobs take there
 
@@ -209,7 +218,7 @@ def _typed_knobs(composed: DictConfig, config: Config) -> dict[str, Any]:
     named = {"budget"} if config["name"] or config["experiment"] else {*CALLED_BY, "budget"}
     choices = {k: v for k, v in config["choices"].items() if k not in {*named, *ELSEWHERE}}
     known = {**flatten_config(config), **choices}
-    typed = sorted(_typed_keys(composed), key=lambda key: ("." in key, key))
+    typed = sort_knobs(_typed_keys(composed) - HOW_OFTEN)
     return {key: known[key] for key in typed if key in known}
 
 

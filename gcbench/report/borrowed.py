@@ -53,11 +53,12 @@ def _execution(config: Config) -> Config:
 
 def describe_sources(runs: Iterable[RecordedRun]) -> str:
     """Return whose runs these are, as in run of powersgd/table4/rank_2; empty for none."""
-    titles = sorted({run.title for run in runs})
-    return f"run of {' and '.join(titles)}" if titles else ""
+    labels = [label for label, _ in group_by_label(runs)]
+    return f"run of {' and '.join(labels)}" if labels else ""
 
 
-def group_by_title(runs: Iterable[RecordedRun]) -> list[tuple[str, list[RecordedRun]]]:
-    """Return each title and its runs, in the order of titles."""
-    ordered = sorted(runs, key=lambda run: (run.title, run.seed))
-    return [(title, list(same)) for title, same in groupby(ordered, key=lambda run: run.title)]
+def group_by_label(runs: Iterable[RecordedRun]) -> list[tuple[str, list[RecordedRun]]]:
+    """Return the runs of each title and what was typed beside it, in the order of these labels."""
+    labels = {run: " ".join([run.title, *words_of_run(run)]) for run in runs}
+    ordered = sorted(labels, key=lambda run: (labels[run], run.seed))
+    return [(label, list(same)) for label, same in groupby(ordered, key=labels.__getitem__)]
