@@ -45,6 +45,13 @@ class Precision(Enum):
     bf16 = "bf16"
 
 
+class LoggerKind(Enum):
+    wandb = "wandb"
+    tensorboard = "tensorboard"
+    csv = "csv"
+    none = "none"
+
+
 class LogMode(Enum):
     auto = "auto"
     online = "online"
@@ -102,7 +109,8 @@ class RunSettings:
     directory: Annotated[
         str | None,
         Knob(
-            "directory of this run, or of a shorter one to extend; null: outputs/NAME-sSEED-HASH",
+            "directory of this run, or of a shorter one to extend; "
+            "null: outputs/NAME+TYPED-sSEED-HASH",
             unit="a folder",
         ),
     ]
@@ -496,6 +504,13 @@ class ScheduleSettings:
 
 @dataclass
 class LoggerSettings:
+    kind: Annotated[
+        LoggerKind,
+        Knob(
+            "where metrics go besides metrics.jsonl: Weights & Biases, event files of TensorBoard, "
+            "a table of comma-separated values, or nowhere; the other keys are of W&B"
+        ),
+    ] = MISSING  # type: ignore[assignment]
     mode: Annotated[
         LogMode,
         Knob("Weights & Biases; auto: online where an API key is configured, else offline"),
@@ -505,7 +520,9 @@ class LoggerSettings:
     group: Annotated[str | None, Knob("group of W&B; null: the name of the run", unit="a name")] = (
         None
     )
-    tags: Annotated[list[str] | None, Knob("tags of W&B; null: the choices", unit="names")] = None
+    tags: Annotated[
+        list[str] | None, Knob("tags of W&B; null: the choices and what was typed", unit="names")
+    ] = None
 
 
 @dataclass

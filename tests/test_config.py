@@ -6,6 +6,7 @@ import subprocess
 import sys
 from copy import deepcopy
 from functools import cache
+from pathlib import Path
 
 import pytest
 import yaml
@@ -249,6 +250,34 @@ def test_runs_that_differ_have_directories_that_differ() -> None:
     )
     assert len({name, *(run_name(compose(o)) for o in typed)}) == 1 + len(typed)
     assert run_name(compose("name=mine")).startswith("mine-s1-")
+
+
+def test_names_hold_what_was_typed_and_changes_numbers() -> None:
+    typed = ("optimizer.lr=0.1", "bits=2", "norm=l2", "schedule=constant", "trainer.threads=1")
+    name = run_name(compose(*typed, "seed=3", "trainer.log_every=7"))
+    assert name.startswith("mlp-digits-qsgd+bits2+norm_l2+schedule_constant+lr0.1-s3-")
+    assert run_name(compose(*typed, "name=mine", "model=linear")).startswith(
+        "mine+bits2+model_linear"
+    )
+    assert run_name(compose(ROW, "rank=1")).startswith("powersgd/table4/rank_7+rank1-s1-")
+    assert run_name(compose("model.widths=[3,4]")).startswith("mlp-digits-qsgd+widths3_4-s1-")
+    many = [f"{key}=1" for key in ("trainer.gpus", "trainer.batch_size", "trainer.epochs", "bits")]
+    assert len(run_name(compose(*many, "trainer.max_steps=1", "optimizer.lr=1"))) < 100
+
+
+def test_a_run_is_found_again_whatever_was_typed_of_its_defaults(tmp_path: Path) -> None:
+    to = f"outputs={tmp_path}"
+    default = run_name(compose(to))
+    (tmp_path / default).mkdir()
+    assert run_name(compose(to, "bits=4")) == default != run_name(compose("bits=4"))
+    assert run_name(compose(to, "bits=3")) != default
+    # One that another name, or another budget, was typed for is another.
+    ending = default.partition("-s1-")[2]
+    (tmp_path / f"mine-too-s1-{ending}").mkdir()
+    assert run_name(compose(to, "name=mine")) == f"mine-s1-{ending}"
+    row = run_name(compose(to, ROW, "rank=7"))
+    (tmp_path / row).mkdir(parents=True)
+    assert run_name(compose(to, ROW)) == row == run_name(compose(to, ROW, "rank=7"))
 
 
 ROW = "+experiment/powersgd/table4=rank_7"

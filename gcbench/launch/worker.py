@@ -109,24 +109,24 @@ def work(
             files.truncate_metrics(progress.step)
             if restarts():
                 log.warning("a worker died; restart %d, from step %d", restarts(), progress.step)
-        logger = _logger(config, Path(directory)) if run.first else None
+        logger = start_logger(config, files, begun) if run.first else None
         output = console()
         with ProgressDisplay(run.total_steps, output, enabled=run.first) as display:
 
             def record(line: dict[str, Any]) -> None:
                 if logger is not None:
                     files.append_metrics(line)
-                    logger.log(line, line["step"])
+                    logger.log(line)
                     display.show(line)
 
             with _watch_run(run, progress):
                 status, reason = train(run, progress, checkpoints, record)
                 if status == "done":
                     save_weights(run, progress, checkpoints, files.weights)
-        result = make_outcome(
-            config, plan, run, progress, status, reason, begun, files.weights.exists()
-        )
+        has_weights = files.weights.exists()
+        result = make_outcome(config, plan, run, progress, status, reason, begun, has_weights)
         if logger is not None:
+            result = result.model_copy(update={"logged": logger.logged})
             files.write_result(result)
             logger.finish(result)
             print_summary(result, Path(directory), output)
@@ -253,15 +253,3 @@ def _in_short(config: Config) -> dict[str, Any]:
     }
     trainer = {k: config["trainer"][k] for k in ("gpus", "batch_size")}
     return {**choices, **trainer, "seed": config["seed"]}
-
-
-def _logger(config: Config, directory: Path) -> Any:
-    node = config["logger"]
-    return start_logger(
-        node,
-        name=directory.name,
-        group=node["group"] or config["name"],
-        tags=node["tags"] or [f"{k}={v}" for k, v in config["choices"].items()],
-        config={**config, "paper": (config["experiment"] or "").partition("/")[0] or None},
-        directory=directory,
-    )
