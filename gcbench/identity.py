@@ -59,6 +59,12 @@ NEUTRAL = {
     "warmup_start": None,
     "momentum_start": "zero",
     "network": {},
+    "crop_padding": 4,
+    "crop_fill": "zeros",
+    "flip": "random",
+    "label_smoothing": 0.0,
+    "norm_lr_scale": 1.0,
+    "end_factor": 0.0,
 }
 ABSENT = "(absent)"
 

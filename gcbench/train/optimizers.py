@@ -58,7 +58,11 @@ def make_optimizer(model: nn.Module, settings: OptimizerSettings) -> torch.optim
             "params": [p for p in params if id(p) not in undecayed],
             "weight_decay": settings.weight_decay,
         },
-        {"params": [p for p in params if id(p) in undecayed], "weight_decay": 0.0},
+        {
+            "params": [p for p in params if id(p) in undecayed],
+            "weight_decay": 0.0,
+            "lr_scale": settings.norm_lr_scale,
+        },
     ]
     groups = [g for g in groups if g["params"]]
     if settings.kind is OptimizerKind.powersgd:

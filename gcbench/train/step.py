@@ -21,7 +21,7 @@ def train_step(run: Run, progress: Progress) -> ExchangeResult | None:
 
     clock.lap("update")
     for group in run.optimizer.param_groups:
-        group["lr"] = run.lr * run.schedule.factor(number)
+        group["lr"] = run.lr * run.schedule.factor(number) * group.get("lr_scale", 1.0)
     if exchanged is not None:
         for name, p in replica.parameters.items():
             p.grad = exchanged.update[name][0].to(p.dtype)

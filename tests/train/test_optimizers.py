@@ -29,3 +29,12 @@ def test_sgd_decays_weights_once_and_knows_nesterov(nesterov: bool) -> None:
         optimizer.step()
     for k, p in model.named_parameters():
         torch.testing.assert_close(p.detach(), x[k])
+
+
+@pytest.mark.parametrize("kind", list(OptimizerKind))
+def test_the_parameters_of_norms_may_have_a_multiple_of_the_rate(kind: OptimizerKind) -> None:
+    model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
+    settings = OptimizerSettings(kind, lr=0.1, momentum=0.0, norm_lr_scale=64)
+    groups = make_optimizer(model, settings).param_groups
+    scales = {id(p): group.get("lr_scale", 1.0) for group in groups for p in group["params"]}
+    assert [scales[id(p)] for p in model.parameters()] == [1, 1, 64, 64]
