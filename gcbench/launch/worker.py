@@ -210,6 +210,8 @@ def build_run(
     model = make_model(config["model"], data.shape, data.outputs)
     if isinstance(model, InitializedFromData):
         model.initialize_from(_first_inputs(data, config["seed"]).cpu())
+        # Processors that round differently would make different models of the same inputs.
+        control.broadcast(list(model.parameters()))
     replica = Replica(
         model,
         data.task,
