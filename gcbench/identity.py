@@ -62,6 +62,11 @@ NEUTRAL = {
     "network": {},
     "interval": "step",
     "groups": [],
+    "crop_padding": 4,
+    "crop_fill": "zeros",
+    "flip": "random",
+    "label_smoothing": 0.0,
+    "end_factor": 0.0,
 }
 ABSENT = "(absent)"
 

@@ -23,7 +23,9 @@ from gcbench.identity import (
 
 @pytest.fixture(scope="module")
 def config() -> dict[str, Any]:
-    return config_of("compressor=signum", "+compressor.bucket_scope=tensor")
+    return config_of(
+        "model=resnet8", "dataset=cifar10", "compressor=signum", "+compressor.bucket_scope=tensor"
+    )
 
 
 def without(node: Any, key: str) -> Any:
