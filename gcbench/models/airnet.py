@@ -18,6 +18,7 @@ from gcbench.knobs import Knob
 STAGES = 3  # each halves the image
 PATCH = 2  # pixels on a side, which the stem whitens
 LOGIT_SCALE = 1 / 9
+NORM_MOMENTUM = 0.4  # weight of the newest batch in running statistics: biases move fast
 EPSILON = 5e-4  # added to the variances that the stem divides by
 
 
@@ -31,9 +32,9 @@ class Stage(nn.Module):
     def __init__(self, channels_in: int, channels: int) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(channels_in, channels, 3, padding=1, bias=False)
-        self.norm1 = nn.BatchNorm2d(channels)
+        self.norm1 = nn.BatchNorm2d(channels, momentum=NORM_MOMENTUM)
         self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
-        self.norm2 = nn.BatchNorm2d(channels)
+        self.norm2 = nn.BatchNorm2d(channels, momentum=NORM_MOMENTUM)
         for conv in (self.conv1, self.conv2):
             nn.init.dirac_(conv.weight[: conv.in_channels])
         for norm in (self.norm1, self.norm2):
