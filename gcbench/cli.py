@@ -104,7 +104,7 @@ SUBCOMMANDS = {
     "report": Subcommand(
         "report.command",
         "report",
-        "results beside the papers' numbers: tables, figures, list, diff A B",
+        "results beside the papers' numbers: tables, figures, html, list, diff A B",
     ),
     "runs": Subcommand("report.command", "runs", "everything that ran"),
     "claims": Subcommand(

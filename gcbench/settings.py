@@ -45,6 +45,13 @@ class Precision(Enum):
     bf16 = "bf16"
 
 
+class LoggerKind(Enum):
+    wandb = "wandb"
+    tensorboard = "tensorboard"
+    csv = "csv"
+    none = "none"
+
+
 class LogMode(Enum):
     auto = "auto"
     online = "online"
@@ -56,6 +63,7 @@ class ScheduleKind(Enum):
     constant = "constant"
     steps = "steps"
     cosine = "cosine"
+    linear = "linear"
 
 
 class Interval(Enum):
@@ -102,7 +110,8 @@ class RunSettings:
     directory: Annotated[
         str | None,
         Knob(
-            "directory of this run, or of a shorter one to extend; null: outputs/NAME-sSEED-HASH",
+            "directory of this run, or of a shorter one to extend; "
+            "null: outputs/NAME+TYPED-sSEED-HASH",
             unit="a folder",
         ),
     ]
@@ -236,6 +245,17 @@ class TrainerSettings:
             "type of forward and backward (autocast); gradients, compression and updates stay fp32"
         ),
     ] = Precision.fp32
+    label_smoothing: Annotated[
+        float,
+        Knob(
+            "share of a target that is spread over all classes, in training (not in tests)",
+            unit="a share",
+            at_least=0,
+            below=1,
+            example=0.1,
+            source="Szegedy et al., CVPR 2016",
+        ),
+    ] = 0.0
     channels_last: Annotated[
         bool, Knob("true: convolutions in the channels-last memory layout")
     ] = True
@@ -448,7 +468,10 @@ class OptimizerSettings:
 class ScheduleSettings:
     kind: Annotated[
         ScheduleKind,
-        Knob("the rate stays, falls at milestones, or along half a cosine to zero"),
+        Knob(
+            "the rate stays, falls at milestones, along half a cosine to zero, or along a line to "
+            "end_factor"
+        ),
     ] = MISSING  # type: ignore[assignment]
     milestones: Annotated[
         list[float] | None,
@@ -464,6 +487,16 @@ class ScheduleSettings:
         float,
         Knob("factor of the rate at each milestone", unit="a factor", at_least=0, example=0.1),
     ] = 0.1
+    end_factor: Annotated[
+        float,
+        Knob(
+            "share of the rate to which the line of kind=linear falls, from the end of the "
+            "warm-up to that of the run",
+            unit="a share of the rate",
+            at_least=0,
+            example=0.07,
+        ),
+    ] = 0.0
     warmup_epochs: Annotated[
         float,
         Knob(
@@ -496,6 +529,13 @@ class ScheduleSettings:
 
 @dataclass
 class LoggerSettings:
+    kind: Annotated[
+        LoggerKind,
+        Knob(
+            "where metrics go besides metrics.jsonl: Weights & Biases, event files of TensorBoard, "
+            "a table of comma-separated values, or nowhere; the other keys are of W&B"
+        ),
+    ] = MISSING  # type: ignore[assignment]
     mode: Annotated[
         LogMode,
         Knob("Weights & Biases; auto: online where an API key is configured, else offline"),
@@ -505,7 +545,9 @@ class LoggerSettings:
     group: Annotated[str | None, Knob("group of W&B; null: the name of the run", unit="a name")] = (
         None
     )
-    tags: Annotated[list[str] | None, Knob("tags of W&B; null: the choices", unit="names")] = None
+    tags: Annotated[
+        list[str] | None, Knob("tags of W&B; null: the choices and what was typed", unit="names")
+    ] = None
 
 
 @dataclass

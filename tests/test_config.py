@@ -6,6 +6,7 @@ import subprocess
 import sys
 from copy import deepcopy
 from functools import cache
+from pathlib import Path
 
 import pytest
 import yaml
@@ -258,6 +259,34 @@ def test_runs_that_differ_have_directories_that_differ() -> None:
     assert run_name(compose("name=mine")).startswith("mine-s1-")
 
 
+def test_names_hold_what_was_typed_and_changes_numbers() -> None:
+    typed = ("optimizer.lr=0.1", "bits=2", "norm=l2", "schedule=constant", "trainer.threads=1")
+    name = run_name(compose(*typed, "seed=3", "trainer.log_every=7"))
+    assert name.startswith("mlp-digits-qsgd+bits2+norm_l2+schedule_constant+lr0.1-s3-")
+    assert run_name(compose(*typed, "name=mine", "model=linear")).startswith(
+        "mine+bits2+model_linear"
+    )
+    assert run_name(compose(ROW, "rank=1")).startswith("powersgd/table4/rank_7+rank1-s1-")
+    assert run_name(compose("model.widths=[3,4]")).startswith("mlp-digits-qsgd+widths3_4-s1-")
+    many = [f"{key}=1" for key in ("trainer.gpus", "trainer.batch_size", "trainer.epochs", "bits")]
+    assert len(run_name(compose(*many, "trainer.max_steps=1", "optimizer.lr=1"))) < 100
+
+
+def test_a_run_is_found_again_whatever_was_typed_of_its_defaults(tmp_path: Path) -> None:
+    to = f"outputs={tmp_path}"
+    default = run_name(compose(to))
+    (tmp_path / default).mkdir()
+    assert run_name(compose(to, "bits=4")) == default != run_name(compose("bits=4"))
+    assert run_name(compose(to, "bits=3")) != default
+    # One that another name, or another budget, was typed for is another.
+    ending = default.partition("-s1-")[2]
+    (tmp_path / f"mine-too-s1-{ending}").mkdir()
+    assert run_name(compose(to, "name=mine")) == f"mine-s1-{ending}"
+    row = run_name(compose(to, ROW, "rank=7"))
+    (tmp_path / row).mkdir(parents=True)
+    assert run_name(compose(to, ROW)) == row == run_name(compose(to, ROW, "rank=7"))
+
+
 ROW = "+experiment/powersgd/table4=rank_7"
 
 
@@ -301,6 +330,44 @@ def test_a_budget_makes_the_same_experiment_smaller() -> None:
         and "model=resnet8 trainer.gpus=4 trainer.batch_size=32 trainer.epochs=3" in notice
     )
     assert budget_notice(paper) is None
+
+
+def test_a_recipe_takes_the_place_of_everything_but_the_method_and_the_form_of_optimizer() -> None:
+    paper, medium = config_of(ROW), config_of(ROW, "budget=cpu_medium")
+    assert (medium["choices"]["model"], medium["model"]["widths"]) == ("airnet", [32, 128, 128])
+    assert medium["dataset"]["crop_fill"] == "reflect"
+    assert medium["choices"]["schedule"] == medium["schedule"]["kind"] == "linear"
+    assert medium["schedule"]["warmup_epochs"] == pytest.approx(0.23 * medium["trainer"]["epochs"])
+    kept = ("kind", "momentum", "nesterov")
+    assert [medium["optimizer"][key] for key in kept] == [paper["optimizer"][key] for key in kept]
+    assert (medium["rank"], medium["error_feedback"]) == (7, True)
+    typed = config_of(
+        ROW,
+        "budget=cpu_medium",
+        "trainer.label_smoothing=0.1",
+        "trainer.epochs=2",
+        "schedule=steps",
+    )
+    assert typed["trainer"]["label_smoothing"] == 0.1 and typed["choices"]["schedule"] == "steps"
+    long = config_of(ROW, "budget=cpu_long")
+    assert long["model"]["widths"] == [64, 256, 256]
+
+
+@pytest.mark.parametrize(("typed", "batch"), [([], 512), (["trainer.batch_size=16"], 64)])
+def test_a_recipe_keeps_the_rates_of_methods_relative_to_each_other(
+    typed: list[str], batch: int
+) -> None:
+    """Its rate is for 512 samples; that of signs follows no batch."""
+
+    def rate(row: str) -> float:
+        lr: float = config_of(f"+experiment/{row}", "budget=cpu_medium", *typed)["optimizer"]["lr"]
+        return lr
+
+    sgd = rate("powersgd/table1=sgd")
+    assert sgd == pytest.approx(0.1 * 5 * batch / 512)
+    assert rate("powersgd/table1=unbiased_rank_1") == pytest.approx(sgd / 8)
+    assert rate("qsgd/claims=qsgd") == pytest.approx(sgd)
+    assert rate("powersgd/table6=signum") == 0.001
 
 
 def test_a_budget_may_leave_the_rate_to_the_number_of_workers() -> None:

@@ -5,10 +5,12 @@ Imports no torch, so that help and mistakes answer at once.
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
+from glob import escape
 from pathlib import Path
 from string import Template
 from typing import Any, cast
@@ -28,12 +30,24 @@ from gcbench.config.help import NO_KNOBS, keys_by_choice, list_keys, list_method
 from gcbench.config.links import emulated_link
 from gcbench.config.names import refuse_name
 from gcbench.config.sentences import sentence_of, unknown_key
-from gcbench.identity import digest, relevant_config
+from gcbench.identity import (
+    ELSEWHERE,
+    digest,
+    flatten_config,
+    format_value,
+    relevant_config,
+    sort_knobs,
+)
 from gcbench.method_settings import MethodSettings
 from gcbench.settings import BenchSettings, RunSettings
 
 # Groups whose `_target_` may be typed: any class, with arguments of its own.
 WITH_TARGETS = ("model", "dataset", "optimizer", "schedule")
+CALLED_BY = ("model", "dataset", "compressor")  # the choices that make a run's name
+# Keys of how often a run reports, which tell nobody what it is.
+HOW_OFTEN = {f"trainer.{key}" for key in ("log_every", "eval_every", "error_every")}
+KNOB = "+"  # before each knob in the name of a directory; no choice has it
+LONGEST = 60  # characters that knobs take there
 
 
 def register() -> None:
@@ -141,6 +155,7 @@ def resolve(composed: DictConfig) -> Config:
     `composed` is what Hydra made of the command line.
     """
     config = _resolved(composed, MethodSettings, RunSettings)
+    config["knobs"] = _typed_knobs(composed, config)
     check_division(config["trainer"])
     emulated_link(config["network"])  # refuses what is no rate or time
     check_kinds(config, config["choices"])
@@ -193,17 +208,50 @@ def _check_rate(optimizer: Config) -> None:
 
 
 def run_name(composed: DictConfig) -> str:
-    """Return the name of a run's directory.
+    """Return the name of a run's directory: what the run is called, its knobs, seed and hash.
 
-    It is readable, and differs for runs that differ in anything that matters.
+    It is readable, and differs for runs that differ in anything that matters. Where the same run
+    has a directory already for which other knobs were typed, as those that are their default, it is
+    that one's name.
     """
     config = _settled(composed)
     refuse_name(config["name"])
     choices = config["choices"]
-    parts = (choices[group].rsplit(".", 1)[-1] for group in ("model", "dataset", "compressor"))
-    name = config["name"] or config["experiment"] or "-".join(parts)
+    parts = (choices[group].rsplit(".", 1)[-1] for group in CALLED_BY)
+    title = config["name"] or config["experiment"] or "-".join(parts)
     budget = "" if choices["budget"] == PAPER else f"-{choices['budget']}"
-    return f"{name}{budget}-s{config['seed']}-{digest(relevant_config(config))}"
+    ending = f"-s{config['seed']}-{digest(relevant_config(config))}"
+    name = f"{title}{budget}{_knobs_in_name(_typed_knobs(composed, config))}{ending}"
+    outputs = Path(composed.outputs)
+    if (outputs / name).is_dir():
+        return name
+    title, _, begin = f"{title}{budget}".rpartition("/")
+    alike = (outputs / title).glob(f"{escape(begin)}*{ending}")
+    known = [path for path in alike if path.name[len(begin) : -len(ending)][:1] in ("", KNOB)]
+    return str(min(known).relative_to(outputs)) if known else name
+
+
+def _typed_knobs(composed: DictConfig, config: Config) -> dict[str, Any]:
+    """Return what was typed of all that changes numbers, beside what the run is called by.
+
+    Keys are groups with their choice, a method's knobs and, behind these, dotted ones.
+    """
+    named = {"budget"} if config["name"] or config["experiment"] else {*CALLED_BY, "budget"}
+    choices = {k: v for k, v in config["choices"].items() if k not in {*named, *ELSEWHERE}}
+    known = {**flatten_config(config), **choices}
+    typed = sort_knobs(_typed_keys(composed) - HOW_OFTEN)
+    return {key: known[key] for key in typed if key in known}
+
+
+def _knobs_in_name(knobs: Config) -> str:
+    """Return knobs as in `+bits4+lr0.1+norm_l2`, as many as a name can have."""
+    text = ""
+    for key, value in knobs.items():
+        short = re.sub(r"[^\w.-]+", "_", format_value(value)).strip("_")
+        between = "_" if short[:1].isalpha() else ""
+        knob = f"{KNOB}{key.rpartition('.')[2]}{between}{short}"
+        text += knob if len(text) + len(knob) <= LONGEST else ""
+    return text
 
 
 def run_directory(composed: DictConfig) -> str:
@@ -223,7 +271,7 @@ def first_words(config: Config, directory: str) -> str:
     choices, workers = config["choices"], config["trainer"]["gpus"]
     device = config["trainer"]["device"]
     where = "GPUs, or the CPU where there are none" if device == "auto" else device
-    made_of = " ".join(choices[group] for group in ("model", "dataset", "compressor"))
+    made_of = " ".join(choices[group] for group in CALLED_BY)
     return f"{made_of}: {workers} worker{'s' * (workers > 1)} on {where}, in {directory}"
 
 

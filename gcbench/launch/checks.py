@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from contextlib import nullcontext
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -45,6 +46,11 @@ OF_LEAN_WORKER = 2
 
 def check(config: Config, plan: Plan, data: Data, directory: Path) -> None:
     _check_directory(directory)
+    if config["logger"]["kind"] == "tensorboard" and find_spec("tensorboard") is None:
+        raise ConfigError(
+            "logger=tensorboard: the package tensorboard is not installed; type "
+            "pip install tensorboard, or logger=csv"
+        )
     if plan.codec_backend == "compiled" or config["trainer"]["compile"]:
         use_own_compiler_cache()
     _check_restarts(config["trainer"]["max_restarts"], plan)

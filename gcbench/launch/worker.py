@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, cast
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from gcbench.codecs.kernels import Backend, use_backend
 from gcbench.comm import (
@@ -46,6 +47,7 @@ from gcbench.launch.outcome import make_outcome
 from gcbench.launch.plan import Plan
 from gcbench.launch.same_config import refuse_different_configs
 from gcbench.launch.watch import Place, watch
+from gcbench.models import InitializedFromData
 from gcbench.records import ProgressDisplay, RunFiles, print_summary, start_logger
 from gcbench.records.clock import Clock
 from gcbench.records.gradients import GradientFiles
@@ -59,6 +61,8 @@ from gcbench.train.replica import Replica
 from gcbench.train.run import Progress, Run
 from gcbench.train.schedules import total_steps
 from gcbench.train.weights import save_weights
+
+MODEL_SAMPLES = 5000  # that a model sees which is initialized from data
 
 log = logging.getLogger("gcbench")
 
@@ -109,24 +113,24 @@ def work(
             files.truncate_metrics(progress.step)
             if restarts():
                 log.warning("a worker died; restart %d, from step %d", restarts(), progress.step)
-        logger = _logger(config, Path(directory)) if run.first else None
+        logger = start_logger(config, files, begun) if run.first else None
         output = console()
         with ProgressDisplay(run.total_steps, output, enabled=run.first) as display:
 
             def record(line: dict[str, Any]) -> None:
                 if logger is not None:
                     files.append_metrics(line)
-                    logger.log(line, line["step"])
+                    logger.log(line)
                     display.show(line)
 
             with _watch_run(run, progress):
                 status, reason = train(run, progress, checkpoints, record)
                 if status == "done":
                     save_weights(run, progress, checkpoints, files.weights)
-        result = make_outcome(
-            config, plan, run, progress, status, reason, begun, files.weights.exists()
-        )
+        has_weights = files.weights.exists()
+        result = make_outcome(config, plan, run, progress, status, reason, begun, has_weights)
         if logger is not None:
+            result = result.model_copy(update={"logged": logger.logged})
             files.write_result(result)
             logger.finish(result)
             print_summary(result, Path(directory), output)
@@ -209,8 +213,13 @@ def build_run(
     trainer = to_dataclass(TrainerSettings, config["trainer"])
     comm, side_comm, control, device = connections
     torch.manual_seed(mix(config["seed"]) >> 1)  # initial weights, the same on all workers
+    model = make_model(config["model"], data.shape, data.outputs)
+    if isinstance(model, InitializedFromData):
+        model.initialize_from(_first_inputs(data, config["seed"]).cpu())
+        # Processors that round differently would make different models of the same inputs.
+        control.broadcast(list(model.parameters()))
     replica = Replica(
-        make_model(config["model"], data.shape, data.outputs),
+        model,
         data.task,
         comm.local,
         device,
@@ -247,21 +256,15 @@ def build_run(
     return run, Checkpoints(directory / "checkpoints", trainer.checkpoint_keep, fingerprint(config))
 
 
+def _first_inputs(data: Data, seed: int) -> Tensor:
+    """Return inputs of the training part, as many as settle a model's statistics."""
+    samples = min(MODEL_SAMPLES, data.train_samples)
+    return data.batch(epoch=0, step=0, worker=0, workers=1, batch_size=samples, seed=seed)[0]
+
+
 def _in_short(config: Config) -> dict[str, Any]:
     choices = {
         k: v for k, v in config["choices"].items() if k not in ("trainer", "logger", "resume")
     }
     trainer = {k: config["trainer"][k] for k in ("gpus", "batch_size")}
     return {**choices, **trainer, "seed": config["seed"]}
-
-
-def _logger(config: Config, directory: Path) -> Any:
-    node = config["logger"]
-    return start_logger(
-        node,
-        name=directory.name,
-        group=node["group"] or config["name"],
-        tags=node["tags"] or [f"{k}={v}" for k, v in config["choices"].items()],
-        config={**config, "paper": (config["experiment"] or "").partition("/")[0] or None},
-        directory=directory,
-    )
