@@ -202,7 +202,8 @@ def _command(
     except (ConfigError, RunFailed, HydraException, OmegaConfBaseException, OSError) as error:
         if full_error:
             raise
-        print(f"{name}: {sentence_of(error)}", file=sys.stderr)
+        sentence = sentence_of(error, benchmark=name == "gcbench bench")
+        print(f"{name}: {sentence}", file=sys.stderr)
         sys.exit(1)
 
 

@@ -24,6 +24,7 @@ from gcbench.config import (
     run_name,
 )
 from gcbench.config.checks import SCHEMAS
+from gcbench.config.sentences import unknown_key
 from gcbench.identity import fingerprint, identify
 from gcbench.knobs import knobs_of
 
@@ -186,6 +187,12 @@ def test_an_unknown_key_is_answered_with_what_was_meant(sentence: str, says: str
     typed = sentence.split()[-1]
     assert str(error.value).startswith(f"{typed}: no such key with these choices; ")
     assert says in str(error.value)
+
+
+def test_a_benchmark_is_answered_with_keys_of_benchmarks() -> None:
+    assert unknown_key("rouds", "3", benchmark=True).endswith("did you mean rounds=3?")
+    assert "rounds" not in unknown_key("rouds", "3")
+    assert "trainer" not in unknown_key("gpus", "3", benchmark=True)
 
 
 @pytest.mark.parametrize(

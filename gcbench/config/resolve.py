@@ -386,7 +386,7 @@ def _refuse_added_keys(composed: DictConfig, config: Config) -> None:
         if not override.startswith("+") or key in groups or (node and "_target_" in node):
             continue
         if not leaf or (group in known and leaf not in known[group]):
-            raise ConfigError(unknown_key(key, value))
+            raise ConfigError(unknown_key(key, value, benchmark="trainer" not in config))
 
 
 def _refuse_idle_bucket_size(config: Config, typed: set[str]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
@@ -16,7 +16,7 @@ from gcbench.config.errors import ConfigError
 from gcbench.config.help import keys_by_choice
 from gcbench.knobs import knobs_in, knobs_of, refusal
 from gcbench.method_settings import MethodSettings
-from gcbench.settings import RunSettings
+from gcbench.settings import BenchSettings, RunSettings
 
 # Groups whose files have keys.
 GROUPS = (
@@ -33,17 +33,19 @@ GROUPS = (
 )
 
 
-def unknown_key(key: str, value: str) -> str:
+def unknown_key(key: str, value: str, benchmark: bool = False) -> str:
     """Return the sentence for `key=value` where the choices of a run have no such key.
 
-    It names the choices that have it, or the key that was probably meant.
+    It names the choices that have it, or the key that was probably meant; of a benchmark, if so.
     """
-    owners, hints = _owners(), _hints()
+    groups = ("compressor",) if benchmark else GROUPS
+    owners, hints = _owners(groups), _hints(benchmark)
     group, _, leaf = key.rpartition(".")
     advice = [f"{key} belongs to {choices}" for choices in owners.get(key, ())]
     keys = [k for k in {**hints, **owners} if k != key and _admits(hints.get(k), value)]
     if key not in owners:
-        likely = _likely(leaf, [k for k in keys if k.startswith(f"{group}.")] if group else keys)
+        near = [k for k in keys if k.startswith(f"{group}.")] if group else keys
+        likely = _likely(leaf, near, hints)
         likely = likely or [k for k in keys if _leaf(k) == leaf]
     else:
         likely = [] if group else [k for k in keys if _leaf(k) == leaf]
@@ -55,9 +57,9 @@ def unknown_key(key: str, value: str) -> str:
     return f"{key}={value}: no such key with these choices; {'; '.join(advice)}"
 
 
-def _likely(leaf: str, keys: Sequence[str]) -> list[str]:
+def _likely(leaf: str, keys: Sequence[str], hints: Mapping[str, Any]) -> list[str]:
     """Return the keys that end like `leaf`, begin or are described with it, or look like it."""
-    word, hints = leaf.replace("_", " "), _hints()
+    word = leaf.replace("_", " ")
     described = {k: knob.about for k in keys if k in hints for knob in knobs_in(hints[k])[:1]}
     return (
         [k for k in keys if _leaf(k) == leaf]
@@ -81,21 +83,23 @@ def _parse(value: str) -> Any:
     return parsed.text if isinstance(parsed, QuotedString) else parsed
 
 
-def _hints() -> dict[str, Any]:
-    """Return the knobs of all keys, as these are typed."""
+def _hints(benchmark: bool) -> dict[str, Any]:
+    """Return the knobs of all keys of a run, or of a benchmark, as these are typed."""
     hints = {**knobs_of(RunSettings), **knobs_of(MethodSettings)}
+    if benchmark:
+        return hints | knobs_of(BenchSettings)
     for group, schema in SCHEMAS.items():
         hints |= {f"{group}.{name}": hint for name, hint in knobs_of(schema).items()}
     return hints
 
 
-def _owners() -> dict[str, list[str]]:
+def _owners(groups: Sequence[str]) -> dict[str, list[str]]:
     """Return by key, as it is typed, the choices that bring it, as in `compressor=atomo, powersgd`.
 
     A group's own name is a key of no choice.
     """
-    owners: dict[str, list[str]] = {group: [] for group in GROUPS}
-    for group in GROUPS:
+    owners: dict[str, list[str]] = {group: [] for group in groups}
+    for group in groups:
         having: dict[str, list[str]] = {}
         for choice, keys in keys_by_choice(conf_directory(), group).items():
             for key in keys:
@@ -106,7 +110,7 @@ def _owners() -> dict[str, list[str]]:
     return owners
 
 
-def sentence_of(error: BaseException) -> str:
+def sentence_of(error: BaseException, benchmark: bool = False) -> str:
     """Return what to say of an error that ends a command: ours, Hydra's, or a file's."""
     if isinstance(error, OSError) and error.filename:
         return (
@@ -126,10 +130,10 @@ def sentence_of(error: BaseException) -> str:
     # For a choice that does not exist, the choices that do are named before the search path.
     text = text.partition("\nConfig search path")[0]
     if wrong := re.match(r"Error merging override \+*(.+?)=(.*)", text):
-        said = refusal(wrong[1], _parse(wrong[2]), _hints().get(wrong[1], Any))
+        said = refusal(wrong[1], _parse(wrong[2]), _hints(benchmark).get(wrong[1], Any))
         return said or text
     if unknown := re.match(r"Could not override '.+?'\.\s.* \+(.+?)=(.*)", text):
-        return unknown_key(unknown[1], unknown[2])
+        return unknown_key(unknown[1], unknown[2], benchmark)
     return text
 
 
