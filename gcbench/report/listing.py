@@ -1,4 +1,4 @@
-"""What `gcbench report list` and `gcbench runs` list: the tables, and everything that ran."""
+"""The lists of `gcbench report list` and `gcbench runs`: tables, and everything that ran."""
 
 from __future__ import annotations
 
