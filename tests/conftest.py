@@ -18,7 +18,7 @@ torch.set_num_threads(1)
 def copied_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Start worker processes as copies of this one, which spares each 5 s of imports.
 
-    Tests of launching start them as users do.
+    A few tests start them as users do: see test_local.py, and the script in test_runs.py.
     """
     monkeypatch.setattr(local, "_PROCESSES", multiprocessing.get_context("fork"))
 

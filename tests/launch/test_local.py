@@ -149,6 +149,12 @@ def test_ctrl_c_while_workers_start_is_quiet(tmp_path: Path) -> None:
         children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children")
         while len(children.read_text().split()) < 2:  # the resource tracker and the first worker
             time.sleep(0.01)
+        worker = Path("/proc", children.read_text().split()[-1])
+        while "spawn_main" not in (worker / "cmdline").read_text():
+            time.sleep(0.01)
+        status = (worker / "status").read_text()
+        blocked = int(re.findall(r"^SigBlk:\s*(\w+)", status, re.MULTILINE)[0], 16)
+        assert blocked & (1 << (signal.SIGINT - 1)), "Ctrl-C would print what it is importing"
         os.killpg(parent.pid, signal.SIGINT)
         out, err = parent.communicate(timeout=patience(120))
     assert "interrupted: SIGINT" in out and err == ""
