@@ -82,7 +82,7 @@ def test_orq_errs_least_and_quantisers_use_their_levels_as_the_paper_says(record
         assert now["BinGrad-pb"]["squared_bias"] < now["BinGrad-b"]["squared_bias"]
         deterministic = now["BinGrad-b"]
         assert deterministic["squared_bias"] == pytest.approx(
-            deterministic["relative_error"], rel=0.01
+            deterministic["relative_error"], rel=0.05
         )
         entropies = [now[f"{name}-9"]["code_entropy_bits"] for name in ("QSGD", "ORQ", "Linear")]
         assert sorted(entropies) == entropies and entropies[-1] < 3.17
