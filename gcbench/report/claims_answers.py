@@ -25,7 +25,7 @@ class Part(NamedTuple):
     """The verdicts of one measure of one budget, of one study or of the tests."""
 
     verdicts: list[Verdict]
-    basis: str  # as it stands in a sentence
+    basis: str  # empty: it has no numbers
     evidence: str
 
 
@@ -41,7 +41,8 @@ class Answer(NamedTuple):
     @property
     def text(self) -> str:
         but = f" (but not {self.but})" if self.but and self.verdict is Verdict.IN_PART else ""
-        bases = f", by {' and '.join(self.bases)}" if self.bases else ""
+        asked = self.bases if self.verdict is not Verdict.NOT_YET else ()
+        bases = f" ({', '.join(asked)})" if asked else ""
         return f"{self.verdict.value}{but}{bases}"
 
 

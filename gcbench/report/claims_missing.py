@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean
 from typing import NamedTuple
 
+from gcbench.records.files import ENDED
 from gcbench.records.store import RecordedRun
 from gcbench.report.claims import BUDGETS, LEARNING_RATE, Claim, Rows
 from gcbench.report.claims_answers import AnsweredClaim, asks
@@ -80,7 +81,7 @@ def _lacking(
         row, spec = evidence.row(path, "accuracy", budget), evidence.spec(path)
         typed = [f"budget={budget}"] if budget != PAPER else []
         words = (*row.own_words, *evidence.words, *typed)
-        seeds = set(wanted) - {run.seed for run in row.runs}
+        seeds = set(wanted) - {run.seed for run in row.runs if run.status in ENDED}
         if part.measure == LEARNING_RATE:
             rate = compose_row(spec, budget).config["optimizer"]["lr"]
             rates = ",".join(f"{rate * factor:g}" for factor in RATES)

@@ -2,8 +2,7 @@
 
     a > b                        larger by more than noise; a < b < c asks both pairs
     a >= b                       not smaller than noise
-    sgd - 0.3 <= a <= sgd + 0.3  at most so far apart
-    a == 2880000                 equal
+    abs(a - b) <= 0.3            means at most so far apart; a == b: equal
     (a, b) > c                   of each
 
 A relation is a Python comparison of names, numbers, `+`, `-` and `*`. A slash joins a table and a
@@ -24,6 +23,7 @@ from gcbench.config import ConfigError
 from gcbench.report.verdicts import Verdict
 
 SIGNS = {ast.Gt: ">", ast.GtE: ">=", ast.Lt: "<", ast.LtE: "<=", ast.Eq: "=="}
+EXACT = (0,)  # the seeds of what has none
 
 
 class Value(NamedTuple):
@@ -43,15 +43,18 @@ class Relation(NamedTuple):
     larger: ast.AST
     smaller: ast.AST
     sign: str  # > | >= | ==
+    within: float = 0.0  # with ==
 
     @property
     def names(self) -> list[str]:
         return list(dict.fromkeys([*_names(self.larger), *_names(self.smaller)]))
 
-    def margin(self, numbers: Mapping[str, float]) -> float:
+    def difference(self, numbers: Mapping[str, float]) -> float:
+        return _evaluate(self.larger, numbers) - _evaluate(self.smaller, numbers)
+
+    def margin(self, difference: float) -> float:
         """Return by how much the relation holds; a negative margin violates it."""
-        difference = _evaluate(self.larger, numbers) - _evaluate(self.smaller, numbers)
-        return -abs(difference) if self.sign == "==" else difference
+        return self.within - abs(difference) if self.sign == "==" else difference
 
 
 class Judged(NamedTuple):
@@ -67,6 +70,8 @@ class Judged(NamedTuple):
     def text(self) -> str:
         if not self.seeds:
             return f"{self.relation.text}: no seed in common"
+        if self.seeds == EXACT:
+            return f"{self.relation.text}: {self.margin:+.3g}"
         count = f"{len(self.seeds)} seed{'s' * (len(self.seeds) > 1)}"
         spread = (
             "spread not known" if self.spread in (None, math.inf) else f"spread {self.spread:.2g}"
@@ -74,27 +79,28 @@ class Judged(NamedTuple):
         return f"{self.relation.text}: {self.margin:+.3g} ({spread}, {count})"
 
 
-class _Margins(NamedTuple):
-    """The margins of a relation, for each seed that all its rows have."""
+class _Differences(NamedTuple):
+    """What a relation compares, for each seed that all its rows have."""
 
     by_seed: dict[int, float]
     spread: float | None
 
     @classmethod
-    def of(cls, relation: Relation, values: Mapping[str, Value]) -> _Margins:
+    def of(cls, relation: Relation, values: Mapping[str, Value]) -> _Differences:
         rows = {name: values[name] for name in relation.names}
         runs = [set(value.by_seed) for value in rows.values() if value.exact is None]
-        seeds = sorted(set.intersection(*runs)) if runs else [0]
-        margins = {
-            seed: relation.margin({name: value.at(seed) for name, value in rows.items()})
-            for seed in seeds
-        }
         if not runs:
-            return cls(margins, 0.0)
-        finite = all(map(math.isfinite, margins.values()))
-        if len(margins) < 2:
-            return cls(margins, None)
-        return cls(margins, stdev(margins.values()) if finite else math.inf)
+            (seed,) = EXACT
+            exact = {name: value.at(seed) for name, value in rows.items()}
+            return cls({seed: relation.difference(exact)}, 0.0)
+        by_seed = {
+            seed: relation.difference({name: value.at(seed) for name, value in rows.items()})
+            for seed in sorted(set.intersection(*runs))
+        }
+        if len(by_seed) < 2:
+            return cls(by_seed, None)
+        finite = all(map(math.isfinite, by_seed.values()))
+        return cls(by_seed, stdev(by_seed.values()) if finite else math.inf)
 
 
 def judge(relations: Sequence[Relation], values: Mapping[str, Value]) -> list[Judged]:
@@ -103,36 +109,35 @@ def judge(relations: Sequence[Relation], values: Mapping[str, Value]) -> list[Ju
     A relation between rows that share one seed takes the spread of the others; without any, an
     unknown spread is larger than any finite margin.
     """
-    margins = [
-        _Margins.of(relation, values) if values.keys() >= set(relation.names) else None
+    differences = [
+        _Differences.of(relation, values) if values.keys() >= set(relation.names) else None
         for relation in relations
     ]
-    known = [m.spread for m in margins if m and m.spread and math.isfinite(m.spread)]
+    known = [d.spread for d in differences if d and d.spread and math.isfinite(d.spread)]
     pooled = math.sqrt(fmean(spread**2 for spread in known)) if known else None
-    return [_judge(r, m, pooled) for r, m in zip(relations, margins, strict=True)]
+    return [_judge(r, d, pooled) for r, d in zip(relations, differences, strict=True)]
 
 
-def _judge(relation: Relation, margins: _Margins | None, pooled: float | None) -> Judged:
-    if margins is None:
+def _judge(relation: Relation, differences: _Differences | None, pooled: float | None) -> Judged:
+    if differences is None:
         return Judged(relation, Verdict.NOT_YET)
-    if not margins.by_seed:
+    if not differences.by_seed:
         return Judged(relation, Verdict.NOT_DECIDED)
-    spread = pooled if margins.spread is None else margins.spread
-    mean = fmean(margins.by_seed.values())
-    verdict = _verdict(relation.sign, list(margins.by_seed.values()), spread)
-    return Judged(relation, verdict, mean, tuple(margins.by_seed), spread)
+    spread = pooled if differences.spread is None else differences.spread
+    if all(map(math.isinf, differences.by_seed.values())):  # one side diverged with every seed
+        spread = 0.0
+    margin = relation.margin(fmean(differences.by_seed.values()))
+    verdict = _verdict(relation.sign, margin, math.inf if spread is None else spread)
+    return Judged(relation, verdict, margin, tuple(differences.by_seed), spread)
 
 
-def _verdict(sign: str, margins: Sequence[float], spread: float | None) -> Verdict:
-    mean = fmean(margins)
-    noise = math.inf if spread is None else spread
-    if all(map(math.isinf, margins)):  # one side diverged with every seed
-        noise = 0.0
-    if math.isnan(mean):
+def _verdict(sign: str, margin: float, noise: float) -> Verdict:
+    if math.isnan(margin):
         return Verdict.NOT_DECIDED
-    if mean > 0 or (mean == 0 and sign != ">"):
-        return Verdict.REPRODUCED if mean >= noise else Verdict.WITHIN_NOISE
-    if -mean > noise:
+    if margin > 0 or (margin == 0 and sign != ">"):
+        above = margin >= noise and math.isfinite(noise)
+        return Verdict.REPRODUCED if above else Verdict.WITHIN_NOISE
+    if -margin > noise:
         return Verdict.CONTRARY
     equal = sign == ">=" and math.isfinite(noise)
     return Verdict.WITHIN_NOISE if equal else Verdict.NOT_DECIDED
@@ -162,12 +167,19 @@ def read_relations(text: str, folder: str = "") -> list[Relation]:
 
 def _relation(left: ast.expr, sign: str, right: ast.expr, folder: str) -> Relation:
     text = f"{_text(left)} {sign} {_text(right)}"
+    within = 0.0
+    match left, right:
+        case (
+            ast.Call(ast.Name("abs"), [ast.BinOp(a, ast.Sub(), b)]),
+            ast.Constant(value=float() | int() as bound),
+        ):
+            left, sign, right, within = a, "==", b, bound
     larger, smaller = (right, left) if "<" in sign else (left, right)
     place = _InFolder(folder).visit
     relation = Relation(
-        text, place(deepcopy(larger)), place(deepcopy(smaller)), sign.replace("<", ">")
+        text, place(deepcopy(larger)), place(deepcopy(smaller)), sign.replace("<", ">"), within
     )
-    relation.margin(dict.fromkeys(relation.names, 0.0))  # raises for what cannot be computed
+    relation.difference(dict.fromkeys(relation.names, 0.0))  # raises for what cannot be computed
     return relation
 
 
@@ -207,4 +219,6 @@ def _evaluate(node: ast.AST, numbers: Mapping[str, float]) -> float:
             return _evaluate(left, numbers) + _evaluate(right, numbers)
         case ast.BinOp(left, ast.Sub(), right):
             return _evaluate(left, numbers) - _evaluate(right, numbers)
-    raise ConfigError(f"{_text(node)}: a relation has names, numbers, +, - and * only")
+    raise ConfigError(
+        f"{_text(node)}: a relation has names, numbers, +, - and *, or is abs(a - b) <= 0.3"
+    )

@@ -22,6 +22,7 @@ from gcbench.report.claims_formats import keep as keep_claims
 from gcbench.report.claims_formats import show as show_claims
 from gcbench.report.claims_missing import steps_of
 from gcbench.report.compare import Comparison, compare, format_measured
+from gcbench.report.deviations import list_deviations
 from gcbench.report.formats import show as show_document
 from gcbench.report.keep import keep_index, keep_runs, keep_study, keep_table, keep_tests
 from gcbench.report.listing import list_runs, list_tables, runs_frame
@@ -42,10 +43,14 @@ def report(typed: Sequence[str]) -> None:
         print_table(list_tables(_load_runs(words), words.results))
     elif first == "diff":
         _diff(rest)
+    elif first == "deviations":
+        _refuse_more("deviations", rest)
+        names = tables_of(words.table or "all")
+        show_table(list_deviations([read_table(name) for name in names]), words.format)
     elif first in ("runs", "claims"):
         raise ConfigError(f"{first}: type gcbench {first}")
     elif first:
-        raise ConfigError(f"{first}: type table=<paper>/<table>, or one of list, diff")
+        raise ConfigError(f"{first}: type table=<paper>/<table>, or one of list, diff, deviations")
     elif words.figure:
         _figures(words)
     elif words.table is None:
