@@ -103,7 +103,7 @@ SUBCOMMANDS = {
     "report": Subcommand(
         "report.command",
         "report",
-        "results beside the papers' numbers: tables, figures, list, deviations, diff A B",
+        "results beside the papers' numbers: tables, figures, html, list, deviations, diff A B",
     ),
     "runs": Subcommand("report.command", "runs", "everything that ran"),
     "claims": Subcommand(

@@ -1,4 +1,4 @@
-"""What makes two runs the same: the part of a configuration that changes numbers, and its hash."""
+"""The identity of a run: the part of its configuration that changes numbers, and the hash of it."""
 
 from __future__ import annotations
 
@@ -72,6 +72,13 @@ def relevant_config(config: Config, ignored: Collection[str] = BOOKKEEPING) -> C
     dataset = {k: v for k, v in config["dataset"].items() if k not in {"root", "download"}}
     stripped: Config = _drop_neutral({**relevant, "trainer": trainer, "dataset": dataset})
     return stripped
+
+
+def clear_folders(config: Config) -> Config:
+    """Return `config` without folders of the machine that made it, which mean nothing elsewhere."""
+    cleared: Config = {key: None for key in ("outputs", "directory", "data") if key in config}
+    dataset = config["dataset"] | ({"root": None} if "root" in config["dataset"] else {})
+    return {**config, **cleared, "dataset": dataset}
 
 
 def identify(config: Config, extended_from: Sequence[int] = ()) -> str:

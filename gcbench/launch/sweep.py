@@ -1,4 +1,4 @@
-"""The report on a sweep: rows and time before it starts, progress, and what failed.
+"""The report on a sweep: rows and time before it starts, progress, what failed, what came out.
 
 Imports no torch at import time, as Hydra makes this object for every command.
 """
@@ -15,11 +15,16 @@ from typing import Any
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.utils import JobReturn, JobStatus
+from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
 
 from gcbench.config import Config, ConfigError, resolve, run_directory
+from gcbench.console import print_table
+from gcbench.identity import digest
 from gcbench.launch.same import ending, has_ended, read, same_run
+from gcbench.records.store import read_run
 
 log = logging.getLogger("gcbench")
 
@@ -54,7 +59,10 @@ class SweepProgress(Callback):
     started: float = 0.0
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
-        self.rows = [_make_row(jobs) for jobs in _jobs(config)]
+        try:
+            self.rows = [_make_row(job) for job in _jobs(config)]
+        except (HydraException, OmegaConfBaseException):
+            return  # a key that does not exist: the first row ends the sweep with this error
         self.one_by_one = config.hydra.launcher._target_.endswith("BasicLauncher")
         _mark_same(self.rows)
         _estimate([row for row in self.rows if row.config and not row.done], Path(config.outputs))
@@ -80,14 +88,33 @@ class SweepProgress(Callback):
             ending_note = f"took {_minutes(row.took)}"
         progress = f"row {self.ended} of {len(self.rows)}"
         log.info("%s, %s, %s%s", progress, row.name, ending_note, self._time_left())
-        if self.ended == len(self.rows) and self.failed:
-            listed = "".join(f"\n  {name}" for name in self.failed)
-            log.warning(
-                "%d of %d rows failed; the same command tries them again:%s",
-                len(self.failed),
-                self.ended,
-                listed,
-            )
+        if self.ended == len(self.rows):  # Hydra ends a sweep that has failures without a callback
+            self._compare(config)
+            if self.failed:
+                self._list_failures()
+
+    def _compare(self, config: DictConfig) -> None:
+        """Print the points that ended well beside each other, and draw them."""
+        from gcbench.report.points import compare_points, draw_points
+
+        directories = dict.fromkeys(Path(row.same or row.name) for row in self.rows)
+        runs = [read_run(path) for path in directories if read(path / "result.json")]
+        if len(runs) < 2:
+            return
+        for table in compare_points(runs):
+            print_table(table)
+        words = digest(sorted(config.hydra.overrides.task))
+        for path in draw_points(runs, Path(config.outputs) / "figures" / "sweeps", words):
+            log.info("drawn: %s", path)
+
+    def _list_failures(self) -> None:
+        listed = "".join(f"\n  {name}" for name in self.failed)
+        log.warning(
+            "%d of %d rows failed; the same command tries them again:%s",
+            len(self.failed),
+            self.ended,
+            listed,
+        )
 
     def _time_left(self) -> str:
         rest = [row for row in self.rows[self.ended :] if not row.done and not row.mistake]

@@ -56,10 +56,18 @@ def missing_runs(claims: Iterable[AnsweredClaim], evidence: Evidence) -> list[Mi
 def _missing_of(answered: AnsweredClaim, evidence: Evidence) -> list[MissingRuns]:
     claim = answered.claim
     parts = [(part, _budget(answered, part)) for part in claim.check.rows]
-    lacking = [run for part, budget in parts for run in _lacking(part, budget, evidence, SEEDS)]
+    lacking = _lacking_of(parts, evidence, SEEDS)
     if lacking or claim.check.open or not _has_runs(answered):
         return lacking
-    return [run for part, budget in parts for run in _lacking(part, budget, evidence, MORE_SEEDS)]
+    return _lacking_of(parts, evidence, MORE_SEEDS)
+
+
+def _lacking_of(
+    parts: Sequence[tuple[Rows, str]], evidence: Evidence, wanted: Sequence[int]
+) -> list[MissingRuns]:
+    """Return what the rows lack, each once, as parts share rows."""
+    runs = (run for part, budget in parts for run in _lacking(part, budget, evidence, wanted))
+    return list(dict.fromkeys(runs))
 
 
 def _has_runs(answered: AnsweredClaim) -> bool:

@@ -51,6 +51,14 @@ def test_a_sweep_goes_on_after_a_failure_lists_it_and_skips_what_is_done(tmp_pat
     )
     results = {path: json.loads(path.read_text()) for path in tmp_path.glob("*/result.json")}
     assert sorted(result["status"] for result in results.values()) == ["diverged", "done", "done"]
+    _, table = first.stdout.split("mlp, digits, 2 workers x 32, 2 steps")
+    scores = {r["config"]["optimizer"]["lr"]: r["test"] for r in results.values() if "test" in r}
+    for rate in (0.05, 0.1):
+        (row,) = (line for line in table.splitlines() if f"qsgd optimizer.lr={rate} " in line)
+        assert f" {scores[rate]['accuracy']:.2f} " in row
+    assert "qsgd optimizer.lr=1e+30 (diverged, seed 1)" in table
+    (picture,) = tmp_path.glob("figures/sweeps/mlp-digits-*.png")
+    assert str(picture) in first.stderr
 
     again = sweep(tmp_path, "optimizer.lr=0.05,1e30,0.1")
     assert "3 rows, 3 of them done before" in again.stderr
@@ -59,6 +67,14 @@ def test_a_sweep_goes_on_after_a_failure_lists_it_and_skips_what_is_done(tmp_pat
         path: json.loads(path.read_text()) for path in tmp_path.glob("*/result.json")
     } == results
     assert "test accuracy" not in again.stdout, "finished rows are passed over in silence"
+
+
+def test_a_key_that_no_row_has_is_one_sentence(tmp_path: Path) -> None:
+    refused = sweep(tmp_path, "compressor=none,top_k", "bits=2,4")
+    assert refused.returncode == 1
+    assert (
+        refused.stderr.startswith("gcbench: bits: no such key") and "Warning" not in refused.stderr
+    )
 
 
 def test_the_same_run_under_another_name_is_not_made_twice(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from gcbench.drawing import finish, look, panels
+from gcbench.drawing import finish, logarithmic, look, panels
 from gcbench.report.figures.axes import LABELS, label_of
 from gcbench.report.figures.labels import place_labels
 from gcbench.report.figures.series import Drawn, Series
@@ -107,11 +107,9 @@ def _panel(ax: Axes, points: Sequence[Point], best: Sequence[Point], y: str) -> 
         error = [[p.score - p.low], [p.high - p.score]] if p.high > p.low else None
         ax.errorbar(p.ratio, p.score, yerr=error, **style, capsize=2, elinewidth=0.8)
     ax.plot(*zip(*_steps(best), strict=True), color="#888888", linewidth=0.9, zorder=1)
-    ax.set_xscale("log")
+    logarithmic(ax, "x")
     ax.margins(x=0.2, y=0.2)
     ax.set(xlabel=LABELS["ratio"], ylabel=label_of(y, [p.series for p in points]))
-    ax.xaxis.set_major_formatter("{x:g}")
-    ax.xaxis.set_minor_formatter("")
     if y in LOWER:
         ax.invert_yaxis()
         ax.set_ylabel(f"{ax.get_ylabel()}, downwards")

@@ -1,0 +1,68 @@
+"""The points of a sweep beside each other: a table of what differs and came out, and a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from gcbench.console import TextTable
+from gcbench.records.store import RecordedRun
+from gcbench.report.document import EMPTY, Heading, Summary, summary
+from gcbench.report.figures.series import Drawn, Series, Workload, of_runs
+
+COLUMNS = (
+    Heading("accuracy", "accuracy", "%", digits=2),
+    Heading("perplexity", "perplexity"),
+    Heading("distance", "distance"),
+    Heading("loss", "test loss"),
+    Heading("ratio", "ratio", "x fp32", digits=1),
+    Heading("data_mib_per_epoch", "sent", "MiB an epoch"),
+    Heading("step_milliseconds", "step", "ms"),
+)
+
+
+def compare_points(runs: Sequence[RecordedRun]) -> Iterator[TextTable]:
+    """Yield a table for every workload of the runs: a row for every configuration, seeds together.
+
+    A row is named by its method and the knobs in which it differs from the others.
+    """
+    for workload, drawn in of_runs(runs).items():
+        if drawn.series:
+            yield _table(workload, drawn)
+
+
+def _table(workload: Workload, drawn: Drawn) -> TextTable:
+    shown = [heading for heading in COLUMNS if any(s.values(heading.key) for s in drawn.series)]
+    return TextTable(
+        ["point", *(heading.text for heading in shown)],
+        [[series.label, *(_cell(series, heading) for heading in shown)] for series in drawn.series],
+        title=workload.title,
+        notes=drawn.notes,
+    )
+
+
+def _cell(series: Series, heading: Heading) -> str:
+    values = series.values(heading.key)
+    return summary(Summary.of(values), heading) if values else EMPTY
+
+
+def draw_points(runs: Sequence[RecordedRun], folder: Path, suffix: str) -> list[Path]:
+    """Draw the score over the compression ratio, a picture for every workload of several points.
+
+    Where all points have one ratio, the score is drawn over epochs. Return the files.
+    """
+    from matplotlib import rc_context  # takes longer to import than a table
+
+    from gcbench.drawing import RC, save
+    from gcbench.report.figures.curves import curves
+    from gcbench.report.figures.tradeoff import accuracy_ratio, score_of
+
+    files: list[Path] = []
+    with rc_context(RC):
+        for workload, drawn in of_runs(runs).items():
+            score = score_of(drawn.series)
+            if score and len(drawn.series) > 1:
+                figure = accuracy_ratio({workload.title: drawn}) or curves(drawn, score, "epoch")
+                if figure:
+                    files += save(figure, folder / f"{workload.name}-{suffix}")
+    return files
