@@ -7,14 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from gcbench.config import Config, ConfigError
-from gcbench.identity import Differences, flat_differences
+from gcbench.identity import Differences, as_words, flat_differences
 from gcbench.records.files import ENDED
 from gcbench.records.store import RecordedRun, sort_by_age
 from gcbench.report.borrowed import is_same
 from gcbench.report.configs import (
     PAPER,
     Composition,
-    as_words,
     compose,
     compose_row,
     settings_at,

@@ -83,7 +83,7 @@ def test_more_workers_than_the_machine_has_are_virtual(tmp_path: Path) -> None:
     ("words", "says"),
     [
         (["bits=11"], "gcbench: bits=11: type a number of bits from 2 to 8"),
-        (["rank=2"], "gcbench: rank: no such key with these choices"),
+        (["rank=2"], "gcbench: rank=2: no such key with these choices; rank belongs to"),
         (
             ["bits=4", "levels=8"],
             "gcbench: levels=8 needs 5 bits a code, not bits=4; type only one of bits and levels\n",

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from gcbench.identity import ABSENT, digest, drop_copies
+from gcbench.identity import digest, tell_apart
 from gcbench.records.store import RecordedRun
-from gcbench.report.configs import as_words
 from gcbench.report.measures import TIMES, measure
 from gcbench.report.rows import Row, newest
 
@@ -178,19 +177,5 @@ def _draw_done(series: Sequence[Series]) -> Drawn:
 
 def labels_of(family: str, runs: Sequence[RecordedRun]) -> list[str]:
     """Return the method with the knobs, as typed, that tell its configurations apart."""
-    every_key = drop_copies(dict.fromkeys(key for run in runs for key in run.flat))
-    chosen: list[str] = []
-    for key in sorted(every_key, key=lambda key: (key.startswith("compressor."), "." in key)):
-        if _count_kinds(runs, [*chosen, key]) > _count_kinds(runs, chosen):
-            chosen.append(key)
-    return [
-        " ".join(
-            [family, *as_words({key: (run.flat[key], None) for key in chosen if key in run.flat})]
-        )
-        for run in runs
-    ]
-
-
-def _count_kinds(runs: Sequence[RecordedRun], keys: Sequence[str]) -> int:
-    """Return how many kinds of runs the values of these keys tell apart."""
-    return len({repr([run.flat.get(key, ABSENT) for key in keys]) for run in runs})
+    every = tell_apart([run.flat for run in runs], fewest=True)
+    return [" ".join([family, *words]) for words in every]
