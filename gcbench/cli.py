@@ -104,11 +104,11 @@ SUBCOMMANDS = {
     "report": Subcommand(
         "report.command",
         "report",
-        "results beside the papers' numbers: tables, figures, html, list, diff A B",
+        "results beside the papers' numbers: tables, figures, html, list, deviations, diff A B",
     ),
     "runs": Subcommand("report.command", "runs", "everything that ran"),
     "claims": Subcommand(
-        "report.command", "claims", "the papers' claims: reproduced, refuted or not yet"
+        "report.command", "claims", "verdicts on the papers' claims, and what would decide the rest"
     ),
     "predict": Subcommand(
         "predict.command", "predict_steps", "times of steps on clusters, and where compression pays"

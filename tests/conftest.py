@@ -2,16 +2,28 @@
 
 import multiprocessing
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 import torch
 from needed import unexpected
+from record import Recorder
 
 from gcbench.launch import local
 
 # As in the processes that tests start: small tensors gain nothing from more threads, and some sums
 # and factorizations round by their number.
 torch.set_num_threads(1)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--record", type=Path, help="write what passed, and the commit, to this file")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    file = config.getoption("--record")
+    if file and not hasattr(config, "workerinput"):  # processes of pytest-xdist report to this one
+        config.pluginmanager.register(Recorder(file))
 
 
 @pytest.fixture

@@ -18,11 +18,14 @@ from gcbench.report.build import build, groups_of
 from gcbench.report.claims import read_claims
 from gcbench.report.claims_answers import answer_claim
 from gcbench.report.claims_evidence import Evidence
+from gcbench.report.claims_formats import Answered
 from gcbench.report.claims_formats import keep as keep_claims
 from gcbench.report.claims_formats import show as show_claims
+from gcbench.report.claims_missing import steps_of
 from gcbench.report.compare import Comparison, compare, format_measured
+from gcbench.report.deviations import list_deviations
 from gcbench.report.formats import show as show_document
-from gcbench.report.keep import keep_index, keep_runs, keep_study, keep_table
+from gcbench.report.keep import keep_index, keep_runs, keep_study, keep_table, keep_tests
 from gcbench.report.listing import list_runs, list_tables, runs_frame
 from gcbench.report.study import find_study, study_document
 from gcbench.report.tables import Table, read_table, tables_of
@@ -43,10 +46,16 @@ def report(typed: Sequence[str]) -> None:
         print_table(list_tables(_load_runs(words), words.results))
     elif first == "diff":
         _diff(rest)
+    elif first == "deviations":
+        _refuse_more("deviations", rest)
+        names = tables_of(words.table or "all")
+        show_table(list_deviations([read_table(name) for name in names]), words.format)
     elif first in ("runs", "claims"):
         raise ConfigError(f"{first}: type gcbench {first}")
     elif first:
-        raise ConfigError(f"{first}: type table=<paper>/<table>, or one of html, list, diff")
+        raise ConfigError(
+            f"{first}: type table=<paper>/<table>, or one of html, list, deviations, diff"
+        )
     elif words.figure:
         _figures(words)
     elif words.table is None:
@@ -144,12 +153,16 @@ def claims(typed: Sequence[str]) -> None:
             f"keep={words.keep}: all claims are kept together; leave out paper= and id="
         )
     evidence = Evidence(_load_runs(words), words.results, words.beside)
-    answers = [answer_claim(claim, evidence) for claim in read_claims(words.paper, words.id)]
+    answered = [answer_claim(claim, evidence) for claim in read_claims(words.paper, words.id)]
+    answers = [Answered(claim, steps_of(claim, evidence)) for claim in answered]
     show_claims(answers, words.format)
     if words.keep:
         keep_claims(Path(words.keep), answers)
-        for path, _ in filter(None, evidence.studies.values()):
-            keep_study(Path(words.keep), path)
+        for path, study in filter(None, evidence.studies.values()):
+            if not study["study"].startswith("links/"):  # kept where scripts/steps put them
+                keep_study(Path(words.keep), path)
+        if evidence.tests:
+            keep_tests(Path(words.keep), evidence.tests[0])
 
 
 def _diff(rest: Sequence[str]) -> None:

@@ -27,10 +27,18 @@ def keep_table(folder: Path, document: Document, budget: str = PAPER) -> Path:
 
 def keep_study(folder: Path, study: Path) -> None:
     """Copy a study's file to <folder>/results/studies."""
-    target = folder / "results" / "studies" / study.name
+    _copy(study, folder / "results" / "studies" / study.name)
+
+
+def keep_tests(folder: Path, record: Path) -> None:
+    """Copy the record of a test run to <folder>/results."""
+    _copy(record, folder / "results" / record.name)
+
+
+def _copy(source: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
-    if study.resolve() != target.resolve():
-        shutil.copyfile(study, target)
+    if source.resolve() != target.resolve():
+        shutil.copyfile(source, target)
 
 
 def keep_runs(folder: Path, runs: Iterable[RecordedRun]) -> None:

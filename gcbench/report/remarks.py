@@ -8,6 +8,7 @@ from gcbench.records.schema import Environment
 from gcbench.records.store import RecordedRun
 from gcbench.report.borrowed import group_by_label, words_of_run
 from gcbench.report.commands import command_of_runs, commands_of_missing
+from gcbench.report.deviations import deviations_of
 from gcbench.report.document import DIRTY, DIRTY_NOTE, Heading, Section, Summary, summary
 from gcbench.report.measures import TIMES, emulated, measure
 from gcbench.report.rows import Grid, Rate, Row
@@ -147,6 +148,8 @@ def _day(run: RecordedRun) -> str:
 def _notes(table: Table, at_budget: Sequence[Row], rows: Sequence[Row]) -> Iterator[str]:
     yield from table.notes
     yield from (f"{row.spec.label}: {row.spec.note}" for row in at_budget if row.spec.note)
+    for setting, titles in deviations_of(table):
+        yield f"{', '.join(titles) or 'All rows'}: {setting.text}"
     if table.seeds and table.seeds > 1:
         yield f"The paper's numbers are of {table.seeds} seeds; ours of as many as n says"
     runs = [run for row in at_budget for run in row.runs if run.done]

@@ -35,7 +35,10 @@ class Source(Words):
 class Report(Source):
     """Print results beside the papers' numbers, as tables and figures; reads result files only."""
 
-    usage = "gcbench report table=NAME | figure=NAME [key=value ...] | html | list | diff A B"
+    usage = (
+        "gcbench report table=NAME | figure=NAME [key=value ...] | html | list | deviations | "
+        "diff A B"
+    )
     examples = """
 gcbench report table=powersgd/table4           ours beside the paper's, and what to run
 gcbench report table=powersgd budget=cpu       all tables of a paper, from runs of budget=cpu
@@ -45,6 +48,7 @@ gcbench report figure=orq/figure2 budget=cpu   curves, breakdowns and trade-offs
 gcbench report figure=which_method             accuracy against ratio, of everything that ran
 gcbench report html                            everything that ran, as a page to look through
 gcbench report list [results=...]              all tables, and how many rows have runs
+gcbench report deviations table=orq            settings in which rows deviate from their paper
 gcbench report diff A B                        two runs or trees: configuration, scores, bits, times
 """
 
@@ -88,7 +92,7 @@ class Runs(Source):
 
 @dataclass
 class Claims(Source):
-    """Answer 70 claims of the papers with reproduced, refuted or not yet, and by what; at budgets
+    """Answer 70 claims of the papers, by what, and with what would decide the others; at budgets
     paper and cpu, each by itself.
     """
 
