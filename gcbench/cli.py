@@ -25,6 +25,7 @@ from gcbench.config import (
     help_of,
     learning_rate_notice,
     near,
+    open_nodes,
     register,
     resolve,
     resolve_benchmark,
@@ -103,7 +104,7 @@ SUBCOMMANDS = {
     "report": Subcommand(
         "report.command",
         "report",
-        "results beside the papers' numbers: tables, figures, list, diff A B",
+        "results beside the papers' numbers: tables, figures, html, list, diff A B",
     ),
     "runs": Subcommand("report.command", "runs", "everything that ran"),
     "claims": Subcommand(
@@ -165,7 +166,8 @@ def _start_hydra(command: Callable[[], None], config: str, arguments: Sequence[s
         # Hydra's own help is the same, after two seconds in which it lists all files of all groups.
         print(help_of(config))
     else:
-        sys.argv[1:] = arguments if _is_first_rank() else [*arguments, "hydra.output_subdir=null"]
+        quiet = [] if _is_first_rank() else ["hydra.output_subdir=null"]
+        sys.argv[1:] = [*open_nodes(arguments), *quiet]
         command()
 
 

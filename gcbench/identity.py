@@ -1,4 +1,4 @@
-"""What makes two runs the same: the part of a configuration that changes numbers, and its hash."""
+"""The identity of a run: the part of its configuration that changes numbers, and the hash of it."""
 
 from __future__ import annotations
 
@@ -60,6 +60,8 @@ NEUTRAL = {
     "warmup_start": None,
     "momentum_start": "zero",
     "network": {},
+    "interval": "step",
+    "groups": [],
 }
 ABSENT = "(absent)"
 
@@ -73,6 +75,13 @@ def relevant_config(config: Config, ignored: Collection[str] = BOOKKEEPING) -> C
     dataset = {k: v for k, v in config["dataset"].items() if k not in {"root", "download"}}
     stripped: Config = _drop_neutral({**relevant, "trainer": trainer, "dataset": dataset})
     return stripped
+
+
+def clear_folders(config: Config) -> Config:
+    """Return `config` without folders of the machine that made it, which mean nothing elsewhere."""
+    cleared: Config = {key: None for key in ("outputs", "directory", "data") if key in config}
+    dataset = config["dataset"] | ({"root": None} if "root" in config["dataset"] else {})
+    return {**config, **cleared, "dataset": dataset}
 
 
 def identify(config: Config, extended_from: Sequence[int] = ()) -> str:
@@ -139,27 +148,25 @@ def as_words(different: Differences) -> list[str]:
 
 
 def tell_apart(peers: Sequence[Flat]) -> list[list[str]]:
-    """Return the words, for each of `peers`, by which it differs from the others.
+    """Return the words, for each of `peers`, that tell it from all that differ from it.
 
-    These are its values of all keys in which any two of them differ, as they were typed.
+    These are its values of as few keys as that takes, a method's knobs first, as they were typed.
     """
-    keys = sort_knobs({key for flat in peers for key in flat})
-    differing = drop_copies(
-        key
-        for key in keys
-        if any(flat.get(key, ABSENT) != peers[0].get(key, ABSENT) for flat in peers)
-    )
-    if {"bits", "levels"} <= {*differing}:  # one follows from the other, and several may share bits
-        bits, levels = ({str(flat.get(key)) for flat in peers} for key in ("bits", "levels"))
-        differing.remove("levels" if len(levels) <= len(bits) else "bits")
-    return [
-        as_words({key: (flat[key], None) for key in differing if key in flat}) for flat in peers
-    ]
+    chosen: list[str] = []
+    for key in drop_copies(sort_knobs({key for flat in peers for key in flat})):
+        if _count_kinds(peers, [*chosen, key]) > _count_kinds(peers, chosen):
+            chosen.append(key)
+    return [as_words({key: (flat[key], None) for key in chosen if key in flat}) for flat in peers]
+
+
+def _count_kinds(peers: Sequence[Flat], keys: Sequence[str]) -> int:
+    """Return how many kinds of peers the values of these keys tell apart."""
+    return len({repr([flat.get(key, ABSENT) for key in keys]) for flat in peers})
 
 
 def sort_knobs(keys: Iterable[str]) -> list[str]:
-    """Return dotted keys, those of a method and groups first."""
-    return sorted(keys, key=lambda key: ("." in key, key))
+    """Return dotted keys in order: knobs of the method and groups, others, parts of the method."""
+    return sorted(keys, key=lambda key: (key.startswith("compressor."), "." in key, key))
 
 
 def label_run(config: Config, knobs: Iterable[str] = ()) -> str:
@@ -202,6 +209,8 @@ def format_value(value: Any) -> str:
         return f"{value:g}" if float(f"{value:g}") == value else repr(value)
     if isinstance(value, (list, tuple)):
         return f"[{','.join(map(format_value, value))}]"
+    if isinstance(value, dict):
+        return f"{{{','.join(f'{key}:{format_value(v)}' for key, v in value.items())}}}"
     return str(value)
 
 

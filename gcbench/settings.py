@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from gcbench.knobs import Knob
 
@@ -65,9 +65,16 @@ class ScheduleKind(Enum):
     cosine = "cosine"
 
 
+class Interval(Enum):
+    step = "step"
+    epoch = "epoch"
+
+
 class OptimizerKind(Enum):
     sgd = "sgd"
     powersgd = "powersgd"
+    adam = "adam"
+    adamw = "adamw"
 
 
 class ResumeMode(Enum):
@@ -380,10 +387,15 @@ class TrainerSettings:
 
 @dataclass
 class OptimizerSettings:
+    """The keys that the files of conf/optimizer bring, each file those that its class takes."""
+
     kind: Annotated[
         OptimizerKind,
-        Knob("torch.optim.SGD, or PowerSGD's: momentum after aggregation, x <- x - lr (d + m)"),
-    ] = MISSING  # type: ignore[assignment]
+        Knob(
+            "torch.optim.SGD, Adam or AdamW, or PowerSGD's: momentum after aggregation, "
+            "x <- x - lr (d + m)"
+        ),
+    ]
     lr: Annotated[
         float,
         Knob(
@@ -392,7 +404,7 @@ class OptimizerSettings:
             above=0,
             example=0.05,
         ),
-    ] = MISSING  # type: ignore[assignment]
+    ]
     momentum: Annotated[
         float,
         Knob(
@@ -401,18 +413,43 @@ class OptimizerSettings:
             at_least=0,
             example=0.9,
         ),
-    ] = MISSING  # type: ignore[assignment]
-    nesterov: Annotated[bool, Knob("true: the step looks ahead, as in torch.optim.SGD")] = False
+    ]
+    nesterov: Annotated[bool, Knob("true: the step looks ahead, as in torch.optim.SGD")]
+    betas: Annotated[
+        list[float],
+        Knob(
+            "weights of the old moments of the aggregated gradient and of its square in the new",
+            unit="two weights",
+            at_least=0,
+            below=1,
+            example=[0.9, 0.999],
+        ),
+    ]
+    eps: Annotated[
+        float,
+        Knob(
+            "added to the root of the second moment", unit="a small number", above=0, example=1e-8
+        ),
+    ]
     weight_decay: Annotated[
         float,
         Knob(
-            "share of a weight that is added to its gradient after aggregation; none on batch "
-            "normalization",
+            "share of a weight that is added to its gradient after aggregation (adamw: times lr, "
+            "taken off the weight); none on batch normalization",
             unit="a weight",
             at_least=0,
             example=0.0001,
         ),
-    ] = 0.0
+    ]
+    groups: Annotated[
+        list[dict[str, Any]],
+        Knob(
+            "parameters with options of their own: `match`, a regular expression in their names, "
+            "lr_scale, and any option of the optimizer; the first match counts",
+            unit="groups",
+            example=[{"match": "bias|norm", "weight_decay": 0}],
+        ),
+    ]
 
 
 @dataclass
@@ -456,6 +493,13 @@ class ScheduleSettings:
         ),
     ] = None
     scale_by_workers: Annotated[bool, Knob("true: the rate times the number of workers")] = False
+    interval: Annotated[
+        Interval,
+        Knob(
+            "when the rate changes, or step() of schedule._target_ is called: after every update, "
+            "or every epoch"
+        ),
+    ] = Interval.step
 
 
 @dataclass

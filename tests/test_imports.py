@@ -32,7 +32,7 @@ MAY_IMPORT = {
     "bench": {"config", "launch", "train", "compressors", "codecs", "comm", "data", "records"},
     "check": {"config", "launch", "compressors", "comm", "records"},
     "predict": {"config", "launch", "compressors", "comm", "records"},
-    "report": {"config", "records", "comm"},
+    "report": {"config", "records", "comm", "predict"},
     "studies": {
         "config",
         "launch",

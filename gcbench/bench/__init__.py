@@ -1,1 +1,1 @@
-"""How fast methods are: the command `gcbench bench`."""
+"""Times of methods: the command `gcbench bench`."""

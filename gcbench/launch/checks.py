@@ -18,7 +18,14 @@ from gcbench.compressors.dense import Dense
 from gcbench.compressors.wrappers import ErrorFeedback
 from gcbench.config import Config, ConfigError
 from gcbench.data import Data
-from gcbench.launch.instantiate import is_user_code, make, make_model, to_dataclass, user_code_error
+from gcbench.launch.instantiate import (
+    is_user_code,
+    make,
+    make_model,
+    to_dataclass,
+    try_step,
+    user_code_error,
+)
 from gcbench.launch.plan import Plan
 from gcbench.private import use_own_compiler_cache
 from gcbench.records.summary import advice_on_share, share_in_words
@@ -66,7 +73,8 @@ def check(config: Config, plan: Plan, data: Data, directory: Path) -> None:
             f"model={config['choices']['model']} carries hidden state for every column of its "
             "batch; type trainer.accumulate=1"
         )
-    estimator.refuse(model, data, config["optimizer"]["momentum"])
+    estimator.refuse(model, data, config["optimizer"])
+    try_step(config["optimizer"], config["schedule"], model)
     refuse_pipeline(
         to_dataclass(TrainerSettings, config["trainer"]),
         compressor,

@@ -1,13 +1,10 @@
-"""The worker that failed first, where srun or torchrun started them.
-
-None of the workers is the parent of all then. A worker that fails leaves a note in the directory of
-the run, which all share, before its end can reach the others.
-"""
+"""Notes that failing workers leave in a folder, and the one of them that failed first."""
 
 from __future__ import annotations
 
 import json
 import time
+import traceback
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,34 +15,18 @@ class Failure(NamedTuple):
     """A worker's failure; the least of several is the cause."""
 
     is_echo: bool
-    seconds: float  # of the clock
+    nanoseconds: int  # of the clock, as machines may be several
     rank: int
     reason: str
+    traceback_text: str = ""  # of a worker that could say one
 
 
-def failure_of(error: Exception, rank: int) -> Failure:
-    """Return an error as a failure of this worker."""
-    return Failure(is_echo(error), time.time(), rank, f"{type(error).__name__}: {error}")
-
-
-def first_failure(error: Exception, rank: int, directory: Path) -> Failure:
-    """Return the failure that ended the run, of which this worker knows `error`."""
-    this_one = failure_of(error, rank)
-    draft = directory / f"failure-{rank}.new"
-    draft.unlink(missing_ok=True)  # a link there would lead to another file
-    draft.touch(exist_ok=False)
-    draft.write_text(json.dumps(this_one))
-    draft.rename(directory / f"failure-{rank}.json")
-    end = time.monotonic() + ECHO_SECONDS
-    while (first := min(_notes(directory), default=this_one)).is_echo and time.monotonic() < end:
-        time.sleep(0.05)
-    return first
-
-
-def forget_failures(directory: Path) -> None:
-    """Remove the notes of an earlier run."""
-    for path in directory.glob("failure-*.json"):
-        path.unlink()
+def failure_of(error: BaseException, rank: int) -> Failure:
+    """Return an error as a failure of this worker, its traceback without the caller's line."""
+    frames = error.__traceback__ and error.__traceback__.tb_next
+    text = "".join(traceback.format_exception(type(error), error, frames))
+    reason = f"{type(error).__name__}: {error}"
+    return Failure(is_echo(error), time.time_ns(), rank, reason, text)
 
 
 def is_echo(error: BaseException) -> bool:
@@ -55,5 +36,38 @@ def is_echo(error: BaseException) -> bool:
     )
 
 
-def _notes(directory: Path) -> list[Failure]:
-    return [Failure(*json.loads(path.read_text())) for path in directory.glob("failure-*.json")]
+def leave_note(failure: Failure, folder: Path) -> None:
+    """Write a failure into a folder that all workers see."""
+    draft = folder / f"failure-{failure.rank}.new"
+    draft.unlink(missing_ok=True)  # a link there would lead to another file
+    draft.touch(exist_ok=False)
+    draft.write_text(json.dumps(failure))
+    # A renamed file is whole, even if this worker is killed now.
+    draft.rename(folder / f"failure-{failure.rank}.json")
+
+
+def read_notes(folder: Path) -> list[Failure]:
+    """Return the failures of a folder."""
+    return [Failure(*json.loads(path.read_text())) for path in folder.glob("failure-*.json")]
+
+
+def forget_notes(folder: Path) -> None:
+    """Remove the notes of an earlier run."""
+    for path in folder.glob("failure-*.json"):
+        path.unlink()
+
+
+def first_failure(error: Exception, rank: int, directory: Path) -> Failure:
+    """Return the failure that ended the run, of which this worker knows `error`.
+
+    Where srun or torchrun started the workers, none is the parent of all. Each that fails leaves a
+    note in the directory of the run, which all share, before its end can reach the others.
+    """
+    this_one = failure_of(error, rank)
+    leave_note(this_one, directory)
+    end = time.monotonic() + ECHO_SECONDS
+    while (first := min(read_notes(directory), default=this_one)).is_echo:
+        if time.monotonic() > end:
+            break
+        time.sleep(0.05)
+    return first

@@ -5,7 +5,6 @@ Nothing of them listens to other machines.
 
 from __future__ import annotations
 
-import json
 import math
 import multiprocessing
 import os
@@ -14,7 +13,6 @@ import socket
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing import connection, resource_tracker
@@ -23,7 +21,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from gcbench.launch import slurm
-from gcbench.launch.failure import is_echo
+from gcbench.launch.failure import Failure, failure_of, leave_note, read_notes
 from gcbench.launch.folder import temporary_folder
 from gcbench.launch.lock import Lock
 from gcbench.launch.meeting import MEETING_FILE
@@ -59,19 +57,9 @@ class _Place(NamedTuple):
     rank: int
     processes: int
     attempt: int
-    notes: Path  # a folder that only this user can read
+    notes: Path  # of this attempt, in a folder that only this user can read
     parent: int
     locks: tuple[Lock, ...]  # which last as long as any process of the run
-
-
-class _Failure(NamedTuple):
-    """A worker's failure; the least of several is the cause."""
-
-    is_echo: bool
-    nanoseconds: int
-    rank: int
-    traceback_text: str
-    reason: str
 
 
 def run_processes(
@@ -92,8 +80,10 @@ def run_processes(
     with temporary_folder() as folder, _collect_signals() as received:
         locks = (folder.lock, lock) if lock else (folder.lock,)
         for attempt in range(max_restarts + 1):
+            notes = folder.path / f"attempt-{attempt}"
+            notes.mkdir()
             places = [
-                _Place(rank, processes, attempt, folder.path, os.getpid(), locks)
+                _Place(rank, processes, attempt, notes, os.getpid(), locks)
                 for rank in range(processes)
             ]
             failure = _run_once(target, args, places, received)
@@ -134,7 +124,7 @@ def _await(workers: Sequence[Any], received: Sequence[str]) -> dict[int, int]:
     while living:
         connection.wait([worker.sentinel for worker in living.values()], LOOK_SECONDS)
         for rank in [rank for rank, worker in living.items() if worker.exitcode is not None]:
-            died_alone[rank] = time.monotonic_ns()
+            died_alone[rank] = time.time_ns()
             if living.pop(rank).exitcode:
                 kill_at = min(kill_at, time.monotonic() + FOLLOW_SECONDS)
         if received and not asked:
@@ -149,15 +139,11 @@ def _await(workers: Sequence[Any], received: Sequence[str]) -> dict[int, int]:
 def _first_failure(
     workers: Sequence[Any], died_alone: dict[int, int], place: _Place
 ) -> WorkerFailed | None:
-    notes, attempt = place.notes, place.attempt
-    failures = [
-        _Failure(*json.loads(path.read_text())) for path in notes.glob(f"failure-{attempt}-*.json")
-    ]
-    ended_well = {int(path.suffix[1:]) for path in notes.glob(f"returned-{attempt}.*")}
+    failures = read_notes(place.notes)
+    ended_well = {int(path.suffix[1:]) for path in place.notes.glob("returned.*")}
     silent = died_alone.keys() - ended_well - {failure.rank for failure in failures}
     failures += [
-        _Failure(False, died_alone[rank], rank, "", _ending(workers[rank].exitcode))
-        for rank in silent
+        Failure(False, died_alone[rank], rank, _ending(workers[rank].exitcode)) for rank in silent
     ]
     if not failures:
         return None
@@ -181,12 +167,12 @@ def _work(target: Callable[..., None], args: tuple[Any, ...], place: _Place) -> 
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         target(*args)
     except BaseException as error:  # the target's SystemExit, too, is a failure
-        _note_failure(error, place)
+        leave_note(failure_of(error, place.rank), place.notes)
         sys.stdout.flush()
         sys.stderr.flush()
         # Exit at once: gloo's threads, whose peers are gone, would end the interpreter by SIGABRT.
         os._exit(1)
-    (place.notes / f"returned-{place.attempt}.{place.rank}").touch()
+    (place.notes / f"returned.{place.rank}").touch()
 
 
 def _environment(place: _Place) -> dict[str, str]:
@@ -215,18 +201,6 @@ def _end_with(parent: int) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(STOP_SECONDS)
     os._exit(1)
-
-
-def _note_failure(error: BaseException, place: _Place) -> None:
-    frames = error.__traceback__ and error.__traceback__.tb_next
-    text = "".join(traceback.format_exception(type(error), error, frames))
-    note = _Failure(
-        is_echo(error), time.monotonic_ns(), place.rank, text, f"{type(error).__name__}: {error}"
-    )
-    draft = place.notes / f"draft-{place.attempt}-{place.rank}.json"
-    draft.write_text(json.dumps(note))
-    # A renamed file is whole, even if this worker is killed now.
-    draft.rename(place.notes / f"failure-{place.attempt}-{place.rank}.json")
 
 
 @contextmanager

@@ -35,6 +35,11 @@ def tasks(environment: Environment) -> int:
     return int(environment.get("SLURM_STEP_NUM_TASKS", 0))
 
 
+def rank(environment: Environment) -> int:
+    """Return the number of this task in its job step; 0 outside of one."""
+    return int(environment.get("SLURM_PROCID", 0))
+
+
 def nodes(environment: Environment) -> int:
     """Return the nodes of the job step."""
     return int(environment["SLURM_STEP_NUM_NODES"])
@@ -85,6 +90,34 @@ def torchrun_environment(directory: Path) -> Iterator[None]:
     finally:
         for name in os.environ.keys() - before.keys():
             del os.environ[name]
+
+
+@contextmanager
+def task_of_its_own() -> Iterator[None]:
+    """Let a task of a job step run something that takes it for the step's only one.
+
+    It sees its share of the job step's GPUs and cores.
+    """
+    before = dict(os.environ)
+    here, number = tasks_here(os.environ), int(os.environ["SLURM_LOCALID"])
+    gpus = [gpu for gpu in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]
+    share = len(gpus) // here  # none where Slurm has bound each task to GPUs of its own
+    if share:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus[number * share : (number + 1) * share])
+    cores = max(1, int(os.environ["SLURM_CPUS_ON_NODE"]) // here)
+    os.environ.update(
+        SLURM_PROCID="0",
+        SLURM_LOCALID="0",
+        SLURM_NODEID="0",
+        SLURM_STEP_NUM_TASKS="1",
+        SLURM_STEP_NUM_NODES="1",
+        SLURM_STEP_TASKS_PER_NODE="1",
+        SLURM_CPUS_ON_NODE=str(cores),
+    )
+    try:
+        yield
+    finally:
+        os.environ.update(before)
 
 
 def stop_signals(environment: Environment) -> tuple[signal.Signals, ...]:

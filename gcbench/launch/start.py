@@ -18,7 +18,7 @@ from gcbench.identity import fingerprint
 from gcbench.launch import slurm
 from gcbench.launch.checks import check
 from gcbench.launch.directory import extends, refuse_other_run, result_in
-from gcbench.launch.failure import failure_of, first_failure, forget_failures, is_echo
+from gcbench.launch.failure import failure_of, first_failure, forget_notes, is_echo
 from gcbench.launch.instantiate import make_data
 from gcbench.launch.local import Interrupted, WorkerFailed, run_processes
 from gcbench.launch.lock import Lock, lock_directory
@@ -120,7 +120,7 @@ def _prepare_directory(config: Config, files: RunFiles, anew: bool) -> Begun:
     resumes = slurm.was_requeued(os.environ) or (config["resume"]["mode"] == "auto" and not anew)
     if checkpoints.exists() and not checkpoints.is_dir():
         raise ConfigError(f"{checkpoints} is no folder; move it away, as checkpoints go there")
-    forget_failures(files.directory)
+    forget_notes(files.directory)
     if resumes and any(checkpoints.glob("step-*/manifest.json")):
         _check_latest(config, checkpoints)
         before = files.read_start()

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple, cast
 import torch
 import torch.distributed as dist
 
-from gcbench import settings
 from gcbench.codecs.kernels import Backend, use_backend
 from gcbench.comm import (
     Comm,
@@ -33,7 +32,14 @@ from gcbench.console import console
 from gcbench.data import Data
 from gcbench.identity import fingerprint
 from gcbench.launch import slurm
-from gcbench.launch.instantiate import make, make_data, make_model, to_dataclass
+from gcbench.launch.instantiate import (
+    make,
+    make_data,
+    make_model,
+    make_optimizer,
+    make_schedule,
+    to_dataclass,
+)
 from gcbench.launch.meeting import join, restarts
 from gcbench.launch.memory import keep_freed_memory
 from gcbench.launch.outcome import make_outcome
@@ -45,13 +51,13 @@ from gcbench.records.clock import Clock
 from gcbench.records.gradients import GradientFiles
 from gcbench.records.result import Begun
 from gcbench.seeds import mix
+from gcbench.settings import TrainerSettings
 from gcbench.train.checkpoints import Checkpoints
 from gcbench.train.loop import train
-from gcbench.train.optimizers import make_optimizer
 from gcbench.train.pipeline import exchanges_in_background, make_pipeline
 from gcbench.train.replica import Replica
 from gcbench.train.run import Progress, Run
-from gcbench.train.schedules import Schedule, total_steps
+from gcbench.train.schedules import total_steps
 from gcbench.train.weights import save_weights
 
 log = logging.getLogger("gcbench")
@@ -200,7 +206,7 @@ def build_run(
     directory: Path,
     stop: StopSignal,
 ) -> tuple[Run, Checkpoints]:
-    trainer = to_dataclass(settings.TrainerSettings, config["trainer"])
+    trainer = to_dataclass(TrainerSettings, config["trainer"])
     comm, side_comm, control, device = connections
     torch.manual_seed(mix(config["seed"]) >> 1)  # initial weights, the same on all workers
     replica = Replica(
@@ -212,13 +218,8 @@ def build_run(
     )
     steps_per_epoch = data.steps_per_epoch(plan.workers, trainer.batch_size)
     steps = total_steps(trainer.max_steps, trainer.epochs, steps_per_epoch)
-    schedule = Schedule(
-        to_dataclass(settings.ScheduleSettings, config["schedule"]),
-        plan.workers,
-        steps_per_epoch,
-        steps,
-    )
-    optimizer = to_dataclass(settings.OptimizerSettings, config["optimizer"])
+    optimizer = make_optimizer(config["optimizer"], replica.model)
+    schedule = make_schedule(config["schedule"], optimizer, plan.workers, steps_per_epoch, steps)
     clock = Clock(device)
     comm.clock = clock
     with warnings.catch_warnings():
@@ -232,8 +233,7 @@ def build_run(
         compressor=compressor,
         comm=comm,
         control=control,
-        optimizer=make_optimizer(replica.model, optimizer),
-        lr=optimizer.lr,
+        optimizer=optimizer,
         schedule=schedule,
         clock=clock,
         recordings=GradientFiles(directory / "gradients", _in_short(config)),

@@ -1,1 +1,1 @@
-"""What `import gcbench` offers to scripts and notebooks."""
+"""The functions that `import gcbench` offers to scripts and notebooks."""

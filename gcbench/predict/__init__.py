@@ -1,1 +1,1 @@
-"""What a step takes on clusters that nobody has here: the command `gcbench predict`."""
+"""Predicted times of steps on clusters: the command `gcbench predict`."""

@@ -1,4 +1,4 @@
-"""What devices need for a step's computation and coding: conf/device, or a file of one's own."""
+"""Times of a step's computation and coding by device: conf/device, or a file of your own."""
 
 from __future__ import annotations
 

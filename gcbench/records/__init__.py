@@ -1,4 +1,4 @@
-"""What a run leaves behind."""
+"""The files that a run leaves behind."""
 
 from gcbench.records.files import RunFiles
 from gcbench.records.loggers import Logger, start_logger

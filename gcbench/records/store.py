@@ -11,7 +11,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gcbench.identity import Config, Flat, digest, flatten_config
+from gcbench.identity import Config, Flat, clear_folders, digest, flatten_config
 from gcbench.records.files import RunFiles, replace_file
 from gcbench.records.reading import printable, read_json
 from gcbench.records.schema import Result, Status
@@ -171,10 +171,7 @@ def _parse_line(line: str, path: Path) -> RecordedRun:
 
 
 def _format_line(run: RecordedRun) -> str:
-    """Return the line of a run without folders of its machine, which mean nothing elsewhere."""
-    config = run.config
-    cleared = {key: None for key in ("outputs", "directory", "data") if key in config}
-    dataset = config["dataset"] | ({"root": None} if "root" in config["dataset"] else {})
-    result = run.result.model_copy(update={"config": {**config, **cleared, "dataset": dataset}})
+    """Return the line of a run without folders of its machine."""
+    result = run.result.model_copy(update={"config": clear_folders(run.config)})
     line = {"name": run.name, "result": result.model_dump(), "metrics": run.read_metrics()}
     return json.dumps(line, allow_nan=False)

@@ -12,6 +12,7 @@ from rich.text import Text
 from gcbench.config import ConfigError
 from gcbench.console import TextTable, comma_separated, console, print_table
 from gcbench.console import show as show_table
+from gcbench.records.files import replace_file
 from gcbench.records.store import FoundRuns, RecordedRun, find_runs
 from gcbench.report.build import build, groups_of
 from gcbench.report.claims import read_claims
@@ -26,13 +27,15 @@ from gcbench.report.listing import list_runs, list_tables, runs_frame
 from gcbench.report.study import find_study, study_document
 from gcbench.report.tables import Table, read_table, tables_of
 from gcbench.report.wandb_runs import load_wandb
-from gcbench.report.words import Claims, Report, Runs, Source, read_source
+from gcbench.report.words import Claims, Page, Report, Runs, Source, read_source
 
 log = logging.getLogger("gcbench")
 
 
 def report(typed: Sequence[str]) -> None:
     """Print tables or draw figures; raise ConfigError with one sentence for what is mistyped."""
+    if "html" in typed[:1]:
+        return _html(typed[1:])
     words = read_source(Report, typed)
     first, *rest = words.plain or [""]
     if first == "list":
@@ -43,7 +46,7 @@ def report(typed: Sequence[str]) -> None:
     elif first in ("runs", "claims"):
         raise ConfigError(f"{first}: type gcbench {first}")
     elif first:
-        raise ConfigError(f"{first}: type table=<paper>/<table>, or one of list, diff")
+        raise ConfigError(f"{first}: type table=<paper>/<table>, or one of html, list, diff")
     elif words.figure:
         _figures(words)
     elif words.table is None:
@@ -83,6 +86,20 @@ def _figures(words: Report) -> None:
         str(words.figure), _load_runs(words), folder, words.budget, words.beside, words.results
     ):
         print(line)
+
+
+def _html(typed: Sequence[str]) -> None:
+    words = read_source(Page, typed)
+    _refuse_more("html", words.plain)
+    runs = _load_runs(words)
+    if not runs:
+        raise ConfigError(f"results={','.join(words.results)}: no runs there; type another folder")
+    from gcbench.report.page import build_page  # imports torch
+
+    path = Path(words.file)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(path, build_page(runs).encode())
+    print(f"{path}: {len(runs)} runs; open it in a browser")
 
 
 def _show(words: Report, table: Table, runs: Sequence[RecordedRun]) -> list[RecordedRun]:

@@ -1,4 +1,4 @@
-"""What `gcbench report list` and `gcbench runs` list: the tables, and everything that ran."""
+"""The lists of `gcbench report list` and `gcbench runs`: tables, and everything that ran."""
 
 from __future__ import annotations
 
@@ -115,5 +115,10 @@ def _record(run: RecordedRun) -> dict[str, Any]:
         "reason": run.result.reason,
         "finished": run.result.finished,
         **{name: measure(name, run.result) for name in MEASURES},
-        **{key: run.flat[key] for key in drop_copies(run.flat) if not key.endswith("._target_")},
+        **knobs_of(run),
     }
+
+
+def knobs_of(run: RecordedRun) -> dict[str, Any]:
+    """Return the values of a run's knobs by the keys that one types."""
+    return {key: run.flat[key] for key in drop_copies(run.flat) if not key.endswith("._target_")}

@@ -279,6 +279,63 @@ def test_a_sweep_is_one_job_a_point_and_a_failure_is_one(
     )
 
 
+def jobs_of(folder: Path, environment: dict[str, str]) -> list[str]:
+    """Return a line for every job that was sent from this folder."""
+    listed = run(
+        *["sacct", "--noheader", "--parsable2", "--allocations", "--format=WorkDir,State"],
+        folder=folder,
+        environment=environment,
+    )
+    return [line for line in listed.stdout.splitlines() if line.startswith(f"{folder}|")]
+
+
+@pytest.mark.slow
+def test_points_of_a_sweep_share_one_allocation(cluster: dict[str, str], tmp_path: Path) -> None:
+    packed = ["hydra.launcher.points_per_job=4", "hydra.launcher.points_at_once=2"]
+    words = [*QUICK, "trainer.gpus=1", "trainer.max_steps=20", "optimizer.lr=0.1,1e30,0.2,0.3"]
+    sweep = ["-m", "hydra/launcher=submitit_slurm", *packed, *words]
+    done = run("gcbench", *sweep, folder=tmp_path, environment=cluster)
+    assert done.returncode == 1 and "1 of 4 rows failed" in done.stderr, done.stderr
+    assert len(jobs_of(tmp_path, cluster)) == 1
+    ended = sorted((r["status"], r["launcher"], r["processes"]) for r in results(tmp_path))
+    assert ended == [("diverged", "local", 1), *[("done", "local", 1)] * 3]
+    by_rate = {r["config"]["optimizer"]["lr"]: r for r in results(tmp_path)}
+    beside = [(by_rate[rate]["started"], by_rate[rate]["finished"]) for rate in (0.1, 1e30)]
+    assert max(start for start, _ in beside) < min(end for _, end in beside), "at once"
+
+
+@pytest.mark.slow
+def test_a_job_of_several_points_goes_on_with_the_point_at_which_it_was_signalled(
+    cluster: dict[str, str], tmp_path: Path
+) -> None:
+    packed = ["hydra.launcher.points_per_job=2", "optimizer.lr=0.2,0.1"]
+    words = [*LONG, "trainer.nodes=2", "trainer.gpus=2", *packed]
+    sweep = subprocess.Popen(
+        ["gcbench", "-m", "hydra/launcher=submitit_slurm", *words],
+        cwd=tmp_path,
+        env=cluster,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+    def statuses() -> dict[float, str]:
+        return {r["config"]["optimizer"]["lr"]: r["status"] for r in results(tmp_path)}
+
+    try:
+        wait_for(lambda: statuses() == {0.2: "done"})
+        finished = results(tmp_path)[0]["finished"]
+        wait_for(lambda: len(list(tmp_path.glob("outputs/*/metrics.jsonl"))) == 2)
+        end = ["scancel", "--signal=USR2", "--name=gcbench", "--state=RUNNING"]
+        run(*end, folder=tmp_path, environment=cluster)
+        wait_for(lambda: statuses() == {0.2: "done", 0.1: "interrupted"})
+        _, stderr = sweep.communicate(timeout=patience(170))
+    finally:
+        sweep.kill()
+    assert sweep.returncode == 0, stderr
+    assert statuses() == {0.2: "done", 0.1: "done"} and len(jobs_of(tmp_path, cluster)) == 1
+    assert finished in [r["finished"] for r in results(tmp_path)], "not run again"
+
+
 @pytest.mark.slow
 def test_a_sweep_waits_for_a_job_that_was_queued_again(
     cluster: dict[str, str], undisturbed: Callable[[], list[tuple[int, float]]], tmp_path: Path

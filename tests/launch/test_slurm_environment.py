@@ -13,7 +13,7 @@ from sentence import config_of, run
 
 from gcbench.config import ConfigError
 from gcbench.launch import failure, slurm
-from gcbench.launch.failure import first_failure, forget_failures
+from gcbench.launch.failure import first_failure, forget_notes
 from gcbench.launch.plan import Machine, plan
 from gcbench.launch.slurm import Cluster
 
@@ -252,7 +252,7 @@ def test_all_workers_name_the_one_that_failed(
     assert {(each.rank, each.reason) for each in failures} == {
         (2, "ValueError: the cat is on the wire")
     }
-    forget_failures(tmp_path)
+    forget_notes(tmp_path)
     assert not list(tmp_path.iterdir())
     monkeypatch.setattr(failure, "ECHO_SECONDS", 0.1)
     # The other process was killed and left no note.

@@ -19,6 +19,7 @@ KINDS = {
     "compiler": "a C++ compiler",
     "root": "root",
     "submitit": "the packages of gcbench[slurm]",
+    "chromium": "Debian's chromium",
 }
 # Names, between commas, what must be present; once set, any other reason to skip is a failure.
 EXPECT = "GCBENCH_EXPECT"

@@ -28,6 +28,14 @@ METHODS["svrg"] = [
     "estimator.epoch_steps=7",
     "optimizer.momentum=0",
 ]
+METHODS["adamw"] = [*METHODS["qsgd"], "optimizer=adamw", "schedule.interval=epoch"]
+METHODS["any_class"] = [
+    "compressor=powersgd",
+    "optimizer._target_=own_optimizers.Decaying",
+    "optimizer.lr=0.05",
+    "schedule._target_=torch.optim.lr_scheduler.OneCycleLR",
+    "schedule.max_lr=0.1",
+]
 LENGTH = [
     "trainer.gpus=4",
     "trainer.threads=1",

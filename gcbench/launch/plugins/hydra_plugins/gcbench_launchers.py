@@ -1,7 +1,7 @@
 """hydra/launcher=submitit_slurm and submitit_local for gcbench.
 
 Hydra takes launchers from a package of this name only. All points of a sweep are submitted at once,
-each as a job of the shape that its own trainer.* says.
+each as a job of the shape that its own trainer.* says, or several points of one shape as one job.
 """
 
 from __future__ import annotations
@@ -10,12 +10,17 @@ import atexit
 import logging
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import make_dataclass
 from importlib.util import find_spec
 from typing import Any
 
+from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.config_store import ConfigStore
 from hydra.core.singleton import Singleton
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.plugins.launcher import Launcher
+from hydra.plugins.search_path_plugin import SearchPathPlugin
 
 log = logging.getLogger("gcbench")
 
@@ -23,26 +28,52 @@ ONE_TASK = {"nodes": 1, "tasks_per_node": 1, "gpus_per_node": None}
 
 if find_spec("hydra_plugins.hydra_submitit_launcher"):
     from hydra_plugins.hydra_submitit_launcher import submitit_launcher as theirs
+    from hydra_plugins.hydra_submitit_launcher.config import LocalQueueConf, SlurmQueueConf
+
+    class PackingKeys(SearchPathPlugin):
+        """The keys of packing, added to the schemas by which Hydra judges conf/hydra/launcher.
+
+        Their plugin stores these schemas when Hydra imports it. This is called once all are there.
+        """
+
+        def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+            packing = [("points_per_job", int, 1), ("points_at_once", int, 1)]
+            for name, keys in (
+                ("submitit_local", LocalQueueConf),
+                ("submitit_slurm", SlurmQueueConf),
+            ):
+                node = make_dataclass(keys.__name__, packing, bases=(keys,))
+                ConfigStore.instance().store(group="hydra/launcher", name=name, node=node)
 
     class SubmititLocal(theirs.LocalLauncher):
         """A launcher of jobs as processes of this machine."""
 
-        def __call__(self, sweep_overrides: list[str], *rest: Any) -> JobReturn:
-            """Run a point as a task of its job."""
+        def __init__(self, points_per_job: int, points_at_once: int = 1, **params: Any) -> None:
+            super().__init__(**params)
+            self.points_per_job = _count("points_per_job", points_per_job)
+            self.points_at_once = _count("points_at_once", points_at_once)
+
+        def __call__(self, *points: tuple[Any, ...]) -> dict[int, JobReturn]:
+            """Run points one after another as a task of their job; return what each returned.
+
+            Where tasks have points of their own, a task runs every n-th.
+            """
             from gcbench.config import register
+            from gcbench.launch import slurm
 
             register()
             # The process that waits for the jobs reports them.
             self.hydra_context.callbacks.callbacks = []
-            quiet = (
-                ["hydra.output_subdir=null"] if os.environ.get("SLURM_PROCID", "0") != "0" else []
-            )
-            failed: list[JobReturn] = []
+            apart = slurm.tasks(os.environ) if self.points_at_once > 1 else 0
+            first = slurm.rank(os.environ) if apart else 0
+            returned: dict[int, JobReturn] = {}
             # Slurm must see the failure, but only after submitit has written the result.
-            atexit.register(lambda: os._exit(1) if failed else None)
-            returned = super().__call__([*sweep_overrides, *quiet], *rest)
-            if returned.status is JobStatus.FAILED:
-                failed.append(returned)
+            atexit.register(lambda: os._exit(1) if any(map(_failed, returned.values())) else None)
+            with slurm.task_of_its_own() if apart else nullcontext():
+                for overrides, *rest in points[first :: apart or 1]:
+                    quiet = [] if slurm.rank(os.environ) == 0 else ["hydra.output_subdir=null"]
+                    number = rest[1]
+                    returned[number] = super().__call__([*overrides, *quiet], *rest)
             return returned
 
         def launch(
@@ -62,20 +93,20 @@ if find_spec("hydra_plugins.hydra_submitit_launcher"):
                     config=config, task_function=self.task_function
                 )
                 if index in jobs:
-                    returned[index] = _collect_return(jobs[index], points[index])
+                    returned[index] = _collect_return(jobs[index], index, points[index])
                 self.hydra_context.callbacks.on_job_end(config=config, job_return=returned[index])
             return [returned[index] for index in points]
 
         def shape(self, config: Any) -> dict[str, Any]:
-            """Return the nodes, tasks and GPUs of a point's job."""
+            """Return the nodes, tasks and GPUs of a point."""
             return ONE_TASK
 
         def _submit(
             self, points: Mapping[int, list[str]], configs: Mapping[int, Any]
         ) -> tuple[dict[int, Any], dict[int, JobReturn]]:
-            """Submit the points; return the jobs, and the returns of points that are refused.
+            """Submit the points; return the job of each, and the returns of refused points.
 
-            Points of one shape go as one array.
+            Points of one shape go as one array, `points_per_job` of them in a job.
             """
             from submitit.core.utils import FailedJobError
 
@@ -85,7 +116,7 @@ if find_spec("hydra_plugins.hydra_submitit_launcher"):
             returned: dict[int, JobReturn] = {}
             for index, config in configs.items():
                 try:
-                    shapes[index] = self.shape(config)
+                    shapes[index] = self._refuse_several_tasks(self.shape(config))
                 except ConfigError as error:
                     returned[index] = _failure(points[index], error)
             jobs: dict[int, Any] = {}
@@ -97,13 +128,29 @@ if find_spec("hydra_plugins.hydra_submitit_launcher"):
                     (points[i], "hydra.sweep.dir", i, f"job_id_for_{i}", Singleton.get_state())
                     for i in alike
                 ]
+                size = self.points_per_job
+                packs = [arguments[i : i + size] for i in range(0, len(arguments), size)]
+                executor = self._executor(_beside(shape, min(self.points_at_once, len(packs[0]))))
                 try:
-                    submitted = self._executor(shape).map_array(self, *zip(*arguments, strict=True))
+                    with executor.batch():
+                        submitted = [executor.submit(self, *pack) for pack in packs]
                 except FailedJobError as error:
                     returned.update({i: _failure(points[i], _refusal(error)) for i in alike})
                 else:
-                    jobs.update(zip(alike, submitted, strict=True))
+                    jobs.update({i: submitted[n // size] for n, i in enumerate(alike)})
             return jobs, returned
+
+        def _refuse_several_tasks(self, shape: dict[str, Any]) -> dict[str, Any]:
+            from gcbench.config import ConfigError
+
+            tasks = shape["nodes"] * shape["tasks_per_node"]
+            if self.points_at_once > 1 and tasks > 1:
+                raise ConfigError(
+                    f"hydra.launcher.points_at_once={self.points_at_once}: each of these points "
+                    f"has one task, and this one has {tasks}; type points_at_once=1, or "
+                    "trainer.launcher=local"
+                )
+            return shape
 
         def _executor(self, shape: Mapping[str, Any]) -> Any:
             import submitit
@@ -145,7 +192,7 @@ if find_spec("hydra_plugins.hydra_submitit_launcher"):
         ) -> tuple[dict[int, Any], dict[int, JobReturn]]:
             jobs, returned = super()._submit(points, configs)
             if jobs:
-                numbers = " ".join(job.job_id for job in jobs.values())
+                numbers = " ".join(dict.fromkeys(job.job_id for job in jobs.values()))
                 log.info(
                     "waiting for jobs that go on without this command; type scancel %s to end them",
                     numbers,
@@ -167,20 +214,24 @@ if find_spec("hydra_plugins.hydra_submitit_launcher"):
             shape = slurm.job_shape(resolve(config)["trainer"], self.cluster)
             return shape if self.params["gres"] is None else {**shape, "gpus_per_node": None}
 
-    def _collect_return(job: Any, overrides: list[str]) -> JobReturn:
-        """Return what the first task returned, or the first that failed."""
+    def _collect_return(job: Any, number: int, overrides: list[str]) -> JobReturn:
+        """Return what the first task returned for a point, or the first task that failed."""
         from submitit.core.utils import UncompletedJobError
 
         from gcbench.config import RunFailed
 
         job.wait()
-        tasks = [job.task(number) for number in range(job.num_tasks)]
+        tasks = [job.task(index) for index in range(job.num_tasks)]
         try:
             returns: list[JobReturn] = [
-                task.result() for task in tasks if task.paths.result_pickle.exists()
+                task.result()[number]
+                for task in tasks
+                if task.paths.result_pickle.exists() and number in task.result()
             ]
-            failed = [each for each in returns if each.status is JobStatus.FAILED]
-            first: JobReturn = failed[0] if failed else tasks[0].result()
+            if not returns:
+                tasks[0].result()  # which says why there is none
+            failed = [each for each in returns if _failed(each)]
+            first: JobReturn = (failed or returns)[0]
         except UncompletedJobError as error:
             reason = str(error).strip().splitlines()[-1]
             logs = job.paths.folder
@@ -191,6 +242,22 @@ if find_spec("hydra_plugins.hydra_submitit_launcher"):
                 ),
             )
         return first
+
+    def _failed(returned: JobReturn) -> bool:
+        return returned.status is JobStatus.FAILED
+
+    def _beside(shape: Mapping[str, Any], points: int) -> dict[str, Any]:
+        """Return the shape of a job that runs so many points of one task beside each other."""
+        gpus = shape["gpus_per_node"]
+        tasks = points * shape["tasks_per_node"]
+        return {**shape, "tasks_per_node": tasks, "gpus_per_node": gpus and points * gpus}
+
+    def _count(key: str, value: Any) -> int:
+        from gcbench.config import ConfigError
+
+        if not isinstance(value, int) or value < 1:
+            raise ConfigError(f"hydra.launcher.{key}={value}: type a number of points, 1 or more")
+        return value
 
     def _refusal(error: Exception) -> Exception:
         from gcbench.config import ConfigError
