@@ -62,6 +62,11 @@ NEUTRAL = {
     "network": {},
     "interval": "step",
     "groups": [],
+    "crop_padding": 4,
+    "crop_fill": "zeros",
+    "flip": "random",
+    "label_smoothing": 0.0,
+    "end_factor": 0.0,
 }
 ABSENT = "(absent)"
 
@@ -147,26 +152,40 @@ def as_words(different: Differences) -> list[str]:
     return ["network=emulated", *words] if any(now == ABSENT for _, now in links) else words
 
 
-def tell_apart(peers: Sequence[Flat]) -> list[list[str]]:
-    """Return the words, for each of `peers`, that tell it from all that differ from it.
+def tell_apart(peers: Sequence[Flat], fewest: bool = False) -> list[list[str]]:
+    """Return the words, for each of `peers`, by which it differs from the others.
 
-    These are its values of as few keys as that takes, a method's knobs first, as they were typed.
+    These are its values of all keys in which any two of them differ, as they were typed, or of the
+    `fewest` that tell all apart.
     """
-    chosen: list[str] = []
-    for key in drop_copies(sort_knobs({key for flat in peers for key in flat})):
-        if _count_kinds(peers, [*chosen, key]) > _count_kinds(peers, chosen):
-            chosen.append(key)
-    return [as_words({key: (flat[key], None) for key in chosen if key in flat}) for flat in peers]
+    keys = sort_knobs({key for flat in peers for key in flat})
+    differing = drop_copies(
+        key
+        for key in keys
+        if any(flat.get(key, ABSENT) != peers[0].get(key, ABSENT) for flat in peers)
+    )
+    if {"bits", "levels"} <= {*differing}:  # one follows from the other, and several may share bits
+        bits, levels = ({str(flat.get(key)) for flat in peers} for key in ("bits", "levels"))
+        differing.remove("levels" if len(levels) <= len(bits) else "bits")
+    if fewest:
+        enough: list[str] = []
+        for key in differing:
+            if _count_kinds(peers, [*enough, key]) > _count_kinds(peers, enough):
+                enough.append(key)
+        differing = enough
+    return [
+        as_words({key: (flat[key], None) for key in differing if key in flat}) for flat in peers
+    ]
 
 
 def _count_kinds(peers: Sequence[Flat], keys: Sequence[str]) -> int:
-    """Return how many kinds of peers the values of these keys tell apart."""
+    """Return how many kinds the values of these keys tell apart."""
     return len({repr([flat.get(key, ABSENT) for key in keys]) for flat in peers})
 
 
 def sort_knobs(keys: Iterable[str]) -> list[str]:
-    """Return dotted keys in order: knobs of the method and groups, others, parts of the method."""
-    return sorted(keys, key=lambda key: (key.startswith("compressor."), "." in key, key))
+    """Return dotted keys, those of a method and groups first."""
+    return sorted(keys, key=lambda key: ("." in key, key))
 
 
 def label_run(config: Config, knobs: Iterable[str] = ()) -> str:

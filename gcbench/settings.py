@@ -63,6 +63,7 @@ class ScheduleKind(Enum):
     constant = "constant"
     steps = "steps"
     cosine = "cosine"
+    linear = "linear"
 
 
 class Interval(Enum):
@@ -244,6 +245,17 @@ class TrainerSettings:
             "type of forward and backward (autocast); gradients, compression and updates stay fp32"
         ),
     ] = Precision.fp32
+    label_smoothing: Annotated[
+        float,
+        Knob(
+            "share of a target that is spread over all classes, in training (not in tests)",
+            unit="a share",
+            at_least=0,
+            below=1,
+            example=0.1,
+            source="Szegedy et al., CVPR 2016",
+        ),
+    ] = 0.0
     channels_last: Annotated[
         bool, Knob("true: convolutions in the channels-last memory layout")
     ] = True
@@ -456,7 +468,10 @@ class OptimizerSettings:
 class ScheduleSettings:
     kind: Annotated[
         ScheduleKind,
-        Knob("the rate stays, falls at milestones, or along half a cosine to zero"),
+        Knob(
+            "the rate stays, falls at milestones, along half a cosine to zero, or along a line to "
+            "end_factor"
+        ),
     ] = MISSING  # type: ignore[assignment]
     milestones: Annotated[
         list[float] | None,
@@ -472,6 +487,16 @@ class ScheduleSettings:
         float,
         Knob("factor of the rate at each milestone", unit="a factor", at_least=0, example=0.1),
     ] = 0.1
+    end_factor: Annotated[
+        float,
+        Knob(
+            "share of the rate to which the line of kind=linear falls, from the end of the "
+            "warm-up to that of the run",
+            unit="a share of the rate",
+            at_least=0,
+            example=0.07,
+        ),
+    ] = 0.0
     warmup_epochs: Annotated[
         float,
         Knob(

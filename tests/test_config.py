@@ -327,6 +327,44 @@ def test_a_budget_makes_the_same_experiment_smaller() -> None:
     assert budget_notice(paper) is None
 
 
+def test_a_recipe_takes_the_place_of_everything_but_the_method_and_the_form_of_optimizer() -> None:
+    paper, medium = config_of(ROW), config_of(ROW, "budget=cpu_medium")
+    assert (medium["choices"]["model"], medium["model"]["widths"]) == ("airnet", [32, 128, 128])
+    assert medium["dataset"]["crop_fill"] == "reflect"
+    assert medium["choices"]["schedule"] == medium["schedule"]["kind"] == "linear"
+    assert medium["schedule"]["warmup_epochs"] == pytest.approx(0.23 * medium["trainer"]["epochs"])
+    kept = ("kind", "momentum", "nesterov")
+    assert [medium["optimizer"][key] for key in kept] == [paper["optimizer"][key] for key in kept]
+    assert (medium["rank"], medium["error_feedback"]) == (7, True)
+    typed = config_of(
+        ROW,
+        "budget=cpu_medium",
+        "trainer.label_smoothing=0.1",
+        "trainer.epochs=2",
+        "schedule=steps",
+    )
+    assert typed["trainer"]["label_smoothing"] == 0.1 and typed["choices"]["schedule"] == "steps"
+    long = config_of(ROW, "budget=cpu_long")
+    assert long["model"]["widths"] == [64, 256, 256]
+
+
+@pytest.mark.parametrize(("typed", "batch"), [([], 512), (["trainer.batch_size=16"], 64)])
+def test_a_recipe_keeps_the_rates_of_methods_relative_to_each_other(
+    typed: list[str], batch: int
+) -> None:
+    """Its rate is for 512 samples; that of signs follows no batch."""
+
+    def rate(row: str) -> float:
+        lr: float = config_of(f"+experiment/{row}", "budget=cpu_medium", *typed)["optimizer"]["lr"]
+        return lr
+
+    sgd = rate("powersgd/table1=sgd")
+    assert sgd == pytest.approx(0.1 * 5 * batch / 512)
+    assert rate("powersgd/table1=unbiased_rank_1") == pytest.approx(sgd / 8)
+    assert rate("qsgd/claims=qsgd") == pytest.approx(sgd)
+    assert rate("powersgd/table6=signum") == 0.001
+
+
 def test_a_budget_may_leave_the_rate_to_the_number_of_workers() -> None:
     """4 of 16 workers have a quarter of the rate, unless schedule.scale_by_workers multiplies it;
     `scale_lr: false` forgets the batch."""

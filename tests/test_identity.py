@@ -23,7 +23,9 @@ from gcbench.identity import (
 
 @pytest.fixture(scope="module")
 def config() -> dict[str, Any]:
-    return config_of("compressor=signum", "+compressor.bucket_scope=tensor")
+    return config_of(
+        "model=resnet8", "dataset=cifar10", "compressor=signum", "+compressor.bucket_scope=tensor"
+    )
 
 
 def without(node: Any, key: str) -> Any:
@@ -85,3 +87,7 @@ def test_peers_are_told_apart_by_the_knobs_in_which_any_two_differ() -> None:
     # Several numbers of levels need the same bits.
     flats = [flatten_config(config_of(f"levels={levels}")) for levels in (5, 6)]
     assert tell_apart(flats) == [["levels=5"], ["levels=6"]]
+    # A method's knobs are words of its runs only.
+    methods = ["compressor=qsgd", "compressor=powersgd rank=3"]
+    qsgd, powersgd = tell_apart([flatten_config(config_of(*typed.split())) for typed in methods])
+    assert "rank=3" in powersgd and not any(word.startswith("rank=") for word in qsgd)

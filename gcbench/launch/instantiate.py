@@ -180,10 +180,10 @@ def fits_one_length(schedule: Config) -> bool:
 def parameter_shapes(
     node: Config, shape: Sequence[int], outputs: int
 ) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of a model's parameters by name, without making its weights."""
+    """Return the shapes of a model's trained parameters by name, without making its weights."""
     with torch.device("meta"):
         model = make_model(node, shape, outputs)
-    return {name: tuple(p.shape) for name, p in model.named_parameters()}
+    return {name: tuple(p.shape) for name, p in model.named_parameters() if p.requires_grad}
 
 
 def to_dataclass(schema: type[Any], node: Config) -> Any:

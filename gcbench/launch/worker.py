@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, cast
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from gcbench.codecs.kernels import Backend, use_backend
 from gcbench.comm import (
@@ -46,6 +47,7 @@ from gcbench.launch.outcome import make_outcome
 from gcbench.launch.plan import Plan
 from gcbench.launch.same_config import refuse_different_configs
 from gcbench.launch.watch import Place, watch
+from gcbench.models import InitializedFromData
 from gcbench.records import ProgressDisplay, RunFiles, print_summary, start_logger
 from gcbench.records.clock import Clock
 from gcbench.records.gradients import GradientFiles
@@ -59,6 +61,8 @@ from gcbench.train.replica import Replica
 from gcbench.train.run import Progress, Run
 from gcbench.train.schedules import total_steps
 from gcbench.train.weights import save_weights
+
+MODEL_SAMPLES = 5000  # that a model sees which is initialized from data
 
 log = logging.getLogger("gcbench")
 
@@ -209,8 +213,13 @@ def build_run(
     trainer = to_dataclass(TrainerSettings, config["trainer"])
     comm, side_comm, control, device = connections
     torch.manual_seed(mix(config["seed"]) >> 1)  # initial weights, the same on all workers
+    model = make_model(config["model"], data.shape, data.outputs)
+    if isinstance(model, InitializedFromData):
+        model.initialize_from(_first_inputs(data, config["seed"]).cpu())
+        # Processors that round differently would make different models of the same inputs.
+        control.broadcast(list(model.parameters()))
     replica = Replica(
-        make_model(config["model"], data.shape, data.outputs),
+        model,
         data.task,
         comm.local,
         device,
@@ -245,6 +254,12 @@ def build_run(
         stop_requested=stop,
     )
     return run, Checkpoints(directory / "checkpoints", trainer.checkpoint_keep, fingerprint(config))
+
+
+def _first_inputs(data: Data, seed: int) -> Tensor:
+    """Return inputs of the training part, as many as settle a model's statistics."""
+    samples = min(MODEL_SAMPLES, data.train_samples)
+    return data.batch(epoch=0, step=0, worker=0, workers=1, batch_size=samples, seed=seed)[0]
 
 
 def _in_short(config: Config) -> dict[str, Any]:

@@ -54,7 +54,7 @@ gcbench report diff A B                        two runs or trees: configuration,
         "a table or paper, a study, which_method, runs, or all: as svg and png below keep=, "
         "or outputs/figures",
     )
-    budget: str = key(PAPER, "whose runs to read: paper, cpu, bits or smoke", choices=BUDGETS)
+    budget: str = key(PAPER, f"whose runs to read: {', '.join(BUDGETS)}", choices=BUDGETS)
     format: str = key("terminal", ", ".join(FORMATS), choices=FORMATS)
     keep: str | None = key(
         None, "a folder for the tables and the results behind them, as in keep=outputs"

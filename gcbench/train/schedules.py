@@ -76,6 +76,10 @@ class FactorSchedule:
         done = step / self.total_steps
         if self.settings.kind is ScheduleKind.cosine:
             return 0.5 * (1 + math.cos(math.pi * done))
+        if self.settings.kind is ScheduleKind.linear:
+            warmup = self.settings.warmup_epochs * self.steps_per_epoch
+            fallen = (step - warmup) / max(1.0, self.total_steps - warmup)
+            return 1 - max(0.0, fallen) * (1 - self.settings.end_factor)
         if self.settings.kind is ScheduleKind.steps:
             return float(
                 self.settings.gamma ** sum(done >= m for m in self.settings.milestones or [])

@@ -15,6 +15,7 @@ from torch import nn
 from gcbench.comm import Comm, LocalControl
 from gcbench.config import ConfigError
 from gcbench.data import ArrayData, TokenData
+from gcbench.data.augment import Augmentation
 from gcbench.data.synthetic import synthetic
 from gcbench.launch.instantiate import make_optimizer
 from gcbench.models.linear import Linear
@@ -240,7 +241,7 @@ class Norm(nn.Sequential):
             0.0,
             "not text",
         ),
-        (Linear([16], 1), replace(DATA, augment=True), 0.0, "type dataset.augment=false"),
+        (Linear([16], 1), replace(DATA, augment=Augmentation()), 0.0, "type dataset.augment=false"),
     ],
 )
 def test_it_refuses_what_has_no_full_gradient(

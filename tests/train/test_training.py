@@ -195,6 +195,12 @@ def test_schedules() -> None:
     assert steps[49] == 1 and steps[50] == pytest.approx(0.1) and steps[80] == pytest.approx(0.01)
     cosine = factors(ScheduleSettings(ScheduleKind.cosine))
     assert cosine[0] == 1 and cosine[50] == pytest.approx(0.5) and cosine[99] < 0.001
+    triangle = factors(
+        ScheduleSettings(ScheduleKind.linear, warmup_epochs=2, warmup_start=0.2, end_factor=0.1)
+    )
+    assert triangle[0] == pytest.approx(0.2) and triangle[10] == pytest.approx(0.6)
+    assert triangle[20] == 1 and triangle[60] == pytest.approx(0.55)
+    assert triangle[99] == pytest.approx(0.1 + 0.9 / 80)
     warm = factors(ScheduleSettings(ScheduleKind.constant, warmup_epochs=2, scale_by_workers=True))
     assert warm[0] == 1.0 < warm[10] < warm[19] < 4 and warm[20:] == [4.0] * 80
     assert warm[10] == pytest.approx(2.5)
