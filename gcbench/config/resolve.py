@@ -239,8 +239,8 @@ def _typed_knobs(composed: DictConfig, config: Config) -> dict[str, Any]:
     named = {"budget"} if config["name"] or config["experiment"] else {*CALLED_BY, "budget"}
     choices = {k: v for k, v in config["choices"].items() if k not in {*named, *ELSEWHERE}}
     known = {**flatten_config(config), **choices}
-    typed = sort_knobs(_typed_keys(composed) - HOW_OFTEN)
-    return {key: known[key] for key in typed if key in known}
+    typed = {key.removesuffix("._target_") for key in _typed_keys(composed) - HOW_OFTEN}
+    return {key: known[key] for key in sort_knobs(typed) if key in known}
 
 
 def _knobs_in_name(knobs: Config) -> str:

@@ -83,7 +83,7 @@ def test_the_same_run_under_another_name_is_not_made_twice(tmp_path: Path) -> No
     assert (
         "2 rows, 1 of them the same run as another" in both.stderr and "row 2 of 2" in both.stderr
     )
-    assert [path.parent.name.partition("-s1-")[0] for path in tmp_path.glob("*/result.json")] == [
+    assert [path.parent.name.partition("+")[0] for path in tmp_path.glob("*/result.json")] == [
         "one"
     ]
     again = sweep(tmp_path, "name=third", "rerun=true")
