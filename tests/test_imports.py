@@ -47,6 +47,7 @@ MAY_IMPORT = {
     },
     "library": {"config", "launch", "compressors", "comm", "records", "report"},
     "cli": {"config", "launch", "bench", "check", "report", "studies", "predict"},
+    "sweep_progress": {"config", "launch", "records", "report"},
     "__main__": {"cli"},
     "knobs": set(),
     "method_settings": set(),
@@ -58,8 +59,8 @@ MAY_IMPORT = {
     "drawing": set(),
 }
 ONLY_IN = {
-    "hydra": {"cli", "config", "launch"},
-    "omegaconf": {"cli", "config", "launch"},
+    "hydra": {"cli", "config", "launch", "sweep_progress"},
+    "omegaconf": {"cli", "config", "launch", "sweep_progress"},
     "pydantic": {"records"},
     "torch.distributed": {"comm", "launch", "bench", "check", "library"},
     "wandb": {"records", "report"},

@@ -19,10 +19,10 @@ from sentence import compose, config_of
 from gcbench.config import run_directory
 from gcbench.launch.estimate import START_SECONDS, Estimates
 from gcbench.launch.same import same_run
-from gcbench.launch.sweep import SweepProgress, SweepRow, plan_sentence
 from gcbench.records import RunFiles
 from gcbench.records.result import Begun, make_result
 from gcbench.records.schema import Status
+from gcbench.sweep_progress import SweepProgress, SweepRow, plan_sentence
 
 WORDS = [
     "logger.mode=disabled",
