@@ -78,7 +78,12 @@ def pack_indices(index: Tensor, n: int) -> Tensor:
 def unpack_indices(packed: Tensor, n: int, k: int) -> Tensor:
     """Return the positions `[w, k]` int64 that `pack_indices` took."""
     if index_bytes(n, k) < _fixed_bytes(n, k):
-        return unpack(packed, n, 1).nonzero()[:, 1].view(-1, k)
+        marks = unpack(packed, n, 1)
+        if marks.is_cuda:  # where the host would wait to see how many there are
+            marked = torch.nonzero_static(marks, size=len(marks) * k)
+        else:
+            marked = marks.nonzero()
+        return marked[:, 1].view(-1, k)
     whole, rest = divmod(width_of(n), 8)
     index = torch.zeros(packed.shape[0], k, dtype=torch.int64, device=packed.device)
     for i, plane in enumerate(
