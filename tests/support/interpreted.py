@@ -36,7 +36,7 @@ LIBDEVICE: dict[str, Array] = {"floor": np.floor, "trunc": np.trunc, "sqrt": np.
 SUMS = {"_sum", "_mean_of_magnitudes"}  # kernels that add floats up, in an order of their device
 
 # Rows of 16 values, groups of rows, rows that fill no group, and a tail.
-VALUES = 60 * 16 + 5
+VALUES = 200 * 16 + 5
 
 
 def finite() -> Tensor:
