@@ -61,7 +61,7 @@ MAY_IMPORT = {
 ONLY_IN = {
     "hydra": {"cli", "config", "launch", "sweep_progress"},
     "omegaconf": {"cli", "config", "launch", "sweep_progress"},
-    "pydantic": {"records"},
+    "pydantic": {"records", "report"},
     "torch.distributed": {"comm", "launch", "bench", "check", "library"},
     "wandb": {"records", "report"},
     "matplotlib": {"report", "predict", "drawing"},
