@@ -25,6 +25,7 @@ from gcbench.config import (
     help_of,
     learning_rate_notice,
     near,
+    open_nodes,
     register,
     resolve,
     resolve_benchmark,
@@ -103,11 +104,11 @@ SUBCOMMANDS = {
     "report": Subcommand(
         "report.command",
         "report",
-        "results beside the papers' numbers: tables, figures, list, diff A B",
+        "results beside the papers' numbers: tables, figures, html, list, deviations, diff A B",
     ),
     "runs": Subcommand("report.command", "runs", "everything that ran"),
     "claims": Subcommand(
-        "report.command", "claims", "the papers' claims: reproduced, refuted or not yet"
+        "report.command", "claims", "verdicts on the papers' claims, and what would decide the rest"
     ),
     "predict": Subcommand(
         "predict.command", "predict_steps", "times of steps on clusters, and where compression pays"
@@ -165,7 +166,8 @@ def _start_hydra(command: Callable[[], None], config: str, arguments: Sequence[s
         # Hydra's own help is the same, after two seconds in which it lists all files of all groups.
         print(help_of(config))
     else:
-        sys.argv[1:] = arguments if _is_first_rank() else [*arguments, "hydra.output_subdir=null"]
+        quiet = [] if _is_first_rank() else ["hydra.output_subdir=null"]
+        sys.argv[1:] = [*open_nodes(arguments), *quiet]
         command()
 
 
@@ -200,7 +202,8 @@ def _command(
     except (ConfigError, RunFailed, HydraException, OmegaConfBaseException, OSError) as error:
         if full_error:
             raise
-        print(f"{name}: {sentence_of(error)}", file=sys.stderr)
+        sentence = sentence_of(error, benchmark=name == "gcbench bench")
+        print(f"{name}: {sentence}", file=sys.stderr)
         sys.exit(1)
 
 

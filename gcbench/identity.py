@@ -48,6 +48,7 @@ ELSEWHERE = {
     "data",
     "choices",
     "experiment",
+    "knobs",
 }
 # A key that came after runs were kept, with the value that means what gcbench did before: a
 # configuration with that value is the same as one without the key.
@@ -59,6 +60,13 @@ NEUTRAL = {
     "warmup_start": None,
     "momentum_start": "zero",
     "network": {},
+    "interval": "step",
+    "groups": [],
+    "crop_padding": 4,
+    "crop_fill": "zeros",
+    "flip": "random",
+    "label_smoothing": 0.0,
+    "end_factor": 0.0,
 }
 ABSENT = "(absent)"
 
@@ -131,6 +139,67 @@ def format_differences(different: Mapping[str, tuple[Any, Any]]) -> str:
     )
 
 
+def as_words(different: Differences) -> list[str]:
+    """Return the first side of differences as it was typed.
+
+    The numbers of a link follow the word that brings them; what only the other side has comes
+    with its model or method.
+    """
+    links = [pair for key, pair in different.items() if key.startswith("network.")]
+    words = [f"{key}={format_value(a)}" for key, (a, _) in different.items() if a != ABSENT]
+    if any(before == ABSENT for before, _ in links):
+        return ["network=none", *words]
+    return ["network=emulated", *words] if any(now == ABSENT for _, now in links) else words
+
+
+def tell_apart(peers: Sequence[Flat], fewest: bool = False) -> list[list[str]]:
+    """Return the words, for each of `peers`, by which it differs from the others.
+
+    These are its values of all keys in which any two of them differ, as they were typed, or of the
+    `fewest` that tell all apart.
+    """
+    keys = sort_knobs({key for flat in peers for key in flat})
+    differing = drop_copies(
+        key
+        for key in keys
+        if any(flat.get(key, ABSENT) != peers[0].get(key, ABSENT) for flat in peers)
+    )
+    if {"bits", "levels"} <= {*differing}:  # one follows from the other, and several may share bits
+        bits, levels = ({str(flat.get(key)) for flat in peers} for key in ("bits", "levels"))
+        differing.remove("levels" if len(levels) <= len(bits) else "bits")
+    if fewest:
+        enough: list[str] = []
+        for key in differing:
+            if _count_kinds(peers, [*enough, key]) > _count_kinds(peers, enough):
+                enough.append(key)
+        differing = enough
+    return [
+        as_words({key: (flat[key], None) for key in differing if key in flat}) for flat in peers
+    ]
+
+
+def _count_kinds(peers: Sequence[Flat], keys: Sequence[str]) -> int:
+    """Return how many kinds the values of these keys tell apart."""
+    return len({repr([flat.get(key, ABSENT) for key in keys]) for flat in peers})
+
+
+def sort_knobs(keys: Iterable[str]) -> list[str]:
+    """Return dotted keys, those of a method and groups first."""
+    return sorted(keys, key=lambda key: ("." in key, key))
+
+
+def label_run(config: Config, knobs: Iterable[str] = ()) -> str:
+    """Return what people call a run: its name, its experiment or its choices, and its knobs.
+
+    Args:
+        config: with `choices` and `experiment`.
+        knobs: words that tell the run from others so called, as in `bits=4`.
+    """
+    made_of = [config["choices"][group] for group in ("model", "dataset", "compressor")]
+    title = config.get("name") or config["experiment"] or " ".join(made_of)
+    return " ".join([title, *knobs])
+
+
 def iterate_leaves(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the dotted keys and values of nested nodes."""
     if not isinstance(value, dict) or not value:
@@ -159,6 +228,8 @@ def format_value(value: Any) -> str:
         return f"{value:g}" if float(f"{value:g}") == value else repr(value)
     if isinstance(value, (list, tuple)):
         return f"[{','.join(map(format_value, value))}]"
+    if isinstance(value, dict):
+        return f"{{{','.join(f'{key}:{format_value(v)}' for key, v in value.items())}}}"
     return str(value)
 
 

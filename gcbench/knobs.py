@@ -54,8 +54,8 @@ class Knob:
         """Return whether a value of the right type is in the range."""
         if not isinstance(value, (list, tuple)):
             return self._is_inside(value)
-        repeats = len(set(value)) < len(value)
-        if (self.filled and not value) or (self.distinct and repeats):
+        repeats = self.distinct and len(set(value)) < len(value)
+        if (self.filled and not value) or repeats:
             return False
         return all(map(self._is_inside, value))
 
@@ -186,7 +186,11 @@ def _is_of(kind: Any, value: Any) -> bool:
         return isinstance(value, (int, float)) and not isinstance(value, bool)
     if kind is int:
         return isinstance(value, int) and not isinstance(value, bool)
-    return isinstance(value, kind) if kind in (str, bool, NoneType) else True
+    return (
+        isinstance(value, origin or kind)
+        if kind in (str, bool, NoneType) or origin is dict
+        else True
+    )
 
 
 def _wanted(name: str, kinds: Sequence[Kind]) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from gcbench.knobs import Knob
 
@@ -45,6 +45,13 @@ class Precision(Enum):
     bf16 = "bf16"
 
 
+class LoggerKind(Enum):
+    wandb = "wandb"
+    tensorboard = "tensorboard"
+    csv = "csv"
+    none = "none"
+
+
 class LogMode(Enum):
     auto = "auto"
     online = "online"
@@ -56,11 +63,19 @@ class ScheduleKind(Enum):
     constant = "constant"
     steps = "steps"
     cosine = "cosine"
+    linear = "linear"
+
+
+class Interval(Enum):
+    step = "step"
+    epoch = "epoch"
 
 
 class OptimizerKind(Enum):
     sgd = "sgd"
     powersgd = "powersgd"
+    adam = "adam"
+    adamw = "adamw"
 
 
 class ResumeMode(Enum):
@@ -95,7 +110,8 @@ class RunSettings:
     directory: Annotated[
         str | None,
         Knob(
-            "directory of this run, or of a shorter one to extend; null: outputs/NAME-sSEED-HASH",
+            "directory of this run, or of a shorter one to extend; "
+            "null: outputs/NAME+TYPED-sSEED-HASH",
             unit="a folder",
         ),
     ]
@@ -229,6 +245,17 @@ class TrainerSettings:
             "type of forward and backward (autocast); gradients, compression and updates stay fp32"
         ),
     ] = Precision.fp32
+    label_smoothing: Annotated[
+        float,
+        Knob(
+            "share of a target that is spread over all classes, in training (not in tests)",
+            unit="a share",
+            at_least=0,
+            below=1,
+            example=0.1,
+            source="Szegedy et al., CVPR 2016",
+        ),
+    ] = 0.0
     channels_last: Annotated[
         bool, Knob("true: convolutions in the channels-last memory layout")
     ] = True
@@ -372,10 +399,15 @@ class TrainerSettings:
 
 @dataclass
 class OptimizerSettings:
+    """The keys that the files of conf/optimizer bring, each file those that its class takes."""
+
     kind: Annotated[
         OptimizerKind,
-        Knob("torch.optim.SGD, or PowerSGD's: momentum after aggregation, x <- x - lr (d + m)"),
-    ] = MISSING  # type: ignore[assignment]
+        Knob(
+            "torch.optim.SGD, Adam or AdamW, or PowerSGD's: momentum after aggregation, "
+            "x <- x - lr (d + m)"
+        ),
+    ]
     lr: Annotated[
         float,
         Knob(
@@ -384,7 +416,7 @@ class OptimizerSettings:
             above=0,
             example=0.05,
         ),
-    ] = MISSING  # type: ignore[assignment]
+    ]
     momentum: Annotated[
         float,
         Knob(
@@ -393,25 +425,53 @@ class OptimizerSettings:
             at_least=0,
             example=0.9,
         ),
-    ] = MISSING  # type: ignore[assignment]
-    nesterov: Annotated[bool, Knob("true: the step looks ahead, as in torch.optim.SGD")] = False
+    ]
+    nesterov: Annotated[bool, Knob("true: the step looks ahead, as in torch.optim.SGD")]
+    betas: Annotated[
+        list[float],
+        Knob(
+            "weights of the old moments of the aggregated gradient and of its square in the new",
+            unit="two weights",
+            at_least=0,
+            below=1,
+            example=[0.9, 0.999],
+        ),
+    ]
+    eps: Annotated[
+        float,
+        Knob(
+            "added to the root of the second moment", unit="a small number", above=0, example=1e-8
+        ),
+    ]
     weight_decay: Annotated[
         float,
         Knob(
-            "share of a weight that is added to its gradient after aggregation; none on batch "
-            "normalization",
+            "share of a weight that is added to its gradient after aggregation (adamw: times lr, "
+            "taken off the weight); none on batch normalization",
             unit="a weight",
             at_least=0,
             example=0.0001,
         ),
-    ] = 0.0
+    ]
+    groups: Annotated[
+        list[dict[str, Any]],
+        Knob(
+            "parameters with options of their own: `match`, a regular expression in their names, "
+            "lr_scale, and any option of the optimizer; the first match counts",
+            unit="groups",
+            example=[{"match": "bias|norm", "weight_decay": 0}],
+        ),
+    ]
 
 
 @dataclass
 class ScheduleSettings:
     kind: Annotated[
         ScheduleKind,
-        Knob("the rate stays, falls at milestones, or along half a cosine to zero"),
+        Knob(
+            "the rate stays, falls at milestones, along half a cosine to zero, or along a line to "
+            "end_factor"
+        ),
     ] = MISSING  # type: ignore[assignment]
     milestones: Annotated[
         list[float] | None,
@@ -427,6 +487,16 @@ class ScheduleSettings:
         float,
         Knob("factor of the rate at each milestone", unit="a factor", at_least=0, example=0.1),
     ] = 0.1
+    end_factor: Annotated[
+        float,
+        Knob(
+            "share of the rate to which the line of kind=linear falls, from the end of the "
+            "warm-up to that of the run",
+            unit="a share of the rate",
+            at_least=0,
+            example=0.07,
+        ),
+    ] = 0.0
     warmup_epochs: Annotated[
         float,
         Knob(
@@ -448,10 +518,24 @@ class ScheduleSettings:
         ),
     ] = None
     scale_by_workers: Annotated[bool, Knob("true: the rate times the number of workers")] = False
+    interval: Annotated[
+        Interval,
+        Knob(
+            "when the rate changes, or step() of schedule._target_ is called: after every update, "
+            "or every epoch"
+        ),
+    ] = Interval.step
 
 
 @dataclass
 class LoggerSettings:
+    kind: Annotated[
+        LoggerKind,
+        Knob(
+            "where metrics go besides metrics.jsonl: Weights & Biases, event files of TensorBoard, "
+            "a table of comma-separated values, or nowhere; the other keys are of W&B"
+        ),
+    ] = MISSING  # type: ignore[assignment]
     mode: Annotated[
         LogMode,
         Knob("Weights & Biases; auto: online where an API key is configured, else offline"),
@@ -461,7 +545,9 @@ class LoggerSettings:
     group: Annotated[str | None, Knob("group of W&B; null: the name of the run", unit="a name")] = (
         None
     )
-    tags: Annotated[list[str] | None, Knob("tags of W&B; null: the choices", unit="names")] = None
+    tags: Annotated[
+        list[str] | None, Knob("tags of W&B; null: the choices and what was typed", unit="names")
+    ] = None
 
 
 @dataclass

@@ -2,10 +2,12 @@
 
 import multiprocessing
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 import torch
 from needed import unexpected
+from record import Recorder
 
 from gcbench.launch import local
 
@@ -14,11 +16,21 @@ from gcbench.launch import local
 torch.set_num_threads(1)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--record", type=Path, help="write what passed, and the commit, to this file")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    file = config.getoption("--record")
+    if file and not hasattr(config, "workerinput"):  # processes of pytest-xdist report to this one
+        config.pluginmanager.register(Recorder(file))
+
+
 @pytest.fixture
 def copied_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Start worker processes as copies of this one, which spares each 5 s of imports.
 
-    Tests of launching start them as users do.
+    A few tests start them as users do: see test_local.py, and the script in test_runs.py.
     """
     monkeypatch.setattr(local, "_PROCESSES", multiprocessing.get_context("fork"))
 

@@ -6,10 +6,10 @@ import subprocess
 import sys
 from copy import deepcopy
 from functools import cache
+from pathlib import Path
 
 import pytest
 import yaml
-from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from sentence import compose, config_of
 
@@ -20,9 +20,13 @@ from gcbench.config import (
     conf_directory,
     learning_rate_notice,
     resolve,
+    resolve_words,
     run_name,
 )
-from gcbench.identity import fingerprint
+from gcbench.config.checks import SCHEMAS
+from gcbench.config.sentences import unknown_key
+from gcbench.identity import fingerprint, identify
+from gcbench.knobs import knobs_of
 
 GROUPS = (
     "model",
@@ -107,7 +111,7 @@ def test_help_names_every_choice() -> None:
             "compressor=orq per_layer=true bucket_size=64",
             "bucket_size=64 means nothing with per_layer=true",
         ),
-        ("+rank=2", "no part of gcbench reads rank"),
+        ("+rank=2", "rank=2: no such key with these choices; rank belongs to compressor=atomo, p"),
         (
             "model=lstm",
             "model=lstm reads tokens, dataset=digits holds image; "
@@ -134,10 +138,15 @@ def test_help_names_every_choice() -> None:
         ),
         (
             "+optimizer.betas=[0.9,0.99]",
-            "optimizer.betas=[0.9, 0.99]: no such key; "
-            "optimizer has kind, lr, momentum, nesterov, weight_decay",
+            "optimizer.betas=[0.9,0.99]: no such key with these choices; "
+            "optimizer.betas belongs to optimizer=adam, adamw",
         ),
-        ("+resume.where=there", "resume.where=there: no such key; resume has mode, workers"),
+        (
+            "+resume.where=there",
+            "resume.where=there: no such key with these choices; resume has mode, workers",
+        ),
+        ("optimizer=adam optimizer.betas=[0.9,1]", "optimizer.betas=[0.9,1]: type two weights of"),
+        ("optimizer._target_=my.pkg.Lion", "type its learning rate too"),
         ("name=a/b", "name='a/b': type a name of printable characters"),
     ],
 )
@@ -148,20 +157,66 @@ def test_mistakes_are_refused_by_key_and_value(sentence: str, says: str) -> None
     assert "\n" not in str(error.value), "one clear message"
 
 
+METHODS_WITH_RANKS = "rank belongs to compressor=atomo, powersgd, random_block, random_k, unb"
+
+
 @pytest.mark.parametrize(
-    "sentence",
+    ("sentence", "says"),
     [
-        "rank=2",
-        "network.bandwidth=1gbit",
-        "compressor=none bits=4",
-        "trainer.gpu=2",
-        "model=resnet1",
-        "trainer.gpus=two",
+        ("lr=0.1", "did you mean optimizer.lr=0.1?"),
+        ("lr=1e-4", "did you mean optimizer.lr=1e-4?"),
+        ("learning_rate=0.1", "did you mean optimizer.lr=0.1?"),
+        ("optimiser.lr=0.1", "did you mean optimizer.lr=0.1?"),
+        ("trainer.gpu=4", "did you mean trainer.gpus=4?"),
+        ("gpu=4", "did you mean trainer.gpus=4?"),
+        ("epochs=3", "did you mean trainer.epochs=3?"),
+        ("modle=resnet20", "did you mean model=resnet20?"),
+        ("compressor.rank=2", "did you mean rank=2?"),
+        ("compressor=qsgd rank=2", METHODS_WITH_RANKS),
+        ("compressor=none rank=2", METHODS_WITH_RANKS),
+        ("momentum=0.9", "belongs to compressor=signum; did you mean optimizer.momentum=0.9?"),
+        ("optimizer=adamw optimizer.momentum=0.9", "belongs to optimizer=powersgd, sgd"),
+        ("network.bandwidth=1gbit", "network.bandwidth belongs to network=emulated"),
+        ("model.width=3", "model.width belongs to model=an4_lstm,"),
+        ("xyz.abc=3", "type gcbench --help or gcbench --cfg job to see the keys"),
     ],
 )
-def test_unknown_keys_choices_and_types_are_refused(sentence: str) -> None:
-    with pytest.raises(HydraException):
-        config_of(*sentence.split())
+def test_an_unknown_key_is_answered_with_what_was_meant(sentence: str, says: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        resolve_words(sentence.split())
+    typed = sentence.split()[-1]
+    assert str(error.value).startswith(f"{typed}: no such key with these choices; ")
+    assert says in str(error.value)
+
+
+def test_a_benchmark_is_answered_with_keys_of_benchmarks() -> None:
+    assert unknown_key("rouds", "3", benchmark=True).endswith("did you mean rounds=3?")
+    assert "rounds" not in unknown_key("rouds", "3")
+    assert "trainer" not in unknown_key("gpus", "3", benchmark=True)
+
+
+@pytest.mark.parametrize(
+    ("sentence", "says"),
+    [
+        ("model=resnet1", "In 'config': Could not find 'model/resnet1'"),
+        ("trainer.gpus=two", "trainer.gpus=two: type a number of workers of at least 1, as in"),
+        ("schedule.interval=day", "schedule.interval=day: type schedule.interval=step or epoch"),
+        (
+            "schedule._target_=my.pkg.Halving schedule.interval=day",
+            "schedule.interval=day: type schedule.interval=step or epoch",
+        ),
+    ],
+)
+def test_unknown_choices_and_types_are_refused(sentence: str, says: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        resolve_words(sentence.split())
+    assert str(error.value).startswith(says)
+
+
+def test_whole_numbers_are_the_same_run() -> None:
+    one, other = (config_of(f"optimizer.lr={lr}", "optimizer=adamw") for lr in ("1", "1.0"))
+    assert identify(one) == identify(other)
+    assert identify(one) != identify(config_of("optimizer.lr=1", "optimizer=adam"))
 
 
 def test_levels_and_bits_follow_each_other() -> None:
@@ -171,10 +226,17 @@ def test_levels_and_bits_follow_each_other() -> None:
     assert config_of("levels=5", "bits=4")["levels"] == 5
 
 
-def test_another_target_gets_only_the_keys_that_were_typed() -> None:
-    config = config_of("model._target_=my.pkg.Net", "+model.depth=3", "dataset=cifar10")
+@pytest.mark.parametrize("plus", ["", "+", "++"])
+def test_another_target_gets_only_the_keys_that_were_typed(plus: str) -> None:
+    config = config_of("model._target_=my.pkg.Net", f"{plus}model.depth=3", "dataset=cifar10")
     assert config["model"] == {"_target_": "my.pkg.Net", "depth": 3}
     assert config["choices"]["model"] == "my.pkg.Net"
+    for group, key in (("optimizer", "lr"), ("schedule", "gamma")):
+        config = config_of(f"{group}._target_=my.pkg.Thing", f"{plus}{group}.{key}=3")
+        assert config[group] == {"_target_": "my.pkg.Thing", key: 3}
+        assert config["choices"][group] == "my.pkg.Thing"
+        name = run_name(compose(f"{group}._target_=my.pkg.Thing", f"{group}.{key}=4"))
+        assert name != run_name(compose(f"{group}._target_=my.pkg.Thing", f"{group}.{key}=3"))
 
 
 def test_runs_that_differ_have_directories_that_differ() -> None:
@@ -195,6 +257,36 @@ def test_runs_that_differ_have_directories_that_differ() -> None:
     )
     assert len({name, *(run_name(compose(o)) for o in typed)}) == 1 + len(typed)
     assert run_name(compose("name=mine")).startswith("mine-s1-")
+
+
+def test_names_hold_what_was_typed_and_changes_numbers() -> None:
+    typed = ("optimizer.lr=0.1", "bits=2", "norm=l2", "schedule=constant", "trainer.threads=1")
+    name = run_name(compose(*typed, "seed=3", "trainer.log_every=7"))
+    assert name.startswith("mlp-digits-qsgd+bits2+norm_l2+schedule_constant+lr0.1-s3-")
+    assert run_name(compose(*typed, "name=mine", "model=linear")).startswith(
+        "mine+bits2+model_linear"
+    )
+    assert run_name(compose(ROW, "rank=1")).startswith("powersgd/table4/rank_7+rank1-s1-")
+    assert run_name(compose("model.widths=[3,4]")).startswith("mlp-digits-qsgd+widths3_4-s1-")
+    own = "optimizer._target_=torch.optim.RMSprop", "optimizer.lr=0.1"
+    assert "+optimizer_torch.optim.RMSprop+lr0.1-s1-" in run_name(compose(*own))
+    many = [f"{key}=1" for key in ("trainer.gpus", "trainer.batch_size", "trainer.epochs", "bits")]
+    assert len(run_name(compose(*many, "trainer.max_steps=1", "optimizer.lr=1"))) < 100
+
+
+def test_a_run_is_found_again_whatever_was_typed_of_its_defaults(tmp_path: Path) -> None:
+    to = f"outputs={tmp_path}"
+    default = run_name(compose(to))
+    (tmp_path / default).mkdir()
+    assert run_name(compose(to, "bits=4")) == default != run_name(compose("bits=4"))
+    assert run_name(compose(to, "bits=3")) != default
+    # One that another name, or another budget, was typed for is another.
+    ending = default.partition("-s1-")[2]
+    (tmp_path / f"mine-too-s1-{ending}").mkdir()
+    assert run_name(compose(to, "name=mine")) == f"mine-s1-{ending}"
+    row = run_name(compose(to, ROW, "rank=7"))
+    (tmp_path / row).mkdir(parents=True)
+    assert run_name(compose(to, ROW)) == row == run_name(compose(to, ROW, "rank=7"))
 
 
 ROW = "+experiment/powersgd/table4=rank_7"
@@ -240,6 +332,44 @@ def test_a_budget_makes_the_same_experiment_smaller() -> None:
         and "model=resnet8 trainer.gpus=4 trainer.batch_size=32 trainer.epochs=3" in notice
     )
     assert budget_notice(paper) is None
+
+
+def test_a_recipe_takes_the_place_of_everything_but_the_method_and_the_form_of_optimizer() -> None:
+    paper, medium = config_of(ROW), config_of(ROW, "budget=cpu_medium")
+    assert (medium["choices"]["model"], medium["model"]["widths"]) == ("airnet", [32, 128, 128])
+    assert medium["dataset"]["crop_fill"] == "reflect"
+    assert medium["choices"]["schedule"] == medium["schedule"]["kind"] == "linear"
+    assert medium["schedule"]["warmup_epochs"] == pytest.approx(0.23 * medium["trainer"]["epochs"])
+    kept = ("kind", "momentum", "nesterov")
+    assert [medium["optimizer"][key] for key in kept] == [paper["optimizer"][key] for key in kept]
+    assert (medium["rank"], medium["error_feedback"]) == (7, True)
+    typed = config_of(
+        ROW,
+        "budget=cpu_medium",
+        "trainer.label_smoothing=0.1",
+        "trainer.epochs=2",
+        "schedule=steps",
+    )
+    assert typed["trainer"]["label_smoothing"] == 0.1 and typed["choices"]["schedule"] == "steps"
+    long = config_of(ROW, "budget=cpu_long")
+    assert long["model"]["widths"] == [64, 256, 256]
+
+
+@pytest.mark.parametrize(("typed", "batch"), [([], 512), (["trainer.batch_size=16"], 64)])
+def test_a_recipe_keeps_the_rates_of_methods_relative_to_each_other(
+    typed: list[str], batch: int
+) -> None:
+    """Its rate is for 512 samples; that of signs follows no batch."""
+
+    def rate(row: str) -> float:
+        lr: float = config_of(f"+experiment/{row}", "budget=cpu_medium", *typed)["optimizer"]["lr"]
+        return lr
+
+    sgd = rate("powersgd/table1=sgd")
+    assert sgd == pytest.approx(0.1 * 5 * batch / 512)
+    assert rate("powersgd/table1=unbiased_rank_1") == pytest.approx(sgd / 8)
+    assert rate("qsgd/claims=qsgd") == pytest.approx(sgd)
+    assert rate("powersgd/table6=signum") == 0.001
 
 
 def test_a_budget_may_leave_the_rate_to_the_number_of_workers() -> None:
@@ -311,14 +441,14 @@ def test_composing_and_checking_import_no_torch() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-STRUCTURE = {"defaults", "_target_", "compressor", "kind", "reads", "features"}  # no knobs
+STRUCTURE = {"defaults", "_target_", "compressor", "reads", "features"}  # no knobs
 
 
 @pytest.mark.parametrize(
     ("group", "choice"), [key for key in CHOICES if key[0] not in ("budget", "compressor")]
 )
-def test_every_knob_has_a_comment_that_says_what_it_means(group: str, choice: str) -> None:
-    """Beside it."""
+def test_every_key_is_explained_by_its_knob_or_beside_it(group: str, choice: str) -> None:
     text = (conf_directory() / group / f"{choice}.yaml").read_text()
     said = {line.partition(":")[0] for line in text.splitlines() if "  # " in line}
-    assert set(yaml.safe_load(text)) - STRUCTURE <= said
+    known = set(knobs_of(SCHEMAS[group])) if group in SCHEMAS else {"kind"}
+    assert set(yaml.safe_load(text)) - STRUCTURE <= said | known

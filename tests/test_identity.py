@@ -13,15 +13,19 @@ from gcbench.identity import (
     EXECUTION,
     NEUTRAL,
     differences,
+    flatten_config,
     format_differences,
     identify,
     iterate_leaves,
+    tell_apart,
 )
 
 
 @pytest.fixture(scope="module")
 def config() -> dict[str, Any]:
-    return config_of("compressor=signum", "+compressor.bucket_scope=tensor")
+    return config_of(
+        "model=resnet8", "dataset=cifar10", "compressor=signum", "+compressor.bucket_scope=tensor"
+    )
 
 
 def without(node: Any, key: str) -> Any:
@@ -68,3 +72,22 @@ def test_a_missing_key_reads_as_the_value_that_it_means(config: dict[str, Any]) 
     before = without(config, "warmup_start")
     said = format_differences(differences(before, other, BOOKKEEPING))
     assert said == "schedule.warmup_start=null -> 0.1"
+
+
+def test_peers_are_told_apart_by_the_knobs_in_which_any_two_differ() -> None:
+    configs = [config_of(*words) for words in (["bits=2"], ["bits=4", "optimizer.lr=0.1"], [])]
+    flats = [flatten_config(config) for config in configs]
+    lr = configs[0]["optimizer"]["lr"]
+    assert tell_apart(flats) == [
+        ["bits=2", f"optimizer.lr={lr}"],
+        ["bits=4", "optimizer.lr=0.1"],
+        ["bits=4", f"optimizer.lr={lr}"],  # the default, which tells it apart
+    ]
+    assert tell_apart(flats[:1]) == [[]]
+    # Several numbers of levels need the same bits.
+    flats = [flatten_config(config_of(f"levels={levels}")) for levels in (5, 6)]
+    assert tell_apart(flats) == [["levels=5"], ["levels=6"]]
+    # A method's knobs are words of its runs only.
+    methods = ["compressor=qsgd", "compressor=powersgd rank=3"]
+    qsgd, powersgd = tell_apart([flatten_config(config_of(*typed.split())) for typed in methods])
+    assert "rank=3" in powersgd and not any(word.startswith("rank=") for word in qsgd)

@@ -30,9 +30,9 @@ MAY_IMPORT = {
     "config": set(),
     "launch": {"config", "train", "compressors", "codecs", "comm", "data", "models", "records"},
     "bench": {"config", "launch", "train", "compressors", "codecs", "comm", "data", "records"},
-    "check": {"config", "launch", "compressors", "comm", "records"},
+    "check": {"config", "launch", "compressors", "codecs", "comm", "records"},
     "predict": {"config", "launch", "compressors", "comm", "records"},
-    "report": {"config", "records", "comm"},
+    "report": {"config", "records", "comm", "predict"},
     "studies": {
         "config",
         "launch",
@@ -47,6 +47,7 @@ MAY_IMPORT = {
     },
     "library": {"config", "launch", "train", "compressors", "comm", "records", "report"},
     "cli": {"config", "launch", "bench", "check", "report", "studies", "predict"},
+    "sweep_progress": {"config", "launch", "records", "report"},
     "__main__": {"cli"},
     "knobs": set(),
     "method_settings": set(),
@@ -58,9 +59,9 @@ MAY_IMPORT = {
     "drawing": set(),
 }
 ONLY_IN = {
-    "hydra": {"cli", "config", "launch"},
-    "omegaconf": {"cli", "config", "launch"},
-    "pydantic": {"records"},
+    "hydra": {"cli", "config", "launch", "sweep_progress"},
+    "omegaconf": {"cli", "config", "launch", "sweep_progress"},
+    "pydantic": {"records", "report"},
     "torch.distributed": {"comm", "launch", "bench", "check", "library"},
     "wandb": {"records", "report"},
     "matplotlib": {"report", "predict", "drawing"},

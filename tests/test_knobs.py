@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import MISSING, dataclass, fields
 from inspect import isabstract
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
 from knob_values import example, inside, outside
+from needed import patience
+from processes import command
 from sentence import config_of
 
 from gcbench import compressors
@@ -145,13 +147,11 @@ def test_keys_that_files_share_are_those_that_hydra_composes() -> None:
     assert {name: keys for name, (_, keys) in composed.items()} == method_keys(conf_directory())
 
 
-def printed(*words: str) -> str:
-    command = [sys.executable, "-m", "gcbench", *words]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
-
-
-def test_help_has_every_knob_with_the_methods_that_have_it() -> None:
-    text = printed("--help")
+def test_help_has_every_knob_with_the_methods_that_have_it(tmp_path: Path) -> None:
+    text, of_bench = (
+        command(words, tmp_path, os.environ, timeout=patience(60)).stdout
+        for words in (["--help"], ["bench", "--help"])
+    )
     keys = method_keys(conf_directory())
     for name in knobs_of(MethodSettings):
         entry = re.search(rf"^  {name}=.*?\[([a-z][^]]*)]$", text, re.MULTILINE | re.DOTALL)
@@ -162,4 +162,4 @@ def test_help_has_every_knob_with_the_methods_that_have_it() -> None:
         assert listed in (["all"], [choice for choice in CHOICES if name in keys[choice]]), name
     for group, _, name in NODE_KEYS:
         assert f" {group}.{name}=" in text
-    assert all(f" {name}=" in printed("bench", "--help") for name in knobs_of(BenchSettings))
+    assert all(f" {name}=" in of_bench for name in knobs_of(BenchSettings))

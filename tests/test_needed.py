@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from needed import lacks, patience, unexpected
+from processes import Copy, code
 
 DATA = f"Skipped: {lacks('data', 'no digits under /data')}"
 
@@ -48,11 +47,9 @@ def test_a_skipped_test_is_reported_as_failed(tmp_path: Path) -> None:
     """By pytest itself, with the hook of tests/conftest.py."""
     (tmp_path / "test_skipping.py").write_text(SKIPPING)
     shutil.copy(Path(__file__).with_name("conftest.py"), tmp_path)
-    path = os.pathsep.join(sys.path)
-    environment = {**os.environ, "PYTHONPATH": path, "GCBENCH_EXPECT": "gpu"}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=patience(60)
-    )
+    start = f"import pytest; pytest.main(['-q', '-p', 'no:cacheprovider', {str(tmp_path)!r}])"
+    environment = {**os.environ, "GCBENCH_EXPECT": "gpu"}
+    with Copy(code, start, folder=tmp_path, environment=environment) as copy:
+        done = copy.wait(patience(60))
     assert "1 failed, 1 skipped" in done.stdout, done.stdout
     assert "GCBENCH_EXPECT says that gpu is here (a CUDA device)" in done.stdout

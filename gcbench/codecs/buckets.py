@@ -7,7 +7,9 @@ from functools import lru_cache
 from itertools import accumulate
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gcbench.codecs.kernels import block_slices
@@ -69,8 +71,9 @@ class Buckets:
         self._full = sum(piece.length for piece in full)
         self.full_count = self._full // size if size else 0
         self.count = self.full_count + len(self._short)
-        short = torch.tensor([r + t for r, t in self._short], dtype=torch.int64)
-        self.sizes = torch.cat([torch.full((self.full_count,), size or 0), short]).to(device)
+        short_sizes = [r + t for r, t in self._short]
+        bucket_sizes = np.append(np.full(self.full_count, size or 0), short_sizes)
+        self.sizes = torch.tensor(bucket_sizes.astype(np.int64), device=device)
         self.rows = (self._full + sum(r for r, _ in self._short)) // self.row
         self._groups: dict[int, Groups] = {}
 
@@ -131,32 +134,33 @@ class Buckets:
         count = self.rows // rows
         bucket = self._bucket_of_values()
         starts = list(accumulate(self.segments, initial=0))
-        position = torch.cat([torch.arange(n) + starts[i] + start for i, start, n in self._pieces])
+        position = np.concatenate(
+            [np.arange(n) + starts[i] + start for i, start, n in self._pieces]
+        )
         inside = count * rows * self.row
         first = slice(0, inside, self.row)
-        of_rows = bucket[first].contiguous()
+        of_rows = bucket[first]
         return Groups(
-            position[first].view(count, rows).to(self.device),
-            of_rows.view(count, rows).to(self.device),
-            torch.equal(of_rows, torch.arange(len(of_rows))),
-            position[inside:].to(self.device),
-            bucket[inside:].to(self.device),
+            self._to_device(position[first]).view(count, rows),
+            self._to_device(of_rows).view(count, rows),
+            bool((of_rows == np.arange(len(of_rows))).all()),
+            self._to_device(position[inside:]),
+            self._to_device(bucket[inside:]),
         )
 
-    def _bucket_of_values(self) -> Tensor:
+    def _bucket_of_values(self) -> NDArray[np.int64]:
         """Return the bucket of each reordered value, `[n]`."""
-        short = torch.arange(self.full_count, self.count)
-        return torch.cat(
+        short = np.arange(self.full_count, self.count)
+        return np.concatenate(
             [
-                torch.arange(self._full) // (self.size or 1),
-                short.repeat_interleave(
-                    torch.tensor([r for r, _ in self._short], dtype=torch.int64)
-                ),
-                short.repeat_interleave(
-                    torch.tensor([t for _, t in self._short], dtype=torch.int64)
-                ),
+                np.arange(self._full) // (self.size or 1),
+                short.repeat([r for r, _ in self._short]),
+                short.repeat([t for _, t in self._short]),
             ]
         )
+
+    def _to_device(self, index: NDArray[np.int64]) -> Tensor:
+        return torch.tensor(index, device=self.device)
 
 
 @lru_cache(maxsize=16)

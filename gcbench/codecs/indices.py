@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -26,10 +28,26 @@ def largest(x: Tensor, k: int) -> Tensor:
     return torch.cat(rows)
 
 
+def largest_of_each(x: Tensor, segments: Sequence[int], counts: Sequence[int]) -> list[Tensor]:
+    """Return `largest` of each segment of rows `[w, n]`, with a k of `counts` each."""
+    if not x.is_cuda:
+        parts = x.split(list(segments), dim=1)
+        return [largest(part, k) for part, k in zip(parts, counts, strict=True)]
+    # Keys of all segments at once; then a radix select, which `topk` is on CUDA, for each.
+    keys = _keys(x.view(torch.int32), torch.arange(x.shape[1], device=x.device))
+    parts = keys.split(list(segments), dim=1)
+    chosen = [part.topk(k, sorted=False).indices for part, k in zip(parts, counts, strict=True)]
+    return [positions.sort().values for positions in chosen]
+
+
 def _largest_of(bits: Tensor, positions: Tensor, k: int) -> Tensor:
     """Return the positions of the k largest among bits of floats `[w, c]`, ascending."""
-    keys = (bits.to(torch.int64) << 32) - positions
-    return positions.gather(1, keys.topk(k, sorted=False).indices).sort().values
+    chosen = _keys(bits, positions).topk(k, sorted=False).indices
+    return positions.gather(1, chosen).sort().values
+
+
+def _keys(bits: Tensor, positions: Tensor) -> Tensor:
+    return (bits.to(torch.int64) << 32) - positions
 
 
 _SHARE = 8  # of the values, at most, for which it pays to look for candidates first
@@ -78,7 +96,12 @@ def pack_indices(index: Tensor, n: int) -> Tensor:
 def unpack_indices(packed: Tensor, n: int, k: int) -> Tensor:
     """Return the positions `[w, k]` int64 that `pack_indices` took."""
     if index_bytes(n, k) < _fixed_bytes(n, k):
-        return unpack(packed, n, 1).nonzero()[:, 1].view(-1, k)
+        marks = unpack(packed, n, 1)
+        if marks.is_cuda:  # where the host would wait to see how many there are
+            marked = torch.nonzero_static(marks, size=len(marks) * k)
+        else:
+            marked = marks.nonzero()
+        return marked[:, 1].view(-1, k)
     whole, rest = divmod(width_of(n), 8)
     index = torch.zeros(packed.shape[0], k, dtype=torch.int64, device=packed.device)
     for i, plane in enumerate(

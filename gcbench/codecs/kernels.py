@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
-from typing import Any, Literal, ParamSpec, TypeVar
+from typing import Any, Literal, ParamSpec, TypeVar, cast
 
 import torch
 
@@ -24,15 +25,20 @@ Backend = Literal["eager", "compiled"]
 CACHED_VALUES = 1 << 16  # stay in a core's cache with what is computed from them
 BLOCK_VALUES: dict[Backend, int] = {"eager": CACHED_VALUES, "compiled": 1 << 24}
 
-# One loop, however long the expression: by default a value that is used often, or took many
-# operations, is stored.
-_ONE_LOOP: dict[str, str | int | bool | Callable[..., Any]] = {
+# One loop, however long the expression: by default a value that is used often, took many
+# operations or was read from many places is stored.
+ONE_LOOP: dict[str, str | int | bool | Callable[..., Any]] = {
     "realize_opcount_threshold": 10_000,
     "realize_reads_threshold": 1_000,
+    "realize_acc_reads_threshold": 10_000,
     "max_fusion_size": 1_000,
 }
 
+Runner = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
+"""Runs a kernel's function with its arguments, and returns what the function would."""
+
 _backend: Backend = "eager"
+_runner: Runner | None = None
 
 
 def use_backend(backend: Backend) -> None:
@@ -54,6 +60,17 @@ def backend() -> Backend:
     return _backend
 
 
+@contextmanager
+def run_kernels_by(runner: Runner) -> Iterator[None]:
+    """Hand the calls of all kernels to `runner` meanwhile, for who watches or compiles them."""
+    global _runner
+    before, _runner = _runner, runner
+    try:
+        yield
+    finally:
+        _runner = before
+
+
 def kernel(function: Callable[P, R]) -> Callable[P, R]:
     """Return a pure function, or one that writes into its arguments called `out`, as one loop."""
     compiled: Callable[P, R] | None = None
@@ -61,10 +78,12 @@ def kernel(function: Callable[P, R]) -> Callable[P, R]:
     @wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
         nonlocal compiled
+        if _runner is not None:
+            return cast(R, _runner(function, args, kwargs))
         if _backend == "eager":
             return function(*args, **kwargs)
         if compiled is None:
-            compiled = torch.compile(function, fullgraph=True, options=_ONE_LOOP)
+            compiled = torch.compile(function, fullgraph=True, options=ONE_LOOP)
         return compiled(*args, **kwargs)
 
     return run

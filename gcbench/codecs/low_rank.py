@@ -56,16 +56,16 @@ def svd(m: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return u, torch.where(finite, s, torch.nan), vt
 
 
-def conditional_bernoulli(p: Tensor, count: Tensor, uniform: Tensor) -> Tensor:
+def conditional_bernoulli(p: Tensor, count: Tensor, most: int, uniform: Tensor) -> Tensor:
     """Return coins `[k, ...]` that fall heads with probability p, given that `count` of them do.
 
-    They are thrown again until exactly `count` `[...]` are heads. One pass has that distribution:
-    with f_ij the chance of j heads among the coins i to k, coin i is heads with probability p_i
-    f_(i+1)(j-1) / f_ij where j more are wanted. Where no throw has so many (too many p are zero),
-    the first are taken.
+    They are thrown again until exactly `count` `[...]` are heads, which is nowhere more than
+    `most`. One pass has that distribution: with f_ij the chance of j heads among the coins i to k,
+    coin i is heads with probability p_i f_(i+1)(j-1) / f_ij where j more are wanted. Where no throw
+    has so many (too many p are zero), the first are taken.
     """
     wanted = count.expand(p.shape[1:]).unsqueeze(-1)
-    none_left = F.pad(p.new_ones(*p.shape[1:], 1), (0, int(count.max())))
+    none_left = F.pad(p.new_ones(*p.shape[1:], 1), (0, most))
     chances = [none_left]
     for q in p.flip(0).unsqueeze(-1):
         chances.append((1 - q) * chances[-1] + q * F.pad(chances[-1][..., :-1], (1, 0)))

@@ -98,10 +98,12 @@ class Atomo(Checked):
         p, u = (
             pad_sequence([x.T for x in xs]) for xs in (list(ps.values()), list(uniform))
         )  # [k, matrices, w]
-        count = torch.tensor([min(self.rank, n) for n in sizes.values()], device=device).unsqueeze(
-            1
-        )
-        kept = u < p if self.variant == "unbiased" else conditional_bernoulli(p, count, u)
+        if self.variant == "unbiased":
+            kept = u < p
+        else:
+            counts = [min(self.rank, n) for n in sizes.values()]
+            count = torch.tensor(counts, device=device).unsqueeze(1)
+            kept = conditional_bernoulli(p, count, max(counts), u)
         return [kept[:n, i].T for i, n in enumerate(sizes.values())]
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from gcbench.codecs.indices import index_bytes, largest, pack_indices, unpack_indices
+from gcbench.codecs.indices import index_bytes, largest_of_each, pack_indices, unpack_indices
 from gcbench.codecs.noise import Noise
 from gcbench.compressors.base import Properties
 from gcbench.compressors.exchange import Codec, Message
@@ -45,31 +47,31 @@ class TopK(Checked, Codec):
         return max(1, int(self.fraction * n + 1e-6))  # 1e-6: 1/272 as typed, times 272, is 1
 
     def encode(self, x: Tensor, segments: tuple[int, ...], noise: Noise) -> Message:
-        positions, values = [], []
-        for tensor in x.split(segments, dim=1):
-            n = tensor.shape[1]
-            chosen = largest(tensor.abs(), self.count(n))
-            positions.append(
-                pack_indices(chosen, n) if self.index == "auto" else chosen.to(torch.int32)
-            )
-            values.append(tensor.gather(1, chosen))
-        return [torch.cat(positions, dim=1), torch.cat(values, dim=1)]
+        counts = [self.count(n) for n in segments]
+        chosen = largest_of_each(x.abs(), segments, counts)
+        in_row = torch.cat(chosen, dim=1) + _starts(segments, tuple(counts), x.device)
+        if self.index == "auto":
+            packed = [pack_indices(part, n) for part, n in zip(chosen, segments, strict=True)]
+            positions = torch.cat(packed, dim=1)
+        else:
+            positions = torch.cat(chosen, dim=1).to(torch.int32)
+        return [positions, x.gather(1, in_row)]
 
     def decode_add(self, message: Message, segments: tuple[int, ...], out: Tensor) -> None:
         counts = [self.count(n) for n in segments]
-        lengths = (
-            [index_bytes(n, k) for n, k in zip(segments, counts, strict=True)]
-            if self.index == "auto"
-            else counts
-        )
         positions, values = message
-        parts = zip(
-            out.split(segments, dim=1),
-            positions.split(lengths, dim=1),
-            values.split(counts, dim=1),
-            strict=True,
-        )
-        for tensor, packed, chosen in parts:
-            n, k = tensor.shape[1], chosen.shape[1]
-            index = unpack_indices(packed, n, k) if self.index == "auto" else packed.to(torch.int64)
-            tensor.scatter_add_(1, index, chosen)
+        if self.index == "auto":
+            sizes = list(zip(segments, counts, strict=True))
+            parts = positions.split([index_bytes(n, k) for n, k in sizes], dim=1)
+            unpacked = [
+                unpack_indices(part, n, k) for part, (n, k) in zip(parts, sizes, strict=True)
+            ]
+            positions = torch.cat(unpacked, dim=1)
+        out.scatter_add_(1, positions + _starts(segments, tuple(counts), out.device), values)
+
+
+@lru_cache(maxsize=64)  # buckets of DDP
+def _starts(segments: tuple[int, ...], counts: tuple[int, ...], device: torch.device) -> Tensor:
+    """Return for each chosen value where its tensor starts in a row, `[values]`."""
+    starts = np.cumsum([0, *segments[:-1]]).repeat(counts)
+    return torch.tensor(starts, device=device)

@@ -5,7 +5,8 @@ Imports no torch, so that help and mistakes answer at once.
 
 from __future__ import annotations
 
-from gcbench.config.errors import Config, ConfigError, RunFailed, sentence_of
+from gcbench.config.directory import conf_directory
+from gcbench.config.errors import Config, ConfigError, RunFailed
 from gcbench.config.help import method_keys
 from gcbench.config.links import emulated_link
 from gcbench.config.resolve import (
@@ -13,11 +14,11 @@ from gcbench.config.resolve import (
     budget_notice,
     compose_methods,
     compose_words,
-    conf_directory,
     first_words,
     help_of,
     learning_rate_notice,
     method_node,
+    open_nodes,
     register,
     resolve,
     resolve_benchmark,
@@ -25,6 +26,7 @@ from gcbench.config.resolve import (
     run_directory,
     run_name,
 )
+from gcbench.config.sentences import sentence_of
 from gcbench.config.words import Words, key, near, option, read_keys, read_words, to_words
 
 __all__ = [
@@ -45,6 +47,7 @@ __all__ = [
     "method_keys",
     "method_node",
     "near",
+    "open_nodes",
     "option",
     "read_keys",
     "read_words",

@@ -9,6 +9,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 PAPER = "paper"
+RECIPE_BATCH = 512  # samples of all workers, for which a recipe has its rate
 
 
 def apply_budget(
@@ -22,6 +23,13 @@ def apply_budget(
     rates follow the size of the whole batch (Goyal et al., 2017), or only the number of workers
     where `scale_lr: false` stands beside the model; warm-up follows the epochs; milestones are
     fractions already.
+
+    `recipes` has, for a stand-in, keys of model, data set, trainer, optimizer and schedule that
+    take the place of the row's, which keeps its method, its form of optimizer and its momentum;
+    `lr`, the multiple of the row's rate for a batch of 512 samples of all workers, which other
+    batches scale; `warmup`, the share of the run in which the rate rises; and `methods`, keys of
+    the optimizer for a choice of compressor, such as the rate of one that sends signs: that is
+    never scaled.
     """
     budget, tree.budget = tree.budget, None
     if budget is None or choices.get("budget") == PAPER:
@@ -34,7 +42,11 @@ def apply_budget(
     if "model" in part and not any(key == "model" or key.startswith("model.") for key in typed):
         choices["model"] = part.model
         tree.model = OmegaConf.load(conf / "model" / f"{part.model}.yaml")
+    published_lr = tree.optimizer.lr
     _shrink(tree, part, typed)
+    recipe = (budget.get("recipes") or {}).get(choices["model"])
+    if recipe is not None:
+        _follow(tree, recipe, published_lr, choices, typed)
 
 
 def _shrink(tree: DictConfig, part: Mapping[str, Any], typed: Collection[str]) -> None:
@@ -55,6 +67,28 @@ def _shrink(tree: DictConfig, part: Mapping[str, Any], typed: Collection[str]) -
         tree.optimizer.lr *= batch * workers
     if "schedule.warmup_epochs" not in typed:
         tree.schedule.warmup_epochs *= trainer.epochs / before["epochs"]
+
+
+def _follow(
+    tree: DictConfig,
+    recipe: Mapping[str, Any],
+    published_lr: float,
+    choices: dict[str, str],
+    typed: Collection[str],
+) -> None:
+    """Set the keys of a recipe, and those that it has for the chosen method."""
+    for group in ("model", "trainer", "optimizer"):
+        _set(tree[group], recipe[group], group, typed)
+    _set(tree.dataset, recipe["datasets"].get(choices["dataset"], {}), "dataset", typed)
+    if "schedule" not in typed:
+        choices["schedule"] = recipe["schedule"]["kind"]
+        _set(tree.schedule, recipe["schedule"], "schedule", typed)
+        rise = {"warmup_epochs": recipe["warmup"] * tree.trainer.epochs}
+        _set(tree.schedule, rise, "schedule", typed)
+    if "optimizer.lr" not in typed:
+        batch = tree.trainer.gpus * tree.trainer.batch_size
+        tree.optimizer.lr = published_lr * recipe["lr"] * batch / RECIPE_BATCH
+    _set(tree.optimizer, recipe["methods"].get(choices["compressor"], {}), "optimizer", typed)
 
 
 def _set(node: DictConfig, values: Mapping[str, Any], name: str, typed: Collection[str]) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from gcbench import settings
 from gcbench.config.errors import Config, ConfigError
-from gcbench.knobs import knobs_of, refusal
+from gcbench.knobs import kinds_of, knobs_of, refusal
 
 SCHEMAS = {
     "trainer": settings.TrainerSettings,
@@ -15,6 +15,17 @@ SCHEMAS = {
     "logger": settings.LoggerSettings,
     "resume": settings.ResumeSettings,
 }
+
+
+# Keys that mean the same in any class; what its others mean, it says itself.
+OF_ANY_TARGET = ("lr", "groups", "interval")
+
+
+def to_floats(node: Config, schema: type[Any]) -> None:
+    """Make whole numbers floats where the key is one, so that lr=1 and lr=1.0 are one run."""
+    for name, hint in knobs_of(schema).items():
+        if type(node.get(name)) is int and any(kind.type is float for kind in kinds_of(hint)):
+            node[name] = float(node[name])
 
 
 def check_knobs(config: Config, *keys: type[Any]) -> None:
@@ -27,7 +38,7 @@ def check_knobs(config: Config, *keys: type[Any]) -> None:
 
 def _check_node(node: Config, schema: type[Any], prefix: str) -> None:
     for name, hint in knobs_of(schema).items():
-        if name not in node:
+        if name not in node or ("_target_" in node and name not in OF_ANY_TARGET):
             continue
         if sentence := refusal(f"{prefix}{name}", node[name], hint):
             raise ConfigError(sentence)

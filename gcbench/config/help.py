@@ -16,7 +16,7 @@ from gcbench.method_settings import MethodSettings
 from gcbench.settings import BenchSettings, RunSettings
 
 TOP = {"run": RunSettings, "bench": BenchSettings}  # schemas of keys without a group
-NO_KNOBS = {"compressor", "recommended"}
+NO_KNOBS = {"compressor", "recommended", "_target_"}
 WIDTH = 118
 COLUMN = 24  # where the text begins
 INDENT = "\n  "  # behind the two spaces at which the template has the first line
@@ -24,8 +24,13 @@ INDENT = "\n  "  # behind the two spaces at which the template has the first lin
 
 def method_keys(conf: Path) -> dict[str, list[str]]:
     """Return the keys that each choice of compressor brings, in the order of their knobs."""
-    files = sorted((conf / "compressor").glob("*.yaml"))
-    return {file.stem: sort_keys(_keys_in(file)) for file in files}
+    keys = keys_by_choice(conf, "compressor")
+    return {choice: sort_keys(own) for choice, own in keys.items()}
+
+
+def keys_by_choice(conf: Path, group: str) -> dict[str, list[str]]:
+    """Return the keys that the file of each choice of a group brings."""
+    return {file.stem: _keys_in(file) for file in sorted((conf / group).glob("*.yaml"))}
 
 
 def sort_keys(keys: Collection[str]) -> list[str]:
@@ -62,7 +67,11 @@ def _keys_in(file: Path) -> list[str]:
     node = yaml.load(
         file.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     )
-    shared = [entry.partition("@")[0] for entry in node.pop("defaults", []) if entry != "_self_"]
+    shared = [
+        entry.partition("@")[0]
+        for entry in node.pop("defaults", [])
+        if entry not in ("_self_", "schema")
+    ]
     inherited = [key for name in shared for key in _keys_in(file.parent / f"{name}.yaml")]
     return [key for key in dict.fromkeys([*inherited, *node]) if key not in NO_KNOBS]
 

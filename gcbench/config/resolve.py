@@ -5,10 +5,12 @@ Imports no torch, so that help and mistakes answer at once.
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
+from glob import escape
 from pathlib import Path
 from string import Template
 from typing import Any, cast
@@ -21,14 +23,31 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from gcbench.config.budget import PAPER, apply_budget
-from gcbench.config.checks import SCHEMAS, check_division, check_kinds, check_knobs
-from gcbench.config.errors import Config, ConfigError, sentence_of
-from gcbench.config.help import NO_KNOBS, list_keys, list_method_knobs, sort_keys
+from gcbench.config.checks import SCHEMAS, check_division, check_kinds, check_knobs, to_floats
+from gcbench.config.directory import conf_directory
+from gcbench.config.errors import Config, ConfigError
+from gcbench.config.help import NO_KNOBS, keys_by_choice, list_keys, list_method_knobs, sort_keys
 from gcbench.config.links import emulated_link
 from gcbench.config.names import refuse_name
-from gcbench.identity import digest, relevant_config
+from gcbench.config.sentences import sentence_of, unknown_key
+from gcbench.identity import (
+    ELSEWHERE,
+    digest,
+    flatten_config,
+    format_value,
+    relevant_config,
+    sort_knobs,
+)
 from gcbench.method_settings import MethodSettings
 from gcbench.settings import BenchSettings, RunSettings
+
+# Groups whose `_target_` may be typed: any class, with arguments of its own.
+WITH_TARGETS = ("model", "dataset", "optimizer", "schedule")
+CALLED_BY = ("model", "dataset", "compressor")  # the choices that make a run's name
+# Keys of how often a run reports, which tell nobody what it is.
+HOW_OFTEN = {f"trainer.{key}" for key in ("log_every", "eval_every", "error_every")}
+KNOB = "+"  # before each knob in the name of a directory; no choice has it
+LONGEST = 60  # characters that knobs take there
 
 
 def register() -> None:
@@ -38,7 +57,8 @@ def register() -> None:
     warnings.filterwarnings("ignore", message=r"\s*'hydra/launcher/submitit_")
     store = ConfigStore.instance()
     for group, node in SCHEMAS.items():
-        store.store(group=group, name="schema", node=node)
+        if group != "optimizer":  # whose files have only the keys that their class takes
+            store.store(group=group, name="schema", node=node)
     resolvers: dict[str, Callable[..., str | int]] = {
         "levels": _levels_of_bits,
         "run_name": lambda *, _root_: run_name(_root_),
@@ -51,13 +71,6 @@ def register() -> None:
         OmegaConf.register_new_resolver(f"gcbench.{name}", resolver, replace=True)
 
 
-def conf_directory() -> Path:
-    """Return conf/ of the checkout, or the copy inside the package where that is installed."""
-    package = Path(__file__).resolve().parents[1]
-    checkout = package.parent
-    return checkout / "conf" if (checkout / "pyproject.toml").is_file() else package / "conf"
-
-
 def compose_words(words: Sequence[str], config_dir: str | None = None) -> DictConfig:
     """Return what Hydra makes of a command line; files in `config_dir` count as those in conf/."""
     if config_dir and not Path(config_dir).is_dir():
@@ -67,7 +80,18 @@ def compose_words(words: Sequence[str], config_dir: str | None = None) -> DictCo
         )
     searched = [f"hydra.searchpath=['{Path(config_dir).resolve()}']"] if config_dir else []
     with _open_conf():
-        return compose("config", [*words, *searched], return_hydra_config=True)
+        return compose("config", [*open_nodes(words), *searched], return_hydra_config=True)
+
+
+def open_nodes(words: Sequence[str]) -> list[str]:
+    """Return words in which keys beside a group's `_target_` may be any that the class takes."""
+    bare = [word.lstrip("+") for word in words]
+    targets = tuple(f"{group}._target_=" for group in WITH_TARGETS)
+    opened = tuple(word.partition("_target_=")[0] for word in bare if word.startswith(targets))
+    return [
+        f"++{word}" if word.startswith(opened) else typed
+        for typed, word in zip(words, bare, strict=True)
+    ]
 
 
 def resolve_words(words: Sequence[str]) -> tuple[Config, str]:
@@ -131,6 +155,7 @@ def resolve(composed: DictConfig) -> Config:
     `composed` is what Hydra made of the command line.
     """
     config = _resolved(composed, MethodSettings, RunSettings)
+    config["knobs"] = _typed_knobs(composed, config)
     check_division(config["trainer"])
     emulated_link(config["network"])  # refuses what is no rate or time
     check_kinds(config, config["choices"])
@@ -145,10 +170,7 @@ def resolve_benchmark(composed: DictConfig) -> Config:
 def _resolved(composed: DictConfig, *keys: type[Any]) -> Config:
     config = _settled(composed)
     typed = _typed_keys(composed)
-    for group in ("model", "dataset"):
-        _keep_typed_keys_of_other_target(group, config, typed)
-    _refuse_added_keys(composed)
-    _refuse_unknown_keys(config)
+    _refuse_added_keys(composed, config)
     refuse_name(config["name"])
     check_knobs(config, *keys)
     _refuse_idle_bucket_size(config, typed)
@@ -167,21 +189,69 @@ def _settled(composed: DictConfig) -> Config:
     if "budget" in tree:
         apply_budget(tree, choices, typed, conf_directory())
     _settle_bits(tree, typed)
-    return {"choices": choices, "experiment": experiment, **_plain(tree)}
+    config = {"choices": choices, "experiment": experiment, **_plain(tree)}
+    for group in WITH_TARGETS:
+        _keep_typed_keys_of_other_target(group, config, typed)
+    if "optimizer" in config:
+        _check_rate(config["optimizer"])
+        to_floats(config["optimizer"], SCHEMAS["optimizer"])
+    return config
+
+
+def _check_rate(optimizer: Config) -> None:
+    """Refuse an optimizer without a learning rate, which schedules, budgets and reports read."""
+    if "lr" not in optimizer:
+        raise ConfigError(
+            f"optimizer._target_={optimizer['_target_']}: type its learning rate too, as in "
+            "optimizer.lr=0.001"
+        )
 
 
 def run_name(composed: DictConfig) -> str:
-    """Return the name of a run's directory.
+    """Return the name of a run's directory: what the run is called, its knobs, seed and hash.
 
-    It is readable, and differs for runs that differ in anything that matters.
+    It is readable, and differs for runs that differ in anything that matters. Where the same run
+    has a directory already for which other knobs were typed, as those that are their default, it is
+    that one's name.
     """
     config = _settled(composed)
     refuse_name(config["name"])
     choices = config["choices"]
-    parts = (choices[group].rsplit(".", 1)[-1] for group in ("model", "dataset", "compressor"))
-    name = config["name"] or config["experiment"] or "-".join(parts)
+    parts = (choices[group].rsplit(".", 1)[-1] for group in CALLED_BY)
+    title = config["name"] or config["experiment"] or "-".join(parts)
     budget = "" if choices["budget"] == PAPER else f"-{choices['budget']}"
-    return f"{name}{budget}-s{config['seed']}-{digest(relevant_config(config))}"
+    ending = f"-s{config['seed']}-{digest(relevant_config(config))}"
+    name = f"{title}{budget}{_knobs_in_name(_typed_knobs(composed, config))}{ending}"
+    outputs = Path(composed.outputs)
+    if (outputs / name).is_dir():
+        return name
+    title, _, begin = f"{title}{budget}".rpartition("/")
+    alike = (outputs / title).glob(f"{escape(begin)}*{ending}")
+    known = [path for path in alike if path.name[len(begin) : -len(ending)][:1] in ("", KNOB)]
+    return str(min(known).relative_to(outputs)) if known else name
+
+
+def _typed_knobs(composed: DictConfig, config: Config) -> dict[str, Any]:
+    """Return what was typed of all that changes numbers, beside what the run is called by.
+
+    Keys are groups with their choice, a method's knobs and, behind these, dotted ones.
+    """
+    named = {"budget"} if config["name"] or config["experiment"] else {*CALLED_BY, "budget"}
+    choices = {k: v for k, v in config["choices"].items() if k not in {*named, *ELSEWHERE}}
+    known = {**flatten_config(config), **choices}
+    typed = {key.removesuffix("._target_") for key in _typed_keys(composed) - HOW_OFTEN}
+    return {key: known[key] for key in sort_knobs(typed) if key in known}
+
+
+def _knobs_in_name(knobs: Config) -> str:
+    """Return knobs as in `+bits4+lr0.1+norm_l2`, as many as a name can have."""
+    text = ""
+    for key, value in knobs.items():
+        short = re.sub(r"[^\w.-]+", "_", format_value(value)).strip("_")
+        between = "_" if short[:1].isalpha() else ""
+        knob = f"{KNOB}{key.rpartition('.')[2]}{between}{short}"
+        text += knob if len(text) + len(knob) <= LONGEST else ""
+    return text
 
 
 def run_directory(composed: DictConfig) -> str:
@@ -201,7 +271,7 @@ def first_words(config: Config, directory: str) -> str:
     choices, workers = config["choices"], config["trainer"]["gpus"]
     device = config["trainer"]["device"]
     where = "GPUs, or the CPU where there are none" if device == "auto" else device
-    made_of = " ".join(choices[group] for group in ("model", "dataset", "compressor"))
+    made_of = " ".join(choices[group] for group in CALLED_BY)
     return f"{made_of}: {workers} worker{'s' * (workers > 1)} on {where}, in {directory}"
 
 
@@ -253,7 +323,7 @@ def _choices(composed: DictConfig) -> dict[str, str]:
     chosen = composed.hydra.runtime.choices.items()
     choices = {k: v for k, v in chosen if "/" not in k and k != "experiment" and isinstance(v, str)}
     typed = _typed_keys(composed)
-    for group in ("model", "dataset"):
+    for group in WITH_TARGETS:
         if f"{group}._target_" in typed:
             choices[group] = composed[group]["_target_"]
     return choices
@@ -300,27 +370,23 @@ def _keep_typed_keys_of_other_target(group: str, config: Config, typed: set[str]
         config[group] = {k: v for k, v in config[group].items() if f"{group}.{k}" in typed}
 
 
-def _refuse_added_keys(composed: DictConfig) -> None:
-    """Refuse an added key that nothing reads, as +rank=2 with a method without ranks."""
+def _refuse_added_keys(composed: DictConfig, config: Config) -> None:
+    """Refuse an added key that nothing reads, as in +rank=2 or +optimizer.betas=[0.9,0.95].
+
+    What is added to a node with a `_target_` is for its class to refuse.
+    """
     groups = {k.split("@")[0] for k in composed.hydra.runtime.choices}
+    optimizers = keys_by_choice(conf_directory(), "optimizer")
+    known = {group: {field.name for field in fields(schema)} for group, schema in SCHEMAS.items()}
+    known["optimizer"] = set(optimizers.get(config["choices"].get("optimizer"), ()))
     for override in composed.hydra.overrides.task:
-        key = override.lstrip("+").split("=", 1)[0]
-        if override.startswith("+") and "." not in key and key not in groups:
-            raise ConfigError(
-                f"{override}: no part of gcbench reads {key} with these choices; "
-                "type gcbench --cfg job to see the keys"
-            )
-
-
-def _refuse_unknown_keys(config: Config) -> None:
-    """Refuse a key that was added to a node with a schema, as in +optimizer.betas=..."""
-    for group, schema in SCHEMAS.items():
-        known = [field.name for field in fields(schema)]
-        for key, value in config.get(group, {}).items():
-            if key not in known:
-                raise ConfigError(
-                    f"{group}.{key}={value}: no such key; {group} has {', '.join(known)}"
-                )
+        key, _, value = override.lstrip("+").partition("=")
+        group, _, leaf = key.partition(".")
+        node = config.get(group) if leaf else None
+        if not override.startswith("+") or key in groups or (node and "_target_" in node):
+            continue
+        if not leaf or (group in known and leaf not in known[group]):
+            raise ConfigError(unknown_key(key, value, benchmark="trainer" not in config))
 
 
 def _refuse_idle_bucket_size(config: Config, typed: set[str]) -> None:

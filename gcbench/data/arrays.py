@@ -9,12 +9,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from gcbench.data.augment import crop_and_flip
+from gcbench.data.augment import Augmentation
 from gcbench.data.protocol import Kind
 from gcbench.data.split import Split, hold_out
 from gcbench.seeds import mix
 
 Pair = tuple[Tensor, Tensor]
+FLIPS = -1  # in the place of an epoch, for draws that hold for all
 
 
 @lru_cache(maxsize=1)
@@ -22,6 +23,13 @@ def epoch_order(samples: int, seed: int, epoch: int, device: torch.device) -> Te
     """Return the epoch's order, drawn on the CPU so that it is the same on every device."""
     generator = torch.Generator().manual_seed(mix(seed, epoch))
     return torch.randperm(samples, generator=generator).to(device)
+
+
+@lru_cache(maxsize=1)
+def first_sides(samples: int, seed: int, device: torch.device) -> Tensor:
+    """Return which samples are mirrored in the first epoch, drawn on the CPU as the order is."""
+    generator = torch.Generator().manual_seed(mix(seed, FLIPS))
+    return torch.randint(2, (samples,), generator=generator).bool().to(device)
 
 
 def part_of(order: Tensor, step: int, worker: int, workers: int, batch_size: int) -> Tensor:
@@ -50,7 +58,7 @@ class ArrayData:
     train: Pair
     test: Pair
     pixels: Pair | None = None
-    augment: bool = False
+    augment: Augmentation | None = None
     optimum: Tensor | None = None
     """`[outputs, features]`, the weights that made the targets, where they are known."""
 
@@ -104,7 +112,11 @@ class ArrayData:
         raw = inputs[chosen]
         if self.augment:
             generator = torch.Generator(inputs.device).manual_seed(mix(seed, epoch, step, worker))
-            raw = crop_and_flip(raw, generator)
+            mirrored = None
+            if self.augment.flip == "alternating":
+                sides = first_sides(self.train_samples, seed, inputs.device)[chosen]
+                mirrored = sides if epoch % 2 == 0 else ~sides
+            raw = self.augment.apply(raw, generator, mirrored)
         return self._standardize(raw), targets[chosen]
 
     def test_batches(self, batch_size: int) -> int:

@@ -1,35 +1,73 @@
-"""Random crops and flips: those of He et al. (CVPR 2016) for CIFAR, of GoogLeNet for ImageNet."""
+"""Random crops and flips for CIFAR, of He et al. (CVPR 2016) or airbench, and GoogLeNet's crops."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import exp, log, sqrt
 from random import Random
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from gcbench.knobs import Knob
 
-def crop_and_flip(images: Tensor, generator: torch.Generator, padding: int = 4) -> Tensor:
-    """Return each image cropped at a random place, and mirrored half of the time.
+CropPadding = Annotated[
+    int,
+    Knob("pixels by which a crop may lie off center", unit="a number of pixels", at_least=0),
+]
+CropFill = Literal["zeros", "reflect"]
+Flip = Literal["random", "alternating"]
 
-    It is padded with zeros before and keeps its size. Expects raw pixels: torchvision's pipelines
-    pad with black before they normalize, and so does this.
+
+@dataclass(frozen=True)
+class Augmentation:
+    """Crops off center by at most `crop_padding` pixels, and mirror images.
+
+    `crop_fill` says what lies outside of an image: black, or its reflection at the border.
+    `flip=alternating` mirrors an image in every other epoch (Jordan, arXiv:2404.00498), `random`
+    half of the time.
     """
-    count, channels, height, width = images.shape
 
-    def draw(high: int) -> Tensor:
-        return torch.randint(high, (count, 1), generator=generator, device=images.device)
+    crop_padding: int = 4
+    crop_fill: CropFill = "zeros"
+    flip: Flip = "random"
 
-    across = torch.arange(width, device=images.device)
-    rows = draw(2 * padding + 1) + torch.arange(height, device=images.device)
-    columns = draw(2 * padding + 1) + torch.where(draw(2).bool(), across.flip(0), across)
-    image = torch.arange(count, device=images.device)[:, None, None, None]
-    # The channels are indexed too, since a slice there would yield a channels-last batch.
-    channel = torch.arange(channels, device=images.device)[None, :, None, None]
-    return pad(images, (padding,) * 4)[
-        image, channel, rows[:, None, :, None], columns[:, None, None, :]
-    ]
+    def apply(
+        self, images: Tensor, generator: torch.Generator, mirrored: Tensor | None = None
+    ) -> Tensor:
+        """Return each image `[count, channels, height, width]` cropped and perhaps mirrored.
+
+        `mirrored` `[count]` is drawn if it is None. Expects raw pixels: torchvision's pipelines pad
+        with black before they normalize, and so does this.
+        """
+        count, channels, height, width = images.shape
+
+        def draw(high: int) -> Tensor:
+            return torch.randint(high, (count, 1), generator=generator, device=images.device)
+
+        padding = self.crop_padding
+        across = torch.arange(width, device=images.device)
+        rows = draw(2 * padding + 1) + torch.arange(height, device=images.device)
+        first_column = draw(2 * padding + 1)
+        flipped = draw(2).bool() if mirrored is None else mirrored[:, None]
+        columns = first_column + torch.where(flipped, across.flip(0), across)
+        if self.crop_fill == "zeros":
+            images = pad(images, (padding,) * 4)
+        else:
+            rows = _reflect(rows - padding, height)
+            columns = _reflect(columns - padding, width)
+        image = torch.arange(count, device=images.device)[:, None, None, None]
+        # The channels are indexed too, since a slice there would yield a channels-last batch.
+        channel = torch.arange(channels, device=images.device)[None, :, None, None]
+        return images[image, channel, rows[:, None, :, None], columns[:, None, None, :]]
+
+
+def _reflect(places: Tensor, size: int) -> Tensor:
+    """Return places up to `size` - 1 off an image's border as those inside, mirrored there."""
+    last = size - 1
+    return last - (last - places.abs()).abs()
 
 
 def crop_box(height: int, width: int, chance: Random) -> tuple[int, int, int, int]:

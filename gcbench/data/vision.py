@@ -15,23 +15,40 @@ import torch
 from torchvision import datasets
 
 from gcbench.data.arrays import ArrayData, Pair
+from gcbench.data.augment import Augmentation, CropFill, CropPadding, Flip
 from gcbench.data.split import Split
 
 
 def cifar10(
-    root: str, download: bool = True, augment: bool = True, split: Split = "test"
+    root: str,
+    download: bool = True,
+    augment: bool = True,
+    crop_padding: CropPadding = 4,
+    crop_fill: CropFill = "zeros",
+    flip: Flip = "random",
+    split: Split = "test",
 ) -> ArrayData:
     train, test = _cifar("cifar10", datasets.CIFAR10, Path(root).expanduser(), download)
     pixels = _pixels((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
-    return ArrayData("cifar10", "classification", 10, train, test, pixels, augment).score_on(split)
+    augmentation = Augmentation(crop_padding, crop_fill, flip) if augment else None
+    return ArrayData("cifar10", "classification", 10, train, test, pixels, augmentation).score_on(
+        split
+    )
 
 
 def cifar100(
-    root: str, download: bool = True, augment: bool = True, split: Split = "test"
+    root: str,
+    download: bool = True,
+    augment: bool = True,
+    crop_padding: CropPadding = 4,
+    crop_fill: CropFill = "zeros",
+    flip: Flip = "random",
+    split: Split = "test",
 ) -> ArrayData:
     train, test = _cifar("cifar100", datasets.CIFAR100, Path(root).expanduser(), download)
     pixels = _pixels((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))
-    return ArrayData("cifar100", "classification", 100, train, test, pixels, augment).score_on(
+    augmentation = Augmentation(crop_padding, crop_fill, flip) if augment else None
+    return ArrayData("cifar100", "classification", 100, train, test, pixels, augmentation).score_on(
         split
     )
 

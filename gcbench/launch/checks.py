@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from contextlib import nullcontext
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -17,7 +18,14 @@ from gcbench.compressors.dense import Dense
 from gcbench.compressors.wrappers import ErrorFeedback
 from gcbench.config import Config, ConfigError
 from gcbench.data import Data
-from gcbench.launch.instantiate import is_user_code, make, make_model, to_dataclass, user_code_error
+from gcbench.launch.instantiate import (
+    is_user_code,
+    make,
+    make_model,
+    to_dataclass,
+    try_step,
+    user_code_error,
+)
 from gcbench.launch.plan import Plan
 from gcbench.private import use_own_compiler_cache
 from gcbench.records.summary import advice_on_share, share_in_words
@@ -38,6 +46,11 @@ OF_LEAN_WORKER = 2
 
 def check(config: Config, plan: Plan, data: Data, directory: Path) -> None:
     _check_directory(directory)
+    if config["logger"]["kind"] == "tensorboard" and find_spec("tensorboard") is None:
+        raise ConfigError(
+            "logger=tensorboard: the package tensorboard is not installed; type "
+            "pip install tensorboard, or logger=csv"
+        )
     if plan.codec_backend == "compiled" or config["trainer"]["compile"]:
         use_own_compiler_cache()
     _check_restarts(config["trainer"]["max_restarts"], plan)
@@ -60,7 +73,8 @@ def check(config: Config, plan: Plan, data: Data, directory: Path) -> None:
             f"model={config['choices']['model']} carries hidden state for every column of its "
             "batch; type trainer.accumulate=1"
         )
-    estimator.refuse(model, data, config["optimizer"]["momentum"])
+    estimator.refuse(model, data, config["optimizer"])
+    try_step(config["optimizer"], config["schedule"], model)
     refuse_pipeline(
         to_dataclass(TrainerSettings, config["trainer"]),
         compressor,

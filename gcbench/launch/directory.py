@@ -15,6 +15,7 @@ from gcbench.identity import (
     differences,
     format_differences,
 )
+from gcbench.launch.instantiate import fits_one_length
 from gcbench.records import RunFiles
 from gcbench.records.files import ENDED
 from gcbench.records.schema import Result
@@ -64,6 +65,12 @@ def _refuse_other_result(config: Config, directory: Path, result: Result) -> Non
             f"{directory} holds a finished run with another configuration "
             f"({_describe(differs, result.choices, config)}); type another directory=, or "
             "rerun=true to run this one there (the files keep their content under other names)"
+        )
+    if extended and fits_one_length(config["schedule"]):
+        raise ConfigError(
+            f"{directory} holds a run that cannot be extended: "
+            f"schedule._target_={config['schedule']['_target_']} was made for its {result.steps} "
+            "steps; type another directory=, or rerun=true to start anew there"
         )
     if extended and last_step(directory) < (result.steps or 0):
         length = differences(before, config, BOOKKEEPING)

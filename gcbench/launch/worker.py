@@ -15,8 +15,8 @@ from typing import Any, NamedTuple, cast
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
-from gcbench import settings
 from gcbench.codecs.kernels import Backend, use_backend
 from gcbench.comm import (
     Comm,
@@ -33,26 +33,36 @@ from gcbench.console import console
 from gcbench.data import Data
 from gcbench.identity import fingerprint
 from gcbench.launch import slurm
-from gcbench.launch.instantiate import make, make_data, make_model, to_dataclass
+from gcbench.launch.instantiate import (
+    make,
+    make_data,
+    make_model,
+    make_optimizer,
+    make_schedule,
+    to_dataclass,
+)
 from gcbench.launch.meeting import join, restarts
 from gcbench.launch.memory import keep_freed_memory
 from gcbench.launch.outcome import make_outcome
 from gcbench.launch.plan import Plan
 from gcbench.launch.same_config import refuse_different_configs
 from gcbench.launch.watch import Place, watch
+from gcbench.models import InitializedFromData
 from gcbench.records import ProgressDisplay, RunFiles, print_summary, start_logger
 from gcbench.records.clock import Clock
 from gcbench.records.gradients import GradientFiles
 from gcbench.records.result import Begun
 from gcbench.seeds import mix
+from gcbench.settings import TrainerSettings
 from gcbench.train.checkpoints import Checkpoints
 from gcbench.train.loop import train
-from gcbench.train.optimizers import make_optimizer
 from gcbench.train.pipeline import exchanges_in_background, make_pipeline
 from gcbench.train.replica import Replica
 from gcbench.train.run import Progress, Run
-from gcbench.train.schedules import Schedule, total_steps
+from gcbench.train.schedules import total_steps
 from gcbench.train.weights import save_weights
+
+MODEL_SAMPLES = 5000  # that a model sees which is initialized from data
 
 log = logging.getLogger("gcbench")
 
@@ -103,24 +113,24 @@ def work(
             files.truncate_metrics(progress.step)
             if restarts():
                 log.warning("a worker died; restart %d, from step %d", restarts(), progress.step)
-        logger = _logger(config, Path(directory)) if run.first else None
+        logger = start_logger(config, files, begun) if run.first else None
         output = console()
         with ProgressDisplay(run.total_steps, output, enabled=run.first) as display:
 
             def record(line: dict[str, Any]) -> None:
                 if logger is not None:
                     files.append_metrics(line)
-                    logger.log(line, line["step"])
+                    logger.log(line)
                     display.show(line)
 
             with _watch_run(run, progress):
                 status, reason = train(run, progress, checkpoints, record)
                 if status == "done":
                     save_weights(run, progress, checkpoints, files.weights)
-        result = make_outcome(
-            config, plan, run, progress, status, reason, begun, files.weights.exists()
-        )
+        has_weights = files.weights.exists()
+        result = make_outcome(config, plan, run, progress, status, reason, begun, has_weights)
         if logger is not None:
+            result = result.model_copy(update={"logged": logger.logged})
             files.write_result(result)
             logger.finish(result)
             print_summary(result, Path(directory), output)
@@ -200,11 +210,16 @@ def build_run(
     directory: Path,
     stop: StopSignal,
 ) -> tuple[Run, Checkpoints]:
-    trainer = to_dataclass(settings.TrainerSettings, config["trainer"])
+    trainer = to_dataclass(TrainerSettings, config["trainer"])
     comm, side_comm, control, device = connections
     torch.manual_seed(mix(config["seed"]) >> 1)  # initial weights, the same on all workers
+    model = make_model(config["model"], data.shape, data.outputs)
+    if isinstance(model, InitializedFromData):
+        model.initialize_from(_first_inputs(data, config["seed"]).cpu())
+        # Processors that round differently would make different models of the same inputs.
+        control.broadcast(list(model.parameters()))
     replica = Replica(
-        make_model(config["model"], data.shape, data.outputs),
+        model,
         data.task,
         comm.local,
         device,
@@ -212,13 +227,8 @@ def build_run(
     )
     steps_per_epoch = data.steps_per_epoch(plan.workers, trainer.batch_size)
     steps = total_steps(trainer.max_steps, trainer.epochs, steps_per_epoch)
-    schedule = Schedule(
-        to_dataclass(settings.ScheduleSettings, config["schedule"]),
-        plan.workers,
-        steps_per_epoch,
-        steps,
-    )
-    optimizer = to_dataclass(settings.OptimizerSettings, config["optimizer"])
+    optimizer = make_optimizer(config["optimizer"], replica.model)
+    schedule = make_schedule(config["schedule"], optimizer, plan.workers, steps_per_epoch, steps)
     clock = Clock(device)
     comm.clock = clock
     with warnings.catch_warnings():
@@ -232,8 +242,7 @@ def build_run(
         compressor=compressor,
         comm=comm,
         control=control,
-        optimizer=make_optimizer(replica.model, optimizer),
-        lr=optimizer.lr,
+        optimizer=optimizer,
         schedule=schedule,
         clock=clock,
         recordings=GradientFiles(directory / "gradients", _in_short(config)),
@@ -247,21 +256,15 @@ def build_run(
     return run, Checkpoints(directory / "checkpoints", trainer.checkpoint_keep, fingerprint(config))
 
 
+def _first_inputs(data: Data, seed: int) -> Tensor:
+    """Return inputs of the training part, as many as settle a model's statistics."""
+    samples = min(MODEL_SAMPLES, data.train_samples)
+    return data.batch(epoch=0, step=0, worker=0, workers=1, batch_size=samples, seed=seed)[0]
+
+
 def _in_short(config: Config) -> dict[str, Any]:
     choices = {
         k: v for k, v in config["choices"].items() if k not in ("trainer", "logger", "resume")
     }
     trainer = {k: config["trainer"][k] for k in ("gpus", "batch_size")}
     return {**choices, **trainer, "seed": config["seed"]}
-
-
-def _logger(config: Config, directory: Path) -> Any:
-    node = config["logger"]
-    return start_logger(
-        node,
-        name=directory.name,
-        group=node["group"] or config["name"],
-        tags=node["tags"] or [f"{k}={v}" for k, v in config["choices"].items()],
-        config={**config, "paper": (config["experiment"] or "").partition("/")[0] or None},
-        directory=directory,
-    )

@@ -25,7 +25,7 @@ class Message(NamedTuple):
 
     level: Level
     collective: Collective
-    number: int
+    number: float
     bits: float  # payload of a worker, in all of them
 
 

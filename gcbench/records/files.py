@@ -25,6 +25,7 @@ class RunFiles:
         self.directory = directory
         self.result = directory / "result.json"
         self.metrics = directory / "metrics.jsonl"
+        self.table = directory / "metrics.csv"  # of logger=csv
         self.weights = directory / "weights.pt"
         self._start = directory / "start.json"
 
@@ -53,11 +54,7 @@ class RunFiles:
             return None
 
     def append_metrics(self, metrics: dict[str, Any]) -> None:
-        with (
-            _clear_errors(self.metrics),
-            open(self.metrics, "a", encoding="utf-8", opener=_no_link) as file,
-        ):
-            file.write(_strict_json(metrics) + "\n")
+        append_text(self.metrics, _strict_json(metrics) + "\n")
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """Return the lines of metrics.jsonl without a last one that a crash has torn."""
@@ -92,7 +89,7 @@ class RunFiles:
         The result of a run that is extended stays as well until there is the next one, and its
         metrics go on.
         """
-        files = [self.result, self.weights, *([] if extends else [self.metrics])]
+        files = [self.result, self.weights, *([] if extends else [self.metrics, self.table])]
         left = [path for path in files if path.exists()]
         if left:
             finished = datetime.fromtimestamp(left[0].stat().st_mtime, timezone.utc)
@@ -140,6 +137,11 @@ def replace_file(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         new.replace(path)
+
+
+def append_text(path: Path, text: str) -> None:
+    with _clear_errors(path), open(path, "a", encoding="utf-8", opener=_no_link) as file:
+        file.write(text)
 
 
 def _no_link(path: str, flags: int) -> int:

@@ -1,144 +1,134 @@
-"""Weights & Biases, as far as it works: its errors are logged once and never end a run."""
+"""Where a run's metrics go besides its files: W&B, TensorBoard, or a table in metrics.csv."""
 
 from __future__ import annotations
 
-import logging
-import netrc
-import os
+import csv
+from io import StringIO
 from pathlib import Path
 from typing import Any, Protocol
-from urllib.parse import urlsplit
 
-from gcbench.records.schema import Result
-
-log = logging.getLogger(__name__)
-
-MODES = ("auto", "online", "offline", "disabled")
-HOSTS = ("api.wandb.ai", "api.forge.coreweave.com")
-SETTINGS: dict[str, Any] = {
-    "silent": True,
-    "console": "off",  # the terminal belongs to the progress bar
-    "disable_git": True,  # result.json has the commit
-    "x_disable_stats": True,  # sampling the machine would take time from what is timed
-    "init_timeout": 30,
-    "x_service_wait": 30,
-    "finish_timeout": 15,  # within what a worker that was asked to stop has left
-    "finish_timeout_raises": True,
-}
+from gcbench.identity import Config, format_value
+from gcbench.records.files import RunFiles, append_text, replace_file
+from gcbench.records.metric_keys import STEP, prefix_event, totals
+from gcbench.records.result import Begun
+from gcbench.records.schema import Logged, Result
+from gcbench.records.store import Metrics
+from gcbench.records.wandb_logger import start_wandb
 
 
 class Logger(Protocol):
-    """The destination of a run's metrics besides its files."""
+    """The destination of a run's metrics besides result.json and metrics.jsonl."""
 
-    def log(self, metrics: dict[str, Any], step: int) -> None:
-        """Log a line of metrics.jsonl, with its `event`."""
+    @property
+    def logged(self) -> Logged | None:
+        """Return what result.json says of it."""
+
+    def log(self, line: dict[str, Any]) -> None:
+        """Log a line of metrics.jsonl."""
 
     def finish(self, result: Result) -> None: ...
 
 
 class NoLogger:
-    def log(self, metrics: dict[str, Any], step: int) -> None:
+    logged = None
+
+    def log(self, line: dict[str, Any]) -> None:
         pass
 
     def finish(self, result: Result) -> None:
         pass
 
 
-class WandbLogger:
-    def __init__(self, run: Any) -> None:
-        self._run = run
+class CsvLogger:
+    """metrics.csv: a row a step, a column a metric.
 
-    def log(self, metrics: dict[str, Any], step: int) -> None:
-        if self._run is None:
-            return
-        try:
-            self._run.log(_prefix_event(metrics), step=step)
-        except Exception as error:
-            self._run = None
-            _warn(error)
+    Args:
+        path: of the file, which is written anew.
+        lines: of the run up to here, where it is continued.
+    """
+
+    def __init__(self, path: Path, lines: Metrics) -> None:
+        self.logged = Logged(logger="csv", path=path.name)
+        self._path = path
+        self._columns = [STEP]
+        self._rows: list[dict[str, Any]] = []
+        for line in lines:
+            self._merge(line)
+        self._rewrite()
+
+    def log(self, line: dict[str, Any]) -> None:
+        """Take a line; rows are written when they are complete, as the next step begins."""
+        if self._rows and self._rows[-1][STEP] != line["step"]:
+            self._write_last()
+        self._merge(line)
 
     def finish(self, result: Result) -> None:
-        if self._run is None:
-            return
-        try:
-            self._run.summary.update(result.model_dump())
-            self._run.finish(exit_code=0 if result.status == "done" else 1)
-        except Exception as error:
-            _warn(error)
+        self._rewrite()
+
+    def _merge(self, line: dict[str, Any]) -> None:
+        if not self._rows or self._rows[-1][STEP] != line["step"]:
+            self._rows.append({STEP: line["step"]})
+        self._rows[-1].update(prefix_event(line))
+
+    def _write_last(self) -> None:
+        if set(self._rows[-1]) <= set(self._columns):
+            append_text(self._path, self._format(self._rows[-1:]))
+        else:
+            self._rewrite()
+
+    def _rewrite(self) -> None:
+        self._columns = list(dict.fromkeys(key for row in [{STEP: 0}, *self._rows] for key in row))
+        header = dict(zip(self._columns, self._columns, strict=True))
+        replace_file(self._path, self._format([header, *self._rows]).encode())
+
+    def _format(self, rows: list[dict[str, Any]]) -> str:
+        text = StringIO()
+        csv.DictWriter(text, self._columns, lineterminator="\n").writerows(rows)
+        return text.getvalue()
 
 
-def _prefix_event(line: dict[str, Any]) -> dict[str, Any]:
-    """Return the line with its event in the keys, as train/loss, except those that may be axes."""
-    axes = ("step", "epoch", "bits_sent_per_worker", "seconds")
-    return {k if k in axes else f"{line['event']}/{k}": v for k, v in line.items() if k != "event"}
+class TensorBoardLogger:
+    """Event files of TensorBoard, and the run's knobs beside its scores in its HParams tab.
+
+    Args:
+        directory: of the event files.
+        first_step: the first that is to come; what a continued run had logged after it is purged.
+        knobs: what tells the run from others.
+    """
+
+    def __init__(self, directory: Path, first_step: int, knobs: dict[str, str]) -> None:
+        from torch.utils.tensorboard import SummaryWriter  # its package is optional
+
+        self.logged = Logged(logger="tensorboard", path=directory.name)
+        self._writer = SummaryWriter(str(directory), purge_step=first_step)
+        self._knobs = knobs
+
+    def log(self, line: dict[str, Any]) -> None:
+        for key, value in prefix_event(line).items():
+            self._writer.add_scalar(key, value, line["step"])
+
+    def finish(self, result: Result) -> None:
+        if result.status != "interrupted":
+            test = {f"test/{k}": v for k, v in (result.test or {}).items() if v is not None}
+            self._writer.add_hparams(
+                self._knobs, {**test, **totals(result)}, run_name=".", global_step=result.steps
+            )
+        self._writer.close()
 
 
-def start_logger(
-    settings: dict[str, Any],
-    *,
-    name: str,
-    group: str | None,
-    tags: list[str],
-    config: dict[str, Any],
-    directory: Path,
-) -> Logger:
-    """Return a logger for `settings`: `mode` (one of MODES), `project` and `entity`."""
-    mode = _choose_mode(settings["mode"])
-    if mode == "disabled":
-        return NoLogger()
-    try:
-        import wandb  # logger.mode=disabled works without it
-
-        quiet = wandb.Settings(**SETTINGS)
-        wandb.setup(quiet)  # it prints before init has read its settings
-        run = wandb.init(
-            project=settings["project"],
-            entity=settings["entity"],
-            name=name,
-            group=group,
-            tags=tags,
-            config=config,
-            dir=directory,
-            mode=mode,
-            settings=quiet,
+def start_logger(config: Config, files: RunFiles, begun: Begun) -> Logger:
+    """Return the logger of a run that begins, or goes on after the last line of its metrics."""
+    kind = config["logger"]["kind"]
+    lines = files.read_metrics()
+    if kind == "csv":
+        return CsvLogger(files.table, lines)
+    if kind == "tensorboard":
+        knobs = {**config["choices"], **config["knobs"], "seed": config["seed"]}
+        first_step = lines[-1]["step"] + 1 if lines else 0
+        return TensorBoardLogger(
+            files.directory / "tensorboard",
+            first_step,
+            {key: format_value(value) for key, value in knobs.items()},
         )
-    except Exception as error:
-        _warn(error)
-        return NoLogger()
-    return WandbLogger(run)
-
-
-def _choose_mode(mode: str) -> Any:
-    """Return the mode of W&B, offline where it has no key: it would stop and ask for one."""
-    if mode not in MODES:
-        raise ValueError(
-            f"logger.mode={mode} is not known; type logger.mode= one of {', '.join(MODES)}"
-        )
-    if mode == "online" and not _key_is_configured():
-        log.warning(
-            "logger.mode=online, but no W&B API key is configured: logging offline; "
-            "type `wandb login` first"
-        )
-        return "offline"
-    if mode == "auto":
-        return "online" if _key_is_configured() else "offline"
-    return mode
-
-
-def _key_is_configured() -> bool:
-    if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
-        return True
-    base_url = os.environ.get("WANDB_BASE_URL")
-    hosts = (urlsplit(base_url).netloc,) if base_url else HOSTS
-    try:
-        entries = netrc.netrc(os.environ.get("NETRC"))
-    except (OSError, netrc.NetrcParseError):
-        return False
-    return any(entries.authenticators(host) for host in hosts)
-
-
-def _warn(error: Exception) -> None:
-    gist = str(error).partition("\n")[0]
-    log.warning(
-        "W&B does not work here, the run goes on without it: %s: %s", type(error).__name__, gist
-    )
+    logger = start_wandb(config, files.directory, begun) if kind == "wandb" else None
+    return logger or NoLogger()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -10,6 +11,8 @@ from gcbench.records.environment import checked_out, describe_environment, now
 from gcbench.records.schema import Bits, BitsBetweenNodes, Extended, Git, Result, Status
 
 BETTER_HIGH = {"accuracy", "top5_accuracy"}
+# Keys of a line of metrics.jsonl that say when it was written and what was spent until then.
+PLACE = ("event", "step", "epoch", "bits_sent_per_worker", "seconds")
 
 
 def count_bits(per_worker: Sequence[float], steps: int, steps_per_epoch: int, dense: float) -> Bits:
@@ -40,7 +43,7 @@ def summarize_tests(tests: Sequence[dict[str, Any]]) -> dict[str, float | None] 
     """Return the last value of every score, and the best; None without tests."""
     if not tests:
         return None
-    names = [name for name in tests[-1] if name not in ("event", "step", "epoch")]
+    names = [name for name in tests[-1] if name not in PLACE]
     last = {name: tests[-1][name] for name in names}
     best = {
         f"best_{name}": (max if name in BETTER_HIGH else min)(test[name] for test in tests)
@@ -55,6 +58,7 @@ class Begun(NamedTuple):
     started: str  # now, whether it begins or continues
     git: Git
     extended: list[Extended]
+    run_id: str  # that W&B knows the run by; the same when it is continued
 
     @staticmethod
     def here(before: dict[str, Any] | None = None, extended: Extended | None = None) -> Begun:
@@ -64,9 +68,10 @@ class Begun(NamedTuple):
             before: start.json of an earlier start of the run.
             extended: where the run ended that is extended now.
         """
-        git = checked_out()
+        git, run_id = checked_out(), secrets.token_hex(4)
         earlier: list[Extended] = []
         if before:
+            run_id = before.get("run_id", run_id)  # an older gcbench wrote none
             earlier = [Extended.model_validate(where) for where in before["extended"]]
             first = Git.model_validate(before["git"])
             others = [*first.later_commits]
@@ -77,12 +82,13 @@ class Begun(NamedTuple):
                 dirty=first.dirty or git.dirty,
                 later_commits=list(dict.fromkeys(others)),
             )
-        return Begun(now(), git, [*earlier, *([extended] if extended else [])])
+        return Begun(now(), git, [*earlier, *([extended] if extended else [])], run_id)
 
     def as_json(self, config: Config) -> dict[str, Any]:
         """Return start.json: what the run is, and what it was begun from."""
         return {
             "config": config,
+            "run_id": self.run_id,
             "git": self.git.model_dump(),
             "extended": [where.model_dump() for where in self.extended],
         }
@@ -92,7 +98,8 @@ def make_result(
     config: Config, begun: Begun, status: Status, reason: str | None, **measured: Any
 ) -> Result:
     """Return the result of a run that ends now; without `measured` where no worker wrote any."""
-    own = {key: value for key, value in config.items() if key not in ("choices", "experiment")}
+    beside = ("choices", "experiment", "knobs")
+    own = {key: value for key, value in config.items() if key not in beside}
     return Result(
         identity=identify(config, [extended.from_step for extended in begun.extended]),
         status=status,

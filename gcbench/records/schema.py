@@ -101,6 +101,15 @@ class Extended(Record):
     from_epoch: float
 
 
+class Logged(Record):
+    """Where a logger has put the run's numbers, besides its own files."""
+
+    logger: Literal["wandb", "tensorboard", "csv"]
+    id: str | None = None  # of the W&B run, which stays when a run is continued
+    url: str | None = None  # of the W&B run; None: offline
+    path: str | None = None  # beside result.json; offline W&B has a folder for every start
+
+
 class Machine(Record):
     """The machine of the first process."""
 
@@ -206,6 +215,7 @@ class Result(Environment):
     estimator: dict[str, Any] | None = None
     extended: list[Extended] = []
     weights: str | None = None  # file beside result.json
+    logged: Logged | None = None
     started: Time
 
     @classmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -11,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from gcbench.console import TextTable, print_table
-from gcbench.records.schema import Bits, BitsBetweenNodes, Phase, Result
+from gcbench.records.schema import Bits, BitsBetweenNodes, Logged, Phase, Result
 
 MIB = 8 * 2**20
 SCORES = ("accuracy", "top5_accuracy", "perplexity", "loss", "distance")
@@ -64,6 +65,18 @@ def print_summary(result: Result, directory: Path, console: Console) -> None:
     if result.seconds:
         print_table(_phases(result.seconds), console)
     console.print(Text(f"files in {directory}"), soft_wrap=True)
+    if where := result.logged and where_logged(result.logged, directory):
+        console.print(Text(where), soft_wrap=True)
+
+
+def where_logged(logged: Logged, directory: Path) -> str:
+    """Return where to look at what a logger has put down, or what to type for that."""
+    path = f"{shlex.quote(str(directory))}/{logged.path}"
+    if logged.logger == "wandb":
+        return f"W&B: {logged.url}" if logged.url else f"W&B: type wandb sync {path}"
+    if logged.logger == "tensorboard":
+        return f"TensorBoard: type tensorboard --logdir {path}"
+    return f"metrics in {path}"
 
 
 def _facts(result: Result) -> list[tuple[str, str]]:

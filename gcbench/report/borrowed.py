@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from itertools import groupby
 
 from gcbench.config import Config, conf_directory
-from gcbench.identity import EXECUTION, flat_differences
+from gcbench.identity import EXECUTION, as_words, flat_differences
 from gcbench.records.store import RecordedRun
-from gcbench.report.configs import Composition, as_words, compose
+from gcbench.report.configs import Composition, compose
 
 
 def is_same(run: RecordedRun, expected: Composition) -> bool:
@@ -53,11 +53,12 @@ def _execution(config: Config) -> Config:
 
 def describe_sources(runs: Iterable[RecordedRun]) -> str:
     """Return whose runs these are, as in run of powersgd/table4/rank_2; empty for none."""
-    titles = sorted({run.title for run in runs})
-    return f"run of {' and '.join(titles)}" if titles else ""
+    labels = [label for label, _ in group_by_label(runs)]
+    return f"run of {' and '.join(labels)}" if labels else ""
 
 
-def group_by_title(runs: Iterable[RecordedRun]) -> list[tuple[str, list[RecordedRun]]]:
-    """Return each title and its runs, in the order of titles."""
-    ordered = sorted(runs, key=lambda run: (run.title, run.seed))
-    return [(title, list(same)) for title, same in groupby(ordered, key=lambda run: run.title)]
+def group_by_label(runs: Iterable[RecordedRun]) -> list[tuple[str, list[RecordedRun]]]:
+    """Return the runs of each title and what was typed beside it, in the order of these labels."""
+    labels = {run: " ".join([run.title, *words_of_run(run)]) for run in runs}
+    ordered = sorted(labels, key=lambda run: (labels[run], run.seed))
+    return [(label, list(same)) for label, same in groupby(ordered, key=labels.__getitem__)]

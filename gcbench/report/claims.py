@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,84 +23,54 @@ NEEDS = {
 }
 BUDGETS = ("paper", "cpu")
 LEARNING_RATE = "learning_rate"  # the best of a sweep
+EARLY_LOSS = "early_loss"  # in training, over the first tenth of the steps
 
 
-def join_path(folder: str, name: str) -> str:
-    """Return folder/name, or the name where it is in no folder."""
-    return f"{folder}/{name}" if folder else name
+@dataclass(frozen=True, kw_only=True)
+class Related:
+    """Relations between rows, which hold in each of some folders."""
 
-
-@dataclass(frozen=True)
-class Rows:
-    """Relations between rows of tables, on means over seeds."""
-
-    measure: str  # of measures.py, or learning_rate
-    of: tuple[str, ...]  # the folder that the names are in; several: the relations hold in each
     hold: tuple[str, ...]
-    budgets: tuple[str, ...] = BUDGETS
-    # On other data than the paper's, which may bear a claim out and cannot refute it.
-    elsewhere: bool = False
+    of: tuple[str, ...] = ("",)
 
-    @property
-    def relations(self) -> list[tuple[str, Relation]]:
-        """Return the relations, each with the folder of its rows."""
+    @cached_property
+    def relations(self) -> list[Relation]:
         return [
-            (folder, relation)
+            relation
             for folder in self.of
             for text in self.hold
-            for relation in read_relations(text)
+            for relation in read_relations(text, folder)
         ]
 
     @property
     def paths(self) -> list[str]:
-        return list(
-            dict.fromkeys(
-                join_path(folder, name)
-                for folder, relation in self.relations
-                for name in relation.names
-            )
-        )
+        return list(dict.fromkeys(name for relation in self.relations for name in relation.names))
 
 
-@dataclass(frozen=True)
-class StudyRows:
-    """Relations between the rows of a study."""
+@dataclass(frozen=True, kw_only=True)
+class Rows(Related):
+    """Relations between rows of tables, whose folders they are in, seed by seed."""
+
+    measure: str  # of measures.py, or learning_rate
+    budgets: tuple[str, ...] = BUDGETS
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyRows(Related):
+    """Relations between the rows of a study, in the tables that it is of where it has several."""
 
     name: str
     column: str
-    hold: tuple[str, ...]
-    # The tables that the rows are of, where the study has several; the relations hold in each.
-    of: tuple[str, ...] = ("",)
-
-    @property
-    def relations(self) -> list[tuple[str, Relation]]:
-        """Return the relations, each with the table of its rows."""
-        return [
-            (table, relation)
-            for table in self.of
-            for text in self.hold
-            for relation in read_relations(text)
-        ]
-
-    @property
-    def names(self) -> list[str]:
-        return list(
-            dict.fromkeys(
-                join_path(table, name)
-                for table, relation in self.relations
-                for name in relation.names
-            )
-        )
 
 
 @dataclass(frozen=True)
 class Check:
     """The conditions of a claim, all of which have to hold."""
 
-    tests: tuple[str, ...] = ()  # that run with every change; below tests/
+    tests: tuple[str, ...] = ()  # below tests/; they count if they are recorded as passed
     rows: tuple[Rows, ...] = ()
     study: tuple[StudyRows, ...] = ()
-    open: str | None = None  # what nothing claim_id can decide yet
+    open: str | None = None  # what nothing here can decide yet
 
 
 @dataclass(frozen=True)
@@ -115,6 +86,9 @@ class Claim:
     check: Check
     caution: str | None = None
     but: str | None = None  # for what the checks hold the opposite of what the paper says
+    input: str | None = None  # what of the answer the checks start from
+    machine: str | None = None  # without which the claim stays open
+    gpu_hours: float | None = None  # an estimate of what it costs there
 
 
 def claims_file() -> Path:
@@ -142,45 +116,24 @@ def _claim(node: Mapping[str, Any]) -> Claim:
     parts = {
         **check,
         "tests": tuple(check.get("tests") or ()),
-        "rows": tuple(_rows(part, claim_id) for part in check.get("rows") or ()),
-        "study": tuple(_study_rows(part, claim_id) for part in check.get("study") or ()),
+        "rows": tuple(_related(Rows, part, claim_id) for part in check.get("rows") or ()),
+        "study": tuple(_related(StudyRows, part, claim_id) for part in check.get("study") or ()),
     }
     built = {**node, "check": build_checked(Check, parts, claim_id, "claim")}
     claim: Claim = build_checked(Claim, built, claim_id, "claim")
     if claim.needs not in NEEDS:
         raise ConfigError(f"{claim_id}: needs={claim.needs}; type one of {', '.join(NEEDS)}")
+    measures = {rows.measure for rows in claim.check.rows}
+    for measure in sorted(measures - MEASURES.keys() - {LEARNING_RATE, EARLY_LOSS}):
+        raise ConfigError(
+            f"{claim_id}: measure={measure} is not known; "
+            f"type {near(measure, MEASURES) or LEARNING_RATE}"
+        )
     return claim
 
 
-def _rows(part: Mapping[str, Any], claim_id: str) -> Rows:
-    rows: Rows = build_checked(
-        Rows,
-        {
-            **part,
-            "of": _as_tuple(part["of"]),
-            "hold": tuple(part["hold"]),
-            "budgets": tuple(part.get("budgets", BUDGETS)),
-        },
-        claim_id,
-        "claim",
-    )
-    if rows.measure not in (*MEASURES, LEARNING_RATE):
-        raise ConfigError(
-            f"{claim_id}: measure={rows.measure} is not known; "
-            f"type {near(rows.measure, MEASURES) or LEARNING_RATE}"
-        )
-    return rows
-
-
-def _study_rows(part: Mapping[str, Any], claim_id: str) -> StudyRows:
-    rows: StudyRows = build_checked(
-        StudyRows,
-        {**part, "of": _as_tuple(part.get("of", "")), "hold": tuple(part["hold"])},
-        claim_id,
-        "claim",
-    )
-    return rows
-
-
-def _as_tuple(words: str | Sequence[str]) -> tuple[str, ...]:
-    return (words,) if isinstance(words, str) else tuple(words)
+def _related(kind: type[Related], part: Mapping[str, Any], claim_id: str) -> Any:
+    """Return the part with its lists as tuples; a folder may stand alone."""
+    lists = {key: part[key] for key in ("hold", "of", "budgets") if key in part}
+    tuples = {k: (v,) if isinstance(v, str) else tuple(v) for k, v in lists.items()}
+    return build_checked(kind, {**part, **tuples}, claim_id, "claim")

@@ -11,13 +11,15 @@ from typing import Any, NamedTuple
 
 from gcbench.records.store import RecordedRun
 from gcbench.report.borrowed import describe_sources
-from gcbench.report.claims import LEARNING_RATE
-from gcbench.report.claims_relations import Judged, Value, Verdict
+from gcbench.report.claims import EARLY_LOSS, LEARNING_RATE
+from gcbench.report.claims_relations import Judged, Value
 from gcbench.report.document import Heading, Summary, number, summary
-from gcbench.report.measures import LOWER, SCORES
-from gcbench.report.rows import Row, group_runs
-from gcbench.report.study import Study, find_study
+from gcbench.report.measures import LOWER, SCORES, measure
+from gcbench.report.rows import Rate, Row, group_runs
+from gcbench.report.study import Study, find_link_table, find_study
 from gcbench.report.tables import Column, Table, TableRow, read_table, table_names
+from gcbench.report.tests_record import find_tests
+from gcbench.report.verdicts import Verdict
 
 RATES = (0.25, 1, 4)  # of a row's own, where the best is asked for
 EXACT = {
@@ -35,7 +37,6 @@ class Measured(NamedTuple):
 
     value: Value | None
     text: str  # 94.3 [94.1, 94.5] (n=3); or why there is no value
-    n: int = 0
 
 
 class Evidence:
@@ -47,10 +48,11 @@ class Evidence:
         folders: Sequence[str | Path],
         words: tuple[str, ...] = (),
     ) -> None:
-        self._runs, self._folders = runs, folders
+        self.runs, self._folders = runs, folders
         self.words = words  # typed beside every experiment
         self._rows: dict[tuple[str, str, str], Row] = {}
         self.studies: dict[str, tuple[Path, Study] | None] = {}
+        self.tests = find_tests(folders)
         tables = [read_table(name) for name in table_names()]
         self._tables = {table.name: {row.path for row in table.rows} for table in tables}
         self._specs = {row.path: row for table in tables for row in table.rows}
@@ -64,15 +66,22 @@ class Evidence:
         if key not in self._rows:
             column = Column(score, score, measure=score)
             self._rows[key] = group_runs(
-                Table("", "", "", [column], [self.spec(path)]), self._runs, budget, self.words
+                Table("", "", "", [column], [self.spec(path)]), self.runs, budget, self.words
             )[0]
         return self._rows[key]
 
     def study(self, name: str) -> Study | None:
+        """Return a study, or a table of scripts/steps, as in links/resnet18-1gbit-2."""
         if name not in self.studies:
-            self.studies[name] = find_study(name, self._folders)
+            find = find_link_table if name.startswith("links/") else find_study
+            self.studies[name] = find(name, self._folders)
         stored = self.studies[name]
         return stored[1] if stored else None
+
+    def passed(self, tests: Sequence[str]) -> bool:
+        """Return whether all of the tests are recorded as passed."""
+        outcomes = self.tests[1].outcomes if self.tests else {}
+        return all(outcomes.get(test) == "passed" for test in tests)
 
     def tables(self, paths: Sequence[str]) -> list[str]:
         """Return those in which all of these rows stand; else those that they stand in."""
@@ -83,72 +92,67 @@ class Evidence:
 
 def measure_study(value: Any) -> Measured:
     """Return the measured value of a study's cell: a number, or one for every seed."""
-    numbers = [
-        float(v)
-        for v in (value if isinstance(value, list) else [value])
-        if isinstance(v, (int, float))
-    ]
-    if not numbers:
-        return Measured(None, "no number")
-    of_seeds = Summary.of(numbers)
-    text = number(of_seeds.mean, None) if of_seeds.n == 1 else summary(of_seeds, Heading("", ""))
-    return Measured(Value(of_seeds.mean, of_seeds.deviation or 0.0), text, of_seeds.n)
+    if isinstance(value, list):
+        by_seed = {seed: float(v) for seed, v in enumerate(value) if isinstance(v, (int, float))}
+        return Measured(Value(by_seed), _several(by_seed))
+    if isinstance(value, (int, float)):
+        return Measured(Value(exact=float(value)), number(float(value), None))
+    return Measured(None, "no number")
 
 
 def measure_row(row: Row, name: str) -> Measured:
     """Return the measured value of a row by the name of a measure."""
     if name == LEARNING_RATE:
         return _best_rate(row)
-    values = row.values(name)
-    diverged = [run for run in row.unfinished if run.status == "diverged"]
+    if name == EARLY_LOSS:
+        values = {run.seed: loss for run in row.done if (loss := _early_loss(run)) is not None}
+    else:
+        values = row.values_by_seed(name)
+    diverged = [run.seed for run in row.unfinished if run.status == "diverged"]
     statuses = ", ".join(f"seed {run.seed} {run.status}" for run in row.unfinished)
     about = "; ".join(filter(None, [statuses, describe_sources(row.borrowed)]))
-    if values:
-        of_seeds = Summary.of(values)
-        deviation = 0.0 if name in EXACT else math.inf if diverged else of_seeds.deviation
-        text = f"{summary(of_seeds, Heading('', ''))}{f' ({about})' if about else ''}"
-        return Measured(Value(fmean(values), deviation), text, len(values))
-    if diverged and name in SCORES:
-        return Measured(
-            Value(math.inf if name in LOWER else -math.inf, 0.0),
-            f"diverged (n={len(diverged)})",
-            len(diverged),
-        )
+    text = f"{_several(values)}{f' ({about})' if about else ''}" if values else ""
+    if name in EXACT and values:
+        return Measured(Value(exact=fmean(values.values())), text)
+    worst = math.inf if name in LOWER else -math.inf
+    by_seed = values | (dict.fromkeys(diverged, worst) if name in SCORES else {})
+    if by_seed:
+        return Measured(Value(by_seed), text or f"diverged (n={len(diverged)})")
     return Measured(None, statuses or ("no such number" if row.runs else "no run"))
 
 
+def _early_loss(run: RecordedRun) -> float | None:
+    """Return the mean of the training losses logged in the first tenth of the steps."""
+    last = (run.result.steps or 0) / 10
+    lines = (line for line in run.read_metrics() if line["event"] == "train")
+    losses = [line["loss"] for line in lines if line["step"] <= last]
+    return fmean(losses) if losses else None
+
+
 def _best_rate(row: Row) -> Measured:
+    """Return the learning rate that was best for each seed that ran with all of them."""
     rates = row.grid.rates if row.grid else []
-    if row.grid is None or row.grid.chosen is None or len(rates) < len(RATES):
+    if row.grid is None or len(rates) < len(RATES):
         return Measured(None, f"{len(rates)} rates of {len(RATES)}")
-    return Measured(
-        Value(row.grid.chosen, 0.0),
-        f"{row.grid.chosen:g}, the best of {len(rates)} (n={len(row.runs)})",
-        3,
-    )
+    by_seed = {}
+    for seed in {run.seed for rate in rates for run in rate.runs}:
+        scores = {rate.lr: _score_of(rate, seed, row.grid.measure) for rate in rates}
+        if None not in scores.values():
+            best = min if row.grid.measure in LOWER else max
+            by_seed[seed] = best(scores, key=lambda lr: scores[lr] or 0.0)
+    if not by_seed:
+        return Measured(None, "no seed has run with all rates")
+    return Measured(Value(by_seed), f"{_several(by_seed)}, the best of {len(rates)}")
 
 
-def pool_deviations(measured: dict[str, Measured]) -> dict[str, Measured]:
-    """Return the values, with the deviation of several seeds for rows of one seed."""
-    several = [
-        m.value.deviation
-        for m in measured.values()
-        if m.n > 1 and m.value and m.value.deviation is not None
-    ]
-    known = [deviation for deviation in several if math.isfinite(deviation)]
-    if not known:
-        return measured
-    together = math.sqrt(fmean(deviation**2 for deviation in known))
-    return {
-        name: m._replace(value=m.value._replace(deviation=together))
-        if m.value and m.value.deviation is None
-        else m
-        for name, m in measured.items()
-    }
+def _score_of(rate: Rate, seed: int, name: str) -> float | None:
+    """Return the score of a rate's run of a seed; None where it is not done."""
+    scores = (measure(name, run.result) for run in rate.runs if run.seed == seed and run.done)
+    return next(scores, None)
 
 
-def values_of(measured: Mapping[str, Measured]) -> dict[str, Value]:
-    return {name: m.value for name, m in measured.items() if m.value is not None}
+def _several(by_seed: Mapping[int, float]) -> str:
+    return summary(Summary.of(list(by_seed.values())), Heading("", ""))
 
 
 def describe_stand_ins(rows: Iterable[Row]) -> str:
@@ -157,6 +161,7 @@ def describe_stand_ins(rows: Iterable[Row]) -> str:
 
 
 def describe(title: str, measured: Mapping[str, Measured], judged: Sequence[Judged]) -> str:
+    """Return the numbers, and the relations that do not hold."""
     known = ", ".join(f"{name} {m.text}" for name, m in measured.items() if m.value)
     missing: dict[str, list[str]] = {}
     for name, m in measured.items():
@@ -164,18 +169,11 @@ def describe(title: str, measured: Mapping[str, Measured], judged: Sequence[Judg
             missing.setdefault(m.text, []).append(name)
     counts = Counter(one.verdict for one in judged)
     asked = len(judged) - counts[Verdict.NOT_YET]
-    holding = counts[Verdict.REPRODUCED] + counts[Verdict.NOISE]
     facts = [known, *(f"{why}: {_few(names)}" for why, names in missing.items())]
-    facts += [f"{holding} of {asked} relations hold"] if asked else []
-    for verdict, word in (
-        (Verdict.REFUTED, "violated"),
-        (Verdict.NOT_DECIDED, "not decided"),
-        (Verdict.NOISE, "within noise"),
-    ):
-        if counts[verdict]:
-            facts.append(
-                f"{word}: {', '.join(one.text for one in judged if one.verdict is verdict)}"
-            )
+    facts += [f"{counts[Verdict.REPRODUCED]} of {asked} relations hold"] if asked else []
+    for verdict in (Verdict.CONTRARY, Verdict.NOT_DECIDED, Verdict.WITHIN_NOISE):
+        if texts := [one.text for one in judged if one.verdict is verdict]:
+            facts.append(f"{verdict.value}: {', '.join(texts)}")
     return f"{title}: {'; '.join(fact for fact in facts if fact)}"
 
 

@@ -1,64 +1,60 @@
-"""Relations of numbers, as in `rank_2 > top_k_high + 0.5`, judged by the spread of seeds.
+"""Relations of numbers, as in `rank_2 > top_k_high + 0.5`, judged seed by seed.
 
-    a > b              better by more than nothing; a < b the other way round; a < b < c both pairs
-    a >= b             not worse than noise
-    a ~ b within 0.3   at most so far apart
-    a, b > c           of each
+    a > b                        larger by more than noise; a < b < c asks both pairs
+    a >= b                       not smaller than noise
+    abs(a - b) <= 0.3            means at most so far apart; a == b: equal
+    (a, b) > c                   of each
 
-Sides are sums of names, numbers and multiples: `1.3 * sgd`, `sgd - 0.5`, `x/sgd - x/qsgd`. Names
-that are more than letters, digits, _ and / stand in double quotes.
+A relation is a Python comparison of names, numbers, `+`, `-` and `*`. A slash joins a table and a
+row, as in vgg16/sgd, and what is no Python name stands in quotes: "4bit" > "Rank 2, W=4".
 """
 
 from __future__ import annotations
 
+import ast
 import math
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from enum import Enum
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from itertools import pairwise, product
+from statistics import fmean, stdev
 from typing import NamedTuple
 
 from gcbench.config import ConfigError
+from gcbench.report.verdicts import Verdict
 
-TOKEN = re.compile(
-    r'\s*(?:"(?P<quoted>[^"]*)"|(?P<number>\d+(?:\.\d+)?)(?![\w/])'
-    r"|(?P<name>[\w/]+)|(?P<sign><=|>=|[<>~,+*-]))"
-)
-COMPARISONS = ("<", "<=", ">", ">=", "~")
-NUMBER = ""  # the name of what is added without one
-
-Terms = dict[str, float]  # name to factor
-Token = tuple[str, str]  # kind, text
-
-
-class Verdict(Enum):
-    """The verdict on a relation or a claim; one that outweighs others comes before them."""
-
-    REFUTED = "refuted"
-    NOT_YET = "not yet"
-    NOT_DECIDED = "not decided"
-    NOISE = "reproduced within noise"
-    REPRODUCED = "reproduced"
+SIGNS = {ast.Gt: ">", ast.GtE: ">=", ast.Lt: "<", ast.LtE: "<=", ast.Eq: "=="}
+EXACT = (0,)  # the seeds of what has none
 
 
 class Value(NamedTuple):
-    """The value of a row: a mean over seeds."""
+    """The numbers of a row, by seed; one that is the same for all seeds is `exact`."""
 
-    mean: float  # infinite where training diverged
-    deviation: float | None  # of one seed; None: not known; infinite: some seeds diverged
+    by_seed: Mapping[int, float] = {}  # infinite where training diverged
+    exact: float | None = None
+
+    def at(self, seed: int) -> float:
+        return self.by_seed[seed] if self.exact is None else self.exact
 
 
 class Relation(NamedTuple):
-    """A relation between the values of rows."""
+    """A relation between rows."""
 
     text: str
-    difference: Terms  # what should be positive, or near zero
-    sign: str  # > | >= | ~
-    within: float = 0.0
+    larger: ast.AST
+    smaller: ast.AST
+    sign: str  # > | >= | ==
+    within: float = 0.0  # with ==
 
     @property
     def names(self) -> list[str]:
-        return [name for name in self.difference if name != NUMBER]
+        return list(dict.fromkeys([*_names(self.larger), *_names(self.smaller)]))
+
+    def difference(self, numbers: Mapping[str, float]) -> float:
+        return _evaluate(self.larger, numbers) - _evaluate(self.smaller, numbers)
+
+    def margin(self, difference: float) -> float:
+        """Return by how much the relation holds; a negative margin violates it."""
+        return self.within - abs(difference) if self.sign == "==" else difference
 
 
 class Judged(NamedTuple):
@@ -66,124 +62,163 @@ class Judged(NamedTuple):
 
     relation: Relation
     verdict: Verdict
-    margin: float = math.nan  # by which it holds
-    spread: float | None = None  # deviation of the difference between single seeds; None: not known
+    margin: float = math.nan  # mean over the seeds that all its rows have
+    seeds: tuple[int, ...] = ()
+    spread: float | None = None  # deviation of the margin over seeds; None: not known
 
     @property
     def text(self) -> str:
+        if not self.seeds:
+            return f"{self.relation.text}: no seed in common"
+        if self.seeds == EXACT:
+            return f"{self.relation.text}: {self.margin:+.3g}"
+        count = f"{len(self.seeds)} seed{'s' * (len(self.seeds) > 1)}"
         spread = (
             "spread not known" if self.spread in (None, math.inf) else f"spread {self.spread:.2g}"
         )
-        return f"{self.relation.text}: {self.margin:+.3g} ({spread})"
+        return f"{self.relation.text}: {self.margin:+.3g} ({spread}, {count})"
 
 
-def worst(verdicts: Sequence[Verdict]) -> Verdict:
-    return min(verdicts, key=list(Verdict).index)
+class _Differences(NamedTuple):
+    """What a relation compares, for each seed that all its rows have."""
+
+    by_seed: dict[int, float]
+    spread: float | None
+
+    @classmethod
+    def of(cls, relation: Relation, values: Mapping[str, Value]) -> _Differences:
+        rows = {name: values[name] for name in relation.names}
+        runs = [set(value.by_seed) for value in rows.values() if value.exact is None]
+        if not runs:
+            (seed,) = EXACT
+            exact = {name: value.at(seed) for name, value in rows.items()}
+            return cls({seed: relation.difference(exact)}, 0.0)
+        by_seed = {
+            seed: relation.difference({name: value.at(seed) for name, value in rows.items()})
+            for seed in sorted(set.intersection(*runs))
+        }
+        if len(by_seed) < 2:
+            return cls(by_seed, None)
+        finite = all(map(math.isfinite, by_seed.values()))
+        return cls(by_seed, stdev(by_seed.values()) if finite else math.inf)
 
 
-def judge(relation: Relation, values: Mapping[str, Value]) -> Judged:
-    """Return whether the relation holds: not yet where a value is missing.
+def judge(relations: Sequence[Relation], values: Mapping[str, Value]) -> list[Judged]:
+    """Return whether each relation holds, from differences between runs of the same seed.
 
-    An unknown spread is larger than any finite difference.
+    A relation between rows that share one seed takes the spread of the others; without any, an
+    unknown spread is larger than any finite margin.
     """
-    if any(name not in values for name in relation.names):
+    differences = [
+        _Differences.of(relation, values) if values.keys() >= set(relation.names) else None
+        for relation in relations
+    ]
+    known = [d.spread for d in differences if d and d.spread and math.isfinite(d.spread)]
+    pooled = math.sqrt(fmean(spread**2 for spread in known)) if known else None
+    return [_judge(r, d, pooled) for r, d in zip(relations, differences, strict=True)]
+
+
+def _judge(relation: Relation, differences: _Differences | None, pooled: float | None) -> Judged:
+    if differences is None:
         return Judged(relation, Verdict.NOT_YET)
-    terms = relation.difference
-    mean = terms.get(NUMBER, 0.0) + sum(terms[name] * values[name].mean for name in relation.names)
-    margin = relation.within - abs(mean) if relation.sign == "~" else mean
-    spread = _spread(terms, values)
-    return Judged(relation, _verdict(relation.sign, margin, spread), margin, spread)
+    if not differences.by_seed:
+        return Judged(relation, Verdict.NOT_DECIDED)
+    spread = pooled if differences.spread is None else differences.spread
+    if all(map(math.isinf, differences.by_seed.values())):  # one side diverged with every seed
+        spread = 0.0
+    margin = relation.margin(fmean(differences.by_seed.values()))
+    verdict = _verdict(relation.sign, margin, math.inf if spread is None else spread)
+    return Judged(relation, verdict, margin, tuple(differences.by_seed), spread)
 
 
-def _spread(terms: Terms, values: Mapping[str, Value]) -> float | None:
-    squares = 0.0
-    for name, factor in terms.items():
-        if name == NUMBER:
-            continue
-        deviation = values[name].deviation
-        if deviation is None:
-            return None
-        squares += (factor * deviation) ** 2
-    return math.sqrt(squares)
-
-
-def _verdict(sign: str, margin: float, spread: float | None) -> Verdict:
-    noise = (0.0 if math.isinf(margin) else math.inf) if spread is None else spread
+def _verdict(sign: str, margin: float, noise: float) -> Verdict:
     if math.isnan(margin):
         return Verdict.NOT_DECIDED
     if margin > 0 or (margin == 0 and sign != ">"):
-        return Verdict.REPRODUCED if margin >= noise else Verdict.NOISE
+        above = margin >= noise and math.isfinite(noise)
+        return Verdict.REPRODUCED if above else Verdict.WITHIN_NOISE
     if -margin > noise:
-        return Verdict.REFUTED
-    return Verdict.NOISE if sign == ">=" and math.isfinite(noise) else Verdict.NOT_DECIDED
+        return Verdict.CONTRARY
+    equal = sign == ">=" and math.isfinite(noise)
+    return Verdict.WITHIN_NOISE if equal else Verdict.NOT_DECIDED
 
 
-def read_relations(text: str) -> list[Relation]:
-    """Return the relations of one line, which may compare several pairs."""
-    tokens = list(_tokens(text))
-    within = 0.0
-    if len(tokens) > 2 and tokens[-2] == ("name", "within"):
-        within = float(tokens[-1][1])
-        tokens = tokens[:-2]
-    places = [i for i, token in enumerate(tokens) if token[0] == "sign" and token[1] in COMPARISONS]
-    if not places or (within and len(places) > 1):
+def read_relations(text: str, folder: str = "") -> list[Relation]:
+    """Return the relations of one line, which may compare several pairs of rows of a folder."""
+    try:
+        compared = ast.parse(text, mode="eval").body
+    except SyntaxError:
+        compared = None
+    if not isinstance(compared, ast.Compare) or {type(op) for op in compared.ops} - SIGNS.keys():
         raise ConfigError(
-            f"{text}: a relation compares, as in rank_2 > top_k + 0.5, or rank_2 ~ sgd within 0.3"
+            f"{text}: a relation compares, as in rank_2 > top_k + 0.5; a name that is no Python "
+            'name stands in quotes, as in "4bit" > fp32'
         )
-    sides = [_alternatives(tokens[a + 1 : b]) for a, b in pairwise([-1, *places, len(tokens)])]
+    sides = [
+        side.elts if isinstance(side, ast.Tuple) else [side]
+        for side in (compared.left, *compared.comparators)
+    ]
     return [
-        _relation(tokens[place][1], left, right, within)
-        for place, (lefts, rights) in zip(places, pairwise(sides), strict=True)
+        _relation(left, SIGNS[type(op)], right, folder)
+        for op, (lefts, rights) in zip(compared.ops, pairwise(sides), strict=True)
         for left, right in product(lefts, rights)
     ]
 
 
-def _relation(sign: str, left: list[Token], right: list[Token], within: float) -> Relation:
-    text = f"{_join(left)} {sign} {_join(right)}" + (f" within {within:g}" if sign == "~" else "")
-    turned = -1 if "<" in sign else 1
-    difference = {name: turned * factor for name, factor in _terms(left).items()}
-    for name, factor in _terms(right).items():
-        difference[name] = difference.get(name, 0.0) - turned * factor
-    return Relation(text, difference, sign.replace("<", ">"), within)
+def _relation(left: ast.expr, sign: str, right: ast.expr, folder: str) -> Relation:
+    text = f"{_text(left)} {sign} {_text(right)}"
+    within = 0.0
+    match left, right:
+        case (
+            ast.Call(ast.Name("abs"), [ast.BinOp(a, ast.Sub(), b)]),
+            ast.Constant(value=float() | int() as bound),
+        ):
+            left, sign, right, within = a, "==", b, bound
+    larger, smaller = (right, left) if "<" in sign else (left, right)
+    place = _InFolder(folder).visit
+    relation = Relation(
+        text, place(deepcopy(larger)), place(deepcopy(smaller)), sign.replace("<", ">"), within
+    )
+    relation.difference(dict.fromkeys(relation.names, 0.0))  # raises for what cannot be computed
+    return relation
 
 
-def _tokens(text: str) -> Iterator[Token]:
-    end = 0
-    while end < len(text.rstrip()):
-        match = TOKEN.match(text, end)
-        if match is None:
-            raise ConfigError(
-                f"{text}: {text[end:].strip()} cannot be read; "
-                "names with other signs stand in double quotes"
-            )
-        yield str(match.lastgroup), match[str(match.lastgroup)]
-        end = match.end()
+class _InFolder(ast.NodeTransformer):
+    """Make each name the path of its row, a string."""
+
+    def __init__(self, folder: str) -> None:
+        self._prefix = f"{folder}/" if folder else ""
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        match node:
+            case ast.Name() | ast.BinOp(op=ast.Div()):
+                return ast.Constant(self._prefix + _text(node))
+            case ast.Constant(value=str() as name):
+                return ast.Constant(self._prefix + name)
+        return self.generic_visit(node)
 
 
-def _alternatives(tokens: Sequence[Token]) -> list[list[Token]]:
-    alternatives: list[list[Token]] = [[]]
-    for token in tokens:
-        if token == ("sign", ","):
-            alternatives.append([])
-        else:
-            alternatives[-1].append(token)
-    return alternatives
+def _text(node: ast.AST) -> str:
+    return ast.unparse(node).replace(" / ", "/").replace("'", "")
 
 
-def _terms(tokens: Sequence[Token]) -> Terms:
-    terms: Terms = {}
-    factor = 1.0
-    for i, (kind, text) in enumerate(tokens):
-        if kind == "sign":
-            factor *= -1 if text == "-" else 1
-        elif kind == "number" and tokens[i + 1 : i + 2] == [("sign", "*")]:
-            factor *= float(text)
-        else:
-            name, amount = (NUMBER, float(text)) if kind == "number" else (text, 1.0)
-            terms[name] = terms.get(name, 0.0) + factor * amount
-            factor = 1.0
-    return terms
+def _names(side: ast.AST) -> list[str]:
+    constants = (node.value for node in ast.walk(side) if isinstance(node, ast.Constant))
+    return [name for name in constants if isinstance(name, str)]
 
 
-def _join(tokens: Sequence[Token]) -> str:
-    return " ".join(text for _, text in tokens)
+def _evaluate(node: ast.AST, numbers: Mapping[str, float]) -> float:
+    match node:
+        case ast.Constant(value=str() as name):
+            return numbers[name]
+        case ast.Constant(value=float() | int() as number):
+            return number
+        case ast.BinOp(left, ast.Mult(), right):
+            return _evaluate(left, numbers) * _evaluate(right, numbers)
+        case ast.BinOp(left, ast.Add(), right):
+            return _evaluate(left, numbers) + _evaluate(right, numbers)
+        case ast.BinOp(left, ast.Sub(), right):
+            return _evaluate(left, numbers) - _evaluate(right, numbers)
+    raise ConfigError(
+        f"{_text(node)}: a relation has names, numbers, +, - and *, or is abs(a - b) <= 0.3"
+    )

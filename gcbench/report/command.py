@@ -12,27 +12,33 @@ from rich.text import Text
 from gcbench.config import ConfigError
 from gcbench.console import TextTable, comma_separated, console, print_table
 from gcbench.console import show as show_table
+from gcbench.records.files import replace_file
 from gcbench.records.store import FoundRuns, RecordedRun, find_runs
 from gcbench.report.build import build, groups_of
 from gcbench.report.claims import read_claims
 from gcbench.report.claims_answers import answer_claim
 from gcbench.report.claims_evidence import Evidence
+from gcbench.report.claims_formats import Answered
 from gcbench.report.claims_formats import keep as keep_claims
 from gcbench.report.claims_formats import show as show_claims
+from gcbench.report.claims_missing import steps_of
 from gcbench.report.compare import Comparison, compare, format_measured
+from gcbench.report.deviations import list_deviations
 from gcbench.report.formats import show as show_document
-from gcbench.report.keep import keep_index, keep_runs, keep_study, keep_table
+from gcbench.report.keep import keep_index, keep_runs, keep_study, keep_table, keep_tests
 from gcbench.report.listing import list_runs, list_tables, runs_frame
 from gcbench.report.study import find_study, study_document
 from gcbench.report.tables import Table, read_table, tables_of
 from gcbench.report.wandb_runs import load_wandb
-from gcbench.report.words import Claims, Report, Runs, Source, read_source
+from gcbench.report.words import Claims, Page, Report, Runs, Source, read_source
 
 log = logging.getLogger("gcbench")
 
 
 def report(typed: Sequence[str]) -> None:
     """Print tables or draw figures; raise ConfigError with one sentence for what is mistyped."""
+    if "html" in typed[:1]:
+        return _html(typed[1:])
     words = read_source(Report, typed)
     first, *rest = words.plain or [""]
     if first == "list":
@@ -40,10 +46,16 @@ def report(typed: Sequence[str]) -> None:
         print_table(list_tables(_load_runs(words), words.results))
     elif first == "diff":
         _diff(rest)
+    elif first == "deviations":
+        _refuse_more("deviations", rest)
+        names = tables_of(words.table or "all")
+        show_table(list_deviations([read_table(name) for name in names]), words.format)
     elif first in ("runs", "claims"):
         raise ConfigError(f"{first}: type gcbench {first}")
     elif first:
-        raise ConfigError(f"{first}: type table=<paper>/<table>, or one of list, diff")
+        raise ConfigError(
+            f"{first}: type table=<paper>/<table>, or one of html, list, deviations, diff"
+        )
     elif words.figure:
         _figures(words)
     elif words.table is None:
@@ -83,6 +95,20 @@ def _figures(words: Report) -> None:
         str(words.figure), _load_runs(words), folder, words.budget, words.beside, words.results
     ):
         print(line)
+
+
+def _html(typed: Sequence[str]) -> None:
+    words = read_source(Page, typed)
+    _refuse_more("html", words.plain)
+    runs = _load_runs(words)
+    if not runs:
+        raise ConfigError(f"results={','.join(words.results)}: no runs there; type another folder")
+    from gcbench.report.page import build_page  # imports torch
+
+    path = Path(words.file)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(path, build_page(runs).encode())
+    print(f"{path}: {len(runs)} runs; open it in a browser")
 
 
 def _show(words: Report, table: Table, runs: Sequence[RecordedRun]) -> list[RecordedRun]:
@@ -127,12 +153,16 @@ def claims(typed: Sequence[str]) -> None:
             f"keep={words.keep}: all claims are kept together; leave out paper= and id="
         )
     evidence = Evidence(_load_runs(words), words.results, words.beside)
-    answers = [answer_claim(claim, evidence) for claim in read_claims(words.paper, words.id)]
+    answered = [answer_claim(claim, evidence) for claim in read_claims(words.paper, words.id)]
+    answers = [Answered(claim, steps_of(claim, evidence)) for claim in answered]
     show_claims(answers, words.format)
     if words.keep:
         keep_claims(Path(words.keep), answers)
-        for path, _ in filter(None, evidence.studies.values()):
-            keep_study(Path(words.keep), path)
+        for path, study in filter(None, evidence.studies.values()):
+            if not study["study"].startswith("links/"):  # kept where scripts/steps put them
+                keep_study(Path(words.keep), path)
+        if evidence.tests:
+            keep_tests(Path(words.keep), evidence.tests[0])
 
 
 def _diff(rest: Sequence[str]) -> None:

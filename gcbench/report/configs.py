@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from gcbench.config import Config, ConfigError, compose_words, register, resolve
-from gcbench.identity import ABSENT, Differences, Flat, flatten_config, format_value, identify
+from gcbench.identity import ABSENT, Flat, flatten_config, identify
 from gcbench.report.resolved import key_of, read_resolved
 from gcbench.report.tables import TableRow, words_of
 
@@ -99,16 +99,3 @@ def experiment_word(experiment: str) -> str:
             f"experiment {experiment}: type <paper>/<table>/<row>, as in powersgd/table4/rank_7"
         )
     return f"+experiment/{group}={row}"
-
-
-def as_words(different: Differences) -> list[str]:
-    """Return the first side of differences as it was typed.
-
-    The numbers of a link follow the word that brings them; what only the other side has comes
-    with its model or method.
-    """
-    links = [pair for key, pair in different.items() if key.startswith("network.")]
-    words = [f"{key}={format_value(a)}" for key, (a, _) in different.items() if a != ABSENT]
-    if any(before == ABSENT for before, _ in links):
-        return ["network=none", *words]
-    return ["network=emulated", *words] if any(now == ABSENT for _, now in links) else words

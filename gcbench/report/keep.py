@@ -11,6 +11,7 @@ from gcbench.records.store import SUFFIX, RecordedRun, find_runs, write_kept
 from gcbench.report.configs import PAPER
 from gcbench.report.document import Document
 from gcbench.report.formats import markdown
+from gcbench.report.words import BUDGETS
 
 
 def keep_table(folder: Path, document: Document, budget: str = PAPER) -> Path:
@@ -26,10 +27,18 @@ def keep_table(folder: Path, document: Document, budget: str = PAPER) -> Path:
 
 def keep_study(folder: Path, study: Path) -> None:
     """Copy a study's file to <folder>/results/studies."""
-    target = folder / "results" / "studies" / study.name
+    _copy(study, folder / "results" / "studies" / study.name)
+
+
+def keep_tests(folder: Path, record: Path) -> None:
+    """Copy the record of a test run to <folder>/results."""
+    _copy(record, folder / "results" / record.name)
+
+
+def _copy(source: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
-    if study.resolve() != target.resolve():
-        shutil.copyfile(study, target)
+    if source.resolve() != target.resolve():
+        shutil.copyfile(source, target)
 
 
 def keep_runs(folder: Path, runs: Iterable[RecordedRun]) -> None:
@@ -87,4 +96,4 @@ def _title(path: Path) -> str:
     """Return the heading of a table's file, with the budget that is in its name."""
     heading = path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
     _, dash, budget = path.stem.rpartition("-")
-    return f"{heading} ({budget})" if dash and budget in ("cpu", "bits", "smoke") else heading
+    return f"{heading} ({budget})" if dash and budget in BUDGETS else heading

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gcbench.config import conf_directory
 from gcbench.console import TextTable
-from gcbench.identity import drop_copies
+from gcbench.identity import drop_copies, tell_apart
 from gcbench.records.store import RecordedRun
 from gcbench.report.configs import settings_at
 from gcbench.report.document import DIRTY, DIRTY_NOTE, EMPTY, number
@@ -19,6 +19,8 @@ from gcbench.report.tables import Table, read_table, table_names
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+
+WORDS = 4  # of a run's knobs, with which a line still reads
 
 
 def list_tables(runs: Sequence[RecordedRun], folders: Sequence[str | Path]) -> TextTable:
@@ -50,14 +52,24 @@ def _rows_done(table: Table, runs: Sequence[RecordedRun], budget: str) -> int:
 def list_runs(runs: Sequence[RecordedRun]) -> TextTable:
     """Return a row for every run, in the order of `runs`."""
     headings = ["run", "what", "budget", "seed", "status", "score", "ratio", "ms a step"]
-    rows = [_texts(run) for run in runs]
+    called_alike: dict[str, list[RecordedRun]] = {}
+    for run in runs:
+        called_alike.setdefault(run.title, []).append(run)
+    words = {
+        run: words
+        for peers in called_alike.values()
+        for run, words in zip(peers, tell_apart([peer.flat for peer in peers]), strict=True)
+    }
+    rows = [_texts(run, words[run]) for run in runs]
     note = [f"{DIRTY} {DIRTY_NOTE}"] if any(run.dirty for run in runs) else []
     return TextTable([*headings, "finished"], rows, left=(0, 1, 2, 4, 5, 8), notes=note)
 
 
-def _texts(run: RecordedRun) -> list[str]:
+def _texts(run: RecordedRun, words: Sequence[str]) -> list[str]:
+    """Return the cells of a run; `words` tell it from other runs of its title."""
     result = run.result
-    what = run.title
+    more = ["..."] if len(words) > WORDS else []
+    what = " ".join([run.title, *words[:WORDS], *more])
     if run.title != run.experiment:
         what += f", {result.workers or '?'} workers"
     reason = f": {result.reason}" if result.reason else ""
@@ -103,5 +115,10 @@ def _record(run: RecordedRun) -> dict[str, Any]:
         "reason": run.result.reason,
         "finished": run.result.finished,
         **{name: measure(name, run.result) for name in MEASURES},
-        **{key: run.flat[key] for key in drop_copies(run.flat) if not key.endswith("._target_")},
+        **knobs_of(run),
     }
+
+
+def knobs_of(run: RecordedRun) -> dict[str, Any]:
+    """Return the values of a run's knobs by the keys that one types."""
+    return {key: run.flat[key] for key in drop_copies(run.flat) if not key.endswith("._target_")}

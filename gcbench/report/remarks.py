@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from gcbench.records.schema import Environment
 from gcbench.records.store import RecordedRun
-from gcbench.report.borrowed import group_by_title, words_of_run
+from gcbench.report.borrowed import group_by_label, words_of_run
 from gcbench.report.commands import command_of_runs, commands_of_missing
+from gcbench.report.deviations import deviations_of
 from gcbench.report.document import DIRTY, DIRTY_NOTE, Heading, Section, Summary, summary
 from gcbench.report.measures import TIMES, emulated, measure
 from gcbench.report.rows import Grid, Rate, Row
@@ -147,6 +148,8 @@ def _day(run: RecordedRun) -> str:
 def _notes(table: Table, at_budget: Sequence[Row], rows: Sequence[Row]) -> Iterator[str]:
     yield from table.notes
     yield from (f"{row.spec.label}: {row.spec.note}" for row in at_budget if row.spec.note)
+    for setting, titles in deviations_of(table):
+        yield f"{', '.join(titles) or 'All rows'}: {setting.text}"
     if table.seeds and table.seeds > 1:
         yield f"The paper's numbers are of {table.seeds} seeds; ours of as many as n says"
     runs = [run for row in at_budget for run in row.runs if run.done]
@@ -164,10 +167,10 @@ def _notes(table: Table, at_budget: Sequence[Row], rows: Sequence[Row]) -> Itera
                 "the cost model says"
             )
     for row in rows:
-        for title, borrowed in group_by_title(row.borrowed):
+        for label, borrowed in group_by_label(row.borrowed):
             seeds = ", ".join(str(run.seed) for run in borrowed)
             where = f"{_where(row)}, seed {seeds}"
-            yield f"{where}: the run of {title}, whose configuration is the same"
+            yield f"{where}: the run of {label}, whose configuration is the same"
 
 
 def _commands(rows: Sequence[Row]) -> list[str]:
@@ -175,9 +178,9 @@ def _commands(rows: Sequence[Row]) -> list[str]:
 
 
 def _commands_of(row: Row) -> Iterator[str]:
-    for title, borrowed in group_by_title(row.borrowed):
-        if borrowed[0].experiment:
-            yield command_of_runs(title, borrowed, words_of_run(borrowed[0]))
+    for _, borrowed in group_by_label(row.borrowed):
+        if experiment := borrowed[0].experiment:
+            yield command_of_runs(experiment, borrowed, words_of_run(borrowed[0]))
     if not_borrowed := [run for run in row.runs if run not in row.borrowed]:
         yield command_of_runs(str(row.spec.experiment), not_borrowed, (*row.own_words, *row.words))
     for other in row.others:

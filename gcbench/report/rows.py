@@ -7,14 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from gcbench.config import Config, ConfigError
-from gcbench.identity import Differences, flat_differences
+from gcbench.identity import Differences, as_words, flat_differences
 from gcbench.records.files import ENDED
 from gcbench.records.store import RecordedRun, sort_by_age
 from gcbench.report.borrowed import is_same
 from gcbench.report.configs import (
     PAPER,
     Composition,
-    as_words,
     compose,
     compose_row,
     settings_at,
@@ -123,10 +122,13 @@ class Row:
 
     def values(self, name: str, **settings: Any) -> list[float]:
         """Return the values of a measure, from the runs that have it."""
+        return list(self.values_by_seed(name, **settings).values())
+
+    def values_by_seed(self, name: str, **settings: Any) -> dict[int, float]:
         if name in TIMES and self.fewer_workers:
-            return []
-        values = [measure(name, run.result, **settings) for run in self.done]
-        return [value for value in values if value is not None]
+            return {}
+        values = {run.seed: measure(name, run.result, **settings) for run in self.done}
+        return {seed: value for seed, value in values.items() if value is not None}
 
     @property
     def done(self) -> list[RecordedRun]:

@@ -50,6 +50,16 @@ def find_study(name: str, folders: Sequence[str | Path]) -> tuple[Path, Study] |
     return next(((path, study) for path, study in studies if study.get("study") == name), None)
 
 
+def find_link_table(name: str, folders: Sequence[str | Path]) -> tuple[Path, Study] | None:
+    """Return the table of scripts/steps in `<folder>/**/links/<name>.json` with methods as rows."""
+    paths = (path for folder in folders for path in Path(folder).glob(f"**/{name}.json"))
+    for path in paths:
+        content = read_json(path)
+        rows = [{"row": row["method"], **row} for row in content["rows"]]
+        return path, {**content, "study": name, "rows": rows}
+    return None
+
+
 def _read(path: Path) -> Study:
     """Return the content of the file, or nothing where it is no study."""
     try:

@@ -1,12 +1,14 @@
-"""Runs of a W&B project, which has the dictionaries that `gcbench` writes to files."""
+"""Runs of a W&B project, as `gcbench` logged them: results in summaries, metrics as history."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
+from math import isfinite
 from typing import Any
 
 from gcbench.config import ConfigError
+from gcbench.records.metric_keys import split_events
 from gcbench.records.reading import printable
 from gcbench.records.schema import Result
 from gcbench.records.store import FoundRuns, Metrics, RecordedRun, sort_by_age
@@ -21,7 +23,7 @@ def load_wandb(project: str, api: Any = None) -> FoundRuns:
     for listed in _list_runs(project, api):
         place = f"{project}/{listed.id}"
         try:
-            result = Result.parse(printable(listed.summary_metrics))
+            result = Result.parse(printable(listed.summary_metrics.get("result")))
             run = RecordedRun(result, place, partial(_metrics, listed))
         except ValueError as error:
             unreadable.append(f"{place}: {error}")
@@ -47,8 +49,12 @@ def _list_runs(project: str, api: Any) -> Iterable[Any]:
 
 
 def _metrics(run: Any) -> Metrics:
-    """Return the run's metrics without W&B's keys and the nulls that fill lines of other events."""
-    return [
-        {k: v for k, v in line.items() if not k.startswith("_") and v is not None}
-        for line in run.scan_history()
+    """Return the lines that were logged, of which W&B has those of a step in one row.
+
+    It fills rows with null, and has words for what is not finite.
+    """
+    rows = [
+        {k: v for k, v in row.items() if isinstance(v, (int, float)) and isfinite(v)}
+        for row in run.scan_history()
     ]
+    return [line for row in rows for line in split_events(row, int(row["_step"]))]

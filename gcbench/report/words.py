@@ -35,7 +35,10 @@ class Source(Words):
 class Report(Source):
     """Print results beside the papers' numbers, as tables and figures; reads result files only."""
 
-    usage = "gcbench report table=NAME | figure=NAME [key=value ...] | list | diff A B"
+    usage = (
+        "gcbench report table=NAME | figure=NAME [key=value ...] | html | list | deviations | "
+        "diff A B"
+    )
     examples = """
 gcbench report table=powersgd/table4           ours beside the paper's, and what to run
 gcbench report table=powersgd budget=cpu       all tables of a paper, from runs of budget=cpu
@@ -43,7 +46,9 @@ gcbench report table=orq/table2 format=latex   or markdown, csv
 gcbench report table=all keep=outputs          as files, with the results behind them
 gcbench report figure=orq/figure2 budget=cpu   curves, breakdowns and trade-offs as svg and png
 gcbench report figure=which_method             accuracy against ratio, of everything that ran
+gcbench report html                            everything that ran, as a page to look through
 gcbench report list [results=...]              all tables, and how many rows have runs
+gcbench report deviations table=orq            settings in which rows deviate from their paper
 gcbench report diff A B                        two runs or trees: configuration, scores, bits, times
 """
 
@@ -53,12 +58,27 @@ gcbench report diff A B                        two runs or trees: configuration,
         "a table or paper, a study, which_method, runs, or all: as svg and png below keep=, "
         "or outputs/figures",
     )
-    budget: str = key(PAPER, "whose runs to read: paper, cpu, bits or smoke", choices=BUDGETS)
+    budget: str = key(PAPER, f"whose runs to read: {', '.join(BUDGETS)}", choices=BUDGETS)
     format: str = key("terminal", ", ".join(FORMATS), choices=FORMATS)
     keep: str | None = key(
         None, "a folder for the tables and the results behind them, as in keep=outputs"
     )
     beside: tuple[str, ...] = key((), WITH, name="with")
+
+
+@dataclass
+class Page(Source):
+    """Write everything that ran as one HTML page: curves, trade-offs, time to a goal on a link, and
+    a table of runs. It needs no server and no network; its address keeps what was chosen.
+    """
+
+    usage = "gcbench report html [key=value ...]"
+    examples = """
+gcbench report html                        outputs/report.html
+gcbench report html results=old,new file=both.html
+"""
+
+    file: str = key("outputs/report.html", "where to write it")
 
 
 @dataclass
@@ -72,7 +92,7 @@ class Runs(Source):
 
 @dataclass
 class Claims(Source):
-    """Answer 70 claims of the papers with reproduced, refuted or not yet, and by what; at budgets
+    """Answer 70 claims of the papers, by what, and with what would decide the others; at budgets
     paper and cpu, each by itself.
     """
 

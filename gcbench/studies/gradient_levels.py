@@ -21,6 +21,7 @@ from gcbench.studies.real_gradients import OnRealGradients
 from gcbench.studies.study import Row
 
 LEVELS = (9, 5, 3)
+ANOTHER_DRAW = 10**6  # steps on, whose noise no recorded step has
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +33,7 @@ class GradientLevels(OnRealGradients):
     of `bucket_size` values. Columns are of the last such step, `by_step` has all:
 
         relative_error     |Q(v) - v|^2 / |v|^2
+        squared_bias       |E Q(v) - v|^2 / |v|^2, by the product of two draws' errors
         code_entropy_bits  of a code, over all buckets
         outer_share        of the values, on the first and the last level; `shares` has all levels
         wasserstein        distance of the values' distribution to that of FP, in units of FP's mean
@@ -39,8 +41,8 @@ class GradientLevels(OnRealGradients):
         histogram          counts of values within `clip_sigma` deviations of FP, and how many lie
                            below and above
 
-    QSGD has levels evenly spaced to the maximum (TernGrad for 3). One draw of the rounding. Some
-    seconds, and three minutes where no gradients are recorded yet.
+    QSGD has levels evenly spaced to the maximum (TernGrad for 3). One draw of the rounding (two for
+    the bias). Some seconds, and three minutes where no gradients are recorded yet.
     """
 
     bucket_size: int = 2048
@@ -88,12 +90,14 @@ class GradientLevels(OnRealGradients):
     def _quantise(self, codec: Bucketed, moment: Recorded) -> Row:
         v, segments = moment.gradients, tuple(torch.Size(shape).numel() for shape in moment.shapes)
         codes, values = code(codec, v, segments, moment.step)
+        again = code(codec, v, segments, moment.step + ANOTHER_DRAW).values
         shares = (
             codes.flatten().bincount(minlength=codec.base)[: codec.base] / codes.numel()
         ).tolist()
         return {
             "step": moment.step,
             "relative_error": float(relative_error(values, v).mean()),
+            "squared_bias": _mean_product(values - v, again - v) / _mean_product(v, v),
             "code_entropy_bits": float(shannon_bits(codes.view(1, -1), codec.base)) / codes.numel(),
             "outer_share": shares[0] + shares[-1],
             "wasserstein": _wasserstein(values, v) / float(v.abs().mean()),
@@ -111,6 +115,10 @@ class GradientLevels(OnRealGradients):
             "below": int((values < -end).sum()),
             "above": int((values > end).sum()),
         }
+
+
+def _mean_product(a: Tensor, b: Tensor) -> float:
+    return float((a.double() * b).mean())
 
 
 def _wasserstein(a: Tensor, b: Tensor) -> float:

@@ -25,7 +25,7 @@ from gcbench.compressors import Grads, State
 from gcbench.train.resharding import merge_workers, replaced_shares, stack, unmergeable_reason
 from gcbench.train.run import ExchangeResult, Progress, Run
 
-FORMAT = 5
+FORMAT = 6
 SHARED = "shared.pt"
 # The keys of a manifest, beside its checksum, and their types.
 KEYS = {
@@ -156,6 +156,7 @@ class Checkpoints:
         workers = [self._read_worker(path, manifest, k, run) for k in run.comm.local]
         run.replica.model.load_state_dict(shared["model"])
         run.optimizer.load_state_dict(shared["optimizer"])
+        run.schedule.load_state_dict(shared["schedule"])
         _restore_workers(run, progress, workers)
         per_worker = [stack([w["state"][i] for w in workers]) for i in range(len(shared["state"]))]
         progress.state = State.of_layers(list(zip(shared["state"], per_worker, strict=True)))
@@ -262,6 +263,7 @@ def _shared_content(run: Run, progress: Progress) -> dict[str, Any]:
     return {
         "model": run.replica.model.state_dict(),
         "optimizer": run.optimizer.state_dict(),
+        "schedule": run.schedule.state_dict(),
         "state": [dict(layer.shared) for layer in progress.state.layers()],
         "late": progress.late and progress.late.update,
         "estimator": progress.estimator,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,7 @@ from gcbench.train.run import Progress, Run
 class SGD:
     """The mean gradient of the batch, as it is."""
 
-    def refuse(self, model: nn.Module, data: Data, momentum: float) -> None:
+    def refuse(self, model: nn.Module, data: Data, optimizer: Mapping[str, Any]) -> None:
         pass
 
     def gradients(self, run: Run, progress: Progress) -> Tensor:

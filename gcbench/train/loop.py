@@ -152,27 +152,40 @@ def _evaluation_line(run: Run, progress: Progress) -> dict[str, Any]:
         "step": progress.step,
         "epoch": progress.step / run.steps_per_epoch,
         **scores,
+        **_spend(run, progress),
     }
     progress.tests.append(line)
     return line
 
 
 def _log_line(run: Run, progress: Progress, bad: Bad | None) -> dict[str, Any]:
-    """Return what all processes saw since the last line; laps go to the ledger."""
-    local = (progress.losses.tolist(), run.comm.meter.sent_bits, run.clock.take())
-    losses, sent, laps = zip(*run.control.gather(local), strict=True)
-    progress.ledger.add(list(laps))
+    """Return what all processes saw since the last line."""
+    losses = run.control.gather(progress.losses.tolist())
     steps, progress.logged = progress.step - progress.logged, progress.step
     progress.losses.zero_()
     rows = [loss for part in losses for loss in part]
-    bits = [b for part in sent for b in part]
     return {
         "event": "train",
         "step": progress.step,
         "epoch": progress.step / run.steps_per_epoch,
         "loss": math.fsum(rows) / (steps * len(rows)),
         "lr": run.optimizer.param_groups[0]["lr"],
-        "bits_sent_per_worker": sum(bits) / len(bits),
-        "seconds": progress.ledger.elapsed() if run.comm.processes == run.comm.workers else None,
+        **_spend(run, progress),
         "first_bad_step": bad and bad[0],
+    }
+
+
+def _spend(run: Run, progress: Progress) -> dict[str, float | None]:
+    """Return the bits and seconds of all steps so far, means over workers; laps go to the ledger.
+
+    Virtual workers have no times.
+    """
+    local = run.comm.meter.sent_bits, run.clock.take()
+    sent, laps = zip(*run.control.gather(local), strict=True)
+    progress.ledger.add(list(laps))
+    bits = [b for part in sent for b in part]
+    timed = run.comm.processes == run.comm.workers
+    return {
+        "bits_sent_per_worker": sum(bits) / len(bits),
+        "seconds": progress.ledger.elapsed() if timed else None,
     }

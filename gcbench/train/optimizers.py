@@ -1,17 +1,38 @@
-"""Optimizers, which apply the aggregated update.
+"""The optimizer's side of a step: d, the aggregated update, is the gradient that it is handed.
 
-Weight decay joins after aggregation, with none on batch normalization.
+For any optimizer f with state s, `p.grad` of worker i's micro-batches is g_i, and
+
+    d_t = Aggregate(g_1 + alpha e_1, ..., g_W + alpha e_W);   e_i <- beta e_i + g_i - sent_i
+    x_{t+1}, s_{t+1} = f(x_t, s_t, d_t; lr_t)
+
+Codes, residuals e_i and clipping have the unit of the gradient: the rate enters after aggregation,
+so that a residual of one step is applied at the rate of a later one. (Karimireddy et al. 2019 keep
+lr e_i instead, which is the same at a constant rate.) Weight decay joins after aggregation too, and
+is neither compressed nor fed back; batch normalization has none.
+
+Error feedback rests on the sum of all d being that of all g but for the last residual. SGD with
+momentum applies that sum, being linear in d; Adam does not:
+
+    m <- b1 m + (1 - b1) d;   v <- b2 v + (1 - b2) d^2;   x <- x - lr m' / (sqrt(v') + eps)
+
+where m', v' are without the bias of their start. v is that of the decompressed gradients: an
+unbiased code adds its variance to v, which shortens steps; a value that is sent every k-th step, as
+the sum of k gradients, adds k^2 g^2 every k steps, so that its steps are sqrt(k) times shorter than
+without compression. A constant factor of all d, such as a code's bias toward zero, changes nothing
+beyond eps. Tang et al., "1-bit Adam: Communication Efficient Large-Scale Training with Adam's
+Convergence Speed", ICML 2021, say why error compensation fails with Adam, which is not linear in
+the gradient, and compress the momentum instead, with v frozen after a warm-up. That is not done
+here: after `dense_steps` without compression v goes on moving.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-
-from gcbench.settings import OptimizerKind, OptimizerSettings
 
 
 class PowerSGDMomentum(torch.optim.Optimizer):
@@ -24,8 +45,18 @@ class PowerSGDMomentum(torch.optim.Optimizer):
     """
 
     def __init__(
-        self, params: Iterable[Any], lr: float, momentum: float, weight_decay: float = 0.0
+        self,
+        params: Iterable[Any],
+        lr: float,
+        momentum: float,
+        nesterov: bool = False,
+        weight_decay: float = 0.0,
     ) -> None:
+        if nesterov:
+            raise ValueError(
+                "optimizer.nesterov=true: PowerSGD's step of d + m looks ahead by itself; type "
+                "optimizer.nesterov=false, or optimizer=sgd"
+            )
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
 
     @torch.no_grad()
@@ -49,20 +80,33 @@ class PowerSGDMomentum(torch.optim.Optimizer):
         return buffer
 
 
-def make_optimizer(model: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimizer:
+def parameter_groups(
+    model: nn.Module, lr: float, groups: Sequence[Mapping[str, Any]] = ()
+) -> list[dict[str, Any]]:
+    """Return the parameters of a model in groups, as any optimizer of torch takes them.
+
+    A parameter has the options of the first of `groups` whose regular expression `match` is found
+    in its name, with `lr_scale` times the rate. Batch normalization has no weight decay, unless its
+    group says otherwise. Raises ValueError for a group without parameters.
+    """
     norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
     undecayed = {id(p) for m in norms for p in m.parameters()}
-    params = [p for p in model.parameters() if p.requires_grad]
-    groups = [
-        {
-            "params": [p for p in params if id(p) not in undecayed],
-            "weight_decay": settings.weight_decay,
-        },
-        {"params": [p for p in params if id(p) in undecayed], "weight_decay": 0.0},
-    ]
-    groups = [g for g in groups if g["params"]]
-    if settings.kind is OptimizerKind.powersgd:
-        return PowerSGDMomentum(groups, lr=settings.lr, momentum=settings.momentum)
-    return torch.optim.SGD(
-        groups, lr=settings.lr, momentum=settings.momentum, nesterov=settings.nesterov, foreach=True
-    )
+    names = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    parts: dict[tuple[int, bool], list[nn.Parameter]] = {}
+    for name, p in names.items():
+        fitting = (i for i, group in enumerate(groups) if re.search(group["match"], name))
+        parts.setdefault((next(fitting, len(groups)), id(p) in undecayed), []).append(p)
+    for i, group in enumerate(groups):
+        if not {(i, False), (i, True)} & parts.keys():
+            raise ValueError(
+                f"optimizer.groups: match={group['match']} is in no parameter's name that an "
+                f"earlier group has left; type a part of such names as {', '.join([*names][:4])}"
+            )
+    torch_groups = []
+    for (i, is_undecayed), params in parts.items():
+        options = dict(groups[i]) if i < len(groups) else {}
+        rate = lr * options.pop("lr_scale", 1)
+        options.pop("match", None)
+        decay = {"weight_decay": 0.0} if is_undecayed else {}
+        torch_groups.append({"params": params, "lr": rate, "initial_lr": rate, **decay, **options})
+    return torch_groups

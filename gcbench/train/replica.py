@@ -62,6 +62,7 @@ class Replica:
             torch.compile(self.model) if settings.compile else self.model
         )
         self._bf16 = settings.precision is Precision.bf16
+        self._label_smoothing = settings.label_smoothing
         self._accumulate = settings.accumulate
         self.parameters = {k: p for k, p in self.model.named_parameters() if p.requires_grad}
         self.flat, self.grads = self._make_rows()
@@ -152,7 +153,8 @@ class Replica:
             last = i == self._accumulate - 1
             with nullcontext() if self._buckets is None or last else self._buckets.no_sync():
                 outputs = self._outputs(inputs, row)
-                loss = loss_of(self.task, outputs, targets) / (len(batch[0]) / len(inputs))
+                loss = loss_of(self.task, outputs, targets, self._label_smoothing)
+                loss = loss / (len(batch[0]) / len(inputs))
                 clock.lap("backward")
                 loss.backward(torch.full_like(loss, weight))
             if self._buckets is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -28,7 +28,7 @@ where codes were gathered.
 class Estimator(Protocol):
     """The source of a step's gradients, before any compression."""
 
-    def refuse(self, model: nn.Module, data: Data, momentum: float) -> None:
+    def refuse(self, model: nn.Module, data: Data, optimizer: Mapping[str, Any]) -> None:
         """Raise ValueError for what would run, but not do what the estimator promises."""
 
     def gradients(self, run: Run, progress: Progress) -> Tensor:
@@ -79,7 +79,6 @@ class Run:
     comm: Comm
     control: Control
     optimizer: torch.optim.Optimizer
-    lr: float  # before the schedule
     schedule: Schedule
     clock: Clock
     recordings: GradientFiles

@@ -1,11 +1,15 @@
-"""The learning rate as a pure function of how far the run has come."""
+"""Learning rates: ours, a pure function of how far the run has come, or a scheduler of torch."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any, Protocol
 
-from gcbench.settings import ScheduleKind, ScheduleSettings
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from gcbench.settings import Interval, ScheduleKind, ScheduleSettings
 
 
 def total_steps(max_steps: int | None, epochs: float, steps_per_epoch: int) -> int:
@@ -13,9 +17,21 @@ def total_steps(max_steps: int | None, epochs: float, steps_per_epoch: int) -> i
     return max_steps or max(1, round(epochs * steps_per_epoch))
 
 
+class Schedule(Protocol):
+    """What sets the learning rates of an optimizer's parameter groups."""
+
+    def set_rates(self, optimizer: Optimizer, step: int) -> None:
+        """Set the rates for a step; called once before each, from the first step on."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what `set_rates` needs to know besides the step, for a checkpoint."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
 @dataclass(frozen=True)
-class Schedule:
-    """A factor on the optimizer's learning rate.
+class FactorSchedule:
+    """A factor on every group's learning rate, computed anew from the step.
 
     The warm-up rises linearly over `warmup_epochs` from `warmup_start`, a fraction of the rate that
     it reaches: at step 0 it is exactly that. By default it starts at the rate of a single worker
@@ -28,7 +44,19 @@ class Schedule:
     steps_per_epoch: int
     total_steps: int
 
+    def set_rates(self, optimizer: Optimizer, step: int) -> None:
+        for group in optimizer.param_groups:
+            group["lr"] = group["initial_lr"] * self.factor(step)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pass
+
     def factor(self, step: int) -> float:
+        if self.settings.interval is Interval.epoch:
+            step -= step % self.steps_per_epoch
         return self._warmup_factor(step) * self._decay_factor(step)
 
     def _warmup_factor(self, step: int) -> float:
@@ -48,8 +76,30 @@ class Schedule:
         done = step / self.total_steps
         if self.settings.kind is ScheduleKind.cosine:
             return 0.5 * (1 + math.cos(math.pi * done))
+        if self.settings.kind is ScheduleKind.linear:
+            warmup = self.settings.warmup_epochs * self.steps_per_epoch
+            fallen = (step - warmup) / max(1.0, self.total_steps - warmup)
+            return 1 - max(0.0, fallen) * (1 - self.settings.end_factor)
         if self.settings.kind is ScheduleKind.steps:
             return float(
                 self.settings.gamma ** sum(done >= m for m in self.settings.milestones or [])
             )
         return 1.0
+
+
+@dataclass(frozen=True)
+class TorchSchedule:
+    """A scheduler of torch.optim.lr_scheduler, stepped after every `every` steps."""
+
+    scheduler: LRScheduler
+    every: int
+
+    def set_rates(self, optimizer: Optimizer, step: int) -> None:
+        if step and step % self.every == 0:
+            self.scheduler.step()
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.scheduler.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.scheduler.load_state_dict(state)

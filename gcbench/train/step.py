@@ -20,8 +20,7 @@ def train_step(run: Run, progress: Progress) -> ExchangeResult | None:
     exchanged = run.pipeline.exchange(run, progress)
 
     clock.lap("update")
-    for group in run.optimizer.param_groups:
-        group["lr"] = run.lr * run.schedule.factor(number)
+    run.schedule.set_rates(run.optimizer, number)
     if exchanged is not None:
         for name, p in replica.parameters.items():
             p.grad = exchanged.update[name][0].to(p.dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,16 +64,23 @@ class SVRG:
                 "estimator.penalty=0.01"
             )
 
-    def refuse(self, model: nn.Module, data: Data, momentum: float) -> None:
+    def refuse(self, model: nn.Module, data: Data, optimizer: Mapping[str, Any]) -> None:
         """Raise ValueError where batches' mean gradient is not the full gradient.
 
         That must be a function of the parameters alone.
         """
-        if momentum:
+        is_sgd = optimizer.get("kind") in ("sgd", "powersgd")
+        if not is_sgd or optimizer["momentum"]:
+            typed, wanted = (
+                f"optimizer.momentum={optimizer.get('momentum')}",
+                "optimizer.momentum=0",
+            )
+            if not is_sgd:
+                typed = f"optimizer={optimizer.get('kind') or optimizer['_target_']}"
+                wanted = f"optimizer=sgd {wanted}"
             raise ValueError(
-                f"optimizer.momentum={momentum}: estimator=svrg takes plain steps, as an epoch "
-                "ends at an average from which old directions do not lead on; type "
-                "optimizer.momentum=0"
+                f"{typed}: estimator=svrg takes plain steps, as an epoch ends at an average from "
+                f"which old directions do not lead on; type {wanted}"
             )
         if data.kind == "tokens" or getattr(model, "recurrent", False):
             raise ValueError(

@@ -10,11 +10,13 @@ from torch import Tensor
 from gcbench.data import Task
 
 
-def loss_of(task: Task, outputs: Tensor, targets: Tensor) -> Tensor:
+def loss_of(task: Task, outputs: Tensor, targets: Tensor, label_smoothing: float = 0.0) -> Tensor:
     """Return the mean loss over the batch (and over the tokens of a window)."""
     if task == "regression":
         return F.mse_loss(outputs.float().view_as(targets), targets)
-    return F.cross_entropy(outputs.flatten(0, -2).float(), targets.flatten())
+    return F.cross_entropy(
+        outputs.flatten(0, -2).float(), targets.flatten(), label_smoothing=label_smoothing
+    )
 
 
 SCORES = 6

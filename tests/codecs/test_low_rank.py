@@ -128,7 +128,7 @@ def test_keeping_exactly_so_many_is_throwing_again_until_it_is(count: int) -> No
     if count == 0:
         p[0] = 0.9
     uniform = torch.rand(5, n, generator=torch.Generator().manual_seed(count), dtype=torch.float64)
-    kept = conditional_bernoulli(p.unsqueeze(1).expand(5, n), torch.tensor(count), uniform)
+    kept = conditional_bernoulli(p.unsqueeze(1).expand(5, n), torch.tensor(count), count, uniform)
     sets = torch.cartesian_prod(*[torch.tensor([False, True])] * 5)
     weights = torch.where(sets, p, 1 - p).prod(1) * (sets.sum(1) == count)
     powers = 2 ** torch.arange(4, -1, -1)
@@ -141,7 +141,7 @@ def test_keeping_exactly_so_many_is_throwing_again_until_it_is(count: int) -> No
 def test_where_no_throw_has_so_many_the_first_are_kept() -> None:
     p = torch.tensor([[0.9, 1.0], [0.0, 1.0], [0.0, 0.5], [0.0, 0.5]], dtype=torch.float64)
     kept = conditional_bernoulli(
-        p, torch.tensor([2, 2]), torch.full((4, 2), 0.999, dtype=torch.float64)
+        p, torch.tensor([2, 2]), 2, torch.full((4, 2), 0.999, dtype=torch.float64)
     )
     assert kept.T.tolist() == [[True, True, False, False]] * 2
 

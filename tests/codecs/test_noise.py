@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 import torch
+from needed import patience
+from processes import Copy, code
 from torch import Tensor
 
 from gcbench.codecs.noise import Noise, keys, site_number
@@ -112,15 +113,14 @@ def test_shared_draws_are_the_same_on_all_workers() -> None:
     assert not torch.equal(shared[0], draw(n=100)[0])
 
 
-def test_draws_are_the_same_in_another_process() -> None:
-    program = (
+def test_draws_are_the_same_in_another_process(tmp_path: Path) -> None:
+    lines = (
         "import torch; from gcbench.compressors import Step;"
         "print(Step(3, 7, range(2), {'w': 0}).noise('codec', {'w': 4}, "
         "torch.device('cpu')).uniform().tolist())"
     )
-    elsewhere = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    ).stdout
+    with Copy(code, lines, folder=tmp_path) as copy:
+        elsewhere = copy.wait(patience(60)).stdout
     assert json.loads(elsewhere) == draw(number=3, seed=7, workers=range(2), n=4).tolist()
     assert site_number("codec") == 4162507049
 

@@ -22,6 +22,7 @@ from method_cases import (
     compose_method,
     flat,
     gradients,
+    settings_of,
     variants,
 )
 from torch import nn
@@ -319,8 +320,7 @@ def test_every_choice_has_its_formula() -> None:
 def test_bits_of_three_steps_follow_the_formula(
     virtual_traces: Traces, choice: str, variant: str
 ) -> None:
-    overrides = [f"{k}={str(v).lower()}" for k, v in variants(choice)[variant].items()]
-    settings = compose_method(choice, *overrides)
+    settings = settings_of(choice, variant)
     dense_steps = settings.get("dense_steps", 0)
     by_step = [
         dense_bits(SHAPES)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from gcbench.data import ArrayData, Data
-from gcbench.data.augment import crop_and_flip
+from gcbench.data.augment import Augmentation
 from gcbench.seeds import mix
 
 
@@ -64,11 +64,16 @@ def test_test_split_in_order_with_a_short_last_batch() -> None:
     assert torch.equal(torch.cat(batches), torch.arange(25))
 
 
-def photos(augment: bool) -> ArrayData:
+USUAL = Augmentation()
+
+
+def photos(augment: bool, augmentation: Augmentation = USUAL) -> ArrayData:
     images = torch.randint(1, 256, (40, 3, 12, 12), generator=torch.Generator().manual_seed(0))
     half = (images.to(torch.uint8), torch.arange(40))
     pixels = (torch.full((3, 1, 1), 100.0), torch.full((3, 1, 1), 50.0))
-    return ArrayData("photos", "classification", 40, half, half, pixels, augment)
+    return ArrayData(
+        "photos", "classification", 40, half, half, pixels, augmentation if augment else None
+    )
 
 
 def test_a_worker_augments_alike_wherever_it_lives() -> None:
@@ -103,9 +108,53 @@ def test_images_are_standardized() -> None:
     torch.testing.assert_close(data.test_batch(0, 40)[0], (data.test[0].float() - 100) / 50)
 
 
+def test_what_lies_outside_may_be_the_reflection() -> None:
+    images = photos(augment=False).train[0]
+    augmentation = Augmentation(crop_padding=2, crop_fill="reflect")
+    results = augmentation.apply(images, torch.Generator().manual_seed(0))
+    padded = torch.nn.functional.pad(images.float(), (2,) * 4, mode="reflect").to(torch.uint8)
+    seen = set()
+    for image, result in zip(padded, results, strict=True):
+        places = [
+            (top, left, flip)
+            for top in range(5)
+            for left in range(5)
+            for flip in (False, True)
+            if torch.equal(_cut(image, top, left, flip), result)
+        ]
+        assert len(places) == 1
+        seen.add(places[0])
+    assert len({flip for _, _, flip in seen}) == 2 and len(seen) > 15
+
+
+def test_alternating_flips_mirror_each_image_in_every_other_epoch() -> None:
+    """Half of the images begin mirrored; a batch is the same in a process of its own."""
+    data = photos(augment=True, augmentation=Augmentation(crop_padding=0, flip="alternating"))
+    plain = photos(augment=False)
+    where = {"step": 0, "worker": 0, "workers": 1, "batch_size": 40}
+    mirrored = []
+    for epoch in range(3):
+        (inputs, names), (same, _) = (
+            each.batch(epoch=epoch, seed=1, **where) for each in (data, plain)
+        )
+        flipped = (inputs != same).flatten(1).any(1)
+        torch.testing.assert_close(inputs, torch.where(_on_images(flipped), same.flip(3), same))
+        mirrored.append(flipped[names.argsort()])
+    assert torch.equal(mirrored[0], ~mirrored[1]) and torch.equal(mirrored[0], mirrored[2])
+    assert 10 < int(mirrored[0].sum()) < 30
+    shares = [
+        data.batch(epoch=1, step=0, worker=k, workers=4, batch_size=10, seed=1)[0] for k in range(4)
+    ]
+    assert torch.equal(torch.cat(shares), data.batch(epoch=1, seed=1, **where)[0])
+
+
+def _on_images(flags: torch.Tensor) -> torch.Tensor:
+    return flags[:, None, None, None]
+
+
 def test_crop_and_flip_matches_one_image_at_a_time() -> None:
     images = photos(augment=False).train[0]
-    results = crop_and_flip(images, torch.Generator().manual_seed(0))
+    results = Augmentation().apply(images, torch.Generator().manual_seed(0))
     assert results.dtype == torch.uint8 and results.is_contiguous()
     seen = set()
     for image, result in zip(images, results, strict=True):

@@ -24,6 +24,7 @@ FOLDERS = {
     "an4": "an4",
     "cifar10": "cifar-10-batches-py",
     "cifar100": "cifar-100-python",
+    "gisette_mnist": "MNIST",
     "imagenet": "imagenet-mini",
     "mnist": "MNIST",
     "wikitext2": "wikitext-2",

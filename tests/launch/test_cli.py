@@ -11,11 +11,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
+import processes
 import pytest
 from needed import patience
-from processes import command
+from processes import Copy, command, under_torchrun
 
 ENVIRONMENT = {**os.environ, "WANDB_MODE": "offline", "PYTHONUNBUFFERED": "1"}
 QUICK = ["model.widths=[32]", "logger.mode=disabled"]
@@ -32,12 +34,20 @@ def run_copy(folder: Path, *words: str, **environment: str) -> subprocess.Comple
     return command(words, folder, {**ENVIRONMENT, **environment}, timeout=patience(120))
 
 
+Start = Callable[..., subprocess.CompletedProcess[str]]
+# The spawned workers of test_runs.py's script are as real.
+each_start = pytest.mark.parametrize(
+    "start", [run_copy, pytest.param(gcbench, marks=pytest.mark.slow)], ids=["copy", "command"]
+)
+
+
 def results(folder: Path) -> list[dict]:
     return [json.loads(path.read_text()) for path in sorted(folder.glob("outputs/*/result.json"))]
 
 
-def test_two_real_workers(tmp_path: Path) -> None:
-    done = gcbench(tmp_path, *QUICK, "trainer.epochs=2", "min_size=0")
+@each_start
+def test_two_real_workers(tmp_path: Path, start: Start) -> None:
+    done = start(tmp_path, *QUICK, "trainer.epochs=2", "min_size=0")
     assert done.returncode == 0, done.stderr
     (result,) = results(tmp_path)
     assert (result["status"], result["workers"], result["processes"], result["backend"]) == (
@@ -73,7 +83,7 @@ def test_more_workers_than_the_machine_has_are_virtual(tmp_path: Path) -> None:
     ("words", "says"),
     [
         (["bits=11"], "gcbench: bits=11: type a number of bits from 2 to 8"),
-        (["rank=2"], "gcbench: rank: no such key with these choices"),
+        (["rank=2"], "gcbench: rank=2: no such key with these choices; rank belongs to"),
         (
             ["bits=4", "levels=8"],
             "gcbench: levels=8 needs 5 bits a code, not bits=4; type only one of bits and levels\n",
@@ -139,16 +149,15 @@ def test_ranks_of_somebody_else_change_nothing(tmp_path: Path) -> None:
 
 
 def test_a_launcher_without_its_plugin_says_how_to_install_it(tmp_path: Path) -> None:
-    code = (
+    lines = (
         "import sys; sys.modules['hydra_plugins.hydra_submitit_launcher'] = None\n"
         "sys.argv = ['gcbench', '-m', 'hydra/launcher=submitit_slurm']\n"
         "from gcbench.cli import main; main()"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True
-    )
-    assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
-    assert "type pip install '.[slurm]'" in done.stderr.splitlines()[-1]
+    with Copy(processes.code, lines, folder=tmp_path, environment=ENVIRONMENT) as copy:
+        _, err = copy.communicate(timeout=patience(60))
+    assert copy.returncode == 1 and "Traceback" not in err, err
+    assert "type pip install '.[slurm]'" in err.splitlines()[-1]
 
 
 def test_the_first_words_come_before_torch(tmp_path: Path) -> None:
@@ -214,22 +223,15 @@ def test_a_worker_that_raises_ends_all_with_its_own_traceback(tmp_path: Path) ->
 
 def test_ctrl_c_leaves_an_interrupted_result_and_a_run_that_resumes(tmp_path: Path) -> None:
     words = [*QUICK, "trainer.epochs=2000", "trainer.log_every=10", "min_size=0"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "gcbench", *words],
-        cwd=tmp_path,
-        env=ENVIRONMENT,
-        start_new_session=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    _wait_for(
-        lambda: any(tmp_path.glob("outputs/*/metrics.jsonl")) or process.poll() is not None, 60
-    )
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-    output, _ = process.communicate(timeout=patience(120))
-    assert process.returncode == 130, output
-    assert "Traceback" not in output
+    with Copy(processes.gcbench, *words, folder=tmp_path, environment=ENVIRONMENT) as copy:
+        _wait_for(
+            lambda: any(tmp_path.glob("outputs/*/metrics.jsonl")) or copy.returncode is not None,
+            60,
+        )
+        os.killpg(copy.pid, signal.SIGINT)  # as a terminal does
+        out, err = copy.communicate(timeout=patience(120))
+    assert copy.returncode == 130, err
+    assert "Traceback" not in out + err
     (result,) = results(tmp_path)
     assert result["status"] == "interrupted" and "stopped by a signal" in result["reason"]
     assert any(tmp_path.glob("outputs/*/checkpoints/step-*/manifest.json"))
@@ -258,20 +260,20 @@ def test_a_sweep_makes_one_directory_a_job(tmp_path: Path) -> None:
     assert {r["choices"]["compressor"] for r in results(tmp_path)} == {"none", "qsgd"}
 
 
-def test_torchrun_joins_and_one_rank_writes(tmp_path: Path) -> None:
-    torchrun = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        "2",
-        "-m",
-        "gcbench",
-    ]
+def test_ranks_of_torchrun_join_and_one_writes(tmp_path: Path) -> None:
+    words = [*QUICK, "trainer.gpus=2", "trainer.max_steps=5"]
+    target = processes.gcbench
+    for done in under_torchrun(target, words, words, folder=tmp_path, timeout=patience(120)):
+        assert done.returncode == 0, done.stderr
+    assert is_of_torchrun(tmp_path)
+
+
+@pytest.mark.slow  # the test above sets torchrun's variables itself
+def test_torchrun_itself(tmp_path: Path) -> None:
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     words = [*QUICK, "trainer.gpus=2", "trainer.max_steps=5"]
     done = subprocess.run(
-        [*torchrun, *words],
+        [*torchrun, "--nproc-per-node", "2", "-m", "gcbench", *words],
         cwd=tmp_path,
         env=ENVIRONMENT,
         capture_output=True,
@@ -279,8 +281,13 @@ def test_torchrun_joins_and_one_rank_writes(tmp_path: Path) -> None:
         timeout=patience(120),
     )
     assert done.returncode == 0, done.stderr
-    (result,) = results(tmp_path)
-    assert (result["status"], result["launcher"], result["processes"]) == ("done", "torchrun", 2)
+    assert is_of_torchrun(tmp_path)
+
+
+def is_of_torchrun(folder: Path) -> bool:
+    (result,) = results(folder)
+    start = (result["status"], result["launcher"], result["processes"])
+    return start == ("done", "torchrun", 2)
 
 
 def _wait_for(condition, seconds: float) -> None:  # type: ignore[no-untyped-def]

@@ -1,8 +1,7 @@
-"""The launcher of local processes: this file runs itself, one case a test, in its own session."""
+"""The launcher of local processes: a parent and its workers, one case a test."""
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import re
 import signal
@@ -11,103 +10,45 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import import_module
 from pathlib import Path
 
+import local_cases
 import pytest
-import torch
-import torch.distributed as dist
+from local_cases import main
 from needed import patience
-
-from gcbench.launch import local
-from gcbench.launch.meeting import join
-
-
-def work(case: str, folder: str) -> None:
-    rank = int(os.environ["RANK"])
-    if case == "alone":  # the first waits for the other, which never comes, in torch's own code
-        (Path(folder) / f"started-{rank}").touch()
-        if rank:
-            time.sleep(600)
-    if case.startswith("stop"):
-        return work_until_stopped(case, rank, Path(folder))
-    join("gloo")
-    total = torch.full((2,), rank + 1.0)
-    dist.all_reduce(total)
-    print(f"rank {rank} of {os.environ['WORLD_SIZE']} has {total.tolist()}", flush=True)
-    if rank == 1:
-        die(case)
-    dist.all_reduce(total)  # where the others wait for rank 1
-    dist.destroy_process_group()
-
-
-def die(case: str) -> None:
-    if case == "raise":
-        raise ValueError("the data are gone")
-    if case == "cleanup":  # its peers lose their connections before its error leaves the target
-        try:
-            raise RuntimeError("the model is gone")
-        finally:
-            dist.destroy_process_group()
-            time.sleep(0.2)
-    if case == "leave":
-        sys.exit(4)
-    if case == "ctrl-c":
-        raise KeyboardInterrupt
-    if case == "nothing":
-        os._exit(0)
-    if case == "kill":
-        os.kill(os.getpid(), signal.SIGKILL)
-    if case == "exit":
-        os._exit(3)
-
-
-def work_until_stopped(case: str, rank: int, folder: Path) -> None:
-    stops: list[int] = []
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda number, frame: stops.append(number))
-    (folder / f"started-{rank}").touch()
-    while not stops or (case == "stop-deaf" and rank == 1):
-        time.sleep(0.02)
-    (folder / f"checkpoint-{rank}").touch()
-
-
-def main(case: str, folder: str, copies: str) -> None:
-    if copies:  # which spares each 5 s of imports
-        local._PROCESSES = multiprocessing.get_context("fork")
-    if case == "stop-deaf":
-        local.STOP_SECONDS = 1.0
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup, under which tests may run, has it ignored
-    before = signal.getsignal(signal.SIGINT)
-    # Workers do not run the script that starts them: what they do must be importable.
-    target = import_module(Path(__file__).stem).work
-    try:
-        local.run_processes(target, (case, folder), 2)
-    except local.WorkerFailed as failure:
-        print(f"failed: {failure.rank} {failure.exitcode} {failure.reason}")
-        sys.stderr.write(failure.traceback_text)
-    except local.Interrupted as interrupted:
-        print(f"interrupted: {interrupted.signal_name}")
-    assert signal.getsignal(signal.SIGINT) is before
-    print(f"took {time.monotonic()}")
+from processes import Copy
 
 
 @contextmanager
-def start_parent(case: str, folder: Path, copies: bool = True) -> Iterator[subprocess.Popen[str]]:
+def start_parent(case: str, folder: Path, spawned: bool = False) -> Iterator[Copy | Spawning]:
     """Start a parent of two workers, which are copies of it or start as users start them."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, __file__, case, str(folder), "copies" if copies else ""]
-    pipe = subprocess.PIPE
-    parent = subprocess.Popen(
-        command, env=environment, stdout=pipe, stderr=pipe, text=True, start_new_session=True
-    )
-    try:
+    with (
+        Spawning(case, folder)
+        if spawned
+        else Copy(main, case, str(folder), folder=folder) as parent
+    ):
         yield parent
         assert is_gone(parent.pid), "somebody is left over"
-    finally:
-        if not is_gone(parent.pid, seconds=0):
-            os.killpg(parent.pid, signal.SIGKILL)
-        parent.communicate()
+
+
+class Spawning(subprocess.Popen[str]):
+    """A parent that starts as a user's does, and its workers too."""
+
+    def __init__(self, case: str, folder: str) -> None:
+        pipe = subprocess.PIPE
+        super().__init__(
+            [sys.executable, local_cases.__file__, case, folder],
+            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
+            stdout=pipe,
+            stderr=pipe,
+            text=True,
+            start_new_session=True,
+        )
+
+    def __exit__(self, *error: object) -> None:
+        if not is_gone(self.pid, seconds=0):
+            os.killpg(self.pid, signal.SIGKILL)
+        self.communicate()
 
 
 def is_gone(group: int, seconds: float = 30.0) -> bool:
@@ -134,18 +75,13 @@ def await_workers(folder: Path) -> None:
 
 
 def test_workers_find_each_other_and_print_as_they_are(tmp_path: Path) -> None:
-    with (
-        start_parent("plain", tmp_path, copies=False) as parent,
-        start_parent("plain", tmp_path) as other,
-    ):
-        for process in (parent, other):
-            out, err = process.communicate(timeout=patience(120))
-            # Two processes share the pipe: what each printed is there, whoever's line ends came
-            # first.
-            assert sorted(re.findall(r"rank . of 2 has \[3.0, 3.0\]", out)) == [
-                f"rank {r} of 2 has [3.0, 3.0]" for r in (0, 1)
-            ]
-            assert err == ""
+    with start_parent("plain", tmp_path, spawned=True) as parent:
+        out, err = parent.communicate(timeout=patience(120))
+    # Two processes share the pipe: what each printed is there, whoever's line ends came first.
+    assert sorted(re.findall(r"rank . of 2 has \[3.0, 3.0\]", out)) == [
+        f"rank {r} of 2 has [3.0, 3.0]" for r in (0, 1)
+    ]
+    assert err == ""
 
 
 @pytest.mark.parametrize(
@@ -172,7 +108,7 @@ def test_workers_find_each_other_and_print_as_they_are(tmp_path: Path) -> None:
 def test_the_first_death_is_told_once_and_takes_the_others_down(
     case: str, failure: str, trace: str | None, tmp_path: Path
 ) -> None:
-    with start_parent(case, tmp_path, copies=case != "raise") as parent:
+    with start_parent(case, tmp_path) as parent:
         out, err = parent.communicate(timeout=patience(120))
     assert failure in out.splitlines()
     if trace is None:
@@ -209,10 +145,16 @@ def test_workers_that_do_not_stop_are_killed(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_while_workers_start_is_quiet(tmp_path: Path) -> None:
-    with start_parent("stop", tmp_path, copies=False) as parent:
+    with start_parent("stop", tmp_path, spawned=True) as parent:
         children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children")
         while len(children.read_text().split()) < 2:  # the resource tracker and the first worker
             time.sleep(0.01)
+        worker = Path("/proc", children.read_text().split()[-1])
+        while "spawn_main" not in (worker / "cmdline").read_text():
+            time.sleep(0.01)
+        status = (worker / "status").read_text()
+        blocked = int(re.findall(r"^SigBlk:\s*(\w+)", status, re.MULTILINE)[0], 16)
+        assert blocked & (1 << (signal.SIGINT - 1)), "Ctrl-C would print what it is importing"
         os.killpg(parent.pid, signal.SIGINT)
         out, err = parent.communicate(timeout=patience(120))
     assert "interrupted: SIGINT" in out and err == ""
@@ -224,9 +166,4 @@ def test_workers_end_with_a_parent_that_was_killed(case: str, tmp_path: Path) ->
     with start_parent(case, tmp_path) as parent:
         await_workers(tmp_path)
         parent.kill()
-        parent.wait()
         assert is_gone(parent.pid)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import socket
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from gloo_pool import pool
 from launch_cases import compare
-from processes import command
+from needed import patience
+from processes import gcbench, under_torchrun
 from sentence import config_of
 
 
@@ -41,31 +39,11 @@ def test_what_may_differ_is_not(word: str) -> None:
 
 
 def test_a_run_of_different_words_ends_before_it_trains(tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    common = {
-        **os.environ,
-        "WORLD_SIZE": "2",
-        "LOCAL_WORLD_SIZE": "2",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-    }
-
-    def one(rank: int) -> str:
-        words = (
-            "logger.mode=disabled",
-            "trainer.threads=1",
-            f"trainer.batch_size={8 + rank}",
-            "trainer.max_steps=9",
-        )
-        place = {**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-        done = command(words, tmp_path, place, timeout=100)
-        assert done.returncode == 1
-        return done.stderr
-
-    with ThreadPoolExecutor() as both:
-        errors = list(both.map(one, (0, 1)))
+    words = ("logger.mode=disabled", "trainer.threads=1", "trainer.max_steps=9")
+    first, second = ((*words, f"trainer.batch_size={size}") for size in (8, 9))
+    ended = under_torchrun(gcbench, first, second, folder=tmp_path, timeout=patience(100))
+    assert [done.returncode for done in ended] == [1, 1]
+    errors = [done.stderr for done in ended]
     assert all(
         "trainer.batch_size is 8 in process 0 and 9 in process 1; type the same words" in text
         for text in errors

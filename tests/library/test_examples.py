@@ -6,16 +6,30 @@ import json
 import re
 from pathlib import Path
 
+import pytest
+from needed import patience
+from processes import Copy, script, under_torchrun
 from scripts_of_users import python
 
 EXAMPLES = Path(__file__).parents[2] / "scripts" / "examples"
 
 
+def is_accurate_and_small(printed: str) -> bool:
+    match = re.search(r"accuracy (\S+), (\S+) times fewer bits", printed)
+    return match is not None and float(match[1]) > 0.9 and float(match[2]) > 20
+
+
+def test_own_training_of_two_ranks(tmp_path: Path) -> None:
+    example = [str(EXAMPLES / "own_training.py")]
+    ended = under_torchrun(script, example, example, folder=tmp_path, timeout=patience(100))
+    assert [done.returncode for done in ended] == [0, 0], ended
+    assert is_accurate_and_small(ended[0].stdout)
+
+
+@pytest.mark.slow  # the test above sets torchrun's variables itself
 def test_own_training_under_torchrun() -> None:
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    printed = python(*torchrun, str(EXAMPLES / "own_training.py"))
-    match = re.search(r"accuracy (\S+), (\S+) times fewer bits", printed)
-    assert match and float(match[1]) > 0.9 and float(match[2]) > 20
+    assert is_accurate_and_small(python(*torchrun, str(EXAMPLES / "own_training.py")))
 
 
 def test_the_notebook(tmp_path: Path) -> None:
@@ -23,8 +37,12 @@ def test_the_notebook(tmp_path: Path) -> None:
     notebook = json.loads((EXAMPLES / "compare.ipynb").read_text(encoding="utf-8"))
     cells = ["".join(c["source"]) for c in notebook["cells"] if c["cell_type"] == "code"]
     check = "assert len(runs) == 6 and len(axes.get_lines()) == 6 and not train.loss.isna().any()"
-    (tmp_path / "cells.py").write_text("\n\n".join([*cells, check, "figure.savefig('curves.png')"]))
-    lines = python("cells.py", folder=tmp_path).splitlines()
+    file = tmp_path / "cells.py"
+    file.write_text("\n\n".join([*cells, check, "figure.savefig('curves.png')"]))
+    with Copy(script, str(file), folder=tmp_path) as copy:
+        ended = copy.wait(patience(100))
+    assert ended.returncode == 0, ended.stderr
+    lines = ended.stdout.splitlines()
     assert [line.split()[0] for line in lines[-6:]] == ["none"] + ["qsgd"] * 3 + ["powersgd"] * 2
     assert (tmp_path / "curves.png").is_file()
 

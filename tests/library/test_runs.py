@@ -68,7 +68,7 @@ def test_mistakes_are_refused_before_anything_starts(tmp_path: Path) -> None:
     for keys, says in (
         ({"bits": [4, 9]}, "bits=9: type a number of bits from 2 to 8"),
         ({"compressor": ["qsgd", "qsdg"]}, "qsdg"),
-        ({"rank": 2}, "rank: no such key with these choices"),
+        ({"rank": 2}, "rank=2: no such key with these choices; rank belongs to"),
         ({"bits": []}, r"bits=\[\]: type at least one value"),
         ({"name": "a/b"}, "name='a/b'"),
     ):

@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy, log_softmax, logsigmoid
 
 from gcbench.models import imagenet
+from gcbench.models.airnet import AirNet
 from gcbench.models.cifar_resnet import Block, resnet8, resnet20, resnet32, resnet56, resnet110
 from gcbench.models.inception import bn_inception, googlenet
 from gcbench.models.linear import Linear, Logistic
@@ -32,6 +33,7 @@ IMAGE_MODELS = [
     (vgg8, 74_138),
     (vgg16, 14_728_266),
     (googlenet, 6_158_346),
+    (AirNet, 1_972_768),
 ]
 # Parameters, and the millions that QSGD's table 1 or ORQ's prints; torchvision's AlexNet is not
 # quite QSGD's, which has 62.
@@ -125,6 +127,7 @@ SMALL = {
     "googlenet": (lambda: googlenet((3, 16, 16), 4, width=0.25, blocks=[1, 1, 1]), (3, 16, 16)),
     "googlenet for imagenet": (lambda: imagenet.GoogLeNet((3, 64, 64), 4), (3, 64, 64)),
     "bn_inception": (lambda: bn_inception((3, 64, 64), 4), (3, 64, 64)),
+    "airnet": (lambda: AirNet((3, 16, 16), 4, widths=(8, 8, 8)), (3, 16, 16)),
     "mlp on images": (lambda: MLP((1, 8, 8), 4), (1, 8, 8)),
     "mlp on vectors": (lambda: MLP((20,), 4), (20,)),
     "linear": (lambda: Linear((20,), 4), (20,)),

@@ -324,7 +324,7 @@ def quantised_share(shapes: Shapes) -> float:
     "network",
     ["alexnet", "vgg19", "resnet50", "resnet152", "googlenet", "lstm", "resnet18 of cifar"],
 )
-def test_the_threshold_leaves_99_per_cent_to_quantise(network: str) -> None:
+def test_the_threshold_leaves_99_per_cent_to_quantize(network: str) -> None:
     """Tensors of fewer than 10,000 values travel whole, more than 99 % of the parameters do not.
     GoogLeNet is torchvision's with batch normalisation, in the place of BN-Inception."""
     assert DEFAULT == 10_000 and quantised_share(shapes_of(network)) > 0.99
@@ -334,7 +334,7 @@ def test_the_threshold_leaves_99_per_cent_to_quantise(network: str) -> None:
 @pytest.mark.parametrize(
     ("network", "share"), [("resnet20", 0.752), ("resnet56", 0.756), ("resnet110", 0.757)]
 )
-def test_the_threshold_leaves_three_quarters_of_narrow_resnets_to_quantise(
+def test_the_threshold_leaves_three_quarters_of_narrow_resnets_to_quantize(
     network: str, share: float
 ) -> None:
     """The first two stages have tensors of 2,304 and 9,216 values, so that 4 bits are a ratio of

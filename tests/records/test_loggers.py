@@ -1,7 +1,8 @@
-"""Offline logging with the real wandb, and its troubles."""
+"""W&B, TensorBoard and metrics.csv by the real libraries, and the troubles of W&B."""
 
 from __future__ import annotations
 
+import csv
 import logging
 import math
 import sys
@@ -12,12 +13,17 @@ from typing import Any
 import pytest
 import wandb
 from results import plain_result
-from sentence import run
+from sentence import config_of, run
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from gcbench.records import Logger, start_logger
-from gcbench.records.loggers import SETTINGS, _choose_mode
+from gcbench.config import ConfigError
+from gcbench.records import Logger, RunFiles, start_logger
+from gcbench.records.result import Begun
+from gcbench.records.wandb_logger import SETTINGS, _choose_mode
 
 RESULT = plain_result(test={"accuracy": 90.0, "loss": None})
+# A run of a few steps with lines of every event.
+SHORT = ("trainer.max_steps=4", "trainer.log_every=2", "trainer.error_every=2")
 
 
 @pytest.fixture(autouse=True)
@@ -28,20 +34,12 @@ def no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def start(mode: str, directory: Path) -> Logger:
-    settings = {"mode": mode, "project": "gcbench", "entity": None}
-    return start_logger(
-        settings,
-        name="run",
-        group="group",
-        tags=["model=mlp"],
-        config={"a": {"b": 1}},
-        directory=directory,
-    )
+    return start_logger(config_of(f"logger.mode={mode}"), RunFiles(directory), Begun.here())
 
 
 def use(logger: Logger) -> None:
     for step in (1, 2):
-        logger.log({"event": "train", "step": step, "loss": math.nan}, step)
+        logger.log({"event": "train", "step": step, "epoch": step / 2, "loss": math.nan})
     logger.finish(RESULT)
 
 
@@ -51,16 +49,6 @@ def test_auto_without_a_key_writes_offline_files_quietly(
     use(start("auto", tmp_path))
     assert list(tmp_path.glob("wandb/offline-run-*/*.wandb"))
     assert capfd.readouterr() == ("", "")
-
-
-def test_every_line_of_a_run_arrives_under_the_name_of_its_event(tmp_path: Path) -> None:
-    words = ("trainer.launcher=virtual", "trainer.max_steps=4", "trainer.log_every=2")
-    run(tmp_path, *words, "trainer.error_every=2", "logger.mode=offline")
-    (file,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
-    wandb.teardown()  # waits for the service, which writes the end of the file after the run
-    content = file.read_bytes()
-    for name in ("train/loss", "train/lr", "test/loss", "test/accuracy", "compression/relative"):
-        assert name.encode() in content, name
 
 
 def test_disabled_needs_no_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,13 +65,17 @@ def test_a_missing_wandb_is_told_once(
     assert len(caplog.records) == 1 and "the run goes on without it" in caplog.text
 
 
-@pytest.mark.parametrize("place", ["init", "log", "summary", "finish"])
+@pytest.mark.parametrize("place", ["init", "define_metric", "log", "summary", "finish"])
 def test_trouble_is_told_once_and_ends_nothing(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
 
     class Run:
+        id, url, offline = "a1", None, True
         summary: dict[str, Any] = {}
+
+        def define_metric(self, name: str, **_: Any) -> None:
+            fail_at("define_metric")
 
         def log(self, metrics: dict[str, Any], step: int) -> None:
             fail_at("log")
@@ -124,13 +116,6 @@ def test_a_service_that_hangs_is_given_up(
     assert len(messages) == 1 and "the run goes on without it" in messages[0]
 
 
-def test_an_unknown_mode_is_named(tmp_path: Path) -> None:
-    with pytest.raises(
-        ValueError, match="logger.mode=on .* type .* auto, online, offline, disabled"
-    ):
-        start("on", tmp_path)
-
-
 def test_a_key_decides_what_auto_means(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -145,3 +130,79 @@ def test_a_key_decides_what_auto_means(
     monkeypatch.setenv("WANDB_API_KEY", "secret")
     assert _choose_mode("auto") == "online"
     assert _choose_mode("offline") == "offline"
+
+
+def read_table(directory: Path) -> list[dict[str, str]]:
+    with (directory / "metrics.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_csv_has_a_row_for_every_step_with_a_line_and_a_column_for_every_metric(
+    tmp_path: Path,
+) -> None:
+    result = run(tmp_path, "logger=csv", "trainer.gpus=1", *SHORT)
+    assert result["logged"] == {"logger": "csv", "id": None, "url": None, "path": "metrics.csv"}
+    rows, lines = read_table(tmp_path), RunFiles(tmp_path).read_metrics()
+    assert [int(row["step"]) for row in rows] == sorted({line["step"] for line in lines})
+    at = {int(row["step"]): row for row in rows}
+    spent = {"bits_sent_per_worker": "bits/sent", "seconds": "time/elapsed", "epoch": "epoch"}
+    for line in lines:
+        for key, value in line.items():
+            if value is not None and key not in ("event", "step"):
+                column = spent.get(key, f"{line['event']}/{key}")
+                assert float(at[line["step"]][column]) == value, column
+
+
+def test_a_continued_run_has_each_step_once_in_metrics_csv(tmp_path: Path) -> None:
+    logger = start_logger(config_of("logger=csv"), RunFiles(tmp_path), Begun.here())
+    kept = {"event": "train", "step": 1, "epoch": 0.5, "loss": 2.0}
+    for line in (kept, {**kept, "step": 2}, {**kept, "step": 3}):  # no finish: it was killed
+        logger.log(line)
+    RunFiles(tmp_path).append_metrics(kept)  # of which the checkpoint knows one line
+    logger = start_logger(config_of("logger=csv"), RunFiles(tmp_path), Begun.here())
+    assert [row["step"] for row in read_table(tmp_path)] == ["1"]
+    logger.log({**kept, "step": 2, "loss": 1.0})
+    logger.log({"event": "test", "step": 2, "epoch": 1.0, "accuracy": 50.0})
+    logger.finish(RESULT)
+    assert [
+        (row["step"], row["train/loss"], row["test/accuracy"]) for row in read_table(tmp_path)
+    ] == [
+        ("1", "2.0", ""),
+        ("2", "1.0", "50.0"),
+    ]
+
+
+def test_tensorboard_has_the_scalars_and_knobs_and_goes_on_after_the_last_line(
+    tmp_path: Path,
+) -> None:
+    words = ("logger=tensorboard", "trainer.gpus=1", "bits=3", *SHORT)
+    result = run(tmp_path, *words)
+    events = EventAccumulator(str(tmp_path / result["logged"]["path"])).Reload()
+    assert events.Scalars("bits/ratio")[0].value == pytest.approx(result["bits_sent"]["ratio"])
+    assert events.Scalars("test/accuracy")[-1].value == pytest.approx(result["test"]["accuracy"])
+    text = str(events.SummaryMetadata("_hparams_/session_start_info").plugin_data.content)
+    assert "optimizer" in text and "bits" in text
+    # As if killed after its last checkpoint, which knew step 2: what follows is purged.
+    files = RunFiles(tmp_path)
+    files.truncate_metrics(2)
+    again = start_logger(config_of(*words), files, Begun.here())
+    again.log({"event": "train", "step": 4, "epoch": 0.1, "loss": 7.0})
+    again.finish(plain_result(status="interrupted", reason="stopped"))
+    events = EventAccumulator(str(tmp_path / result["logged"]["path"])).Reload()
+    assert [(event.step, event.value) for event in events.Scalars("train/loss")][1:] == [(4, 7.0)]
+
+
+def test_tensorboard_without_its_package_is_refused_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gcbench.launch.checks.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match="logger=tensorboard.*pip install tensorboard"):
+        run(tmp_path / "run", "logger=tensorboard")
+
+
+def test_none_leaves_the_files_of_every_run_only(tmp_path: Path) -> None:
+    result = run(tmp_path, "logger=none", "trainer.gpus=1", *SHORT)
+    assert result["logged"] is None
+    names = {path.name for path in tmp_path.iterdir()}
+    assert {"result.json", "metrics.jsonl"} <= names
+    assert not names & {"wandb", "tensorboard", "metrics.csv"}

@@ -6,6 +6,7 @@ import csv
 import inspect
 import io
 import json
+import math
 from importlib import import_module
 from pathlib import Path
 
@@ -13,9 +14,14 @@ import pytest
 from results import result_of, write
 
 from gcbench.config import ConfigError, conf_directory
+from gcbench.records.store import find_runs
 from gcbench.report import claims
 from gcbench.report.claims import Claim, read_claims
-from gcbench.report.claims_relations import Value, Verdict, judge, read_relations
+from gcbench.report.claims_answers import answer_claim
+from gcbench.report.claims_evidence import Evidence
+from gcbench.report.claims_missing import MissingRuns, missing_runs
+from gcbench.report.claims_relations import Value, judge, read_relations
+from gcbench.report.verdicts import Verdict, combine
 from gcbench.studies.study import names
 
 SGD, RANK = "powersgd/table4/sgd", "powersgd/table4/rank_7"
@@ -90,7 +96,10 @@ def test_what_a_claim_asks_for_is_there(claim: Claim) -> None:
     check = claim.check
     assert check.tests or check.rows or check.study or check.open
     for study in check.study:
-        assert study.name in names() and study.relations
+        assert study.relations
+        if study.name.startswith("links/"):
+            continue
+        assert study.name in names()
         module = import_module(f"gcbench.studies.{study.name}")
         assert f'"{study.column}"' in inspect.getsource(module)
         tables = [
@@ -101,77 +110,143 @@ def test_what_a_claim_asks_for_is_there(claim: Claim) -> None:
         assert all(path.is_file() for path in tables)
 
 
+def seeds(*numbers: float) -> Value:
+    return Value(dict(enumerate(numbers, 1)))
+
+
 @pytest.mark.parametrize(
     ("text", "a", "b", "verdict"),
     [
-        ("a > b", (3, 0.5), (1, 0.5), Verdict.REPRODUCED),
-        ("a > b", (3, 2.0), (1, 2.0), Verdict.NOISE),
-        ("a > b + 4", (3, 0.5), (1, 0.5), Verdict.REFUTED),
-        ("a > b + 2.1", (3, 0.5), (1, 0.5), Verdict.NOT_DECIDED),
-        ("a >= b + 2.1", (3, 0.5), (1, 0.5), Verdict.NOISE),
-        ("a < b", (3, 0.5), (1, 0.5), Verdict.REFUTED),
-        ("a > 2 * b", (3, 0.1), (1, 0.1), Verdict.REPRODUCED),
-        ("b < a - 1.5", (3, 0.1), (1, 0.1), Verdict.REPRODUCED),
-        ("a ~ b within 3", (3, 0.1), (1, 0.1), Verdict.REPRODUCED),
-        ("a ~ b within 1", (3, 0.1), (1, 0.1), Verdict.REFUTED),
-        ("a ~ b within 0", (3, 0.0), (3, 0.0), Verdict.REPRODUCED),
-        ("a > b", (3, None), (1, 0.1), Verdict.NOISE),
-        ("a < b", (3, None), (1, 0.1), Verdict.NOT_DECIDED),
-        ("a < b", (float("inf"), 0.0), (1, None), Verdict.REFUTED),
-        ("a >= b + 2.1", (3, float("inf")), (1, 0.1), Verdict.NOT_DECIDED),
-        ("a >= b + 2.1", (3, None), (1, 0.1), Verdict.NOT_DECIDED),
+        ("a > b", seeds(3, 4, 5), seeds(1, 2, 3.2), Verdict.REPRODUCED),
+        ("a > b", seeds(3, 4, 5), seeds(2, 5, 4), Verdict.WITHIN_NOISE),
+        ("a > b + 4", seeds(3, 4, 5), seeds(1, 2, 3.2), Verdict.CONTRARY),
+        ("a > b", seeds(3, 4, 5), seeds(4, 3, 5.3), Verdict.NOT_DECIDED),
+        ("a >= b", seeds(3, 4, 5), seeds(4, 3, 5.3), Verdict.WITHIN_NOISE),
+        ("a < b", seeds(3, 4, 5), seeds(1, 2, 3.2), Verdict.CONTRARY),
+        ("a > 2 * b", seeds(3, 4), seeds(1, 1.1), Verdict.REPRODUCED),
+        ("a > b", Value(exact=3), Value(exact=1), Verdict.REPRODUCED),
+        ("a == b", Value(exact=3), Value(exact=3), Verdict.REPRODUCED),
+        ("a == b", Value(exact=3), Value(exact=4), Verdict.CONTRARY),
+        ("abs(a - b) <= 3", seeds(3, 4, 5), seeds(1, 2, 3.2), Verdict.REPRODUCED),
+        ("abs(a - b) <= 1", seeds(3, 4, 5), seeds(1, 2, 3.2), Verdict.CONTRARY),
+        # The mean difference counts: these are 1, 1 and -2 apart.
+        ("abs(a - b) <= 1.8", seeds(3, 4, 5), seeds(2, 3, 7), Verdict.REPRODUCED),
+        ("a > b", seeds(3), seeds(1), Verdict.WITHIN_NOISE),
+        ("a < b", seeds(3), seeds(1), Verdict.NOT_DECIDED),
+        ("a > b", Value({1: 3.0, 2: 3.1}), Value({3: 1.0}), Verdict.NOT_DECIDED),
+        ("a < b", seeds(math.inf), seeds(1), Verdict.CONTRARY),
+        ("a > b", seeds(math.inf, 3), seeds(1, 1), Verdict.WITHIN_NOISE),
+        ("a > b", seeds(math.inf), seeds(math.inf), Verdict.NOT_DECIDED),
     ],
 )
-def test_a_relation_is_weighed_against_the_spread_of_seeds(
-    text: str, a: tuple, b: tuple, verdict: Verdict
+def test_a_relation_is_judged_by_differences_of_the_same_seed(
+    text: str, a: Value, b: Value, verdict: Verdict
 ) -> None:
-    (relation,) = read_relations(text)
-    assert judge(relation, {"a": Value(*a), "b": Value(*b)}).verdict is verdict
-    assert judge(relation, {"a": Value(*a)}).verdict is Verdict.NOT_YET
+    relations = read_relations(text)
+    assert [one.verdict for one in judge(relations, {"a": a, "b": b})] == [verdict]
+    assert judge(relations, {"a": a})[0].verdict is Verdict.NOT_YET
+
+
+def test_the_luck_of_a_seed_cancels() -> None:
+    """Rows that rise and fall together are told apart by less than their own spread."""
+    (judged,) = judge(read_relations("a > b"), {"a": seeds(90, 94, 97), "b": seeds(89, 93.2, 96.1)})
+    assert judged.verdict is Verdict.REPRODUCED and judged.seeds == (1, 2, 3)
+    assert judged.margin == pytest.approx(0.9) and judged.spread == pytest.approx(0.1)
+
+
+def test_one_seed_takes_the_spread_of_the_others() -> None:
+    values = {"a": seeds(3, 4, 5.2), "b": seeds(1, 2, 3), "c": seeds(2.5), "d": seeds(2.95)}
+    several, one, near = judge(read_relations("a > b") + read_relations("a > (c, d)"), values)
+    assert one.spread == near.spread == several.spread == pytest.approx(0.115, abs=0.001)
+    assert (one.verdict, near.verdict) == (Verdict.REPRODUCED, Verdict.WITHIN_NOISE)
 
 
 def test_chains_alternatives_and_quotes() -> None:
     assert [r.text for r in read_relations("a < b < c")] == ["a < b", "b < c"]
-    assert [r.text for r in read_relations('"x, W=2", 4bit > t/c, d + 0.5')] == [
+    several = read_relations('("x, W=2", "4bit") > (t/c, d + 0.5)', "p")
+    assert [r.text for r in several] == [
         "x, W=2 > t/c",
         "x, W=2 > d + 0.5",
         "4bit > t/c",
         "4bit > d + 0.5",
     ]
+    assert several[0].names == ["p/x, W=2", "p/t/c"] and several[3].names == ["p/4bit", "p/d"]
     (gap,) = read_relations("a - 2 * b > c - d + 1")
-    assert gap.difference == {"a": 1, "b": -2, "c": -1, "d": 1, "": -1}
-    for wrong in ("a", "a > b; c", "a < b < c within 2"):
+    assert gap.difference({"a": 10, "b": 1, "c": 2, "d": 3}) == 8
+    for wrong in ("a", "a > b; c", "a in b", "4bit > a", "max(a, b) > c", "a > b ** 2"):
         with pytest.raises(ConfigError):
             read_relations(wrong)
+
+
+V = Verdict
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "verdict"),
+    [
+        ([V.REPRODUCED, V.COVERED], V.REPRODUCED),
+        ([V.COVERED, V.COVERED], V.COVERED),
+        ([V.REPRODUCED, V.CONTRARY, V.NOT_DECIDED], V.IN_PART),
+        ([V.WITHIN_NOISE, V.CONTRARY], V.CONTRARY),
+        ([V.REPRODUCED, V.WITHIN_NOISE], V.WITHIN_NOISE),
+        ([V.REPRODUCED, V.WITHIN_NOISE, V.NOT_DECIDED], V.NOT_DECIDED),
+        ([V.REPRODUCED, V.CONTRARY, V.NOT_YET], V.NOT_YET),
+        ([], V.NOT_YET),
+    ],
+)
+def test_all_parts_of_a_claim_have_to_hold(verdicts: list[Verdict], verdict: Verdict) -> None:
+    assert combine(verdicts) is verdict
 
 
 @pytest.mark.parametrize(
     ("sgd", "rank", "answer"),
     [
         ((94.0, 94.2, 94.4), (94.1, 94.3, 94.5), "reproduced"),
-        ((94.0, 95.0, 96.0), (93.5, 94.5, 95.5), "reproduced within noise"),
-        ((94.0, 95.0, 96.0), (92.5, 93.5, 94.5), "not decided"),
-        ((94.0, 94.2, 94.4), (90.1, 90.3, 90.5), "refuted"),
-        ((94.0, 94.2, 94.4), (94.1,), "reproduced"),  # the deviation of the others
-        ((94.0,), (94.0,), "reproduced within noise"),
+        ((94.0, 95.0, 96.0), (93.5, 94.5, 93.5), "not decided"),
+        ((94.0, 94.2, 94.4), (90.1, 90.3, 90.5), "contrary at this budget"),
+        ((94.0,), (94.0,), "within noise"),
         ((94.0,), (10.0,), "not decided"),
         ((94.0, 94.2, 94.4), (), "not yet"),
     ],
 )
-def test_means_over_seeds_against_their_spread(said, asked, sgd, rank, answer: str) -> None:
+def test_rows_are_compared_seed_by_seed(said, asked, sgd, rank, answer: str) -> None:
     asked(near())
     runs(SGD, *sgd)
     runs(RANK, *rank)
     (row,) = answers(said)
     assert row["answer"] == answer and row["caution"] == "mind the gap"
     assert f"(n={len(sgd)})" in row["evidence"] and "accuracy at budget paper" in row["evidence"]
-    missing = {"not yet": "gcbench -m +experiment/powersgd/table4=rank_7 seed=1,2,3"}
-    few = (
-        "gcbench -m +experiment/powersgd/table4=rank_7,sgd seed=1,2,3"
-        if len(sgd) == 1 and answer == "not decided"
-        else ""
-    )
-    assert row["commands"] == missing.get(answer, few)
+    lacking = {
+        ((94.0, 94.2, 94.4), ()): "gcbench -m +experiment/powersgd/table4=rank_7 seed=1,2,3",
+        ((94.0,), (10.0,)): "gcbench -m +experiment/powersgd/table4=rank_7,sgd seed=2,3",
+        ((94.0,), (94.0,)): "gcbench -m +experiment/powersgd/table4=rank_7,sgd seed=2,3",
+        ((94.0, 95.0, 96.0), (93.5, 94.5, 93.5)): (
+            "gcbench -m +experiment/powersgd/table4=rank_7,sgd seed=4,5,6"
+        ),
+    }
+    if "not yet" in answer:  # at the smallest budget that is asked, as another has all of nothing
+        assert "table4=rank_7" in row["commands"] and row["cost"]
+    else:
+        assert row["commands"] == lacking.get((sgd, rank), "")
+
+
+def test_seeds_that_no_row_shares_decide_nothing(said, asked) -> None:
+    asked(near())
+    runs(SGD, 94.0)
+    write(OUT / "second", result_of(RANK, seed=2, accuracy=95.0))
+    (row,) = answers(said)
+    assert row["answer"] == "not decided" and "no seed in common" in row["evidence"]
+
+
+def test_missing_runs_are_rows_with_the_seeds_that_they_lack(here: Path, asked) -> None:
+    asked(near())
+    runs(SGD, 60.0, 60.1, budget="cpu")
+    evidence = Evidence(find_runs([OUT]).runs, [OUT])
+    answered = [answer_claim(claim, evidence) for claim in read_claims()]
+    assert missing_runs(answered, evidence) == [
+        MissingRuns(RANK, ("budget=cpu",), (1, 2, 3)),
+        MissingRuns(SGD, ("budget=cpu",), (3,)),
+    ]
 
 
 def test_budgets_answer_by_themselves(said, asked) -> None:
@@ -186,13 +261,13 @@ def test_budgets_answer_by_themselves(said, asked) -> None:
     cpu, paper = answers(said)
     assert (cpu["answer"], cpu["basis"], paper["answer"]) == ("reproduced", "budget cpu", "not yet")
     assert "resnet8 in place of the paper's" in cpu["evidence"] and "94" not in cpu["evidence"]
-    assert "reproduced, at budget cpu (an indication) |" in said("claims", "format=markdown")
+    assert "reproduced (budget cpu) |" in said("claims", "format=markdown")
     runs(RANK, 90.0, 90.2, 90.4)
     assert [(row["answer"], row["basis"]) for row in answers(said)] == [
-        ("refuted", "budget paper"),
+        ("contrary at this budget", "budget paper"),
         ("reproduced", "budget cpu"),
     ]
-    assert "1 claim: 1 refuted (1 at budget paper)." in said("claims", "format=markdown")
+    assert "1 claim, 1 decided: 1 contrary at this budget." in said("claims", "format=markdown")
 
 
 def test_measures_of_one_budget_leave_the_answer_at_another_to_the_rest(said, asked) -> None:
@@ -208,22 +283,6 @@ def test_measures_of_one_budget_leave_the_answer_at_another_to_the_rest(said, as
         row["answer"] == "reproduced"
         and "step milliseconds is not asked at budget cpu" in row["evidence"]
     )
-
-
-@pytest.mark.parametrize(
-    ("budget", "elsewhere", "answer"),
-    [
-        ("paper", "false", "refuted"),
-        ("paper", "true", "not decided"),
-        ("cpu", "false", "not decided"),
-    ],
-)
-def test_a_stand_in_refutes_nothing(said, asked, budget: str, elsewhere: str, answer: str) -> None:
-    asked(near().replace("of: powersgd/table4", f"of: powersgd/table4, elsewhere: {elsewhere}"))
-    runs(SGD, 60.0, 60.1, budget=budget)
-    runs(RANK, 50.0, 50.1, budget=budget)
-    (row,) = answers(said)
-    assert row["answer"] == answer and "violated: rank_7 > sgd - 1" in row["evidence"]
 
 
 def test_a_stand_in_waits_for_all_its_rows(said, asked) -> None:
@@ -243,15 +302,15 @@ def test_what_diverged_is_worse_than_any_number(said, asked) -> None:
     assert answers(said)[0]["answer"] == "reproduced"
 
 
-def test_some_seeds_that_diverged_leave_nothing_above_noise(said, asked) -> None:
+def test_some_seeds_that_diverged_decide_nothing(said, asked) -> None:
     asked(near())
-    runs(SGD, 94.0, 94.2)
+    runs(SGD, 94.0, 94.2, 94.1)
     runs(RANK, 94.0, 94.1)
     write(
         OUT / "bad", result_of(RANK, seed=3, accuracy=10.0, status="diverged", reason="not finite")
     )
     (row,) = answers(said)
-    assert row["answer"] == "reproduced within noise" and "seed 3 diverged" in row["evidence"]
+    assert row["answer"] == "not decided" and "seed 3 diverged" in row["evidence"]
 
 
 def test_failed_runs_have_no_value(said, asked) -> None:
@@ -260,7 +319,7 @@ def test_failed_runs_have_no_value(said, asked) -> None:
     runs(RANK, 94.0, status="failed", reason="out of memory")
     (row,) = answers(said)
     assert row["answer"] == "not yet" and "seed 1 failed: rank_7" in row["evidence"]
-    assert row["commands"].endswith("table4=rank_7 seed=1,2,3")
+    assert "table4=rank_7 seed=1,2,3" in row["commands"]
 
 
 def test_exact_measures_need_no_seeds(said, asked) -> None:
@@ -271,7 +330,7 @@ def test_exact_measures_need_no_seeds(said, asked) -> None:
 
 
 def test_the_best_of_a_sweep(said, asked) -> None:
-    asked(near("rank_7 ~ sgd within 0", "learning_rate"))
+    asked(near("rank_7 == sgd", "learning_rate"))
     for experiment, best in ((SGD, 0.1), (RANK, 0.4)):
         for rate in (0.025, 0.1, 0.4):
             if (experiment, rate) != (RANK, 0.4):
@@ -282,35 +341,73 @@ def test_the_best_of_a_sweep(said, asked) -> None:
                 )
     (row,) = answers(said)
     assert row["answer"] == "not yet" and "2 rates of 3: rank_7" in row["evidence"]
-    assert "table4=rank_7 optimizer.lr=0.025,0.1,0.4 seed=1,2,3" in row["commands"]
+    assert "optimizer.lr=0.025,0.1,0.4 seed=1,2,3" in row["commands"]
     write(OUT / "last", result_of(RANK, "optimizer.lr=0.4", accuracy=94.0))
-    assert answers(said)[0]["answer"] == "refuted"
+    (row,) = answers(said)  # one seed has no spread, however far the rates are apart
+    assert row["answer"] == "not decided" and "0.4 (n=1), the best of 3" in row["evidence"]
+
+
+def record_tests(**outcomes: str) -> None:
+    """Write the record of a test run; `something` is what STUDIED names."""
+    named = {f"papers/test_powersgd.py::test_{name}": value for name, value in outcomes.items()}
+    record = {"commit": "abc1234def", "finished": "2026-01-01T00:00:00", "outcomes": named}
+    (OUT / "results").mkdir(parents=True, exist_ok=True)
+    (OUT / "results/tests.json").write_text(json.dumps(record))
+
+
+def write_study(time: object) -> None:
+    (OUT / "studies").mkdir(parents=True, exist_ok=True)
+    study = {"study": "speed", "rows": [{"row": "Rank 2, W=4", "time": time}]}
+    (OUT / "studies/speed.json").write_text(json.dumps(study))
 
 
 @pytest.mark.parametrize(
-    ("time", "answer"), [(1.5, "reproduced"), ([1.4, 1.6, 5.4], "not decided"), (2.5, "refuted")]
+    ("time", "answer"),
+    [(1.5, "in part"), ([1.4, 1.6, 5.4], "not decided"), (2.5, "in part")],
 )
 def test_tests_and_studies(said, asked, time: object, answer: str) -> None:
     asked(STUDIED)
+    record_tests(something="passed")
     (row,) = answers(said)
     assert row["answer"] == "not yet" and row["commands"] == "gcbench study speed"
-    (OUT / "studies").mkdir()
-    study = {"study": "speed", "rows": [{"row": "Rank 2, W=4", "time": time}]}
-    (OUT / "studies/speed.json").write_text(json.dumps(study))
+    write_study(time)
     (row,) = answers(said)
-    assert (
-        row["answer"] == answer
-        and row["basis"] == "tests; study"
-        and "papers/test_powersgd.py::" in row["evidence"]
-    )
-    assert (
-        "reproduced in part (but not for W = 1), by tests and by a study"
-        in said("claims", "format=markdown")
-    ) == (answer == "reproduced")
+    assert row["answer"] == answer and row["basis"] == "tests at abc1234; a study"
+    assert "passed at abc1234: papers/test_powersgd.py::test_something" in row["evidence"]
+    assert "in part (but not for W = 1) (tests at abc1234, a study)" in said(
+        "claims", "format=markdown"
+    ) or (answer != "in part")
+
+
+@pytest.mark.parametrize("outcomes", [{}, {"other": "passed"}, {"something": "failed"}])
+def test_a_test_that_is_not_recorded_as_passed_shows_nothing(said, asked, outcomes: dict) -> None:
+    asked(STUDIED)
+    write_study(1.5)
+    record_tests(**outcomes)
+    (row,) = answers(said)
+    assert row["answer"] == "not yet" and row["commands"] == "scripts/claims_tests"
+    assert "not recorded as passed: papers/test_powersgd.py::test_something" in row["evidence"]
+
+
+def test_where_the_answer_was_an_input_it_is_consistent(said, asked) -> None:
+    asked(near().replace("  check:", "  input: its own number\n  check:"))
+    runs(SGD, 94.0, 94.2, 94.4)
+    runs(RANK, 94.1, 94.3, 94.5)
+    (row,) = answers(said)
+    assert row["answer"] == "consistent" and "starts from its own number" in row["evidence"]
+
+
+def test_what_needs_a_machine_has_an_estimate(said, asked) -> None:
+    asked(near().replace("  check:", "  machine: 16 GPUs\n  gpu_hours: 40\n  check:"))
+    runs(SGD, 94.0, 94.2, 94.4, budget="cpu")
+    (row, *_) = answers(said)
+    assert row["commands"] == "gcbench -m +experiment/powersgd/table4=rank_7,sgd seed=1,2,3"
+    assert row["cost"] == "6 runs; 16 GPUs, about 40 GPU-hours (an estimate)"
 
 
 def test_rows_of_a_study_of_several_tables(said, asked) -> None:
     asked(STUDIED.replace("name: speed", "name: speed, of: [small/one, small/two]"))
+    record_tests(something="passed")
     (OUT / "studies").mkdir()
     rows = [
         {"row": "Rank 2, W=4", "table": f"small/{name}", "time": time}
@@ -318,10 +415,8 @@ def test_rows_of_a_study_of_several_tables(said, asked) -> None:
     ]
     (OUT / "studies/speed.json").write_text(json.dumps({"study": "speed", "rows": rows}))
     (row,) = answers(said)
-    assert (
-        row["answer"] == "refuted"
-        and "one/Rank 2, W=4 1.5, two/Rank 2, W=4 3; 1 of 2 relations hold" in row["evidence"]
-    )
+    assert row["answer"] == "in part"
+    assert "one/Rank 2, W=4 1.5, two/Rank 2, W=4 3; 1 of 2 relations hold" in row["evidence"]
 
 
 def test_evidence_says_whose_run_it_is(said, asked) -> None:
@@ -334,31 +429,29 @@ def test_evidence_says_whose_run_it_is(said, asked) -> None:
 
 def test_what_is_kept_answers_again(said, asked) -> None:
     asked(STUDIED + near())
-    (OUT / "studies").mkdir()
-    (OUT / "studies/speed.json").write_text(
-        json.dumps({"study": "speed", "rows": [{"row": "Rank 2, W=4", "time": 1}]})
-    )
-    said("claims", "keep=outputs")
-    text = (OUT / "claims.md").read_text()
-    assert "2 claims: 1 reproduced in part (1 by tests, 1 by a study), 1 not yet." in text
-    assert (
-        "`gcbench -m +experiment/powersgd/table4=rank_7,sgd seed=1,2,3`" in text
-        and "mind the gap" in text
-    )
-    (OUT / "studies/speed.json").unlink()
-    assert said("claims", "format=markdown", "results=outputs").strip() == text.strip()
+    record_tests(something="passed")
+    write_study(1)
+    said("claims", "keep=kept")
+    text = Path("kept/claims.md").read_text()
+    assert "2 claims, 1 decided: 1 in part, 1 not yet." in text
+    assert "- in part: some of what is asked holds" in text and "mind the gap" in text
+    command = "`gcbench -m +experiment/powersgd/table4=rank_7,sgd budget=cpu seed=1,2,3`"
+    assert f"powersgd-01-near (6 runs; nothing like it has run yet): {command}" in text
+    assert said("claims", "format=markdown", "results=kept").strip() == text.strip()
 
 
 def test_the_terminal_shows_all(said, asked) -> None:
     asked(STUDIED + near())
     text = said("claims")
-    assert (
-        "PowerSGD" in text
-        and "powersgd-01" in text
-        and "What would decide" in text
-        and "2 claims:" in text
-    )
-    assert "1 claim:" in said("claims", "id=powersgd-02")
+    for words in (
+        "PowerSGD",
+        "powersgd-01",
+        "What would decide",
+        "not yet:",
+        "2 claims, 0 decided",
+    ):
+        assert words in text
+    assert "1 claim," in said("claims", "id=powersgd-02")
 
 
 @pytest.mark.parametrize(
@@ -395,15 +488,3 @@ def test_mistakes_in_the_file_are_named(
     asked(near().replace(before, after))
     with pytest.raises(ConfigError, match=sentence):
         said("claims")
-
-
-def test_deviations_of_a_difference_add_up_as_squares() -> None:
-    """0.3 and 0.4 make 0.5, and twice 0.3 makes 0.6: less than that is noise."""
-    a, b = Value(1.0, 0.3), Value(0.6, 0.4)
-    (plain,) = read_relations("a > b")
-    judged = judge(plain, {"a": a, "b": b})
-    assert judged.spread == pytest.approx(0.5) and judged.margin == pytest.approx(0.4)
-    assert judged.verdict is Verdict.NOISE
-    assert judge(plain, {"a": a, "b": b._replace(mean=0.45)}).verdict is Verdict.REPRODUCED
-    (twice,) = read_relations("2 * a > b")
-    assert judge(twice, {"a": a, "b": Value(0.0, 0.0)}).spread == pytest.approx(0.6)

@@ -22,7 +22,11 @@ class FakeRun:
     summary_metrics: dict[str, Any]
 
     def scan_history(self) -> list[dict[str, Any]]:
-        return [{"_step": 1, "event": "train", "step": 1, "loss": 2.0, "accuracy": None}]
+        merged = {"train/loss": 2.0, "test/loss": "NaN", "test/accuracy": 50, "bits/sent": 8}
+        return [
+            {"_step": 1, "_timestamp": 1.7, "compression/relative": None, **merged},
+            {"_step": 2, "_runtime": 3, "time/encode": 0.5, "test_over_bits/accuracy": 50},
+        ]
 
 
 @dataclass
@@ -36,19 +40,23 @@ class FakeApi:
 
 
 def test_the_same_report_as_from_files() -> None:
+    logged = {"time/encode": 0.5, "test/loss": "NaN"}
     sent = {
-        **result_of(SGD, accuracy=94.0),
+        "result": result_of(SGD, accuracy=94.0),
         "_wandb": {"runtime": 3},
         "_step": 10,
-        "loss": 1.0,
-    }  # W&B adds to it
+        **logged,
+    }
     found = load_wandb(
         "team/gcbench", FakeApi([FakeRun("x1", sent), FakeRun("x2", {"_runtime": 1})])
     )
     assert found.unreadable == ["team/gcbench/x2: no result of a run of gcbench"]
     (run,) = found.runs
-    assert run.place == "team/gcbench/x1" and run.read_metrics() == [
-        {"event": "train", "step": 1, "loss": 2.0}
+    assert run.place == "team/gcbench/x1"
+    spent = {"step": 1, "bits_sent_per_worker": 8}
+    assert run.read_metrics() == [
+        {"event": "train", **spent, "loss": 2.0},
+        {"event": "test", **spent, "accuracy": 50},
     ]
     cell = build(read_table("small/one"), found.runs, "paper").lines[0].cells[0]
     assert cell.ours is not None and cell.ours.mean == 94.0

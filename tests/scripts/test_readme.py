@@ -80,6 +80,18 @@ def test_the_front_page_is_short() -> None:
     assert len(lines) <= 150
 
 
+@pytest.mark.parametrize(
+    "page", [page for page in EVERY_PAGE if page.parts[0] != "outputs"], ids=str
+)
+def test_tables_of_pages_fit_100_columns(page: Path) -> None:
+    """Links count as the words that a reader sees; kept tables have the columns they need."""
+    text = re.sub(
+        "<!-- outputs/.*?<!-- end -->", "", (ROOT / page).read_text("utf-8"), flags=re.DOTALL
+    )
+    shown = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", text)
+    assert [row for row in shown.splitlines() if row.startswith("|") and len(row) > 100] == []
+
+
 @pytest.mark.parametrize("kept", FROM_RESULTS)
 def test_a_kept_table_follows_from_the_kept_runs(
     kept: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -7,11 +7,8 @@ import multiprocessing
 import os
 import pickle
 import re
-import signal
 import socket
 import struct
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from datetime import timedelta
@@ -23,12 +20,13 @@ import pytest
 import torch.distributed as dist
 from gloo_pool import pool
 from hostile import Exploit, gather_with_a_stranger
+from processes import Copy, gcbench
 
 LISTEN = "0A"
 
 
 class Live(NamedTuple):
-    parent: subprocess.Popen[str]
+    parent: Copy
     folder: Path
     temporary: Path
 
@@ -52,25 +50,12 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
         "model.widths=[16]",
     ]
     environment = {**os.environ, "TMPDIR": str(temporary), "PYTHONUNBUFFERED": "1"}
-    parent = subprocess.Popen(
-        [sys.executable, "-m", "gcbench", *words, "trainer.log_every=5", "trainer.eval_every=null"],
-        cwd=folder,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        assert parent.stdout is not None
-        answers = []
-        while "train step 5" not in "".join(answers[-1:]):
-            answers.append(parent.stdout.readline())
-            assert answers[-1], "".join(answers)
+    words = [*words, "trainer.log_every=5", "trainer.eval_every=null"]
+    with Copy(gcbench, *words, folder=folder, environment=environment) as parent:
+        while "train step 5" not in parent.stdout:
+            assert parent.returncode is None, parent.stderr
+            time.sleep(0.1)
         yield Live(parent, folder, temporary)
-    finally:
-        os.killpg(parent.pid, signal.SIGKILL)
-        parent.communicate()
 
 
 def listeners(pids: list[int]) -> list[tuple[str, int]]:
@@ -119,7 +104,7 @@ def test_what_a_stranger_sends_to_the_ports_runs_nothing(live: Live, tmp_path: P
     before = lines(live.folder)
     end = time.monotonic() + 60
     while lines(live.folder) < before + 2:
-        assert live.parent.poll() is None and time.monotonic() < end
+        assert live.parent.returncode is None and time.monotonic() < end
         time.sleep(0.1)
     assert not mark.exists()
 

@@ -78,6 +78,12 @@ def test_orq_errs_least_and_quantisers_use_their_levels_as_the_paper_says(record
             < now["BinGrad-pb"]["relative_error"]
             < now["ORQ-3"]["relative_error"]
         )
+        assert abs(now["ORQ-9"]["squared_bias"]) < 0.05 * now["BinGrad-pb"]["squared_bias"]
+        assert now["BinGrad-pb"]["squared_bias"] < now["BinGrad-b"]["squared_bias"]
+        deterministic = now["BinGrad-b"]
+        assert deterministic["squared_bias"] == pytest.approx(
+            deterministic["relative_error"], rel=0.05
+        )
         entropies = [now[f"{name}-9"]["code_entropy_bits"] for name in ("QSGD", "ORQ", "Linear")]
         assert sorted(entropies) == entropies and entropies[-1] < 3.17
         assert now["ORQ-9"]["wasserstein"] < min(

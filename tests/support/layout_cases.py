@@ -7,7 +7,7 @@ from typing import Any
 from gloo_pool import Process
 
 from gcbench.check.steps import WORKERS, Trace, trace
-from gcbench.comm import Comm
+from gcbench.comm import Comm, NcclTransport
 from gcbench.compressors import Compressor
 
 
@@ -16,6 +16,16 @@ def traces_over_gloo(
 ) -> dict[Any, Trace]:
     return {
         key: trace(compressor, process.comm(workers)) for key, compressor in compressors.items()
+    }
+
+
+def traces_over_torchs_own(
+    process: Process, compressors: dict[Any, Compressor], workers: int
+) -> dict[Any, Trace]:
+    """Return the traces of what NCCL is asked for over gloo, which knows the same calls."""
+    return {
+        key: trace(compressor, Comm(workers, NcclTransport(process.world)))
+        for key, compressor in compressors.items()
     }
 
 

@@ -50,6 +50,7 @@ __all__ = [  # with the steps of the package's own checks
     "flat",
     "gradients",
     "keys_of",
+    "settings_of",
     "shapes_of",
     "trace",
     "variants",
@@ -271,13 +272,20 @@ DIFFERENT = [
 def compressor_of(choice: str, variant: str) -> Compressor:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        compressor: Compressor = make(deepcopy(_nodes()[f"{choice} {variant}"]), "compressor")
+        compressor: Compressor = make(
+            deepcopy(_configs()[f"{choice} {variant}"]["compressor"]), "compressor"
+        )
     return compressor
 
 
+def settings_of(choice: str, variant: str) -> Config:
+    """Return the checked values of a variant's keys."""
+    return {k: v for k, v in _configs()[f"{choice} {variant}"].items() if k != "compressor"}
+
+
 @cache
-def _nodes() -> dict[str, Config]:
-    """Return the checked node of every variant.
+def _configs() -> dict[str, Config]:
+    """Return the checked keys and node of every variant.
 
     Composing and checking all takes 15 s, and a dozen processes of one test run ask for them: the
     first leaves them in a file, which is of these very files of gcbench and conf.
@@ -288,18 +296,19 @@ def _nodes() -> dict[str, Config]:
             hashed.update(path.read_bytes())
     folder = Path(tempfile.gettempdir()) / f"gcbench-tests-{os.getuid()}"
     private_folder(folder, "TMPDIR")
-    file = folder / f"nodes-{hashed.hexdigest()[:16]}.json"
+    file = folder / f"configs-{hashed.hexdigest()[:16]}.json"
     if not file.exists():
-        nodes = {f"{c} {v}": compose_variant(c, v)["compressor"] for c, v in ALL}
-        new = folder / f"nodes-{os.getpid()}.new"
-        new.write_text(json.dumps(nodes), encoding="utf-8")
+        configs = {f"{c} {v}": _compose_variant(c, v) for c, v in ALL}
+        new = folder / f"configs-{os.getpid()}.new"
+        new.write_text(json.dumps(configs), encoding="utf-8")
         new.replace(file)
-    found: dict[str, Config] = json.loads(file.read_text(encoding="utf-8"))
-    return found
+    cached: dict[str, Config] = json.loads(file.read_text(encoding="utf-8"))
+    return cached
 
 
-def compose_variant(choice: str, variant: str) -> Config:
-    return compose_method(choice, *_overrides(variants(choice)[variant]))
+def _compose_variant(choice: str, variant: str) -> Config:
+    config = compose_method(choice, *_overrides(variants(choice)[variant]))
+    return {key: config[key] for key in ("compressor", *keys_of(choice))}
 
 
 def _overrides(settings: dict[str, Any]) -> list[str]:

@@ -17,8 +17,10 @@ KINDS = {
     "slurm": "Debian's slurm-wlm, slurmdbd, slurm-wlm-mysql-plugin, munge and mariadb-server",
     "netns": "root, ip and tc, for network namespaces with links between them",
     "compiler": "a C++ compiler",
+    "triton": "PyTorch built for CUDA, with Triton and ptxas, which compile without a GPU",
     "root": "root",
     "submitit": "the packages of gcbench[slurm]",
+    "chromium": "Debian's chromium",
 }
 # Names, between commas, what must be present; once set, any other reason to skip is a failure.
 EXPECT = "GCBENCH_EXPECT"

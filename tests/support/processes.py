@@ -1,23 +1,104 @@
 """Processes that need not import anything: copies of a server that has.
 
 Each process of the tests has one server. Importing torch, scikit-learn and torch's compiler (with
-the first optimizer) costs seconds of one core.
+the first optimizer) costs seconds of one core, for a command as for each of its workers.
 """
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
+import runpy
+import signal
+import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+import torch
+
+from gcbench.launch import local
 
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(
     ["torch._dynamo", "gcbench.check.report", "gcbench.data.digits", "gcbench.launch.start"]
 )
+
+
+class Copy:
+    """A copy of the server that calls `target(*args)` in a session of its own.
+
+    Local workers that it starts are copies of it. Leaving the context kills the session.
+    """
+
+    def __init__(
+        self,
+        target: Callable[..., None],
+        *args: Any,
+        folder: Path,
+        environment: Mapping[str, str] = os.environ,
+        read: bool = True,
+    ) -> None:
+        """Start the process; without `read` nobody reads what it prints."""
+        self._args = args
+        self._place = tempfile.TemporaryDirectory()
+        self._out, self._err = (Path(self._place.name, name) for name in ("out", "err"))
+        self._err.touch()
+        if read:
+            self._out.touch()
+        self._process = SERVER.Process(
+            target=_begin,
+            args=(target, args, folder, dict(environment), self._out if read else None, self._err),
+        )
+        self._process.start()
+
+    def __enter__(self) -> Copy:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.returncode is None:
+            self._process.kill()
+            self._process.join()
+        with contextlib.suppress(ProcessLookupError):  # none of its session is left
+            os.killpg(self.pid, signal.SIGKILL)
+        self._place.cleanup()
+
+    @property
+    def pid(self) -> int:
+        """Return the number of the process, and of its group."""
+        assert self._process.pid is not None
+        return self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.exitcode
+
+    @property
+    def stdout(self) -> str:
+        """Return what it has printed so far."""
+        return self._out.read_text() if self._out.exists() else ""
+
+    @property
+    def stderr(self) -> str:
+        return self._err.read_text()
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.join()
+
+    def communicate(self, timeout: float) -> tuple[str, str]:
+        """Wait for its end; return all that it printed."""
+        ended = self.wait(timeout)
+        return ended.stdout, ended.stderr
+
+    def wait(self, timeout: float) -> subprocess.CompletedProcess[str]:
+        self._process.join(timeout)
+        assert self.returncode is not None, f"it still runs after {timeout} s: {self.stderr}"
+        return subprocess.CompletedProcess(self._args, self.returncode, self.stdout, self.stderr)
 
 
 def command(
@@ -27,39 +108,78 @@ def command(
     timeout: float,
     read: bool = True,
 ) -> subprocess.CompletedProcess[str]:
-    """Run `gcbench` in a process of its own, as its script does it.
+    """Run `gcbench` in a copy, as its script does it."""
+    with Copy(gcbench, *words, folder=folder, environment=environment, read=read) as copy:
+        return copy.wait(timeout)
 
-    `read`: somebody reads what it prints.
+
+def under_torchrun(
+    target: Callable[..., None], *args_of_ranks: Sequence[str], folder: Path, timeout: float
+) -> list[subprocess.CompletedProcess[str]]:
+    """Run a copy a rank with the variables that torchrun sets, and return how each ended."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    common = {
+        **os.environ,
+        "WORLD_SIZE": str(len(args_of_ranks)),
+        "LOCAL_WORLD_SIZE": str(len(args_of_ranks)),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
+    with contextlib.ExitStack() as stack:
+        copies = []
+        for rank, args in enumerate(args_of_ranks):
+            environment = {**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+            copy = Copy(target, *args, folder=folder, environment=environment)
+            copies.append(stack.enter_context(copy))
+        return [copy.wait(timeout) for copy in copies]
+
+
+def gcbench(*words: str) -> None:
+    """Run what the installed script runs."""
+    sys.argv = ["gcbench", *words]
+    from gcbench.cli import main
+
+    main()
+
+
+def script(path: str) -> None:
+    """Run a file as `python FILE` does, on one core.
+
+    Threads on busy cores spend their time in waiting for each other.
     """
-    with tempfile.TemporaryDirectory() as place:
-        out, err = Path(place, "out"), Path(place, "err")
-        process = SERVER.Process(
-            target=_command, args=(words, folder, dict(environment), out if read else None, err)
-        )
-        process.start()
-        try:
-            process.join(timeout)
-            assert process.exitcode is not None, f"{words} still runs after {timeout} s"
-        finally:
-            process.kill()
-        return subprocess.CompletedProcess(
-            words, process.exitcode, out.read_text() if read else "", err.read_text()
-        )
+    if hasattr(os, "sched_setaffinity"):
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {cores[int(os.environ.get("RANK", "0")) % len(cores)]})
+    torch.set_num_threads(1)
+    sys.argv = [path]
+    runpy.run_path(path, run_name="__main__")
 
 
-def _command(
-    words: Sequence[str], folder: Path, environment: dict[str, str], out: Path | None, err: Path
+def code(text: str) -> None:
+    """Run lines as `python -c` does."""
+    exec(text, {"__name__": "__main__"})
+
+
+def _begin(
+    target: Callable[..., None],
+    args: Sequence[Any],
+    folder: Path,
+    environment: dict[str, str],
+    out: Path | None,
+    err: Path,
 ) -> None:
+    os.setsid()
     unread, written = os.pipe()
     os.dup2(written, 1)
     os.close(unread)  # as `| head -1` does
     for file, number in ((out, 1), (err, 2)):
         if file is not None:
-            os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
+            os.dup2(os.open(file, os.O_WRONLY | os.O_APPEND), number)
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
-    sys.argv = ["gcbench", *words]
-    from gcbench.cli import main
-
-    main()
+    tempfile.tempdir = None  # which was read from the server's TMPDIR
+    local._PROCESSES = multiprocessing.get_context("fork")
+    target(*args)

@@ -13,7 +13,7 @@ from gcbench.records.schema import SCHEMA_VERSION, Git, Result, Status
 from gcbench.report.configs import compose
 
 PARAMETERS = 1000
-BEGUN = Begun("2026-01-01T00:00:00+00:00", Git(commit="c" * 40, dirty=False), [])
+BEGUN = Begun("2026-01-01T00:00:00+00:00", Git(commit="c" * 40, dirty=False), [], "abcd1234")
 
 
 CONFIG: dict[str, Any] = {

@@ -26,7 +26,9 @@ def config_of(*overrides: str) -> Config:
 def run(directory: Path, *overrides: str) -> dict[str, Any]:
     """Return result.json of a run in `directory`, small unless the overrides say otherwise."""
     narrow = [] if any(o.startswith("model") for o in overrides) else ["model.widths=[16]"]
-    start(config_of(*SMALL, *narrow, *overrides), str(directory))
+    logs = any(o.startswith("logger=") for o in overrides)
+    small = [o for o in SMALL if not (logs and o.startswith("logger."))]
+    start(config_of(*small, *narrow, *overrides), str(directory))
     result = RunFiles(directory).read_result()
     assert result is not None
     return result.model_dump()

@@ -90,6 +90,20 @@ def test_a_schedule_is_that_of_the_new_length(tmp_path: Path) -> None:
     )
 
 
+def test_a_schedule_made_for_the_length_of_a_run_is_not_extended(tmp_path: Path) -> None:
+    """A T_max that was typed stays what it is."""
+    words = [*WORDS, "schedule._target_=torch.optim.lr_scheduler.CosineAnnealingLR"]
+    run(tmp_path / "open", *words, "trainer.max_steps=2")
+    with pytest.raises(ConfigError, match="CosineAnnealingLR was made for its 2 steps"):
+        run(tmp_path / "open", *words, "trainer.max_steps=4")
+    run(tmp_path / "typed", *words, "schedule.T_max=4", "trainer.max_steps=2")
+    run(tmp_path / "typed", *words, "schedule.T_max=4", "trainer.max_steps=4")
+    run(tmp_path / "whole", *words, "schedule.T_max=4", "trainer.max_steps=4")
+    assert kept(tmp_path / "typed").keys() == kept(tmp_path / "whole").keys()
+    for name, weight in kept(tmp_path / "typed").items():
+        assert torch.equal(weight, kept(tmp_path / "whole")[name])
+
+
 def test_nothing_else_may_change_when_a_run_is_extended(tmp_path: Path) -> None:
     run(tmp_path, *WORDS, "trainer.max_steps=2")
     with pytest.raises(

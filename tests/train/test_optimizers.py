@@ -1,23 +1,33 @@
-"""Torch's SGD, as its documentation has it, with weight decay after aggregation."""
+"""Optimizers and schedules: torch's, as its documentation has them, and any other class."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
+from sentence import config_of, run
 from torch import nn
 
-from gcbench.settings import OptimizerKind, OptimizerSettings
-from gcbench.train.optimizers import make_optimizer
+from gcbench.config import Config, ConfigError
+from gcbench.launch.instantiate import make_optimizer, try_step
+from gcbench.train.optimizers import parameter_groups
+
+ADAM = {"kind": "adam", "lr": 0.01, "betas": [0.8, 0.9], "eps": 1e-6, "weight_decay": 0.5}
+
+
+def with_norm() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
 
 
 @pytest.mark.parametrize("nesterov", [False, True])
 def test_sgd_decays_weights_once_and_knows_nesterov(nesterov: bool) -> None:
     """SGD has d = g + decay x; m = 0.9 m + d; x = x - 0.1 m; with Nesterov x - 0.1 (d + 0.9 m)."""
-    model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
-    settings = OptimizerSettings(
-        OptimizerKind.sgd, lr=0.1, momentum=0.9, weight_decay=0.5, nesterov=nesterov
-    )
-    optimizer = make_optimizer(model, settings)
+    model = with_norm()
+    settings = {"kind": "sgd", "lr": 0.1, "momentum": 0.9, "weight_decay": 0.5}
+    optimizer = make_optimizer({**settings, "nesterov": nesterov}, model)
     x = {k: p.detach().clone() for k, p in model.named_parameters()}
     m = {k: torch.zeros_like(v) for k, v in x.items()}
     for step in range(3):
@@ -29,3 +39,164 @@ def test_sgd_decays_weights_once_and_knows_nesterov(nesterov: bool) -> None:
         optimizer.step()
     for k, p in model.named_parameters():
         torch.testing.assert_close(p.detach(), x[k])
+
+
+@pytest.mark.parametrize("kind", ["adam", "adamw"])
+def test_adam_has_moments_of_the_update_and_adamw_decays_beside_them(kind: str) -> None:
+    model = with_norm()
+    optimizer = make_optimizer({**ADAM, "kind": kind}, model)
+    x = {k: p.detach().clone() for k, p in model.named_parameters()}
+    m = {k: torch.zeros_like(v) for k, v in x.items()}
+    v = {k: torch.zeros_like(v) for k, v in x.items()}
+    for step in range(1, 5):
+        for k, p in model.named_parameters():
+            p.grad = torch.randn_like(p)
+            decay = 0.5 if k.startswith("0.") else 0.0  # none on batch normalization
+            d = p.grad + (decay * x[k] if kind == "adam" else 0)
+            m[k] = 0.8 * m[k] + 0.2 * d
+            v[k] = 0.9 * v[k] + 0.1 * d**2
+            root = (v[k] / (1 - 0.9**step)).sqrt() + 1e-6
+            shrunk = x[k] * (1 - 0.01 * decay) if kind == "adamw" else x[k]
+            x[k] = shrunk - 0.01 * m[k] / (1 - 0.8**step) / root
+        optimizer.step()
+    for k, p in model.named_parameters():
+        torch.testing.assert_close(p.detach(), x[k])
+
+
+def test_groups_have_rates_and_options_of_their_own() -> None:
+    model = with_norm()
+    asked = [
+        {"match": r"^0\.bias", "lr_scale": 8, "betas": [0.1, 0.2]},
+        {"match": "bias", "weight_decay": 0.25},  # of batch normalization: what is typed counts
+    ]
+    groups = make_optimizer({**ADAM, "groups": asked}, model).param_groups
+    names = {id(p): name for name, p in model.named_parameters()}
+    options = {
+        names[id(p)]: (group["lr"], *group["betas"], group["weight_decay"])
+        for group in groups
+        for p in group["params"]
+    }
+    assert options == {
+        "0.weight": (0.01, 0.8, 0.9, 0.5),
+        "0.bias": (0.08, 0.1, 0.2, 0.5),
+        "1.weight": (0.01, 0.8, 0.9, 0.0),
+        "1.bias": (0.01, 0.8, 0.9, 0.25),
+    }
+
+
+@pytest.mark.parametrize(
+    ("group", "says"),
+    [
+        (
+            {"match": "head"},
+            "match=head is in no parameter's name .*such names as 0.weight, 0.bias",
+        ),
+        ({"lr_scale": 2}, r"groups=\[\{lr_scale:2\}\]: a group has no `match`"),
+        ({"match": "0", "momentum": 0.9}, "momentum=0.9: a group of Adam has match, lr_scale, lr"),
+    ],
+)
+def test_a_group_that_means_nothing_is_refused(group: Config, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        make_optimizer({**ADAM, "groups": [group]}, with_norm())
+
+
+def test_a_group_is_not_hidden_by_those_before_it() -> None:
+    with pytest.raises(ValueError, match="match=bias is in no parameter's name that an earlier"):
+        parameter_groups(nn.Linear(3, 2), 0.1, [{"match": "i"}, {"match": "bias"}])
+
+
+SHORT = ("trainer.launcher=virtual", "trainer.max_steps=6", "trainer.log_every=1")
+
+
+def rates(folder: Path, *words: str) -> list[float]:
+    run(folder, *SHORT, *words)
+    lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    return [line["lr"] for line in lines if line["event"] == "train"]
+
+
+def test_any_optimizer_and_any_schedule_run(tmp_path: Path) -> None:
+    """T_max, which is left open, is the number of steps."""
+    words = ["optimizer._target_=torch.optim.RMSprop", "optimizer.alpha=0.9", "optimizer.lr=0.01"]
+    cosine = "schedule._target_=torch.optim.lr_scheduler.CosineAnnealingLR"
+    config = config_of(*words, cosine)
+    assert config["optimizer"] == {"_target_": "torch.optim.RMSprop", "alpha": 0.9, "lr": 0.01}
+    optimizer = torch.optim.RMSprop([torch.zeros(1)], lr=0.01)
+    reference = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=6)
+    expected = []
+    for _ in range(6):
+        expected.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        reference.step()
+    assert rates(tmp_path, *words, cosine) == expected
+
+
+def test_a_schedule_of_ones_own_is_stepped_by_epochs_where_that_is_typed(tmp_path: Path) -> None:
+    words = ["schedule._target_=own_optimizers.halving", "optimizer.lr=1", "trainer.batch_size=240"]
+    assert rates(tmp_path / "a", *words) == [1, 1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 32]
+    assert rates(tmp_path / "b", *words, "schedule.every=2") == [1, 1, 1 / 2, 1 / 2, 1 / 4, 1 / 4]
+    # 1437 samples are two steps an epoch of two workers.
+    assert rates(tmp_path / "c", *words, "schedule.interval=epoch", "trainer.epochs=3") == [
+        *(1, 1, 1 / 2, 1 / 2, 1 / 4, 1 / 4)
+    ]
+
+
+def test_error_feedback_adds_gradients_and_not_steps(tmp_path: Path) -> None:
+    """Codes and bits of a step do not depend on the rate of the steps before, only on weights."""
+    words = ["compressor=top_k", "min_size=0", "trainer.log_every=6", *SHORT[:2]]
+    still = [run(tmp_path / f"{lr}", *words, f"optimizer.lr={lr}") for lr in ("1e-30", "1e-20")]
+    assert still[0]["compression_error"] == still[1]["compression_error"]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["optimizer._target_=torch.optim.RMSprop"], "RMSprop: type its learning rate too"),
+        (
+            ["optimizer._target_=torch.optim.RMSprop", "optimizer.lr=1", "optimizer.alpah=0.9"],
+            "optimizer.alpah=0.9: torch.optim.RMSprop has no such argument; it has lr, alpha, eps",
+        ),
+        (
+            ["optimizer._target_=torch.optim.RMSprop", "optimizer.lr=1", "optimizer.alpha=-1"],
+            "optimizer: Invalid alpha value: -1",
+        ),
+        (["optimizer._target_=torch.optim.Nothing", "optimizer.lr=1"], "cannot be imported"),
+        (
+            ["optimizer._target_=torch.optim.LBFGS", "optimizer.lr=1"],
+            "LBFGS in a step raises TypeError",
+        ),
+        (
+            ["optimizer._target_=own_optimizers.NeedsClosure", "optimizer.lr=1"],
+            "NeedsClosure in a step raises TypeError",
+        ),
+        (
+            ["optimizer._target_=own_optimizers.NoOptimizer", "optimizer.lr=1"],
+            "makes a NoOptimizer, which is no torch.optim.Optimizer",
+        ),
+        (
+            ["schedule._target_=torch.optim.lr_scheduler.ReduceLROnPlateau"],
+            "ReduceLROnPlateau in a step raises TypeError",
+        ),
+        (
+            ["schedule._target_=torch.optim.lr_scheduler.StepLR"],
+            "schedule.step_size: torch.optim.lr_scheduler.StepLR needs it",
+        ),
+        (["optimizer=powersgd", "optimizer.nesterov=true"], "optimizer.nesterov=true: PowerSGD's"),
+        (["optimizer.groups=[{match:head}]"], "match=head is in no parameter's name"),
+    ],
+)
+def test_what_cannot_run_is_refused_before_it_starts(
+    tmp_path: Path, words: list[str], says: str
+) -> None:
+    with pytest.raises(ConfigError) as error:
+        run(tmp_path, *SHORT, *words)
+    assert says in str(error.value) and "\n" not in str(error.value)
+    assert not (tmp_path / "start.json").exists()
+
+
+def test_a_step_is_tried_on_a_model_without_values() -> None:
+    with torch.device("meta"):
+        model = with_norm()
+    constant: dict[str, Any] = {"kind": "constant"}
+    for kind in ("adam", "adamw"):
+        try_step({**ADAM, "kind": kind}, constant, model)
+    assert all(p.is_meta and p.grad is None for p in model.parameters())

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 
 from gcbench.comm import LocalControl
 from gcbench.data import ArrayData
+from gcbench.models.airnet import AirNet
 from gcbench.records.clock import Clock
-from gcbench.settings import Precision, TrainerSettings
+from gcbench.settings import OptimizerKind, OptimizerSettings, Precision, TrainerSettings
 from gcbench.train.evaluation import evaluate
+from gcbench.train.optimizers import make_optimizer
 from gcbench.train.replica import Replica
 
 CPU = torch.device("cpu")
@@ -56,3 +60,39 @@ def test_dropout_differs_by_worker_and_by_step() -> None:
     assert torch.equal(gradients(dropping)[1], second), "it is a function of worker and step"
     first, second = gradients(replica_of(nn.Linear(4, 50), nn.Linear(50, 3)))
     assert torch.equal(first, second)
+
+
+def test_frozen_parameters_are_in_no_gradient_and_stay() -> None:
+    """What a method sends is the gradients' rows; the optimizer moves what it sent."""
+    model = AirNet((3, 16, 16), 4, widths=(8, 8, 8))
+    frozen = {name: p for name, p in model.named_parameters() if not p.requires_grad}
+    before = {name: p.clone() for name, p in model.named_parameters()}
+    replica = Replica(model, "classification", range(2), CPU, SETTINGS)
+    assert not frozen.keys() & replica.grads.keys()
+    assert replica.numel == sum(p.numel() for p in model.parameters()) - sum(
+        p.numel() for p in frozen.values()
+    )
+    optimizer = make_optimizer(model, OptimizerSettings(OptimizerKind.sgd, lr=0.1, momentum=0.9))
+    replica.begin()
+    replica.backward(0, (torch.randn(8, 3, 16, 16), torch.arange(8) % 4), (1, 0), Clock(CPU))
+    for name, p in replica.parameters.items():
+        p.grad = replica.grads[name][0]
+    optimizer.step()
+    moved = {name for name, p in model.named_parameters() if not torch.equal(p, before[name])}
+    assert moved == replica.grads.keys()
+
+
+def test_label_smoothing_is_of_the_training_loss_alone() -> None:
+    """The smoothed loss is 0.9 of the plain one and 0.1 of its mean over all targets."""
+    torch.manual_seed(0)
+    settings = replace(SETTINGS, label_smoothing=0.1)
+    model = nn.Linear(4, 3)
+    replica = Replica(model, "classification", range(1), CPU, settings)
+    replica.begin()
+    loss = replica.backward(0, BATCH, (1, 0), Clock(CPU))
+    logs = model(BATCH[0]).log_softmax(1)
+    plain = -logs[torch.arange(8), BATCH[1]].mean()
+    torch.testing.assert_close(loss, (0.9 * plain - 0.1 * logs.mean()).detach())
+    data = ArrayData("eight", "classification", 3, BATCH, BATCH)
+    score = evaluate(replica, data, LocalControl(), (0, 1), 8)["loss"]
+    assert score == pytest.approx(plain.item(), rel=1e-6)

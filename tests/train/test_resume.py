@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import pickle
 import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from sentence import run
@@ -27,6 +29,14 @@ METHODS["svrg"] = [
     "estimator=svrg",
     "estimator.epoch_steps=7",
     "optimizer.momentum=0",
+]
+METHODS["adamw"] = [*METHODS["qsgd"], "optimizer=adamw", "schedule.interval=epoch"]
+METHODS["any_class"] = [
+    "compressor=powersgd",
+    "optimizer._target_=own_optimizers.Decaying",
+    "optimizer.lr=0.05",
+    "schedule._target_=torch.optim.lr_scheduler.OneCycleLR",
+    "schedule.max_lr=0.1",
 ]
 LENGTH = [
     "trainer.gpus=4",
@@ -124,6 +134,48 @@ def test_virtual_workers_continue_as_real_ones(tmp_path: Path) -> None:
     resumed = run(tmp_path / "cut", *words, "trainer.launcher=local")
     assert resumed["processes"] == 4
     same(tmp_path / "whole", tmp_path / "cut", 8, resumed, whole)
+
+
+@pytest.mark.filterwarnings("ignore:.*not the official ones")
+@pytest.mark.usefixtures("copied_workers")
+def test_a_recipe_with_a_stem_from_data_continues_in_real_workers(tmp_path: Path) -> None:
+    """Crops, flips, batch normalization and the frozen stem are alike wherever a worker lives."""
+    write_small_cifar10(tmp_path)
+    words = [
+        *METHODS["qsgd"],
+        "model=airnet",
+        "model.widths=[4,4,4]",
+        "dataset=cifar10",
+        f"data.root={tmp_path}",
+        "dataset.crop_fill=reflect",
+        "dataset.flip=alternating",
+        "trainer.precision=bf16",
+        "trainer.label_smoothing=0.2",
+        "trainer.batch_size=8",
+        "trainer.epochs=3",
+        "trainer.checkpoint_steps=4",
+        "trainer.keep_weights=false",
+        "schedule=linear",
+        "optimizer.groups=[{match:norm,lr_scale:64}]",
+    ]
+    whole = run(tmp_path / "whole", *LENGTH, *words, "trainer.gpus=2", "trainer.launcher=virtual")
+    run(tmp_path / "cut", *LENGTH, *words, "trainer.gpus=2", "trainer.launcher=virtual")
+    cut_back(tmp_path / "cut", 4)
+    resumed = run(tmp_path / "cut", *LENGTH, *words, "trainer.gpus=2", "trainer.launcher=local")
+    assert resumed["processes"] == 2 and resumed["steps"] == 15
+    same(tmp_path / "whole", tmp_path / "cut", 12, resumed, whole)
+
+
+def write_small_cifar10(root: Path) -> None:
+    folder = root / "cifar-10-batches-py"
+    folder.mkdir()
+    chance = np.random.default_rng(0)
+    for name in [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"]:
+        rows = chance.integers(256, size=(16, 3072), dtype=np.uint8)
+        content = {"data": rows, "labels": [k % 10 for k in range(16)]}
+        (folder / name).write_bytes(pickle.dumps(content))
+    names = {"label_names": [str(label) for label in range(10)]}
+    (folder / "batches.meta").write_bytes(pickle.dumps(names))
 
 
 def test_text_resumes_with_its_hidden_state(tmp_path: Path) -> None:

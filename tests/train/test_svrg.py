@@ -15,24 +15,23 @@ from torch import nn
 from gcbench.comm import Comm, LocalControl
 from gcbench.config import ConfigError
 from gcbench.data import ArrayData, TokenData
+from gcbench.data.augment import Augmentation
 from gcbench.data.synthetic import synthetic
+from gcbench.launch.instantiate import make_optimizer
 from gcbench.models.linear import Linear
 from gcbench.models.lstm import LSTM
 from gcbench.records.clock import Clock
 from gcbench.records.gradients import GradientFiles, read_gradients
 from gcbench.settings import (
-    OptimizerKind,
-    OptimizerSettings,
     ScheduleKind,
     ScheduleSettings,
     TrainerSettings,
 )
 from gcbench.train.estimators import SGD
-from gcbench.train.optimizers import make_optimizer
 from gcbench.train.pipeline import AfterBackward
 from gcbench.train.replica import Replica
 from gcbench.train.run import Progress, Run
-from gcbench.train.schedules import Schedule
+from gcbench.train.schedules import FactorSchedule
 from gcbench.train.step import train_step
 from gcbench.train.svrg import SVRG, cover_samples, paper_bits
 from gcbench.train.tasks import loss_of
@@ -47,6 +46,10 @@ CONVEX = [
 ]
 DATA = synthetic("regression", samples=207, features=16, outputs=1, noise=0.5)
 DATA_OF_WHOLE_STEPS = synthetic("regression", samples=210, features=16, outputs=1, noise=0.5)
+
+
+def plain_steps(momentum: float = 0.0) -> dict[str, Any]:
+    return {"kind": "sgd", "lr": 0.1, "momentum": momentum}
 
 
 def least_squares(
@@ -71,11 +74,8 @@ def least_squares(
         compressor=build_method(compressor, **knobs),
         comm=comm,
         control=LocalControl(),
-        optimizer=make_optimizer(
-            replica.model, OptimizerSettings(OptimizerKind.sgd, lr=0.1, momentum=0.0)
-        ),
-        lr=0.1,
-        schedule=Schedule(ScheduleSettings(ScheduleKind.constant), 3, steps_per_epoch, 1000),
+        optimizer=make_optimizer(plain_steps(), replica.model),
+        schedule=FactorSchedule(ScheduleSettings(ScheduleKind.constant), 3, steps_per_epoch, 1000),
         clock=Clock(device),
         recordings=GradientFiles(Path("never"), {}),
         settings=trainer,
@@ -241,19 +241,23 @@ class Norm(nn.Sequential):
             0.0,
             "not text",
         ),
-        (Linear([16], 1), replace(DATA, augment=True), 0.0, "type dataset.augment=false"),
+        (Linear([16], 1), replace(DATA, augment=Augmentation()), 0.0, "type dataset.augment=false"),
     ],
 )
 def test_it_refuses_what_has_no_full_gradient(
     model: nn.Module, data: Any, momentum: float, says: str
 ) -> None:
     with pytest.raises(ValueError, match=says):
-        SVRG().refuse(model, data, momentum)
-    SGD().refuse(model, data, momentum)
+        SVRG().refuse(model, data, plain_steps(momentum))
+    SGD().refuse(model, data, plain_steps(momentum))
 
 
 def test_what_it_takes_and_refuses_from_the_command_line(tmp_path: Path) -> None:
-    SVRG().refuse(nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.0), nn.GroupNorm(1, 3)), DATA, 0.0)
+    model = nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.0), nn.GroupNorm(1, 3))
+    SVRG().refuse(model, DATA, plain_steps())
+    for node in ({"kind": "adamw"}, {"_target_": "torch.optim.RMSprop", "momentum": 0.0}):
+        with pytest.raises(ValueError, match="optimizer=.*: estimator=svrg takes plain steps"):
+            SVRG().refuse(model, DATA, node)
     for words, says in (
         (
             ["model=linear", "optimizer.momentum=0.9"],

@@ -12,18 +12,17 @@ from sentence import run
 from torch import nn
 
 from gcbench.config import RunFailed
+from gcbench.launch.instantiate import make_optimizer
 from gcbench.records.clock import Clock
 from gcbench.settings import (
-    OptimizerKind,
-    OptimizerSettings,
+    Interval,
     Precision,
     ScheduleKind,
     ScheduleSettings,
     TrainerSettings,
 )
-from gcbench.train.optimizers import make_optimizer
 from gcbench.train.replica import Replica
-from gcbench.train.schedules import Schedule
+from gcbench.train.schedules import FactorSchedule
 
 VIRTUAL = "trainer.launcher=virtual"
 
@@ -40,9 +39,12 @@ def test_same_seed_same_bits_and_another_seed_other_ones(tmp_path: Path) -> None
 
 
 @pytest.mark.usefixtures("copied_workers")
-def test_virtual_and_real_workers_train_alike(tmp_path: Path) -> None:
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_virtual_and_real_workers_train_alike(tmp_path: Path, optimizer: str) -> None:
     """A gather agrees to the bit: same samples, same weights, same noise."""
     words = [
+        f"optimizer={optimizer}",
+        "trainer.drift_every=1",
         "min_size=0",
         "trainer.gpus=4",
         "trainer.threads=1",
@@ -167,10 +169,8 @@ def test_running_statistics_follow_worker_0() -> None:
 def test_powersgd_momentum_is_its_algorithm_2() -> None:
     for momentum in (0.9, 0.0):
         model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
-        settings = OptimizerSettings(
-            OptimizerKind.powersgd, lr=0.1, momentum=momentum, weight_decay=0.01
-        )
-        optimizer = make_optimizer(model, settings)
+        settings = {"kind": "powersgd", "lr": 0.1, "momentum": momentum, "weight_decay": 0.01}
+        optimizer = make_optimizer(settings, model)
         x = {k: p.detach().clone() for k, p in model.named_parameters()}
         m = {k: torch.zeros_like(v) for k, v in x.items()}
         for step in range(3):
@@ -187,7 +187,7 @@ def test_powersgd_momentum_is_its_algorithm_2() -> None:
 
 def test_schedules() -> None:
     def factors(settings: ScheduleSettings, workers: int = 4) -> list[float]:
-        schedule = Schedule(settings, workers, steps_per_epoch=10, total_steps=100)
+        schedule = FactorSchedule(settings, workers, steps_per_epoch=10, total_steps=100)
         return [schedule.factor(step) for step in range(100)]
 
     assert set(factors(ScheduleSettings(ScheduleKind.constant))) == {1.0}
@@ -195,11 +195,19 @@ def test_schedules() -> None:
     assert steps[49] == 1 and steps[50] == pytest.approx(0.1) and steps[80] == pytest.approx(0.01)
     cosine = factors(ScheduleSettings(ScheduleKind.cosine))
     assert cosine[0] == 1 and cosine[50] == pytest.approx(0.5) and cosine[99] < 0.001
+    triangle = factors(
+        ScheduleSettings(ScheduleKind.linear, warmup_epochs=2, warmup_start=0.2, end_factor=0.1)
+    )
+    assert triangle[0] == pytest.approx(0.2) and triangle[10] == pytest.approx(0.6)
+    assert triangle[20] == 1 and triangle[60] == pytest.approx(0.55)
+    assert triangle[99] == pytest.approx(0.1 + 0.9 / 80)
     warm = factors(ScheduleSettings(ScheduleKind.constant, warmup_epochs=2, scale_by_workers=True))
     assert warm[0] == 1.0 < warm[10] < warm[19] < 4 and warm[20:] == [4.0] * 80
     assert warm[10] == pytest.approx(2.5)
     cold = factors(ScheduleSettings(ScheduleKind.constant, warmup_epochs=2))
     assert cold[0] == pytest.approx(1 / 21) and cold[20:] == [1.0] * 80
+    by_epoch = factors(ScheduleSettings(ScheduleKind.cosine, interval=Interval.epoch))
+    assert by_epoch == [cosine[step - step % 10] for step in range(100)]
 
 
 @pytest.mark.parametrize("start", [0.0, 0.1, 1.0])
@@ -209,6 +217,7 @@ def test_a_warm_up_starts_at_the_fraction_that_was_typed(start: float, scaled: b
     settings = ScheduleSettings(
         ScheduleKind.constant, warmup_epochs=2, warmup_start=start, scale_by_workers=scaled
     )
-    schedule, top = Schedule(settings, 4, steps_per_epoch=10, total_steps=100), 4 if scaled else 1
+    schedule = FactorSchedule(settings, 4, steps_per_epoch=10, total_steps=100)
+    top = 4 if scaled else 1
     assert schedule.factor(0) == pytest.approx(start * top) and schedule.factor(20) == top
     assert schedule.factor(5) == pytest.approx((start + (1 - start) / 4) * top)

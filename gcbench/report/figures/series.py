@@ -6,13 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from gcbench.identity import ABSENT, digest
+from gcbench.identity import digest, tell_apart
 from gcbench.records.store import RecordedRun
-from gcbench.report.configs import as_words
 from gcbench.report.measures import TIMES, measure
 from gcbench.report.rows import Row, newest
-
-WORDS = 3  # with which a label still reads
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,13 +111,21 @@ def workload_of(run: RecordedRun) -> Workload:
 
 def of_runs(runs: Iterable[RecordedRun]) -> dict[Workload, Drawn]:
     """Return everything that ran, with or without a table, by workload."""
+    return {
+        workload: _draw_done(name_configurations(configurations))
+        for workload, configurations in group_configurations(runs).items()
+    }
+
+
+def group_configurations(runs: Iterable[RecordedRun]) -> dict[Workload, list[list[RecordedRun]]]:
+    """Return by workload the runs of every configuration, which differ in their seeds only."""
     by_workload: dict[Workload, dict[str, list[RecordedRun]]] = {}
     for run in runs:
         by_configuration = by_workload.setdefault(workload_of(run), {})
         by_configuration.setdefault(digest(run.flat), []).append(run)
     return {
-        workload: _name_series(list(groups.values()))
-        for workload, groups in sorted(by_workload.items())
+        workload: list(configurations.values())
+        for workload, configurations in sorted(by_workload.items())
     }
 
 
@@ -137,45 +142,40 @@ def of_workers(runs: Iterable[RecordedRun]) -> dict[str, Drawn]:
     }
 
 
-def _name_series(groups: list[list[RecordedRun]]) -> Drawn:
-    kept = [newest(group)[0] for group in groups]
+def name_configurations(configurations: Iterable[Sequence[RecordedRun]]) -> list[Series]:
+    """Return the newest run of every seed of each configuration, uncompressed ones first."""
     families: dict[str, list[list[RecordedRun]]] = {}
-    for group in kept:
-        families.setdefault(group[0].result.choices["compressor"], []).append(group)
-    series: list[Series] = []
+    for runs in configurations:
+        families.setdefault(runs[0].result.choices["compressor"], []).append(newest(runs)[0])
+    return [
+        Series(label, family, runs)
+        for family in sorted(families, key=lambda name: (name != "none", name))
+        for label, runs in _sort_by_label(family, families[family])
+    ]
+
+
+def _sort_by_label(
+    family: str, configurations: list[list[RecordedRun]]
+) -> list[tuple[str, list[RecordedRun]]]:
+    labels = labels_of(family, [runs[0] for runs in configurations])
+    return sorted(zip(labels, configurations, strict=True), key=lambda pair: pair[0])
+
+
+def _draw_done(series: Sequence[Series]) -> Drawn:
+    """Return the series of the runs that were done, and a note on the others."""
+    drawn: list[Series] = []
     ended: list[str] = []
-    for family in sorted(families, key=lambda name: (name != "none", name)):
-        members = sorted(families[family], key=lambda group: digest(group[0].flat))
-        labels = labels_of(family, [group[0] for group in members])
-        for label, group in sorted(zip(labels, members, strict=True), key=lambda pair: pair[0]):
-            nth = sum(s.family == family for s in series)
-            if done := [run for run in group if run.done]:
-                series.append(Series(label, family, done, nth))
-            ended += [f"{label} ({run.status}, seed {run.seed})" for run in group if not run.done]
-    return Drawn(series, [f"Not drawn: {', '.join(ended)}."] if ended else [])
+    for one in series:
+        if done := [run for run in one.runs if run.done]:
+            nth = sum(other.family == one.family for other in drawn)
+            drawn.append(Series(one.label, one.family, done, nth))
+        ended += [
+            f"{one.label} ({run.status}, seed {run.seed})" for run in one.runs if not run.done
+        ]
+    return Drawn(drawn, [f"Not drawn: {', '.join(ended)}."] if ended else [])
 
 
 def labels_of(family: str, runs: Sequence[RecordedRun]) -> list[str]:
-    """Return the method, and what tells its configurations apart, as it was typed."""
-    labels = []
-    for run in runs:
-        words = _differing(run, runs)
-        if len(words) > WORDS and run.experiment:
-            of_same = [other for other in runs if other.experiment == run.experiment]
-            labels.append(" ".join([f"{family}: {run.experiment}", *_differing(run, of_same)]))
-        else:
-            labels.append(" ".join([family, *words[:WORDS]]))
-    return labels
-
-
-def _differing(run: RecordedRun, runs: Sequence[RecordedRun]) -> list[str]:
-    """Return the run's values of the keys in which the runs differ, as they were typed."""
-    keys = sorted({key for other in runs for key in other.flat})
-    first = runs[0].flat
-    differing = {
-        key: (run.flat[key], None)
-        for key in keys
-        if key in run.flat
-        if any(other.flat.get(key, ABSENT) != first.get(key, ABSENT) for other in runs)
-    }
-    return as_words(differing)
+    """Return the method with the knobs, as typed, that tell its configurations apart."""
+    every = tell_apart([run.flat for run in runs], fewest=True)
+    return [" ".join([family, *words]) for words in every]

@@ -17,7 +17,7 @@ EVENTS = {
     "cosine": ("compression", "cosine"),
 }
 SQUARED = {"squared_error"}
-SPENT = {"bits": ("bits_sent_per_worker", 1 / MIB), "seconds": ("seconds", 1.0)}  # of train lines
+SPENT = {"bits": ("bits_sent_per_worker", 1 / MIB), "seconds": ("seconds", 1.0)}
 
 
 class Track(NamedTuple):
@@ -50,13 +50,9 @@ def track(run: RecordedRun, y: str, x: str) -> Track | None:
 
 
 def _spent(lines: Metrics, x: str, steps: Sequence[int]) -> np.ndarray | None:
-    """Return the bits or seconds until these steps; straight between two train lines."""
+    """Return the bits or seconds until these steps; straight between two lines that have them."""
     key, scale = SPENT[x]
-    known = [
-        (line["step"], line[key])
-        for line in lines
-        if line["event"] == "train" and line.get(key) is not None
-    ]
+    known = [(line["step"], line[key]) for line in lines if line.get(key) is not None]
     if not known:
         return None
     at, counted = zip((0, 0.0), *known, strict=True)

@@ -19,10 +19,10 @@ from sentence import compose, config_of
 from gcbench.config import run_directory
 from gcbench.launch.estimate import START_SECONDS, Estimates
 from gcbench.launch.same import same_run
-from gcbench.launch.sweep import SweepProgress, SweepRow, plan_sentence
 from gcbench.records import RunFiles
 from gcbench.records.result import Begun, make_result
 from gcbench.records.schema import Status
+from gcbench.sweep_progress import SweepProgress, SweepRow, plan_sentence
 
 WORDS = [
     "logger.mode=disabled",
@@ -83,7 +83,7 @@ def test_the_same_run_under_another_name_is_not_made_twice(tmp_path: Path) -> No
     assert (
         "2 rows, 1 of them the same run as another" in both.stderr and "row 2 of 2" in both.stderr
     )
-    assert [path.parent.name.partition("-s1-")[0] for path in tmp_path.glob("*/result.json")] == [
+    assert [path.parent.name.partition("+")[0] for path in tmp_path.glob("*/result.json")] == [
         "one"
     ]
     again = sweep(tmp_path, "name=third", "rerun=true")

@@ -1,0 +1,230 @@
+"""Kernels compiled for an H100 that is not there, by Inductor, Triton and its ptxas."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple, cast
+from unittest import mock
+
+import torch
+from torch import Tensor, fx
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+
+from gcbench.check.gpu_steps import KernelCall, fake_tensors
+from gcbench.codecs.kernels import ONE_LOOP
+
+BYTES_PER_SECOND = 4.3e12  # between the 3.35e12 of an H100's data sheet and an H200's 4.8e12
+
+_H100 = SimpleNamespace(
+    name="NVIDIA H100",
+    major=9,
+    minor=0,
+    multi_processor_count=132,
+    regs_per_multiprocessor=65536,
+    max_threads_per_multi_processor=2048,
+    max_threads_per_block=1024,
+    shared_memory_per_block=48 << 10,
+    shared_memory_per_block_optin=227 << 10,
+    shared_memory_per_multiprocessor=228 << 10,
+    warp_size=32,
+    total_memory=80 << 30,
+    L2_cache_size=50 << 20,
+    gcnArchName="",
+)
+
+
+class TritonKernel(NamedTuple):
+    """A cubin of sm_90, of the configuration with the fewest spills and registers."""
+
+    registers: int
+    spilled_bytes: int  # a thread's stack
+    shared_bytes: int  # of a block
+
+
+class CompiledCall(NamedTuple):
+    """What a call of a kernel launches, and the bytes that it moves at least."""
+
+    triton_kernels: list[TritonKernel]
+    moved_bytes: int  # inputs read once, outputs written once
+
+    @property
+    def seconds(self) -> float:
+        """Return a lower bound of the time, that of moving the bytes."""
+        return self.moved_bytes / BYTES_PER_SECOND
+
+
+def missing() -> str | None:
+    """Return why nothing can be compiled for a GPU here, or None."""
+    if torch.version.cuda is None:
+        return f"PyTorch {torch.__version__} was built without CUDA; install a wheel for CUDA"
+    if find_spec("triton") is None:
+        return "there is no triton, which comes with PyTorch's wheels for CUDA on Linux"
+    return None
+
+
+def compile_call(call: KernelCall) -> CompiledCall:
+    """Return a kernel's call compiled; raises what Inductor, Triton or ptxas raise."""
+    with fake_tensors(), _pretend_h100() as autotuners:
+        graph, inputs = trace_call(call.function, call.args, call.kwargs)
+        compile_graph(graph, inputs)
+    return CompiledCall([_smallest(autotuner) for autotuner in autotuners], _moved_bytes(graph))
+
+
+def trace_call(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
+) -> tuple[fx.GraphModule, list[Tensor]]:
+    """Return a call as a graph of all its tensors, and those tensors."""
+    from torch._inductor.decomposition import select_decomp_table
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    leaves, structure = tree_flatten((args, kwargs))
+    places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
+
+    def of_tensors(*tensors: Tensor) -> list[Tensor]:
+        filled = list(leaves)
+        for place, tensor in zip(places, tensors, strict=True):
+            filled[place] = tensor
+        args, kwargs = tree_unflatten(filled, structure)
+        return [x for x in tree_leaves(function(*args, **kwargs)) if x is not None]
+
+    inputs = [leaves[place] for place in places]
+    trace = make_fx(of_tensors, decomposition_table=select_decomp_table(), tracing_mode="fake")
+    return trace(*inputs), inputs
+
+
+def compile_graph(graph: fx.GraphModule, inputs: list[Tensor]) -> Callable[..., Any]:
+    """Return the graph compiled as one loop, in this process and without any cache."""
+    from torch._inductor import config
+    from torch._inductor.compile_fx import compile_fx
+
+    settings: dict[str, Any] = {
+        **ONE_LOOP,
+        "joint_graph_constant_folding": False,  # which would run a kernel
+        "use_static_cuda_launcher": False,
+        "compile_threads": 1,
+        "force_disable_caches": True,
+    }
+    with config.patch(settings):
+        return cast(Callable[..., Any], compile_fx(graph, inputs))
+
+
+class FakeDriver:
+    """The driver of Triton, as far as compilers ask it."""
+
+    def get_current_target(self) -> Any:
+        from triton.backends.compiler import GPUTarget
+
+        return GPUTarget("cuda", 90, 32)
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int = 0) -> int:
+        return 0
+
+    def get_active_torch_device(self) -> torch.device:
+        return torch.device("cpu")
+
+    def get_device_interface(self) -> Any:
+        return torch.cpu
+
+    def is_active(self) -> bool:
+        return True
+
+
+@contextmanager
+def _pretend_h100() -> Iterator[list[Any]]:
+    """Make Inductor compile for an H100; yields the autotuners of the kernels it has compiled."""
+    import triton
+    from torch._dynamo.device_interface import CudaInterface
+    from torch._inductor import async_compile
+    from torch._inductor.codecache import _load_triton_kernel_from_source
+    from torch._inductor.runtime import triton_helpers
+    from torch._inductor.runtime.hints import DeviceProperties
+
+    known = {k: v for k, v in vars(_H100).items() if k in DeviceProperties._fields}
+    properties = DeviceProperties(type="cuda", index=0, cc=90, **known)
+    autotuners: list[Any] = []
+
+    def compile_triton(self: Any, name: str, source: str, device_str: str = "cuda") -> Any:
+        autotuner = _load_triton_kernel_from_source(name, source)
+        autotuner.precompile(warm_cache_only=True)
+        autotuners.append(autotuner)
+        return autotuner
+
+    answers: list[tuple[Any, str, Any]] = [
+        (async_compile.AsyncCompile, "triton", compile_triton),
+        (triton_helpers, "set_driver_to_gpu", lambda: None),
+        (DeviceProperties, "create", lambda device: properties),
+        (CudaInterface, "is_available", lambda: True),
+        (CudaInterface, "get_compute_capability", lambda device=None: 90),
+        (CudaInterface, "get_device_properties", lambda device=None: _H100),
+        (CudaInterface, "raise_if_triton_unavailable", lambda device=None: None),
+        (CudaInterface.Worker, "current_device", lambda: 0),
+        (CudaInterface.Worker, "get_device_properties", lambda device=None: _H100),
+        (torch.cuda, "get_device_properties", lambda device=None: _H100),
+        (torch.cuda, "get_device_capability", lambda device=None: (9, 0)),
+        (torch.cuda, "current_device", lambda: 0),
+    ]
+    with ExitStack() as stack:
+        for owner, name, answer in answers:
+            static = isinstance(owner, type) and name != "triton"
+            replaced = staticmethod(answer) if static else answer
+            stack.enter_context(mock.patch.object(owner, name, replaced))
+        driver = triton.runtime.driver
+        stack.callback(setattr, driver, "_active", getattr(driver, "_active", None))
+        driver.set_active(FakeDriver())
+        yield autotuners
+
+
+def _smallest(autotuner: Any) -> TritonKernel:
+    """Return the leanest of the configurations among which a GPU would choose by their time."""
+    kernels = [result.kernel for result in autotuner.compile_results]
+    return min(
+        map(_resources, kernels), key=lambda kernel: (kernel.spilled_bytes, kernel.registers)
+    )
+
+
+def _resources(kernel: Any) -> TritonKernel:
+    import triton.backends.nvidia
+
+    tool = Path(triton.backends.nvidia.__file__).parent / "bin" / "cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(kernel.asm["cubin"])
+        file.flush()
+        command = [str(tool), "--dump-resource-usage", file.name]
+        lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    usage = {name: int(value) for name, value in re.findall(r"(REG|STACK):(\d+)", lines)}
+    return TritonKernel(usage["REG"], usage["STACK"], kernel.metadata.shared)
+
+
+def _moved_bytes(graph: fx.GraphModule) -> int:
+    """Return the bytes of what a graph reads and writes, each once."""
+    moved = 0
+    for node in graph.graph.find_nodes(op="placeholder"):
+        mutations = [user for user in node.users if _mutates(user, node)]
+        overwritten = [u for u in mutations if u.target is torch.ops.aten.copy_.default]
+        size = _bytes(node.meta["val"])
+        moved += size * (len(mutations) > 0) + size * (len(node.users) > len(overwritten))
+    (output,) = graph.graph.find_nodes(op="output")
+    return moved + sum(_bytes(node.meta["val"]) for node in output.all_input_nodes)
+
+
+def _mutates(user: fx.Node, node: fx.Node) -> bool:
+    schema = getattr(user.target, "_schema", None)
+    return schema is not None and schema.is_mutable and user.args[0] is node
+
+
+def _bytes(x: Tensor) -> int:
+    """Return the bytes of the different values of a tensor, however often it repeats them."""
+    distinct = 1
+    for size, stride in zip(x.shape, x.stride(), strict=True):
+        distinct *= size if stride else 1
+    return distinct * x.element_size()

@@ -1,0 +1,12 @@
+"""The folder of all configuration files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def conf_directory() -> Path:
+    """Return conf/ of the checkout, or the copy inside the package where that is installed."""
+    package = Path(__file__).resolve().parents[1]
+    checkout = package.parent
+    return checkout / "conf" if (checkout / "pyproject.toml").is_file() else package / "conf"

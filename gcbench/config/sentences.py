@@ -1,0 +1,144 @@
+"""The sentences that end a command, in place of what Hydra and Python say."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import QuotedString
+
+from gcbench.config.checks import SCHEMAS
+from gcbench.config.directory import conf_directory
+from gcbench.config.errors import ConfigError
+from gcbench.config.help import keys_by_choice
+from gcbench.knobs import knobs_in, knobs_of, refusal
+from gcbench.method_settings import MethodSettings
+from gcbench.settings import BenchSettings, RunSettings
+
+# Groups whose files have keys.
+GROUPS = (
+    "compressor",
+    "optimizer",
+    "schedule",
+    "trainer",
+    "model",
+    "dataset",
+    "estimator",
+    "network",
+    "logger",
+    "resume",
+)
+
+
+def unknown_key(key: str, value: str, benchmark: bool = False) -> str:
+    """Return the sentence for `key=value` where the choices of a run have no such key.
+
+    It names the choices that have it, or the key that was probably meant; of a benchmark, if so.
+    """
+    groups = ("compressor",) if benchmark else GROUPS
+    owners, hints = _owners(groups), _hints(benchmark)
+    group, _, leaf = key.rpartition(".")
+    advice = [f"{key} belongs to {choices}" for choices in owners.get(key, ())]
+    keys = [k for k in {**hints, **owners} if k != key and _admits(hints.get(k), value)]
+    if key not in owners:
+        near = [k for k in keys if k.startswith(f"{group}.")] if group else keys
+        likely = _likely(leaf, near, hints)
+        likely = likely or [k for k in keys if _leaf(k) == leaf]
+    else:
+        likely = [] if group else [k for k in keys if _leaf(k) == leaf]
+    if likely:
+        advice.append(f"did you mean {' or '.join(f'{k}={value}' for k in likely)}?")
+    elif not advice and group in SCHEMAS:
+        advice.append(f"{group} has {', '.join(knobs_of(SCHEMAS[group]))}")
+    advice = advice or ["type gcbench --help or gcbench --cfg job to see the keys"]
+    return f"{key}={value}: no such key with these choices; {'; '.join(advice)}"
+
+
+def _likely(leaf: str, keys: Sequence[str], hints: Mapping[str, Any]) -> list[str]:
+    """Return the keys that end like `leaf`, begin or are described with it, or look like it."""
+    word = leaf.replace("_", " ")
+    described = {k: knob.about for k in keys if k in hints for knob in knobs_in(hints[k])[:1]}
+    return (
+        [k for k in keys if _leaf(k) == leaf]
+        or [k for k, about in described.items() if about.startswith(word)]
+        or [k for k in keys if _leaf(k).startswith(leaf)]
+        or [k for k in keys if get_close_matches(leaf, [_leaf(k)], cutoff=0.7)]
+    )
+
+
+def _leaf(key: str) -> str:
+    return key.rpartition(".")[2]
+
+
+def _admits(hint: Any, value: str) -> bool:
+    return hint is None or refusal("", _parse(value), hint) is None
+
+
+def _parse(value: str) -> Any:
+    """Return what Hydra makes of a value."""
+    parsed = OverridesParser.create().parse_override(f"key={value}").value()
+    return parsed.text if isinstance(parsed, QuotedString) else parsed
+
+
+def _hints(benchmark: bool) -> dict[str, Any]:
+    """Return the knobs of all keys of a run, or of a benchmark, as these are typed."""
+    hints = {**knobs_of(RunSettings), **knobs_of(MethodSettings)}
+    if benchmark:
+        return hints | knobs_of(BenchSettings)
+    for group, schema in SCHEMAS.items():
+        hints |= {f"{group}.{name}": hint for name, hint in knobs_of(schema).items()}
+    return hints
+
+
+def _owners(groups: Sequence[str]) -> dict[str, list[str]]:
+    """Return by key, as it is typed, the choices that bring it, as in `compressor=atomo, powersgd`.
+
+    A group's own name is a key of no choice.
+    """
+    owners: dict[str, list[str]] = {group: [] for group in groups}
+    for group in groups:
+        having: dict[str, list[str]] = {}
+        for choice, keys in keys_by_choice(conf_directory(), group).items():
+            for key in keys:
+                full = key if group == "compressor" else f"{group}.{key}"
+                having.setdefault(full, []).append(choice)
+        for key, choices in having.items():
+            owners.setdefault(key, []).append(f"{group}={', '.join(choices)}")
+    return owners
+
+
+def sentence_of(error: BaseException, benchmark: bool = False) -> str:
+    """Return what to say of an error that ends a command: ours, Hydra's, or a file's."""
+    if isinstance(error, OSError) and error.filename:
+        return (
+            f"{error.filename}: {error.strerror}; type outputs=DIR (or data.root=DIR) with a "
+            "folder that can be used"
+        )
+    if mistake := _config_error_in(error):
+        return str(mistake)
+    cause = "" if isinstance(error, ConfigError) else str(error.__cause__ or "")
+    lines = [*str(error).splitlines(), *(cause.splitlines() if cause not in str(error) else [])]
+    said_by_omegaconf = ("object_type=", "full_key: hydra.")
+    text = "\n".join(
+        line for line in lines if line and not any(word in line for word in said_by_omegaconf)
+    )
+    # This prefix comes from the interpolation in the run's name.
+    text = text.removeprefix("ConfigError raised while resolving interpolation: ")
+    # For a choice that does not exist, the choices that do are named before the search path.
+    text = text.partition("\nConfig search path")[0]
+    if wrong := re.match(r"Error merging override \+*(.+?)=(.*)", text):
+        said = refusal(wrong[1], _parse(wrong[2]), _hints(benchmark).get(wrong[1], Any))
+        return said or text
+    if unknown := re.match(r"Could not override '.+?'\.\s.* \+(.+?)=(.*)", text):
+        return unknown_key(unknown[1], unknown[2], benchmark)
+    return text
+
+
+def _config_error_in(error: BaseException | None) -> ConfigError | None:
+    """Return the mistake in a resolver of ours, around which OmegaConf has put its own errors."""
+    while error is not None and not isinstance(error, ConfigError):
+        error = error.__cause__ or error.__context__
+    return error

@@ -1,0 +1,53 @@
+"""The names of a run's numbers in W&B, TensorBoard and metrics.csv, as in `train/loss`.
+
+`bits/sent` and `time/elapsed` are what the run has spent so far: bits that a worker sent, seconds
+of training steps. Other `bits/...` and `time/...` are of a whole run, and come once, at its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from gcbench.records.schema import Result
+
+EVENTS = ("compression", "train", "test")  # in their order within a step
+STEP = "step"
+EPOCH, BITS, SECONDS = "epoch", "bits/sent", "time/elapsed"
+AXES = {"epoch": EPOCH, "bits_sent_per_worker": BITS, "seconds": SECONDS}  # by metrics.jsonl's keys
+
+Line = dict[str, Any]  # of metrics.jsonl
+
+
+def prefix_event(line: Line) -> Line:
+    """Return a line with its event in the keys, without step, and without what does not apply."""
+    return {
+        AXES.get(key, f"{line['event']}/{key}"): value
+        for key, value in line.items()
+        if key not in ("event", STEP) and value is not None
+    }
+
+
+def split_events(row: Line, step: int) -> Iterator[Line]:
+    """Yield the lines of metrics.jsonl that are merged in the row of a step."""
+    spent = {key: row[name] for key, name in AXES.items() if name in row}
+    for event in EVENTS:
+        prefix = f"{event}/"
+        values = {k.removeprefix(prefix): v for k, v in row.items() if k.startswith(prefix)}
+        if values:
+            yield {"event": event, "step": step, **spent, **values}
+
+
+def totals(result: Result) -> dict[str, float]:
+    """Return a finished run's bits and, where it was timed, seconds of a step by phase."""
+    seconds = {f"time/{phase}": value.mean for phase, value in (result.seconds or {}).items()}
+    bits: dict[str, float | None] = {
+        "shannon_per_step": result.shannon_bits_per_step,
+        "compressed_share": result.compressed_share,
+    }
+    if result.bits_sent and result.bits_received and result.bits_wire:
+        bits["per_step"] = result.bits_sent.per_step
+        bits["ratio"] = result.bits_sent.ratio
+        bits["received_per_step"] = result.bits_received.per_step
+        bits["wire_per_step"] = result.bits_wire.per_step
+    return seconds | {f"bits/{name}": value for name, value in bits.items() if value is not None}

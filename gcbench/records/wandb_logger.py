@@ -1,0 +1,154 @@
+"""Weights & Biases, as far as it works: its errors are logged once and never end a run."""
+
+from __future__ import annotations
+
+import logging
+import netrc
+import os
+from pathlib import Path
+from textwrap import shorten
+from typing import Any
+from urllib.parse import urlsplit
+
+from gcbench.identity import format_value, identify, label_run
+from gcbench.records.metric_keys import BITS, EPOCH, EVENTS, SECONDS, prefix_event, totals
+from gcbench.records.result import Begun
+from gcbench.records.schema import Logged, Result
+
+log = logging.getLogger("gcbench")
+
+HOSTS = ("api.wandb.ai", "api.forge.coreweave.com")
+SETTINGS: dict[str, Any] = {
+    "silent": True,
+    "console": "off",  # the terminal belongs to the progress bar
+    "disable_git": True,  # result.json has the commit
+    "x_disable_stats": True,  # sampling the machine would take time from what is timed
+    "init_timeout": 30,
+    "x_service_wait": 30,
+    "finish_timeout": 15,  # within what a worker that was asked to stop has left
+    "finish_timeout_raises": True,
+}
+# W&B draws a metric over one axis only, so that scores have a name for each.
+SCORES_OVER = {"test_over_bits": BITS, "test_over_time": SECONDS}
+LONGEST_NAME, LONGEST_TAG = 128, 64  # characters that W&B takes
+
+
+class WandbLogger:
+    """A run of W&B; `run` has been started, and knows the axes of its metrics."""
+
+    def __init__(self, run: Any) -> None:
+        self._run = run
+        self.logged = Logged(
+            logger="wandb",
+            id=run.id,
+            url=run.url,
+            path=f"wandb/offline-run-*-{run.id}" if run.offline else None,
+        )
+
+    def log(self, line: dict[str, Any]) -> None:
+        values = prefix_event(line)
+        if line["event"] == "test":
+            for event, axis in SCORES_OVER.items():
+                if axis in values:
+                    scores = {key: v for key, v in values.items() if key.startswith("test/")}
+                    values |= {key.replace("test", event, 1): v for key, v in scores.items()}
+        self._log(values, line["step"])
+
+    def finish(self, result: Result) -> None:
+        if result.status != "interrupted":
+            self._log(totals(result), result.steps or 0)
+        if self._run is None:
+            return
+        try:
+            self._run.summary["result"] = result.model_dump()
+            self._run.finish(exit_code=0 if result.status == "done" else 1)
+        except Exception as error:
+            _warn(error)
+
+    def _log(self, values: dict[str, Any], step: int) -> None:
+        if self._run is None:
+            return
+        try:
+            self._run.log(values, step=step)
+        except Exception as error:
+            self._run = None
+            _warn(error)
+
+
+def start_wandb(config: dict[str, Any], directory: Path, begun: Begun) -> WandbLogger | None:
+    """Return a logger to the W&B run of this run, which goes on where the run was continued.
+
+    None: it is disabled, or does not work.
+    """
+    settings = config["logger"]
+    mode = _choose_mode(settings["mode"])
+    if mode == "disabled":
+        return None
+    knobs = [f"{key}={format_value(value)}" for key, value in config["knobs"].items()]
+    label = label_run(config, knobs)
+    tags = [*(f"{k}={v}" for k, v in config["choices"].items()), *knobs]
+    seed = f" seed={config['seed']}"
+    ended_at = [extended.from_step for extended in begun.extended]
+    try:
+        import wandb  # logger.mode=disabled works without it
+
+        quiet = wandb.Settings(**SETTINGS)
+        wandb.setup(quiet)  # it prints before init has read its settings
+        run = wandb.init(
+            id=begun.run_id,
+            resume="allow",
+            project=settings["project"],
+            entity=settings["entity"],
+            name=shorten(label, LONGEST_NAME - len(seed), placeholder=" ...") + seed,
+            group=settings["group"] or config["name"],
+            tags=list(dict.fromkeys(tag[:LONGEST_TAG] for tag in settings["tags"] or tags)),
+            config={
+                **config,
+                "label": label,
+                "identity": identify(config, ended_at),
+                "paper": (config["experiment"] or "").partition("/")[0] or None,
+            },
+            dir=directory,
+            mode=mode,
+            settings=quiet,
+        )
+        for axis in (EPOCH, BITS, SECONDS):
+            run.define_metric(axis, hidden=True)
+        for events, axis in {**dict.fromkeys(EVENTS, EPOCH), **SCORES_OVER}.items():
+            run.define_metric(f"{events}/*", step_metric=axis, step_sync=False)
+        return WandbLogger(run)
+    except Exception as error:
+        _warn(error)
+        return None
+
+
+def _choose_mode(mode: str) -> Any:
+    """Return the mode of W&B, offline where it has no key: it would stop and ask for one."""
+    if mode == "online" and not _key_is_configured():
+        log.warning(
+            "logger.mode=online, but no W&B API key is configured: logging offline; "
+            "type `wandb login` first"
+        )
+        return "offline"
+    if mode == "auto":
+        return "online" if _key_is_configured() else "offline"
+    return mode
+
+
+def _key_is_configured() -> bool:
+    if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
+        return True
+    base_url = os.environ.get("WANDB_BASE_URL")
+    hosts = (urlsplit(base_url).netloc,) if base_url else HOSTS
+    try:
+        entries = netrc.netrc(os.environ.get("NETRC"))
+    except (OSError, netrc.NetrcParseError):
+        return False
+    return any(entries.authenticators(host) for host in hosts)
+
+
+def _warn(error: Exception) -> None:
+    gist = str(error).partition("\n")[0]
+    log.warning(
+        "W&B does not work here, the run goes on without it: %s: %s", type(error).__name__, gist
+    )

@@ -1,0 +1,299 @@
+"""`gcbench report html`: recorded runs as one page that needs no server and no network."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from base64 import b64encode
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from hashlib import sha256
+from importlib.resources import files
+from statistics import median
+from typing import Any, cast
+
+import numpy as np
+
+from gcbench.comm.network import Collective, Level, Link, Network
+from gcbench.config import ConfigError
+from gcbench.identity import digest, format_value
+from gcbench.predict.devices import Device, device_names, read_device
+from gcbench.predict.links import PAYLOAD, read_presets
+from gcbench.predict.measure import COMPUTATION
+from gcbench.predict.model import codec_seconds, exchange_seconds
+from gcbench.predict.payload import Message
+from gcbench.records.schema import Result
+from gcbench.records.store import RecordedRun
+from gcbench.report.configs import compose_row
+from gcbench.report.figures.axes import LABELS
+from gcbench.report.figures.reach import target_of
+from gcbench.report.figures.series import (
+    Drawn,
+    Series,
+    Workload,
+    group_configurations,
+    name_configurations,
+)
+from gcbench.report.figures.tracks import track
+from gcbench.report.listing import knobs_of
+from gcbench.report.measures import LOWER, MEASURES, measure, seconds
+from gcbench.report.tables import read_table, table_names
+
+SCORES = ("accuracy", "top5_accuracy", "perplexity", "distance", "loss")
+CURVES = (*SCORES, "train_loss", "relative_error")
+AXES = ("step", "epoch", "bits", "seconds")
+POINTS = 100  # of a curve; longer ones are thinned out
+DIGITS = 5  # significant ones of every number on the page
+LONG_NUMBER = re.compile(r"\d+\.\d{5,}")  # is shortened where it stands in a label
+INSTANT = Link(math.inf)
+
+
+def build_page(runs: Sequence[RecordedRun]) -> str:
+    """Return the page as HTML; the same runs give the same text.
+
+    Texts of runs come from files of others. They stand in a block of JSON, of which the script
+    makes text nodes, and the page's policy lets no other script run and nothing be loaded.
+    """
+    folder = files("gcbench.report")
+    style, script = (
+        folder.joinpath(f"page.{kind}").read_text(encoding="utf-8") for kind in ("css", "js")
+    )
+    parts = {
+        "policy": f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}",
+        "style": style,
+        "script": script,
+        "data": _as_json(collect(runs)),
+    }
+    page = folder.joinpath("page.html").read_text(encoding="utf-8")
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], page)
+
+
+def _hash(text: str) -> str:
+    """Return the name by which a content security policy knows an inline element."""
+    return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
+
+
+def _as_json(value: Any) -> str:
+    """Return JSON in which no text can end the element that holds it."""
+    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def collect(runs: Sequence[RecordedRun]) -> dict[str, Any]:
+    """Return what the page shows: settings with their methods, and the links to choose from."""
+    devices = [read_device(name) for name in device_names()]
+    return {
+        "runs": len(runs),
+        "labels": LABELS,
+        "lower": sorted(LOWER | {"train_loss"}),
+        "curves": CURVES,
+        "scores": SCORES,
+        "payload": PAYLOAD,
+        "links": [
+            {
+                "name": name,
+                "rate": float(preset["bits_per_second"]),
+                "latency": float(preset["latency_seconds"]),
+                "source": preset["source"],
+            }
+            for name, preset in read_presets().items()
+        ],
+        "devices": {device.name: device.title for device in devices},
+        "settings": list(_settings(runs, devices)),
+    }
+
+
+def _settings(runs: Iterable[RecordedRun], devices: Sequence[Device]) -> Iterator[dict[str, Any]]:
+    """Yield the workloads in which scores can be compared: of one budget, on the same samples."""
+    by_kind: dict[tuple[str, str], list[RecordedRun]] = {}
+    for run in runs:
+        by_kind.setdefault((run.budget, run.flat.get("dataset.split", "test")), []).append(run)
+    tables = {budget: _tables_by_identity(budget) for budget, _ in by_kind}
+    for (budget, split), members in sorted(by_kind.items()):
+        for workload, configurations in group_configurations(members).items():
+            yield _setting(workload, budget, split, configurations, tables[budget], devices)
+
+
+def _tables_by_identity(budget: str) -> dict[str, set[str]]:
+    """Return which tables have a row that is this computation: several may share one run."""
+    tables: dict[str, set[str]] = {}
+    for name in table_names():
+        for row in read_table(name).rows:
+            if row.experiment is not None:
+                tables.setdefault(compose_row(row, budget).identity, set()).add(name)
+    return tables
+
+
+def _setting(
+    workload: Workload,
+    budget: str,
+    split: str,
+    configurations: list[list[RecordedRun]],
+    tables_by_identity: Mapping[str, set[str]],
+    devices: Sequence[Device],
+) -> dict[str, Any]:
+    series = name_configurations(configurations)
+    common = _common_knobs([member.runs[0] for member in series])
+    goals = Drawn([Series(s.label, s.family, done) for s in series if (done := _done(s))], [])
+    tables = {
+        digest(runs[0].flat): tables_by_identity.get(runs[0].result.identity, set())
+        | {run.experiment.rpartition("/")[0] for run in runs if run.experiment}
+        for runs in configurations
+    }
+    timed = [run.result for one in series for run in _done(one) if run.result.seconds]
+    computed = [seconds(result, *_phases(result)) or 0.0 for result in timed]
+    return {
+        "id": f"{workload.name}-{budget}-{split}",
+        "title": f"{workload.workers} x {workload.batch_size}, {workload.length}"
+        + (f", split={split}" if split != "test" else ""),
+        "model": workload.model,
+        "data": workload.dataset,
+        "budget": budget,
+        "workers": workload.workers,
+        "knobs": {key: format_value(value) for key, value in common.items()},
+        "goals": {y: target_of(goals, y) for y in SCORES},
+        "compute": {
+            **({"measured": _round(median(computed))} if computed else {}),
+            **_predicted_computation(workload, devices),
+        },
+        "oversubscribed": any(result.oversubscribed for result in timed),
+        "methods": [
+            {
+                "label": LONG_NUMBER.sub(lambda n: f"{float(n[0]):.4g}", member.label),
+                "family": member.family,
+                "tables": sorted(tables[digest(member.runs[0].flat)]),
+                "knobs": {
+                    key: format_value(value)
+                    for key, value in knobs_of(member.runs[0]).items()
+                    if key not in common
+                },
+                **_on_links(member, devices),
+                "runs": [_run(run) for run in member.runs],
+            }
+            for member in series
+        ],
+    }
+
+
+def _common_knobs(runs: Sequence[RecordedRun]) -> dict[str, Any]:
+    first, *others = map(knobs_of, runs)
+    return {
+        key: value
+        for key, value in first.items()
+        if all(key in other and other[key] == value for other in others)
+    }
+
+
+def _done(series: Series) -> list[RecordedRun]:
+    return [run for run in series.runs if run.done]
+
+
+def _predicted_computation(workload: Workload, devices: Sequence[Device]) -> dict[str, Any]:
+    """Return by device the seconds of a step's forward and backward pass, where it has them."""
+    return {
+        device.name: _round(device.compute(workload.model, workload.batch_size).seconds)
+        for device in devices
+        if workload.model in device.models
+    }
+
+
+def _on_links(series: Series, devices: Sequence[Device]) -> dict[str, Any]:
+    """Return what a step takes of a link between hosts of one worker, and of every device.
+
+    A step exchanges for `messages` x latency + `link_bits` / rate, by the costs of
+    `comm/network.py`. Workers of one node exchange at once; nodes are those of the method.
+    """
+    done = [run.result for run in _done(series)]
+    if not done:
+        return {"messages": None, "link_bits": None, "coding": {}}
+    means = [_exchange(result) for result in done]
+    timed = [measure("coding_milliseconds", result) for result in done if result.seconds]
+    coding: dict[str, float | None] = {
+        device.name: value
+        for device in devices
+        if (value := _predicted_coding(done[0], device)) is not None
+    }
+    if timed:
+        coding["measured"] = _round(sum(t for t in timed if t is not None) / 1e3 / len(timed))
+    return {
+        "messages": _round(sum(messages for messages, _ in means) / len(means)),
+        "link_bits": _round(sum(bits for _, bits in means) / len(means)),
+        "coding": coding,
+    }
+
+
+def _exchange(result: Result) -> tuple[float, float]:
+    """Return how many latencies a step waits for, and how many bits pass a link meanwhile."""
+    messages = _messages(result)
+    by_latency = exchange_seconds(messages, _network(result, Link(math.inf, 1)))
+    return by_latency, exchange_seconds(messages, _network(result, Link(1)))
+
+
+def _messages(result: Result) -> list[Message]:
+    """Return the collectives of a mean step."""
+    steps = result.steps or 1
+    return [
+        Message(
+            cast(Level, c.level),
+            cast(Collective, c.collective),
+            c.messages / steps,
+            c.sent_bits / steps,
+        )
+        for c in result.collectives
+        if c.messages and c.workers > 1
+    ]
+
+
+def _network(result: Result, between: Link) -> Network:
+    inside = [c.workers for c in result.collectives if c.level == "inside"]
+    return Network(result.workers or 1, inside[0] if inside else 1, INSTANT, between)
+
+
+def _predicted_coding(result: Result, device: Device) -> float | None:
+    try:
+        codec = device.codec(result.choices["compressor"], result.parameters or 0)
+    except ConfigError:
+        return None
+    return _round(codec_seconds(codec, _messages(result), _network(result, INSTANT)))
+
+
+def _phases(result: Result) -> list[str]:
+    return [phase for phase in COMPUTATION if phase in (result.seconds or {})]
+
+
+def _run(run: RecordedRun) -> dict[str, Any]:
+    values = ((name, measure(name, run.result)) for name in MEASURES)
+    return {
+        "place": run.place,
+        "seed": run.seed,
+        "status": run.status,
+        "reason": run.result.reason,
+        "finished": run.result.finished[:16].replace("T", " "),
+        "measures": {name: _round(value) for name, value in values if value is not None},
+        "curves": {y: curve for y in CURVES if (curve := _curve(run, y))},
+    }
+
+
+def _curve(run: RecordedRun, y: str) -> dict[str, Any] | None:
+    """Return a curve over every axis that the run has, at POINTS places at most."""
+    tracks = {x: track(run, y, x) for x in AXES}
+    by_step = tracks["step"]
+    if by_step is None:
+        return None
+    length = len(by_step.x)
+    places = np.unique(np.linspace(0, length - 1, min(length, POINTS)).round().astype(int))
+    return {
+        **{x: [_round(v) for v in t.x[places]] for x, t in tracks.items() if t is not None},
+        "y": [_round(v) for v in by_step.y[places]],
+    }
+
+
+def _round(value: float) -> float | int | None:
+    """Return a number with DIGITS significant digits; None for what JSON has no word for."""
+    number = float(value)
+    if not math.isfinite(number):
+        return None
+    rounded = float(f"{number:.{DIGITS}g}")
+    if number.is_integer():
+        return int(number)
+    return int(rounded) if rounded.is_integer() else rounded

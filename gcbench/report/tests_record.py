@@ -1,0 +1,36 @@
+"""The record of a test run: what passed, at which commit.
+
+`scripts/claims_tests` writes it to outputs/results/tests.json, from a checkout without changes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from gcbench.records.schema import Record, Time
+
+FILE = "tests.json"
+
+
+class TestsRecord(Record):
+    """The outcome of each test by its name below tests/, as in papers/test_qsgd.py::test_it."""
+
+    commit: str
+    finished: Time
+    outcomes: dict[str, str]  # passed | failed | skipped, of all a test's parameters together
+
+
+def find_tests(folders: Sequence[str | Path]) -> tuple[Path, TestsRecord] | None:
+    """Return the newest record of a test run below the folders, and its file."""
+    paths = (path for folder in folders for path in Path(folder).glob(f"**/{FILE}"))
+    records = []
+    for path in paths:
+        try:
+            records.append((path, TestsRecord.model_validate(json.loads(path.read_text()))))
+        except (OSError, ValueError, ValidationError):
+            continue
+    return max(records, key=lambda found: found[1].finished, default=None)

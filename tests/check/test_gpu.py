@@ -1,0 +1,131 @@
+"""What methods would do on a GPU, of which no test needs one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+import torch
+from gloo_pool import pool
+from layout_cases import traces_over_gloo, traces_over_torchs_own
+from method_cases import CHOICES, DIFFERENT, compressor_of
+from needed import lacks
+
+from gcbench.check.gpu import kernel_problems, largest_calls, step_problems
+from gcbench.check.gpu_compiler import compile_call, missing
+from gcbench.check.gpu_steps import CANNOT_DO_WITHOUT, ObservedStep, observe_steps
+from gcbench.check.layouts import equal
+from gcbench.comm import Comm
+from gcbench.compressors import Aggregated, Compressor, Grads, Properties, State, Step
+
+SHAPES = {"matrix": (40, 70), "vector": (600,), "scalar": ()}
+needs_triton = pytest.mark.skipif(missing() is not None, reason=lacks("triton", str(missing())))
+WAITING = [  # methods and variants that together wait in all places of the list
+    ("atomo", "drawn once"),
+    ("qsgd", "dense elias"),
+    ("qsgd", "sparse elias"),
+    ("qsgd", "ans, with residuals"),
+]
+QUICK = [("qsgd", "summed"), ("powersgd", "all tensors"), ("top_k", "map of positions"), *WAITING]
+
+
+@cache
+def last_step(choice: str, variant: str) -> ObservedStep:
+    return observe_steps(compressor_of(choice, variant), SHAPES)[-1]
+
+
+@pytest.mark.parametrize(("choice", "variant"), QUICK)
+def test_a_step_waits_and_sends_as_it_may(choice: str, variant: str) -> None:
+    assert not list(step_problems(last_step(choice, variant)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("choice", "variant"), sorted({*DIFFERENT} - {*QUICK}))
+def test_so_does_every_step(choice: str, variant: str) -> None:
+    assert not list(step_problems(last_step(choice, variant)))
+
+
+def test_every_place_on_the_list_is_one_where_the_host_waits() -> None:
+    places = {place for case in WAITING for place in last_step(*case).host_reads}
+    assert CANNOT_DO_WITHOUT.keys() <= places
+
+
+@dataclass(frozen=True)
+class Careless:
+    """A method that reads a value back, takes what a mask chooses, and sends a type NCCL lacks."""
+
+    properties: ClassVar[Properties] = Properties()
+
+    def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
+        if float(grads["matrix"].sum()) > 0:
+            comm.sum([grads["matrix"].to(torch.int16)])
+        return Aggregated(grads, lambda: grads, state)
+
+
+def test_a_wait_and_a_type_that_nccl_lacks_are_problems() -> None:
+    problems = list(step_problems(observe_steps(Careless(), SHAPES)[-1]))
+    assert problems == [
+        "the host waits for the GPU in test_gpu.py aggregate (aten._local_scalar_dense)",
+        "torch.int16 travels, which NCCL has not",
+    ]
+
+
+def check_kernels(compressor: Compressor, kernels: tuple[str, ...] = ()) -> None:
+    calls = largest_calls(observe_steps(compressor, {"matrix": (256, 512)})[-1].kernel_calls)
+    for call in calls:
+        if not kernels or call.name in kernels:
+            assert not list(kernel_problems(call, compile_call(call)))
+
+
+@needs_triton
+def test_a_kernel_is_one_loop_on_a_gpu() -> None:
+    check_kernels(compressor_of("terngrad", "as it is"), ("decode_add",))
+
+
+@needs_triton
+@pytest.mark.slow
+@pytest.mark.parametrize("choice", CHOICES)
+def test_every_kernel_is_one_loop_on_a_gpu(choice: str) -> None:
+    check_kernels(compressor_of(choice, "as it is"))
+
+
+def check_interpreted(choice: str) -> None:
+    script = Path(__file__).parents[1] / "support" / "interpreted.py"
+    command = [sys.executable, str(script), choice]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=800)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+@needs_triton
+def test_triton_computes_the_bits_of_an_eager_kernel() -> None:
+    check_interpreted("terngrad")
+
+
+@needs_triton
+@pytest.mark.slow
+@pytest.mark.parametrize("choice", CHOICES)
+def test_triton_computes_the_bits_of_all_eager_kernels(choice: str) -> None:
+    check_interpreted(choice)
+
+
+def test_methods_over_the_calls_of_nccl_on_three_ranks() -> None:
+    cases = [
+        ("qsgd", "scattered"),
+        ("qsgd", "summed"),
+        ("qsgd", "dense elias"),
+        ("powersgd", "as it is"),
+        ("maxnorm", "as it is"),
+        ("top_k", "as it is"),
+    ]
+    compressors = {case: compressor_of(*case) for case in cases}
+    over_nccl = pool(3).run(traces_over_torchs_own, compressors, 3)
+    over_gloo = pool(3).run(traces_over_gloo, compressors, 3)
+    for seen, expected in zip(over_nccl, over_gloo, strict=True):
+        for case in cases:
+            assert all(map(equal, seen[case].updates, expected[case].updates)), case
+            assert seen[case].sent_bits == expected[case].sent_bits, case

@@ -1,0 +1,161 @@
+"""What W&B has of a run, in the file that it leaves offline for `wandb sync`."""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import wandb
+from needed import patience
+from sentence import run
+from wandb_file import WandbRun, read_offline
+
+from gcbench.records import RunFiles
+from gcbench.records.summary import where_logged
+from gcbench.records.wandb_logger import WandbLogger
+from gcbench.report.command import report
+from gcbench.report.wandb_runs import load_wandb
+
+DASHBOARDS = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "dashboards"))
+WORDS = (
+    *("bits=3", "min_size=0", "optimizer.lr=0.02", "name=tiny", "logger.mode=offline"),
+    *("trainer.gpus=1", "trainer.max_steps=10", "trainer.log_every=2", "trainer.error_every=3"),
+)
+
+
+class Logged(NamedTuple):
+    """A run that was interrupted after step 4 and continued, and what W&B has of it."""
+
+    directory: Path
+    result: dict[str, Any]
+    starts: list[WandbRun]
+    whole: WandbRun
+
+
+@pytest.fixture(scope="module")
+def logged(tmp_path_factory: pytest.TempPathFactory) -> Logged:
+    directory = tmp_path_factory.mktemp("runs") / "wherever"
+    log = WandbLogger.log
+
+    def interrupt(self: WandbLogger, line: dict[str, Any]) -> None:
+        log(self, line)
+        if line["step"] == 4:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(WandbLogger, "log", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            run(directory, *WORDS)
+    result = run(directory, *WORDS)
+    wandb.teardown()  # waits for the service, which writes the end of the file after the run
+    files = sorted(directory.glob("wandb/offline-run-*/*.wandb"))
+    return Logged(directory, result, [read_offline(file) for file in files], read_offline(*files))
+
+
+def test_a_run_that_is_continued_is_one_run(logged: Logged) -> None:
+    assert [part.id for part in logged.starts] == [logged.result["logged"]["id"]] * 2
+    first, second = ([line["_step"] for line in part.history] for part in logged.starts)
+    assert first[-1] == 4 < second[0] and second[-1] == 10
+    assert "result" in logged.whole.summary_metrics and logged.result["status"] == "done"
+
+
+def test_what_is_printed_uploads_all_starts_of_the_run(logged: Logged) -> None:
+    record = RunFiles(logged.directory).read_result()
+    assert record is not None and record.logged is not None
+    command = where_logged(record.logged, logged.directory).removeprefix("W&B: type ")
+    assert command.startswith("wandb sync ")
+    done = subprocess.run(
+        f"{command} --dry-run", shell=True, capture_output=True, text=True, timeout=patience(120)
+    )
+    assert "Would sync 2 run(s)" in done.stdout + done.stderr
+
+
+def test_knobs_are_in_name_tags_and_configuration(logged: Logged) -> None:
+    knobs = {"bits=3", "min_size=0", "optimizer.lr=0.02"}
+    assert logged.whole.name.split()[0] == "tiny" and knobs <= {*logged.whole.name.split()}
+    assert logged.whole.name.endswith("seed=1") and logged.whole.group == "tiny"
+    assert knobs | {"model=mlp", "compressor=qsgd"} <= {*logged.whole.tags}
+    config = logged.whole.config
+    assert config["bits"] == 3 and knobs <= {*config["label"].split()}
+    assert config["identity"] == logged.result["identity"]
+
+
+def test_scores_have_axes_of_epochs_bits_and_seconds(logged: Logged) -> None:
+    axis = logged.whole.steps_of
+    assert axis["test/*"] == axis["train/*"] == axis["compression/*"] == "epoch"
+    assert (axis["test_over_bits/*"], axis["test_over_time/*"]) == ("bits/sent", "time/elapsed")
+    last = logged.whole.history[-1]
+    assert last["test_over_bits/accuracy"] == last["test_over_time/accuracy"]
+    assert last["test/accuracy"] == logged.result["test"]["accuracy"]
+    assert last["bits/sent"] == logged.result["bits_sent"]["per_worker"]
+    assert last["time/elapsed"] > 0
+
+
+def test_phases_and_bits_stand_in_the_summary_by_keys_of_their_own(logged: Logged) -> None:
+    summary, result = logged.whole.summary_metrics, logged.result
+    assert {k: summary[f"time/{k}"] for k in result["seconds"]} == {
+        k: value["mean"] for k, value in result["seconds"].items()
+    }
+    assert summary["bits/ratio"] == result["bits_sent"]["ratio"]
+
+
+def metrics_of(node: Any) -> Iterator[str]:
+    """Yield the keys that the panels of a dashboard's specification draw."""
+    if isinstance(node, dict):
+        if "view_type" in node:
+            config = node["config"]
+            axes = (config.get("x_axis"), config.get("y_axis"))
+            drawn = [*(config.get("metrics") or []), *axes]
+            yield from (key.removeprefix("summary:") for key in drawn if key)
+        for value in node.values():
+            yield from metrics_of(value)
+    elif isinstance(node, list):
+        for value in node:
+            yield from metrics_of(value)
+
+
+def test_every_key_of_the_dashboards_is_in_the_run(logged: Logged) -> None:
+    (runs,) = DASHBOARDS["select_runs"](None, "tiny")
+    for make in ("workspace", "report"):
+        dashboard = DASHBOARDS["specification"](DASHBOARDS[make]("team", "gcbench", runs))
+        drawn = set(metrics_of(dashboard))
+        assert "time/encode" in drawn and "bits/ratio" in drawn
+        assert drawn - logged.whole.keys == {"test/perplexity"}  # which classifiers have not
+        text = json.dumps(dashboard)
+        for key in ("experiment", "label", "identity"):
+            assert f'"name": "{key}.value"' in text and key in logged.whole.config
+
+
+class Api:
+    def __init__(self, *runs: WandbRun) -> None:
+        self._runs = runs
+
+    def runs(self, path: str) -> list[WandbRun]:
+        return list(self._runs)
+
+
+def test_reports_read_from_wandb_what_the_files_say(logged: Logged) -> None:
+    found = load_wandb("team/gcbench", Api(logged.whole))
+    assert found.unreadable == []
+    (read,) = found.runs
+    assert read.result == RunFiles(logged.directory).read_result()
+    lines = RunFiles(logged.directory).read_metrics()
+    assert len(read.read_metrics()) == len(lines) > 5
+    for line, same in zip(lines, read.read_metrics(), strict=True):
+        assert {k: v for k, v in line.items() if v is not None}.items() <= same.items()
+
+
+def test_figures_of_runs_are_drawn_from_wandb(
+    logged: Logged, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wandb, "Api", lambda: Api(logged.whole))
+    report(["figure=runs", "source=wandb", "project=team/gcbench", f"keep={tmp_path}"])
+    drawn = {path.stem for path in tmp_path.rglob("*.svg")}
+    assert {"breakdown", "accuracy-over-bits", "accuracy-over-seconds"} <= drawn

@@ -1,0 +1,185 @@
+"""The commands that pages print resolve: each is read as it is typed, none is started."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import textwrap
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from needed import patience
+from processes import command
+
+from gcbench.check.command import Check, Methods
+from gcbench.cli import SUBCOMMANDS
+from gcbench.config import (
+    ConfigError,
+    conf_directory,
+    method_keys,
+    read_words,
+    register,
+    resolve_benchmark,
+    resolve_words,
+)
+from gcbench.predict.words import read_predict
+from gcbench.records.store import find_runs
+from gcbench.report.figures.studies import STUDIES
+from gcbench.report.tables import tables_of
+from gcbench.report.words import Claims, Page, Report, Runs, read_source
+from gcbench.studies.study import make_study
+
+ROOT = Path(__file__).parents[2]
+GENERATED = {"CHANGELOG.md", "outputs/claims.md"}  # history, and rows of tables, which tests have
+PAGES = sorted(
+    page
+    for path in [*ROOT.glob("*.md"), *ROOT.glob("[cgos]*/**/*.md")]
+    if "tables" not in path.parts and (page := path.relative_to(ROOT).as_posix()) not in GENERATED
+)
+# Printed as what is refused.
+REFUSED = {"compressor=qsgd rank=2"}
+# What a reader puts a name of their own for.
+PLACEHOLDERS = {"table=NAME": "table=powersgd/table4"}
+
+
+def commands(text: str) -> list[str]:
+    """Return what is typed after `gcbench` in the indented lines and the code of a page."""
+    text = re.sub(r"^ *```.*?^ *```", "", text, flags=re.DOTALL | re.MULTILINE)
+    indented = re.findall(r"^ {4,}(\S.*)$", text, re.MULTILINE)
+    inline = [code.replace("\n", " ") for code in re.findall(r"`([^`]+)`", text)]
+    lines = [line.partition(" #")[0] for line in [*indented, *inline]]
+    parts = [part.strip() for line in lines for part in re.split("&&|;", line)]
+    found = [re.search(r"(.*\s|^)gcbench( .*)?$", part) for part in parts]
+    typed = [
+        (match[2] or "").strip()
+        for match in found
+        if match and not re.search(r"\b(?:import|pip|python)\b", match[1])
+    ]
+    return list(dict.fromkeys(typed))
+
+
+def resolves(typed: str) -> None:
+    """Read the words of a command. Raises ConfigError where it would be refused."""
+    for placeholder, name in PLACEHOLDERS.items():
+        typed = typed.replace(placeholder, name)
+    first, *rest = shlex.split(typed) or [""]
+    if first in READERS:
+        READERS[first](rest)
+    elif first != "--help":
+        resolve_words(one_point([word for word in [first, *rest] if word]))
+
+
+def one_point(words: Sequence[str]) -> list[str]:
+    """Return the first point of a sweep."""
+    options = {"-m", "--cfg", "job"}
+    typed = [word for word in words if word not in options and not word.startswith("hydra/")]
+    return [_first(override) for override in OverridesParser.create().parse_overrides(typed)]
+
+
+def _first(override: Override) -> str:
+    line = str(override.input_line)
+    if not override.is_sweep_override():
+        return line
+    group = override.key_or_group
+    if "glob(" in line:
+        return f"+{group}={min(path.stem for path in (conf_directory() / group).glob('*.yaml'))}"
+    return f"{line.partition('=')[0]}={next(override.sweep_string_iterator())}"
+
+
+def _report(words: Sequence[str]) -> None:
+    if words[:1] == ["html"]:
+        read_source(Page, words[1:])
+        return
+    asked = read_source(Report, words)
+    assert asked.plain[:1] in ((), ("list",), ("diff",))
+    for name in filter(None, (asked.table, asked.figure)):
+        if name not in ("which_method", "runs", "all", *STUDIES):
+            tables_of(name)
+
+
+def _bench(words: Sequence[str]) -> None:
+    with initialize_config_dir(str(conf_directory()), version_base="1.3"):
+        resolve_benchmark(compose("bench", one_point(words), return_hydra_config=True))
+
+
+def _predict(words: Sequence[str]) -> None:
+    knobs = {key for keys in method_keys(conf_directory()).values() for key in keys}
+    for word in read_predict(words).others:
+        if word.partition("=")[0] not in knobs:
+            raise ConfigError(f"{word}: no method has such a knob")
+
+
+def _study(words: Sequence[str]) -> None:
+    if words and words != ["list"]:
+        make_study(words[0], words[1:])
+
+
+READERS: dict[str, Callable[[Sequence[str]], object]] = {
+    "report": _report,
+    "runs": lambda words: read_source(Runs, words),
+    "claims": lambda words: read_source(Claims, words),
+    "predict": _predict,
+    "bench": _bench,
+    "study": _study,
+    "methods": lambda words: read_words(Methods, words),
+    "check": lambda words: read_words(Check, words),
+}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_command_of_a_page_resolves(page: str) -> None:
+    register()
+    for typed in commands((ROOT / page).read_text(encoding="utf-8")):
+        if "--config-dir my_conf" in typed and typed.split()[0] not in READERS:
+            continue  # which needs the reader's own files; the next test has them
+        if typed in REFUSED:
+            with pytest.raises(ConfigError):
+                resolves(typed)
+        else:
+            resolves(typed)
+
+
+def test_every_subcommand_is_read_and_mistakes_are_seen() -> None:
+    assert READERS.keys() == SUBCOMMANDS.keys()
+    register()
+    text = "`gcbench runs`\n\n    srun -n2 gcbench -m bits=2,4 # two\n    pip install gcbench\n"
+    assert commands(text) == ["-m bits=2,4", "runs"]
+    for wrong in (
+        "study time_modl",
+        "report table=powersgd/table44",
+        "bits=2,4 rank=3",
+        "-m '+experiment/powersgd/table44=glob(*)'",
+        "bench sizes=[ten]",
+        "predict pays netwrk=1gbit",
+    ):
+        with pytest.raises((ConfigError, ValueError)):
+            resolves(wrong)
+
+
+def test_the_method_in_the_page_trains_from_an_empty_folder(tmp_path: Path) -> None:
+    text = (ROOT / "gcbench/compressors/README.md").read_text(encoding="utf-8")
+    python, yaml = (
+        textwrap.dedent(re.search(rf"^ +```{kind}\n(.*?)^ +```", text, re.DOTALL | re.MULTILINE)[1])
+        for kind in ("python", "yaml")
+    )
+    (tmp_path / "my_conf" / "compressor").mkdir(parents=True)
+    (tmp_path / "mine.py").write_text(python)
+    (tmp_path / "my_conf" / "compressor" / "mine.yaml").write_text(yaml)
+    (printed,) = (typed for typed in commands(text) if typed.startswith("--config-dir"))
+    words = [
+        "model=linear",
+        "trainer.max_steps=60",
+        "trainer.launcher=virtual",
+        "logger.mode=disabled",
+    ]
+    environment = {**os.environ, "WANDB_MODE": "offline"}
+    done = command([*printed.split(), *words], tmp_path, environment, timeout=patience(120))
+    assert done.returncode == 0, done.stderr
+    (run,) = find_runs([tmp_path / "outputs"]).runs
+    assert run.result.test is not None and run.result.test["accuracy"] > 90
+    assert run.result.bits_sent is not None and 3.9 < run.result.bits_sent.ratio < 4

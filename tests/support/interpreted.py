@@ -1,0 +1,141 @@
+"""The Triton of kernels, executed on the CPU by Triton's interpreter.
+
+`python tests/support/interpreted.py qsgd orq` takes steps of these methods, every new call of a
+kernel both eager and interpreted, and ends with an error where they differ in a bit, or sums by
+more than rounding. It is a process of its own: Triton asks for its interpreter when it is imported.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest import mock
+
+os.environ["TRITON_INTERPRET"] = "1"
+
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+from method_cases import aggregate, compressor_of
+from torch import Tensor
+from torch._inductor import config
+from torch._inductor.runtime import triton_helpers
+from torch.utils._pytree import tree_leaves, tree_map
+from triton.runtime.interpreter import TensorHandle
+
+from gcbench.check.gpu_compiler import FakeDriver, compile_graph, trace_call
+from gcbench.codecs.kernels import run_kernels_by
+
+Array = Callable[[Any], Any]
+LIBDEVICE: dict[str, Array] = {"floor": np.floor, "trunc": np.trunc, "sqrt": np.sqrt}
+
+SUMS = {"_sum", "_mean_of_magnitudes"}  # kernels that add floats up, in an order of their device
+
+# Rows of 16 values, groups of rows, rows that fill no group, and a tail.
+VALUES = 200 * 16 + 5
+
+
+def finite() -> Tensor:
+    """Return `[2, VALUES]` with zeros of either sign, denormals, ties, and large values."""
+    x = torch.randn(2, VALUES, generator=torch.Generator().manual_seed(0))
+    x[:, ::7] = 0.0
+    x[:, 1::7] = -0.0
+    x[:, 16:64] *= 1e-41
+    x[:, 64:112] *= 1e37
+    x[:, 112:128] = 1.0
+    x[:, 128:144] = -0.25
+    x[:, 144:160] = 0.0
+    return x
+
+
+def not_finite() -> Tensor:
+    """Return `[2, VALUES]` with a bucket that holds a NaN, and others that hold infinities."""
+    x = finite()
+    x[0, 200], x[1, 210], x[0, 240], x[1, -1] = torch.nan, torch.inf, -torch.inf, torch.nan
+    return x
+
+
+class Comparison:
+    """Runs kernels eager, and compares what Triton's interpreter makes of each new call."""
+
+    def __init__(self, compared: Callable[[Tensor], bool]) -> None:
+        self.compared = compared
+        self.calls: set[object] = set()
+
+    def run(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        copies = tree_map(lambda x: x.clone() if isinstance(x, Tensor) else x, (args, kwargs))
+        result = function(*args, **kwargs)
+        call = (function, *(x.shape for x in tensors(copies)))
+        if call not in self.calls:
+            self.calls.add(call)
+            graph, inputs = trace_call(function, *copies)
+            interpreted = compile_graph(graph, inputs)(*inputs)
+            same = close if function.__name__ in SUMS else same_bits
+            pairs = zip(tensors((args, kwargs, result)), [*inputs, *interpreted], strict=True)
+            for eager, triton_result in pairs:
+                if self.compared(eager):
+                    name = f"{function.__name__} of {[tuple(x.shape) for x in inputs]}"
+                    assert same(eager, triton_result), f"{name}: Triton computes otherwise"
+        return result
+
+
+def tensors(tree: Any) -> list[Tensor]:
+    return [x for x in tree_leaves(tree) if isinstance(x, Tensor)]
+
+
+def same_bits(a: Tensor, b: Tensor) -> bool:
+    """Return whether two tensors are equal to the bit, but for what kind of NaN is where one is."""
+    if not a.is_floating_point():
+        return torch.equal(a, b)
+    either = a.isnan() | b.isnan()
+    signs_agree = torch.equal(a.signbit()[~either], b.signbit()[~either])
+    return torch.equal(a.isnan(), b.isnan()) and torch.equal(a[~either], b[~either]) and signs_agree
+
+
+def close(a: Tensor, b: Tensor) -> bool:
+    return torch.allclose(a, b, rtol=1e-6, atol=1e-44, equal_nan=True)
+
+
+@contextmanager
+def interpreter() -> Iterator[None]:
+    """Make Inductor write Triton for tensors on the CPU, which the interpreter then executes."""
+    with ExitStack() as stack:
+        triton.runtime.driver.set_active(FakeDriver())
+        stack.enter_context(mock.patch.object(triton_helpers, "set_driver_to_cpu", lambda: None))
+        for name, array in LIBDEVICE.items():
+            function = elementwise(array)
+            stack.enter_context(mock.patch.object(triton_helpers.libdevice, name, function))
+        stack.enter_context(config.patch(cpu_backend="triton"))
+        yield
+
+
+def elementwise(array: Array) -> Callable[..., Any]:
+    def run(x: Any, _semantic: Any = None) -> Any:
+        return tl.core.tensor(TensorHandle(array(x.handle.data), x.handle.dtype), x.type)
+
+    return run
+
+
+def compare(choices: Sequence[str]) -> None:
+    """Print how many calls of kernels were equal in steps of each method."""
+    for choice in choices:
+        compressor = compressor_of(choice, "all tensors")
+        # The code of a NaN may be any, and differs between devices.
+        for values, compared in (
+            (finite(), lambda x: True),
+            (not_finite(), lambda x: x.is_floating_point()),
+        ):
+            comparison = Comparison(compared)
+            with interpreter(), run_kernels_by(comparison.run), np.errstate(all="ignore"):
+                aggregate(compressor, {"w": values}).sent()
+            print(choice, len(comparison.calls), flush=True)
+
+
+if __name__ == "__main__":
+    compare(sys.argv[1:])

@@ -1,0 +1,91 @@
+"""Parents of two workers that fail, stop or go on, one case each; this file runs itself."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from importlib import import_module
+from pathlib import Path
+
+from gcbench.launch import local
+from gcbench.launch.meeting import join
+
+
+def work(case: str, folder: str) -> None:
+    rank = int(os.environ["RANK"])
+    if case == "alone":  # the first waits for the other, which never comes, in torch's own code
+        (Path(folder) / f"started-{rank}").touch()
+        if rank:
+            time.sleep(600)
+    if case.startswith("stop"):
+        return work_until_stopped(case, rank, Path(folder))
+    import torch
+    import torch.distributed as dist
+
+    join("gloo")
+    total = torch.full((2,), rank + 1.0)
+    dist.all_reduce(total)
+    print(f"rank {rank} of {os.environ['WORLD_SIZE']} has {total.tolist()}", flush=True)
+    if rank == 1:
+        die(case)
+    dist.all_reduce(total)  # where the others wait for rank 1
+    dist.destroy_process_group()
+
+
+def die(case: str) -> None:
+    if case == "raise":
+        raise ValueError("the data are gone")
+    if case == "cleanup":  # its peers lose their connections before its error leaves the target
+        import torch.distributed as dist
+
+        try:
+            raise RuntimeError("the model is gone")
+        finally:
+            dist.destroy_process_group()
+            time.sleep(0.2)
+    if case == "leave":
+        sys.exit(4)
+    if case == "ctrl-c":
+        raise KeyboardInterrupt
+    if case == "nothing":
+        os._exit(0)
+    if case == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if case == "exit":
+        os._exit(3)
+
+
+def work_until_stopped(case: str, rank: int, folder: Path) -> None:
+    stops: list[int] = []
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, frame: stops.append(number))
+    (folder / f"started-{rank}").touch()
+    while not stops or (case == "stop-deaf" and rank == 1):
+        time.sleep(0.02)
+    (folder / f"checkpoint-{rank}").touch()
+
+
+def main(case: str, folder: str) -> None:
+    if case == "stop-deaf":
+        local.STOP_SECONDS = 1.0
+    # nohup and a shell's background, in which tests may run, have them ignored.
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    before = signal.getsignal(signal.SIGINT)
+    # Workers do not run the script that starts them: what they do must be importable.
+    target = import_module(Path(__file__).stem).work
+    try:
+        local.run_processes(target, (case, folder), 2)
+    except local.WorkerFailed as failure:
+        print(f"failed: {failure.rank} {failure.exitcode} {failure.reason}")
+        sys.stderr.write(failure.traceback_text)
+    except local.Interrupted as interrupted:
+        print(f"interrupted: {interrupted.signal_name}")
+    assert signal.getsignal(signal.SIGINT) is before
+    print(f"took {time.monotonic()}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
