@@ -87,7 +87,7 @@ def train_beside_torch(process: Process, rank: int) -> list[float]:
 
     Both send their first two steps whole, and begin with the same factors then.
     """
-    knobs = {"rank": rank, "memory": "aggregated", "dense_steps": 2}
+    knobs = {"rank": rank, "residual": "aggregated", "dense_steps": 2}
     ours, theirs = (DistributedDataParallel(Net(), bucket_cap_mb=100) for _ in range(2))
     compression = gcbench.compress(ours, "powersgd", **knobs)
     state = PowerSGDState(
