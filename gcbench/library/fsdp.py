@@ -111,9 +111,10 @@ def refuse_fsdp(module: nn.Module, replicas: dist.ProcessGroup | None) -> None:
     (mesh,) = meshes
     if mesh.ndim != 1:
         raise ConfigError(
-            f"the parameters lie on a mesh of shape {tuple(mesh.shape)}, whose all-reduce "
-            "PyTorch does not let a compressor replace; type fully_shard(model, "
-            'mesh=mesh["shard"]) and compress(model, ..., replicas=mesh["replicate"].get_group())'
+            f"the parameters lie on a mesh of shape {tuple(mesh.shape)}, and a compressor takes "
+            "one of a single dimension, as PyTorch lets nobody replace the all-reduce of HSDP; type "
+            'fully_shard(model, mesh=mesh["shard"]) and compress(model, ..., '
+            'replicas=mesh["replicate"].get_group())'
         )
     ranks = dist.get_process_group_ranks
     if replicas and set(ranks(replicas)) & set(ranks(mesh.get_group())) != {dist.get_rank()}:

@@ -133,7 +133,7 @@ def test_a_step_that_overflows_leaves_no_trace_in_the_residual(between: bool) ->
         ("clipped", "compressor=qsgd clip_norm=0.5: "),
         ("hierarchical", "compressor=qsgd exchange=hierarchical workers_per_node=1: "),
         ("ready", "CheckedGradients(inner=SumExchange(codec=QSGD("),
-        ("HSDP", "the parameters lie on a mesh of shape (2, 2), whose all-reduce PyTorch"),
+        ("HSDP", "the parameters lie on a mesh of shape (2, 2), and a compressor takes one"),
         ("overlap", "replicas: the processes [0, 1, 2, 3] hold other shards of this model ([0, "),
         ("twice", "this module has a compressor, and takes only one; type handle.remove() first"),
         ("fp16", "reduce_dtype=torch.float16: "),
