@@ -15,7 +15,7 @@ from gcbench.comm import Comm, FlatGradient, transport_of
 from gcbench.compressors import Compressor
 from gcbench.compressors.sharded import shard_exchange
 from gcbench.config import ConfigError
-from gcbench.library.compression import Compression, Exchange
+from gcbench.library.compression import Compression
 from gcbench.seeds import mix
 
 
@@ -36,7 +36,7 @@ class FsdpCompression(Compression):
         shards = parameter.device_mesh.get_group()
         device = parameter.to_local().device
         workers = replicas or shards
-        # Replicas of one shard draw together; shards, and parameter groups, by themselves.
+        # Replicas of different shards have the same numbers as workers, and need other draws.
         shard = shards.rank() if replicas else 0
         super().__init__(
             compressor if replicas else shard_exchange(compressor),
@@ -56,13 +56,11 @@ class FsdpCompression(Compression):
             ) from None
         for hook, name in zip(self._hooks, groups, strict=True):
             hook.on_gradient = partial(self._exchange, name)
-        self._callbacks = [hook.on_gradient for hook in self._hooks]
 
     def remove(self) -> None:
         """Let the module average gradients whole, between nodes too where `replicas` were given."""
-        for hook, callback in zip(self._hooks, self._callbacks, strict=True):
-            if hook.on_gradient is callback:
-                hook.on_gradient = None
+        for hook in self._hooks:
+            hook.on_gradient = None
 
     @torch.no_grad()
     def _exchange(self, name: str, gradient: Tensor) -> Tensor:
@@ -79,7 +77,7 @@ class FsdpCompression(Compression):
                 f"values, where it was {self._sizes[name]} before: not all of its parameters had a "
                 "gradient; type requires_grad_(False) for those that are never used"
             )
-        exchange: Exchange = self._exchanges[name]
+        exchange = self._exchanges[name]
         out = self._aggregate(exchange, {name: gradient.float().unsqueeze(0)})
         # Replicas decide by the update, which all of them see; a shard's owner sees its own only.
         residuals = [x for layer in out.state.layers() for x in layer.per_worker.values()]
@@ -112,7 +110,7 @@ def refuse_fsdp(module: nn.Module, replicas: dist.ProcessGroup | None) -> None:
     if mesh.ndim != 1:
         raise ConfigError(
             f"the parameters lie on a mesh of shape {tuple(mesh.shape)}, and a compressor takes "
-            "one of a single dimension, as PyTorch lets nobody replace the all-reduce of HSDP; type "
+            "one of a single dimension, as PyTorch lets nobody replace HSDP's all-reduce; type "
             'fully_shard(model, mesh=mesh["shard"]) and compress(model, ..., '
             'replicas=mesh["replicate"].get_group())'
         )
