@@ -1,4 +1,4 @@
-"""The look of every figure: sizes for a paper's column, and colours that all eyes tell apart."""
+"""The look of every figure: sizes for a paper's column, and colors that all eyes tell apart."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COLUMN, PAGE = 3.4, 6.9  # inches: one column of a paper, and both
 PANEL_HEIGHT = 2.2
 LEGEND_LINE = 0.16  # inches
 NOTE_POINTS, NOTE_LINE, NOTE_LETTERS = 7, 0.125, 19  # size; inches a line; letters an inch
-# The colours of Okabe and Ito, with a grey in place of their yellow, which print does not show.
+# The colors of Okabe and Ito, with a gray in place of their yellow, which print does not show.
 BLACK = "#000000"
 BLUE = "#0072B2"
 VERMILLION = "#D55E00"
@@ -26,8 +26,8 @@ GREEN = "#009E73"
 PURPLE = "#CC79A7"
 SKY = "#56B4E9"
 ORANGE = "#E69F00"
-GREY = "#767676"
-COLOURS = (BLACK, BLUE, VERMILLION, GREEN, PURPLE, SKY, ORANGE, GREY)
+GRAY = "#767676"
+COLORS = (BLACK, BLUE, VERMILLION, GREEN, PURPLE, SKY, ORANGE, GRAY)
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "*")
 LINES: tuple[Any, ...] = (
     "-",
@@ -36,10 +36,10 @@ LINES: tuple[Any, ...] = (
     (0, (5, 1.5, 1, 1.5)),
     (0, (3, 1, 1, 1, 1, 1)),
 )
-# The methods of one paper differ in colour and in shape.
+# The methods of one paper differ in color and in shape.
 FAMILIES = {
     "none": (BLACK, "o"),
-    "fp16": (GREY, "p"),
+    "fp16": (GRAY, "p"),
     "bf16": (SKY, "*"),
     "qsgd": (BLUE, "s"),
     "qsgd_by_kind": (SKY, "s"),
@@ -51,7 +51,7 @@ FAMILIES = {
     "sign_norm": (BLUE, "v"),
     "random_block": (VERMILLION, "<"),
     "random_k": (PURPLE, "s"),
-    "atomo": (GREY, "*"),
+    "atomo": (GRAY, "*"),
     "unbiased_lowrank": (BLUE, "p"),
     "orq": (PURPLE, "^"),
     "qsgd_levels": (BLUE, "D"),
@@ -59,7 +59,7 @@ FAMILIES = {
     "terngrad": (GREEN, ">"),
     "scaled_sign": (SKY, "<"),
     "bingrad_b": (ORANGE, "s"),
-    "bingrad_pb": (GREY, "P"),
+    "bingrad_pb": (GRAY, "P"),
     "maxnorm": (BLUE, "^"),
     "maxnorm_multiscale": (VERMILLION, "P"),
     "global_randk": (PURPLE, ">"),
@@ -95,21 +95,21 @@ RC: Any = {
 def look(family: str, nth: int = 0) -> dict[str, Any]:
     """Return the style of a method's `nth` row, for `Axes.plot`.
 
-    The family, a choice of conf/compressor, has a colour and a marker; a row has a line and a
+    The family, a choice of conf/compressor, has a color and a marker; a row has a line and a
     filling.
     """
     index = crc32(family.encode())
-    colour, marker = FAMILIES.get(
-        family, (COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)])
+    color, marker = FAMILIES.get(
+        family, (COLORS[index % len(COLORS)], MARKERS[index % len(MARKERS)])
     )
     filling = {} if nth % 2 == 0 else {"markerfacecolor": "white"}
-    return {"color": colour, "marker": marker, "linestyle": LINES[nth % len(LINES)], **filling}
+    return {"color": color, "marker": marker, "linestyle": LINES[nth % len(LINES)], **filling}
 
 
 def plain(nth: int) -> dict[str, Any]:
     """Return the style of the `nth` of some lines that are no methods."""
     return {
-        "color": COLOURS[nth % len(COLOURS)],
+        "color": COLORS[nth % len(COLORS)],
         "marker": MARKERS[nth % len(MARKERS)],
         "linestyle": LINES[nth % len(LINES)],
     }

@@ -300,7 +300,7 @@ class MethodSettings:
     warm_start: WarmStart
     iterations: Iterations
     svd: Svd
-    memory: SubtractedUpdate
+    residual: SubtractedUpdate
     fraction: Fraction
     index: IndexCode
     momentum: SignumMomentum

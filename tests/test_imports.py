@@ -45,7 +45,7 @@ MAY_IMPORT = {
         "predict",
         "report",
     },
-    "library": {"config", "launch", "compressors", "comm", "records", "report"},
+    "library": {"config", "launch", "train", "compressors", "comm", "records", "report"},
     "cli": {"config", "launch", "bench", "check", "report", "studies", "predict"},
     "sweep_progress": {"config", "launch", "records", "report"},
     "job_queue": set(),
@@ -62,7 +62,7 @@ MAY_IMPORT = {
 ONLY_IN = {
     "hydra": {"cli", "config", "launch", "sweep_progress"},
     "omegaconf": {"cli", "config", "launch", "sweep_progress"},
-    "pydantic": {"records"},
+    "pydantic": {"records", "report"},
     "torch.distributed": {"comm", "launch", "bench", "check", "library"},
     "wandb": {"records", "report"},
     "matplotlib": {"report", "predict", "drawing"},

@@ -277,7 +277,7 @@ def _seconds(laps: Sequence[list[Lap]]) -> dict[str, float]:
 
 
 def _share_weights(racing: Iterable[Contender]) -> None:
-    """Let all use the first one's weights: times are measured, and nothing is learnt."""
+    """Let all use the first one's weights: times are measured, and nothing is learned."""
     first, *others = (list(contender.model.parameters()) for contender in racing)
     for other in others:
         for p, shared in zip(other, first, strict=True):

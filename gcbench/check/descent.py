@@ -1,4 +1,4 @@
-"""A quadratic to minimise with compressed gradients."""
+"""A quadratic to minimize with compressed gradients."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NEARNESS = 0.15  # without compression 0.0014 is left at a rate of 0.1
 class Quadratic:
     """f_k(x) = 1/2 sum_i h_i (x_i - c_ki)^2 for worker k, h from 0.5 to 2.
 
-    The workers' minimisers differ, so that at the common one their gradients, and a quantiser's
+    The workers' minimizers differ, so that at the common one their gradients, and a quantizer's
     noise, do not vanish.
     """
 
@@ -31,20 +31,20 @@ class Quadratic:
         self.h = {
             k: 0.5 * 4 ** torch.rand(shape, generator=generator) for k, shape in SHAPES.items()
         }
-        centres = {k: normal(*shape) for k, shape in SHAPES.items()}
-        self.centres = {k: c + 0.1 * normal(WORKERS, *c.shape) for k, c in centres.items()}
+        centers = {k: normal(*shape) for k, shape in SHAPES.items()}
+        self.centers = {k: c + 0.1 * normal(WORKERS, *c.shape) for k, c in centers.items()}
 
     def gradients(self, x: Grads) -> Grads:
-        return {k: self.h[k] * (x[k] - self.centres[k]) for k in x}
+        return {k: self.h[k] * (x[k] - self.centers[k]) for k in x}
 
     def distance(self, x: Grads) -> float:
-        """Return the distance to the minimiser of the workers' mean."""
-        minimiser = {k: c.mean(0, keepdim=True) for k, c in self.centres.items()}
-        return float((flat(x) - flat(minimiser)).norm())
+        """Return the distance to the minimizer of the workers' mean."""
+        minimizer = {k: c.mean(0, keepdim=True) for k, c in self.centers.items()}
+        return float((flat(x) - flat(minimizer)).norm())
 
 
 def nearness(compressor: Compressor, lr: float) -> float:
-    """Return the distance to the minimiser after all steps, as a share of that at the start."""
+    """Return the distance to the minimizer after all steps, as a share of that at the start."""
     quadratic, state = Quadratic(), State()
     x = {k: torch.zeros(1, *shape) for k, shape in SHAPES.items()}
     start = quadratic.distance(x)

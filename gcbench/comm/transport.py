@@ -135,3 +135,9 @@ class NcclTransport(_GroupTransport):
             for work in dist.batch_isend_irecv(operations):
                 work.wait()
         return [row for of_process in by_process for row in of_process]
+
+
+def transport_of(group: dist.ProcessGroup, device: torch.device) -> Transport:
+    """Return the transport of tensors on `device` over a group that somebody else has made."""
+    nccl = device.type == "cuda" and "cuda:nccl" in dist.get_backend_config(group)
+    return NcclTransport(group) if nccl else GlooTransport(group)

@@ -48,7 +48,7 @@ class GlobalRandK(Checked):
     were not drawn, so that its replicas drift apart; here every worker applies zero there.
     """
 
-    quantiser: Compressor
+    quantizer: Compressor
     k: K = 10_000
     properties: ClassVar[Properties] = Properties(scope="global")
 
@@ -61,7 +61,7 @@ class GlobalRandK(Checked):
         )
         drawn = largest(draws, min(self.k, n))[0]
         few = {"drawn": g.index_select(1, drawn)}
-        out = self.quantiser.aggregate(few, state, comm, replace(step, offsets={"drawn": 0}))
+        out = self.quantizer.aggregate(few, state, comm, replace(step, offsets={"drawn": 0}))
 
         def place(values: Grads) -> Grads:
             rows = values["drawn"]

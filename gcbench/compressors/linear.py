@@ -19,7 +19,7 @@ class Linear(TableQuantizer):
     Communication-Efficient Distributed Training", 2020, section 5.
 
     The s levels of a bucket divide its cumulative distribution evenly: b_k is its quantile k / (s -
-    1), from the minimum to the maximum. A value is rounded to either of its neighbouring levels, so
+    1), from the minimum to the maximum. A value is rounded to either of its neighboring levels, so
     that E[Q(v)] = v (equation 7).
 
     Sends log2(s) bits a value, rounded up to whole digits in a word, and s float32 levels a bucket.

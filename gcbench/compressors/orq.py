@@ -25,7 +25,7 @@ class ORQ(TableQuantizer):
     Xu, Huo and Huang, "Optimal Gradient Quantization Condition for Communication-Efficient
     Distributed Training", 2020, algorithm 1.
 
-    A value v between two neighbouring levels of its bucket G is rounded to either, so that E[Q(v)]
+    A value v between two neighboring levels of its bucket G is rounded to either, so that E[Q(v)]
     = v (equation 7):
 
         Q(v) = b_k with probability (v - b_(k-1)) / (b_k - b_(k-1)), else b_(k-1)

@@ -71,14 +71,14 @@ class PowerSGD(Checked):
     Differences from the paper: a column of Q that has become zero (a gradient that was exactly
     zero) is drawn anew, where the paper's warm start would keep it zero for ever; the others are
     scaled to a largest entry of 1, which leaves P as it is but keeps M Q from under- and
-    overflowing. `memory=own` subtracts the worker's own projection P P^T M, as algorithm 2 is
+    overflowing. `residual=own` subtracts the worker's own projection P P^T M, as algorithm 2 is
     printed; `aggregated` subtracts the update, as the authors' code does. The updates are the same
     up to rounding; with `aggregated` the workers' residuals drift apart like a random walk.
     """
 
     rank: Rank
     warm_start: WarmStart = True  # reuse the last Q; else draw it anew every step
-    memory: SubtractedUpdate = "own"
+    residual: SubtractedUpdate = "own"
     iterations: Iterations = 1  # power iterations a step
     svd: Svd = False  # the best approximation instead, from the dense mean
     properties: ClassVar[Properties] = Properties(contractive=True, mean_linear=True)
@@ -111,7 +111,7 @@ class PowerSGD(Checked):
             factors = self._best(ms, shapes, comm)
         else:
             factors = self._iterate(ms, p, q, shapes, comm)
-        sent_q = factors.q if self.memory == "aggregated" else factors.worker_q
+        sent_q = factors.q if self.residual == "aggregated" else factors.worker_q
         updates = product_and_rest(factors.p, factors.q, sent_q, ms, shapes)
         return self._to_aggregated(grads, shapes, factors, updates), _like(grads, ms)
 
@@ -121,7 +121,7 @@ class PowerSGD(Checked):
         update = _like(grads, updates)
 
         def sent() -> Grads:
-            if self.memory == "aggregated":
+            if self.residual == "aggregated":
                 return update
             return _like(grads, product(factors.p, factors.worker_q, shapes))
 

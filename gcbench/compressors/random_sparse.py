@@ -70,7 +70,7 @@ class RandomBlock(Checked):
     the tensor's beginning when they pass its end: memory is read in order.
 
     Sends and errs as Random K does: every value is sent with probability K / (n m), though
-    neighbours together.
+    neighbors together.
 
     Differences from the authors' code: none known.
     """

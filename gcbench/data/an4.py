@@ -2,7 +2,7 @@
 frames and their phones.
 
 948 + 130 spoken spellings and short sentences, 16 kHz. Every frame is classified on its own, and
-labelled by a flat start: the phones of the transcript, with silence before and after, share the
+labeled by a flat start: the phones of the transcript, with silence before and after, share the
 frames of an utterance evenly. Nobody aligned them, so that the accuracy of frames here is a score
 of ours; it is not comparable with the accuracy that QSGD's paper prints for AN4.
 """

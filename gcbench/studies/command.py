@@ -24,7 +24,7 @@ class StudyWords(Words):
     usage = "gcbench study list | NAME [key=value ...]"
     examples = """
 gcbench study list                          all studies, and their settings
-gcbench study quantiser_bounds seeds=3      one, to outputs/studies/quantiser_bounds.json
+gcbench study quantizer_bounds seeds=3      one, to outputs/studies/quantizer_bounds.json
 """
     takes_other_keys = True  # those of the study
 

@@ -1,4 +1,4 @@
-"""The alphas with which the residual of error-compensated quantisation stays bounded."""
+"""The alphas with which the residual of error-compensated quantization stays bounded."""
 
 from __future__ import annotations
 
@@ -34,8 +34,9 @@ class Course(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class EcqStability(Study):
-    """The alpha up to which ECQ-SGD's memory is bounded, beside lambda = 1: Wu et al., 2018, lemma
-    2 and section 6.4.
+    """The alpha up to which ECQ-SGD's residual is bounded, beside lambda = 1.
+
+    Wu et al., 2018, lemma 2 and section 6.4.
 
     The recursion of equations 6 and 7 around QSGD with `levels` levels in buckets of d values, on
     normal gradients of variance 1, of which `values` (or one bucket, if that is more) are drawn
@@ -43,8 +44,8 @@ class EcqStability(Study):
 
         lambda = alpha^2 gamma + (beta - alpha)^2 < 1 with gamma = min(d / s^2, sqrt(d) / s)
 
-    and is sufficient only. A memory grows if its root mean square over the last tenth of the steps
-    is more than 1.5 times that over the second tenth. One seed; the mean is over values and
+    and is sufficient only. A residual grows if its root mean square over the last tenth of the
+    steps is more than 1.5 times that over the second tenth. One seed; the mean is over values and
     buckets. Three to six minutes.
     """
 
@@ -87,7 +88,7 @@ class EcqStability(Study):
             "lambdas": [course.contraction for course in courses.values()],
             "growths": [course.growth for course in courses.values()],
             "steps": self._steps_to_show(),
-            "memory_by_alpha": [
+            "residual_by_alpha": [
                 [_near(course.residual, step) for step in self._steps_to_show()]
                 for course in courses.values()
             ],
@@ -111,8 +112,8 @@ class EcqStability(Study):
 
     def _residual(self, d: int, norm: str, alpha: float, beta: float) -> list[float]:
         assert norm in NORMS
-        quantiser = QSGD(self.levels, norm, bucket_size=d)  # type: ignore[arg-type]
-        compressor = ErrorFeedback(build(quantiser), alpha, beta)
+        quantizer = QSGD(self.levels, norm, bucket_size=d)  # type: ignore[arg-type]
+        compressor = ErrorFeedback(build(quantizer), alpha, beta)
         state, generator, residual = State(), torch.Generator().manual_seed(0), []
         n = max(1, self.values // d) * d
         for number in range(self.steps):

@@ -1,4 +1,4 @@
-"""The levels that quantisers choose for real gradients."""
+"""The levels that quantizers choose for real gradients."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ANOTHER_DRAW = 10**6  # steps on, whose noise no recorded step has
 
 @dataclass(frozen=True, kw_only=True)
 class GradientLevels(OnRealGradients):
-    """Error, use of levels and shape of quantised real gradients: Xu et al. (ORQ), 2020, figures 1
+    """Error, use of levels and shape of quantized real gradients: Xu et al. (ORQ), 2020, figures 1
     and 2, section 5.1.2.
 
     The first step of every recorded window, both workers' whole gradients, all tensors in buckets
@@ -53,7 +53,7 @@ class GradientLevels(OnRealGradients):
         moments = self.moments()
         yield self._row("FP", [self._full_precision(moment) for moment in moments])
         for title, codec in self._codecs().items():
-            yield self._row(title, [self._quantise(codec, moment) for moment in moments])
+            yield self._row(title, [self._quantize(codec, moment) for moment in moments])
 
     def _codecs(self) -> dict[str, Bucketed]:
         d = self.bucket_size
@@ -87,7 +87,7 @@ class GradientLevels(OnRealGradients):
             "histogram": self._histogram(v, v),
         }
 
-    def _quantise(self, codec: Bucketed, moment: Recorded) -> Row:
+    def _quantize(self, codec: Bucketed, moment: Recorded) -> Row:
         v, segments = moment.gradients, tuple(torch.Size(shape).numel() for shape in moment.shapes)
         codes, values = code(codec, v, segments, moment.step)
         again = code(codec, v, segments, moment.step + ANOTHER_DRAW).values

@@ -23,7 +23,7 @@ class Layers(OnRealGradients):
     recorded gradients.
 
     Every tensor is compressed by itself over the recorded steps of the last window, one after the
-    other with their memory, and `bits_a_step` is what a worker's collectives were charged for it;
+    other with their residual, and `bits_a_step` is what a worker's collectives were charged for it;
     `relative` is the 2-norm of update - mean gradient in units of the mean gradient's, over the
     steps. A row is a method as typed after compressor=. Some seconds, and three minutes where no
     gradients are recorded yet.

@@ -16,7 +16,7 @@ from gcbench.studies.study import Row
 
 @dataclass(frozen=True, kw_only=True)
 class MultiScaleError(OnRealGradients):
-    """Error of two-scale against single-scale quantisers on real gradients: Vineeth S
+    """Error of two-scale against single-scale quantizers on real gradients: Vineeth S
     (QSGDMaxNorm), 2021, section 5.1.
 
     The error is |Q(g) - g|^2 / |g|^2 of every worker's whole gradient, mean over workers, on the

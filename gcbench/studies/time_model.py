@@ -116,7 +116,7 @@ def _qsgd_steps(
 
 
 def _dense_partner(label: str) -> str:
-    """Return the label of the full-precision row beside a quantised one."""
+    """Return the label of the full-precision row beside a quantized one."""
     for bits in ("QSGD 4 bits", "QSGD 8 bits"):
         if label.endswith(bits):
             return label.removesuffix(bits) + "fp32"

@@ -34,7 +34,7 @@ class WarmStart(OnRealGradients):
     In every recorded window, from its first step on, the mean gradient of all workers: |M - P
     Q^T|^2 / |M|^2 summed over all matrices, vectors left out, beside the error of the best
     approximation of the same M (its SVD). With error feedback M is the gradient plus the method's
-    own memory, as in training. Columns are means over the second halves of the windows, and
+    own residual, as in training. Columns are means over the second halves of the windows, and
     `*_by_step` has every step of every window. Three iterations from a random Q are the authors'
     "best approximation". Half a minute, and three minutes where no gradients are recorded yet.
     """
@@ -50,7 +50,7 @@ class WarmStart(OnRealGradients):
                 "type window=20, or record some with trainer.record_gradients=[100,101,102]"
             )
         for title, method in self._methods().items():
-            plain, memory = (
+            plain, corrected = (
                 [_errors(compressor, window) for window in windows]
                 for compressor in (method, ErrorFeedback(method))
             )
@@ -58,12 +58,12 @@ class WarmStart(OnRealGradients):
                 "row": title,
                 "relative_error": _late([errors.method for errors in plain]),
                 "over_best": _late([_ratios(errors) for errors in plain]),
-                "relative_error_with_memory": _late([errors.method for errors in memory]),
-                "over_best_with_memory": _late([_ratios(errors) for errors in memory]),
+                "relative_error_with_residual": _late([errors.method for errors in corrected]),
+                "over_best_with_residual": _late([_ratios(errors) for errors in corrected]),
                 "relative_error_by_step": [errors.method for errors in plain],
                 "over_best_by_step": [_ratios(errors) for errors in plain],
-                "relative_error_with_memory_by_step": [errors.method for errors in memory],
-                "over_best_with_memory_by_step": [_ratios(errors) for errors in memory],
+                "relative_error_with_residual_by_step": [errors.method for errors in corrected],
+                "over_best_with_residual_by_step": [_ratios(errors) for errors in corrected],
             }
 
     def _methods(self) -> dict[str, PowerSGD]:
@@ -82,8 +82,8 @@ def _mean_matrices(recorded: Recorded) -> Grads:
 def _errors(compressor: Compressor, window: Sequence[Grads]) -> Errors:
     state, errors = State(), Errors([], [])
     for number, grads in enumerate(window):
-        memory = state.per_worker
-        corrected = {k: g + memory[k] if memory else g for k, g in grads.items()}
+        residual = state.per_worker
+        corrected = {k: g + residual[k] if residual else g for k, g in grads.items()}
         out = aggregate(compressor, grads, number=number, state=state)
         state = out.state
         energy = _energy(corrected.values())

@@ -122,7 +122,7 @@ def powersgd_bits(settings: Settings, shapes: Shapes, workers: int) -> tuple[int
     return 32 * floats, 32 * floats
 
 
-def travelling_bits(
+def traveling_bits(
     settings: Settings,
     shapes: Shapes,
     workers: int,
@@ -161,7 +161,7 @@ def travelling_bits(
 
 def sign_bits(settings: Settings, shapes: Shapes, workers: int, points: int = 1) -> tuple[int, int]:
     """Return the bits of a bit a value in whole groups of eight, and of 32 for each scale."""
-    return travelling_bits(settings, shapes, workers, points, lambda n: 8 * math.ceil(n / 8))
+    return traveling_bits(settings, shapes, workers, points, lambda n: 8 * math.ceil(n / 8))
 
 
 def top_k_bits(settings: Settings, shapes: Shapes, workers: int) -> tuple[int, int]:
@@ -215,7 +215,7 @@ def level_bits(
         words = math.ceil(n / digits)
         return bits * (8 * math.ceil(words / 8) if bits < 8 else words)
 
-    return travelling_bits(settings, shapes, workers, floats, codes_of, chances)
+    return traveling_bits(settings, shapes, workers, floats, codes_of, chances)
 
 
 def table_bits(settings: Settings, shapes: Shapes, workers: int) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from gcbench.check.descent import STEPS, nearness
 
 class Case(NamedTuple):
     lr: float
-    nearness: float  # of the end to the minimiser, as a share of the start's
+    nearness: float  # of the end to the minimizer, as a share of the start's
     why: str
 
 
@@ -30,7 +30,7 @@ UNUSUAL = {
     "signum": Case(
         0.03,
         0.1,
-        "every step is lr long in every coordinate: it stays within a few lr of the minimiser",
+        "every step is lr long in every coordinate: it stays within a few lr of the minimizer",
     ),
     "top_k": Case(
         0.1, 0.15, "sends one value in 64: what the residual adds to the rest is many steps old"

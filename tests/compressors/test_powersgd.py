@@ -234,8 +234,8 @@ def test_the_scale_of_gradients_does_not_matter(exponent: int) -> None:
 
 
 def test_both_residuals_give_the_same_updates_on_early_steps() -> None:
-    projected = build(PowerSGD(2, memory="own"), error_feedback=True, min_dims=2)
-    aggregated = build(PowerSGD(2, memory="aggregated"), error_feedback=True, min_dims=2)
+    projected = build(PowerSGD(2, residual="own"), error_feedback=True, min_dims=2)
+    aggregated = build(PowerSGD(2, residual="aggregated"), error_feedback=True, min_dims=2)
     states = [State(), State()]
     for number in range(5):
         grads = gradients(range(4), number)

@@ -17,6 +17,6 @@ def test_updates_equal_those_of_torch_without_error_feedback(rank: int) -> None:
 
 @pytest.mark.parametrize("rank", [1, 2, 4])
 def test_matrices_and_their_residuals_equal_those_of_torch(rank: int) -> None:
-    """They are compared with memory=aggregated, which is what the hook keeps."""
+    """They are compared with residual=aggregated, which is what the hook keeps."""
     for process in pool(2).run(torch_powersgd.compare, rank, 4, True):
         assert all(distance < 1e-5 and apart < 1e-5 for distance, apart, _ in process)

@@ -28,8 +28,8 @@ from gcbench.compressors.wrappers import (
 
 METHODS: dict[str, Compressor] = {
     "qsgd": build(QSGD(7, bucket_size=16)),
-    "powersgd, own": PowerSGD(2, memory="own"),
-    "powersgd, aggregated": PowerSGD(2, memory="aggregated"),
+    "powersgd, own": PowerSGD(2, residual="own"),
+    "powersgd, aggregated": PowerSGD(2, residual="aggregated"),
     "fp16": Dense("float16"),
 }
 WEIGHTS = [(1.0, 1.0), (0.2, 0.9), (0.5, 1.0), (1.0, 0.0), (0.0, 1.0), (2.0, 0.5)]

@@ -53,7 +53,7 @@ def test_filters_overlap_and_cover_the_band() -> None:
     assert torch.allclose(inner.sum(1), torch.ones(216), atol=1e-5)
 
 
-def test_utterances_become_labelled_segments(toy: str) -> None:
+def test_utterances_become_labeled_segments(toy: str) -> None:
     data = an4(toy, frames=20)
     assert isinstance(data, Data)
     assert (data.task, data.kind, data.shape, data.outputs) == (

@@ -110,7 +110,7 @@ def rms(memories: list[float], step: int) -> float:
         Law(4096, 0.11, 0.95),
     ],
 )
-def test_the_memory_is_bounded_where_lambda_is_below_one(law: Law) -> None:
+def test_the_residual_is_bounded_where_lambda_is_below_one(law: Law) -> None:
     """E|h|^2 <= gamma B / (1 - lambda), at every step."""
     assert law.contraction < 1
     _, memories = recursion(law, 200, buckets=max(2, 4096 // law.d))
@@ -119,7 +119,7 @@ def test_the_memory_is_bounded_where_lambda_is_below_one(law: Law) -> None:
 
 @pytest.mark.claim("ecq-10", where="section 6.4")
 @pytest.mark.parametrize("law", [Law(4096, 0.2, 1.0), Law(256, 1.0, 1.0), Law(4096, 1.0, 1.0)])
-def test_the_memory_diverges_where_lambda_is_far_above_one(law: Law) -> None:
+def test_the_residual_diverges_where_lambda_is_far_above_one(law: Law) -> None:
     """As of ordinary error feedback around QSGD with the 2-norm, where lambda = gamma."""
     assert law.contraction > 1.2 and (law.alpha < 1 or law.contraction == law.gamma)
     steps = 40 if law.alpha == 1 else 300

@@ -78,7 +78,7 @@ def test_the_decoded_sum_is_the_mean_of_the_decoded_codes(
     [QSGD(127, bucket_size=16), QSGD(7, bucket_size=16), EvenLevels(9), BinGradPB(), ORQ(3)],
 )
 def test_no_sum_of_1024_workers_overflows(codec: Codec) -> None:
-    """Neighbours at the highest and at the lowest."""
+    """Neighbors at the highest and at the lowest."""
     row = 3 * torch.tensor([1.0, 1.0, -1.0, -1.0, 1.0, -1.0]).repeat(7)
     out = aggregate(build(codec, exchange="sum"), {"w": row.repeat(1024, 1)})
     torch.testing.assert_close(out.update["w"][0], row, rtol=1e-6, atol=0)

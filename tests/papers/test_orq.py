@@ -123,7 +123,7 @@ def test_the_middle_level_of_real_buckets_is_the_best_of_all_values(
 @pytest.mark.claim("orq-03", where="remark 1.1")
 @pytest.mark.parametrize("count", [3, 5, 9])
 def test_evenly_spread_values_have_even_levels(count: int) -> None:
-    """Each level is the midpoint of its neighbours."""
+    """Each level is the midpoint of its neighbors."""
     levels = orq_levels(torch.linspace(-1, 3, 4097)[torch.randperm(4097)].unsqueeze(0), count)
     torch.testing.assert_close(levels[0], torch.linspace(-1, 3, count), rtol=0, atol=2 * 4 / 4096)
 

@@ -61,9 +61,9 @@ def test_data_of_an_epoch_is_that_of_the_tables(
 
 
 @pytest.mark.claim("powersgd-02", where="section 3")
-@pytest.mark.parametrize("memory", ["own", "aggregated"])
+@pytest.mark.parametrize("residual", ["own", "aggregated"])
 def test_w_workers_with_batch_b_do_what_one_does_with_all_their_samples(
-    memory: SubtractedUpdate,
+    residual: SubtractedUpdate,
 ) -> None:
     """The same weights in float64 after each of a few steps of least squares with error feedback;
     rounding alone makes them part, later on."""
@@ -73,7 +73,7 @@ def test_w_workers_with_batch_b_do_what_one_does_with_all_their_samples(
         randn(steps, workers * batch, 20, seed=1, dtype=torch.float64),
     )
     start = State(inner=State(shared={"w": randn(1, 2, 30, seed=2, dtype=torch.float64)}))
-    method = ErrorFeedback(PowerSGD(2, memory=memory))
+    method = ErrorFeedback(PowerSGD(2, residual=residual))
 
     def trained(parts: int) -> tuple[list[Tensor], Tensor]:
         w, state, seen = torch.zeros(1, 20, 30, dtype=torch.float64), start, []

@@ -198,7 +198,7 @@ def sparse_bits(magnitudes: Tensor) -> int:
     return sum(map(omega_bits, distances)) + sum(1 + omega_bits(k) for k in magnitudes[at].tolist())
 
 
-def quantised(kind: str, n: int, levels: int, rows: int) -> Tensor:
+def quantized(kind: str, n: int, levels: int, rows: int) -> Tensor:
     """`[rows, n]` codes of one vector, scaled by its 2-norm."""
     v = drawn(kind, n).expand(rows, n)
     generator = torch.Generator().manual_seed(n + levels)
@@ -225,7 +225,7 @@ def test_the_sparse_code_meets_theorem_3_2(kind: str, levels: int) -> None:
     """(3 + 1.5 log2(2 (s^2 + n) / (s (s + sqrt n)))) s (s + sqrt n) + 32 bits on average, which
     theorem 3.4 prints otherwise. Starting anew in every block of 2048 adds no bits."""
     for n, rows in ((256, 20), (1024, 20), (2**12, 20), (2**16, 3), (2**20, 1)):
-        measured = stream_bits(quantised(kind, n, levels, rows), levels, "sparse").mean() + 32
+        measured = stream_bits(quantized(kind, n, levels, rows), levels, "sparse").mean() + 32
         assert measured <= theorem_3_2(n, levels), n
         if (kind, levels) == ("flat", 1):
             assert measured > 0.5 * theorem_3_2(n, levels)  # which a code of nothing would meet too
@@ -235,7 +235,7 @@ def test_the_sparse_code_meets_theorem_3_2(kind: str, levels: int) -> None:
 @pytest.mark.parametrize("kind", ["flat", "gaussian", "heavy tails"])
 def test_streams_are_as_long_as_elias_says(kind: str) -> None:
     """The sums of exact omega lengths, in the sparse and in the dense code."""
-    codes = quantised(kind, 1000, 30, rows=5)
+    codes = quantized(kind, 1000, 30, rows=5)
     magnitudes = (codes.long() - 30).abs()
     assert stream_bits(codes, 30, "sparse").tolist() == [sparse_bits(row) for row in magnitudes]
     assert stream_bits(codes, 30, "dense").tolist() == [
@@ -261,7 +261,7 @@ def test_bits_a_coordinate_with_sqrt_n_levels(kind: str) -> None:
     if tails are at least a normal density's.
     """
     n, levels = 2**12, 64
-    codes = quantised(kind, n, levels, rows=20)
+    codes = quantized(kind, n, levels, rows=20)
     dense, sparse = (
         (stream_bits(codes, levels, code).mean() / n).item() for code in ("dense", "sparse")
     )
@@ -304,7 +304,7 @@ def payload(shapes: Shapes, min_size: int, bits: int, bucket: int) -> float:
 @pytest.mark.claim("qsgd-07", where="section 5")
 def test_4_bits_send_77_per_cent_more_than_2() -> None:
     """Bucket 512 against 128, and about 8 times less than fp32. 80.6 % more if all values are
-    quantised, 77 % if 0.3 % of them are not; in ResNet-50 0.26 % are not."""
+    quantized, 77 % if 0.3 % of them are not; in ResNet-50 0.26 % are not."""
     shapes: Shapes = {"matrix": (997_376,), "bias": (3_000,)}
     for min_size, more in ((0, 80.6), (DEFAULT, 77.3)):
         four, two = payload(shapes, min_size, 4, 512), payload(shapes, min_size, 2, 128)
@@ -312,10 +312,10 @@ def test_4_bits_send_77_per_cent_more_than_2() -> None:
         if min_size == 0:
             assert (four, two) == (pytest.approx(4.0625, rel=1e-3), pytest.approx(2.25, rel=1e-3))
             assert round(32 / four, 1) == 7.9
-    assert 1 - quantised_share(shapes_of("resnet50")) == pytest.approx(0.0026, abs=1e-4)
+    assert 1 - quantized_share(shapes_of("resnet50")) == pytest.approx(0.0026, abs=1e-4)
 
 
-def quantised_share(shapes: Shapes) -> float:
+def quantized_share(shapes: Shapes) -> float:
     return sum(n for n in sizes(shapes) if n >= DEFAULT) / sum(sizes(shapes))
 
 
@@ -326,8 +326,8 @@ def quantised_share(shapes: Shapes) -> float:
 )
 def test_the_threshold_leaves_99_per_cent_to_quantize(network: str) -> None:
     """Tensors of fewer than 10,000 values travel whole, more than 99 % of the parameters do not.
-    GoogLeNet is torchvision's with batch normalisation, in the place of BN-Inception."""
-    assert DEFAULT == 10_000 and quantised_share(shapes_of(network)) > 0.99
+    GoogLeNet is torchvision's with batch normalization, in the place of BN-Inception."""
+    assert DEFAULT == 10_000 and quantized_share(shapes_of(network)) > 0.99
 
 
 @pytest.mark.claim("qsgd-08", where="section 5, where it is false")
@@ -340,6 +340,6 @@ def test_the_threshold_leaves_three_quarters_of_narrow_resnets_to_quantize(
     """The first two stages have tensors of 2,304 and 9,216 values, so that 4 bits are a ratio of
     2.9."""
     shapes = shapes_of(f"{network} of cifar")
-    assert round(quantised_share(shapes), 3) == share
+    assert round(quantized_share(shapes), 3) == share
     assert 2.9 < 32 / payload(shapes, DEFAULT, 4, 512) < 2.96
     assert 32 / payload(shapes, 0, 4, 512) > 7.5

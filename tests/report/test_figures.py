@@ -284,7 +284,7 @@ def test_a_word_that_is_no_figure_is_refused(here: Path) -> None:
         draw("which_methods", [], here)
 
 
-def test_families_of_one_colour_differ_in_shape() -> None:
+def test_families_of_one_color_differ_in_shape() -> None:
     assert len(set(FAMILIES.values())) == len(FAMILIES)
     assert look("qsgd", 1)["linestyle"] != look("qsgd")["linestyle"]
     assert look("somebody's") == look("somebody's") and PAGE == 6.9

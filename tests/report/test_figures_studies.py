@@ -13,7 +13,7 @@ from gcbench.report.figures.studies import (
     ecq_stability,
     histograms,
     predicted_throughput,
-    quantiser_bounds,
+    quantizer_bounds,
 )
 from gcbench.report.tables import Table, TableRow
 
@@ -51,7 +51,7 @@ def test_bounds_stand_above_what_was_measured() -> None:
         | {"nonzeros_bound": 2 * s, "sparse_code_bits": 10 * s, "sparse_code_bound_bits": 20 * s}
         for s in (1, 2, 4)
     ]
-    figure = quantiser_bounds({"settings": {}, "rows": rows})
+    figure = quantizer_bounds({"settings": {}, "rows": rows})
     assert figure is not None
     measured, bound = figure.axes[2].lines
     assert list(measured.get_ydata()) == [10, 20, 40] and list(bound.get_ydata()) == [20, 40, 80]
@@ -67,7 +67,7 @@ def test_memories_are_dashed_where_the_theory_allows_growth() -> None:
         "steps": [1, 10, 100],
     }
     figure = ecq_stability(
-        {"settings": {}, "rows": [{**row, "memory_by_alpha": [[1, 2, 2], [1, 30, None]]}]}
+        {"settings": {}, "rows": [{**row, "residual_by_alpha": [[1, 2, 2], [1, 30, None]]}]}
     )
     assert figure is not None
     calm, wild = figure.axes[0].lines

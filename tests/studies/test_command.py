@@ -24,7 +24,7 @@ def test_rows_are_shown_and_written_with_what_made_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = [
-        "quantiser_bounds",
+        "quantizer_bounds",
         "values=[64]",
         "levels=[1,4]",
         "vectors=[normal]",
@@ -33,8 +33,8 @@ def test_rows_are_shown_and_written_with_what_made_them(
     ]
     typed(monkeypatch, tmp_path, *words)
     shown = capsys.readouterr().out
-    assert "normal, n=64, s=1" in shown and "there/studies/quantiser_bounds.json" in shown
-    path, study = find_study("quantiser_bounds", [tmp_path / "there"]) or pytest.fail(
+    assert "normal, n=64, s=1" in shown and "there/studies/quantizer_bounds.json" in shown
+    path, study = find_study("quantizer_bounds", [tmp_path / "there"]) or pytest.fail(
         "the report does not find it"
     )
     assert path.parent.name == "studies"
@@ -67,10 +67,10 @@ def test_rows_are_shown_and_written_with_what_made_them(
             ["ecq_stability", "sizes=256,x"],
             "sizes=256,x: type a whole number of at least 1, as in sizes=256,1024,4096",
         ),
-        (["quantiser_bounds", "seed=3"], "seed=3: no such key; type seeds="),
+        (["quantizer_bounds", "seed=3"], "seed=3: no such key; type seeds="),
         (
-            ["quantiser_bounds", "seeds"],
-            "quantiser_bounds seeds: type list, or a study's name and key=value",
+            ["quantizer_bounds", "seeds"],
+            "quantizer_bounds seeds: type list, or a study's name and key=value",
         ),
         ([], "type list, or a study's name"),
         (["list", "seeds=3"], "list seeds=3: type gcbench study list"),

@@ -14,7 +14,7 @@ from gcbench.studies.ecq_stability import EcqStability
 from gcbench.studies.gradient_levels import GradientLevels
 from gcbench.studies.layers import Layers
 from gcbench.studies.multi_scale_error import MultiScaleError
-from gcbench.studies.quantiser_bounds import QuantiserBounds
+from gcbench.studies.quantizer_bounds import QuantizerBounds
 from gcbench.studies.study import Study
 from gcbench.studies.svd_cost import SvdCost
 from gcbench.studies.warm_start import WarmStart
@@ -44,7 +44,7 @@ def test_bounds_hold_and_are_nearly_met() -> None:
 
     Flat vectors on one level nearly meet the variance's and the sparsity's.
     """
-    found = rows(QuantiserBounds(values=[256, 1024], levels=[1, 4, 32], seeds=100))
+    found = rows(QuantizerBounds(values=[256, 1024], levels=[1, 4, 32], seeds=100))
     assert len(found) == 18
     for row in found.values():
         assert row["variance"] <= row["variance_bound"] and row["nonzeros"] <= row["nonzeros_bound"]
@@ -58,7 +58,7 @@ def test_bounds_hold_and_are_nearly_met() -> None:
     assert found["normal, n=1024, s=32"]["bits_a_value"] == pytest.approx(2.8, abs=0.2)
 
 
-def test_orq_errs_least_and_quantisers_use_their_levels_as_the_paper_says(recorded: str) -> None:
+def test_orq_errs_least_and_quantizers_use_their_levels_as_the_paper_says(recorded: str) -> None:
     """orq-04, orq-09, orq-15: at every recorded step."""
     study = GradientLevels(recorded=recorded)
     found = rows(study)
@@ -110,7 +110,7 @@ def test_memories_are_bounded_below_lambda_1_and_grow_far_above() -> None:
     assert (l2["largest_bounded_alpha"], l2["smallest_growing_alpha"]) == (0.2, 0.9)
     assert l2["bounded_where_lambda_is_below_1"] and linf["bounded_where_lambda_is_below_1"]
     assert (linf["largest_bounded_alpha"], linf["smallest_growing_alpha"]) == (0.9, None)
-    settled, growing = l2["memory_by_alpha"]
+    settled, growing = l2["residual_by_alpha"]
     assert settled[-1] < 10 < 100 < growing[-1] and len(settled) == len(l2["steps"])
 
 
@@ -141,8 +141,8 @@ def test_a_warm_start_comes_nearer_to_the_best_approximation(recorded: str) -> N
     warm, cold, best = (
         found[name] for name in ("Warm start", "Without warm start", "Best approximation")
     )
-    assert best["over_best"] == pytest.approx(1, abs=1e-4) == best["over_best_with_memory"]
-    assert 1 < warm["over_best_with_memory"] < cold["over_best_with_memory"]
+    assert best["over_best"] == pytest.approx(1, abs=1e-4) == best["over_best_with_residual"]
+    assert 1 < warm["over_best_with_residual"] < cold["over_best_with_residual"]
     assert found["Three iterations"]["over_best"] < cold["over_best"]
     assert [len(window) for window in warm["relative_error_by_step"]] == [6, 6]
     assert warm["over_best_by_step"][0][0] == pytest.approx(
@@ -191,10 +191,10 @@ def test_bits_of_every_layer_are_those_of_its_code(recorded: str) -> None:
         layer for layer in found[methods[1]]["layers"] if layer["name"].endswith("weight")
     )
     assert matrix["values"] == 64 * 64 and matrix["bits_a_step"] == 32 * 2 * (64 + 64), "P and Q"
-    quantised = next(
+    quantized = next(
         layer for layer in found[methods[0]]["layers"] if layer["name"] == matrix["name"]
     )
-    assert quantised["bits_a_step"] == 4 * 4096 + 32 * 8 and 0 < quantised["relative"] < 0.5
+    assert quantized["bits_a_step"] == 4 * 4096 + 32 * 8 and 0 < quantized["relative"] < 0.5
     assert all(
         layer["relative"] < 1e-6 and layer["bits_a_step"] == 32 * layer["values"]
         for layer in found["none"]["layers"]

@@ -86,10 +86,10 @@ def _edges(kind: Kind) -> list[tuple[float, float]]:
     return edges
 
 
-def _next(kind: Kind, value: float, towards: float) -> float:
+def _next(kind: Kind, value: float, toward: float) -> float:
     if kind.type is int:
-        return value + 1 if towards > 0 else value - 1
-    return math.nextafter(value, towards)
+        return value + 1 if toward > 0 else value - 1
+    return math.nextafter(value, toward)
 
 
 def _entry(kind: Kind) -> Kind:

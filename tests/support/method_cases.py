@@ -72,7 +72,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "error_feedback": False,
     },
     "per layer": {"per_layer": True, "min_size": 0},
-    "aggregated memory": {"memory": "aggregated", "error_feedback": True},
+    "aggregated residual": {"residual": "aggregated", "error_feedback": True},
     "cold start": {"warm_start": False, "iterations": 3},
     "best approximation": {"svd": True},
     "clipped norm": {"clip_norm": 0.5, "min_size": 0, "bucket_size": 16},
@@ -154,7 +154,7 @@ ESSENTIAL = {
     "other levels": "levels",
     "other level count": "level_count",
     "per layer": "per_layer",
-    "aggregated memory": "memory",
+    "aggregated residual": "residual",
     "cold start": "warm_start",
     "best approximation": "svd",
     "clipped norm": "clip_norm",
@@ -265,7 +265,7 @@ ALL = [(choice, variant) for choice in CHOICES for variant in variants(choice)]
 DIFFERENT = [
     key
     for key in ALL
-    if key[1] not in {"ecq", "other levels", "cold start", "clipped norm", "aggregated memory"}
+    if key[1] not in {"ecq", "other levels", "cold start", "clipped norm", "aggregated residual"}
 ]
 
 

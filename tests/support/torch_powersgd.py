@@ -92,7 +92,7 @@ def compare(
     for _ in range(IGNORED):
         ddp({k: torch.zeros(s) for k, s in SHAPES.items()}).backward()
 
-    method = PowerSGD(rank, memory="aggregated")
+    method = PowerSGD(rank, residual="aggregated")
     ours = build(method, error_feedback=error_feedback, min_dims=2)
     start = State(shared={k: q.mT for k, q in factors(rank).items()})
     state = State(inner=start) if error_feedback else start

@@ -47,7 +47,7 @@ def test_the_loss_of_the_log_is_the_mean_of_all_workers_and_steps(tmp_path: Path
 
     every = "trainer.log_every=1"
     one = losses("one", "trainer.gpus=1", "trainer.batch_size=64", every)
-    assert 0.5 < one[0] < 6, "about ln 10 for ten classes before anything was learnt"
+    assert 0.5 < one[0] < 6, "about ln 10 for ten classes before anything was learned"
     four = losses("four", "trainer.gpus=4", "trainer.batch_size=16", every)
     assert four == pytest.approx(one, rel=1e-4)
     whole = losses("whole", "trainer.gpus=4", "trainer.batch_size=16", "trainer.log_every=4")

@@ -13,8 +13,8 @@ from matplotlib.patches import Patch
 from gcbench.drawing import (
     BLACK,
     BLUE,
+    GRAY,
     GREEN,
-    GREY,
     ORANGE,
     PURPLE,
     SKY,
@@ -29,7 +29,7 @@ from gcbench.report.measures import emulated, seconds
 
 BAR = 0.17  # inches for a bar with its gap
 FILLS = {
-    "data": (GREY, ""),
+    "data": (GRAY, ""),
     "forward": (ORANGE, ""),
     "backward": (SKY, "////"),
     "encode": (PURPLE, "...."),
@@ -61,13 +61,13 @@ def breakdown(drawn: Drawn, by_group: bool = False, caption: str | None = None) 
             before = np.array(
                 [1e3 * sum(times[s][p] for p in PHASES[: PHASES.index(phase)]) for s in rows]
             )
-            colour, hatch = FILLS[phase]
+            color, hatch = FILLS[phase]
             ax.barh(
                 bars,
                 values,
                 left=before,
                 height=0.75,
-                color=colour,
+                color=color,
                 hatch=hatch,
                 edgecolor="white",
                 linewidth=0.3,
@@ -91,8 +91,8 @@ def breakdown(drawn: Drawn, by_group: bool = False, caption: str | None = None) 
 
 
 def _patch(phase: str) -> Patch:
-    colour, hatch = FILLS[phase]
-    return Patch(facecolor=colour, hatch=hatch, edgecolor="white", linewidth=0.3, label=phase)
+    color, hatch = FILLS[phase]
+    return Patch(facecolor=color, hatch=hatch, edgecolor="white", linewidth=0.3, label=phase)
 
 
 def _phases(series: Series) -> dict[str, float]:
@@ -177,13 +177,13 @@ def draw_bars(
             [v.max() - m for m, v in zip(means, values, strict=True)],
         ]
     )
-    colours = [look(s.family)["color"] for s in series]
+    colors = [look(s.family)["color"] for s in series]
     error = spread if any(len(v) > 1 for v in values) else None
     ax.barh(
         places,
         means,
         height=0.7,
-        color=colours,
+        color=colors,
         xerr=error,
         ecolor="#444444",
         error_kw={"elinewidth": 0.8, "capsize": 2},

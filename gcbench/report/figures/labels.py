@@ -42,7 +42,7 @@ def _place(
     taken = [_around(x, y, 3 * scale) for x, y in at] + [
         _around(x, y, scale) for line in lines for x, y in _along(ax, line)
     ]
-    for (x, y, name), centre in zip(named, at, strict=True):
+    for (x, y, name), center in zip(named, at, strict=True):
         note = ax.annotate(
             name,
             (x, y),
@@ -54,15 +54,15 @@ def _place(
         )
         note.set_in_layout(False)
         box = note.get_window_extent(renderer)
-        dx, dy = _best(box, centre, taken, ax.bbox, scale)
+        dx, dy = _best(box, center, taken, ax.bbox, scale)
         note.set_position((dx / scale, dy / scale))
         taken.append(box.translated(dx, dy))
-        if hypot(*_gap(box.translated(dx, dy), centre)) > 9 * scale:
-            _leader(ax, (x, y), _nearest(box.translated(dx, dy), centre))
+        if hypot(*_gap(box.translated(dx, dy), center)) > 9 * scale:
+            _leader(ax, (x, y), _nearest(box.translated(dx, dy), center))
 
 
 def _best(
-    box: Bbox, centre: Any, taken: Sequence[Bbox], frame: Bbox, scale: float
+    box: Bbox, center: Any, taken: Sequence[Bbox], frame: Bbox, scale: float
 ) -> tuple[float, float]:
     """Return the first offset that is free, near ones first; else the one that covers least."""
     costs = []
@@ -96,13 +96,13 @@ def _along(ax: Axes, line: Line) -> list[tuple[float, float]]:
     ]
 
 
-def _nearest(box: Bbox, centre: Any) -> tuple[float, float]:
-    return min(max(centre[0], box.x0), box.x1), min(max(centre[1], box.y0), box.y1)
+def _nearest(box: Bbox, center: Any) -> tuple[float, float]:
+    return min(max(center[0], box.x0), box.x1), min(max(center[1], box.y0), box.y1)
 
 
-def _gap(box: Bbox, centre: Any) -> tuple[float, float]:
-    x, y = _nearest(box, centre)
-    return x - centre[0], y - centre[1]
+def _gap(box: Bbox, center: Any) -> tuple[float, float]:
+    x, y = _nearest(box, center)
+    return x - center[0], y - center[1]
 
 
 def _leader(ax: Axes, point: tuple[float, float], end: tuple[float, float]) -> None:

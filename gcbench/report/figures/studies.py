@@ -30,7 +30,7 @@ def _distinct(rows: Sequence[StudyRow], key: str) -> list[Any]:
 
 
 def histograms(study: Study, titles: Sequence[str] = ()) -> Figure | None:
-    """Draw the share of the values by size, a panel a quantiser, over the gradients' own."""
+    """Draw the share of the values by size, a panel a quantizer, over the gradients' own."""
     rows = {
         row["row"]: row
         for row in study["rows"]
@@ -58,8 +58,8 @@ def histograms(study: Study, titles: Sequence[str] = ()) -> Figure | None:
         if error:
             ax.set_title(f"{row['row']}, squared error {error:.2g}")
     handles = [
-        Line2D([], [], color=colour, linewidth=5, label=label)
-        for colour, label in (("#c8c8c8", "gradients"), (BLUE, "what is sent"))
+        Line2D([], [], color=color, linewidth=5, label=label)
+        for color, label in (("#c8c8c8", "gradients"), (BLUE, "what is sent"))
     ]
     settings, step = study["settings"], next(iter(rows.values())).get("step")
     where = settings.get("recorded") or f"{settings['model']} on {settings['dataset']}"
@@ -82,7 +82,7 @@ MEASURED = {
 }
 
 
-def quantiser_bounds(study: Study) -> Figure | None:
+def quantizer_bounds(study: Study) -> Figure | None:
     """Draw a row of panels a quantity, a panel a length, with the theorems' bounds above."""
     rows = study["rows"]
     kinds, every = _distinct(rows, "vector"), _distinct(rows, "n")
@@ -125,10 +125,12 @@ def ecq_stability(study: Study) -> Figure | None:
     alphas = sorted({alpha for row in rows for alpha in row["alphas"]})
     shades = {alpha: _shade(i / max(1, len(alphas) - 1)) for i, alpha in enumerate(alphas)}
     for i, (ax, row) in enumerate(zip(axes, rows, strict=True)):
-        for alpha, contraction, memory in zip(
-            row["alphas"], row["lambdas"], row["memory_by_alpha"], strict=True
+        for alpha, contraction, residual in zip(
+            row["alphas"], row["lambdas"], row["residual_by_alpha"], strict=True
         ):
-            known = [(step, size) for step, size in zip(row["steps"], memory, strict=True) if size]
+            known = [
+                (step, size) for step, size in zip(row["steps"], residual, strict=True) if size
+            ]
             ax.plot(
                 *zip(*known, strict=True),
                 color=shades[alpha],
@@ -136,7 +138,7 @@ def ecq_stability(study: Study) -> Figure | None:
             )
         logarithmic(ax, "x", "y")
         ax.set(ylim=(None, 1e4), xlabel="Step")
-        ax.set_ylabel("Memory, root mean square" if i % columns == 0 else "")
+        ax.set_ylabel("Residual, root mean square" if i % columns == 0 else "")
     handles = [
         Line2D([], [], color=shade, label=f"α = {alpha:g}") for alpha, shade in shades.items()
     ]
@@ -148,7 +150,7 @@ def ecq_stability(study: Study) -> Figure | None:
 
 
 def _shade(share: float) -> tuple[float, float, float]:
-    """Return a colour from light to dark, of a map that grey keeps in order."""
+    """Return a color from light to dark, of a map that gray keeps in order."""
     red, green, blue, _ = colormaps["viridis_r"](0.12 + 0.88 * share)
     return red, green, blue
 
@@ -183,7 +185,7 @@ def decode_scaling(study: Study) -> Figure | None:
 def predicted_throughput(table: Table, study: Study) -> Figure | None:
     """Draw the throughput against the number of GPUs, a line a row of this table.
 
-    Rows of one method share a colour. A row of the study has the `table` that it belongs to, and
+    Rows of one method share a color. A row of the study has the `table` that it belongs to, and
     `gpus` and `images_per_second_by_gpus`, two lists.
     """
     known = {
@@ -197,10 +199,10 @@ def predicted_throughput(table: Table, study: Study) -> Figure | None:
         return None
     figure, (ax,) = panels([""], wide=len(shown) > FEW)
     methods = [SETTING.sub("", title) for title in shown]
-    colours = list(dict.fromkeys(methods))
+    colors = list(dict.fromkeys(methods))
     for i, (title, method) in enumerate(zip(shown, methods, strict=True)):
         style = {
-            **plain(colours.index(method)),
+            **plain(colors.index(method)),
             "linestyle": LINES[methods[:i].count(method) % len(LINES)],
         }
         ax.plot(
@@ -221,7 +223,7 @@ def _missing(titles: Sequence[str], shown: Sequence[str]) -> list[str]:
 
 STUDIES: dict[str, Callable[..., Figure | None]] = {
     "gradient_levels": histograms,
-    "quantiser_bounds": quantiser_bounds,
+    "quantizer_bounds": quantizer_bounds,
     "ecq_stability": ecq_stability,
     "layers": layers,
     "decode_scaling": decode_scaling,

@@ -1,4 +1,4 @@
-"""QSGD's quantiser beside its theorems."""
+"""QSGD's quantizer beside its theorems."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gcbench.studies.study import Row, Study
 
 
 @dataclass(frozen=True, kw_only=True)
-class QuantiserBounds(Study):
+class QuantizerBounds(Study):
     """Variance, sparsity and code length of QSGD beside its bounds: Alistarh et al., 2017, lemma
     3.1 and theorem 3.2.
 
