@@ -14,7 +14,7 @@ from math import inf
 from typing import IO
 
 LOOK_SECONDS = 0.2  # between looks for commands that have ended
-STOP_SECONDS = 120.0  # from the request to stop, in which a run leaves a checkpoint, to the kill
+STOP_SECONDS = 600.0  # from the request to stop, in which a run leaves a checkpoint, to the kill
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
