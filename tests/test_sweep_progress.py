@@ -205,6 +205,29 @@ def test_what_a_run_took_tells_what_its_like_will_take() -> None:
     )
 
 
+def test_core_seconds_follow_from_runs_of_the_same_work_alone() -> None:
+    config = config_of("trainer.epochs=10")
+    past = plain_result(
+        steps=100,
+        steps_per_epoch=50,
+        choices=config["choices"],
+        config=config,
+        started="2026-01-01T00:00:00+00:00",
+        finished="2026-01-01T00:05:00+00:00",
+        device="cpu",
+        processes=2,
+        threads=2,
+    )
+    estimates = Estimates([past])
+    # 3 s a step of four cores, however many threads are asked for now.
+    other_threads = config_of("trainer.epochs=10", "trainer.threads=1")
+    assert estimates.core_seconds(other_threads, "cpu") == 4 * 3.0 * 10 * 50
+    assert estimates.core_seconds(config_of("compressor=none"), "cpu") is not None
+    wider = config_of("model.widths=[512]")
+    assert estimates.core_seconds(wider, "cpu") is None
+    assert estimates.core_seconds(config, "cuda") is None
+
+
 def test_a_size_never_seen_is_tried_and_missing_data_is_left_to_the_run(tmp_path: Path) -> None:
     estimates = Estimates([])
     seconds = estimates.seconds(config_of("trainer.epochs=100000", "trainer.launcher=virtual"))
