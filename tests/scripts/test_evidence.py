@@ -57,6 +57,7 @@ def typed(evidence: ModuleType, monkeypatch: pytest.MonkeyPatch, *words: str) ->
     evidence.main()
 
 
+@pytest.mark.slow
 def test_a_queue_runs_all_rows_but_those_that_fail_and_is_typed_again(
     evidence: ModuleType, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
