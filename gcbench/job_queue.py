@@ -8,14 +8,16 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
+from pathlib import Path
 from typing import IO
+
+from gcbench.launch.local import collect_signals
 
 LOOK_SECONDS = 0.2  # between looks for commands that have ended
 STOP_SECONDS = 600.0  # from the request to stop, in which a run leaves a checkpoint, to the kill
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,9 @@ class _Running:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+        # Where Linux groups processes by session, it weighs the groups, by a niceness of their own.
+        with suppress(OSError):
+            Path(f"/proc/{self.process.pid}/autogroup").write_text(str(os.nice(0)))
 
     def end(self, stopped: bool) -> Ended:
         self._output.seek(0)
@@ -60,7 +65,8 @@ def run_commands(
     """Run commands in their order, one in each place at a time, and yield each when it has ended.
 
     After `seconds`, and on Ctrl-C, SIGTERM or the end of the terminal, no other is started, and
-    those that run get SIGINT and STOP_SECONDS to end. A second signal kills them.
+    those that run get SIGINT and STOP_SECONDS to end. A second signal kills them. Commands have the
+    niceness of this process.
 
     Args:
         commands: arguments of each, the program first.
@@ -72,7 +78,7 @@ def run_commands(
     free = list(places)[::-1]
     running: list[_Running] = []
     kill_at = inf
-    with _collect_signals() as received:
+    with collect_signals() as received:
         try:
             while running or (waiting and kill_at == inf):
                 if kill_at == inf and (received or time.monotonic() >= end):
@@ -93,20 +99,3 @@ def run_commands(
             for one in running:
                 one.process.kill()
                 one.process.wait()
-
-
-@contextmanager
-def _collect_signals() -> Iterator[list[int]]:
-    """Yield a list that collects signals to stop; one that nohup has made ignored stays so."""
-    received: list[int] = []
-    numbers = [
-        number
-        for number in STOP_SIGNALS
-        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN
-    ]
-    before = {n: signal.signal(n, lambda number, _: received.append(number)) for n in numbers}
-    try:
-        yield received
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

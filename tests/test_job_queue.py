@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -115,3 +116,15 @@ def test_a_run_that_is_stopped_goes_on_when_the_queue_is_typed_again(
         line["step"] for line in RunFiles(directory).read_metrics() if line["event"] == "train"
     ]
     assert lines == sorted(set(lines)) and after.started > before.started
+
+
+@pytest.mark.skipif(not Path("/proc/self/autogroup").exists(), reason="no groups by session here")
+def test_commands_are_as_nice_as_the_queue() -> None:
+    """Each has a session, and in it a niceness of a process says nothing to other sessions."""
+    script = (
+        "import os; from gcbench.job_queue import run_commands; os.nice(7); "
+        "command = ['sh', '-c', 'sleep 1; cat /proc/self/autogroup']; "
+        "print(next(run_commands([command], [{}])).said)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout.strip().endswith(f"nice {os.nice(0) + 7}"), done.stderr

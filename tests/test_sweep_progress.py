@@ -9,6 +9,7 @@ import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hydra.core.utils import JobReturn, JobStatus
@@ -16,12 +17,12 @@ from processes import command
 from results import plain_result
 from sentence import compose, config_of
 
-from gcbench.config import run_directory
+from gcbench.config import Config, run_directory
 from gcbench.launch.estimate import START_SECONDS, Estimates
 from gcbench.launch.same import same_run
 from gcbench.records import RunFiles
 from gcbench.records.result import Begun, make_result
-from gcbench.records.schema import Status
+from gcbench.records.schema import Result, Status
 from gcbench.sweep_progress import SweepProgress, SweepRow, plan_sentence
 
 WORDS = [
@@ -190,16 +191,21 @@ def test_a_row_takes_what_its_result_says(
     assert caplog.messages == [f"row 1 of 2, {tmp_path}, {says}"]
 
 
-def test_what_a_run_took_tells_what_its_like_will_take() -> None:
-    config = config_of("trainer.epochs=10")
-    past = plain_result(
+def three_seconds_a_step(config: Config, **facts: Any) -> Result:
+    return plain_result(
         steps=100,
         steps_per_epoch=50,
         choices=config["choices"],
         config=config,
         started="2026-01-01T00:00:00+00:00",
         finished="2026-01-01T00:05:00+00:00",
+        **facts,
     )
+
+
+def test_what_a_run_took_tells_what_its_like_will_take() -> None:
+    config = config_of("trainer.epochs=10")
+    past = three_seconds_a_step(config)
     assert Estimates([past]).seconds(config) == 3.0 * 10 * 50
     assert (
         Estimates([past]).seconds(config_of("trainer.epochs=10", "trainer.gpus=1")) != 3.0 * 10 * 50
@@ -208,17 +214,7 @@ def test_what_a_run_took_tells_what_its_like_will_take() -> None:
 
 def test_core_seconds_follow_from_runs_of_the_same_work_alone() -> None:
     config = config_of("trainer.epochs=10")
-    past = plain_result(
-        steps=100,
-        steps_per_epoch=50,
-        choices=config["choices"],
-        config=config,
-        started="2026-01-01T00:00:00+00:00",
-        finished="2026-01-01T00:05:00+00:00",
-        device="cpu",
-        processes=2,
-        threads=2,
-    )
+    past = three_seconds_a_step(config, device="cpu", processes=2, threads=2)
     estimates = Estimates([past])
     # 3 s a step of four cores, however many threads are asked for now.
     other_threads = config_of("trainer.epochs=10", "trainer.threads=1")
