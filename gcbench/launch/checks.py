@@ -73,7 +73,7 @@ def check(config: Config, plan: Plan, data: Data, directory: Path) -> None:
             f"model={config['choices']['model']} carries hidden state for every column of its "
             "batch; type trainer.accumulate=1"
         )
-    estimator.refuse(model, data, config["optimizer"])
+    estimator.refuse(model, data, compressor, config)
     try_step(config["optimizer"], config["schedule"], model)
     refuse_pipeline(
         to_dataclass(TrainerSettings, config["trainer"]),
