@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,15 @@ from gcbench.compressors import Compressor, Grads, offsets_of, parts_of, sizes_o
 from gcbench.compressors.base import Sizes
 from gcbench.compressors.wrappers import NormClipping
 from gcbench.data import Data
-from gcbench.knobs import Checked, Knob
+from gcbench.knobs import Checked
+from gcbench.settings import (
+    Every,
+    Fragments,
+    InnerClipNorm,
+    OuterLr,
+    OuterMomentum,
+    OuterNesterov,
+)
 from gcbench.train.estimators import batch_of
 from gcbench.train.run import Progress, Run
 from gcbench.train.schedules import total_steps
@@ -35,7 +43,7 @@ class LocalSteps(Checked):
     and where H divides t, with eta the outer rate and mu the outer momentum:
 
         d = Aggregate(x - x_1, ..., x - x_W)                the run's compressor, whichever it is
-        m <- mu m + d;   x <- x - eta (d + mu m)            (x <- x - eta m without `nesterov`)
+        m <- mu m + d;   x <- x - eta (d + mu m)            (eta m without `outer_nesterov`)
         x_i <- x
 
     The states s_i stay with their workers. The paper's f is AdamW, eta = 0.7, mu = 0.9, H = 500.
@@ -54,60 +62,12 @@ class LocalSteps(Checked):
     streaming paper mixes it; its fragments take layers in turn, not consecutive ones.
     """
 
-    every: Annotated[
-        int,
-        Knob(
-            "H, steps from one exchange of a parameter to the next",
-            unit="a number of steps",
-            at_least=1,
-            example=8,
-        ),
-    ]
-    fragments: Annotated[
-        int,
-        Knob(
-            "P, parts of the model, each exchanged at an offset of its own",
-            unit="a number of fragments",
-            at_least=1,
-            example=4,
-        ),
-    ] = 1
-    outer_lr: Annotated[
-        float, Knob("eta, rate of the outer optimizer", unit="a rate", above=0, example=0.7)
-    ] = 0.7
-    outer_momentum: Annotated[
-        float,
-        Knob(
-            "mu, weight of the old momentum in the new",
-            unit="a weight",
-            at_least=0,
-            below=1,
-            example=0.9,
-        ),
-    ] = 0.9
-    nesterov: Annotated[bool, Knob("true: the outer step looks ahead")] = True
-    clip_norm: Annotated[
-        float | None,
-        Knob(
-            "2-norm to which a worker scales its gradient down before its own step",
-            unit="a norm",
-            above=0,
-            example=1,
-        ),
-    ] = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.fragments > self.every:
-            raise ValueError(
-                f"estimator.fragments={self.fragments}: fragments are exchanged in different steps "
-                f"of estimator.every={self.every}; type estimator.fragments={self.every} or fewer"
-            )
-        if self.nesterov and not self.outer_momentum:
-            raise ValueError(
-                f"estimator.outer_momentum={self.outer_momentum:g}: estimator.nesterov=true looks "
-                "ahead along the momentum; type estimator.nesterov=false, too"
-            )
+    every: Every
+    fragments: Fragments = 1
+    outer_lr: OuterLr = 0.7
+    outer_momentum: OuterMomentum = 0.9
+    outer_nesterov: OuterNesterov = True
+    clip_norm: InnerClipNorm = None
 
     @property
     def period(self) -> int:
@@ -136,17 +96,27 @@ class LocalSteps(Checked):
                     f"of {self.every} steps; type clip_norm=null estimator.clip_norm={norm}, which "
                     "scales the gradients of these steps"
                 )
+        if self.outer_nesterov and not self.outer_momentum:
+            raise ValueError(
+                f"estimator.outer_momentum={self.outer_momentum:g}: estimator.outer_nesterov=true "
+                "looks ahead along the momentum; type estimator.outer_nesterov=false, too"
+            )
         if self.fragments > 1:
             self._refuse_fragments(model, compressor, trainer)
 
     def _refuse_fragments(
         self, model: nn.Module, compressor: Compressor, trainer: Mapping[str, Any]
     ) -> None:
+        if self.fragments > self.every:
+            raise ValueError(
+                f"estimator.fragments={self.fragments}: fragments are exchanged in different steps "
+                f"of estimator.every={self.every}; type estimator.fragments={self.every} or fewer"
+            )
         tensors = sum(p.requires_grad for p in model.parameters())
         if self.fragments > tensors:
             raise ValueError(
                 f"estimator.fragments={self.fragments}: the model has {tensors} tensors; type "
-                f"estimator.fragments={min(tensors, self.every)} or fewer"
+                f"estimator.fragments={tensors} or fewer"
             )
         if compressor.properties.scope == "global":
             raise ValueError(
@@ -168,7 +138,7 @@ class LocalSteps(Checked):
             [group],
             lr=self.outer_lr,
             momentum=self.outer_momentum,
-            nesterov=self.nesterov,
+            nesterov=self.outer_nesterov,
             foreach=True,
         )
 

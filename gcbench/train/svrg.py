@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from gcbench.compressors import Compressor, Grads
 from gcbench.data import Data
-from gcbench.knobs import Checked, Knob
+from gcbench.knobs import Checked
+from gcbench.settings import EpochSteps, Penalty
 from gcbench.train.estimators import batch_of
 from gcbench.train.run import Progress, Run
 
@@ -48,20 +49,9 @@ class SVRG(Checked):
     the data. A run that ends inside an epoch ends at x, not at an average.
     """
 
-    epoch_steps: Annotated[
-        int | None,
-        Knob(
-            "T, steps from one full gradient to the next; null: a pass over the data",
-            unit="a number of steps",
-            at_least=1,
-            example=100,
-        ),
-    ] = None
+    epoch_steps: EpochSteps = None  # T
     # With it what is quantized goes to zero, with an optimizer's weight decay it does not.
-    penalty: Annotated[
-        float,
-        Knob("weight of ||x||^2 / 2 in f", unit="a weight", at_least=0, example=0.01),
-    ] = 0.0
+    penalty: Penalty = 0.0
     period: ClassVar[int] = 1
 
     def refuse(
