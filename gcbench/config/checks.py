@@ -12,6 +12,7 @@ SCHEMAS = {
     "trainer": settings.TrainerSettings,
     "optimizer": settings.OptimizerSettings,
     "schedule": settings.ScheduleSettings,
+    "estimator": settings.EstimatorSettings,
     "logger": settings.LoggerSettings,
     "resume": settings.ResumeSettings,
 }

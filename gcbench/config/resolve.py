@@ -57,7 +57,8 @@ def register() -> None:
     warnings.filterwarnings("ignore", message=r"\s*'hydra/launcher/submitit_")
     store = ConfigStore.instance()
     for group, node in SCHEMAS.items():
-        if group != "optimizer":  # whose files have only the keys that their class takes
+        # Files of these groups have only the keys that their class takes.
+        if group not in ("optimizer", "estimator"):
             store.store(group=group, name="schema", node=node)
     resolvers: dict[str, Callable[..., str | int]] = {
         "levels": _levels_of_bits,
@@ -199,7 +200,8 @@ def _settled(composed: DictConfig) -> Config:
         _keep_typed_keys_of_other_target(group, config, typed)
     if "optimizer" in config:
         _check_rate(config["optimizer"])
-        to_floats(config["optimizer"], SCHEMAS["optimizer"])
+        for group in ("optimizer", "estimator"):
+            to_floats(config[group], SCHEMAS[group])
     return config
 
 

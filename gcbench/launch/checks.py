@@ -30,7 +30,9 @@ from gcbench.launch.plan import Plan
 from gcbench.private import use_own_compiler_cache
 from gcbench.records.summary import advice_on_share, share_in_words
 from gcbench.settings import TrainerSettings
+from gcbench.train.local_steps import LocalSteps
 from gcbench.train.pipeline import refuse_pipeline
+from gcbench.train.run import Estimator
 from gcbench.train.schedules import total_steps
 
 log = logging.getLogger("gcbench")
@@ -42,6 +44,7 @@ OF_BUCKETS = 10
 # A worker has gradient, payload, residual and one in flight; without a residual, less of them.
 OF_WORKER = 7
 OF_LEAN_WORKER = 2
+OF_INNER_MODEL = 3  # parameters of its own, and the moments of Adam
 
 
 def check(config: Config, plan: Plan, data: Data, directory: Path) -> None:
@@ -73,7 +76,7 @@ def check(config: Config, plan: Plan, data: Data, directory: Path) -> None:
             f"model={config['choices']['model']} carries hidden state for every column of its "
             "batch; type trainer.accumulate=1"
         )
-    estimator.refuse(model, data, config["optimizer"])
+    estimator.refuse(model, data, compressor, config)
     try_step(config["optimizer"], config["schedule"], model)
     refuse_pipeline(
         to_dataclass(TrainerSettings, config["trainer"]),
@@ -83,7 +86,7 @@ def check(config: Config, plan: Plan, data: Data, directory: Path) -> None:
     )
     _check_recordings(config["trainer"], data)
     _warn_of_little_compression(config, compressor, model, data)
-    _check_memory(plan, sum(p.numel() for p in model.parameters()), compressor)
+    _check_memory(plan, sum(p.numel() for p in model.parameters()), compressor, estimator)
 
 
 @torch.no_grad()
@@ -200,15 +203,17 @@ def _warn_of_little_compression(
         log.warning("%s are compressed %s", share_in_words(share), advice)
 
 
-def _check_memory(plan: Plan, parameters: int, compressor: Compressor) -> None:
+def _check_memory(
+    plan: Plan, parameters: int, compressor: Compressor, estimator: Estimator
+) -> None:
     free = torch.cuda.mem_get_info()[0] if plan.device == "cuda" else _free_bytes()
-    needed = _needed_bytes(plan, parameters, compressor, plan.workers)
+    needed = _needed_bytes(plan, parameters, compressor, estimator, plan.workers)
     if needed > free:
         fitting = next(
             (
                 w
                 for w in range(plan.workers - 1, 0, -1)
-                if _needed_bytes(plan, parameters, compressor, w) <= free
+                if _needed_bytes(plan, parameters, compressor, estimator, w) <= free
             ),
             None,
         )
@@ -221,7 +226,9 @@ def _check_memory(plan: Plan, parameters: int, compressor: Compressor) -> None:
         )
 
 
-def _needed_bytes(plan: Plan, parameters: int, compressor: Compressor, workers: int) -> int:
+def _needed_bytes(
+    plan: Plan, parameters: int, compressor: Compressor, estimator: Estimator, workers: int
+) -> int:
     """Return the bytes that `workers` in place of the plan's need, without activations."""
     parts = list(parts_of(compressor))
     processes = min(plan.local_processes, workers) if plan.device == "cpu" else 1
@@ -229,6 +236,7 @@ def _needed_bytes(plan: Plan, parameters: int, compressor: Compressor, workers: 
     lean = any(isinstance(part, (Bucketed, Dense)) for part in parts) and not remembers
     of_process = OF_PROCESS + OF_BUCKETS * any(isinstance(part, Bucketed) for part in parts)
     of_worker = OF_LEAN_WORKER if lean else OF_WORKER
+    of_worker += OF_INNER_MODEL * isinstance(estimator, LocalSteps)
     rows = workers if plan.processes == 1 else plan.workers // plan.processes
     return 4 * parameters * processes * (of_process + of_worker * rows)
 

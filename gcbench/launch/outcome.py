@@ -67,7 +67,7 @@ def make_outcome(
         steps_per_epoch=run.steps_per_epoch,
         test=summarize_tests(progress.tests),
         **counts,
-        shannon_bits_per_step=_mean(progress.samples, "shannon_bits"),
+        shannon_bits_per_step=_shannon_bits(run, progress),
         analytic_ratio=analytic_ratio(run.compressor),
         compressed_share=compressed_share(run.compressor, shapes, progress.step),
         seconds=seconds and {phase: Phase(**value) for phase, value in seconds.items()},
@@ -121,6 +121,12 @@ def _between_nodes(meter: Meter, steps: int, dense: int) -> BitsBetweenNodes | N
     size = len(sent) // nodes
     by_node = [sum(sent[start : start + size]) for start in range(0, len(sent), size)]
     return count_bits_between_nodes(by_node, steps, dense)
+
+
+def _shannon_bits(run: Run, progress: Progress) -> float | None:
+    """Return the least bits that the codes could cost, as a mean over all steps."""
+    bits = _mean(progress.samples, "shannon_bits")
+    return bits and bits * run.estimator.exchanges(progress.step) / progress.step
 
 
 def _mean_error(samples: Sequence[Sample]) -> CompressionError | None:

@@ -8,6 +8,7 @@ import signal
 import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from copy import deepcopy
 from datetime import timedelta
 from pathlib import Path
 from types import FrameType
@@ -15,7 +16,8 @@ from typing import Any, NamedTuple, cast
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from gcbench.codecs.kernels import Backend, use_backend
 from gcbench.comm import (
@@ -53,13 +55,14 @@ from gcbench.records.clock import Clock
 from gcbench.records.gradients import GradientFiles
 from gcbench.records.result import Begun
 from gcbench.seeds import mix
-from gcbench.settings import TrainerSettings
+from gcbench.settings import ScheduleKind, ScheduleSettings, TrainerSettings
 from gcbench.train.checkpoints import Checkpoints
+from gcbench.train.local_steps import LocalSteps
 from gcbench.train.loop import train
 from gcbench.train.pipeline import exchanges_in_background, make_pipeline
 from gcbench.train.replica import Replica
-from gcbench.train.run import Progress, Run
-from gcbench.train.schedules import total_steps
+from gcbench.train.run import InnerModel, Progress, Run
+from gcbench.train.schedules import FactorSchedule, Schedule, total_steps
 from gcbench.train.weights import save_weights
 
 MODEL_SAMPLES = 5000  # that a model sees which is initialized from data
@@ -227,8 +230,24 @@ def build_run(
     )
     steps_per_epoch = data.steps_per_epoch(plan.workers, trainer.batch_size)
     steps = total_steps(trainer.max_steps, trainer.epochs, steps_per_epoch)
-    optimizer = make_optimizer(config["optimizer"], replica.model)
-    schedule = make_schedule(config["schedule"], optimizer, plan.workers, steps_per_epoch, steps)
+
+    def make_steps(stepped: nn.Module) -> tuple[Optimizer, Schedule]:
+        optimizer = make_optimizer(config["optimizer"], stepped)
+        lengths = plan.workers, steps_per_epoch, steps
+        return optimizer, make_schedule(config["schedule"], optimizer, *lengths)
+
+    estimator = make(config["estimator"], "estimator")
+    inner: list[InnerModel] = []
+    if isinstance(estimator, LocalSteps):
+        for _ in comm.local:
+            copied = deepcopy(replica.model)
+            parameters = {k: p for k, p in copied.named_parameters() if p.requires_grad}
+            inner.append(InnerModel(parameters, *make_steps(copied)))
+        optimizer = estimator.outer_optimizer(replica.parameters.values())
+        constant = ScheduleSettings(ScheduleKind.constant)
+        schedule: Schedule = FactorSchedule(constant, plan.workers, steps_per_epoch, steps)
+    else:
+        optimizer, schedule = make_steps(replica.model)
     clock = Clock(device)
     comm.clock = clock
     with warnings.catch_warnings():
@@ -237,13 +256,14 @@ def build_run(
     run = Run(
         data=data,
         replica=replica,
-        estimator=make(config["estimator"], "estimator"),
+        estimator=estimator,
         pipeline=make_pipeline(trainer, replica, clock, side_comm),
         compressor=compressor,
         comm=comm,
         control=control,
         optimizer=optimizer,
         schedule=schedule,
+        inner=inner,
         clock=clock,
         recordings=GradientFiles(directory / "gradients", _in_short(config)),
         settings=trainer,

@@ -91,8 +91,9 @@ def build_scenario(words: Predict) -> Scenario:
         node = resolve(compose_words([f"model={words.model}"]))["model"]
         name, shapes = words.model, shapes_of_model(node, facts)
         samples = words.samples or facts.samples
-    every = methods(names, words.others, shapes, device, words.workers_per_node)
-    dense = next((m for m in every if m.family == "none"), None)
+    single = methods(names, words.others, shapes, device, words.workers_per_node)
+    every = [method.at_every(steps) for method in single for steps in words.every]
+    dense = next((m for m in every if m.family == "none" and m.every == 1), None)
     return Scenario(
         f"{name}, {device.title}, {compute.batch_size} a worker",
         every,
@@ -159,6 +160,7 @@ def _note(words: Predict, scenario: Scenario) -> str:
     return (
         f"Predicted with device {words.device}. The bound is a step without exchange and codec: "
         f"{seconds(scenario.compute.seconds)}."
+        + (" With every=H a step is the mean of H." if max(words.every) > 1 else "")
     )
 
 

@@ -188,7 +188,11 @@ def compare(
     )
     between = _link(result.network, network, latency, path)
     messages = Payload(compressor_of(config), shapes).at(result.workers)
-    exchange = exchange_seconds(messages, Cluster(between, between).network(result.workers))
+    local = {"every": 1, "fragments": 1, **config.get("estimator", {})}
+    # As many bits in all fragments as in the whole, in as many messages for each of them.
+    messages = [m._replace(number=m.number * local["fragments"]) for m in messages]
+    round_seconds = exchange_seconds(messages, Cluster(between, between).network(result.workers))
+    exchange = round_seconds / local["every"]
     rest = sum(_seconds(result, phase) for phase in (*COMPUTATION, "encode", "decode", "wait"))
     title = result.experiment or Path(path).name
     return Comparison(

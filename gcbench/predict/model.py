@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 from gcbench.comm.network import Collective, Level, Link, Network
@@ -55,6 +55,12 @@ class Method:
     codec: Codec
     dense_bytes: int  # of the gradient in fp32
     in_buckets: bool = True  # may be exchanged bucket by bucket
+    every: int = 1  # steps from one exchange to the next (estimator=local_steps)
+
+    def at_every(self, every: int) -> Method:
+        """Return this method with an exchange every so many steps."""
+        title = f"{self.title} every={every}" if every > 1 else self.title
+        return replace(self, title=title, every=every)
 
 
 @dataclass(frozen=True)
@@ -84,7 +90,7 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Prediction:
-    """A step of a method on so many workers."""
+    """A step of a method on so many workers, as a mean over steps with and without an exchange."""
 
     method: str
     workers: int
@@ -115,20 +121,24 @@ class Prediction:
 def predict(
     method: Method, workers: int, cluster: Cluster, compute: Compute, overlap: bool = False
 ) -> Prediction:
-    """Return a step's times; with `overlap`, buckets are exchanged under the backward pass."""
+    """Return a step's times; with `overlap`, buckets are exchanged under the backward pass.
+
+    Of a method that exchanges every H steps, a step has an H-th of an exchange.
+    """
     messages = method.messages(workers) if workers > 1 else []
     network = cluster.network(workers)
     exchange = exchange_seconds(messages, network)
     buckets = math.ceil(method.dense_bytes / BUCKET_BYTES) if overlap and method.in_buckets else 1
+    codec = codec_seconds(method.codec, messages, network) if workers > 1 else 0.0
     return Prediction(
         method.title,
         workers,
         compute.batch_size,
         compute.seconds,
-        codec_seconds(method.codec, messages, network) if workers > 1 else 0.0,
-        exchange,
-        exposed_seconds(exchange, compute.backward_seconds, buckets),
-        sum(m.bits for m in messages),
+        codec / method.every,
+        exchange / method.every,
+        exposed_seconds(exchange, compute.backward_seconds, buckets) / method.every,
+        sum(m.bits for m in messages) / method.every,
     )
 
 

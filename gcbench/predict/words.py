@@ -22,6 +22,7 @@ class Predict(Words):
 gcbench predict model=resnet18 compressor=powersgd rank=2 network=10gbit workers=2,4,8,16
 gcbench predict model=resnet50_imagenet compressor=all network=25gbit workers=64 workers_per_node=8
 gcbench predict pays model=resnet18 compressor=qsgd,powersgd picture=pays    where a method pays
+gcbench predict model=resnet18 compressor=none,qsgd every=1,8,32 network=1gbit    local steps
 gcbench predict shapes=mine.yaml compressor=powersgd rank=1,2,4     a model without its code
 gcbench predict measure outputs device=mine.yaml     a device, from what ran below a folder
 gcbench predict compare outputs/RUN network=1gbit    a run's times beside the prediction
@@ -52,6 +53,9 @@ gcbench predict compare outputs/RUN network=1gbit    a run's times beside the pr
         None, "of forward and backward of that batch, in place of the device's"
     )
     samples: int | None = key(None, "of an epoch; by default the data set's")
+    every: tuple[int, ...] = key(
+        (1,), "steps from one exchange to the next (estimator=local_steps), separated by commas"
+    )
     overlap: bool = key(False, "true: the exchange of a bucket hides under the backward pass")
     device: str = key(
         "v100",
@@ -88,5 +92,10 @@ def read_predict(typed: Sequence[str]) -> Predict:
     if words.seconds is not None and words.batch_size is None and words.shapes is None:
         raise ConfigError(
             f"seconds={words.seconds:g}: type batch_size=N too, whose seconds they are"
+        )
+    if words.overlap and max(words.every) > 1:
+        raise ConfigError(
+            f"overlap=true every={','.join(map(str, words.every))}: local steps are exchanged "
+            "between two steps, not under a backward pass; type overlap=false, or every=1"
         )
     return words

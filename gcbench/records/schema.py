@@ -37,7 +37,7 @@ class Bits(Record):
 
     per_worker: float  # mean over workers, whole run
     per_worker_max: float
-    per_step: float
+    per_step: float  # a mean over all steps, of which some may exchange nothing
     per_epoch_mib: float
     dense_per_step: float  # of fp32 gradients
     ratio: Number  # dense_per_step / per_step; None: nothing was sent

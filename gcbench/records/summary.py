@@ -96,6 +96,13 @@ def _facts(result: Result) -> list[tuple[str, str]]:
         analytic = result.analytic_ratio
         by_paper = f" ({analytic:.2f}x by its paper's count)" if analytic else ""
         facts.append(("sent", amount + _fewer(sent) + by_paper))
+    estimator = result.estimator or {}
+    if (every := estimator.get("every", 1)) > 1:
+        parts = estimator["fragments"]
+        what = f"each of {parts} fragments" if parts > 1 else "all"
+        each = f"{estimator['bits_per_exchange'] or 0:,.0f} bits each time"
+        mean = "bits in a step are the mean over all steps"
+        facts.append(("exchanged", f"{what} every {every} steps, {each}; {mean}"))
     if (share := result.compressed_share) is not None:
         advice = advice_on_share(share, result.config)
         facts.append(("compressed", f"{share_in_words(share)} {advice}".rstrip()))

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from gcbench.compressors import Grads, State
 from gcbench.train.resharding import merge_workers, replaced_shares, stack, unmergeable_reason
-from gcbench.train.run import ExchangeResult, Progress, Run
+from gcbench.train.run import ExchangeResult, InnerModel, Progress, Run
 
 FORMAT = 6
 SHARED = "shared.pt"
@@ -285,6 +285,15 @@ def _worker_content(run: Run, progress: Progress, row: int) -> dict[str, Any]:
         "carry": run.replica.carries[row],
         "meter": run.comm.meter.state()[row],
         "loss": float(progress.losses[row]),
+        "inner": _inner_content(run.inner[row]) if run.inner else None,
+    }
+
+
+def _inner_content(inner: InnerModel) -> dict[str, Any]:
+    return {
+        "parameters": {name: p.detach() for name, p in inner.parameters.items()},
+        "optimizer": inner.optimizer.state_dict(),
+        "schedule": inner.schedule.state_dict(),
     }
 
 
@@ -304,6 +313,12 @@ def _restore_workers(run: Run, progress: Progress, workers: list[dict[str, Any]]
     run.replica.carries = [w["carry"] for w in workers]
     run.comm.meter.load([w["meter"] for w in workers])
     progress.losses.copy_(torch.tensor([w["loss"] for w in workers], dtype=torch.float64))
+    for row, inner in enumerate(run.inner):
+        content = workers[row]["inner"]
+        for name, p in inner.parameters.items():
+            p.data.copy_(content["parameters"][name])
+        inner.optimizer.load_state_dict(content["optimizer"])
+        inner.schedule.load_state_dict(content["schedule"])
 
 
 def _write(path: Path, content: dict[str, Any]) -> str:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from gcbench.compressors import Compressor, Grads
 from gcbench.data import Data
 from gcbench.train.run import Progress, Run
 
@@ -17,7 +18,11 @@ from gcbench.train.run import Progress, Run
 class SGD:
     """The mean gradient of the batch, as it is."""
 
-    def refuse(self, model: nn.Module, data: Data, optimizer: Mapping[str, Any]) -> None:
+    period: ClassVar[int] = 1
+
+    def refuse(
+        self, model: nn.Module, data: Data, compressor: Compressor, config: Mapping[str, Any]
+    ) -> None:
         pass
 
     def gradients(self, run: Run, progress: Progress) -> Tensor:
@@ -30,6 +35,12 @@ class SGD:
                 for row in rows
             ]
         )
+
+    def exchanges(self, steps: int) -> int:
+        return steps
+
+    def due_gradients(self, run: Run, progress: Progress) -> Grads:
+        return run.replica.grads
 
     def end_step(self, run: Run, progress: Progress) -> None:
         pass

@@ -75,8 +75,7 @@ def _step(run: Run, progress: Progress) -> Sample | None:
     exchanged = train_step(run, progress)
     if progress.step - 1 in (run.settings.record_gradients or ()):
         _record_gradients(run, progress.step - 1)
-    every = run.settings.error_every
-    if not every or (progress.step - 1) % every or exchanged is None:
+    if exchanged is None or not run.samples_error(progress.step - 1):
         return None
     progress.samples.append(sample(run, exchanged))
     return progress.samples[-1]
@@ -98,7 +97,8 @@ def _divergence(run: Run, progress: Progress) -> str | None:
     """
     if bad := _first_bad(run, progress):
         return reason(bad)
-    if all(p.isfinite().all() for p in run.replica.parameters.values()):
+    models = [run.replica.parameters, *(model.parameters for model in run.inner)]
+    if all(p.isfinite().all() for parameters in models for p in parameters.values()):
         return None
     return f"the weights were not finite after step {progress.step - 1}"
 
@@ -169,7 +169,7 @@ def _log_line(run: Run, progress: Progress, bad: Bad | None) -> dict[str, Any]:
         "step": progress.step,
         "epoch": progress.step / run.steps_per_epoch,
         "loss": math.fsum(rows) / (steps * len(rows)),
-        "lr": run.optimizer.param_groups[0]["lr"],
+        "lr": run.learning_rate,
         **_spend(run, progress),
         "first_bad_step": bad and bad[0],
     }

@@ -25,6 +25,7 @@ from gcbench.compressors import (
     MethodError,
     State,
     Step,
+    flatten,
     merge,
     refuse_other_tensors,
 )
@@ -41,12 +42,19 @@ class AfterBackward:
     def gradients(self, run: Run, progress: Progress) -> Tensor:
         return run.estimator.gradients(run, progress)
 
-    def exchange(self, run: Run, progress: Progress) -> ExchangeResult:
+    def exchange(self, run: Run, progress: Progress) -> ExchangeResult | None:
+        grads = run.estimator.due_gradients(run, progress)
+        if not grads:
+            return None
         run.clock.lap("compress")
-        out = _aggregate(run, run.replica.grads, progress.state, run.comm, progress.step)
-        progress.state = out.state
+        whole = len(grads) == len(run.replica.grads)
+        state = progress.state if whole else progress.state.select(grads.keys())
+        out = _aggregate(run, grads, state, run.comm, progress.step)
+        progress.state = out.state if whole else progress.state.replace(out.state)
         progress.first_bad.note_exchange(progress.step, out)
-        return ExchangeResult(out.update, run.replica.flat, out.shannon_bits)
+        if whole:
+            return ExchangeResult(out.update, run.replica.flat, out.shannon_bits)
+        return ExchangeResult(out.update, flatten(grads), None)
 
     def settle(self, run: Run, progress: Progress) -> None:
         pass

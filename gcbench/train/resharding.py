@@ -31,6 +31,8 @@ def unmergeable_reason(
     content: dict[str, Any], parameters: Collection[str], merge: bool
 ) -> str | None:
     """Return why workers cannot take over files such as `content`, or None where they can."""
+    if content.get("inner"):
+        return "each worker has parameters of its own between exchanges (estimator=local_steps)"
     remembered = {name for layer in content["state"] for name in layer}
     if not remembered <= set(parameters):
         return "each worker remembers a shard that is of another size now (exchange=scatter_coded)"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -28,11 +28,23 @@ where codes were gathered.
 class Estimator(Protocol):
     """The source of a step's gradients, before any compression."""
 
-    def refuse(self, model: nn.Module, data: Data, optimizer: Mapping[str, Any]) -> None:
+    @property
+    def period(self) -> int:
+        """Return the steps from one exchange to the next, at most."""
+
+    def exchanges(self, steps: int) -> int:
+        """Return how many exchanges the first `steps` steps of a run have."""
+
+    def refuse(
+        self, model: nn.Module, data: Data, compressor: Compressor, config: Mapping[str, Any]
+    ) -> None:
         """Raise ValueError for what would run, but not do what the estimator promises."""
 
     def gradients(self, run: Run, progress: Progress) -> Tensor:
         """Fill the replica's rows; return the mean loss of each, `[w]`."""
+
+    def due_gradients(self, run: Run, progress: Progress) -> Grads:
+        """Return the rows that are exchanged in this step: all of them, a part, or none."""
 
     def end_step(self, run: Run, progress: Progress) -> None:
         """End a step, when the parameters have moved and `progress.step` counts it."""
@@ -68,6 +80,15 @@ class Pipeline(Protocol):
 
 
 @dataclass(frozen=True)
+class InnerModel:
+    """A worker's own parameters, and the optimizer that moves them from exchange to exchange."""
+
+    parameters: dict[str, nn.Parameter]
+    optimizer: torch.optim.Optimizer
+    schedule: Schedule
+
+
+@dataclass(frozen=True)
 class Run:
     """The fixed parts of a run."""
 
@@ -78,8 +99,9 @@ class Run:
     compressor: Compressor
     comm: Comm
     control: Control
-    optimizer: torch.optim.Optimizer
+    optimizer: torch.optim.Optimizer  # applies updates to the parameters that workers share
     schedule: Schedule
+    inner: Sequence[InnerModel]  # one for each worker here, where these step by themselves
     clock: Clock
     recordings: GradientFiles
     settings: TrainerSettings
@@ -93,6 +115,18 @@ class Run:
     def first(self) -> bool:
         """Return whether this process writes files for all."""
         return self.process == 0
+
+    @property
+    def learning_rate(self) -> float:
+        """Return the rate at which a batch moves the first group of parameters."""
+        optimizer = self.inner[0].optimizer if self.inner else self.optimizer
+        rate: float = optimizer.param_groups[0]["lr"]
+        return rate
+
+    def samples_error(self, step: int) -> bool:
+        """Return whether the compression error of this step, if it exchanges, is sampled."""
+        every = self.settings.error_every
+        return bool(every and step % every < self.estimator.period)
 
 
 @dataclass

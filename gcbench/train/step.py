@@ -22,8 +22,11 @@ def train_step(run: Run, progress: Progress) -> ExchangeResult | None:
     clock.lap("update")
     run.schedule.set_rates(run.optimizer, number)
     if exchanged is not None:
+        # Some optimizers write into gradients (Nesterov's momentum), and a sample comes later.
+        copy = run.samples_error(number)
         for name, p in replica.parameters.items():
-            p.grad = exchanged.update[name][0].to(p.dtype)
+            update = exchanged.update.get(name)
+            p.grad = None if update is None else update[0].to(p.dtype, copy=copy)
         run.optimizer.step()
     progress.step += 1
     run.estimator.end_step(run, progress)
@@ -38,7 +41,8 @@ def sample(run: Run, exchanged: ExchangeResult) -> Sample:
     `shannon_bits`, the least that the codes could cost, comes with them. Not counted, not timed.
     """
     mean = run.control.sum(exchanged.gradients.sum(0, dtype=torch.float64)) / run.comm.workers
-    applied = torch.cat([exchanged.update[name].flatten() for name in run.replica.grads]).double()
+    updates = [exchanged.update[name] for name in run.replica.grads if name in exchanged.update]
+    applied = torch.cat([update.flatten() for update in updates]).double()
     norm, applied_norm = mean.norm(), applied.norm()
     error, cosine = (applied - mean).norm() / norm, (applied @ mean) / (applied_norm * norm)
     # float32 hides in which order the sum over workers went.

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from gcbench.compressors import Compressor, Grads
 from gcbench.data import Data
+from gcbench.knobs import Checked
+from gcbench.settings import EpochSteps, Penalty
 from gcbench.train.estimators import batch_of
 from gcbench.train.run import Progress, Run
 
@@ -17,7 +20,7 @@ F = 32  # bits of a value that is not quantized
 
 
 @dataclass(frozen=True)
-class SVRG:
+class SVRG(Checked):
     """QSVRG, whose variance-reduced gradients lead a quantizer to the minimum itself.
 
     Alistarh et al., "QSGD: Communication-Efficient SGD via Gradient Quantization and Encoding",
@@ -46,29 +49,19 @@ class SVRG:
     the data. A run that ends inside an epoch ends at x, not at an average.
     """
 
-    epoch_steps: int | None = None  # T; None: the steps of a pass over the data
-    # The weight of ||x||^2 / 2 in f. With it what is quantized goes to zero, with an optimizer's
-    # weight decay it does not.
-    penalty: float = 0.0
+    epoch_steps: EpochSteps = None  # T
+    # With it what is quantized goes to zero, with an optimizer's weight decay it does not.
+    penalty: Penalty = 0.0
+    period: ClassVar[int] = 1
 
-    def __post_init__(self) -> None:
-        if self.epoch_steps is not None and self.epoch_steps < 1:
-            raise ValueError(
-                f"estimator.epoch_steps={self.epoch_steps}: type a number of steps of at least 1, "
-                "or null"
-            )
-
-        if self.penalty < 0:
-            raise ValueError(
-                f"estimator.penalty={self.penalty}: type a weight of at least 0, as in "
-                "estimator.penalty=0.01"
-            )
-
-    def refuse(self, model: nn.Module, data: Data, optimizer: Mapping[str, Any]) -> None:
+    def refuse(
+        self, model: nn.Module, data: Data, compressor: Compressor, config: Mapping[str, Any]
+    ) -> None:
         """Raise ValueError where batches' mean gradient is not the full gradient.
 
         That must be a function of the parameters alone.
         """
+        optimizer = config["optimizer"]
         is_sgd = optimizer.get("kind") in ("sgd", "powersgd")
         if not is_sgd or optimizer["momentum"]:
             typed, wanted = (
@@ -117,6 +110,12 @@ class SVRG:
             losses.append(replica.backward(row, batch, key, run.clock))
         replica.flat += state["full"][0] + self.penalty * _flat(_parameters(run))
         return torch.stack(losses)
+
+    def exchanges(self, steps: int) -> int:
+        return steps
+
+    def due_gradients(self, run: Run, progress: Progress) -> Grads:
+        return run.replica.grads
 
     def end_step(self, run: Run, progress: Progress) -> None:
         if progress.step % self._length(run) == 0:

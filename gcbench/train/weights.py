@@ -42,7 +42,8 @@ def _state_bytes(run: Run, progress: Progress) -> int:
     """Return the bytes of the part of a checkpoint that this process writes."""
     layers = list(progress.state.layers())
     late = (progress.late.update, progress.late.gradients) if progress.late else ({}, None)
-    per_worker = [*(layer.per_worker for layer in layers), run.replica.carries, late[1]]
+    inner = [(dict(model.parameters), model.optimizer.state_dict()) for model in run.inner]
+    per_worker = [*(layer.per_worker for layer in layers), run.replica.carries, late[1], inner]
     shared = [
         run.replica.model.state_dict(),
         run.optimizer.state_dict(),

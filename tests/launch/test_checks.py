@@ -171,6 +171,10 @@ def test_virtual_copies_that_do_not_fit_are_refused(
         ("compressor=maxnorm", 8, 44.4),
         ("compressor=signum", 8, 48.8),
         ("compressor=onebit", 8, 61.5),
+        ("compressor=none estimator=local_steps", 1, 6.7),
+        ("compressor=none estimator=local_steps", 8, 29.4),
+        ("compressor=none estimator=local_steps optimizer=adamw", 8, 36.1),
+        ("compressor=top_k estimator=local_steps optimizer=adamw", 8, 90.5),
     ],
 )
 def test_memory_is_what_was_measured_or_more(
@@ -181,13 +185,14 @@ def test_memory_is_what_was_measured_or_more(
         *words.split(), f"trainer.gpus={workers}", "trainer.launcher=virtual", "trainer.device=cpu"
     )
     chosen, compressor = plan(config, Machine.detect()), make(config["compressor"], "compressor")
-    needed = checks._needed_bytes(chosen, 1_000_000, compressor, workers) / 4e6
+    estimator = make(config["estimator"], "estimator")
+    needed = checks._needed_bytes(chosen, 1_000_000, compressor, estimator, workers) / 4e6
     assert 0.9 * copies <= needed <= 2 * copies
     monkeypatch.setattr(checks, "_free_bytes", lambda: int(4e6 * needed) - 1)
     with pytest.raises(
         ConfigError, match=r"type trainer.gpus=\d" if workers > 1 else "choose a smaller model="
     ):
-        checks._check_memory(chosen, 1_000_000, compressor)
+        checks._check_memory(chosen, 1_000_000, compressor, estimator)
 
 
 def test_text_cannot_be_cut_into_micro_batches(tmp_path: Path) -> None:

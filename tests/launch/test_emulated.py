@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from sentence import run
 
+from gcbench.predict.measure import compare
+
 WORDS = (
     "trainer.max_steps=6",
     "trainer.eval_every=null",
@@ -28,3 +30,16 @@ def test_times_are_the_models_and_flagged(tmp_path: Path) -> None:
     }
     expected = 32 * N / 1e6 + 2 * 0.100
     assert expected <= result["seconds"]["exchange"]["mean"] < 2 * expected
+
+
+@pytest.mark.usefixtures("copied_workers")
+@pytest.mark.parametrize("fragments", [1, 2])
+def test_local_steps_take_the_time_that_is_predicted(tmp_path: Path, fragments: int) -> None:
+    """Of six steps the last three are timed, in which every parameter is exchanged once."""
+    local = ("estimator=local_steps", "estimator.every=3", f"estimator.fragments={fragments}")
+    result = run(tmp_path, "trainer.launcher=local", *WORDS, *EMULATED, *local)
+    expected = (32 * N / 1e6 + 2 * 0.100 * fragments) / 3
+    comparison = compare(str(tmp_path))
+    assert comparison.exchange_seconds == pytest.approx(expected)
+    assert comparison.measured_exchange_seconds == result["seconds"]["exchange"]["mean"]
+    assert expected <= comparison.measured_exchange_seconds < 1.5 * expected

@@ -49,6 +49,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "type workers=8",
         ),
         (["measure", "."], "measure: type folders"),
+        (["every=0"], "every=0: type a whole number of at least 1, as in every=1"),
+        (["every=1,8", "overlap=true"], "backward pass; type overlap=false, or every=1"),
         (["compare", "nowhere"], "nowhere: there is no result.json"),
     ],
 )
@@ -79,6 +81,19 @@ def test_a_model_without_code(here: Path) -> None:
         < found["powersgd rank=2", 4].sent_bits
         < found["none", 4].sent_bits
     )
+
+
+def test_every_number_of_local_steps_is_a_method(here: Path) -> None:
+    words = read_predict(
+        ["shapes=mine.yaml", "compressor=powersgd,none", "every=1,8", "workers=4", "network=1gbit"]
+    )
+    scenario = build_scenario(words)
+    found = {p.method: p for p in predictions(words, scenario)}
+    assert list(found) == ["powersgd", "powersgd every=8", "none", "none every=8"]
+    assert found["none every=8"].sent_bits == found["none"].sent_bits / 8
+    assert scenario.dense.title == "none"
+    only = read_predict(["shapes=mine.yaml", "compressor=none", "every=8", "network=1gbit"])
+    assert build_scenario(only).dense.every == 1, "what others are compared with exchanges always"
 
 
 def test_forms_and_the_picture(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

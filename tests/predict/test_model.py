@@ -61,6 +61,18 @@ def test_what_backward_hides() -> None:
     assert exposed_seconds(0.2, 0.06, 4) == pytest.approx(0.2 - 0.045)
 
 
+def test_a_step_has_a_part_of_an_exchange() -> None:
+    """With an exchange every H steps, an H-th of its seconds, of its codec's and of its bits."""
+    method = sending("all_gather", 4e6, Codec(0.005, 0.001), title="quick")
+    once, seldom = (predict(method.at_every(h), 4, CLUSTER, COMPUTE) for h in (1, 8))
+    assert (once.method, seldom.method) == ("quick", "quick every=8")
+    assert seldom.exposed_seconds == once.exposed_seconds / 8 > 0
+    assert seldom.exchange_seconds == once.exchange_seconds / 8
+    assert seldom.codec_seconds == once.codec_seconds / 8
+    assert seldom.sent_bits == once.sent_bits / 8
+    assert seldom.compute_seconds == once.compute_seconds
+
+
 def test_overlap_needs_several_buckets_and_a_method_that_takes_them() -> None:
     large = replace(DENSE, dense_bytes=100 * 2**20)
     alone = predict(large, 4, CLUSTER, COMPUTE)

@@ -31,6 +31,17 @@ METHODS["svrg"] = [
     "optimizer.momentum=0",
 ]
 METHODS["adamw"] = [*METHODS["qsgd"], "optimizer=adamw", "schedule.interval=epoch"]
+# With an exchange of either half after 3 + 7 k and after 7 k steps.
+METHODS["local_steps"] = [
+    *METHODS["qsgd"],
+    "estimator=local_steps",
+    "estimator.every=7",
+    "estimator.fragments=2",
+    "optimizer._target_=own_optimizers.Decaying",
+    "optimizer.lr=0.05",
+    "schedule._target_=torch.optim.lr_scheduler.OneCycleLR",
+    "schedule.max_lr=0.1",
+]
 METHODS["any_class"] = [
     "compressor=powersgd",
     "optimizer._target_=own_optimizers.Decaying",
@@ -116,13 +127,14 @@ def test_a_resumed_run_goes_on_counting_seconds(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("copied_workers")
-def test_virtual_workers_continue_as_real_ones(tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", ["svrg", "local_steps"])
+def test_virtual_workers_continue_as_real_ones(tmp_path: Path, method: str) -> None:
     """1 x 4 virtual workers become 4 x 1 over gloo.
 
     Every worker's state is its own file, and gathers add in worker order.
     """
     words = [
-        *METHODS["svrg"],
+        *METHODS[method],
         *LENGTH,
         "trainer.max_steps=12",
         "trainer.checkpoint_steps=4",

@@ -75,6 +75,7 @@ def least_squares(
         comm=comm,
         control=LocalControl(),
         optimizer=make_optimizer(plain_steps(), replica.model),
+        inner=[],
         schedule=FactorSchedule(ScheduleSettings(ScheduleKind.constant), 3, steps_per_epoch, 1000),
         clock=Clock(device),
         recordings=GradientFiles(Path("never"), {}),
@@ -248,16 +249,20 @@ def test_it_refuses_what_has_no_full_gradient(
     model: nn.Module, data: Any, momentum: float, says: str
 ) -> None:
     with pytest.raises(ValueError, match=says):
-        SVRG().refuse(model, data, plain_steps(momentum))
-    SGD().refuse(model, data, plain_steps(momentum))
+        refuse(SVRG(), model, data, plain_steps(momentum))
+    refuse(SGD(), model, data, plain_steps(momentum))
+
+
+def refuse(estimator: Any, model: nn.Module, data: Any, optimizer: dict[str, Any]) -> None:
+    estimator.refuse(model, data, build_method("none"), {"optimizer": optimizer})
 
 
 def test_what_it_takes_and_refuses_from_the_command_line(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.0), nn.GroupNorm(1, 3))
-    SVRG().refuse(model, DATA, plain_steps())
+    refuse(SVRG(), model, DATA, plain_steps())
     for node in ({"kind": "adamw"}, {"_target_": "torch.optim.RMSprop", "momentum": 0.0}):
         with pytest.raises(ValueError, match="optimizer=.*: estimator=svrg takes plain steps"):
-            SVRG().refuse(model, DATA, node)
+            refuse(SVRG(), model, DATA, node)
     for words, says in (
         (
             ["model=linear", "optimizer.momentum=0.9"],

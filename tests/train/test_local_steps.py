@@ -1,0 +1,317 @@
+"""Local steps: workers train by themselves, and exchange how far they have come."""
+
+from __future__ import annotations
+
+import json
+from copy import deepcopy
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from sentence import SMALL, config_of, run
+from torch import Tensor, nn
+
+from gcbench.comm import Comm, LocalControl
+from gcbench.config import ConfigError
+from gcbench.launch.instantiate import make_data
+from gcbench.launch.plan import Machine, plan
+from gcbench.launch.worker import Connections, StopSignal, build_run
+from gcbench.train.estimators import batch_of
+from gcbench.train.local_steps import cut_fragments
+from gcbench.train.run import Progress, Run
+from gcbench.train.step import train_step
+from gcbench.train.tasks import loss_of
+
+W = 4
+LOCAL = ("estimator=local_steps", "estimator.every=4")
+VIRTUAL = ("trainer.launcher=virtual", f"trainer.gpus={W}")
+MLP = ("model=mlp", "model.widths=[16]")
+N = 64 * 16 + 16 + 16 * 10 + 10  # values of that model
+FAMILIES = {
+    "none": [],
+    "qsgd": [],
+    "powersgd": ["rank=2"],
+    "scaled_sign": ["error_feedback=true"],
+    "top_k": [],
+    "signum": ["estimator.outer_lr=0.002"],
+    "orq": [],
+    "maxnorm": [],
+}
+
+GLOBAL = ("maxnorm",)  # whose scale is that of all tensors
+
+
+def build(folder: Path, *words: str) -> tuple[Run, Progress]:
+    """Return a run of virtual workers that has not begun."""
+    typed = words if any(word.startswith("model=") for word in words) else (*MLP, *words)
+    config = config_of(*SMALL, *VIRTUAL, "trainer.max_steps=40", *typed)
+    joined = Connections(Comm(W), None, LocalControl(), torch.device("cpu"))
+    chosen, data = plan(config, Machine.detect()), make_data(config)
+    built, _ = build_run(config, chosen, joined, data, folder, StopSignal())
+    return built, Progress.start(built)
+
+
+def take_steps(built: tuple[Run, Progress], count: int) -> None:
+    for _ in range(count):
+        train_step(*built)
+
+
+def shared(run: Run) -> dict[str, Tensor]:
+    return {k: p.detach().clone() for k, p in run.replica.parameters.items()}
+
+
+def test_an_exchange_every_step_is_sgd(tmp_path: Path) -> None:
+    """x - mean of (x - (x - a g_i)) is x - a (mean of g_i) but for the rounding of x - a g_i."""
+    words = ("compressor=none", "optimizer.momentum=0", "optimizer.lr=0.1")
+    outer = ("estimator.outer_lr=1", "estimator.outer_momentum=0", "estimator.outer_nesterov=false")
+    local = build(tmp_path, *words, "estimator=local_steps", "estimator.every=1", *outer)
+    plain = build(tmp_path, *words)
+    for built in (local, plain):
+        take_steps(built, 20)
+    for ours, theirs in zip(shared(local[0]).values(), shared(plain[0]).values(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+    assert local[0].comm.meter.sent_bits == plain[0].comm.meter.sent_bits
+
+
+def diloco(run: Run, steps: int, every: int, momentum: float, clip: float) -> dict[str, Tensor]:
+    """Return the shared parameters after DiLoCo's algorithm 1 on the batches of `run`."""
+    model = deepcopy(run.replica.model)
+    models = [deepcopy(model) for _ in range(W)]
+    inner = [torch.optim.AdamW(m.parameters(), lr=0.01, weight_decay=0.1) for m in models]
+    velocities = [torch.zeros_like(p) for p in model.parameters()]
+    for step in range(steps):
+        for worker, (m, optimizer) in enumerate(zip(models, inner, strict=True)):
+            inputs, targets = batch_of(run, step, worker)
+            optimizer.zero_grad()
+            loss_of("classification", m(inputs), targets).backward()
+            nn.utils.clip_grad_norm_(m.parameters(), clip)
+            optimizer.step()
+        if (step + 1) % every:
+            continue
+        with torch.no_grad():
+            of_all = zip(*(m.parameters() for m in models), strict=True)
+            for x, xs, v in zip(model.parameters(), of_all, velocities, strict=True):
+                pseudo_gradient = torch.stack([x - xi for xi in xs]).mean(0)
+                v.mul_(momentum).add_(pseudo_gradient)
+                x -= 0.7 * (pseudo_gradient + momentum * v)
+                for xi in xs:
+                    xi.copy_(x)
+    return {k: p.detach() for k, p in model.named_parameters()}
+
+
+def test_it_is_the_papers_algorithm(tmp_path: Path) -> None:
+    adamw = ("optimizer=adamw", "optimizer.lr=0.01", "optimizer.weight_decay=0.1")
+    words = ("compressor=none", "schedule=constant", *adamw, *LOCAL, "estimator.clip_norm=1")
+    built = build(tmp_path, *words)
+    expected = diloco(built[0], 14, every=4, momentum=0.9, clip=1.0)
+    before = shared(built[0])
+    take_steps(built, 14)
+    for name, value in shared(built[0]).items():
+        torch.testing.assert_close(value, expected[name], rtol=1e-5, atol=1e-6)
+        assert not torch.equal(value, before[name])
+
+
+@pytest.mark.parametrize(
+    ("method", "fragments"),
+    [*((name, 1) for name in FAMILIES), *((name, 2) for name in FAMILIES if name not in GLOBAL)],
+)
+def test_every_family_learns_from_pseudo_gradients(
+    tmp_path: Path, method: str, fragments: int
+) -> None:
+    """It sends what it sends for a gradient, once in H steps, and what is not sent is kept."""
+    words = (f"compressor={method}", *FAMILIES[method], "schedule=constant", "optimizer.momentum=0")
+    if method not in ("none", "signum", "maxnorm"):
+        words = (*words, "min_size=0")
+    plain = build(tmp_path, *(w for w in words if "estimator" not in w))
+    train_step(*plain)
+    local = build(tmp_path, *LOCAL, f"estimator.fragments={fragments}", *words)
+    first = train_losses(local, 4)
+    bits = local[0].comm.meter.sent_bits
+    take_steps(local, 32)
+    last = train_losses(local, 4)
+    assert last < 0.9 * first
+    exchanges = local[0].estimator.exchanges(40)
+    assert exchanges == 10 * fragments
+    # A fragment may have scales, or matrices, of its own, but no values twice.
+    sent, once = local[0].comm.meter.sent_bits[0], plain[0].comm.meter.sent_bits[0]
+    assert sent == pytest.approx(10 * once, rel=0.2 if fragments > 1 else 0.0)
+    assert bits[0] <= 2 * once
+    for inner in local[0].inner:  # after 40 steps all, or the first half, were exchanged
+        equal = [
+            torch.equal(p, local[0].replica.parameters[k]) for k, p in inner.parameters.items()
+        ]
+        assert all(equal) if fragments == 1 else any(equal) and not all(equal)
+
+
+def train_losses(built: tuple[Run, Progress], count: int) -> float:
+    """Return the mean loss of the next steps."""
+    before = built[1].losses.clone()
+    take_steps(built, count)
+    return float((built[1].losses - before).mean() / count)
+
+
+def test_what_is_not_sent_is_sent_later(tmp_path: Path) -> None:
+    """With error feedback, all updates and the residual are all pseudo-gradients."""
+    outer = ("estimator.outer_lr=1", "estimator.outer_momentum=0", "estimator.outer_nesterov=false")
+    words = ("compressor=top_k", "error_feedback=true", "min_size=0", *LOCAL, *outer)
+    run, progress = build(tmp_path, "estimator.fragments=2", *words)
+    start, moved = shared(run), dict.fromkeys(run.replica.parameters, torch.zeros(()))
+    for _ in range(12):
+        exchanged = train_step(run, progress)
+        for name in exchanged.update if exchanged else ():
+            moved[name] = moved[name] + run.replica.grads[name].mean(0)
+    residuals = [layer.per_worker for layer in progress.state.layers() if layer.per_worker]
+    for name, x in shared(run).items():
+        left = residuals[0][name].mean(0)
+        torch.testing.assert_close(start[name] - x + left, moved[name], rtol=1e-4, atol=1e-6)
+        assert left.abs().max() > 0
+
+
+def test_fragments_take_turns(tmp_path: Path) -> None:
+    """Each moves every H steps, at an offset of its own: the same bits, fewer at a time."""
+    words = ("compressor=none", "estimator=local_steps", "estimator.every=6")
+    run, progress = build(tmp_path, *words, "estimator.fragments=3")
+    names = cut_fragments({k: p.numel() for k, p in run.replica.parameters.items()}, 3)
+    moves: dict[str, list[int]] = {k: [] for k in run.replica.parameters}
+    bits = []
+    for step in range(1, 25):
+        before, sent = shared(run), run.comm.meter.sent_bits[0]
+        train_step(run, progress)
+        bits.append(run.comm.meter.sent_bits[0] - sent)
+        for name, p in run.replica.parameters.items():
+            if not torch.equal(p, before[name]):
+                moves[name].append(step)
+    offsets = [6, 2, 4]
+    for fragment, first in zip(names, offsets, strict=True):
+        for name in fragment:
+            assert moves[name] == list(range(first, 25, 6))
+    sizes = [32 * sum(run.replica.parameters[k].numel() for k in part) for part in names]
+    assert [b for b in bits if b] == [sizes[1], sizes[2], sizes[0]] * 4
+    assert sum(bits) == 4 * 32 * N
+
+
+@pytest.mark.parametrize("sizes", [[5], [1, 1, 1, 1], [9, 1, 1, 1], [1, 1, 1, 9], [3, 8, 2, 7, 5]])
+def test_fragments_are_all_tensors_in_order_and_none_is_empty(sizes: list[int]) -> None:
+    named = {str(i): n for i, n in enumerate(sizes)}
+    for count in range(1, len(sizes) + 1):
+        parts = cut_fragments(named, count)
+        assert [name for part in parts for name in part] == list(named)
+        assert len(parts) == count and all(parts)
+    assert cut_fragments(dict.fromkeys("abcdef", 2), 3) == [["a", "b"], ["c", "d"], ["e", "f"]]
+
+
+@pytest.mark.usefixtures("copied_workers")
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("compressor=qsgd", "error_feedback=true", "alpha=0.2"),
+        ("compressor=top_k", "model=resnet8", "trainer.batch_size=4"),
+    ],
+)
+def test_virtual_and_real_workers_are_equal_to_the_bit(
+    tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    length = ("trainer.max_steps=13", "trainer.log_every=1", "trainer.error_every=3")
+    local = (*LOCAL, "estimator.fragments=2", "estimator.clip_norm=0.5", "optimizer=adamw")
+    typed = (*words, "min_size=0", *length, *local, f"trainer.gpus={W}", "trainer.accumulate=2")
+    results = {
+        processes: run(tmp_path / str(processes), *typed, *where)
+        for processes, where in {
+            1: ("trainer.launcher=virtual",),
+            2: ("trainer.launcher=local", "trainer.processes=2"),
+            4: ("trainer.launcher=local", "trainer.drift_every=1"),
+        }.items()
+    }
+    assert [result["processes"] for result in results.values()] == [1, 2, 4]
+    kept = [torch.load(tmp_path / str(p) / "weights.pt", weights_only=True) for p in results]
+    lines = [metrics(tmp_path / str(p)) for p in results]
+    for one, other in pairwise(results.values()):
+        for key in ("test", "bits_sent", "bits_received", "estimator", "compression_error"):
+            assert one[key] == other[key]
+    assert lines[0] == lines[1] == lines[2] and len(lines[0]) > 13
+    for weights in kept[1:]:
+        assert all(torch.equal(weights[name], kept[0][name]) for name in kept[0])
+
+
+def metrics(folder: Path) -> list[dict[str, Any]]:
+    """Return the metrics without times, which only real workers have."""
+    lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    return [{k: v for k, v in line.items() if k != "seconds"} for line in lines]
+
+
+def test_the_result_says_what_an_exchange_sends(tmp_path: Path) -> None:
+    words = (*VIRTUAL, "compressor=none", *LOCAL, "trainer.max_steps=10", "optimizer.nesterov=true")
+    result = run(tmp_path, *words, "trainer.error_every=5")
+    assert result["estimator"] == {"every": 4, "fragments": 1, "bits_per_exchange": 32 * N}
+    assert result["bits_sent"]["per_worker"] == 2 * 32 * N
+    assert result["bits_sent"]["per_step"] == pytest.approx(2 * 32 * N / 10)
+    assert result["bits_sent"]["ratio"] == pytest.approx(5)
+    # Of both exchanges, as each is the first after a multiple of five steps.
+    assert result["compression_error"]["samples"] == 2
+    assert result["compression_error"]["relative"] < 1e-6
+    rates = [line["lr"] for line in metrics(tmp_path) if line["event"] == "train"]
+    assert rates != [0.7], "the rate of the workers' own steps is logged"
+
+
+def test_a_sample_is_taken_of_what_was_aggregated(tmp_path: Path) -> None:
+    """Nesterov's momentum, which torch adds to the gradient in place, is no part of it."""
+    words = (*VIRTUAL, "compressor=none", "trainer.max_steps=4", "trainer.error_every=1")
+    result = run(tmp_path, *words, "optimizer.nesterov=true", "optimizer.weight_decay=0")
+    assert result["compression_error"]["relative"] < 1e-6
+
+
+def test_running_statistics_are_those_of_worker_0(tmp_path: Path) -> None:
+    built = build(tmp_path, "model=resnet8", "compressor=none", *LOCAL, "trainer.batch_size=4")
+    take_steps(built, 5)
+    norms = [m for m in built[0].replica.model.modules() if isinstance(m, nn.BatchNorm2d)]
+    assert norms and {int(norm.num_batches_tracked) for norm in norms} == {5}
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["estimator.every=0"], "estimator.every=0: type a number of steps of at least 1"),
+        (
+            ["estimator.every=60", "trainer.max_steps=50"],
+            "estimator.every=60: the run has 50 steps, .* type estimator.every=50 or fewer",
+        ),
+        (["estimator.fragments=5"], "estimator.fragments=5: .* type estimator.fragments=4"),
+        (
+            ["estimator.every=9", "estimator.fragments=9"],
+            "estimator.fragments=9: the model has 4 tensors; type estimator.fragments=4",
+        ),
+        (
+            ["estimator.fragments=2", "exchange=scatter"],
+            "estimator.fragments=2 sends tensors in parts.*; type estimator.fragments=1",
+        ),
+        (
+            ["estimator.fragments=2", "trainer.record_gradients=[3]"],
+            r"trainer.record_gradients=\[3\]: .*; type trainer.record_gradients=null",
+        ),
+        (["clip_norm=0.5"], "clip_norm=0.5 .*; type clip_norm=null estimator.clip_norm=0.5"),
+        (
+            ["estimator.outer_momentum=0"],
+            "estimator.outer_momentum=0: .*; type estimator.outer_nesterov=false",
+        ),
+        (["estimator.outer_lr=0"], "estimator.outer_lr=0: type a rate above 0"),
+        (["trainer.double_buffering=true"], "trainer.double_buffering=true: .*estimator=sgd"),
+        (
+            ["trainer.overlap=true", "trainer.launcher=local"],
+            "trainer.overlap=true: .* type estimator=sgd",
+        ),
+    ],
+)
+def test_what_it_refuses(tmp_path: Path, words: list[str], says: str) -> None:
+    with pytest.raises(ConfigError, match=says) as error:
+        run(tmp_path, *LOCAL, *words)
+    assert "\n" not in str(error.value)
+
+
+def test_workers_that_differ_are_not_merged(tmp_path: Path) -> None:
+    words = (*LOCAL, "compressor=none", "trainer.launcher=virtual", "trainer.batch_size=8")
+    run(tmp_path, *words, "trainer.gpus=4", "trainer.max_steps=6")
+    with pytest.raises(ConfigError, match="parameters of its own .*; type trainer.gpus=4"):
+        longer = ("trainer.gpus=2", "trainer.max_steps=12", "resume.workers=merge")
+        run(tmp_path, *words, *longer)
