@@ -21,8 +21,8 @@ from gcbench.config import (
     learning_rate_notice,
     resolve,
     resolve_words,
-    to_words,
     run_name,
+    to_words,
 )
 from gcbench.config.checks import SCHEMAS
 from gcbench.config.sentences import unknown_key
