@@ -91,6 +91,7 @@ def build_scenario(words: Predict) -> Scenario:
         node = resolve(compose_words([f"model={words.model}"]))["model"]
         name, shapes = words.model, shapes_of_model(node, facts)
         samples = words.samples or facts.samples
+    log.info("metering a step of %s with %d methods, some seconds each", name, len(names))
     every = methods(names, words.others, shapes, device, words.workers_per_node)
     dense = next((m for m in every if m.family == "none"), None)
     return Scenario(

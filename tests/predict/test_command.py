@@ -84,7 +84,7 @@ def test_a_model_without_code(here: Path) -> None:
 def test_forms_and_the_picture(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     typed = ["shapes=mine.yaml", "compressor=powersgd", "network=100mbit", "workers=2,4"]
     predict_steps([*typed, "format=markdown"])
-    assert "| powersgd | 2 |" in capsys.readouterr().out
+    assert "| powersgd |       2 |" in capsys.readouterr().out
     predict_steps(["pays", *typed, "format=csv", "picture=pays"])
     heading, row = capsys.readouterr().out.splitlines()
     assert heading.split(",")[0] == "pays" and row.startswith("powersgd,all,<")
