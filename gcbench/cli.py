@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
 from typing import NamedTuple
 
 import hydra
@@ -56,9 +59,16 @@ def _defer_errors(start: Callable[[DictConfig], None], composed: DictConfig) -> 
     try:
         start(composed)
     except (ConfigError, RunFailed, OSError) as error:
+        _remove_refused(Path(HydraConfig.get().runtime.output_dir))
         if HydraConfig.get().mode is RunMode.MULTIRUN:
             raise
         _deferred_errors.append(error)
+
+
+def _remove_refused(directory: Path) -> None:
+    """Remove the directory of a run that was refused: nothing is in it but what Hydra wrote."""
+    if directory.is_dir() and {path.name for path in directory.iterdir()} <= {".hydra"}:
+        shutil.rmtree(directory)
 
 
 def _run(composed: DictConfig) -> None:
@@ -165,7 +175,11 @@ def _start_hydra(command: Callable[[], None], config: str, arguments: Sequence[s
     if {"-h", "--help"} & set(arguments):
         # Hydra's own help is the same, after two seconds in which it lists all files of all groups.
         print(help_of(config))
+    elif "--version" in arguments:
+        print(f"gcbench {version('gcbench')}")
     else:
+        if {"-c", "--cfg"} & set(arguments) and {"-m", "--multirun"} & set(arguments):
+            raise ConfigError("--cfg shows one run; type it without -m, and one value a key")
         quiet = [] if _is_first_rank() else ["hydra.output_subdir=null"]
         sys.argv[1:] = [*open_nodes(arguments), *quiet]
         command()

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 FORMATS = ("terminal", "markdown", "csv", "latex")
+PAGE_WIDTH = 100  # columns of a table in a kept page
 UNFOLDED = 1_000_000  # columns of a file or a pipe, where a row is one line, however long
 
 
@@ -81,10 +82,35 @@ def print_table(table: TextTable, output: Console | None = None) -> None:
 
 
 def markdown(table: TextTable) -> str:
-    """Return headings and rows as a table of GitHub's markdown."""
-    rules = ["---" if i in table.left else "---:" for i in range(len(table.headings))]
-    cells = ([re.sub(r"[|~]", r"\\\g<0>", cell) for cell in row] for row in table.rows)
-    return "\n".join(f"| {' | '.join(row)} |" for row in (table.headings, rules, *cells))
+    """Return headings and rows as a table of GitHub's markdown, aligned as it stands."""
+    rows = [[escape_markdown(cell) for cell in row] for row in (table.headings, *table.rows)]
+    widths = _widths(rows)
+    rules = [
+        "-" * width if i in table.left else "-" * (width - 1) + ":"
+        for i, width in enumerate(widths)
+    ]
+    lines = [
+        [
+            cell.ljust(width) if i in table.left else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        for row in rows
+    ]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (lines[0], rules, *lines[1:]))
+
+
+def width_of(table: TextTable) -> int:
+    """Return how many columns the table takes in markdown."""
+    rows = [[escape_markdown(cell) for cell in row] for row in (table.headings, *table.rows)]
+    return sum(width + 3 for width in _widths(rows)) + 1
+
+
+def escape_markdown(text: str) -> str:
+    return re.sub(r"[|~]", r"\\\g<0>", text)
+
+
+def _widths(rows: Sequence[Sequence[str]]) -> list[int]:
+    return [max(3, *map(len, column)) for column in zip(*rows, strict=True)]
 
 
 def comma_separated(frame: DataFrame) -> str:
@@ -99,6 +125,9 @@ ESCAPES = {
     "<": r"\textless{}",
     ">": r"\textgreater{}",
     "\N{DAGGER}": r"\dag{}",
+    "\N{DOUBLE DAGGER}": r"\ddag{}",
+    "\N{UPWARDS ARROW}": r"$\uparrow$",
+    "\N{DOWNWARDS ARROW}": r"$\downarrow$",
 }
 
 

@@ -23,6 +23,7 @@ from gcbench.config import (
     resolve,
     resolve_words,
     run_name,
+    to_words,
 )
 from gcbench.config.checks import SCHEMAS
 from gcbench.config.sentences import unknown_key
@@ -190,6 +191,11 @@ def test_an_unknown_key_is_answered_with_what_was_meant(sentence: str, says: str
     assert says in str(error.value)
 
 
+def test_a_mapping_of_python_is_the_keys_below_it() -> None:
+    keys = {"bits": 4, "trainer": {"epochs": 1, "max_steps": None}}
+    assert to_words(keys) == ["bits=4", "trainer.epochs=1", "trainer.max_steps=null"]
+
+
 def test_a_benchmark_is_answered_with_keys_of_benchmarks() -> None:
     assert unknown_key("rouds", "3", benchmark=True).endswith("did you mean rounds=3?")
     assert "rounds" not in unknown_key("rouds", "3")
@@ -199,7 +205,13 @@ def test_a_benchmark_is_answered_with_keys_of_benchmarks() -> None:
 @pytest.mark.parametrize(
     ("sentence", "says"),
     [
-        ("model=resnet1", "In 'config': Could not find 'model/resnet1'"),
+        ("model=resnet1", "model=resnet1: there is no such choice; did you mean model=resnet18 or"),
+        ("logger=mlflow", "logger=mlflow: there is no such choice; type logger=csv, none, tensor"),
+        (
+            "+experiment/powersgd/table4=rank_99",
+            "experiment/powersgd/table4=rank_99: there is no such choice; did you mean "
+            "experiment/powersgd/table4=rank_7",
+        ),
         ("trainer.gpus=two", "trainer.gpus=two: type a number of workers of at least 1, as in"),
         ("schedule.interval=day", "schedule.interval=day: type schedule.interval=step or epoch"),
         (

@@ -127,14 +127,25 @@ def sentence_of(error: BaseException, benchmark: bool = False) -> str:
     )
     # This prefix comes from the interpolation in the run's name.
     text = text.removeprefix("ConfigError raised while resolving interpolation: ")
-    # For a choice that does not exist, the choices that do are named before the search path.
     text = text.partition("\nConfig search path")[0]
+    if missing := re.search(r"Could not find '(.+)/(.+?)'\nAvailable options in .*\n", text):
+        return _unknown_choice(missing[1], missing[2], text[missing.end() :].split())
     if wrong := re.match(r"Error merging override \+*(.+?)=(.*)", text):
         said = refusal(wrong[1], _parse(wrong[2]), _hints(benchmark).get(wrong[1], Any))
         return said or text
     if unknown := re.match(r"Could not override '.+?'\.\s.* \+(.+?)=(.*)", text):
         return unknown_key(unknown[1], unknown[2], benchmark)
     return text
+
+
+def _unknown_choice(group: str, choice: str, choices: Sequence[str]) -> str:
+    """Return the sentence for `group=choice` where the group has only `choices`."""
+    known = [one for one in choices if one != "schema"]  # which choices are held to
+    if likely := get_close_matches(choice, known):
+        advice = f"did you mean {' or '.join(f'{group}={one}' for one in likely)}?"
+    else:
+        advice = f"type {group}={', '.join(known)}"
+    return f"{group}={choice}: there is no such choice; {advice}"
 
 
 def _config_error_in(error: BaseException | None) -> ConfigError | None:

@@ -90,8 +90,17 @@ def read_keys(kind: type[Any], typed: Sequence[str]) -> dict[str, Any]:
 
 
 def to_words(keys: Mapping[str, Any]) -> list[str]:
-    """Return keys and values of Python as key=value words of Hydra's grammar."""
-    return [f"{name}={_quote(value)}" for name, value in keys.items()]
+    """Return keys and values of Python as key=value words of Hydra's grammar.
+
+    trainer={"epochs": 1} is trainer.epochs=1.
+    """
+    words = []
+    for name, value in keys.items():
+        if isinstance(value, Mapping):
+            words += to_words({f"{name}.{inner}": below for inner, below in value.items()})
+        else:
+            words.append(f"{name}={_quote(value)}")
+    return words
 
 
 def _quote(value: Any) -> str:

@@ -233,9 +233,7 @@ def _check(node: Config, key: str, arguments: int = 0) -> None:
             raise ConfigError(sentence)
     for name, parameter in parameters.items():
         if parameter.default is parameter.empty and parameter.kind in NAMED and name not in node:
-            raise ConfigError(
-                f"{key}.{name}: {node['_target_']} needs it; type +{key}.{name}=VALUE"
-            )
+            raise ConfigError(f"{key}.{name}: {node['_target_']} needs it; type {key}.{name}=VALUE")
 
 
 def _target(node: Config, key: str) -> Any:

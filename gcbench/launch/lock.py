@@ -15,7 +15,7 @@ from multiprocessing.reduction import DupFd
 from pathlib import Path
 from typing import Any
 
-from gcbench.config import RunFailed
+from gcbench.config import ConfigError, RunFailed
 
 PATIENCE_SECONDS = 3.0  # for a run that is just ending
 ORPHAN_SECONDS = 30.0  # for workers whose parent was killed, which leave a checkpoint and end
@@ -96,6 +96,10 @@ def lock_directory(directory: Path) -> Iterator[Lock]:
             )
         lock.note(f"process {os.getpid()} on {socket.gethostname()}")
         yield lock
+    except ConfigError:  # refused before it has written anything
+        if {file.name for file in directory.iterdir()} <= {path.name, ".hydra"}:
+            path.unlink()
+        raise
     finally:
         lock.release()
 

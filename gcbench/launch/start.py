@@ -227,6 +227,7 @@ def _raise_unless_done(files: RunFiles, stopped_by: str | None) -> None:
     if result.status == "interrupted":
         if stopped_by == slurm.REQUEUE.name:
             slurm.requeue()
+        log.info("type the same command to continue the run")
         raise KeyboardInterrupt
     if result.status != "done":
         raise RunFailed(f"the run {result.status}: {result.reason}")

@@ -91,6 +91,7 @@ def build_scenario(words: Predict) -> Scenario:
         node = resolve(compose_words([f"model={words.model}"]))["model"]
         name, shapes = words.model, shapes_of_model(node, facts)
         samples = words.samples or facts.samples
+    log.info("metering a step of %s with %d methods, some seconds each", name, len(names))
     single = methods(names, words.others, shapes, device, words.workers_per_node)
     every = [method.at_every(steps) for method in single for steps in words.every]
     dense = next((m for m in every if m.family == "none" and m.every == 1), None)

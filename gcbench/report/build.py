@@ -7,9 +7,18 @@ from collections.abc import Sequence
 from gcbench.config import conf_directory
 from gcbench.identity import flat_differences, format_value
 from gcbench.records.store import RecordedRun
-from gcbench.report.borrowed import describe_sources
 from gcbench.report.configs import PAPER, compose_row
-from gcbench.report.document import DIRTY, EMPTY, Cell, Document, Heading, Line, Summary, digits_of
+from gcbench.report.document import (
+    DIRTY,
+    EMPTY,
+    OTHER_BUDGET,
+    Cell,
+    Document,
+    Heading,
+    Line,
+    Summary,
+    digits_of,
+)
 from gcbench.report.measures import TIMES
 from gcbench.report.remarks import sections
 from gcbench.report.rows import Row, group_runs
@@ -30,7 +39,7 @@ def build(
     return Document(
         name=table.name,
         title=table.title,
-        under=[f"Source: {table.source}.", *_about_budgets(groups, budget, words)],
+        under=[f"Source: {table.source}.", *_about_budgets(table, groups, budget, words)],
         headings=[_heading(column, table, budget) for column in table.columns],
         lines=[_line(table, groups, i, row) for i, row in enumerate(rows)],
         sections=sections(table, groups, budget),
@@ -63,7 +72,9 @@ def _heading(column: Column, table: Table, budget: str) -> Heading:
 
 def _line(table: Table, groups: Groups, index: int, row: Row) -> Line:
     cells = [_cell(column, groups[column.budget or row.budget][index]) for column in table.columns]
-    return Line(row.spec.label, row.spec.group, row.spec.path, cells, _runs(row))
+    return Line(
+        row.spec.label, row.spec.group, row.spec.path, cells, _seeds(row), _stand_in_ratio(row)
+    )
 
 
 def _cell(column: Column, row: Row) -> Cell:
@@ -77,54 +88,37 @@ def _cell(column: Column, row: Row) -> Cell:
     return Cell(None, published, "no times" if row.done and column.measure in TIMES else EMPTY)
 
 
-def _runs(row: Row) -> str:
+def _seeds(row: Row) -> str:
     if row.spec.experiment is None:
         return "published only"
-    facts = [_seeds(row)]
-    if row.borrowed:
-        facts.append(describe_sources(row.borrowed))
-    if row.runs and row.stand_in:
-        facts.append(f"{row.stand_in} stands in{_describe_ratio(row)}")
-    if row.fewer_workers and any(run.result.seconds for run in row.done):
-        facts.append(f"{row.fewer_workers}, whose times are not these")
+    done = ", ".join(_seed(run) for run in row.done)
+    facts = [*([done] if done else []), *(f"{_seed(r)} {r.status}" for r in row.unfinished)]
     if row.grid and row.grid.chosen is not None:
         facts.append(f"lr {row.grid.chosen:g}, the best of {len(row.grid.rates)}")
-    if row.needs:
-        facts.append("see needs")
-    return "; ".join(facts)
+    return "; ".join(facts) or "missing"
 
 
-def _describe_ratio(row: Row) -> str:
-    """Return the ratio of a row whose model stands in for the paper's; empty for none.
+def _stand_in_ratio(row: Row) -> float | None:
+    """Return the ratio of a row whose model stands in for the paper's.
 
     It may be far from the ratio of the paper's model: a low rank is not low in a small one.
     """
-    values = row.values("ratio")
-    return f" at ratio {Summary.of(values).mean:.3g}" if values else ""
-
-
-def _seeds(row: Row) -> str:
-    if not row.runs:
-        return "missing"
-    done = [_seed(run) for run in row.done]
-    finished = [f"seed{'s' * (len(done) > 1)} {', '.join(done)}"] if done else []
-    return "; ".join([*finished, *(f"seed {_seed(run)} {run.status}" for run in row.unfinished)])
+    values = row.values("ratio") if row.stand_in else []
+    return Summary.of(values).mean if values else None
 
 
 def _seed(run: RecordedRun) -> str:
     return f"{run.seed}{DIRTY * run.dirty}"
 
 
-def _about_budgets(groups: Groups, budget: str, words: tuple[str, ...]) -> list[str]:
-    lines = [
-        f"Budget {budget}: {_about(budget)}",
-        *(f"{who}: {what}." for who, what in _list_differences(groups[budget])),
-    ]
+def _about_budgets(table: Table, groups: Groups, budget: str, words: tuple[str, ...]) -> list[str]:
+    lines = [f"Budget {budget}: {_about(budget)}", *_list_differences(groups[budget])]
     lines += [f"With {' '.join(words)} beside every row."] if words else []
-    return [
-        *lines,
-        *(f"Columns of budget {name}: {_about(name)}" for name in groups if name != budget),
-    ]
+    for name in groups:
+        if name != budget:
+            titles = ", ".join(column.title for column in table.columns if column.budget == name)
+            lines.append(f"{OTHER_BUDGET} {titles}: budget={name}. {_about(name)}")
+    return lines
 
 
 def _about(budget: str) -> str:
@@ -133,27 +127,37 @@ def _about(budget: str) -> str:
     return text.partition("\n")[0].lstrip("# ")
 
 
-def _list_differences(rows: Sequence[Row]) -> list[tuple[str, str]]:
-    """Return which rows differ from the paper's configuration, and in what."""
-    labels_by_difference: dict[str, list[str]] = {}
-    run_rows = [row for row in rows if row.spec.experiment is not None]
-    for row in run_rows if run_rows and run_rows[0].budget != PAPER else []:
-        paper = compose_row(row.spec)
-        at_budget = compose_row(row.spec, row.budget)
-        differs = {
-            k: v
-            for k, v in flat_differences(at_budget.flat, paper.flat).items()
-            if not k.startswith("model.")
-        }
-        if at_budget.choices["model"] != paper.choices["model"]:
-            differs = {"model": (at_budget.choices["model"], paper.choices["model"]), **differs}
-        what = ", ".join(
-            f"{key}={format_value(ours)} in place of {format_value(papers)}"
-            for key, (ours, papers) in differs.items()
-        )
-        labels_by_difference.setdefault(what, []).append(row.spec.label)
+def _list_differences(rows: Sequence[Row]) -> list[str]:
+    """Return in what rows differ from the paper's configuration: first what all have in common."""
+    differences = {
+        row.spec.label: _differences(row) for row in rows if row.spec.experiment is not None
+    }
+    every = list(differences.values())
+    common = [one for one in every[0] if all(one in others for others in every)] if every else []
+    labels_by_rest: dict[str, list[str]] = {}
+    for label, ours in differences.items():
+        rest = ", ".join(one for one in ours if one not in common)
+        labels_by_rest.setdefault(rest, []).append(label)
+    lines = [f"All rows: {', '.join(common)}."] if common else []
+    return lines + [
+        f"{rest}: {'; '.join(labels)}." for rest, labels in labels_by_rest.items() if rest
+    ]
+
+
+def _differences(row: Row) -> list[str]:
+    """Return what the row has in place of the paper's, as in trainer.epochs=3 in place of 300."""
+    if row.budget == PAPER:
+        return []
+    paper = compose_row(row.spec)
+    at_budget = compose_row(row.spec, row.budget)
+    differs = {
+        key: values
+        for key, values in flat_differences(at_budget.flat, paper.flat).items()
+        if not key.startswith("model.")
+    }
+    if at_budget.choices["model"] != paper.choices["model"]:
+        differs = {"model": (at_budget.choices["model"], paper.choices["model"]), **differs}
     return [
-        ("All rows" if len(who) == len(run_rows) else ", ".join(who), what)
-        for what, who in labels_by_difference.items()
-        if what
+        f"{key}={format_value(ours)} in place of {format_value(papers)}"
+        for key, (ours, papers) in differs.items()
     ]

@@ -39,11 +39,16 @@ class Answer(NamedTuple):
     but: str | None = None
 
     @property
-    def text(self) -> str:
-        but = f" (but not {self.but})" if self.but and self.verdict is Verdict.IN_PART else ""
+    def short(self) -> str:
+        """Return the verdict and what it rests on."""
         asked = self.bases if self.verdict is not Verdict.NOT_YET else ()
-        bases = f" ({', '.join(asked)})" if asked else ""
-        return f"{self.verdict.value}{but}{bases}"
+        return self.verdict.value + (f" ({', '.join(asked)})" if asked else "")
+
+    @property
+    def text(self) -> str:
+        """Return the verdict, what it rests on, and what does not hold."""
+        but = f", but not {self.but}" if self.but and self.verdict is Verdict.IN_PART else ""
+        return self.short + but
 
 
 class AnsweredClaim(NamedTuple):

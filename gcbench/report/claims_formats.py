@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from rich.padding import Padding
 from rich.text import Text
 
 from gcbench import console
@@ -24,7 +25,6 @@ PAPERS = {
     "ecqsgd": "ECQ-SGD (Wu et al., ICML 2018)",
 }
 TO_RUN = "What would decide the others, and its cost"
-HEADINGS = ["claim", "the paper says", "answer", "evidence", "caution"]
 UNDER = [
     "Rows are compared seed by seed, by the differences between runs of the same seed: a relation "
     "holds, or its opposite does, if the mean difference is larger than the differences' spread "
@@ -58,28 +58,28 @@ def legend(claims: Sequence[Answered]) -> list[str]:
     return [f"{verdict.value}: {verdict.meaning}." for verdict in Verdict if verdict in verdicts]
 
 
-def _cells(claim: AnsweredClaim) -> list[str]:
+def _facts(claim: AnsweredClaim) -> list[str]:
+    """Return the claim in the paper's sense, the answers, what they rest on, and a caution."""
     answered = [answer for answer in claim.answers if answer.verdict is not Verdict.NOT_YET]
     evidence = dict.fromkeys(line for answer in claim.answers for line in answer.evidence)
     return [
-        claim.claim.id,
-        f"{claim.claim.claim} ({claim.claim.where})",
-        "; ".join(answer.text for answer in answered or claim.answers[:1]),
-        ". ".join(evidence),
-        claim.claim.caution or "-",
+        f"The paper says: {claim.claim.claim} ({claim.claim.where})",
+        f"Answer: {'; '.join(answer.text for answer in answered or claim.answers[:1])}",
+        *(f"Evidence: {line}" for line in evidence),
+        *([f"Caution: {claim.claim.caution}"] if claim.claim.caution else []),
     ]
 
 
-def _tables(claims: Sequence[Answered]) -> list[TextTable]:
-    """Return a table a paper."""
-    by_paper: dict[str, list[list[str]]] = {}
+def _by_paper(claims: Sequence[Answered]) -> dict[str, list[AnsweredClaim]]:
+    papers: dict[str, list[AnsweredClaim]] = {}
     for claim, _ in claims:
-        by_paper.setdefault(claim.claim.paper, []).append(_cells(claim))
-    columns = range(len(HEADINGS))
-    return [
-        TextTable(HEADINGS, rows, left=columns, groups=range(len(rows)), title=PAPERS[paper])
-        for paper, rows in by_paper.items()
-    ]
+        papers.setdefault(PAPERS[claim.claim.paper], []).append(claim)
+    return papers
+
+
+def _overview(title: str, claims: Sequence[AnsweredClaim]) -> TextTable:
+    rows = [[claim.claim.id, claim.answer.short] for claim in claims]
+    return TextTable(["claim", "answer"], rows, left=(0, 1), title=title)
 
 
 def _to_run(claims: Sequence[Answered], quote: str = "") -> list[str]:
@@ -93,12 +93,15 @@ def _to_run(claims: Sequence[Answered], quote: str = "") -> list[str]:
 
 
 def markdown(claims: Sequence[Answered]) -> str:
-    """Return a page: a table a paper, and the commands that would decide what is not decided."""
+    """Return a page: answers and evidence by paper, and what would decide the other claims."""
     lines = [f"# {TITLE}", "", summary_line(claims), ""]
     lines += [f"- {line}" for line in legend(claims)]
     lines += ["", *(f"{line}  " for line in UNDER)]
-    for table in _tables(claims):
-        lines += ["", f"## {table.title}", "", console.markdown(table)]
+    for title, of_paper in _by_paper(claims).items():
+        lines += ["", f"## {title}", "", console.markdown(_overview(title, of_paper))]
+        for claim in of_paper:
+            facts = (f"- {console.escape_markdown(fact)}" for fact in _facts(claim))
+            lines += ["", f"**{claim.claim.id}**", "", *facts]
     if to_run := _to_run(claims, "`"):
         lines += ["", f"## {TO_RUN}", "", *(f"- {line}" for line in to_run)]
     return "\n".join(lines) + "\n"
@@ -132,8 +135,12 @@ def comma_separated(claims: Sequence[Answered]) -> str:
 
 def print_claims(claims: Sequence[Answered]) -> None:
     output = console.console()
-    for table in _tables(claims):
-        console.print_table(table, output)
+    for title, of_paper in _by_paper(claims).items():
+        for claim in of_paper:
+            output.print(Text(claim.claim.id, style="bold"))
+            for fact in _facts(claim):
+                output.print(Padding(Text(fact), (0, 0, 0, 2)))
+        console.print_table(_overview(title, of_paper), output)
     if to_run := _to_run(claims):
         output.print(Text(TO_RUN, style="bold"))
         for line in to_run:  # whole, to be copied

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from statistics import fmean, stdev
 from typing import NamedTuple
 
-from gcbench.console import TextTable
+from gcbench.console import UNFOLDED, TextTable, width_of
 
 EMPTY = "-"
 DIRTY = "\N{DAGGER}"  # marks runs from a checkout with changes that no commit has
 DIRTY_NOTE = "from a checkout with changes that no commit has"
+OTHER_BUDGET = "\N{DOUBLE DAGGER}"  # marks columns of another budget than the report's
+ARROWS = {"higher": "\N{UPWARDS ARROW}", "lower": "\N{DOWNWARDS ARROW}"}
 Published = float | str | None
 
 
@@ -45,14 +47,10 @@ class Heading(NamedTuple):
 
     @property
     def text(self) -> str:
-        """Return the title, and in parentheses the unit, which way is better, and the budget."""
-        facts = [
-            self.unit,
-            f"{self.better} is better" if self.better else None,
-            f"budget={self.budget}" if self.budget else None,
-        ]
-        in_parentheses = ", ".join(filter(None, facts))
-        return f"{self.title} ({in_parentheses})" if in_parentheses else self.title
+        """Return the title with the unit, an arrow to what is better, and a mark of its budget."""
+        unit = f" ({self.unit})" if self.unit else ""
+        arrow = f" {ARROWS[self.better]}" if self.better else ""
+        return f"{self.title}{OTHER_BUDGET if self.budget else ''}{unit}{arrow}"
 
 
 class Cell(NamedTuple):
@@ -77,7 +75,8 @@ class Line(NamedTuple):
     group: str | None
     experiment: str | None
     cells: list[Cell]
-    runs: str  # which seeds, what is missing, what stands in
+    seeds: str  # of the runs, and what became of those that did not end well
+    stand_in_ratio: float | None = None  # of the model that runs in place of the paper's
 
 
 class Section(NamedTuple):
@@ -129,28 +128,55 @@ def signed(value: float, digits: int | None) -> str:
     return text if text.startswith("-") else f"+{text}"
 
 
-def text_table(document: Document) -> TextTable:
-    """Return the table as text: a row's title, its cells, and the runs behind them."""
-    headings = ["row"]
-    for heading in document.headings:
-        headings += [heading.text, *(["paper", "difference"] if heading.published else [])]
+class _Column(NamedTuple):
+    heading: str
+    texts: list[str]
+    left: bool = False
+
+
+def text_tables(document: Document, width: int = UNFOLDED) -> list[TextTable]:
+    """Return the table as text: the rows' titles, their cells, and the runs behind them.
+
+    It is parted where it would be wider than `width` in markdown; every part has the titles, and
+    the paper's number stays beside ours.
+    """
+    titles = _Column("row", [line.title for line in document.lines], left=True)
+    parts = [[titles]]
+    for block in _blocks(document):
+        if len(parts[-1]) > 1 and width_of(_to_table([*parts[-1], *block])) > width:
+            parts.append([titles])
+        parts[-1] += block
+    groups = [line.group for line in document.lines]
+    return [replace(_to_table(part), groups=groups) for part in parts]
+
+
+def _to_table(columns: Sequence[_Column]) -> TextTable:
     return TextTable(
-        [*headings, "runs"],
-        [_text_of(line, document.headings) for line in document.lines],
-        left=(0, len(headings)),
-        groups=[line.group for line in document.lines],
+        [column.heading for column in columns],
+        list(zip(*(column.texts for column in columns), strict=True)),
+        left=[i for i, column in enumerate(columns) if column.left],
     )
 
 
-def _text_of(line: Line, headings: Sequence[Heading]) -> list[str]:
-    texts = [line.title]
-    for cell, heading in zip(line.cells, headings, strict=True):
-        texts.append(summary(cell.ours, heading) if cell.ours else cell.instead)
+def _blocks(document: Document) -> Iterator[list[_Column]]:
+    """Yield the columns after the titles, those together that are read together."""
+    for i, heading in enumerate(document.headings):
+        cells = [line.cells[i] for line in document.lines]
+        ours = [summary(cell.ours, heading) if cell.ours else cell.instead for cell in cells]
+        block = [_Column(heading.text, ours)]
         if heading.published:
-            difference = cell.difference
-            texts.append(_published(cell.published, heading))
-            texts.append(EMPTY if difference is None else signed(difference, heading.digits))
-    return [*texts, line.runs]
+            block.append(_Column("paper", [_published(cell.published, heading) for cell in cells]))
+            if any(isinstance(cell.published, (int, float)) for cell in cells):
+                block.append(_Column("difference", [_difference(cell, heading) for cell in cells]))
+        yield block
+    ratios = [line.stand_in_ratio for line in document.lines]
+    if any(ratios):
+        yield [_Column("stand-in's ratio", [f"{r:.3g}" if r else EMPTY for r in ratios])]
+    yield [_Column("seeds", [line.seeds for line in document.lines], left=True)]
+
+
+def _difference(cell: Cell, heading: Heading) -> str:
+    return EMPTY if cell.difference is None else signed(cell.difference, heading.digits)
 
 
 def _published(value: Published, heading: Heading) -> str:

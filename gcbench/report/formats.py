@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from gcbench import console
-from gcbench.console import escape_latex
-from gcbench.report.document import Document, text_table
+from gcbench.console import PAGE_WIDTH, escape_latex
+from gcbench.report.document import Document, text_tables
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -20,7 +20,7 @@ COMMANDS = "gcbench "
 def markdown(document: Document) -> str:
     """Return a page: the title, the table, and the sections below it as lists."""
     lines = [f"# {document.title}", "", *(f"{line}  " for line in document.under), ""]
-    lines.append(console.markdown(text_table(document)))
+    lines.append("\n\n".join(map(console.markdown, text_tables(document, PAGE_WIDTH))))
     for section in document.sections:
         lines += [
             "",
@@ -66,7 +66,7 @@ def frame_of(document: Document) -> DataFrame:
                 f"{key}_published": cell.published,
                 f"{key}_difference": cell.difference,
             }
-        records.append({**record, "runs": line.runs})
+        records.append({**record, "stand_in_ratio": line.stand_in_ratio, "seeds": line.seeds})
     return DataFrame(records, dtype=object)
 
 
@@ -78,7 +78,7 @@ def latex(document: Document) -> str:
         r"\begin{table}",
         rf"\caption{{{escape_latex(caption)}}}",
         rf"\label{{tab:{document.name.replace('/', '-')}}}",
-        console.latex(text_table(document)),
+        *map(console.latex, text_tables(document)),
     ]
     for section in document.sections:
         lines.append(rf"\par\footnotesize\textbf{{{escape_latex(section.title)}.}}")
@@ -91,7 +91,8 @@ def print_document(document: Document) -> None:
     output.print(Text(document.title, style="bold"))
     for line in document.under:
         output.print(Text(line, style="dim"))
-    console.print_table(text_table(document), output)
+    for table in text_tables(document, output.width):
+        console.print_table(table, output)
     for section in document.sections:
         output.print(Text(section.title, style="bold"))
         for sentence in section.lines:  # whole, to be copied

@@ -154,6 +154,9 @@ def _notes(table: Table, at_budget: Sequence[Row], rows: Sequence[Row]) -> Itera
         yield f"The paper's numbers are of {table.seeds} seeds; ours of as many as n says"
     runs = [run for row in at_budget for run in row.runs if run.done]
     if any(column.measure in TIMES for column in table.columns):
+        for fewer in dict.fromkeys(row.fewer_workers for row in at_budget if row.runs):
+            if fewer:
+                yield f"{fewer}: their times are not the row's, and are left out"
         untimed = [run.result for run in runs if run.result.seconds is None]
         if any(result.has_virtual_workers for result in untimed):
             yield "Virtual workers, several in one process, give accuracy and bits, and no times"

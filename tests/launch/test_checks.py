@@ -43,7 +43,7 @@ from gcbench.records.summary import _facts
         ),
         (
             "model._target_=own_models.Needy",
-            "model.depth: own_models.Needy needs it; type +model.depth=VALUE",
+            "model.depth: own_models.Needy needs it; type model.depth=VALUE",
         ),
         (
             "model._target_=own_models.Broken",

@@ -8,6 +8,7 @@ import runpy
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -154,6 +155,23 @@ def test_a_word_of_hydra_is_a_run(typed: Typed) -> None:
     ):
         status, stdout, stderr = typed(*words)
         assert status == 0 and "compressor:" in stdout, stderr
+
+
+def test_a_configuration_is_shown_of_one_run(typed: Typed, tmp_path: Path) -> None:
+    status, stdout, stderr = typed("-m", "compressor=none,qsgd", "--cfg", "job")
+    assert (status, stdout) == (1, "") and not list(tmp_path.iterdir())
+    assert stderr == "gcbench: --cfg shows one run; type it without -m, and one value a key\n"
+
+
+def test_the_version_is_that_of_gcbench(typed: Typed) -> None:
+    assert typed("--version")[:2] == (0, f"gcbench {version('gcbench')}\n")
+
+
+def test_a_refused_run_leaves_nothing(typed: Typed, tmp_path: Path) -> None:
+    for words in (["bits=four"], ["exchange=ring"], ["model._target_=no.Net"]):
+        status, _, stderr = typed(*words, "trainer.launcher=virtual")
+        assert status == 1, stderr
+        assert not [path for path in tmp_path.rglob("*") if path.name != "outputs"], words
 
 
 def test_notices_have_the_name_of_the_subcommand(typed: Typed, tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ def test_every_number_of_local_steps_is_a_method(here: Path) -> None:
 def test_forms_and_the_picture(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     typed = ["shapes=mine.yaml", "compressor=powersgd", "network=100mbit", "workers=2,4"]
     predict_steps([*typed, "format=markdown"])
-    assert "| powersgd | 2 |" in capsys.readouterr().out
+    assert "| powersgd |       2 |" in capsys.readouterr().out
     predict_steps(["pays", *typed, "format=csv", "picture=pays"])
     heading, row = capsys.readouterr().out.splitlines()
     assert heading.split(",")[0] == "pays" and row.startswith("powersgd,all,<")

@@ -388,7 +388,7 @@ def test_tests_and_studies(said, asked, time: object, answer: str) -> None:
     (row,) = answers(said)
     assert row["answer"] == answer and row["basis"] == "tests at abc1234; a study"
     assert "passed at abc1234: papers/test_powersgd.py::test_something" in row["evidence"]
-    assert "in part (but not for W = 1) (tests at abc1234, a study)" in said(
+    assert "in part (tests at abc1234, a study), but not for W = 1" in said(
         "claims", "format=markdown"
     ) or (answer != "in part")
 

@@ -198,6 +198,22 @@ def test_labels_of_the_trade_off_cover_neither_points_nor_each_other() -> None:
     assert ax.get_xlabel() == "Compression ratio, metered (x fp32)"
 
 
+def test_leaders_of_the_trade_off_run_behind_names() -> None:
+    members = [
+        series(f"a method with a long name {i}", run(accuracy=90 + 0.1 * (i % 4), ratio=2 + i / 20))
+        for i in range(14)
+    ]
+    figure = accuracy_ratio({"a title": drawn(*members)})
+    assert figure is not None
+    (ax,) = figure.axes
+    leaders = [line for line in ax.lines if line.get_linewidth() == 0.5]
+    assert leaders
+    for text in ax.texts:
+        behind = text.get_bbox_patch()
+        assert behind is not None and behind.get_facecolor()[3] > 0.5
+        assert text.get_zorder() > max(line.get_zorder() for line in leaders)
+
+
 def test_time_to_accuracy_is_the_first_test_that_reaches_it() -> None:
     fast, slow = series("SGD", run(accuracy=96)), series("Rank 7", run(RANK_7, accuracy=90))
     assert target_of(drawn(fast, slow), "accuracy") == pytest.approx(94.1)

@@ -51,6 +51,8 @@ def _place(
             fontsize=SIZE,
             ha="center",
             va="center",
+            # Leaders of other names that cross this one run behind it.
+            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 0.5},
         )
         note.set_in_layout(False)
         box = note.get_window_extent(renderer)
