@@ -7,7 +7,7 @@ from gcbench.comm.emulation import EmulatedTransport
 from gcbench.comm.meter import Meter
 from gcbench.comm.network import Link
 from gcbench.comm.nodes import Nodes, node_size
-from gcbench.comm.transport import GlooTransport, NcclTransport, Transport
+from gcbench.comm.transport import GlooTransport, MirrorTransport, NcclTransport, Transport
 
 __all__ = [
     "Clock",
@@ -18,6 +18,7 @@ __all__ = [
     "Link",
     "LocalControl",
     "Meter",
+    "MirrorTransport",
     "NcclTransport",
     "Nodes",
     "ProcessGroupControl",

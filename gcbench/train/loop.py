@@ -13,7 +13,7 @@ from gcbench.train.checkpoints import Checkpoints
 from gcbench.train.drift import refuse_drift
 from gcbench.train.evaluation import evaluate
 from gcbench.train.finite import Bad, reason
-from gcbench.train.run import Progress, Run, Sample
+from gcbench.train.run import AfterStep, Progress, Run, Sample
 from gcbench.train.step import sample, train_step
 
 Status = Literal["done", "diverged", "interrupted"]
@@ -22,7 +22,11 @@ NOTHING, CHECKPOINT, STOP = 0, 1, 2  # what processes propose to each other at e
 
 
 def train(
-    run: Run, progress: Progress, checkpoints: Checkpoints, record: Record
+    run: Run,
+    progress: Progress,
+    checkpoints: Checkpoints,
+    record: Record,
+    after_step: AfterStep | None = None,
 ) -> tuple[Status, str | None]:
     """Train from `progress` to the end; return the status, and why when it is not `done`."""
     saved_at, saved_step = time.monotonic(), progress.step
@@ -67,6 +71,8 @@ def train(
             run.pipeline.settle(run, progress)
             checkpoints.save(run, progress)
             return "interrupted", f"stopped by a signal after step {progress.step}"
+        if after_step is not None:
+            after_step(run, progress)
 
 
 def _step(run: Run, progress: Progress) -> Sample | None:
