@@ -15,10 +15,9 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -199,8 +198,7 @@ class Compiler:
         )
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):  # `problem` says why
-            for part in (sys.path, request):
-                self._process.stdin.write(json.dumps(part).encode() + b"\n")
+            self._process.stdin.write(json.dumps([sys.path, request]).encode() + b"\n")
             self._process.stdin.flush()
 
     def has_ended(self) -> bool:
@@ -229,29 +227,28 @@ class Compiler:
             self._process.stdin.close()
 
 
+# It listens for its end before it imports what takes long.
 _START = """
-import json, os, sys
+import json, os, signal, sys, threading
+
+def end_with_input():
+    sys.stdin.read()
+    os.killpg(0, signal.SIGTERM)
+
 os.nice(19)
-sys.path[:] = json.loads(sys.stdin.readline())
+sys.path[:], request = json.loads(sys.stdin.readline())
+threading.Thread(target=end_with_input, daemon=True).start()
 from gcbench.launch.compilation import compile_kernels
-compile_kernels()
+compile_kernels(**request)
 """
 
 
-def compile_kernels() -> None:
-    """Compile what the request in standard input needs, as the process in the background."""
-    request = json.loads(sys.stdin.readline())
-    threading.Thread(target=_end_with_input, daemon=True).start()
-    torch.set_num_threads(request["threads"])
+def compile_kernels(compressor: Config, rehearsal: dict[str, Any], threads: int) -> None:
+    """Compile the kernels that a method needs in a run, as the process in the background."""
+    torch.set_num_threads(threads)
     try:
         use_backend("compiled", sums=False)
-        rehearsal = Rehearsal(**request["rehearsal"])
-        compressor = make(request["compressor"], "compressor")
-        rehearsal.take_steps(compressor, rehearsal.make_gradients())
+        steps = Rehearsal(**rehearsal)
+        steps.take_steps(make(compressor, "compressor"), steps.make_gradients())
     except Exception as error:
         sys.exit(in_one_line(error))
-
-
-def _end_with_input() -> None:
-    sys.stdin.read()
-    os.killpg(0, signal.SIGTERM)
