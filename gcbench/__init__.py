@@ -16,15 +16,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gcbench.library.ddp import Compression, compress
+    from gcbench.library.compress import compress
+    from gcbench.library.compression import Compression
     from gcbench.library.frames import load_runs
     from gcbench.library.runs import run, sweep
 
 __all__ = ["Compression", "compress", "load_runs", "run", "sweep"]
 
 _MODULES = {
-    "Compression": "gcbench.library.ddp",
-    "compress": "gcbench.library.ddp",
+    "Compression": "gcbench.library.compression",
+    "compress": "gcbench.library.compress",
     "load_runs": "gcbench.library.frames",
     "run": "gcbench.library.runs",
     "sweep": "gcbench.library.runs",

@@ -73,6 +73,7 @@ def _promises(compressor: Compressor) -> list[str]:
         "unbiased": properties.unbiased,
         "contractive": properties.contractive,
         "mean-linear": properties.mean_linear,
+        "divisible": properties.divisible,
         "global scope": properties.scope == "global",
         "+ residual": feedback is not None,
     }

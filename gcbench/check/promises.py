@@ -10,7 +10,15 @@ from torch import Tensor
 from gcbench.check.contract import demand
 from gcbench.check.steps import SHAPES, WORKERS, flat, gradients, observe, trace
 from gcbench.comm import Comm
-from gcbench.compressors import Compressor, Grads, State, Step, offsets_of, sizes_of
+from gcbench.compressors import (
+    Compressor,
+    Grads,
+    State,
+    Step,
+    flatten_each,
+    offsets_of,
+    sizes_of,
+)
 from gcbench.compressors.virtual import aggregate
 from gcbench.compressors.wrappers import ErrorFeedback
 
@@ -119,6 +127,18 @@ def check_mean_linear(compressor: Compressor) -> None:
             error <= allowed,
             f"promises that rows count by their mean, but their update is {error:.2g} off their "
             "mean's",
+        )
+
+
+def check_divisible(compressor: Compressor) -> None:
+    """Check that tensors' shapes mean nothing: flat ones have the same update, to the bit."""
+    grads = gradients(range(4), 0)
+    shaped = aggregate(compressor, grads)
+    flattened = aggregate(compressor, dict(zip(grads, flatten_each(grads), strict=True)))
+    for name, update in shaped.update.items():
+        demand(
+            torch.equal(flattened.update[name].flatten(), update.flatten()),
+            f"promises to be divisible, but the update of {name} depends on its shape",
         )
 
 

@@ -28,6 +28,7 @@ from gcbench.check.processes import traces_over_gloo
 from gcbench.check.promises import (
     VECTORS,
     check_contractive,
+    check_divisible,
     check_error_feedback,
     check_exact,
     check_mean_linear,
@@ -93,6 +94,8 @@ def _checks(maker: Callable[[], Compressor]) -> Iterator[tuple[str, Check]]:
         yield "contractive", partial(_contractive, compressor)
     if promises.mean_linear:
         yield "mean-linear", partial(check_mean_linear, compressor)
+    if promises.divisible:
+        yield "divisible", partial(check_divisible, compressor)
     yield f"scope={promises.scope}", partial(check_scope, compressor)
     yield "error feedback adds up", partial(check_error_feedback, compressor)
 

@@ -162,3 +162,9 @@ class MirrorTransport:
     def split(self, size: int) -> tuple[Transport, Transport]:
         node, place = divmod(self.rank, size)
         return MirrorTransport(place, size), MirrorTransport(node, self.processes // size)
+
+
+def transport_of(group: dist.ProcessGroup, device: torch.device) -> Transport:
+    """Return the transport of tensors on `device` over a group that somebody else has made."""
+    nccl = device.type == "cuda" and "cuda:nccl" in dist.get_backend_config(group)
+    return NcclTransport(group) if nccl else GlooTransport(group)

@@ -147,6 +147,7 @@ class Properties(NamedTuple):
     unbiased: bool = False  # E[update] is the mean of the gradients
     contractive: bool = False  # E|v - C(v)|^2 < |v|^2 for every v: safe under plain error feedback
     mean_linear: bool = False  # rows and their mean give the same update
+    divisible: bool = False  # any part of a gradient, flat, can be sent by itself, as in a shard
     scope: Literal["tensor", "global"] = "tensor"  # global: a scale, bucket or draw spans tensors
 
 

@@ -72,9 +72,8 @@ class CountExchange:
 
     @property
     def properties(self) -> Properties:
-        return Properties(
-            unbiased=self.codec.properties.unbiased, scope=self.codec.properties.scope
-        )
+        codec = self.codec.properties
+        return Properties(unbiased=codec.unbiased, scope=codec.scope, divisible=True)
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         tensors, sizes = flatten_each(grads), sizes_of(grads)

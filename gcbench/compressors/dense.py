@@ -25,7 +25,9 @@ class Dense(Checked):
     """
 
     dtype: Dtype = "float32"
-    properties: ClassVar[Properties] = Properties(exact=True, contractive=True, mean_linear=True)
+    properties: ClassVar[Properties] = Properties(
+        exact=True, contractive=True, mean_linear=True, divisible=True
+    )
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         rows = {k: g.to(getattr(torch, self.dtype)) for k, g in grads.items()}

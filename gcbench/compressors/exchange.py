@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -77,7 +77,7 @@ class GatherExchange:
 
     @property
     def properties(self) -> Properties:
-        return self.codec.properties
+        return self.codec.properties._replace(divisible=True)
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         sizes = sizes_of(grads)
@@ -134,36 +134,21 @@ class ScatterExchange:
     @property
     def properties(self) -> Properties:
         # Buckets run through the gradient.
-        return Properties(unbiased=self.codec.properties.unbiased, scope="global")
+        return Properties(unbiased=self.codec.properties.unbiased, scope="global", divisible=True)
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         x = flatten(grads)
         size = self._shard_size(x.shape[1], comm.workers)
         padded = F.pad(x, (0, comm.workers * size - x.shape[1]))
-        # [w W, size], worker by worker
-        shards = self.codec.reorder([padded.view(-1, size)], (size,))
-        noise = step.worker_noise("codec", comm.workers * size, x.device).in_parts(comm.workers)
-        message = self.codec.encode(shards, (size,), noise)
-
-        # [w, W, ...]
-        arrived = comm.transpose([m.unflatten(0, (-1, comm.workers)) for m in message])
-        mean = shards.new_zeros(len(step.workers), size)
-        for k in range(comm.workers):
-            self.codec.decode_add([m[:, k] for m in arrived], (size,), mean)
-        mean.div_(comm.workers)
+        mean, decode_sent = average_shards(self.codec, padded, comm, step)
         update, state = self._send_on(mean, state, comm, step)
-
-        def sent() -> Grads:
-            decoded = torch.zeros_like(shards)
-            self.codec.decode_add(message, (size,), decoded)
-            return join_shards(decoded)
 
         def join_shards(rows: Tensor) -> Grads:
             """Return the gradients of r rows, from their shards `[r W, size]`."""
             back = self.codec.restore_order(rows, (size,)).view(-1, comm.workers * size)
             return unflatten(back[:, : x.shape[1]], grads)
 
-        return Aggregated(join_shards(update), sent, state)
+        return Aggregated(join_shards(update), lambda: join_shards(decode_sent()), state)
 
     def _send_on(self, mean: Tensor, state: State, comm: Comm, step: Step) -> tuple[Tensor, State]:
         """Return the means `[W, size]` of all shards, as all workers have them, and the new state.
@@ -187,6 +172,33 @@ class ScatterExchange:
     def _shard_size(self, n: int, workers: int) -> int:
         """Return a multiple of eight values, so that only the last shard's code is padded."""
         return 8 * -(-n // (8 * workers))
+
+
+def average_shards(
+    codec: Codec, x: Tensor, comm: Comm, step: Step
+) -> tuple[Tensor, Callable[[], Tensor]]:
+    """Return the means of the shards that workers here own, and a function for what they sent.
+
+    x is `[w, W size]`, a shard for each worker. The means are `[w, size]`; what workers sent is
+    `[w W, size]`, shard by shard. Both are in the order of the code.
+    """
+    size = x.shape[1] // comm.workers
+    # [w W, size], worker by worker
+    shards = codec.reorder([x.reshape(-1, size)], (size,))
+    noise = step.worker_noise("codec", comm.workers * size, x.device).in_parts(comm.workers)
+    message = codec.encode(shards, (size,), noise)
+    # [w, W, ...]
+    arrived = comm.transpose([m.unflatten(0, (-1, comm.workers)) for m in message])
+    mean = shards.new_zeros(len(step.workers), size)
+    for k in range(comm.workers):
+        codec.decode_add([m[:, k] for m in arrived], (size,), mean)
+
+    def decode_sent() -> Tensor:
+        decoded = torch.zeros_like(shards)
+        codec.decode_add(message, (size,), decoded)
+        return decoded
+
+    return mean.div_(comm.workers), decode_sent
 
 
 @runtime_checkable
@@ -238,9 +250,8 @@ class SumExchange:
 
     @property
     def properties(self) -> Properties:
-        return Properties(
-            unbiased=self.codec.properties.unbiased, scope=self.codec.properties.scope
-        )
+        codec = self.codec.properties
+        return Properties(unbiased=codec.unbiased, scope=codec.scope, divisible=True)
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         sizes = sizes_of(grads)

@@ -65,7 +65,7 @@ class MaxNorm(Checked):
 
     levels: ManyLevels  # s
     norm: NormKind = "linf"
-    properties: ClassVar[Properties] = Properties(unbiased=True, scope="global")
+    properties: ClassVar[Properties] = Properties(unbiased=True, scope="global", divisible=True)
 
     @property
     def analytic_bits_per_value(self) -> float:
@@ -102,7 +102,7 @@ class MultiScale(Checked):
 
     scales: Scales  # log2 of s_1 to s_N, in any order
     norm: NormKind = "linf"
-    properties: ClassVar[Properties] = Properties(unbiased=True, scope="global")
+    properties: ClassVar[Properties] = Properties(unbiased=True, scope="global", divisible=True)
 
     @property
     def levels(self) -> list[int]:

@@ -43,7 +43,7 @@ class Signum(Checked):
 
     momentum: SignumMomentum  # beta
     momentum_start: MomentumStart = "zero"
-    properties: ClassVar[Properties] = Properties()
+    properties: ClassVar[Properties] = Properties(divisible=True)
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         first = (

@@ -87,6 +87,7 @@ class DenseWarmup(Checked):
 
     inner: Compressor
     dense_steps: DenseSteps
+    dense: Compressor = Dense()
 
     @property
     def properties(self) -> Properties:
@@ -94,7 +95,7 @@ class DenseWarmup(Checked):
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         if step.number < self.dense_steps:
-            return Dense().aggregate(grads, state, comm, step)
+            return self.dense.aggregate(grads, state, comm, step)
         return self.inner.aggregate(grads, state, comm, step)
 
 
@@ -108,22 +109,24 @@ class SmallTensorsWhole(Checked):
     inner: Compressor
     min_size: MinSize = 0
     min_dims: MinDims = 0
+    dense: Compressor = Dense()
 
     def sets_aside(self, shape: Sequence[int]) -> bool:
         return math.prod(shape) < self.min_size or len(shape) < self.min_dims
 
     @property
     def properties(self) -> Properties:
-        return self.inner.properties
+        inner = self.inner.properties
+        return inner._replace(divisible=inner.divisible and self.min_dims == 0)
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         whole = {k: g for k, g in grads.items() if self.sets_aside(g.shape[1:])}
         rest = {k: g for k, g in grads.items() if k not in whole}
         if not rest:
-            return Dense().aggregate(whole, state, comm, step)
+            return self.dense.aggregate(whole, state, comm, step)
         if not whole:
             return self.inner.aggregate(rest, state, comm, step)
-        dense = Dense().aggregate(whole, State(), comm, step)
+        dense = self.dense.aggregate(whole, State(), comm, step)
         bits = torch.tensor(32.0 * sum(sizes_of(whole).values()))
         return merge(
             [
@@ -151,8 +154,9 @@ class ErrorFeedback(Checked):
 
     @property
     def properties(self) -> Properties:
+        inner = self.inner.properties
         return Properties(
-            mean_linear=self.inner.properties.mean_linear, scope=self.inner.properties.scope
+            mean_linear=inner.mean_linear, scope=inner.scope, divisible=inner.divisible
         )
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
@@ -196,8 +200,9 @@ class SigmaClipping(Checked):
 
     @property
     def properties(self) -> Properties:
+        inner = self.inner.properties
         return Properties(
-            contractive=self.inner.properties.contractive, scope=self.inner.properties.scope
+            contractive=inner.contractive, scope=inner.scope, divisible=inner.divisible
         )
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:

@@ -33,14 +33,14 @@ class FirstBad:
     def note_gradients(self, step: int, losses: Tensor, gradients: Tensor) -> None:
         """Note losses `[w]` and gradients `[w, n]` of a step."""
         self._note(step, "loss", ~losses.isfinite())
-        self._note(step, "gradient", _not_finite([gradients]))
+        self._note(step, "gradient", not_finite([gradients]))
 
     def note_exchange(self, step: int, out: Aggregated) -> None:
         """Note what workers remember after a step (`[w, ...]`), and the update (`[1, ...]`)."""
         residuals = [x for layer in out.state.layers() for x in layer.per_worker.values()]
         if residuals:
-            self._note(step, "residual", _not_finite(residuals))
-        self._note(step, "update", _not_finite(out.update.values()))
+            self._note(step, "residual", not_finite(residuals))
+        self._note(step, "update", not_finite(out.update.values()))
 
     def _note(self, step: int, kind: str, bad: Tensor) -> None:
         """Note the workers `[w]`, or `[1]` for all of them, for whom something is not finite."""
@@ -57,7 +57,7 @@ class FirstBad:
         ]
 
 
-def _not_finite(tensors: Iterable[Tensor]) -> Tensor:
+def not_finite(tensors: Iterable[Tensor]) -> Tensor:
     """Return for each worker whether a row of any tensor `[w, ...]` is not finite, `[w]`."""
     # Extremes, unlike a sum, are exact: finite values of 3e38 stay finite. By row they are several
     # times faster.

@@ -23,6 +23,7 @@ from gcbench.check.descent import check_descends
 from gcbench.check.layouts import check_bits, check_replicas, check_residuals, check_updates_agree
 from gcbench.check.promises import (
     check_contractive,
+    check_divisible,
     check_error_feedback,
     check_exact,
     check_mean_linear,
@@ -54,6 +55,7 @@ RULES: list[tuple[type, Callable[[Compressor], object], str]] = [
     (broken.SeldomRoundsUp, check_unbiased, "promises to be unbiased"),
     (broken.ThriceAsLong, lambda c: check_contractive(c, "flat"), "the error is 4.000 |v|^2"),
     (broken.Vote, check_mean_linear, "promises that rows count by their mean"),
+    (broken.VectorsOnly, check_divisible, "the update of conv depends on its shape"),
     (broken.OneScaleOfAll, check_scope, "depends on the tensors beside it"),
     (broken.GlobalInName, check_scope, "is the same whatever lies beside it"),
     (broken.SentIsDrawnAnew, check_error_feedback, "do not add up"),

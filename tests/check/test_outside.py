@@ -174,7 +174,7 @@ def test_it_is_listed_with_the_others() -> None:
         "error_feedback",
     ]
     assert (
-        found.promises == ["unbiased", "contractive"]
+        found.promises == ["unbiased", "contractive", "divisible"]
         and found.wire
         and round(found.wire.bits_per_value, 2) == 9.02
     )

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import comm_cases
 import pytest
 import torch
+import torch.distributed as dist
 from comm_cases import Outcome
 from gloo_pool import pool
+
+from gcbench.comm import GlooTransport, NcclTransport, transport_of
 
 Outcomes = dict[str, list[dict[str, Outcome]]]
 
@@ -32,3 +38,21 @@ def test_so_do_those_of_nodes() -> None:
             others = [expected[size]["mean"], *expected[size]["gather"]]
             assert all(map(torch.equal, tensors, others)), size
             assert outcome["totals_by_worker"] == expected[size]["totals_by_worker"], size
+
+
+@pytest.mark.parametrize(
+    ("backends", "device", "expected"),
+    [
+        ("cuda:nccl", "cuda", NcclTransport),
+        ("cpu:gloo,cuda:nccl", "cuda", NcclTransport),
+        ("cpu:gloo,cuda:nccl", "cpu", GlooTransport),
+        ("cpu:gloo,cuda:gloo", "cuda", GlooTransport),
+        ("cpu:gloo,cuda:gloo", "cpu", GlooTransport),
+    ],
+)
+def test_nccl_carries_what_lies_on_a_gpu_of_a_group_that_has_it(
+    monkeypatch: pytest.MonkeyPatch, backends: str, device: str, expected: type
+) -> None:
+    group: Any = SimpleNamespace(rank=lambda: 0, size=lambda: 2)
+    monkeypatch.setattr(dist, "get_backend_config", lambda of: backends if of is group else "")
+    assert type(transport_of(group, torch.device(device))) is expected

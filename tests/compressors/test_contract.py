@@ -36,6 +36,7 @@ from gcbench.check.contract import (
 from gcbench.check.promises import (
     VECTORS,
     check_contractive,
+    check_divisible,
     check_exact,
     check_mean_linear,
     check_scope,
@@ -288,6 +289,24 @@ def test_mean_linear_is_promised_by_the_right_choices(choice: str, variant: str)
     """Clipping each worker's gradient is not linear."""
     expected = choice in MEAN_LINEAR and variant != "clipped norm"
     assert compressor_of(choice, variant).properties.mean_linear == expected
+
+
+DIVISIBLE = {
+    "bf16", "bingrad_b", "bingrad_pb", "ecqsgd", "fp16", "linear", "maxnorm", "maxnorm_multiscale",
+    "none", "onebit", "orq", "qsgd", "qsgd_levels", "scaled_sign", "sign_norm", "signum",
+    "terngrad", "top_k",
+}  # fmt: skip
+NEED_THE_WHOLE = {"clipped norm", "aligned", "hierarchical", "hierarchical, with residuals"}
+
+
+@each_variant
+def test_shapes_mean_nothing_to_the_choices_that_promise_it(choice: str, variant: str) -> None:
+    compressor = compressor_of(choice, variant)
+    assert compressor.properties.divisible == (
+        choice in DIVISIBLE and variant not in NEED_THE_WHOLE
+    )
+    if compressor.properties.divisible:
+        check_divisible(compressor)
 
 
 @each_variant

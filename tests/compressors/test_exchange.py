@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from method_cases import aggregate, flat, gradients
 
@@ -12,8 +12,10 @@ from gcbench.codecs.packing import pack_lanes, unpack_lanes
 from gcbench.comm import Comm
 from gcbench.compressors import Grads, Properties, State, Step
 from gcbench.compressors.bucketed import Parameters
+from gcbench.compressors.build import build
 from gcbench.compressors.exchange import Exchange, build_exchange, sum_codes
 from gcbench.compressors.qsgd import QSGD
+from gcbench.compressors.sharded import shard_exchange
 
 
 def mean_of(grads: Grads) -> torch.Tensor:
@@ -136,3 +138,27 @@ def test_a_worker_receives_less_when_codes_are_scattered_or_summed() -> None:
         received[exchange] = comm.meter.received_bits[0] / 40_000
     assert received["scatter_coded"] < received["sum"] < received["scatter"] < received["gather"]
     assert received["scatter_coded"] < 2 * 4.2 and received["gather"] > 15 * 4
+
+
+@pytest.mark.filterwarnings("ignore:error_feedback=true")
+@settings(deadline=None, max_examples=20)
+@given(size=st.integers(1, 6).map(lambda eights: 8 * eights), number=st.integers(0, 9))
+def test_shards_are_those_of_exchange_scatter_and_the_rest_is_remembered(
+    size: int, number: int
+) -> None:
+    generator = torch.Generator().manual_seed(size + number)
+    grads = {"flat": torch.randn(4, 4 * size, generator=generator)}
+    residual = {"flat": torch.randn(4, 4 * size, generator=generator)}
+    compressors = [
+        build(QSGD(7, bucket_size=16), exchange=exchange, error_feedback=True)
+        for exchange in ("gather", "scatter")
+    ]
+    kept, whole = (
+        aggregate(compressor, grads, number=number, state=State(per_worker=residual))
+        for compressor in (shard_exchange(compressors[0]), compressors[1])
+    )
+    assert torch.equal(kept.update["flat"].flatten(), whole.update["flat"].flatten())
+    sent, left = kept.sent()["flat"], kept.state.per_worker["flat"]
+    assert torch.equal(left, whole.state.per_worker["flat"])
+    torch.testing.assert_close(sent + left, grads["flat"] + residual["flat"])
+    torch.testing.assert_close(sent.mean(0), kept.update["flat"].flatten())

@@ -12,6 +12,7 @@ from library_cases import (
     STEPS,
     accumulate,
     backward_under_autocast,
+    join,
     refusal,
     refused_state,
     remove,
@@ -116,6 +117,15 @@ def test_micro_batches_are_compressed_once() -> None:
     assert sum((a - b).abs().gt(1e-6).sum() for a, b in zip(whole, parts, strict=True)) < 5
 
 
+@pytest.mark.parametrize("name, knobs", [("none", {}), ("powersgd", {"rank": 2})])
+def test_workers_with_fewer_inputs_join(name: str, knobs: dict[str, Any]) -> None:
+    """A worker without inputs sends zeros, and what its residual holds."""
+    plain = pool(2).run(join, None, {})
+    for seen, alone in zip(pool(2).run(join, name, knobs), plain, strict=True):
+        assert seen["steps"] == {"gradient": 5}
+        assert close(seen["parameters"], alone["parameters"]) == (name == "none")
+
+
 def test_a_removed_compressor_leaves_plain_averaging() -> None:
     for seen in pool(2).run(remove):
         assert close(seen["plain"], seen["removed"]) and close(seen["plain"], seen["none"])
@@ -130,7 +140,10 @@ def test_a_step_that_overflows_leaves_no_trace_in_the_residual() -> None:
 @pytest.mark.parametrize(
     "case, says",
     [
-        ("module", "Net is no DistributedDataParallel; type compress(Distributed"),
+        (
+            "module",
+            "Net is no DistributedDataParallel, and fully_shard did not shard it; type compress(",
+        ),
         ("unused", "find_unused_parameters=True: "),
         ("name", "compressor=powersdg: there is no such method; type powersgd"),
         ("knob", "bits: compressor=powersgd has no such knob; it has rank, "),

@@ -123,6 +123,15 @@ class Vote(Mean):
         return g.sign()
 
 
+class VectorsOnly(Mean):
+    """Sends vectors, and no matrices."""
+
+    properties = Properties(divisible=True)
+
+    def coded(self, g: Tensor) -> Tensor:
+        return g * (g.dim() == 2)
+
+
 class OneScaleOfAll(Mean):
     """Declares nothing of its scope."""
 

@@ -124,7 +124,7 @@ def _begin_with_same_factors(
     }
     residuals = {name: torch.zeros(1, *shape) for name, shape in shapes.items()}
     saved = compression.state_dict()
-    compression.load_state_dict({**saved, "state": [({}, residuals), (factors, {})]})
+    compression.load_state_dict({**saved, "states": {"gradient": [({}, residuals), (factors, {})]}})
     # The hook has the last layer first, as gradients arrive.
     state.q_memory_dict[0] = torch.cat([q.mT.flatten() for q in reversed(factors.values())])
     state.p_memory_dict[0] = torch.empty(sum(rank * rows for rows, _ in shapes.values()))
@@ -270,3 +270,18 @@ def refused_state(process: Process) -> str:
     except ValueError as error:
         return str(error)
     return ""
+
+
+def join(process: Process, name: str | None, knobs: dict[str, Any]) -> dict[str, Any]:
+    """Train with three batches on one worker and five on the other, `name` by name or without."""
+    ddp = DistributedDataParallel(Net(), bucket_cap_mb=0.001)
+    compression = gcbench.compress(ddp, name, **knobs) if name else None
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=LR)
+    with ddp.join():
+        for step in range(3 + 2 * process.rank):
+            optimizer.zero_grad()
+            inputs, targets = batch(process.rank, step)
+            cross_entropy(ddp(inputs), targets).backward()
+            optimizer.step()
+    state = compression.state_dict() if compression else {}
+    return {"parameters": parameters(ddp.module), "steps": state.get("steps")}

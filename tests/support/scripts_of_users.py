@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 
-def python(*words: str, folder: Path | None = None) -> str:
+def python(*words: str, folder: Path | None = None, **environment: str) -> str:
     """Return what a command of Python prints, in an environment as users have it."""
     ended = subprocess.run(
         [sys.executable, *words],
@@ -16,7 +16,7 @@ def python(*words: str, folder: Path | None = None) -> str:
         text=True,
         timeout=300,
         cwd=folder,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
     )
     assert ended.returncode == 0, ended.stderr
     return ended.stdout

@@ -1,0 +1,92 @@
+"""Reduce-scatters of codes: what a worker keeps of an update is its shard."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gcbench.codecs.noise import Noise
+from gcbench.comm import Comm
+from gcbench.compressors.base import Aggregated, Compressor, Grads, Properties, State, Step
+from gcbench.compressors.dense import Dense
+from gcbench.compressors.exchange import (
+    Codec,
+    GatherExchange,
+    Message,
+    RaggedCodec,
+    ScatterExchange,
+    average_shards,
+)
+
+
+@dataclass(frozen=True)
+class ShardExchange:
+    """Every worker averages one shard of all workers' codes, and keeps it: a reduce-scatter.
+
+    For shard j, which worker j owns, of the gradient of worker i:
+
+        m_ij = encode(shard j of worker i);   update at worker j = (1/W) sum_i decode(m_ij)
+
+    Takes one tensor `[w, W size]`, a shard for each worker, and its update is `[w, size]`: unlike
+    that of other exchanges, another one at every worker. What was sent is of the whole gradient, as
+    is therefore the residual of error feedback around it.
+
+    Sends (W - 1) coded shards, and receives as many.
+    """
+
+    codec: Codec
+
+    @property
+    def properties(self) -> Properties:
+        return self.codec.properties._replace(scope="global", divisible=True)
+
+    def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
+        ((name, x),) = grads.items()
+        segments = (x.shape[1] // comm.workers,)
+        mean, decode_sent = average_shards(self.codec, x, comm, step)
+
+        def sent() -> Grads:
+            return {name: self.codec.restore_order(decode_sent(), segments).view_as(x)}
+
+        return Aggregated({name: self.codec.restore_order(mean, segments)}, sent, state)
+
+
+@dataclass(frozen=True)
+class Cast(Codec):
+    """Values as they are, in a type of their own on the wire."""
+
+    dtype: torch.dtype
+
+    @property
+    def properties(self) -> Properties:
+        return Dense.properties
+
+    def encode(self, x: Tensor, segments: tuple[int, ...], noise: Noise) -> Message:
+        return [x.to(self.dtype)]
+
+    def decode_add(self, message: Message, segments: tuple[int, ...], out: Tensor) -> None:
+        out += message[0]
+
+
+def shard_exchange(compressor: Compressor) -> Compressor:
+    """Return `compressor` with its exchange replaced by a reduce-scatter of the same codes.
+
+    Raises ValueError where its messages do not consist of shards' codes of equal length.
+    """
+    if isinstance(compressor, Dense):
+        return ShardExchange(Cast(getattr(torch, compressor.dtype)))
+    if isinstance(compressor, GatherExchange) and not isinstance(compressor.codec, RaggedCodec):
+        return ShardExchange(compressor.codec)
+    if isinstance(compressor, ScatterExchange) and not compressor.code_means:
+        return ShardExchange(compressor.codec)
+    if not hasattr(compressor, "inner"):
+        raise ValueError(
+            "only codes of equal length that exchange=gather or scatter carries can be reduced by "
+            "shards"
+        )
+    wrapper: Any = compressor
+    parts = {k: getattr(wrapper, k) for k in ("inner", "dense") if hasattr(wrapper, k)}
+    return replace(wrapper, **{k: shard_exchange(part) for k, part in parts.items()})

@@ -1,0 +1,185 @@
+"""Compressors in a training loop of the user's own."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+from torch.nn.parallel import DistributedDataParallel
+
+from gcbench.compressors import Compressor, compressed_share
+from gcbench.config import (
+    Config,
+    ConfigError,
+    conf_directory,
+    method_keys,
+    near,
+    resolve_words,
+    to_words,
+)
+from gcbench.launch.instantiate import make
+from gcbench.library.compression import Compression
+from gcbench.library.ddp import DdpCompression, parameters_of, refuse_ddp
+from gcbench.library.fsdp import FsdpCompression, is_carried, refuse_fsdp, shapes_of_groups
+from gcbench.records.summary import advice_on_share, share_in_words
+
+
+def compress(
+    module: nn.Module,
+    compressor: str | Compressor,
+    *,
+    seed: int = 1,
+    replicas: dist.ProcessGroup | None = None,
+    **knobs: Any,
+) -> Compression:
+    """Let backward passes of DDP or FSDP2 modules exchange gradients by a compressor.
+
+        model = DistributedDataParallel(model)
+        compression = gcbench.compress(model, "powersgd", rank=2)
+        ...  # the loop stays as it is, with any optimizer, no_sync() and autocast
+        print(compression.bits_sent)
+
+    The optimizer finds in `p.grad` the update that all workers agree on, in place of the mean
+    gradient. With AdamW it is this update from which both moments are made; error feedback stays
+    with the gradients, before the optimizer. `p.grad` of micro-batches is compressed once, when
+    all but the last run under `no_sync()`, or `set_requires_gradient_sync(False)` of FSDP2.
+
+    **DistributedDataParallel.** A method sees the whole gradient of a step. Its exchange begins
+    when the last bucket of DDP is complete, so none of it is hidden under the backward pass, as
+    part of DDP's own is. Under `ddp.join()` a worker without inputs takes part with zeros.
+
+    A step whose update is not finite leaves the error-feedback residual as it was, so that
+    `torch.amp.GradScaler` can skip it. When its scale changes, the residual keeps the old one.
+
+    **FSDP2** (`torch.distributed.fsdp.fully_shard`). A method sees one parameter group at a time,
+    flat and with FSDP's padding, so that only methods which promise to be `divisible` work; others
+    are refused by name. The group counts as one tensor: buckets run through it, and `per_layer`,
+    `min_size`, `clip_sigma` and the K of `top_k` are of it.
+
+        fully_shard(model)                                          # over all processes
+        compression = gcbench.compress(model, "qsgd", bits=4)       # compressed reduce-scatter
+
+        mesh = init_device_mesh("cuda", (nodes, 8), mesh_dim_names=("node", "gpu"))
+        fully_shard(model, mesh=mesh["gpu"])                        # whole inside a node,
+        compression = gcbench.compress(                             # compressed between nodes
+            model, "qsgd", bits=4, replicas=mesh["node"].get_group()
+        )
+
+    The first form replaces FSDP's reduce-scatter: codes of shards travel by an all-to-all, and each
+    owner averages what they decode to. It takes methods whose codes have one length. Error feedback
+    keeps a residual of the whole unsharded gradient: 4 bytes for every parameter of the model on
+    every process, which no sharding divides. The second form follows FSDP's reduce-scatter, and
+    stands for the all-reduce of HSDP, which PyTorch does not let one replace. Its residual is of
+    the shard, 4 bytes for every parameter of it. Nodes must begin with equal parameters, and after
+    `remove()` they average whole.
+
+    A parameter group whose update, or own residual, is not finite keeps its old residual. Other
+    groups of that step go on: what they sent is lost if a GradScaler skips the step.
+
+    Args:
+        module: a DistributedDataParallel, or a model on which fully_shard was called; over gloo or
+            NCCL, with one model a process. It has one compressor at a time, and takes another one
+            after `remove()`.
+        compressor: a choice of conf/compressor, as `gcbench methods` lists them, or a Compressor,
+            as `gcbench.compressors.build` makes them.
+        seed: of random rounding; equal on all workers.
+        replicas: with FSDP2, the processes that hold the same shard as this one, one in each node.
+        **knobs: the keys of conf/compressor/<compressor>.yaml, such as `rank`, `bits`,
+            `error_feedback`, `dense_steps` (first steps without compression) and `min_size`
+            (tensors of fewer values travel whole). Those that are left out have the file's values.
+
+    Returns:
+        A handle that counts bits, and saves and loads the compressor's state.
+
+    Raises:
+        ConfigError: the module, the compressor or a knob does not fit; what to type instead.
+    """
+    if isinstance(module, FSDPModule):
+        refuse_fsdp(module, replicas)
+        method, config = _make_compressor(compressor, knobs)
+        if not is_carried(method, between_nodes=replicas is not None):
+            raise ConfigError(_name_carried(method, compressor, knobs, replicas))
+        _warn_if_mostly_whole(method, config, shapes_of_groups(module, replicas))
+        return FsdpCompression(module, method, seed, replicas)
+    if not isinstance(module, DistributedDataParallel):
+        raise ConfigError(
+            f"{type(module).__name__} is no DistributedDataParallel, and fully_shard did not shard "
+            "it; type compress(DistributedDataParallel(model), ...)"
+        )
+    if replicas is not None:
+        raise ConfigError("replicas: only modules of fully_shard take them; leave them out")
+    refuse_ddp(module)
+    method, config = _make_compressor(compressor, knobs)
+    _warn_if_mostly_whole(method, config, [p.shape for p in parameters_of(module)])
+    return DdpCompression(module, method, seed)
+
+
+def _make_compressor(
+    compressor: str | Compressor, knobs: Mapping[str, Any]
+) -> tuple[Compressor, Config]:
+    """Return a choice of conf/compressor and its configuration, which a Compressor lacks."""
+    if not isinstance(compressor, str):
+        if knobs:
+            raise ConfigError(
+                f"{next(iter(knobs))}: a Compressor has its knobs already; type them where it is "
+                "made"
+            )
+        return compressor, {}
+    known = method_keys(conf_directory())
+    if compressor not in known:
+        raise ConfigError(
+            f"compressor={compressor}: there is no such method; type "
+            f"{near(compressor, known) or ', '.join(known)}"
+        )
+    for key in knobs:
+        if key not in known[compressor]:
+            raise ConfigError(
+                f"{key}: compressor={compressor} has no such knob; it has "
+                f"{', '.join(known[compressor])}"
+            )
+    config, _ = resolve_words([f"compressor={compressor}", *to_words(knobs)])
+    method: Compressor = make(config["compressor"], "compressor")
+    return method, config
+
+
+def _name_carried(
+    method: Compressor,
+    compressor: str | Compressor,
+    knobs: Mapping[str, Any],
+    replicas: dist.ProcessGroup | None,
+) -> str:
+    """Return the sentence that refuses a method, and names those which FSDP2 carries."""
+    name = f"compressor={compressor}" if isinstance(compressor, str) else repr(compressor)
+    words = [name, *(f"{key}={value}" for key, value in knobs.items())]
+    why = (
+        "a reduce-scatter takes codes of one length, each of one shard, and this sends others"
+        if method.properties.divisible
+        else "fully_shard cuts gradients into shards, and this needs them whole"
+    )
+    return (
+        f"{' '.join(words)}: {why}; type compress(DistributedDataParallel(model)"
+        f", ...), or, as they come, one of {', '.join(_carried_choices(replicas is not None))}"
+    )
+
+
+@cache
+def _carried_choices(between_nodes: bool) -> list[str]:
+    return [
+        name
+        for name in method_keys(conf_directory())
+        if is_carried(_make_compressor(name, {})[0], between_nodes)
+    ]
+
+
+def _warn_if_mostly_whole(
+    compressor: Compressor, config: Config, shapes: Sequence[Sequence[int]]
+) -> None:
+    share = compressed_share(compressor, shapes, steps=sys.maxsize)
+    if config and (advice := advice_on_share(share, config)):
+        warnings.warn(f"compressed: {share_in_words(share)} {advice}", stacklevel=3)

@@ -1,0 +1,121 @@
+"""A compressor in somebody's backward passes: what it remembers, and how it is saved."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gcbench.comm import Comm
+from gcbench.compressors import Aggregated, Compressor, Grads, State, refuse_other_tensors
+from gcbench.compressors.virtual import aggregate
+from gcbench.config import ConfigError
+from gcbench.train.finite import not_finite
+
+
+@dataclass
+class Exchange:
+    """The gradients that travel together: how often they did, and what was remembered of them."""
+
+    seed: int
+    step: int = 0
+    state: State = field(default_factory=State)
+
+    def keep(self, state: State, seen: Iterable[Tensor]) -> None:
+        """Go on with `state` if all that was `seen`, tensors `[1, ...]`, is finite."""
+        if not not_finite(seen).item():
+            self.state = state
+
+
+class Compression(ABC):
+    """A compressor in the backward passes of a module, made by `compress`."""
+
+    def __init__(
+        self,
+        compressor: Compressor,
+        comm: Comm,
+        device: torch.device,
+        seeds: Mapping[str, int],
+        **place: int,
+    ) -> None:
+        """Take a seed for each exchange of a backward pass, and the place of this worker's state.
+
+        The place is what its saved state must have in common with it, beside its worker.
+        """
+        self.compressor = compressor
+        self._comm = comm
+        self._device = device
+        self._exchanges = {name: Exchange(seed) for name, seed in seeds.items()}
+        self._identity = {
+            "compressor": repr(compressor),
+            "workers": comm.workers,
+            "worker": comm.local.start,
+            **place,
+        }
+
+    @property
+    def bits_sent(self) -> int:
+        """Payload bits that this worker handed to collectives so far, as in `result.json`."""
+        return self._comm.meter.sent_bits[0]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the steps, the bits and the compressor's state, for `torch.save`.
+
+        The residual is this worker's own: every worker saves its state, and loads it again.
+        """
+        return {
+            **self._identity,
+            "steps": {name: exchange.step for name, exchange in self._exchanges.items()},
+            "states": {
+                name: [(layer.shared, layer.per_worker) for layer in exchange.state.layers()]
+                for name, exchange in self._exchanges.items()
+            },
+            "traffic": self._comm.meter.state(),
+        }
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` returned. Raises ConfigError: it is of another worker."""
+        expected = {**self._identity, "parts": list(self._exchanges)}
+        saved = {**state_dict, "parts": list(state_dict["steps"])}
+        for key, value in expected.items():
+            if saved.get(key) != value:
+                raise ConfigError(
+                    f"this state has {key}={saved.get(key)}, where {value} goes on; load the state "
+                    "that this worker saved, with the same compressor and number of workers"
+                )
+        for name, exchange in self._exchanges.items():
+            exchange.step = state_dict["steps"][name]
+            exchange.state = State.of_layers(
+                [
+                    (self._to_device(shared), self._to_device(per_worker))
+                    for shared, per_worker in state_dict["states"][name]
+                ]
+            )
+        self._comm.meter.load(state_dict["traffic"])
+
+    @abstractmethod
+    def remove(self) -> None:
+        """Let the module average gradients without a compressor."""
+
+    def _aggregate(self, exchange: Exchange, rows: Grads) -> Aggregated:
+        """Return the aggregate of this worker's gradients, whose state is yet to be kept."""
+        device = next(iter(rows.values())).device
+        with torch.autocast(device.type, enabled=False):  # A backward pass may run under autocast.
+            out = aggregate(
+                self.compressor,
+                rows,
+                number=exchange.step,
+                seed=exchange.seed,
+                state=exchange.state,
+                comm=self._comm,
+            )
+        refuse_other_tensors(out.update, rows)
+        exchange.step += 1
+        return out
+
+    def _to_device(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {name: tensor.to(self._device) for name, tensor in tensors.items()}

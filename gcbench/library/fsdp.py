@@ -1,0 +1,143 @@
+"""A compressor of the flat gradients of FSDP2's parameter groups."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import partial
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+
+from gcbench.comm import Comm, FlatGradient, transport_of
+from gcbench.compressors import Compressor
+from gcbench.compressors.sharded import shard_exchange
+from gcbench.config import ConfigError
+from gcbench.library.compression import Compression
+from gcbench.seeds import mix
+
+
+class FsdpCompression(Compression):
+    """A compressor that sees each parameter group's gradient when FSDP reduces it."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        compressor: Compressor,
+        seed: int,
+        replicas: dist.ProcessGroup | None,
+    ) -> None:
+        groups = {
+            name: part for name, part in module.named_modules() if isinstance(part, FSDPModule)
+        }
+        parameter = _sharded_parameters(module)[0]
+        shards = parameter.device_mesh.get_group()
+        device = parameter.to_local().device
+        workers = replicas or shards
+        # Replicas of different shards have the same numbers as workers, and need other draws.
+        shard = shards.rank() if replicas else 0
+        super().__init__(
+            compressor if replicas else shard_exchange(compressor),
+            Comm(workers.size(), transport_of(workers, device)),
+            device,
+            {name: mix(seed, index, shard) for index, name in enumerate(groups)},
+            shard=shards.rank(),
+            shards=shards.size(),
+        )
+        self._by_shards = replicas is None
+        self._sizes: dict[str, int] = {}
+        try:
+            self._hooks = [FlatGradient.of(group, replicas) for group in groups.values()]
+        except RuntimeError:
+            raise ConfigError(
+                "this module has a compressor, and takes only one; type handle.remove() first"
+            ) from None
+        for hook, name in zip(self._hooks, groups, strict=True):
+            hook.on_gradient = partial(self._exchange, name)
+
+    def remove(self) -> None:
+        """Let the module average gradients whole, between nodes too where `replicas` were given."""
+        for hook in self._hooks:
+            hook.on_gradient = None
+
+    @torch.no_grad()
+    def _exchange(self, name: str, gradient: Tensor) -> Tensor:
+        """Return the mean of a parameter group's gradient, or of this worker's shard of it."""
+        if gradient.dtype == torch.float16:
+            raise ConfigError(
+                "reduce_dtype=torch.float16: FSDP divides before and after a reduction, and a "
+                "method's mean would be divided twice; type "
+                "MixedPrecisionPolicy(reduce_dtype=torch.float32)"
+            )
+        if self._sizes.setdefault(name, gradient.numel()) != gradient.numel():
+            raise ConfigError(
+                f"the parameter group {name or 'of the whole module'} reduces {gradient.numel()} "
+                f"values, where it was {self._sizes[name]} before: not all of its parameters had a "
+                "gradient; type requires_grad_(False) for those that are never used"
+            )
+        exchange = self._exchanges[name]
+        out = self._aggregate(exchange, {name: gradient.float().unsqueeze(0)})
+        # Replicas decide by the update, which all of them see; a shard's owner sees its own only.
+        residuals = [x for layer in out.state.layers() for x in layer.per_worker.values()]
+        exchange.keep(out.state, [*out.update.values(), *(residuals if self._by_shards else [])])
+        return out.update[name][0]
+
+
+def is_carried(compressor: Compressor, between_nodes: bool) -> bool:
+    """Return whether `compressor` can send shards, to their owners or between nodes."""
+    if not compressor.properties.divisible:
+        return False
+    if between_nodes:
+        return True
+    try:
+        shard_exchange(compressor)
+    except ValueError:
+        return False
+    return True
+
+
+def refuse_fsdp(module: nn.Module, replicas: dist.ProcessGroup | None) -> None:
+    """Raise ConfigError where a compressor cannot exchange the gradients of `module`."""
+    meshes = {p.device_mesh for p in _sharded_parameters(module)}
+    if len(meshes) != 1:
+        raise ConfigError(
+            f"the parameters lie on {len(meshes)} meshes; type compress with a model whose "
+            "parameters fully_shard cuts over one"
+        )
+    (mesh,) = meshes
+    if mesh.ndim != 1:
+        raise ConfigError(
+            f"the parameters lie on a mesh of shape {tuple(mesh.shape)}, and a compressor takes "
+            "one of a single dimension, as PyTorch lets nobody replace HSDP's all-reduce; type "
+            'fully_shard(model, mesh=mesh["shard"]) and compress(model, ..., '
+            'replicas=mesh["replicate"].get_group())'
+        )
+    ranks = dist.get_process_group_ranks
+    if replicas and set(ranks(replicas)) & set(ranks(mesh.get_group())) != {dist.get_rank()}:
+        raise ConfigError(
+            f"replicas: the processes {ranks(replicas)} hold other shards of this model "
+            f"({ranks(mesh.get_group())} share it); type the group of those with the same shard, "
+            'as in mesh["replicate"].get_group()'
+        )
+
+
+def shapes_of_groups(module: nn.Module, replicas: dist.ProcessGroup | None) -> list[tuple[int]]:
+    """Return the number of values, as a shape, that a method sees of each parameter group."""
+    group_of = {
+        p: part
+        for part in module.modules()  # inner ones later
+        if isinstance(part, FSDPModule)
+        for p in part.parameters()
+    }
+    sizes = Counter[FSDPModule]()
+    for p, part in group_of.items():
+        if isinstance(p, DTensor):
+            sizes[part] += p.to_local().numel() if replicas else p.numel()
+    return [(n,) for n in sizes.values()]
+
+
+def _sharded_parameters(module: nn.Module) -> list[DTensor]:
+    """Return the parameters that fully_shard has cut into shards."""
+    return [p for p in module.parameters() if isinstance(p, DTensor)]

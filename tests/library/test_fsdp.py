@@ -1,0 +1,158 @@
+"""gcbench.compress on modules of fully_shard, in four processes joined by gloo."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from fsdp_cases import (
+    add_up,
+    divide_by_own_factor,
+    refusal,
+    refused_state,
+    remove,
+    run_choices,
+    skip_infinite,
+    train_as_people_do,
+    train_beside_plain,
+    update_and_that_of_exchange,
+)
+from gloo_pool import pool
+from method_cases import CHOICES
+from torch import Tensor
+
+either_way = pytest.mark.parametrize("between", [False, True], ids=["by shards", "between nodes"])
+
+BY_SHARDS = {
+    "bf16", "bingrad_b", "bingrad_pb", "ecqsgd", "fp16", "linear", "none", "onebit", "orq", "qsgd",
+    "qsgd_levels", "scaled_sign", "sign_norm", "terngrad", "top_k",
+}  # fmt: skip
+BETWEEN_NODES = BY_SHARDS | {"maxnorm", "maxnorm_multiscale", "signum"}
+
+
+def close(a: list[Tensor], b: list[Tensor]) -> bool:
+    return all(torch.allclose(x, y, rtol=1e-5, atol=1e-6) for x, y in zip(a, b, strict=True))
+
+
+def equal(a: list[Tensor], b: list[Tensor]) -> bool:
+    return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def test_none_trains_as_plain_fsdp_to_the_bit_in_two_processes() -> None:
+    for ours, plain in pool(2).run(train_beside_plain, False, 5):
+        assert equal(ours, plain)
+
+
+@either_way
+def test_none_trains_as_plain_fsdp_or_hsdp(between: bool) -> None:
+    for ours, plain in pool(4).run(train_beside_plain, between, 5):
+        assert close(ours, plain)
+
+
+@pytest.mark.parametrize("seed", [1, 7])
+@either_way
+def test_updates_are_those_of_the_exchange_of_the_same_shards(between: bool, seed: int) -> None:
+    for pairs in pool(4).run(update_and_that_of_exchange, between, seed):
+        assert len(pairs) == 2
+        for update, expected in pairs:
+            assert torch.equal(update, expected) and update.any()
+
+
+@either_way
+def test_choices_agree_between_nodes_and_count_the_bits_of_the_wire(between: bool) -> None:
+    """Replicas of a shard, which lie in two nodes, get the same update."""
+    carried = sorted(BETWEEN_NODES if between else BY_SHARDS)
+    ranks = pool(4).run(run_choices, between, {name: {} for name in carried})
+    for name in carried:
+        (a, metered, wire), *others = (seen[name] for seen in ranks)
+        assert metered == wire > 0, name
+        assert all(u.isfinite().all() and u.any() for u in a), name
+        if between:
+            assert equal(a, others[1][0]), name
+
+
+@pytest.mark.parametrize(
+    "name, knobs",
+    [
+        ("top_k", {"fraction": 0.1}),
+        ("sign_norm", {}),
+        ("onebit", {"min_size": 0, "bucket_size": 64}),
+        ("qsgd", {"error_feedback": True, "min_size": 0, "bits": 4, "bucket_size": 16}),
+    ],
+)
+@either_way
+def test_what_was_sent_and_the_residual_add_up(
+    between: bool, name: str, knobs: dict[str, Any]
+) -> None:
+    for seed in (1, 2):
+        for layers in pool(4).run(add_up, between, name, knobs, seed):
+            for updates, gradients, residual in layers:
+                torch.testing.assert_close(updates + residual, gradients, rtol=1e-4, atol=1e-5)
+                assert residual.abs().max() > 1e-4
+
+
+@either_way
+def test_adamw_accumulation_mixed_precision_and_a_restart(between: bool) -> None:
+    knobs = {"error_feedback": True, "min_size": 0, "bits": 4, "bucket_size": 64, "dense_steps": 2}
+    ranks = pool(4).run(train_as_people_do, between, "qsgd", knobs)
+    for seen in ranks:
+        assert sum(seen["losses"][-4:]) < 0.9 * sum(seen["losses"][:4])
+        assert equal(seen["parameters"], seen["resumed"])
+        assert equal(seen["parameters"], ranks[0]["parameters"])
+        assert seen["bits"] == seen["resumed bits"] > 0
+        assert seen["steps"] == {"": 0, "0": 16, "2": 16}  # once for two micro-batches
+
+
+@either_way
+def test_a_removed_compressor_leaves_plain_averaging(between: bool) -> None:
+    for seen in pool(4).run(remove, between):
+        assert close(seen["plain"], seen["removed"]) and close(seen["plain"], seen["none"])
+        assert not close(seen["plain"], seen["sign"])
+
+
+def test_a_divide_factor_of_the_user() -> None:
+    for means, sums in pool(4).run(divide_by_own_factor):
+        assert close([4 * x for x in means], sums)
+
+
+@either_way
+def test_a_step_that_overflows_leaves_no_trace_in_the_residual(between: bool) -> None:
+    for gradients in pool(4).run(skip_infinite, between):
+        assert all(g.isfinite().all() for g in gradients)
+
+
+@pytest.mark.parametrize(
+    "case, says",
+    [
+        ("low rank", "compressor=powersgd rank=2: fully_shard cuts gradients into shards, "),
+        ("low rank between", "compressor=powersgd: fully_shard cuts gradients into shards, "),
+        ("drawn", "compressor=global_randk: fully_shard cuts gradients into shards, "),
+        ("summed", "compressor=maxnorm: a reduce-scatter takes codes of one length, each "),
+        ("ragged", "compressor=qsgd code=elias_dense: a reduce-scatter takes codes of one length"),
+        ("clipped", "compressor=qsgd clip_norm=0.5: "),
+        ("hierarchical", "compressor=qsgd exchange=hierarchical workers_per_node=1: "),
+        ("ready", "CheckedGradients(inner=SumExchange(codec=QSGD("),
+        ("HSDP", "the parameters lie on a mesh of shape (2, 2), and a compressor takes one"),
+        ("overlap", "replicas: the processes [0, 1, 2, 3] hold other shards of this model ([0, "),
+        ("twice", "this module has a compressor, and takes only one; type handle.remove() first"),
+        ("fp16", "reduce_dtype=torch.float16: "),
+        ("factor", "set_gradient_divide_factor: "),
+        ("unused", "the parameter group "),
+    ],
+)
+def test_mistakes_are_refused_in_one_sentence(case: str, says: str) -> None:
+    for sentence in pool(4).run(refusal, case)[:2]:  # those of the first node
+        assert sentence.startswith(says) and "; type " in sentence and "\n" not in sentence
+
+
+def test_a_refusal_names_the_methods_that_are_carried() -> None:
+    for case, carried in (("low rank", BY_SHARDS), ("low rank between", BETWEEN_NODES)):
+        for sentence in pool(4).run(refusal, case):
+            assert set(sentence.split("one of ")[1].split(", ")) == carried
+    assert set(CHOICES) > BETWEEN_NODES
+
+
+def test_a_state_of_another_shard_is_refused() -> None:
+    for sentence in pool(4).run(refused_state):
+        assert "load the state that this worker saved" in sentence

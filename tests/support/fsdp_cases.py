@@ -1,0 +1,359 @@
+"""Training loops of users, who compress under fully_shard."""
+
+from __future__ import annotations
+
+import copy
+import io
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from gloo_pool import Process
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.nn.functional import cross_entropy
+
+import gcbench
+from gcbench.comm import Comm
+from gcbench.compressors import build
+from gcbench.compressors.qsgd import QSGD
+from gcbench.compressors.virtual import aggregate
+from gcbench.seeds import mix
+
+NODES = 2
+GROUPS = ("", "0", "2")  # the parameter groups of a net, of which the outermost is empty
+
+
+def net(hidden: int = 32) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(16, hidden), nn.ReLU(), nn.Linear(hidden, 32))
+
+
+class Sharded:
+    """A net over all processes, or over those of each of two nodes, and its compressor."""
+
+    def __init__(
+        self, between: bool = False, policy: MixedPrecisionPolicy | None = None, hidden: int = 32
+    ) -> None:
+        shape = (NODES, dist.get_world_size() // NODES) if between else (dist.get_world_size(),)
+        self.mesh = init_device_mesh("cpu", shape, mesh_dim_names=("node", "gpu")[-len(shape) :])
+        self.model: Any = shard(net(hidden), self.mesh["gpu"], policy)
+        self.between = between
+
+    @property
+    def replicas(self) -> dist.ProcessGroup | None:
+        return self.mesh["node"].get_group() if self.between else None
+
+    def compress(self, name: Any, **knobs: Any) -> gcbench.Compression:
+        return gcbench.compress(self.model, name, replicas=self.replicas, **knobs)
+
+    def backward(self, rank: int, step: int) -> list[Tensor]:
+        """Return this process's shard of the gradient of one batch, by parameter group."""
+        self.model.zero_grad()
+        self.loss(rank, step).backward()
+        return gradients(self.model)
+
+    def loss(self, rank: int, step: int) -> Tensor:
+        inputs, targets = batch(rank, step)
+        return cross_entropy(self.model(inputs).float(), targets)
+
+
+def shard(model: nn.Module, mesh: Any, policy: MixedPrecisionPolicy | None = None) -> nn.Module:
+    for part in (*(m for m in model if isinstance(m, nn.Linear)), model):  # type: ignore[attr-defined]
+        fully_shard(part, mesh=mesh, mp_policy=policy or MixedPrecisionPolicy())
+    return model
+
+
+def batch(rank: int, step: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1000 * step + rank)
+    inputs = torch.randn(8, 16, generator=generator)
+    return inputs, inputs.argmax(1)
+
+
+def gradients(model: Any) -> list[Tensor]:
+    """Return the flat shards of both layers' gradients."""
+    return [
+        torch.cat([p.grad.to_local().flatten() for p in layer.parameters()])
+        for layer in (model[0], model[2])
+    ]
+
+
+def whole(model: nn.Module) -> list[Tensor]:
+    return [p.full_tensor().detach().clone() for p in model.parameters()]  # type: ignore[attr-defined]
+
+
+def gather(x: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
+    """Return the rows of all processes of a group."""
+    rows = [torch.empty_like(x) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(rows, x.contiguous(), group=group)
+    return torch.stack(rows)
+
+
+def train_beside_plain(
+    process: Process, between: bool, steps: int
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Return the parameters of plain FSDP2, or HSDP, and those with `none`."""
+    ours = Sharded(between)
+    plain = shard(net(), ours.mesh)
+    ours.compress("none")
+    for model in (ours.model, plain):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+        for step in range(steps):
+            optimizer.zero_grad()
+            inputs, targets = batch(process.rank, step)
+            cross_entropy(model(inputs), targets).backward()
+            optimizer.step()
+    return whole(ours.model), whole(plain)
+
+
+def update_and_that_of_exchange(
+    process: Process, between: bool, seed: int
+) -> list[tuple[Tensor, Tensor]]:
+    """Return of every layer this shard's update, and what the house's own exchange makes of it.
+
+    Shards are multiples of eight values, so that exchange=scatter pads none.
+    """
+    plain, ours = Sharded(between), Sharded(between)
+    ours.compress(build(QSGD(3, bucket_size=64)), seed=seed)
+    flat: list[Tensor] = []
+    for part in (plain.model[0], plain.model[2]):
+        if between:
+            part.set_all_reduce_hook(lambda gradient: flat.append(gradient.clone()))
+        else:
+            part.set_custom_reduce_scatter(Recorder(flat))
+    plain.backward(process.rank, 0)
+    flat.reverse()  # the last layer's came first
+    exchange = build(QSGD(3, bucket_size=64), exchange="gather" if between else "scatter")
+    pairs = []
+    shard_index = ours.mesh["gpu"].get_local_rank()
+    for i, update in enumerate(ours.backward(process.rank, 0)):
+        rows = gather(flat[i], ours.replicas)
+        unit = mix(seed, 1 + i, shard_index if between else 0)
+        out = aggregate(exchange, {"gradient": rows}, seed=unit, comm=Comm(len(rows)))
+        expected = out.update["gradient"][0]
+        pairs.append((update, expected if between else expected.chunk(len(rows))[shard_index]))
+    return pairs
+
+
+class Recorder:
+    """A reduce-scatter that notes what it is given."""
+
+    def __init__(self, seen: list[Tensor]) -> None:
+        self.seen = seen
+
+    def allocate(self, size: Any, *, dtype: Any, device: Any) -> Tensor:
+        return torch.empty(*size, dtype=dtype, device=device)
+
+    def __call__(
+        self,
+        output_tensor: Tensor,
+        input_tensor: Tensor,
+        group: Any,
+        op: Any,
+        async_op: bool = False,
+    ) -> None:
+        self.seen.append(input_tensor.clone())
+        dist.reduce_scatter_tensor(output_tensor, input_tensor, op, group)
+
+
+class CountingTransport:
+    """A transport that counts the bits which leave this process."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner, self.rank, self.processes = inner, inner.rank, inner.processes
+        self.bits = 0
+
+    def all_reduce(self, flat: Tensor, op: Any) -> None:
+        self.bits += 8 * flat.nbytes
+        self.inner.all_reduce(flat, op)
+
+    def all_gather(self, message: Tensor) -> Tensor:
+        self.bits += 8 * message.nbytes
+        return self.inner.all_gather(message)
+
+    def all_to_all(self, by_process: Tensor) -> Tensor:
+        self.bits += 8 * by_process.nbytes // self.processes * (self.processes - 1)
+        return self.inner.all_to_all(by_process)
+
+    def exchange_rows(self, rows: list[Tensor], row_bytes: list[int]) -> list[Tensor]:
+        self.bits += 8 * sum(row.nbytes for row in rows)
+        return self.inner.exchange_rows(rows, row_bytes)
+
+
+def run_choices(
+    process: Process, between: bool, choices: Mapping[str, Mapping[str, Any]]
+) -> dict[str, tuple[list[Tensor], int, int]]:
+    """Return each choice's shard of an update, its metered bits, and those of the wire."""
+    seen = {}
+    for name, knobs in choices.items():
+        ours = Sharded(between)
+        compression = ours.compress(name, **knobs)
+        wire = CountingTransport(compression._comm.transport)
+        compression._comm.transport = wire  # type: ignore[assignment]
+        seen[name] = (ours.backward(process.rank, 0), compression.bits_sent, wire.bits)
+    return seen
+
+
+def add_up(
+    process: Process, between: bool, name: str, knobs: Mapping[str, Any], seed: int
+) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """Return of every layer the sums of updates and of mean gradients, and the mean residual."""
+    ours, plain = Sharded(between), Sharded(between)
+    compression = ours.compress(name, seed=seed, **knobs)
+    updates, means = ([torch.zeros(())] * 2 for _ in range(2))
+    for step in range(5):
+        updates = [a + b for a, b in zip(updates, ours.backward(process.rank, step), strict=True)]
+        mine = plain.backward(process.rank, step)
+        if between:
+            mine = [gather(g, plain.replicas).mean(0) for g in mine]
+        means = [a + b for a, b in zip(means, mine, strict=True)]
+    residuals = []
+    for layer in GROUPS[1:]:
+        (state, *_) = compression.state_dict()["states"][layer]
+        mean = gather(state[1][layer][0], ours.replicas).mean(0)
+        at = ours.mesh["gpu"].get_local_rank()
+        residuals.append(mean if between else mean.chunk(dist.get_world_size())[at])
+    return list(zip(updates, means, residuals, strict=True))
+
+
+def train_as_people_do(
+    process: Process, between: bool, name: str, knobs: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Train by AdamW with accumulation and bf16, once through and once with a restart."""
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+
+    def start() -> tuple[Sharded, gcbench.Compression, torch.optim.AdamW]:
+        ours = Sharded(between, policy)
+        return ours, ours.compress(name, **knobs), torch.optim.AdamW(ours.model.parameters(), 0.02)
+
+    def step(ours: Sharded, optimizer: torch.optim.Optimizer, number: int) -> float:
+        optimizer.zero_grad()
+        total = 0.0
+        for micro in range(2):
+            ours.model.set_requires_gradient_sync(micro == 1)
+            loss = ours.loss(process.rank, 2 * number + micro) / 2
+            loss.backward()
+            total += float(loss)
+        optimizer.step()
+        return total
+
+    ours, compression, optimizer = start()
+    losses = [step(ours, optimizer, number) for number in range(16)]
+    again, resumed, other = start()
+    for number in range(8):
+        step(again, other, number)
+    file = io.BytesIO()
+    torch.save(resumed.state_dict(), file)
+    file.seek(0)
+    held = copy.deepcopy((again.model.state_dict(), other.state_dict()))
+    again, resumed, other = start()
+    resumed.load_state_dict(torch.load(file))
+    again.model.load_state_dict(held[0])
+    other.load_state_dict(held[1])
+    for number in range(8, 16):
+        step(again, other, number)
+    return {
+        "losses": losses,
+        "parameters": whole(ours.model),
+        "resumed": whole(again.model),
+        "bits": compression.bits_sent,
+        "resumed bits": resumed.bits_sent,
+        "steps": compression.state_dict()["steps"],
+    }
+
+
+def remove(process: Process, between: bool) -> dict[str, list[Tensor]]:
+    """Return gradients of one batch: plain, compressed, with it removed, and with another one."""
+    ours = Sharded(between)
+    plain = shard(net(), ours.mesh)
+    cross_entropy(plain(batch(process.rank, 0)[0]), batch(process.rank, 0)[1]).backward()
+    seen = {"plain": gradients(plain)}
+    first = ours.compress("scaled_sign")
+    seen["sign"] = ours.backward(process.rank, 0)
+    first.remove()
+    seen["removed"] = ours.backward(process.rank, 0)
+    ours.compress("none")
+    first.remove()  # again, which is not the other's
+    seen["none"] = ours.backward(process.rank, 0)
+    return seen
+
+
+def divide_by_own_factor(process: Process) -> tuple[list[Tensor], list[Tensor]]:
+    """Return the mean gradients, and those with a divide factor of 1, which are sums."""
+    ours = Sharded()
+    ours.compress("none")
+    means = ours.backward(process.rank, 0)
+    for part in ours.model.modules():
+        if isinstance(part, FSDPModule):
+            part.set_gradient_divide_factor(1.0)
+            part.set_force_sum_reduction_for_comms(True)
+    return means, ours.backward(process.rank, 0)
+
+
+def skip_infinite(process: Process, between: bool) -> list[Tensor]:
+    """Return the gradients behind a step in which one worker's overflowed.
+
+    In the last layer they did so in the last process's shard only.
+    """
+    ours = Sharded(between)
+    ours.compress("top_k", fraction=0.1)
+    for step in range(3):
+        ours.model.zero_grad()
+        inputs, targets = batch(process.rank, step)
+        outputs = ours.model(inputs)
+        loss = cross_entropy(outputs, targets)
+        if step == 1 and process.rank == 1:
+            loss = loss + torch.inf * outputs[:, -1].sum()
+        loss.backward()
+    return gradients(ours.model)
+
+
+def refusal(process: Process, case: str) -> str:
+    """Return the sentence for what `compress`, or a backward pass with it, refuses."""
+    between = case in ("low rank between", "overlap", "hierarchical", "drawn")
+    half = MixedPrecisionPolicy(reduce_dtype=torch.float16)
+    ours = Sharded(between, half if case == "fp16" else None)
+    replicas = ours.replicas
+    name, knobs = {
+        "low rank": ("powersgd", {"rank": 2}),
+        "low rank between": ("powersgd", {}),
+        "drawn": ("global_randk", {}),
+        "summed": ("maxnorm", {}),
+        "ragged": ("qsgd", {"code": "elias_dense"}),
+        "clipped": ("qsgd", {"clip_norm": 0.5}),
+        "hierarchical": ("qsgd", {"exchange": "hierarchical", "workers_per_node": 1}),
+        "ready": (build(QSGD(3), exchange="sum"), {}),
+    }.get(case, ("qsgd", {"min_size": 0}))
+    if case == "HSDP":
+        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("node", "gpu"))
+        ours.model = shard(net(), mesh)
+    if case == "overlap":
+        replicas = dist.group.WORLD
+    if case == "twice":
+        ours.compress("none")
+    try:
+        gcbench.compress(ours.model, name, replicas=replicas, **knobs)
+        if case == "factor":
+            ours.model[0].set_gradient_divide_factor(3.0)
+        if case == "unused":
+            ours.backward(process.rank, 0)
+            ours.model.zero_grad()
+            for layer in (ours.model[0], ours.model[2]):
+                layer.bias.requires_grad_(False)
+        ours.backward(process.rank, 1)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def refused_state(process: Process) -> str:
+    """Return the sentence for the state of another shard."""
+    ours = Sharded()
+    compression = ours.compress("top_k")
+    try:
+        compression.load_state_dict({**compression.state_dict(), "shard": -1})
+    except ValueError as error:
+        return str(error)
+    return ""
