@@ -48,6 +48,7 @@ MAY_IMPORT = {
     "library": {"config", "launch", "train", "compressors", "comm", "records", "report"},
     "cli": {"config", "launch", "bench", "check", "report", "studies", "predict"},
     "sweep_progress": {"config", "launch", "records", "report"},
+    "job_queue": {"launch"},
     "__main__": {"cli"},
     "knobs": set(),
     "method_settings": set(),

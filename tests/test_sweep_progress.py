@@ -9,6 +9,7 @@ import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hydra.core.utils import JobReturn, JobStatus
@@ -16,12 +17,12 @@ from processes import command
 from results import plain_result
 from sentence import compose, config_of
 
-from gcbench.config import run_directory
+from gcbench.config import Config, run_directory
 from gcbench.launch.estimate import START_SECONDS, Estimates
 from gcbench.launch.same import same_run
 from gcbench.records import RunFiles
 from gcbench.records.result import Begun, make_result
-from gcbench.records.schema import Status
+from gcbench.records.schema import Result, Status
 from gcbench.sweep_progress import SweepProgress, SweepRow, plan_sentence
 
 WORDS = [
@@ -73,7 +74,8 @@ def test_a_key_that_no_row_has_is_one_sentence(tmp_path: Path) -> None:
     refused = sweep(tmp_path, "compressor=none,top_k", "bits=2,4")
     assert refused.returncode == 1
     assert (
-        refused.stderr.startswith("gcbench: bits: no such key") and "Warning" not in refused.stderr
+        refused.stderr.startswith("gcbench: bits=2: no such key")
+        and "Warning" not in refused.stderr
     )
 
 
@@ -100,7 +102,7 @@ def test_a_row_that_another_sweep_runs_is_left_to_it(tmp_path: Path) -> None:
         (row,) = (path.parent for path in tmp_path.glob("*/run.lock"))
         process = int(row.joinpath("run.lock").read_text().split()[1])
         try:
-            refused = sweep(tmp_path, *long, timeout=20)
+            refused = sweep(tmp_path, *long, timeout=60)
         finally:
             os.kill(process, signal.SIGINT)
     assert (
@@ -189,20 +191,38 @@ def test_a_row_takes_what_its_result_says(
     assert caplog.messages == [f"row 1 of 2, {tmp_path}, {says}"]
 
 
-def test_what_a_run_took_tells_what_its_like_will_take() -> None:
-    config = config_of("trainer.epochs=10")
-    past = plain_result(
+def three_seconds_a_step(config: Config, **facts: Any) -> Result:
+    return plain_result(
         steps=100,
         steps_per_epoch=50,
         choices=config["choices"],
         config=config,
         started="2026-01-01T00:00:00+00:00",
         finished="2026-01-01T00:05:00+00:00",
+        **facts,
     )
+
+
+def test_what_a_run_took_tells_what_its_like_will_take() -> None:
+    config = config_of("trainer.epochs=10")
+    past = three_seconds_a_step(config)
     assert Estimates([past]).seconds(config) == 3.0 * 10 * 50
     assert (
         Estimates([past]).seconds(config_of("trainer.epochs=10", "trainer.gpus=1")) != 3.0 * 10 * 50
     )
+
+
+def test_core_seconds_follow_from_runs_of_the_same_work_alone() -> None:
+    config = config_of("trainer.epochs=10")
+    past = three_seconds_a_step(config, device="cpu", processes=2, threads=2)
+    estimates = Estimates([past])
+    # 3 s a step of four cores, however many threads are asked for now.
+    other_threads = config_of("trainer.epochs=10", "trainer.threads=1")
+    assert estimates.core_seconds(other_threads, "cpu") == 4 * 3.0 * 10 * 50
+    assert estimates.core_seconds(config_of("compressor=none"), "cpu") is not None
+    wider = config_of("model.widths=[512]")
+    assert estimates.core_seconds(wider, "cpu") is None
+    assert estimates.core_seconds(config, "cuda") is None
 
 
 def test_a_size_never_seen_is_tried_and_missing_data_is_left_to_the_run(tmp_path: Path) -> None:

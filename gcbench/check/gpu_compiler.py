@@ -49,7 +49,7 @@ class TritonKernel(NamedTuple):
 
 
 class CompiledCall(NamedTuple):
-    """What a call of a kernel launches, and the bytes that it moves at least."""
+    """The kernels that one call launches, and the fewest bytes that they can move."""
 
     triton_kernels: list[TritonKernel]
     moved_bytes: int  # inputs read once, outputs written once

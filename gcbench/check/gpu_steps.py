@@ -82,7 +82,7 @@ class KernelCall(NamedTuple):
 
 @dataclass
 class ObservedStep:
-    """What a step asked of its GPU and of the network."""
+    """The kernels, host waits and messages of one step of a method."""
 
     kernel_calls: list[KernelCall] = field(default_factory=list)
     # Operations of PyTorch outside kernels that launch at least one kernel or copy, by name.

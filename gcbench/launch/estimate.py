@@ -11,6 +11,7 @@ import torch
 
 from gcbench import settings
 from gcbench.config import Config, ConfigError
+from gcbench.identity import digest
 from gcbench.launch.instantiate import make_data, make_model, to_dataclass
 from gcbench.launch.plan import Machine, plan
 from gcbench.records.clock import Clock
@@ -28,9 +29,12 @@ class Estimates:
 
     def __init__(self, results: Iterable[Result]) -> None:
         self._past: dict[Size, list[Result]] = {}
+        self._past_work: dict[Size, list[Result]] = {}
         for result in results:
             if result.status == "done" and result.steps:
                 self._past.setdefault(_size(result.config, result.choices), []).append(result)
+                work = _work(result.config, result.choices, result.device)
+                self._past_work.setdefault(work, []).append(result)
         self._tried: dict[Size, tuple[float, int]] = {}
 
     def seconds(self, config: Config) -> float | None:
@@ -39,13 +43,10 @@ class Estimates:
         The run itself will say why these are missing.
         """
         size = _size(config, config["choices"])
-        past = self._past.get(size, [])
+        past = _alike(self._past.get(size, []), config)
         if past:
-            compressor = config["choices"]["compressor"]
-            alike = [result for result in past if result.choices["compressor"] == compressor]
-            step_seconds = median(map(_step_seconds, alike or past))
-            steps_per_epoch = past[0].steps_per_epoch
-            assert steps_per_epoch is not None  # as runs that are done say it
+            step_seconds = median(map(_step_seconds, past))
+            steps_per_epoch = _steps_per_epoch(past[0])
         else:
             try:
                 if size not in self._tried:
@@ -53,10 +54,47 @@ class Estimates:
                 step_seconds, steps_per_epoch = self._tried[size]
             except (ValueError, OSError, RuntimeError):
                 return None
-        steps = total_steps(
-            config["trainer"]["max_steps"], config["trainer"]["epochs"], steps_per_epoch
-        )
-        return max(START_SECONDS, step_seconds * steps)
+        return max(START_SECONDS, step_seconds * _steps(config, steps_per_epoch))
+
+    def core_seconds(self, config: Config, device: str) -> float | None:
+        """Return the seconds of one core, or of one GPU, that earlier runs on `device` tell.
+
+        None where there was none of this network, data set and batch.
+        """
+        past = _alike(self._past_work.get(_work(config, config["choices"], device), []), config)
+        if not past:
+            return None
+        each = median(_step_seconds(result) * _cores(result) for result in past)
+        return max(START_SECONDS, each * _steps(config, _steps_per_epoch(past[0])))
+
+
+def _alike(past: list[Result], config: Config) -> list[Result]:
+    """Return the runs of the same compressor; all of them where there is none."""
+    compressor = config["choices"]["compressor"]
+    return [result for result in past if result.choices["compressor"] == compressor] or past
+
+
+def _steps(config: Config, steps_per_epoch: int) -> int:
+    trainer = config["trainer"]
+    return total_steps(trainer["max_steps"], trainer["epochs"], steps_per_epoch)
+
+
+def _steps_per_epoch(result: Result) -> int:
+    assert result.steps_per_epoch is not None  # as runs that are done say it
+    return result.steps_per_epoch
+
+
+def _work(config: Config, choices: dict[str, str], device: str | None) -> Size:
+    """Return the size of a run, whatever its number of threads; widths of a network matter."""
+    trainer = config["trainer"]
+    asked = (trainer.get(key) for key in ("gpus", "batch_size", "precision"))
+    return digest(config["model"]), choices["dataset"], device, *asked
+
+
+def _cores(result: Result) -> int:
+    """Return the number of cores that computed, or of processes where these have a GPU."""
+    threads = result.threads if result.device == "cpu" else 1
+    return (result.processes or 1) * (threads or 1)
 
 
 def _size(config: Config, choices: dict[str, str]) -> Size:

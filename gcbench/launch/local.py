@@ -77,7 +77,7 @@ def run_processes(
     tells the target how often. On a signal to stop every worker gets SIGTERM and STOP_SECONDS to
     return. `lock` stays held until the last worker has ended.
     """
-    with temporary_folder() as folder, _collect_signals() as received:
+    with temporary_folder() as folder, collect_signals() as received:
         locks = (folder.lock, lock) if lock else (folder.lock,)
         for attempt in range(max_restarts + 1):
             notes = folder.path / f"attempt-{attempt}"
@@ -204,7 +204,7 @@ def _end_with(parent: int) -> None:
 
 
 @contextmanager
-def _collect_signals() -> Iterator[list[str]]:
+def collect_signals() -> Iterator[list[str]]:
     """Yield a list that collects the names of signals that ask for the end."""
     received: list[str] = []
 

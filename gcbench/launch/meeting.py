@@ -35,7 +35,8 @@ def join(backend: str | None, **more: Any) -> None:
 
 def store(name: str) -> Any:
     """Return a part of the store by which the processes meet; after a restart it is empty."""
-    return dist.PrefixStore(f"gcbench-{name}-{restarts()}", _open_store())  # type: ignore[attr-defined]
+    part = f"gcbench-{name}-{restarts()}"
+    return dist.PrefixStore(part, _open_store())  # type: ignore[attr-defined]
 
 
 def _open_store() -> Any:

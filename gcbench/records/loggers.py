@@ -5,15 +5,17 @@ from __future__ import annotations
 import csv
 from io import StringIO
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gcbench.identity import Config, format_value
 from gcbench.records.files import RunFiles, append_text, replace_file
 from gcbench.records.metric_keys import STEP, prefix_event, totals
-from gcbench.records.result import Begun
 from gcbench.records.schema import Logged, Result
 from gcbench.records.store import Metrics
 from gcbench.records.wandb_logger import start_wandb
+
+if TYPE_CHECKING:
+    from gcbench.records.result import Begun  # it imports torch, and reports need none
 
 
 class Logger(Protocol):

@@ -102,7 +102,7 @@ class Extended(Record):
 
 
 class Logged(Record):
-    """Where a logger has put the run's numbers, besides its own files."""
+    """The place where a logger has put the run's numbers, besides the run's own files."""
 
     logger: Literal["wandb", "tensorboard", "csv"]
     id: str | None = None  # of the W&B run, which stays when a run is continued

@@ -7,13 +7,15 @@ import netrc
 import os
 from pathlib import Path
 from textwrap import shorten
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from gcbench.identity import format_value, identify, label_run
 from gcbench.records.metric_keys import BITS, EPOCH, EVENTS, SECONDS, prefix_event, totals
-from gcbench.records.result import Begun
 from gcbench.records.schema import Logged, Result
+
+if TYPE_CHECKING:
+    from gcbench.records.result import Begun  # it imports torch, and reports need none
 
 log = logging.getLogger("gcbench")
 

@@ -21,7 +21,7 @@ NEEDS = {
     "short": "real training",
     "paper": "the paper's full setting, or hardware and data that not everybody has",
 }
-BUDGETS = ("paper", "cpu")
+BUDGETS = ("paper", "cpu_long", "cpu_medium", "cpu")  # the nearest to the paper's first
 LEARNING_RATE = "learning_rate"  # the best of a sweep
 EARLY_LOSS = "early_loss"  # in training, over the first tenth of the steps
 

@@ -31,8 +31,9 @@ UNDER = [
     "over seeds (their standard deviation). Rows that share one seed take the spread of the "
     "claim's other relations; without any, nothing is above noise. A run that diverged is worse "
     "than any number.",
-    "Budgets are not mixed: an answer at budget cpu is of a smaller model and fewer epochs. Costs "
-    "are those of kept runs of the same table; what needs a machine is an estimate.",
+    "Budgets are not mixed, and the one nearest to the paper's counts: an answer at cpu, "
+    "cpu_medium or cpu_long is of a smaller model and fewer epochs. Costs are those of kept runs "
+    "of the same table; what needs a machine is an estimate.",
 ]
 
 

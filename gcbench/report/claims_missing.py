@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from statistics import fmean
 from typing import NamedTuple
 
@@ -23,13 +23,9 @@ class MissingRuns(NamedTuple):
     """A row that a claim lacks, with some seeds."""
 
     experiment: str
-    words: tuple[str, ...]  # typed beside it, budget=cpu among them
+    words: tuple[str, ...]  # typed beside it
+    budget: str
     seeds: tuple[int, ...]
-
-    @property
-    def budget(self) -> str:
-        typed = (word.removeprefix("budget=") for word in self.words if word.startswith("budget="))
-        return next(typed, PAPER)
 
 
 class Step(NamedTuple):
@@ -39,39 +35,30 @@ class Step(NamedTuple):
     cost: str
 
 
-def missing_runs(claims: Iterable[AnsweredClaim], evidence: Evidence) -> list[MissingRuns]:
-    """Return the rows and seeds that undecided claims lack, each once, in the claims' order.
+def missing_runs(
+    parts: Iterable[tuple[Rows, str]], evidence: Evidence, seeds: Sequence[int]
+) -> list[MissingRuns]:
+    """Return what the rows of these parts lack of `seeds`, each part at its budget.
+
+    Each is there once, as parts share rows.
+    """
+    runs = (run for part, budget in parts for run in _lacking(part, budget, evidence, seeds))
+    return list(dict.fromkeys(runs))
+
+
+def _missing_of(answered: AnsweredClaim, evidence: Evidence) -> list[MissingRuns]:
+    """Return the rows and seeds that a claim lacks.
 
     Rows of claims that need a machine are those at the paper's budget; of others, those of the
     budget that has runs, or else of the smallest that is asked. Where every row has its seeds and a
     claim is open all the same, it lacks three more seeds.
     """
-    missing: dict[MissingRuns, None] = {}
-    for claim in claims:
-        if not claim.decided:
-            missing |= dict.fromkeys(_missing_of(claim, evidence))
-    return list(missing)
-
-
-def _missing_of(answered: AnsweredClaim, evidence: Evidence) -> list[MissingRuns]:
     claim = answered.claim
     parts = [(part, _budget(answered, part)) for part in claim.check.rows]
-    lacking = _lacking_of(parts, evidence, SEEDS)
-    if lacking or claim.check.open or not _has_runs(answered):
-        return lacking
-    return _lacking_of(parts, evidence, MORE_SEEDS)
-
-
-def _lacking_of(
-    parts: Sequence[tuple[Rows, str]], evidence: Evidence, wanted: Sequence[int]
-) -> list[MissingRuns]:
-    """Return what the rows lack, each once, as parts share rows."""
-    runs = (run for part, budget in parts for run in _lacking(part, budget, evidence, wanted))
-    return list(dict.fromkeys(runs))
-
-
-def _has_runs(answered: AnsweredClaim) -> bool:
-    return answered.answer.budget is not None
+    missing = missing_runs(parts, evidence, SEEDS)
+    if missing or claim.check.open or answered.answer.budget is None:
+        return missing
+    return missing_runs(parts, evidence, MORE_SEEDS)
 
 
 def _budget(answered: AnsweredClaim, part: Rows) -> str:
@@ -82,21 +69,24 @@ def _budget(answered: AnsweredClaim, part: Rows) -> str:
 
 
 def _lacking(
-    part: Rows, budget: str, evidence: Evidence, wanted: Sequence[int]
-) -> list[MissingRuns]:
-    lacking = []
+    part: Rows, budget: str, evidence: Evidence, seeds: Sequence[int]
+) -> Iterator[MissingRuns]:
     for path in part.paths:
         row, spec = evidence.row(path, "accuracy", budget), evidence.spec(path)
-        typed = [f"budget={budget}"] if budget != PAPER else []
-        words = (*row.own_words, *evidence.words, *typed)
-        seeds = set(wanted) - {run.seed for run in row.runs if run.status in ENDED}
+        words = (*row.own_words, *evidence.words)
+        variants: list[tuple[tuple[str, ...], list[RecordedRun]]] = [(words, row.runs)]
         if part.measure == LEARNING_RATE:
             rate = compose_row(spec, budget).config["optimizer"]["lr"]
-            rates = ",".join(f"{rate * factor:g}" for factor in RATES)
-            words, seeds = (*words, f"{RATE}={rates}"), set(wanted)
-        if seeds:
-            lacking.append(MissingRuns(str(spec.experiment), words, tuple(sorted(seeds))))
-    return lacking
+            swept = [f"{RATE}={rate * factor:g}" for factor in RATES]
+            runs = [*row.runs, *(row.grid.runs if row.grid else ())]
+            variants = [
+                ((*words, word), [run for run in runs if f"{RATE}={run.flat[RATE]:g}" == word])
+                for word in swept
+            ]
+        for typed, runs in variants:
+            lacking = set(seeds) - {run.seed for run in runs if run.status in ENDED}
+            if lacking:
+                yield MissingRuns(str(spec.experiment), typed, budget, tuple(sorted(lacking)))
 
 
 def steps_of(answered: AnsweredClaim, evidence: Evidence) -> list[Step]:
@@ -108,7 +98,7 @@ def steps_of(answered: AnsweredClaim, evidence: Evidence) -> list[Step]:
         by_kind.setdefault((run.budget, run.seeds), []).append(run)
     steps = []
     for (budget, seeds), runs in by_kind.items():
-        rows = [(run.experiment, [w for w in run.words if w != f"budget={budget}"]) for run in runs]
+        rows = [(run.experiment, run.words) for run in runs]
         cost = describe_cost(answered.claim, runs, evidence.runs)
         steps.append(Step(commands(rows, budget, seeds), cost))
     steps += [

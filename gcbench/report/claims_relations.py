@@ -80,7 +80,7 @@ class Judged(NamedTuple):
 
 
 class _Differences(NamedTuple):
-    """What a relation compares, for each seed that all its rows have."""
+    """The difference that a relation judges, for each seed that all its rows have."""
 
     by_seed: dict[int, float]
     spread: float | None

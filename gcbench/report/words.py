@@ -93,7 +93,7 @@ class Runs(Source):
 @dataclass
 class Claims(Source):
     """Answer 70 claims of the papers, by what, and with what would decide the others; at budgets
-    paper and cpu, each by itself.
+    paper, cpu_long, cpu_medium and cpu, each by itself.
     """
 
     usage = "gcbench claims [paper=orq] [id=orq-05] [key=value ...]"

@@ -18,7 +18,7 @@ def total_steps(max_steps: int | None, epochs: float, steps_per_epoch: int) -> i
 
 
 class Schedule(Protocol):
-    """What sets the learning rates of an optimizer's parameter groups."""
+    """A setter of the learning rates of an optimizer's parameter groups."""
 
     def set_rates(self, optimizer: Optimizer, step: int) -> None:
         """Set the rates for a step; called once before each, from the first step on."""

@@ -32,14 +32,10 @@ def one_of_each() -> set[Key]:
     return {*by_choice.values(), *by_variant.values()}
 
 
-# Two processes of two rows have all that the layouts can do wrong: rows, ranks and their borders.
-# Four processes, which cost twice as much, try every choice and every variant, but not all pairs.
+# Every choice and every variant is tried with every change, all pairs of them every night.
 FEW = one_of_each()
 CASES = [
-    pytest.param(
-        *(layout, *key),
-        marks=() if layout == "2x2" or key in FEW else pytest.mark.slow,
-    )
+    pytest.param(*(layout, *key), marks=() if key in FEW else pytest.mark.slow)
     for layout in PROCESSES
     for key in DIFFERENT
 ]

@@ -73,7 +73,7 @@ def test_it_composes_and_adds_no_key_of_its_own(name: str, knobs: dict[str, set[
     choices = config["choices"]
     known = {*SHARED, *choices, *knobs[choices["compressor"]]}
     assert config["experiment"] == name
-    assert set(config) - {"choices", "experiment", "recommended"} <= known
+    assert set(config) - {"choices", "experiment", "knobs", "recommended"} <= known
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -60,7 +60,7 @@ from gcbench.records.summary import _facts
         ("model._target_=my.missing.Net", "model._target_=my.missing.Net cannot be imported"),
         (
             "+model.depth=3",
-            "model.depth: gcbench.models.mlp.MLP has no such argument; it has shape, outputs, "
+            "model.depth=3: gcbench.models.mlp.MLP has no such argument; it has shape, outputs, "
             "widths",
         ),
         ("dataset.test_fraction=abc", "dataset.test_fraction=abc: type a number"),

@@ -88,7 +88,10 @@ def test_more_workers_than_the_machine_has_are_virtual(tmp_path: Path) -> None:
             ["bits=4", "levels=8"],
             "gcbench: levels=8 needs 5 bits a code, not bits=4; type only one of bits and levels\n",
         ),
-        (["trainer.launcher=fast"], "expected one of [auto, local, torchrun, slurm, virtual]"),
+        (
+            ["trainer.launcher=fast"],
+            "type trainer.launcher=auto, local, torchrun, slurm or virtual",
+        ),
         (["trainer.gpus=9999"], "gcbench: trainer.gpus=9999: the data has 1437 training samples"),
     ],
 )
@@ -166,7 +169,7 @@ def test_the_first_words_come_before_torch(tmp_path: Path) -> None:
     assert first.startswith(
         "gcbench: mlp digits qsgd: 2 workers on GPUs, or the CPU where there are none, in "
     )
-    assert str(tmp_path / "outputs" / "mlp-digits-qsgd-s1-") in first
+    assert str(tmp_path / "outputs" / "mlp-digits-qsgd+") in first
 
 
 def test_full_errors_on_request(tmp_path: Path) -> None:

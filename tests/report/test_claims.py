@@ -17,7 +17,6 @@ from gcbench.config import ConfigError, conf_directory
 from gcbench.records.store import find_runs
 from gcbench.report import claims
 from gcbench.report.claims import Claim, read_claims
-from gcbench.report.claims_answers import answer_claim
 from gcbench.report.claims_evidence import Evidence
 from gcbench.report.claims_missing import MissingRuns, missing_runs
 from gcbench.report.claims_relations import Value, judge, read_relations
@@ -242,10 +241,10 @@ def test_missing_runs_are_rows_with_the_seeds_that_they_lack(here: Path, asked) 
     asked(near())
     runs(SGD, 60.0, 60.1, budget="cpu")
     evidence = Evidence(find_runs([OUT]).runs, [OUT])
-    answered = [answer_claim(claim, evidence) for claim in read_claims()]
-    assert missing_runs(answered, evidence) == [
-        MissingRuns(RANK, ("budget=cpu",), (1, 2, 3)),
-        MissingRuns(SGD, ("budget=cpu",), (3,)),
+    parts = [(part, "cpu") for claim in read_claims() for part in claim.check.rows]
+    assert missing_runs(parts, evidence, (1, 2, 3)) == [
+        MissingRuns(RANK, (), "cpu", (1, 2, 3)),
+        MissingRuns(SGD, (), "cpu", (3,)),
     ]
 
 
@@ -268,6 +267,17 @@ def test_budgets_answer_by_themselves(said, asked) -> None:
         ("reproduced", "budget cpu"),
     ]
     assert "1 claim, 1 decided: 1 contrary at this budget." in said("claims", "format=markdown")
+
+
+def test_the_budget_nearest_to_the_papers_counts(said, asked) -> None:
+    asked(near())
+    for budget, sgd in (("cpu", 50.0), ("cpu_medium", 90.0)):
+        runs(SGD, sgd, sgd + 0.2, sgd + 0.4, budget=budget)
+        runs(RANK, 60.0, 60.2, 60.4, budget=budget)
+    assert [(row["answer"], row["basis"]) for row in answers(said)] == [
+        ("contrary at this budget", "budget cpu_medium"),
+        ("reproduced", "budget cpu"),
+    ]
 
 
 def test_measures_of_one_budget_leave_the_answer_at_another_to_the_rest(said, asked) -> None:
@@ -341,7 +351,11 @@ def test_the_best_of_a_sweep(said, asked) -> None:
                 )
     (row,) = answers(said)
     assert row["answer"] == "not yet" and "2 rates of 3: rank_7" in row["evidence"]
-    assert "optimizer.lr=0.025,0.1,0.4 seed=1,2,3" in row["commands"]
+    lacking = [
+        "table4=rank_7,sgd optimizer.lr=0.025,0.1 seed=2,3",
+        "rank_7 optimizer.lr=0.4 seed=1,2,3",
+    ]
+    assert all(words in row["commands"] for words in lacking)
     write(OUT / "last", result_of(RANK, "optimizer.lr=0.4", accuracy=94.0))
     (row,) = answers(said)  # one seed has no spread, however far the rates are apart
     assert row["answer"] == "not decided" and "0.4 (n=1), the best of 3" in row["evidence"]

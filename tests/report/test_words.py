@@ -74,7 +74,8 @@ def test_list_counts_rows_with_runs(said) -> None:
     one, times = (
         line.split() for line in said("list").splitlines() if line.strip().startswith("small/")
     )
-    assert one[-5:] == ["3", "0", "1", "1", "0"]  # rows, then bits, cpu, paper, smoke
+    # Rows, then bits, cpu, cpu_long, cpu_medium, paper, smoke.
+    assert one[-7:] == ["3", "0", "1", "0", "0", "1", "0"]
     assert "study," in times
 
 

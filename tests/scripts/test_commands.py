@@ -96,7 +96,7 @@ def _report(words: Sequence[str]) -> None:
         read_source(Page, words[1:])
         return
     asked = read_source(Report, words)
-    assert asked.plain[:1] in ((), ("list",), ("diff",))
+    assert asked.plain[:1] in ((), ("list",), ("diff",), ("deviations",))
     for name in filter(None, (asked.table, asked.figure)):
         if name not in ("which_method", "runs", "all", *STUDIES):
             tables_of(name)

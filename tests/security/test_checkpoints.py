@@ -63,7 +63,7 @@ def test_an_undamaged_run_goes_on(cut: Path) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{}", "null", "[]", "3", '{"format": "5"}', "[" * 100_000, '{"format": 5}'],
+    ["", "{}", "null", "[]", "3", '{"format": "6"}', "[" * 100_000, '{"format": 6}'],
     ids=lambda text: text[:16] or "empty",
 )
 def test_a_manifest_that_is_none_is_refused_by_name(cut: Path, text: str) -> None:

@@ -124,7 +124,7 @@ def lines(folder: Path) -> int:
 
 def test_the_file_in_which_workers_meet_is_for_this_user_only(live: Live) -> None:
     (folder,) = live.temporary.glob("gcbench-run-*")
-    assert folder.stat().st_mode & 0o777 == 0o700 and (folder / "meeting").exists()
+    assert folder.stat().st_mode & 0o777 == 0o700 and (folder / "attempt-0" / "meeting").exists()
 
 
 def test_a_peer_that_sends_a_pickle_is_not_understood(tmp_path: Path) -> None:

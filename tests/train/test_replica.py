@@ -12,9 +12,9 @@ from gcbench.comm import LocalControl
 from gcbench.data import ArrayData
 from gcbench.models.airnet import AirNet
 from gcbench.records.clock import Clock
-from gcbench.settings import OptimizerKind, OptimizerSettings, Precision, TrainerSettings
+from gcbench.settings import Precision, TrainerSettings
 from gcbench.train.evaluation import evaluate
-from gcbench.train.optimizers import make_optimizer
+from gcbench.train.optimizers import parameter_groups
 from gcbench.train.replica import Replica
 
 CPU = torch.device("cpu")
@@ -72,7 +72,7 @@ def test_frozen_parameters_are_in_no_gradient_and_stay() -> None:
     assert replica.numel == sum(p.numel() for p in model.parameters()) - sum(
         p.numel() for p in frozen.values()
     )
-    optimizer = make_optimizer(model, OptimizerSettings(OptimizerKind.sgd, lr=0.1, momentum=0.9))
+    optimizer = torch.optim.SGD(parameter_groups(model, lr=0.1))
     replica.begin()
     replica.backward(0, (torch.randn(8, 3, 16, 16), torch.arange(8) % 4), (1, 0), Clock(CPU))
     for name, p in replica.parameters.items():

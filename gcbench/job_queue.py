@@ -1,0 +1,101 @@
+"""Commands run one after another, a few at once, until all have ended or somebody stops them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+from typing import IO
+
+from gcbench.launch.local import collect_signals
+
+LOOK_SECONDS = 0.2  # between looks for commands that have ended
+STOP_SECONDS = 600.0  # from the request to stop, in which a run leaves a checkpoint, to the kill
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A command that has ended."""
+
+    index: int  # in the list of commands
+    seconds: float
+    code: int  # its exit status
+    stopped: bool  # it had been asked to stop
+    said: str  # the last line that it printed
+
+
+class _Running:
+    """A command that runs."""
+
+    def __init__(self, index: int, command: Sequence[str], place: Mapping[str, str]) -> None:
+        self.index, self.place = index, place
+        self.started = time.monotonic()
+        self._output: IO[bytes] = tempfile.TemporaryFile()
+        # In a session of its own: Ctrl-C at the terminal reaches it once, by way of the queue.
+        self.process = subprocess.Popen(
+            command,
+            env={**os.environ, **place},
+            stdin=subprocess.DEVNULL,
+            stdout=self._output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        # Where Linux groups processes by session, it weighs the groups, by a niceness of their own.
+        with suppress(OSError):
+            Path(f"/proc/{self.process.pid}/autogroup").write_text(str(os.nice(0)))
+
+    def end(self, stopped: bool) -> Ended:
+        self._output.seek(0)
+        lines = self._output.read().decode(errors="replace").strip().splitlines()
+        self._output.close()
+        seconds = time.monotonic() - self.started
+        return Ended(self.index, seconds, self.process.wait(), stopped, lines[-1] if lines else "")
+
+
+def run_commands(
+    commands: Sequence[Sequence[str]], places: Sequence[Mapping[str, str]], seconds: float = inf
+) -> Iterator[Ended]:
+    """Run commands in their order, one in each place at a time, and yield each when it has ended.
+
+    After `seconds`, and on Ctrl-C, SIGTERM or the end of the terminal, no other is started, and
+    those that run get SIGINT and STOP_SECONDS to end. A second signal kills them. Commands have the
+    niceness of this process.
+
+    Args:
+        commands: arguments of each, the program first.
+        places: variables of the environment, one set for each command that runs at the same time.
+        seconds: after which the commands are stopped.
+    """
+    end = time.monotonic() + seconds
+    waiting = list(enumerate(commands))[::-1]
+    free = list(places)[::-1]
+    running: list[_Running] = []
+    kill_at = inf
+    with collect_signals() as received:
+        try:
+            while running or (waiting and kill_at == inf):
+                if kill_at == inf and (received or time.monotonic() >= end):
+                    kill_at = time.monotonic() + STOP_SECONDS
+                    for one in running:
+                        one.process.send_signal(signal.SIGINT)
+                while waiting and free and kill_at == inf:
+                    running.append(_Running(*waiting.pop(), free.pop()))
+                if len(received) > 1 or time.monotonic() > kill_at:
+                    for one in running:
+                        one.process.kill()
+                for one in [one for one in running if one.process.poll() is not None]:
+                    running.remove(one)
+                    free.append(one.place)
+                    yield one.end(stopped=kill_at < inf)
+                time.sleep(LOOK_SECONDS)
+        finally:
+            for one in running:
+                one.process.kill()
+                one.process.wait()

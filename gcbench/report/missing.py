@@ -1,0 +1,184 @@
+"""The runs that tables and claims lack, in order of value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from math import inf
+
+from gcbench.identity import Config
+from gcbench.records.files import ENDED
+from gcbench.report.claims import BUDGETS, Claim
+from gcbench.report.claims_answers import AnsweredClaim, asks
+from gcbench.report.claims_evidence import EXACT, Evidence
+from gcbench.report.claims_missing import MORE_SEEDS, MissingRuns, missing_runs
+from gcbench.report.configs import PAPER, compose, compose_row, experiment_word
+from gcbench.report.measures import TIMES
+from gcbench.report.tables import Table, TableRow
+from gcbench.report.verdicts import Verdict
+
+Costs = Callable[[Config], float | None]  # core-seconds of a run; None: not known
+
+OPEN = {Verdict.NOT_DECIDED, Verdict.WITHIN_NOISE}  # which more seeds may decide
+
+
+@dataclass
+class MissingRun:
+    """A run that has no result, and the tables and claims that lack it."""
+
+    experiment: str
+    words: tuple[str, ...]  # typed beside it
+    budget: str
+    seed: int
+    seconds: float | None  # of one core; None: nothing like it has run
+    claims: list[str] = field(default_factory=list)
+    tables: list[str] = field(default_factory=list)
+
+    @property
+    def row(self) -> tuple[str, ...]:
+        """Return what is typed for the run but its seed."""
+        budget = () if self.budget == PAPER else (f"budget={self.budget}",)
+        return experiment_word(self.experiment), *budget, *self.words
+
+
+@dataclass(frozen=True)
+class Missing:
+    """The missing runs in order of value, and what is left out of them."""
+
+    runs: list[MissingRun]
+    timed: list[str]  # tables of times, which runs beside each other would spoil
+    needing: dict[str, list[str]]  # by what not everybody has, the rows that need it
+
+
+def budget_of(row: TableRow, asked: str) -> str:
+    """Return the budget at which the row's runs are: the first of the same configuration."""
+    identity = compose_row(row, asked).identity
+    smaller = [PAPER, *reversed(BUDGETS[BUDGETS.index(asked) :])] if asked in BUDGETS else []
+    return next((b for b in smaller if compose_row(row, b).identity == identity), asked)
+
+
+def find_missing(
+    tables: Sequence[Table],
+    claims: Iterable[AnsweredClaim],
+    evidence: Evidence,
+    budget: str,
+    seeds: Sequence[int],
+    seconds: Costs,
+) -> Missing:
+    """Return the runs that tables and undecided claims lack at a budget.
+
+    First what undecided claims lack, the claim that is cheapest to decide first; then a run of
+    every row that has none; then further seeds. A row whose configuration at the budget is that of
+    a smaller one, as text has no recipe of its own at cpu_medium, counts there, and so does one
+    that no budget makes smaller at the paper's.
+    """
+    collected = _Collected(evidence, budget, seconds)
+    by_claim = [(claim, collected.of_claim(claim, seeds)) for claim in claims]
+    first: list[MissingRun] = []
+    for answered, runs in sorted(by_claim, key=lambda one: _total_seconds(one[1])):
+        for run in runs:
+            run.claims.append(answered.claim.id)
+        first += runs
+    timed = [table.name for table in tables if _asks_for_times_only(table, budget)]
+    rest: list[tuple[bool, int, MissingRun]] = []
+    for table in tables:
+        if table.study or table.name in timed:
+            continue
+        for row in table.rows:
+            wanted = seeds if _has_spread(table, budget) else seeds[:1]
+            for has_runs, run in collected.of_row(table, row, wanted):
+                if table.name not in run.tables:
+                    run.tables.append(table.name)
+                rest.append((has_runs or run.seed != seeds[0], run.seed, run))
+    rest.sort(key=lambda one: one[:2])
+    ordered = [*first, *(run for _, _, run in rest)]
+    unique = {id(run): run for run in ordered}
+    return Missing(list(unique.values()), timed, collected.needing)
+
+
+def _total_seconds(runs: Sequence[MissingRun]) -> float:
+    return sum(inf if run.seconds is None else run.seconds for run in runs)
+
+
+def _measures(table: Table, budget: str) -> set[str | None]:
+    """Return what is read from runs of this budget."""
+    return {column.measure for column in table.columns if column.budget in (None, budget)}
+
+
+def _asks_for_times_only(table: Table, budget: str) -> bool:
+    return not table.study and _measures(table, budget) <= TIMES
+
+
+def _has_spread(table: Table, budget: str) -> bool:
+    return not _measures(table, budget) <= TIMES | EXACT
+
+
+class _Collected:
+    """The missing runs by what they compute, as tables and claims share rows."""
+
+    def __init__(self, evidence: Evidence, budget: str, seconds: Costs) -> None:
+        self.needing: dict[str, list[str]] = {}
+        self._evidence, self._budget, self._seconds = evidence, budget, seconds
+        self._runs: dict[tuple[str, str, int], MissingRun] = {}
+
+    def of_claim(self, answered: AnsweredClaim, seeds: Sequence[int]) -> list[MissingRun]:
+        """Return the runs that an undecided claim lacks; none where they would not decide it."""
+        claim = answered.claim
+        if answered.decided or claim.check.open or (claim.machine and self._budget != PAPER):
+            return []
+        budget = self._budget_of_claim(claim)
+        parts = [
+            (part, budget)
+            for part in claim.check.rows
+            if asks(part, budget) and part.measure not in TIMES
+        ]
+        rows = [self._evidence.spec(path) for part, _ in parts for path in part.paths]
+        if not all([self._is_within_reach(row) for row in rows]):
+            return []
+        missing = missing_runs(parts, self._evidence, seeds)
+        if not missing and answered.answer.budget == budget and answered.answer.verdict in OPEN:
+            missing = missing_runs(parts, self._evidence, MORE_SEEDS)
+        return self._each(missing)
+
+    def of_row(
+        self, table: Table, row: TableRow, seeds: Sequence[int]
+    ) -> list[tuple[bool, MissingRun]]:
+        """Return what a row lacks, and whether it has any run."""
+        if row.path is None or not self._is_within_reach(row):
+            return []
+        score = str(table.chooser.measure) if table.chooser else "accuracy"
+        budget = budget_of(row, self._budget)
+        runs = self._evidence.row(row.path, score, budget)
+        lacking = set(seeds) - {run.seed for run in runs.runs if run.status in ENDED}
+        words = (*runs.own_words, *runs.words)
+        missing = MissingRuns(str(row.experiment), words, budget, tuple(sorted(lacking)))
+        return [(bool(runs.runs), run) for run in self._each([missing])]
+
+    def _budget_of_claim(self, claim: Claim) -> str:
+        """Return the budget of all rows of a claim: the asked one where any row has it."""
+        paths = {path for part in claim.check.rows for path in part.paths}
+        budgets = {budget_of(self._evidence.spec(path), self._budget) for path in paths}
+        return next((b for b in BUDGETS[1:] if b in budgets), PAPER if budgets else self._budget)
+
+    def _is_within_reach(self, row: TableRow) -> bool:
+        """Return whether everybody can run the row; at the paper's budget that is not asked."""
+        if self._budget == PAPER:
+            return True
+        needs = compose(str(row.experiment)).config["needs"]
+        if needs and row.path not in self.needing.setdefault(needs, []):
+            self.needing[needs].append(str(row.path))
+        return not needs
+
+    def _each(self, missing: Collection[MissingRuns]) -> list[MissingRun]:
+        runs = []
+        for one in missing:
+            composition = compose(one.experiment, one.budget, one.words)
+            for seed in one.seeds:
+                key = one.budget, composition.identity, seed
+                if key not in self._runs:
+                    seconds = self._seconds(composition.config)
+                    self._runs[key] = MissingRun(
+                        one.experiment, one.words, one.budget, seed, seconds
+                    )
+                runs.append(self._runs[key])
+        return runs

@@ -1,0 +1,160 @@
+"""What tables and claims lack, in order of value."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from results import result_of, write
+
+from gcbench.records.store import find_runs
+from gcbench.report import claims
+from gcbench.report.claims import read_claims
+from gcbench.report.claims_answers import answer_claim
+from gcbench.report.claims_evidence import Evidence
+from gcbench.report.missing import Missing, MissingRun, budget_of, find_missing
+from gcbench.report.tables import TableRow, read_table
+
+OUT = Path("outputs")
+SGD, RANK, RANK_2 = (f"powersgd/table4/{name}" for name in ("sgd", "rank_7", "rank_2"))
+IMAGENET = "qsgd/table1/alexnet_fp32"
+TABLE = """
+title: Another table
+source: somebody, table 3
+columns:
+  accuracy: {title: Test accuracy, unit: "%", measure: accuracy, better: higher}
+rows:
+"""
+CLAIM = """
+- {id: powersgd-0%d-near, paper: powersgd, where: table 4, claim: "%s", expect: it does,
+   caution: null, needs: short, check: {rows: [{measure: %s, of: powersgd/table4, hold: ["%s"]}]}}
+"""
+
+
+@pytest.fixture
+def lacking(here: Path, monkeypatch: pytest.MonkeyPatch):
+    """Return what is missing for tables and claims, beside the results that are there."""
+
+    def find(
+        *tables: str,
+        relations: tuple[str, ...] = (),
+        budget: str = "cpu",
+        measure: str = "accuracy",
+    ) -> Missing:
+        text = "".join(CLAIM % (i, r, measure, r) for i, r in enumerate(relations, start=1))
+        (here / "claims.yaml").write_text(text or "[]")
+        monkeypatch.setattr(claims, "claims_file", lambda: here / "claims.yaml")
+        evidence = Evidence(find_runs([OUT]).runs, [OUT])
+        answered = [answer_claim(claim, evidence) for claim in read_claims()]
+        read = [read_table(name) for name in tables]
+
+        def seconds(config: dict) -> float | None:
+            return {"none": 10.0, "powersgd": 60.0}.get(config["choices"]["compressor"])
+
+        return find_missing(read, answered, evidence, budget, (1, 2, 3), seconds)
+
+    return find
+
+
+def add_table(here: Path, name: str, *experiments: str, columns: str = TABLE) -> None:
+    rows = "".join(f"  - {{experiment: {one}, title: {one}}}\n" for one in experiments)
+    path = here.parent / "table" / f"{name}.yaml"
+    path.write_text(columns + rows)
+
+
+def has(experiment: str, seed: int, budget: str = "cpu", **facts: object) -> None:
+    result = result_of(experiment, budget=budget, seed=seed, accuracy=60 + seed, **facts)  # type: ignore[arg-type]
+    write(OUT / f"{experiment}-{budget}-s{seed}", result)
+
+
+def names(runs: list[MissingRun]) -> list[tuple[str, int]]:
+    return [(run.experiment.rpartition("/")[2], run.seed) for run in runs]
+
+
+def test_a_row_without_a_run_comes_before_further_seeds(lacking) -> None:
+    has(SGD, 1)
+    missing = lacking("small/one")
+    assert names(missing.runs) == [
+        ("rank_7", 1),
+        ("sgd", 2),
+        ("rank_7", 2),
+        ("sgd", 3),
+        ("rank_7", 3),
+    ]
+    assert {run.budget for run in missing.runs} == {"cpu"}
+    assert missing.runs[0].row == ("+experiment/powersgd/table4=rank_7", "budget=cpu")
+    assert missing.runs[0].seconds == 60.0 and missing.runs[0].tables == ["small/one"]
+
+
+def test_claims_come_first_and_the_cheapest_of_them_before_the_others(lacking) -> None:
+    for seed in (1, 2):
+        has(RANK, seed)
+    relations = ("rank_2 > rank_7", "rank_7 > sgd")
+    runs = lacking("small/one", relations=relations).runs
+    # 60 s of rank 7 and 30 s of SGD decide the second claim; the first takes 240 s.
+    assert names(runs) == [
+        *[("rank_7", 3), ("sgd", 1), ("sgd", 2), ("sgd", 3)],
+        *[("rank_2", 1), ("rank_2", 2), ("rank_2", 3)],
+    ]
+    claims_of = {name: run.claims for (name, _), run in zip(names(runs), runs, strict=True)}
+    assert claims_of["sgd"] == ["powersgd-02-near"]
+    assert claims_of["rank_7"] == ["powersgd-02-near", "powersgd-01-near"]
+    assert claims_of["rank_2"] == ["powersgd-01-near"]
+    assert runs[0].tables == ["small/one"]  # and it is not there twice
+
+
+def test_a_claim_that_is_decided_lacks_nothing(lacking) -> None:
+    for seed in (1, 2, 3):
+        has(SGD, seed)
+        has(RANK, seed)
+    assert lacking(relations=("rank_7 > sgd - 5",)).runs == []
+    # Equal numbers decide nothing that asks for more: three more seeds may.
+    undecided = lacking(relations=("rank_7 > sgd",)).runs
+    assert sorted(names(undecided)) == [
+        (name, seed) for name in ("rank_7", "sgd") for seed in (4, 5, 6)
+    ]
+
+
+def test_diverged_runs_are_not_asked_for_again_and_failed_ones_are(lacking) -> None:
+    has(SGD, 1, status="diverged")
+    has(SGD, 2, status="failed")
+    assert [seed for name, seed in names(lacking("small/one").runs) if name == "sgd"] == [2, 3]
+
+
+def test_questions_of_time_are_left_out(lacking, here: Path) -> None:
+    add_table(here, "small/steps", SGD, columns=TABLE.replace(": accuracy", ": step_milliseconds"))
+    missing = lacking("small/steps", relations=("rank_7 > sgd",), measure="step_milliseconds")
+    assert missing.runs == [] and missing.timed == ["small/steps"]
+
+
+def test_what_needs_data_that_not_everybody_has_is_left_out_but_at_the_papers_budget(
+    lacking, here: Path
+) -> None:
+    add_table(here, "small/big", IMAGENET)
+    missing = lacking("small/big")
+    assert missing.runs == [] and list(missing.needing.values()) == [[IMAGENET]]
+    assert len(lacking("small/big", budget="paper").runs) == 3
+
+
+def test_what_is_the_same_for_all_seeds_needs_one(lacking, here: Path) -> None:
+    add_table(here, "small/bits", SGD, columns=TABLE.replace(": accuracy", ": ratio"))
+    assert names(lacking("small/bits").runs) == [("sgd", 1)]
+
+
+def test_tables_share_runs(lacking, here: Path) -> None:
+    add_table(here, "small/two", SGD, "powersgd/table3_cifar10/sgd")
+    runs = lacking("small/one", "small/two").runs
+    sgd = [run for run in runs if run.experiment == SGD]
+    assert names(runs).count(("sgd", 1)) == 1
+    assert all(run.tables == ["small/one", "small/two"] for run in sgd)
+
+
+def test_rows_stand_at_the_smallest_budget_at_which_they_run_alike() -> None:
+    cifar, text, convex = (
+        TableRow("", experiment=name)
+        for name in (SGD, "powersgd/table7/sgd", "ecqsgd/figure3/full_precision")
+    )
+    assert [budget_of(row, "cpu_medium") for row in (cifar, text, convex)] == [
+        *["cpu_medium", "cpu", "paper"],
+    ]
+    assert {budget_of(row, "paper") for row in (cifar, text, convex)} == {"paper"}
