@@ -201,14 +201,14 @@ def _warn_of_little_compression(
 
 
 def _check_memory(plan: Plan, parameters: int, compressor: Compressor) -> None:
-    free = torch.cuda.mem_get_info()[0] if plan.device == "cuda" else _free_bytes()
-    needed = _needed_bytes(plan, parameters, compressor, plan.workers)
+    free = torch.cuda.mem_get_info()[0] if plan.device == "cuda" else free_bytes()
+    needed = needed_bytes(plan, parameters, compressor, plan.workers)
     if needed > free:
         fitting = next(
             (
                 w
                 for w in range(plan.workers - 1, 0, -1)
-                if _needed_bytes(plan, parameters, compressor, w) <= free
+                if needed_bytes(plan, parameters, compressor, w) <= free
             ),
             None,
         )
@@ -221,7 +221,7 @@ def _check_memory(plan: Plan, parameters: int, compressor: Compressor) -> None:
         )
 
 
-def _needed_bytes(plan: Plan, parameters: int, compressor: Compressor, workers: int) -> int:
+def needed_bytes(plan: Plan, parameters: int, compressor: Compressor, workers: int) -> int:
     """Return the bytes that `workers` in place of the plan's need, without activations."""
     parts = list(parts_of(compressor))
     processes = min(plan.local_processes, workers) if plan.device == "cpu" else 1
@@ -233,7 +233,7 @@ def _needed_bytes(plan: Plan, parameters: int, compressor: Compressor, workers: 
     return 4 * parameters * processes * (of_process + of_worker * rows)
 
 
-def _free_bytes() -> int:
+def free_bytes() -> int:
     """Return the memory that can be had without swapping."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()

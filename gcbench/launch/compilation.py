@@ -3,7 +3,7 @@
 A process in the background, of low priority, takes steps of the method alone, on tensors of the
 run's shapes, and so fills the cache of torch.compile. Then all processes of the run load the
 kernels from there between the same two steps. They compute the same to the bit: what adds floats up
-stays eager.
+stays eager. A mark in the cache lets the next such run on this machine load them at its start.
 """
 
 from __future__ import annotations
@@ -11,13 +11,16 @@ from __future__ import annotations
 import json
 import logging
 import os
+import platform
 import signal
 import subprocess
 import sys
 import tempfile
 from contextlib import suppress
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Literal
 
 import torch
 
@@ -25,13 +28,21 @@ from gcbench.codecs.kernels import in_one_line, use_backend
 from gcbench.comm import Comm, MirrorTransport
 from gcbench.compressors import Compressor, Grads, State, Step, offsets_of
 from gcbench.config import Config
+from gcbench.identity import digest
+from gcbench.launch.checks import free_bytes, needed_bytes
+from gcbench.launch.failure import describe_exit
 from gcbench.launch.instantiate import make
 from gcbench.launch.plan import Plan
+from gcbench.private import compiler_cache
+from gcbench.records.files import replace_file
 from gcbench.train.run import Progress, Run
 
 LOOK_STEPS = 10  # between looks whether kernels are compiled
-# Seconds of eager coding ahead that are worth it: a process's kernels take about 4 to load.
+BUCKETING_STEPS = 2  # before which the buckets of overlapped exchanges are not final
+# Seconds of eager coding ahead that are worth compiling, and worth loading what was compiled, which
+# takes about 4 in each process.
 WORTH_SECONDS = 30.0
+WORTH_LOADING_SECONDS = 10.0
 STOP_SECONDS = 1.0  # from the request to stop to the kill
 
 log = logging.getLogger("gcbench")
@@ -41,6 +52,8 @@ log = logging.getLogger("gcbench")
 class Rehearsal:
     """Steps of a method in one process alone, with tensors of the shapes that it has in a run."""
 
+    compressor: Config
+    threads: int
     shapes: dict[str, list[int]]  # of parameters
     messages: list[list[str]]  # the parameters whose gradients are exchanged together
     workers: int
@@ -50,8 +63,10 @@ class Rehearsal:
     number: int  # of the first of the steps
 
     @staticmethod
-    def of(run: Run) -> Rehearsal:
+    def of(run: Run, compressor: Config, threads: int) -> Rehearsal:
         return Rehearsal(
+            compressor,
+            threads,
             {name: list(p.shape) for name, p in run.replica.parameters.items()},
             run.pipeline.messages(run),
             run.comm.workers,
@@ -64,7 +79,9 @@ class Rehearsal:
     def make_gradients(self) -> Grads:
         """Return random gradients that lie in memory like those of a replica."""
         sizes = [torch.Size(shape).numel() for shape in self.shapes.values()]
-        parts = torch.randn(self.workers // self.processes, sum(sizes)).split(sizes, dim=1)
+        rows = self.workers // self.processes
+        flat = torch.randn(rows, sum(sizes), generator=torch.Generator().manual_seed(0))
+        parts = flat.split(sizes, dim=1)
         return {
             name: part.view(-1, *shape)
             for (name, shape), part in zip(self.shapes.items(), parts, strict=True)
@@ -93,11 +110,10 @@ class BackgroundCompilation:
 
     def __init__(self, config: Config, plan: Plan) -> None:
         self.compiled_from_step: int | None = None
-        self._compressor = config["compressor"]
-        self._has_compiler = plan.compiler
+        self._compressor: Config = config["compressor"]
+        self._plan = plan
         # One process a machine compiles.
         self._compiles = plan.processes == 1 or os.environ["LOCAL_RANK"] == "0"
-        self._threads = plan.threads
         self._stage: Literal["eager", "compiling", "settled"] = (
             "eager" if plan.may_change_codecs else "settled"
         )
@@ -111,72 +127,148 @@ class BackgroundCompilation:
         if self._compiler is not None:
             self._compiler.end()
 
-    def after_step(self, run: Run, progress: Progress) -> None:
-        """Begin to compile where that is worth it; change to what is compiled."""
-        self._steps += 1
-        if self._stage == "settled" or self._steps % LOOK_STEPS:
+    def between_steps(self, run: Run, progress: Progress) -> None:
+        """Change to what is compiled, or begin to compile where that is worth it."""
+        if self._stage == "settled":
             return
-        if self._stage == "eager":
-            self._begin_if_worthwhile(run, progress)
-        else:
-            self._change_if_ready(run, progress)
+        if self._steps in (0, BUCKETING_STEPS):
+            self._change_if_marked(run, progress)
+        if self._steps and self._steps % LOOK_STEPS == 0:
+            if self._stage == "eager":
+                self._begin_if_worthwhile(run, progress)
+            elif self._stage == "compiling":
+                self._change_if_ready(run, progress)
+        self._steps += 1
+
+    def _change_if_marked(self, run: Run, progress: Progress) -> None:
+        """Change to what another run has compiled on each of the machines."""
+        mark = Mark.on(self._rehearsal(run))
+        seconds = run.control.gather(mark.read() if self._plan.compiler else None)
+        if None in seconds:
+            return
+        if max(seconds) * (run.total_steps - progress.step) >= WORTH_LOADING_SECONDS:
+            self._change(run, progress)
 
     def _begin_if_worthwhile(self, run: Run, progress: Progress) -> None:
-        worth = _coding_seconds_ahead(run, progress) >= WORTH_SECONDS
-        if not worth or not all(run.control.gather(self._has_compiler)):
+        seconds = _coding_seconds(run, progress)
+        if seconds * (run.total_steps - progress.step) < WORTH_SECONDS:
             self._stage = "settled"
+            return
+        if self._agree_on(self._obstacle(run), run, "codecs stay eager"):
             return
         self._stage = "compiling"
         if self._compiles:
-            self._compiler = Compiler(self._compressor, Rehearsal.of(run), self._threads)
+            self._compiler = Compiler(self._rehearsal(run))
+
+    def _obstacle(self, run: Run) -> str | None:
+        """Return why this machine cannot compile in the background, if so."""
+        if not self._plan.compiler:
+            return "there is no C++ compiler on this machine; install g++ to make them faster"
+        needed = needed_bytes(self._plan, run.replica.numel, run.compressor, self._plan.workers)
+        if needed // self._plan.local_processes > free_bytes():
+            return "to compile them takes more memory than is free"
+        return None
 
     def _change_if_ready(self, run: Run, progress: Progress) -> None:
         ended = self._compiler is None or self._compiler.has_ended()
         if not all(run.control.gather(ended)):
             return
-        self._stage = "settled"
-        if self._agree_on(self._compiler.problem() if self._compiler else None, run):
+        problem = self._compiler.problem() if self._compiler else None
+        if self._agree_on(problem, run, "codecs stay eager, as compiling them failed"):
             return
+        seconds = _coding_seconds(run, progress)
+        if self._compiles:
+            Mark.on(self._rehearsal(run)).write(seconds)
+        if seconds * (run.total_steps - progress.step) < WORTH_LOADING_SECONDS:
+            self._stage = "settled"
+            return
+        self._change(run, progress)
+
+    def _change(self, run: Run, progress: Progress) -> None:
         run.pipeline.settle(run, progress)
-        if self._agree_on(_load_kernels(run), run):
+        problem = self._load_kernels(run)
+        if self._agree_on(problem, run, "codecs stay eager, as loading compiled ones failed"):
             use_backend("eager")
             return
+        self._stage = "settled"
         self.compiled_from_step = progress.step
         _take_times(run, progress)
         progress.ledger.begin_anew()
         if run.first:
             log.info("codecs are compiled from step %d on", progress.step)
 
-    def _agree_on(self, problem: str | None, run: Run) -> bool:
+    def _load_kernels(self, run: Run) -> str | None:
+        """Change to compiled kernels and load those of a step; return what went wrong, if any."""
+        rehearsal = self._rehearsal(run)
+        try:
+            use_backend("compiled", sums=False)
+            rehearsal.take_steps(run.compressor, rehearsal.make_gradients())
+            use_backend("compiled", sums=False, may_fall_back=True)  # for shapes that come later
+        except Exception as error:
+            return in_one_line(error)
+        return None
+
+    def _agree_on(self, problem: str | None, run: Run, consequence: str) -> bool:
         """Return whether any process has a problem, of which the user hears once."""
         problems = list(filter(None, run.control.gather(problem)))
-        if problems and run.first:
-            log.warning("codecs stay eager, as compiling them failed: %s", problems[0])
-        return bool(problems)
+        if not problems:
+            return False
+        self._stage = "settled"
+        if run.first:
+            log.warning("%s: %s", consequence, problems[0])
+        return True
+
+    def _rehearsal(self, run: Run) -> Rehearsal:
+        return Rehearsal.of(run, self._compressor, self._plan.threads)
 
 
-def _coding_seconds_ahead(run: Run, progress: Progress) -> float:
+def _coding_seconds(run: Run, progress: Progress) -> float:
+    """Return the seconds of coding in a step so far, a mean over processes."""
     _take_times(run, progress)
     seconds = progress.ledger.seconds()
     if seconds is None:
         return 0.0
-    of_step = sum(seconds[phase]["mean"] for phase in ("encode", "decode", "hidden_coding"))
-    return of_step * (run.total_steps - progress.step)
+    return sum(seconds[phase]["mean"] for phase in ("encode", "decode", "hidden_coding"))
 
 
 def _take_times(run: Run, progress: Progress) -> None:
     progress.ledger.add(run.control.gather(run.clock.take()))
 
 
-def _load_kernels(run: Run) -> str | None:
-    """Change to compiled kernels and load those of a step; return what went wrong, if anything."""
-    try:
-        use_backend("compiled", sums=False)
-        Rehearsal.of(run).take_steps(run.compressor, run.replica.grads)
-        use_backend("compiled", sums=False, may_fall_back=True)  # for shapes that come later
-    except Exception as error:
-        return in_one_line(error)
-    return None
+@dataclass(frozen=True)
+class Mark:
+    """The file which says that the cache of torch.compile holds the kernels of a method.
+
+    It holds the seconds of coding in a step that is not compiled.
+    """
+
+    path: Path
+
+    @staticmethod
+    def on(rehearsal: Rehearsal) -> Mark:
+        """Return the mark of a method's kernels, by this code and PyTorch for this machine."""
+        versions = [torch.__version__, platform.python_version(), platform.node(), _sources()]
+        of_all_ranks = asdict(replace(rehearsal, rank=0, number=0))
+        name = f"gcbench-{digest([versions, of_all_ranks])}.txt"
+        return Mark(compiler_cache() / name)
+
+    def read(self) -> float | None:
+        """Return the seconds, or None where there is no such mark."""
+        try:
+            return float(self.path.read_text())
+        except (OSError, ValueError):
+            return None
+
+    def write(self, seconds: float) -> None:
+        with suppress(OSError):  # the next run compiles in the background again
+            replace_file(self.path, f"{seconds}\n".encode())
+
+
+@cache
+def _sources() -> list[str]:
+    """Return the code from which kernels are compiled."""
+    rooms = [Path(__file__).parents[1] / room for room in ("codecs", "compressors")]
+    return [path.read_text("utf-8") for room in rooms for path in sorted(room.glob("*.[pc]*"))]
 
 
 class Compiler:
@@ -185,8 +277,7 @@ class Compiler:
     It ends when its work is done, when it is asked to, or when the process that started it is gone.
     """
 
-    def __init__(self, compressor: Config, rehearsal: Rehearsal, threads: int) -> None:
-        request = {"compressor": compressor, "rehearsal": asdict(rehearsal), "threads": threads}
+    def __init__(self, rehearsal: Rehearsal) -> None:
         self._errors = tempfile.TemporaryFile()
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-c", _START],
@@ -198,7 +289,7 @@ class Compiler:
         )
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):  # `problem` says why
-            self._process.stdin.write(json.dumps([sys.path, request]).encode() + b"\n")
+            self._process.stdin.write(json.dumps([sys.path, asdict(rehearsal)]).encode() + b"\n")
             self._process.stdin.flush()
 
     def has_ended(self) -> bool:
@@ -206,11 +297,12 @@ class Compiler:
 
     def problem(self) -> str | None:
         """Return why it failed, if it did; it has ended."""
-        if self._process.returncode == 0:
+        exitcode = self._process.returncode
+        if exitcode == 0:
             return None
         self._errors.seek(0)
         lines = self._errors.read().decode(errors="replace").strip().splitlines()
-        return lines[-1] if lines else f"exit code {self._process.returncode}"
+        return lines[-1] if lines and exitcode > 0 else describe_exit(exitcode)
 
     def end(self) -> None:
         """End it and its compilers, which remove what they have half written."""
@@ -236,19 +328,18 @@ def end_with_input():
     os.killpg(0, signal.SIGTERM)
 
 os.nice(19)
-sys.path[:], request = json.loads(sys.stdin.readline())
+sys.path[:], rehearsal = json.loads(sys.stdin.readline())
 threading.Thread(target=end_with_input, daemon=True).start()
-from gcbench.launch.compilation import compile_kernels
-compile_kernels(**request)
+from gcbench.launch.compilation import Rehearsal, compile_kernels
+compile_kernels(Rehearsal(**rehearsal))
 """
 
 
-def compile_kernels(compressor: Config, rehearsal: dict[str, Any], threads: int) -> None:
+def compile_kernels(steps: Rehearsal) -> None:
     """Compile the kernels that a method needs in a run, as the process in the background."""
-    torch.set_num_threads(threads)
+    torch.set_num_threads(steps.threads)
     try:
         use_backend("compiled", sums=False)
-        steps = Rehearsal(**rehearsal)
-        steps.take_steps(make(compressor, "compressor"), steps.make_gradients())
+        steps.take_steps(make(steps.compressor, "compressor"), steps.make_gradients())
     except Exception as error:
         sys.exit(in_one_line(error))

@@ -126,7 +126,9 @@ def work(
 
             compilation = BackgroundCompilation(config, plan)
             with _watch_run(run, progress), compilation:
-                status, reason = train(run, progress, checkpoints, record, compilation.after_step)
+                status, reason = train(
+                    run, progress, checkpoints, record, compilation.between_steps
+                )
                 if status == "done":
                     save_weights(run, progress, checkpoints, files.weights)
         has_weights = files.weights.exists()

@@ -13,7 +13,7 @@ from gcbench.train.checkpoints import Checkpoints
 from gcbench.train.drift import refuse_drift
 from gcbench.train.evaluation import evaluate
 from gcbench.train.finite import Bad, reason
-from gcbench.train.run import AfterStep, Progress, Run, Sample
+from gcbench.train.run import BetweenSteps, Progress, Run, Sample
 from gcbench.train.step import sample, train_step
 
 Status = Literal["done", "diverged", "interrupted"]
@@ -26,7 +26,7 @@ def train(
     progress: Progress,
     checkpoints: Checkpoints,
     record: Record,
-    after_step: AfterStep | None = None,
+    between_steps: BetweenSteps | None = None,
 ) -> tuple[Status, str | None]:
     """Train from `progress` to the end; return the status, and why when it is not `done`."""
     saved_at, saved_step = time.monotonic(), progress.step
@@ -47,6 +47,8 @@ def train(
             diverged = _divergence(run, progress)
             return ("diverged", diverged) if diverged else ("done", None)
 
+        if between_steps is not None:
+            between_steps(run, progress)
         run.control.propose(_urgency(run, saved_at))
         if sampled := _step(run, progress):
             record(
@@ -71,8 +73,6 @@ def train(
             run.pipeline.settle(run, progress)
             checkpoints.save(run, progress)
             return "interrupted", f"stopped by a signal after step {progress.step}"
-        if after_step is not None:
-            after_step(run, progress)
 
 
 def _step(run: Run, progress: Progress) -> Sample | None:

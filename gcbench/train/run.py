@@ -124,5 +124,5 @@ class Progress:
         )
 
 
-AfterStep = Callable[[Run, Progress], None]
-"""Does something else between two steps, in all processes between the same ones."""
+BetweenSteps = Callable[[Run, Progress], None]
+"""Is called before every step, in all processes between the same two."""

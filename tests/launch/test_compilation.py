@@ -6,35 +6,44 @@ import logging
 import signal
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 import pytest
 import torch
 from backends import needs_compiler
+from compilation_cases import impatient_gcbench, make_impatient
 from method_cases import ALL, compressor_of
-from sentence import config_of, run
+from needed import patience
+from processes import under_torchrun
+from sentence import SMALL, config_of, run
 
 from gcbench.codecs import kernels
 from gcbench.codecs.kernels import kernel, summing_kernel, use_backend
 from gcbench.launch import compilation
-from gcbench.launch.compilation import Compiler, Rehearsal
+from gcbench.launch.compilation import Compiler, Mark, Rehearsal
 from gcbench.launch.plan import Machine
 from gcbench.private import COMPILER_CACHE
+from gcbench.records import RunFiles
 from gcbench.records.clock import Lap, Ledger
 
-WORDS = [
-    "compressor=qsgd",
-    "bits=4",
-    "min_size=0",
-    "bucket_size=64",
-    "schedule=constant",
-    "trainer.log_every=3",
-    "trainer.error_every=5",
-]
-LAUNCHERS = {"real": ["trainer.launcher=local"], "virtual": ["trainer.launcher=virtual"]}
+QSGD = ["compressor=qsgd", "bits=4", "min_size=0", "bucket_size=64"]
+POWERSGD = ["compressor=powersgd", "rank=1", "min_size=0"]
+OFTEN = ["schedule=constant", "trainer.log_every=3", "trainer.error_every=5"]
+WORDS = [*QSGD, *OFTEN]
+VIRTUAL = "trainer.launcher=virtual"
+LOCAL = "trainer.launcher=local"
+# By what is done: how, and after how many steps a run takes up what another one has compiled.
+MANNERS = {
+    "real workers": ([*QSGD, LOCAL], 0),
+    "virtual workers": ([*QSGD, VIRTUAL, "trainer.gpus=4"], 0),
+    "overlap": ([*QSGD, LOCAL, "trainer.overlap=true", "trainer.bucket_mib=0.001"], 2),
+    "double buffering": ([*QSGD, LOCAL, "trainer.double_buffering=true"], 0),
+    "PowerSGD": ([*POWERSGD, VIRTUAL], 0),
+}
 EXCHANGES = {"as it is", "scattered", "scattered, coded again", "summed", "hierarchical"}
-SMALL = {"w": [40, 130], "b": [7], "v": [3, 999]}
+SHAPES = {"w": [40, 130], "b": [7], "v": [3, 999]}
 
 
 @pytest.fixture(autouse=True)
@@ -44,16 +53,11 @@ def eager_afterwards() -> Iterator[None]:
 
 
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let every run compile after two steps, and wait for that after two more."""
-
-    def wait(compiler: Compiler) -> bool:
-        compiler._process.wait()
-        return True
-
-    monkeypatch.setattr(compilation, "WORTH_SECONDS", 0.0)
-    monkeypatch.setattr(compilation, "LOOK_STEPS", 2)
-    monkeypatch.setattr(Compiler, "has_ended", wait)
+def impatient(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Let runs change to compiled codecs at once, and see marks of this test only."""
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    make_impatient(marks, monkeypatch.setattr)
 
 
 @pytest.fixture
@@ -73,40 +77,99 @@ def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
 
 
 @pytest.mark.usefixtures("copied_workers", "impatient")
-@pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_weights_are_the_same_to_the_bit(tmp_path: Path, launcher: str) -> None:
-    """Those of a run that goes on from a checkpoint, eager at first, are too."""
+@pytest.mark.parametrize("manner", MANNERS)
+def test_weights_are_the_same_to_the_bit(tmp_path: Path, manner: str) -> None:
+    """They are for a run that changes under way, for one that goes on, and for the next one."""
     needs_compiler()
-    words = [*WORDS, *LAUNCHERS[launcher]]
+    how, at_once = MANNERS[manner]
+    words = [*OFTEN, *how]
     steps = "trainer.epochs={}".format
     eager = run(tmp_path / "eager", *words, steps(0.5), "trainer.codec_backend=eager")
     assert (eager["codec_backend"], eager["compiled_from_step"]) == ("eager", None)
     before = run(tmp_path / "auto", *words, steps(0.25))
     assert (before["codec_backend"], before["compiled_from_step"]) == ("compiled", 4)
     after = run(tmp_path / "auto", *words, steps(0.5))
-    assert after["compiled_from_step"] == before["steps"] + 4 and after["steps"] == eager["steps"]
-    assert equal(weights(tmp_path / "auto"), weights(tmp_path / "eager"))
-    assert after["compression_error"] == eager["compression_error"]
+    assert after["compiled_from_step"] == before["steps"] + at_once
+    second = run(tmp_path / "second", *words, steps(0.5))
+    assert second["compiled_from_step"] == at_once
+    for name, result in {"auto": after, "second": second}.items():
+        assert equal(weights(tmp_path / name), weights(tmp_path / "eager"))
+        assert result["compression_error"] == eager["compression_error"]
+        assert result["steps"] == eager["steps"] and result["bits_sent"] == eager["bits_sent"]
+
+
+def test_ranks_of_torchrun_change_at_the_same_step(tmp_path: Path) -> None:
+    needs_compiler()
+    words = [*SMALL, *WORDS, "model.widths=[16]", "trainer.gpus=2", "trainer.max_steps=8"]
+    folders = {}
+    for backend in ("eager", "auto"):
+        folders[backend] = tmp_path / backend
+        typed = [*words, f"trainer.codec_backend={backend}", f"directory={folders[backend]}"]
+        ranks = under_torchrun(
+            impatient_gcbench, typed, typed, folder=tmp_path, timeout=patience(240)
+        )
+        for done in ranks:
+            assert done.returncode == 0, done.stderr
+    said = [done.stderr.count("codecs are compiled from step 4 on") for done in ranks]
+    assert said == [1, 0]
+    result = RunFiles(folders["auto"]).read_result()
+    assert result is not None
+    assert (result.launcher, result.compiled_from_step) == ("torchrun", 4)
+    assert equal(weights(folders["auto"]), weights(folders["eager"]))
+    assert len([*tmp_path.glob("gcbench-*.txt")]) == 1
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("text", ["", "nan", "0.0.1"])
+def test_a_mark_that_is_none_is_passed_over(
+    tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mark").write_text(text)
+    monkeypatch.setattr(Mark, "on", lambda _: Mark(tmp_path / "mark"))
+    result = run(tmp_path / "run", *WORDS, VIRTUAL, "trainer.max_steps=2")
+    assert result["compiled_from_step"] is None
+
+
+def test_a_mark_is_of_one_code_machine_and_method(monkeypatch: pytest.MonkeyPatch) -> None:
+    rehearsal = rehearsal_of("bits=4")
+    mark = Mark.on(rehearsal)
+    assert mark == Mark.on(replace(rehearsal, rank=1, number=7))
+    others = [
+        Mark.on(other)
+        for other in (rehearsal_of("bits=3"), replace(rehearsal, threads=2, messages=[]))
+    ]
+    monkeypatch.setattr(compilation.platform, "node", lambda: "another machine")
+    others.append(Mark.on(rehearsal))
+    monkeypatch.setattr(torch, "__version__", "99.0")
+    others.append(Mark.on(rehearsal))
+    monkeypatch.setattr(compilation, "_sources", lambda: ["another code"])
+    others.append(Mark.on(rehearsal))
+    assert len({mark.path, *(other.path for other in others)}) == 6
 
 
 def test_short_runs_start_no_process(tmp_path: Path, no_process: None) -> None:
-    result = run(tmp_path, *WORDS, *LAUNCHERS["virtual"], "trainer.max_steps=12")
+    result = run(tmp_path, *WORDS, VIRTUAL, "trainer.max_steps=12")
     assert (result["codec_backend"], result["compiled_from_step"]) == ("eager", None)
 
 
 @pytest.mark.usefixtures("impatient", "no_process")
-def test_without_a_compiler_codecs_stay_eager_in_silence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("lack", ["compiler", "memory"])
+def test_what_a_machine_lacks_is_one_sentence(
+    lack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    found = Machine(1, 0, {}, compiler=False)
-    monkeypatch.setattr(Machine, "detect", lambda: found)
-    result = run(tmp_path, *WORDS, *LAUNCHERS["virtual"], "trainer.max_steps=6")
+    machine = Machine(1, 0, {}, compiler=lack != "compiler")
+    monkeypatch.setattr(Machine, "detect", lambda: machine)
+    if lack == "memory":
+        monkeypatch.setattr(compilation, "free_bytes", lambda: 1 << 10)
+    result = run(tmp_path, *WORDS, VIRTUAL, "trainer.max_steps=6")
     assert (result["status"], result["compiled_from_step"]) == ("done", None)
-    assert "eager" not in caplog.text
+    (sentence,) = warnings_of(caplog)
+    assert sentence.startswith("codecs stay eager: ")
+    assert ("install g++" if lack == "compiler" else "more memory than is free") in sentence
 
 
 @pytest.mark.usefixtures("impatient")
-@pytest.mark.parametrize("why", ["the compiler fails", "others may write the cache"])
+@pytest.mark.parametrize("why", ["the compiler fails", "others may write the cache", "killed"])
 def test_a_failure_is_one_warning(
     why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -116,30 +179,63 @@ def test_a_failure_is_one_warning(
     if why == "the compiler fails":
         monkeypatch.setenv("CXX", "false")
         expected = "Error"
+    elif why == "killed":
+        monkeypatch.setattr(Compiler, "has_ended", kill)
+        expected = "killed by SIGKILL"
     else:
         cache.chmod(0o777)
         expected = "cache can be written by others"
-    found = Machine(1, 0, {}, compiler=True)
-    monkeypatch.setattr(Machine, "detect", lambda: found)
-    result = run(tmp_path / "run", *WORDS, *LAUNCHERS["virtual"], "trainer.max_steps=6")
+    machine = Machine(1, 0, {}, compiler=True)
+    monkeypatch.setattr(Machine, "detect", lambda: machine)
+    result = run(tmp_path / "run", *WORDS, VIRTUAL, "trainer.max_steps=6")
     assert (result["status"], result["codec_backend"]) == ("done", "eager")
-    (warning,) = [record for record in caplog.records if record.levelno == logging.WARNING][1:]
-    assert warning.getMessage().startswith("codecs stay eager, as compiling them failed: ")
-    assert expected in warning.getMessage() and "\n" not in warning.getMessage()
+    (warning,) = warnings_of(caplog)
+    assert warning.startswith("codecs stay eager, as compiling them failed: ")
+    assert expected in warning and "\n" not in warning
 
 
-def make_compiler() -> Compiler:
-    names = list(SMALL)
-    config = config_of("compressor=qsgd", "min_size=0")["compressor"]
-    return Compiler(config, Rehearsal(SMALL, [names], 2, None, 0, 1, 0), threads=1)
+def kill(compiler: Compiler) -> bool:
+    compiler._process.kill()
+    compiler._process.wait()
+    return True
+
+
+def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Return what was said of codecs."""
+    messages = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+    return [message for message in messages if "codecs" in message]
+
+
+def test_a_run_that_ends_first_ends_the_compiler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, impatient: None
+) -> None:
+    needs_compiler()
+    compilers: list[Compiler] = []
+    start = Compiler.__init__
+
+    def keep(compiler: Compiler, rehearsal: Rehearsal) -> None:
+        start(compiler, rehearsal)
+        compilers.append(compiler)
+
+    monkeypatch.setattr(Compiler, "__init__", keep)
+    monkeypatch.setattr(Compiler, "has_ended", lambda compiler: False)
+    result = run(tmp_path / "run", *WORDS, VIRTUAL, "trainer.max_steps=6")
+    assert (result["status"], result["compiled_from_step"]) == ("done", None)
+    (compiler,) = compilers
+    assert compiler._process.returncode == -signal.SIGTERM
+
+
+def rehearsal_of(*words: str) -> Rehearsal:
+    config = config_of("compressor=qsgd", "min_size=0", *words)["compressor"]
+    return Rehearsal(config, 1, SHAPES, [list(SHAPES)], 2, None, 0, 1, 0)
 
 
 def test_the_process_ends_with_the_run_and_with_its_parent() -> None:
-    compiler = make_compiler()
+    compiler = Compiler(rehearsal_of())
     start = time.monotonic()
     compiler.end()
     assert time.monotonic() - start < 5 and compiler._process.returncode == -signal.SIGTERM
-    orphan = make_compiler()
+    orphan = Compiler(rehearsal_of())
     assert orphan._process.stdin is not None
     orphan._process.stdin.close()
     assert orphan._process.wait(60) == -signal.SIGTERM
@@ -147,7 +243,7 @@ def test_the_process_ends_with_the_run_and_with_its_parent() -> None:
 
 @pytest.mark.parametrize("choice, variant", [key for key in ALL if key[1] in EXCHANGES])
 def test_a_step_between_processes_can_be_rehearsed_alone(choice: str, variant: str) -> None:
-    rehearsal = Rehearsal(SMALL, [list(SMALL)], 4, 2, rank=1, processes=2, number=5)
+    rehearsal = Rehearsal({}, 1, SHAPES, [list(SHAPES)], 4, 2, rank=1, processes=2, number=5)
     rehearsal.take_steps(compressor_of(choice, variant), rehearsal.make_gradients())
 
 
