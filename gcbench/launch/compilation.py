@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cache
@@ -34,6 +35,7 @@ from gcbench.launch.failure import describe_exit
 from gcbench.launch.instantiate import make
 from gcbench.launch.plan import Plan
 from gcbench.private import compiler_cache
+from gcbench.records.clock import WARMUP_STEPS
 from gcbench.records.files import replace_file
 from gcbench.train.run import Progress, Run
 
@@ -118,6 +120,7 @@ class BackgroundCompilation:
             "eager" if plan.may_change_codecs else "settled"
         )
         self._steps = 0
+        self._computed_before = 0.0  # seconds of this process's cores before the first timed step
         self._compiler: Compiler | None = None
 
     def __enter__(self) -> BackgroundCompilation:
@@ -131,6 +134,8 @@ class BackgroundCompilation:
         """Change to what is compiled, or begin to compile where that is worth it."""
         if self._stage == "settled":
             return
+        if self._steps == WARMUP_STEPS:
+            self._computed_before = time.process_time()
         if self._steps in (0, BUCKETING_STEPS):
             self._change_if_marked(run, progress)
         if self._steps and self._steps % LOOK_STEPS == 0:
@@ -150,7 +155,7 @@ class BackgroundCompilation:
             self._change(run, progress)
 
     def _begin_if_worthwhile(self, run: Run, progress: Progress) -> None:
-        seconds = _coding_seconds(run, progress)
+        seconds = self._coding_seconds(run, progress)
         if seconds * (run.total_steps - progress.step) < WORTH_SECONDS:
             self._stage = "settled"
             return
@@ -176,7 +181,7 @@ class BackgroundCompilation:
         problem = self._compiler.problem() if self._compiler else None
         if self._agree_on(problem, run, "codecs stay eager, as compiling them failed"):
             return
-        seconds = _coding_seconds(run, progress)
+        seconds = self._coding_seconds(run, progress)
         if self._compiles:
             Mark.on(self._rehearsal(run)).write(seconds)
         if seconds * (run.total_steps - progress.step) < WORTH_LOADING_SECONDS:
@@ -218,17 +223,24 @@ class BackgroundCompilation:
             log.warning("%s: %s", consequence, problems[0])
         return True
 
+    def _coding_seconds(self, run: Run, progress: Progress) -> float:
+        """Return the seconds of coding in a step, a mean over processes.
+
+        They are those of cores that nobody else uses: compiling, too, takes longer on busy ones.
+        """
+        _take_times(run, progress)
+        phases = progress.ledger.seconds()
+        steps = self._steps - WARMUP_STEPS
+        if phases is None or steps < 1:
+            return 0.0
+        seconds = {phase: times["mean"] for phase, times in phases.items()}
+        computed = run.control.gather((time.process_time() - self._computed_before) / steps)
+        busy = seconds["step"] - seconds["exchange"] - seconds["wait"]
+        share_of_core = min(1.0, sum(computed) / len(computed) / busy)
+        return share_of_core * (seconds["encode"] + seconds["decode"] + seconds["hidden_coding"])
+
     def _rehearsal(self, run: Run) -> Rehearsal:
         return Rehearsal.of(run, self._compressor, self._plan.threads)
-
-
-def _coding_seconds(run: Run, progress: Progress) -> float:
-    """Return the seconds of coding in a step so far, a mean over processes."""
-    _take_times(run, progress)
-    seconds = progress.ledger.seconds()
-    if seconds is None:
-        return 0.0
-    return sum(seconds[phase]["mean"] for phase in ("encode", "decode", "hidden_coding"))
 
 
 def _take_times(run: Run, progress: Progress) -> None:

@@ -153,6 +153,15 @@ def test_short_runs_start_no_process(tmp_path: Path, no_process: None) -> None:
 
 
 @pytest.mark.usefixtures("impatient", "no_process")
+def test_coding_that_waits_for_a_core_is_not_worth_compiling(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compilation, "WORTH_SECONDS", 1e-9)
+    monkeypatch.setattr(compilation.time, "process_time", lambda: 1.0)
+    result = run(tmp_path, *WORDS, VIRTUAL, "trainer.max_steps=22")
+    assert (result["status"], result["compiled_from_step"]) == ("done", None)
+
+
 @pytest.mark.parametrize("lack", ["compiler", "memory"])
 def test_what_a_machine_lacks_is_one_sentence(
     lack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -161,7 +170,8 @@ def test_what_a_machine_lacks_is_one_sentence(
     monkeypatch.setattr(Machine, "detect", lambda: machine)
     if lack == "memory":
         monkeypatch.setattr(compilation, "free_bytes", lambda: 1 << 10)
-    result = run(tmp_path, *WORDS, VIRTUAL, "trainer.max_steps=6")
+    monkeypatch.setattr(compilation, "WORTH_SECONDS", 1e-9)
+    result = run(tmp_path, *WORDS, VIRTUAL, "trainer.max_steps=22")
     assert (result["status"], result["compiled_from_step"]) == ("done", None)
     (sentence,) = warnings_of(caplog)
     assert sentence.startswith("codecs stay eager: ")

@@ -105,16 +105,11 @@ def test_a_virtual_worker_costs_its_passes_and_three_over_its_gradient(
         )
         passes = count_passes(run, progress)
         counts.append(passes.total("data", "forward", "backward", "update"))
-    batch = run.data.batch(
-        epoch=0, step=0, worker=0, workers=4, batch_size=run.settings.batch_size, seed=0
-    )
     for p in run.replica.parameters.values():
         p.grad = None
+    size = run.settings.batch_size
     with PassCounter() as alone:
-        run.data.batch(
-            epoch=0, step=0, worker=0, workers=4, batch_size=run.settings.batch_size, seed=0
-        )
-        loss = torch.nn.functional.cross_entropy(run.replica._outputs(batch[0], 0), batch[1])
-        loss.backward()
+        x, y = run.data.batch(epoch=0, step=0, worker=0, workers=4, batch_size=size, seed=0)
+        torch.nn.functional.cross_entropy(run.replica._outputs(x, 0), y).backward()
     of_worker = (counts[1] - counts[0]) / 2
     assert of_worker <= 1.02 * (alone.total("") + 3 * run.replica.numel)
