@@ -24,6 +24,8 @@ from pathlib import Path
 from typing import Literal
 
 import torch
+from rich.console import Console
+from rich.text import Text
 
 from gcbench.codecs.kernels import in_one_line, use_backend
 from gcbench.comm import Comm, MirrorTransport
@@ -110,10 +112,11 @@ class Rehearsal:
 class BackgroundCompilation:
     """The way of a run from eager to compiled codecs; outside this context nothing compiles."""
 
-    def __init__(self, config: Config, plan: Plan) -> None:
+    def __init__(self, config: Config, plan: Plan, console: Console) -> None:
         self.compiled_from_step: int | None = None
         self._compressor: Config = config["compressor"]
         self._plan = plan
+        self._console = console
         # One process a machine compiles.
         self._compiles = plan.processes == 1 or os.environ["LOCAL_RANK"] == "0"
         self._stage: Literal["eager", "compiling", "settled"] = (
@@ -200,7 +203,9 @@ class BackgroundCompilation:
         _take_times(run, progress)
         progress.ledger.begin_anew()
         if run.first:
-            log.info("codecs are compiled from step %d on", progress.step)
+            # Workers have no handler for what is no warning.
+            text = Text(f"codecs are compiled from step {progress.step} on")
+            self._console.print(text, soft_wrap=True)
 
     def _load_kernels(self, run: Run) -> str | None:
         """Change to compiled kernels and load those of a step; return what went wrong, if any."""

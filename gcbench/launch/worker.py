@@ -124,7 +124,7 @@ def work(
                     logger.log(line)
                     display.show(line)
 
-            compilation = BackgroundCompilation(config, plan)
+            compilation = BackgroundCompilation(config, plan, output)
             with _watch_run(run, progress), compilation:
                 status, reason = train(
                     run, progress, checkpoints, record, compilation.between_steps

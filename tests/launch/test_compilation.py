@@ -110,7 +110,7 @@ def test_ranks_of_torchrun_change_at_the_same_step(tmp_path: Path) -> None:
         )
         for done in ranks:
             assert done.returncode == 0, done.stderr
-    said = [done.stderr.count("codecs are compiled from step 4 on") for done in ranks]
+    said = [done.stdout.count("codecs are compiled from step 4 on") for done in ranks]
     assert said == [1, 0]
     result = RunFiles(folders["auto"]).read_result()
     assert result is not None
