@@ -18,10 +18,19 @@ def use_own_compiler_cache() -> None:
     """
     from torch._inductor.runtime.cache_dir_utils import default_cache_dir  # slow to import
 
+    shared = default_cache_dir()
+    # That import, like any of the compiler, names torch's default in the environment.
+    if os.environ.get(COMPILER_CACHE, shared) == shared:
+        os.environ.pop(COMPILER_CACHE, None)
+        os.environ[COMPILER_CACHE] = str(compiler_cache())
+    private_folder(compiler_cache(), COMPILER_CACHE)
+    private_folder(Path(shared), "TMPDIR")
+
+
+def compiler_cache() -> Path:
+    """Return the folder that the user has named for torch.compile, or the one in their own."""
     caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    path = os.environ.setdefault(COMPILER_CACHE, str(Path(caches) / "gcbench" / "inductor"))
-    private_folder(Path(path), COMPILER_CACHE)
-    private_folder(Path(default_cache_dir()), "TMPDIR")
+    return Path(os.environ.get(COMPILER_CACHE) or Path(caches) / "gcbench" / "inductor")
 
 
 def private_folder(path: Path, key: str) -> None:

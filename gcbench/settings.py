@@ -237,7 +237,10 @@ class TrainerSettings:
     ] = None
     codec_backend: Annotated[
         CodecBackend,
-        Knob("codecs as they are, or fused by torch.compile; auto: compiled on a GPU"),
+        Knob(
+            "codecs as they are, or fused by torch.compile; auto: compiled on a GPU, and on a CPU "
+            "as soon as that is done in the background, where 30 s of coding or more are ahead"
+        ),
     ] = CodecBackend.auto
     precision: Annotated[
         Precision,

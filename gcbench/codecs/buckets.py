@@ -15,7 +15,7 @@ from torch import Tensor
 from gcbench.codecs.kernels import block_slices
 
 ROW = 512
-# The least number of values to fit parameters to at once, so that a call's overhead does not count.
+# Values to fit parameters to at once: so many that a call's overhead does not count.
 FIT_VALUES = 1 << 20
 
 

@@ -1,8 +1,8 @@
 """Kernels, which are pure element-wise functions of very many values, run eager or compiled.
 
 Compiled (`torch.compile`: C++ on a CPU, Triton on a GPU) a kernel is one loop that reads and writes
-memory once. Eager, it is called on blocks that stay in a core's cache. Both give the same bits, as
-long as a kernel adds no floats up.
+memory once. Eager, it is called on blocks that stay in a core's cache. Both give the same bits, but
+for kernels that add floats up. A run that changes to compiled kernels leaves those eager.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from typing import Any, Literal, ParamSpec, TypeVar, cast
 import torch
 
 from gcbench.private import use_own_compiler_cache
+
+log = logging.getLogger("gcbench")
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -38,13 +40,24 @@ Runner = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 """Runs a kernel's function with its arguments, and returns what the function would."""
 
 _backend: Backend = "eager"
+_sums_compiled = False
+_may_fall_back = False
 _runner: Runner | None = None
 
 
-def use_backend(backend: Backend) -> None:
-    """Choose how all kernels of this process run."""
-    global _backend
+def use_backend(backend: Backend, sums: bool = True, may_fall_back: bool = False) -> None:
+    """Choose how all kernels of this process run.
+
+    Args:
+        backend: `compiled` raises ValueError where the compiler's cache is not the user's own.
+        sums: False keeps eager what adds floats up, so that results stay the same to the bit.
+        may_fall_back: True lets all kernels run eager, with a warning, when one cannot be
+            compiled; otherwise that is an error.
+    """
+    global _backend, _sums_compiled, _may_fall_back
     _backend = backend
+    _sums_compiled = backend == "compiled" and sums
+    _may_fall_back = may_fall_back
     if backend == "compiled":
         use_own_compiler_cache()
         import torch._dynamo.config as dynamo
@@ -56,8 +69,9 @@ def use_backend(backend: Backend) -> None:
         dynamo.fail_on_recompile_limit_hit = True  # never silently eager
 
 
-def backend() -> Backend:
-    return _backend
+def sums_are_compiled() -> bool:
+    """Return whether code that adds floats up may do so in another order than eager code."""
+    return _sums_compiled
 
 
 @contextmanager
@@ -73,6 +87,15 @@ def run_kernels_by(runner: Runner) -> Iterator[None]:
 
 def kernel(function: Callable[P, R]) -> Callable[P, R]:
     """Return a pure function, or one that writes into its arguments called `out`, as one loop."""
+    return _kernel(function, adds_floats=False)
+
+
+def summing_kernel(function: Callable[P, R]) -> Callable[P, R]:
+    """Return a kernel that adds floats up, in another order when it is compiled."""
+    return _kernel(function, adds_floats=True)
+
+
+def _kernel(function: Callable[P, R], adds_floats: bool) -> Callable[P, R]:
     compiled: Callable[P, R] | None = None
 
     @wraps(function)
@@ -80,22 +103,50 @@ def kernel(function: Callable[P, R]) -> Callable[P, R]:
         nonlocal compiled
         if _runner is not None:
             return cast(R, _runner(function, args, kwargs))
-        if _backend == "eager":
+        if _backend == "eager" or (adds_floats and not _sums_compiled):
             return function(*args, **kwargs)
         if compiled is None:
             compiled = torch.compile(function, fullgraph=True, options=ONE_LOOP)
+        if _may_fall_back:
+            return _run_or_fall_back(compiled, function, args, kwargs)
         return compiled(*args, **kwargs)
 
     return run
 
 
-def block_slices(count: int, values: int, device: torch.device, least: int = 0) -> Iterator[slice]:
+def _run_or_fall_back(
+    compiled: Callable[..., R], function: Callable[..., R], args: Any, kwargs: Any
+) -> R:
+    """Run a kernel compiled; where that fails, all kernels are eager from then on.
+
+    An error of the compiler comes before the kernel has written anything.
+    """
+    from torch._dynamo.exc import FailOnRecompileLimitHit, TorchDynamoException  # slow to import
+
+    global _backend
+    try:
+        return compiled(*args, **kwargs)
+    except (FailOnRecompileLimitHit, TorchDynamoException) as error:
+        _backend = "eager"
+        log.warning("codecs are eager again, as compiling one failed: %s", in_one_line(error))
+        return function(*args, **kwargs)
+
+
+def in_one_line(error: Exception) -> str:
+    """Return an error's type and the first line of what it says."""
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+
+
+def block_slices(
+    count: int, values: int, device: torch.device, block: int | None = None
+) -> Iterator[slice]:
     """Yield slices of `count` items of `values` values each, one slice for a kernel's call.
 
-    A slice has as many values as suit the backend, or `least`; on a GPU one slice has all.
+    A slice has as many values as suit the backend, or `block` of them where sums may depend on how
+    many are taken at once; on a GPU one slice has all.
     """
     size = max(count, 1)
     if device.type == "cpu":
-        size = max(1, max(BLOCK_VALUES[_backend], least) // values)
+        size = max(1, (block or BLOCK_VALUES[_backend]) // values)
     for start in range(0, count, size):
         yield slice(start, min(start + size, count))

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from gcbench.codecs.kernels import kernel
+from gcbench.codecs.kernels import summing_kernel
 
 
 def mean_magnitude(x: Tensor) -> Tensor:
@@ -49,12 +49,12 @@ def _deviation(row: Tensor) -> Tensor:
     return row.double().std(correction=0)
 
 
-@kernel
+@summing_kernel
 def _mean_of_magnitudes(row: Tensor) -> Tensor:
     return row.abs().mean(-1)
 
 
-@kernel
+@summing_kernel
 def _sum(row: Tensor) -> Tensor:
     return row.sum(-1)
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gcbench.codecs.kernels import backend
+from gcbench.codecs.kernels import sums_are_compiled
 
 _TYPES: dict[str, Any] = {"*": c_void_p, "f": c_float, "i": c_int, "n": c_int64}
 
@@ -26,9 +26,9 @@ def load_native(file: str, functions: tuple[tuple[str, str], ...], x: Tensor) ->
     """Return the functions of `<file>.cpp` beside this module, or None where they do not apply.
 
     `functions` names each with its arguments (* a pointer, f float, i int, n 64 bits). They apply
-    where codecs are compiled and x is float32 in this computer's memory.
+    where codecs are compiled with all sums and x is float32 in this computer's memory.
     """
-    if backend() == "eager" or x.device.type != "cpu" or x.dtype != torch.float32:
+    if not sums_are_compiled() or x.device.type != "cpu" or x.dtype != torch.float32:
         return None
     return _library(file, functions)
 

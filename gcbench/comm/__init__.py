@@ -8,7 +8,13 @@ from gcbench.comm.fsdp import FlatGradient
 from gcbench.comm.meter import Meter
 from gcbench.comm.network import Link
 from gcbench.comm.nodes import Nodes, node_size
-from gcbench.comm.transport import GlooTransport, NcclTransport, Transport, transport_of
+from gcbench.comm.transport import (
+    GlooTransport,
+    MirrorTransport,
+    NcclTransport,
+    Transport,
+    transport_of,
+)
 
 __all__ = [
     "Clock",
@@ -20,6 +26,7 @@ __all__ = [
     "Link",
     "LocalControl",
     "Meter",
+    "MirrorTransport",
     "NcclTransport",
     "Nodes",
     "ProcessGroupControl",

@@ -137,6 +137,33 @@ class NcclTransport(_GroupTransport):
         return [row for of_process in by_process for row in of_process]
 
 
+class MirrorTransport:
+    """A transport without other processes, all of which would send what this one sends.
+
+    A method runs on it as between processes, with tensors of the same shapes.
+    """
+
+    def __init__(self, rank: int, processes: int) -> None:
+        self.rank = rank
+        self.processes = processes
+
+    def all_reduce(self, flat: Tensor, op: Reduction) -> None:
+        pass
+
+    def all_gather(self, message: Tensor) -> Tensor:
+        return message.repeat(self.processes, 1)
+
+    def all_to_all(self, by_process: Tensor) -> Tensor:
+        return by_process[self.rank].expand_as(by_process).clone()
+
+    def exchange_rows(self, rows: list[Tensor], row_bytes: list[int]) -> list[Tensor]:
+        return rows * self.processes
+
+    def split(self, size: int) -> tuple[Transport, Transport]:
+        node, place = divmod(self.rank, size)
+        return MirrorTransport(place, size), MirrorTransport(node, self.processes // size)
+
+
 def transport_of(group: dist.ProcessGroup, device: torch.device) -> Transport:
     """Return the transport of tensors on `device` over a group that somebody else has made."""
     nccl = device.type == "cuda" and "cuda:nccl" in dist.get_backend_config(group)

@@ -206,14 +206,14 @@ def _warn_of_little_compression(
 def _check_memory(
     plan: Plan, parameters: int, compressor: Compressor, estimator: Estimator
 ) -> None:
-    free = torch.cuda.mem_get_info()[0] if plan.device == "cuda" else _free_bytes()
-    needed = _needed_bytes(plan, parameters, compressor, estimator, plan.workers)
+    free = torch.cuda.mem_get_info()[0] if plan.device == "cuda" else free_bytes()
+    needed = needed_bytes(plan, parameters, compressor, estimator, plan.workers)
     if needed > free:
         fitting = next(
             (
                 w
                 for w in range(plan.workers - 1, 0, -1)
-                if _needed_bytes(plan, parameters, compressor, estimator, w) <= free
+                if needed_bytes(plan, parameters, compressor, estimator, w) <= free
             ),
             None,
         )
@@ -226,7 +226,7 @@ def _check_memory(
         )
 
 
-def _needed_bytes(
+def needed_bytes(
     plan: Plan, parameters: int, compressor: Compressor, estimator: Estimator, workers: int
 ) -> int:
     """Return the bytes that `workers` in place of the plan's need, without activations."""
@@ -241,7 +241,7 @@ def _needed_bytes(
     return 4 * parameters * processes * (of_process + of_worker * rows)
 
 
-def _free_bytes() -> int:
+def free_bytes() -> int:
     """Return the memory that can be had without swapping."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import time
 import traceback
 from pathlib import Path
@@ -27,6 +28,13 @@ def failure_of(error: BaseException, rank: int) -> Failure:
     text = "".join(traceback.format_exception(type(error), error, frames))
     reason = f"{type(error).__name__}: {error}"
     return Failure(is_echo(error), time.time_ns(), rank, reason, text)
+
+
+def describe_exit(exitcode: int) -> str:
+    """Return how a process ended, of which Python says the signal as a negative number."""
+    return (
+        f"killed by {signal.Signals(-exitcode).name}" if exitcode < 0 else f"exit code {exitcode}"
+    )
 
 
 def is_echo(error: BaseException) -> bool:

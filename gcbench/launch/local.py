@@ -21,7 +21,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from gcbench.launch import slurm
-from gcbench.launch.failure import Failure, failure_of, leave_note, read_notes
+from gcbench.launch.failure import Failure, describe_exit, failure_of, leave_note, read_notes
 from gcbench.launch.folder import temporary_folder
 from gcbench.launch.lock import Lock
 from gcbench.launch.meeting import MEETING_FILE
@@ -143,19 +143,14 @@ def _first_failure(
     ended_well = {int(path.suffix[1:]) for path in place.notes.glob("returned.*")}
     silent = died_alone.keys() - ended_well - {failure.rank for failure in failures}
     failures += [
-        Failure(False, died_alone[rank], rank, _ending(workers[rank].exitcode)) for rank in silent
+        Failure(False, died_alone[rank], rank, describe_exit(workers[rank].exitcode))
+        for rank in silent
     ]
     if not failures:
         return None
     first = min(failures)
     return WorkerFailed(
         first.rank, workers[first.rank].exitcode, first.traceback_text, first.reason
-    )
-
-
-def _ending(exitcode: int) -> str:
-    return (
-        f"killed by {signal.Signals(-exitcode).name}" if exitcode < 0 else f"exit code {exitcode}"
     )
 
 

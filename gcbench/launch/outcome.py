@@ -40,6 +40,7 @@ def make_outcome(
     reason: str | None,
     begun: Begun,
     has_weights: bool,
+    compiled_from_step: int | None = None,
 ) -> Result:
     """Return the result of a run; every process calls it. `has_weights`: they are beside it."""
     meter = Meter.of_workers(plan.workers)
@@ -57,7 +58,8 @@ def make_outcome(
         launcher=plan.launcher,
         device=plan.device,
         backend=plan.backend,
-        codec_backend=plan.codec_backend,
+        codec_backend=plan.codec_backend if compiled_from_step is None else "compiled",
+        compiled_from_step=compiled_from_step,
         network=_describe_network(config),
         threads=plan.threads,
         oversubscribed=plan.oversubscribed,

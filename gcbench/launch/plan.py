@@ -73,7 +73,9 @@ class Plan:
     local_processes: int  # of them, on this node
     threads: int  # of each process
     cores: int
-    codec_backend: str = "eager"  # eager | compiled
+    codec_backend: str = "eager"  # eager | compiled, of the first step
+    may_change_codecs: bool = False  # to compiled ones when a process in the background has them
+    compiler: bool = True  # of C++, which torch.compile needs
 
     @property
     def timed(self) -> bool:
@@ -132,7 +134,17 @@ def plan(config: Config, machine: Machine) -> Plan:
     threads = trainer["threads"] or max(1, machine.cores // local)
     codecs = _codec_backend(trainer["codec_backend"], device, machine)
     chosen = Plan(
-        launcher, device, backend, workers, processes, local, threads, machine.cores, codecs
+        launcher,
+        device,
+        backend,
+        workers,
+        processes,
+        local,
+        threads,
+        machine.cores,
+        codecs,
+        trainer["codec_backend"] == "auto" and device == "cpu",
+        machine.compiler,
     )
     if config["network"]:
         _check_emulation(config["choices"]["network"], chosen)

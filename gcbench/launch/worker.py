@@ -35,6 +35,7 @@ from gcbench.console import console
 from gcbench.data import Data
 from gcbench.identity import fingerprint
 from gcbench.launch import slurm
+from gcbench.launch.compilation import BackgroundCompilation
 from gcbench.launch.instantiate import (
     make,
     make_data,
@@ -126,12 +127,25 @@ def work(
                     logger.log(line)
                     display.show(line)
 
-            with _watch_run(run, progress):
-                status, reason = train(run, progress, checkpoints, record)
+            compilation = BackgroundCompilation(config, plan, output)
+            with _watch_run(run, progress), compilation:
+                status, reason = train(
+                    run, progress, checkpoints, record, compilation.between_steps
+                )
                 if status == "done":
                     save_weights(run, progress, checkpoints, files.weights)
         has_weights = files.weights.exists()
-        result = make_outcome(config, plan, run, progress, status, reason, begun, has_weights)
+        result = make_outcome(
+            config,
+            plan,
+            run,
+            progress,
+            status,
+            reason,
+            begun,
+            has_weights,
+            compilation.compiled_from_step,
+        )
         if logger is not None:
             result = result.model_copy(update={"logged": logger.logged})
             files.write_result(result)

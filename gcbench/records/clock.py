@@ -159,8 +159,17 @@ class Ledger:
     """
 
     def __init__(self, processes: int) -> None:
+        self._earlier = 0.0  # seconds of steps that no longer count
+        self._begin(processes)
+
+    def _begin(self, processes: int) -> None:
         self._totals = [dict.fromkeys((*PHASES, *HIDDEN), 0.0) for _ in range(processes)]
         self._steps = 0
+
+    def begin_anew(self) -> None:
+        """Let phases count the steps that follow alone; those before have elapsed all the same."""
+        self._earlier = self.elapsed()
+        self._begin(len(self._totals))
 
     def add(self, by_process: list[list[list[Lap]]]) -> None:
         """Add the laps of the same steps of all processes, `by_process[p]` those of process p.
@@ -200,12 +209,14 @@ class Ledger:
 
     def elapsed(self) -> float:
         """Return the seconds of all steps after warm-up so far, as a mean over processes."""
-        return sum(totals["step"] for totals in self._totals) / len(self._totals)
+        counted = sum(totals["step"] for totals in self._totals) / len(self._totals)
+        return self._earlier + counted
 
     def state(self) -> dict[str, Any]:
-        return {"totals": self._totals, "steps": self._steps}
+        return {"totals": self._totals, "steps": self._steps, "earlier": self._earlier}
 
     def load(self, state: dict[str, Any]) -> None:
         """Restore a state, unless it is of another number of processes, whose times are others."""
         if len(state["totals"]) == len(self._totals):
             self._totals, self._steps = state["totals"], state["steps"]
+            self._earlier = state.get("earlier", 0.0)  # which older checkpoints do not have

@@ -194,6 +194,9 @@ class Result(Environment):
     launcher: str | None = None
     backend: str | None = None
     codec_backend: str | None = None
+    # The step before which eager codecs gave way to compiled ones that are the same to the bit,
+    # since when `seconds` count; None: all steps since the last start had `codec_backend`.
+    compiled_from_step: int | None = None
     network: Network | None = None
     threads: int | None = None
     oversubscribed: bool = False  # more processes than cores

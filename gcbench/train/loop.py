@@ -13,7 +13,7 @@ from gcbench.train.checkpoints import Checkpoints
 from gcbench.train.drift import refuse_drift
 from gcbench.train.evaluation import evaluate
 from gcbench.train.finite import Bad, reason
-from gcbench.train.run import Progress, Run, Sample
+from gcbench.train.run import BetweenSteps, Progress, Run, Sample
 from gcbench.train.step import sample, train_step
 
 Status = Literal["done", "diverged", "interrupted"]
@@ -22,7 +22,11 @@ NOTHING, CHECKPOINT, STOP = 0, 1, 2  # what processes propose to each other at e
 
 
 def train(
-    run: Run, progress: Progress, checkpoints: Checkpoints, record: Record
+    run: Run,
+    progress: Progress,
+    checkpoints: Checkpoints,
+    record: Record,
+    between_steps: BetweenSteps | None = None,
 ) -> tuple[Status, str | None]:
     """Train from `progress` to the end; return the status, and why when it is not `done`."""
     saved_at, saved_step = time.monotonic(), progress.step
@@ -43,6 +47,8 @@ def train(
             diverged = _divergence(run, progress)
             return ("diverged", diverged) if diverged else ("done", None)
 
+        if between_steps is not None:
+            between_steps(run, progress)
         run.control.propose(_urgency(run, saved_at))
         if sampled := _step(run, progress):
             record(

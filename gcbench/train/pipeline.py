@@ -59,6 +59,9 @@ class AfterBackward:
     def settle(self, run: Run, progress: Progress) -> None:
         pass
 
+    def messages(self, run: Run) -> list[list[str]]:
+        return [list(run.replica.grads)]
+
 
 class UnderBackward:
     """The pipeline of `trainer.overlap`: a bucket is exchanged while others are still computed.
@@ -72,16 +75,18 @@ class UnderBackward:
     def __init__(self, queue: ExchangeQueue, replica: Replica, bucket_mib: float) -> None:
         self._queue = queue
         self._buckets: list[Future[FinishedExchange]] = []
+        self._names: list[list[str]] = []  # of the parameters in each, in the last step
         self._at: tuple[Run, Progress] | None = None
         replica.hook_buckets(bucket_mib, self._submit_bucket)
 
     def gradients(self, run: Run, progress: Progress) -> Tensor:
-        self._at = run, progress
+        self._at, self._names = (run, progress), []
         return run.estimator.gradients(run, progress)
 
     def _submit_bucket(self, grads: Grads) -> None:
         assert self._at is not None
         run, progress = self._at
+        self._names.append(list(grads))
         self._buckets.append(
             self._queue.submit(run, grads, progress.state.select(grads.keys()), progress.step)
         )
@@ -97,6 +102,9 @@ class UnderBackward:
 
     def settle(self, run: Run, progress: Progress) -> None:
         pass
+
+    def messages(self, run: Run) -> list[list[str]]:
+        return self._names
 
 
 class UnderNextStep:
@@ -135,6 +143,9 @@ class UnderNextStep:
         self._under_way, progress.state = None, out.state
         progress.first_bad.note_exchange(progress.step - 1, out)  # of the step before this one
         progress.late = ExchangeResult(out.update, gradients, out.shannon_bits)
+
+    def messages(self, run: Run) -> list[list[str]]:
+        return [list(run.replica.grads)]
 
 
 class FinishedExchange(NamedTuple):

@@ -78,6 +78,9 @@ class Pipeline(Protocol):
     def settle(self, run: Run, progress: Progress) -> None:
         """Wait for background exchanges, so that `progress` and the run's meter have them all."""
 
+    def messages(self, run: Run) -> list[list[str]]:
+        """Return which parameters' gradients a step exchanges together, as the last one did."""
+
 
 @dataclass(frozen=True)
 class InnerModel:
@@ -153,3 +156,7 @@ class Progress:
             losses=torch.zeros(len(run.comm.local), dtype=torch.float64, device=device),
             first_bad=FirstBad.none(len(run.comm.local), device),
         )
+
+
+BetweenSteps = Callable[[Run, Progress], None]
+"""Is called before every step, in all processes between the same two."""

@@ -148,7 +148,7 @@ def test_a_method_that_breaks_its_contract_is_told_in_one_sentence(
 def test_virtual_copies_that_do_not_fit_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checks, "_free_bytes", lambda: 1 << 19)
+    monkeypatch.setattr(checks, "free_bytes", lambda: 1 << 19)
     with pytest.raises(
         ConfigError,
         match=r"trainer.gpus=64: gradients of .* need about .* GiB are free; type trainer.gpus=\d+",
@@ -186,9 +186,9 @@ def test_memory_is_what_was_measured_or_more(
     )
     chosen, compressor = plan(config, Machine.detect()), make(config["compressor"], "compressor")
     estimator = make(config["estimator"], "estimator")
-    needed = checks._needed_bytes(chosen, 1_000_000, compressor, estimator, workers) / 4e6
+    needed = checks.needed_bytes(chosen, 1_000_000, compressor, estimator, workers) / 4e6
     assert 0.9 * copies <= needed <= 2 * copies
-    monkeypatch.setattr(checks, "_free_bytes", lambda: int(4e6 * needed) - 1)
+    monkeypatch.setattr(checks, "free_bytes", lambda: int(4e6 * needed) - 1)
     with pytest.raises(
         ConfigError, match=r"type trainer.gpus=\d" if workers > 1 else "choose a smaller model="
     ):

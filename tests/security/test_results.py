@@ -13,6 +13,7 @@ import pytest
 from processes import command
 from results import result_of, write
 from sentence import config_of
+from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
 from gcbench.config import ConfigError, register
 from gcbench.launch.same import read
@@ -233,12 +234,12 @@ def test_libraries_lie_in_a_folder_of_the_users_own(
 ) -> None:
     monkeypatch.delenv(COMPILER_CACHE, raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(here / "cache"))
-    use_own_compiler_cache()
-    read_results = Path(os.environ[COMPILER_CACHE])
-    assert (
-        read_results == here / "cache" / "gcbench" / "inductor"
-        and read_results.stat().st_mode & 0o777 == 0o700
-    )
+    for _ in range(2):
+        use_own_compiler_cache()
+        cache = Path(os.environ[COMPILER_CACHE])
+        assert cache == here / "cache" / "gcbench" / "inductor"
+        assert cache.stat().st_mode & 0o777 == 0o700
+        monkeypatch.setenv(COMPILER_CACHE, default_cache_dir())  # as the compiler's import does
 
 
 def test_libraries_of_another_user_are_not_loaded(

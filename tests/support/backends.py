@@ -10,10 +10,16 @@ from needed import skip
 from gcbench.codecs.kernels import Backend, use_backend
 
 
+def needs_compiler() -> None:
+    """Skip a test that compiles where nothing can."""
+    if not any(map(shutil.which, ("g++", "clang++"))):
+        skip("compiler", "compiled codecs are compiled on a CPU")
+
+
 def use(backend: Backend) -> Iterator[None]:
     """Use a backend for kernels within a fixture."""
-    if backend == "compiled" and not any(map(shutil.which, ("g++", "clang++"))):
-        skip("compiler", "compiled codecs are compiled on a CPU")
+    if backend == "compiled":
+        needs_compiler()
     use_backend(backend)
     yield
     use_backend("eager")

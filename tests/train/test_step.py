@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from passes import PassCounter
 from sentence import SMALL, config_of, run
 
 from gcbench.comm import Comm, LocalControl
 from gcbench.launch.instantiate import make_data
 from gcbench.launch.plan import Machine, plan
 from gcbench.launch.worker import Connections, StopSignal, build_run
-from gcbench.train.run import Progress
+from gcbench.train.run import Progress, Run
 from gcbench.train.step import train_step
 
 VIRTUAL = ("trainer.launcher=virtual", "trainer.gpus=4")
@@ -52,3 +53,63 @@ def test_the_loss_of_the_log_is_the_mean_of_all_workers_and_steps(tmp_path: Path
     assert four == pytest.approx(one, rel=1e-4)
     whole = losses("whole", "trainer.gpus=4", "trainer.batch_size=16", "trainer.log_every=4")
     assert whole == pytest.approx([sum(four) / 4], rel=1e-6)
+
+
+def begin(tmp_path: Path, *words: str) -> tuple[Run, Progress]:
+    """Return a run of virtual workers after its first step."""
+    config = config_of(*SMALL, "trainer.launcher=virtual", *words)
+    workers = config["trainer"]["gpus"]
+    joined = Connections(Comm(workers), None, LocalControl(), torch.device("cpu"))
+    chosen, data = plan(config, Machine.detect()), make_data(config)
+    run, _ = build_run(config, chosen, joined, data, tmp_path, StopSignal())
+    progress = Progress.start(run)
+    train_step(run, progress)
+    return run, progress
+
+
+def count_passes(run: Run, progress: Progress) -> PassCounter:
+    with PassCounter(lambda: run.clock.name) as passes:
+        train_step(run, progress)
+    return passes
+
+
+@pytest.mark.parametrize("model", ["resnet8", "mlp"])
+def test_the_update_moves_no_more_than_the_optimizer_alone(tmp_path: Path, model: str) -> None:
+    """Besides SGD with Nesterov momentum, only the workers' gradients are zeroed."""
+    words = (f"model={model}", "compressor=none", "optimizer.nesterov=true", "trainer.gpus=2")
+    run, progress = begin(tmp_path, *words)
+    group = run.optimizer.param_groups[0]
+    chosen = {key: group[key] for key in ("lr", "momentum", "nesterov", "weight_decay")}
+    alone = torch.optim.SGD(run.replica.model.parameters(), **chosen)
+    for p in run.replica.parameters.values():
+        p.grad = torch.ones_like(p)
+    alone.step()  # which makes its buffers
+    with PassCounter() as of_optimizer:
+        alone.step()
+    passes = count_passes(run, progress)
+    zeroed = run.replica.flat.numel()
+    assert passes.total("update") <= 1.01 * (of_optimizer.total("") + zeroed)
+    names = {name for phase, name in passes.values if phase == "update"}
+    assert not names & {"aten::copy_", "aten::_to_copy", "aten::clone"}
+
+
+@pytest.mark.parametrize("model", ["resnet8", "mlp"])
+def test_a_virtual_worker_costs_its_passes_and_three_over_its_gradient(
+    tmp_path: Path, model: str
+) -> None:
+    """Besides forward and backward pass it is zeroed, added to its row, and looked through."""
+    counts = []
+    for workers in (2, 4):
+        run, progress = begin(
+            tmp_path, f"model={model}", "compressor=none", f"trainer.gpus={workers}"
+        )
+        passes = count_passes(run, progress)
+        counts.append(passes.total("data", "forward", "backward", "update"))
+    for p in run.replica.parameters.values():
+        p.grad = None
+    size = run.settings.batch_size
+    with PassCounter() as alone:
+        x, y = run.data.batch(epoch=0, step=0, worker=0, workers=4, batch_size=size, seed=0)
+        torch.nn.functional.cross_entropy(run.replica._outputs(x, 0), y).backward()
+    of_worker = (counts[1] - counts[0]) / 2
+    assert of_worker <= 1.02 * (alone.total("") + 3 * run.replica.numel)
