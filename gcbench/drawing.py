@@ -47,6 +47,7 @@ FAMILIES = {
     "ecqsgd": (VERMILLION, "v"),
     "powersgd": (GREEN, "D"),
     "top_k": (SKY, "X"),
+    "ef21": (GREEN, "X"),
     "signum": (ORANGE, "P"),
     "sign_norm": (BLUE, "v"),
     "random_block": (VERMILLION, "<"),

@@ -221,10 +221,11 @@ MinDims = Annotated[
     ),
 ]
 WithErrorFeedback = Annotated[
-    bool,
+    bool | Literal["ef21"],
     Knob(
-        "true: the residual, what was not sent, joins the next gradient",
-        source="PowerSGD, algorithm 2",
+        "true: the residual, what was not sent, joins the next gradient; ef21: what is coded is "
+        "how much the gradient differs from the sum of what was sent before",
+        source="PowerSGD, algorithm 2; EF21, algorithm 2",
     ),
 ]
 Alpha = Annotated[

@@ -298,6 +298,7 @@ FORMULAS: dict[str, Callable[[Settings, Shapes, int], tuple[int, int]]] = {
     "onebit": lambda settings, shapes, workers: sign_bits(settings, shapes, workers, points=2),
     "ecqsgd": qsgd_bits,
     "top_k": top_k_bits,
+    "ef21": top_k_bits,
     "random_k": random_bits,
     "random_block": random_bits,
     "signum": lambda settings, shapes, workers: sign_bits(

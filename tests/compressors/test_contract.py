@@ -75,6 +75,7 @@ CONTRACTIVE = {
     "sign_norm",
     "onebit",
     "top_k",
+    "ef21",
     "random_k",
     "random_block",
     "qsgd_levels",
@@ -109,6 +110,7 @@ DETERMINISTIC = {
     "sign_norm",
     "onebit",
     "top_k",
+    "ef21",
     "bingrad_b",
     "signum",
 }
@@ -264,7 +266,7 @@ def test_contractive_means_that_the_error_is_smaller_than_the_gradient(
 def test_contractive_is_promised_by_a_choice_without_error_feedback() -> None:
     """Error feedback and clipping send what is no function of the gradient."""
     for choice, variant in ALL:
-        if variant in ("error feedback", "ecq", "clipped norm"):
+        if variant in ("error feedback", "ef21", "ecq", "clipped norm"):
             promises = compressor_of(choice, variant).properties
             assert not (promises.contractive or promises.unbiased or promises.exact), (
                 choice,
@@ -292,9 +294,9 @@ def test_mean_linear_is_promised_by_the_right_choices(choice: str, variant: str)
 
 
 DIVISIBLE = {
-    "bf16", "bingrad_b", "bingrad_pb", "ecqsgd", "fp16", "linear", "maxnorm", "maxnorm_multiscale",
-    "none", "onebit", "orq", "qsgd", "qsgd_levels", "scaled_sign", "sign_norm", "signum",
-    "terngrad", "top_k",
+    "bf16", "bingrad_b", "bingrad_pb", "ecqsgd", "ef21", "fp16", "linear", "maxnorm",
+    "maxnorm_multiscale", "none", "onebit", "orq", "qsgd", "qsgd_levels", "scaled_sign",
+    "sign_norm", "signum", "terngrad", "top_k",
 }  # fmt: skip
 NEED_THE_WHOLE = {"clipped norm", "aligned", "hierarchical", "hierarchical, with residuals"}
 

@@ -63,6 +63,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "as it is": {},
     **SETTINGS,
     "ecq": {"error_feedback": True, "alpha": 0.2, "beta": 0.9, "min_size": 0, "bucket_size": 16},
+    "ef21": {"error_feedback": "ef21", "min_size": 0, "bucket_size": 16},
     "l2": {"norm": "l2", "min_size": 0, "bucket_size": 16, "error_feedback": False},
     "other levels": {"levels": 5, "min_size": 0, "bucket_size": 16},
     "other level count": {
@@ -150,6 +151,7 @@ ESSENTIAL = {
     "small tensors whole": "min_size",
     "error feedback": "error_feedback",
     "ecq": "alpha",
+    "ef21": "error_feedback",
     "l2": "norm",
     "other levels": "levels",
     "other level count": "level_count",
@@ -185,6 +187,7 @@ ESSENTIAL = {
 
 # The choices of a variant that not all which have its keys can be, or need be tried with.
 ONLY = {
+    "ef21": {"qsgd", "powersgd", "onebit", "random_k"},
     "alternating": {"unbiased_lowrank"},
     "drawn once": {"atomo"},
     "scattered": {"qsgd", "ecqsgd"},
