@@ -48,6 +48,7 @@ FAMILIES = {
     "powersgd": (GREEN, "D"),
     "top_k": (SKY, "X"),
     "ef21": (GREEN, "X"),
+    "natural": (ORANGE, "o"),
     "signum": (ORANGE, "P"),
     "sign_norm": (BLUE, "v"),
     "random_block": (VERMILLION, "<"),

@@ -164,6 +164,11 @@ def sign_bits(settings: Settings, shapes: Shapes, workers: int, points: int = 1)
     return traveling_bits(settings, shapes, workers, points, lambda n: 8 * math.ceil(n / 8))
 
 
+def natural_bits(settings: Settings, shapes: Shapes, workers: int) -> tuple[int, int]:
+    """Return the bits of an exponent of 8 a value, and of a sign in whole groups of eight."""
+    return traveling_bits(settings, shapes, workers, 0, lambda n: 8 * n + 8 * math.ceil(n / 8))
+
+
 def top_k_bits(settings: Settings, shapes: Shapes, workers: int) -> tuple[int, int]:
     """Return the bits of K values and positions a tensor, 32 each, with K = max(1, floor(fraction
     n)).
@@ -299,6 +304,7 @@ FORMULAS: dict[str, Callable[[Settings, Shapes, int], tuple[int, int]]] = {
     "ecqsgd": qsgd_bits,
     "top_k": top_k_bits,
     "ef21": top_k_bits,
+    "natural": natural_bits,
     "random_k": random_bits,
     "random_block": random_bits,
     "signum": lambda settings, shapes, workers: sign_bits(
@@ -342,13 +348,17 @@ LEVELS = ("orq", "linear", "qsgd_levels", "terngrad", "bingrad_pb")
     [(choice, "sum") for choice in LEVELS]
     + [
         (c, e)
-        for c in (*LEVELS, "bingrad_b", "scaled_sign", "onebit")
+        for c in (*LEVELS, "bingrad_b", "scaled_sign", "onebit", "natural")
         for e in ("scatter", "scatter_coded")
     ],
 )
 def test_every_exchange_of_every_code_costs_its_formula(choice: str, exchange: str) -> None:
     """Its update is not far from the mean of what was sent, either."""
-    settings = {"exchange": exchange, "bucket_size": 16, "error_feedback": False}
+    settings = {
+        k: v
+        for k, v in {"exchange": exchange, "bucket_size": 16, "error_feedback": False}.items()
+        if k in compose_method(choice)
+    }
     comm, grads = Comm(WORKERS), gradients(range(WORKERS), 0)
     out = aggregate(build_method(choice, **settings), grads, comm=comm)
     expected = FORMULAS[choice](

@@ -64,6 +64,7 @@ UNBIASED = {
     "unbiased_lowrank",
     "maxnorm",
     "maxnorm_multiscale",
+    "natural",
 }
 CONTRACTIVE = {
     "none",
@@ -76,6 +77,7 @@ CONTRACTIVE = {
     "onebit",
     "top_k",
     "ef21",
+    "natural",
     "random_k",
     "random_block",
     "qsgd_levels",
@@ -101,6 +103,7 @@ RANDOM = {
     "global_randk_multiscale",
     "unbiased_lowrank",
     "atomo",
+    "natural",
 }
 DETERMINISTIC = {
     "none",
@@ -295,7 +298,7 @@ def test_mean_linear_is_promised_by_the_right_choices(choice: str, variant: str)
 
 DIVISIBLE = {
     "bf16", "bingrad_b", "bingrad_pb", "ecqsgd", "ef21", "fp16", "linear", "maxnorm",
-    "maxnorm_multiscale", "none", "onebit", "orq", "qsgd", "qsgd_levels", "scaled_sign",
+    "maxnorm_multiscale", "natural", "none", "onebit", "orq", "qsgd", "qsgd_levels", "scaled_sign",
     "sign_norm", "signum", "terngrad", "top_k",
 }  # fmt: skip
 NEED_THE_WHOLE = {"clipped norm", "aligned", "hierarchical", "hierarchical, with residuals"}
