@@ -49,6 +49,8 @@ FAMILIES = {
     "top_k": (SKY, "X"),
     "ef21": (GREEN, "X"),
     "natural": (ORANGE, "o"),
+    "loco": (VERMILLION, "D"),
+    "acpsgd": (PURPLE, "D"),
     "signum": (ORANGE, "P"),
     "sign_norm": (BLUE, "v"),
     "random_block": (VERMILLION, "<"),

@@ -221,11 +221,12 @@ MinDims = Annotated[
     ),
 ]
 WithErrorFeedback = Annotated[
-    bool | Literal["ef21"],
+    bool | Literal["ef21", "loco"],
     Knob(
         "true: the residual, what was not sent, joins the next gradient; ef21: what is coded is "
-        "how much the gradient differs from the sum of what was sent before",
-        source="PowerSGD, algorithm 2; EF21, algorithm 2",
+        "how much the gradient differs from the sum of what was sent before; loco: the residual "
+        "is kept in 8 bits",
+        source="PowerSGD, algorithm 2; EF21, algorithm 2; LoCo, algorithm 1",
     ),
 ]
 Alpha = Annotated[
@@ -247,6 +248,16 @@ Beta = Annotated[
         at_most=1,
         example=1,
         source="ECQ-SGD, equation 7",
+    ),
+]
+ResetSteps = Annotated[
+    int,
+    Knob(
+        "steps after which the residual is set to zero, with error_feedback=loco; null: never",
+        unit="a number of steps",
+        at_least=1,
+        example=1024,
+        source="LoCo, algorithm 1",
     ),
 ]
 ClipNorm = Annotated[
@@ -311,6 +322,7 @@ class MethodSettings:
     error_feedback: WithErrorFeedback
     alpha: Alpha
     beta: Beta
+    reset_steps: ResetSteps | None
     clip_norm: ClipNorm | None
     clip_sigma: ClipSigma | None
     dense_steps: DenseSteps

@@ -10,7 +10,9 @@ from typing import NamedTuple
 from gcbench.check.steps import WORKERS
 from gcbench.check.wire import REFERENCE, VALUES, Wire, wire
 from gcbench.compressors import Compressor, parts_of
+from gcbench.compressors.build import Feedback
 from gcbench.compressors.ef21 import EF21
+from gcbench.compressors.loco import LoCo
 from gcbench.compressors.wrappers import ErrorFeedback
 from gcbench.config import ConfigError, compose_methods, conf_directory, near
 from gcbench.console import TextTable, print_table
@@ -67,7 +69,7 @@ def _about(path: Path) -> str:
 
 def _promises(compressor: Compressor) -> list[str]:
     """Return the promises of the method by itself, and the error feedback that it has."""
-    feedback = next((p for p in parts_of(compressor) if isinstance(p, ErrorFeedback | EF21)), None)
+    feedback = next((p for p in parts_of(compressor) if isinstance(p, Feedback)), None)
     properties = (feedback.inner if feedback else compressor).properties
     promises = {
         "exact": properties.exact,
@@ -78,6 +80,7 @@ def _promises(compressor: Compressor) -> list[str]:
         "global scope": properties.scope == "global",
         "+ residual": isinstance(feedback, ErrorFeedback),
         "+ EF21": isinstance(feedback, EF21),
+        "+ 8-bit residual": isinstance(feedback, LoCo),
     }
     return [name for name, holds in promises.items() if holds]
 

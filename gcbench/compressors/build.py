@@ -16,6 +16,7 @@ from gcbench.compressors.ef21 import EF21
 from gcbench.compressors.entropy_coded import apply_code
 from gcbench.compressors.exchange import Codec, build_exchange
 from gcbench.compressors.hierarchical import Hierarchical
+from gcbench.compressors.loco import LoCo
 from gcbench.compressors.wrappers import (
     BucketsThroughGradient,
     CheckedGradients,
@@ -38,9 +39,13 @@ from gcbench.method_settings import (
     Exchange,
     MinDims,
     MinSize,
+    ResetSteps,
     WithErrorFeedback,
     WorkersPerNode,
 )
+
+Feedback = ErrorFeedback | EF21 | LoCo
+"""What `error_feedback` puts around a method."""
 
 
 @runtime_checkable
@@ -68,6 +73,7 @@ def build(
     error_feedback: WithErrorFeedback = False,
     alpha: Alpha = 1.0,
     beta: Beta = 1.0,
+    reset_steps: ResetSteps | None = None,
     clip_sigma: ClipSigma | None = None,
 ) -> Compressor:
     """Return `method` with every wrapper that was asked for.
@@ -99,6 +105,13 @@ def build(
         _refuse_with_ef21(exchange, alpha, beta)
         _warn_if_expanding(compressor, "error_feedback=ef21")
         compressor = EF21(compressor)
+    elif error_feedback == "loco":
+        if beta != 1:
+            raise ValueError(
+                f"beta={beta} weighs the old residual, which LoCo keeps whole; "
+                "type error_feedback=true or beta=1"
+            )
+        compressor = LoCo(compressor, alpha, reset_steps)
     elif error_feedback:
         if alpha == beta == 1:
             _warn_if_expanding(compressor, "error_feedback=true with alpha=1 beta=1")

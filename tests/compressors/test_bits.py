@@ -305,6 +305,10 @@ FORMULAS: dict[str, Callable[[Settings, Shapes, int], tuple[int, int]]] = {
     "top_k": top_k_bits,
     "ef21": top_k_bits,
     "natural": natural_bits,
+    "loco": qsgd_bits,
+    "acpsgd": lambda settings, shapes, workers: sketch_bits(
+        {**settings, "variant": "alternating"}, shapes, workers
+    ),
     "random_k": random_bits,
     "random_block": random_bits,
     "signum": lambda settings, shapes, workers: sign_bits(

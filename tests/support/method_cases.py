@@ -64,6 +64,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     **SETTINGS,
     "ecq": {"error_feedback": True, "alpha": 0.2, "beta": 0.9, "min_size": 0, "bucket_size": 16},
     "ef21": {"error_feedback": "ef21", "min_size": 0, "bucket_size": 16},
+    "loco": {"error_feedback": "loco", "min_size": 0, "bucket_size": 16},
+    "reset": {"reset_steps": 2, "min_size": 0},
     "l2": {"norm": "l2", "min_size": 0, "bucket_size": 16, "error_feedback": False},
     "other levels": {"levels": 5, "min_size": 0, "bucket_size": 16},
     "other level count": {
@@ -152,6 +154,8 @@ ESSENTIAL = {
     "error feedback": "error_feedback",
     "ecq": "alpha",
     "ef21": "error_feedback",
+    "loco": "error_feedback",
+    "reset": "reset_steps",
     "l2": "norm",
     "other levels": "levels",
     "other level count": "level_count",
@@ -188,6 +192,7 @@ ESSENTIAL = {
 # The choices of a variant that not all which have its keys can be, or need be tried with.
 ONLY = {
     "ef21": {"qsgd", "powersgd", "onebit", "random_k"},
+    "loco": {"qsgd", "top_k"},
     "alternating": {"unbiased_lowrank"},
     "drawn once": {"atomo"},
     "scattered": {"qsgd", "ecqsgd"},
