@@ -50,6 +50,7 @@ FAMILIES = {
     "ef21": (GREEN, "X"),
     "natural": (ORANGE, "o"),
     "loco": (VERMILLION, "D"),
+    "sparseloco": (GRAY, "X"),
     "acpsgd": (PURPLE, "D"),
     "signum": (ORANGE, "P"),
     "sign_norm": (BLUE, "v"),

@@ -168,6 +168,16 @@ Fraction = Annotated[
         example=0.01,
     ),
 ]
+ChunkSize = Annotated[
+    int,
+    Knob(
+        "values of a chunk, of which `fraction` is sent",
+        unit="a number of values",
+        at_least=1,
+        example=4096,
+        source="SparseLoCo, section 3",
+    ),
+]
 IndexCode = Annotated[
     Literal["int32", "auto"],
     Knob("bits of a position: 32, or as few as the tensor's size needs"),
@@ -314,6 +324,7 @@ class MethodSettings:
     svd: Svd
     residual: SubtractedUpdate
     fraction: Fraction
+    chunk_size: ChunkSize
     index: IndexCode
     momentum: SignumMomentum
     momentum_start: MomentumStart

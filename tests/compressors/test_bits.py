@@ -189,6 +189,26 @@ def top_k_bits(settings: Settings, shapes: Shapes, workers: int) -> tuple[int, i
     return whole + message, whole + (workers - 1) * message
 
 
+def chunk_bits(settings: Settings, shapes: Shapes, workers: int) -> tuple[int, int]:
+    """Return the bits of K positions a chunk, of two a chosen value, and of four floats a tensor.
+
+    Small tensors travel whole.
+    """
+    small = {k: s for k, s in shapes.items() if numel(s) < settings["min_size"]}
+    size, message, values = settings["chunk_size"], 0, 0
+    for n in (numel(s) for k, s in shapes.items() if k not in small):
+        message += 4 * 32
+        for c in [size] * (n // size) + [n % size] * (n % size > 0):
+            k = max(1, math.floor(settings["fraction"] * c))
+            width = (c - 1).bit_length()
+            in_eights = width // 8 * 8 * k + width % 8 * 8 * math.ceil(k / 8)
+            message += min(in_eights, 8 * math.ceil(c / 8))
+            values += k
+    message += 2 * 8 * math.ceil(values / 8)
+    whole, _ = dense_bits(small)
+    return whole + message, whole + (workers - 1) * message
+
+
 def random_bits(settings: Settings, shapes: Shapes, workers: int) -> tuple[int, int]:
     """Return the bits of PowerSGD's r (n + m) floats a matrix, but never more than it has."""
     floats = sum(
@@ -306,6 +326,7 @@ FORMULAS: dict[str, Callable[[Settings, Shapes, int], tuple[int, int]]] = {
     "ef21": top_k_bits,
     "natural": natural_bits,
     "loco": qsgd_bits,
+    "sparseloco": chunk_bits,
     "acpsgd": lambda settings, shapes, workers: sketch_bits(
         {**settings, "variant": "alternating"}, shapes, workers
     ),

@@ -80,6 +80,7 @@ CONTRACTIVE = {
     "loco",
     "natural",
     "acpsgd",
+    "sparseloco",
     "random_k",
     "random_block",
     "qsgd_levels",
@@ -127,6 +128,7 @@ DETERMINISTIC = {
     "top_k",
     "ef21",
     "loco",
+    "sparseloco",
     "bingrad_b",
     "signum",
 }
@@ -312,7 +314,7 @@ def test_mean_linear_is_promised_by_the_right_choices(choice: str, variant: str)
 DIVISIBLE = {
     "bf16", "bingrad_b", "bingrad_pb", "ecqsgd", "ef21", "fp16", "linear", "loco", "maxnorm",
     "maxnorm_multiscale", "natural", "none", "onebit", "orq", "qsgd", "qsgd_levels", "scaled_sign",
-    "sign_norm", "signum", "terngrad", "top_k",
+    "sign_norm", "signum", "sparseloco", "terngrad", "top_k",
 }  # fmt: skip
 NEED_THE_WHOLE = {"clipped norm", "aligned", "hierarchical", "hierarchical, with residuals"}
 

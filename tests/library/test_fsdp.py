@@ -26,8 +26,8 @@ either_way = pytest.mark.parametrize("between", [False, True], ids=["by shards",
 
 BY_SHARDS = {
     "bf16", "bingrad_b", "bingrad_pb", "ecqsgd", "ef21", "fp16", "linear", "loco", "natural",
-    "none", "onebit", "orq", "qsgd", "qsgd_levels", "scaled_sign", "sign_norm", "terngrad",
-    "top_k",
+    "none", "onebit", "orq", "qsgd", "qsgd_levels", "scaled_sign", "sign_norm", "sparseloco",
+    "terngrad", "top_k",
 }  # fmt: skip
 BETWEEN_NODES = BY_SHARDS | {"maxnorm", "maxnorm_multiscale", "signum"}
 

@@ -145,6 +145,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "error_feedback": True,
         "min_size": 100,
     },
+    "small chunks": {"chunk_size": 20, "fraction": 0.1, "min_size": 0},
     "first gradient": {"momentum_start": "gradient"},
 }
 # The keys without which a variant would be another one.
@@ -178,6 +179,7 @@ ESSENTIAL = {
     "map of positions": "index",
     "through the gradient": "bucket_scope",
     "through the gradient, summed, with residuals": "bucket_scope",
+    "small chunks": "chunk_size",
     "first gradient": "momentum_start",
     "scattered": "exchange",
     "scattered, coded again": "exchange",
