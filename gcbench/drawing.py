@@ -51,6 +51,8 @@ FAMILIES = {
     "natural": (ORANGE, "o"),
     "loco": (VERMILLION, "D"),
     "sparseloco": (GRAY, "X"),
+    "demo": (ORANGE, "v"),
+    "onebit_adam": (BLUE, "P"),
     "acpsgd": (PURPLE, "D"),
     "signum": (ORANGE, "P"),
     "sign_norm": (BLUE, "v"),

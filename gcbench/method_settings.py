@@ -178,6 +178,26 @@ ChunkSize = Annotated[
         source="SparseLoCo, section 3",
     ),
 ]
+ChunkSide = Annotated[
+    int,
+    Knob(
+        "largest side of a block of a matrix, whose frequencies are sent",
+        unit="a number of values",
+        at_least=1,
+        example=64,
+        source="DeMo, section 3",
+    ),
+]
+Coefficients = Annotated[
+    int,
+    Knob(
+        "frequencies of a block that are sent, those of largest magnitude",
+        unit="a number of coefficients",
+        at_least=1,
+        example=32,
+        source="DeMo, section 3",
+    ),
+]
 IndexCode = Annotated[
     Literal["int32", "auto"],
     Knob("bits of a position: 32, or as few as the tensor's size needs"),
@@ -191,6 +211,17 @@ SignumMomentum = Annotated[
         below=1,
         example=0.9,
         source="Signum, algorithm 1",
+    ),
+]
+CodedMomentum = Annotated[
+    float,
+    Knob(
+        "onebit_adam: weight of the old momentum, the same on all workers, in what is coded",
+        unit="a weight",
+        at_least=0,
+        below=1,
+        example=0.9,
+        source="1-bit Adam, algorithm 1",
     ),
 ]
 MomentumStart = Annotated[
@@ -325,8 +356,10 @@ class MethodSettings:
     residual: SubtractedUpdate
     fraction: Fraction
     chunk_size: ChunkSize
+    chunk_side: ChunkSide
+    coefficients: Coefficients
     index: IndexCode
-    momentum: SignumMomentum
+    momentum: SignumMomentum | CodedMomentum
     momentum_start: MomentumStart
     variant: LowRankVariant | AtomoVariant
     min_size: MinSize

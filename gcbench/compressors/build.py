@@ -17,6 +17,7 @@ from gcbench.compressors.entropy_coded import apply_code
 from gcbench.compressors.exchange import Codec, build_exchange
 from gcbench.compressors.hierarchical import Hierarchical
 from gcbench.compressors.loco import LoCo
+from gcbench.compressors.onebit_adam import MomentumCoding
 from gcbench.compressors.wrappers import (
     BucketsThroughGradient,
     CheckedGradients,
@@ -35,6 +36,7 @@ from gcbench.method_settings import (
     ClipNorm,
     ClipSigma,
     Code,
+    CodedMomentum,
     DenseSteps,
     Exchange,
     MinDims,
@@ -74,6 +76,7 @@ def build(
     alpha: Alpha = 1.0,
     beta: Beta = 1.0,
     reset_steps: ResetSteps | None = None,
+    momentum: CodedMomentum | None = None,
     clip_sigma: ClipSigma | None = None,
 ) -> Compressor:
     """Return `method` with every wrapper that was asked for.
@@ -116,6 +119,8 @@ def build(
         if alpha == beta == 1:
             _warn_if_expanding(compressor, "error_feedback=true with alpha=1 beta=1")
         compressor = ErrorFeedback(compressor, alpha, beta)
+    if momentum is not None:
+        compressor = MomentumCoding(compressor, momentum)
     if min_size > 0 or min_dims > 0:
         compressor = SmallTensorsWhole(compressor, min_size, min_dims)
     if dense_steps > 0:

@@ -209,6 +209,23 @@ def chunk_bits(settings: Settings, shapes: Shapes, workers: int) -> tuple[int, i
     return whole + message, whole + (workers - 1) * message
 
 
+def block_bits(settings: Settings, shapes: Shapes, workers: int) -> tuple[int, int]:
+    """Return the bits of K floats and positions of each block of a matrix."""
+    message = 0
+    for shape in shapes.values():
+        sides = (shape[0] if shape else 1, numel(shape[1:]))
+        height, width = (
+            max(d for d in range(1, settings["chunk_side"] + 1) if side % d == 0) for side in sides
+        )
+        size = height * width
+        k = min(settings["coefficients"], size)
+        bits = (size - 1).bit_length()
+        in_eights = bits // 8 * 8 * k + bits % 8 * 8 * math.ceil(k / 8)
+        positions = min(in_eights, 8 * math.ceil(size / 8))
+        message += numel(shape) // size * (32 * k + positions)
+    return message, (workers - 1) * message
+
+
 def random_bits(settings: Settings, shapes: Shapes, workers: int) -> tuple[int, int]:
     """Return the bits of PowerSGD's r (n + m) floats a matrix, but never more than it has."""
     floats = sum(
@@ -327,6 +344,8 @@ FORMULAS: dict[str, Callable[[Settings, Shapes, int], tuple[int, int]]] = {
     "natural": natural_bits,
     "loco": qsgd_bits,
     "sparseloco": chunk_bits,
+    "demo": block_bits,
+    "onebit_adam": sign_bits,
     "acpsgd": lambda settings, shapes, workers: sketch_bits(
         {**settings, "variant": "alternating"}, shapes, workers
     ),

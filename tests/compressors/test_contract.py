@@ -129,6 +129,8 @@ DETERMINISTIC = {
     "ef21",
     "loco",
     "sparseloco",
+    "demo",
+    "onebit_adam",
     "bingrad_b",
     "signum",
 }
