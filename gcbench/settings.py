@@ -155,10 +155,10 @@ class BenchSettings:
     workers: Annotated[
         list[float],
         Knob(
-            "processes of gloo to time a whole step between, beside a dense one; under torchrun "
-            "or scripts/netlab, between those that it started",
+            "processes to time a whole step between, beside a dense one, by gloo, or NCCL and one "
+            "a GPU; under torchrun or scripts/netlab, between those that it started",
             unit="numbers of processes",
-            at_least=2,
+            at_least=1,
             example=[2, 4],
         ),
     ]

@@ -19,6 +19,7 @@ from gcbench.config import (
     budget_notice,
     conf_directory,
     learning_rate_notice,
+    open_nodes,
     resolve,
     resolve_words,
     run_name,
@@ -355,6 +356,10 @@ def test_a_recipe_takes_the_place_of_everything_but_the_method_and_the_form_of_o
     assert typed["trainer"]["label_smoothing"] == 0.1 and typed["choices"]["schedule"] == "steps"
     long = config_of(ROW, "budget=cpu_long")
     assert long["model"]["widths"] == [64, 256, 256]
+    wide = config_of(ROW, *open_nodes(["budget=cpu_medium", "model.widths=[48,128,128]"]))
+    assert wide["choices"]["model"] == "airnet" and wide["model"]["widths"] == [48, 128, 128]
+    own = config_of(ROW, *open_nodes(["budget=cpu_medium", "model=mlp", "model.widths=[8]"]))
+    assert own["choices"]["model"] == "mlp" and own["model"]["widths"] == [8]
 
 
 @pytest.mark.parametrize(("typed", "batch"), [([], 512), (["trainer.batch_size=16"], 64)])

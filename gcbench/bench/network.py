@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
+import os
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -16,8 +16,9 @@ from torch import Tensor
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 
 from gcbench.bench.inputs import Shapes, draw_input
+from gcbench.bench.timing import seconds
 from gcbench.codecs.kernels import Backend, use_backend
-from gcbench.comm import Comm, GlooTransport, ProcessGroupControl
+from gcbench.comm import Comm, ProcessGroupControl, transport_of
 from gcbench.compressors import (
     Compressor,
     Grads,
@@ -39,17 +40,32 @@ UNTIMED = 3
 
 
 def measure_here(
-    compressor: Compressor, shapes: Shapes, rounds: int, threads: int, backend: Backend, answer: str
+    compressor: Compressor,
+    shapes: Shapes,
+    rounds: int,
+    threads: int,
+    backend: Backend,
+    kind: str,
+    answer: str,
 ) -> None:
-    """Measure as one of the processes; the first writes the rows to the file `answer`."""
+    """Measure as one of the processes; the first writes the rows to the file `answer`.
+
+    `kind` is `cpu`, where gloo joins the processes, or `cuda`, where NCCL joins one a GPU.
+    """
     torch.set_num_threads(threads)
     use_backend(backend)
     keep_freed_memory()
-    join("gloo", timeout=TIMEOUT)
+    device = torch.device(kind)
+    if kind == "cuda":
+        device = torch.device(kind, int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(device)
+        join("nccl", timeout=TIMEOUT, device_id=device)
+    else:
+        join("gloo", timeout=TIMEOUT)
     try:
         world = cast(dist.ProcessGroup, dist.group.WORLD)
         control = ProcessGroupControl(cast(dist.ProcessGroup, dist.new_group(backend="gloo")))
-        rows = _rows(compressor, shapes, rounds, world, control)
+        rows = _rows(compressor, shapes, rounds, world, control, device)
         if world.rank() == 0:
             Path(answer).write_text(json.dumps(rows))
     finally:
@@ -62,12 +78,14 @@ def _rows(
     rounds: int,
     group: dist.ProcessGroup,
     control: ProcessGroupControl,
+    device: torch.device,
 ) -> list[dict[str, Any]]:
-    grads = draw_input("normal", shapes, torch.device("cpu"), seed=group.rank()).grads
+    grads = draw_input("normal", shapes, device, seed=group.rank()).grads
     workers = group.size()
-    clocks = {"method": Clock(torch.device("cpu")), "dense": Clock(torch.device("cpu"))}
+    clocks = {"method": Clock(device), "dense": Clock(device)}
+    transport = transport_of(group, device)
     steps = {
-        name: _stepper(c, grads, Comm(workers, GlooTransport(group), clocks[name]), clocks[name])
+        name: _stepper(c, grads, Comm(workers, transport, clocks[name]), clocks[name])
         for name, c in (("method", compressor), ("dense", Dense()))
     }
     hook = _hook(compressor, grads, group)
@@ -77,12 +95,10 @@ def _rows(
     for _ in range(UNTIMED + rounds):
         for name, step in steps.items():
             control.barrier()
-            start = time.perf_counter()
-            step()
-            times[name].append(time.perf_counter() - start)
+            times[name].append(seconds(step, device))
     slowest = {
-        name: [max(t) for t in zip(*control.gather(seconds[UNTIMED:]), strict=True)]
-        for name, seconds in times.items()
+        name: [max(same) for same in zip(*control.gather(of_one[UNTIMED:]), strict=True)]
+        for name, of_one in times.items()
     }
     exchange = {name: _exchange_seconds(clock, control) for name, clock in clocks.items()}
     return [
@@ -90,11 +106,11 @@ def _rows(
             "what": name,
             "workers": workers,
             "values": sum(g.numel() for g in grads.values()),
-            "milliseconds": 1e3 * median(seconds),
+            "milliseconds": 1e3 * median(of_step),
             "exchange_milliseconds": 1e3 * exchange[name] if name in exchange else None,
-            "of_dense": median(a / b for a, b in zip(seconds, slowest["dense"], strict=True)),
+            "of_dense": median(a / b for a, b in zip(of_step, slowest["dense"], strict=True)),
         }
-        for name, seconds in slowest.items()
+        for name, of_step in slowest.items()
     ]
 
 

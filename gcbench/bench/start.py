@@ -39,6 +39,7 @@ def bench(config: Config, directory: str) -> None:
     together = _started_together(config["workers"])
     first = not together or os.environ["RANK"] == "0"
     device = _device(config["device"])
+    _check_gpus(config["workers"], together, device)
     if config["codec_backend"] == "compiled" and not Machine.detect().compiler:
         raise ConfigError(
             "codec_backend=compiled: there is no C++ compiler here; install g++, or type "
@@ -52,19 +53,23 @@ def bench(config: Config, directory: str) -> None:
     inputs = _inputs(config, shapes, device) if first else []
     rows = [row for x in inputs for row in measure(compressor, x, config["rounds"])]
     if together:
-        network = _between(config, compressor, shapes[-1], _call)
+        network = _between(config, compressor, shapes[-1], device, _call)
     else:
         network = [
             row
             for processes in config["workers"]
             for row in _between(
-                config, compressor, shapes[-1], partial(run_processes, processes=processes)
+                config,
+                compressor,
+                shapes[-1],
+                device,
+                partial(run_processes, processes=processes),
             )
         ]
     if not first:
         return
     output = console()
-    _print(config, rows, network, output)
+    _print(config, rows, network, device, output)
     path = Path(directory) / "bench.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     content = {
@@ -84,6 +89,15 @@ def _device(name: str) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     return torch.device(name)
+
+
+def _check_gpus(workers: list[int], together: bool, device: torch.device) -> None:
+    processes = int(os.environ["LOCAL_WORLD_SIZE"]) if together else max(workers, default=0)
+    if device.type == "cuda" and processes > (gpus := torch.cuda.device_count()):
+        raise ConfigError(
+            f"workers={workers}: each process has a GPU of its own, and {gpus} of {processes} are "
+            f"here; type workers=[{gpus}], or device=cpu"
+        )
 
 
 def _name(device: torch.device) -> str:
@@ -126,7 +140,11 @@ def _call(target: Callable[..., None], args: tuple[Any, ...]) -> None:
 
 
 def _between(
-    config: Config, compressor: Compressor, shapes: Shapes, run: Callable[..., None]
+    config: Config,
+    compressor: Compressor,
+    shapes: Shapes,
+    device: torch.device,
+    run: Callable[..., None],
 ) -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder) / "rows.json"
@@ -136,6 +154,7 @@ def _between(
             config["rounds"],
             config["threads"],
             config["codec_backend"],
+            device.type,
             str(answer),
         )
         run(measure_here, args)
@@ -143,7 +162,9 @@ def _between(
         return json.loads(answer.read_text()) if answer.exists() else []
 
 
-def _print(config: Config, rows: list[Row], network: list[Row], output: Console) -> None:
+def _print(
+    config: Config, rows: list[Row], network: list[Row], device: torch.device, output: Console
+) -> None:
     name = config["choices"]["compressor"]
     local = [
         [
@@ -173,4 +194,5 @@ def _print(config: Config, rows: list[Row], network: list[Row], output: Console)
         for row in network
     ]
     headings = ["step of", "processes", "values", "ms", "of it exchange", "x dense"]
-    print_table(TextTable(headings, between, title="between gloo processes"), output)
+    title = "between GPUs, by NCCL" if device.type == "cuda" else "between gloo processes"
+    print_table(TextTable(headings, between, title=title), output)

@@ -39,14 +39,24 @@ def apply_budget(
     _set(tree.dataset, (budget.get("datasets") or {}).get(choices["dataset"], {}), "dataset", typed)
     if part is None:
         return
-    if "model" in part and not any(key == "model" or key.startswith("model.") for key in typed):
-        choices["model"] = part.model
-        tree.model = OmegaConf.load(conf / "model" / f"{part.model}.yaml")
+    if "model" in part:
+        _stand_in(tree, part.model, choices, typed, conf)
     published_lr = tree.optimizer.lr
     _shrink(tree, part, typed)
     recipe = (budget.get("recipes") or {}).get(choices["model"])
     if recipe is not None:
         _follow(tree, recipe, published_lr, choices, typed)
+
+
+def _stand_in(
+    tree: DictConfig, name: str, choices: dict[str, str], typed: Collection[str], conf: Path
+) -> None:
+    """Put a model in the place of the row's, unless the user typed another, or keys of another."""
+    model = OmegaConf.load(conf / "model" / f"{name}.yaml")
+    keys = {key.partition(".")[2] for key in typed if key.partition(".")[0] == "model"}
+    if keys <= set(model):
+        choices["model"] = name
+        tree.model = {**model, **{key: tree.model[key] for key in keys}}
 
 
 def _shrink(tree: DictConfig, part: Mapping[str, Any], typed: Collection[str]) -> None:

@@ -84,10 +84,15 @@ def compose_words(words: Sequence[str], config_dir: str | None = None) -> DictCo
 
 
 def open_nodes(words: Sequence[str]) -> list[str]:
-    """Return words in which keys beside a group's `_target_` may be any that the class takes."""
+    """Return words in which keys beside a group's `_target_` may be any that the class takes.
+
+    So may those of the model with a budget, which may put another in its place.
+    """
     bare = [word.lstrip("+") for word in words]
     targets = tuple(f"{group}._target_=" for group in WITH_TARGETS)
     opened = tuple(word.partition("_target_=")[0] for word in bare if word.startswith(targets))
+    if any(word.startswith("budget=") for word in bare):
+        opened = (*opened, "model.")
     return [
         f"++{word}" if word.startswith(opened) else typed
         for typed, word in zip(words, bare, strict=True)

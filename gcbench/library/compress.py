@@ -17,9 +17,11 @@ from gcbench.compressors import Compressor, compressed_share
 from gcbench.config import (
     Config,
     ConfigError,
+    compose_methods,
     conf_directory,
     method_keys,
     near,
+    register,
     resolve_words,
     to_words,
 )
@@ -170,10 +172,12 @@ def _name_carried(
 
 @cache
 def _carried_choices(between_nodes: bool) -> list[str]:
+    register()
+    nodes = compose_methods(list(method_keys(conf_directory())))
     return [
         name
-        for name in method_keys(conf_directory())
-        if is_carried(_make_compressor(name, {})[0], between_nodes)
+        for name, (node, _) in nodes.items()
+        if is_carried(make(node, "compressor"), between_nodes)
     ]
 
 

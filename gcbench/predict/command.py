@@ -284,7 +284,7 @@ def _list_links() -> TextTable:
 
 def _list_devices() -> TextTable:
     rows = []
-    for path in sorted((conf_directory() / "device").glob("*.yaml")):
+    for path in sorted((conf_directory() / "devices").glob("*.yaml")):
         node = yaml.safe_load(path.read_text(encoding="utf-8"))
         rows.append([path.stem, node["title"], ", ".join(node["models"] or {})])
     return TextTable(["device", "what it is", "models"], rows, left=range(3), title="device=")

@@ -1,4 +1,4 @@
-"""Times of a step's computation and coding by device: conf/device, or a file of your own."""
+"""Times of a step's computation and coding by device: conf/devices, or a file of your own."""
 
 from __future__ import annotations
 
@@ -80,13 +80,13 @@ def interpolate(seconds_by_size: Mapping[float, float], size: float) -> float:
 
 
 def device_names() -> list[str]:
-    return sorted(path.stem for path in (conf_directory() / "device").glob("*.yaml"))
+    return sorted(path.stem for path in (conf_directory() / "devices").glob("*.yaml"))
 
 
 def read_device(name: str) -> Device:
-    """Return a device of conf/device, or of a yaml file; ConfigError where it is none."""
+    """Return a device of conf/devices, or of a yaml file; ConfigError where it is none."""
     from_file = name.endswith((".yaml", ".yml"))
-    path = Path(name) if from_file else conf_directory() / "device" / f"{name}.yaml"
+    path = Path(name) if from_file else conf_directory() / "devices" / f"{name}.yaml"
     if not path.is_file():
         raise ConfigError(
             f"device={name}: there is no such device; type one of {', '.join(device_names())}, or "

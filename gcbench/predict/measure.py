@@ -67,7 +67,7 @@ def _timed_runs(paths: Sequence[str]) -> list[Result]:
 
 
 def measure_device(paths: Sequence[str], title: str) -> dict[str, Any]:
-    """Return a device as it stands in a file of conf/device, from the runs below `paths`.
+    """Return a device as it stands in a file of conf/devices, from the runs below `paths`.
 
     Codecs come from `gcbench bench` (aggregate, decode-and-add), computation from runs with real
     workers; of several the median.

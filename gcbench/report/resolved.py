@@ -20,7 +20,15 @@ from gcbench.identity import Config
 
 log = logging.getLogger("gcbench")
 
-NO_PART = {"bench.yaml", "claims.yaml", "deviations.yaml", "device", "hydra", "links.yaml", "table"}
+NO_PART = {
+    "bench.yaml",
+    "claims.yaml",
+    "deviations.yaml",
+    "devices",
+    "hydra",
+    "links.yaml",
+    "table",
+}
 
 
 def key_of(experiment: str, budget: str, words: Iterable[str]) -> str:

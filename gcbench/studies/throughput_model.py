@@ -65,7 +65,7 @@ class ThroughputModel(Study):
     (ECQ-SGD), 2018, figure 6.
 
     Payloads are counted from the methods' steps, seconds of computation and coding are those of
-    conf/device, which says what is derived, and collectives take what gcbench/comm/network.py says.
+    conf/devices, which says what is derived; collectives take what gcbench/comm/network.py says.
     A V100's seconds are derived; a P40's are from ECQ-SGD's own 66,420 images/s, with batches of 32
     images and codecs of ours. In ECQ-SGD every GPU pushes to and pulls from shards on all GPUs, as
     with the parameter servers of Yan et al. (2015), in codes both ways; a ring, which passes a

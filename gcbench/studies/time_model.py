@@ -41,7 +41,7 @@ class TimeModel(Study):
     printed.
 
     QSGD: the link is derived from AlexNet's share of 80 % on 16 GPUs, the LSTM's seconds from its
-    71 %, other seconds as conf/device/k80.yaml says. Without double buffering. Its implementation
+    71 %, other seconds as conf/devices/k80.yaml says. Without double buffering. Its implementation
     builds on that of 1BitSGD, which scatters: `faster` is by scatter, coded both ways. ResNet110
     has no published seconds on a K80. No chance in it; a minute.
     """

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from needed import lacks
 
 from gcbench.bench.start import bench
 from gcbench.config import ConfigError
@@ -33,3 +38,39 @@ def test_what_is_not_here_is_named(
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(ConfigError, match=message):
         bench(words(**asked), str(tmp_path))
+
+
+def test_processes_without_a_gpu_of_their_own_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    with pytest.raises(
+        ConfigError, match=r"workers=\[1, 4\]: .* type workers=\[2\], or device=cpu"
+    ):
+        bench(words(workers=[1, 4], device="cuda"), str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "device",
+    [
+        "cpu",
+        pytest.param(
+            "cuda",
+            marks=[
+                pytest.mark.gpu,
+                pytest.mark.skipif(
+                    not torch.cuda.is_available(), reason=lacks("gpu", "there is none")
+                ),
+            ],
+        ),
+    ],
+)
+def test_a_step_is_timed_beside_a_dense_one_and_the_hook(device: str, tmp_path: Path) -> None:
+    words = ["compressor=powersgd", f"device={device}", "sizes=[1000]", "draws=[normal]"]
+    words += ["codec_backend=eager", "rounds=1", "workers=[1]", f"outputs={tmp_path}", "name=one"]
+    subprocess.run([sys.executable, "-m", "gcbench", "bench", *words], check=True)
+    (file,) = tmp_path.glob("bench-one-*/bench.json")
+    rows = json.loads(file.read_text())["network"]
+    assert [row["what"] for row in rows] == ["method", "dense", "powerSGD_hook"]
+    assert all(row["milliseconds"] > 0 and row["workers"] == 1 for row in rows)

@@ -84,6 +84,7 @@ def _serve(rank: int, size: int, meeting: str, connection: Connection) -> None:
     agreement = dist.new_group(backend="gloo")
     assert isinstance(agreement, dist.ProcessGroup)
     process = Process(rank, agreement)
+    kept = _groups()
     while True:
         try:
             job, args = pickle.loads(connection.recv_bytes())
@@ -93,4 +94,12 @@ def _serve(rank: int, size: int, meeting: str, connection: Connection) -> None:
             answer = (job(process, *args), False)
         except Exception:
             answer = (f"rank {rank}:\n{traceback.format_exc()}", True)
+        for group in _groups() - kept:  # three threads each, of which one wakes all the time
+            dist.destroy_process_group(group)
         connection.send_bytes(pickle.dumps(answer))
+
+
+def _groups() -> set[dist.ProcessGroup]:
+    """Return the groups of this process but for those of meshes, which PyTorch keeps for others."""
+    groups = dist.distributed_c10d._world.pg_map
+    return {group for group in groups if not group.group_desc.startswith("mesh")}
