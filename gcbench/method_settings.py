@@ -168,6 +168,36 @@ Fraction = Annotated[
         example=0.01,
     ),
 ]
+ChunkSize = Annotated[
+    int,
+    Knob(
+        "values of a chunk, of which `fraction` is sent",
+        unit="a number of values",
+        at_least=1,
+        example=4096,
+        source="SparseLoCo, section 3",
+    ),
+]
+ChunkSide = Annotated[
+    int,
+    Knob(
+        "largest side of a block of a matrix, whose frequencies are sent",
+        unit="a number of values",
+        at_least=1,
+        example=64,
+        source="DeMo, section 3",
+    ),
+]
+Coefficients = Annotated[
+    int,
+    Knob(
+        "frequencies of a block that are sent, those of largest magnitude",
+        unit="a number of coefficients",
+        at_least=1,
+        example=32,
+        source="DeMo, section 3",
+    ),
+]
 IndexCode = Annotated[
     Literal["int32", "auto"],
     Knob("bits of a position: 32, or as few as the tensor's size needs"),
@@ -181,6 +211,17 @@ SignumMomentum = Annotated[
         below=1,
         example=0.9,
         source="Signum, algorithm 1",
+    ),
+]
+CodedMomentum = Annotated[
+    float,
+    Knob(
+        "onebit_adam: weight of the old momentum, the same on all workers, in what is coded",
+        unit="a weight",
+        at_least=0,
+        below=1,
+        example=0.9,
+        source="1-bit Adam, algorithm 1",
     ),
 ]
 MomentumStart = Annotated[
@@ -221,10 +262,12 @@ MinDims = Annotated[
     ),
 ]
 WithErrorFeedback = Annotated[
-    bool,
+    bool | Literal["ef21", "loco"],
     Knob(
-        "true: the residual, what was not sent, joins the next gradient",
-        source="PowerSGD, algorithm 2",
+        "true: the residual, what was not sent, joins the next gradient; ef21: what is coded is "
+        "how much the gradient differs from the sum of what was sent before; loco: the residual "
+        "is kept in 8 bits",
+        source="PowerSGD, algorithm 2; EF21, algorithm 2; LoCo, algorithm 1",
     ),
 ]
 Alpha = Annotated[
@@ -246,6 +289,16 @@ Beta = Annotated[
         at_most=1,
         example=1,
         source="ECQ-SGD, equation 7",
+    ),
+]
+ResetSteps = Annotated[
+    int,
+    Knob(
+        "steps after which the residual is set to zero, with error_feedback=loco; null: never",
+        unit="a number of steps",
+        at_least=1,
+        example=1024,
+        source="LoCo, algorithm 1",
     ),
 ]
 ClipNorm = Annotated[
@@ -302,14 +355,18 @@ class MethodSettings:
     svd: Svd
     residual: SubtractedUpdate
     fraction: Fraction
+    chunk_size: ChunkSize
+    chunk_side: ChunkSide
+    coefficients: Coefficients
     index: IndexCode
-    momentum: SignumMomentum
+    momentum: SignumMomentum | CodedMomentum
     momentum_start: MomentumStart
     variant: LowRankVariant | AtomoVariant
     min_size: MinSize
     error_feedback: WithErrorFeedback
     alpha: Alpha
     beta: Beta
+    reset_steps: ResetSteps | None
     clip_norm: ClipNorm | None
     clip_sigma: ClipSigma | None
     dense_steps: DenseSteps

@@ -76,6 +76,7 @@ class OptimizerKind(Enum):
     powersgd = "powersgd"
     adam = "adam"
     adamw = "adamw"
+    frozen_adam = "frozen_adam"
 
 
 class ResumeMode(Enum):
@@ -407,8 +408,8 @@ class OptimizerSettings:
     kind: Annotated[
         OptimizerKind,
         Knob(
-            "torch.optim.SGD, Adam or AdamW, or PowerSGD's: momentum after aggregation, "
-            "x <- x - lr (d + m)"
+            "torch.optim.SGD, Adam or AdamW, PowerSGD's (momentum after aggregation, "
+            "x <- x - lr (d + m)), or that of 1-bit Adam"
         ),
     ]
     lr: Annotated[
@@ -449,11 +450,20 @@ class OptimizerSettings:
     weight_decay: Annotated[
         float,
         Knob(
-            "share of a weight that is added to its gradient after aggregation (adamw: times lr, "
-            "taken off the weight); none on batch normalization",
+            "share of a weight that is added to its gradient after aggregation (adamw and "
+            "frozen_adam: times lr, taken off the weight); none on batch normalization",
             unit="a weight",
             at_least=0,
             example=0.0001,
+        ),
+    ]
+    freeze_steps: Annotated[
+        int,
+        Knob(
+            "steps after which the variance stands still, as many as the compressor's dense_steps",
+            unit="a number of steps",
+            at_least=1,
+            example=100,
         ),
     ]
     groups: Annotated[

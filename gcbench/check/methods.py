@@ -10,6 +10,9 @@ from typing import NamedTuple
 from gcbench.check.steps import WORKERS
 from gcbench.check.wire import REFERENCE, VALUES, Wire, wire
 from gcbench.compressors import Compressor, parts_of
+from gcbench.compressors.build import Feedback
+from gcbench.compressors.ef21 import EF21
+from gcbench.compressors.loco import LoCo
 from gcbench.compressors.wrappers import ErrorFeedback
 from gcbench.config import ConfigError, compose_methods, conf_directory, near
 from gcbench.console import TextTable, print_table
@@ -65,8 +68,8 @@ def _about(path: Path) -> str:
 
 
 def _promises(compressor: Compressor) -> list[str]:
-    """Return the promises of the method by itself, and whether it has error feedback."""
-    feedback = next((p for p in parts_of(compressor) if isinstance(p, ErrorFeedback)), None)
+    """Return the promises of the method by itself, and the error feedback that it has."""
+    feedback = next((p for p in parts_of(compressor) if isinstance(p, Feedback)), None)
     properties = (feedback.inner if feedback else compressor).properties
     promises = {
         "exact": properties.exact,
@@ -75,7 +78,9 @@ def _promises(compressor: Compressor) -> list[str]:
         "mean-linear": properties.mean_linear,
         "divisible": properties.divisible,
         "global scope": properties.scope == "global",
-        "+ residual": feedback is not None,
+        "+ residual": isinstance(feedback, ErrorFeedback),
+        "+ EF21": isinstance(feedback, EF21),
+        "+ 8-bit residual": isinstance(feedback, LoCo),
     }
     return [name for name, holds in promises.items() if holds]
 

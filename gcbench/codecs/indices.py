@@ -19,7 +19,7 @@ def largest(x: Tensor, k: int) -> Tensor:
     that the choice is the same on any device; NaN counts as the largest, and is seen by all.
     """
     bits = x.view(torch.int32)
-    if x.is_cuda or k > x.shape[1] // _SHARE:
+    if x.is_cuda or x.shape[1] <= _SAMPLE or k > x.shape[1] // _SHARE:
         return _largest_of(bits, torch.arange(x.shape[1], device=x.device).expand_as(x), k)
     rows = []
     for row in bits:

@@ -12,9 +12,12 @@ from gcbench.compressors.base import Compressor
 from gcbench.compressors.bucketed import Bucketed
 from gcbench.compressors.by_kind import ByKind, is_convolution
 from gcbench.compressors.dense import Dense
+from gcbench.compressors.ef21 import EF21
 from gcbench.compressors.entropy_coded import apply_code
 from gcbench.compressors.exchange import Codec, build_exchange
 from gcbench.compressors.hierarchical import Hierarchical
+from gcbench.compressors.loco import LoCo
+from gcbench.compressors.onebit_adam import MomentumCoding
 from gcbench.compressors.wrappers import (
     BucketsThroughGradient,
     CheckedGradients,
@@ -33,13 +36,18 @@ from gcbench.method_settings import (
     ClipNorm,
     ClipSigma,
     Code,
+    CodedMomentum,
     DenseSteps,
     Exchange,
     MinDims,
     MinSize,
+    ResetSteps,
     WithErrorFeedback,
     WorkersPerNode,
 )
+
+Feedback = ErrorFeedback | EF21 | LoCo
+"""What `error_feedback` puts around a method."""
 
 
 @runtime_checkable
@@ -67,6 +75,8 @@ def build(
     error_feedback: WithErrorFeedback = False,
     alpha: Alpha = 1.0,
     beta: Beta = 1.0,
+    reset_steps: ResetSteps | None = None,
+    momentum: CodedMomentum | None = None,
     clip_sigma: ClipSigma | None = None,
 ) -> Compressor:
     """Return `method` with every wrapper that was asked for.
@@ -94,9 +104,23 @@ def build(
         compressor = BucketsThroughGradient(compressor)
     if clip_sigma is not None:
         compressor = SigmaClipping(compressor, clip_sigma)
-    if error_feedback:
-        _warn_if_expanding(compressor, alpha, beta)
+    if error_feedback == "ef21":
+        _refuse_with_ef21(exchange, alpha, beta)
+        _warn_if_expanding(compressor, "error_feedback=ef21")
+        compressor = EF21(compressor)
+    elif error_feedback == "loco":
+        if beta != 1:
+            raise ValueError(
+                f"beta={beta} weighs the old residual, which LoCo keeps whole; "
+                "type error_feedback=true or beta=1"
+            )
+        compressor = LoCo(compressor, alpha, reset_steps)
+    elif error_feedback:
+        if alpha == beta == 1:
+            _warn_if_expanding(compressor, "error_feedback=true with alpha=1 beta=1")
         compressor = ErrorFeedback(compressor, alpha, beta)
+    if momentum is not None:
+        compressor = MomentumCoding(compressor, momentum)
     if min_size > 0 or min_dims > 0:
         compressor = SmallTensorsWhole(compressor, min_size, min_dims)
     if dense_steps > 0:
@@ -189,11 +213,25 @@ def _count_compressed(part: Any, shapes: Collection[Sequence[int]]) -> int:
     return _count_compressed(inner, shapes) if inner is not None else sum(map(math.prod, shapes))
 
 
-def _warn_if_expanding(compressor: Compressor, alpha: float, beta: float) -> None:
-    if alpha == beta == 1 and not compressor.properties.contractive:
+def _refuse_with_ef21(exchange: Exchange, alpha: float, beta: float) -> None:
+    """Refuse settings that mean nothing with error_feedback=ef21."""
+    if (alpha, beta) != (1, 1):
+        raise ValueError(
+            f"alpha={alpha} beta={beta} weigh the error-feedback residual, which EF21 has not; "
+            "type error_feedback=true or alpha=1 beta=1"
+        )
+    if exchange == "scatter_coded":
+        raise ValueError(
+            "exchange=scatter_coded codes means a second time, and EF21 adds up what workers sent; "
+            "type exchange=gather or scatter"
+        )
+
+
+def _warn_if_expanding(compressor: Compressor, typed: str) -> None:
+    if not compressor.properties.contractive:
         warnings.warn(
-            "error_feedback=true with alpha=1 beta=1 around a quantizer whose error can exceed its "
-            "input: the error-feedback residual may grow without bound. "
-            "Type alpha=0.2 beta=0.9 (ECQ-SGD), more levels, or a smaller bucket_size",
+            f"{typed} around a quantizer whose error can exceed its input: what workers remember "
+            "may grow without bound. Type error_feedback=true alpha=0.2 beta=0.9 (ECQ-SGD), more "
+            "levels, or a smaller bucket_size",
             stacklevel=2,
         )

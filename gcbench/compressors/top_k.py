@@ -44,7 +44,7 @@ class TopK(Checked, Codec):
     properties: ClassVar[Properties] = Properties(contractive=True)
 
     def count(self, n: int) -> int:
-        return max(1, int(self.fraction * n + 1e-6))  # 1e-6: 1/272 as typed, times 272, is 1
+        return count_share(self.fraction, n)
 
     def encode(self, x: Tensor, segments: tuple[int, ...], noise: Noise) -> Message:
         counts = [self.count(n) for n in segments]
@@ -68,6 +68,11 @@ class TopK(Checked, Codec):
             ]
             positions = torch.cat(unpacked, dim=1)
         out.scatter_add_(1, positions + _starts(segments, tuple(counts), out.device), values)
+
+
+def count_share(fraction: float, n: int) -> int:
+    """Return how many of n values a share of them is, at least one."""
+    return max(1, int(fraction * n + 1e-6))  # 1e-6: 1/272 as typed, times 272, is 1
 
 
 @lru_cache(maxsize=64)  # buckets of DDP

@@ -1,7 +1,7 @@
 """Wrappers around a method.
 
 They have one order, outermost first: checked gradients, norm clipping, dense warm-up, small tensors
-set aside, error feedback, sigma clipping, buckets through the gradient.
+set aside, momentum coding, error feedback, sigma clipping, buckets through the gradient.
 """
 
 from __future__ import annotations

@@ -13,9 +13,8 @@ from torch import nn
 
 from gcbench.compressors import Compressor, compressed_share
 from gcbench.compressors.bucketed import Bucketed
-from gcbench.compressors.build import parts_of
+from gcbench.compressors.build import Feedback, parts_of
 from gcbench.compressors.dense import Dense
-from gcbench.compressors.wrappers import ErrorFeedback
 from gcbench.config import Config, ConfigError
 from gcbench.data import Data
 from gcbench.launch.instantiate import (
@@ -232,7 +231,7 @@ def needed_bytes(
     """Return the bytes that `workers` in place of the plan's need, without activations."""
     parts = list(parts_of(compressor))
     processes = min(plan.local_processes, workers) if plan.device == "cpu" else 1
-    remembers = any(isinstance(part, ErrorFeedback) for part in parts)
+    remembers = any(isinstance(part, Feedback) for part in parts)
     lean = any(isinstance(part, (Bucketed, Dense)) for part in parts) and not remembers
     of_process = OF_PROCESS + OF_BUCKETS * any(isinstance(part, Bucketed) for part in parts)
     of_worker = OF_LEAN_WORKER if lean else OF_WORKER

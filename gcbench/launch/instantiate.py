@@ -32,6 +32,7 @@ OPTIMIZERS: dict[str, Config] = {
     "powersgd": {"_target_": "gcbench.train.optimizers.PowerSGDMomentum"},
     "adam": {"_target_": "torch.optim.Adam", "foreach": True},
     "adamw": {"_target_": "torch.optim.AdamW", "foreach": True},
+    "frozen_adam": {"_target_": "gcbench.train.optimizers.FrozenAdam"},
 }
 LENGTHS = ("T_max", "total_steps")  # arguments of torch's schedulers: how often they are stepped
 

@@ -21,8 +21,8 @@ the sum of k gradients, adds k^2 g^2 every k steps, so that its steps are sqrt(k
 without compression. A constant factor of all d, such as a code's bias toward zero, changes nothing
 beyond eps. Tang et al., "1-bit Adam: Communication Efficient Large-Scale Training with Adam's
 Convergence Speed", ICML 2021, say why error compensation fails with Adam, which is not linear in
-the gradient, and compress the momentum instead, with v frozen after a warm-up. That is not done
-here: after `dense_steps` without compression v goes on moving.
+the gradient, and compress the momentum instead, with v frozen after a warm-up: `FrozenAdam`. With
+Adam and AdamW v goes on moving after `dense_steps` without compression.
 """
 
 from __future__ import annotations
@@ -78,6 +78,49 @@ class PowerSGDMomentum(torch.optim.Optimizer):
             state["momentum_buffer"] = torch.zeros_like(p)
         buffer: Tensor = state["momentum_buffer"]
         return buffer
+
+
+class FrozenAdam(torch.optim.Optimizer):
+    """AdamW whose variance stands still after `freeze_steps` steps T, as in Tang et al. 2021:
+
+        m <- b1 m + (1 - b1) d;   v <- b2 v + (1 - b2) d^2 in the first T steps
+        x <- x - lr (m' / (sqrt(v') + eps) + weight_decay x)
+
+    m' and v' are without the bias of their start. Up to T steps this is `torch.optim.AdamW`, and
+    momentum with a rate for each value after them, linear in d.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float,
+        betas: Sequence[float],
+        eps: float,
+        weight_decay: float,
+        freeze_steps: int,
+    ) -> None:
+        defaults = {"betas": tuple(betas), "eps": eps, "weight_decay": weight_decay}
+        super().__init__(params, {"lr": lr, "freeze_steps": freeze_steps, **defaults})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            b1, b2 = group["betas"]
+            for p in group["params"]:
+                state = self.state[p]
+                if not state:
+                    state["step"] = 0
+                    state["exp_avg"] = torch.zeros_like(p)
+                    state["exp_avg_sq"] = torch.zeros_like(p)
+                state["step"] += 1
+                m, v = state["exp_avg"], state["exp_avg_sq"]
+                m.lerp_(p.grad, 1 - b1)
+                if state["step"] <= group["freeze_steps"]:
+                    v.mul_(b2).addcmul_(p.grad, p.grad, value=1 - b2)
+                steps_of_v = min(state["step"], group["freeze_steps"])
+                root = (v / (1 - b2**steps_of_v)).sqrt_().add_(group["eps"])
+                p.mul_(1 - group["lr"] * group["weight_decay"])
+                p.addcdiv_(m, root, value=-group["lr"] / (1 - b1 ** state["step"]))
 
 
 def parameter_groups(

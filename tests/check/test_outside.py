@@ -37,7 +37,7 @@ def test_it_passes_all_checks(capsys: pytest.CaptureFixture[str]) -> None:
     """The command runs in this process, of which its workers are copies."""
     register()
     check(
-        ["--config-dir", str(CONF), "compressor=natural"]
+        ["--config-dir", str(CONF), "compressor=powers"]
     )  # leaves with an exit status where a check fails
     told = capsys.readouterr().out
     lines = told.splitlines()
@@ -102,7 +102,7 @@ def test_an_error_of_theirs_is_told_with_its_place(capsys: pytest.CaptureFixture
 def test_it_trains(tmp_path: Path) -> None:
     """A linear layer of 64 x 10 and its 10 biases: 650 exponents, and their signs in 82 bytes."""
     words = [
-        "compressor=natural",
+        "compressor=powers",
         "min_size=0",
         "trainer.max_steps=3",
         "trainer.launcher=virtual",
@@ -114,7 +114,7 @@ def test_it_trains(tmp_path: Path) -> None:
     result = json.loads((tmp_path / "result.json").read_text())
     assert (result["status"], result["choices"]["compressor"], result["parameters"]) == (
         "done",
-        "natural",
+        "powers",
         650,
     )
     assert result["bits_sent"]["per_step"] == 8 * (650 + 82)
@@ -163,12 +163,12 @@ def test_bad_names_and_settings_end_in_one_sentence(words: list[str], says: str)
 
 def test_an_unknown_folder_ends_in_one_sentence() -> None:
     with pytest.raises(ConfigError, match="--config-dir nowhere: there is no such folder"):
-        check(["compressor=natural", "--config-dir", "nowhere"])
+        check(["compressor=powers", "--config-dir", "nowhere"])
 
 
 def test_it_is_listed_with_the_others() -> None:
     register()
-    (found,) = methods(["natural"], measure=True, config_dir=str(CONF))
+    (found,) = methods(["powers"], measure=True, config_dir=str(CONF))
     assert found.about.startswith("Natural compression (Horvath et al., 2019)") and found.knobs == [
         "min_size",
         "error_feedback",

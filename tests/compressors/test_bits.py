@@ -164,6 +164,11 @@ def sign_bits(settings: Settings, shapes: Shapes, workers: int, points: int = 1)
     return traveling_bits(settings, shapes, workers, points, lambda n: 8 * math.ceil(n / 8))
 
 
+def natural_bits(settings: Settings, shapes: Shapes, workers: int) -> tuple[int, int]:
+    """Return the bits of an exponent of 8 a value, and of a sign in whole groups of eight."""
+    return traveling_bits(settings, shapes, workers, 0, lambda n: 8 * n + 8 * math.ceil(n / 8))
+
+
 def top_k_bits(settings: Settings, shapes: Shapes, workers: int) -> tuple[int, int]:
     """Return the bits of K values and positions a tensor, 32 each, with K = max(1, floor(fraction
     n)).
@@ -182,6 +187,43 @@ def top_k_bits(settings: Settings, shapes: Shapes, workers: int) -> tuple[int, i
         )
     whole, _ = dense_bits(small)
     return whole + message, whole + (workers - 1) * message
+
+
+def chunk_bits(settings: Settings, shapes: Shapes, workers: int) -> tuple[int, int]:
+    """Return the bits of K positions a chunk, of two a chosen value, and of four floats a tensor.
+
+    Small tensors travel whole.
+    """
+    small = {k: s for k, s in shapes.items() if numel(s) < settings["min_size"]}
+    size, message, values = settings["chunk_size"], 0, 0
+    for n in (numel(s) for k, s in shapes.items() if k not in small):
+        message += 4 * 32
+        for c in [size] * (n // size) + [n % size] * (n % size > 0):
+            k = max(1, math.floor(settings["fraction"] * c))
+            width = (c - 1).bit_length()
+            in_eights = width // 8 * 8 * k + width % 8 * 8 * math.ceil(k / 8)
+            message += min(in_eights, 8 * math.ceil(c / 8))
+            values += k
+    message += 2 * 8 * math.ceil(values / 8)
+    whole, _ = dense_bits(small)
+    return whole + message, whole + (workers - 1) * message
+
+
+def block_bits(settings: Settings, shapes: Shapes, workers: int) -> tuple[int, int]:
+    """Return the bits of K floats and positions of each block of a matrix."""
+    message = 0
+    for shape in shapes.values():
+        sides = (shape[0] if shape else 1, numel(shape[1:]))
+        height, width = (
+            max(d for d in range(1, settings["chunk_side"] + 1) if side % d == 0) for side in sides
+        )
+        size = height * width
+        k = min(settings["coefficients"], size)
+        bits = (size - 1).bit_length()
+        in_eights = bits // 8 * 8 * k + bits % 8 * 8 * math.ceil(k / 8)
+        positions = min(in_eights, 8 * math.ceil(size / 8))
+        message += numel(shape) // size * (32 * k + positions)
+    return message, (workers - 1) * message
 
 
 def random_bits(settings: Settings, shapes: Shapes, workers: int) -> tuple[int, int]:
@@ -298,6 +340,15 @@ FORMULAS: dict[str, Callable[[Settings, Shapes, int], tuple[int, int]]] = {
     "onebit": lambda settings, shapes, workers: sign_bits(settings, shapes, workers, points=2),
     "ecqsgd": qsgd_bits,
     "top_k": top_k_bits,
+    "ef21": top_k_bits,
+    "natural": natural_bits,
+    "loco": qsgd_bits,
+    "sparseloco": chunk_bits,
+    "demo": block_bits,
+    "onebit_adam": sign_bits,
+    "acpsgd": lambda settings, shapes, workers: sketch_bits(
+        {**settings, "variant": "alternating"}, shapes, workers
+    ),
     "random_k": random_bits,
     "random_block": random_bits,
     "signum": lambda settings, shapes, workers: sign_bits(
@@ -341,13 +392,17 @@ LEVELS = ("orq", "linear", "qsgd_levels", "terngrad", "bingrad_pb")
     [(choice, "sum") for choice in LEVELS]
     + [
         (c, e)
-        for c in (*LEVELS, "bingrad_b", "scaled_sign", "onebit")
+        for c in (*LEVELS, "bingrad_b", "scaled_sign", "onebit", "natural")
         for e in ("scatter", "scatter_coded")
     ],
 )
 def test_every_exchange_of_every_code_costs_its_formula(choice: str, exchange: str) -> None:
     """Its update is not far from the mean of what was sent, either."""
-    settings = {"exchange": exchange, "bucket_size": 16, "error_feedback": False}
+    settings = {
+        k: v
+        for k, v in {"exchange": exchange, "bucket_size": 16, "error_feedback": False}.items()
+        if k in compose_method(choice)
+    }
     comm, grads = Comm(WORKERS), gradients(range(WORKERS), 0)
     out = aggregate(build_method(choice, **settings), grads, comm=comm)
     expected = FORMULAS[choice](

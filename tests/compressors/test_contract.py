@@ -64,6 +64,7 @@ UNBIASED = {
     "unbiased_lowrank",
     "maxnorm",
     "maxnorm_multiscale",
+    "natural",
 }
 CONTRACTIVE = {
     "none",
@@ -75,13 +76,27 @@ CONTRACTIVE = {
     "sign_norm",
     "onebit",
     "top_k",
+    "ef21",
+    "loco",
+    "natural",
+    "acpsgd",
+    "sparseloco",
     "random_k",
     "random_block",
     "qsgd_levels",
     "bingrad_pb",
     "bingrad_b",
 }
-MEAN_LINEAR = {"none", "fp16", "bf16", "powersgd", "random_k", "random_block", "unbiased_lowrank"}
+MEAN_LINEAR = {
+    "none",
+    "fp16",
+    "bf16",
+    "powersgd",
+    "acpsgd",
+    "random_k",
+    "random_block",
+    "unbiased_lowrank",
+}
 RANDOM = {
     "qsgd_by_kind",
     "qsgd",
@@ -100,6 +115,8 @@ RANDOM = {
     "global_randk_multiscale",
     "unbiased_lowrank",
     "atomo",
+    "natural",
+    "acpsgd",
 }
 DETERMINISTIC = {
     "none",
@@ -109,6 +126,11 @@ DETERMINISTIC = {
     "sign_norm",
     "onebit",
     "top_k",
+    "ef21",
+    "loco",
+    "sparseloco",
+    "demo",
+    "onebit_adam",
     "bingrad_b",
     "signum",
 }
@@ -264,7 +286,7 @@ def test_contractive_means_that_the_error_is_smaller_than_the_gradient(
 def test_contractive_is_promised_by_a_choice_without_error_feedback() -> None:
     """Error feedback and clipping send what is no function of the gradient."""
     for choice, variant in ALL:
-        if variant in ("error feedback", "ecq", "clipped norm"):
+        if variant in ("error feedback", "ef21", "loco", "ecq", "clipped norm"):
             promises = compressor_of(choice, variant).properties
             assert not (promises.contractive or promises.unbiased or promises.exact), (
                 choice,
@@ -292,9 +314,9 @@ def test_mean_linear_is_promised_by_the_right_choices(choice: str, variant: str)
 
 
 DIVISIBLE = {
-    "bf16", "bingrad_b", "bingrad_pb", "ecqsgd", "fp16", "linear", "maxnorm", "maxnorm_multiscale",
-    "none", "onebit", "orq", "qsgd", "qsgd_levels", "scaled_sign", "sign_norm", "signum",
-    "terngrad", "top_k",
+    "bf16", "bingrad_b", "bingrad_pb", "ecqsgd", "ef21", "fp16", "linear", "loco", "maxnorm",
+    "maxnorm_multiscale", "natural", "none", "onebit", "orq", "qsgd", "qsgd_levels", "scaled_sign",
+    "sign_norm", "signum", "sparseloco", "terngrad", "top_k",
 }  # fmt: skip
 NEED_THE_WHOLE = {"clipped norm", "aligned", "hierarchical", "hierarchical, with residuals"}
 

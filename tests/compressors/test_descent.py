@@ -32,6 +32,12 @@ UNUSUAL = {
         0.1,
         "every step is lr long in every coordinate: it stays within a few lr of the minimizer",
     ),
+    "demo": Case(
+        0.03, 0.1, "every step is lr long in every coordinate, and sends a few frequencies"
+    ),
+    "onebit_adam": Case(
+        0.25, 0.1, "d = (m' - beta m) / (1 - beta) has ten times the error of a step's code"
+    ),
     "top_k": Case(
         0.1, 0.15, "sends one value in 64: what the residual adds to the rest is many steps old"
     ),

@@ -18,6 +18,7 @@ from gcbench.method_settings import MethodSettings
 NEEDED = {
     "alpha": {"error_feedback": True},
     "beta": {"error_feedback": True},
+    "reset_steps": {"error_feedback": "loco"},
     "workers_per_node": {"exchange": "hierarchical"},
 }
 READ_ELSEWHERE = {"recommended"}

@@ -25,8 +25,9 @@ from torch import Tensor
 either_way = pytest.mark.parametrize("between", [False, True], ids=["by shards", "between nodes"])
 
 BY_SHARDS = {
-    "bf16", "bingrad_b", "bingrad_pb", "ecqsgd", "fp16", "linear", "none", "onebit", "orq", "qsgd",
-    "qsgd_levels", "scaled_sign", "sign_norm", "terngrad", "top_k",
+    "bf16", "bingrad_b", "bingrad_pb", "ecqsgd", "ef21", "fp16", "linear", "loco", "natural",
+    "none", "onebit", "orq", "qsgd", "qsgd_levels", "scaled_sign", "sign_norm", "sparseloco",
+    "terngrad", "top_k",
 }  # fmt: skip
 BETWEEN_NODES = BY_SHARDS | {"maxnorm", "maxnorm_multiscale", "signum"}
 

@@ -63,6 +63,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "as it is": {},
     **SETTINGS,
     "ecq": {"error_feedback": True, "alpha": 0.2, "beta": 0.9, "min_size": 0, "bucket_size": 16},
+    "ef21": {"error_feedback": "ef21", "min_size": 0, "bucket_size": 16},
+    "loco": {"error_feedback": "loco", "min_size": 0, "bucket_size": 16},
+    "reset": {"reset_steps": 2, "min_size": 0},
     "l2": {"norm": "l2", "min_size": 0, "bucket_size": 16, "error_feedback": False},
     "other levels": {"levels": 5, "min_size": 0, "bucket_size": 16},
     "other level count": {
@@ -142,6 +145,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "error_feedback": True,
         "min_size": 100,
     },
+    "small chunks": {"chunk_size": 20, "fraction": 0.1, "min_size": 0},
     "first gradient": {"momentum_start": "gradient"},
 }
 # The keys without which a variant would be another one.
@@ -150,6 +154,9 @@ ESSENTIAL = {
     "small tensors whole": "min_size",
     "error feedback": "error_feedback",
     "ecq": "alpha",
+    "ef21": "error_feedback",
+    "loco": "error_feedback",
+    "reset": "reset_steps",
     "l2": "norm",
     "other levels": "levels",
     "other level count": "level_count",
@@ -172,6 +179,7 @@ ESSENTIAL = {
     "map of positions": "index",
     "through the gradient": "bucket_scope",
     "through the gradient, summed, with residuals": "bucket_scope",
+    "small chunks": "chunk_size",
     "first gradient": "momentum_start",
     "scattered": "exchange",
     "scattered, coded again": "exchange",
@@ -185,6 +193,8 @@ ESSENTIAL = {
 
 # The choices of a variant that not all which have its keys can be, or need be tried with.
 ONLY = {
+    "ef21": {"qsgd", "powersgd", "onebit", "random_k"},
+    "loco": {"qsgd", "top_k"},
     "alternating": {"unbiased_lowrank"},
     "drawn once": {"atomo"},
     "scattered": {"qsgd", "ecqsgd"},

@@ -1,6 +1,6 @@
 """A method as somebody outside of gcbench writes it.
 
-It is this file, and `outside_conf/compressor/natural.yaml`.
+It is this file, and `outside_conf/compressor/powers.yaml`.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ class Natural(Codec):
     Sends 9 bits a value: the exponent of a float32 (8), and a sign.
 
     Differences from the paper: none; what is smaller than 2^-126 goes there or to zero.
+    `compressor=natural` is ours; test_natural.py holds the two to the same bits.
     """
 
     properties: ClassVar[Properties] = Properties(unbiased=True, contractive=True)

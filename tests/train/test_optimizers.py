@@ -41,6 +41,32 @@ def test_sgd_decays_weights_once_and_knows_nesterov(nesterov: bool) -> None:
         torch.testing.assert_close(p.detach(), x[k])
 
 
+def test_frozen_adam_is_adamw_until_its_variance_stands_still() -> None:
+    """From then on the place is linear in what the optimizer is handed."""
+    settings = {**ADAM, "kind": "frozen_adam", "freeze_steps": 3, "weight_decay": 0}
+    nodes = {
+        "adamw": {**ADAM, "kind": "adamw", "weight_decay": 0},
+        **dict.fromkeys(("none", "once", "twice"), settings),
+    }
+    models = {name: with_norm() for name in nodes}
+    for model in models.values():
+        model.load_state_dict(models["adamw"].state_dict())
+    optimizers = {name: make_optimizer(node, models[name]) for name, node in nodes.items()}
+    factors = {"adamw": 1.0, "none": 0.0, "once": 1.0, "twice": 2.0}
+    for step in range(6):
+        for i, p in enumerate(models["adamw"].parameters()):
+            d = torch.randn_like(p)
+            for name, model in models.items():
+                list(model.parameters())[i].grad = d * (factors[name] if step >= 3 else 1)
+        for optimizer in optimizers.values():
+            optimizer.step()
+        for p, q in zip(models["adamw"].parameters(), models["once"].parameters(), strict=True):
+            assert torch.allclose(p, q, rtol=1e-5, atol=1e-6) == (step < 3)
+    places = [list(models[name].parameters()) for name in ("none", "once", "twice")]
+    for none, once, twice in zip(*places, strict=True):
+        torch.testing.assert_close(twice - once, once - none, rtol=1e-3, atol=1e-6)
+
+
 @pytest.mark.parametrize("kind", ["adam", "adamw"])
 def test_adam_has_moments_of_the_update_and_adamw_decays_beside_them(kind: str) -> None:
     model = with_norm()

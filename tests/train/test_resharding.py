@@ -129,6 +129,15 @@ def test_shards_cannot_be_merged(tmp_path: Path) -> None:
         go_on(tmp_path, [*words, "trainer.gpus=4", "resume.workers=merge"])
 
 
+def test_codes_cannot_be_merged(tmp_path: Path) -> None:
+    words = ["compressor=loco", *LENGTH, "trainer.max_steps=6"]
+    run(tmp_path, *words)
+    with pytest.raises(
+        ConfigError, match="remembers codes, which have no mean .*; type trainer.gpus=2 or"
+    ):
+        go_on(tmp_path, [*words, "trainer.gpus=4", "resume.workers=merge"])
+
+
 def test_a_run_that_would_be_over_says_so(tmp_path: Path) -> None:
     words = ["compressor=none", *LENGTH, "trainer.epochs=0.5"]
     steps = run(tmp_path, *words)["steps"]

@@ -1,0 +1,154 @@
+"""DeMo: the strongest frequencies of a momentum that keeps what it did not send."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from gcbench.codecs.indices import index_bytes, largest, pack_indices, unpack_indices
+from gcbench.comm import Comm
+from gcbench.compressors.base import Aggregated, Grads, Properties, State, Step
+from gcbench.compressors.powersgd import matrix_shape
+from gcbench.knobs import Checked
+from gcbench.method_settings import ChunkSide, Coefficients, SignumMomentum
+
+
+@dataclass(frozen=True)
+class DeMo(Checked):
+    """The strongest frequencies of each block of a momentum, which loses what was sent.
+
+    Peng, Quesnelle and Kingma, "DeMo: Decoupled Momentum Optimization", 2024 (arXiv 2411.19870),
+    algorithm 1. Every tensor is a matrix, cut into blocks of at most s x s values, whose sides
+    divide its own. At worker i with gradient g_i, and D the orthonormal discrete cosine transform
+    of every block:
+
+        m_i <- beta m_i + g_i
+        q_i = the K coefficients of D m_i of largest magnitude in each block, or all it has
+        m_i <- m_i - D^T q_i
+        update = sign(D^T sum over workers of q_i)
+
+    The momentum takes the place of an error-feedback residual. The update is a direction of values
+    -1, 0 and 1, as that of `Signum`: the learning rate is the length of a step, and the optimizer
+    has no momentum of its own.
+
+    Sends per block K float32 coefficients and K positions of ceil(log2 of its size) bits (12 for
+    64 x 64), or a map of its size in bits where that is less.
+
+    Differences from the paper: a coefficient is summed over all workers, where its code averages it
+    over those that sent it. Tensors of more than two dimensions are matrices with their first
+    dimension as rows.
+    """
+
+    coefficients: Coefficients  # K
+    momentum: SignumMomentum  # beta
+    chunk_side: ChunkSide = 64  # s
+    properties: ClassVar[Properties] = Properties()
+
+    def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
+        before = state.per_worker or {k: torch.zeros_like(g) for k, g in grads.items()}
+        momenta = {k: torch.add(g, before[k], alpha=self.momentum) for k, g in grads.items()}
+        blocks = {k: self._blocks(g) for k, g in grads.items()}
+        chosen, values = {}, {}
+        for k, b in blocks.items():
+            coefficients = b.transform(momenta[k])
+            chosen[k] = largest(coefficients.abs(), b.chosen)
+            values[k] = coefficients.gather(1, chosen[k])
+        w = len(next(iter(grads.values())))
+        packed = [pack_indices(chosen[k], b.size).reshape(w, -1) for k, b in blocks.items()]
+        floats = [v.view(w, -1) for v in values.values()]
+        positions, sent_values = comm.gather([torch.cat(packed, dim=1), torch.cat(floats, dim=1)])
+        sent = {k: b.restore(chosen[k], values[k], momenta[k]) for k, b in blocks.items()}
+        update = self._decode(positions, sent_values, blocks, grads)
+        left = {k: m - sent[k] for k, m in momenta.items()}
+        return Aggregated(update, lambda: sent, State(per_worker=left))
+
+    def _decode(
+        self, positions: Tensor, values: Tensor, blocks: dict[str, _Blocks], grads: Grads
+    ) -> Grads:
+        """Return the signs of the sum of what the workers sent, `[W, bytes]` and `[W, values]`."""
+        parts = zip(
+            blocks.items(),
+            positions.split([b.number * b.bytes_of_positions for b in blocks.values()], dim=1),
+            values.split([b.number * b.chosen for b in blocks.values()], dim=1),
+            strict=True,
+        )
+        update = {}
+        for (k, b), packed, part in parts:
+            rows = packed.reshape(len(packed) * b.number, -1)
+            index = unpack_indices(rows, b.size, b.chosen).view(len(packed), b.number, b.chosen)
+            total = part.new_zeros(b.number, b.size)
+            for worker in range(len(packed)):
+                total.scatter_add_(1, index[worker], part[worker].view(b.number, b.chosen))
+            update[k] = b.inverse(total.unsqueeze(0), grads[k][:1]).sign()
+        return update
+
+    def _blocks(self, g: Tensor) -> _Blocks:
+        n, m = matrix_shape(g)
+        height, width = _divisor(n, self.chunk_side), _divisor(m, self.chunk_side)
+        return _Blocks(n, m, height, width, min(self.coefficients, height * width))
+
+
+class _Blocks(NamedTuple):
+    """The blocks of equal size that a matrix of n x m is cut into."""
+
+    n: int
+    m: int
+    height: int
+    width: int
+    chosen: int  # coefficients of each
+
+    @property
+    def size(self) -> int:
+        return self.height * self.width
+
+    @property
+    def number(self) -> int:
+        return self.n * self.m // self.size
+
+    @property
+    def bytes_of_positions(self) -> int:
+        """Return the size of a block's packed positions."""
+        return index_bytes(self.size, self.chosen)
+
+    def transform(self, x: Tensor) -> Tensor:
+        """Return the coefficients of `[w, ...]` by block, `[w number, size]`."""
+        rows = x.reshape(-1, self.n // self.height, self.height, self.m // self.width, self.width)
+        left, right = _cosines(self.height, x.device), _cosines(self.width, x.device)
+        # Every worker by itself: products of several would round otherwise than one alone.
+        return torch.cat(
+            [(left @ row.transpose(1, 2) @ right.mT).reshape(-1, self.size) for row in rows]
+        )
+
+    def inverse(self, coefficients: Tensor, like: Tensor) -> Tensor:
+        """Return the values of coefficients `[w, number, size]`, shaped as `like`."""
+        left, right = _cosines(self.height, like.device), _cosines(self.width, like.device)
+        across = self.m // self.width
+        rows = coefficients.view(len(coefficients), -1, across, self.height, self.width)
+        return torch.stack(
+            [(left.mT @ row @ right).transpose(1, 2).reshape(like.shape[1:]) for row in rows]
+        )
+
+    def restore(self, chosen: Tensor, values: Tensor, like: Tensor) -> Tensor:
+        """Return what positions and coefficients `[w number, k]` stand for, shaped as `like`."""
+        coefficients = values.new_zeros(len(values), self.size).scatter(1, chosen, values)
+        return self.inverse(coefficients.view(len(like), self.number, self.size), like)
+
+
+@lru_cache(maxsize=64)
+def _cosines(n: int, device: torch.device) -> Tensor:
+    """Return the orthonormal matrix `[n, n]` of the discrete cosine transform (DCT-II)."""
+    place = torch.arange(n, dtype=torch.float64)
+    waves = torch.cos(math.pi / n * (place + 0.5) * place.unsqueeze(1)) * (2 / n) ** 0.5
+    waves[0] *= 0.5**0.5
+    return waves.float().to(device)
+
+
+@lru_cache(maxsize=1024)
+def _divisor(n: int, most: int) -> int:
+    """Return the largest divisor of n that is at most `most`."""
+    return max(d for d in range(1, min(n, most) + 1) if n % d == 0)

@@ -1,0 +1,68 @@
+"""EF21: workers send the compressed change of their gradients, and all add it up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from gcbench.comm import Comm
+from gcbench.compressors.base import (
+    Aggregated,
+    Compressor,
+    Grads,
+    Properties,
+    State,
+    Step,
+    refuse_other_tensors,
+)
+
+
+@dataclass(frozen=True)
+class EF21:
+    """Compress how much each gradient differs from its estimate, and apply the mean estimate.
+
+    Richtarik, Sokolov and Fatkhullin, "EF21: A New, Simpler, Theoretically Better, and Practically
+    Faster Error Feedback", NeurIPS 2021, algorithm 2. Worker i, with gradient g_i and the estimate
+    h_i of it that all could know:
+
+        c_i = C(g_i - h_i);   h_i <- h_i + c_i;   h <- h + mean over workers of c_i
+        update = h, which is the mean of all h_i
+
+    For a contractive C, E|C(v) - v|^2 <= (1 - delta) |v|^2, h_i comes as near to g_i as g_i stands
+    still, so that nothing of the residual is left at a minimum; plain error feedback keeps one that
+    does not vanish where the workers' gradients differ. Before the first step h_i and h are 0, so
+    that the first update is the mean of C(g_i), the start of the paper's experiments.
+
+    Sends what C sends. Remembers h_i at each worker, and h.
+
+    Differences from the paper: h, which its server keeps, is kept by every worker, as there is no
+    server; all add the same changes to it.
+    """
+
+    inner: Compressor
+
+    @property
+    def properties(self) -> Properties:
+        inner = self.inner.properties
+        return Properties(
+            mean_linear=inner.mean_linear, scope=inner.scope, divisible=inner.divisible
+        )
+
+    def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
+        estimates = state.per_worker or {k: torch.zeros_like(g) for k, g in grads.items()}
+        differences = {k: g - estimates[k] for k, g in grads.items()}
+        out = self.inner.aggregate(differences, state.inner or State(), comm, step)
+        sent = out.sent()
+        refuse_other_tensors(sent, grads)
+        newer = {k: h + sent[k] for k, h in estimates.items()}
+        before = state.shared
+        update = {k: before[k] + u for k, u in out.update.items()} if before else out.update
+        # An optimizer may change the update in place, so that the state has tensors of its own.
+        mean = {k: u.clone() for k, u in update.items()}
+        return Aggregated(
+            update,
+            lambda: newer,
+            State(shared=mean, per_worker=newer, inner=out.state),
+            out.shannon_bits,
+        )

@@ -1,0 +1,138 @@
+"""LoCo: rounding to the nearest level, and a residual in 8 bits that is reset now and then."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from gcbench.codecs.packing import width_of
+from gcbench.codecs.quantize import max_norm
+from gcbench.comm import Comm
+from gcbench.compressors.base import Aggregated, Compressor, Grads, Properties, State, Step
+from gcbench.compressors.bucketed import GridQuantizer, Parameters
+from gcbench.compressors.wrappers import ErrorFeedback
+from gcbench.knobs import Checked
+from gcbench.method_settings import Alpha, Levels, ResetSteps
+
+_LARGEST = 127  # of a signed byte
+_BLOCK = 512  # values of a residual that share a scale
+
+
+@dataclass(frozen=True)
+class NearestLevel(GridQuantizer):
+    """Rounding to the nearest of evenly spaced levels, with a scale a bucket: the code of LoCo.
+
+    For a bucket v with scale m = max|v_i| and s levels above zero:
+
+        Q(v_i) = (m / s) round(s v_i / m)
+
+    Zero is a level and m is one, so that |Q(v_i) - v_i| <= |v_i|, and Q(v) errs less than |v|
+    however large the bucket. Deterministic and biased.
+
+    Sends ceil(log2(2 s + 1)) bits a value and a float32 scale a bucket.
+    """
+
+    levels: Levels  # s, positive levels
+    random: ClassVar[bool] = False
+    properties: ClassVar[Properties] = Properties(contractive=True)
+
+    @property
+    def highest(self) -> int:
+        return 2 * self.levels
+
+    @property
+    def base(self) -> int:
+        return 1 << width_of(self.highest + 1)
+
+    @property
+    def analytic_bits_per_value(self) -> float:
+        """Return the bits of a code, scales apart."""
+        return width_of(self.highest + 1)
+
+    def scale(self, v: Tensor) -> Tensor:
+        return max_norm(v)
+
+    def code(self, v: Tensor, parameters: Parameters, words: Tensor | None) -> Tensor:
+        scale = parameters[0]
+        place = v / torch.where(scale > 0, scale, 1) * float(self.levels)
+        # A NaN may be any code, but has to be one, as its neighbors share its words.
+        return place.round().to(torch.int32).clamp(-self.levels, self.levels) + self.levels
+
+
+@dataclass(frozen=True)
+class LoCo(Checked):
+    """Error feedback with a moving average of what was lost, kept in 8 bits.
+
+    Xie, Lin, Toh and Zhou, "LoCo: Low-Bit Communication Adaptor for Large-scale Model Training",
+    TPAMI 2025, algorithm 1. With worker i's gradient g and its residual e, beta in (0, 1]:
+
+        h = g + e;   sends Q(h);   e <- round to 8 bits of (1 - beta) e + beta (h - Q(h))
+        e <- 0 every T steps
+
+    With E = e / beta this is ErrorFeedback with alpha = beta and a weight of 1 for the old E:
+
+        h = g + alpha E;   E <- round to 8 bits of E + g - Q(h)
+
+    E is what is kept, a byte a value, with a float32 scale for each 512 values of a tensor.
+
+    Sends what Q sends; `compressor=loco` has Q of 4 bits (`NearestLevel`), as the paper.
+
+    Differences from the paper: the scales of Q and of E are the largest magnitude of a bucket or of
+    512 values, where the paper has two constants for the whole run. Every worker gathers all codes;
+    the paper's all-to-all of shards, averaged in full precision, is `exchange=scatter`.
+    """
+
+    inner: Compressor
+    alpha: Alpha = 1.0  # the paper's beta
+    reset_steps: ResetSteps | None = None  # T; None: never
+
+    @property
+    def properties(self) -> Properties:
+        inner = self.inner.properties
+        return Properties(scope=inner.scope, divisible=inner.divisible)
+
+    def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
+        scales = state.inner or State()
+        residual = {
+            k: _from_bytes(codes, scales.per_worker[k]) for k, codes in state.per_worker.items()
+        }
+        feedback = ErrorFeedback(self.inner, self.alpha)
+        out = feedback.aggregate(grads, State({}, residual, scales.inner), comm, step)
+        left = out.state.per_worker
+        if self.reset_steps and (step.number + 1) % self.reset_steps == 0:
+            left = {k: torch.zeros_like(x) for k, x in left.items()}
+        rounded = {k: _to_bytes(x) for k, x in left.items()}
+        return out._replace(
+            state=State(
+                per_worker={k: codes for k, (codes, _) in rounded.items()},
+                inner=State(
+                    per_worker={k: scale for k, (_, scale) in rounded.items()},
+                    inner=out.state.inner,
+                ),
+            )
+        )
+
+
+def _to_bytes(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return values `[w, ...]` rounded to int8, and the scale `[w, blocks]` of each 512 of them."""
+    blocks = _in_blocks(x)
+    scales = max_norm(blocks) / _LARGEST
+    codes = (blocks / torch.where(scales > 0, scales, 1).unsqueeze(-1)).round()
+    codes = codes.clamp(-_LARGEST, _LARGEST).to(torch.int8)
+    return codes.flatten(1)[:, : x[0].numel()].view_as(x), scales
+
+
+def _from_bytes(codes: Tensor, scales: Tensor) -> Tensor:
+    """Return the values that `_to_bytes` rounded."""
+    values = _in_blocks(codes) * scales.unsqueeze(-1)
+    return values.flatten(1)[:, : codes[0].numel()].view_as(codes)
+
+
+def _in_blocks(x: Tensor) -> Tensor:
+    """Return `[w, ...]` as `[w, blocks, 512]`, filled up with zeros."""
+    rows = x.reshape(len(x), -1)
+    return F.pad(rows, (0, -rows.shape[1] % _BLOCK)).unflatten(1, (-1, _BLOCK))

@@ -1,0 +1,54 @@
+"""Natural compression: random rounding to powers of two."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from gcbench.codecs.noise import Noise
+from gcbench.codecs.packing import pack, unpack
+from gcbench.compressors.base import Properties
+from gcbench.compressors.exchange import Codec, Message
+
+_MANTISSA_BITS = 23
+_NOT_FINITE = 255  # the exponent of infinities and NaN
+
+
+@dataclass(frozen=True)
+class Natural(Codec):
+    """Random rounding of every value to a power of two.
+
+    Horvath et al., "Natural Compression for Distributed Deep Learning", MSML 2022, definition 1:
+
+        C(t) = sgn(t) 2^floor(log2 |t|) with probability p(t), else sgn(t) 2^ceil(log2 |t|)
+        p(t) = (2^ceil(log2 |t|) - |t|) / 2^floor(log2 |t|)
+
+    so that E[C(t)] = t and E|C(v) - v|^2 <= |v|^2 / 8 (theorem 1), whatever the dimension. 1 - p is
+    the mantissa of a float: a random one is added to it, and what it carries into the exponent is
+    the choice.
+
+    Sends 9 bits a value, without scales: a sign, and the exponent of a float32.
+
+    Differences from the paper: below 2^-126 a value is rounded to that or to zero, which keeps it
+    unbiased but not within the bound, and above 2^127 to that, as there is no larger power. An
+    infinity or a NaN arrives as an infinity.
+    """
+
+    properties: ClassVar[Properties] = Properties(unbiased=True, contractive=True)
+    analytic_bits_per_value: ClassVar[float] = 9
+
+    def encode(self, x: Tensor, segments: tuple[int, ...], noise: Noise) -> Message:
+        magnitudes = x.abs().view(torch.int32)
+        draws = (noise.uniform() * (1 << _MANTISSA_BITS)).to(torch.int32)
+        rounded = ((magnitudes + draws) >> _MANTISSA_BITS).clamp_max(_NOT_FINITE - 1)
+        is_finite = magnitudes < _NOT_FINITE << _MANTISSA_BITS
+        exponents = torch.where(is_finite, rounded, _NOT_FINITE).to(torch.uint8)
+        return [exponents, pack(torch.signbit(x).to(torch.uint8), 1)]
+
+    def decode_add(self, message: Message, segments: tuple[int, ...], out: Tensor) -> None:
+        exponents, signs = message
+        powers = (exponents.to(torch.int32) << _MANTISSA_BITS).view(torch.float32)
+        out += torch.where(unpack(signs, out.shape[1], 1) > 0, -powers, powers)

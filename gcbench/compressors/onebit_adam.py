@@ -1,0 +1,62 @@
+"""1-bit Adam: what is coded is a momentum, and the optimizer gets the gradient that makes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from gcbench.comm import Comm
+from gcbench.compressors.base import Aggregated, Compressor, Grads, Properties, State, Step
+from gcbench.knobs import Checked
+from gcbench.method_settings import CodedMomentum
+
+
+@dataclass(frozen=True)
+class MomentumCoding(Checked):
+    """Code each worker's momentum, and hand on the gradient that gives an optimizer their mean.
+
+    Tang et al., "1-bit Adam: Communication Efficient Large-Scale Training with Adam's Convergence
+    Speed", ICML 2021, algorithm 1. With the momentum m that all workers have, and worker i's
+    gradient g_i and residual e_i:
+
+        m_i = beta m + (1 - beta) g_i;   sends C(m_i + e_i);   e_i <- m_i + e_i - C(m_i + e_i)
+        m' = mean over workers of C(m_i + e_i)
+        update d = (m' - beta m) / (1 - beta);   m <- m'
+
+    d is the gradient of which an optimizer with the same weight, `optimizer.betas=[beta, ...]`,
+    makes m': beta m + (1 - beta) d = m'. Its own momentum from before, that of the warm-up, decays
+    beside it, as both are linear. The variance of 1-bit Adam, which is that of the warm-up for
+    ever, is the optimizer's: `optimizer=frozen_adam optimizer.freeze_steps=T dense_steps=T`.
+
+    Sends what C sends. C and e_i are those of `inner`: error feedback around signs with a scale a
+    bucket in `compressor=onebit_adam`. Before the first step m is 0.
+
+    Differences from the paper: all workers get the codes of all; its server, which codes the mean
+    again with a residual of its own, is `exchange=scatter_coded`. A scale is that of a bucket.
+    """
+
+    inner: Compressor
+    momentum: CodedMomentum  # beta
+
+    @property
+    def properties(self) -> Properties:
+        inner = self.inner.properties
+        return Properties(mean_linear=inner.mean_linear, scope=inner.scope)
+
+    def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
+        before = state.shared or {k: torch.zeros_like(g[:1]) for k, g in grads.items()}
+        momenta = {k: torch.lerp(g, before[k], self.momentum) for k, g in grads.items()}
+        out = self.inner.aggregate(momenta, state.inner or State(), comm, step)
+
+        def to_gradients(momenta: Grads) -> Grads:
+            return {
+                k: (m - self.momentum * before[k]) / (1 - self.momentum) for k, m in momenta.items()
+            }
+
+        return Aggregated(
+            to_gradients(out.update),
+            lambda: to_gradients(out.sent()),
+            State(shared=out.update, inner=out.state),
+            out.shannon_bits,
+        )

@@ -1,0 +1,71 @@
+"""1-bit Adam's coded momentum, and the optimizer that makes it of the update."""
+
+from __future__ import annotations
+
+import torch
+from method_cases import aggregate, build_method, flat, gradients
+from torch import Tensor, nn
+
+from gcbench.compressors import State, build
+from gcbench.compressors.dense import Dense
+from gcbench.train.optimizers import FrozenAdam
+
+BETA = 0.9
+
+
+def signs(x: Tensor, size: int) -> Tensor:
+    """Return `[w, n]` as signs times the mean magnitude of a bucket."""
+    parts = [
+        torch.where(bucket >= 0, 1.0, -1.0) * bucket.abs().mean(1, keepdim=True)
+        for bucket in x.split(size, dim=1)
+    ]
+    return torch.cat(parts, dim=1)
+
+
+def test_updates_make_the_momentum_of_the_algorithm() -> None:
+    """m_i = beta m + (1 - beta) g_i; m' is the mean of C(m_i + e_i), and beta m + (1 - beta) d."""
+    compressor, state = build_method("onebit_adam", bucket_size=16, momentum=BETA), State()
+    shapes = {k: g[0].numel() for k, g in gradients(range(4), 0).items()}
+    m = {k: torch.zeros(n) for k, n in shapes.items()}
+    e = {k: torch.zeros(4, n) for k, n in shapes.items()}
+    for number in range(6):
+        grads = gradients(range(4), number)
+        out = aggregate(compressor, grads, number=number, state=state)
+        for name, g in grads.items():
+            corrected = BETA * m[name] + (1 - BETA) * g.reshape(4, -1) + e[name]
+            sent = signs(corrected, 16)
+            e[name] = corrected - sent
+            of_update = BETA * m[name] + (1 - BETA) * out.update[name].flatten()
+            m[name] = sent.mean(0)
+            torch.testing.assert_close(of_update, m[name], rtol=1e-4, atol=1e-6)
+            kept = out.state.shared[name].flatten()
+            torch.testing.assert_close(kept, m[name], rtol=1e-4, atol=1e-6)
+        state = out.state
+
+
+def test_a_code_without_error_hands_on_the_mean_gradient() -> None:
+    compressor, state = build(Dense(), momentum=BETA), State()
+    for number in range(5):
+        grads = gradients(range(4), number)
+        out = aggregate(compressor, grads, number=number, state=state)
+        state = out.state
+        torch.testing.assert_close(flat(out.update)[0], flat(grads).mean(0), rtol=0, atol=1e-5)
+
+
+def test_the_optimizer_has_the_coded_momentum_and_what_is_left_of_the_warm_up() -> None:
+    warm_up, steps = 3, 8
+    compressor = build_method("onebit_adam", bucket_size=16, momentum=BETA, dense_steps=warm_up)
+    p, state = nn.Parameter(torch.zeros(10, 13)), State()
+    optimizer = FrozenAdam([p], 0.01, [BETA, 0.999], 1e-8, 0.0, warm_up)
+    at_the_end_of_the_warm_up = variance = torch.zeros(0)
+    for number in range(steps):
+        grads = {"w": gradients(range(4), number)["matrix"]}
+        out = aggregate(compressor, grads, number=number, state=state)
+        state, p.grad = out.state, out.update["w"][0]
+        optimizer.step()
+        if number == warm_up - 1:
+            at_the_end_of_the_warm_up = optimizer.state[p]["exp_avg"].clone()
+            variance = optimizer.state[p]["exp_avg_sq"].clone()
+    expected = state.shared["w"][0] + BETA ** (steps - warm_up) * at_the_end_of_the_warm_up
+    torch.testing.assert_close(optimizer.state[p]["exp_avg"], expected, rtol=1e-4, atol=1e-6)
+    assert torch.equal(optimizer.state[p]["exp_avg_sq"], variance)
