@@ -31,6 +31,12 @@ METHODS["svrg"] = [
     "optimizer.momentum=0",
 ]
 METHODS["adamw"] = [*METHODS["qsgd"], "optimizer=adamw", "schedule.interval=epoch"]
+METHODS["ef21"] = ["compressor=ef21", "min_size=0"]
+METHODS["loco"] = ["compressor=loco", "reset_steps=8"]
+METHODS["onebit_adam"] = [
+    *("compressor=onebit_adam", "dense_steps=8"),
+    *("optimizer=frozen_adam", "optimizer.freeze_steps=8"),
+]
 METHODS["any_class"] = [
     "compressor=powersgd",
     "optimizer._target_=own_optimizers.Decaying",
