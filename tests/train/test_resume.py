@@ -42,6 +42,12 @@ METHODS["local_steps"] = [
     "schedule._target_=torch.optim.lr_scheduler.OneCycleLR",
     "schedule.max_lr=0.1",
 ]
+METHODS["ef21"] = ["compressor=ef21", "min_size=0"]
+METHODS["loco"] = ["compressor=loco", "reset_steps=8"]
+METHODS["onebit_adam"] = [
+    *("compressor=onebit_adam", "dense_steps=8"),
+    *("optimizer=frozen_adam", "optimizer.freeze_steps=8"),
+]
 METHODS["any_class"] = [
     "compressor=powersgd",
     "optimizer._target_=own_optimizers.Decaying",
