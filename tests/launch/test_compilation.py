@@ -40,6 +40,7 @@ MANNERS = {
     "virtual workers": ([*QSGD, VIRTUAL, "trainer.gpus=4"], 0),
     "overlap": ([*QSGD, LOCAL, "trainer.overlap=true", "trainer.bucket_mib=0.001"], 2),
     "double buffering": ([*QSGD, LOCAL, "trainer.double_buffering=true"], 0),
+    "local steps": ([*QSGD, VIRTUAL, "estimator=local_steps", "estimator.every=2"], 0),
     "PowerSGD": ([*POWERSGD, VIRTUAL], 0),
 }
 EXCHANGES = {"as it is", "scattered", "scattered, coded again", "summed", "hierarchical"}
