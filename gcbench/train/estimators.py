@@ -42,6 +42,9 @@ class SGD:
     def due_gradients(self, run: Run, progress: Progress) -> Grads:
         return run.replica.grads
 
+    def messages(self, run: Run) -> list[list[str]]:
+        return [list(run.replica.grads)]
+
     def end_step(self, run: Run, progress: Progress) -> None:
         pass
 

@@ -169,6 +169,9 @@ class LocalSteps(Checked):
                 row.copy_(run.replica.parameters[name]).sub_(inner.parameters[name])
         return {name: rows[name] for name in due}
 
+    def messages(self, run: Run) -> list[list[str]]:
+        return cut_fragments(sizes_of(run.replica.grads), self.fragments)
+
     @torch.no_grad()
     def end_step(self, run: Run, progress: Progress) -> None:
         for name in self._due(sizes_of(run.replica.grads), progress.step):

@@ -60,7 +60,7 @@ class AfterBackward:
         pass
 
     def messages(self, run: Run) -> list[list[str]]:
-        return [list(run.replica.grads)]
+        return run.estimator.messages(run)
 
 
 class UnderBackward:

@@ -46,6 +46,9 @@ class Estimator(Protocol):
     def due_gradients(self, run: Run, progress: Progress) -> Grads:
         """Return the rows that are exchanged in this step: all of them, a part, or none."""
 
+    def messages(self, run: Run) -> list[list[str]]:
+        """Return the names of the rows that are ever exchanged together."""
+
     def end_step(self, run: Run, progress: Progress) -> None:
         """End a step, when the parameters have moved and `progress.step` counts it."""
 

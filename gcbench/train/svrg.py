@@ -117,6 +117,9 @@ class SVRG(Checked):
     def due_gradients(self, run: Run, progress: Progress) -> Grads:
         return run.replica.grads
 
+    def messages(self, run: Run) -> list[list[str]]:
+        return [list(run.replica.grads)]
+
     def end_step(self, run: Run, progress: Progress) -> None:
         if progress.step % self._length(run) == 0:
             torch._foreach_copy_(_parameters(run), progress.estimator["average"])

@@ -32,6 +32,7 @@ QSGD = ["compressor=qsgd", "bits=4", "min_size=0", "bucket_size=64"]
 POWERSGD = ["compressor=powersgd", "rank=1", "min_size=0"]
 OFTEN = ["schedule=constant", "trainer.log_every=3", "trainer.error_every=5"]
 WORDS = [*QSGD, *OFTEN]
+FRAGMENTS = ["estimator=local_steps", "estimator.every=2", "estimator.fragments=2"]
 VIRTUAL = "trainer.launcher=virtual"
 LOCAL = "trainer.launcher=local"
 # By what is done: how, and after how many steps a run takes up what another one has compiled.
@@ -40,6 +41,7 @@ MANNERS = {
     "virtual workers": ([*QSGD, VIRTUAL, "trainer.gpus=4"], 0),
     "overlap": ([*QSGD, LOCAL, "trainer.overlap=true", "trainer.bucket_mib=0.001"], 2),
     "double buffering": ([*QSGD, LOCAL, "trainer.double_buffering=true"], 0),
+    "local steps": ([*QSGD, VIRTUAL, *FRAGMENTS], 0),
     "PowerSGD": ([*POWERSGD, VIRTUAL], 0),
 }
 EXCHANGES = {"as it is", "scattered", "scattered, coded again", "summed", "hierarchical"}

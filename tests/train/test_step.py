@@ -113,3 +113,11 @@ def test_a_virtual_worker_costs_its_passes_and_three_over_its_gradient(
         torch.nn.functional.cross_entropy(run.replica._outputs(x, 0), y).backward()
     of_worker = (counts[1] - counts[0]) / 2
     assert of_worker <= 1.02 * (alone.total("") + 3 * run.replica.numel)
+
+
+def test_fragments_are_messages_of_their_own(tmp_path: Path) -> None:
+    """Codecs are compiled for the tensors that are exchanged together."""
+    fragments = ("estimator=local_steps", "estimator.every=2", "estimator.fragments=2")
+    run, _ = begin(tmp_path, "model=mlp", "compressor=none", "trainer.gpus=2", *fragments)
+    first, second = run.pipeline.messages(run)
+    assert first and second and [*first, *second] == list(run.replica.grads)
