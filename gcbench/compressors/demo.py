@@ -39,8 +39,8 @@ class DeMo(Checked):
     Sends per block K float32 coefficients and K positions of ceil(log2 of its size) bits (12 for
     64 x 64), or a map of its size in bits where that is less.
 
-    Differences from the paper: a coefficient is summed over all workers, where its code, bloc97/DeMo,
-    averages it over those that sent it. That code adds lr g_i to the momentum, which is the same
+    Differences from the paper: a coefficient is summed over all workers; its code, bloc97/DeMo,
+    averages it over those that sent it; that code adds lr g_i to the momentum, which is the same
     while the rate is constant. Tensors of more than two dimensions are matrices with their first
     dimension as rows.
     """
