@@ -94,7 +94,7 @@ def test_a_run_that_is_stopped_goes_on_when_the_queue_is_typed_again(
     directory = tmp_path / "run"
     run = [
         *[sys.executable, "-m", "gcbench", "compressor=none", "trainer.gpus=2", "logger=none"],
-        *["trainer.launcher=virtual", "trainer.threads=1", "trainer.max_steps=500"],
+        *["trainer.launcher=virtual", "trainer.threads=1", "trainer.max_steps=150"],
         *["trainer.log_every=1", "trainer.eval_every=null", f"directory={directory}"],
     ]
 
@@ -107,7 +107,7 @@ def test_a_run_that_is_stopped_goes_on_when_the_queue_is_typed_again(
     before = RunFiles(directory).read_result()
     assert before is not None and before.status == "interrupted"
     steps = {line["step"] for line in RunFiles(directory).read_metrics()}
-    assert 0 < max(steps) < 500
+    assert 0 < max(steps) < 150
     (ended,) = queue()
     after = RunFiles(directory).read_result()
     assert ended.code == 0 and after is not None and after.status == "done"

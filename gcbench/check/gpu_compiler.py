@@ -148,6 +148,7 @@ def _pretend_h100() -> Iterator[list[Any]]:
     from torch._inductor.codecache import _load_triton_kernel_from_source
     from torch._inductor.runtime import triton_helpers
     from torch._inductor.runtime.hints import DeviceProperties
+    from torch.utils._triton import has_triton
 
     known = {k: v for k, v in vars(_H100).items() if k in DeviceProperties._fields}
     properties = DeviceProperties(type="cuda", index=0, cc=90, **known)
@@ -174,6 +175,8 @@ def _pretend_h100() -> Iterator[list[Any]]:
         (torch.cuda, "current_device", lambda: 0),
     ]
     with ExitStack() as stack:
+        has_triton.cache_clear()  # another compilation in this process may have asked it
+        stack.callback(has_triton.cache_clear)
         for owner, name, answer in answers:
             static = isinstance(owner, type) and name != "triton"
             replaced = staticmethod(answer) if static else answer

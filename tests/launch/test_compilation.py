@@ -79,7 +79,10 @@ def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
 
 
 @pytest.mark.usefixtures("copied_workers", "impatient")
-@pytest.mark.parametrize("manner", MANNERS)
+@pytest.mark.parametrize(
+    "manner",
+    [m if m == "real workers" else pytest.param(m, marks=pytest.mark.slow) for m in MANNERS],
+)
 def test_weights_are_the_same_to_the_bit(tmp_path: Path, manner: str) -> None:
     """They are for a run that changes under way, for one that goes on, and for the next one."""
     needs_compiler()
@@ -100,6 +103,7 @@ def test_weights_are_the_same_to_the_bit(tmp_path: Path, manner: str) -> None:
         assert result["steps"] == eager["steps"] and result["bits_sent"] == eager["bits_sent"]
 
 
+@pytest.mark.slow
 def test_ranks_of_torchrun_change_at_the_same_step(tmp_path: Path) -> None:
     needs_compiler()
     words = [*SMALL, *WORDS, "model.widths=[16]", "trainer.gpus=2", "trainer.max_steps=8"]
