@@ -114,8 +114,8 @@ def sentence_of(error: BaseException, benchmark: bool = False) -> str:
     """Return what to say of an error that ends a command: ours, Hydra's, or a file's."""
     if isinstance(error, OSError) and error.filename:
         return (
-            f"{error.filename}: {error.strerror}; type outputs=DIR (or data.root=DIR) with a "
-            "folder that can be used"
+            f"{error.filename}: {error.strerror}; type outputs=DIR, directory=DIR or "
+            "data.root=DIR with a folder that can be used"
         )
     if mistake := _config_error_in(error):
         return str(mistake)

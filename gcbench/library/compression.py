@@ -57,6 +57,12 @@ class Compression(ABC):
             **place,
         }
 
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}({self.compressor!r}, workers={self._comm.workers}, "
+            f"bits_sent={self.bits_sent})"
+        )
+
     @property
     def bits_sent(self) -> int:
         """Payload bits that this worker handed to collectives so far, as in `result.json`."""

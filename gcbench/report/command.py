@@ -140,8 +140,11 @@ def runs(typed: Sequence[str]) -> None:
     every = _load_runs(words)
     if words.format == "csv":
         print(comma_separated(runs_frame(every)), end="")
-    else:
+    elif every:
         show_table(list_runs(every), words.format)
+    else:
+        folders = " ".join(map(str, words.results))
+        print(f"no runs in {folders}; type gcbench for a first one, or gcbench runs FOLDER")
 
 
 def claims(typed: Sequence[str]) -> None:

@@ -100,6 +100,7 @@ def test_adamw_accumulation_autocast_and_a_restart(name: str, knobs: dict[str, f
     assert equal(a["parameters"], b["parameters"])
     assert equal(a["parameters"], a["resumed"]) and equal(b["parameters"], b["resumed"])
     assert a["bits"] == a["resumed bits"] > 0
+    assert a["handle"].endswith(f", workers=2, bits_sent={a['bits']})")
 
 
 def test_autocast_does_not_reach_into_the_compressor() -> None:

@@ -427,6 +427,13 @@ def test_a_kept_report_can_be_made_again_from_what_was_kept(said, here: Path) ->
     assert Path("again/tables/small/one.md").read_text() == first
 
 
+def test_a_folder_without_runs_is_named(said) -> None:
+    OUT.mkdir(exist_ok=True)
+    assert (
+        said("runs") == "no runs in outputs; type gcbench for a first one, or gcbench runs FOLDER\n"
+    )
+
+
 def test_what_cannot_be_read_of_kept_runs_is_told_and_never_lost(
     said, caplog: pytest.LogCaptureFixture
 ) -> None:

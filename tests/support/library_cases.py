@@ -169,6 +169,7 @@ def train_as_people_do(process: Process, name: str, knobs: dict[str, Any]) -> di
         "resumed": parameters(again),
         "bits": compression.bits_sent,
         "resumed bits": resumed.bits_sent,
+        "handle": repr(compression),
     }
 
 
