@@ -136,7 +136,7 @@ def _check_directory(directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     if not os.access(directory, os.W_OK):
         raise ConfigError(
-            f"{directory} cannot be written; type outputs=DIR or directory=DIR with a folder that can"
+            f"{directory} cannot be written; type outputs=DIR or directory=DIR with one that can"
         )
 
 
