@@ -16,13 +16,14 @@ from gcbench.codecs.buckets import Buckets, Groups, buckets_of
 from gcbench.codecs.kernels import block_slices, kernel
 from gcbench.codecs.levels import level_values, random_codes
 from gcbench.codecs.noise import Draws, Noise
+from gcbench.codecs.packing import width_of
 from gcbench.codecs.quantize import grid_codes, grid_values
 from gcbench.codecs.radix import pack_digits, unpack_digits
 from gcbench.codecs.signs import Sides, signs_and_sides
 from gcbench.codecs.words import from_words, rows_of, to_words, words_of
 from gcbench.compressors.exchange import Codec, Message
 from gcbench.knobs import Checked
-from gcbench.method_settings import BucketSize, LevelCount, PerLayer
+from gcbench.method_settings import BucketSize, LevelCount, Levels, PerLayer
 
 Parameters = Sequence[Tensor]
 """Those of the bucket of each value, every one of a shape that goes with the values'."""
@@ -224,6 +225,26 @@ class GridQuantizer(Bucketed, ABC):
 
     def values_of(self, codes: Tensor, segments: tuple[int, ...], scales: Tensor) -> Tensor:
         return grid_values(codes, self.buckets(segments, codes.device).spread(scales), self.highest)
+
+
+@dataclass(frozen=True)
+class SignedGridQuantizer(GridQuantizer, ABC):
+    """A grid of `levels` levels above zero, as many below, and zero, in codes of whole bits."""
+
+    levels: Levels  # s, positive levels; 2 s + 1 codes
+
+    @property
+    def highest(self) -> int:
+        return 2 * self.levels
+
+    @property
+    def base(self) -> int:
+        return 1 << width_of(self.highest + 1)
+
+    @property
+    def analytic_bits_per_value(self) -> float:
+        """Return the bits of a code, scales apart."""
+        return width_of(self.highest + 1)
 
 
 @dataclass(frozen=True)

@@ -9,21 +9,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gcbench.codecs.packing import width_of
 from gcbench.codecs.quantize import max_norm
 from gcbench.comm import Comm
 from gcbench.compressors.base import Aggregated, Compressor, Grads, Properties, State, Step
-from gcbench.compressors.bucketed import GridQuantizer, Parameters
+from gcbench.compressors.bucketed import Parameters, SignedGridQuantizer
 from gcbench.compressors.wrappers import ErrorFeedback
 from gcbench.knobs import Checked
-from gcbench.method_settings import Alpha, Levels, ResetSteps
+from gcbench.method_settings import Alpha, ResetSteps
 
 _LARGEST = 127  # of a signed byte
 _BLOCK = 512  # values of a residual that share a scale
 
 
 @dataclass(frozen=True)
-class NearestLevel(GridQuantizer):
+class NearestLevel(SignedGridQuantizer):
     """Rounding to the nearest of evenly spaced levels, with a scale a bucket: the code of LoCo.
 
     For a bucket v with scale m = max|v_i| and s levels above zero:
@@ -36,22 +35,8 @@ class NearestLevel(GridQuantizer):
     Sends ceil(log2(2 s + 1)) bits a value and a float32 scale a bucket.
     """
 
-    levels: Levels  # s, positive levels
     random: ClassVar[bool] = False
     properties: ClassVar[Properties] = Properties(contractive=True)
-
-    @property
-    def highest(self) -> int:
-        return 2 * self.levels
-
-    @property
-    def base(self) -> int:
-        return 1 << width_of(self.highest + 1)
-
-    @property
-    def analytic_bits_per_value(self) -> float:
-        """Return the bits of a code, scales apart."""
-        return width_of(self.highest + 1)
 
     def scale(self, v: Tensor) -> Tensor:
         return max_norm(v)

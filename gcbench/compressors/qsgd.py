@@ -6,15 +6,14 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from gcbench.codecs.packing import width_of
 from gcbench.codecs.quantize import NORMS
 from gcbench.compressors.base import Properties
-from gcbench.compressors.bucketed import GridQuantizer
-from gcbench.method_settings import Levels, NormKind
+from gcbench.compressors.bucketed import SignedGridQuantizer
+from gcbench.method_settings import NormKind
 
 
 @dataclass(frozen=True)
-class QSGD(GridQuantizer):
+class QSGD(SignedGridQuantizer):
     """Random rounding to evenly spaced levels, with a scale a bucket.
 
     Alistarh et al., "QSGD: Communication-Efficient SGD via Gradient Quantization and Encoding",
@@ -38,7 +37,6 @@ class QSGD(GridQuantizer):
     grid of both signs, in steps of 2^-23: the same probabilities, but for those below 10^-7.
     """
 
-    levels: Levels  # s, positive levels; 2 s + 1 codes
     norm: NormKind = "linf"
 
     @property
@@ -46,19 +44,6 @@ class QSGD(GridQuantizer):
         # Worst variance of a bucket against |v|^2: at most d / (4 s^2), from d values half-way
         # between two levels.
         return Properties(unbiased=True, contractive=self.shorter_than(4 * self.levels**2))
-
-    @property
-    def highest(self) -> int:
-        return 2 * self.levels
-
-    @property
-    def base(self) -> int:
-        return 1 << width_of(self.highest + 1)
-
-    @property
-    def analytic_bits_per_value(self) -> float:
-        """Return the bits of a code, scales apart."""
-        return width_of(self.highest + 1)
 
     def scale(self, v: Tensor) -> Tensor:
         return NORMS[self.norm](v)

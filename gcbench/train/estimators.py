@@ -14,11 +14,24 @@ from gcbench.data import Data
 from gcbench.train.run import Progress, Run
 
 
-@dataclass(frozen=True)
-class SGD:
-    """The mean gradient of the batch, as it is."""
+class EveryStep:
+    """The part of an estimator by which all gradients are exchanged together in every step."""
 
     period: ClassVar[int] = 1
+
+    def exchanges(self, steps: int) -> int:
+        return steps
+
+    def due_gradients(self, run: Run, progress: Progress) -> Grads:
+        return run.replica.grads
+
+    def messages(self, run: Run) -> list[list[str]]:
+        return [list(run.replica.grads)]
+
+
+@dataclass(frozen=True)
+class SGD(EveryStep):
+    """The mean gradient of the batch, as it is."""
 
     def refuse(
         self, model: nn.Module, data: Data, compressor: Compressor, config: Mapping[str, Any]
@@ -35,15 +48,6 @@ class SGD:
                 for row in rows
             ]
         )
-
-    def exchanges(self, steps: int) -> int:
-        return steps
-
-    def due_gradients(self, run: Run, progress: Progress) -> Grads:
-        return run.replica.grads
-
-    def messages(self, run: Run) -> list[list[str]]:
-        return [list(run.replica.grads)]
 
     def end_step(self, run: Run, progress: Progress) -> None:
         pass

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from gcbench.compressors import Compressor, Grads
+from gcbench.compressors import Compressor
 from gcbench.data import Data
 from gcbench.knobs import Checked
 from gcbench.settings import EpochSteps, Penalty
-from gcbench.train.estimators import batch_of
+from gcbench.train.estimators import EveryStep, batch_of
 from gcbench.train.run import Progress, Run
 
 F = 32  # bits of a value that is not quantized
 
 
 @dataclass(frozen=True)
-class SVRG(Checked):
+class SVRG(EveryStep, Checked):
     """QSVRG, whose variance-reduced gradients lead a quantizer to the minimum itself.
 
     Alistarh et al., "QSGD: Communication-Efficient SGD via Gradient Quantization and Encoding",
@@ -52,7 +52,6 @@ class SVRG(Checked):
     epoch_steps: EpochSteps = None  # T
     # With it what is quantized goes to zero, with an optimizer's weight decay it does not.
     penalty: Penalty = 0.0
-    period: ClassVar[int] = 1
 
     def refuse(
         self, model: nn.Module, data: Data, compressor: Compressor, config: Mapping[str, Any]
@@ -110,15 +109,6 @@ class SVRG(Checked):
             losses.append(replica.backward(row, batch, key, run.clock))
         replica.flat += state["full"][0] + self.penalty * _flat(_parameters(run))
         return torch.stack(losses)
-
-    def exchanges(self, steps: int) -> int:
-        return steps
-
-    def due_gradients(self, run: Run, progress: Progress) -> Grads:
-        return run.replica.grads
-
-    def messages(self, run: Run) -> list[list[str]]:
-        return [list(run.replica.grads)]
 
     def end_step(self, run: Run, progress: Progress) -> None:
         if progress.step % self._length(run) == 0:
