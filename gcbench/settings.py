@@ -77,6 +77,7 @@ class OptimizerKind(Enum):
     adam = "adam"
     adamw = "adamw"
     frozen_adam = "frozen_adam"
+    dion = "dion"
 
 
 class ResumeMode(Enum):
@@ -409,7 +410,7 @@ class OptimizerSettings:
         OptimizerKind,
         Knob(
             "torch.optim.SGD, Adam or AdamW, PowerSGD's (momentum after aggregation, "
-            "x <- x - lr (d + m)), or that of 1-bit Adam"
+            "x <- x - lr (d + m)), or that of 1-bit Adam or of Dion"
         ),
     ]
     lr: Annotated[
@@ -450,8 +451,8 @@ class OptimizerSettings:
     weight_decay: Annotated[
         float,
         Knob(
-            "share of a weight that is added to its gradient after aggregation (adamw and "
-            "frozen_adam: times lr, taken off the weight); none on batch normalization",
+            "share of a weight that is added to its gradient after aggregation (adamw, "
+            "frozen_adam and dion: times lr, taken off the weight); none on batch normalization",
             unit="a weight",
             at_least=0,
             example=0.0001,

@@ -91,9 +91,9 @@ class PowerSGD(Checked):
             )
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
-        shapes = self._shapes(grads)
+        shapes = shapes_of(grads, self.rank)
         q = self._start(grads, shapes, state, step)
-        ms = _matrices(grads, shapes)
+        ms = matrices_of(grads, shapes)
         if self.svd:
             factors = self._best(ms, shapes, comm)
         else:
@@ -104,26 +104,27 @@ class PowerSGD(Checked):
     def aggregate_corrected(
         self, grads: Grads, residual: Grads, alpha: float, state: State, comm: Comm, step: Step
     ) -> tuple[Aggregated, Grads]:
-        shapes = self._shapes(grads)
+        shapes = shapes_of(grads, self.rank)
         q = self._start(grads, shapes, state, step)
-        ms, p = add_times(_matrices(grads, shapes), _matrices(residual, shapes), alpha, q, shapes)
+        gs, es = matrices_of(grads, shapes), matrices_of(residual, shapes)
+        ms, p = add_times(gs, es, alpha, q, shapes)
         if self.svd:
             factors = self._best(ms, shapes, comm)
         else:
             factors = self._iterate(ms, p, q, shapes, comm)
         sent_q = factors.q if self.residual == "aggregated" else factors.worker_q
         updates = product_and_rest(factors.p, factors.q, sent_q, ms, shapes)
-        return self._to_aggregated(grads, shapes, factors, updates), _like(grads, ms)
+        return self._to_aggregated(grads, shapes, factors, updates), tensors_of(ms, grads)
 
     def _to_aggregated(
         self, grads: Grads, shapes: Shapes, factors: Factors, updates: list[Tensor]
     ) -> Aggregated:
-        update = _like(grads, updates)
+        update = tensors_of(updates, grads)
 
         def sent() -> Grads:
             if self.residual == "aggregated":
                 return update
-            return _like(grads, product(factors.p, factors.worker_q, shapes))
+            return tensors_of(product(factors.p, factors.worker_q, shapes), grads)
 
         qs = dict(zip(grads, qs_of(factors.q, shapes), strict=True))
         return Aggregated(update, sent, State(shared=qs))
@@ -149,24 +150,28 @@ class PowerSGD(Checked):
         p = torch.cat(ps, dim=1)
         return Factors(p, transposed_times(ms, p, shapes), transposed_times(means, p, shapes))
 
-    def _shapes(self, grads: Grads) -> Shapes:
-        sides = map(matrix_shape, grads.values())
-        return tuple([Shape(n, m, min(self.rank, n, m)) for n, m in sides])
-
     def _start(self, grads: Grads, shapes: Shapes, state: State, step: Step) -> Tensor:
-        number = 0 if self.warm_start else step.number  # one draw serves a whole run
-        offsets = tuple([step.offsets[name] for name in grads])
-        fresh = _draw_q(step.seed, number, offsets, shapes, next(iter(grads.values())).device)
-        if not (self.warm_start and state.shared):
-            return fresh
-        return restart([state.shared[k].contiguous() for k in grads], fresh, shapes)
+        if self.warm_start:
+            return continue_q(state.shared, grads, shapes, step)
+        return draw_q(grads, shapes, step, step.number)
+
+
+def continue_q(last: Grads, grads: Grads, shapes: Shapes, step: Step) -> Tensor:
+    """Return the last step's Q to start from, with random columns for those that are zero."""
+    fresh = draw_q(grads, shapes, step, number=0)  # one draw serves a whole run
+    return restart([last[k].contiguous() for k in grads], fresh, shapes) if last else fresh
+
+
+def draw_q(grads: Grads, shapes: Shapes, step: Step, number: int) -> Tensor:
+    """Return the standard normal Q of step `number`, the same on all workers."""
+    offsets = tuple([step.offsets[name] for name in grads])
+    return _draw_q(step.seed, number, offsets, shapes, next(iter(grads.values())).device)
 
 
 @lru_cache(maxsize=64)  # buckets of DDP, whose Q are the same every step
 def _draw_q(
     seed: int, number: int, offsets: tuple[int, ...], shapes: Shapes, device: torch.device
 ) -> Tensor:
-    """Return a standard normal Q of every matrix, the same on all workers."""
     names = [str(i) for i in range(len(shapes))]
     step = Step(number, seed, range(0), dict(zip(names, offsets, strict=True)))
     like = {
@@ -182,11 +187,19 @@ def matrix_shape(g: Tensor) -> tuple[int, int]:
     return n, g.numel() // (g.shape[0] * n)
 
 
-def _matrices(grads: Grads, shapes: Shapes) -> list[Tensor]:
+def shapes_of(grads: Grads, rank: int) -> Shapes:
+    """Return the sides of all gradients as matrices, and r = min(rank, n, m) of each."""
+    sides = map(matrix_shape, grads.values())
+    return tuple([Shape(n, m, min(rank, n, m)) for n, m in sides])
+
+
+def matrices_of(grads: Grads, shapes: Shapes) -> list[Tensor]:
+    """Return gradients `[w, n, ...]` as matrices `[w, n, m]`."""
     return [
         g.reshape(-1, s.n, s.m).contiguous() for g, s in zip(grads.values(), shapes, strict=True)
     ]
 
 
-def _like(grads: Grads, matrices: list[Tensor]) -> Grads:
+def tensors_of(matrices: list[Tensor], grads: Grads) -> Grads:
+    """Return matrices with the names and shapes of `grads`: inverts `matrices_of`."""
     return {k: m.view(-1, *g.shape[1:]) for (k, g), m in zip(grads.items(), matrices, strict=True)}

@@ -123,6 +123,41 @@ class FrozenAdam(torch.optim.Optimizer):
                 p.addcdiv_(m, root, value=-group["lr"] / (1 - b1 ** state["step"]))
 
 
+class DionOptimizer(torch.optim.Optimizer):
+    """The optimizer of Dion, which hands on directions for matrices and gradients for vectors.
+
+    Ahn et al., "Dion: Distributed Orthonormalized Updates", 2025 (arXiv 2504.05295), with Lion
+    (Chen et al., "Symbolic Discovery of Optimization Algorithms", NeurIPS 2023) for what is no
+    matrix, at the same rate.
+
+    Tensors of two and more dimensions, and then the others:
+
+        x <- (1 - lr weight_decay) x - lr d
+        x <- (1 - lr weight_decay) x - lr sign(b1 m + (1 - b1) d);   m <- b2 m + (1 - b2) d
+    """
+
+    def __init__(
+        self, params: Iterable[Any], lr: float, betas: Sequence[float], weight_decay: float
+    ) -> None:
+        super().__init__(params, {"lr": lr, "betas": tuple(betas), "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            b1, b2 = group["betas"]
+            for p in group["params"]:
+                p.mul_(1 - group["lr"] * group["weight_decay"])
+                if p.dim() >= 2:
+                    p.sub_(p.grad, alpha=group["lr"])
+                    continue
+                state = self.state[p]
+                if not state:
+                    state["exp_avg"] = torch.zeros_like(p)
+                m = state["exp_avg"]
+                p.sub_(torch.lerp(p.grad, m, b1).sign_(), alpha=group["lr"])
+                m.lerp_(p.grad, 1 - b2)
+
+
 def parameter_groups(
     model: nn.Module, lr: float, groups: Sequence[Mapping[str, Any]] = ()
 ) -> list[dict[str, Any]]:

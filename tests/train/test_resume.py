@@ -48,6 +48,7 @@ METHODS["onebit_adam"] = [
     *("compressor=onebit_adam", "dense_steps=8"),
     *("optimizer=frozen_adam", "optimizer.freeze_steps=8"),
 ]
+METHODS["dion"] = ["compressor=dion", "rank=4", "optimizer=dion"]
 METHODS["any_class"] = [
     "compressor=powersgd",
     "optimizer._target_=own_optimizers.Decaying",
