@@ -467,6 +467,17 @@ class OptimizerSettings:
             example=100,
         ),
     ]
+    updates_per_interval: Annotated[
+        int | None,
+        Knob(
+            "updates of the variance after which the steps from one to the next double; null: it "
+            "moves in every step until it stands still",
+            unit="a number of updates",
+            at_least=1,
+            example=16,
+            source="0/1 Adam, section 5",
+        ),
+    ]
     groups: Annotated[
         list[dict[str, Any]],
         Knob(
@@ -549,6 +560,28 @@ InnerClipNorm = Annotated[
 ]
 
 
+MaxEvery = Annotated[
+    int,
+    Knob(
+        "most steps H from one exchange to the next, once the variance is frozen",
+        unit="a number of steps",
+        at_least=1,
+        example=16,
+        source="0/1 Adam, section 5",
+    ),
+]
+DoubleSteps = Annotated[
+    int,
+    Knob(
+        "steps with a frozen variance after which the steps between exchanges double",
+        unit="a number of steps",
+        at_least=1,
+        example=1000,
+        source="0/1 Adam, section 5",
+    ),
+]
+
+
 @dataclass
 class EstimatorSettings:
     """The keys that the files of conf/estimator bring, each file those that its class takes."""
@@ -561,6 +594,8 @@ class EstimatorSettings:
     outer_momentum: OuterMomentum
     outer_nesterov: OuterNesterov
     clip_norm: InnerClipNorm
+    max_every: MaxEvery
+    double_steps: DoubleSteps
 
 
 @dataclass
