@@ -13,14 +13,17 @@ from gcbench.codecs.low_rank import svd
 from gcbench.codecs.power_iteration import (
     Shape,
     Shapes,
+    Stacks,
     add_times,
     orthogonalize,
     product,
     product_and_rest,
     qs_of,
     restart,
+    stack,
     times,
     transposed_times,
+    unstack,
 )
 from gcbench.comm import Comm
 from gcbench.compressors.base import (
@@ -91,9 +94,10 @@ class PowerSGD(Checked):
             )
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
-        shapes = self._shapes(grads)
-        q = self._start(grads, shapes, state, step)
-        ms = _matrices(grads, shapes)
+        ordered = _by_shape(grads)
+        shapes = self._shapes(ordered)
+        q = self._start(ordered, shapes, state, step)
+        ms = stack(_matrices(ordered, shapes), shapes)
         if self.svd:
             factors = self._best(ms, shapes, comm)
         else:
@@ -104,9 +108,11 @@ class PowerSGD(Checked):
     def aggregate_corrected(
         self, grads: Grads, residual: Grads, alpha: float, state: State, comm: Comm, step: Step
     ) -> tuple[Aggregated, Grads]:
-        shapes = self._shapes(grads)
-        q = self._start(grads, shapes, state, step)
-        ms, p = add_times(_matrices(grads, shapes), _matrices(residual, shapes), alpha, q, shapes)
+        ordered = _by_shape(grads)
+        shapes = self._shapes(ordered)
+        q = self._start(ordered, shapes, state, step)
+        gs, es = (_matrices(x, shapes) for x in (ordered, {k: residual[k] for k in ordered}))
+        ms, p = add_times(gs, es, alpha, q, shapes)
         if self.svd:
             factors = self._best(ms, shapes, comm)
         else:
@@ -116,7 +122,7 @@ class PowerSGD(Checked):
         return self._to_aggregated(grads, shapes, factors, updates), _like(grads, ms)
 
     def _to_aggregated(
-        self, grads: Grads, shapes: Shapes, factors: Factors, updates: list[Tensor]
+        self, grads: Grads, shapes: Shapes, factors: Factors, updates: Stacks
     ) -> Aggregated:
         update = _like(grads, updates)
 
@@ -125,11 +131,11 @@ class PowerSGD(Checked):
                 return update
             return _like(grads, product(factors.p, factors.worker_q, shapes))
 
-        qs = dict(zip(grads, qs_of(factors.q, shapes), strict=True))
-        return Aggregated(update, sent, State(shared=qs))
+        qs = dict(zip(_by_shape(grads), qs_of(factors.q, shapes), strict=True))
+        return Aggregated(update, sent, State(shared={name: qs[name] for name in grads}))
 
     def _iterate(
-        self, ms: list[Tensor], worker_p: Tensor, start: Tensor, shapes: Shapes, comm: Comm
+        self, ms: Stacks, worker_p: Tensor, start: Tensor, shapes: Shapes, comm: Comm
     ) -> Factors:
         q = start
         for i in range(self.iterations):
@@ -140,14 +146,15 @@ class PowerSGD(Checked):
             q = comm.mean([worker_q])[0]
         return Factors(p, worker_q, q)
 
-    def _best(self, ms: list[Tensor], shapes: Shapes, comm: Comm) -> Factors:
-        means = comm.mean(ms)
+    def _best(self, ms: Stacks, shapes: Shapes, comm: Comm) -> Factors:
+        means = comm.mean(unstack(ms))
         ps = [
             svd(m.double())[0][..., : s.r].to(m.dtype).mT.flatten(1)
             for m, s in zip(means, shapes, strict=True)
         ]
         p = torch.cat(ps, dim=1)
-        return Factors(p, transposed_times(ms, p, shapes), transposed_times(means, p, shapes))
+        q = transposed_times(stack(means, shapes), p, shapes)
+        return Factors(p, transposed_times(ms, p, shapes), q)
 
     def _shapes(self, grads: Grads) -> Shapes:
         sides = map(matrix_shape, grads.values())
@@ -182,11 +189,17 @@ def matrix_shape(g: Tensor) -> tuple[int, int]:
     return n, g.numel() // (g.shape[0] * n)
 
 
+def _by_shape(grads: Grads) -> Grads:
+    """Return the gradients such that those whose matrices have one shape follow one another."""
+    return dict(sorted(grads.items(), key=lambda item: matrix_shape(item[1])))
+
+
 def _matrices(grads: Grads, shapes: Shapes) -> list[Tensor]:
     return [
         g.reshape(-1, s.n, s.m).contiguous() for g, s in zip(grads.values(), shapes, strict=True)
     ]
 
 
-def _like(grads: Grads, matrices: list[Tensor]) -> Grads:
-    return {k: m.view(-1, *g.shape[1:]) for (k, g), m in zip(grads.items(), matrices, strict=True)}
+def _like(grads: Grads, stacks: Stacks) -> Grads:
+    matrices = dict(zip(_by_shape(grads), unstack(stacks), strict=True))
+    return {name: matrices[name].view(-1, *g.shape[1:]) for name, g in grads.items()}
