@@ -130,7 +130,7 @@ def _between_nodes(meter: Meter, steps: int, dense: int) -> BitsBetweenNodes | N
 def _shannon_bits(run: Run, progress: Progress) -> float | None:
     """Return the least bits that the codes could cost, as a mean over all steps."""
     bits = _mean(progress.samples, "shannon_bits")
-    return bits and bits * run.estimator.exchanges(progress.step) / progress.step
+    return bits and bits * run.estimator.exchanges(run, progress.step) / progress.step
 
 
 def _mean_error(samples: Sequence[Sample]) -> CompressionError | None:

@@ -51,14 +51,14 @@ def test_the_list_above_has_the_methods_of_global_scope(choice: str) -> None:
 def test_overlap_gives_the_same_bits(choice: str) -> None:
     """Two workers do: with more, an all-reduce of another length may add in another order.
 
-    But PowerSGD multiplies matrices of one shape together, and a product of several may round
-    otherwise than one alone.
+    But PowerSGD and Dion multiply matrices of one shape together, and a product of several may
+    round otherwise than one alone.
     """
     plain: list[Trained] = pool(2).run(train_steps, config(choice), 4)
     overlapped: list[Trained] = pool(2).run(train_steps, config(choice, *BUCKETS), 4)
     for a, b in zip(plain, overlapped, strict=True):
         assert b.buckets >= 3
-        if choice == "powersgd":
+        if choice in ("powersgd", "dion"):
             torch.testing.assert_close(b.parameters, a.parameters, rtol=0, atol=1e-6)
             assert b.error == pytest.approx(a.error, rel=1e-4)
         else:
