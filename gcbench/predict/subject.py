@@ -16,6 +16,7 @@ from gcbench.compressors import Compressor
 from gcbench.config import (
     Config,
     ConfigError,
+    compose_methods,
     compose_words,
     conf_directory,
     method_keys,
@@ -146,14 +147,8 @@ def method_names() -> list[str]:
     return sorted(path.stem for path in (conf_directory() / "compressor").glob("*.yaml"))
 
 
-def methods(
-    names: Sequence[str],
-    words: Sequence[str],
-    shapes: Shapes,
-    device: Device,
-    workers_per_node: int,
-) -> list[Method]:
-    """Return every method with every combination of the values that were typed for its knobs."""
+def refuse_unknown_knobs(names: Sequence[str], words: Sequence[str]) -> None:
+    """Raise ConfigError where a word is a key of none of the methods."""
     keys = method_keys(conf_directory())
     for word in words:
         if not any(word.partition("=")[0] in keys[name] for name in names):
@@ -161,15 +156,30 @@ def methods(
                 f"{word}: no such key with compressor={','.join(names)}; type gcbench predict "
                 "--help to see the keys"
             )
+
+
+def methods(
+    name: str, words: Sequence[str], shapes: Shapes, device: Device, workers_per_node: int
+) -> list[Method]:
+    """Return a method with every combination of the values that were typed for its knobs."""
+    keys = method_keys(conf_directory())[name]
+    knobs = [word for word in words if word.partition("=")[0] in keys]
     every = []
-    for name in names:
-        knobs = [word for word in words if word.partition("=")[0] in keys[name]]
-        for combination in product(*map(_values, knobs)):
-            title = " ".join([name, *combination])
+    for combination in product(*map(_values, knobs)):
+        title = " ".join([name, *combination])
+        if combination:
             config = resolve(compose_words([f"compressor={name}", *combination]))
-            compressor = compressor_of(config)
-            every.append(method(title, name, compressor, shapes, device, workers_per_node))
+        else:
+            config = {"compressor": _defaults()[name][0]}
+        compressor = compressor_of(config)
+        every.append(method(title, name, compressor, shapes, device, workers_per_node))
     return every
+
+
+@cache
+def _defaults() -> dict[str, tuple[Config, list[str]]]:
+    """Return every method with its default knobs: composing them one by one takes many seconds."""
+    return compose_methods(method_names())
 
 
 def _values(word: str) -> list[str]:
