@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from copy import deepcopy
@@ -26,6 +27,7 @@ from gcbench.config import (
     to_words,
 )
 from gcbench.config.checks import SCHEMAS
+from gcbench.config.help import list_choices
 from gcbench.config.sentences import unknown_key
 from gcbench.identity import fingerprint, identify
 from gcbench.knobs import knobs_of
@@ -87,7 +89,10 @@ def test_every_file_of_conf_composes(group: str, choice: str) -> None:
 
 
 def test_help_names_every_choice() -> None:
-    text = (conf_directory() / "hydra" / "help" / "gcbench.yaml").read_text()
+    file = (conf_directory() / "hydra" / "help" / "gcbench.yaml").read_text()
+    text = re.sub(
+        r"\$\{gcbench.choices:(\w+)\}", lambda group: list_choices(conf_directory(), group[1]), file
+    )
     groups: dict[str, list[str]] = {}
     name = ""
     for line in text.splitlines():
@@ -160,7 +165,7 @@ def test_mistakes_are_refused_by_key_and_value(sentence: str, says: str) -> None
 
 
 METHODS_WITH_RANKS = (
-    "rank belongs to compressor=acpsgd, atomo, powersgd, random_block, random_k, unb"
+    "rank belongs to compressor=acpsgd, atomo, dion, powersgd, random_block, random_k, unb"
 )
 
 
@@ -178,7 +183,7 @@ METHODS_WITH_RANKS = (
         ("compressor.rank=2", "did you mean rank=2?"),
         ("compressor=qsgd rank=2", METHODS_WITH_RANKS),
         ("compressor=none rank=2", METHODS_WITH_RANKS),
-        ("momentum=0.9", "=demo, onebit_adam, signum; did you mean optimizer.momentum=0.9?"),
+        ("momentum=0.9", "=demo, dion, signum; did you mean optimizer.momentum=0.9?"),
         ("optimizer=adamw optimizer.momentum=0.9", "belongs to optimizer=powersgd, sgd"),
         ("network.bandwidth=1gbit", "network.bandwidth belongs to network=emulated"),
         ("model.width=3", "model.width belongs to model=an4_lstm,"),

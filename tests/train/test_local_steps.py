@@ -257,6 +257,7 @@ def test_running_statistics_are_those_of_worker_0(tmp_path: Path) -> None:
             ["estimator.fragments=2", "trainer.record_gradients=[3]"],
             r"trainer.record_gradients=\[3\]: .*; type trainer.record_gradients=null",
         ),
+        (["compressor=onebit_adam"], "compressor=onebit_adam .*; type compressor=scaled_sign"),
         (["clip_norm=0.5"], "clip_norm=0.5 .*; type clip_norm=null estimator.clip_norm=0.5"),
         (
             ["estimator.outer_momentum=0"],

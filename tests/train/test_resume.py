@@ -45,8 +45,7 @@ METHODS["local_steps"] = [
 METHODS["ef21"] = ["compressor=ef21", "min_size=0"]
 METHODS["loco"] = ["compressor=loco", "reset_steps=8"]
 METHODS["onebit_adam"] = [
-    *("compressor=onebit_adam", "dense_steps=8"),
-    *("optimizer=frozen_adam", "optimizer.freeze_steps=8"),
+    *("compressor=onebit_adam", "optimizer=frozen_adam", "optimizer.freeze_steps=8"),
 ]
 # Exchanges at every second step from the 13th on, and every fourth from the 17th on.
 METHODS["zero_one_adam"] = [
