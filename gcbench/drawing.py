@@ -54,6 +54,7 @@ FAMILIES = {
     "sparseloco": (GRAY, "X"),
     "demo": (ORANGE, "v"),
     "onebit_adam": (BLUE, "P"),
+    "dion": (SKY, "D"),
     "acpsgd": (PURPLE, "D"),
     "signum": (ORANGE, "P"),
     "sign_norm": (BLUE, "v"),

@@ -62,6 +62,7 @@ NEUTRAL = {
     "network": {},
     "interval": "step",
     "groups": [],
+    "updates_per_interval": None,
     "crop_padding": 4,
     "crop_fill": "zeros",
     "flip": "random",

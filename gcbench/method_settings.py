@@ -224,6 +224,17 @@ CodedMomentum = Annotated[
         source="1-bit Adam, algorithm 1",
     ),
 ]
+KeptMomentum = Annotated[
+    float,
+    Knob(
+        "dion: share of what was sent that stays in each worker's momentum",
+        unit="a share",
+        at_least=0,
+        below=1,
+        example=0.95,
+        source="Dion, algorithm 1",
+    ),
+]
 MomentumStart = Annotated[
     Literal["zero", "gradient"],
     Knob("momentum before the first step: zero, or the first gradient"),
@@ -359,7 +370,7 @@ class MethodSettings:
     chunk_side: ChunkSide
     coefficients: Coefficients
     index: IndexCode
-    momentum: SignumMomentum | CodedMomentum
+    momentum: SignumMomentum | CodedMomentum | KeptMomentum
     momentum_start: MomentumStart
     variant: LowRankVariant | AtomoVariant
     min_size: MinSize

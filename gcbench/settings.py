@@ -77,6 +77,7 @@ class OptimizerKind(Enum):
     adam = "adam"
     adamw = "adamw"
     frozen_adam = "frozen_adam"
+    dion = "dion"
 
 
 class ResumeMode(Enum):
@@ -274,10 +275,11 @@ class TrainerSettings:
         ),
     ] = 1
     overlap: Annotated[
-        bool,
+        bool | str,
         Knob(
             "true: exchange under the backward pass, bucket by bucket (methods of scope tensor, "
-            "a process a worker)"
+            "a process a worker); auto: where that is possible and takes less time, by a trial",
+            words=("auto",),
         ),
     ] = False
     bucket_mib: Annotated[
@@ -409,7 +411,7 @@ class OptimizerSettings:
         OptimizerKind,
         Knob(
             "torch.optim.SGD, Adam or AdamW, PowerSGD's (momentum after aggregation, "
-            "x <- x - lr (d + m)), or that of 1-bit Adam"
+            "x <- x - lr (d + m)), or that of 1-bit Adam or of Dion"
         ),
     ]
     lr: Annotated[
@@ -450,8 +452,8 @@ class OptimizerSettings:
     weight_decay: Annotated[
         float,
         Knob(
-            "share of a weight that is added to its gradient after aggregation (adamw and "
-            "frozen_adam: times lr, taken off the weight); none on batch normalization",
+            "share of a weight that is added to its gradient after aggregation (adamw, "
+            "frozen_adam and dion: times lr, taken off the weight); none on batch normalization",
             unit="a weight",
             at_least=0,
             example=0.0001,
@@ -464,6 +466,17 @@ class OptimizerSettings:
             unit="a number of steps",
             at_least=1,
             example=100,
+        ),
+    ]
+    updates_per_interval: Annotated[
+        int | None,
+        Knob(
+            "updates of the variance after which the steps from one to the next double; null: it "
+            "moves in every step until it stands still",
+            unit="a number of updates",
+            at_least=1,
+            example=16,
+            source="0/1 Adam, section 5",
         ),
     ]
     groups: Annotated[
@@ -548,6 +561,28 @@ InnerClipNorm = Annotated[
 ]
 
 
+MaxEvery = Annotated[
+    int,
+    Knob(
+        "most steps H from one exchange to the next, once the variance is frozen",
+        unit="a number of steps",
+        at_least=1,
+        example=16,
+        source="0/1 Adam, section 5",
+    ),
+]
+DoubleSteps = Annotated[
+    int,
+    Knob(
+        "steps with a frozen variance after which the steps between exchanges double",
+        unit="a number of steps",
+        at_least=1,
+        example=1000,
+        source="0/1 Adam, section 5",
+    ),
+]
+
+
 @dataclass
 class EstimatorSettings:
     """The keys that the files of conf/estimator bring, each file those that its class takes."""
@@ -560,6 +595,8 @@ class EstimatorSettings:
     outer_momentum: OuterMomentum
     outer_nesterov: OuterNesterov
     clip_norm: InnerClipNorm
+    max_every: MaxEvery
+    double_steps: DoubleSteps
 
 
 @dataclass

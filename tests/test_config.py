@@ -351,7 +351,7 @@ def test_a_budget_makes_the_same_experiment_smaller() -> None:
 
 def test_a_recipe_takes_the_place_of_everything_but_the_method_and_the_form_of_optimizer() -> None:
     paper, medium = config_of(ROW), config_of(ROW, "budget=cpu_medium")
-    assert (medium["choices"]["model"], medium["model"]["widths"]) == ("airnet", [32, 128, 128])
+    assert (medium["choices"]["model"], medium["model"]["widths"]) == ("airnet", [32, 128, 192])
     assert medium["dataset"]["crop_fill"] == "reflect"
     assert medium["choices"]["schedule"] == medium["schedule"]["kind"] == "linear"
     assert medium["schedule"]["warmup_epochs"] == pytest.approx(0.23 * medium["trainer"]["epochs"])

@@ -14,6 +14,7 @@ from gcbench.compressors.base import (
     offsets_of,
     refuse_other_tensors,
     sizes_of,
+    unflatten,
 )
 from gcbench.compressors.build import analytic_ratio, build, compressed_share, parts_of
 from gcbench.compressors.exchange import Codec
@@ -37,4 +38,5 @@ __all__ = [
     "parts_of",
     "refuse_other_tensors",
     "sizes_of",
+    "unflatten",
 ]

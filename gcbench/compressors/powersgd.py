@@ -13,14 +13,17 @@ from gcbench.codecs.low_rank import svd
 from gcbench.codecs.power_iteration import (
     Shape,
     Shapes,
+    Stacks,
     add_times,
     orthogonalize,
     product,
     product_and_rest,
     qs_of,
     restart,
+    stack,
     times,
     transposed_times,
+    unstack,
 )
 from gcbench.comm import Comm
 from gcbench.compressors.base import (
@@ -91,9 +94,10 @@ class PowerSGD(Checked):
             )
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
-        shapes = self._shapes(grads)
-        q = self._start(grads, shapes, state, step)
-        ms = _matrices(grads, shapes)
+        ordered = by_shape(grads)
+        shapes = shapes_of(ordered, self.rank)
+        q = self._start(ordered, shapes, state, step)
+        ms = stack(matrices_of(ordered, shapes), shapes)
         if self.svd:
             factors = self._best(ms, shapes, comm)
         else:
@@ -104,32 +108,33 @@ class PowerSGD(Checked):
     def aggregate_corrected(
         self, grads: Grads, residual: Grads, alpha: float, state: State, comm: Comm, step: Step
     ) -> tuple[Aggregated, Grads]:
-        shapes = self._shapes(grads)
-        q = self._start(grads, shapes, state, step)
-        ms, p = add_times(_matrices(grads, shapes), _matrices(residual, shapes), alpha, q, shapes)
+        ordered = by_shape(grads)
+        shapes = shapes_of(ordered, self.rank)
+        q = self._start(ordered, shapes, state, step)
+        gs, es = (matrices_of(x, shapes) for x in (ordered, {k: residual[k] for k in ordered}))
+        ms, p = add_times(gs, es, alpha, q, shapes)
         if self.svd:
             factors = self._best(ms, shapes, comm)
         else:
             factors = self._iterate(ms, p, q, shapes, comm)
         sent_q = factors.q if self.residual == "aggregated" else factors.worker_q
         updates = product_and_rest(factors.p, factors.q, sent_q, ms, shapes)
-        return self._to_aggregated(grads, shapes, factors, updates), _like(grads, ms)
+        return self._to_aggregated(grads, shapes, factors, updates), tensors_of(ms, grads)
 
     def _to_aggregated(
-        self, grads: Grads, shapes: Shapes, factors: Factors, updates: list[Tensor]
+        self, grads: Grads, shapes: Shapes, factors: Factors, updates: Stacks
     ) -> Aggregated:
-        update = _like(grads, updates)
+        update = tensors_of(updates, grads)
 
         def sent() -> Grads:
             if self.residual == "aggregated":
                 return update
-            return _like(grads, product(factors.p, factors.worker_q, shapes))
+            return tensors_of(product(factors.p, factors.worker_q, shapes), grads)
 
-        qs = dict(zip(grads, qs_of(factors.q, shapes), strict=True))
-        return Aggregated(update, sent, State(shared=qs))
+        return Aggregated(update, sent, State(shared=qs_by_name(factors.q, shapes, grads)))
 
     def _iterate(
-        self, ms: list[Tensor], worker_p: Tensor, start: Tensor, shapes: Shapes, comm: Comm
+        self, ms: Stacks, worker_p: Tensor, start: Tensor, shapes: Shapes, comm: Comm
     ) -> Factors:
         q = start
         for i in range(self.iterations):
@@ -140,33 +145,38 @@ class PowerSGD(Checked):
             q = comm.mean([worker_q])[0]
         return Factors(p, worker_q, q)
 
-    def _best(self, ms: list[Tensor], shapes: Shapes, comm: Comm) -> Factors:
-        means = comm.mean(ms)
+    def _best(self, ms: Stacks, shapes: Shapes, comm: Comm) -> Factors:
+        means = comm.mean(unstack(ms))
         ps = [
             svd(m.double())[0][..., : s.r].to(m.dtype).mT.flatten(1)
             for m, s in zip(means, shapes, strict=True)
         ]
         p = torch.cat(ps, dim=1)
-        return Factors(p, transposed_times(ms, p, shapes), transposed_times(means, p, shapes))
-
-    def _shapes(self, grads: Grads) -> Shapes:
-        sides = map(matrix_shape, grads.values())
-        return tuple([Shape(n, m, min(self.rank, n, m)) for n, m in sides])
+        q = transposed_times(stack(means, shapes), p, shapes)
+        return Factors(p, transposed_times(ms, p, shapes), q)
 
     def _start(self, grads: Grads, shapes: Shapes, state: State, step: Step) -> Tensor:
-        number = 0 if self.warm_start else step.number  # one draw serves a whole run
-        offsets = tuple([step.offsets[name] for name in grads])
-        fresh = _draw_q(step.seed, number, offsets, shapes, next(iter(grads.values())).device)
-        if not (self.warm_start and state.shared):
-            return fresh
-        return restart([state.shared[k].contiguous() for k in grads], fresh, shapes)
+        if self.warm_start:
+            return continue_q(state.shared, grads, shapes, step)
+        return draw_q(grads, shapes, step, step.number)
+
+
+def continue_q(last: Grads, grads: Grads, shapes: Shapes, step: Step) -> Tensor:
+    """Return the last step's Q to start from, with random columns for those that are zero."""
+    fresh = draw_q(grads, shapes, step, number=0)  # one draw serves a whole run
+    return restart([last[k].contiguous() for k in grads], fresh, shapes) if last else fresh
+
+
+def draw_q(grads: Grads, shapes: Shapes, step: Step, number: int) -> Tensor:
+    """Return the standard normal Q of step `number`, the same on all workers."""
+    offsets = tuple([step.offsets[name] for name in grads])
+    return _draw_q(step.seed, number, offsets, shapes, next(iter(grads.values())).device)
 
 
 @lru_cache(maxsize=64)  # buckets of DDP, whose Q are the same every step
 def _draw_q(
     seed: int, number: int, offsets: tuple[int, ...], shapes: Shapes, device: torch.device
 ) -> Tensor:
-    """Return a standard normal Q of every matrix, the same on all workers."""
     names = [str(i) for i in range(len(shapes))]
     step = Step(number, seed, range(0), dict(zip(names, offsets, strict=True)))
     like = {
@@ -182,11 +192,31 @@ def matrix_shape(g: Tensor) -> tuple[int, int]:
     return n, g.numel() // (g.shape[0] * n)
 
 
-def _matrices(grads: Grads, shapes: Shapes) -> list[Tensor]:
+def by_shape(grads: Grads) -> Grads:
+    """Return the gradients such that those whose matrices have one shape follow one another."""
+    return dict(sorted(grads.items(), key=lambda item: matrix_shape(item[1])))
+
+
+def shapes_of(grads: Grads, rank: int) -> Shapes:
+    """Return the sides of all gradients as matrices, and r = min(rank, n, m) of each."""
+    sides = map(matrix_shape, grads.values())
+    return tuple([Shape(n, m, min(rank, n, m)) for n, m in sides])
+
+
+def matrices_of(grads: Grads, shapes: Shapes) -> list[Tensor]:
+    """Return gradients `[w, n, ...]` as matrices `[w, n, m]`."""
     return [
         g.reshape(-1, s.n, s.m).contiguous() for g, s in zip(grads.values(), shapes, strict=True)
     ]
 
 
-def _like(grads: Grads, matrices: list[Tensor]) -> Grads:
-    return {k: m.view(-1, *g.shape[1:]) for (k, g), m in zip(grads.items(), matrices, strict=True)}
+def tensors_of(stacks: Stacks, grads: Grads) -> Grads:
+    """Return stacks of the matrices `by_shape` with the names and shapes of `grads`."""
+    matrices = dict(zip(by_shape(grads), unstack(stacks), strict=True))
+    return {name: matrices[name].view(-1, *g.shape[1:]) for name, g in grads.items()}
+
+
+def qs_by_name(q: Tensor, shapes: Shapes, grads: Grads) -> Grads:
+    """Return the factors Q of the matrices `by_shape`, by the names of `grads`."""
+    qs = dict(zip(by_shape(grads), qs_of(q, shapes), strict=True))
+    return {name: qs[name] for name in grads}

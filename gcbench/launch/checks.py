@@ -29,7 +29,6 @@ from gcbench.launch.plan import Plan
 from gcbench.private import use_own_compiler_cache
 from gcbench.records.summary import advice_on_share, share_in_words
 from gcbench.settings import TrainerSettings
-from gcbench.train.local_steps import LocalSteps
 from gcbench.train.pipeline import refuse_pipeline
 from gcbench.train.run import Estimator
 from gcbench.train.schedules import total_steps
@@ -43,7 +42,6 @@ OF_BUCKETS = 10
 # A worker has gradient, payload, residual and one in flight; without a residual, less of them.
 OF_WORKER = 7
 OF_LEAN_WORKER = 2
-OF_INNER_MODEL = 3  # parameters of its own, and the moments of Adam
 
 
 def check(config: Config, plan: Plan, data: Data, directory: Path) -> None:
@@ -234,8 +232,7 @@ def needed_bytes(
     remembers = any(isinstance(part, Feedback) for part in parts)
     lean = any(isinstance(part, (Bucketed, Dense)) for part in parts) and not remembers
     of_process = OF_PROCESS + OF_BUCKETS * any(isinstance(part, Bucketed) for part in parts)
-    of_worker = OF_LEAN_WORKER if lean else OF_WORKER
-    of_worker += OF_INNER_MODEL * isinstance(estimator, LocalSteps)
+    of_worker = (OF_LEAN_WORKER if lean else OF_WORKER) + estimator.worker_copies
     rows = workers if plan.processes == 1 else plan.workers // plan.processes
     return 4 * parameters * processes * (of_process + of_worker * rows)
 

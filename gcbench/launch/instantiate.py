@@ -33,6 +33,7 @@ OPTIMIZERS: dict[str, Config] = {
     "adam": {"_target_": "torch.optim.Adam", "foreach": True},
     "adamw": {"_target_": "torch.optim.AdamW", "foreach": True},
     "frozen_adam": {"_target_": "gcbench.train.optimizers.FrozenAdam"},
+    "dion": {"_target_": "gcbench.train.optimizers.DionOptimizer"},
 }
 LENGTHS = ("T_max", "total_steps")  # arguments of torch's schedulers: how often they are stepped
 

@@ -28,6 +28,7 @@ from gcbench.records.schema import (
     Result,
     Status,
 )
+from gcbench.train.pipeline import ByTrial
 from gcbench.train.run import Progress, Run, Sample
 
 
@@ -60,6 +61,7 @@ def make_outcome(
         backend=plan.backend,
         codec_backend=plan.codec_backend if compiled_from_step is None else "compiled",
         compiled_from_step=compiled_from_step,
+        overlap_ratio=run.pipeline.ratio if isinstance(run.pipeline, ByTrial) else None,
         network=_describe_network(config),
         threads=plan.threads,
         oversubscribed=plan.oversubscribed,
@@ -128,7 +130,7 @@ def _between_nodes(meter: Meter, steps: int, dense: int) -> BitsBetweenNodes | N
 def _shannon_bits(run: Run, progress: Progress) -> float | None:
     """Return the least bits that the codes could cost, as a mean over all steps."""
     bits = _mean(progress.samples, "shannon_bits")
-    return bits and bits * run.estimator.exchanges(progress.step) / progress.step
+    return bits and bits * run.estimator.exchanges(run, progress.step) / progress.step
 
 
 def _mean_error(samples: Sequence[Sample]) -> CompressionError | None:

@@ -8,7 +8,6 @@ import signal
 import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from copy import deepcopy
 from datetime import timedelta
 from pathlib import Path
 from types import FrameType
@@ -56,14 +55,13 @@ from gcbench.records.clock import Clock
 from gcbench.records.gradients import GradientFiles
 from gcbench.records.result import Begun
 from gcbench.seeds import mix
-from gcbench.settings import ScheduleKind, ScheduleSettings, TrainerSettings
+from gcbench.settings import TrainerSettings
 from gcbench.train.checkpoints import Checkpoints
-from gcbench.train.local_steps import LocalSteps
 from gcbench.train.loop import train
-from gcbench.train.pipeline import exchanges_in_background, make_pipeline
+from gcbench.train.pipeline import exchanges_in_background, make_pipeline, overlap_obstacle
 from gcbench.train.replica import Replica
-from gcbench.train.run import InnerModel, Progress, Run
-from gcbench.train.schedules import FactorSchedule, Schedule, total_steps
+from gcbench.train.run import Estimator, Progress, Run
+from gcbench.train.schedules import Schedule, total_steps
 from gcbench.train.weights import save_weights
 
 MODEL_SAMPLES = 5000  # that a model sees which is initialized from data
@@ -245,39 +243,31 @@ def build_run(
     steps_per_epoch = data.steps_per_epoch(plan.workers, trainer.batch_size)
     steps = total_steps(trainer.max_steps, trainer.epochs, steps_per_epoch)
 
-    def make_steps(stepped: nn.Module) -> tuple[Optimizer, Schedule]:
+    def make_scheduled(stepped: nn.Module) -> tuple[Optimizer, Schedule]:
         optimizer = make_optimizer(config["optimizer"], stepped)
         lengths = plan.workers, steps_per_epoch, steps
         return optimizer, make_schedule(config["schedule"], optimizer, *lengths)
 
-    estimator = make(config["estimator"], "estimator")
-    inner: list[InnerModel] = []
-    if isinstance(estimator, LocalSteps):
-        for _ in comm.local:
-            copied = deepcopy(replica.model)
-            parameters = {k: p for k, p in copied.named_parameters() if p.requires_grad}
-            inner.append(InnerModel(parameters, *make_steps(copied)))
-        optimizer = estimator.outer_optimizer(replica.parameters.values())
-        constant = ScheduleSettings(ScheduleKind.constant)
-        schedule: Schedule = FactorSchedule(constant, plan.workers, steps_per_epoch, steps)
-    else:
-        optimizer, schedule = make_steps(replica.model)
+    estimator: Estimator = make(config["estimator"], "estimator")
+    optimizers = estimator.build_optimizers(replica, make_scheduled)
     clock = Clock(device)
     comm.clock = clock
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the parent has said them
         compressor = make(config["compressor"], "compressor")
+    alone = plan.timed and plan.processes > 1
+    may_overlap = overlap_obstacle(compressor, estimator, alone) is None
     run = Run(
         data=data,
         replica=replica,
         estimator=estimator,
-        pipeline=make_pipeline(trainer, replica, clock, side_comm),
+        pipeline=make_pipeline(trainer, replica, clock, side_comm, may_overlap),
         compressor=compressor,
         comm=comm,
         control=control,
-        optimizer=optimizer,
-        schedule=schedule,
-        inner=inner,
+        optimizer=optimizers.shared,
+        schedule=optimizers.schedule,
+        inner=optimizers.inner,
         clock=clock,
         recordings=GradientFiles(directory / "gradients", _in_short(config)),
         settings=trainer,

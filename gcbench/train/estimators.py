@@ -11,16 +11,21 @@ from torch import Tensor, nn
 
 from gcbench.compressors import Compressor, Grads
 from gcbench.data import Data
-from gcbench.train.run import Progress, Run
+from gcbench.train.replica import Replica
+from gcbench.train.run import MakeOptimizer, Optimizers, Progress, Run
 
 
 class EveryStep:
     """The part of an estimator by which all gradients are exchanged together in every step."""
 
     period: ClassVar[int] = 1
+    worker_copies: ClassVar[int] = 0
 
-    def exchanges(self, steps: int) -> int:
+    def exchanges(self, run: Run, steps: int) -> int:
         return steps
+
+    def build_optimizers(self, replica: Replica, make_optimizer: MakeOptimizer) -> Optimizers:
+        return Optimizers(*make_optimizer(replica.model))
 
     def due_gradients(self, run: Run, progress: Progress) -> Grads:
         return run.replica.grads

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -23,12 +24,54 @@ from gcbench.settings import (
     OuterNesterov,
 )
 from gcbench.train.estimators import batch_of
-from gcbench.train.run import Progress, Run
-from gcbench.train.schedules import total_steps
+from gcbench.train.replica import Replica
+from gcbench.train.run import InnerModel, MakeOptimizer, Optimizers, Progress, Run
+from gcbench.train.schedules import CONSTANT, total_steps
+
+
+class InnerSteps:
+    """The part of an estimator by which workers step on parameters of their own."""
+
+    worker_copies: ClassVar[int] = 3  # the parameters, and the moments of Adam
+
+    def build_inner(self, replica: Replica, make_optimizer: MakeOptimizer) -> list[InnerModel]:
+        """Return a copy of the model for each worker here, with the optimizer that was typed."""
+        models = [deepcopy(replica.model) for _ in replica.workers]
+        return [
+            InnerModel(
+                {name: p for name, p in model.named_parameters() if p.requires_grad},
+                *make_optimizer(model),
+            )
+            for model in models
+        ]
+
+    def backward(self, run: Run, progress: Progress) -> Tensor:
+        """Fill the rows with gradients at each worker's parameters; return the mean losses."""
+        replica, key = run.replica, (run.seed, progress.step)
+        replica.begin()
+        losses = []
+        for row, inner in enumerate(run.inner):
+            batch = batch_of(run, progress.step, row)
+            with replica.parameters_at([p.data for p in inner.parameters.values()]):
+                losses.append(replica.backward(row, batch, key, run.clock))
+        run.clock.lap("update")
+        return torch.stack(losses)
+
+    def step_inner(
+        self, run: Run, progress: Progress, grads: Grads, clip_norm: float | None = None
+    ) -> None:
+        """Let each worker take a step along its row of `grads`, or along the one they share."""
+        for row, inner in enumerate(run.inner):
+            for name, p in inner.parameters.items():
+                p.grad = grads[name][row if len(grads[name]) > 1 else 0].to(p.dtype)
+            if clip_norm is not None:
+                nn.utils.clip_grad_norm_(inner.parameters.values(), clip_norm)
+            inner.schedule.set_rates(inner.optimizer, progress.step)
+            inner.optimizer.step()
 
 
 @dataclass(frozen=True)
-class LocalSteps(Checked):
+class LocalSteps(InnerSteps, Checked):
     """DiLoCo, whose workers train by themselves between exchanges of their pseudo-gradients.
 
     Douillard et al., "DiLoCo: Distributed Low-Communication Training of Language Models",
@@ -73,7 +116,7 @@ class LocalSteps(Checked):
     def period(self) -> int:
         return -(-self.every // self.fragments)
 
-    def exchanges(self, steps: int) -> int:
+    def exchanges(self, run: Run, steps: int) -> int:
         return sum(self._fragment(step) is not None for step in range(1, steps + 1))
 
     def refuse(
@@ -131,33 +174,21 @@ class LocalSteps(Checked):
                 "trainer.record_gradients=null, or estimator.fragments=1"
             )
 
-    def outer_optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        """Return the optimizer that applies aggregated pseudo-gradients to x."""
-        group = {"params": list(parameters), "initial_lr": self.outer_lr}
-        return torch.optim.SGD(
-            [group],
+    def build_optimizers(self, replica: Replica, make_optimizer: MakeOptimizer) -> Optimizers:
+        """Return the outer optimizer, which applies aggregated pseudo-gradients, and the inner."""
+        outer = torch.optim.SGD(
+            [{"params": list(replica.parameters.values()), "initial_lr": self.outer_lr}],
             lr=self.outer_lr,
             momentum=self.outer_momentum,
             nesterov=self.outer_nesterov,
             foreach=True,
         )
+        return Optimizers(outer, CONSTANT, self.build_inner(replica, make_optimizer))
 
     def gradients(self, run: Run, progress: Progress) -> Tensor:
-        replica, key = run.replica, (run.seed, progress.step)
-        replica.begin()
-        losses = []
-        for row, inner in enumerate(run.inner):
-            batch = batch_of(run, progress.step, row)
-            with replica.parameters_at([p.data for p in inner.parameters.values()]):
-                losses.append(replica.backward(row, batch, key, run.clock))
-            run.clock.lap("update")
-            for name, p in inner.parameters.items():
-                p.grad = replica.grads[name][row].to(p.dtype)
-            if self.clip_norm is not None:
-                nn.utils.clip_grad_norm_(inner.parameters.values(), self.clip_norm)
-            inner.schedule.set_rates(inner.optimizer, progress.step)
-            inner.optimizer.step()
-        return torch.stack(losses)
+        losses = self.backward(run, progress)
+        self.step_inner(run, progress, run.replica.grads, self.clip_norm)
+        return losses
 
     @torch.no_grad()
     def due_gradients(self, run: Run, progress: Progress) -> Grads:
@@ -182,7 +213,7 @@ class LocalSteps(Checked):
         self, run: Run, progress: Progress, sent_bits_per_step: float
     ) -> dict[str, Any] | None:
         """Return H, P and the mean bits of an exchange, of which there are P in H steps."""
-        exchanges = self.exchanges(progress.step)
+        exchanges = self.exchanges(run, progress.step)
         sent = sent_bits_per_step * progress.step
         return {
             "every": self.every,

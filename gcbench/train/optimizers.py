@@ -83,11 +83,17 @@ class PowerSGDMomentum(torch.optim.Optimizer):
 class FrozenAdam(torch.optim.Optimizer):
     """AdamW whose variance stands still after `freeze_steps` steps T, as in Tang et al. 2021:
 
-        m <- b1 m + (1 - b1) d;   v <- b2 v + (1 - b2) d^2 in the first T steps
+        m <- b1 m + (1 - b1) d;   v <- b2 v + (1 - b2) d^2 in steps of the first T
         x <- x - lr (m' / (sqrt(v') + eps) + weight_decay x)
 
     m' and v' are without the bias of their start. Up to T steps this is `torch.optim.AdamW`, and
-    momentum with a rate for each value after them, linear in d.
+    momentum with a rate for each value after them, linear in d. A value without any gradient until
+    then, whose v is 0, does not move: a code's errors, divided by eps, would throw it far off.
+    (DeepSpeed's 1-bit Adam has a mask to be typed for such values.)
+
+    With `updates_per_interval` kappa the variance is frozen adaptively, as in Lu et al. 2022: it
+    moves in the steps k_0 = 0, k_{j+1} = k_j + 2^floor(j / kappa) below T only, so that an interval
+    doubles after kappa updates. Without, it moves in all of them.
     """
 
     def __init__(
@@ -98,9 +104,33 @@ class FrozenAdam(torch.optim.Optimizer):
         eps: float,
         weight_decay: float,
         freeze_steps: int,
+        updates_per_interval: int | None = None,
     ) -> None:
         defaults = {"betas": tuple(betas), "eps": eps, "weight_decay": weight_decay}
-        super().__init__(params, {"lr": lr, "freeze_steps": freeze_steps, **defaults})
+        frozen = {"freeze_steps": freeze_steps, "updates_per_interval": updates_per_interval}
+        super().__init__(params, {"lr": lr, **frozen, **defaults})
+
+    @property
+    def freeze_steps(self) -> int:
+        """Return the steps after which no variance moves."""
+        return max(group["freeze_steps"] for group in self.param_groups)
+
+    def updates_variance(self, step: int) -> bool:
+        """Return whether a variance moves in this step, counted from 0."""
+        return any(_updates_variance(group, step) for group in self.param_groups)
+
+    def roots(self) -> dict[Tensor, Tensor]:
+        """Return by parameter the divisor of its steps: sqrt(v') + eps, or inf where v is 0."""
+        return {
+            p: _root(group, self.state[p]) for group in self.param_groups for p in group["params"]
+        }
+
+    def step_sizes(self) -> list[float]:
+        """Return by group what m / (sqrt(v') + eps) was multiplied by in the last step."""
+        return [
+            group["lr"] / (1 - group["betas"][0] ** self.state[group["params"][0]]["step"])
+            for group in self.param_groups
+        ]
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
@@ -112,15 +142,69 @@ class FrozenAdam(torch.optim.Optimizer):
                     state["step"] = 0
                     state["exp_avg"] = torch.zeros_like(p)
                     state["exp_avg_sq"] = torch.zeros_like(p)
+                    state["variance_step"] = 0
+                m = state["exp_avg"].lerp_(p.grad, 1 - b1)
+                if _updates_variance(group, state["step"]):
+                    state["exp_avg_sq"].mul_(b2).addcmul_(p.grad, p.grad, value=1 - b2)
+                    state["variance_step"] += 1
                 state["step"] += 1
-                m, v = state["exp_avg"], state["exp_avg_sq"]
-                m.lerp_(p.grad, 1 - b1)
-                if state["step"] <= group["freeze_steps"]:
-                    v.mul_(b2).addcmul_(p.grad, p.grad, value=1 - b2)
-                steps_of_v = min(state["step"], group["freeze_steps"])
-                root = (v / (1 - b2**steps_of_v)).sqrt_().add_(group["eps"])
                 p.mul_(1 - group["lr"] * group["weight_decay"])
-                p.addcdiv_(m, root, value=-group["lr"] / (1 - b1 ** state["step"]))
+                size = group["lr"] / (1 - b1 ** state["step"])
+                p.addcdiv_(m, _root(group, state), value=-size)
+
+
+def _updates_variance(group: Mapping[str, Any], step: int) -> bool:
+    """Return whether `FrozenAdam` moves the variance in this step, counted from 0."""
+    if step >= group["freeze_steps"]:
+        return False
+    updates: int | None = group["updates_per_interval"]
+    if updates is None:
+        return True
+    # The interval 2^b begins at step kappa (2^b - 1), and lasts for kappa updates.
+    interval = 1 << (step // updates + 1).bit_length() - 1
+    return (step - updates * (interval - 1)) % interval == 0
+
+
+def _root(group: Mapping[str, Any], state: Mapping[str, Any]) -> Tensor:
+    """Return sqrt(v') + eps of a parameter's state, or inf where v is 0."""
+    v: Tensor = state["exp_avg_sq"]
+    unbias = 1 - group["betas"][1] ** state["variance_step"]
+    return (v / unbias).sqrt_().add_(group["eps"]).masked_fill_(v == 0, torch.inf)
+
+
+class DionOptimizer(torch.optim.Optimizer):
+    """The optimizer of Dion, which hands on directions for matrices and gradients for vectors.
+
+    Ahn et al., "Dion: Distributed Orthonormalized Updates", 2025 (arXiv 2504.05295), with Lion
+    (Chen et al., "Symbolic Discovery of Optimization Algorithms", NeurIPS 2023) for what is no
+    matrix, at the same rate.
+
+    Tensors of two and more dimensions, and then the others:
+
+        x <- (1 - lr weight_decay) x - lr d
+        x <- (1 - lr weight_decay) x - lr sign(b1 m + (1 - b1) d);   m <- b2 m + (1 - b2) d
+    """
+
+    def __init__(
+        self, params: Iterable[Any], lr: float, betas: Sequence[float], weight_decay: float
+    ) -> None:
+        super().__init__(params, {"lr": lr, "betas": tuple(betas), "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            b1, b2 = group["betas"]
+            for p in group["params"]:
+                p.mul_(1 - group["lr"] * group["weight_decay"])
+                if p.dim() >= 2:
+                    p.sub_(p.grad, alpha=group["lr"])
+                    continue
+                state = self.state[p]
+                if not state:
+                    state["exp_avg"] = torch.zeros_like(p)
+                m = state["exp_avg"]
+                p.sub_(torch.lerp(p.grad, m, b1).sign_(), alpha=group["lr"])
+                m.lerp_(p.grad, 1 - b2)
 
 
 def parameter_groups(

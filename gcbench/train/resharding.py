@@ -32,7 +32,7 @@ def unmergeable_reason(
 ) -> str | None:
     """Return why workers cannot take over files such as `content`, or None where they can."""
     if content.get("inner"):
-        return "each worker has parameters of its own between exchanges (estimator=local_steps)"
+        return "each worker has parameters of its own between exchanges (see its estimator=)"
     remembered = {name for layer in content["state"] for name in layer}
     if not remembered <= set(parameters):
         return "each worker remembers a shard that is of another size now (exchange=scatter_coded)"

@@ -25,6 +25,27 @@ where codes were gathered.
 """
 
 
+@dataclass(frozen=True)
+class InnerModel:
+    """A worker's own parameters, and the optimizer that moves them from exchange to exchange."""
+
+    parameters: dict[str, nn.Parameter]
+    optimizer: torch.optim.Optimizer
+    schedule: Schedule
+
+
+class Optimizers(NamedTuple):
+    """The optimizers of a run, with their schedules."""
+
+    shared: torch.optim.Optimizer  # applies updates to the parameters that workers share
+    schedule: Schedule  # of its rates
+    inner: Sequence[InnerModel] = ()  # one for each worker here, where these step by themselves
+
+
+MakeOptimizer = Callable[[nn.Module], tuple[torch.optim.Optimizer, Schedule]]
+"""Makes the optimizer and the schedule that were typed, for the parameters of a model."""
+
+
 class Estimator(Protocol):
     """The source of a step's gradients, before any compression."""
 
@@ -32,8 +53,15 @@ class Estimator(Protocol):
     def period(self) -> int:
         """Return the steps from one exchange to the next, at most."""
 
-    def exchanges(self, steps: int) -> int:
-        """Return how many exchanges the first `steps` steps of a run have."""
+    @property
+    def worker_copies(self) -> int:
+        """Return how many copies of the parameters each worker keeps to step by itself."""
+
+    def exchanges(self, run: Run, steps: int) -> int:
+        """Return how many exchanges through the compressor the first `steps` steps have."""
+
+    def build_optimizers(self, replica: Replica, make_optimizer: MakeOptimizer) -> Optimizers:
+        """Return what moves the parameters that workers share, and those of each worker."""
 
     def refuse(
         self, model: nn.Module, data: Data, compressor: Compressor, config: Mapping[str, Any]
@@ -83,15 +111,6 @@ class Pipeline(Protocol):
 
     def messages(self, run: Run) -> list[list[str]]:
         """Return which parameters' gradients a step exchanges together, as the last one did."""
-
-
-@dataclass(frozen=True)
-class InnerModel:
-    """A worker's own parameters, and the optimizer that moves them from exchange to exchange."""
-
-    parameters: dict[str, nn.Parameter]
-    optimizer: torch.optim.Optimizer
-    schedule: Schedule
 
 
 @dataclass(frozen=True)

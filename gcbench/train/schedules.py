@@ -87,6 +87,10 @@ class FactorSchedule:
         return 1.0
 
 
+CONSTANT = FactorSchedule(ScheduleSettings(ScheduleKind.constant), 1, 1, 1)
+"""Leaves the rates as they are, as those of an outer optimizer."""
+
+
 @dataclass(frozen=True)
 class TorchSchedule:
     """A scheduler of torch.optim.lr_scheduler, stepped after every `every` steps."""

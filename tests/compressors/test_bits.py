@@ -323,6 +323,9 @@ FORMULAS: dict[str, Callable[[Settings, Shapes, int], tuple[int, int]]] = {
     "qsgd": qsgd_bits,
     "qsgd_by_kind": by_kind_bits,
     "powersgd": powersgd_bits,
+    "dion": lambda settings, shapes, workers: powersgd_bits(
+        {**settings, "min_size": 0}, shapes, workers
+    ),
     "orq": table_bits,
     "linear": table_bits,
     "qsgd_levels": lambda settings, shapes, workers: level_bits(

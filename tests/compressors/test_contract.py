@@ -88,6 +88,7 @@ CONTRACTIVE = {
     "bingrad_b",
 }
 MEAN_LINEAR = {
+    "dion",
     "none",
     "fp16",
     "bf16",
@@ -98,6 +99,7 @@ MEAN_LINEAR = {
     "unbiased_lowrank",
 }
 RANDOM = {
+    "dion",
     "qsgd_by_kind",
     "qsgd",
     "powersgd",

@@ -35,6 +35,9 @@ UNUSUAL = {
     "demo": Case(
         0.03, 0.1, "every step is lr long in every coordinate, and sends a few frequencies"
     ),
+    "dion": Case(
+        0.25, 0.12, "every step is about lr long in every direction of a matrix, with a momentum"
+    ),
     "onebit_adam": Case(
         0.25, 0.1, "d = (m' - beta m) / (1 - beta) has ten times the error of a step's code"
     ),

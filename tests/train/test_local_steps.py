@@ -10,25 +10,18 @@ from typing import Any
 
 import pytest
 import torch
-from sentence import SMALL, config_of, run
+from inner_cases import VIRTUAL, N, W, build, shared, take_steps, train_losses
+from sentence import run
 from torch import Tensor, nn
 
-from gcbench.comm import Comm, LocalControl
 from gcbench.config import ConfigError
-from gcbench.launch.instantiate import make_data
-from gcbench.launch.plan import Machine, plan
-from gcbench.launch.worker import Connections, StopSignal, build_run
 from gcbench.train.estimators import batch_of
 from gcbench.train.local_steps import cut_fragments
-from gcbench.train.run import Progress, Run
+from gcbench.train.run import Run
 from gcbench.train.step import train_step
 from gcbench.train.tasks import loss_of
 
-W = 4
 LOCAL = ("estimator=local_steps", "estimator.every=4")
-VIRTUAL = ("trainer.launcher=virtual", f"trainer.gpus={W}")
-MLP = ("model=mlp", "model.widths=[16]")
-N = 64 * 16 + 16 + 16 * 10 + 10  # values of that model
 FAMILIES = {
     "none": [],
     "qsgd": [],
@@ -41,25 +34,6 @@ FAMILIES = {
 }
 
 GLOBAL = ("maxnorm",)  # whose scale is that of all tensors
-
-
-def build(folder: Path, *words: str) -> tuple[Run, Progress]:
-    """Return a run of virtual workers that has not begun."""
-    typed = words if any(word.startswith("model=") for word in words) else (*MLP, *words)
-    config = config_of(*SMALL, *VIRTUAL, "trainer.max_steps=40", *typed)
-    joined = Connections(Comm(W), None, LocalControl(), torch.device("cpu"))
-    chosen, data = plan(config, Machine.detect()), make_data(config)
-    built, _ = build_run(config, chosen, joined, data, folder, StopSignal())
-    return built, Progress.start(built)
-
-
-def take_steps(built: tuple[Run, Progress], count: int) -> None:
-    for _ in range(count):
-        train_step(*built)
-
-
-def shared(run: Run) -> dict[str, Tensor]:
-    return {k: p.detach().clone() for k, p in run.replica.parameters.items()}
 
 
 def test_an_exchange_every_step_is_sgd(tmp_path: Path) -> None:
@@ -132,7 +106,7 @@ def test_every_family_learns_from_pseudo_gradients(
     take_steps(local, 32)
     last = train_losses(local, 4)
     assert last < 0.9 * first
-    exchanges = local[0].estimator.exchanges(40)
+    exchanges = local[0].estimator.exchanges(local[0], 40)
     assert exchanges == 10 * fragments
     # A fragment may have scales, or matrices, of its own, but no values twice.
     sent, once = local[0].comm.meter.sent_bits[0], plain[0].comm.meter.sent_bits[0]
@@ -143,13 +117,6 @@ def test_every_family_learns_from_pseudo_gradients(
             torch.equal(p, local[0].replica.parameters[k]) for k, p in inner.parameters.items()
         ]
         assert all(equal) if fragments == 1 else any(equal) and not all(equal)
-
-
-def train_losses(built: tuple[Run, Progress], count: int) -> float:
-    """Return the mean loss of the next steps."""
-    before = built[1].losses.clone()
-    take_steps(built, count)
-    return float((built[1].losses - before).mean() / count)
 
 
 def test_what_is_not_sent_is_sent_later(tmp_path: Path) -> None:

@@ -48,6 +48,13 @@ METHODS["onebit_adam"] = [
     *("compressor=onebit_adam", "dense_steps=8"),
     *("optimizer=frozen_adam", "optimizer.freeze_steps=8"),
 ]
+# Exchanges at every second step from the 13th on, and every fourth from the 17th on.
+METHODS["zero_one_adam"] = [
+    *("compressor=scaled_sign", "error_feedback=true", "min_size=0"),
+    *("estimator=zero_one_adam", "estimator.double_steps=4"),
+    *("optimizer=frozen_adam", "optimizer.freeze_steps=8", "optimizer.updates_per_interval=2"),
+]
+METHODS["dion"] = ["compressor=dion", "rank=4", "optimizer=dion"]
 METHODS["any_class"] = [
     "compressor=powersgd",
     "optimizer._target_=own_optimizers.Decaying",

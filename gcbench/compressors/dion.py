@@ -1,0 +1,107 @@
+"""Dion: the orthonormal low-rank part of a momentum, of which workers exchange the factors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from gcbench.codecs.power_iteration import (
+    Shapes,
+    orthogonalize,
+    product,
+    product_and_rest,
+    qs_of,
+    stack,
+    times,
+    transposed_times,
+)
+from gcbench.comm import Comm
+from gcbench.compressors.base import Aggregated, Grads, Properties, State, Step, add_scaled
+from gcbench.compressors.powersgd import (
+    by_shape,
+    continue_q,
+    matrices_of,
+    qs_by_name,
+    shapes_of,
+    tensors_of,
+)
+from gcbench.knobs import Checked
+from gcbench.method_settings import KeptMomentum, Rank
+
+# Of the largest column of R: what B is rounded to reaches 1e-6 of it. A gradient of lower rank than
+# r, such as that of a layer before a softmax, leaves columns that are nothing else.
+_NOISE = 1e-5
+
+
+@dataclass(frozen=True)
+class Dion(Checked):
+    """An orthonormal direction of rank r, from a momentum that keeps what was not sent.
+
+    Ahn, Xu, Abreu, Fan, Magakyan, Sharma, Zhan and Langford, "Dion: Distributed Orthonormalized
+    Updates", 2025 (arXiv 2504.05295), with compressed data-parallel synchronization. Every tensor
+    is a matrix `[n, m]` with n its first dimension. At worker i with gradient G_i and momentum
+    M_i, and with the same Q `[m, r]` on all workers:
+
+        B_i = M_i + G_i
+        P <- mean over workers of B_i Q;   P <- orthogonalize(P);   R = mean over workers of B_i^T P
+        M_i <- B_i - (1 - mu) P R^T
+        Q <- R with columns of norm 1
+        update = sqrt(n / m) P Q^T
+
+    The momentum takes the place of an error-feedback residual: the part of B that is outside of P
+    stays in it whole. M_i differ from worker to worker, and their mean is what one momentum of the
+    mean gradient would be, as all is linear in B but for the last line.
+
+    The update is a direction, whose r singular values are about sqrt(n / m) whatever the gradient's
+    are: the learning rate is the length of a step. `optimizer=dion` applies it as it is, and moves
+    vectors, which travel whole, by Lion (`gcbench.train.optimizers.DionOptimizer`).
+
+    Sends r (n + m) floats a matrix in two all-reduces, r = min(rank, n, m), as PowerSGD.
+
+    Differences from the paper: the rank is a number, not a fraction of the smaller side. Gram-
+    Schmidt stands for its randomized Cholesky QR, which spans the same. Columns of R that are
+    rounding noise, as where B has a lower rank than r, count as zero, in place of directions of
+    full length. Differences from its code, microsoft/dion: that transposes wide matrices, so that
+    the longer side is the orthonormal one, sends the gradient where that is smaller, and adds 1e-8
+    to norms. Embeddings and the last layer are matrices here, which it leaves to Lion, too.
+    """
+
+    rank: Rank
+    momentum: KeptMomentum  # mu
+    properties: ClassVar[Properties] = Properties(mean_linear=True)
+
+    def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
+        ordered = by_shape(grads)
+        shapes = shapes_of(ordered, self.rank)
+        before = state.per_worker or {k: torch.zeros_like(g) for k, g in grads.items()}
+        bs = stack(matrices_of(add_scaled(ordered, before), shapes), shapes)
+        worker_p = times(bs, continue_q(state.shared, ordered, shapes, step), shapes)
+        p = orthogonalize(comm.mean([worker_p])[0], shapes)
+        worker_r = transposed_times(bs, p, shapes)
+        r = comm.mean([worker_r])[0]
+        scaled_q = _normalize(r, shapes)
+        updates = product_and_rest(p, scaled_q, (1 - self.momentum) * r, bs, shapes)
+        return Aggregated(
+            tensors_of(updates, grads),
+            lambda: tensors_of(product(p, worker_r, shapes), grads),
+            State(
+                shared=qs_by_name(scaled_q, shapes, grads),
+                per_worker=tensors_of(bs, grads),
+            ),
+        )
+
+
+def _normalize(r: Tensor, shapes: Shapes) -> Tensor:
+    """Return factors `[1, all]` with columns of norm sqrt(n / m), or zero where they are noise."""
+    out = torch.empty_like(r)
+    for factor, target, s in zip(qs_of(r, shapes), qs_of(out, shapes), shapes, strict=True):
+        # Scaling by the largest entry keeps tiny columns from underflowing in the squares.
+        largest = factor.abs().amax(-1, keepdim=True)
+        is_noise = largest <= _NOISE * largest.amax()
+        unit = F.normalize(factor / torch.where(is_noise, 1, largest), dim=-1)
+        target.copy_(torch.where(is_noise, 0, (s.n / s.m) ** 0.5 * unit))
+    return out

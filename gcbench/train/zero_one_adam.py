@@ -1,0 +1,203 @@
+"""0/1 Adam: a variance that is updated ever more seldom, and exchanges that are skipped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from gcbench.compressors import Compressor, Grads, parts_of, unflatten
+from gcbench.compressors.onebit_adam import MomentumCoding
+from gcbench.compressors.wrappers import NormClipping
+from gcbench.data import Data
+from gcbench.knobs import Checked
+from gcbench.settings import DoubleSteps, MaxEvery
+from gcbench.train.local_steps import InnerSteps
+from gcbench.train.optimizers import FrozenAdam
+from gcbench.train.replica import Replica
+from gcbench.train.run import InnerModel, MakeOptimizer, Optimizers, Progress, Run
+from gcbench.train.schedules import CONSTANT
+
+
+@dataclass(frozen=True)
+class ZeroOneAdam(InnerSteps, Checked):
+    """0/1 Adam, whose workers exchange how far they came, measured by a variance that all share.
+
+    Lu, Li, Zhang, De Sa and He, "Maximizing Communication Efficiency for Large-scale Training via
+    0/1 Adam", ICLR 2023 (arXiv 2202.06009), algorithm 1. The optimizer is `frozen_adam`, which has
+    the rate g_t (without the bias of the momentum's start), beta_1, beta_2, eps and the steps T_v
+    that update the variance: k_0 = 0, k_{j+1} = k_j + 2^floor(j / kappa) below `freeze_steps`. With
+    x the parameters that all workers share, which are tested and kept, x_i those of worker i, m_i
+    its momentum, and v, in every step t:
+
+        t in T_v:   g <- mean over workers of the gradients, in fp32
+                    v <- beta_2 v + (1 - beta_2) g^2;   m_i <- beta_1 m_i + (1 - beta_1) g
+                    x_i <- x_i - g_t m_i / (sqrt(v) + eps);   x <- x_i
+        others:     m_i <- beta_1 m_i + (1 - beta_1) g_i
+                    x_i <- x_i - g_t m_i / (sqrt(v) + eps)
+        t in T_u:   u_i = (sqrt(v) + eps) (x - x_i), the sum of g_t m_i since the last exchange
+                    u = Aggregate(u_1, ..., u_W)           the run's compressor, whichever it is
+                    x <- x - u / (sqrt(v) + eps);   m_i <- u / (sum of these g_t);   x_i <- x
+
+    T_u are all steps outside of T_v until the variance is frozen. From then on the steps between
+    exchanges are 1, and double every `double_steps` steps up to H = `max_every`. The paper's
+    compressor is `scaled_sign error_feedback=true exchange=scatter_coded`; what it remembers has
+    the unit of u, so that it means the same whatever the steps between exchanges.
+
+    Sends 32 bits a value by an all-reduce in steps of T_v, and what the compressor sends for a
+    gradient in those of T_u.
+
+    Differences from the paper: its printed algorithm begins with v = 0, and exchanges u in steps of
+    T_v, too; v comes first here, as in its code (DeepSpeed), which is where the mean gradient is
+    known to m as well. Its T_u follows the rate, which halves every 32678 steps in its experiments;
+    its code counts these steps from the frozen variance, as here. Differences from the code: that
+    codes gradients, not u, until the variance is frozen, and forgets the residuals then. Both
+    moments are without the bias of their start. Weight decay takes its share of x, of
+    x_i, and so of what u is from earlier steps; in the code it is a part of u, and so of the
+    momentum. A value whose v is 0 moves by decay only.
+    """
+
+    max_every: MaxEvery
+    double_steps: DoubleSteps
+
+    @property
+    def period(self) -> int:
+        return self.max_every
+
+    def exchanges(self, run: Run, steps: int) -> int:
+        return sum(self._exchanges(_optimizer_of(run), step) for step in range(steps))
+
+    def build_optimizers(self, replica: Replica, make_optimizer: MakeOptimizer) -> Optimizers:
+        """Return the optimizer that divides u by sqrt(v) + eps, and the workers' own."""
+        inner = self.build_inner(replica, make_optimizer)
+        shared = DividedSteps(replica.parameters.values(), lambda: _roots(inner[0]).values())
+        return Optimizers(shared, CONSTANT, inner)
+
+    def refuse(
+        self, model: nn.Module, data: Data, compressor: Compressor, config: Mapping[str, Any]
+    ) -> None:
+        """Raise ValueError for another optimizer, and for a momentum or a clipping beside it."""
+        optimizer = config["optimizer"]
+        if optimizer.get("kind") != "frozen_adam":
+            raise ValueError(
+                f"optimizer={optimizer.get('kind') or optimizer['_target_']}: estimator="
+                "zero_one_adam measures by a variance that is frozen; type optimizer=frozen_adam"
+            )
+        for part in parts_of(compressor):
+            if isinstance(part, MomentumCoding):
+                raise ValueError(
+                    "compressor=onebit_adam makes a momentum of what it codes, which "
+                    "estimator=zero_one_adam has made already; type compressor=scaled_sign "
+                    "error_feedback=true"
+                )
+            if isinstance(part, NormClipping):
+                raise ValueError(
+                    f"clip_norm={part.clip_norm:g} scales what is exchanged, of which "
+                    "estimator=zero_one_adam makes the momentum; type clip_norm=null"
+                )
+
+    def gradients(self, run: Run, progress: Progress) -> Tensor:
+        losses = self.backward(run, progress)
+        optimizer, grads = _optimizer_of(run), run.replica.grads
+        if optimizer.updates_variance(progress.step):
+            run.clock.lap("compress")
+            (mean,) = run.comm.mean([run.replica.flat])
+            grads = unflatten(mean, grads)
+            run.clock.lap("update")
+        self.step_inner(run, progress, grads)
+        for group in optimizer.param_groups:
+            names = {p: name for name, p in run.inner[0].parameters.items()}
+            for p in group["params"]:
+                decay = group["lr"] * group["weight_decay"]
+                run.replica.parameters[names[p]].data.mul_(1 - decay)
+        sizes = torch.tensor(optimizer.step_sizes(), dtype=torch.float64)
+        (moved,) = progress.estimator.get("moved", [torch.zeros_like(sizes)])
+        progress.estimator = {"moved": [moved + sizes]}
+        return losses
+
+    @torch.no_grad()
+    def due_gradients(self, run: Run, progress: Progress) -> Grads:
+        """Return u, which takes the place of gradients in the rows."""
+        if not self._exchanges(_optimizer_of(run), progress.step):
+            return {}
+        rows = run.replica.grads
+        for row, inner in enumerate(run.inner):
+            for name, root in _roots(inner).items():
+                x, x_i = run.replica.parameters[name], inner.parameters[name]
+                rows[name][row] = torch.where(root < torch.inf, (x - x_i) * root, 0)
+        return rows
+
+    def messages(self, run: Run) -> list[list[str]]:
+        return [list(run.replica.grads)]
+
+    @torch.no_grad()
+    def end_step(self, run: Run, progress: Progress) -> None:
+        optimizer, step = _optimizer_of(run), progress.step - 1
+        if optimizer.updates_variance(step):
+            for name, p in run.replica.parameters.items():
+                p.copy_(run.inner[0].parameters[name])
+        elif self._exchanges(optimizer, step):
+            for inner in run.inner:
+                self._take_over(inner, run.replica.parameters, progress.estimator["moved"][0])
+        else:
+            return
+        progress.estimator = {}
+
+    def _take_over(
+        self, inner: InnerModel, shared: Mapping[str, nn.Parameter], moved: Tensor
+    ) -> None:
+        """Give a worker the parameters that all share, and the momentum that led to them."""
+        names = {p: name for name, p in inner.parameters.items()}
+        for group, size in zip(inner.optimizer.param_groups, moved.tolist(), strict=True):
+            for p in group["params"]:
+                x = shared[names[p]]
+                p.copy_(x)
+                inner.optimizer.state[p]["exp_avg"].copy_(cast(Tensor, x.grad) / size)
+
+    def facts(
+        self, run: Run, progress: Progress, sent_bits_per_step: float
+    ) -> dict[str, Any] | None:
+        """Return how many exchanges and updates of the variance there were."""
+        optimizer = _optimizer_of(run)
+        return {
+            "max_every": self.max_every,
+            "exchanges": self.exchanges(run, progress.step),
+            "variance_updates": sum(map(optimizer.updates_variance, range(progress.step))),
+        }
+
+    def _exchanges(self, optimizer: FrozenAdam, step: int) -> bool:
+        """Return whether the compressor exchanges at the end of this step, counted from 0."""
+        frozen = step + 1 - optimizer.freeze_steps
+        if frozen <= 0:
+            return not optimizer.updates_variance(step)
+        doublings = min((frozen - 1) // self.double_steps, self.max_every.bit_length())
+        return frozen % min(self.max_every, 2**doublings) == 0
+
+
+class DividedSteps(torch.optim.Optimizer):
+    """The optimizer that takes an update divided by `divisors`, as of now, off the parameters."""
+
+    def __init__(
+        self, params: Iterable[nn.Parameter], divisors: Callable[[], Iterable[Tensor]]
+    ) -> None:
+        super().__init__([{"params": list(params), "initial_lr": 1.0}], {"lr": 1.0})
+        self._divisors = divisors
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        for p, divisor in zip(self.param_groups[0]["params"], self._divisors(), strict=True):
+            p.addcdiv_(p.grad, divisor, value=-1)
+
+
+def _optimizer_of(run: Run) -> FrozenAdam:
+    """Return the optimizer of the first worker here, whose variance and steps are those of all."""
+    return cast(FrozenAdam, run.inner[0].optimizer)
+
+
+def _roots(inner: InnerModel) -> dict[str, Tensor]:
+    """Return the divisors of steps by name, in the order of the parameters."""
+    roots = cast(FrozenAdam, inner.optimizer).roots()
+    return {name: roots[p] for name, p in inner.parameters.items()}

@@ -1,0 +1,47 @@
+"""Runs of virtual workers that step on parameters of their own, taken step by step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from sentence import SMALL, config_of
+from torch import Tensor
+
+from gcbench.comm import Comm, LocalControl
+from gcbench.launch.instantiate import make_data
+from gcbench.launch.plan import Machine, plan
+from gcbench.launch.worker import Connections, StopSignal, build_run
+from gcbench.train.run import Progress, Run
+from gcbench.train.step import train_step
+
+W = 4
+VIRTUAL = ("trainer.launcher=virtual", f"trainer.gpus={W}")
+MLP = ("model=mlp", "model.widths=[16]")
+N = 64 * 16 + 16 + 16 * 10 + 10  # values of that model
+
+
+def build(folder: Path, *words: str) -> tuple[Run, Progress]:
+    """Return a run of virtual workers that has not begun."""
+    typed = words if any(word.startswith("model=") for word in words) else (*MLP, *words)
+    config = config_of(*SMALL, *VIRTUAL, "trainer.max_steps=40", *typed)
+    joined = Connections(Comm(W), None, LocalControl(), torch.device("cpu"))
+    chosen, data = plan(config, Machine.detect()), make_data(config)
+    built, _ = build_run(config, chosen, joined, data, folder, StopSignal())
+    return built, Progress.start(built)
+
+
+def take_steps(built: tuple[Run, Progress], count: int) -> None:
+    for _ in range(count):
+        train_step(*built)
+
+
+def shared(run: Run) -> dict[str, Tensor]:
+    return {k: p.detach().clone() for k, p in run.replica.parameters.items()}
+
+
+def train_losses(built: tuple[Run, Progress], count: int) -> float:
+    """Return the mean loss of the next steps."""
+    before = built[1].losses.clone()
+    take_steps(built, count)
+    return float((built[1].losses - before).mean() / count)

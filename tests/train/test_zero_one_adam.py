@@ -1,0 +1,222 @@
+"""0/1 Adam: a variance that is updated ever more seldom, and exchanges that are skipped."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from pathlib import Path
+
+import pytest
+import torch
+from inner_cases import N, W, build, shared, take_steps, train_losses
+from sentence import run
+from torch import Tensor, nn
+
+from gcbench.config import ConfigError
+from gcbench.train.estimators import batch_of
+from gcbench.train.optimizers import FrozenAdam
+from gcbench.train.run import Progress, Run
+from gcbench.train.step import train_step
+from gcbench.train.tasks import loss_of
+
+ZERO_ONE = ("estimator=zero_one_adam", "optimizer=frozen_adam", "schedule=constant")
+SHORT = (*ZERO_ONE, "estimator.double_steps=4", "estimator.max_every=4")
+FROZEN = ("optimizer.freeze_steps=10", "optimizer.updates_per_interval=2")
+SIGNS = ("compressor=scaled_sign", "error_feedback=true", "min_size=0", "bucket_size=64")
+DENSE = {0, 1, 2, 4, 6}  # intervals of 1, 1, 2, 2 and 4 steps, of which the next ends at 10
+EXCHANGED = {3, 5, 7, 8, 9, *(10, 11, 12, 13), *(15, 17), *(21, 25, 29)}
+
+
+@pytest.mark.parametrize("kappa", [1, 2, 3, 16])
+def test_the_variance_is_updated_ever_more_seldom(kappa: int) -> None:
+    """k_0 = 0, k_{j+1} = k_j + 2^floor(j / kappa)."""
+    steps = [0]
+    for j in range(200):
+        steps.append(steps[-1] + 2 ** (j // kappa))
+    steps = [step for step in steps if step < 500]
+    optimizer = _optimizer(freeze_steps=500, updates_per_interval=kappa)
+    assert [step for step in range(600) if optimizer.updates_variance(step)] == steps
+
+
+def test_without_intervals_it_is_updated_until_it_is_frozen() -> None:
+    optimizer = _optimizer(freeze_steps=7, updates_per_interval=None)
+    assert [step for step in range(20) if optimizer.updates_variance(step)] == list(range(7))
+
+
+def _optimizer(freeze_steps: int, updates_per_interval: int | None) -> FrozenAdam:
+    p = nn.Parameter(torch.zeros(1))
+    return FrozenAdam([p], 0.1, [0.9, 0.99], 1e-8, 0.0, freeze_steps, updates_per_interval)
+
+
+def zero_one_adam(run: Run, steps: int, lr: float, decay: float) -> dict[str, Tensor]:
+    """Return the shared parameters of the algorithm on the batches of `run`, sent whole."""
+    b1, b2, eps = 0.9, 0.999, 1e-3
+    model = deepcopy(run.replica.model)
+    models = [deepcopy(model) for _ in range(W)]
+    ms = [[torch.zeros_like(p) for p in model.parameters()] for _ in range(W)]
+    us = [[torch.zeros_like(p) for p in model.parameters()] for _ in range(W)]
+    vs = [torch.zeros_like(p) for p in model.parameters()]
+    updates, rates = 0, 0.0
+    for step in range(steps):
+        grads = []
+        for worker, m in enumerate(models):
+            inputs, targets = batch_of(run, step, worker)
+            loss = loss_of("classification", m(inputs), targets)
+            grads.append(torch.autograd.grad(loss, list(m.parameters())))
+        if step in DENSE:
+            mean = [torch.stack(gs).mean(0) for gs in zip(*grads, strict=True)]
+            grads = [tuple(mean)] * W
+            vs = [b2 * v + (1 - b2) * g**2 for v, g in zip(vs, mean, strict=True)]
+            updates += 1
+        rate = lr / (1 - b1 ** (step + 1))
+        rates += rate
+        with torch.no_grad():
+            roots = [(v / (1 - b2**updates)).sqrt() + eps for v in vs]
+            roots = [torch.where(v > 0, root, torch.inf) for v, root in zip(vs, roots, strict=True)]
+            for worker, m in enumerate(models):
+                for i, p in enumerate(m.parameters()):
+                    ms[worker][i] = b1 * ms[worker][i] + (1 - b1) * grads[worker][i]
+                    us[worker][i] = (1 - lr * decay) * us[worker][i] + rate * ms[worker][i]
+                    p.mul_(1 - lr * decay).sub_(rate * ms[worker][i] / roots[i])
+            for i, x in enumerate(model.parameters()):
+                x.mul_(1 - lr * decay)
+                if step in DENSE | EXCHANGED:
+                    u = torch.stack([us[worker][i] for worker in range(W)]).mean(0)
+                    x.sub_(u / roots[i])
+                    for worker, m in enumerate(models):
+                        list(m.parameters())[i].copy_(x)
+                        ms[worker][i] = u / rates if step in EXCHANGED else ms[worker][i]
+                        us[worker][i] = torch.zeros_like(u)
+        if step in DENSE | EXCHANGED:
+            rates = 0.0
+    return {k: p.detach() for k, p in model.named_parameters()}
+
+
+@pytest.mark.parametrize("steps", [3, 10, 18, 30])
+def test_it_is_the_papers_algorithm(tmp_path: Path, steps: int) -> None:
+    rates = ("optimizer.lr=0.002", "optimizer.weight_decay=2", "optimizer.eps=0.001")
+    built = build(tmp_path, "compressor=none", *SHORT, *FROZEN, *rates)
+    expected = zero_one_adam(built[0], steps, lr=0.002, decay=2)
+    before = shared(built[0])
+    take_steps(built, steps)
+    for name, value in shared(built[0]).items():
+        torch.testing.assert_close(value, expected[name], rtol=1e-3, atol=2e-5)
+        assert (value - before[name]).abs().max() > 1e-3
+
+
+def test_steps_cost_what_they_exchange(tmp_path: Path) -> None:
+    """The mean gradient in fp32, a bit a value and scales, or nothing."""
+    run, progress = build(tmp_path, *SIGNS, *SHORT, *FROZEN)
+    bits: dict[int, float] = {}
+    for step in range(30):
+        before = run.comm.meter.sent_bits[0]
+        train_step(run, progress)
+        bits[step] = run.comm.meter.sent_bits[0] - before
+    coded = {bits[step] for step in EXCHANGED}
+    assert {step for step, sent in bits.items() if sent == 32 * N} == DENSE
+    assert {step for step, sent in bits.items() if 0 < sent < 32 * N} == EXCHANGED
+    assert len(coded) == 1 and N < coded.pop() < 2 * N
+    facts = run.estimator.facts(run, progress, 0.0)
+    assert facts == {"max_every": 4, "exchanges": len(EXCHANGED), "variance_updates": len(DENSE)}
+
+
+def test_what_is_not_sent_is_sent_later(tmp_path: Path) -> None:
+    """With a frozen variance, sqrt(v) + eps times all updates, and the residual, are all u."""
+    run, progress = build(tmp_path, *SIGNS, *SHORT, *FROZEN)
+    take_steps((run, progress), 10)
+    start, roots, sums = shared(run), _roots(run), _residuals(progress)
+    for _ in range(18):
+        if train_step(run, progress) is not None:
+            for name in sums:
+                sums[name] = sums[name] + run.replica.grads[name].mean(0)
+    for name, x in shared(run).items():
+        left = _residuals(progress)[name]
+        moved = torch.where(roots[name] < torch.inf, roots[name] * (start[name] - x), 0)
+        known = roots[name] < torch.inf
+        torch.testing.assert_close((moved + left)[known], sums[name][known], rtol=1e-3, atol=1e-6)
+        assert left.abs().max() > 0
+    assert all(torch.equal(root, roots[name]) for name, root in _roots(run).items())
+
+
+def _roots(run: Run) -> dict[str, Tensor]:
+    """Return sqrt(v') + eps by name."""
+    optimizer = run.inner[0].optimizer
+    assert isinstance(optimizer, FrozenAdam)
+    roots = optimizer.roots()
+    return {name: roots[p] for name, p in run.inner[0].parameters.items()}
+
+
+def _residuals(progress: Progress) -> dict[str, Tensor]:
+    """Return the mean of the workers' error-feedback residuals."""
+    (residuals,) = [layer.per_worker for layer in progress.state.layers() if layer.per_worker]
+    return {name: residual.mean(0) for name, residual in residuals.items()}
+
+
+def test_after_an_exchange_all_workers_are_one(tmp_path: Path) -> None:
+    """They have the shared parameters, and the momentum that led from the last exchange to them."""
+    built = build(tmp_path, *SIGNS, *SHORT, *FROZEN, "optimizer.weight_decay=0")
+    run, progress = built
+    for step in range(30):
+        train_step(run, progress)
+        optimizers = [inner.optimizer for inner in run.inner]
+        momenta = [[s["exp_avg"] for s in optimizer.state.values()] for optimizer in optimizers]
+        for inner, of_worker in zip(run.inner, momenta, strict=True):
+            equal = all(
+                torch.equal(p, run.replica.parameters[name]) for name, p in inner.parameters.items()
+            )
+            same = all(torch.equal(a, b) for a, b in zip(of_worker, momenta[0], strict=True))
+            assert equal == (step in DENSE | EXCHANGED)
+            assert same == (equal or inner is run.inner[0])
+
+
+@pytest.mark.parametrize("compressor", ["none", "scaled_sign", "qsgd", "powersgd"])
+def test_it_learns_through_any_compressor(tmp_path: Path, compressor: str) -> None:
+    residual = () if compressor in ("none", "qsgd") else ("error_feedback=true",)
+    words = (
+        f"compressor={compressor}",
+        *residual,
+        *SHORT,
+        *FROZEN,
+        "optimizer.eps=0.001",
+        "optimizer.lr=0.01",
+    )
+    built = build(tmp_path, *words, *(["min_size=0"] if compressor != "none" else []))
+    first = train_losses(built, 4)
+    take_steps(built, 30)
+    assert train_losses(built, 4) < 0.8 * first
+
+
+@pytest.mark.usefixtures("copied_workers")
+def test_virtual_and_real_workers_are_equal_to_the_bit(tmp_path: Path) -> None:
+    """Two workers are, as a sum of two is the same in any order."""
+    length = ("trainer.max_steps=30", "trainer.gpus=2", "trainer.error_every=4")
+    where = {"virtual": (), "local": ("trainer.drift_every=1",)}
+    results = {
+        launcher: run(
+            tmp_path / launcher,
+            *(*SIGNS, *SHORT, *FROZEN, *length, f"trainer.launcher={launcher}", *words),
+        )
+        for launcher, words in where.items()
+    }
+    assert [result["processes"] for result in results.values()] == [1, 2]
+    one, other = results.values()
+    for key in ("test", "bits_sent", "bits_received", "estimator", "compression_error"):
+        assert one[key] == other[key]
+    virtual, local = (torch.load(tmp_path / k / "weights.pt", weights_only=True) for k in where)
+    assert all(torch.equal(weights, local[name]) for name, weights in virtual.items())
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["optimizer=adamw"], "optimizer=adamw: .*; type optimizer=frozen_adam"),
+        (["compressor=onebit_adam"], "compressor=onebit_adam .*; type compressor=scaled_sign"),
+        (["clip_norm=0.5"], "clip_norm=0.5 .*; type clip_norm=null"),
+        (["estimator.max_every=0"], "estimator.max_every=0: type a number of steps of at least 1"),
+        (["optimizer.updates_per_interval=0"], "optimizer.updates_per_interval=0: type a number"),
+        (["trainer.overlap=true", "trainer.launcher=local"], "overlap=true: .* estimator=sgd"),
+    ],
+)
+def test_what_it_refuses(tmp_path: Path, words: list[str], says: str) -> None:
+    with pytest.raises(ConfigError, match=says) as error:
+        run(tmp_path, *ZERO_ONE, *words)
+    assert "\n" not in str(error.value)
