@@ -61,6 +61,7 @@ def build_scenario(words: Predict) -> Scenario:
     from gcbench.predict.links import read_link
     from gcbench.predict.model import Cluster
     from gcbench.predict.subject import (
+        dataset_of,
         facts_of,
         method_names,
         methods,
@@ -90,9 +91,10 @@ def build_scenario(words: Predict) -> Scenario:
         taken = words.seconds or interpolate(own.seconds, batch)
         compute = device.compute(name, batch, taken)
     else:
-        facts = facts_of(words.model, words.dataset)
+        dataset = words.dataset or dataset_of(words.model)
+        facts = facts_of(words.model, dataset)
         compute = device.compute(words.model, words.batch_size, words.seconds)
-        node = resolve(compose_words([f"model={words.model}"]))["model"]
+        node = resolve(compose_words([f"model={words.model}", f"dataset={dataset}"]))["model"]
         name, shapes = words.model, shapes_of_model(node, facts)
         samples = words.samples or facts.samples
     log.info("metering a step of %s with %d methods", name, len(names))

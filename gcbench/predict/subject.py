@@ -55,11 +55,14 @@ DATASET_OF = {
 }
 
 
+def dataset_of(model: str) -> str:
+    """Return the data set on which a model is mostly trained."""
+    return "imagenet" if model.endswith("_imagenet") else DATASET_OF.get(model, "cifar10")
+
+
 def facts_of(model: str, dataset: str | None) -> Facts:
     """Return the facts of a data set, or of the one on which the model is mostly trained."""
-    name = dataset or (
-        "imagenet" if model.endswith("_imagenet") else DATASET_OF.get(model, "cifar10")
-    )
+    name = dataset or dataset_of(model)
     if name not in DATASETS:
         raise ConfigError(
             f"dataset={name}: its shapes are not known; type one of {', '.join(DATASETS)}, or "
