@@ -45,6 +45,7 @@ class Knob:
     at_most: float | None = None
     below: float | None = None
     among: tuple[int, ...] = ()
+    words: tuple[str, ...] = ()  # the only texts
     example: Any = field(default=None, hash=False)
     distinct: bool = False  # no two entries of a list are equal
     filled: bool = False  # a list has an entry
@@ -61,7 +62,7 @@ class Knob:
 
     def _is_inside(self, value: Any) -> bool:
         if isinstance(value, str):
-            return value != ""
+            return value in self.words if self.words else value != ""
         return (
             (self.at_least is None or value >= self.at_least)
             and (self.above is None or value > self.above)
@@ -107,6 +108,8 @@ class Kind(NamedTuple):
             return [format_value(word) for word in get_args(self.type)]
         if inspect.isclass(self.type) and issubclass(self.type, Enum):
             return [member.name for member in self.type]
+        if self.type is str and self.knob is not None:
+            return list(self.knob.words)
         return ["true", "false"] if self.type is bool else []
 
 

@@ -275,10 +275,11 @@ class TrainerSettings:
         ),
     ] = 1
     overlap: Annotated[
-        bool,
+        bool | str,
         Knob(
             "true: exchange under the backward pass, bucket by bucket (methods of scope tensor, "
-            "a process a worker)"
+            "a process a worker); auto: where that is possible and takes less time, by a trial",
+            words=("auto",),
         ),
     ] = False
     bucket_mib: Annotated[

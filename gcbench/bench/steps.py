@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from gcbench.comm import Comm, GlooTransport, LocalControl, ProcessGroupControl
+from gcbench.comm import Comm, GlooTransport, LocalControl, MirrorTransport, ProcessGroupControl
 from gcbench.config import Config, compose_words, resolve
 from gcbench.data import Data
 from gcbench.launch.instantiate import make_data, make_model
@@ -56,6 +56,10 @@ class Contender(Protocol):
 
     @property
     def model(self) -> nn.Module: ...
+    @property
+    def period(self) -> int:
+        """Return after how many steps it does the same again: H of local steps."""
+
     def step(self) -> None: ...
     def settle(self) -> None:
         """Wait for what is under way, before others have their turn."""
@@ -64,24 +68,35 @@ class Contender(Protocol):
         """Return more columns of its row."""
 
 
-def step_times(words: Sequence[str], methods: Mapping[str, Sequence[str]], rounds: int) -> Steps:
+def step_times(
+    words: Sequence[str],
+    methods: Mapping[str, Sequence[str]],
+    rounds: int,
+    alone: Collection[str] = (),
+    beside_torch: bool = True,
+) -> Steps:
     """Return a row a method, alike in all processes.
 
-    `words` choose model, data and batch size, as `gcbench` takes them.
+    `words` choose model, data and batch size, as `gcbench` takes them. Those among
+    `alone` exchange nothing: a process codes, and decodes as many messages as it would get.
     """
     keep_freed_memory()
     torch.set_num_threads(1)
     join("gloo", timeout=TIMEOUT)
     try:
         control = ProcessGroupControl(_group())
-        racing = make_contenders(words, methods, control)
+        racing = make_contenders(words, methods, control, alone, beside_torch)
         return Steps(time_rows(racing, control, rounds), message_seconds(control))
     finally:
         dist.destroy_process_group()
 
 
 def make_contenders(
-    words: Sequence[str], methods: Mapping[str, Sequence[str]], control: ProcessGroupControl
+    words: Sequence[str],
+    methods: Mapping[str, Sequence[str]],
+    control: ProcessGroupControl,
+    alone: Collection[str] = (),
+    beside_torch: bool = True,
 ) -> dict[str, Contender]:
     """Return a step without any exchange, PyTorch's own, and `methods` (words for each).
 
@@ -92,10 +107,10 @@ def make_contenders(
     racing: dict[str, Contender] = {
         ALONE: Ours(_config([*words, "compressor=none"], 1), data, control)
     }
-    for name, rank in TORCH.items():
+    for name, rank in TORCH.items() if beside_torch else ():
         racing[name] = Torch(_config(words, workers), data, rank)
     for name, more in methods.items():
-        racing[name] = Ours(_config([*words, *more], workers), data, control)
+        racing[name] = Ours(_config([*words, *more], workers), data, control, name in alone)
     _share_weights(racing.values())
     return racing
 
@@ -117,6 +132,7 @@ def time_rows(
         {
             "method": name,
             "step_seconds": median(times),
+            "all_step_seconds": times,
             "of_no_exchange": median(a / b for a, b in zip(times, slowest[ALONE], strict=True)),
             **racing[name].facts(control),
         }
@@ -146,8 +162,9 @@ def _turn(contender: Contender, control: ProcessGroupControl) -> list[float]:
     for _ in range(TURN):
         control.barrier()
         start = time.perf_counter()
-        contender.step()
-        times.append(time.perf_counter() - start)
+        for _ in range(contender.period):
+            contender.step()
+        times.append((time.perf_counter() - start) / contender.period)
     contender.settle()
     for p in contender.model.parameters():
         p.grad = None  # room for the others
@@ -155,18 +172,22 @@ def _turn(contender: Contender, control: ProcessGroupControl) -> list[float]:
 
 
 class Ours:
-    """A method as `gcbench` runs it; one worker alone has nobody to exchange with."""
+    """A method as `gcbench` runs it; `alone` it is joined to mirrors of its process."""
 
-    def __init__(self, config: Config, data: Data, control: ProcessGroupControl) -> None:
+    def __init__(
+        self, config: Config, data: Data, control: ProcessGroupControl, alone: bool = False
+    ) -> None:
         workers = config["trainer"]["gpus"]
-        comm = _comm(workers)
+        comm = Comm(workers, MirrorTransport(dist.get_rank(), workers)) if alone else _comm(workers)
         beside = _comm(workers) if exchanges_in_background(config["trainer"]) else None
-        joined = Connections(comm, beside, LocalControl() if workers == 1 else control, CPU)
+        agreeing = LocalControl() if alone or workers == 1 else control
+        joined = Connections(comm, beside, agreeing, CPU)
         with tempfile.TemporaryDirectory() as folder:
             self._run, _ = build_run(
                 config, plan(config, Machine.detect()), joined, data, Path(folder), StopSignal()
             )
         self._progress = Progress.start(self._run)
+        self.period = config.get("estimator", {}).get("every", 1)
 
     @property
     def model(self) -> nn.Module:
@@ -210,6 +231,7 @@ class Torch:
     rank: int | None
     number: int = 0
     carry: Any = None
+    period: int = 1
     forward: DistributedDataParallel = field(init=False)
 
     def __post_init__(self) -> None:

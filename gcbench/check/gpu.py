@@ -19,8 +19,9 @@ from gcbench.config import Config
 from gcbench.console import TextTable, print_table
 from gcbench.launch.instantiate import make
 
-# Kernels that reduce rows. Many blocks share a long row, and a second loop takes their few results.
-REDUCTIONS = {"max_norm", "_sum", "_mean_of_magnitudes"}
+# Kernels that reduce rows. Many blocks share a long row, and a second loop takes their few results;
+# `_signs_and_sums` reduces columns to words as well, for which Inductor reads the values again.
+REDUCTIONS = {"max_norm", "_sum", "_mean_of_magnitudes", "_signs_and_sums"}
 
 # A thread codes up to 96 values at once. Spills up to here stay below the 8 bytes a value that a
 # second loop would move.

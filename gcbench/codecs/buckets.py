@@ -39,6 +39,8 @@ class Groups(NamedTuple):
     one_row: bool  # is each of these buckets, in order
     rest_positions: Tensor  # [rest]
     rest_buckets: Tensor  # [rest]
+    by_bucket: Tensor  # [rows + rest]: the rows of groups and the rest, in the order of buckets
+    bucket_lengths: Tensor  # [buckets]: how many of these a bucket has
 
 
 class Buckets:
@@ -140,12 +142,15 @@ class Buckets:
         inside = count * rows * self.row
         first = slice(0, inside, self.row)
         of_rows = bucket[first]
+        of_items = np.concatenate([of_rows, bucket[inside:]])
         return Groups(
             self._to_device(position[first]).view(count, rows),
             self._to_device(of_rows).view(count, rows),
             bool((of_rows == np.arange(len(of_rows))).all()),
             self._to_device(position[inside:]),
             self._to_device(bucket[inside:]),
+            self._to_device(of_items.argsort(kind="stable")),
+            self._to_device(np.bincount(of_items, minlength=self.count)),
         )
 
     def _bucket_of_values(self) -> NDArray[np.int64]:

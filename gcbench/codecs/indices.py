@@ -19,7 +19,7 @@ def largest(x: Tensor, k: int) -> Tensor:
     that the choice is the same on any device; NaN counts as the largest, and is seen by all.
     """
     bits = x.view(torch.int32)
-    if x.is_cuda or x.shape[1] <= _SAMPLE or k > x.shape[1] // _SHARE:
+    if not x.is_cpu or x.shape[1] <= _SAMPLE or k > x.shape[1] // _SHARE:
         return _largest_of(bits, torch.arange(x.shape[1], device=x.device).expand_as(x), k)
     rows = []
     for row in bits:
@@ -97,10 +97,10 @@ def unpack_indices(packed: Tensor, n: int, k: int) -> Tensor:
     """Return the positions `[w, k]` int64 that `pack_indices` took."""
     if index_bytes(n, k) < _fixed_bytes(n, k):
         marks = unpack(packed, n, 1)
-        if marks.is_cuda:  # where the host would wait to see how many there are
-            marked = torch.nonzero_static(marks, size=len(marks) * k)
-        else:
+        if marks.is_cpu:
             marked = marks.nonzero()
+        else:  # where the host would wait to see how many there are
+            marked = torch.nonzero_static(marks, size=len(marks) * k)
         return marked[:, 1].view(-1, k)
     whole, rest = divmod(width_of(n), 8)
     index = torch.zeros(packed.shape[0], k, dtype=torch.int64, device=packed.device)

@@ -2,10 +2,12 @@
 
 C++, compiled for a CPU, reads memory once.
 
-Matrices M are `[w, n, m]`. Their factors are transposed, P `[r, n]` and Q `[r, m]`, since products
-with thin factors are as fast as memory only where their long side is contiguous, and lie end to
-end: `[w, all]` of each worker, `[1, all]` where all workers have the same. The two ways are equal
-up to rounding, and each is to the bit however many workers share a process.
+Matrices M are `[w, n, m]`, and on a GPU those of one shape that follow one another are a stack
+`[k, w, n, m]`, for which one product is enough. Their factors are transposed, P `[r, n]` and Q
+`[r, m]`, since products with thin factors are as fast as memory only where their long side is
+contiguous, and lie end to end: `[w, all]` of each worker, `[1, all]` where all workers have the
+same. The two ways are equal up to rounding, and each is to the bit however many workers share a
+process.
 """
 
 from __future__ import annotations
@@ -13,16 +15,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from ctypes import CDLL, Array, c_int64, c_void_p
 from functools import lru_cache
+from itertools import accumulate, groupby
+from math import prod
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from gcbench.codecs import low_rank
 from gcbench.codecs.native import load_native
 
 Matrices = Sequence[Tensor]
+Stacks = Sequence[Tensor]
+
+# On a CPU a stack would save nothing, and be a block of memory so large that the system hands it
+# out anew in every step, page by page.
+STACKED_ON = {"cuda"}
 
 _FUNCTIONS = (  # n*: how many matrices, and their shapes
     ("restart", "n*" + "***"),
@@ -42,16 +51,44 @@ class Shape(NamedTuple):
 Shapes = tuple[Shape, ...]
 
 
+def stack(ms: Matrices, shapes: Shapes) -> list[Tensor]:
+    """Return matrices `[w, n, m]` as stacks, without a copy of those that are alone."""
+    remaining = iter(ms)
+    stacks = []
+    for _, count in _stack_sizes(shapes, ms[0].device):
+        run = [next(remaining) for _ in range(count)]
+        stacks.append(torch.stack(run) if count > 1 else run[0].unsqueeze(0))
+    return stacks
+
+
+def unstack(stacks: Stacks) -> list[Tensor]:
+    """Return the matrices `[w, n, m]` of stacks as views."""
+    return [m for stacked in stacks for m in stacked.unbind()]
+
+
 def ps_of(flat: Tensor, shapes: Shapes) -> list[Tensor]:
     """Return the factors P of all matrices, `[w, r, n]` each, as views."""
-    parts = flat.split([r * n for n, _, r in shapes], dim=1)
-    return [part.view(-1, s.r, s.n) for part, s in zip(parts, shapes, strict=True)]
+    return [p for ps in _stacked_ps(flat, shapes) for p in ps.unbind(1)]
 
 
 def qs_of(flat: Tensor, shapes: Shapes) -> list[Tensor]:
     """Return the factors Q of all matrices, `[w, r, m]` each, as views."""
-    parts = flat.split([r * m for _, m, r in shapes], dim=1)
-    return [part.view(-1, s.r, s.m) for part, s in zip(parts, shapes, strict=True)]
+    return [q for qs in _stacked_qs(flat, shapes) for q in qs.unbind(1)]
+
+
+def _stacked_ps(flat: Tensor, shapes: Shapes) -> list[Tensor]:
+    """Return the factors P by stack, `[w, k, r, n]` each, as views."""
+    return _split(flat, [(k, s.r, s.n) for s, k in _stack_sizes(shapes, flat.device)])
+
+
+def _stacked_qs(flat: Tensor, shapes: Shapes) -> list[Tensor]:
+    """Return the factors Q by stack, `[w, k, r, m]` each, as views."""
+    return _split(flat, [(k, s.r, s.m) for s, k in _stack_sizes(shapes, flat.device)])
+
+
+def _split(flat: Tensor, sizes: Sequence[tuple[int, int, int]]) -> list[Tensor]:
+    parts = flat.split([prod(size) for size in sizes], dim=1)
+    return [part.view(-1, *size) for part, size in zip(parts, sizes, strict=True)]
 
 
 def restart(qs: Sequence[Tensor], fresh: Tensor, shapes: Shapes) -> Tensor:
@@ -63,34 +100,41 @@ def restart(qs: Sequence[Tensor], fresh: Tensor, shapes: Shapes) -> Tensor:
     if library is not None:
         library.restart(*_c_shapes(shapes), _addresses(qs), fresh.data_ptr(), out.data_ptr())
         return out
-    for q, new, target in zip(qs, qs_of(fresh, shapes), qs_of(out, shapes), strict=True):
-        largest = q.abs().amax(-1, keepdim=True)
-        torch.where((largest > 0) & (largest < torch.inf), q / largest, new, out=target)
+    q = torch.cat([q.flatten() for q in qs])
+    lengths, columns = _columns(shapes, q.device)
+    # `unsafe`: otherwise the host would wait to see that the lengths add up.
+    largest = torch.segment_reduce(q.abs(), "max", lengths=lengths, unsafe=True)[columns]
+    torch.where((largest > 0) & (largest < torch.inf), q / largest, fresh[0], out=out[0])
     return out
 
 
 def add_times(
     gs: Matrices, es: Matrices, alpha: float, q: Tensor, shapes: Shapes
 ) -> tuple[list[Tensor], Tensor]:
-    """Return M = G + alpha E, and P = M Q."""
+    """Return stacks of M = G + alpha E, and P = M Q."""
     library = _native(gs, es)
+    workers = len(gs[0])
+    sizes = _stack_sizes(shapes, gs[0].device)
+    stacks = [gs[0].new_empty(count, workers, s.n, s.m) for s, count in sizes]
+    ms = unstack(stacks)
     if library is None:
-        ms = [torch.add(g, e, alpha=alpha) for g, e in zip(gs, es, strict=True)]
-        return ms, times(ms, q, shapes)
-    ms = [torch.empty_like(g) for g in gs]
-    p = _empty_factors(ms, sum(s.r * s.n for s in shapes))
+        for m, g, e in zip(ms, gs, es, strict=True):
+            torch.add(g, e, alpha=alpha, out=m)
+        return stacks, times(stacks, q, shapes)
+    p = _empty_factors(stacks, sum(s.r * s.n for s in shapes))
     inputs = (_addresses(gs), _addresses(es), alpha, q.data_ptr())
     outputs = (_addresses(ms), p.data_ptr(), p.shape[1])
-    library.add_times(*_c_shapes(shapes), len(p), *inputs, *outputs, torch.get_num_threads())
-    return ms, p
+    library.add_times(*_c_shapes(shapes), workers, *inputs, *outputs, torch.get_num_threads())
+    return stacks, p
 
 
-def times(ms: Matrices, q: Tensor, shapes: Shapes) -> Tensor:
+def times(stacks: Stacks, q: Tensor, shapes: Shapes) -> Tensor:
     """Return P = M Q."""
-    p = _empty_factors(ms, sum(s.r * s.n for s in shapes))
-    for m, factor, target in zip(ms, qs_of(q, shapes), ps_of(p, shapes), strict=True):
-        for row, out in zip(m, target, strict=True):
-            torch.mm(factor[0], row.mT, out=out)
+    p = _empty_factors(stacks, sum(s.r * s.n for s in shapes))
+    factors = zip(stacks, _stacked_qs(q, shapes), _stacked_ps(p, shapes), strict=True)
+    for ms, (factor,), outs in factors:
+        for m, out in zip(ms.unbind(1), outs, strict=True):
+            torch.bmm(factor, m.mT, out=out)
     return p
 
 
@@ -100,67 +144,112 @@ def orthogonalize(p: Tensor, shapes: Shapes) -> Tensor:
     if library is not None:
         library.orthogonalize(*_c_shapes(shapes), out.data_ptr())
         return out
-    ps = ps_of(out, shapes)
-    for batch in _batches(shapes):
-        padded = pad_sequence([ps[i][0].mT for i in batch], batch_first=True)
-        for i, orthonormal in zip(batch, low_rank.orthogonalize(padded).mT, strict=True):
-            ps[i][0] = orthonormal[:, : shapes[i].n]
+    padded = torch.cat([p[0], p.new_zeros(1)])
+    for batch in _batches(shapes, p.device):
+        orthonormal = low_rank.orthogonalize(padded[batch.positions].mT).mT
+        out[0].index_copy_(0, batch.inside, orthonormal.flatten()[batch.chosen])
     return out
 
 
-def transposed_times(ms: Matrices, p: Tensor, shapes: Shapes) -> Tensor:
+def transposed_times(stacks: Stacks, p: Tensor, shapes: Shapes) -> Tensor:
     """Return Q = M^T P."""
-    library, q = _native(ms), _empty_factors(ms, sum(s.r * s.m for s in shapes))
+    library, q = _native(stacks), _empty_factors(stacks, sum(s.r * s.m for s in shapes))
     if library is not None:
         factors = p.data_ptr(), q.data_ptr(), q.shape[1]
+        addresses = _addresses(unstack(stacks))
         library.transposed_times(
-            *_c_shapes(shapes), len(q), _addresses(ms), *factors, torch.get_num_threads()
+            *_c_shapes(shapes), len(q), addresses, *factors, torch.get_num_threads()
         )
         return q
-    for m, factor, target in zip(ms, ps_of(p, shapes), qs_of(q, shapes), strict=True):
-        for row, out in zip(m, target, strict=True):
-            torch.mm(factor[0], row, out=out)
+    for ms, (factor,), outs in zip(
+        stacks, _stacked_ps(p, shapes), _stacked_qs(q, shapes), strict=True
+    ):
+        for m, out in zip(ms.unbind(1), outs, strict=True):
+            torch.bmm(factor, m, out=out)
     return q
 
 
 def product(p: Tensor, q: Tensor, shapes: Shapes) -> list[Tensor]:
-    """Return P Q^T of all matrices."""
-    products = [q.new_empty(len(q), s.n, s.m) for s in shapes]
-    for left, rights, target in zip(ps_of(p, shapes), qs_of(q, shapes), products, strict=True):
-        for right, out in zip(rights, target, strict=True):
-            torch.mm(left[0].mT, right, out=out)
-    return products
+    """Return stacks of P Q^T."""
+    stacks = []
+    for (left,), rights in zip(_stacked_ps(p, shapes), _stacked_qs(q, shapes), strict=True):
+        rows = [torch.bmm(left.mT, right) for right in rights]
+        stacks.append(torch.stack(rows, dim=1) if len(rows) > 1 else rows[0].unsqueeze(1))
+    return stacks
 
 
 def product_and_rest(
-    p: Tensor, q: Tensor, worker_q: Tensor, ms: Matrices, shapes: Shapes
+    p: Tensor, q: Tensor, worker_q: Tensor, stacks: Stacks, shapes: Shapes
 ) -> list[Tensor]:
-    """Return P Q^T, and replace every worker's M by M - P Q'^T with its row Q' of `worker_q`."""
-    library = _native(ms)
+    """Return stacks of P Q^T, and replace every M by M - P Q'^T with its row Q' of `worker_q`."""
+    library = _native(stacks)
     if library is None:
-        for m, left, rights in zip(ms, ps_of(p, shapes), qs_of(worker_q, shapes), strict=True):
-            for row, right in zip(m, rights.expand(len(m), -1, -1), strict=True):
-                row.addmm_(left[0].mT, right, alpha=-1)
+        for ms, (left,), rights in zip(
+            stacks, _stacked_ps(p, shapes), _stacked_qs(worker_q, shapes), strict=True
+        ):
+            for m, right in zip(ms.unbind(1), rights.expand(ms.shape[1], -1, -1, -1), strict=True):
+                m.baddbmm_(left.mT, right, alpha=-1)
         return product(p, q, shapes)
-    updates = [torch.empty_like(m[:1]) for m in ms]
+    updates = [torch.empty_like(ms[:, :1]) for ms in stacks]
     worker_stride = worker_q.shape[1] if len(worker_q) > 1 else 0
     factors = p.data_ptr(), q.data_ptr(), worker_q.data_ptr(), worker_stride
-    outputs = _addresses(ms), _addresses(updates)
+    outputs = _addresses(unstack(stacks)), _addresses(unstack(updates))
     library.product_and_rest(
-        *_c_shapes(shapes), len(ms[0]), *factors, *outputs, torch.get_num_threads()
+        *_c_shapes(shapes), stacks[0].shape[1], *factors, *outputs, torch.get_num_threads()
     )
     return updates
 
 
-def _empty_factors(ms: Matrices, size: int) -> Tensor:
-    return ms[0].new_empty(len(ms[0]), size)
+def _empty_factors(stacks: Stacks, size: int) -> Tensor:
+    return stacks[0].new_empty(stacks[0].shape[1], size)
 
 
-def _batches(shapes: Shapes) -> Iterator[list[int]]:
-    """Yield which P to pad with zeros and take together.
+def _stack_sizes(shapes: Shapes, device: torch.device) -> tuple[tuple[Shape, int], ...]:
+    return _runs(shapes, device.type in STACKED_ON)
 
-    These are as many as leave no more than four times their values.
-    """
+
+@lru_cache(maxsize=64)  # buckets
+def _runs(shapes: Shapes, stacked: bool) -> tuple[tuple[Shape, int], ...]:
+    """Return each stack's shape, and how many matrices it has."""
+    if not stacked:
+        return tuple([(shape, 1) for shape in shapes])
+    return tuple([(shape, len(list(run))) for shape, run in groupby(shapes)])
+
+
+@lru_cache(maxsize=64)
+def _columns(shapes: Shapes, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return the length of each column of all Q, and for each value which column it is in."""
+    lengths = [s.m for s in shapes for _ in range(s.r)]
+    columns = np.arange(len(lengths)).repeat(lengths)
+    return torch.tensor(lengths, device=device), torch.tensor(columns, device=device)
+
+
+class Batch(NamedTuple):
+    """Factors P that are padded with zeros and made orthonormal together."""
+
+    positions: Tensor  # [k, r, n] in a row of all P; behind its end where there is padding
+    chosen: Tensor  # which of these positions, flattened, are no padding
+    inside: Tensor  # these positions
+
+
+@lru_cache(maxsize=64)
+def _batches(shapes: Shapes, device: torch.device) -> list[Batch]:
+    """Return batches of no more than four times the values of their factors."""
+    starts = list(accumulate([s.r * s.n for s in shapes], initial=0))
+    batches = []
+    for batch in _similar(shapes):
+        r, longest = shapes[batch[0]].r, shapes[batch[0]].n
+        positions = np.full((len(batch), r, longest), starts[-1])
+        for row, i in zip(positions, batch, strict=True):
+            row[:, : shapes[i].n] = np.arange(starts[i], starts[i + 1]).reshape(r, -1)
+        chosen = np.flatnonzero(positions < starts[-1])
+        tables = positions, chosen, positions.flat[chosen]
+        batches.append(Batch(*[torch.tensor(table, device=device) for table in tables]))
+    return batches
+
+
+def _similar(shapes: Shapes) -> Iterator[list[int]]:
+    """Yield the indices of factors P, the longest first, that go into one batch."""
     batch: list[int] = []
     values = 0
     for i in sorted(range(len(shapes)), key=lambda i: (shapes[i].r, shapes[i].n), reverse=True):

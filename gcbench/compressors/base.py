@@ -221,6 +221,13 @@ def offsets_of(sizes: Sizes) -> dict[str, int]:
     return dict(zip(sizes, accumulate(sizes.values(), initial=0), strict=False))
 
 
+def add_scaled(tensors: Grads, others: Grads, alpha: float = 1) -> Grads:
+    """Return x + alpha y of all tensors; a GPU adds them up in one kernel."""
+    others_in_order = [others[name] for name in tensors]
+    sums = torch._foreach_add(list(tensors.values()), others_in_order, alpha=alpha)
+    return dict(zip(tensors, sums, strict=True))
+
+
 def flatten_each(grads: Grads) -> list[Tensor]:
     """Return every tensor as `[w, values]`."""
     return [g.flatten(1) if g.dim() > 1 else g.unsqueeze(1) for g in grads.values()]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gcbench.codecs.indices import index_bytes, largest, pack_indices, unpack_indices
 from gcbench.comm import Comm
-from gcbench.compressors.base import Aggregated, Grads, Properties, State, Step
+from gcbench.compressors.base import Aggregated, Grads, Properties, State, Step, add_scaled
 from gcbench.compressors.powersgd import matrix_shape
 from gcbench.knobs import Checked
 from gcbench.method_settings import ChunkSide, Coefficients, SignumMomentum
@@ -52,7 +52,7 @@ class DeMo(Checked):
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         before = state.per_worker or {k: torch.zeros_like(g) for k, g in grads.items()}
-        momenta = {k: torch.add(g, before[k], alpha=self.momentum) for k, g in grads.items()}
+        momenta = add_scaled(grads, before, self.momentum)
         blocks = {k: self._blocks(g) for k, g in grads.items()}
         chosen, values = {}, {}
         for k, b in blocks.items():

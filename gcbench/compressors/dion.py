@@ -15,12 +15,20 @@ from gcbench.codecs.power_iteration import (
     product,
     product_and_rest,
     qs_of,
+    stack,
     times,
     transposed_times,
 )
 from gcbench.comm import Comm
-from gcbench.compressors.base import Aggregated, Grads, Properties, State, Step
-from gcbench.compressors.powersgd import continue_q, matrices_of, shapes_of, tensors_of
+from gcbench.compressors.base import Aggregated, Grads, Properties, State, Step, add_scaled
+from gcbench.compressors.powersgd import (
+    by_shape,
+    continue_q,
+    matrices_of,
+    qs_by_name,
+    shapes_of,
+    tensors_of,
+)
 from gcbench.knobs import Checked
 from gcbench.method_settings import KeptMomentum, Rank
 
@@ -67,11 +75,11 @@ class Dion(Checked):
     properties: ClassVar[Properties] = Properties(mean_linear=True)
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
-        shapes = shapes_of(grads, self.rank)
-        before = state.per_worker
-        sums = {k: g + before[k] if before else g.clone() for k, g in grads.items()}
-        bs = matrices_of(sums, shapes)
-        worker_p = times(bs, continue_q(state.shared, grads, shapes, step), shapes)
+        ordered = by_shape(grads)
+        shapes = shapes_of(ordered, self.rank)
+        before = state.per_worker or {k: torch.zeros_like(g) for k, g in grads.items()}
+        bs = stack(matrices_of(add_scaled(ordered, before), shapes), shapes)
+        worker_p = times(bs, continue_q(state.shared, ordered, shapes, step), shapes)
         p = orthogonalize(comm.mean([worker_p])[0], shapes)
         worker_r = transposed_times(bs, p, shapes)
         r = comm.mean([worker_r])[0]
@@ -81,7 +89,7 @@ class Dion(Checked):
             tensors_of(updates, grads),
             lambda: tensors_of(product(p, worker_r, shapes), grads),
             State(
-                shared=dict(zip(grads, qs_of(scaled_q, shapes), strict=True)),
+                shared=qs_by_name(scaled_q, shapes, grads),
                 per_worker=tensors_of(bs, grads),
             ),
         )

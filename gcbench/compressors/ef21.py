@@ -14,6 +14,7 @@ from gcbench.compressors.base import (
     Properties,
     State,
     Step,
+    add_scaled,
     refuse_other_tensors,
 )
 
@@ -51,13 +52,13 @@ class EF21:
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         estimates = state.per_worker or {k: torch.zeros_like(g) for k, g in grads.items()}
-        differences = {k: g - estimates[k] for k, g in grads.items()}
+        differences = add_scaled(grads, estimates, -1)
         out = self.inner.aggregate(differences, state.inner or State(), comm, step)
         sent = out.sent()
         refuse_other_tensors(sent, grads)
-        newer = {k: h + sent[k] for k, h in estimates.items()}
+        newer = add_scaled(estimates, sent)
         before = state.shared
-        update = {k: before[k] + u for k, u in out.update.items()} if before else out.update
+        update = add_scaled(out.update, before) if before else out.update
         # An optimizer may change the update in place, so that the state has tensors of its own.
         mean = {k: u.clone() for k, u in update.items()}
         return Aggregated(

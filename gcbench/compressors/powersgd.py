@@ -13,14 +13,17 @@ from gcbench.codecs.low_rank import svd
 from gcbench.codecs.power_iteration import (
     Shape,
     Shapes,
+    Stacks,
     add_times,
     orthogonalize,
     product,
     product_and_rest,
     qs_of,
     restart,
+    stack,
     times,
     transposed_times,
+    unstack,
 )
 from gcbench.comm import Comm
 from gcbench.compressors.base import (
@@ -91,9 +94,10 @@ class PowerSGD(Checked):
             )
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
-        shapes = shapes_of(grads, self.rank)
-        q = self._start(grads, shapes, state, step)
-        ms = matrices_of(grads, shapes)
+        ordered = by_shape(grads)
+        shapes = shapes_of(ordered, self.rank)
+        q = self._start(ordered, shapes, state, step)
+        ms = stack(matrices_of(ordered, shapes), shapes)
         if self.svd:
             factors = self._best(ms, shapes, comm)
         else:
@@ -104,9 +108,10 @@ class PowerSGD(Checked):
     def aggregate_corrected(
         self, grads: Grads, residual: Grads, alpha: float, state: State, comm: Comm, step: Step
     ) -> tuple[Aggregated, Grads]:
-        shapes = shapes_of(grads, self.rank)
-        q = self._start(grads, shapes, state, step)
-        gs, es = matrices_of(grads, shapes), matrices_of(residual, shapes)
+        ordered = by_shape(grads)
+        shapes = shapes_of(ordered, self.rank)
+        q = self._start(ordered, shapes, state, step)
+        gs, es = (matrices_of(x, shapes) for x in (ordered, {k: residual[k] for k in ordered}))
         ms, p = add_times(gs, es, alpha, q, shapes)
         if self.svd:
             factors = self._best(ms, shapes, comm)
@@ -117,7 +122,7 @@ class PowerSGD(Checked):
         return self._to_aggregated(grads, shapes, factors, updates), tensors_of(ms, grads)
 
     def _to_aggregated(
-        self, grads: Grads, shapes: Shapes, factors: Factors, updates: list[Tensor]
+        self, grads: Grads, shapes: Shapes, factors: Factors, updates: Stacks
     ) -> Aggregated:
         update = tensors_of(updates, grads)
 
@@ -126,11 +131,10 @@ class PowerSGD(Checked):
                 return update
             return tensors_of(product(factors.p, factors.worker_q, shapes), grads)
 
-        qs = dict(zip(grads, qs_of(factors.q, shapes), strict=True))
-        return Aggregated(update, sent, State(shared=qs))
+        return Aggregated(update, sent, State(shared=qs_by_name(factors.q, shapes, grads)))
 
     def _iterate(
-        self, ms: list[Tensor], worker_p: Tensor, start: Tensor, shapes: Shapes, comm: Comm
+        self, ms: Stacks, worker_p: Tensor, start: Tensor, shapes: Shapes, comm: Comm
     ) -> Factors:
         q = start
         for i in range(self.iterations):
@@ -141,14 +145,15 @@ class PowerSGD(Checked):
             q = comm.mean([worker_q])[0]
         return Factors(p, worker_q, q)
 
-    def _best(self, ms: list[Tensor], shapes: Shapes, comm: Comm) -> Factors:
-        means = comm.mean(ms)
+    def _best(self, ms: Stacks, shapes: Shapes, comm: Comm) -> Factors:
+        means = comm.mean(unstack(ms))
         ps = [
             svd(m.double())[0][..., : s.r].to(m.dtype).mT.flatten(1)
             for m, s in zip(means, shapes, strict=True)
         ]
         p = torch.cat(ps, dim=1)
-        return Factors(p, transposed_times(ms, p, shapes), transposed_times(means, p, shapes))
+        q = transposed_times(stack(means, shapes), p, shapes)
+        return Factors(p, transposed_times(ms, p, shapes), q)
 
     def _start(self, grads: Grads, shapes: Shapes, state: State, step: Step) -> Tensor:
         if self.warm_start:
@@ -187,6 +192,11 @@ def matrix_shape(g: Tensor) -> tuple[int, int]:
     return n, g.numel() // (g.shape[0] * n)
 
 
+def by_shape(grads: Grads) -> Grads:
+    """Return the gradients such that those whose matrices have one shape follow one another."""
+    return dict(sorted(grads.items(), key=lambda item: matrix_shape(item[1])))
+
+
 def shapes_of(grads: Grads, rank: int) -> Shapes:
     """Return the sides of all gradients as matrices, and r = min(rank, n, m) of each."""
     sides = map(matrix_shape, grads.values())
@@ -200,6 +210,13 @@ def matrices_of(grads: Grads, shapes: Shapes) -> list[Tensor]:
     ]
 
 
-def tensors_of(matrices: list[Tensor], grads: Grads) -> Grads:
-    """Return matrices with the names and shapes of `grads`: inverts `matrices_of`."""
-    return {k: m.view(-1, *g.shape[1:]) for (k, g), m in zip(grads.items(), matrices, strict=True)}
+def tensors_of(stacks: Stacks, grads: Grads) -> Grads:
+    """Return stacks of the matrices `by_shape` with the names and shapes of `grads`."""
+    matrices = dict(zip(by_shape(grads), unstack(stacks), strict=True))
+    return {name: matrices[name].view(-1, *g.shape[1:]) for name, g in grads.items()}
+
+
+def qs_by_name(q: Tensor, shapes: Shapes, grads: Grads) -> Grads:
+    """Return the factors Q of the matrices `by_shape`, by the names of `grads`."""
+    qs = dict(zip(by_shape(grads), qs_of(q, shapes), strict=True))
+    return {name: qs[name] for name in grads}

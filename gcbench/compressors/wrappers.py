@@ -23,6 +23,7 @@ from gcbench.compressors.base import (
     Properties,
     State,
     Step,
+    add_scaled,
     flatten,
     merge,
     refuse_other_tensors,
@@ -167,15 +168,13 @@ class ErrorFeedback(Checked):
                 grads, residual, self.alpha, inner_state, comm, step
             )
         else:
-            corrected = {k: torch.add(g, residual[k], alpha=self.alpha) for k, g in grads.items()}
+            corrected = add_scaled(grads, residual, self.alpha)
             out = self.inner.aggregate(corrected, inner_state, comm, step)
             sent = out.sent()
             refuse_other_tensors(sent, grads)
-            left = {k: corrected[k] - sent[k] for k in grads}
+            left = add_scaled(corrected, sent, -1)
         if self.alpha != self.beta:
-            left = {
-                k: torch.add(x, residual[k], alpha=self.beta - self.alpha) for k, x in left.items()
-            }
+            left = add_scaled(left, residual, self.beta - self.alpha)
         return Aggregated(
             out.update, out.sent, State(per_worker=left, inner=out.state), out.shannon_bits
         )

@@ -28,6 +28,7 @@ from gcbench.records.schema import (
     Result,
     Status,
 )
+from gcbench.train.pipeline import ByTrial
 from gcbench.train.run import Progress, Run, Sample
 
 
@@ -60,6 +61,7 @@ def make_outcome(
         backend=plan.backend,
         codec_backend=plan.codec_backend if compiled_from_step is None else "compiled",
         compiled_from_step=compiled_from_step,
+        overlap_ratio=run.pipeline.ratio if isinstance(run.pipeline, ByTrial) else None,
         network=_describe_network(config),
         threads=plan.threads,
         oversubscribed=plan.oversubscribed,

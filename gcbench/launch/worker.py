@@ -58,7 +58,7 @@ from gcbench.seeds import mix
 from gcbench.settings import TrainerSettings
 from gcbench.train.checkpoints import Checkpoints
 from gcbench.train.loop import train
-from gcbench.train.pipeline import exchanges_in_background, make_pipeline
+from gcbench.train.pipeline import exchanges_in_background, make_pipeline, overlap_obstacle
 from gcbench.train.replica import Replica
 from gcbench.train.run import Estimator, Progress, Run
 from gcbench.train.schedules import Schedule, total_steps
@@ -255,11 +255,13 @@ def build_run(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the parent has said them
         compressor = make(config["compressor"], "compressor")
+    alone = plan.timed and plan.processes > 1
+    may_overlap = overlap_obstacle(compressor, estimator, alone) is None
     run = Run(
         data=data,
         replica=replica,
         estimator=estimator,
-        pipeline=make_pipeline(trainer, replica, clock, side_comm),
+        pipeline=make_pipeline(trainer, replica, clock, side_comm, may_overlap),
         compressor=compressor,
         comm=comm,
         control=control,

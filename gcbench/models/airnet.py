@@ -18,7 +18,7 @@ from gcbench.knobs import Knob
 STAGES = 3  # each halves the image
 PATCH = 2  # pixels on a side, which the stem whitens
 LOGIT_SCALE = 1 / 9
-NORM_MOMENTUM = 0.4  # weight of the newest batch in running statistics: biases move fast
+NORM_MOMENTUM = 0.1  # weight of the newest batch in running statistics
 EPSILON = 5e-4  # added to the variances that the stem divides by
 
 

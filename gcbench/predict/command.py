@@ -16,7 +16,7 @@ from gcbench.predict.words import Predict, read_predict
 
 if TYPE_CHECKING:
     from gcbench.predict.model import Cluster, Compute, Method, Prediction
-    from gcbench.predict.pays import Threshold
+    from gcbench.predict.pays import Answer, Threshold
 
 log = logging.getLogger("gcbench")
 
@@ -27,9 +27,11 @@ class Scenario(NamedTuple):
     title: str
     methods: list[Method]
     dense: Method
-    cluster: Cluster
+    clusters: dict[str, Cluster]  # by network
     compute: Compute
     samples: int
+    left_out: dict[str, str]  # of compressor=all: methods that cannot run there, and why
+    guessed: list[str]  # methods whose codec was never timed on that device
 
 
 def predict_steps(typed: Sequence[str]) -> None:
@@ -49,7 +51,7 @@ def _answer(words: Predict) -> TextTable:
         case "compare":
             return _compare(words)
     try:
-        return _tell_where_methods_pay(words) if words.command == "pays" else _predict_steps(words)
+        return _rank_methods(words) if words.command == "pays" else _predict_steps(words)
     except ValueError as error:  # a method that cannot run on such a cluster
         raise ConfigError(str(error)) from error
 
@@ -59,19 +61,21 @@ def build_scenario(words: Predict) -> Scenario:
     from gcbench.predict.links import read_link
     from gcbench.predict.model import Cluster
     from gcbench.predict.subject import (
+        dataset_of,
         facts_of,
         method_names,
         methods,
         read_shapes,
+        refuse_unknown_knobs,
         shapes_of_model,
     )
 
     device = read_device(words.device)
-    cluster = Cluster(
-        read_link("network", words.network, words.latency),
-        read_link("inside", words.inside),
-        words.workers_per_node,
-    )
+    inside = read_link("inside", words.inside)
+    clusters = {
+        name: Cluster(read_link("network", name, words.latency), inside, words.workers_per_node)
+        for name in words.network
+    }
     known = method_names()
     names = known if words.compressor == ("all",) else words.compressor
     if unknown := [name for name in names if name not in known]:
@@ -79,6 +83,7 @@ def build_scenario(words: Predict) -> Scenario:
             f"compressor={unknown[0]}: there is no such method; type all, or some of "
             f"{', '.join(known)}"
         )
+    refuse_unknown_knobs(names, words.others)
     if words.shapes:
         own = read_shapes(words.shapes)
         batch = words.batch_size or int(max(own.seconds))
@@ -86,31 +91,46 @@ def build_scenario(words: Predict) -> Scenario:
         taken = words.seconds or interpolate(own.seconds, batch)
         compute = device.compute(name, batch, taken)
     else:
-        facts = facts_of(words.model, words.dataset)
+        dataset = words.dataset or dataset_of(words.model)
+        facts = facts_of(words.model, dataset)
         compute = device.compute(words.model, words.batch_size, words.seconds)
-        node = resolve(compose_words([f"model={words.model}"]))["model"]
+        node = resolve(compose_words([f"model={words.model}", f"dataset={dataset}"]))["model"]
         name, shapes = words.model, shapes_of_model(node, facts)
         samples = words.samples or facts.samples
-    log.info("metering a step of %s with %d methods, some seconds each", name, len(names))
-    single = methods(names, words.others, shapes, device, words.workers_per_node)
+    log.info("metering a step of %s with %d methods", name, len(names))
+    single, left_out = [], {}
+    for choice in names:
+        try:
+            choices = methods(choice, words.others, shapes, device, words.workers_per_node)
+            for method in choices:
+                for workers in words.workers:
+                    method.messages(workers)
+            single += choices
+        except ValueError as error:
+            if words.compressor != ("all",):
+                raise
+            left_out[choice] = str(error)
     every = [method.at_every(steps) for method in single for steps in words.every]
     dense = next((m for m in every if m.family == "none" and m.every == 1), None)
     return Scenario(
         f"{name}, {device.title}, {compute.batch_size} a worker",
         every,
-        dense or methods(["none"], [], shapes, device, 1)[0],
-        cluster,
+        dense or methods("none", [], shapes, device, 1)[0],
+        clusters,
         compute,
         samples,
+        left_out,
+        sorted({m.family for m in single} - {*device.codecs, "none"}),
     )
 
 
-def predictions(words: Predict, scenario: Scenario) -> list[Prediction]:
-    """Return the steps of every method on every number of workers."""
+def predictions(words: Predict, scenario: Scenario) -> list[tuple[str, Prediction]]:
+    """Return the steps of every method on every network and number of workers."""
     from gcbench.predict.model import predict
 
     return [
-        predict(m, w, scenario.cluster, scenario.compute, words.overlap)
+        (network, predict(m, w, cluster, scenario.compute, words.overlap))
+        for network, cluster in scenario.clusters.items()
         for m in scenario.methods
         for w in words.workers
     ]
@@ -121,6 +141,7 @@ def _predict_steps(words: Predict) -> TextTable:
     rows = [
         [
             p.method,
+            network,
             f"{p.workers:,}",
             seconds(p.step_seconds),
             f"{p.images_per_second:,.0f}",
@@ -131,13 +152,14 @@ def _predict_steps(words: Predict) -> TextTable:
             f"{p.sent_bits / 8e6:,.3g}",
             f"{p.of_bound:.2f} x",
         ]
-        for p in predictions(words, scenario)
+        for network, p in predictions(words, scenario)
     ]
     headings = [
         "method",
+        "network",
         "workers",
         "step",
-        "images/s",
+        "samples/s",
         "epoch",
         "codec",
         "exchange",
@@ -145,11 +167,17 @@ def _predict_steps(words: Predict) -> TextTable:
         "MB sent",
         "of the bound",
     ]
-    return TextTable(headings, rows, title=_title(words, scenario), notes=[_note(words, scenario)])
+    return TextTable(
+        headings,
+        rows,
+        left=(0, 1),
+        title=_title(words, scenario),
+        notes=_notes(words, scenario),
+    )
 
 
 def _title(words: Predict, scenario: Scenario) -> str:
-    parts = [scenario.title, words.network]
+    parts = [scenario.title, *scenario.clusters]
     if words.workers_per_node > 1:
         parts.append(f"{words.workers_per_node} a node on {words.inside}")
     if words.overlap:
@@ -157,53 +185,90 @@ def _title(words: Predict, scenario: Scenario) -> str:
     return ", ".join(parts)
 
 
-def _note(words: Predict, scenario: Scenario) -> str:
-    return (
+def _notes(words: Predict, scenario: Scenario) -> list[str]:
+    from gcbench.predict.devices import OTHER
+
+    notes = [
         f"Predicted with device {words.device}. The bound is a step without exchange and codec: "
         f"{seconds(scenario.compute.seconds)}."
         + (" With every=H a step is the mean of H." if max(words.every) > 1 else "")
-    )
+    ]
+    if scenario.guessed:
+        notes.append(
+            f"Codec seconds are the device's guess for any method ({OTHER}), and may be far off, "
+            f"of: {', '.join(scenario.guessed)}. Time them: gcbench bench, gcbench predict measure."
+        )
+    if scenario.left_out:
+        reasons = "; ".join(f"{name} ({why})" for name, why in scenario.left_out.items())
+        notes.append(f"Left out, as they cannot be predicted there: {reasons}")
+    return notes
 
 
-def _tell_where_methods_pay(words: Predict) -> TextTable:
-    from gcbench.predict.model import predict
+def _rank_methods(words: Predict) -> TextTable:
     from gcbench.predict.pays import find_answers
 
+    workers = [w for w in words.workers if w > 1]
+    if not workers:
+        raise ConfigError("workers=1: one worker exchanges nothing; type workers=2,4,8,16")
     scenario = build_scenario(words)
-    cluster, compute, dense = scenario.cluster, scenario.compute, scenario.dense
-    workers = [2**i for i in range(1, 11)]
-    if "workers" in words.given:
-        workers = [w for w in words.workers if w > 1]
-    size = cluster.workers_per_node
-    workers = [w for w in workers if w > size or w % size == 0]
-    compressing = [m for m in scenario.methods if m is not dense]
-    answers = find_answers(compressing, dense, workers, cluster, compute, words.overlap)
-    rows = []
-    for answer in answers:
-        pairs = zip(answer.predictions, answer.pays, strict=True)
-        paying = [p.workers for p, pays in pairs if pays]
-        thresholds = map(_threshold, answer.thresholds)
-        of_bound = f"{answer.predictions[-1].of_bound:.2f} x"
-        rows.append([answer.method.title, _range(paying, workers), *thresholds, of_bound])
+    clusters, compute, dense = scenario.clusters, scenario.compute, scenario.dense
+    others = [m for m in scenario.methods if m is not dense]
+    (bound,) = find_answers([dense], dense, workers, clusters, compute, words.overlap)
+    answers = find_answers(others, dense, workers, clusters, compute, words.overlap)
     if words.picture:
         from gcbench.predict.picture import draw
 
-        dense_steps = [predict(dense, w, cluster, compute, words.overlap) for w in workers]
+        network, cluster = next(iter(clusters.items()))
         title = _title(words, scenario)
-        files = draw(answers, dense_steps, cluster, Path(words.picture), title)
+        steps = bound.predictions[network]
+        files = draw(answers, steps, network, cluster, Path(words.picture), title)
         log.info("drawn: %s", ", ".join(map(str, files)))
-    headings = [
-        "pays",
-        f"on {words.network}, workers",
-        *(f"W = {w:,}" for w in workers),
-        f"of the bound, W = {workers[-1]:,}",
-    ]
-    note = (
-        "A method pays where its step is shorter than the dense one: at which rates between nodes, "
-        "by the number of workers W."
+    headings = ["method"]
+    columns = [["none: step", "none: samples/s", *(a.method.title for a in answers)]]
+    for i, number in enumerate(workers):
+        for network in clusters:
+            step = bound.predictions[network][i]
+            headings.append(f"W={number:,} {network}")
+            columns.append(
+                [seconds(step.step_seconds), f"{step.images_per_second:,.0f}"]
+                + [f"{a.speedups[network][i]:.2f} x" for a in answers]
+            )
+        headings.append(f"W={number:,} pays")
+        columns.append(["", "", *(_threshold(a.thresholds[i]) for a in answers)])
+    return TextTable(
+        headings,
+        list(zip(*columns, strict=True)),
+        groups=[True, True, *(False for _ in answers)],
+        title=_title(words, scenario),
+        notes=[
+            "Times faster than none, which exchanges whole gradients, by the number of workers W "
+            "and network; the fastest on average first. It pays at the rates between nodes in the "
+            f"last column of each W{_latency_of(scenario)}.",
+            *(_fastest([bound, *answers], network, workers) for network in clusters),
+            "Speed only: how good the model gets is not predicted, neither with fewer bits nor "
+            "with every=H. Train the candidates, or see what gcbench report has of them.",
+            *_notes(words, scenario),
+        ],
     )
-    notes = [note, _note(words, scenario)]
-    return TextTable(headings, rows, title=_title(words, scenario), notes=notes)
+
+
+def _latency_of(scenario: Scenario) -> str:
+    """Return whose latency thresholds have, where there are several networks."""
+    if len(scenario.clusters) == 1:
+        return ""
+    return f", with the latency of {next(iter(scenario.clusters))}"
+
+
+def _fastest(answers: Sequence[Answer], network: str, workers: Sequence[int]) -> str:
+    parts = []
+    for i, number in enumerate(workers):
+        best = max(answers, key=lambda a: a.speedups[network][i])
+        step = best.predictions[network][i]
+        parts.append(
+            f"W={number:,} {best.method.title} ({seconds(step.step_seconds)}, "
+            f"{step.images_per_second:,.0f} samples/s)"
+        )
+    return f"Fastest on {network}: {', '.join(parts)}."
 
 
 def _threshold(threshold: Threshold) -> str:
@@ -212,20 +277,6 @@ def _threshold(threshold: Threshold) -> str:
     if threshold.below:
         return f"< {rate(threshold.below)}"
     return f"> {rate(threshold.above)}" if threshold.above else "always"
-
-
-def _range(paying: Sequence[int], every: Sequence[int]) -> str:
-    """Return the numbers of workers with which a method pays, such as from 8."""
-    if not paying:
-        return "none"
-    if len(paying) == len(every):
-        return "all"
-    inside = [w for w in every if paying[0] <= w <= paying[-1]]
-    if len(inside) > len(paying):
-        return ", ".join(f"{w:,}" for w in paying)
-    if paying[-1] == every[-1]:
-        return f"from {paying[0]:,}"
-    return f"to {paying[-1]:,}" if paying[0] == every[0] else f"{paying[0]:,} to {paying[-1]:,}"
 
 
 def _measure(words: Predict) -> TextTable:
@@ -258,7 +309,7 @@ def _compare(words: Predict) -> TextTable:
         raise ConfigError(
             "compare: type run directories, as in gcbench predict compare outputs/RUN network=1gbit"
         )
-    network = words.network if "network" in words.given else None
+    network = _one_network(words) if "network" in words.given else None
     comparisons = [compare(path, network, words.latency, words.own) for path in words.paths]
     rows = [
         [
@@ -272,6 +323,12 @@ def _compare(words: Predict) -> TextTable:
     ]
     headings = ["run", "workers", "predicted", "measured", "measured / predicted"]
     return TextTable(headings, rows, title="exchange of a step")
+
+
+def _one_network(words: Predict) -> str:
+    if len(words.network) > 1:
+        raise ConfigError(f"network={','.join(words.network)}: runs are compared on one; type one")
+    return words.network[0]
 
 
 def _list_links() -> TextTable:

@@ -102,7 +102,8 @@ class Payload:
 
     def _widens(self, few: int) -> bool:
         """Return whether sums take more bits of more workers."""
-        if any(m.collective == "all_to_all" for m in self._count(few)):
+        kinds = {m.collective for m in self._count(few)}
+        if "all_to_all" in kinds or "all_reduce" not in kinds:
             return False
         if self._varies is None:
             sums = [

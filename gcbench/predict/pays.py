@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from statistics import geometric_mean
 from typing import NamedTuple
 
 from gcbench.predict.model import Cluster, Compute, Method, Prediction, predict
@@ -20,12 +21,17 @@ class Threshold(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The numbers of workers for which a method pays."""
+    """A method's steps on every network, beside dense ones, and the rates at which it pays."""
 
     method: Method
-    thresholds: list[Threshold]
-    predictions: list[Prediction]  # on the network that was asked for
-    pays: list[bool]  # on that network
+    thresholds: list[Threshold]  # by the number of workers, with the first network's latency
+    speedups: dict[str, list[float]]  # dense step over its step, by network and workers
+    predictions: dict[str, list[Prediction]]  # likewise
+
+    @property
+    def mean_speedup(self) -> float:
+        """Return the geometric mean over networks and numbers of workers."""
+        return geometric_mean(x for row in self.speedups.values() for x in row)
 
 
 def find_threshold(
@@ -59,16 +65,27 @@ def find_answers(
     methods: Sequence[Method],
     dense: Method,
     workers: Sequence[int],
-    cluster: Cluster,
+    clusters: Mapping[str, Cluster],
     compute: Compute,
     overlap: bool = False,
 ) -> list[Answer]:
-    """Return an answer for every method."""
-    bounds = {w: predict(dense, w, cluster, compute, overlap).step_seconds for w in workers}
+    """Return an answer for every method, the fastest first; `clusters` are named by network."""
+    first = next(iter(clusters.values()))
+
+    def steps(method: Method) -> dict[str, list[Prediction]]:
+        return {
+            name: [predict(method, w, cluster, compute, overlap) for w in workers]
+            for name, cluster in clusters.items()
+        }
+
+    bounds = steps(dense)
     answers = []
     for method in methods:
-        predictions = [predict(method, w, cluster, compute, overlap) for w in workers]
-        thresholds = [find_threshold(method, dense, w, cluster, compute, overlap) for w in workers]
-        pays = [p.step_seconds < bounds[p.workers] for p in predictions]
-        answers.append(Answer(method, thresholds, predictions, pays))
-    return answers
+        predictions = steps(method)
+        thresholds = [find_threshold(method, dense, w, first, compute, overlap) for w in workers]
+        speedups = {
+            name: [d.step_seconds / p.step_seconds for d, p in zip(bounds[name], row, strict=True)]
+            for name, row in predictions.items()
+        }
+        answers.append(Answer(method, thresholds, speedups, predictions))
+    return sorted(answers, key=lambda answer: -answer.mean_speedup)

@@ -19,26 +19,36 @@ REFERENCE: dict[str, Any] = {"color": "#999999", "linewidth": 0.8, "linestyle": 
 
 @matplotlib.rc_context(RC)
 def draw(
-    answers: Sequence[Answer], dense: Sequence[Prediction], cluster: Cluster, path: Path, title: str
+    answers: Sequence[Answer],
+    dense: Sequence[Prediction],
+    network: str,
+    cluster: Cluster,
+    path: Path,
+    title: str,
 ) -> list[Path]:
     """Draw two panels over the workers, and return the files.
 
     Left: the rate between nodes below which a method pays. Right: its step over that without
-    exchange, on the network that was asked for.
+    exchange, on `network`.
     """
-    return save(_draw_panels(answers, dense, cluster, title), path)
+    return save(_draw_panels(answers, dense, network, cluster, title), path)
 
 
 def _draw_panels(
-    answers: Sequence[Answer], dense: Sequence[Prediction], cluster: Cluster, title: str
+    answers: Sequence[Answer],
+    dense: Sequence[Prediction],
+    network: str,
+    cluster: Cluster,
+    title: str,
 ) -> Figure:
     figure, (left, right) = panels(["Pays below this rate", "Step over the no-exchange bound"])
     families = [answer.method.family for answer in answers]
     looks = [look(family, families[:i].count(family)) for i, family in enumerate(families)]
     for answer, style in zip(answers, looks, strict=True):
-        workers = [p.workers for p in answer.predictions]
+        steps = answer.predictions[network]
+        workers = [p.workers for p in steps]
         left.plot(workers, [_rate(answer, i) for i in range(len(workers))], **style)
-        right.plot(workers, [p.of_bound for p in answer.predictions], **style)
+        right.plot(workers, [p.of_bound for p in steps], **style)
     right.plot([p.workers for p in dense], [p.of_bound for p in dense], **look("none"))
     left.axhline(cluster.between.bits_per_second / 1e9, **REFERENCE)
     right.axhline(1.0, **REFERENCE)

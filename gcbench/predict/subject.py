@@ -16,6 +16,7 @@ from gcbench.compressors import Compressor
 from gcbench.config import (
     Config,
     ConfigError,
+    compose_methods,
     compose_words,
     conf_directory,
     method_keys,
@@ -54,11 +55,14 @@ DATASET_OF = {
 }
 
 
+def dataset_of(model: str) -> str:
+    """Return the data set on which a model is mostly trained."""
+    return "imagenet" if model.endswith("_imagenet") else DATASET_OF.get(model, "cifar10")
+
+
 def facts_of(model: str, dataset: str | None) -> Facts:
     """Return the facts of a data set, or of the one on which the model is mostly trained."""
-    name = dataset or (
-        "imagenet" if model.endswith("_imagenet") else DATASET_OF.get(model, "cifar10")
-    )
+    name = dataset or dataset_of(model)
     if name not in DATASETS:
         raise ConfigError(
             f"dataset={name}: its shapes are not known; type one of {', '.join(DATASETS)}, or "
@@ -146,14 +150,8 @@ def method_names() -> list[str]:
     return sorted(path.stem for path in (conf_directory() / "compressor").glob("*.yaml"))
 
 
-def methods(
-    names: Sequence[str],
-    words: Sequence[str],
-    shapes: Shapes,
-    device: Device,
-    workers_per_node: int,
-) -> list[Method]:
-    """Return every method with every combination of the values that were typed for its knobs."""
+def refuse_unknown_knobs(names: Sequence[str], words: Sequence[str]) -> None:
+    """Raise ConfigError where a word is a key of none of the methods."""
     keys = method_keys(conf_directory())
     for word in words:
         if not any(word.partition("=")[0] in keys[name] for name in names):
@@ -161,15 +159,30 @@ def methods(
                 f"{word}: no such key with compressor={','.join(names)}; type gcbench predict "
                 "--help to see the keys"
             )
+
+
+def methods(
+    name: str, words: Sequence[str], shapes: Shapes, device: Device, workers_per_node: int
+) -> list[Method]:
+    """Return a method with every combination of the values that were typed for its knobs."""
+    keys = method_keys(conf_directory())[name]
+    knobs = [word for word in words if word.partition("=")[0] in keys]
     every = []
-    for name in names:
-        knobs = [word for word in words if word.partition("=")[0] in keys[name]]
-        for combination in product(*map(_values, knobs)):
-            title = " ".join([name, *combination])
+    for combination in product(*map(_values, knobs)):
+        title = " ".join([name, *combination])
+        if combination:
             config = resolve(compose_words([f"compressor={name}", *combination]))
-            compressor = compressor_of(config)
-            every.append(method(title, name, compressor, shapes, device, workers_per_node))
+        else:
+            config = {"compressor": _defaults()[name][0]}
+        compressor = compressor_of(config)
+        every.append(method(title, name, compressor, shapes, device, workers_per_node))
     return every
+
+
+@cache
+def _defaults() -> dict[str, tuple[Config, list[str]]]:
+    """Return every method with its default knobs: composing them one by one takes many seconds."""
+    return compose_methods(method_names())
 
 
 def _values(word: str) -> list[str]:

@@ -21,7 +21,7 @@ class Predict(Words):
     examples = """
 gcbench predict model=resnet18 compressor=powersgd rank=2 network=10gbit workers=2,4,8,16
 gcbench predict model=resnet50_imagenet compressor=all network=25gbit workers=64 workers_per_node=8
-gcbench predict pays model=resnet18 compressor=qsgd,powersgd picture=pays    where a method pays
+gcbench predict pays model=resnet18 compressor=all network=1gbit,10gbit every=1,8    what to take
 gcbench predict model=resnet18 compressor=none,qsgd every=1,8,32 network=1gbit    local steps
 gcbench predict shapes=mine.yaml compressor=powersgd rank=1,2,4     a model without its code
 gcbench predict measure outputs device=mine.yaml     a device, from what ran below a folder
@@ -40,9 +40,9 @@ gcbench predict compare outputs/RUN network=1gbit    a run's times beside the pr
     compressor: tuple[str, ...] = key(
         ("none", "qsgd", "powersgd", "top_k", "signum"), "methods, separated by commas, or all"
     )
-    network: str = key(
-        "10gbit",
-        "between nodes: a rate (10gbit, 2.5gbit), or a name that gcbench predict links has",
+    network: tuple[str, ...] = key(
+        ("10gbit",),
+        "between nodes: rates (10gbit, 2.5gbit), or names that gcbench predict links has",
     )
     latency: str | None = key(None, "of a message between nodes, as in 50us; by default the link's")
     inside: str = key("nvlink2", "the link inside a node")

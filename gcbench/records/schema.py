@@ -197,6 +197,9 @@ class Result(Environment):
     # The step before which eager codecs gave way to compiled ones that are the same to the bit,
     # since when `seconds` count; None: all steps since the last start had `codec_backend`.
     compiled_from_step: int | None = None
+    # With trainer.overlap=auto the seconds of a step with overlap over those of one without, in
+    # the trial: below 1 the run went on with overlap.
+    overlap_ratio: Number = None
     network: Network | None = None
     threads: int | None = None
     oversubscribed: bool = False  # more processes than cores

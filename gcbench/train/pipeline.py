@@ -8,10 +8,12 @@ message meets another's.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import nullcontext
 from queue import SimpleQueue
+from statistics import median
 from typing import Any, NamedTuple
 
 import torch
@@ -34,6 +36,8 @@ from gcbench.settings import TrainerSettings
 from gcbench.train.estimators import SGD
 from gcbench.train.replica import Replica
 from gcbench.train.run import Estimator, ExchangeResult, Pipeline, Progress, Run
+
+TURN_STEPS, TURNS = 5, 3  # of `trainer.overlap=auto`: steps at a time, times each way
 
 
 class AfterBackward:
@@ -80,6 +84,7 @@ class UnderBackward:
         replica.hook_buckets(bucket_mib, self._submit_bucket)
 
     def gradients(self, run: Run, progress: Progress) -> Tensor:
+        self._queue.catch_up(run)
         self._at, self._names = (run, progress), []
         return run.estimator.gradients(run, progress)
 
@@ -107,6 +112,54 @@ class UnderBackward:
         return self._names
 
 
+class ByTrial:
+    """The pipeline of `trainer.overlap=auto`: after the backward pass or under it.
+
+    Turns of a few steps go one way and the other. Then the run stays with the way whose turns took
+    less time, as the median of each says and the mean over the processes. Where a backward pass
+    leaves no core free, an exchange under it takes as much from it as it hides.
+    """
+
+    def __init__(self, after: AfterBackward, under: UnderBackward) -> None:
+        self._ways: dict[bool, Pipeline] = {False: after, True: under}
+        self._seconds: dict[bool, list[float]] = {False: [], True: []}  # of each turn
+        self._overlaps = False
+        self._steps = 0
+        self._began = 0.0
+        self.ratio: float | None = None  # of steps with overlap to those without
+
+    def gradients(self, run: Run, progress: Progress) -> Tensor:
+        if self.ratio is None and self._steps % TURN_STEPS == 0:
+            self._end_turn(run)
+        self._steps += 1
+        return self._ways[self._overlaps].gradients(run, progress)
+
+    def exchange(self, run: Run, progress: Progress) -> ExchangeResult | None:
+        return self._ways[self._overlaps].exchange(run, progress)
+
+    def settle(self, run: Run, progress: Progress) -> None:
+        pass
+
+    def messages(self, run: Run) -> list[list[str]]:
+        if self.ratio is not None:
+            return self._ways[self._overlaps].messages(run)
+        return [*self._ways[False].messages(run), *self._ways[True].messages(run)]
+
+    def _end_turn(self, run: Run) -> None:
+        if run.replica.device.type == "cuda":
+            torch.cuda.synchronize(run.replica.device)
+        now = time.perf_counter()
+        if self._steps > 2 * TURN_STEPS:  # DDP makes its buckets in the first turns
+            self._seconds[self._overlaps].append(now - self._began)
+        self._overlaps = not self._overlaps
+        if len(self._seconds[False]) == TURNS:
+            ratios = run.control.gather(median(self._seconds[True]) / median(self._seconds[False]))
+            self.ratio = sum(ratios) / len(ratios)
+            self._overlaps = self.ratio < 1
+        run.replica.use_hook(self._overlaps)
+        self._began = now
+
+
 class UnderNextStep:
     """The pipeline of `trainer.double_buffering`: a step's exchange runs under the next step.
 
@@ -129,6 +182,7 @@ class UnderNextStep:
         run.clock.lap("await")
         self.settle(run, progress)
         late, progress.late = progress.late, None
+        self._queue.catch_up(run)
         self._under_way = (
             self._queue.submit(run, run.replica.grads, progress.state, progress.step),
             run.replica.flat,
@@ -167,9 +221,12 @@ class ExchangeQueue:
         ] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
+    def catch_up(self, run: Run) -> None:
+        """Count on from what the run has counted; nothing may be waiting."""
+        self._comm.meter.load(run.comm.meter.state())
+
     def submit(self, run: Run, grads: Grads, state: State, number: int) -> Future[FinishedExchange]:
         if self._thread is None:
-            self._comm.meter.load(run.comm.meter.state())  # which a checkpoint may have set
             # A daemon: a process that fails must not wait for a collective that nobody answers.
             self._thread = threading.Thread(target=self._serve, name="exchange", daemon=True)
             self._thread.start()
@@ -214,7 +271,11 @@ def exchanges_in_background(trainer: Mapping[str, Any]) -> bool:
 
 
 def make_pipeline(
-    settings: TrainerSettings, replica: Replica, clock: Clock, side_comm: Comm | None
+    settings: TrainerSettings,
+    replica: Replica,
+    clock: Clock,
+    side_comm: Comm | None,
+    may_overlap: bool,
 ) -> Pipeline:
     """Return the pipeline; `side_comm` serves exchanges that run at the same time as others."""
     if side_comm is None:
@@ -222,7 +283,10 @@ def make_pipeline(
     queue = ExchangeQueue(side_comm, clock, replica.device)
     if settings.double_buffering:
         return UnderNextStep(queue)
-    return UnderBackward(queue, replica, settings.bucket_mib)
+    if not may_overlap:
+        return AfterBackward()
+    under = UnderBackward(queue, replica, settings.bucket_mib)
+    return under if settings.overlap is True else ByTrial(AfterBackward(), under)
 
 
 def refuse_pipeline(
@@ -232,30 +296,39 @@ def refuse_pipeline(
 
     `alone`: every worker has a process of its own.
     """
-    if settings.overlap and settings.double_buffering:
+    if settings.overlap is True and settings.double_buffering:
         raise ValueError(
             "trainer.overlap=true trainer.double_buffering=true: an exchange runs under its own "
             "backward pass, or under the next step; type one of them"
         )
-    if not (settings.overlap or settings.double_buffering):
-        return
-    name = "overlap" if settings.overlap else "double_buffering"
-    if not isinstance(estimator, SGD):
+    if settings.double_buffering and not isinstance(estimator, SGD):
         raise ValueError(
-            f"trainer.{name}=true: only plain gradients are exchanged that way; type estimator=sgd"
+            "trainer.double_buffering=true: only plain gradients are exchanged that way; type "
+            "estimator=sgd"
         )
-    if settings.overlap and not alone:
-        raise ValueError(
+    if settings.overlap is True and (obstacle := overlap_obstacle(compressor, estimator, alone)):
+        raise ValueError(obstacle)
+
+
+def overlap_obstacle(compressor: Compressor, estimator: Estimator, alone: bool) -> str | None:
+    """Return the sentence why no exchange can run under its backward pass, if so."""
+    if not isinstance(estimator, SGD):
+        return (
+            "trainer.overlap=true: only plain gradients are exchanged that way; type estimator=sgd"
+        )
+    if not alone:
+        return (
             "trainer.overlap=true: virtual workers have no exchange that could be hidden; type "
             "trainer.launcher=local with at least trainer.gpus=2, or trainer.overlap=false"
         )
-    if settings.overlap and compressor.properties.scope == "global":
-        raise ValueError(
+    if compressor.properties.scope == "global":
+        return (
             "trainer.overlap=true sends tensors as their gradients arrive, and this method must "
             "see all of them at once (its scope is global, see gcbench methods); type "
             "trainer.double_buffering=true, which hides any method's exchange, or "
             "trainer.overlap=false"
         )
+    return None
 
 
 def _aggregate(run: Run, grads: Grads, state: State, comm: Comm, number: int) -> Aggregated:

@@ -67,7 +67,9 @@ class Replica:
         self.parameters = {k: p for k, p in self.model.named_parameters() if p.requires_grad}
         self.flat, self.grads = self._make_rows()
         self._other: tuple[Tensor, Grads] | None = None
-        self._buckets: DistributedDataParallel | None = None
+        self._plain_forward = self._forward
+        self._hooked: DistributedDataParallel | None = None
+        self._buckets: DistributedDataParallel | None = None  # where it takes this step
         self.offsets = offsets_of({k: p.numel() for k, p in self.parameters.items()})
         self.carries: list[Any] = [None] * len(workers)
         self._norms = [
@@ -109,7 +111,13 @@ class Replica:
                 self.grads[name][0].copy_(gradient)
             on_bucket({name: rows for name, rows in self.grads.items() if name in bucket})
 
-        self._forward = self._buckets = hook_buckets(self._forward, mib, collect)
+        self._hooked = hook_buckets(self._plain_forward, mib, collect)
+        self.use_hook(True)
+
+    def use_hook(self, used: bool) -> None:
+        """Let the next steps go through the hook of `hook_buckets`, or pass it by."""
+        self._buckets = self._hooked if used else None
+        self._forward = self._plain_forward if self._buckets is None else self._buckets
 
     def begin(self) -> None:
         """Prepare for the gradients of a step."""

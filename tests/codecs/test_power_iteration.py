@@ -9,6 +9,7 @@ import torch
 from backends import use
 from torch import Tensor
 
+from gcbench.codecs import power_iteration
 from gcbench.codecs.kernels import Backend, use_backend
 from gcbench.codecs.power_iteration import (
     Shape,
@@ -20,8 +21,10 @@ from gcbench.codecs.power_iteration import (
     ps_of,
     qs_of,
     restart,
+    stack,
     times,
     transposed_times,
+    unstack,
 )
 
 # Sizes with and without whole cache lines, rows by fours, and several tiles.
@@ -35,6 +38,11 @@ SIDES = [
     (64, 5000),
     (3, 16),
     (5, 9001),
+    (130, 65),
+    (130, 65),  # with the one before a stack
+    (130, 65),
+    (1, 4),
+    (1, 4),
 ]
 
 
@@ -66,15 +74,15 @@ def step(workers: int, rank: int, rows: slice = slice(None)) -> list[list[Tensor
     ms, p = add_times(gs, es, 0.5, q, shapes)
     orthonormal = orthogonalize(randn(1, p.shape[1], seed=6), shapes)
     worker_q = transposed_times(ms, orthonormal, shapes)
-    sums = [m.clone() for m in ms]
+    sums = [m.clone() for m in unstack(ms)]
     updates = product_and_rest(orthonormal, q, worker_q, ms, shapes)
     return [
         sums,
         ps_of(p, shapes),
         ps_of(orthonormal, shapes),
         qs_of(worker_q, shapes),
-        updates,
-        ms,
+        unstack(updates),
+        unstack(ms),
     ]
 
 
@@ -90,6 +98,20 @@ def test_both_ways_are_equal_up_to_rounding(workers: int, rank: int) -> None:
             torch.testing.assert_close(
                 a, b, rtol=1e-4, atol=1e-4, msg=lambda m, at=(name, shape): f"{at}: {m}"
             )
+
+
+@pytest.mark.parametrize("rank", [1, 2, 5])
+@pytest.mark.parametrize("workers", [1, 3])
+def test_stacks_have_the_products_of_their_matrices(
+    workers: int, rank: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_backend("eager")
+    alone = step(workers, rank)
+    monkeypatch.setattr(power_iteration, "STACKED_ON", {"cpu"})
+    stacks = stack(matrices(workers, 1), shapes_of(rank))
+    assert [len(ms) for ms in stacks] == [1] * 9 + [3, 2]
+    for ours, theirs in zip(step(workers, rank), alone, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("rank", [2, 5])
@@ -124,18 +146,23 @@ def test_products_are_those_of_matrices() -> None:
         for sides in zip(*SIDES, strict=True)
     )
     for m, computed, factor in zip(
-        ms, ps_of(times(ms, q, shapes), shapes), qs_of(q, shapes), strict=True
+        ms, ps_of(times(stack(ms, shapes), q, shapes), shapes), qs_of(q, shapes), strict=True
     ):
         torch.testing.assert_close(
             computed.double(), (m.double() @ factor[0].double().mT).mT, rtol=1e-4, atol=1e-4
         )
     for m, computed, factor in zip(
-        ms, qs_of(transposed_times(ms, p, shapes), shapes), ps_of(p, shapes), strict=True
+        ms,
+        qs_of(transposed_times(stack(ms, shapes), p, shapes), shapes),
+        ps_of(p, shapes),
+        strict=True,
     ):
         torch.testing.assert_close(
             computed.double(), factor[0].double() @ m.double(), rtol=1e-4, atol=1e-4
         )
-    for u, a, b in zip(product(p, q, shapes), ps_of(p, shapes), qs_of(q, shapes), strict=True):
+    for u, a, b in zip(
+        unstack(product(p, q, shapes)), ps_of(p, shapes), qs_of(q, shapes), strict=True
+    ):
         torch.testing.assert_close(u.double(), a.double().mT @ b.double(), rtol=1e-4, atol=1e-4)
 
 
@@ -146,8 +173,9 @@ def test_a_shared_factor_is_subtracted_from_all() -> None:
         randn(1, sum(s.r * side for s, side in zip(shapes, sides, strict=True)), seed=8)
         for sides in zip(*SIDES, strict=True)
     )
-    updates = product_and_rest(p, q, q, ms, shapes)
-    for m, old, update in zip(ms, before, updates, strict=True):
+    stacks = stack(ms, shapes)
+    updates = product_and_rest(p, q, q, stacks, shapes)
+    for m, old, update in zip(unstack(stacks), before, unstack(updates), strict=True):
         torch.testing.assert_close(m, old - update, rtol=1e-4, atol=1e-4)
 
 

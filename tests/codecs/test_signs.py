@@ -10,8 +10,10 @@ import torch
 from backends import use
 from torch import Tensor
 
+from gcbench.codecs.buckets import Groups
 from gcbench.codecs.kernels import use_backend
-from gcbench.compressors import Step
+from gcbench.codecs.signs import Sides, sum_rows_then_buckets
+from gcbench.compressors import Step, bucketed
 from gcbench.compressors.bucketed import Signs
 from gcbench.compressors.exchange import Message
 from gcbench.compressors.onebit import OneBit
@@ -35,9 +37,18 @@ METHODS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def compiled() -> Iterator[None]:
-    yield from use("compiled")
+def sums_of_rows(matrix: Tensor, rest: Tensor, groups: Groups, _: int) -> tuple[Tensor, Sides]:
+    """Take the way of a GPU."""
+    return sum_rows_then_buckets(matrix, rest, groups)
+
+
+@pytest.fixture(autouse=True, params=["C++", "rows"])
+def compiled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    if request.param == "C++":
+        yield from use("compiled")
+    else:
+        monkeypatch.setattr(bucketed, "signs_and_sides", sums_of_rows)
+        yield
 
 
 def values(sizes: tuple[int, ...], workers: int = 2) -> Tensor:
@@ -58,10 +69,13 @@ def encode(method: Signs, x: Tensor, sizes: tuple[int, ...]) -> Message:
 
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
-def test_one_pass_finds_what_two_do(name: str, sizes: tuple[int, ...]) -> None:
+def test_one_pass_finds_what_two_do(
+    name: str, sizes: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     x = values(sizes)
     words, digits, means = encode(METHODS[name], x, sizes)
     use_backend("eager")
+    monkeypatch.setattr(bucketed, "signs_and_sides", lambda *_: None)
     expected_words, expected_digits, expected = encode(METHODS[name], x, sizes)
     assert torch.equal(words, expected_words) and torch.equal(digits, expected_digits)
     torch.testing.assert_close(means, expected, rtol=1e-6, atol=1e-7)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gcbench.config import ConfigError, register
+from gcbench.config import ConfigError, conf_directory, register
 from gcbench.predict.command import build_scenario, predict_steps, predictions
 from gcbench.predict.measure import compare
 from gcbench.predict.words import read_predict
@@ -51,6 +51,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["measure", "."], "measure: type folders"),
         (["every=0"], "every=0: type a whole number of at least 1, as in every=1"),
         (["every=1,8", "overlap=true"], "backward pass; type overlap=false, or every=1"),
+        (["pays", "workers=1"], "workers=1: one worker exchanges nothing"),
+        (["compare", "nowhere", "network=1gbit,10gbit"], "runs are compared on one"),
         (["compare", "nowhere"], "nowhere: there is no result.json"),
     ],
 )
@@ -72,7 +74,7 @@ def test_a_model_without_code(here: Path) -> None:
             "network=1gbit",
         ]
     )
-    found = {(p.method, p.workers): p for p in predictions(words, build_scenario(words))}
+    found = {(p.method, p.workers): p for _, p in predictions(words, build_scenario(words))}
     assert {name for name, _ in found} == {"powersgd rank=1", "powersgd rank=2", "none"}
     assert found["none", 1].step_seconds == pytest.approx(0.075)
     assert found["none", 4].sent_bits == 32 * (64 * 32 * 9 + 128 * 160 + 160)
@@ -88,7 +90,7 @@ def test_every_number_of_local_steps_is_a_method(here: Path) -> None:
         ["shapes=mine.yaml", "compressor=powersgd,none", "every=1,8", "workers=4", "network=1gbit"]
     )
     scenario = build_scenario(words)
-    found = {p.method: p for p in predictions(words, scenario)}
+    found = {p.method: p for _, p in predictions(words, scenario)}
     assert list(found) == ["powersgd", "powersgd every=8", "none", "none every=8"]
     assert found["none every=8"].sent_bits == found["none"].sent_bits / 8
     assert scenario.dense.title == "none"
@@ -99,11 +101,36 @@ def test_every_number_of_local_steps_is_a_method(here: Path) -> None:
 def test_forms_and_the_picture(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     typed = ["shapes=mine.yaml", "compressor=powersgd", "network=100mbit", "workers=2,4"]
     predict_steps([*typed, "format=markdown"])
-    assert "| powersgd |       2 |" in capsys.readouterr().out
+    assert "| powersgd | 100mbit |       2 |" in capsys.readouterr().out
     predict_steps(["pays", *typed, "format=csv", "picture=pays"])
-    heading, row = capsys.readouterr().out.splitlines()
-    assert heading.split(",")[0] == "pays" and row.startswith("powersgd,all,<")
+    heading, step, rate, row = capsys.readouterr().out.splitlines()
+    assert heading == "method,W=2 100mbit,W=2 pays,W=4 100mbit,W=4 pays"
+    assert step.startswith("none: step,") and rate.startswith("none: samples/s,")
+    assert row.startswith("powersgd,") and row.count(" x,< ") == 2
     assert Path("pays.svg").stat().st_size and Path("pays.png").stat().st_size
+
+
+def test_all_methods_on_several_networks(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A method that such a cluster cannot run is named with its reason, the others are ranked."""
+    node = yaml.safe_load((conf_directory() / "devices/cpu.yaml").read_text())
+    node["codecs"] = {k: node["codecs"][k] for k in ("none", "powersgd", "top_k")}
+    Path("few.yaml").write_text(yaml.safe_dump(node))
+    known = ["none", "powersgd", "qsgd", "top_k"]
+    monkeypatch.setattr("gcbench.predict.subject.method_names", lambda: known)
+    typed = ["shapes=mine.yaml", "device=few.yaml", "network=100mbit,10gbit", "workers=2,8"]
+    predict_steps(["pays", *typed, "compressor=all", "every=1,8"])
+    text = capsys.readouterr().out
+    assert "Left out, as they cannot be predicted there: qsgd (device=few.yaml has no" in text
+    assert "Speed only" in text
+    order = [line.split("  ")[0].strip() for line in text.splitlines()[5:] if " x " in line]
+    assert sorted(order) == sorted(
+        ["none every=8", "powersgd", "powersgd every=8", "top_k", "top_k every=8"]
+    )
+    assert order.index("powersgd every=8") < order.index("powersgd")
+    with pytest.raises(ConfigError, match="no codec seconds of compressor=qsgd"):
+        predict_steps(["pays", *typed, "compressor=qsgd"])
 
 
 def test_a_measured_device_is_read_again(here: Path) -> None:
@@ -126,7 +153,7 @@ def test_a_measured_device_is_read_again(here: Path) -> None:
     words = read_predict(
         ["model=mlp", "compressor=qsgd", "device=made.yaml", "batch_size=32", "workers=2"]
     )
-    found = predictions(words, build_scenario(words))[0]
+    _, found = predictions(words, build_scenario(words))[0]
     assert found.compute_seconds == pytest.approx(0.18) and found.codec_seconds > 0
 
 

@@ -121,13 +121,19 @@ def test_compression_pays_more_where_the_network_is_slower() -> None:
     assert gains == sorted(gains, reverse=True) and gains[0] > 1 > gains[-1]
 
 
-def test_an_answer_says_where_it_pays() -> None:
+def test_answers_are_ranked_by_what_they_gain() -> None:
     quick, slow = (
         sending("all_reduce", 4e6, Codec(0.010), "quick"),
         sending("all_reduce", 4e6, Codec(10.0), "slow"),
     )
-    found = find_answers([quick, slow], DENSE, [2, 16], CLUSTER, COMPUTE)
-    assert [a.pays for a in found] == [[True, True], [False, False]]
+    networks = {"slow": CLUSTER, "fast": CLUSTER.at(2e9)}
+    found = find_answers([slow, quick, DENSE], DENSE, [2, 16], networks, COMPUTE)
+    assert [a.method.title for a in found] == ["quick", "none", "slow"], "the fastest first"
+    by_hand = predict(DENSE, 16, CLUSTER, COMPUTE), predict(quick, 16, CLUSTER, COMPUTE)
+    assert found[0].speedups["slow"][1] == by_hand[0].step_seconds / by_hand[1].step_seconds
+    assert found[0].speedups["slow"][1] > found[0].speedups["fast"][1] > 1
+    assert found[1].speedups == {"slow": [1, 1], "fast": [1, 1]}
+    assert found[2].thresholds[0].below == pytest.approx(28e6 / 10, rel=1e-3)
 
 
 def test_a_codec_may_cost_copies_of_the_gradient() -> None:

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -129,15 +130,28 @@ def test_the_kept_results_are_few_and_small() -> None:
     assert len(kept) < 150 and sum((ROOT / path).stat().st_size for path in kept) < 5e6
 
 
-@pytest.mark.parametrize("kept", [kept for kept in KEPT if "/links/" in kept])
-def test_a_kept_table_of_steps_follows_from_its_measurements(kept: str) -> None:
-    steps = runpy.run_path(str(ROOT / "scripts" / "steps"))
-    facts = json.loads(
-        (ROOT / "outputs/results/links" / f"{Path(kept).stem}.json").read_text(encoding="utf-8")
-    )
-    model = Path(kept).name.split("-")[0]
+LINKS = {Path(kept).stem: kept for kept in KEPT if "/links/" in kept}
+PAGE_OF = {"predictions": "validate", "sharded-100mbit-2": "sharded"}  # by others than steps
+
+
+def measured(name: str) -> dict[str, Any]:
+    path = ROOT / "outputs/results/links" / f"{name}.json"
+    facts: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return facts
+
+
+@pytest.mark.parametrize("name", sorted(LINKS.keys() - PAGE_OF))
+def test_a_kept_table_of_steps_follows_from_its_measurements(name: str) -> None:
+    steps, facts = runpy.run_path(str(ROOT / "scripts" / "steps")), measured(name)
     for row in facts["rows"]:
         assert row["model_seconds"] == steps["predicted"](
             row, facts["link"], facts["hosts"], facts["message_seconds"]
         )
-    assert steps["page"](facts, model) == (ROOT / kept).read_text(encoding="utf-8")
+    page = steps["page"](facts, name.split("-")[0])
+    assert page == (ROOT / LINKS[name]).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", PAGE_OF)
+def test_a_kept_table_follows_from_its_measurements(name: str) -> None:
+    page = runpy.run_path(str(ROOT / "scripts" / PAGE_OF[name]))["page"]
+    assert page(measured(name)) == (ROOT / LINKS[name]).read_text(encoding="utf-8")

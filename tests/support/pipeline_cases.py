@@ -15,7 +15,7 @@ from gcbench.config import Config
 from gcbench.launch.instantiate import make_data
 from gcbench.launch.plan import Machine, plan
 from gcbench.launch.worker import Connections, StopSignal, build_run
-from gcbench.train.pipeline import exchanges_in_background
+from gcbench.train.pipeline import ByTrial, exchanges_in_background
 from gcbench.train.run import Progress
 from gcbench.train.step import sample, train_step
 
@@ -28,6 +28,7 @@ class Trained(NamedTuple):
     sent_bits: list[int]
     seconds: dict[str, dict[str, float]]
     buckets: int  # in the last step
+    overlap_ratio: float | None
 
 
 def train_steps(process: Process, config: Config, steps: int) -> Trained:
@@ -60,5 +61,10 @@ def train_steps(process: Process, config: Config, steps: int) -> Trained:
     seconds = progress.ledger.seconds()
     assert seconds is not None
     return Trained(
-        snapshots, sample(run, exchanged)["relative"], run.comm.meter.sent_bits, seconds, buckets
+        snapshots,
+        sample(run, exchanged)["relative"],
+        run.comm.meter.sent_bits,
+        seconds,
+        buckets,
+        run.pipeline.ratio if isinstance(run.pipeline, ByTrial) else None,
     )

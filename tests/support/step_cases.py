@@ -17,11 +17,14 @@ from gcbench.config import register
 
 
 def step_rows(
-    process: Process, words: Sequence[str], methods: Mapping[str, Sequence[str]]
+    process: Process,
+    words: Sequence[str],
+    methods: Mapping[str, Sequence[str]],
+    alone: Sequence[str],
 ) -> tuple[list[dict[str, Any]], bool]:
     """Return the rows, and whether all share one set of weights that has moved."""
     register()
-    racing = make_contenders(words, methods, process.control)
+    racing = make_contenders(words, methods, process.control, alone)
     start = [p.detach().clone() for p in racing["no exchange"].model.parameters()]
     measured = time_rows(racing, process.control, rounds=1)
     ends = [list(contender.model.parameters()) for contender in racing.values()]
@@ -40,6 +43,7 @@ class Sleeper:
 
     seconds: float
     model: nn.Module = field(default_factory=lambda: nn.Linear(1, 1))
+    period: int = 1
 
     def step(self) -> None:
         time.sleep(self.seconds)
@@ -53,5 +57,5 @@ class Sleeper:
 
 def uneven_rows(process: Process, seconds: Sequence[float]) -> list[dict[str, Any]]:
     """Return the rows of steps that last so long in each process, after those of 10 ms in all."""
-    racing = {ALONE: Sleeper(0.01), "uneven": Sleeper(seconds[process.rank])}
+    racing = {ALONE: Sleeper(0.01), "uneven": Sleeper(seconds[process.rank], period=3)}
     return time_rows(racing, process.control, rounds=1)

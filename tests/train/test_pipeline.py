@@ -4,22 +4,28 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
 from gloo_pool import pool
 from method_cases import CHOICES, compressor_of
+from nightly import slow_but
 from pipeline_cases import Trained, train_steps
 from sentence import SMALL, config_of, run
 from torch import Tensor
 
+from gcbench.comm import LocalControl
 from gcbench.compressors import State
 from gcbench.config import Config, ConfigError
 from gcbench.identity import fingerprint, relevant_config
+from gcbench.train import pipeline
+from gcbench.train.pipeline import TURN_STEPS, TURNS
 
 WORDS = ("model.widths=[24,24]", "trainer.gpus=2", "trainer.error_every=null")
 BUCKETS = ("trainer.overlap=true", "trainer.bucket_mib=0.001")  # 262 values: three buckets
-VIRTUAL = "trainer.launcher=virtual"
+VIRTUAL, REAL = "trainer.launcher=virtual", "trainer.launcher=local"
 GLOBAL = ["global_randk", "global_randk_multiscale", "maxnorm", "maxnorm_multiscale"]
 BY_TENSOR = sorted(set(CHOICES) - set(GLOBAL))
 
@@ -42,7 +48,9 @@ def test_the_list_above_has_the_methods_of_global_scope(choice: str) -> None:
     assert scope == ("global" if choice in GLOBAL else "tensor")
 
 
-@pytest.mark.parametrize("choice", BY_TENSOR)
+@pytest.mark.parametrize(
+    "choice", slow_but(("none", "powersgd", "qsgd", "top_k", "onebit_adam", "ef21"), BY_TENSOR)
+)
 def test_overlap_gives_the_same_bits(choice: str) -> None:
     """Two workers do: with more, an all-reduce of another length may add in another order.
 
@@ -62,6 +70,50 @@ def test_overlap_gives_the_same_bits(choice: str) -> None:
             ] * 4
             assert a.error == b.error
         assert 0.5 < sum(b.sent_bits) / sum(a.sent_bits) < 1.5  # codes are padded by the bucket
+
+
+def test_a_trial_tells_whether_overlap_pays() -> None:
+    """Whichever way it takes, the updates, the bits and the order of their parts stay the same."""
+    steps = 2 * TURN_STEPS * (1 + TURNS) + 2
+    words = ("trainer.bucket_mib=0.001", "compressor=qsgd")
+    plain, _ = pool(2).run(train_steps, config("qsgd", *words), steps)
+    tried, other = pool(2).run(train_steps, config("qsgd", *words, "trainer.overlap=auto"), steps)
+    assert [same(x, y) for x, y in zip(plain.parameters, tried.parameters, strict=True)] == [
+        True
+    ] * steps
+    assert tried.overlap_ratio is not None and tried.overlap_ratio == other.overlap_ratio > 0
+    assert (tried.buckets > 0) == (tried.overlap_ratio < 1)  # in the last step
+    assert tried.sent_bits == plain.sent_bits
+
+
+@pytest.mark.parametrize("slow", [False, True])
+def test_the_faster_way_is_taken(slow: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Overlap is slow, or what is without it, as a clock has it that only goes on there."""
+    now = 0.0
+
+    class Way:
+        def __init__(self, seconds: float) -> None:
+            self.seconds = seconds
+            self.steps = 0
+
+        def gradients(self, run: Any, progress: Any) -> Tensor:
+            nonlocal now
+            now += self.seconds
+            self.steps += 1
+            return torch.zeros(1)
+
+    used: list[bool] = []
+    replica = SimpleNamespace(device=torch.device("cpu"), use_hook=used.append)
+    run = SimpleNamespace(replica=replica, control=LocalControl())
+    monkeypatch.setattr(pipeline.time, "perf_counter", lambda: now)
+    after, under = Way(1.0), Way(1.2 if slow else 0.5)
+    trial = pipeline.ByTrial(cast(Any, after), cast(Any, under))
+    for _ in range(2 * TURN_STEPS * (1 + TURNS) + 7):
+        trial.gradients(cast(Any, run), cast(Any, None))
+    assert trial.ratio == pytest.approx(under.seconds)
+    turns = TURN_STEPS * (1 + TURNS)
+    assert (after.steps, under.steps) == ((turns + 7, turns) if slow else (turns, turns + 7))
+    assert used == [True, False] * (1 + TURNS) + [not slow]
 
 
 @pytest.mark.parametrize("model", ["resnet8", "lstm_small"])
@@ -100,7 +152,9 @@ def test_hidden_and_exposed_exchange_are_told_apart() -> None:
         )
 
 
-@pytest.mark.parametrize("choice", ["none", "powersgd", "qsgd", "maxnorm"])
+@pytest.mark.parametrize(
+    "choice", slow_but(["qsgd", "maxnorm"], ["none", "powersgd", "qsgd", "maxnorm"])
+)
 def test_double_buffering_applies_the_update_of_the_step_before(choice: str) -> None:
     """The update is x_{t+1} = x_t - lr update(g_{t-1}).
 
@@ -159,6 +213,7 @@ def test_methods_of_global_scope_are_refused_with_overlap(choice: str, tmp_path:
         (("exchange=scatter",), "trainer.double_buffering=true"),
         (("clip_norm=1",), "trainer.double_buffering=true"),
         (("trainer.bucket_mib=0",), "trainer.bucket_mib=0"),
+        (("trainer.overlap=sometimes",), "type trainer.overlap=true, false or auto"),
     ],
 )
 def test_what_cannot_be_overlapped_is_refused_in_one_sentence(
@@ -167,6 +222,16 @@ def test_what_cannot_be_overlapped_is_refused_in_one_sentence(
     with pytest.raises(ConfigError) as error:
         run(tmp_path, "trainer.overlap=true", *words)
     assert message in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [(VIRTUAL,), ("compressor=maxnorm", REAL), ("trainer.double_buffering=true", REAL)],
+    ids=["virtual", "global", "double buffering"],
+)
+def test_where_nothing_can_overlap_auto_does_not(words: tuple[str, ...], tmp_path: Path) -> None:
+    result = run(tmp_path, *words, "trainer.overlap=auto", "trainer.gpus=2", "trainer.max_steps=3")
+    assert result["status"] == "done" and result["overlap_ratio"] is None
 
 
 def test_runs_with_overlap_continue_those_without_but_have_names_of_their_own() -> None:
