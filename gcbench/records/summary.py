@@ -142,16 +142,13 @@ def advice_on_share(share: float, config: dict[str, Any]) -> str:
     compressor = config["compressor"]
     reasons = []
     if min_size := compressor.get("min_size"):
-        key = _find_key(config, "min_size")
+        key = "min_size" if "min_size" in config else "compressor.min_size"
         reasons.append(f"tensors of fewer than {min_size:,} values travel whole; type {key}=0")
     if dense_steps := compressor.get("dense_steps"):
-        key = _find_key(config, "dense_steps")
-        reasons.append(f"the first {dense_steps:,} steps send all whole; type {key}=0")
+        # A method that takes them from the optimizer's warm-up has no such key.
+        advice = "; type dense_steps=0" if "dense_steps" in config else ""
+        reasons.append(f"the first {dense_steps:,} steps send all whole{advice}")
     return f"({', and '.join(reasons)})" if reasons and share < 0.5 else ""
-
-
-def _find_key(config: dict[str, Any], key: str) -> str:
-    return key if key in config else f"compressor.{key}"
 
 
 def _fewer(bits: Bits | BitsBetweenNodes) -> str:

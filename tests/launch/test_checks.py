@@ -233,6 +233,11 @@ def test_text_cannot_be_cut_into_micro_batches(tmp_path: Path) -> None:
             "(the first 9 steps send all whole; type dense_",
         ),
         (
+            ["compressor=onebit_adam", "optimizer=frozen_adam", "optimizer.freeze_steps=9"],
+            0.0,
+            "(the first 9 steps send all whole)",
+        ),
+        (
             ["min_size=17", "dense_steps=2"],
             0.0,
             "type min_size=0, and the first 2 steps send all whole; type dense_steps=0)",
