@@ -216,7 +216,8 @@ SignumMomentum = Annotated[
 CodedMomentum = Annotated[
     float,
     Knob(
-        "onebit_adam: weight of the old momentum, the same on all workers, in what is coded",
+        "onebit_adam: weight of the old momentum, the same on all workers, in what is coded; that "
+        "of the optimizer",
         unit="a weight",
         at_least=0,
         below=1,
@@ -370,7 +371,7 @@ class MethodSettings:
     chunk_side: ChunkSide
     coefficients: Coefficients
     index: IndexCode
-    momentum: SignumMomentum | CodedMomentum | KeptMomentum
+    momentum: SignumMomentum | KeptMomentum
     momentum_start: MomentumStart
     variant: LowRankVariant | AtomoVariant
     min_size: MinSize

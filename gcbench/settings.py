@@ -462,7 +462,7 @@ class OptimizerSettings:
     freeze_steps: Annotated[
         int,
         Knob(
-            "steps after which the variance stands still, as many as the compressor's dense_steps",
+            "steps after which the variance stands still; with onebit_adam those that travel whole",
             unit="a number of steps",
             at_least=1,
             example=100,

@@ -15,6 +15,11 @@ from gcbench.launch import local
 # and factorizations round by their number.
 torch.set_num_threads(1)
 
+# Autograd looks for devices once, at the first backward pass, and starts a thread for each. To
+# torch.compile a GPU seems to be there, and a process with such threads cannot be copied.
+if not torch.cuda.is_available():
+    torch.ones(1, requires_grad=True).sum().backward()
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--record", type=Path, help="write what passed, and the commit, to this file")

@@ -24,7 +24,11 @@ from gcbench.identity import (
 @pytest.fixture(scope="module")
 def config() -> dict[str, Any]:
     return config_of(
-        "model=resnet8", "dataset=cifar10", "compressor=signum", "+compressor.bucket_scope=tensor"
+        "model=resnet8",
+        "dataset=cifar10",
+        "compressor=signum",
+        "+compressor.bucket_scope=tensor",
+        "optimizer=frozen_adam",
     )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -27,7 +29,9 @@ class MomentumCoding(Checked):
     d is the gradient of which an optimizer with the same weight, `optimizer.betas=[beta, ...]`,
     makes m': beta m + (1 - beta) d = m'. Its own momentum from before, that of the warm-up, decays
     beside it, as both are linear. The variance of 1-bit Adam, which is that of the warm-up for
-    ever, is the optimizer's: `optimizer=frozen_adam optimizer.freeze_steps=T dense_steps=T`.
+    ever, is the optimizer's: `optimizer=frozen_adam optimizer.freeze_steps=T`. beta and T
+    of `compressor=onebit_adam` are taken from there. SGD, which is linear in d as well, has a
+    momentum and no warm-up.
 
     Sends what C sends. C and e_i are those of `inner`: error feedback around signs with a scale a
     bucket in `compressor=onebit_adam`. Before the first step m is 0.
@@ -43,6 +47,32 @@ class MomentumCoding(Checked):
     def properties(self) -> Properties:
         inner = self.inner.properties
         return Properties(mean_linear=inner.mean_linear, scope=inner.scope)
+
+    def refuse_optimizer(self, optimizer: Mapping[str, Any], dense_steps: int) -> None:
+        """Raise ValueError for an optimizer that is not linear in d after `dense_steps`.
+
+        So is one that weighs the old momentum otherwise.
+        """
+        kind = optimizer.get("kind")
+        if kind not in ("frozen_adam", "sgd", "powersgd"):
+            raise ValueError(
+                f"optimizer={kind or optimizer['_target_']}: this compressor codes a momentum, "
+                "which wants an optimizer whose variance stands still; type optimizer=frozen_adam"
+            )
+        beta = optimizer["betas"][0] if kind == "frozen_adam" else optimizer["momentum"]
+        if beta != self.momentum:
+            key = "betas=[" if kind == "frozen_adam" else "momentum="
+            raise ValueError(
+                f"compressor.momentum={self.momentum:g}: the optimizer weighs the old momentum by "
+                f"{beta:g}; type optimizer.{key}{self.momentum:g}"
+                + (f",{optimizer['betas'][1]:g}]" if kind == "frozen_adam" else "")
+            )
+        freeze_steps = optimizer.get("freeze_steps", dense_steps)
+        if freeze_steps != dense_steps:
+            raise ValueError(
+                f"compressor.dense_steps={dense_steps}: the optimizer's variance stands still "
+                f"after {freeze_steps} steps; type optimizer.freeze_steps={dense_steps}"
+            )
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         before = state.shared or {k: torch.zeros_like(g[:1]) for k, g in grads.items()}

@@ -52,6 +52,12 @@ def list_method_knobs(conf: Path) -> str:
     return INDENT.join(lines)
 
 
+def list_choices(conf: Path, group: str) -> str:
+    """Return the choices of a group as --help lists them, beside the group's name."""
+    lines = wrap(" ".join(sorted(file.stem for file in (conf / group).glob("*.yaml"))), WIDTH - 14)
+    return ("\n" + " " * 14).join(lines)
+
+
 def list_keys(*groups: str) -> str:
     """Return what --help says of the keys of these groups; `run` and `bench` are at the top."""
     lines = []

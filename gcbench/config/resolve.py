@@ -26,7 +26,14 @@ from gcbench.config.budget import PAPER, apply_budget
 from gcbench.config.checks import SCHEMAS, check_division, check_kinds, check_knobs, to_floats
 from gcbench.config.directory import conf_directory
 from gcbench.config.errors import Config, ConfigError
-from gcbench.config.help import NO_KNOBS, keys_by_choice, list_keys, list_method_knobs, sort_keys
+from gcbench.config.help import (
+    NO_KNOBS,
+    keys_by_choice,
+    list_choices,
+    list_keys,
+    list_method_knobs,
+    sort_keys,
+)
 from gcbench.config.links import emulated_link
 from gcbench.config.names import refuse_name
 from gcbench.config.sentences import sentence_of, unknown_key
@@ -67,6 +74,7 @@ def register() -> None:
         "run_directory": lambda *, _root_: run_directory(_root_),
         "knobs": lambda: list_method_knobs(conf_directory()),
         "keys": list_keys,
+        "choices": lambda group: list_choices(conf_directory(), group),
     }
     for name, resolver in resolvers.items():
         OmegaConf.register_new_resolver(f"gcbench.{name}", resolver, replace=True)

@@ -15,6 +15,8 @@ from gcbench.compressors import Compressor, compressed_share
 from gcbench.compressors.bucketed import Bucketed
 from gcbench.compressors.build import Feedback, parts_of
 from gcbench.compressors.dense import Dense
+from gcbench.compressors.onebit_adam import MomentumCoding
+from gcbench.compressors.wrappers import DenseWarmup
 from gcbench.config import Config, ConfigError
 from gcbench.data import Data
 from gcbench.launch.instantiate import (
@@ -74,6 +76,7 @@ def check(config: Config, plan: Plan, data: Data, directory: Path) -> None:
             "batch; type trainer.accumulate=1"
         )
     estimator.refuse(model, data, compressor, config)
+    _check_momentum(config, compressor)
     try_step(config["optimizer"], config["schedule"], model)
     refuse_pipeline(
         to_dataclass(TrainerSettings, config["trainer"]),
@@ -171,6 +174,15 @@ def _check_samples(trainer: Config, data: Data) -> None:
             f"trainer.eval_batch_size={trainer['eval_batch_size']}: the test part is too short for "
             "one batch; type a smaller number, or trainer.eval_every=null"
         )
+
+
+def _check_momentum(config: Config, compressor: Compressor) -> None:
+    """Refuse an optimizer that makes something else of a coded momentum."""
+    parts = list(parts_of(compressor))
+    dense_steps = sum(part.dense_steps for part in parts if isinstance(part, DenseWarmup))
+    for part in parts:
+        if isinstance(part, MomentumCoding):
+            part.refuse_optimizer(config["optimizer"], dense_steps)
 
 
 def _check_recordings(trainer: Config, data: Data) -> None:

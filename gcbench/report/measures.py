@@ -91,6 +91,15 @@ def _images_per_second(result: Result) -> float | None:
     return result.workers * batch / step
 
 
+def _link_milliseconds(result: Result, network: str = "1gbit") -> float | None:
+    """Return milliseconds that a step's exchange takes on a network, by the cost model."""
+    if not result.collectives:
+        return None
+    from gcbench.report.links import seconds_on  # this imports torch, which other tables need not
+
+    return 1e3 * seconds_on(result, network)
+
+
 MEASURES: dict[str, Callable[..., float | None]] = {
     "accuracy": _score("accuracy"),  # per cent
     "best_accuracy": _score("best_accuracy"),
@@ -112,6 +121,7 @@ MEASURES: dict[str, Callable[..., float | None]] = {
     "step_milliseconds": _milliseconds("step"),
     "exchange_milliseconds": _milliseconds("exchange"),
     "coding_milliseconds": _milliseconds("encode", "decode"),
+    "link_milliseconds": _link_milliseconds,  # of a mean step between hosts of one worker
     "share_of_communication": _share_of_communication,  # per cent of a step
     "parameters": lambda result: result.parameters,
     "images_per_second": _images_per_second,  # samples, over all workers

@@ -10,18 +10,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from importlib.resources import files
 from statistics import median
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
-from gcbench.comm.network import Collective, Level, Link, Network
+from gcbench.comm.network import Link
 from gcbench.config import ConfigError
 from gcbench.identity import digest, format_value
 from gcbench.predict.devices import Device, device_names, read_device
 from gcbench.predict.links import PAYLOAD, read_presets
 from gcbench.predict.measure import COMPUTATION
 from gcbench.predict.model import codec_seconds, exchange_seconds
-from gcbench.predict.payload import Message
 from gcbench.records.schema import Result
 from gcbench.records.store import RecordedRun
 from gcbench.report.configs import compose_row
@@ -35,6 +34,7 @@ from gcbench.report.figures.series import (
     name_configurations,
 )
 from gcbench.report.figures.tracks import track
+from gcbench.report.links import INSTANT, messages_of, network_of
 from gcbench.report.listing import knobs_of
 from gcbench.report.measures import LOWER, MEASURES, measure, seconds
 from gcbench.report.tables import read_table, table_names
@@ -45,7 +45,6 @@ AXES = ("step", "epoch", "bits", "seconds")
 POINTS = 100  # of a curve; longer ones are thinned out
 DIGITS = 5  # significant ones of every number on the page
 LONG_NUMBER = re.compile(r"\d+\.\d{5,}")  # is shortened where it stands in a label
-INSTANT = Link(math.inf)
 
 
 def build_page(runs: Sequence[RecordedRun]) -> str:
@@ -224,29 +223,9 @@ def _on_links(series: Series, devices: Sequence[Device]) -> dict[str, Any]:
 
 def _exchange(result: Result) -> tuple[float, float]:
     """Return how many latencies a step waits for, and how many bits pass a link meanwhile."""
-    messages = _messages(result)
-    by_latency = exchange_seconds(messages, _network(result, Link(math.inf, 1)))
-    return by_latency, exchange_seconds(messages, _network(result, Link(1)))
-
-
-def _messages(result: Result) -> list[Message]:
-    """Return the collectives of a mean step."""
-    steps = result.steps or 1
-    return [
-        Message(
-            cast(Level, c.level),
-            cast(Collective, c.collective),
-            c.messages / steps,
-            c.sent_bits / steps,
-        )
-        for c in result.collectives
-        if c.messages and c.workers > 1
-    ]
-
-
-def _network(result: Result, between: Link) -> Network:
-    inside = [c.workers for c in result.collectives if c.level == "inside"]
-    return Network(result.workers or 1, inside[0] if inside else 1, INSTANT, between)
+    messages = messages_of(result)
+    by_latency = exchange_seconds(messages, network_of(result, Link(math.inf, 1)))
+    return by_latency, exchange_seconds(messages, network_of(result, Link(1)))
 
 
 def _predicted_coding(result: Result, device: Device) -> float | None:
@@ -254,7 +233,7 @@ def _predicted_coding(result: Result, device: Device) -> float | None:
         codec = device.codec(result.choices["compressor"], result.parameters or 0)
     except ConfigError:
         return None
-    return _round(codec_seconds(codec, _messages(result), _network(result, INSTANT)))
+    return _round(codec_seconds(codec, messages_of(result), network_of(result, INSTANT)))
 
 
 def _phases(result: Result) -> list[str]:

@@ -14,6 +14,8 @@ from gcbench.identity import format_value
 from gcbench.report.measures import LOWER, MEASURES, SCORES
 
 SPREADS = ("range", "deviation", "none")
+MEASURE_OF = {"steps_per_epoch": "data_mib_per_epoch", "network": "link_milliseconds"}
+"""The measure that takes each argument of a column."""
 
 
 @dataclass(frozen=True)
@@ -29,11 +31,13 @@ class Column:
     digits: int | None = None  # after the point; null: as the published numbers have
     budget: str | None = None  # read from runs of this budget, whatever the report's
     steps_per_epoch: int | None = None  # of the paper, for data_mib_per_epoch
+    network: str | None = None  # between hosts, for link_milliseconds
 
     @property
     def settings(self) -> dict[str, Any]:
         """Return the arguments of the measure."""
-        return {"steps_per_epoch": self.steps_per_epoch} if self.steps_per_epoch else {}
+        values = {name: getattr(self, name) for name in MEASURE_OF}
+        return {name: value for name, value in values.items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -206,11 +210,12 @@ def _check(table: Table, path: Path) -> None:
                 f"{path}: measure={column.measure} of column {column.key} is not known; "
                 f"type {near(str(column.measure), MEASURES) or ', '.join(MEASURES)}"
             )
-        if column.steps_per_epoch and column.measure != "data_mib_per_epoch":
-            raise ConfigError(
-                f"{path}: steps_per_epoch of column {column.key} belongs to measure: "
-                "data_mib_per_epoch only"
-            )
+        for name in column.settings:
+            if column.measure != MEASURE_OF[name]:
+                raise ConfigError(
+                    f"{path}: {name} of column {column.key} belongs to measure: "
+                    f"{MEASURE_OF[name]} only"
+                )
     by_path: dict[str, TableRow] = {}
     for row in table.rows:
         same = by_path.setdefault(str(row.path), row)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from gcbench.compressors import Compressor, Grads, offsets_of, parts_of, sizes_of
 from gcbench.compressors.base import Sizes
+from gcbench.compressors.onebit_adam import MomentumCoding
 from gcbench.compressors.wrappers import NormClipping
 from gcbench.data import Data
 from gcbench.knobs import Checked
@@ -131,6 +132,7 @@ class LocalSteps(InnerSteps, Checked):
                 f"estimator.every={self.every}: the run has {steps} steps, in which not every "
                 f"parameter would be exchanged; type estimator.every={steps} or fewer"
             )
+        refuse_momentum(compressor)
         for part in parts_of(compressor):
             if isinstance(part, NormClipping):
                 norm = f"{part.clip_norm:g}"
@@ -231,6 +233,15 @@ class LocalSteps(InnerSteps, Checked):
         offsets = (k * self.every // self.fragments for k in range(self.fragments))
         return next(
             (k for k, offset in enumerate(offsets) if not (step - offset) % self.every), None
+        )
+
+
+def refuse_momentum(compressor: Compressor) -> None:
+    """Raise ValueError for a compressor that codes the momentum of the workers' optimizer."""
+    if any(isinstance(part, MomentumCoding) for part in parts_of(compressor)):
+        raise ValueError(
+            "compressor=onebit_adam codes the optimizer's momentum, which workers that step by "
+            "themselves have made already; type compressor=scaled_sign error_feedback=true"
         )
 
 

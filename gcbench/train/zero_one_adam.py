@@ -10,12 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from gcbench.compressors import Compressor, Grads, parts_of, unflatten
-from gcbench.compressors.onebit_adam import MomentumCoding
 from gcbench.compressors.wrappers import NormClipping
 from gcbench.data import Data
 from gcbench.knobs import Checked
 from gcbench.settings import DoubleSteps, MaxEvery
-from gcbench.train.local_steps import InnerSteps
+from gcbench.train.local_steps import InnerSteps, refuse_momentum
 from gcbench.train.optimizers import FrozenAdam
 from gcbench.train.replica import Replica
 from gcbench.train.run import InnerModel, MakeOptimizer, Optimizers, Progress, Run
@@ -86,13 +85,8 @@ class ZeroOneAdam(InnerSteps, Checked):
                 f"optimizer={optimizer.get('kind') or optimizer['_target_']}: estimator="
                 "zero_one_adam measures by a variance that is frozen; type optimizer=frozen_adam"
             )
+        refuse_momentum(compressor)
         for part in parts_of(compressor):
-            if isinstance(part, MomentumCoding):
-                raise ValueError(
-                    "compressor=onebit_adam makes a momentum of what it codes, which "
-                    "estimator=zero_one_adam has made already; type compressor=scaled_sign "
-                    "error_feedback=true"
-                )
             if isinstance(part, NormClipping):
                 raise ValueError(
                     f"clip_norm={part.clip_norm:g} scales what is exchanged, of which "

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from needed import lacks
+from needed import lacks, patience
+from processes import command
 
 from gcbench.bench.start import bench
 from gcbench.config import ConfigError
@@ -69,7 +69,8 @@ def test_processes_without_a_gpu_of_their_own_are_refused(
 def test_a_step_is_timed_beside_a_dense_one_and_the_hook(device: str, tmp_path: Path) -> None:
     words = ["compressor=powersgd", f"device={device}", "sizes=[1000]", "draws=[normal]"]
     words += ["codec_backend=eager", "rounds=1", "workers=[1]", f"outputs={tmp_path}", "name=one"]
-    subprocess.run([sys.executable, "-m", "gcbench", "bench", *words], check=True)
+    done = command(("bench", *words), tmp_path, os.environ, timeout=patience(120))
+    assert done.returncode == 0, done.stderr
     (file,) = tmp_path.glob("bench-one-*/bench.json")
     rows = json.loads(file.read_text())["network"]
     assert [row["what"] for row in rows] == ["method", "dense", "powerSGD_hook"]

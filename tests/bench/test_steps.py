@@ -17,6 +17,7 @@ METHODS = {
 }
 
 
+@pytest.mark.slow
 def test_methods_take_turns_on_one_set_of_weights() -> None:
     (found, shared), (others, _) = pool(2).run(step_rows, WORDS, METHODS, ["QSGD, alone"])
     assert shared

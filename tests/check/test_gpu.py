@@ -96,23 +96,14 @@ def test_every_kernel_is_one_loop_on_a_gpu(choice: str) -> None:
     check_kernels(compressor_of(choice, "as it is"))
 
 
-def check_interpreted(choice: str) -> None:
+@needs_triton
+@pytest.mark.slow
+@pytest.mark.parametrize("choice", CHOICES)
+def test_triton_computes_the_bits_of_eager_kernels(choice: str) -> None:
     script = Path(__file__).parents[1] / "support" / "interpreted.py"
     command = [sys.executable, str(script), choice]
     done = subprocess.run(command, capture_output=True, text=True, timeout=800)
     assert done.returncode == 0, done.stderr[-2000:]
-
-
-@needs_triton
-def test_triton_computes_the_bits_of_an_eager_kernel() -> None:
-    check_interpreted("terngrad")
-
-
-@needs_triton
-@pytest.mark.slow
-@pytest.mark.parametrize("choice", CHOICES)
-def test_triton_computes_the_bits_of_all_eager_kernels(choice: str) -> None:
-    check_interpreted(choice)
 
 
 def test_methods_over_the_calls_of_nccl_on_three_ranks() -> None:

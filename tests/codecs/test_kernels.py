@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 from backends import use
+from nightly import slow_but
 
 from gcbench.codecs import kernels
 from gcbench.codecs.kernels import use_backend
@@ -39,7 +40,7 @@ def step(method: Bucketed, number: int) -> Aggregated:
     return build(method).aggregate(grads, State(), Comm(2), Step(number, 1, range(2), offsets))
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", slow_but(["three bits"], [*METHODS]))
 def test_compiled_and_eager_are_equal_to_the_bit(name: str, compiled: None) -> None:
     method = METHODS[name]
     outputs = [step(method, number) for number in range(2)]

@@ -25,6 +25,7 @@ from method_cases import (
     settings_of,
     variants,
 )
+from nightly import slow_but
 from torch import nn
 
 from gcbench.comm import Comm
@@ -511,12 +512,15 @@ def test_the_compared_methods_send_the_published_data(
     assert round(mib, digits) == exact and round(mib) == printed
 
 
+@pytest.mark.slow
 def test_signum_sends_the_published_data_of_the_lstm() -> None:
     """Table 7 has 242 MiB in 70 steps."""
     assert round(70 * step_bits("signum", "lstm") / 8 / 2**20, 1) == 241.6
 
 
-@pytest.mark.parametrize("choice", CHOICES)
+@pytest.mark.parametrize(
+    "choice", slow_but(("none", "qsgd", "powersgd", "orq", "onebit", "maxnorm"), CHOICES)
+)
 def test_bits_of_resnet18_follow_the_formula_and_stay_below_dense(choice: str) -> None:
     bits = step_bits(choice, "resnet18")
     assert (
@@ -526,7 +530,7 @@ def test_bits_of_resnet18_follow_the_formula_and_stay_below_dense(choice: str) -
     assert bits < 32 * RESNET18 or (choice, bits) == ("none", 32 * RESNET18)
 
 
-@pytest.mark.parametrize("bits", [2, 4, 8])
+@pytest.mark.parametrize("bits", slow_but([4], [2, 4, 8]))
 def test_qsgd_costs_its_bits_and_a_scale_a_bucket(bits: int) -> None:
     """Where nothing is sent whole, it is at least b + 32 / 512 bits a value, and less than 1 %
     more.

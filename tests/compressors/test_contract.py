@@ -12,15 +12,17 @@ from method_cases import (
     ALL,
     CHOICES,
     DIFFERENT,
+    FEW,
     VARIANTS,
     aggregate,
-    build_method,
-    compose_method,
+    build_unchecked,
     compressor_of,
     flat,
     gradients,
+    keys_of,
     variants,
 )
+from nightly import slow_but
 
 from gcbench.check.contract import (
     LENGTHS,
@@ -47,12 +49,13 @@ from gcbench.compressors import Compressor
 
 each_choice = pytest.mark.parametrize("choice", CHOICES)
 each_variant = pytest.mark.parametrize(("choice", "variant"), ALL)
+few_variants = pytest.mark.parametrize(("choice", "variant"), slow_but(FEW, ALL))
 # What one wrapper does for all methods alike is tried with one method.
 WRAPPED = {"small tensors whole", "error feedback", "clipped values", "dense at first"}
 CODES = [
     (choice, variant) for choice, variant in DIFFERENT if choice == "qsgd" or variant not in WRAPPED
 ]
-each_code = pytest.mark.parametrize(("choice", "variant"), CODES)
+HARDEST = {"zeros", "one huge value"}  # which are tried with all codes
 
 EXACT = {"none", "fp16", "bf16"}
 UNBIASED = {
@@ -170,9 +173,7 @@ def test_the_tables_name_every_promise(promise: str, table: set[str]) -> None:
 
 def without_error_feedback(choice: str) -> Compressor:
     settings = {"bucket_size": 16, "min_size": 0, "error_feedback": False}
-    return build_method(
-        choice, **{k: v for k, v in settings.items() if k in compose_method(choice)}
-    )
+    return build_unchecked(choice, {k: v for k, v in settings.items() if k in keys_of(choice)})
 
 
 def test_every_variant_is_one_that_some_choice_has() -> None:
@@ -193,12 +194,12 @@ def test_state_is_never_changed_in_place(choice: str, variant: str) -> None:
     check_state_is_pure(compressor_of(choice, variant))
 
 
-@each_variant
+@few_variants
 def test_state_survives_being_taken_apart(choice: str, variant: str) -> None:
     check_state_restores(compressor_of(choice, variant))
 
 
-@each_variant
+@few_variants
 def test_same_arguments_give_the_same_bits(choice: str, variant: str) -> None:
     check_same_bits(lambda: compressor_of(choice, variant))
 
@@ -211,8 +212,13 @@ def test_another_seed_gives_other_bits_where_there_is_chance(choice: str) -> Non
     assert torch.equal(first, second) == (choice in DETERMINISTIC)
 
 
-@pytest.mark.parametrize("kind", ODD_INPUTS)
-@each_code
+@pytest.mark.parametrize(
+    ("choice", "variant", "kind"),
+    slow_but(
+        [(*key, kind) for key in CODES for kind in ODD_INPUTS if key in FEW or kind in HARDEST],
+        [(*key, kind) for key in CODES for kind in ODD_INPUTS],
+    ),
+)
 def test_odd_gradients_give_finite_updates_of_the_right_shape(
     choice: str, variant: str, kind: str
 ) -> None:
@@ -265,9 +271,11 @@ UNBIASED_CASES = [
     ("qsgd", "small tensors whole"),  # set aside by one wrapper for all
     ("atomo", "drawn once"),
 ]
+# One of each code: the others differ in a number or a norm.
+UNBIASED_FEW = [key for key in UNBIASED_CASES if key[1] in ("all tensors", "many scales")]
 
 
-@pytest.mark.parametrize(("choice", "variant"), UNBIASED_CASES)
+@pytest.mark.parametrize(("choice", "variant"), slow_but(UNBIASED_FEW, UNBIASED_CASES))
 def test_unbiased_means_that_errors_cancel(choice: str, variant: str) -> None:
     compressor = compressor_of(choice, variant)
     assert compressor.properties.unbiased
@@ -333,6 +341,6 @@ def test_shapes_mean_nothing_to_the_choices_that_promise_it(choice: str, variant
         check_divisible(compressor)
 
 
-@each_variant
+@few_variants
 def test_scope_says_whether_tensors_depend_on_each_other(choice: str, variant: str) -> None:
     check_scope(compressor_of(choice, variant))

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import pytest
 from method_cases import CHOICES, build_method, compose_method
+from nightly import slow_but
 
 from gcbench.check.descent import STEPS, nearness
 
@@ -54,7 +55,10 @@ def reached_by(choice: str, lr: float) -> float:
     return nearness(build_method(choice, **settings), lr)
 
 
-@pytest.mark.parametrize("choice", CHOICES)
+FAST = [*UNUSUAL, "none", "qsgd", "powersgd", "orq", "ef21", "maxnorm", "acpsgd"]
+
+
+@pytest.mark.parametrize("choice", slow_but(FAST, CHOICES))
 def test_it_descends_a_quadratic(choice: str) -> None:
     case = UNUSUAL.get(choice, USUAL)
     reached = reached_by(choice, case.lr)

@@ -8,8 +8,9 @@ from concurrent.futures import Executor, ProcessPoolExecutor
 import pytest
 import torch
 from device_cases import check_stays_on_its_device, two_steps
-from method_cases import DIFFERENT, compressor_of
+from method_cases import DIFFERENT, FEW, compressor_of
 from needed import lacks
+from nightly import slow_but
 from processes import SERVER
 from torch import Tensor
 
@@ -36,7 +37,9 @@ def apart() -> Iterator[Executor]:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason=lacks("cpu", "-m gpu tries the GPU itself"))
-@each_case
+@pytest.mark.parametrize(
+    ("choice", "variant"), slow_but([key for key in CASES if key in FEW], CASES)
+)
 def test_nothing_of_a_method_is_on_another_device(
     choice: str, variant: str, apart: Executor
 ) -> None:

@@ -10,7 +10,8 @@ from functools import cache
 import pytest
 from gloo_pool import pool
 from layout_cases import traces_over_gloo
-from method_cases import ALL, DIFFERENT, Trace, compose_method, compressor_of, variants
+from method_cases import ALL, DIFFERENT, FEW, Trace, compose_method, compressor_of, variants
+from nightly import slow_but
 
 from gcbench.check.layouts import check_bits, check_replicas, check_residuals, check_updates_agree
 from gcbench.check.promises import rounding_of_sums
@@ -22,29 +23,20 @@ Key = tuple[str, str]
 PROCESSES = {"2x2": 2, "4x1": 4}
 
 
-def one_of_each() -> set[Key]:
-    """Return a variant of every choice, which sets no tensor aside where it need not, and one
-    choice of every variant.
-    """
-    by_choice = {key[0]: key for key in reversed(DIFFERENT)}
-    by_choice |= {key[0]: key for key in DIFFERENT if key[1] == "all tensors"}
-    by_variant = {key[1]: key for key in reversed(DIFFERENT)}
-    return {*by_choice.values(), *by_variant.values()}
-
-
-# Every choice and every variant is tried with every change, all pairs of them every night.
-FEW = one_of_each()
-CASES = [
-    pytest.param(*(layout, *key), marks=() if key in FEW else pytest.mark.slow)
-    for layout in PROCESSES
-    for key in DIFFERENT
-]
+FAST = {
+    "2x2": [key for key in FEW if key[0] in ("qsgd", "powersgd", "top_k", "maxnorm")],
+    "4x1": FEW,
+}
+CASES = slow_but(
+    [(layout, *key) for layout in PROCESSES for key in FAST[layout]],
+    [(layout, *key) for layout in PROCESSES for key in DIFFERENT],
+)
 
 
 @cache
-def traces(layout: str, few: bool) -> list[dict[Key, Trace]]:
-    """Return what each process saw of FEW, or of the others."""
-    compressors = {key: compressor_of(*key) for key in DIFFERENT if (key in FEW) == few}
+def traces(layout: str, fast: bool) -> list[dict[Key, Trace]]:
+    """Return what each process saw of the fast cases, or of the others."""
+    compressors = {key: compressor_of(*key) for key in DIFFERENT if (key in FAST[layout]) == fast}
     return pool(PROCESSES[layout]).run(traces_over_gloo, compressors)
 
 
@@ -53,7 +45,7 @@ def test_processes_do_what_their_virtual_twins_do(
     virtual_traces: dict[Key, Trace], layout: str, choice: str, variant: str
 ) -> None:
     key = choice, variant
-    processes = [process[key] for process in traces(layout, key in FEW)]
+    processes = [process[key] for process in traces(layout, key in FAST[layout])]
     check_updates_agree(compressor_of(*key), virtual_traces[key], processes)
     check_replicas(processes)
     check_residuals(virtual_traces[key], processes)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from backends import use
 from gloo_pool import pool
-from method_cases import DIFFERENT, compressor_of
+from method_cases import DIFFERENT, FEW, compressor_of
 from nonfinite_cases import SOME_VALUES, Seen, step_effects, step_effects_over_gloo
 
 from gcbench.check.steps import WORKERS
@@ -51,10 +51,19 @@ def test_virtual_workers_never_swallow_it(backend: Backend, choice: str, variant
             assert shows(choice, seen, worker), f"{value} of worker {worker}: {seen}"
 
 
-@pytest.mark.parametrize("worker", [0, WORKERS - 1])
-def test_real_workers_never_swallow_it(worker: int) -> None:
+@pytest.mark.parametrize(
+    ("worker", "keys"),
+    [
+        pytest.param(WORKERS - 1, FEW, id="last-few"),
+        *(
+            pytest.param(worker, DIFFERENT, id=f"{worker}-all", marks=pytest.mark.slow)
+            for worker in (0, WORKERS - 1)
+        ),
+    ],
+)
+def test_real_workers_never_swallow_it(worker: int, keys: list[tuple[str, str]]) -> None:
     """Reductions of gloo lose a NaN of any worker but the first."""
-    compressors = {key: compressor_of(*key) for key in DIFFERENT}
+    compressors = {key: compressor_of(*key) for key in keys}
     processes = pool(WORKERS).run(step_effects_over_gloo, compressors, float("nan"), worker)
     for key in compressors:
         updates = {process[key].update for process in processes}

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
 import torch
-from method_cases import aggregate, build_method, flat, gradients
+from method_cases import aggregate, build_method, compose_method, flat, gradients
+from sentence import run
 from torch import Tensor, nn
 
 from gcbench.compressors import State, build
 from gcbench.compressors.dense import Dense
+from gcbench.config import ConfigError
+from gcbench.launch.instantiate import make
 from gcbench.train.optimizers import FrozenAdam
 
 BETA = 0.9
@@ -24,7 +30,7 @@ def signs(x: Tensor, size: int) -> Tensor:
 
 def test_updates_make_the_momentum_of_the_algorithm() -> None:
     """m_i = beta m + (1 - beta) g_i; m' is the mean of C(m_i + e_i), and beta m + (1 - beta) d."""
-    compressor, state = build_method("onebit_adam", bucket_size=16, momentum=BETA), State()
+    compressor, state = build_method("onebit_adam", bucket_size=16), State()
     shapes = {k: g[0].numel() for k, g in gradients(range(4), 0).items()}
     m = {k: torch.zeros(n) for k, n in shapes.items()}
     e = {k: torch.zeros(4, n) for k, n in shapes.items()}
@@ -54,7 +60,9 @@ def test_a_code_without_error_hands_on_the_mean_gradient() -> None:
 
 def test_the_optimizer_has_the_coded_momentum_and_what_is_left_of_the_warm_up() -> None:
     warm_up, steps = 3, 8
-    compressor = build_method("onebit_adam", bucket_size=16, momentum=BETA, dense_steps=warm_up)
+    frozen = ("optimizer=frozen_adam", f"optimizer.freeze_steps={warm_up}")
+    config = compose_method("onebit_adam", "bucket_size=16", *frozen)
+    compressor = make(config["compressor"], "compressor")
     p, state = nn.Parameter(torch.zeros(10, 13)), State()
     optimizer = FrozenAdam([p], 0.01, [BETA, 0.999], 1e-8, 0.0, warm_up)
     at_the_end_of_the_warm_up = variance = torch.zeros(0)
@@ -69,3 +77,43 @@ def test_the_optimizer_has_the_coded_momentum_and_what_is_left_of_the_warm_up() 
     expected = state.shared["w"][0] + BETA ** (steps - warm_up) * at_the_end_of_the_warm_up
     torch.testing.assert_close(optimizer.state[p]["exp_avg"], expected, rtol=1e-4, atol=1e-6)
     assert torch.equal(optimizer.state[p]["exp_avg_sq"], variance)
+
+
+@pytest.mark.parametrize(
+    ("words", "taken"),
+    [
+        (("optimizer=frozen_adam", "optimizer.betas=[0.8,0.99]"), (0.8, 100)),
+        (("optimizer=frozen_adam", "optimizer.freeze_steps=7"), (0.9, 7)),
+        (("optimizer=sgd", "optimizer.momentum=0.7"), (0.7, 0)),
+    ],
+)
+def test_momentum_and_warm_up_are_those_of_the_optimizer(
+    words: tuple[str, ...], taken: tuple[float, int]
+) -> None:
+    node = compose_method("onebit_adam", *words)["compressor"]
+    assert (node["momentum"], node["dense_steps"]) == taken
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("optimizer=adamw",), "optimizer=adamw: .*; type optimizer=frozen_adam"),
+        (
+            ("optimizer._target_=torch.optim.RMSprop", "optimizer.lr=0.1"),
+            "optimizer=torch.optim.RMSprop: .*; type optimizer=frozen_adam",
+        ),
+        (
+            ("optimizer=frozen_adam", "compressor.momentum=0.5"),
+            r"compressor.momentum=0.5: .* by 0.9; type optimizer.betas=\[0.5,0.999\]",
+        ),
+        (("compressor.momentum=0.5",), "compressor.momentum=0.5: .*; type optimizer.momentum=0.5"),
+        (
+            ("optimizer=frozen_adam", "compressor.dense_steps=3"),
+            "compressor.dense_steps=3: .* after 100 steps; type optimizer.freeze_steps=3",
+        ),
+    ],
+)
+def test_what_disagrees_is_refused(tmp_path: Path, words: tuple[str, ...], says: str) -> None:
+    with pytest.raises(ConfigError, match=says) as error:
+        run(tmp_path, "compressor=onebit_adam", *words)
+    assert "\n" not in str(error.value)

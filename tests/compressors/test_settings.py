@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -34,9 +35,10 @@ def test_every_key_of_a_choice_changes_its_method(choice: str) -> None:
         before = build_quietly(choice, needed)
         assert before == build_quietly(choice, needed)
         others = [value for value in inside(HINTS[key]) if value not in (now, None)]
-        built = list(
-            filter(None, (build_if_admitted(choice, {**needed, key: value}) for value in others))
+        admitted = filter(
+            None, (build_if_admitted(choice, {**needed, key: value}) for value in others)
         )
+        built = list(islice(admitted, 2))
         assert built, f"no other value of {key} is admitted"
         assert all(compressor != before for compressor in built), key
 

@@ -1,6 +1,6 @@
 """Experiment and table files, as conf/experiment/resolved.jsonl.gz has them.
 
-That the file is current is tried by composing the longest experiment of each folder with every
+That the file is current is tried by composing the longest experiment of each paper with every
 change; the others are slow (`-m slow`), as Hydra takes 0.2 s for one.
 """
 
@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
+from nightly import slow_but
 
 from gcbench.config import compose_methods, conf_directory, register
 from gcbench.identity import ABSENT, clear_folders
@@ -31,9 +32,8 @@ FOLDERS = {
         NAMES, key=lambda name: (CONF / "experiment" / f"{name}.yaml").stat().st_size
     )
 }
-COMPOSED = [
-    pytest.param(name, marks=() if name in FOLDERS.values() else pytest.mark.slow) for name in NAMES
-]
+PAPERS = {name.partition("/")[0]: name for name in FOLDERS.values()}
+COMPOSED = [(name, budget) for name in NAMES for budget in ("paper", "cpu")]
 TABLES = {name: read_table(name) for name in table_names()}
 ROWS = {str(row.path): row for table in TABLES.values() for row in table.rows if row.experiment}
 SHARED = set(yaml.safe_load((CONF / "config.yaml").read_text(encoding="utf-8")))
@@ -59,8 +59,10 @@ def test_stored_configurations_are_of_the_files_as_they_are() -> None:
     assert read_resolved(), "conf/ has changed: type scripts/resolve"
 
 
-@pytest.mark.parametrize("budget", ["paper", "cpu"])
-@pytest.mark.parametrize("name", COMPOSED)
+@pytest.mark.parametrize(
+    ("name", "budget"),
+    slow_but([(name, budget) for name, budget in COMPOSED if name in PAPERS.values()], COMPOSED),
+)
 def test_a_stored_configuration_is_what_composing_gives(name: str, budget: str) -> None:
     stored, now = compose(name, budget).config, compose_experiment(name, budget, ())
     assert clear_folders(now) == stored, "type scripts/resolve"

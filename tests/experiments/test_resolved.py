@@ -25,7 +25,11 @@ def refuse(*asked: object) -> None:
     raise AssertionError(f"composed: {asked}")
 
 
-@pytest.mark.parametrize("words", [["claims"], ["table=powersgd", "budget=cpu"]], ids=str)
+@pytest.mark.parametrize(
+    "words",
+    [["claims"], pytest.param(["table=powersgd", "budget=cpu"], marks=pytest.mark.slow)],
+    ids=str,
+)
 def test_reports_on_kept_results_compose_nothing(
     words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -69,20 +69,23 @@ def test_more_workers_than_the_machine_has_are_virtual(tmp_path: Path) -> None:
         *QUICK,
         "compressor=powersgd",
         "rank=2",
-        "trainer.gpus=160",
+        "trainer.gpus=20",
         "trainer.batch_size=4",
         "trainer.max_steps=1",
     )
     assert done.returncode == 0, done.stderr
-    assert "160 VIRTUAL workers" in done.stderr
+    assert "20 VIRTUAL workers" in done.stderr
     (result,) = results(tmp_path)
-    assert result["seconds"] is None and result["workers"] == 160
+    assert result["seconds"] is None and result["workers"] == 20
 
 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["bits=11"], "gcbench: bits=11: type a number of bits from 2 to 8"),
+        pytest.param(
+            *(["bits=11"], "gcbench: bits=11: type a number of bits from 2 to 8"),
+            marks=pytest.mark.slow,
+        ),
         (["rank=2"], "gcbench: rank=2: no such key with these choices; rank belongs to"),
         (
             ["bits=4", "levels=8"],
@@ -250,6 +253,7 @@ def test_a_finished_run_is_found_again_and_rerun_loses_nothing(tmp_path: Path) -
     assert len(list(folder.glob("result*.json"))) == 2
 
 
+@pytest.mark.slow  # test_sweep_progress.py has sweeps, too
 def test_a_sweep_makes_one_directory_a_job(tmp_path: Path) -> None:
     words = [
         "-m",

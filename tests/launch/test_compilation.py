@@ -16,11 +16,12 @@ from backends import needs_compiler
 from compilation_cases import impatient_gcbench, make_impatient
 from method_cases import ALL, compressor_of
 from needed import patience
+from nightly import slow_but
 from processes import under_torchrun
 from sentence import SMALL, config_of, run
 
 from gcbench.codecs import kernels
-from gcbench.codecs.kernels import kernel, summing_kernel, use_backend
+from gcbench.codecs.kernels import kernel, run_kernels_by, summing_kernel, use_backend
 from gcbench.launch import compilation
 from gcbench.launch.compilation import Compiler, Mark, Rehearsal
 from gcbench.launch.plan import Machine
@@ -63,6 +64,22 @@ def impatient(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.fixture
+def compiler(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Compile for real, or change to kernels that are called as if they were compiled.
+
+    Compiling takes a minute; that it keeps the bits of a kernel is for test_kernels.py.
+    """
+    if request.param == "compiling":
+        needs_compiler()
+        yield
+        return
+    monkeypatch.setattr(compilation, "_START", "import sys; sys.stdin.readline()")
+    monkeypatch.setattr(Machine, "detect", lambda: Machine(1, 0, {}, compiler=True))
+    with run_kernels_by(lambda function, args, kwargs: function(*args, **kwargs)):
+        yield
+
+
+@pytest.fixture
 def no_process(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise AssertionError("a process in the background was started")
@@ -78,14 +95,17 @@ def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     return all(torch.equal(one[name], other[name]) for name in one)
 
 
-@pytest.mark.usefixtures("copied_workers", "impatient")
+@pytest.mark.usefixtures("copied_workers", "impatient", "compiler")
 @pytest.mark.parametrize(
-    "manner",
-    [m if m == "real workers" else pytest.param(m, marks=pytest.mark.slow) for m in MANNERS],
+    ("manner", "compiler"),
+    slow_but(
+        [(manner, "changing") for manner in ("real workers", "overlap", "local steps")],
+        [(manner, how) for manner in MANNERS for how in ("changing", "compiling")],
+    ),
+    indirect=["compiler"],
 )
 def test_weights_are_the_same_to_the_bit(tmp_path: Path, manner: str) -> None:
     """They are for a run that changes under way, for one that goes on, and for the next one."""
-    needs_compiler()
     how, at_once = MANNERS[manner]
     words = [*OFTEN, *how]
     steps = "trainer.epochs={}".format
@@ -185,7 +205,14 @@ def test_what_a_machine_lacks_is_one_sentence(
 
 
 @pytest.mark.usefixtures("impatient")
-@pytest.mark.parametrize("why", ["the compiler fails", "others may write the cache", "killed"])
+@pytest.mark.parametrize(
+    "why",
+    [
+        pytest.param("the compiler fails", marks=pytest.mark.slow),
+        "others may write the cache",
+        "killed",
+    ],
+)
 def test_a_failure_is_one_warning(
     why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -16,6 +16,7 @@ import local_cases
 import pytest
 from local_cases import main
 from needed import patience
+from nightly import slow_but
 from processes import Copy
 
 
@@ -74,8 +75,12 @@ def await_workers(folder: Path) -> None:
         time.sleep(0.02)
 
 
-def test_workers_find_each_other_and_print_as_they_are(tmp_path: Path) -> None:
-    with start_parent("plain", tmp_path, spawned=True) as parent:
+@pytest.mark.parametrize(
+    "spawned", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["copies", "spawned"]
+)
+def test_workers_find_each_other_and_print_as_they_are(tmp_path: Path, spawned: bool) -> None:
+    """The spawned workers of test_runs.py's script find each other, too."""
+    with start_parent("plain", tmp_path, spawned) as parent:
         out, err = parent.communicate(timeout=patience(120))
     # Two processes share the pipe: what each printed is there, whoever's line ends came first.
     assert sorted(re.findall(r"rank . of 2 has \[3.0, 3.0\]", out)) == [
@@ -160,7 +165,7 @@ def test_ctrl_c_while_workers_start_is_quiet(tmp_path: Path) -> None:
     assert "interrupted: SIGINT" in out and err == ""
 
 
-@pytest.mark.parametrize("case", ["stop", "alone"])
+@pytest.mark.parametrize("case", slow_but(["stop"], ["stop", "alone"]))
 def test_workers_end_with_a_parent_that_was_killed(case: str, tmp_path: Path) -> None:
     """They end even while they wait for each other to come."""
     with start_parent(case, tmp_path) as parent:

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from needed import patience, skip
+from nightly import slow_but
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 QUICK = [
@@ -128,12 +129,15 @@ def undisturbed(
         reference.kill()
 
 
-def test_srun_joins_the_tasks_of_two_nodes(cluster: dict[str, str], tmp_path: Path) -> None:
-    words = [*QUICK, "trainer.gpus=4", "trainer.max_steps=5", "trainer.launcher=slurm"]
+@pytest.mark.parametrize("tasks", slow_but([1], [1, 2]))
+def test_srun_joins_the_tasks_of_two_nodes(
+    cluster: dict[str, str], tmp_path: Path, tasks: int
+) -> None:
+    words = [*QUICK, f"trainer.gpus={2 * tasks}", "trainer.max_steps=5", "trainer.launcher=slurm"]
     done = run(
         "srun",
         "--nodes=2",
-        "--ntasks-per-node=2",
+        f"--ntasks-per-node={tasks}",
         "gcbench",
         *words,
         folder=tmp_path,
@@ -144,7 +148,7 @@ def test_srun_joins_the_tasks_of_two_nodes(cluster: dict[str, str], tmp_path: Pa
     assert (result["status"], result["launcher"], result["processes"], result["threads"]) == (
         "done",
         "slurm",
-        4,
+        2 * tasks,
         1,
     )
     assert done.stdout.count("status") == 1

@@ -22,6 +22,7 @@ from library_cases import (
     train_like_runner,
 )
 from method_cases import CHOICES
+from nightly import slow_but
 from pipeline_cases import train_steps
 from sentence import SMALL, config_of
 from torch import Tensor
@@ -47,7 +48,7 @@ def close(a: list[Tensor], b: list[Tensor]) -> bool:
     return all(torch.allclose(x, y, rtol=1e-5, atol=1e-7) for x, y in zip(a, b, strict=True))
 
 
-@pytest.mark.parametrize("choice", CHOICES)
+@pytest.mark.parametrize("choice", slow_but(("qsgd", "powersgd", "top_k", "onebit_adam"), CHOICES))
 def test_updates_and_bits_equal_those_of_the_runner(choice: str) -> None:
     has_min_size = "min_size" in method_keys(conf_directory())[choice]
     knobs = {"min_size": 0} if has_min_size else {}
@@ -69,11 +70,11 @@ def compare_with_runner(choice: str, knobs: Mapping[str, Any], bucket_mib: float
     "choice, knobs",
     [
         ("qsgd", {"min_size": 0, "bits": 2, "exchange": "sum"}),
-        ("qsgd", {"min_size": 0, "exchange": "scatter"}),
+        pytest.param("qsgd", {"min_size": 0, "exchange": "scatter"}, marks=pytest.mark.slow),
         ("qsgd", {"min_size": 0, "code": "elias_dense", "bucket_scope": "gradient"}),
         ("qsgd", {"min_size": 0, "exchange": "hierarchical", "workers_per_node": 1}),
         ("powersgd", {"rank": 1, "dense_steps": 2, "clip_norm": 0.5}),
-        ("maxnorm_multiscale", {"scales": [2, 6]}),
+        pytest.param("maxnorm_multiscale", {"scales": [2, 6]}, marks=pytest.mark.slow),
     ],
 )
 def test_knobs_mean_what_they_mean_to_the_runner(choice: str, knobs: dict[str, Any]) -> None:
@@ -89,9 +90,9 @@ def test_powersgd_equals_that_of_torch(rank: int) -> None:
 @pytest.mark.parametrize(
     "name, knobs",
     [
-        ("powersgd", {"rank": 2}),
+        pytest.param("powersgd", {"rank": 2}, marks=pytest.mark.slow),
         ("qsgd", {"bits": 4, "min_size": 0, "error_feedback": True, "alpha": 0.2, "beta": 0.9}),
-        ("signum", {}),
+        pytest.param("signum", {}, marks=pytest.mark.slow),
     ],
 )
 def test_adamw_accumulation_autocast_and_a_restart(name: str, knobs: dict[str, float]) -> None:

@@ -32,6 +32,7 @@ def test_own_training_under_torchrun() -> None:
     assert is_accurate_and_small(python(*torchrun, str(EXAMPLES / "own_training.py")))
 
 
+@pytest.mark.slow
 def test_the_notebook(tmp_path: Path) -> None:
     """Its cells are run as they stand, in one process."""
     notebook = json.loads((EXAMPLES / "compare.ipynb").read_text(encoding="utf-8"))

@@ -20,6 +20,7 @@ from fsdp_cases import (
 )
 from gloo_pool import pool
 from method_cases import CHOICES
+from nightly import slow_but
 from torch import Tensor
 
 either_way = pytest.mark.parametrize("between", [False, True], ids=["by shards", "between nodes"])
@@ -29,6 +30,7 @@ BY_SHARDS = {
     "none", "onebit", "orq", "qsgd", "qsgd_levels", "scaled_sign", "sign_norm", "sparseloco",
     "terngrad", "top_k",
 }  # fmt: skip
+FEW = {"none", "qsgd", "maxnorm"}
 BETWEEN_NODES = BY_SHARDS | {"maxnorm", "maxnorm_multiscale", "signum"}
 
 
@@ -51,7 +53,7 @@ def test_none_trains_as_plain_fsdp_or_hsdp(between: bool) -> None:
         assert close(ours, plain)
 
 
-@pytest.mark.parametrize("seed", [1, 7])
+@pytest.mark.parametrize("seed", [1, pytest.param(7, marks=pytest.mark.slow)])
 @either_way
 def test_updates_are_those_of_the_exchange_of_the_same_shards(between: bool, seed: int) -> None:
     for pairs in pool(4).run(update_and_that_of_exchange, between, seed):
@@ -60,10 +62,19 @@ def test_updates_are_those_of_the_exchange_of_the_same_shards(between: bool, see
             assert torch.equal(update, expected) and update.any()
 
 
+@pytest.mark.parametrize(
+    "names",
+    [
+        pytest.param(FEW, id="few"),
+        pytest.param(BETWEEN_NODES, id="all", marks=pytest.mark.slow),
+    ],
+)
 @either_way
-def test_choices_agree_between_nodes_and_count_the_bits_of_the_wire(between: bool) -> None:
+def test_choices_agree_between_nodes_and_count_the_bits_of_the_wire(
+    between: bool, names: set[str]
+) -> None:
     """Replicas of a shard, which lie in two nodes, get the same update."""
-    carried = sorted(BETWEEN_NODES if between else BY_SHARDS)
+    carried = sorted(names & (BETWEEN_NODES if between else BY_SHARDS))
     ranks = pool(4).run(run_choices, between, {name: {} for name in carried})
     for name in carried:
         (a, metered, wire), *others = (seen[name] for seen in ranks)
@@ -76,9 +87,9 @@ def test_choices_agree_between_nodes_and_count_the_bits_of_the_wire(between: boo
 @pytest.mark.parametrize(
     "name, knobs",
     [
-        ("top_k", {"fraction": 0.1}),
-        ("sign_norm", {}),
-        ("onebit", {"min_size": 0, "bucket_size": 64}),
+        pytest.param("top_k", {"fraction": 0.1}, marks=pytest.mark.slow),
+        pytest.param("sign_norm", {}, marks=pytest.mark.slow),
+        pytest.param("onebit", {"min_size": 0, "bucket_size": 64}, marks=pytest.mark.slow),
         ("qsgd", {"error_feedback": True, "min_size": 0, "bits": 4, "bucket_size": 16}),
     ],
 )
@@ -93,7 +104,11 @@ def test_what_was_sent_and_the_residual_add_up(
                 assert residual.abs().max() > 1e-4
 
 
-@either_way
+@pytest.mark.parametrize(
+    "between",
+    [False, pytest.param(True, marks=pytest.mark.slow)],
+    ids=["by shards", "between nodes"],
+)
 def test_adamw_accumulation_mixed_precision_and_a_restart(between: bool) -> None:
     knobs = {"error_feedback": True, "min_size": 0, "bits": 4, "bucket_size": 64, "dense_steps": 2}
     ranks = pool(4).run(train_as_people_do, between, "qsgd", knobs)
@@ -123,28 +138,32 @@ def test_a_step_that_overflows_leaves_no_trace_in_the_residual(between: bool) ->
         assert all(g.isfinite().all() for g in gradients)
 
 
+REFUSALS = {
+    "low rank": "compressor=powersgd rank=2: fully_shard cuts gradients into shards, ",
+    "low rank between": "compressor=powersgd: fully_shard cuts gradients into shards, ",
+    "drawn": "compressor=global_randk: fully_shard cuts gradients into shards, ",
+    "summed": "compressor=maxnorm: a reduce-scatter takes codes of one length, each ",
+    "ragged": "compressor=qsgd code=elias_dense: a reduce-scatter takes codes of one length",
+    "clipped": "compressor=qsgd clip_norm=0.5: ",
+    "hierarchical": "compressor=qsgd exchange=hierarchical workers_per_node=1: ",
+    "ready": "CheckedGradients(inner=SumExchange(codec=QSGD(",
+    "HSDP": "the parameters lie on a mesh of shape (2, 2), and a compressor takes one",
+    "overlap": "replicas: the processes [0, 1, 2, 3] hold other shards of this model ([0, ",
+    "twice": "this module has a compressor, and takes only one; type handle.remove() first",
+    "fp16": "reduce_dtype=torch.float16: ",
+    "factor": "set_gradient_divide_factor: ",
+    "unused": "the parameter group ",
+}
+
+
 @pytest.mark.parametrize(
-    "case, says",
-    [
-        ("low rank", "compressor=powersgd rank=2: fully_shard cuts gradients into shards, "),
-        ("low rank between", "compressor=powersgd: fully_shard cuts gradients into shards, "),
-        ("drawn", "compressor=global_randk: fully_shard cuts gradients into shards, "),
-        ("summed", "compressor=maxnorm: a reduce-scatter takes codes of one length, each "),
-        ("ragged", "compressor=qsgd code=elias_dense: a reduce-scatter takes codes of one length"),
-        ("clipped", "compressor=qsgd clip_norm=0.5: "),
-        ("hierarchical", "compressor=qsgd exchange=hierarchical workers_per_node=1: "),
-        ("ready", "CheckedGradients(inner=SumExchange(codec=QSGD("),
-        ("HSDP", "the parameters lie on a mesh of shape (2, 2), and a compressor takes one"),
-        ("overlap", "replicas: the processes [0, 1, 2, 3] hold other shards of this model ([0, "),
-        ("twice", "this module has a compressor, and takes only one; type handle.remove() first"),
-        ("fp16", "reduce_dtype=torch.float16: "),
-        ("factor", "set_gradient_divide_factor: "),
-        ("unused", "the parameter group "),
-    ],
+    "case", slow_but(("ragged", "HSDP", "overlap", "twice", "fp16", "unused"), [*REFUSALS])
 )
-def test_mistakes_are_refused_in_one_sentence(case: str, says: str) -> None:
+def test_mistakes_are_refused_in_one_sentence(case: str) -> None:
     for sentence in pool(4).run(refusal, case)[:2]:  # those of the first node
-        assert sentence.startswith(says) and "; type " in sentence and "\n" not in sentence
+        assert (
+            sentence.startswith(REFUSALS[case]) and "; type " in sentence and "\n" not in sentence
+        )
 
 
 def test_a_refusal_names_the_methods_that_are_carried() -> None:

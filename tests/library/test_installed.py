@@ -31,6 +31,7 @@ print(result.status, *gcbench.load_runs("outputs").bits)
 """
 
 
+@pytest.mark.slow
 def test_a_wheel_holds_all_that_the_three_names_need(tmp_path: Path) -> None:
     pytest.importorskip("hatchling", reason="builds the wheel")
     checkout, installed = Path(__file__).parents[2], tmp_path / "installed"

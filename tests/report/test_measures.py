@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from results import plain_result
 
-from gcbench.records.schema import Result
+from gcbench.records.schema import Collective, Result
 from gcbench.report.measures import LOWER, MEASURES, measure
 
 SECONDS = {"forward": 1.0, "encode": 0.1, "exchange": 0.2, "wait": 0.4, "decode": 0.3, "step": 4.0}
@@ -28,6 +28,23 @@ def result(timed: bool = True) -> Result:
 def test_times_are_means_over_processes(name: str, value: float) -> None:
     assert measure(name, result()) == pytest.approx(value)
     assert measure(name, result(timed=False)) is None
+
+
+def test_an_exchange_on_a_link_is_that_of_the_cost_model() -> None:
+    """4 workers pass round 6 quarters of 8 Mbit each in every second step, at 950 Mbit/s."""
+    reduced = Collective(
+        level="all",
+        collective="all_reduce",
+        workers=4,
+        messages=5,
+        sent_bits=5 * 8e6,
+        received_bits=0,
+        wire_bits=0,
+    )
+    run = plain_result().model_copy(update={"workers": 4, "steps": 10, "collectives": [reduced]})
+    expected = 1e3 * 0.5 * 6 * (2e6 / 950e6 + 50e-6)
+    assert measure("link_milliseconds", run, network="1gbit") == pytest.approx(expected)
+    assert measure("link_milliseconds", plain_result(), network="1gbit") is None
 
 
 def test_high_is_good_for_accuracies_ratios_and_speed_alone() -> None:

@@ -14,6 +14,7 @@ from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from needed import patience
+from nightly import slow_but
 from processes import command
 
 from gcbench.check.command import Check, Methods
@@ -131,7 +132,7 @@ READERS: dict[str, Callable[[Sequence[str]], object]] = {
 }
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", slow_but(["README.md"], PAGES))
 def test_every_command_of_a_page_resolves(page: str) -> None:
     register()
     for typed in commands((ROOT / page).read_text(encoding="utf-8")):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.machinery
 import importlib.util
 import re
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -115,8 +114,9 @@ def test_a_gpu_takes_a_run_at_a_time(evidence: ModuleType, monkeypatch: pytest.M
     assert evidence.find_machine(1).places == [{"CUDA_VISIBLE_DEVICES": "0"}]
 
 
-def test_help_is_there() -> None:
-    shown = subprocess.run(
-        [sys.executable, SCRIPT, "--help"], capture_output=True, text=True, check=True
-    )
-    assert "hours=" in shown.stdout
+def test_help_is_there(
+    evidence: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        typed(evidence, monkeypatch, "--help")
+    assert not ended.value.code and "hours=" in capsys.readouterr().out

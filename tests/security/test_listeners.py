@@ -86,6 +86,7 @@ def test_every_socket_that_listens_is_for_this_machine_only(live: Live) -> None:
     assert [place for place in sockets if not ip_address(place[0]).is_loopback] == []
 
 
+@pytest.mark.slow
 def test_what_a_stranger_sends_to_the_ports_runs_nothing(live: Live, tmp_path: Path) -> None:
     """A pickle comes by itself, and as a value of the store that torch's rendezvous reads."""
     mark = tmp_path / "ran"

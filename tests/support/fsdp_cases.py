@@ -5,13 +5,14 @@ from __future__ import annotations
 import copy
 import io
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from gloo_pool import Process
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.nn.functional import cross_entropy
 
@@ -37,8 +38,7 @@ class Sharded:
     def __init__(
         self, between: bool = False, policy: MixedPrecisionPolicy | None = None, hidden: int = 32
     ) -> None:
-        shape = (NODES, dist.get_world_size() // NODES) if between else (dist.get_world_size(),)
-        self.mesh = init_device_mesh("cpu", shape, mesh_dim_names=("node", "gpu")[-len(shape) :])
+        self.mesh = mesh(between)
         self.model: Any = shard(net(hidden), self.mesh["gpu"], policy)
         self.between = between
 
@@ -58,6 +58,13 @@ class Sharded:
     def loss(self, rank: int, step: int) -> Tensor:
         inputs, targets = batch(rank, step)
         return cross_entropy(self.model(inputs).float(), targets)
+
+
+@cache
+def mesh(between: bool) -> DeviceMesh:
+    """Return all processes, or those of two nodes; once, as PyTorch keeps a mesh's groups."""
+    shape = (NODES, dist.get_world_size() // NODES) if between else (dist.get_world_size(),)
+    return init_device_mesh("cpu", shape, mesh_dim_names=("node", "gpu")[-len(shape) :])
 
 
 def shard(model: nn.Module, mesh: Any, policy: MixedPrecisionPolicy | None = None) -> nn.Module:
@@ -327,8 +334,7 @@ def refusal(process: Process, case: str) -> str:
         "ready": (build(QSGD(3), exchange="sum"), {}),
     }.get(case, ("qsgd", {"min_size": 0}))
     if case == "HSDP":
-        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("node", "gpu"))
-        ours.model = shard(net(), mesh)
+        ours.model = shard(net(), mesh(between=True))
     if case == "overlap":
         replicas = dist.group.WORLD
     if case == "twice":

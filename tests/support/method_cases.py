@@ -37,6 +37,7 @@ __all__ = [  # with the steps of the package's own checks
     "ALL",
     "CHOICES",
     "DIFFERENT",
+    "FEW",
     "SHAPES",
     "STEPS",
     "VARIANTS",
@@ -277,6 +278,20 @@ DIFFERENT = [
     for key in ALL
     if key[1] not in {"ecq", "other levels", "cold start", "clipped norm", "aggregated residual"}
 ]
+
+
+def one_of_each() -> list[tuple[str, str]]:
+    """Return a variant of every choice, which sets no tensor aside where it need not, and one
+    choice of every variant.
+    """
+    by_choice = {key[0]: key for key in reversed(DIFFERENT)}
+    by_choice |= {key[0]: key for key in DIFFERENT if key[1] == "all tensors"}
+    by_variant = {key[1]: key for key in reversed(DIFFERENT)}
+    return sorted({*by_choice.values(), *by_variant.values()})
+
+
+# Every choice and every variant is tried with every change, all pairs of them every night.
+FEW = one_of_each()
 
 
 def compressor_of(choice: str, variant: str) -> Compressor:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from gloo_pool import pool
 from method_cases import CHOICES, compressor_of
+from nightly import slow_but
 from pipeline_cases import Trained, train_steps
 from sentence import SMALL, config_of, run
 from torch import Tensor
@@ -47,7 +48,9 @@ def test_the_list_above_has_the_methods_of_global_scope(choice: str) -> None:
     assert scope == ("global" if choice in GLOBAL else "tensor")
 
 
-@pytest.mark.parametrize("choice", BY_TENSOR)
+@pytest.mark.parametrize(
+    "choice", slow_but(("none", "powersgd", "qsgd", "top_k", "onebit_adam", "ef21"), BY_TENSOR)
+)
 def test_overlap_gives_the_same_bits(choice: str) -> None:
     """Two workers do: with more, an all-reduce of another length may add in another order.
 
@@ -149,7 +152,9 @@ def test_hidden_and_exposed_exchange_are_told_apart() -> None:
         )
 
 
-@pytest.mark.parametrize("choice", ["none", "powersgd", "qsgd", "maxnorm"])
+@pytest.mark.parametrize(
+    "choice", slow_but(["qsgd", "maxnorm"], ["none", "powersgd", "qsgd", "maxnorm"])
+)
 def test_double_buffering_applies_the_update_of_the_step_before(choice: str) -> None:
     """The update is x_{t+1} = x_t - lr update(g_{t-1}).
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from nightly import slow_but
 from sentence import run
 from torch import Tensor
 
@@ -75,7 +76,7 @@ def go_on(folder: Path, words: list[str]) -> dict[str, Any]:
     return run(folder, *words)
 
 
-@pytest.mark.parametrize("gpus", [1, 2, 8])
+@pytest.mark.parametrize("gpus", slow_but([2], [1, 2, 8]))
 def test_a_run_with_residuals_goes_on_when_they_may_be_merged(
     tmp_path: Path, gpus: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from nightly import slow_but
 from sentence import run
 
 from gcbench.compressors.dense import Dense
@@ -45,8 +46,7 @@ METHODS["local_steps"] = [
 METHODS["ef21"] = ["compressor=ef21", "min_size=0"]
 METHODS["loco"] = ["compressor=loco", "reset_steps=8"]
 METHODS["onebit_adam"] = [
-    *("compressor=onebit_adam", "dense_steps=8"),
-    *("optimizer=frozen_adam", "optimizer.freeze_steps=8"),
+    *("compressor=onebit_adam", "optimizer=frozen_adam", "optimizer.freeze_steps=8"),
 ]
 # Exchanges at every second step from the 13th on, and every fourth from the 17th on.
 METHODS["zero_one_adam"] = [
@@ -103,7 +103,7 @@ def same(
         assert result[key] == expected[key]
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", slow_but(["qsgd", "powersgd", "onebit_adam"], [*METHODS]))
 def test_killed_and_resumed_equals_not_killed(tmp_path: Path, method: str) -> None:
     words = [
         *METHODS[method],
@@ -140,7 +140,7 @@ def test_a_resumed_run_goes_on_counting_seconds(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("copied_workers")
-@pytest.mark.parametrize("method", ["svrg", "local_steps"])
+@pytest.mark.parametrize("method", slow_but(["local_steps"], ["svrg", "local_steps"]))
 def test_virtual_workers_continue_as_real_ones(tmp_path: Path, method: str) -> None:
     """1 x 4 virtual workers become 4 x 1 over gloo.
 
@@ -265,7 +265,7 @@ def test_a_damaged_checkpoint_is_refused_by_name(tmp_path: Path) -> None:
         run(tmp_path, *words)
 
 
-@pytest.mark.parametrize("name", ["shared.pt", "manifest.json"])
+@pytest.mark.parametrize("name", slow_but(["shared.pt"], ["shared.pt", "manifest.json"]))
 def test_a_truncated_checkpoint_makes_room_for_the_one_before(tmp_path: Path, name: str) -> None:
     words = [
         "trainer.launcher=virtual",

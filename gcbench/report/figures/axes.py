@@ -28,6 +28,7 @@ LABELS = {
     "step_milliseconds": "Time per step (ms)",
     "exchange_milliseconds": "Exchange per step (ms)",
     "coding_milliseconds": "Encoding and decoding per step (ms)",
+    "link_milliseconds": "Exchange per step on a link, cost model (ms)",
     "share_of_communication": "Communication, share of a step (%)",
     "parameters": "Parameters",
     "images_per_second": "Throughput (samples/s)",

@@ -1,0 +1,44 @@
+"""What a run's exchanges would take on other links, by the cost model."""
+
+from __future__ import annotations
+
+import math
+from typing import cast
+
+from gcbench.comm.network import Collective, Level, Link, Network
+from gcbench.predict.links import read_link
+from gcbench.predict.model import exchange_seconds
+from gcbench.predict.payload import Message
+from gcbench.records.schema import Result
+
+INSTANT = Link(math.inf)
+
+
+def seconds_on(result: Result, network: str) -> float:
+    """Return the seconds that a mean step exchanges between hosts of one worker on that network.
+
+    Workers of one node exchange at once; nodes are those of the method.
+    """
+    link = read_link("network", network)
+    return exchange_seconds(messages_of(result), network_of(result, link))
+
+
+def messages_of(result: Result) -> list[Message]:
+    """Return the collectives of a mean step."""
+    steps = result.steps or 1
+    return [
+        Message(
+            cast(Level, c.level),
+            cast(Collective, c.collective),
+            c.messages / steps,
+            c.sent_bits / steps,
+        )
+        for c in result.collectives
+        if c.messages and c.workers > 1
+    ]
+
+
+def network_of(result: Result, between: Link) -> Network:
+    """Return hosts of one worker, or the nodes of a hierarchical method, joined by that link."""
+    inside = [c.workers for c in result.collectives if c.level == "inside"]
+    return Network(result.workers or 1, inside[0] if inside else 1, INSTANT, between)

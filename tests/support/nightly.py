@@ -1,0 +1,16 @@
+"""Parametrized tests of which a few cases are fast."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import pytest
+
+
+def slow_but(fast: Collection[Any], cases: Sequence[Any]) -> list[Any]:
+    """Return the cases as parameters, all of them slow but `fast` ones."""
+    assert all(case in cases for case in fast), "a fast case is none of the cases"
+    marks = [() if case in fast else pytest.mark.slow for case in cases]
+    tuples = [case if isinstance(case, tuple) else (case,) for case in cases]
+    return [pytest.param(*values, marks=mark) for values, mark in zip(tuples, marks, strict=True)]
