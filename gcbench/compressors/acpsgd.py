@@ -35,8 +35,10 @@ class ACPSGD(Checked):
     Sends r n and r m floats a matrix in turn, r = min(rank, n, m), in one all-reduce: half of what
     PowerSGD sends, and its second round not at all.
 
-    Differences from the paper: a factor column that has become zero is drawn anew, as in our
-    PowerSGD. Gram-Schmidt stands for its QR decomposition.
+    Differences from the paper and its code, lzhangbv/acpsgd: a factor column that has become zero
+    is drawn anew, as in our PowerSGD, where its QR decomposition makes an arbitrary one; Gram-
+    Schmidt stands for that. The first Q is the same on all workers by its seed; the code draws it
+    on each of them. Vectors travel in an all-reduce of their own, not in that of the factors.
     """
 
     rank: Rank

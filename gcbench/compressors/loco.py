@@ -69,6 +69,12 @@ class LoCo(Checked):
     Differences from the paper: the scales of Q and of E are the largest magnitude of a bucket or of
     512 values, where the paper has two constants for the whole run. Every worker gathers all codes;
     the paper's all-to-all of shards, averaged in full precision, is `exchange=scatter`.
+
+    Differences from the published code, that for ZeRO++ in DeepSpeed (err_beta = 1 - beta): its
+    levels are -8 to 7 times max / 8, so that the largest positive value loses an eighth, where ours
+    are -7 to 7 times max / 7; scales of e are those of the code's groups, about a row of a matrix;
+    vectors travel whole; the mean of a node is coded again for other nodes, with a residual of its
+    own; T counts tensors, not steps.
     """
 
     inner: Compressor

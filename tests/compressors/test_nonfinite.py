@@ -8,6 +8,7 @@ import pytest
 from backends import use
 from gloo_pool import pool
 from method_cases import DIFFERENT, FEW, compressor_of
+from nightly import slow_but
 from nonfinite_cases import SOME_VALUES, Seen, step_effects, step_effects_over_gloo
 
 from gcbench.check.steps import WORKERS
@@ -16,18 +17,10 @@ from gcbench.comm import Comm
 
 VALUES = [float("nan"), float("inf"), float("-inf")]
 IN_CPP = {("onebit", "as it is"), ("scaled_sign", "all tensors"), ("powersgd", "error feedback")}
-BACKENDS = [
-    *[pytest.param("eager", *key, id=f"eager-{'-'.join(key)}") for key in DIFFERENT],
-    *[
-        pytest.param(
-            "compiled",
-            *key,
-            id=f"compiled-{'-'.join(key)}",
-            marks=() if key in IN_CPP else pytest.mark.slow,
-        )
-        for key in DIFFERENT
-    ],
-]
+BACKENDS = slow_but(
+    [*(("eager", *key) for key in FEW), *(("compiled", *key) for key in IN_CPP)],
+    [(backend, *key) for backend in ("eager", "compiled") for key in DIFFERENT],
+)
 
 
 @pytest.fixture

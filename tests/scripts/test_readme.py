@@ -17,7 +17,8 @@ from gcbench.console import PAGE_WIDTH
 from gcbench.report.command import report
 
 ROOT = Path(__file__).parents[2]
-PAGES = runpy.run_path(str(ROOT / "scripts/readme"))["PAGES"]
+SCRIPT = runpy.run_path(str(ROOT / "scripts/readme"))
+PAGES, METHODS = SCRIPT["PAGES"], SCRIPT["METHODS"]
 KEPT = sorted(
     table
     for page in PAGES
@@ -59,6 +60,9 @@ def test_pages_have_the_numbers_of_the_kept_tables(tmp_path: Path) -> None:
         shutil.copy(ROOT / page, tmp_path / page)
     shutil.copy(ROOT / "scripts" / "readme", tmp_path / "scripts")
     shutil.copytree(ROOT / "outputs" / "tables", tmp_path / "outputs" / "tables")
+    shutil.copytree(ROOT / "conf" / "compressor", tmp_path / "conf" / "compressor")
+    (tmp_path / METHODS).parent.mkdir(parents=True)
+    shutil.copy(ROOT / METHODS, tmp_path / METHODS)
     for page in PAGES:
         text = (ROOT / page).read_text(encoding="utf-8")
         row = re.search(r"<!-- outputs/tables/\S+\.md -->\n\|.*\n\|.*\n(\|.*\d.*)\n", text)
@@ -67,6 +71,14 @@ def test_pages_have_the_numbers_of_the_kept_tables(tmp_path: Path) -> None:
         (tmp_path / page).write_text(wrong, encoding="utf-8")
         assert f"{page} differs" in check(tmp_path).stderr
         (tmp_path / page).write_text(text, encoding="utf-8")
+
+    new = tmp_path / "conf" / "compressor" / "new.yaml"
+    new.write_text("# @package _global_\n# New (Who et al., 2026): a thing.\n", encoding="utf-8")
+    assert f"{METHODS} differs" in check(tmp_path).stderr
+    subprocess.run([sys.executable, str(tmp_path / "scripts" / "readme")], check=True)
+    row = "| `new` | New (Who et al., 2026): a thing |"
+    assert row in (tmp_path / METHODS).read_text(encoding="utf-8")
+    assert check(tmp_path).returncode == 0
 
 
 @pytest.mark.parametrize("page", EVERY_PAGE, ids=str)

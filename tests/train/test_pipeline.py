@@ -224,6 +224,7 @@ def test_what_cannot_be_overlapped_is_refused_in_one_sentence(
     assert message in str(error.value) and "\n" not in str(error.value)
 
 
+@pytest.mark.usefixtures("copied_workers")
 @pytest.mark.parametrize(
     "words",
     [(VIRTUAL,), ("compressor=maxnorm", REAL), ("trainer.double_buffering=true", REAL)],

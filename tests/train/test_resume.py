@@ -48,11 +48,11 @@ METHODS["loco"] = ["compressor=loco", "reset_steps=8"]
 METHODS["onebit_adam"] = [
     *("compressor=onebit_adam", "optimizer=frozen_adam", "optimizer.freeze_steps=8"),
 ]
-# Exchanges at every second step from the 13th on, and every fourth from the 17th on.
+# With exchanges after 5, 6, 8 and 12 + 4 k steps, so that the checkpoint of step 10 is between two.
 METHODS["zero_one_adam"] = [
     *("compressor=scaled_sign", "error_feedback=true", "min_size=0"),
-    *("estimator=zero_one_adam", "estimator.double_steps=4"),
-    *("optimizer=frozen_adam", "optimizer.freeze_steps=8", "optimizer.updates_per_interval=2"),
+    *("estimator=zero_one_adam", "estimator.double_steps=2", "estimator.max_every=4"),
+    *("optimizer=frozen_adam", "optimizer.freeze_steps=4", "optimizer.updates_per_interval=2"),
 ]
 METHODS["dion"] = ["compressor=dion", "rank=4", "optimizer=dion"]
 METHODS["any_class"] = [
