@@ -58,7 +58,7 @@ def test_updates_and_bits_equal_those_of_the_runner(choice: str) -> None:
 
 def compare_with_runner(choice: str, knobs: Mapping[str, Any], bucket_mib: float) -> None:
     words = [f"{key}={value}".replace(" ", "") for key, value in knobs.items()]
-    if choice == "onebit_adam":  # whose momentum is the optimizer's in a run, and the usual one here
+    if choice == "onebit_adam":  # in a run its momentum is the optimizer's
         words.append("compressor.momentum=0.9")
     config = config_of(*SMALL, *PLAIN_SGD, f"compressor={choice}", *words)
     in_loops = pool(2).run(train_like_runner, config, knobs, bucket_mib)
