@@ -7,6 +7,7 @@ steps counts, each as long as in the slowest process.
 
 from __future__ import annotations
 
+import json
 import tempfile
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -77,8 +78,8 @@ def step_times(
 ) -> Steps:
     """Return a row a method, alike in all processes.
 
-    `words` choose model, data and batch size, as `gcbench` takes them. Those among
-    `alone` exchange nothing: a process codes, and decodes as many messages as it would get.
+    `words` choose model, data and batch size, as `gcbench` takes them. Methods named in `alone`
+    exchange nothing: a process codes, and decodes as many messages as it would get.
     """
     keep_freed_memory()
     torch.set_num_threads(1)
@@ -157,6 +158,17 @@ def message_seconds(control: ProcessGroupControl) -> float:
     return median(shortest) / (2 * (dist.get_world_size() - 1))
 
 
+def keep_measured(name: str, facts: Row, page: str) -> None:
+    """Write outputs/results/links/NAME.json and outputs/tables/links/NAME.md; print the page."""
+    shown = Path("outputs/tables/links") / f"{name}.md"
+    kept = Path("outputs/results/links") / f"{name}.json"
+    for path in (shown, kept):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    kept.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+    shown.write_text(page, encoding="utf-8")
+    print(page)
+
+
 def _turn(contender: Contender, control: ProcessGroupControl) -> list[float]:
     times = []
     for _ in range(TURN):
@@ -187,11 +199,14 @@ class Ours:
                 config, plan(config, Machine.detect()), joined, data, Path(folder), StopSignal()
             )
         self._progress = Progress.start(self._run)
-        self.period = config.get("estimator", {}).get("every", 1)
 
     @property
     def model(self) -> nn.Module:
         return self._run.replica.model
+
+    @property
+    def period(self) -> int:
+        return self._run.estimator.period
 
     def step(self) -> None:
         train_step(self._run, self._progress)

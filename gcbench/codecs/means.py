@@ -60,6 +60,6 @@ def _sum(row: Tensor) -> Tensor:
 
 
 def _by_row(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    if len(x) == 1:
+    if len(x) == 1:  # which needs no copy
         return function(x[0]).unsqueeze(0)
     return torch.stack([function(row) for row in x])

@@ -131,8 +131,9 @@ def add_times(
 def times(stacks: Stacks, q: Tensor, shapes: Shapes) -> Tensor:
     """Return P = M Q."""
     p = _empty_factors(stacks, sum(s.r * s.n for s in shapes))
-    factors = zip(stacks, _stacked_qs(q, shapes), _stacked_ps(p, shapes), strict=True)
-    for ms, (factor,), outs in factors:
+    for ms, (factor,), outs in zip(
+        stacks, _stacked_qs(q, shapes), _stacked_ps(p, shapes), strict=True
+    ):
         for m, out in zip(ms.unbind(1), outs, strict=True):
             torch.bmm(factor, m.mT, out=out)
     return p

@@ -24,14 +24,12 @@ class Sides(NamedTuple):
     nonnegative: Tensor  # how many are at least 0
 
 
-def signs_and_sides(
-    matrix: Tensor, rest: Tensor, groups: Groups, count: int
-) -> tuple[Tensor, Sides] | None:
+def signs_and_sides(matrix: Tensor, rest: Tensor, groups: Groups) -> tuple[Tensor, Sides] | None:
     """Return the bits v >= 0 of groups of rows as words, and the sides of all values.
 
     The words of groups `[w, groups, 32, row]` are `[w, groups, 1, row]`, in the order of
-    `to_words`. The sides are those of `count` buckets, and count the `rest` `[w, n]`, too. None
-    where nothing does all at once.
+    `to_words`. The sides are those of each bucket, and count the `rest` `[w, n]`, too. None where
+    nothing does all at once.
     """
     if matrix.is_cuda:
         return sum_rows_then_buckets(matrix, rest, groups)
@@ -42,7 +40,7 @@ def signs_and_sides(
     buckets, rest_buckets = groups.buckets, groups.rest_buckets
     assert rows == _ROWS and all(x.is_contiguous() for x in (buckets, rest_buckets, *matrix, *rest))
     words = torch.empty(w, count_of_groups, 1, row, dtype=torch.int32)
-    sides = torch.zeros(w, count, 3, dtype=torch.float64)
+    sides = torch.zeros(w, len(groups.bucket_lengths), 3, dtype=torch.float64)
     for x, tail, out, of_buckets in zip(matrix, rest, words, sides, strict=True):
         library.signs(
             x.data_ptr(),

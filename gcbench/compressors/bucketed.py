@@ -162,7 +162,7 @@ class Signs(Bucketed, ABC):
         buckets = self.buckets(segments, x.device)
         groups = buckets.groups(rows_of(2))
         matrix, rest = _split(x, groups, buckets.row)
-        packed = signs_and_sides(matrix, rest, groups, buckets.count)
+        packed = signs_and_sides(matrix, rest, groups)
         if packed is None:
             return super().encode(x, segments, noise)
         words, sides = packed

@@ -28,7 +28,6 @@ from gcbench.records.schema import (
     Result,
     Status,
 )
-from gcbench.train.pipeline import ByTrial
 from gcbench.train.run import Progress, Run, Sample
 
 
@@ -61,7 +60,7 @@ def make_outcome(
         backend=plan.backend,
         codec_backend=plan.codec_backend if compiled_from_step is None else "compiled",
         compiled_from_step=compiled_from_step,
-        overlap_ratio=run.pipeline.ratio if isinstance(run.pipeline, ByTrial) else None,
+        overlap_ratio=run.pipeline.overlap_ratio,
         network=_describe_network(config),
         threads=plan.threads,
         oversubscribed=plan.oversubscribed,

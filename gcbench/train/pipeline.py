@@ -43,6 +43,8 @@ TURN_STEPS, TURNS = 5, 3  # of `trainer.overlap=auto`: steps at a time, times ea
 class AfterBackward:
     """The default pipeline: the exchange follows the backward pass."""
 
+    overlap_ratio: float | None = None
+
     def gradients(self, run: Run, progress: Progress) -> Tensor:
         return run.estimator.gradients(run, progress)
 
@@ -75,6 +77,8 @@ class UnderBackward:
     tensor gives the same update as without overlap, up to rounding: an all-reduce of another length
     adds in another order, and matrices are orthogonalized together with others.
     """
+
+    overlap_ratio: float | None = None
 
     def __init__(self, queue: ExchangeQueue, replica: Replica, bucket_mib: float) -> None:
         self._queue = queue
@@ -116,8 +120,9 @@ class ByTrial:
     """The pipeline of `trainer.overlap=auto`: after the backward pass or under it.
 
     Turns of a few steps go one way and the other. Then the run stays with the way whose turns took
-    less time, as the median of each says and the mean over the processes. Where a backward pass
-    leaves no core free, an exchange under it takes as much from it as it hides.
+    less time, by their medians, as a test may fall into a turn, and by the mean over the processes.
+    Where a backward pass leaves no core free, an exchange under it takes as much from it as it
+    hides.
     """
 
     def __init__(self, after: AfterBackward, under: UnderBackward) -> None:
@@ -126,10 +131,10 @@ class ByTrial:
         self._overlaps = False
         self._steps = 0
         self._began = 0.0
-        self.ratio: float | None = None  # of steps with overlap to those without
+        self.overlap_ratio: float | None = None
 
     def gradients(self, run: Run, progress: Progress) -> Tensor:
-        if self.ratio is None and self._steps % TURN_STEPS == 0:
+        if self.overlap_ratio is None and self._steps % TURN_STEPS == 0:
             self._end_turn(run)
         self._steps += 1
         return self._ways[self._overlaps].gradients(run, progress)
@@ -141,7 +146,7 @@ class ByTrial:
         pass
 
     def messages(self, run: Run) -> list[list[str]]:
-        if self.ratio is not None:
+        if self.overlap_ratio is not None:
             return self._ways[self._overlaps].messages(run)
         return [*self._ways[False].messages(run), *self._ways[True].messages(run)]
 
@@ -154,8 +159,8 @@ class ByTrial:
         self._overlaps = not self._overlaps
         if len(self._seconds[False]) == TURNS:
             ratios = run.control.gather(median(self._seconds[True]) / median(self._seconds[False]))
-            self.ratio = sum(ratios) / len(ratios)
-            self._overlaps = self.ratio < 1
+            self.overlap_ratio = sum(ratios) / len(ratios)
+            self._overlaps = self.overlap_ratio < 1
         run.replica.use_hook(self._overlaps)
         self._began = now
 
@@ -169,6 +174,8 @@ class UnderNextStep:
     Fast", NIPS 2009), whatever the method; the last gradient is exchanged, but comes too late to be
     applied.
     """
+
+    overlap_ratio: float | None = None
 
     def __init__(self, queue: ExchangeQueue) -> None:
         self._queue = queue

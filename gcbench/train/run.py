@@ -100,6 +100,9 @@ class ExchangeResult(NamedTuple):
 class Pipeline(Protocol):
     """The order of a step: `gradients`, then `exchange`, once each."""
 
+    overlap_ratio: float | None
+    """Seconds of steps with overlap over those without, where a trial has compared them."""
+
     def gradients(self, run: Run, progress: Progress) -> Tensor:
         """Fill the replica's rows; return the mean loss of each, `[w]`."""
 

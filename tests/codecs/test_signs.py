@@ -10,9 +10,8 @@ import torch
 from backends import use
 from torch import Tensor
 
-from gcbench.codecs.buckets import Groups
 from gcbench.codecs.kernels import use_backend
-from gcbench.codecs.signs import Sides, sum_rows_then_buckets
+from gcbench.codecs.signs import sum_rows_then_buckets
 from gcbench.compressors import Step, bucketed
 from gcbench.compressors.bucketed import Signs
 from gcbench.compressors.exchange import Message
@@ -37,17 +36,12 @@ METHODS = {
 }
 
 
-def sums_of_rows(matrix: Tensor, rest: Tensor, groups: Groups, _: int) -> tuple[Tensor, Sides]:
-    """Take the way of a GPU."""
-    return sum_rows_then_buckets(matrix, rest, groups)
-
-
 @pytest.fixture(autouse=True, params=["C++", "rows"])
 def compiled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     if request.param == "C++":
         yield from use("compiled")
     else:
-        monkeypatch.setattr(bucketed, "signs_and_sides", sums_of_rows)
+        monkeypatch.setattr(bucketed, "signs_and_sides", sum_rows_then_buckets)  # a GPU's
         yield
 
 

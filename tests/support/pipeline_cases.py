@@ -15,7 +15,7 @@ from gcbench.config import Config
 from gcbench.launch.instantiate import make_data
 from gcbench.launch.plan import Machine, plan
 from gcbench.launch.worker import Connections, StopSignal, build_run
-from gcbench.train.pipeline import ByTrial, exchanges_in_background
+from gcbench.train.pipeline import exchanges_in_background
 from gcbench.train.run import Progress
 from gcbench.train.step import sample, train_step
 
@@ -66,5 +66,5 @@ def train_steps(process: Process, config: Config, steps: int) -> Trained:
         run.comm.meter.sent_bits,
         seconds,
         buckets,
-        run.pipeline.ratio if isinstance(run.pipeline, ByTrial) else None,
+        run.pipeline.overlap_ratio,
     )

@@ -110,7 +110,7 @@ def test_the_faster_way_is_taken(slow: bool, monkeypatch: pytest.MonkeyPatch) ->
     trial = pipeline.ByTrial(cast(Any, after), cast(Any, under))
     for _ in range(2 * TURN_STEPS * (1 + TURNS) + 7):
         trial.gradients(cast(Any, run), cast(Any, None))
-    assert trial.ratio == pytest.approx(under.seconds)
+    assert trial.overlap_ratio == pytest.approx(under.seconds)
     turns = TURN_STEPS * (1 + TURNS)
     assert (after.steps, under.steps) == ((turns + 7, turns) if slow else (turns, turns + 7))
     assert used == [True, False] * (1 + TURNS) + [not slow]
