@@ -337,25 +337,32 @@ def test_a_row_is_the_same_run_in_hydras_other_form() -> None:
 
 
 def test_a_budget_makes_the_same_experiment_smaller() -> None:
-    paper, cpu = config_of(ROW), config_of(ROW, "budget=cpu")
-    assert cpu["choices"]["model"] == "resnet8" and cpu["model"]["_target_"].endswith("resnet8")
-    assert (cpu["trainer"]["gpus"], cpu["trainer"]["batch_size"], cpu["trainer"]["epochs"]) == (
-        4,
-        32,
-        3,
+    row = "+experiment/powersgd/table3_wikitext2=rank_2"
+    paper, cpu = config_of(row), config_of(row, "budget=cpu")
+    assert (
+        cpu["choices"]["model"] == "lstm_small" and cpu["model"]["width"] < paper["model"]["width"]
     )
-    assert cpu["optimizer"]["lr"] == paper["optimizer"]["lr"] * 32 / 128, (
-        "of a worker; the schedule multiplies by the workers"
-    )
-    assert cpu["schedule"]["warmup_epochs"] == 5 * 3 / 300
+    smaller = {"gpus": 4, "batch_size": 8, "epochs": 0.4}
+    assert {key: cpu["trainer"][key] for key in smaller} == smaller
+    share = smaller["epochs"] / paper["trainer"]["epochs"]
+    assert cpu["schedule"]["warmup_epochs"] == paper["schedule"]["warmup_epochs"] * share
     assert cpu["schedule"]["milestones"] == paper["schedule"]["milestones"]
-    assert run_name(compose(ROW, "budget=cpu")).startswith("powersgd/table4/rank_7-cpu-s1-")
+    assert run_name(compose(row, "budget=cpu")).startswith(
+        "powersgd/table3_wikitext2/rank_2-cpu-s1-"
+    )
     notice = budget_notice(cpu)
     assert (
         notice is not None
-        and "model=resnet8 trainer.gpus=4 trainer.batch_size=32 trainer.epochs=3" in notice
+        and "model=lstm_small trainer.gpus=4 trainer.batch_size=8 trainer.epochs=0.4" in notice
     )
     assert budget_notice(paper) is None
+
+
+def test_rates_follow_the_size_of_the_whole_batch() -> None:
+    paper, smoke = config_of(ROW), config_of(ROW, "budget=smoke")
+    assert smoke["optimizer"]["lr"] == paper["optimizer"]["lr"] * 4 / 128, (
+        "of a worker; the schedule multiplies by the workers"
+    )
 
 
 def test_a_recipe_takes_the_place_of_everything_but_the_method_and_the_form_of_optimizer() -> None:
@@ -375,8 +382,10 @@ def test_a_recipe_takes_the_place_of_everything_but_the_method_and_the_form_of_o
         "schedule=steps",
     )
     assert typed["trainer"]["label_smoothing"] == 0.1 and typed["choices"]["schedule"] == "steps"
-    long = config_of(ROW, "budget=cpu_long")
-    assert long["model"]["widths"] == [64, 256, 256]
+    others = {name: config_of(ROW, f"budget={name}") for name in ("cpu", "cpu_long")}
+    assert others["cpu"]["model"]["widths"] == [16, 64, 128]
+    assert others["cpu_long"]["model"]["widths"] == [64, 256, 256]
+    assert [config["trainer"]["epochs"] for config in (*others.values(), medium)] == [4, 10, 10]
     wide = config_of(ROW, *open_nodes(["budget=cpu_medium", "model.widths=[48,128,128]"]))
     assert wide["choices"]["model"] == "airnet" and wide["model"]["widths"] == [48, 128, 128]
     own = config_of(ROW, *open_nodes(["budget=cpu_medium", "model=mlp", "model.widths=[8]"]))
@@ -414,6 +423,8 @@ def test_a_budget_may_leave_the_rate_to_the_number_of_workers() -> None:
         config_of(row, "budget=cpu", "schedule.scale_by_workers=false")["optimizer"]["lr"]
         == config_of(row)["optimizer"]["lr"] / 4
     )
+    signum = config_of("+experiment/powersgd/table7=signum", "budget=cpu")["optimizer"]
+    assert (signum["lr"], signum["kind"]) == (0.001, "sgd"), "signs have a rate of their own"
 
 
 def test_what_is_typed_stays_whatever_the_budget() -> None:

@@ -24,12 +24,12 @@ def apply_budget(
     where `scale_lr: false` stands beside the model; warm-up follows the epochs; milestones are
     fractions already.
 
-    `recipes` has, for a stand-in, keys of model, data set, trainer, optimizer and schedule that
-    take the place of the row's, which keeps its method, its form of optimizer and its momentum;
-    `lr`, the multiple of the row's rate for a batch of 512 samples of all workers, which other
-    batches scale; `warmup`, the share of the run in which the rate rises; and `methods`, keys of
-    the optimizer for a choice of compressor, such as the rate of one that sends signs: that is
-    never scaled.
+    `recipes` has, for a stand-in and each only if wanted, keys of model, data set, trainer,
+    optimizer and schedule that take the place of the row's, which keeps its method, its form of
+    optimizer and its momentum; `lr`, the multiple of the row's rate for a batch of 512 samples of
+    all workers, which other batches scale; `warmup`, the share of the run in which the rate rises
+    by that schedule; and `methods`, keys of the optimizer for a choice of compressor, such as the
+    rate of one that sends signs: that is never scaled.
     """
     budget, tree.budget = tree.budget, None
     if budget is None or choices.get("budget") == PAPER:
@@ -88,17 +88,19 @@ def _follow(
 ) -> None:
     """Set the keys of a recipe, and those that it has for the chosen method."""
     for group in ("model", "trainer", "optimizer"):
-        _set(tree[group], recipe[group], group, typed)
-    _set(tree.dataset, recipe["datasets"].get(choices["dataset"], {}), "dataset", typed)
-    if "schedule" not in typed:
+        _set(tree[group], recipe.get(group, {}), group, typed)
+    dataset = recipe.get("datasets", {}).get(choices["dataset"], {})
+    _set(tree.dataset, dataset, "dataset", typed)
+    if "schedule" in recipe and "schedule" not in typed:
         choices["schedule"] = recipe["schedule"]["kind"]
         _set(tree.schedule, recipe["schedule"], "schedule", typed)
         rise = {"warmup_epochs": recipe["warmup"] * tree.trainer.epochs}
         _set(tree.schedule, rise, "schedule", typed)
-    if "optimizer.lr" not in typed:
+    if "lr" in recipe and "optimizer.lr" not in typed:
         batch = tree.trainer.gpus * tree.trainer.batch_size
         tree.optimizer.lr = published_lr * recipe["lr"] * batch / RECIPE_BATCH
-    _set(tree.optimizer, recipe["methods"].get(choices["compressor"], {}), "optimizer", typed)
+    method = recipe.get("methods", {}).get(choices["compressor"], {})
+    _set(tree.optimizer, method, "optimizer", typed)
 
 
 def _set(node: DictConfig, values: Mapping[str, Any], name: str, typed: Collection[str]) -> None:

@@ -259,7 +259,7 @@ def test_budgets_answer_by_themselves(said, asked) -> None:
     runs(SGD, 50.0, 50.2, 50.4, budget="cpu")
     cpu, paper = answers(said)
     assert (cpu["answer"], cpu["basis"], paper["answer"]) == ("reproduced", "budget cpu", "not yet")
-    assert "resnet8 in place of the paper's" in cpu["evidence"] and "94" not in cpu["evidence"]
+    assert "airnet in place of the paper's" in cpu["evidence"] and "94" not in cpu["evidence"]
     assert "reproduced (budget cpu) |" in said("claims", "format=markdown")
     runs(RANK, 90.0, 90.2, 90.4)
     assert [(row["answer"], row["basis"]) for row in answers(said)] == [

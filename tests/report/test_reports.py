@@ -135,8 +135,8 @@ def test_budgets_are_not_mixed(said) -> None:
         assert "\N{DOUBLE DAGGER} Data per epoch: budget=bits. Two steps" in text
         assert ("stand-in's ratio" in text) == (budget == "cpu")
         assert (rows(text)["No compression"][-2] == "2.25") == (budget == "cpu")
-    assert "Budget cpu: Minutes a row" in text and "model=resnet8 in place of resnet18" in text
-    assert "trainer.epochs=3 in place of 300" in text
+    assert "Budget cpu: Minutes a row" in text and "model=airnet in place of resnet18" in text
+    assert "trainer.epochs=4 in place of 300" in text
 
 
 def test_other_configurations_stand_apart(said) -> None:
