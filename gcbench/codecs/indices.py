@@ -7,22 +7,31 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from gcbench.codecs.native import load_native
 from gcbench.codecs.packing import pack, packed_bytes, unpack, width_of
+
+_FUNCTIONS = (("largest", "**nn"),)
 
 
 def largest(x: Tensor, k: int) -> Tensor:
-    """Return the positions `[w, k]`, ascending, of the k largest values of each row `[w, n]`.
+    """Return the positions `[w, k]`, ascending, of the k largest magnitudes of each row `[w, n]`.
 
-    No value is negative. Of equal values the first are taken.
+    Of equal magnitudes the first are taken.
 
     Bits of such floats order as they do. With the position below them no two keys are equal, so
     that the choice is the same on any device; NaN counts as the largest, and is seen by all.
     """
-    bits = x.view(torch.int32)
-    if not x.is_cpu or x.shape[1] <= _SAMPLE or k > x.shape[1] // _SHARE:
-        return _largest_of(bits, torch.arange(x.shape[1], device=x.device).expand_as(x), k)
+    n = x.shape[1]
+    if not x.is_cpu or n <= _SAMPLE or k > n // _SHARE:
+        return _largest_of(_bits(x), torch.arange(n, device=x.device).expand_as(x), k)
+    library = load_native("largest", _FUNCTIONS, x, adds_floats=False)
+    if library is not None:
+        chosen = torch.empty(len(x), k, dtype=torch.int64)
+        for row, out in zip(x.contiguous(), chosen, strict=True):
+            library.largest(row.data_ptr(), out.data_ptr(), n, k)
+        return chosen
     rows = []
-    for row in bits:
+    for row in _bits(x):
         candidates = _candidates(row, k)
         rows.append(_largest_of(row[candidates].unsqueeze(0), candidates.unsqueeze(0), k))
     return torch.cat(rows)
@@ -34,10 +43,15 @@ def largest_of_each(x: Tensor, segments: Sequence[int], counts: Sequence[int]) -
         parts = x.split(list(segments), dim=1)
         return [largest(part, k) for part, k in zip(parts, counts, strict=True)]
     # Keys of all segments at once; then a radix select, which `topk` is on CUDA, for each.
-    keys = _keys(x.view(torch.int32), torch.arange(x.shape[1], device=x.device))
+    keys = _keys(_bits(x), torch.arange(x.shape[1], device=x.device))
     parts = keys.split(list(segments), dim=1)
     chosen = [part.topk(k, sorted=False).indices for part, k in zip(parts, counts, strict=True)]
     return [positions.sort().values for positions in chosen]
+
+
+def _bits(x: Tensor) -> Tensor:
+    """Return the bits of magnitudes, which order as these do."""
+    return x.abs().view(torch.int32)
 
 
 def _largest_of(bits: Tensor, positions: Tensor, k: int) -> Tensor:

@@ -2,7 +2,7 @@
 
 Compiled (`torch.compile`: C++ on a CPU, Triton on a GPU) a kernel is one loop that reads and writes
 memory once. Eager, it is called on blocks that stay in a core's cache. Both give the same bits, but
-for kernels that add floats up. A run that changes to compiled kernels leaves those eager.
+for kernels that add floats up. A run that changes to compiled kernels leaves those as they began.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 Backend = Literal["eager", "compiled"]
+Sums = Literal["eager", "native", "compiled"]
 
 CACHED_VALUES = 1 << 16  # stay in a core's cache with what is computed from them
 BLOCK_VALUES: dict[Backend, int] = {"eager": CACHED_VALUES, "compiled": 1 << 24}
@@ -40,26 +41,29 @@ Runner = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 """Runs a kernel's function with its arguments, and returns what the function would."""
 
 _backend: Backend = "eager"
-_sums_compiled = False
+_sums: Sums = "eager"
 _may_fall_back = False
 _runner: Runner | None = None
 
 
-def use_backend(backend: Backend, sums: bool = True, may_fall_back: bool = False) -> None:
+def use_backend(backend: Backend, sums: Sums | None = None, may_fall_back: bool = False) -> None:
     """Choose how all kernels of this process run.
 
     Args:
         backend: `compiled` raises ValueError where the compiler's cache is not the user's own.
-        sums: False keeps eager what adds floats up, so that results stay the same to the bit.
+        sums: What adds floats up, by default `backend`. It hangs on this by rounding: a run that
+            stays the same to the bit keeps it. `native`: C++ of our own is compiled, and kernels
+            that add are eager.
         may_fall_back: True lets all kernels run eager, with a warning, when one cannot be
             compiled; otherwise that is an error.
     """
-    global _backend, _sums_compiled, _may_fall_back
+    global _backend, _sums, _may_fall_back
     _backend = backend
-    _sums_compiled = backend == "compiled" and sums
+    _sums = sums or backend
     _may_fall_back = may_fall_back
-    if backend == "compiled":
+    if backend == "compiled" or _sums == "native":
         use_own_compiler_cache()
+    if backend == "compiled":
         import torch._dynamo.config as dynamo
 
         # This logger would warn that there is no CUDA.
@@ -69,9 +73,14 @@ def use_backend(backend: Backend, sums: bool = True, may_fall_back: bool = False
         dynamo.fail_on_recompile_limit_hit = True  # never silently eager
 
 
-def sums_are_compiled() -> bool:
-    """Return whether code that adds floats up may do so in another order than eager code."""
-    return _sums_compiled
+def kernels_are_compiled() -> bool:
+    """Return whether code of this process runs compiled where that gives the same bits."""
+    return _backend == "compiled" and _runner is None
+
+
+def sums_in_use() -> Sums:
+    """Return how what adds floats up runs."""
+    return _sums
 
 
 @contextmanager
@@ -103,7 +112,7 @@ def _kernel(function: Callable[P, R], adds_floats: bool) -> Callable[P, R]:
         nonlocal compiled
         if _runner is not None:
             return cast(R, _runner(function, args, kwargs))
-        if _backend == "eager" or (adds_floats and not _sums_compiled):
+        if _backend == "eager" or (adds_floats and _sums != "compiled"):
             return function(*args, **kwargs)
         if compiled is None:
             compiled = torch.compile(function, fullgraph=True, options=ONE_LOOP)

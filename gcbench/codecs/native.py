@@ -17,18 +17,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gcbench.codecs.kernels import sums_are_compiled
+from gcbench.codecs.kernels import in_one_line, kernels_are_compiled, sums_in_use
 
 _TYPES: dict[str, Any] = {"*": c_void_p, "f": c_float, "i": c_int, "n": c_int64}
 
 
-def load_native(file: str, functions: tuple[tuple[str, str], ...], x: Tensor) -> CDLL | None:
+def load_native(
+    file: str, functions: tuple[tuple[str, str], ...], x: Tensor, adds_floats: bool = True
+) -> CDLL | None:
     """Return the functions of `<file>.cpp` beside this module, or None where they do not apply.
 
     `functions` names each with its arguments (* a pointer, f float, i int, n 64 bits). They apply
-    where codecs are compiled with all sums and x is float32 in this computer's memory.
+    where x is float32 in this computer's memory and codecs, or for functions that add floats up
+    the sums, are not eager.
     """
-    if not sums_are_compiled() or x.device.type != "cpu" or x.dtype != torch.float32:
+    applies = sums_in_use() != "eager" if adds_floats else kernels_are_compiled()
+    if not applies or x.device.type != "cpu" or x.dtype != torch.float32:
         return None
     return _library(file, functions)
 
@@ -38,8 +42,14 @@ def _library(file: str, functions: tuple[tuple[str, str], ...]) -> CDLL:
     from torch._inductor.codecache import CppCodeCache  # slow to import
 
     source = Path(__file__).with_name(f"{file}.cpp").read_text()
-    # The compiler turns vectorization of loops off for its own code.
-    library: CDLL = CppCodeCache.load(source, extra_flags=["-ftree-loop-vectorize"])
+    try:
+        # The compiler turns vectorization of loops off for its own code.
+        library: CDLL = CppCodeCache.load(source, extra_flags=["-ftree-loop-vectorize"])
+    except Exception as error:  # CppCompileError and whatever else a broken compiler leads to
+        raise RuntimeError(
+            f"the C++ of codecs cannot be compiled here ({in_one_line(error)}); "
+            "type trainer.codec_backend=eager"
+        ) from error
     for name, arguments in functions:
         getattr(library, name).argtypes = [_TYPES[kind] for kind in arguments]
     return library

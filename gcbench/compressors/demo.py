@@ -57,7 +57,7 @@ class DeMo(Checked):
         chosen, values = {}, {}
         for k, b in blocks.items():
             coefficients = b.transform(momenta[k])
-            chosen[k] = largest(coefficients.abs(), b.chosen)
+            chosen[k] = largest(coefficients, b.chosen)
             values[k] = coefficients.gather(1, chosen[k])
         w = len(next(iter(grads.values())))
         packed = [pack_indices(chosen[k], b.size).reshape(w, -1) for k, b in blocks.items()]

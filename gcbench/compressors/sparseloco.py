@@ -59,7 +59,7 @@ class SparseLoCo(Checked, Codec):
         for tensor in self._chunks(segments):
             in_row = []
             for chunks in tensor:
-                chosen = largest(chunks.rows_of(x).abs(), chunks.chosen)
+                chosen = largest(chunks.rows_of(x), chunks.chosen)
                 positions.append(pack_indices(chosen, chunks.size).reshape(len(x), -1))
                 in_row.append(chunks.positions_in_row(chosen))
             bins, means_of_bins = _to_bins(x.gather(1, torch.cat(in_row, dim=1)))

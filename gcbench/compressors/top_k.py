@@ -48,7 +48,7 @@ class TopK(Checked, Codec):
 
     def encode(self, x: Tensor, segments: tuple[int, ...], noise: Noise) -> Message:
         counts = [self.count(n) for n in segments]
-        chosen = largest_of_each(x.abs(), segments, counts)
+        chosen = largest_of_each(x, segments, counts)
         in_row = torch.cat(chosen, dim=1) + _starts(segments, tuple(counts), x.device)
         if self.index == "auto":
             packed = [pack_indices(part, n) for part, n in zip(chosen, segments, strict=True)]

@@ -11,7 +11,6 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from sklearn.datasets import load_svmlight_file
 
 from gcbench.data.arrays import ArrayData, Pair
 from gcbench.data.split import Split, hold_out
@@ -82,5 +81,7 @@ def _read(folder: Path, name: str, features: int) -> tuple[Any, Any]:
 
 
 def _dense(file: Any, features: int) -> tuple[Any, Any]:
+    from sklearn.datasets import load_svmlight_file  # slow to import
+
     rows, labels = load_svmlight_file(file, n_features=features, dtype=np.float32, zero_based=False)
     return rows.toarray(), labels

@@ -3,7 +3,10 @@
 A process in the background, of low priority, takes steps of the method alone, on tensors of the
 run's shapes, and so fills the cache of torch.compile. Then all processes of the run load the
 kernels from there between the same two steps. They compute the same to the bit: what adds floats up
-stays eager. A mark in the cache lets the next such run on this machine load them at its start.
+stays as it was. A mark in the cache lets the next such run on this machine load them at its start.
+
+What adds floats up is C++ of our own from the first step on where models are large, so that a run
+is rounded alike from its beginning to its end, whatever is in the cache.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ import torch
 from rich.console import Console
 from rich.text import Text
 
-from gcbench.codecs.kernels import in_one_line, use_backend
+from gcbench.codecs.kernels import Sums, in_one_line, sums_in_use, use_backend
 from gcbench.comm import Comm, MirrorTransport
 from gcbench.compressors import Compressor, Grads, State, Step, offsets_of
 from gcbench.config import Config
@@ -36,7 +39,7 @@ from gcbench.launch.checks import free_bytes, needed_bytes
 from gcbench.launch.failure import describe_exit
 from gcbench.launch.instantiate import make
 from gcbench.launch.plan import Plan
-from gcbench.private import compiler_cache
+from gcbench.private import compiler_cache, use_own_compiler_cache
 from gcbench.records.clock import WARMUP_STEPS
 from gcbench.records.files import replace_file
 from gcbench.train.run import Progress, Run
@@ -47,6 +50,7 @@ BUCKETING_STEPS = 2  # before which the buckets of overlapped exchanges are not 
 # takes about 4 in each process.
 WORTH_SECONDS = 30.0
 WORTH_LOADING_SECONDS = 10.0
+NATIVE_VALUES = 1_000_000  # of a model, from which on sums are native
 STOP_SECONDS = 1.0  # from the request to stop to the kill
 
 log = logging.getLogger("gcbench")
@@ -65,6 +69,7 @@ class Rehearsal:
     rank: int
     processes: int
     number: int  # of the first of the steps
+    sums: Sums
 
     @staticmethod
     def of(run: Run, compressor: Config, threads: int) -> Rehearsal:
@@ -78,6 +83,7 @@ class Rehearsal:
             run.process,
             run.comm.processes,
             run.total_steps,  # which no dense warm-up reaches
+            sums_in_use(),
         )
 
     def make_gradients(self) -> Grads:
@@ -107,6 +113,25 @@ class Rehearsal:
                     state = out.state
                 if out.shannon_bits is not None:
                     out.shannon_bits()
+
+
+def use_native_sums(run: Run, plan: Plan) -> None:
+    """Let C++ of our own add floats up in a run of a large model, if every machine can compile it.
+
+    To be called before the first step.
+    """
+    if not plan.may_change_codecs or run.replica.numel < NATIVE_VALUES:
+        return
+    if all(run.control.gather(plan.compiler and _has_own_cache())):
+        use_backend("eager", "native")
+
+
+def _has_own_cache() -> bool:
+    try:
+        use_own_compiler_cache()
+    except ValueError:  # of which the user hears when codecs would be compiled
+        return False
+    return True
 
 
 class BackgroundCompilation:
@@ -198,7 +223,7 @@ class BackgroundCompilation:
         run.pipeline.settle(run, progress)
         problem = self._load_kernels(run)
         if self._agree_on(problem, run, "codecs stay eager, as loading compiled ones failed"):
-            use_backend("eager")
+            use_backend("eager", sums_in_use())
             return
         self._stage = "settled"
         self.compiled_from_step = progress.step
@@ -213,9 +238,11 @@ class BackgroundCompilation:
         """Change to compiled kernels and load those of a step; return what went wrong, if any."""
         rehearsal = self._rehearsal(run)
         try:
-            use_backend("compiled", sums=False)
+            use_backend("compiled", rehearsal.sums)
             rehearsal.take_steps(run.compressor, rehearsal.make_gradients())
-            use_backend("compiled", sums=False, may_fall_back=True)  # for shapes that come later
+            use_backend(
+                "compiled", rehearsal.sums, may_fall_back=True
+            )  # for shapes that come later
         except Exception as error:
             return in_one_line(error)
         return None
@@ -362,7 +389,7 @@ def compile_kernels(steps: Rehearsal) -> None:
     """Compile the kernels that a method needs in a run, as the process in the background."""
     torch.set_num_threads(steps.threads)
     try:
-        use_backend("compiled", sums=False)
+        use_backend("compiled", steps.sums)
         steps.take_steps(make(steps.compressor, "compressor"), steps.make_gradients())
     except Exception as error:
         sys.exit(in_one_line(error))

@@ -197,6 +197,7 @@ class Result(Environment):
     # The step before which eager codecs gave way to compiled ones that are the same to the bit,
     # since when `seconds` count; None: all steps since the last start had `codec_backend`.
     compiled_from_step: int | None = None
+    codec_sums: str | None = None  # eager | native | compiled: what in codecs added floats up
     # With trainer.overlap=auto the seconds of a step with overlap over those of one without, in
     # the trial: below 1 the run went on with overlap.
     overlap_ratio: Number = None

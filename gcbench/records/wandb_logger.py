@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import netrc
 import os
+from contextlib import suppress
 from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any
@@ -77,6 +78,17 @@ class WandbLogger:
             _warn(error)
 
 
+def _disable_analytics() -> None:
+    """Turn off W&B's reports on itself, which wait forever for a service that does not start.
+
+    wandb 0.31 reports the failure while it holds the lock that reporting takes.
+    """
+    with suppress(ImportError, AttributeError):  # other versions
+        from wandb.analytics.opentelemetry import opentelemetry_proxy
+
+        opentelemetry_proxy.disable()
+
+
 def start_wandb(config: dict[str, Any], directory: Path, begun: Begun) -> WandbLogger | None:
     """Return a logger to the W&B run of this run, which goes on where the run was continued.
 
@@ -94,6 +106,7 @@ def start_wandb(config: dict[str, Any], directory: Path, begun: Begun) -> WandbL
     try:
         import wandb  # logger.mode=disabled works without it
 
+        _disable_analytics()
         quiet = wandb.Settings(**SETTINGS)
         wandb.setup(quiet)  # it prints before init has read its settings
         run = wandb.init(

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+
 import pytest
 import torch
+from backends import use
 from method_cases import aggregate, build_method, flat, gradients
 from torch import Tensor
 
@@ -41,12 +45,27 @@ ADVERSE = {
 }
 
 
+@pytest.fixture(params=["eager", "compiled"])
+def backend(request: pytest.FixtureRequest) -> Iterator[None]:
+    yield from use(request.param)
+
+
 @pytest.mark.parametrize("kind", ADVERSE)
 @pytest.mark.parametrize("k", [1, 30, 2_000, 20_000, 30_000])
-def test_largest_of_many_are_exact_whatever_a_sample_says(kind: str, k: int) -> None:
+def test_largest_of_many_are_exact_whatever_a_sample_says(kind: str, k: int, backend: None) -> None:
     x = torch.stack([ADVERSE[kind](200_000), ADVERSE["random"](200_000)])  # every 12th is sampled
     expected = x.sort(dim=1, descending=True, stable=True).indices[:, :k].sort(dim=1).values
     assert torch.equal(largest(x, k), expected)
+
+
+def test_largest_of_many_are_by_magnitude_and_see_nan(backend: None) -> None:
+    x = randn(2, 100_003)
+    x[0, 5], x[0, 17], x[1, -1], x[1, 0] = -math.nan, -math.inf, math.nan, -1e30
+    bits = x.abs().view(torch.int32)
+    expected = bits.sort(dim=1, descending=True, stable=True).indices[:, :1000].sort(dim=1).values
+    assert torch.equal(largest(x, 1000), expected)
+    assert largest(x, 2)[0].tolist() == [5, 17] and largest(x, 2)[1].tolist() == [0, 100_002]
+    assert torch.equal(largest(x[:, 1:], 1000)[1], largest(x[:, 1:].contiguous(), 1000)[1])
 
 
 def test_largest_orders_denormals_infinity_and_nan() -> None:

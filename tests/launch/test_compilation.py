@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import signal
 import time
 from collections.abc import Iterator
@@ -121,6 +122,25 @@ def test_weights_are_the_same_to_the_bit(tmp_path: Path, manner: str) -> None:
         assert equal(weights(tmp_path / name), weights(tmp_path / "eager"))
         assert result["compression_error"] == eager["compression_error"]
         assert result["steps"] == eager["steps"] and result["bits_sent"] == eager["bits_sent"]
+
+
+@pytest.mark.usefixtures("impatient", "compiler")
+@pytest.mark.parametrize("compiler", ["changing"], indirect=True)
+def test_sums_of_large_models_are_native_from_the_first_step_to_the_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needs_compiler()
+    words = [*OFTEN, *POWERSGD, VIRTUAL, "trainer.max_steps=6"]
+    run(tmp_path / "small", *words)
+    monkeypatch.setattr(compilation, "NATIVE_VALUES", 1)
+    changed = run(tmp_path / "changed", *words)
+    assert (changed["compiled_from_step"], changed["codec_sums"]) == (4, "native")
+    monkeypatch.setattr(compilation, "WORTH_SECONDS", math.inf)
+    monkeypatch.setattr(compilation, "WORTH_LOADING_SECONDS", math.inf)
+    assert run(tmp_path / "unchanged", *words)["compiled_from_step"] is None
+    results = {name: weights(tmp_path / name) for name in ("small", "changed", "unchanged")}
+    assert equal(results["changed"], results["unchanged"])
+    assert not equal(results["changed"], results["small"])
 
 
 @pytest.mark.slow
@@ -270,7 +290,7 @@ def test_a_run_that_ends_first_ends_the_compiler(
 
 def rehearsal_of(*words: str) -> Rehearsal:
     config = config_of("compressor=qsgd", "min_size=0", *words)["compressor"]
-    return Rehearsal(config, 1, SHAPES, [list(SHAPES)], 2, None, 0, 1, 0)
+    return Rehearsal(config, 1, SHAPES, [list(SHAPES)], 2, None, 0, 1, 0, "eager")
 
 
 def test_the_process_ends_with_the_run_and_with_its_parent() -> None:
@@ -286,7 +306,9 @@ def test_the_process_ends_with_the_run_and_with_its_parent() -> None:
 
 @pytest.mark.parametrize("choice, variant", [key for key in ALL if key[1] in EXCHANGES])
 def test_a_step_between_processes_can_be_rehearsed_alone(choice: str, variant: str) -> None:
-    rehearsal = Rehearsal({}, 1, SHAPES, [list(SHAPES)], 4, 2, rank=1, processes=2, number=5)
+    rehearsal = Rehearsal(
+        {}, 1, SHAPES, [list(SHAPES)], 4, 2, rank=1, processes=2, number=5, sums="eager"
+    )
     rehearsal.take_steps(compressor_of(choice, variant), rehearsal.make_gradients())
 
 
@@ -304,7 +326,7 @@ def test_sums_stay_eager_and_a_kernel_that_fails_falls_back(
     def breaks(x: torch.Tensor) -> torch.Tensor:
         return x * 2 if float(x.sum()) > 0 else x
 
-    use_backend("compiled", sums=False, may_fall_back=True)
+    use_backend("compiled", "eager", may_fall_back=True)
     x = torch.arange(5.0)
     assert add_up(x) == 10 and compiled == ["no"]
     assert torch.equal(breaks(x), 2 * x) and torch.equal(breaks(x), 2 * x)

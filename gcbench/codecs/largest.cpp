@@ -1,0 +1,75 @@
+// The positions of the values of largest magnitude, in one pass over memory.
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <vector>
+
+namespace {
+
+using Index = std::int64_t;
+using Key = std::uint64_t;  // bits of a magnitude, which order as it does, above ~position
+
+constexpr Index LINE = 16;  // floats of a cache line
+constexpr Index SAMPLE = 1 << 14;
+
+inline std::uint32_t magnitude_of(float x) {
+  std::uint32_t bits;
+  std::memcpy(&bits, &x, sizeof bits);
+  return bits & 0x7fffffff;
+}
+
+inline Key key_of(const float* x, Index i) {
+  return Key(magnitude_of(x[i])) << 32 | ~std::uint32_t(i);
+}
+
+// Returns a magnitude that a few more than k values reach, unless luck is bad: as a sample says.
+std::uint32_t threshold_of(const float* x, Index n, Index k) {
+  const Index stride = std::max<Index>(1, n / SAMPLE);
+  std::vector<std::uint32_t> sample;
+  for (Index i = 0; i < n; i += stride) sample.push_back(magnitude_of(x[i]));
+  const double expected = double(k) * sample.size() / n;
+  const auto above = std::size_t(expected + 4 * __builtin_sqrt(expected) + 4);
+  if (above >= sample.size()) return 0;
+  std::nth_element(sample.begin(), sample.begin() + above, sample.end(), std::greater<>());
+  return sample[above];
+}
+
+// Returns the keys of all values that reach the threshold, by position.
+std::vector<Key> reaching(const float* x, Index n, std::uint32_t threshold, Index expected) {
+  std::vector<Key> keys;
+  keys.reserve(expected);
+  Index i = 0;
+  for (; i + LINE <= n; i += LINE) {
+    std::uint32_t reached = 0;  // a bit a value; there is no branch, so that it is vectorized
+#pragma omp simd reduction(| : reached)
+    for (Index lane = 0; lane < LINE; lane++) {
+      reached |= std::uint32_t(magnitude_of(x[i + lane]) >= threshold) << lane;
+    }
+    for (; reached; reached &= reached - 1) keys.push_back(key_of(x, i + __builtin_ctz(reached)));
+  }
+  for (; i < n; i++) {
+    if (magnitude_of(x[i]) >= threshold) keys.push_back(key_of(x, i));
+  }
+  return keys;
+}
+
+}  // namespace
+
+extern "C" {
+
+// Writes the positions, ascending, of the k of n values of largest magnitude; of equal ones the
+// first. n is below 2^32.
+void largest(const float* x, std::int64_t* chosen, Index n, Index k) {
+  std::vector<Key> keys = reaching(x, n, threshold_of(x, n, k), k + k / 2);
+  if (Index(keys.size()) < k) keys = reaching(x, n, 0, n);
+  std::vector<Key> ordered = keys;
+  std::nth_element(ordered.begin(), ordered.begin() + (k - 1), ordered.end(), std::greater<>());
+  const Key least = ordered[k - 1];
+  for (const Key key : keys) {
+    if (key >= least) *chosen++ = std::uint32_t(~key);
+  }
+}
+
+}  // extern "C"
