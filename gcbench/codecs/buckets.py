@@ -77,6 +77,7 @@ class Buckets:
         bucket_sizes = np.append(np.full(self.full_count, size or 0), short_sizes)
         self.sizes = torch.tensor(bucket_sizes.astype(np.int64), device=device)
         self.rows = (self._full + sum(r for r, _ in self._short)) // self.row
+        self._in_order = self._pieces == sorted(self._pieces)
         self._groups: dict[int, Groups] = {}
 
     def reorder(self, tensors: Sequence[Tensor]) -> Tensor:
@@ -87,7 +88,7 @@ class Buckets:
 
     def restore_order(self, x: Tensor) -> Tensor:
         """Return values in this order as tensors end to end."""
-        if len(self.segments) == 1:
+        if self._in_order:
             return x
         parts = zip(
             self._pieces, x.split([piece.length for piece in self._pieces], dim=1), strict=True

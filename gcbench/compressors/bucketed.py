@@ -138,8 +138,34 @@ class Bucketed(Checked, Codec, ABC):
         bits, table = words.view(torch.float32), _of_rows(sent, groups)
         for part in _blocks(matrix):
             _kernels(self).decode_add(bits[:, part], table[:, part], matrix[:, part])
-        codes = unpack_digits(digits, rest.shape[1], self.base).to(torch.int32)
-        rest += self.value(codes, sent.index_select(1, groups.rest_buckets).unbind(-1))
+        rest += self._rest_values(digits, sent, groups)
+
+    def decode_mean(self, messages: Message, segments: tuple[int, ...]) -> Tensor:
+        words, digits, sent = messages
+        workers, rows = words.shape[:2]
+        buckets = self.buckets(segments, words.device)
+        groups = buckets.groups(rows_of(self.base))
+        out = torch.empty(rows, sum(segments), device=words.device)
+        matrix, rest = _split(out, groups, buckets.row)
+        bits = words.view(torch.float32)
+        table = _of_rows(sent.flatten(0, 1), groups).unflatten(0, (workers, rows))
+        for part in _blocks(matrix):
+            for first in range(0, workers, _TOGETHER):
+                some = slice(first, first + _TOGETHER)
+                divisor = workers if some.stop >= workers else 1
+                _kernels(self).decode_mean(
+                    bits[some, :, part], table[some, :, part], first > 0, divisor, matrix[:, part]
+                )
+        values = self._rest_values(digits.flatten(0, 1), sent.flatten(0, 1), groups)
+        rest.zero_()
+        for of_worker in values.unflatten(0, (workers, rows)):
+            rest += of_worker
+        rest /= workers
+        return out
+
+    def _rest_values(self, digits: Tensor, sent: Tensor, groups: Groups) -> Tensor:
+        codes = unpack_digits(digits, len(groups.rest_buckets), self.base).to(torch.int32)
+        return self.value(codes, sent.index_select(1, groups.rest_buckets).unbind(-1))
 
 
 class Signs(Bucketed, ABC):
@@ -281,6 +307,7 @@ def _blocks(matrix: Tensor) -> Iterator[slice]:
     return block_slices(groups, workers * rows * row, matrix.device)
 
 
+_TOGETHER = 4  # messages that are decoded in one pass over the mean
 # With so few parameters the codes of all rows of a group are computed at once in a core's
 # registers.
 _FEW = 4
@@ -291,6 +318,7 @@ class Kernels(NamedTuple):
     encode_in_two: Callable[..., None]
     codes: Callable[..., None]
     decode_add: Callable[..., None]
+    decode_mean: Callable[..., None]
 
 
 @lru_cache(maxsize=64)
@@ -300,6 +328,9 @@ def _kernels(method: Bucketed) -> Kernels:
     def codes_of(x: Tensor, table: Tensor, draws: Draws | None) -> Tensor:
         words = draws.words(x.shape[-1]) if draws else None
         return method.code(x, table.unsqueeze(-1).unbind(-2), words)
+
+    def values_of(words: Tensor, table: Tensor) -> Tensor:
+        return method.value(from_words(words, base), table.unsqueeze(-1).unbind(-2))
 
     @kernel
     def encode(x: Tensor, table: Tensor, draws: Draws | None, *out: Tensor) -> None:
@@ -322,6 +353,14 @@ def _kernels(method: Bucketed) -> Kernels:
 
     @kernel
     def decode_add(words: Tensor, table: Tensor, out: Tensor) -> None:
-        out.add_(method.value(from_words(words, base), table.unsqueeze(-1).unbind(-2)))
+        out.add_(values_of(words, table))
 
-    return Kernels(encode, encode_in_two, codes, decode_add)
+    @kernel
+    def decode_mean(words: Tensor, table: Tensor, onto: bool, divisor: int, out: Tensor) -> None:
+        first, *others = map(values_of, words.unbind(0), table.unbind(0))
+        total = out + first if onto else first + 0.0  # no sum from zero is -0
+        for values in others:
+            total = total + values
+        out.copy_(total / divisor)
+
+    return Kernels(encode, encode_in_two, codes, decode_add, decode_mean)

@@ -22,7 +22,7 @@ from gcbench.method_settings import Code
 
 
 @dataclass(frozen=True)
-class EntropyCoded(ABC):
+class EntropyCoded(Codec, ABC):
     """A codec whose codes travel in a variable-length code; its scales stay float32."""
 
     codec: GridCodec

@@ -56,6 +56,17 @@ class Codec(Protocol):
     def decode_add(self, message: Message, segments: tuple[int, ...], out: Tensor) -> None:
         """Add the values of a message of r rows to `out` `[r, n]`, in the order of the code."""
 
+    def decode_mean(self, messages: Message, segments: tuple[int, ...]) -> Tensor:
+        """Return the mean `[r, n]` of W workers' messages `[W, r, ...]`, in the order of the code.
+
+        Values are added up in the order of the workers, from zero.
+        """
+        workers, rows = messages[0].shape[:2]
+        total = torch.zeros(rows, sum(segments), device=messages[0].device)
+        for k in range(workers):
+            self.decode_add([m[k] for m in messages], segments, total)
+        return total.div_(workers)
+
 
 @runtime_checkable
 class RaggedCodec(Codec, Protocol):
@@ -88,9 +99,7 @@ class GatherExchange:
         everyone = comm.gather(
             message, self.codec.lengths_of(message) if isinstance(self.codec, RaggedCodec) else None
         )
-        total = x.new_zeros(1, x.shape[1])
-        for k in range(comm.workers):
-            self.codec.decode_add([m[k : k + 1] for m in everyone], segments, total)
+        mean = self.codec.decode_mean([m.unsqueeze(1) for m in everyone], segments)
 
         def sent() -> Grads:
             decoded = torch.zeros_like(x)
@@ -101,9 +110,8 @@ class GatherExchange:
             assert isinstance(self.codec, GridCodec)
             return _shannon_bits(self.codec, x, segments, noise)
 
-        update = self.codec.restore_order(total.div_(comm.workers), segments)
         return Aggregated(
-            unflatten(update, grads),
+            unflatten(self.codec.restore_order(mean, segments), grads),
             sent,
             state,
             bound if isinstance(self.codec, GridCodec) else None,
@@ -189,16 +197,14 @@ def average_shards(
     message = codec.encode(shards, (size,), noise)
     # [w, W, ...]
     arrived = comm.transpose([m.unflatten(0, (-1, comm.workers)) for m in message])
-    mean = shards.new_zeros(len(step.workers), size)
-    for k in range(comm.workers):
-        codec.decode_add([m[:, k] for m in arrived], (size,), mean)
+    mean = codec.decode_mean([m.transpose(0, 1) for m in arrived], (size,))
 
     def decode_sent() -> Tensor:
         decoded = torch.zeros_like(shards)
         codec.decode_add(message, (size,), decoded)
         return decoded
 
-    return mean.div_(comm.workers), decode_sent
+    return mean, decode_sent
 
 
 @runtime_checkable

@@ -63,9 +63,7 @@ class Hierarchical(Checked):
         noise = replace(step, workers=nodes.local).noise("codec", sizes, x.device)
         message = self.codec.encode(means, segments, noise)
         everyone = nodes.gather(message)
-        total = x.new_zeros(1, x.shape[1])
-        for k in range(nodes.count):
-            self.codec.decode_add([m[k : k + 1] for m in everyone], segments, total)
+        mean = self.codec.decode_mean([m.unsqueeze(1) for m in everyone], segments)
 
         def sent() -> Grads:
             decoded = torch.zeros_like(means)
@@ -73,5 +71,5 @@ class Hierarchical(Checked):
             errors = (means - decoded).repeat_interleave(x.shape[0] // means.shape[0], dim=0)
             return unflatten(self.codec.restore_order(x - errors, segments), grads)
 
-        update = self.codec.restore_order(total.div_(nodes.count), segments)
+        update = self.codec.restore_order(mean, segments)
         return Aggregated(unflatten(update, grads), sent, state)

@@ -14,6 +14,7 @@ from gcbench.codecs.kernels import use_backend
 from gcbench.comm import Comm
 from gcbench.compressors import Aggregated, State, Step, build
 from gcbench.compressors.bucketed import Bucketed
+from gcbench.compressors.exchange import Codec
 from gcbench.compressors.orq import ORQ
 from gcbench.compressors.qsgd import QSGD
 from gcbench.compressors.sign import ScaledSign
@@ -51,6 +52,26 @@ def test_compiled_and_eager_are_equal_to_the_bit(name: str, compiled: None) -> N
         for k in SHAPES:
             assert torch.equal(out.update[k], expected.update[k])
             assert torch.equal(sent_values[k], expected.sent()[k])
+
+
+@pytest.fixture(params=["eager", "compiled"])
+def backend(request: pytest.FixtureRequest) -> Iterator[None]:
+    yield from use(request.param)
+
+
+def test_means_of_messages_are_those_of_one_after_the_other(backend: None) -> None:
+    """Of fewer and of more workers than one kernel call takes, and of several rows."""
+    segments = tuple(torch.Size(shape).numel() for shape in SHAPES.values())
+    codec = QSGD(3, bucket_size=64)
+    for workers, rows in ((1, 1), (3, 2), (9, 1)):
+        x = torch.randn(workers * rows, sum(segments), generator=torch.Generator().manual_seed(0))
+        offsets = {"x": 0}
+        step = Step(0, 1, range(workers * rows), offsets)
+        noise = step.noise("codec", {"x": sum(segments)}, x.device)
+        messages = [m.unflatten(0, (workers, rows)) for m in codec.encode(x, segments, noise)]
+        mean = codec.decode_mean(messages, segments)
+        assert torch.equal(mean, Codec.decode_mean(codec, messages, segments))
+        assert mean.shape == (rows, sum(segments)) and not (mean == 0).all()
 
 
 def test_blocks_of_a_long_row_are_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
