@@ -36,6 +36,13 @@ def console() -> Console:
     return output if output.is_terminal else _Output(width=UNFOLDED)
 
 
+def name_first(names: Sequence[str], count: int) -> str:
+    """Return the first names and how many more there are, or all if that leaves out one at most."""
+    if len(names) <= count + 1:
+        return ", ".join(names)
+    return f"{', '.join(names[:count])} and {len(names) - count} more"
+
+
 @dataclass(frozen=True)
 class TextTable:
     """A table of text: rows of cells below headings, a title above them and notes below."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
+from gcbench.console import name_first
 from gcbench.records.store import RecordedRun
 from gcbench.report.borrowed import describe_sources
 from gcbench.report.claims import EARLY_LOSS, LEARNING_RATE
@@ -169,15 +170,9 @@ def describe(title: str, measured: Mapping[str, Measured], judged: Sequence[Judg
             missing.setdefault(m.text, []).append(name)
     counts = Counter(one.verdict for one in judged)
     asked = len(judged) - counts[Verdict.NOT_YET]
-    facts = [known, *(f"{why}: {_few(names)}" for why, names in missing.items())]
+    facts = [known, *(f"{why}: {name_first(names, 2)}" for why, names in missing.items())]
     facts += [f"{counts[Verdict.REPRODUCED]} of {asked} relations hold"] if asked else []
     for verdict in (Verdict.CONTRARY, Verdict.NOT_DECIDED, Verdict.WITHIN_NOISE):
         if texts := [one.text for one in judged if one.verdict is verdict]:
             facts.append(f"{verdict.value}: {', '.join(texts)}")
     return f"{title}: {'; '.join(fact for fact in facts if fact)}"
-
-
-def _few(names: Sequence[str]) -> str:
-    return (
-        ", ".join(names) if len(names) <= 3 else f"{', '.join(names[:2])} and {len(names) - 2} more"
-    )

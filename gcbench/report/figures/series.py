@@ -6,10 +6,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from gcbench.console import name_first
 from gcbench.identity import digest, tell_apart
 from gcbench.records.store import RecordedRun
 from gcbench.report.measures import TIMES, measure
 from gcbench.report.rows import Row, newest
+
+NAMED = 5  # rows that are not in a figure
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,8 +67,9 @@ def of_rows(rows: Sequence[Row], by_group: bool = False) -> Drawn:
 
 def untimed(series: Iterable[Series]) -> list[str]:
     """Return a note on the series that a figure of times leaves out."""
-    labels = ", ".join(s.label for s in series)
-    return [f"Without times, as virtual or fewer workers are: {labels}."] if labels else []
+    labels = [s.label for s in series]
+    words = "Without times, as virtual or fewer workers are"
+    return [f"{words}: {name_first(labels, NAMED)}."] if labels else []
 
 
 def _absent(rows: Sequence[Row]) -> list[str]:
@@ -75,7 +79,7 @@ def _absent(rows: Sequence[Row]) -> list[str]:
         for row in rows
         for run in row.unfinished
     ]
-    note = [f"Missing: {', '.join(missing)}."] if missing else []
+    note = [f"Missing: {name_first(missing, NAMED)}."] if missing else []
     return note + ([f"Not drawn: {', '.join(ended)}."] if ended else [])
 
 
