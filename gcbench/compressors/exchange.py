@@ -21,6 +21,7 @@ from gcbench.compressors.base import (
     Properties,
     State,
     Step,
+    add_scaled,
     flatten,
     flatten_each,
     sizes_of,
@@ -76,6 +77,14 @@ class RaggedCodec(Codec, Protocol):
         """Return how many entries of each tensor count, by row, as `comm.gather` takes it."""
 
 
+@runtime_checkable
+class SparseCodec(Codec, Protocol):
+    """A codec of some of the values, which it sends as they are."""
+
+    def clear_sent(self, x: Tensor, message: Message, segments: tuple[int, ...]) -> None:
+        """Set those values of `x` `[w, n]`, in the order of the code, to 0 that its message has."""
+
+
 @dataclass(frozen=True)
 class GatherExchange:
     """An all-gather of codes: every worker decodes those of all and adds the values up.
@@ -91,6 +100,23 @@ class GatherExchange:
         return self.codec.properties._replace(divisible=True)
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
+        return self._encode_and_gather(grads, state, comm, step)[0]
+
+    def aggregate_corrected(
+        self, grads: Grads, residual: Grads, alpha: float, state: State, comm: Comm, step: Step
+    ) -> tuple[Aggregated, Grads]:
+        corrected = add_scaled(grads, residual, alpha)
+        out, x, message = self._encode_and_gather(corrected, state, comm, step)
+        if not isinstance(self.codec, SparseCodec):
+            return out, add_scaled(corrected, out.sent(), -1)
+        segments = tuple(sizes_of(grads).values())
+        self.codec.clear_sent(x, message, segments)
+        return out, unflatten(self.codec.restore_order(x, segments), grads)
+
+    def _encode_and_gather(
+        self, grads: Grads, state: State, comm: Comm, step: Step
+    ) -> tuple[Aggregated, Tensor, Message]:
+        """Return the aggregate, the values in the order of the code, and what was sent of them."""
         sizes = sizes_of(grads)
         segments = tuple(sizes.values())
         x = self.codec.reorder(flatten_each(grads), segments)
@@ -110,12 +136,13 @@ class GatherExchange:
             assert isinstance(self.codec, GridCodec)
             return _shannon_bits(self.codec, x, segments, noise)
 
-        return Aggregated(
+        aggregated = Aggregated(
             unflatten(self.codec.restore_order(mean, segments), grads),
             sent,
             state,
             bound if isinstance(self.codec, GridCodec) else None,
         )
+        return aggregated, x, message
 
 
 @dataclass(frozen=True)

@@ -58,8 +58,15 @@ class TopK(Checked, Codec):
         return [positions, x.gather(1, in_row)]
 
     def decode_add(self, message: Message, segments: tuple[int, ...], out: Tensor) -> None:
+        out.scatter_add_(1, self._positions(message, segments), message[1])
+
+    def clear_sent(self, x: Tensor, message: Message, segments: tuple[int, ...]) -> None:
+        x.scatter_(1, self._positions(message, segments), 0)
+
+    def _positions(self, message: Message, segments: tuple[int, ...]) -> Tensor:
+        """Return where the message's values are in a row, `[r, values]`."""
         counts = [self.count(n) for n in segments]
-        positions, values = message
+        positions = message[0]
         if self.index == "auto":
             sizes = list(zip(segments, counts, strict=True))
             parts = positions.split([index_bytes(n, k) for n, k in sizes], dim=1)
@@ -67,7 +74,7 @@ class TopK(Checked, Codec):
                 unpack_indices(part, n, k) for part, (n, k) in zip(parts, sizes, strict=True)
             ]
             positions = torch.cat(unpacked, dim=1)
-        out.scatter_add_(1, positions + _starts(segments, tuple(counts), out.device), values)
+        return positions + _starts(segments, tuple(counts), positions.device)
 
 
 def count_share(fraction: float, n: int) -> int:
