@@ -15,7 +15,9 @@ from gcbench.predict.units import rate, seconds
 from gcbench.predict.words import Predict, read_predict
 
 if TYPE_CHECKING:
+    from gcbench.predict.devices import Device
     from gcbench.predict.model import Cluster, Compute, Method, Prediction
+    from gcbench.predict.payload import Shapes
     from gcbench.predict.pays import Answer, Threshold
 
 log = logging.getLogger("gcbench")
@@ -32,6 +34,15 @@ class Scenario(NamedTuple):
     samples: int
     left_out: dict[str, str]  # of compressor=all: methods that cannot run there, and why
     guessed: list[str]  # methods whose codec was never timed on that device
+
+
+class Trained(NamedTuple):
+    """A model, the samples of an epoch, and what a device takes to compute a step of it."""
+
+    name: str
+    shapes: Shapes
+    samples: int
+    compute: Compute
 
 
 def predict_steps(typed: Sequence[str]) -> None:
@@ -57,18 +68,10 @@ def _answer(words: Predict) -> TextTable:
 
 
 def build_scenario(words: Predict) -> Scenario:
-    from gcbench.predict.devices import interpolate, read_device
+    from gcbench.predict.devices import read_device
     from gcbench.predict.links import read_link
     from gcbench.predict.model import Cluster
-    from gcbench.predict.subject import (
-        dataset_of,
-        facts_of,
-        method_names,
-        methods,
-        read_shapes,
-        refuse_unknown_knobs,
-        shapes_of_model,
-    )
+    from gcbench.predict.subject import methods
 
     device = read_device(words.device)
     inside = read_link("inside", words.inside)
@@ -76,32 +79,13 @@ def build_scenario(words: Predict) -> Scenario:
         name: Cluster(read_link("network", name, words.latency), inside, words.workers_per_node)
         for name in words.network
     }
-    known = method_names()
-    names = known if words.compressor == ("all",) else words.compressor
-    if unknown := [name for name in names if name not in known]:
-        raise ConfigError(
-            f"compressor={unknown[0]}: there is no such method; type all, or some of "
-            f"{', '.join(known)}"
-        )
-    refuse_unknown_knobs(names, words.others)
-    if words.shapes:
-        own = read_shapes(words.shapes)
-        batch = words.batch_size or int(max(own.seconds))
-        name, shapes, samples = own.name, own.shapes, words.samples or 50_000
-        taken = words.seconds or interpolate(own.seconds, batch)
-        compute = device.compute(name, batch, taken)
-    else:
-        dataset = words.dataset or dataset_of(words.model)
-        facts = facts_of(words.model, dataset)
-        compute = device.compute(words.model, words.batch_size, words.seconds)
-        node = resolve(compose_words([f"model={words.model}", f"dataset={dataset}"]))["model"]
-        name, shapes = words.model, shapes_of_model(node, facts)
-        samples = words.samples or facts.samples
-    log.info("metering a step of %s with %d methods", name, len(names))
+    names = _choose_methods(words)
+    trained = _find_trained(words, device)
+    log.info("metering a step of %s with %d methods", trained.name, len(names))
     single, left_out = [], {}
     for choice in names:
         try:
-            choices = methods(choice, words.others, shapes, device, words.workers_per_node)
+            choices = methods(choice, words.others, trained.shapes, device, words.workers_per_node)
             for method in choices:
                 for workers in words.workers:
                     method.messages(workers)
@@ -113,15 +97,48 @@ def build_scenario(words: Predict) -> Scenario:
     every = [method.at_every(steps) for method in single for steps in words.every]
     dense = next((m for m in every if m.family == "none" and m.every == 1), None)
     return Scenario(
-        f"{name}, {device.title}, {compute.batch_size} a worker",
+        f"{trained.name}, {device.title}, {trained.compute.batch_size} a worker",
         every,
-        dense or methods("none", [], shapes, device, 1)[0],
+        dense or methods("none", [], trained.shapes, device, 1)[0],
         clusters,
-        compute,
-        samples,
+        trained.compute,
+        trained.samples,
         left_out,
         sorted({m.family for m in single} - {*device.codecs, "none"}),
     )
+
+
+def _choose_methods(words: Predict) -> Sequence[str]:
+    """Return the choices of conf/compressor that were asked for."""
+    from gcbench.predict.subject import method_names, refuse_unknown_knobs
+
+    known = method_names()
+    names = known if words.compressor == ("all",) else words.compressor
+    if unknown := [name for name in names if name not in known]:
+        raise ConfigError(
+            f"compressor={unknown[0]}: there is no such method; type all, or some of "
+            f"{', '.join(known)}"
+        )
+    refuse_unknown_knobs(names, words.others)
+    return names
+
+
+def _find_trained(words: Predict, device: Device) -> Trained:
+    from gcbench.predict.devices import interpolate
+    from gcbench.predict.subject import dataset_of, facts_of, read_shapes, shapes_of_model
+
+    if words.shapes:
+        own = read_shapes(words.shapes)
+        batch = words.batch_size or int(max(own.seconds))
+        taken = words.seconds or interpolate(own.seconds, batch)
+        compute = device.compute(own.name, batch, taken)
+        return Trained(own.name, own.shapes, words.samples or 50_000, compute)
+    dataset = words.dataset or dataset_of(words.model)
+    facts = facts_of(words.model, dataset)
+    compute = device.compute(words.model, words.batch_size, words.seconds)
+    node = resolve(compose_words([f"model={words.model}", f"dataset={dataset}"]))["model"]
+    shapes = shapes_of_model(node, facts)
+    return Trained(words.model, shapes, words.samples or facts.samples, compute)
 
 
 def predictions(words: Predict, scenario: Scenario) -> list[tuple[str, Prediction]]:

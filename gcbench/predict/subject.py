@@ -25,9 +25,7 @@ from gcbench.config import (
 from gcbench.launch.instantiate import make, parameter_shapes
 from gcbench.predict.devices import Device
 from gcbench.predict.model import Method
-from gcbench.predict.payload import Payload
-
-Shapes = Mapping[str, tuple[int, ...]]
+from gcbench.predict.payload import Payload, Shapes
 
 
 class Facts(NamedTuple):
