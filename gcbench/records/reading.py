@@ -25,7 +25,7 @@ def printable(value: Any, depth: int = 0) -> Any:
     if depth > DEEPEST:
         raise ValueError("nested too deeply")
     if isinstance(value, str):
-        return "".join(_write_out(character) for character in value)
+        return value if value.isprintable() else "".join(map(_write_out, value))
     if isinstance(value, Mapping):  # W&B's tables are no dictionaries
         return {printable(key): printable(item, depth + 1) for key, item in value.items()}
     if isinstance(value, list):
