@@ -51,6 +51,7 @@ PLACEHOLDERS = {"table=NAME": "table=powersgd/table4"}
 def commands(text: str) -> list[str]:
     """Return what is typed after `gcbench` in the indented lines and the code of a page."""
     text = re.sub(r"^ *```.*?^ *```", "", text, flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(r"\\\n\s*", "", text)  # of commands that go on in the next line
     indented = re.findall(r"^ {4,}(\S.*)$", text, re.MULTILINE)
     inline = [code.replace("\n", " ") for code in re.findall(r"`([^`]+)`", text)]
     lines = [line.partition(" #")[0] for line in [*indented, *inline]]
