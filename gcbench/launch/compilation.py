@@ -86,6 +86,10 @@ class Rehearsal:
             sums_in_use(),
         )
 
+    def of_tensor(self, name: str) -> Rehearsal:
+        """Return the same of one parameter alone."""
+        return replace(self, shapes={name: self.shapes[name]}, messages=[[name]])
+
     def make_gradients(self) -> Grads:
         """Return random gradients that lie in memory like those of a replica."""
         sizes = [torch.Size(shape).numel() for shape in self.shapes.values()]
@@ -115,21 +119,10 @@ class Rehearsal:
                     out.shannon_bits()
 
 
-def use_native_sums(run: Run, plan: Plan) -> None:
-    """Let C++ of our own add floats up in a run of a large model, if every machine can compile it.
-
-    To be called before the first step.
-    """
-    if not plan.may_change_codecs or run.replica.numel < NATIVE_VALUES:
-        return
-    if all(run.control.gather(plan.compiler and _has_own_cache())):
-        use_backend("eager", "native")
-
-
 def _has_own_cache() -> bool:
     try:
         use_own_compiler_cache()
-    except ValueError:  # of which the user hears when codecs would be compiled
+    except ValueError:
         return False
     return True
 
@@ -157,6 +150,29 @@ class BackgroundCompilation:
     def __exit__(self, *_: object) -> None:
         if self._compiler is not None:
             self._compiler.end()
+
+    def use_native_sums(self, run: Run) -> None:
+        """Let C++ of our own add floats up in a run of a large model, if all machines compile it.
+
+        To be called before the first step.
+        """
+        if not self._plan.may_change_codecs or run.replica.numel < NATIVE_VALUES:
+            return
+        if not all(run.control.gather(self._plan.compiler and _has_own_cache())):
+            return  # of which the user hears where codecs would be compiled
+        largest = max(run.replica.parameters.items(), key=lambda item: item[1].numel())[0]
+        problem = self._load_native(self._rehearsal(run).of_tensor(largest), run.compressor)
+        if self._agree_on(problem, run, "codecs stay eager, as compiling them failed"):
+            use_backend("eager")
+
+    def _load_native(self, rehearsal: Rehearsal, compressor: Compressor) -> str | None:
+        """Take steps that compile what the method needs; return what went wrong, if any."""
+        try:
+            use_backend("eager", "native")
+            rehearsal.take_steps(compressor, rehearsal.make_gradients())
+        except Exception as error:
+            return in_one_line(error)
+        return None
 
     def between_steps(self, run: Run, progress: Progress) -> None:
         """Change to what is compiled, or begin to compile where that is worth it."""
@@ -240,9 +256,8 @@ class BackgroundCompilation:
         try:
             use_backend("compiled", rehearsal.sums)
             rehearsal.take_steps(run.compressor, rehearsal.make_gradients())
-            use_backend(
-                "compiled", rehearsal.sums, may_fall_back=True
-            )  # for shapes that come later
+            # For shapes that come later.
+            use_backend("compiled", rehearsal.sums, may_fall_back=True)
         except Exception as error:
             return in_one_line(error)
         return None

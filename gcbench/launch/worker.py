@@ -34,7 +34,7 @@ from gcbench.console import console
 from gcbench.data import Data
 from gcbench.identity import fingerprint
 from gcbench.launch import slurm
-from gcbench.launch.compilation import BackgroundCompilation, use_native_sums
+from gcbench.launch.compilation import BackgroundCompilation
 from gcbench.launch.instantiate import (
     make,
     make_data,
@@ -106,7 +106,6 @@ def work(
     with stop or StopSignal() as stop, join_workers(config, plan) as connections:
         data = make_data(config).to(connections.device)
         run, checkpoints = build_run(config, plan, connections, data, Path(directory), stop)
-        use_native_sums(run, plan)
         progress = Progress.start(run)
         files = RunFiles(Path(directory))
         latest = checkpoints.latest()
@@ -128,6 +127,7 @@ def work(
 
             compilation = BackgroundCompilation(config, plan, output)
             with _watch_run(run, progress), compilation:
+                compilation.use_native_sums(run)
                 status, reason = train(
                     run, progress, checkpoints, record, compilation.between_steps
                 )

@@ -21,7 +21,7 @@ from nightly import slow_but
 from processes import under_torchrun
 from sentence import SMALL, config_of, run
 
-from gcbench.codecs import kernels
+from gcbench.codecs import kernels, native
 from gcbench.codecs.kernels import kernel, run_kernels_by, summing_kernel, use_backend
 from gcbench.launch import compilation
 from gcbench.launch.compilation import Compiler, Mark, Rehearsal
@@ -141,6 +141,18 @@ def test_sums_of_large_models_are_native_from_the_first_step_to_the_last(
     results = {name: weights(tmp_path / name) for name in ("small", "changed", "unchanged")}
     assert equal(results["changed"], results["unchanged"])
     assert not equal(results["changed"], results["small"])
+
+
+@pytest.mark.usefixtures("impatient", "no_process")
+def test_a_run_goes_on_where_native_sums_cannot_be_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    needs_compiler()
+    monkeypatch.setattr(compilation, "NATIVE_VALUES", 1)
+    monkeypatch.setattr(native, "_library", lambda *_: 1 / 0)
+    result = run(tmp_path / "run", *OFTEN, *POWERSGD, VIRTUAL, "trainer.max_steps=6")
+    assert (result["status"], result["codec_sums"]) == ("done", "eager")
+    assert result["compiled_from_step"] is None and caplog.text.count("compiling them failed") == 1
 
 
 @pytest.mark.slow
