@@ -139,7 +139,7 @@ def print_claims(claims: Sequence[Answered]) -> None:
         for claim in of_paper:
             output.print(Text(claim.claim.id, style="bold"))
             for fact in _facts(claim):
-                output.print(Padding(Text(fact), (0, 0, 0, 2)))
+                output.print(Padding(Text(fact), (0, 0, 0, 2), expand=False))
         console.print_table(_overview(title, of_paper), output)
     if to_run := _to_run(claims):
         output.print(Text(TO_RUN, style="bold"))

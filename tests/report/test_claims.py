@@ -465,6 +465,7 @@ def test_the_terminal_shows_all(said, asked) -> None:
         "2 claims, 0 decided",
     ):
         assert words in text
+    assert all(line == line.rstrip() for line in text.splitlines())
     assert "1 claim," in said("claims", "id=powersgd-02")
 
 
