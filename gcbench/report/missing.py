@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from math import inf
+from statistics import median
 
 from gcbench.identity import Config
 from gcbench.records.files import ENDED
@@ -67,18 +67,22 @@ def find_missing(
 ) -> Missing:
     """Return the runs that tables and undecided claims lack at a budget.
 
-    First what undecided claims lack, the claim that is cheapest to decide first; then a run of
-    every row that has none; then further seeds. A row whose configuration at the budget is that of
+    First what undecided claims lack, always the claim that is cheapest to decide beside those before
+    it, whose rows it may share; then a run of every row that has none; then further seeds. A row whose configuration at the budget is that of
     a smaller one, as text has no recipe of its own at cpu_medium, counts there, and so does one
     that no budget makes smaller at the paper's.
     """
     collected = _Collected(evidence, budget, seconds)
-    by_claim = [(claim, collected.of_claim(claim, seeds)) for claim in claims]
-    first: list[MissingRun] = []
-    for answered, runs in sorted(by_claim, key=lambda one: _total_seconds(one[1])):
-        for run in runs:
-            run.claims.append(answered.claim.id)
-        first += runs
+    by_claim = {claim.claim.id: collected.of_claim(claim, seeds) for claim in claims}
+    first: dict[int, MissingRun] = {}
+    while by_claim:
+        lacking = {
+            name: [run for run in runs if id(run) not in first] for name, runs in by_claim.items()
+        }
+        cheapest = min(lacking, key=lambda name: collected.about_seconds(lacking[name]))
+        first |= {id(run): run for run in lacking[cheapest]}
+        for run in by_claim.pop(cheapest):
+            run.claims.append(cheapest)
     timed = [table.name for table in tables if _asks_for_times_only(table, budget)]
     rest: list[tuple[bool, int, MissingRun]] = []
     for table in tables:
@@ -91,13 +95,9 @@ def find_missing(
                     run.tables.append(table.name)
                 rest.append((has_runs or run.seed != seeds[0], run.seed, run))
     rest.sort(key=lambda one: one[:2])
-    ordered = [*first, *(run for _, _, run in rest)]
+    ordered = [*first.values(), *(run for _, _, run in rest)]
     unique = {id(run): run for run in ordered}
     return Missing(list(unique.values()), timed, collected.needing)
-
-
-def _total_seconds(runs: Sequence[MissingRun]) -> float:
-    return sum(inf if run.seconds is None else run.seconds for run in runs)
 
 
 def _measures(table: Table, budget: str) -> set[str | None]:
@@ -124,7 +124,7 @@ class _Collected:
     def of_claim(self, answered: AnsweredClaim, seeds: Sequence[int]) -> list[MissingRun]:
         """Return the runs that an undecided claim lacks; none where they would not decide it."""
         claim = answered.claim
-        if answered.decided or claim.check.open or (claim.machine and self._budget != PAPER):
+        if answered.decided or claim.check.open:
             return []
         budget = self._budget_of_claim(claim)
         parts = [
@@ -139,6 +139,12 @@ class _Collected:
         if not missing and answered.answer.budget == budget and answered.answer.verdict in OPEN:
             missing = missing_runs(parts, self._evidence, MORE_SEEDS)
         return self._each(missing)
+
+    def about_seconds(self, runs: Collection[MissingRun]) -> float:
+        """Return what runs take; one like none so far is taken to be like the others."""
+        known = [run.seconds for run in self._runs.values() if run.seconds is not None]
+        typical = median(known) if known else 1.0
+        return sum(typical if run.seconds is None else run.seconds for run in runs)
 
     def of_row(
         self, table: Table, row: TableRow, seeds: Sequence[int]

@@ -27,7 +27,7 @@ rows:
 """
 CLAIM = """
 - {id: powersgd-0%d-near, paper: powersgd, where: table 4, claim: "%s", expect: it does,
-   caution: null, needs: short, check: {rows: [{measure: %s, of: powersgd/table4, hold: ["%s"]}]}}
+   caution: null, needs: short, %s, check: {rows: [{measure: %s, of: powersgd/table4, hold: ["%s"]}]}}
 """
 
 
@@ -40,8 +40,10 @@ def lacking(here: Path, monkeypatch: pytest.MonkeyPatch):
         relations: tuple[str, ...] = (),
         budget: str = "cpu",
         measure: str = "accuracy",
+        beside: str = "gpu_hours: null",
     ) -> Missing:
-        text = "".join(CLAIM % (i, r, measure, r) for i, r in enumerate(relations, start=1))
+        asked = enumerate(relations, start=1)
+        text = "".join(CLAIM % (i, said, beside, measure, said) for i, said in asked)
         (here / "claims.yaml").write_text(text or "[]")
         monkeypatch.setattr(claims, "claims_file", lambda: here / "claims.yaml")
         evidence = Evidence(find_runs([OUT]).runs, [OUT])
@@ -101,6 +103,18 @@ def test_claims_come_first_and_the_cheapest_of_them_before_the_others(lacking) -
     assert claims_of["rank_7"] == ["powersgd-02-near", "powersgd-01-near"]
     assert claims_of["rank_2"] == ["powersgd-01-near"]
     assert runs[0].tables == ["small/one"]  # and it is not there twice
+
+
+def test_a_row_like_none_so_far_is_taken_to_cost_what_the_others_do(lacking) -> None:
+    relations = ("rank_2 > rank_7", "sign_norm > sgd", "rank_7 > sgd")
+    asked = names(lacking(relations=relations).runs)
+    # Of 10, 60 and 60 s the middle is 60: the second claim takes 70 s, and then the third 60 s more.
+    assert list(dict.fromkeys(name for name, _ in asked)) == ["sign_norm", "sgd", "rank_7", "rank_2"]
+
+
+def test_what_needs_a_machine_for_its_times_is_asked_for_its_scores(lacking) -> None:
+    machine = "machine: 16 GPUs, gpu_hours: 1"
+    assert len(lacking(relations=("rank_7 > sgd",), beside=machine).runs) == 6
 
 
 def test_a_claim_that_is_decided_lacks_nothing(lacking) -> None:
