@@ -67,10 +67,10 @@ def find_missing(
 ) -> Missing:
     """Return the runs that tables and undecided claims lack at a budget.
 
-    First what undecided claims lack, always the claim that is cheapest to decide beside those before
-    it, whose rows it may share; then a run of every row that has none; then further seeds. A row whose configuration at the budget is that of
-    a smaller one, as text has no recipe of its own at cpu_medium, counts there, and so does one
-    that no budget makes smaller at the paper's.
+    First what undecided claims lack, always the claim that is cheapest to decide beside those
+    before it, whose rows it may share; then a run of every row that has none; then further seeds. A
+    row whose configuration at the budget is that of a smaller one, as text has no recipe of its own
+    at cpu_medium, counts there, and so does one that no budget makes smaller at the paper's.
     """
     collected = _Collected(evidence, budget, seconds)
     by_claim = {claim.claim.id: collected.of_claim(claim, seeds) for claim in claims}
