@@ -18,7 +18,6 @@ from gcbench.compressors import (
     State,
     Step,
     flatten,
-    flatten_each,
     offsets_of,
     parts_of,
 )
@@ -40,7 +39,7 @@ def measure(compressor: Compressor, gradients: Input, rounds: int) -> Iterator[R
 
 def _codec_rows(codec: Codec, gradients: Input, rounds: int) -> Iterator[Row]:
     segments = tuple(torch.Size(s).numel() for s in gradients.shapes.values())
-    x = codec.reorder(flatten_each(gradients.grads), segments)
+    x = flatten(gradients.grads)
     step = _first_step(gradients.shapes)
     noise = step.noise("codec", dict(zip(gradients.shapes, segments, strict=True)), x.device)
     message = codec.encode(x, segments, noise)

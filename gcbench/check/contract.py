@@ -36,7 +36,7 @@ def check_parts(compressor: Compressor) -> None:
     verbs = (
         ["aggregate"]
         if hasattr(method, "aggregate")
-        else ["reorder", "restore_order", "encode", "decode_add"]
+        else ["encode", "encode_each", "decode_add", "decode_mean"]
     )
     missing = [name for name in ("properties", *verbs) if not hasattr(method, name)]
     demand(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from itertools import accumulate
 from typing import NamedTuple
@@ -17,6 +18,10 @@ from gcbench.codecs.kernels import block_slices
 ROW = 512
 # Values to fit parameters to at once: so many that a call's overhead does not count.
 FIT_VALUES = 1 << 20
+# Values that a CPU copies in about the time that a kernel's call takes.
+LARGE = 1 << 18
+
+Index = NDArray[np.int64]
 
 
 class Piece(NamedTuple):
@@ -26,12 +31,23 @@ class Piece(NamedTuple):
     offset: int
     length: int
 
+    def of(self, tensors: Sequence[Tensor]) -> Tensor:
+        """Return these values of the tensors `[w, segment]`, as a view."""
+        return tensors[self.tensor][:, self.offset : self.offset + self.length]
+
+
+class Rows(NamedTuple):
+    """Values in the order of codes: groups of rows, and the rest."""
+
+    tensors: Sequence[Tensor]  # whose values these are, `[w, segment]` each
+    matrices: list[tuple[slice, Tensor]]  # which groups, and these: `[w, groups, rows, row]`
+    rest: Tensor  # `[w, rest]`
+    copied: Tensor  # `[w, n]`: all of these that are no views of the tensors
+    row: int
+
 
 class Groups(NamedTuple):
-    """Rows taken several at a time, and the rest.
-
-    Every index counts values or buckets of a reordered row.
-    """
+    """Where the values of rows come from, and in which buckets they are."""
 
     # [groups, rows a group]: where each row's first value is in the tensors laid end to end.
     starts: Tensor
@@ -44,131 +60,171 @@ class Groups(NamedTuple):
 
 
 class Buckets:
-    """Buckets of `size` values over tensors laid end to end; without a size, one bucket a tensor.
+    """Buckets of `size` values over tensors; without a size, one bucket a tensor.
 
     No bucket crosses a tensor's border, the last of each is short: tensors keep buckets of their
     own, so that a method sees the same buckets however a model is cut into messages.
 
-    Kernels want values as a matrix. So values are reordered into rows of equal length that belong
-    to one bucket each: first those of full buckets, then those of short ones, and behind them the
-    tails, which fill no row.
+    Kernels want groups of rows of equal length that belong to one bucket each. First come those
+    that fill groups inside a large tensor, which a CPU takes where they lie; then the other rows of
+    full buckets, those of short buckets, and the tails, which fill no row. These are copied; a GPU,
+    where a copy takes less than the calls for all large tensors, copies everything.
     """
 
-    def __init__(self, segments: tuple[int, ...], size: int | None, device: torch.device) -> None:
+    def __init__(
+        self, segments: tuple[int, ...], size: int | None, rows: int, device: torch.device
+    ) -> None:
         self.segments = segments
         self.device = device
         self.size = size
         self.row = ROW if size is None or size % ROW == 0 else size
-        full, rows, tails = [], [], []
+        self.rows = rows  # a group
+        unit = math.lcm(rows * self.row, size or 1)
+        large, full, short, tails = [], [], [], []
         for i, n in enumerate(segments):
             in_full = n // size * size if size else 0
-            in_rows = (n - in_full) // self.row * self.row
-            full.append(Piece(i, 0, in_full))
-            rows.append(Piece(i, in_full, in_rows))
-            tails.append(Piece(i, in_full + in_rows, n - in_full - in_rows))
-        self._pieces = [piece for piece in (*full, *rows, *tails) if piece.length]
-        self._short = [
-            (r.length, t.length) for r, t in zip(rows, tails, strict=True) if r.length + t.length
-        ]
-        self._full = sum(piece.length for piece in full)
-        self.full_count = self._full // size if size else 0
-        self.count = self.full_count + len(self._short)
-        short_sizes = [r + t for r, t in self._short]
-        bucket_sizes = np.append(np.full(self.full_count, size or 0), short_sizes)
-        self.sizes = torch.tensor(bucket_sizes.astype(np.int64), device=device)
-        self.rows = (self._full + sum(r for r, _ in self._short)) // self.row
-        self._in_order = self._pieces == sorted(self._pieces)
-        self._groups: dict[int, Groups] = {}
-
-    def reorder(self, tensors: Sequence[Tensor]) -> Tensor:
-        """Return the tensors, `[w, segment]` each, as `[w, n]` in this order."""
-        if len(tensors) == 1:
-            return tensors[0]
-        return torch.cat([tensors[i][:, start : start + n] for i, start, n in self._pieces], dim=1)
-
-    def restore_order(self, x: Tensor) -> Tensor:
-        """Return values in this order as tensors end to end."""
-        if self._in_order:
-            return x
-        parts = zip(
-            self._pieces, x.split([piece.length for piece in self._pieces], dim=1), strict=True
+            in_rows = n // self.row * self.row
+            in_groups = (in_full if size else in_rows) // unit * unit
+            start = in_groups if in_groups >= LARGE else 0
+            large.append(Piece(i, 0, start))
+            full.append(Piece(i, start, max(in_full - start, 0)))
+            start = max(in_full, start)
+            short.append(Piece(i, start, in_rows - start))
+            tails.append(Piece(i, in_rows, n - in_rows))
+        large, full, short, self._tails = (
+            [piece for piece in pieces if piece.length] for pieces in (large, full, short, tails)
         )
-        return torch.cat([part for _, part in sorted(parts, key=lambda pair: pair[0])], dim=1)
+        self._in_rows = [*large, *full, *short]
+        self._full = [*large, *full] if size else []
+        self._in_place = large if _takes_in_place(device) else []
+        self._copied = [*self._in_rows[len(self._in_place) :], *self._tails]
+        self._ids, sizes = self._number_buckets()
+        self.count = len(sizes)
+        self.sizes = self._to_device(sizes)
+        self.groups = self._make_groups()
 
-    def reduce(self, x: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
-        """Return one value, or a few, of each bucket: reordered `[w, n]` to `[w, buckets, ...]`.
+    def take(self, tensors: Sequence[Tensor]) -> Rows:
+        """Return the values of the tensors, `[w, segment]` each."""
+        parts = [piece.of(tensors) for piece in self._copied]
+        return self._as_rows(tensors, torch.cat([tensors[0][:, :0], *parts], dim=1))
+
+    def make_room(self, tensors: Sequence[Tensor]) -> Rows:
+        """Return rows to write the values of the tensors to; `put_back` completes the tensors."""
+        n = sum(piece.length for piece in self._copied)
+        return self._as_rows(tensors, tensors[0].new_empty(len(tensors[0]), n))
+
+    def put_back(self, rows: Rows) -> None:
+        """Write what was copied into its tensors."""
+        if self._copied:
+            places = [piece.of(rows.tensors) for piece in self._copied]
+            lengths = [piece.length for piece in self._copied]
+            # No public function copies many tensors by one launch.
+            torch._foreach_copy_(places, list(rows.copied.split(lengths, dim=1)))
+
+    def reduce(self, rows: Rows, function: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return one value, or a few, of each bucket, `[w, buckets, ...]`.
 
         `function` reduces the last dimension of `[w, b, size]`.
         """
         parts = []
-        if self.full_count:
-            assert self.size
-            full = x[:, : self._full].unflatten(1, (self.full_count, self.size))
-            parts += [
-                function(full[:, part])
-                for part in block_slices(self.full_count, self.size * len(x), x.device, FIT_VALUES)
-            ]
-        row, tail = self._full, self.rows * self.row
-        for in_rows, in_tail in self._short:
-            pieces = [
-                p for p in (x[:, row : row + in_rows], x[:, tail : tail + in_tail]) if p.shape[1]
-            ]
-            parts.append(
-                function((torch.cat(pieces, dim=1) if len(pieces) > 1 else pieces[0]).unsqueeze(1))
-            )
-            row, tail = row + in_rows, tail + in_tail
+        for full in self._full_buckets(rows):
+            blocks = block_slices(full.shape[1], len(full) * full.shape[2], full.device, FIT_VALUES)
+            parts += [function(full[:, part]) for part in blocks]
+        for tensor, n in zip(rows.tensors, self.segments, strict=True):
+            if short := n % self.size if self.size else n:
+                parts.append(function(tensor[:, n - short :].unsqueeze(1)))
         return torch.cat(parts, dim=1)
 
     def spread(self, per_bucket: Tensor) -> Tensor:
-        """Return for each reordered value that of its bucket, `[r, buckets] -> [r, n]`."""
-        groups = self.groups(1)
-        in_rows = per_bucket.index_select(1, groups.buckets.flatten()).repeat_interleave(
-            self.row, dim=1
-        )
-        return torch.cat([in_rows, per_bucket.index_select(1, groups.rest_buckets)], dim=1)
+        """Return for each value of the tensors end to end that of its bucket, `[r, n]`."""
+        each = [
+            per_bucket.index_select(1, ids).repeat_interleave(self.size or n, dim=1)[:, :n]
+            for ids, n in zip(map(self._to_device, self._ids), self.segments, strict=True)
+        ]
+        return torch.cat(each, dim=1)
 
-    def groups(self, rows: int) -> Groups:
-        """Return the groups of `rows` rows."""
-        if rows not in self._groups:
-            self._groups[rows] = self._make_groups(rows)
-        return self._groups[rows]
+    def _as_rows(self, tensors: Sequence[Tensor], copied: Tensor) -> Rows:
+        matrices, first = [], 0
+        for piece in self._in_place:
+            matrix = self._as_groups(piece.of(tensors))
+            matrices.append((slice(first, first + matrix.shape[1]), matrix))
+            first += matrix.shape[1]
+        last = len(self.groups.starts)
+        inside = (last - first) * self.rows * self.row
+        if inside:
+            matrices.append((slice(first, last), self._as_groups(copied[:, :inside])))
+        return Rows(tensors, matrices, copied[:, inside:], copied, self.row)
 
-    def _make_groups(self, rows: int) -> Groups:
-        count = self.rows // rows
-        bucket = self._bucket_of_values()
-        starts = list(accumulate(self.segments, initial=0))
-        position = np.concatenate(
-            [np.arange(n) + starts[i] + start for i, start, n in self._pieces]
-        )
-        inside = count * rows * self.row
-        first = slice(0, inside, self.row)
-        of_rows = bucket[first]
-        of_items = np.concatenate([of_rows, bucket[inside:]])
+    def _as_groups(self, x: Tensor) -> Tensor:
+        """Return a view `[w, groups, rows, row]`, whose strides hang on its shape if w is 1."""
+        shape = -1, self.rows, self.row
+        return x[0].view(shape).unsqueeze(0) if len(x) == 1 else x.unflatten(1, shape)
+
+    def _full_buckets(self, rows: Rows) -> Iterator[Tensor]:
+        """Yield all full buckets, `[w, b, size]`."""
+        for piece in self._in_place if self.size else []:
+            yield piece.of(rows.tensors).unflatten(1, (-1, self.size))
+        if n := sum(piece.length for piece in self._full[len(self._in_place) :]):
+            yield rows.copied[:, :n].unflatten(1, (-1, self.size))
+
+    def _number_buckets(self) -> tuple[list[Index], Index]:
+        """Return the buckets of each tensor, by where they begin in it, and the sizes of all."""
+        ids: list[list[Index]] = [[] for _ in self.segments]
+        sizes: list[int] = []
+        for piece in self._full:
+            assert self.size
+            count = piece.length // self.size
+            ids[piece.tensor].append(np.arange(len(sizes), len(sizes) + count))
+            sizes += [self.size] * count
+        for i, n in enumerate(self.segments):
+            if short := n % self.size if self.size else n:
+                ids[i].append(np.array([len(sizes)]))
+                sizes.append(short)
+        return [np.concatenate([_NONE, *of_tensor]) for of_tensor in ids], np.array(sizes)
+
+    def _make_groups(self) -> Groups:
+        position, bucket = self._places(self._in_rows, self.row)
+        count = len(position) // self.rows
+        inside = count * self.rows
+        rest = (position[inside:, None] + np.arange(self.row)).ravel()
+        of_rest = bucket[inside:].repeat(self.row)
+        position, bucket = position[:inside], bucket[:inside]
+        in_tails, of_tails = self._places(self._tails, 1)
+        of_rest = np.concatenate([of_rest, of_tails])
+        of_items = np.concatenate([bucket, of_rest])
         return Groups(
-            self._to_device(position[first]).view(count, rows),
-            self._to_device(of_rows).view(count, rows),
-            bool((of_rows == np.arange(len(of_rows))).all()),
-            self._to_device(position[inside:]),
-            self._to_device(bucket[inside:]),
+            self._to_device(position).view(count, self.rows),
+            self._to_device(bucket).view(count, self.rows),
+            bool((bucket == np.arange(inside)).all()),
+            self._to_device(np.concatenate([rest, in_tails])),
+            self._to_device(of_rest),
             self._to_device(of_items.argsort(kind="stable")),
             self._to_device(np.bincount(of_items, minlength=self.count)),
         )
 
-    def _bucket_of_values(self) -> NDArray[np.int64]:
-        """Return the bucket of each reordered value, `[n]`."""
-        short = np.arange(self.full_count, self.count)
-        return np.concatenate(
-            [
-                np.arange(self._full) // (self.size or 1),
-                short.repeat([r for r, _ in self._short]),
-                short.repeat([t for _, t in self._short]),
-            ]
-        )
+    def _places(self, pieces: Sequence[Piece], step: int) -> tuple[Index, Index]:
+        """Return where every step-th value is in the tensors end to end, and in which bucket."""
+        starts = list(accumulate(self.segments, initial=0))
+        places, buckets = [_NONE], [_NONE]
+        for i, offset, length in pieces:
+            inside = np.arange(offset, offset + length, step)
+            places.append(starts[i] + inside)
+            buckets.append(self._ids[i][inside // (self.size or self.segments[i])])
+        return np.concatenate(places), np.concatenate(buckets)
 
-    def _to_device(self, index: NDArray[np.int64]) -> Tensor:
-        return torch.tensor(index, device=self.device)
+    def _to_device(self, index: Index) -> Tensor:
+        return torch.tensor(index, dtype=torch.int64, device=self.device)
+
+
+_NONE: Index = np.empty(0, dtype=np.int64)
+
+
+def _takes_in_place(device: torch.device) -> bool:
+    return device.type == "cpu"
 
 
 @lru_cache(maxsize=16)
-def buckets_of(segments: tuple[int, ...], size: int | None, device: torch.device) -> Buckets:
-    return Buckets(segments, size, device)
+def buckets_of(
+    segments: tuple[int, ...], size: int | None, rows: int, device: torch.device
+) -> Buckets:
+    return Buckets(segments, size, rows, device)

@@ -95,8 +95,7 @@ class Draws(NamedTuple):
 def random_words(index: Tensor, key: Tensor, inner_key: Tensor) -> Tensor:
     """Return int32 whose high bits are random.
 
-    Products wrap, and the masks make arithmetic shifts logical. What the hash does after its last
-    product would only improve the lowest bits.
+    Products wrap, and the masks make arithmetic shifts logical.
 
     What the hash does after its last product would only improve the lowest bits.
     """

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gcbench.codecs.buckets import Groups
+from gcbench.codecs.buckets import Groups, Rows
 from gcbench.codecs.kernels import summing_kernel
 from gcbench.codecs.native import load_native
 from gcbench.codecs.words import to_words
@@ -24,56 +24,58 @@ class Sides(NamedTuple):
     nonnegative: Tensor  # how many are at least 0
 
 
-def signs_and_sides(matrix: Tensor, rest: Tensor, groups: Groups) -> tuple[Tensor, Sides] | None:
+def signs_and_sides(rows: Rows, groups: Groups) -> tuple[Tensor, Sides] | None:
     """Return the bits v >= 0 of groups of rows as words, and the sides of all values.
 
     The words of groups `[w, groups, 32, row]` are `[w, groups, 1, row]`, in the order of
-    `to_words`. The sides are those of each bucket, and count the `rest` `[w, n]`, too. None where
-    nothing does all at once.
+    `to_words`. The sides are those of each bucket, and count the rest, too. None where nothing does
+    all at once.
     """
-    if matrix.is_cuda:
-        return sum_rows_then_buckets(matrix, rest, groups)
-    library = load_native("signs", _FUNCTIONS, matrix)
+    if rows.rest.is_cuda:
+        return sum_rows_then_buckets(rows, groups)
+    library = load_native("signs", _FUNCTIONS, rows.rest)
     if library is None:
         return None
-    w, count_of_groups, rows, row = matrix.shape
-    buckets, rest_buckets = groups.buckets, groups.rest_buckets
-    assert rows == _ROWS and all(x.is_contiguous() for x in (buckets, rest_buckets, *matrix, *rest))
-    words = torch.empty(w, count_of_groups, 1, row, dtype=torch.int32)
-    sides = torch.zeros(w, len(groups.bucket_lengths), 3, dtype=torch.float64)
-    for x, tail, out, of_buckets in zip(matrix, rest, words, sides, strict=True):
-        library.signs(
-            x.data_ptr(),
-            buckets.data_ptr(),
-            out.data_ptr(),
-            of_buckets.data_ptr(),
-            count_of_groups,
-            row,
-        )
-        library.add_sides(
-            tail.data_ptr(), rest_buckets.data_ptr(), of_buckets.data_ptr(), tail.numel()
-        )
+    count, rows_a_group = groups.buckets.shape
+    assert rows_a_group == _ROWS
+    words = rows.rest.new_empty(len(rows.rest), count, 1, rows.row, dtype=torch.int32)
+    sides = torch.zeros(len(rows.rest), len(groups.bucket_lengths), 3, dtype=torch.float64)
+    for worker, (tail, out, of_buckets) in enumerate(zip(rows.rest, words, sides, strict=True)):
+        for place, matrix in rows.matrices:
+            library.signs(
+                *_addresses(matrix[worker], groups.buckets[place], out[place], of_buckets),
+                place.stop - place.start,
+                rows.row,
+            )
+        library.add_sides(*_addresses(tail, groups.rest_buckets, of_buckets), tail.numel())
     return words, Sides(*sides.unbind(-1))
 
 
-def sum_rows_then_buckets(matrix: Tensor, rest: Tensor, groups: Groups) -> tuple[Tensor, Sides]:
+def _addresses(*tensors: Tensor) -> list[int]:
+    assert all(x.is_contiguous() for x in tensors)
+    return [x.data_ptr() for x in tensors]
+
+
+def sum_rows_then_buckets(rows: Rows, groups: Groups) -> tuple[Tensor, Sides]:
     """Return what `signs_and_sides` does, by a kernel over the rows and sums over buckets."""
     words, sides = [], []
-    for x, tail in zip(matrix, rest, strict=True):
-        word, *of_rows = _signs_and_sums(x)
-        words.append(word)
+    for worker, tail in enumerate(rows.rest):
+        parts = [_signs_and_sums(matrix[worker]) for _, matrix in rows.matrices]
+        none = tail.new_empty(0, rows.row, dtype=torch.int32)
+        words.append(torch.cat([none, *(part[0] for part in parts)]))
         up = tail >= 0
         of_tail = torch.where(up, tail, 0), torch.where(up, 0, tail), up
-        parts = [
-            torch.cat([a.flatten(), b.double()]) for a, b in zip(of_rows, of_tail, strict=True)
+        each = [
+            torch.cat([*(part[k].flatten() for part in parts), sums.double()])
+            for k, sums in enumerate(of_tail, start=1)
         ]
         # `unsafe`: otherwise the host would wait to see that the lengths add up.
         sides.append(
             [
                 torch.segment_reduce(
-                    part[groups.by_bucket], "sum", lengths=groups.bucket_lengths, unsafe=True
+                    sums[groups.by_bucket], "sum", lengths=groups.bucket_lengths, unsafe=True
                 )
-                for part in parts
+                for sums in each
             ]
         )
     return torch.stack(words).unsqueeze(2), Sides(*map(torch.stack, zip(*sides, strict=True)))

@@ -12,7 +12,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from gcbench.codecs.buckets import Buckets, Groups, buckets_of
+from gcbench.codecs.buckets import Buckets, Groups, Rows, buckets_of
 from gcbench.codecs.kernels import block_slices, kernel
 from gcbench.codecs.levels import level_values, random_codes
 from gcbench.codecs.noise import Draws, Noise
@@ -65,66 +65,64 @@ class Bucketed(Checked, Codec, ABC):
         return fitted
 
     def buckets(self, segments: tuple[int, ...], device: torch.device) -> Buckets:
-        return buckets_of(segments, None if self.per_layer else self.bucket_size, device)
+        size = None if self.per_layer else self.bucket_size
+        return buckets_of(segments, size, rows_of(self.base), device)
 
     def shorter_than(self, size: int) -> bool:
         """Return whether no bucket holds `size` values."""
         return self.bucket_size < size and not self.per_layer
 
-    def reorder(self, tensors: Sequence[Tensor], segments: tuple[int, ...]) -> Tensor:
-        return self.buckets(segments, tensors[0].device).reorder(tensors)
-
-    def restore_order(self, x: Tensor, segments: tuple[int, ...]) -> Tensor:
-        return self.buckets(segments, x.device).restore_order(x)
-
     def fit_buckets(self, x: Tensor, segments: tuple[int, ...]) -> Tensor:
         """Return the parameters of all buckets, `[w, buckets, k]`."""
-        return self.buckets(segments, x.device).reduce(x, self.fit)
+        buckets = self.buckets(segments, x.device)
+        return buckets.reduce(buckets.take(x.split(segments, dim=1)), self.fit)
 
     def codes_by(
         self, x: Tensor, segments: tuple[int, ...], fitted: Tensor, noise: Noise
     ) -> Tensor:
         """Return the codes `[w, n]`, uint8, that the buckets' parameters `fitted` give."""
         buckets = self.buckets(segments, x.device)
-        groups = buckets.groups(1)
+        rows = buckets.take(x.split(segments, dim=1))
         codes = torch.empty(x.shape, dtype=torch.uint8, device=x.device)
-        (matrix, rest), (out, out_rest) = (_split(t, groups, buckets.row) for t in (x, codes))
-        table, draws = _of_rows(fitted, groups), noise.at(groups.starts)
-        for part in _blocks(matrix):
-            _kernels(self).codes(matrix[:, part], table[:, part], draws.of(part), out[:, part])
-        out_rest.copy_(self._rest_codes(rest, fitted, groups, noise))
+        out = buckets.make_room(codes.split(segments, dim=1))
+        table, draws = _of_rows(fitted, buckets.groups), noise.at(buckets.groups.starts)
+        for (part, matrix), (_, room) in zip(_blocks(rows), _blocks(out), strict=True):
+            _kernels(self).codes(matrix, table[:, part], draws.of(part), room)
+        out.rest.copy_(self._rest_codes(rows.rest, fitted, buckets.groups, noise))
+        buckets.put_back(out)
         return codes
 
     def encode(self, x: Tensor, segments: tuple[int, ...], noise: Noise) -> Message:
-        fitted = self.fit_buckets(x, segments)
-        return [*self._pack(x, segments, fitted, noise), self.sends(fitted)]
+        return self.encode_each(x.split(segments, dim=1), segments, noise)
 
-    def _pack(
-        self, x: Tensor, segments: tuple[int, ...], fitted: Tensor, noise: Noise
-    ) -> tuple[Tensor, Tensor]:
-        """Return words of the groups `[w, groups, words, row]`, digits of the rest `[w, bytes]`."""
-        buckets = self.buckets(segments, x.device)
-        groups = buckets.groups(rows_of(self.base))
-        matrix, rest = _split(x, groups, buckets.row)
+    def encode_each(
+        self, tensors: Sequence[Tensor], segments: tuple[int, ...], noise: Noise
+    ) -> Message:
+        buckets = self.buckets(segments, tensors[0].device)
+        return self._encode_rows(buckets.take(tensors), buckets, noise)
+
+    def _encode_rows(self, rows: Rows, buckets: Buckets, noise: Noise) -> Message:
+        """Return words of groups `[w, groups, words, row]`, digits of the rest, parameters."""
+        groups, fitted = buckets.groups, buckets.reduce(rows, self.fit)
         table, draws = _of_rows(fitted, groups), noise.at(groups.starts) if self.random else None
         out = torch.empty(
-            len(x),
+            len(rows.rest),
             len(groups.starts),
             words_of(self.base),
             buckets.row,
             dtype=torch.int32,
-            device=x.device,
+            device=buckets.device,
         )
         encode = _kernels(self).encode if fitted.shape[2] <= _FEW else _kernels(self).encode_in_two
-        for part in _blocks(matrix):
+        for part, matrix in _blocks(rows):
             encode(
-                matrix[:, part],
+                matrix,
                 table[:, part],
                 draws.of(part) if draws else None,
                 *out[:, part].unbind(2),
             )
-        codes = self._rest_codes(rest, fitted, groups, noise)
-        return out, pack_digits(codes.to(torch.uint8), self.base)
+        codes = self._rest_codes(rows.rest, fitted, groups, noise)
+        return [out, pack_digits(codes.to(torch.uint8), self.base), self.sends(fitted)]
 
     def _rest_codes(self, rest: Tensor, fitted: Tensor, groups: Groups, noise: Noise) -> Tensor:
         words = noise.at(groups.rest_positions).words() if self.random else None
@@ -133,34 +131,34 @@ class Bucketed(Checked, Codec, ABC):
     def decode_add(self, message: Message, segments: tuple[int, ...], out: Tensor) -> None:
         words, digits, sent = message
         buckets = self.buckets(segments, out.device)
-        groups = buckets.groups(rows_of(self.base))
-        matrix, rest = _split(out, groups, buckets.row)
-        bits, table = words.view(torch.float32), _of_rows(sent, groups)
-        for part in _blocks(matrix):
-            _kernels(self).decode_add(bits[:, part], table[:, part], matrix[:, part])
-        rest += self._rest_values(digits, sent, groups)
+        rows = buckets.take(out.split(segments, dim=1))
+        bits, table = words.view(torch.float32), _of_rows(sent, buckets.groups)
+        for part, matrix in _blocks(rows):
+            _kernels(self).decode_add(bits[:, part], table[:, part], matrix)
+        rows.rest.add_(self._rest_values(digits, sent, buckets.groups))
+        buckets.put_back(rows)
 
     def decode_mean(self, messages: Message, segments: tuple[int, ...]) -> Tensor:
         words, digits, sent = messages
-        workers, rows = words.shape[:2]
+        workers, count = words.shape[:2]
         buckets = self.buckets(segments, words.device)
-        groups = buckets.groups(rows_of(self.base))
-        out = torch.empty(rows, sum(segments), device=words.device)
-        matrix, rest = _split(out, groups, buckets.row)
+        out = torch.empty(count, sum(segments), device=words.device)
+        rows = buckets.make_room(out.split(segments, dim=1))
         bits = words.view(torch.float32)
-        table = _of_rows(sent.flatten(0, 1), groups).unflatten(0, (workers, rows))
-        for part in _blocks(matrix):
+        table = _of_rows(sent.flatten(0, 1), buckets.groups).unflatten(0, (workers, count))
+        for part, matrix in _blocks(rows):
             for first in range(0, workers, _TOGETHER):
                 some = slice(first, first + _TOGETHER)
                 divisor = workers if some.stop >= workers else 1
                 _kernels(self).decode_mean(
-                    bits[some, :, part], table[some, :, part], first > 0, divisor, matrix[:, part]
+                    bits[some, :, part], table[some, :, part], first > 0, divisor, matrix
                 )
-        values = self._rest_values(digits.flatten(0, 1), sent.flatten(0, 1), groups)
-        rest.zero_()
-        for of_worker in values.unflatten(0, (workers, rows)):
-            rest += of_worker
-        rest /= workers
+        values = self._rest_values(digits.flatten(0, 1), sent.flatten(0, 1), buckets.groups)
+        rows.rest.zero_()
+        for of_worker in values.unflatten(0, (workers, count)):
+            rows.rest.add_(of_worker)
+        rows.rest.div_(workers)
+        buckets.put_back(rows)
         return out
 
     def _rest_values(self, digits: Tensor, sent: Tensor, groups: Groups) -> Tensor:
@@ -184,16 +182,13 @@ class Signs(Bucketed, ABC):
     def code(self, v: Tensor, parameters: Parameters, words: Tensor | None) -> Tensor:
         return (v >= 0).to(torch.int32)
 
-    def encode(self, x: Tensor, segments: tuple[int, ...], noise: Noise) -> Message:
-        buckets = self.buckets(segments, x.device)
-        groups = buckets.groups(rows_of(2))
-        matrix, rest = _split(x, groups, buckets.row)
-        packed = signs_and_sides(matrix, rest, groups)
+    def _encode_rows(self, rows: Rows, buckets: Buckets, noise: Noise) -> Message:
+        packed = signs_and_sides(rows, buckets.groups)
         if packed is None:
-            return super().encode(x, segments, noise)
+            return super()._encode_rows(rows, buckets, noise)
         words, sides = packed
-        fitted = self.fit_sides(sides, buckets.sizes).to(x.dtype)
-        return [words, pack_digits((rest >= 0).to(torch.uint8), 2), self.sends(fitted)]
+        fitted = self.fit_sides(sides, buckets.sizes).to(rows.rest.dtype)
+        return [words, pack_digits((rows.rest >= 0).to(torch.uint8), 2), self.sends(fitted)]
 
 
 @dataclass(frozen=True)
@@ -250,7 +245,8 @@ class GridQuantizer(Bucketed, ABC):
         return self.codes_by(x, segments, scales.unsqueeze(-1), noise)
 
     def values_of(self, codes: Tensor, segments: tuple[int, ...], scales: Tensor) -> Tensor:
-        return grid_values(codes, self.buckets(segments, codes.device).spread(scales), self.highest)
+        spread = self.buckets(segments, codes.device).spread(scales)
+        return grid_values(codes, spread, self.highest)
 
 
 @dataclass(frozen=True)
@@ -295,16 +291,12 @@ def _of_rows(fitted: Tensor, groups: Groups) -> Tensor:
     return each.view(len(fitted), *groups.buckets.shape, fitted.shape[2])
 
 
-def _split(x: Tensor, groups: Groups, row: int) -> tuple[Tensor, Tensor]:
-    """Return views of `[w, n]`: the groups `[w, groups, rows, row]`, and the rest."""
-    inside = groups.starts.numel() * row
-    return x[:, :inside].view(len(x), *groups.starts.shape, row), x[:, inside:]
-
-
-def _blocks(matrix: Tensor) -> Iterator[slice]:
-    """Return the slices of groups that fit one kernel call."""
-    workers, groups, rows, row = matrix.shape
-    return block_slices(groups, workers * rows * row, matrix.device)
+def _blocks(rows: Rows) -> Iterator[tuple[slice, Tensor]]:
+    """Yield which groups, and these, as they fit one kernel call."""
+    for place, matrix in rows.matrices:
+        workers, count, together, row = matrix.shape
+        for part in block_slices(count, workers * together * row, matrix.device):
+            yield slice(place.start + part.start, place.start + part.stop), matrix[:, part]
 
 
 _TOGETHER = 4  # messages that are decoded in one pass over the mean

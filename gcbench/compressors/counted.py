@@ -19,7 +19,7 @@ from gcbench.compressors.base import (
     Properties,
     State,
     Step,
-    flatten_each,
+    flatten,
     sizes_of,
     unflatten,
 )
@@ -76,10 +76,9 @@ class CountExchange:
         return Properties(unbiased=codec.unbiased, scope=codec.scope, divisible=True)
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
-        tensors, sizes = flatten_each(grads), sizes_of(grads)
+        x, sizes = flatten(grads), sizes_of(grads)
         segments = tuple(sizes.values())
-        buckets = self.codec.buckets(segments, tensors[0].device)
-        x = buckets.reorder(tensors)
+        buckets = self.codec.buckets(segments, x.device)
         tables = _agree(self.codec.fit_buckets(x, segments), comm)  # [1, buckets, s]
         noise = step.noise("codec", sizes, x.device)
         codes = self.codec.codes_by(x, segments, tables.expand(x.shape[0], -1, -1), noise)
@@ -90,11 +89,9 @@ class CountExchange:
             update.addcmul_(count, level)
 
         def sent() -> Grads:
-            return unflatten(buckets.restore_order(level_values(codes, levels)), grads)
+            return unflatten(level_values(codes, levels), grads)
 
-        return Aggregated(
-            unflatten(buckets.restore_order(update.div_(comm.workers)), grads), sent, state
-        )
+        return Aggregated(unflatten(update.div_(comm.workers), grads), sent, state)
 
 
 def _agree(tables: Tensor, comm: Comm) -> Tensor:

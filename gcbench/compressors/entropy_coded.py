@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -40,21 +39,14 @@ class EntropyCoded(Codec, ABC):
     def bucket_size(self) -> int:
         return self.codec.bucket_size
 
-    def reorder(self, tensors: Sequence[Tensor], segments: tuple[int, ...]) -> Tensor:
-        return self.codec.reorder(tensors, segments)
-
-    def restore_order(self, x: Tensor, segments: tuple[int, ...]) -> Tensor:
-        return self.codec.restore_order(x, segments)
-
     def encode(self, x: Tensor, segments: tuple[int, ...], noise: Noise) -> Message:
         scales = self.scales_of(x, segments)
-        codes = self.restore_order(self.codes_of(x, segments, scales, noise), segments)
-        return [*self.write(codes, segments), scales]
+        return [*self.write(self.codes_of(x, segments, scales, noise), segments), scales]
 
     def decode_add(self, message: Message, segments: tuple[int, ...], out: Tensor) -> None:
         *written, scales = message
-        codes = self.reorder(self.read(written, segments).split(segments, dim=1), segments)
-        out += self.values_of(codes.sub_(self.highest // 2).view(torch.int8), segments, scales)
+        centered = self.read(written, segments).sub_(self.highest // 2).view(torch.int8)
+        out += self.values_of(centered, segments, scales)
 
     def scales_of(self, x: Tensor, segments: tuple[int, ...]) -> Tensor:
         return self.codec.scales_of(x, segments)

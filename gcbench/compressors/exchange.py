@@ -40,25 +40,21 @@ class Codec(Protocol):
     @property
     def properties(self) -> Properties: ...
 
-    def reorder(self, tensors: Sequence[Tensor], segments: tuple[int, ...]) -> Tensor:
-        """Return the tensors `[w, segment]` as rows `[w, n]` in the order of the code."""
-        return torch.cat(list(tensors), dim=1) if len(tensors) > 1 else tensors[0]
-
-    def restore_order(self, x: Tensor, segments: tuple[int, ...]) -> Tensor:
-        """Return rows `[w, n]` with the tensors end to end again, from the order of the code."""
-        return x
-
     def encode(self, x: Tensor, segments: tuple[int, ...], noise: Noise) -> Message:
-        """Return the message of `[w, n]` in the order of the code.
+        """Return the message of rows `[w, n]`, which hold the tensors end to end."""
 
-        The noise is that of values end to end.
-        """
+    def encode_each(
+        self, tensors: Sequence[Tensor], segments: tuple[int, ...], noise: Noise
+    ) -> Message:
+        """Return the message of tensors `[w, segment]`, which a codec may not need to copy."""
+        x = torch.cat(list(tensors), dim=1) if len(tensors) > 1 else tensors[0]
+        return self.encode(x, segments, noise)
 
     def decode_add(self, message: Message, segments: tuple[int, ...], out: Tensor) -> None:
-        """Add the values of a message of r rows to `out` `[r, n]`, in the order of the code."""
+        """Add the values of a message of r rows to `out` `[r, n]`."""
 
     def decode_mean(self, messages: Message, segments: tuple[int, ...]) -> Tensor:
-        """Return the mean `[r, n]` of W workers' messages `[W, r, ...]`, in the order of the code.
+        """Return the mean `[r, n]` of W workers' messages `[W, r, ...]`.
 
         Values are added up in the order of the workers, from zero.
         """
@@ -82,7 +78,7 @@ class SparseCodec(Codec, Protocol):
     """A codec of some of the values, which it sends as they are."""
 
     def clear_sent(self, x: Tensor, message: Message, segments: tuple[int, ...]) -> None:
-        """Set those values of `x` `[w, n]`, in the order of the code, to 0 that its message has."""
+        """Set those values of `x` `[w, n]` to 0 that its message has."""
 
 
 @dataclass(frozen=True)
@@ -100,49 +96,55 @@ class GatherExchange:
         return self.codec.properties._replace(divisible=True)
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
-        return self._encode_and_gather(grads, state, comm, step)[0]
+        segments, noise = _codes_of_tensors(grads, step)
+        message = self.codec.encode_each(flatten_each(grads), segments, noise)
+        return self._gather(message, grads, state, comm, noise)
 
     def aggregate_corrected(
         self, grads: Grads, residual: Grads, alpha: float, state: State, comm: Comm, step: Step
     ) -> tuple[Aggregated, Grads]:
         corrected = add_scaled(grads, residual, alpha)
-        out, x, message = self._encode_and_gather(corrected, state, comm, step)
         if not isinstance(self.codec, SparseCodec):
+            out = self.aggregate(corrected, state, comm, step)
             return out, add_scaled(corrected, out.sent(), -1)
-        segments = tuple(sizes_of(grads).values())
-        self.codec.clear_sent(x, message, segments)
-        return out, unflatten(self.codec.restore_order(x, segments), grads)
-
-    def _encode_and_gather(
-        self, grads: Grads, state: State, comm: Comm, step: Step
-    ) -> tuple[Aggregated, Tensor, Message]:
-        """Return the aggregate, the values in the order of the code, and what was sent of them."""
-        sizes = sizes_of(grads)
-        segments = tuple(sizes.values())
-        x = self.codec.reorder(flatten_each(grads), segments)
-        noise = step.noise("codec", sizes, x.device)
+        segments, noise = _codes_of_tensors(grads, step)
+        x = flatten(corrected)
         message = self.codec.encode(x, segments, noise)
+        out = self._gather(message, grads, state, comm, noise)
+        self.codec.clear_sent(x, message, segments)
+        return out, unflatten(x, grads)
+
+    def _gather(
+        self, message: Message, grads: Grads, state: State, comm: Comm, noise: Noise
+    ) -> Aggregated:
+        segments = tuple(sizes_of(grads).values())
         everyone = comm.gather(
             message, self.codec.lengths_of(message) if isinstance(self.codec, RaggedCodec) else None
         )
         mean = self.codec.decode_mean([m.unsqueeze(1) for m in everyone], segments)
 
         def sent() -> Grads:
-            decoded = torch.zeros_like(x)
+            decoded = mean.new_zeros(len(message[0]), mean.shape[1])
             self.codec.decode_add(message, segments, decoded)
-            return unflatten(self.codec.restore_order(decoded, segments), grads)
+            return unflatten(decoded, grads)
 
         def bound() -> Tensor:
             assert isinstance(self.codec, GridCodec)
-            return _shannon_bits(self.codec, x, segments, noise)
+            return _shannon_bits(self.codec, flatten(grads), segments, noise)
 
-        aggregated = Aggregated(
-            unflatten(self.codec.restore_order(mean, segments), grads),
+        return Aggregated(
+            unflatten(mean, grads),
             sent,
             state,
             bound if isinstance(self.codec, GridCodec) else None,
         )
-        return aggregated, x, message
+
+
+def _codes_of_tensors(grads: Grads, step: Step) -> tuple[tuple[int, ...], Noise]:
+    """Return what a codec asks for beside the gradients: their sizes, and noise."""
+    sizes = sizes_of(grads)
+    device = next(iter(grads.values())).device
+    return tuple(sizes.values()), step.noise("codec", sizes, device)
 
 
 @dataclass(frozen=True)
@@ -180,8 +182,7 @@ class ScatterExchange:
 
         def join_shards(rows: Tensor) -> Grads:
             """Return the gradients of r rows, from their shards `[r W, size]`."""
-            back = self.codec.restore_order(rows, (size,)).view(-1, comm.workers * size)
-            return unflatten(back[:, : x.shape[1]], grads)
+            return unflatten(rows.view(-1, comm.workers * size)[:, : x.shape[1]], grads)
 
         return Aggregated(join_shards(update), lambda: join_shards(decode_sent()), state)
 
@@ -215,11 +216,10 @@ def average_shards(
     """Return the means of the shards that workers here own, and a function for what they sent.
 
     x is `[w, W size]`, a shard for each worker. The means are `[w, size]`; what workers sent is
-    `[w W, size]`, shard by shard. Both are in the order of the code.
+    `[w W, size]`, shard by shard.
     """
     size = x.shape[1] // comm.workers
-    # [w W, size], worker by worker
-    shards = codec.reorder([x.reshape(-1, size)], (size,))
+    shards = x.reshape(-1, size)  # [w W, size], worker by worker
     noise = step.worker_noise("codec", comm.workers * size, x.device).in_parts(comm.workers)
     message = codec.encode(shards, (size,), noise)
     # [w, W, ...]
@@ -287,21 +287,16 @@ class SumExchange:
         return Properties(unbiased=codec.unbiased, scope=codec.scope, divisible=True)
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
-        sizes = sizes_of(grads)
-        segments = tuple(sizes.values())
-        x = self.codec.reorder(flatten_each(grads), segments)
+        (segments, noise), x = _codes_of_tensors(grads, step), flatten(grads)
         scales = comm.max([self.codec.scales_of(x, segments)])[0]  # [1, buckets]
-        noise = step.noise("codec", sizes, x.device)
         codes = self.codec.codes_of(x, segments, scales.expand(x.shape[0], -1), noise)
         update = self.codec.values_of(sum_codes(codes, self.codec.highest, comm), segments, scales)
 
         def sent() -> Grads:
             centered = codes - self.codec.highest / 2
-            values = self.codec.values_of(centered, segments, scales)
-            return unflatten(self.codec.restore_order(values, segments), grads)
+            return unflatten(self.codec.values_of(centered, segments, scales), grads)
 
-        update = self.codec.restore_order(update.div_(comm.workers), segments)
-        return Aggregated(unflatten(update, grads), sent, state)
+        return Aggregated(unflatten(update.div_(comm.workers), grads), sent, state)
 
 
 def sum_codes(codes: Tensor, highest: int, comm: Comm) -> Tensor:

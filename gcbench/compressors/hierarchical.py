@@ -13,7 +13,7 @@ from gcbench.compressors.base import (
     Properties,
     State,
     Step,
-    flatten_each,
+    flatten,
     sizes_of,
     unflatten,
 )
@@ -56,9 +56,8 @@ class Hierarchical(Checked):
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         nodes = Nodes.of(comm, self.workers_per_node)
-        tensors, sizes = flatten_each(grads), sizes_of(grads)
+        x, sizes = flatten(grads), sizes_of(grads)
         segments = tuple(sizes.values())
-        x = self.codec.reorder(tensors, segments)
         means = nodes.mean([x])[0]
         noise = replace(step, workers=nodes.local).noise("codec", sizes, x.device)
         message = self.codec.encode(means, segments, noise)
@@ -69,7 +68,6 @@ class Hierarchical(Checked):
             decoded = torch.zeros_like(means)
             self.codec.decode_add(message, segments, decoded)
             errors = (means - decoded).repeat_interleave(x.shape[0] // means.shape[0], dim=0)
-            return unflatten(self.codec.restore_order(x - errors, segments), grads)
+            return unflatten(x - errors, grads)
 
-        update = self.codec.restore_order(mean, segments)
-        return Aggregated(unflatten(update, grads), sent, state)
+        return Aggregated(unflatten(mean, grads), sent, state)

@@ -45,13 +45,12 @@ class ShardExchange:
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         ((name, x),) = grads.items()
-        segments = (x.shape[1] // comm.workers,)
         mean, decode_sent = average_shards(self.codec, x, comm, step)
 
         def sent() -> Grads:
-            return {name: self.codec.restore_order(decode_sent(), segments).view_as(x)}
+            return {name: decode_sent().view_as(x)}
 
-        return Aggregated({name: self.codec.restore_order(mean, segments)}, sent, state)
+        return Aggregated({name: mean}, sent, state)
 
 
 @dataclass(frozen=True)

@@ -24,12 +24,11 @@ def code(codec: Bucketed, rows: Tensor, segments: tuple[int, ...], number: int =
 
     `number` is the step, of which the draws are a function.
     """
-    x = codec.reorder(rows.split(segments, dim=1), segments)
     noise = draw_noise(rows, segments, number)
-    out = torch.zeros_like(x)
-    codec.decode_add(codec.encode(x, segments, noise), segments, out)
-    codes = codec.codes_by(x, segments, codec.fit_buckets(x, segments), noise)
-    return Coded(codec.restore_order(codes, segments), codec.restore_order(out, segments))
+    out = torch.zeros_like(rows)
+    codec.decode_add(codec.encode(rows, segments, noise), segments, out)
+    codes = codec.codes_by(rows, segments, codec.fit_buckets(rows, segments), noise)
+    return Coded(codes, out)
 
 
 def draw_noise(rows: Tensor, segments: tuple[int, ...], number: int) -> Noise:

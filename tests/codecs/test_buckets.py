@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from gcbench.codecs import buckets as module
-from gcbench.codecs.buckets import Buckets, Groups
+from gcbench.codecs.buckets import Buckets, Groups, Rows
 from gcbench.codecs.kernels import BLOCK_VALUES, block_slices
 from gcbench.codecs.quantize import NORMS
 
@@ -20,62 +20,100 @@ SEGMENTS = st.lists(st.integers(1, 60), min_size=1, max_size=6)
 SIZES = st.sampled_from([1, 3, 4, 8, 20, None])
 
 
-@pytest.fixture(autouse=True)
-def short_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, params=["in place", "copied"])
+def short_rows(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of 4, and large tensors of 16 that are taken where they lie, or copied as on a GPU."""
     monkeypatch.setattr(module, "ROW", 4)
+    monkeypatch.setattr(module, "LARGE", 16)
+    monkeypatch.setattr(module, "_takes_in_place", lambda _: request.param == "in place")
 
 
-def rows(segments: list[int], seed: int = 0) -> list[Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    return [torch.randn(3, n, generator=generator) for n in segments]
+def tensors_of(segments: list[int], workers: int) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(workers, n, generator=generator) for n in segments]
+
+
+def flat(rows: Rows) -> Tensor:
+    return torch.cat([*(matrix.flatten(1) for _, matrix in rows.matrices), rows.rest], dim=1)
 
 
 def in_buckets(tensors: list[Tensor], size: int | None) -> list[Tensor]:
     return [part for tensor in tensors for part in tensor.split(size or tensor.shape[1], dim=1)]
 
 
+def places(groups: Groups, row: int) -> tuple[Tensor, Tensor]:
+    """Return where every value is in the tensors end to end, and its bucket."""
+    positions = groups.starts.flatten().unsqueeze(1) + torch.arange(row)
+    bucket = groups.buckets.flatten().repeat_interleave(row)
+    return torch.cat([positions.flatten(), groups.rest_positions]), torch.cat(
+        [bucket, groups.rest_buckets]
+    )
+
+
+LAYOUTS = given(
+    segments=SEGMENTS, size=SIZES, together=st.integers(1, 5), workers=st.integers(1, 3)
+)
+
+
 @settings(deadline=None)
-@given(segments=SEGMENTS, size=SIZES)
-def test_what_is_laid_out_is_laid_back(segments: list[int], size: int | None) -> None:
-    tensors, buckets = rows(segments), Buckets(tuple(segments), size, CPU)
-    assert torch.equal(buckets.restore_order(buckets.reorder(tensors)), torch.cat(tensors, dim=1))
+@LAYOUTS
+def test_every_value_is_taken_once_and_put_back(
+    segments: list[int], size: int | None, together: int, workers: int
+) -> None:
+    tensors = tensors_of(segments, workers)
+    buckets = Buckets(tuple(segments), size, together, CPU)
+    taken = buckets.take(tensors)
+    position, _ = places(buckets.groups, buckets.row)
+    assert torch.equal(torch.cat(tensors, dim=1)[:, position], flat(taken))
+    assert position.sort().values.tolist() == list(range(sum(segments)))
+    empty = [torch.full_like(x, torch.nan) for x in tensors]
+    room = buckets.make_room(empty)
+    for (place, matrix), (other, target) in zip(taken.matrices, room.matrices, strict=True):
+        assert place == other
+        target.copy_(matrix)
+    room.rest.copy_(taken.rest)
+    buckets.put_back(room)
+    assert all(map(torch.equal, empty, tensors))
 
 
 @settings(deadline=None)
 @given(segments=SEGMENTS, size=SIZES, norm=st.sampled_from(["linf", "l2"]))
 def test_buckets_restart_at_every_tensor(segments: list[int], size: int | None, norm: str) -> None:
-    tensors, buckets = rows(segments), Buckets(tuple(segments), size, CPU)
-    scales = buckets.reduce(buckets.reorder(tensors), NORMS[norm])
+    tensors, buckets = tensors_of(segments, 3), Buckets(tuple(segments), size, 2, CPU)
+    scales = buckets.reduce(buckets.take(tensors), NORMS[norm])
     expected = [NORMS[norm](part) for part in in_buckets(tensors, size)]
     assert buckets.count == len(expected) == scales.shape[1]
     torch.testing.assert_close(scales.sort(1).values, torch.stack(expected, dim=1).sort(1).values)
+    assert buckets.sizes.sum() == sum(segments)
 
 
 @settings(deadline=None)
-@given(segments=SEGMENTS, size=SIZES, count=st.integers(1, 5))
-def test_groups_name_the_bucket_and_the_place_of_every_value(
-    segments: list[int], size: int | None, count: int
+@LAYOUTS
+def test_groups_name_the_bucket_of_every_value(
+    segments: list[int], size: int | None, together: int, workers: int
 ) -> None:
-    tensors, buckets = rows(segments), Buckets(tuple(segments), size, CPU)
-    x, groups = buckets.reorder(tensors), buckets.groups(count)
-    assert groups.starts.shape == groups.buckets.shape == (buckets.rows // count, count)
-    bucket, position = spread(groups, buckets.row)
-    assert torch.equal(torch.cat(tensors, dim=1)[:, position], x)
-    sums = torch.zeros(3, buckets.count, dtype=torch.float64).index_add_(1, bucket, x.double())
-    torch.testing.assert_close(sums, buckets.reduce(x.double(), lambda v: v.sum(-1)))
-    assert torch.equal(
-        buckets.reduce(x, lambda v: v.abs().amax(-1))[:, bucket] >= x.abs(),
-        torch.ones_like(x, dtype=torch.bool),
-    )
+    tensors = tensors_of(segments, workers)
+    buckets = Buckets(tuple(segments), size, together, CPU)
+    x, groups = buckets.take(tensors), buckets.groups
+    assert groups.starts.shape == groups.buckets.shape
+    position, bucket = places(groups, buckets.row)
+    sums = torch.zeros(workers, buckets.count, dtype=torch.float64)
+    sums.index_add_(1, bucket, flat(x).double())
+    torch.testing.assert_close(sums, buckets.reduce(x, lambda v: v.double().sum(-1)))
+    numbers = buckets.spread(torch.arange(buckets.count).unsqueeze(0))
+    assert torch.equal(numbers[0, position], bucket)
+    assert torch.equal(bucket.bincount(minlength=buckets.count), buckets.sizes)
 
 
-def spread(groups: Groups, row: int) -> tuple[Tensor, Tensor]:
-    """Return the bucket and the place of every value, in this order."""
-    positions = groups.starts.flatten().unsqueeze(1) + torch.arange(row)
-    bucket = groups.buckets.flatten().repeat_interleave(row)
-    return torch.cat([bucket, groups.rest_buckets]), torch.cat(
-        [positions.flatten(), groups.rest_positions]
-    )
+def test_large_tensors_are_taken_where_they_lie(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_takes_in_place", lambda _: True)
+    tensors = tensors_of([3, 37, 18, 12], 2)
+    rows = Buckets((3, 37, 18, 12), 8, 2, CPU).take(tensors)
+    assert [place for place, _ in rows.matrices] == [slice(0, 4), slice(4, 6), slice(6, 8)]
+    assert [matrix.data_ptr() for _, matrix in rows.matrices[:2]] == [
+        *(tensors[i].data_ptr() for i in (1, 2)),
+    ]
+    assert rows.copied.shape == (2, 3 + 5 + 2 + 12)
 
 
 @pytest.mark.parametrize("count", [0, 1, 31, 32, 33, 100])
