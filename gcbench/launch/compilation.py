@@ -1,9 +1,9 @@
 """Compiled codecs for a run that began with eager ones, as soon as there are some.
 
-A process in the background, of low priority, takes steps of the method alone, on tensors of the
-run's shapes, and so fills the cache of torch.compile. Then all processes of the run load the
-kernels from there between the same two steps. They compute the same to the bit: what adds floats up
-stays as it was. A mark in the cache lets the next such run on this machine load them at its start.
+A process in the background, of low priority, fills the cache of torch.compile. Then all processes
+of the run load the kernels from there between the same two steps. They compute the same to the bit:
+what adds floats up stays as it was. A mark in the cache lets the next such run on this machine load
+them at its start.
 
 What adds floats up is C++ of our own from the first step on where models are large, so that a run
 is rounded alike from its beginning to its end, whatever is in the cache.
@@ -11,37 +11,22 @@ is rounded alike from its beginning to its end, whatever is in the cache.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-import platform
-import signal
-import subprocess
-import sys
-import tempfile
 import time
-from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
-from functools import cache
-from pathlib import Path
 from typing import Literal
 
-import torch
 from rich.console import Console
 from rich.text import Text
 
-from gcbench.codecs.kernels import Sums, in_one_line, sums_in_use, use_backend
-from gcbench.comm import Comm, MirrorTransport
-from gcbench.compressors import Compressor, Grads, State, Step, offsets_of
+from gcbench.codecs.kernels import in_one_line, sums_in_use, use_backend
+from gcbench.compressors import Compressor
 from gcbench.config import Config
-from gcbench.identity import digest
 from gcbench.launch.checks import free_bytes, needed_bytes
-from gcbench.launch.failure import describe_exit
-from gcbench.launch.instantiate import make
+from gcbench.launch.compiler_process import Compiler, Mark, Rehearsal
 from gcbench.launch.plan import Plan
-from gcbench.private import compiler_cache, use_own_compiler_cache
+from gcbench.private import use_own_compiler_cache
 from gcbench.records.clock import WARMUP_STEPS
-from gcbench.records.files import replace_file
 from gcbench.train.run import Progress, Run
 
 LOOK_STEPS = 10  # between looks whether kernels are compiled
@@ -51,72 +36,8 @@ BUCKETING_STEPS = 2  # before which the buckets of overlapped exchanges are not 
 WORTH_SECONDS = 30.0
 WORTH_LOADING_SECONDS = 10.0
 NATIVE_VALUES = 1_000_000  # of a model, from which on sums are native
-STOP_SECONDS = 1.0  # from the request to stop to the kill
 
 log = logging.getLogger("gcbench")
-
-
-@dataclass(frozen=True)
-class Rehearsal:
-    """Steps of a method in one process alone, with tensors of the shapes that it has in a run."""
-
-    compressor: Config
-    threads: int
-    shapes: dict[str, list[int]]  # of parameters
-    messages: list[list[str]]  # the parameters whose gradients are exchanged together
-    workers: int
-    workers_per_host: int | None
-    rank: int
-    processes: int
-    number: int  # of the first of the steps
-    sums: Sums
-
-    @staticmethod
-    def of(run: Run, compressor: Config, threads: int) -> Rehearsal:
-        return Rehearsal(
-            compressor,
-            threads,
-            {name: list(p.shape) for name, p in run.replica.parameters.items()},
-            run.pipeline.messages(run),
-            run.comm.workers,
-            run.comm.workers_per_host,
-            run.process,
-            run.comm.processes,
-            run.total_steps,  # which no dense warm-up reaches
-            sums_in_use(),
-        )
-
-    def of_tensor(self, name: str) -> Rehearsal:
-        """Return the same of one parameter alone."""
-        return replace(self, shapes={name: self.shapes[name]}, messages=[[name]])
-
-    def make_gradients(self) -> Grads:
-        """Return random gradients that lie in memory like those of a replica."""
-        sizes = [torch.Size(shape).numel() for shape in self.shapes.values()]
-        rows = self.workers // self.processes
-        flat = torch.randn(rows, sum(sizes), generator=torch.Generator().manual_seed(0))
-        parts = flat.split(sizes, dim=1)
-        return {
-            name: part.view(-1, *shape)
-            for (name, shape), part in zip(self.shapes.items(), parts, strict=True)
-        }
-
-    @torch.no_grad()
-    def take_steps(self, compressor: Compressor, grads: Grads) -> None:
-        """Take a step that makes the method's state, and one that uses it and is sampled."""
-        offsets = offsets_of({name: torch.Size(s).numel() for name, s in self.shapes.items()})
-        transport = MirrorTransport(self.rank, self.processes)
-        comm = Comm(self.workers, transport, workers_per_host=self.workers_per_host)
-        with torch.random.fork_rng(devices=[]):
-            for names in self.messages:
-                state = State()
-                for number in (self.number, self.number + 1):
-                    message = {name: grads[name] for name in names}
-                    step = Step(number, 0, comm.local, offsets)
-                    out = compressor.aggregate(message, state, comm, step)
-                    state = out.state
-                if out.shannon_bits is not None:
-                    out.shannon_bits()
 
 
 def _has_own_cache() -> bool:
@@ -294,117 +215,3 @@ class BackgroundCompilation:
 
 def _take_times(run: Run, progress: Progress) -> None:
     progress.ledger.add(run.control.gather(run.clock.take()))
-
-
-@dataclass(frozen=True)
-class Mark:
-    """The file which says that the cache of torch.compile holds the kernels of a method.
-
-    It holds the seconds of coding in a step that is not compiled.
-    """
-
-    path: Path
-
-    @staticmethod
-    def on(rehearsal: Rehearsal) -> Mark:
-        """Return the mark of a method's kernels, by this code and PyTorch for this machine."""
-        versions = [torch.__version__, platform.python_version(), platform.node(), _sources()]
-        of_all_ranks = asdict(replace(rehearsal, rank=0, number=0))
-        name = f"gcbench-{digest([versions, of_all_ranks])}.txt"
-        return Mark(compiler_cache() / name)
-
-    def read(self) -> float | None:
-        """Return the seconds, or None where there is no such mark."""
-        try:
-            return float(self.path.read_text())
-        except (OSError, ValueError):
-            return None
-
-    def write(self, seconds: float) -> None:
-        with suppress(OSError):  # the next run compiles in the background again
-            replace_file(self.path, f"{seconds}\n".encode())
-
-
-@cache
-def _sources() -> list[str]:
-    """Return the code from which kernels are compiled."""
-    rooms = [Path(__file__).parents[1] / room for room in ("codecs", "compressors")]
-    return [path.read_text("utf-8") for room in rooms for path in sorted(room.glob("*.[pc]*"))]
-
-
-class Compiler:
-    """The process in the background.
-
-    It ends when its work is done, when it is asked to, or when the process that started it is gone.
-    """
-
-    def __init__(self, rehearsal: Rehearsal) -> None:
-        self._errors = tempfile.TemporaryFile()
-        self._process = subprocess.Popen(
-            [sys.executable, "-I", "-c", _START],
-            stdin=subprocess.PIPE,  # at whose end it ends
-            stdout=subprocess.DEVNULL,
-            stderr=self._errors,
-            env={**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "1"},
-            start_new_session=True,  # for Ctrl-C, which is the run's, and to end its compilers too
-        )
-        assert self._process.stdin is not None
-        with suppress(BrokenPipeError):  # `problem` says why
-            self._process.stdin.write(json.dumps([sys.path, asdict(rehearsal)]).encode() + b"\n")
-            self._process.stdin.flush()
-
-    def has_ended(self) -> bool:
-        return self._process.poll() is not None
-
-    def problem(self) -> str | None:
-        """Return why it failed, if it did; it has ended."""
-        exitcode = self._process.returncode
-        if exitcode == 0:
-            return None
-        self._errors.seek(0)
-        lines = self._errors.read().decode(errors="replace").strip().splitlines()
-        return lines[-1] if lines and exitcode > 0 else describe_exit(exitcode)
-
-    def end(self) -> None:
-        """End it and its compilers, which remove what they have half written."""
-        if not self.has_ended():
-            os.killpg(self._process.pid, signal.SIGTERM)
-            try:
-                self._process.wait(STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                os.killpg(self._process.pid, signal.SIGKILL)
-                self._process.wait()
-        self._errors.close()
-        with suppress(BrokenPipeError):
-            assert self._process.stdin is not None
-            self._process.stdin.close()
-
-
-# It listens for its end before it imports what takes long.
-_START = """
-import json, os, signal, sys, threading
-
-def end_with_input():
-    sys.stdin.read()
-    os.killpg(0, signal.SIGTERM)
-
-os.nice(19)
-try:  # Linux may weigh sessions by a niceness of their own
-    open("/proc/self/autogroup", "w").write("19")
-except OSError:
-    pass
-sys.path[:], rehearsal = json.loads(sys.stdin.readline())
-threading.Thread(target=end_with_input, daemon=True).start()
-from gcbench.launch.compilation import Rehearsal, compile_kernels
-compile_kernels(Rehearsal(**rehearsal))
-"""
-
-
-def compile_kernels(steps: Rehearsal) -> None:
-    """Compile the kernels that a method needs in a run, as the process in the background."""
-    torch.set_num_threads(steps.threads)
-    try:
-        use_backend("compiled", steps.sums)
-        steps.take_steps(make(steps.compressor, "compressor"), steps.make_gradients())
-    except Exception as error:
-        sys.exit(in_one_line(error))

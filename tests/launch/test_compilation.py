@@ -23,8 +23,8 @@ from sentence import SMALL, config_of, run
 
 from gcbench.codecs import kernels, native
 from gcbench.codecs.kernels import kernel, run_kernels_by, summing_kernel, use_backend
-from gcbench.launch import compilation
-from gcbench.launch.compilation import Compiler, Mark, Rehearsal
+from gcbench.launch import compilation, compiler_process
+from gcbench.launch.compiler_process import Compiler, Mark, Rehearsal
 from gcbench.launch.plan import Machine
 from gcbench.private import COMPILER_CACHE
 from gcbench.records import RunFiles
@@ -74,7 +74,7 @@ def compiler(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
         needs_compiler()
         yield
         return
-    monkeypatch.setattr(compilation, "_START", "import sys; sys.stdin.readline()")
+    monkeypatch.setattr(compiler_process, "_START", "import sys; sys.stdin.readline()")
     monkeypatch.setattr(Machine, "detect", lambda: Machine(1, 0, {}, compiler=True))
     with run_kernels_by(lambda function, args, kwargs: function(*args, **kwargs)):
         yield
@@ -196,11 +196,11 @@ def test_a_mark_is_of_one_code_machine_and_method(monkeypatch: pytest.MonkeyPatc
         Mark.on(other)
         for other in (rehearsal_of("bits=3"), replace(rehearsal, threads=2, messages=[]))
     ]
-    monkeypatch.setattr(compilation.platform, "node", lambda: "another machine")
+    monkeypatch.setattr(compiler_process.platform, "node", lambda: "another machine")
     others.append(Mark.on(rehearsal))
     monkeypatch.setattr(torch, "__version__", "99.0")
     others.append(Mark.on(rehearsal))
-    monkeypatch.setattr(compilation, "_sources", lambda: ["another code"])
+    monkeypatch.setattr(compiler_process, "_sources", lambda: ["another code"])
     others.append(Mark.on(rehearsal))
     assert len({mark.path, *(other.path for other in others)}) == 6
 

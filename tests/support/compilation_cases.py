@@ -8,8 +8,8 @@ from typing import Any
 
 import processes
 
-from gcbench.launch import compilation
-from gcbench.launch.compilation import Compiler
+from gcbench.launch import compilation, compiler_process
+from gcbench.launch.compiler_process import Compiler
 
 
 def make_impatient(marks: Path, replace: Callable[[Any, str, Any], None] = setattr) -> None:
@@ -22,9 +22,9 @@ def make_impatient(marks: Path, replace: Callable[[Any, str, Any], None] = setat
     replace(compilation, "WORTH_SECONDS", 0.0)
     replace(compilation, "WORTH_LOADING_SECONDS", 0.0)
     replace(compilation, "LOOK_STEPS", 2)
-    replace(compilation, "compiler_cache", lambda: marks)
+    replace(compiler_process, "compiler_cache", lambda: marks)
     # With the priority of the run, or it would wait for as long as others use the cores.
-    replace(compilation, "_START", compilation._START.replace("19", "0"))
+    replace(compiler_process, "_START", compiler_process._START.replace("19", "0"))
     replace(Compiler, "has_ended", wait)
 
 

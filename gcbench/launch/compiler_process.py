@@ -1,0 +1,207 @@
+"""The process that compiles a method's kernels: steps of it alone, on tensors of a run's shapes."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+import tempfile
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from gcbench.codecs.kernels import Sums, in_one_line, sums_in_use, use_backend
+from gcbench.comm import Comm, MirrorTransport
+from gcbench.compressors import Compressor, Grads, State, Step, offsets_of
+from gcbench.config import Config
+from gcbench.identity import digest
+from gcbench.launch.failure import describe_exit
+from gcbench.launch.instantiate import make
+from gcbench.private import compiler_cache
+from gcbench.records.files import replace_file
+from gcbench.train.run import Run
+
+STOP_SECONDS = 1.0  # from the request to stop to the kill
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """Steps of a method in one process alone, with tensors of the shapes that it has in a run."""
+
+    compressor: Config
+    threads: int
+    shapes: dict[str, list[int]]  # of parameters
+    messages: list[list[str]]  # the parameters whose gradients are exchanged together
+    workers: int
+    workers_per_host: int | None
+    rank: int
+    processes: int
+    number: int  # of the first of the steps
+    sums: Sums
+
+    @staticmethod
+    def of(run: Run, compressor: Config, threads: int) -> Rehearsal:
+        return Rehearsal(
+            compressor,
+            threads,
+            {name: list(p.shape) for name, p in run.replica.parameters.items()},
+            run.pipeline.messages(run),
+            run.comm.workers,
+            run.comm.workers_per_host,
+            run.process,
+            run.comm.processes,
+            run.total_steps,  # which no dense warm-up reaches
+            sums_in_use(),
+        )
+
+    def of_tensor(self, name: str) -> Rehearsal:
+        """Return the same of one parameter alone."""
+        return replace(self, shapes={name: self.shapes[name]}, messages=[[name]])
+
+    def make_gradients(self) -> Grads:
+        """Return random gradients that lie in memory like those of a replica."""
+        sizes = [torch.Size(shape).numel() for shape in self.shapes.values()]
+        rows = self.workers // self.processes
+        flat = torch.randn(rows, sum(sizes), generator=torch.Generator().manual_seed(0))
+        parts = flat.split(sizes, dim=1)
+        return {
+            name: part.view(-1, *shape)
+            for (name, shape), part in zip(self.shapes.items(), parts, strict=True)
+        }
+
+    @torch.no_grad()
+    def take_steps(self, compressor: Compressor, grads: Grads) -> None:
+        """Take a step that makes the method's state, and one that uses it and is sampled."""
+        offsets = offsets_of({name: torch.Size(s).numel() for name, s in self.shapes.items()})
+        transport = MirrorTransport(self.rank, self.processes)
+        comm = Comm(self.workers, transport, workers_per_host=self.workers_per_host)
+        with torch.random.fork_rng(devices=[]):
+            for names in self.messages:
+                state = State()
+                for number in (self.number, self.number + 1):
+                    message = {name: grads[name] for name in names}
+                    step = Step(number, 0, comm.local, offsets)
+                    out = compressor.aggregate(message, state, comm, step)
+                    state = out.state
+                if out.shannon_bits is not None:
+                    out.shannon_bits()
+
+
+@dataclass(frozen=True)
+class Mark:
+    """The file which says that the cache of torch.compile holds the kernels of a method.
+
+    It holds the seconds of coding in a step that is not compiled.
+    """
+
+    path: Path
+
+    @staticmethod
+    def on(rehearsal: Rehearsal) -> Mark:
+        """Return the mark of a method's kernels, by this code and PyTorch for this machine."""
+        versions = [torch.__version__, platform.python_version(), platform.node(), _sources()]
+        of_all_ranks = asdict(replace(rehearsal, rank=0, number=0))
+        name = f"gcbench-{digest([versions, of_all_ranks])}.txt"
+        return Mark(compiler_cache() / name)
+
+    def read(self) -> float | None:
+        """Return the seconds, or None where there is no such mark."""
+        try:
+            return float(self.path.read_text())
+        except (OSError, ValueError):
+            return None
+
+    def write(self, seconds: float) -> None:
+        with suppress(OSError):  # the next run compiles in the background again
+            replace_file(self.path, f"{seconds}\n".encode())
+
+
+@cache
+def _sources() -> list[str]:
+    """Return the code from which kernels are compiled."""
+    rooms = [Path(__file__).parents[1] / room for room in ("codecs", "compressors")]
+    return [path.read_text("utf-8") for room in rooms for path in sorted(room.glob("*.[pc]*"))]
+
+
+class Compiler:
+    """The process in the background.
+
+    It ends when its work is done, when it is asked to, or when the process that started it is gone.
+    """
+
+    def __init__(self, rehearsal: Rehearsal) -> None:
+        self._errors = tempfile.TemporaryFile()
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-c", _START],
+            stdin=subprocess.PIPE,  # at whose end it ends
+            stdout=subprocess.DEVNULL,
+            stderr=self._errors,
+            env={**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "1"},
+            start_new_session=True,  # for Ctrl-C, which is the run's, and to end its compilers too
+        )
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):  # `problem` says why
+            self._process.stdin.write(json.dumps([sys.path, asdict(rehearsal)]).encode() + b"\n")
+            self._process.stdin.flush()
+
+    def has_ended(self) -> bool:
+        return self._process.poll() is not None
+
+    def problem(self) -> str | None:
+        """Return why it failed, if it did; it has ended."""
+        exitcode = self._process.returncode
+        if exitcode == 0:
+            return None
+        self._errors.seek(0)
+        lines = self._errors.read().decode(errors="replace").strip().splitlines()
+        return lines[-1] if lines and exitcode > 0 else describe_exit(exitcode)
+
+    def end(self) -> None:
+        """End it and its compilers, which remove what they have half written."""
+        if not self.has_ended():
+            os.killpg(self._process.pid, signal.SIGTERM)
+            try:
+                self._process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                os.killpg(self._process.pid, signal.SIGKILL)
+                self._process.wait()
+        self._errors.close()
+        with suppress(BrokenPipeError):
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+
+
+# It listens for its end before it imports what takes long.
+_START = """
+import json, os, signal, sys, threading
+
+def end_with_input():
+    sys.stdin.read()
+    os.killpg(0, signal.SIGTERM)
+
+os.nice(19)
+try:  # Linux may weigh sessions by a niceness of their own
+    open("/proc/self/autogroup", "w").write("19")
+except OSError:
+    pass
+sys.path[:], rehearsal = json.loads(sys.stdin.readline())
+threading.Thread(target=end_with_input, daemon=True).start()
+from gcbench.launch.compiler_process import Rehearsal, compile_kernels
+compile_kernels(Rehearsal(**rehearsal))
+"""
+
+
+def compile_kernels(steps: Rehearsal) -> None:
+    """Compile the kernels that a method needs in a run, as the process in the background."""
+    torch.set_num_threads(steps.threads)
+    try:
+        use_backend("compiled", steps.sums)
+        steps.take_steps(make(steps.compressor, "compressor"), steps.make_gradients())
+    except Exception as error:
+        sys.exit(in_one_line(error))
