@@ -1,11 +1,12 @@
 """Fixtures and hooks of all tests."""
 
 import multiprocessing
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from backends import use
 from needed import unexpected
 from record import Recorder
 
@@ -29,6 +30,12 @@ def pytest_configure(config: pytest.Config) -> None:
     file = config.getoption("--record")
     if file and not hasattr(config, "workerinput"):  # processes of pytest-xdist report to this one
         config.pluginmanager.register(Recorder(file))
+
+
+@pytest.fixture(params=["eager", "compiled"])
+def backend(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Run a test with eager codecs, and again with compiled ones."""
+    yield from use(request.param)
 
 
 @pytest.fixture

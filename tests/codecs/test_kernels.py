@@ -9,12 +9,14 @@ import torch
 from backends import use
 from nightly import slow_but
 
-from gcbench.codecs import kernels
+from gcbench.codecs import buckets, kernels
 from gcbench.codecs.kernels import use_backend
 from gcbench.comm import Comm
 from gcbench.compressors import Aggregated, State, Step, build
+from gcbench.compressors.bingrad import BinGradB
 from gcbench.compressors.bucketed import Bucketed
 from gcbench.compressors.exchange import Codec
+from gcbench.compressors.onebit import OneBit
 from gcbench.compressors.orq import ORQ
 from gcbench.compressors.qsgd import QSGD
 from gcbench.compressors.sign import ScaledSign
@@ -54,11 +56,37 @@ def test_compiled_and_eager_are_equal_to_the_bit(name: str, compiled: None) -> N
             assert torch.equal(sent_values[k], expected.sent()[k])
 
 
-@pytest.fixture(params=["eager", "compiled"])
-def backend(request: pytest.FixtureRequest) -> Iterator[None]:
-    yield from use(request.param)
+@pytest.fixture
+def in_place(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let also small tensors be coded where they lie."""
+    monkeypatch.setattr(buckets, "LARGE", 1)
+    buckets.buckets_of.cache_clear()
+    yield
+    buckets.buckets_of.cache_clear()
 
 
+BUCKETED = {
+    **METHODS,
+    "a bucket a tensor": ScaledSign(per_layer=True),
+    "signs with two means": OneBit(bucket_size=64),
+    "two levels": BinGradB(bucket_size=64),
+}
+
+
+@pytest.mark.parametrize("name", BUCKETED)
+def test_values_are_coded_alike_where_they_lie_and_copied(
+    name: str, request: pytest.FixtureRequest
+) -> None:
+    def step_and_sent() -> list[torch.Tensor]:
+        out = step(BUCKETED[name], 0)
+        return [*out.update.values(), *out.sent().values()]
+
+    copied = step_and_sent()
+    request.getfixturevalue("in_place")
+    torch.testing.assert_close(step_and_sent(), copied, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.usefixtures("in_place")
 def test_means_of_messages_are_those_of_one_after_the_other(backend: None) -> None:
     """Of fewer and of more workers than one kernel call takes, and of several rows."""
     segments = tuple(torch.Size(shape).numel() for shape in SHAPES.values())
@@ -66,8 +94,8 @@ def test_means_of_messages_are_those_of_one_after_the_other(backend: None) -> No
     for workers, rows in ((1, 1), (3, 2), (9, 1)):
         x = torch.randn(workers * rows, sum(segments), generator=torch.Generator().manual_seed(0))
         offsets = {"x": 0}
-        step = Step(0, 1, range(workers * rows), offsets)
-        noise = step.noise("codec", {"x": sum(segments)}, x.device)
+        first = Step(0, 1, range(workers * rows), offsets)
+        noise = first.noise("codec", {"x": sum(segments)}, x.device)
         messages = [m.unflatten(0, (workers, rows)) for m in codec.encode(x, segments, noise)]
         mean = codec.decode_mean(messages, segments)
         assert torch.equal(mean, Codec.decode_mean(codec, messages, segments))

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
-from backends import use
 from gloo_pool import pool
 from method_cases import DIFFERENT, FEW, compressor_of
 from nightly import slow_but
@@ -21,11 +18,6 @@ BACKENDS = slow_but(
     [*(("eager", *key) for key in FEW), *(("compiled", *key) for key in IN_CPP)],
     [(backend, *key) for backend in ("eager", "compiled") for key in DIFFERENT],
 )
-
-
-@pytest.fixture
-def backend(request: pytest.FixtureRequest) -> Iterator[None]:
-    yield from use(request.param)
 
 
 def shows(choice: str, seen: Seen, worker: int) -> bool:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
-from backends import use
 from method_cases import aggregate, flat, gradients
 from torch import Tensor
 
@@ -14,10 +11,7 @@ from gcbench.comm import Comm
 from gcbench.compressors import Grads, State, build
 from gcbench.compressors.powersgd import PowerSGD
 
-
-@pytest.fixture(autouse=True, params=["eager", "compiled"])
-def backend(request: pytest.FixtureRequest) -> Iterator[None]:
-    yield from use(request.param)
+pytestmark = pytest.mark.usefixtures("backend")
 
 
 def randn(*shape: int, seed: int = 0) -> Tensor:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 import pytest
 import torch
-from backends import use
 from method_cases import aggregate, build_method, flat, gradients
 from torch import Tensor
 
@@ -43,11 +41,6 @@ ADVERSE = {
         torch.rand(n, generator=torch.Generator().manual_seed(0)) * 8
     ).floor(),
 }
-
-
-@pytest.fixture(params=["eager", "compiled"])
-def backend(request: pytest.FixtureRequest) -> Iterator[None]:
-    yield from use(request.param)
 
 
 @pytest.mark.parametrize("kind", ADVERSE)
