@@ -24,7 +24,7 @@ from gcbench.console import TextTable, console, print_table
 from gcbench.launch.instantiate import make, parameter_shapes
 from gcbench.launch.local import run_processes
 from gcbench.launch.memory import keep_freed_memory
-from gcbench.launch.plan import Machine
+from gcbench.launch.plan import Machine, choose_codec_backend
 from gcbench.records.environment import describe_environment
 
 Row = dict[str, Any]
@@ -40,13 +40,10 @@ def bench(config: Config, directory: str) -> None:
     first = not together or os.environ["RANK"] == "0"
     device = _device(config["device"])
     _check_gpus(config["workers"], together, device)
-    if config["codec_backend"] == "compiled" and not Machine.detect().compiler:
-        raise ConfigError(
-            "codec_backend=compiled: there is no C++ compiler here; install g++, or type "
-            "codec_backend=eager"
-        )
+    compiler = Machine.detect().compiler
+    backend = choose_codec_backend(config["codec_backend"], device.type, compiler, "codec_backend")
     torch.set_num_threads(config["threads"])
-    use_backend(config["codec_backend"])
+    use_backend(backend)
     keep_freed_memory()
     compressor: Compressor = make(config["compressor"], "compressor")
     shapes = _shapes(config)

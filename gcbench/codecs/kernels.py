@@ -58,11 +58,11 @@ def use_backend(backend: Backend, sums: Sums | None = None, may_fall_back: bool 
             compiled; otherwise that is an error.
     """
     global _backend, _sums, _may_fall_back
+    if "compiled" in (backend, sums) or sums == "native":
+        use_own_compiler_cache()
     _backend = backend
     _sums = sums or backend
     _may_fall_back = may_fall_back
-    if backend == "compiled" or _sums == "native":
-        use_own_compiler_cache()
     if backend == "compiled":
         import torch._dynamo.config as dynamo
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
+from gcbench.codecs.kernels import Backend
 from gcbench.comm import node_size
 from gcbench.config import Config, ConfigError
 from gcbench.launch import slurm
@@ -73,7 +74,7 @@ class Plan:
     local_processes: int  # of them, on this node
     threads: int  # of each process
     cores: int
-    codec_backend: str = "eager"  # eager | compiled, of the first step
+    codec_backend: Backend = "eager"  # of the first step
     may_change_codecs: bool = False  # to compiled ones when a process in the background has them
     compiler: bool = True  # of C++, which torch.compile needs
 
@@ -132,7 +133,9 @@ def plan(config: Config, machine: Machine) -> Plan:
             local if processes > 1 else None,
         )
     threads = trainer["threads"] or max(1, machine.cores // local)
-    codecs = _codec_backend(trainer["codec_backend"], device, machine)
+    codecs = choose_codec_backend(
+        trainer["codec_backend"], device, machine.compiler, "trainer.codec_backend"
+    )
     chosen = Plan(
         launcher,
         device,
@@ -199,15 +202,16 @@ def _device(asked: str, machine: Machine) -> str:
     return ("cuda" if machine.cuda_devices else "cpu") if asked == "auto" else asked
 
 
-def _codec_backend(asked: str, device: str, machine: Machine) -> str:
-    if asked == "compiled" and not machine.compiler:
+def choose_codec_backend(asked: str, device: str, compiler: bool, key: str) -> Backend:
+    """Return how codecs of the first step run; ConfigError names the key where they cannot."""
+    if asked not in ("auto", "eager", "compiled"):
+        raise ConfigError(f"{key}={asked}: type auto, eager or compiled")
+    if asked == "compiled" and not compiler:
         raise ConfigError(
-            "trainer.codec_backend=compiled: there is no C++ compiler here; install g++, or type "
-            "eager"
+            f"{key}=compiled: there is no C++ compiler here; install g++, or type {key}=eager"
         )
-    if asked != "auto":
-        return asked
-    return "compiled" if device == "cuda" and machine.compiler else "eager"
+    compiled = device == "cuda" and compiler if asked == "auto" else asked == "compiled"
+    return "compiled" if compiled else "eager"
 
 
 def _launcher(asked: str, processes: int, device: str, machine: Machine) -> str:

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from gcbench.codecs.kernels import Backend, use_backend
+from gcbench.codecs.kernels import use_backend
 from gcbench.comm import (
     Comm,
     Control,
@@ -101,7 +101,7 @@ def work(
 ) -> None:
     """Take part in the run as one process, from its start to the written result."""
     torch.set_num_threads(plan.threads)
-    use_backend(cast(Backend, plan.codec_backend))
+    use_backend(plan.codec_backend)
     keep_freed_memory()
     with stop or StopSignal() as stop, join_workers(config, plan) as connections:
         data = make_data(config).to(connections.device)

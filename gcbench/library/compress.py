@@ -13,6 +13,7 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
+from gcbench.codecs.kernels import use_backend
 from gcbench.compressors import Compressor, compressed_share
 from gcbench.config import (
     Config,
@@ -26,6 +27,7 @@ from gcbench.config import (
     to_words,
 )
 from gcbench.launch.instantiate import make
+from gcbench.launch.plan import Machine, choose_codec_backend
 from gcbench.library.compression import Compression
 from gcbench.library.ddp import DdpCompression, parameters_of, refuse_ddp
 from gcbench.library.fsdp import FsdpCompression, is_carried, refuse_fsdp, shapes_of_groups
@@ -38,6 +40,7 @@ def compress(
     *,
     seed: int = 1,
     replicas: dist.ProcessGroup | None = None,
+    codec_backend: str = "auto",
     **knobs: Any,
 ) -> Compression:
     """Let backward passes of DDP or FSDP2 modules exchange gradients by a compressor.
@@ -92,6 +95,11 @@ def compress(
             as `gcbench.compressors.build` makes them.
         seed: of random rounding; equal on all workers.
         replicas: with FSDP2, the processes that hold the same shard as this one, one in each node.
+        codec_backend: `compiled` fuses the codecs of this process with torch.compile, in the first
+            steps, which needs g++ and then takes seconds; `eager` does not. `auto` compiles on a
+            GPU, where that spares most of the launches, and goes on eager with a warning where it
+            fails; on a CPU it leaves the process as it is. Both compute the same to the bit, but
+            for sums of floats (PowerSGD's products, means of signs).
         **knobs: the keys of conf/compressor/<compressor>.yaml, such as `rank`, `bits`,
             `error_feedback`, `dense_steps` (first steps without compression) and `min_size`
             (tensors of fewer values travel whole). Those that are left out have the file's values.
@@ -108,6 +116,7 @@ def compress(
         if not is_carried(method, between_nodes=replicas is not None):
             raise ConfigError(_name_carried(method, compressor, knobs, replicas))
         _warn_if_mostly_whole(method, config, shapes_of_groups(module, replicas))
+        _use_codecs(codec_backend, module)
         return FsdpCompression(module, method, seed, replicas)
     if not isinstance(module, DistributedDataParallel):
         raise ConfigError(
@@ -119,7 +128,23 @@ def compress(
     refuse_ddp(module)
     method, config = _make_compressor(compressor, knobs)
     _warn_if_mostly_whole(method, config, [p.shape for p in parameters_of(module)])
+    _use_codecs(codec_backend, module)
     return DdpCompression(module, method, seed)
+
+
+def _use_codecs(asked: str, module: nn.Module) -> None:
+    device = next(module.parameters()).device.type
+    compiler = Machine.detect().compiler
+    backend = choose_codec_backend(asked, device, compiler, "codec_backend")
+    if (asked, backend) == ("auto", "eager"):
+        return
+    try:
+        use_backend(backend, may_fall_back=asked == "auto")
+    except ValueError as error:  # others may write the compiler's cache
+        if asked == "auto":
+            warnings.warn(f"codecs stay eager: {error}", stacklevel=3)
+        else:
+            raise ConfigError(f"codec_backend={asked}: {error}") from error
 
 
 def _make_compressor(

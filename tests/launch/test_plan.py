@@ -76,6 +76,13 @@ def test_backend_follows_the_device() -> None:
     assert make_plan(LAPTOP, "trainer.gpus=1").backend is None
 
 
+def test_codecs_are_compiled_from_the_first_step_on_a_gpu_that_has_a_compiler() -> None:
+    without = replace(SERVER, compiler=False)
+    assert make_plan(SERVER, "trainer.gpus=4").codec_backend == "compiled"
+    assert make_plan(without, "trainer.gpus=4").codec_backend == "eager"
+    assert make_plan(LAPTOP).codec_backend == "eager"
+
+
 def test_hosts_are_nodes_where_there_are_several() -> None:
     two_hosts = Machine(2, 0, {**TORCHRUN, "LOCAL_WORLD_SIZE": "2"})
     assert make_plan(two_hosts, "trainer.gpus=4", "exchange=hierarchical").local_processes == 2

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from backends import needs_compiler
 from gloo_pool import pool
 from library_cases import (
     STEPS,
@@ -19,6 +20,7 @@ from library_cases import (
     skip_infinite,
     train_as_people_do,
     train_beside_torch,
+    train_compiled,
     train_like_runner,
 )
 from method_cases import CHOICES
@@ -81,6 +83,14 @@ def compare_with_runner(choice: str, knobs: Mapping[str, Any], bucket_mib: float
 )
 def test_knobs_mean_what_they_mean_to_the_runner(choice: str, knobs: dict[str, Any]) -> None:
     compare_with_runner(choice, knobs, 0.001)
+
+
+def test_compiled_codecs_change_nothing() -> None:
+    needs_compiler()
+    config = config_of(*SMALL, *PLAIN_SGD, "compressor=qsgd")
+    for trained in pool(2).run(train_compiled, config):
+        (eager, bits), (compiled, same_bits) = trained[False], trained[True]
+        assert equal(eager, compiled) and bits == same_bits
 
 
 @pytest.mark.parametrize("rank", [1, 2])
@@ -154,6 +164,7 @@ def test_a_step_that_overflows_leaves_no_trace_in_the_residual() -> None:
         ("range", "rank=0: type a rank of at least 1, as in rank=2"),
         ("text", "rank=a b: type a rank of at least 1, as in rank=2"),
         ("levels", "levels=100 needs 8 bits a code, not bits=4"),
+        ("codecs", "codec_backend=fast: type auto, eager or compiled"),
         ("twice", "this DistributedDataParallel has a communication hook"),
         ("hook", "this DistributedDataParallel has a communication hook"),
     ],

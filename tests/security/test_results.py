@@ -16,6 +16,7 @@ from results import result_of, write
 from sentence import config_of
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
+from gcbench.codecs.kernels import kernels_are_compiled, use_backend
 from gcbench.config import ConfigError, register
 from gcbench.launch.same import read
 from gcbench.predict.command import predict_steps
@@ -254,10 +255,13 @@ def test_libraries_of_another_user_are_not_loaded(
     monkeypatch.setenv(COMPILER_CACHE, str(cache))
     use_own_compiler_cache()
     cache.chmod(0o777)
-    with pytest.raises(
-        ValueError, match="TORCHINDUCTOR_CACHE_DIR: .*cache can be written by others.*chmod go-w"
-    ):
-        use_own_compiler_cache()
+    for use in (use_own_compiler_cache, lambda: use_backend("compiled")):
+        with pytest.raises(
+            ValueError,
+            match="TORCHINDUCTOR_CACHE_DIR: .*cache can be written by others.*chmod go-w",
+        ):
+            use()
+    assert not kernels_are_compiled()  # for who goes on without
     cache.chmod(0o700)
     monkeypatch.setattr(os, "getuid", lambda: 4321)
     with pytest.raises(ValueError, match="belongs to another user, whose code would run"):

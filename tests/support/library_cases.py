@@ -15,6 +15,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 import gcbench
+from gcbench.codecs.kernels import kernels_are_compiled, use_backend
 from gcbench.config import Config
 from gcbench.launch.instantiate import make_data, make_model
 from gcbench.seeds import mix
@@ -46,6 +47,18 @@ def train_like_runner(
         cross_entropy(ddp(inputs), targets).backward()
         optimizer.step()
     return [p.detach().clone() for p in model.parameters()], compression.bits_sent
+
+
+def train_compiled(process: Process, config: Config) -> dict[bool, tuple[list[Tensor], int]]:
+    """Return what `train_like_runner` does, by whether its codecs were compiled."""
+    trained = {}
+    try:
+        for backend in ("eager", "compiled"):
+            after = train_like_runner(process, config, {"codec_backend": backend}, 100)
+            trained[kernels_are_compiled()] = after
+    finally:
+        use_backend("eager")
+    return trained
 
 
 class Net(nn.Module):
@@ -247,6 +260,7 @@ def refusal(process: Process, case: str) -> str:
         "range": {"rank": 0},
         "text": {"rank": "a b"},
         "levels": {"compressor": "qsgd", "bits": 4, "levels": 100},
+        "codecs": {"codec_backend": "fast"},
         "twice": {},
         "hook": {},
     }[case]
