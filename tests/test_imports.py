@@ -45,7 +45,7 @@ MAY_IMPORT = {
         "predict",
         "report",
     },
-    "library": {"config", "launch", "train", "compressors", "comm", "records", "report"},
+    "library": {"config", "launch", "train", "compressors", "codecs", "comm", "records", "report"},
     "cli": {"config", "launch", "bench", "check", "report", "studies", "predict"},
     "sweep_progress": {"config", "launch", "records", "report"},
     "job_queue": {"launch"},
