@@ -87,11 +87,18 @@ def test_values_are_coded_alike_where_they_lie_and_copied(
 
 
 @pytest.mark.usefixtures("in_place")
-def test_means_of_messages_are_those_of_one_after_the_other(backend: None) -> None:
+@pytest.mark.parametrize(
+    ("backend", "sizes"),
+    [("eager", [(1, 1), (3, 2), (9, 1)]), ("compiled", [(9, 1)])],
+    indirect=["backend"],
+)
+def test_means_of_messages_are_those_of_one_after_the_other(
+    backend: None, sizes: list[tuple[int, int]]
+) -> None:
     """Of fewer and of more workers than one kernel call takes, and of several rows."""
     segments = tuple(torch.Size(shape).numel() for shape in SHAPES.values())
     codec = QSGD(3, bucket_size=64)
-    for workers, rows in ((1, 1), (3, 2), (9, 1)):
+    for workers, rows in sizes:
         x = torch.randn(workers * rows, sum(segments), generator=torch.Generator().manual_seed(0))
         offsets = {"x": 0}
         first = Step(0, 1, range(workers * rows), offsets)
