@@ -47,7 +47,7 @@ class Rows(NamedTuple):
 
 
 class Groups(NamedTuple):
-    """Where the values of rows come from, and in which buckets they are."""
+    """The place and the bucket of every row of values, and of every value of the rest."""
 
     # [groups, rows a group]: where each row's first value is in the tensors laid end to end.
     starts: Tensor

@@ -78,7 +78,8 @@ class Aggregated(NamedTuple):
 
     `update` is `[1, ...]`. `sent()`, computed only when a wrapper asks, is what error feedback
     subtracts: `[w, ...]`, or `[1, ...]` where it is the update. `shannon_bits()` `[w]` is the least
-    that an entropy code of the gathered codes would cost; None where no codes were gathered.
+    that an entropy code of the gathered codes would cost; None where no codes were gathered. Both
+    may read the gradients, and are called before these change.
     """
 
     update: Grads

@@ -96,7 +96,7 @@ class GatherExchange:
         return self.codec.properties._replace(divisible=True)
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
-        segments, noise = _codes_of_tensors(grads, step)
+        segments, noise = _sizes_and_noise(grads, step)
         message = self.codec.encode_each(flatten_each(grads), segments, noise)
         return self._gather(message, grads, state, comm, noise)
 
@@ -107,7 +107,7 @@ class GatherExchange:
         if not isinstance(self.codec, SparseCodec):
             out = self.aggregate(corrected, state, comm, step)
             return out, add_scaled(corrected, out.sent(), -1)
-        segments, noise = _codes_of_tensors(grads, step)
+        segments, noise = _sizes_and_noise(grads, step)
         x = flatten(corrected)
         message = self.codec.encode(x, segments, noise)
         out = self._gather(message, grads, state, comm, noise)
@@ -140,8 +140,8 @@ class GatherExchange:
         )
 
 
-def _codes_of_tensors(grads: Grads, step: Step) -> tuple[tuple[int, ...], Noise]:
-    """Return what a codec asks for beside the gradients: their sizes, and noise."""
+def _sizes_and_noise(grads: Grads, step: Step) -> tuple[tuple[int, ...], Noise]:
+    """Return the sizes of the tensors, and the noise of their codes."""
     sizes = sizes_of(grads)
     device = next(iter(grads.values())).device
     return tuple(sizes.values()), step.noise("codec", sizes, device)
@@ -287,7 +287,7 @@ class SumExchange:
         return Properties(unbiased=codec.unbiased, scope=codec.scope, divisible=True)
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
-        (segments, noise), x = _codes_of_tensors(grads, step), flatten(grads)
+        (segments, noise), x = _sizes_and_noise(grads, step), flatten(grads)
         scales = comm.max([self.codec.scales_of(x, segments)])[0]  # [1, buckets]
         codes = self.codec.codes_of(x, segments, scales.expand(x.shape[0], -1), noise)
         update = self.codec.values_of(sum_codes(codes, self.codec.highest, comm), segments, scales)

@@ -21,11 +21,13 @@ SIZES = st.sampled_from([1, 3, 4, 8, 20, None])
 
 
 @pytest.fixture(autouse=True, params=["in place", "copied"])
-def short_rows(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Rows of 4, and large tensors of 16 that are taken where they lie, or copied as on a GPU."""
     monkeypatch.setattr(module, "ROW", 4)
     monkeypatch.setattr(module, "LARGE", 16)
-    monkeypatch.setattr(module, "_takes_in_place", lambda _: request.param == "in place")
+    chosen: str = request.param
+    monkeypatch.setattr(module, "_takes_in_place", lambda _: chosen == "in place")
+    return chosen
 
 
 def tensors_of(segments: list[int], workers: int) -> list[Tensor]:
@@ -105,14 +107,16 @@ def test_groups_name_the_bucket_of_every_value(
     assert torch.equal(bucket.bincount(minlength=buckets.count), buckets.sizes)
 
 
-def test_large_tensors_are_taken_where_they_lie(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_takes_in_place", lambda _: True)
+def test_large_tensors_are_taken_where_they_lie(way: str) -> None:
     tensors = tensors_of([3, 37, 18, 12], 2)
     rows = Buckets((3, 37, 18, 12), 8, 2, CPU).take(tensors)
-    assert [place for place, _ in rows.matrices] == [slice(0, 4), slice(4, 6), slice(6, 8)]
-    assert [matrix.data_ptr() for _, matrix in rows.matrices[:2]] == [
-        *(tensors[i].data_ptr() for i in (1, 2)),
-    ]
+    places = [place for place, _ in rows.matrices]
+    if way == "copied":
+        assert places == [slice(0, 8)] and rows.copied.shape == (2, 3 + 37 + 18 + 12)
+        return
+    assert places == [slice(0, 4), slice(4, 6), slice(6, 8)]
+    lying = [matrix.data_ptr() for _, matrix in rows.matrices[:2]]
+    assert lying == [tensors[1].data_ptr(), tensors[2].data_ptr()]
     assert rows.copied.shape == (2, 3 + 5 + 2 + 12)
 
 
