@@ -46,6 +46,11 @@ def missing_runs(
     return list(dict.fromkeys(runs))
 
 
+def further_runs(parts: Sequence[tuple[Rows, str]], evidence: Evidence) -> list[MissingRuns]:
+    """Return what may decide a claim that has runs: the seeds of a comparison, or three more."""
+    return missing_runs(parts, evidence, SEEDS) or missing_runs(parts, evidence, MORE_SEEDS)
+
+
 def _missing_of(answered: AnsweredClaim, evidence: Evidence) -> list[MissingRuns]:
     """Return the rows and seeds that a claim lacks.
 
@@ -55,10 +60,9 @@ def _missing_of(answered: AnsweredClaim, evidence: Evidence) -> list[MissingRuns
     """
     claim = answered.claim
     parts = [(part, _budget(answered, part)) for part in claim.check.rows]
-    missing = missing_runs(parts, evidence, SEEDS)
-    if missing or claim.check.open or answered.answer.budget is None:
-        return missing
-    return missing_runs(parts, evidence, MORE_SEEDS)
+    if claim.check.open or answered.answer.budget is None:
+        return missing_runs(parts, evidence, SEEDS)
+    return further_runs(parts, evidence)
 
 
 def _budget(answered: AnsweredClaim, part: Rows) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -11,7 +11,7 @@ from gcbench.records.files import ENDED
 from gcbench.report.claims import BUDGETS, Claim
 from gcbench.report.claims_answers import AnsweredClaim, asks
 from gcbench.report.claims_evidence import EXACT, Evidence
-from gcbench.report.claims_missing import MORE_SEEDS, MissingRuns, missing_runs
+from gcbench.report.claims_missing import MissingRuns, further_runs, missing_runs
 from gcbench.report.configs import PAPER, compose, compose_row, experiment_word
 from gcbench.report.measures import TIMES
 from gcbench.report.tables import Table, TableRow
@@ -59,7 +59,7 @@ def budget_of(row: TableRow, asked: str) -> str:
 
 def find_missing(
     tables: Sequence[Table],
-    claims: Iterable[AnsweredClaim],
+    claims: Collection[AnsweredClaim],
     evidence: Evidence,
     budget: str,
     seeds: Sequence[int],
@@ -68,18 +68,22 @@ def find_missing(
     """Return the runs that tables and undecided claims lack at a budget.
 
     First what undecided claims lack, always the claim that is cheapest to decide beside those
-    before it, whose rows it may share; then a run of every row that has none; then further seeds. A
-    row whose configuration at the budget is that of a smaller one, as text has no recipe of its own
-    at cpu_medium, counts there, and so does one that no budget makes smaller at the paper's.
+    before it, whose rows it may share; claims that have their runs and are open all the same come
+    after the others. Then a run of every row that has none; then further seeds. A row whose
+    configuration at the budget is that of a smaller one, as text has no recipe of its own at
+    cpu_medium, counts there, and so does one that no budget makes smaller at the paper's.
     """
     collected = _Collected(evidence, budget, seconds)
     by_claim = {claim.claim.id: collected.of_claim(claim, seeds) for claim in claims}
+    answered = {claim.claim.id for claim in claims if claim.answer.verdict in OPEN}
     first: dict[int, MissingRun] = {}
     while by_claim:
         lacking = {
             name: [run for run in runs if id(run) not in first] for name, runs in by_claim.items()
         }
-        cheapest = min(lacking, key=lambda name: collected.about_seconds(lacking[name]))
+        cheapest = min(
+            lacking, key=lambda name: (name in answered, collected.about_seconds(lacking[name]))
+        )
         first |= {id(run): run for run in lacking[cheapest]}
         for run in by_claim.pop(cheapest):
             run.claims.append(cheapest)
@@ -137,7 +141,7 @@ class _Collected:
             return []
         missing = missing_runs(parts, self._evidence, seeds)
         if not missing and answered.answer.budget == budget and answered.answer.verdict in OPEN:
-            missing = missing_runs(parts, self._evidence, MORE_SEEDS)
+            missing = further_runs(parts, self._evidence)
         return self._each(missing)
 
     def about_seconds(self, runs: Collection[MissingRun]) -> float:

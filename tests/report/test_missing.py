@@ -42,6 +42,7 @@ def lacking(here: Path, monkeypatch: pytest.MonkeyPatch):
         budget: str = "cpu",
         measure: str = "accuracy",
         beside: str = "gpu_hours: null",
+        seeds: tuple[int, ...] = (1, 2, 3),
     ) -> Missing:
         asked = enumerate(relations, start=1)
         text = "".join(CLAIM % (i, said, beside, measure, said) for i, said in asked)
@@ -54,7 +55,7 @@ def lacking(here: Path, monkeypatch: pytest.MonkeyPatch):
         def seconds(config: dict) -> float | None:
             return {"none": 10.0, "powersgd": 60.0}.get(config["choices"]["compressor"])
 
-        return find_missing(read, answered, evidence, budget, (1, 2, 3), seconds)
+        return find_missing(read, answered, evidence, budget, seeds, seconds)
 
     return find
 
@@ -104,6 +105,18 @@ def test_claims_come_first_and_the_cheapest_of_them_before_the_others(lacking) -
     assert claims_of["rank_7"] == ["powersgd-02-near", "powersgd-01-near"]
     assert claims_of["rank_2"] == ["powersgd-01-near"]
     assert runs[0].tables == ["small/one"]  # and it is not there twice
+
+
+def test_claims_without_runs_come_before_those_that_more_seeds_may_decide(lacking) -> None:
+    for seed in (1, 2):
+        has(SGD, seed)
+        has(RANK, seed)
+    runs = lacking(relations=("rank_7 > sgd", "rank_2 > sign_norm"), seeds=(1, 2)).runs
+    # Two seeds are asked and decide nothing: the third is asked for, after the other claim.
+    assert names(runs) == [
+        *[("rank_2", 1), ("rank_2", 2), ("sign_norm", 1), ("sign_norm", 2)],
+        *[("rank_7", 3), ("sgd", 3)],
+    ]
 
 
 def test_a_row_like_none_so_far_is_taken_to_cost_what_the_others_do(lacking) -> None:
