@@ -17,7 +17,7 @@ from PIL import Image
 
 COLUMN, PAGE = 3.4, 6.9  # inches: one column of a paper, and both
 PANEL_HEIGHT = 2.2
-LEGEND_LINE = 0.16  # inches
+LEGEND_LINE = 0.15  # inches
 NOTE_POINTS, NOTE_LINE, NOTE_LETTERS = 7, 0.125, 19  # size; inches a line; letters an inch
 # The colors of Okabe and Ito, with a gray in place of their yellow, which print does not show.
 BLACK = "#000000"
@@ -168,7 +168,7 @@ def finish(figure: Figure, handles: Sequence[Artist] = (), notes: Sequence[str] 
     ]
     below = NOTE_LINE * len(lines) + (0.05 if lines else 0)
     longest = max((len(str(handle.get_label())) for handle in handles), default=1)
-    columns = max(1, min(len(handles), int(width / (0.6 + 0.065 * longest))))
+    columns = max(1, min(len(handles), int(width / (0.6 + 0.052 * longest))))
     legend = LEGEND_LINE * -(-len(handles) // columns) + 0.08 if handles else 0
     total = height + legend + below
     figure.set_size_inches(width, total)

@@ -147,6 +147,11 @@ def hints_of(target: Any) -> dict[str, Any]:
 
 def knobs_of(target: Any) -> dict[str, Any]:
     """Return the annotations that carry a knob."""
+    return dict(_knobs_of(target))
+
+
+@cache
+def _knobs_of(target: Any) -> dict[str, Any]:
     return {name: hint for name, hint in hints_of(target).items() if knobs_in(hint)}
 
 

@@ -132,10 +132,10 @@ def table_names() -> list[str]:
 def tables_of(word: str) -> list[str]:
     """Return the tables that `table=word` names: all, a paper's, one, or the parts of one."""
     names = table_names()
+    if word in names:
+        return [word]
     chosen = [
-        name
-        for name in names
-        if word in ("all", name, name.split("/")[0]) or name.startswith(f"{word}_")
+        name for name in names if word in ("all", name.split("/")[0]) or name.startswith(f"{word}_")
     ]
     if not chosen:
         papers = sorted({name.split("/")[0] for name in names})

@@ -31,8 +31,13 @@ def why_not() -> str | None:
     return tried.stderr.strip() if tried.returncode else None
 
 
-REASON = why_not()
-needs_netlab = pytest.mark.skipif(REASON is not None, reason=lacks("netns", REASON or ""))
+@pytest.fixture(scope="module")
+def netlab() -> None:
+    if (reason := why_not()) is not None:
+        pytest.skip(lacks("netns", reason))
+
+
+needs_netlab = pytest.mark.usefixtures("netlab")  # not asked for where tests are only collected
 
 
 def on_hosts(

@@ -241,7 +241,7 @@ def test_what_a_machine_lacks_is_one_sentence(
     "why",
     [
         pytest.param("the compiler fails", marks=pytest.mark.slow),
-        "others may write the cache",
+        pytest.param("others may write the cache", marks=pytest.mark.slow),
         "killed",
     ],
 )

@@ -198,6 +198,22 @@ def test_labels_of_the_trade_off_cover_neither_points_nor_each_other() -> None:
     assert ax.get_xlabel() == "Compression ratio, metered (x fp32)"
 
 
+def test_names_of_many_points_stand_in_the_legend() -> None:
+    members = [series(f"method {i}", run(accuracy=90 + i % 3, ratio=20 - i / 2)) for i in range(25)]
+    figure = accuracy_ratio({"a title": drawn(*members)})
+    assert figure is not None
+    (ax,) = figure.axes
+    # By ratio: the last method has the lowest.
+    assert [text.get_text() for text in ax.texts] == [str(n) for n in range(1, 26)]
+    (legend,) = figure.legends
+    names = [text.get_text() for text in legend.get_texts()]
+    assert names[1:] == [f"{n}  method {25 - n}" for n in range(1, 26)]
+    boxes = [text.get_window_extent() for text in ax.texts]
+    assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
+    for box in (text.get_window_extent() for text in legend.get_texts()):
+        assert 0 <= box.x0 and box.x1 <= figure.bbox.x1 and box.y0 >= 0
+
+
 def test_leaders_of_the_trade_off_run_behind_names() -> None:
     members = [
         series(f"a method with a long name {i}", run(accuracy=90 + 0.1 * (i % 4), ratio=2 + i / 20))

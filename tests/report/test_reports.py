@@ -14,7 +14,7 @@ from results import result_of, write
 
 from gcbench.config import ConfigError
 from gcbench.records.store import find_runs, read_kept
-from gcbench.report.tables import read_table
+from gcbench.report.tables import read_table, tables_of
 
 SGD, RANK = "powersgd/table4/sgd", "powersgd/table4/rank_7"
 SCALING = "powersgd/figure3/sgd"  # by workers and backend
@@ -38,6 +38,15 @@ def three_seeds(experiment: str, *words: str, **settings: object) -> None:
     for seed, accuracy in ((1, 94.0), (2, 94.4), (3, 94.8)):
         name = f"{experiment}-{'-'.join(words)}-s{seed}"
         write(OUT / name, result_of(experiment, *words, seed=seed, accuracy=accuracy, **settings))  # type: ignore[arg-type]
+
+
+def test_a_name_of_a_table_is_that_table_and_of_its_parts_all_of_them(here: Path) -> None:
+    folder = here.parent / "table" / "small"
+    for name in ("one_more", "parts_a", "parts_b"):
+        shutil.copy(folder / "one.yaml", folder / f"{name}.yaml")
+    assert tables_of("small/one") == ["small/one"]  # and not small/one_more
+    assert tables_of("small/parts") == ["small/parts_a", "small/parts_b"]
+    assert len(tables_of("small")) == 5
 
 
 def test_seeds_beside_the_paper(said) -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import tempfile
 import warnings
+from collections.abc import Callable
 from copy import deepcopy
 from functools import cache
 from pathlib import Path
@@ -233,10 +234,40 @@ def _tree(choice: str) -> DictConfig:
     return compose_words([f"compressor={choice}"])
 
 
+def _kept(name: str, compute: Callable[[], dict[str, Config]]) -> dict[str, Config]:
+    """Return what `compute` returns, of a file that the first process leaves for the others.
+
+    Composing and checking all takes 15 s, and a dozen processes of one test run ask for it. The
+    file is of these very files of gcbench and conf.
+    """
+    folder = Path(tempfile.gettempdir()) / f"gcbench-tests-{os.getuid()}"
+    private_folder(folder, "TMPDIR")
+    file = folder / f"{name}-{_hash_of_sources()}.json"
+    if not file.exists():
+        new = folder / f"{name}-{os.getpid()}.new"
+        new.write_text(json.dumps(compute()), encoding="utf-8")
+        new.replace(file)
+    kept: dict[str, Config] = json.loads(file.read_text(encoding="utf-8"))
+    return kept
+
+
+@cache
+def _hash_of_sources() -> str:
+    hashed = hashlib.sha256(Path(__file__).read_bytes())
+    for root, kind in ((Path(gcbench.__file__).parent, "*.py"), (conf_directory(), "*.yaml")):
+        for path in sorted(root.rglob(kind)):
+            hashed.update(path.read_bytes())
+    return hashed.hexdigest()[:16]
+
+
 @cache
 def _files() -> dict[str, Config]:
     """Every choice with what it shares with others, before its keys are put in their places."""
-    register()
+    register()  # what the interpolations in them need
+    return _kept("files", _compose_files)
+
+
+def _compose_files() -> dict[str, Config]:
     methods = [f"+compressor@methods.{choice}={choice}" for choice in CHOICES]
     tree = compose_words(["~compressor", *methods])
     return cast(dict[str, Config], OmegaConf.to_container(tree.methods, resolve=False))
@@ -295,11 +326,15 @@ FEW = one_of_each()
 
 
 def compressor_of(choice: str, variant: str) -> Compressor:
+    return deepcopy(_made(choice, variant))
+
+
+@cache
+def _made(choice: str, variant: str) -> Compressor:
+    """Return a compressor to copy, as making one takes Hydra ten times as long."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        compressor: Compressor = make(
-            deepcopy(_configs()[f"{choice} {variant}"]["compressor"]), "compressor"
-        )
+        compressor: Compressor = make(_configs()[f"{choice} {variant}"]["compressor"], "compressor")
     return compressor
 
 
@@ -310,25 +345,8 @@ def settings_of(choice: str, variant: str) -> Config:
 
 @cache
 def _configs() -> dict[str, Config]:
-    """Return the checked keys and node of every variant.
-
-    Composing and checking all takes 15 s, and a dozen processes of one test run ask for them: the
-    first leaves them in a file, which is of these very files of gcbench and conf.
-    """
-    hashed = hashlib.sha256(Path(__file__).read_bytes())
-    for root, kind in ((Path(gcbench.__file__).parent, "*.py"), (conf_directory(), "*.yaml")):
-        for path in sorted(root.rglob(kind)):
-            hashed.update(path.read_bytes())
-    folder = Path(tempfile.gettempdir()) / f"gcbench-tests-{os.getuid()}"
-    private_folder(folder, "TMPDIR")
-    file = folder / f"configs-{hashed.hexdigest()[:16]}.json"
-    if not file.exists():
-        configs = {f"{c} {v}": _compose_variant(c, v) for c, v in ALL}
-        new = folder / f"configs-{os.getpid()}.new"
-        new.write_text(json.dumps(configs), encoding="utf-8")
-        new.replace(file)
-    cached: dict[str, Config] = json.loads(file.read_text(encoding="utf-8"))
-    return cached
+    """Return the checked keys and node of every variant."""
+    return _kept("configs", lambda: {f"{c} {v}": _compose_variant(c, v) for c, v in ALL})
 
 
 def _compose_variant(choice: str, variant: str) -> Config:

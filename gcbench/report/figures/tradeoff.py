@@ -16,6 +16,7 @@ from gcbench.report.figures.labels import place_labels
 from gcbench.report.figures.series import Drawn, Series
 from gcbench.report.measures import LOWER
 
+CROWDED = 20  # points in a panel from which on numbers stand at them, and names in the legend
 SCORES = ("accuracy", "perplexity", "loss")  # the first that a panel's runs have
 
 
@@ -62,18 +63,15 @@ def accuracy_ratio(workloads: dict[str, Drawn], notes: Sequence[str] = ()) -> Fi
     }
     if not shown:
         return None
-    figure, axes = panels(list(shown), 2.6, wide=len(shown) == 1)
+    is_crowded = any(len(members) >= CROWDED for members in shown.values())
+    figure, axes = panels(list(shown), 3.6 if is_crowded else 2.6, wide=len(shown) == 1)
     fronts = [front(members, str(scores[title])) for title, members in shown.items()]
+    named: list[list[tuple[float, float, str]]] = []
+    legend: dict[str, Line2D] = {}
     for ax, (title, members), best in zip(axes, shown.items(), fronts, strict=True):
         _panel(ax, members, best, str(scores[title]))
-    families = {
-        p.series.family: Line2D(
-            [], [], label=p.series.family, **{**look(p.series.family), "linestyle": ""}
-        )
-        for members in shown.values()
-        for p in members
-        if _has_several(p, members)  # else its label says all
-    }
+        labels = _labels(members, best, legend)
+        named.append([(p.ratio, p.score, label) for p, label in zip(members, labels, strict=True)])
     line = Line2D(
         [], [], color="#888888", linewidth=0.9, label="Pareto front, filled (means over seeds)"
     )
@@ -82,14 +80,7 @@ def accuracy_ratio(workloads: dict[str, Drawn], notes: Sequence[str] = ()) -> Fi
         *(note for title in shown for note in workloads[title].notes),
         *_single(points, shown),
     ]
-    finish(
-        figure,
-        [line, *(families[name] for name in sorted(families))],
-        list(dict.fromkeys(every_note)),
-    )
-    named = [
-        [(p.ratio, p.score, _short(p, members)) for p in members] for members in shown.values()
-    ]
+    finish(figure, [line, *legend.values()], list(dict.fromkeys(every_note)))
     place_labels(
         axes,
         named,
@@ -99,6 +90,25 @@ def accuracy_ratio(workloads: dict[str, Drawn], notes: Sequence[str] = ()) -> Fi
         ],
     )
     return figure
+
+
+def _labels(points: Sequence[Point], best: Sequence[Point], legend: dict[str, Line2D]) -> list[str]:
+    """Return what stands at the points, and add to the legend what explains it."""
+    if len(points) < CROWDED:
+        for p in points:
+            if _has_several(p, points):  # else its label says all
+                legend.setdefault(p.series.family, _handle(p.series.family, p.series.family))
+        return [_short(p, points) for p in points]
+    first = 1 + sum(key.isdecimal() for key in legend)
+    numbers = [str(number) for number, _ in enumerate(points, first)]
+    for number, p in zip(numbers, points, strict=True):
+        label = f"{number}  {p.series.label}"
+        legend[number] = _handle(p.series.family, label, 0 if p in best else 1)
+    return numbers
+
+
+def _handle(family: str, label: str, nth: int = 0) -> Line2D:
+    return Line2D([], [], label=label, **{**look(family, nth), "linestyle": ""})
 
 
 def _panel(ax: Axes, points: Sequence[Point], best: Sequence[Point], y: str) -> None:
