@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from gcbench.report.claims import BUDGETS, Claim, Related, Rows, StudyRows
@@ -16,6 +17,7 @@ from gcbench.report.claims_evidence import (
 )
 from gcbench.report.claims_relations import Judged, judge
 from gcbench.report.measures import SCORES
+from gcbench.report.rows import Row
 from gcbench.report.verdicts import DECIDED, Verdict, combine
 
 MANY = 24  # rows of a study, whose file a reader looks up
@@ -147,16 +149,37 @@ def _judge_study(part: StudyRows, evidence: Evidence) -> Part:
 def _judge_rows(part: Rows, budget: str, evidence: Evidence) -> Part:
     score = part.measure if part.measure in SCORES else "accuracy"
     rows = {path: evidence.row(path, score, budget) for path in part.paths}
-    measured = {path: measure_row(row, part.measure) for path, row in rows.items()}
+    part, repeated = _asked_once(part, rows)
+    measured = {path: measure_row(rows[path], part.measure) for path in part.paths}
     judged = _judge(part, measured)
     beside = f" with {' '.join(evidence.words)}" if evidence.words else ""
     title = f"{part.measure.replace('_', ' ')} at budget {budget}{beside}"
     title += describe_stand_ins(rows.values())
     text = describe(title, _label(part, measured), judged)
+    if repeated:
+        has = "have" if len(repeated) > 1 else "has"
+        text += f"; {' and '.join(repeated)} {has} the same runs"
     if tables := evidence.tables(part.paths):
         text += f"; see {', '.join(tables)}"
     basis = f"budget {budget}" if any(m.value for m in measured.values()) else ""
     return Part([one.verdict for one in judged], basis, text)
+
+
+def _asked_once(part: Rows, rows: Mapping[str, Row]) -> tuple[Rows, list[str]]:
+    """Return the part without folders whose rows have the runs of an earlier one, and these.
+
+    At a small budget one model stands in for several, whose tables then have the same runs.
+    """
+    kept: list[str] = []
+    seen = set()
+    for folder in part.of:
+        runs = tuple(
+            frozenset(map(id, rows[path].runs)) for path in replace(part, of=(folder,)).paths
+        )
+        if runs not in seen or not any(runs):
+            kept.append(folder)
+        seen.add(runs)
+    return replace(part, of=tuple(kept)), [folder for folder in part.of if folder not in kept]
 
 
 def _judge(part: Related, measured: Mapping[str, Measured]) -> list[Judged]:

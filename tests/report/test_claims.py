@@ -441,6 +441,20 @@ def test_evidence_says_whose_run_it_is(said, asked) -> None:
     assert "sgd 94 (n=1) (run of powersgd/table3_cifar10/sgd)" in row["evidence"]
 
 
+def test_tables_with_the_same_runs_are_asked_once(said, asked) -> None:
+    """At budget=cpu one model stands in for ResNet-56 and for ResNet-110; at paper they differ."""
+    folders = ["orq/table2_resnet56", "orq/table2_resnet110"]
+    both = near("bingrad_b > sign_sgd").replace("powersgd/table4", f"[{', '.join(folders)}]")
+    asked(both)
+    for row, accuracies in (("bingrad_b", (35.0, 35.2)), ("sign_sgd", (33.0, 33.1))):
+        runs(f"{folders[0]}/{row}", *accuracies, budget="cpu")
+        for folder in folders:
+            runs(f"{folder}/{row}", *accuracies)
+    paper, cpu = (line["evidence"] for line in answers(said))
+    assert "; 2 of 2 relations hold" in paper and "same runs" not in paper
+    assert "; 1 of 1 relations hold; orq/table2_resnet110 has the same runs" in cpu
+
+
 def test_what_is_kept_answers_again(said, asked) -> None:
     asked(STUDIED + near())
     record_tests(something="passed")
