@@ -11,10 +11,10 @@ def keep_freed_memory() -> None:
     """Tell glibc, where there is one, not to hand freed memory back to the system.
 
     By default every tensor above 32 MiB is mapped anew, and its pages cost more to touch than a
-    codec takes to fill them.
+    codec takes to fill them. So do pages of a heap that shrinks: 16 virtual workers of an LSTM free
+    gigabytes in a step.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
-        largest = 2**31 - 1
-        mallopt(_MMAP_THRESHOLD, largest)
-        mallopt(_TRIM_THRESHOLD, largest)
+        for threshold in (_MMAP_THRESHOLD, _TRIM_THRESHOLD):
+            mallopt(threshold, -1)  # as a size_t: above all that is there
