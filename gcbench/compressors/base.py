@@ -239,6 +239,17 @@ def flatten(grads: Grads) -> Tensor:
     return torch.cat(flatten_each(grads), dim=1)
 
 
+def flatten_sum(tensors: Grads, others: Grads, alpha: float = 1) -> Tensor:
+    """Return x + alpha y of all tensors end to end, `[w, n]`; a CPU passes over them once."""
+    first = next(iter(tensors.values()))
+    if first.device.type != "cpu":
+        return flatten(add_scaled(tensors, others, alpha))
+    flat = first.new_empty(len(first), sum(sizes_of(tensors).values()))
+    for name, part in unflatten(flat, tensors).items():
+        torch.add(tensors[name], others[name], alpha=alpha, out=part)
+    return flat
+
+
 def unflatten(x: Tensor, like: Grads) -> Grads:
     """Return the tensors of `[r, n]` as views, shaped as those of `like`: inverts `flatten`."""
     parts = x.split(list(sizes_of(like).values()), dim=1)

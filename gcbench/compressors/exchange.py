@@ -24,6 +24,7 @@ from gcbench.compressors.base import (
     add_scaled,
     flatten,
     flatten_each,
+    flatten_sum,
     sizes_of,
     unflatten,
 )
@@ -103,12 +104,12 @@ class GatherExchange:
     def aggregate_corrected(
         self, grads: Grads, residual: Grads, alpha: float, state: State, comm: Comm, step: Step
     ) -> tuple[Aggregated, Grads]:
-        corrected = add_scaled(grads, residual, alpha)
         if not isinstance(self.codec, SparseCodec):
+            corrected = add_scaled(grads, residual, alpha)
             out = self.aggregate(corrected, state, comm, step)
             return out, add_scaled(corrected, out.sent(), -1)
         segments, noise = _sizes_and_noise(grads, step)
-        x = flatten(corrected)
+        x = flatten_sum(grads, residual, alpha)
         message = self.codec.encode(x, segments, noise)
         out = self._gather(message, grads, state, comm, noise)
         self.codec.clear_sent(x, message, segments)

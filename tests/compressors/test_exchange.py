@@ -11,6 +11,7 @@ from method_cases import aggregate, flat, gradients
 from gcbench.codecs.packing import pack_lanes, unpack_lanes
 from gcbench.comm import Comm
 from gcbench.compressors import Grads, Properties, State, Step
+from gcbench.compressors.base import add_scaled, flatten, flatten_sum
 from gcbench.compressors.bucketed import Parameters
 from gcbench.compressors.build import build
 from gcbench.compressors.exchange import Exchange, build_exchange, sum_codes
@@ -162,3 +163,14 @@ def test_shards_are_those_of_exchange_scatter_and_the_rest_is_remembered(
     assert torch.equal(left, whole.state.per_worker["flat"])
     torch.testing.assert_close(sent + left, grads["flat"] + residual["flat"])
     torch.testing.assert_close(sent.mean(0), kept.update["flat"].flatten())
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_sum_of_all_tensors_end_to_end_is_that_of_each(workers: int) -> None:
+    def draw() -> Grads:
+        kernels = torch.randn(workers, 3, 5, 5, 4).permute(0, 4, 1, 2, 3)  # as channels_last ones
+        vectors = {"vector": torch.randn(workers, 7), "scalar": torch.randn(workers)}
+        return {**vectors, "kernels": kernels, "matrix": torch.randn(workers, 5, 4)}
+
+    x, y = draw(), draw()
+    assert torch.equal(flatten_sum(x, y, 0.3), flatten(add_scaled(x, y, 0.3)))
