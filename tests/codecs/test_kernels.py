@@ -89,7 +89,10 @@ def test_values_are_coded_alike_where_they_lie_and_copied(
 @pytest.mark.usefixtures("in_place")
 @pytest.mark.parametrize(
     ("backend", "sizes"),
-    [("eager", [(1, 1), (3, 2), (9, 1)]), ("compiled", [(9, 1)])],
+    [
+        ("eager", [(1, 1), (3, 2), (9, 1)]),
+        pytest.param("compiled", [(9, 1)], marks=pytest.mark.slow),
+    ],
     indirect=["backend"],
 )
 def test_means_of_messages_are_those_of_one_after_the_other(

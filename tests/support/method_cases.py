@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import yaml
+from filelock import FileLock
 from omegaconf import DictConfig, OmegaConf, read_write
 
 import gcbench
@@ -237,16 +238,17 @@ def _tree(choice: str) -> DictConfig:
 def _kept(name: str, compute: Callable[[], dict[str, Config]]) -> dict[str, Config]:
     """Return what `compute` returns, of a file that the first process leaves for the others.
 
-    Composing and checking all takes 15 s, and a dozen processes of one test run ask for it. The
-    file is of these very files of gcbench and conf.
+    Composing and checking all takes 15 s, and a dozen processes of one test run ask for it: one
+    computes, the others wait. The file is of these very files of gcbench and conf.
     """
     folder = Path(tempfile.gettempdir()) / f"gcbench-tests-{os.getuid()}"
     private_folder(folder, "TMPDIR")
     file = folder / f"{name}-{_hash_of_sources()}.json"
-    if not file.exists():
-        new = folder / f"{name}-{os.getpid()}.new"
-        new.write_text(json.dumps(compute()), encoding="utf-8")
-        new.replace(file)
+    with FileLock(folder / f"{name}.lock"):
+        if not file.exists():
+            new = folder / f"{name}.new"
+            new.write_text(json.dumps(compute()), encoding="utf-8")
+            new.replace(file)
     kept: dict[str, Config] = json.loads(file.read_text(encoding="utf-8"))
     return kept
 
