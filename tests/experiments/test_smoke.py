@@ -27,6 +27,7 @@ FOLDERS = {
     "gisette_mnist": "MNIST",
     "imagenet": "imagenet-mini",
     "mnist": "MNIST",
+    "protein": "regression",
     "wikitext2": "wikitext-2",
 }
 
