@@ -220,6 +220,8 @@ def test_core_seconds_follow_from_runs_of_the_same_work_alone() -> None:
     other_threads = config_of("trainer.epochs=10", "trainer.threads=1")
     assert estimates.core_seconds(other_threads, "cpu") == 4 * 3.0 * 10 * 50
     assert estimates.core_seconds(config_of("compressor=none"), "cpu") is not None
+    paused = past.model_copy(update={"finished": "2026-01-01T01:05:00+00:00"})
+    assert Estimates([past, paused]).core_seconds(other_threads, "cpu") == 4 * 3.0 * 10 * 50
     wider = config_of("model.widths=[512]")
     assert estimates.core_seconds(wider, "cpu") is None
     assert estimates.core_seconds(config, "cuda") is None

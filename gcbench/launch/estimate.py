@@ -1,10 +1,13 @@
-"""Estimates of how long runs take: from earlier ones of their size, else from a few gradients."""
+"""Estimates of how long runs take: from earlier ones of their size, else from a few gradients.
+
+Of two earlier runs the shorter one counts, as a run that was paused lasts as long as its pause.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from statistics import median
+from statistics import median_low
 from typing import Any
 
 import torch
@@ -45,7 +48,7 @@ class Estimates:
         size = _size(config, config["choices"])
         past = _alike(self._past.get(size, []), config)
         if past:
-            step_seconds = median(map(_step_seconds, past))
+            step_seconds = median_low(map(_step_seconds, past))
             steps_per_epoch = _steps_per_epoch(past[0])
         else:
             try:
@@ -64,7 +67,7 @@ class Estimates:
         past = _alike(self._past_work.get(_work(config, config["choices"], device), []), config)
         if not past:
             return None
-        each = median(_step_seconds(result) * _cores(result) for result in past)
+        each = median_low(_step_seconds(result) * _cores(result) for result in past)
         return max(START_SECONDS, each * _steps(config, _steps_per_epoch(past[0])))
 
 
