@@ -25,7 +25,14 @@ from gcbench.report.claims_missing import steps_of
 from gcbench.report.compare import Comparison, compare, format_measured
 from gcbench.report.deviations import list_deviations
 from gcbench.report.formats import show as show_document
-from gcbench.report.keep import keep_index, keep_runs, keep_study, keep_table, keep_tests
+from gcbench.report.keep import (
+    keep_index,
+    keep_runs,
+    keep_study,
+    keep_table,
+    keep_tests,
+    without_stopped,
+)
 from gcbench.report.listing import list_runs, list_tables, runs_frame
 from gcbench.report.study import find_study, study_document
 from gcbench.report.tables import Table, read_table, tables_of
@@ -78,7 +85,7 @@ def _load_runs(words: Source) -> list[RecordedRun]:
 
 def _tables(words: Report) -> None:
     tables = [read_table(name) for name in tables_of(str(words.table))]
-    runs = _load_runs(words)
+    runs = without_stopped(_load_runs(words)) if words.keep else _load_runs(words)
     behind = [run for table in tables for run in _show(words, table, runs)]
     if words.keep:
         kept = list(dict.fromkeys(behind))

@@ -42,7 +42,10 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def keep_runs(folder: Path, runs: Iterable[RecordedRun]) -> None:
-    """Add runs to <folder>/results/<paper>.jsonl.gz, or to other.jsonl.gz if no paper has them."""
+    """Add runs to <folder>/results/<paper>.jsonl.gz, or to other.jsonl.gz if no paper has them.
+
+    Runs that were stopped are not kept, and leave the file where they stood in it.
+    """
     by_paper: dict[str, list[RecordedRun]] = {}
     for run in runs:
         by_paper.setdefault((run.experiment or "other").partition("/")[0], []).append(run)
@@ -54,8 +57,13 @@ def keep_runs(folder: Path, runs: Iterable[RecordedRun]) -> None:
                 f"{before.unreadable[0]}; move the file away, as what cannot be read there would "
                 "be lost"
             )
-        kept = {run.copy_key: run for run in [*before.runs, *more]}
+        kept = {run.copy_key: run for run in without_stopped([*before.runs, *more])}
         write_kept(path, kept.values())
+
+
+def without_stopped(runs: Iterable[RecordedRun]) -> list[RecordedRun]:
+    """Return the runs but those that a signal stopped, which may go on and say nothing yet."""
+    return [run for run in runs if run.status != "interrupted"]
 
 
 RESULTS = """\

@@ -436,6 +436,16 @@ def test_a_kept_report_can_be_made_again_from_what_was_kept(said, here: Path) ->
     assert Path("again/tables/small/one.md").read_text() == first
 
 
+def test_runs_that_were_stopped_are_shown_and_not_kept(said) -> None:
+    write(OUT / "whole", result_of(SGD, accuracy=94.0))
+    write(OUT / "stopped", result_of(RANK, status="interrupted"))
+    assert "interrupted" in said("table=small/one", "format=markdown")
+    said("table=small/one", "keep=outputs")
+    assert "interrupted" not in (OUT / "tables/small/one.md").read_text()
+    (run,) = find_runs([OUT / "results/powersgd.jsonl.gz"]).runs
+    assert run.experiment == SGD
+
+
 def test_a_folder_without_runs_is_named(said) -> None:
     OUT.mkdir(exist_ok=True)
     assert (
