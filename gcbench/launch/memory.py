@@ -11,10 +11,10 @@ def keep_freed_memory() -> None:
     """Tell glibc, where there is one, not to hand freed memory back to the system.
 
     By default every tensor above 32 MiB is mapped anew, and its pages cost more to touch than a
-    codec takes to fill them. So do pages of a heap that shrinks: 16 virtual workers of an LSTM free
-    gigabytes in a step.
+    codec takes to fill them. Trimming the heap costs as much: 16 virtual workers of an LSTM free
+    gigabytes in a step, more than a threshold can say.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         for threshold in (_MMAP_THRESHOLD, _TRIM_THRESHOLD):
-            mallopt(threshold, -1)  # as a size_t: above all that is there
+            mallopt(threshold, -1)  # never: as a size_t it is the largest

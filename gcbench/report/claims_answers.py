@@ -173,9 +173,7 @@ def _asked_once(part: Rows, rows: Mapping[str, Row]) -> tuple[Rows, list[str]]:
     kept: list[str] = []
     seen = set()
     for folder in part.of:
-        runs = tuple(
-            frozenset(map(id, rows[path].runs)) for path in replace(part, of=(folder,)).paths
-        )
+        runs = tuple(frozenset(rows[path].runs) for path in replace(part, of=(folder,)).paths)
         if runs not in seen or not any(runs):
             kept.append(folder)
         seen.add(runs)

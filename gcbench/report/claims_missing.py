@@ -47,7 +47,7 @@ def missing_runs(
 
 
 def further_runs(parts: Sequence[tuple[Rows, str]], evidence: Evidence) -> list[MissingRuns]:
-    """Return what may decide a claim that has runs: the seeds of a comparison, or three more."""
+    """Return the runs that may decide an open claim: those of the usual seeds, else three more."""
     return missing_runs(parts, evidence, SEEDS) or missing_runs(parts, evidence, MORE_SEEDS)
 
 

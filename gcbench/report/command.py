@@ -83,9 +83,15 @@ def _load_runs(words: Source) -> list[RecordedRun]:
     return read.runs
 
 
+def _load_reported(words: Report | Claims) -> list[RecordedRun]:
+    """Return the runs of a report, without those that were stopped where it is kept."""
+    runs = _load_runs(words)
+    return without_stopped(runs) if words.keep else runs
+
+
 def _tables(words: Report) -> None:
     tables = [read_table(name) for name in tables_of(str(words.table))]
-    runs = without_stopped(_load_runs(words)) if words.keep else _load_runs(words)
+    runs = _load_reported(words)
     behind = [run for table in tables for run in _show(words, table, runs)]
     if words.keep:
         kept = list(dict.fromkeys(behind))
@@ -162,7 +168,7 @@ def claims(typed: Sequence[str]) -> None:
         raise ConfigError(
             f"keep={words.keep}: all claims are kept together; leave out paper= and id="
         )
-    evidence = Evidence(_load_runs(words), words.results, words.beside)
+    evidence = Evidence(_load_reported(words), words.results, words.beside)
     answered = [answer_claim(claim, evidence) for claim in read_claims(words.paper, words.id)]
     answers = [Answered(claim, steps_of(claim, evidence)) for claim in answered]
     show_claims(answers, words.format)

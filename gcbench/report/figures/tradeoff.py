@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import count
 from typing import NamedTuple
 
 import numpy as np
@@ -66,11 +67,22 @@ def accuracy_ratio(workloads: dict[str, Drawn], notes: Sequence[str] = ()) -> Fi
     is_crowded = any(len(members) >= CROWDED for members in shown.values())
     figure, axes = panels(list(shown), 3.6 if is_crowded else 2.6, wide=len(shown) == 1)
     fronts = [front(members, str(scores[title])) for title, members in shown.items()]
+    numbers = map(str, count(1))
     named: list[list[tuple[float, float, str]]] = []
-    legend: dict[str, Line2D] = {}
+    families: dict[str, Line2D] = {}
+    explained: list[Line2D] = []
     for ax, (title, members), best in zip(axes, shown.items(), fronts, strict=True):
         _panel(ax, members, best, str(scores[title]))
-        labels = _labels(members, best, legend)
+        if len(members) < CROWDED:
+            labels = [_short(p, members) for p in members]
+            several = {p.series.family for p in members if _has_several(p, members)}
+            families |= {name: _handle(name, name) for name in several}  # else a label says all
+        else:
+            labels = [next(numbers) for _ in members]
+            explained += [
+                _handle(p.series.family, f"{label}  {p.series.label}", 0 if p in best else 1)
+                for label, p in zip(labels, members, strict=True)
+            ]
         named.append([(p.ratio, p.score, label) for p, label in zip(members, labels, strict=True)])
     line = Line2D(
         [], [], color="#888888", linewidth=0.9, label="Pareto front, filled (means over seeds)"
@@ -80,7 +92,8 @@ def accuracy_ratio(workloads: dict[str, Drawn], notes: Sequence[str] = ()) -> Fi
         *(note for title in shown for note in workloads[title].notes),
         *_single(points, shown),
     ]
-    finish(figure, [line, *legend.values()], list(dict.fromkeys(every_note)))
+    handles = [line, *(families[name] for name in sorted(families)), *explained]
+    finish(figure, handles, list(dict.fromkeys(every_note)))
     place_labels(
         axes,
         named,
@@ -92,22 +105,8 @@ def accuracy_ratio(workloads: dict[str, Drawn], notes: Sequence[str] = ()) -> Fi
     return figure
 
 
-def _labels(points: Sequence[Point], best: Sequence[Point], legend: dict[str, Line2D]) -> list[str]:
-    """Return what stands at the points, and add to the legend what explains it."""
-    if len(points) < CROWDED:
-        for p in points:
-            if _has_several(p, points):  # else its label says all
-                legend.setdefault(p.series.family, _handle(p.series.family, p.series.family))
-        return [_short(p, points) for p in points]
-    first = 1 + sum(key.isdecimal() for key in legend)
-    numbers = [str(number) for number, _ in enumerate(points, first)]
-    for number, p in zip(numbers, points, strict=True):
-        label = f"{number}  {p.series.label}"
-        legend[number] = _handle(p.series.family, label, 0 if p in best else 1)
-    return numbers
-
-
 def _handle(family: str, label: str, nth: int = 0) -> Line2D:
+    """Return a point's entry in the legend."""
     return Line2D([], [], label=label, **{**look(family, nth), "linestyle": ""})
 
 
