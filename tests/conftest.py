@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from backends import use
+from composing import merge_files_once
 from needed import unexpected
 from record import Recorder
 
@@ -15,6 +16,8 @@ from gcbench.launch import local
 # As in the processes that tests start: small tensors gain nothing from more threads, and some sums
 # and factorizations round by their number.
 torch.set_num_threads(1)
+
+merge_files_once()
 
 # Autograd looks for devices once, at the first backward pass, and starts a thread for each. To
 # torch.compile a GPU seems to be there, and a process with such threads cannot be copied.

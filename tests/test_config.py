@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from hydra._internal import config_loader_impl as loader
 from nightly import slow_but
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from sentence import compose, config_of
@@ -24,6 +25,7 @@ from gcbench.config import (
     open_nodes,
     resolve,
     resolve_words,
+    run_directory,
     run_name,
     to_words,
 )
@@ -491,3 +493,26 @@ def test_every_key_is_explained_by_its_knob_or_beside_it(group: str, choice: str
     said = {line.partition(":")[0] for line in text.splitlines() if "  # " in line}
     known = set(knobs_of(SCHEMAS[group])) if group in SCHEMAS else {"kind"}
     assert set(yaml.safe_load(text)) - STRUCTURE <= said | known
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["bits=3", "name=three"],
+        ["compressor=powersgd", "rank=3"],
+        ["+experiment/orq/table3=orq_3", "budget=cpu", "bucket_size=512"],
+        ["model._target_=own.Model", "model.depth=3"],
+    ],
+)
+def test_tests_compose_what_hydra_composes(
+    words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In tests it merges the same files once: see composing.py."""
+    here = [compose("seed=2"), compose(*words), compose(*words)][1:]
+    merger = loader.ConfigLoaderImpl
+    merge = merger._compose_config_from_defaults_list.__wrapped__
+    monkeypatch.setattr(merger, "_compose_config_from_defaults_list", merge)
+    create = loader.create_defaults_list.__wrapped__
+    monkeypatch.setattr(loader, "create_defaults_list", create)
+    assert compose(*words) == here[0] == here[1]
+    assert run_directory(compose(*words)) == run_directory(here[1])

@@ -12,7 +12,7 @@ from gcbench.report.claims import BUDGETS, LEARNING_RATE, Claim, Rows
 from gcbench.report.claims_answers import AnsweredClaim, asks
 from gcbench.report.claims_evidence import RATES, Evidence
 from gcbench.report.commands import commands
-from gcbench.report.configs import PAPER, compose_row
+from gcbench.report.configs import PAPER, compose, compose_row
 from gcbench.report.rows import RATE
 
 SEEDS = (1, 2, 3)  # with which a row is compared
@@ -40,10 +40,16 @@ def missing_runs(
 ) -> list[MissingRuns]:
     """Return what the rows of these parts lack of `seeds`, each part at its budget.
 
-    Each is there once, as parts share rows.
+    Each is there once, as parts share rows, and rows of several tables are one run where one model
+    stands in for theirs. Only times depend on the backend, which no identity has.
     """
-    runs = (run for part, budget in parts for run in _lacking(part, budget, evidence, seeds))
-    return list(dict.fromkeys(runs))
+    missing: dict[tuple[str, str, tuple[int, ...]], MissingRuns] = {}
+    for part, budget in parts:
+        for run in _lacking(part, budget, evidence, seeds):
+            made = compose(run.experiment, run.budget, run.words)
+            backend = made.config["trainer"]["backend"]
+            missing.setdefault((made.identity, backend, run.seeds), run)
+    return list(missing.values())
 
 
 def further_runs(parts: Sequence[tuple[Rows, str]], evidence: Evidence) -> list[MissingRuns]:

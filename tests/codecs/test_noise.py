@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from needed import patience
+from nightly import slow_but
 from processes import Copy, code
 from torch import Tensor
 
@@ -96,7 +97,7 @@ def uniformity(counts: Tensor) -> float:
     return float(((counts - expected) ** 2 / expected).sum() / (counts.numel() - 1))
 
 
-@pytest.mark.parametrize("key", range(6))
+@pytest.mark.parametrize("key", slow_but(range(2), range(6)))
 def test_draws_of_one_key_are_uniform_alone_and_in_pairs(key: int) -> None:
     """Philox's are as uniform; lowbias32's constants give 1.2 on average, 1.4 in pairs, up to 3."""
     noise = step(seed=100 + key, workers=range(1)).noise("codec", {"w": 10_000_000}, CPU)

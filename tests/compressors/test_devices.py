@@ -11,7 +11,7 @@ from device_cases import check_stays_on_its_device, two_steps
 from method_cases import DIFFERENT, FEW, compressor_of
 from needed import lacks
 from nightly import slow_but
-from processes import SERVER
+from processes import server
 from torch import Tensor
 
 WRAPPED = {
@@ -32,7 +32,7 @@ def apart() -> Iterator[Executor]:
 
     A process that has them cannot start runs as copies of itself.
     """
-    with ProcessPoolExecutor(1, SERVER) as executor:
+    with ProcessPoolExecutor(1, server()) as executor:
         yield executor
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from nightly import slow_but
 from omegaconf import OmegaConf
 
 from gcbench.data.libsvm import libsvm
@@ -76,10 +77,10 @@ def test_missing_files_are_named(folder: Path) -> None:
         libsvm(str(folder.parent), "other", features=4)
 
 
-@pytest.mark.parametrize(
-    ("name", "rows", "test_rows"),
-    [("a9a", 32_561, 16_281), ("w8a", 39_800, 9_949), ("mushrooms", 6_500, 1_624)],
-)
+REAL = [("a9a", 32_561, 16_281), ("w8a", 39_800, 9_949), ("mushrooms", 6_500, 1_624)]
+
+
+@pytest.mark.parametrize(("name", "rows", "test_rows"), slow_but([REAL[2]], REAL))
 def test_real_sets(name: str, rows: int, test_rows: int, real_root: Callable[[str], str]) -> None:
     node = OmegaConf.load(CONF / f"{name}.yaml")
     settings = {k: node[k] for k in ("name", "features", "task", "scale", "test_file")}

@@ -11,6 +11,7 @@ from urllib.error import URLError
 import numpy as np
 import pytest
 import torch
+from nightly import slow_but
 from torchvision import datasets
 
 from gcbench.data import ArrayData
@@ -70,14 +71,17 @@ def test_unofficial_files_are_read_with_a_warning(tmp_path: Path) -> None:
     torch.testing.assert_close(images[0, 1], expected)
 
 
+REAL = [
+    (cifar10, "cifar-10-batches-py", 50_000),
+    (cifar100, "cifar-100-python", 50_000),
+    (mnist, "MNIST/raw", 60_000),
+]
+
+
 @pytest.mark.filterwarnings("ignore:.*not the official ones")
 @pytest.mark.parametrize(
     ("factory", "folder", "samples"),
-    [
-        (cifar10, "cifar-10-batches-py", 50_000),
-        (cifar100, "cifar-100-python", 50_000),
-        (mnist, "MNIST/raw", 60_000),
-    ],
+    slow_but([REAL[0]], REAL),
 )
 def test_real_images_are_complete_and_standardized(
     factory: Callable[..., ArrayData], folder: str, samples: int, real_root: Callable[[str], str]

@@ -157,6 +157,9 @@ def test_ranks_of_somebody_else_change_nothing(tmp_path: Path) -> None:
 def test_a_launcher_without_its_plugin_says_how_to_install_it(tmp_path: Path) -> None:
     lines = (
         "import sys; sys.modules['hydra_plugins.hydra_submitit_launcher'] = None\n"
+        "from hydra.core.singleton import Singleton\n"
+        "from hydra.core.plugins import Plugins\n"
+        "del Singleton._instances[Plugins]\n"  # who has found the plugin where this was copied
         "sys.argv = ['gcbench', '-m', 'hydra/launcher=submitit_slurm']\n"
         "from gcbench.cli import main; main()"
     )

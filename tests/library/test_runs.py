@@ -34,7 +34,8 @@ def test_a_script_needs_no_main_guard(tmp_path: Path) -> None:
         "print('the script')\n"
         "result = gcbench.run('model=mlp', compressor='powersgd', rank=1, **{\n"
         "    'trainer.gpus': 2, 'trainer.processes': 2, 'trainer.launcher': 'local',\n"
-        "    'trainer.max_steps': 2, 'trainer.threads': 1, 'logger.mode': 'disabled'})\n"
+        "    'trainer.max_steps': 2, 'trainer.threads': 1, 'trainer.codec_backend': 'eager',\n"
+        "    'logger.mode': 'disabled'})\n"
         "print(result.status, result.processes, result.config['rank'])\n"
     )
     lines = python(str(script), folder=tmp_path).splitlines()

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from nightly import slow_but
 from torch import nn
 from torch.nn.functional import cross_entropy, log_softmax, logsigmoid
 
@@ -135,8 +136,13 @@ SMALL = {
 }
 
 
-@pytest.mark.parametrize(("make", "shape"), SMALL.values(), ids=SMALL)
-def test_two_steps_lower_the_loss(make: Callable[[], nn.Module], shape: tuple[int, ...]) -> None:
+# Of the others a test trains or measures the like.
+FAST = ["resnet18", "vgg8", "googlenet", "airnet", "mlp on vectors", "speech lstm"]
+
+
+@pytest.mark.parametrize("name", slow_but(FAST, list(SMALL)))
+def test_two_steps_lower_the_loss(name: str) -> None:
+    make, shape = SMALL[name]
     torch.manual_seed(0)
     model, inputs = make(), torch.randn(8, *shape)
     for module in model.modules():

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import pytest
 from needed import skip
+from nightly import slow_but
 from sentence import config_of
 
 from gcbench.config import ConfigError
 from gcbench.launch.instantiate import make_data
 from gcbench.predict.subject import DATASETS
 
+REAL = [
+    ("digits", []),
+    ("mnist", []),
+    ("cifar10", ["model=resnet8"]),
+    ("cifar100", ["model=resnet8"]),
+    ("wikitext2", ["model=lstm", "model.vocabulary=28869"]),
+    ("an4", ["model=an4_lstm"]),
+]
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("digits", []),
-        ("mnist", []),
-        ("cifar10", ["model=resnet8"]),
-        ("cifar100", ["model=resnet8"]),
-        ("wikitext2", ["model=lstm", "model.vocabulary=28869"]),
-        ("an4", ["model=an4_lstm"]),
-    ],
-)
+
+@pytest.mark.parametrize(("name", "words"), slow_but([REAL[0], REAL[4]], REAL))
 def test_facts_are_those_of_the_data(name: str, words: list[str]) -> None:
     config = config_of(f"dataset={name}", *words)
     if "download" in config["dataset"]:

@@ -453,6 +453,29 @@ def test_tables_with_the_same_runs_are_asked_once(said, asked) -> None:
     paper, cpu = (line["evidence"] for line in answers(said))
     assert "; 2 of 2 relations hold" in paper and "same runs" not in paper
     assert "; 1 of 1 relations hold; orq/table2_resnet110 has the same runs" in cpu
+    (part,) = read_claims()[0].check.rows
+    evidence = Evidence(find_runs([OUT]).runs, [OUT])
+    for budget, tables in (("paper", folders), ("cpu", folders[:1])):
+        lacking = missing_runs([(part, budget)], evidence, (1, 2, 3))
+        assert [run.experiment for run in lacking] == [
+            f"{table}/{row}" for table in tables for row in ("bingrad_b", "sign_sgd")
+        ]
+
+
+def test_runs_over_another_backend_are_runs_of_their_own(here: Path, asked) -> None:
+    """No identity has the backend, as only times depend on it."""
+    rows = "".join(
+        f"  - {{experiment: {SGD}, name: {backend}, backend: {backend}, title: {backend}}}\n"
+        for backend in ("gloo", "nccl")
+    )
+    columns = "columns: {time: {title: Time, unit: ms, measure: step_milliseconds}}\n"
+    table = f"title: Backends\nsource: none\n{columns}rows:\n{rows}"
+    (here.parent / "table" / "small" / "backends.yaml").write_text(table)
+    asked(near("gloo < nccl", "step_milliseconds"))
+    (part,) = read_claims()[0].check.rows
+    lacking = missing_runs([(part, "paper")], Evidence([], [OUT]), (1,))
+    words = {run.words for run in lacking}
+    assert words == {("trainer.backend=gloo",), ("trainer.backend=nccl",)}
 
 
 def test_what_is_kept_answers_again(said, asked) -> None:

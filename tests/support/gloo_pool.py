@@ -6,10 +6,8 @@ import pickle
 import tempfile
 import traceback
 from collections.abc import Callable
-from copy import deepcopy
 from datetime import timedelta
 from functools import cache
-from importlib import import_module
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -17,10 +15,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from needed import patience
-from processes import SERVER
+from processes import server
 
 from gcbench.comm import Comm, EmulatedTransport, GlooTransport, Link, ProcessGroupControl
-from gcbench.config import resolve_words
 
 PATIENCE = patience(300)  # for one job
 
@@ -49,8 +46,8 @@ class Pool:
         meeting = str(Path(tempfile.mkdtemp()) / "gloo")
         self._connections: list[Connection] = []
         for rank in range(size):
-            parent_end, child_end = SERVER.Pipe()
-            SERVER.Process(
+            parent_end, child_end = server().Pipe()
+            server().Process(
                 target=_serve, args=(rank, size, meeting, child_end), daemon=True
             ).start()
             child_end.close()
@@ -88,7 +85,6 @@ def _serve(rank: int, size: int, meeting: str, connection: Connection) -> None:
     assert isinstance(agreement, dist.ProcessGroup)
     process = Process(rank, agreement)
     kept = _groups()
-    _compose_once()
     while True:
         try:
             job, args = pickle.loads(connection.recv_bytes())
@@ -101,13 +97,6 @@ def _serve(rank: int, size: int, meeting: str, connection: Connection) -> None:
         for group in _groups() - kept:  # three threads each, of which one wakes all the time
             dist.destroy_process_group(group)
         connection.send_bytes(pickle.dumps(answer))
-
-
-def _compose_once() -> None:
-    """Let `gcbench.compress` compose the same words once; Hydra takes 0.3 s in each process."""
-    composed = cache(lambda *words: resolve_words(words))
-    module = import_module("gcbench.library.compress")
-    module.resolve_words = lambda words: deepcopy(composed(*words))  # type: ignore[attr-defined]
 
 
 def _groups() -> set[dist.ProcessGroup]:

@@ -13,9 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
-import yaml
 from filelock import FileLock
-from omegaconf import DictConfig, OmegaConf, read_write
+from omegaconf import OmegaConf
 
 import gcbench
 from gcbench.check.steps import (
@@ -216,23 +215,7 @@ ONLY = {
 @cache
 def compose_method(choice: str, *overrides: str) -> Config:
     """Return the checked configuration, as the command line makes it."""
-    tree = _tree(choice)
-    typed = dict(word.split("=", 1) for word in overrides)
-    if not typed.keys() <= tree.keys() - tree.hydra.runtime.choices.keys():
-        return resolve(compose_words([f"compressor={choice}", *overrides]))
-    tree = deepcopy(tree)
-    for key, value in typed.items():
-        tree[key] = yaml.safe_load(value)
-    with read_write(tree.hydra):
-        tree.hydra.overrides.task.extend(overrides)
-    return resolve(tree)
-
-
-@cache
-def _tree(choice: str) -> DictConfig:
-    """Return a choice composed once for all values of its keys, in a fifth of the time."""
-    register()
-    return compose_words([f"compressor={choice}"])
+    return resolve(compose_words([f"compressor={choice}", *overrides]))
 
 
 def _kept(name: str, compute: Callable[[], dict[str, Config]]) -> dict[str, Config]:
@@ -289,6 +272,8 @@ def build_unchecked(choice: str, settings: Config) -> Compressor:
 
 
 def build_method(choice: str, **settings: Any) -> Compressor:
+    if not settings:
+        return compressor_of(choice, "as it is")
     node = compose_method(choice, *_overrides(settings))["compressor"]
     compressor: Compressor = make(node, "compressor")
     return compressor

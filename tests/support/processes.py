@@ -16,17 +16,31 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from multiprocessing import forkserver
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
 from gcbench.launch import local
 
-SERVER = multiprocessing.get_context("forkserver")
-SERVER.set_forkserver_preload(
-    ["torch._dynamo", "gcbench.check.report", "gcbench.data.digits", "gcbench.launch.start"]
-)
+SUPPORT = str(Path(__file__).parent)
+
+
+@cache
+def server() -> ForkServerContext:
+    """Return the context of its copies; it is started where it finds what it preloads.
+
+    What it does not find it leaves out in silence.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["preloaded"])
+    with patch.dict(os.environ, {"PYTHONPATH": os.pathsep.join([SUPPORT, *sys.path])}):
+        forkserver.ensure_running()
+    return context
 
 
 class Copy:
@@ -50,7 +64,7 @@ class Copy:
         self._err.touch()
         if read:
             self._out.touch()
-        self._process = SERVER.Process(
+        self._process = server().Process(
             target=_begin,
             args=(target, args, folder, dict(environment), self._out if read else None, self._err),
         )

@@ -1,0 +1,30 @@
+"""What the server has imported and composed that tests copy their processes from."""
+
+import atexit
+import gc
+from importlib import import_module
+
+from composing import merge_files_once
+from hydra import initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.types import RunMode
+
+from gcbench.config import conf_directory, register
+
+for module in (
+    "torch._dynamo",
+    "gcbench.check.report",
+    "gcbench.data.digits",
+    "gcbench.launch.start",
+):
+    import_module(module)
+
+merge_files_once()
+register()
+with initialize_config_dir(str(conf_directory()), version_base="1.3"):
+    for mode in RunMode:  # A command composes in both.
+        GlobalHydra.instance().hydra.compose_config("config", [], mode, from_shell=False)
+
+# A collection would write into all objects, and thereby copy them.
+gc.freeze()
+atexit.register(gc.unfreeze)  # else a library says that objects are left at the end
