@@ -79,6 +79,7 @@ def test_mistakes_are_explained(toy: str, tmp_path: Path) -> None:
         an4(str(tmp_path / "empty"))
 
 
+@pytest.mark.slow
 def test_real_speech(real_root: Callable[[str], str]) -> None:
     data = an4(real_root("an4"))
     assert (data.train_samples, len(data.test[0]), data.outputs) == (4468, 621, 34)

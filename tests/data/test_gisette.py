@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from gcbench.data.gisette import gisette_from_mnist
 
 
+@pytest.mark.slow
 def test_half_of_the_features_say_nothing_of_the_class(real_root) -> None:
     data = gisette_from_mnist(real_root("MNIST"), download=False)
     for (inputs, labels), rows in ((data.train, 6000), (data.test, 1000)):

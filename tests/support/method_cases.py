@@ -218,21 +218,21 @@ def compose_method(choice: str, *overrides: str) -> Config:
     return resolve(compose_words([f"compressor={choice}", *overrides]))
 
 
-def _kept(name: str, compute: Callable[[], dict[str, Config]]) -> dict[str, Config]:
+def _kept(name: str, compute: Callable[[], Config]) -> Config:
     """Return what `compute` returns, of a file that the first process leaves for the others.
 
-    Composing and checking all takes 15 s, and a dozen processes of one test run ask for it: one
-    computes, the others wait. The file is of these very files of gcbench and conf.
+    Composing and checking a variant takes 0.1 s, and a dozen processes of one test run ask for the
+    same: one computes, the others wait. The file is of these very files of gcbench and conf.
     """
     folder = Path(tempfile.gettempdir()) / f"gcbench-tests-{os.getuid()}"
     private_folder(folder, "TMPDIR")
-    file = folder / f"{name}-{_hash_of_sources()}.json"
-    with FileLock(folder / f"{name}.lock"):
+    file = folder / f"{name.replace(' ', '_')}-{_hash_of_sources()}.json"
+    with FileLock(file.with_suffix(".lock")):
         if not file.exists():
-            new = folder / f"{name}.new"
+            new = file.with_suffix(".new")
             new.write_text(json.dumps(compute()), encoding="utf-8")
             new.replace(file)
-    kept: dict[str, Config] = json.loads(file.read_text(encoding="utf-8"))
+    kept: Config = json.loads(file.read_text(encoding="utf-8"))
     return kept
 
 
@@ -246,16 +246,16 @@ def _hash_of_sources() -> str:
 
 
 @cache
-def _files() -> dict[str, Config]:
+def _files() -> Config:
     """Every choice with what it shares with others, before its keys are put in their places."""
     register()  # what the interpolations in them need
     return _kept("files", _compose_files)
 
 
-def _compose_files() -> dict[str, Config]:
+def _compose_files() -> Config:
     methods = [f"+compressor@methods.{choice}={choice}" for choice in CHOICES]
     tree = compose_words(["~compressor", *methods])
-    return cast(dict[str, Config], OmegaConf.to_container(tree.methods, resolve=False))
+    return cast(Config, OmegaConf.to_container(tree.methods, resolve=False))
 
 
 def keys_of(choice: str) -> Config:
@@ -321,22 +321,23 @@ def _made(choice: str, variant: str) -> Compressor:
     """Return a compressor to copy, as making one takes Hydra ten times as long."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        compressor: Compressor = make(_configs()[f"{choice} {variant}"]["compressor"], "compressor")
+        compressor: Compressor = make(_config(choice, variant)["compressor"], "compressor")
     return compressor
 
 
 def settings_of(choice: str, variant: str) -> Config:
     """Return the checked values of a variant's keys."""
-    return {k: v for k, v in _configs()[f"{choice} {variant}"].items() if k != "compressor"}
+    return {k: v for k, v in _config(choice, variant).items() if k != "compressor"}
 
 
 @cache
-def _configs() -> dict[str, Config]:
-    """Return the checked keys and node of every variant."""
-    return _kept("configs", lambda: {f"{c} {v}": _compose_variant(c, v) for c, v in ALL})
+def _config(choice: str, variant: str) -> Config:
+    """Return the checked keys and node of a variant."""
+    return _kept(f"{choice} {variant}", lambda: _compose_variant(choice, variant))
 
 
 def _compose_variant(choice: str, variant: str) -> Config:
+    register()
     config = compose_method(choice, *_overrides(variants(choice)[variant]))
     return {key: config[key] for key in ("compressor", *keys_of(choice))}
 
