@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import pytest
-from layout_cases import traces_in_one_process
-from method_cases import Trace, compressor_of
+from method_cases import WORKERS, Trace, compressor_of, trace
+
+from gcbench.comm import Comm
 
 
 class VirtualTraces(dict[tuple[str, str], Trace]):
     """What four virtual workers see of a choice and variant, each stepped when first asked for."""
 
     def __missing__(self, key: tuple[str, str]) -> Trace:
-        trace: Trace = traces_in_one_process({key: compressor_of(*key)})[key]
-        self[key] = trace
-        return trace
+        self[key] = trace(compressor_of(*key), Comm(WORKERS))
+        return self[key]
 
 
 @pytest.fixture(scope="session")

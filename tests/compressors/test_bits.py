@@ -506,7 +506,8 @@ PUBLISHED_DATA = [
     ("unbiased_lowrank", {"rank": 1, "variant": "text"}, 1.32, 1),
     ("unbiased_lowrank", {"rank": 2, "variant": "text"}, 1.76, 2),
 ]
-FAST = [PUBLISHED_DATA[number] for number in (0, 2, 4, 6, 8, 9, 11)]
+# The first of each method; the others differ from it in a number.
+FAST = list({(case[0], case[1].get("variant")): case for case in reversed(PUBLISHED_DATA)}.values())
 
 
 @pytest.mark.parametrize(("choice", "settings", "exact", "printed"), slow_but(FAST, PUBLISHED_DATA))

@@ -2,7 +2,7 @@
 
 Composing a command line takes it 0.15 s, nearly all of which goes into reading and merging files,
 though tests mostly type values of keys. They compose in a seventh of the time, to the same tree:
-see test_composing.py. Folders besides conf/ are read anew each time.
+see test_config.py. Folders besides conf/ are read anew each time.
 """
 
 from __future__ import annotations

@@ -215,6 +215,7 @@ ONLY = {
 @cache
 def compose_method(choice: str, *overrides: str) -> Config:
     """Return the checked configuration, as the command line makes it."""
+    register()
     return resolve(compose_words([f"compressor={choice}", *overrides]))
 
 
@@ -337,7 +338,6 @@ def _config(choice: str, variant: str) -> Config:
 
 
 def _compose_variant(choice: str, variant: str) -> Config:
-    register()
     config = compose_method(choice, *_overrides(variants(choice)[variant]))
     return {key: config[key] for key in ("compressor", *keys_of(choice))}
 

@@ -1,4 +1,4 @@
-"""What the server has imported and composed that tests copy their processes from."""
+"""What the server imports and composes before tests copy it: see processes.py."""
 
 import atexit
 import gc

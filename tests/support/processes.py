@@ -32,9 +32,9 @@ SUPPORT = str(Path(__file__).parent)
 
 @cache
 def server() -> ForkServerContext:
-    """Return the context of its copies; it is started where it finds what it preloads.
+    """Return the context whose processes are copies of the server, and start the server.
 
-    What it does not find it leaves out in silence.
+    It needs this folder on its path, as it would go on in silence without what it preloads.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["preloaded"])
@@ -184,6 +184,7 @@ def _begin(
     out: Path | None,
     err: Path,
 ) -> None:
+    assert "preloaded" in sys.modules, "the server has not imported what its copies need"
     os.setsid()
     unread, written = os.pipe()
     os.dup2(written, 1)
