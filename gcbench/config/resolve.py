@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
+from functools import cache
 from glob import escape
 from pathlib import Path
 from string import Template
@@ -62,11 +63,7 @@ def register() -> None:
     # Our files for these launchers take the place of the plugin's own; Hydra says five times that
     # this will change.
     warnings.filterwarnings("ignore", message=r"\s*'hydra/launcher/submitit_")
-    store = ConfigStore.instance()
-    for group, node in SCHEMAS.items():
-        # Files of these groups have only the keys that their class takes.
-        if group not in ("optimizer", "estimator"):
-            store.store(group=group, name="schema", node=node)
+    _store_schemas()
     resolvers: dict[str, Callable[..., str | int]] = {
         "levels": _levels_of_bits,
         "run_name": lambda *, _root_: run_name(_root_),
@@ -78,6 +75,14 @@ def register() -> None:
     }
     for name, resolver in resolvers.items():
         OmegaConf.register_new_resolver(f"gcbench.{name}", resolver, replace=True)
+
+
+@cache
+def _store_schemas() -> None:
+    for group, node in SCHEMAS.items():
+        # Files of these groups have only the keys that their class takes.
+        if group not in ("optimizer", "estimator"):
+            ConfigStore.instance().store(group=group, name="schema", node=node)
 
 
 def compose_words(words: Sequence[str], config_dir: str | None = None) -> DictConfig:

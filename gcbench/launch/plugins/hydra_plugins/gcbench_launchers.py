@@ -12,6 +12,7 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import make_dataclass
+from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
@@ -33,17 +34,22 @@ if find_spec("hydra_plugins.hydra_submitit_launcher"):
     class PackingKeys(SearchPathPlugin):
         """The keys of packing, added to the schemas by which Hydra judges conf/hydra/launcher.
 
-        Their plugin stores these schemas when Hydra imports it. This is called once all are there.
+        Their plugin stores these schemas when Hydra imports it. This is called once all are there,
+        and then at every composition.
         """
 
         def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-            packing = [("points_per_job", int, 1), ("points_at_once", int, 1)]
-            for name, keys in (
-                ("submitit_local", LocalQueueConf),
-                ("submitit_slurm", SlurmQueueConf),
-            ):
-                node = make_dataclass(keys.__name__, packing, bases=(keys,))
-                ConfigStore.instance().store(group="hydra/launcher", name=name, node=node)
+            _store_packing_keys()
+
+    @cache
+    def _store_packing_keys() -> None:
+        packing = [("points_per_job", int, 1), ("points_at_once", int, 1)]
+        for name, keys in (
+            ("submitit_local", LocalQueueConf),
+            ("submitit_slurm", SlurmQueueConf),
+        ):
+            node = make_dataclass(keys.__name__, packing, bases=(keys,))
+            ConfigStore.instance().store(group="hydra/launcher", name=name, node=node)
 
     class SubmititLocal(theirs.LocalLauncher):
         """A launcher of jobs as processes of this machine."""
