@@ -151,6 +151,7 @@ LOWER = {
     "distance",
     "relative_error",
     "squared_error",
+    "link_milliseconds",
 }
 
 

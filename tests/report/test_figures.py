@@ -12,7 +12,7 @@ from results import result_of
 
 from gcbench.config import ConfigError
 from gcbench.drawing import FAMILIES, PAGE, look
-from gcbench.records.schema import Network, Result
+from gcbench.records.schema import Collective, Network, Result
 from gcbench.records.store import RecordedRun
 from gcbench.report.figures import draw
 from gcbench.report.figures.bars import PHASES, bars, breakdown
@@ -20,7 +20,7 @@ from gcbench.report.figures.curves import curves
 from gcbench.report.figures.reach import target_of, time_to_score
 from gcbench.report.figures.scaling import scaling
 from gcbench.report.figures.series import Drawn, Series, of_rows, of_runs
-from gcbench.report.figures.tradeoff import accuracy_ratio, front, points_of
+from gcbench.report.figures.tradeoff import Panel, accuracy_ratio, front, points_of, tradeoff
 from gcbench.report.rows import group_runs
 from gcbench.report.tables import read_table
 
@@ -180,9 +180,53 @@ def test_the_front_has_what_nothing_beats() -> None:
         series("beaten", run(RANK_7, accuracy=92, ratio=32)),
     ]
     points = points_of(members, "accuracy")
-    assert [point.ratio for point in points] == [1, 4, 32, 64]
+    assert [point.x for point in points] == [1, 4, 32, 64]
     assert [point.series.label for point in front(points, "accuracy")] == ["good", "small"]
     assert [point.series.label for point in front(points, "loss")] == ["beaten", "small"]
+
+
+def sends(megabytes: float, accuracy: float) -> RecordedRun:
+    """Return a run of two workers that all-reduces so much in a single step."""
+    bits = 8e6 * megabytes
+    message = Collective(
+        level="all",
+        collective="all_reduce",
+        workers=2,
+        messages=1,
+        sent_bits=bits,
+        received_bits=bits,
+        wire_bits=bits,
+    )
+    made = run(accuracy=accuracy)
+    made.result = made.result.model_copy(
+        update={"collectives": [message], "workers": 2, "steps": 1}
+    )
+    return made
+
+
+def test_every_link_has_a_panel_in_which_the_shorter_exchange_is_better() -> None:
+    many = [series(f"slow {i}", sends(9 + i, accuracy=80)) for i in range(20)]
+    members = [
+        *many,
+        series("long", sends(8, accuracy=95)),
+        series("short", sends(1, accuracy=90)),
+        series("between", sends(4, accuracy=85)),
+    ]
+    asked = {
+        name: Panel(drawn(*members), "link_milliseconds", {"network": name})
+        for name in ("100mbit", "1gbit")
+    }
+    slow, fast = (panel.points() for panel in asked.values())
+    assert [p.series.label for p in fast[:3]] == ["short", "between", "long"]
+    assert all(9 < a.x / b.x <= 10 for a, b in zip(slow, fast, strict=True))
+    best = front(fast, "accuracy", "link_milliseconds")
+    assert [p.series.label for p in best] == ["short", "long"]
+    figure = tradeoff(asked)
+    assert figure is not None
+    assert [ax.get_title() for ax in figure.axes] == ["100mbit", "1gbit"]
+    one, other = ([text.get_text() for text in ax.texts] for ax in figure.axes)
+    assert one == other == [str(n) for n in range(1, 24)]
+    assert len(figure.legends[0].get_texts()) == 1 + len(members)
 
 
 def test_labels_of_the_trade_off_cover_neither_points_nor_each_other() -> None:

@@ -19,7 +19,7 @@ from gcbench.report.figures.reach import time_to_score
 from gcbench.report.figures.scaling import scaling
 from gcbench.report.figures.series import Drawn, of_rows, of_runs, of_workers
 from gcbench.report.figures.studies import STUDIES, predicted_throughput
-from gcbench.report.figures.tradeoff import accuracy_ratio, score_of
+from gcbench.report.figures.tradeoff import Panel, accuracy_ratio, score_of, tradeoff
 from gcbench.report.rows import group_runs
 from gcbench.report.study import Study, find_study
 from gcbench.report.tables import Table, read_table, tables_of
@@ -162,6 +162,11 @@ def _of_scores(table: Table, drawn: Drawn) -> Pictures:
         for group in groups
     }
     yield f"{table.name}/{score}-over-ratio", accuracy_ratio(parts)
+    if links := [column for column in table.columns if column.network]:
+        yield (
+            f"{table.name}/{score}-over-exchange",
+            tradeoff({c.title: Panel(drawn, str(c.measure), c.settings) for c in links}),
+        )
     yield from _curves(table.name, drawn, [score, "train_loss"], AXES)
     yield f"{table.name}/time-to-{score}", time_to_score(drawn, score)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gcbench.console import name_first
 from gcbench.identity import digest, tell_apart
@@ -31,11 +31,11 @@ class Series:
     def short(self) -> str:
         return self.title or self.label
 
-    def values(self, name: str) -> list[float]:
+    def values(self, name: str, **settings: Any) -> list[float]:
         """Return one measure by seed; a run that has no such number is left out."""
         if name in TIMES and not self.timed:
             return []
-        values = (measure(name, run.result) for run in self.runs)
+        values = (measure(name, run.result, **settings) for run in self.runs)
         return [value for value in values if value is not None]
 
 

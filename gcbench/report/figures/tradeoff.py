@@ -1,10 +1,10 @@
-"""The score against the compression ratio: which method gives up least for what it saves."""
+"""The score against what a method costs: its compression ratio, or its exchanges on links."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import count
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -23,73 +23,99 @@ SCORES = ("accuracy", "perplexity", "loss")  # the first that a panel's runs hav
 
 class Point(NamedTuple):
     series: Series
-    ratio: float
-    score: float  # mean over seeds
+    x: float  # of the measure on that axis, mean over seeds, as the score
+    score: float
     low: float
     high: float
+
+
+class Panel(NamedTuple):
+    """Methods to compare, and the measure that says what each costs."""
+
+    drawn: Drawn
+    x: str = "ratio"
+    settings: Mapping[str, Any] = {}
+
+    @property
+    def score(self) -> str | None:
+        return score_of(self.drawn.series)
+
+    def points(self) -> list[Point]:
+        """Return the rows that have both, by what they cost."""
+        y = self.score
+        return points_of(self.drawn.series, y, self.x, **self.settings) if y else []
 
 
 def score_of(series: Sequence[Series]) -> str | None:
     return next((name for name in SCORES if any(s.values(name) for s in series)), None)
 
 
-def points_of(series: Sequence[Series], y: str) -> list[Point]:
-    """Return the rows that have both, by ratio."""
-    values = [(s, s.values("ratio"), s.values(y)) for s in series]
+def points_of(series: Sequence[Series], y: str, x: str = "ratio", **settings: Any) -> list[Point]:
+    """Return the rows that have both, by `x`, of which `settings` are arguments."""
+    values = [(s, s.values(x, **settings), s.values(y)) for s in series]
     points = [
         Point(s, float(np.mean(r)), float(np.mean(v)), min(v), max(v))
         for s, r, v in values
         if r and v
     ]
-    return sorted(points, key=lambda point: (point.ratio, point.series.label))
+    return sorted(points, key=lambda point: (point.x, point.series.label))
 
 
-def front(points: Sequence[Point], y: str) -> list[Point]:
-    """Return the Pareto front, from the lowest ratio: no other point is better in both."""
-    sign = -1 if y in LOWER else 1
-    return [p for p in points if not any(_beats(q, p, sign) for q in points)]
+def front(points: Sequence[Point], y: str, x: str = "ratio") -> list[Point]:
+    """Return the Pareto front, by x: no other point is better in both."""
+    signs = [-1 if measure in LOWER else 1 for measure in (x, y)]
+    return [p for p in points if not any(_beats(q, p, *signs) for q in points)]
 
 
-def _beats(q: Point, p: Point, sign: int) -> bool:
-    a, b = (q.ratio, sign * q.score), (p.ratio, sign * p.score)
+def _beats(q: Point, p: Point, x_sign: int, y_sign: int) -> bool:
+    a, b = (x_sign * q.x, y_sign * q.score), (x_sign * p.x, y_sign * p.score)
     return a[0] >= b[0] and a[1] >= b[1] and a != b
 
 
-def accuracy_ratio(workloads: dict[str, Drawn], notes: Sequence[str] = ()) -> Figure | None:
-    """Draw a panel for every workload, with the Pareto front as a line."""
-    scores = {title: score_of(drawn.series) for title, drawn in workloads.items()}
-    points = {title: points_of(workloads[title].series, y) for title, y in scores.items() if y}
-    shown = {
-        title: members for title, members in points.items() if len({p.ratio for p in members}) > 1
-    }
+def accuracy_ratio(workloads: Mapping[str, Drawn], notes: Sequence[str] = ()) -> Figure | None:
+    """Draw the score over the compression ratio, a panel for every workload."""
+    return tradeoff({title: Panel(drawn) for title, drawn in workloads.items()}, notes)
+
+
+def tradeoff(asked: Mapping[str, Panel], notes: Sequence[str] = ()) -> Figure | None:
+    """Draw the panels, each with its Pareto front as a line; a series has one number in all."""
+    points = {title: panel.points() for title, panel in asked.items()}
+    shown = {title: members for title, members in points.items() if len({p.x for p in members}) > 1}
     if not shown:
         return None
     is_crowded = any(len(members) >= CROWDED for members in shown.values())
     figure, axes = panels(list(shown), 3.6 if is_crowded else 2.6, wide=len(shown) == 1)
-    fronts = [front(members, str(scores[title])) for title, members in shown.items()]
-    numbers = map(str, count(1))
+    fronts = {
+        title: front(members, str(asked[title].score), asked[title].x)
+        for title, members in shown.items()
+    }
+    best = {p.series for members in fronts.values() for p in members}
+    numbers: dict[Series, str] = {}
+    free = map(str, count(1))
     named: list[list[tuple[float, float, str]]] = []
     families: dict[str, Line2D] = {}
-    explained: list[Line2D] = []
-    for ax, (title, members), best in zip(axes, shown.items(), fronts, strict=True):
-        _panel(ax, members, best, str(scores[title]))
+    for ax, (title, members) in zip(axes, shown.items(), strict=True):
+        _panel(ax, members, fronts[title], asked[title])
         if len(members) < CROWDED:
             labels = [_short(p, members) for p in members]
             several = {p.series.family for p in members if _has_several(p, members)}
             families |= {name: _handle(name, name) for name in several}  # else a label says all
         else:
-            labels = [next(numbers) for _ in members]
-            explained += [
-                _handle(p.series.family, f"{label}  {p.series.label}", 0 if p in best else 1)
-                for label, p in zip(labels, members, strict=True)
-            ]
-        named.append([(p.ratio, p.score, label) for p, label in zip(members, labels, strict=True)])
+            for p in members:
+                if p.series not in numbers:
+                    numbers[p.series] = next(free)
+            labels = [numbers[p.series] for p in members]
+        named.append([(p.x, p.score, label) for p, label in zip(members, labels, strict=True)])
     line = Line2D(
         [], [], color="#888888", linewidth=0.9, label="Pareto front, filled (means over seeds)"
     )
+    explained = [
+        _handle(s.family, f"{number}  {s.label}", 0 if s in best else 1)
+        for s, number in numbers.items()
+    ]
     every_note = [
         *notes,
-        *(note for title in shown for note in workloads[title].notes),
+        *(note for title in shown for note in asked[title].drawn.notes),
         *_single(points, shown),
     ]
     handles = [line, *(families[name] for name in sorted(families)), *explained]
@@ -97,10 +123,7 @@ def accuracy_ratio(workloads: dict[str, Drawn], notes: Sequence[str] = ()) -> Fi
     place_labels(
         axes,
         named,
-        [
-            [_steps(best), *_spreads(members)]
-            for best, members in zip(fronts, shown.values(), strict=True)
-        ],
+        [[_steps(fronts[title]), *_spreads(members)] for title, members in shown.items()],
     )
     return figure
 
@@ -110,26 +133,27 @@ def _handle(family: str, label: str, nth: int = 0) -> Line2D:
     return Line2D([], [], label=label, **{**look(family, nth), "linestyle": ""})
 
 
-def _panel(ax: Axes, points: Sequence[Point], best: Sequence[Point], y: str) -> None:
+def _panel(ax: Axes, points: Sequence[Point], best: Sequence[Point], panel: Panel) -> None:
     for p in points:
         style = {**look(p.series.family, 0 if p in best else 1), "linestyle": ""}
         error = [[p.score - p.low], [p.high - p.score]] if p.high > p.low else None
-        ax.errorbar(p.ratio, p.score, yerr=error, **style, capsize=2, elinewidth=0.8)
+        ax.errorbar(p.x, p.score, yerr=error, **style, capsize=2, elinewidth=0.8)
     ax.plot(*zip(*_steps(best), strict=True), color="#888888", linewidth=0.9, zorder=1)
     logarithmic(ax, "x")
     ax.margins(x=0.2, y=0.2)
-    ax.set(xlabel=LABELS["ratio"], ylabel=label_of(y, [p.series for p in points]))
+    y = str(panel.score)
+    ax.set(xlabel=LABELS[panel.x], ylabel=label_of(y, [p.series for p in points]))
     if y in LOWER:
         ax.invert_yaxis()
         ax.set_ylabel(f"{ax.get_ylabel()}, downwards")
 
 
 def _steps(best: Sequence[Point]) -> list[tuple[float, float]]:
-    return [(p.ratio, p.score) for p in best]
+    return [(p.x, p.score) for p in best]
 
 
 def _spreads(points: Sequence[Point]) -> list[list[tuple[float, float]]]:
-    return [[(p.ratio, p.low), (p.ratio, p.high)] for p in points if p.high > p.low]
+    return [[(p.x, p.low), (p.x, p.high)] for p in points if p.high > p.low]
 
 
 def _short(point: Point, points: Sequence[Point]) -> str:
@@ -144,6 +168,6 @@ def _has_several(point: Point, points: Sequence[Point]) -> bool:
     return sum(p.series.family == point.series.family for p in points) > 1
 
 
-def _single(points: dict[str, list[Point]], shown: dict[str, list[Point]]) -> list[str]:
+def _single(points: Mapping[str, list[Point]], shown: Mapping[str, list[Point]]) -> list[str]:
     alone = [title for title in points if title not in shown]
     return [f"Without a second method, and not drawn: {'; '.join(alone)}."] if alone else []
