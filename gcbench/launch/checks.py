@@ -88,7 +88,7 @@ def check(config: Config, plan: Plan, data: Data, directory: Path) -> None:
     _warn_of_little_compression(config, compressor, model, data)
     if config["trainer"]["precision"] == "bf16" and plan.device == "cpu" and not computes_bf16():
         log.warning(
-            "trainer.precision=bf16: torch is slow at it on this CPU (x86 needs AVX-512 for it), and "
+            "trainer.precision=bf16: torch is slow at it on this CPU (x86 needs AVX-512), and "
             "took ten times as long as in fp32 with the network of budget=cpu; type "
             "trainer.precision=fp32, which is a run of its own"
         )
