@@ -33,7 +33,8 @@ class Scenario(NamedTuple):
     compute: Compute
     samples: int
     left_out: dict[str, str]  # of compressor=all: methods that cannot run there, and why
-    guessed: list[str]  # methods whose codec was never timed on that device
+    untimed: list[str]  # of compressor=all, too: methods whose codec was never timed on that device
+    guessed: list[str]  # methods with the seconds that the device has for any other
 
 
 class Trained(NamedTuple):
@@ -80,7 +81,9 @@ def build_scenario(words: Predict) -> Scenario:
         for name in words.network
     }
     names = _choose_methods(words)
+    untimed = [] if words.compressor != ("all",) else [n for n in names if not device.times(n)]
     trained = _find_trained(words, device)
+    names = [name for name in names if name not in untimed]
     log.info("metering a step of %s with %d methods", trained.name, len(names))
     single, left_out = [], {}
     for choice in names:
@@ -104,6 +107,7 @@ def build_scenario(words: Predict) -> Scenario:
         trained.compute,
         trained.samples,
         left_out,
+        untimed,
         sorted({m.family for m in single} - {*device.codecs, "none"}),
     )
 
@@ -214,6 +218,11 @@ def _notes(words: Predict, scenario: Scenario) -> list[str]:
         notes.append(
             f"Codec seconds are the device's guess for any method ({OTHER}), and may be far off, "
             f"of: {', '.join(scenario.guessed)}. Time them: gcbench bench, gcbench predict measure."
+        )
+    if scenario.untimed:
+        notes.append(
+            f"Left out, as device={words.device} has no codec seconds of them: "
+            f"{', '.join(scenario.untimed)}. Time them: gcbench bench, gcbench predict measure."
         )
     if scenario.left_out:
         reasons = "; ".join(f"{name} ({why})" for name, why in scenario.left_out.items())

@@ -50,7 +50,7 @@ class Device:
 
     def codec(self, compressor: str, values: int) -> Codec:
         """Return the seconds of a choice of conf/compressor for a gradient of so many values."""
-        entry = self.codecs.get(compressor) or self.codecs.get(OTHER) or DENSE.get(compressor)
+        entry = self._codec(compressor)
         if entry is None:
             raise ConfigError(
                 f"device={self.name} has no codec seconds of compressor={compressor}; type one of "
@@ -59,6 +59,13 @@ class Device:
         return Codec(
             self._seconds(entry, "aggregate", values), self._seconds(entry, "decode", values)
         )
+
+    def times(self, compressor: str) -> bool:
+        """Return whether seconds of that choice are known, or those of any other method."""
+        return self._codec(compressor) is not None
+
+    def _codec(self, compressor: str) -> Mapping[str, Any] | None:
+        return self.codecs.get(compressor) or self.codecs.get(OTHER) or DENSE.get(compressor)
 
     def _seconds(self, entry: Mapping[str, Any], part: str, values: int) -> float:
         if f"{part}_seconds" in entry:

@@ -122,7 +122,7 @@ def test_all_methods_on_several_networks(
     typed = ["shapes=mine.yaml", "device=few.yaml", "network=100mbit,10gbit", "workers=2,8"]
     predict_steps(["pays", *typed, "compressor=all", "every=1,8"])
     text = capsys.readouterr().out
-    assert "Left out, as they cannot be predicted there: qsgd (device=few.yaml has no" in text
+    assert "Left out, as device=few.yaml has no codec seconds of them: qsgd. Time them:" in text
     assert "Speed only" in text
     order = [line.split("  ")[0].strip() for line in text.splitlines()[5:] if " x " in line]
     assert sorted(order) == sorted(
