@@ -151,7 +151,6 @@ LOWER = {
     "distance",
     "relative_error",
     "squared_error",
-    "link_milliseconds",
 }
 
 

@@ -62,9 +62,12 @@ def points_of(series: Sequence[Series], y: str, x: str = "ratio", **settings: An
 
 
 def front(points: Sequence[Point], y: str, x: str = "ratio") -> list[Point]:
-    """Return the Pareto front, by x: no other point is better in both."""
-    signs = [-1 if measure in LOWER else 1 for measure in (x, y)]
-    return [p for p in points if not any(_beats(q, p, *signs) for q in points)]
+    """Return the Pareto front, by x: no other point is better in both.
+
+    A ratio is better where it is high, anything else that a method costs where it is low.
+    """
+    x_sign, y_sign = 1 if x == "ratio" else -1, -1 if y in LOWER else 1
+    return [p for p in points if not any(_beats(q, p, x_sign, y_sign) for q in points)]
 
 
 def _beats(q: Point, p: Point, x_sign: int, y_sign: int) -> bool:
