@@ -21,7 +21,7 @@ def is_accurate_and_small(printed: str) -> bool:
 
 def test_own_training_of_two_ranks(tmp_path: Path) -> None:
     example = [str(EXAMPLES / "own_training.py")]
-    ended = under_torchrun(script, example, example, folder=tmp_path, timeout=patience(100))
+    ended = under_torchrun(script, example, example, folder=tmp_path, timeout=patience(300))
     assert [done.returncode for done in ended] == [0, 0], ended
     assert is_accurate_and_small(ended[0].stdout)
 
