@@ -269,6 +269,7 @@ def test_bf16_is_said_to_be_slow_where_it_is(
     for precision in ("bf16", "fp32"):
         words = (
             f"trainer.precision={precision}",
+            "trainer.device=cpu",
             "trainer.launcher=virtual",
             "trainer.max_steps=1",
         )

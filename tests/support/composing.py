@@ -42,7 +42,7 @@ def merge_files_once() -> None:
         if not _has_only_conf(self):
             return load(self, config_path)
         if config_path not in _files:
-            _files[config_path] = _copier(load(self, config_path))
+            _files[config_path] = _make_copier(load(self, config_path))
         return _files[config_path]()
 
     @wraps(create)
@@ -66,7 +66,7 @@ def merge_files_once() -> None:
         if not any(made.defaults is defaults for made in _lists.values()):
             return merge(self, defaults, repo)
         if id(defaults) not in _trees:
-            _trees[id(defaults)] = _copier(merge(self, defaults, repo))
+            _trees[id(defaults)] = _make_copier(merge(self, defaults, repo))
         return _trees[id(defaults)]()
 
     ConfigRepository.load_config = load_once  # type: ignore[method-assign]
@@ -76,8 +76,8 @@ def merge_files_once() -> None:
     loader.ConfigLoaderImpl._compose_config_from_defaults_list = merge_once
 
 
-def _copier(made: T) -> Callable[[], T]:
-    """Return what copies it as it is now."""
+def _make_copier(made: T) -> Callable[[], T]:
+    """Return a function that returns a new copy of `made` as it is now."""
     try:
         data = pickle.dumps(made)
     except pickle.PicklingError:  # schemas of submitit's launchers are made by our plugin
