@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from hydra.core.utils import JobReturn, JobStatus
 from processes import command
 from results import plain_result
@@ -23,7 +22,7 @@ from gcbench.launch.estimate import START_SECONDS, Estimates
 from gcbench.launch.same import same_run
 from gcbench.records import RunFiles
 from gcbench.records.result import Begun, make_result
-from gcbench.records.schema import Machine, Result, Status
+from gcbench.records.schema import Result, Status
 from gcbench.sweep_progress import SweepProgress, SweepRow, plan_sentence
 
 WORDS = [
@@ -226,15 +225,6 @@ def test_core_seconds_follow_from_runs_of_the_same_work_alone() -> None:
     wider = config_of("model.widths=[512]")
     assert estimates.core_seconds(wider, "cpu") is None
     assert estimates.core_seconds(config, "cuda") is None
-
-
-def test_bf16_of_a_cpu_with_other_instructions_tells_nothing() -> None:
-    config = config_of("trainer.precision=bf16")
-    here = torch.backends.cpu.get_cpu_capability()
-    for capability, told in ((here, True), ("another", False)):
-        machine = Machine(cpu_capability=capability)
-        past = three_seconds_a_step(config, device="cpu", processes=1, threads=1, machine=machine)
-        assert (Estimates([past]).core_seconds(config, "cpu") is not None) == told
 
 
 def test_a_size_never_seen_is_tried_and_missing_data_is_left_to_the_run(tmp_path: Path) -> None:

@@ -86,7 +86,6 @@ def check(config: Config, plan: Plan, data: Data, directory: Path) -> None:
     )
     _check_recordings(config["trainer"], data)
     _warn_of_little_compression(config, compressor, model, data)
-    _warn_of_slow_precision(config, plan)
     _check_memory(plan, sum(p.numel() for p in model.parameters()), compressor, estimator)
 
 
@@ -211,20 +210,6 @@ def _warn_of_little_compression(
     )
     if advice := advice_on_share(share, config):
         log.warning("%s are compressed %s", share_in_words(share), advice)
-
-
-def computes_bf16() -> bool:
-    """Return whether torch has fast convolutions in bfloat16 for this CPU."""
-    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-
-
-def _warn_of_slow_precision(config: Config, plan: Plan) -> None:
-    if config["trainer"]["precision"] == "bf16" and plan.device == "cpu" and not computes_bf16():
-        log.warning(
-            "trainer.precision=bf16: torch is slow at it on this CPU (x86 needs AVX-512), and "
-            "took ten times as long as in fp32 with the network of budget=cpu; type "
-            "trainer.precision=fp32, which is a run of its own"
-        )
 
 
 def _check_memory(

@@ -34,7 +34,7 @@ class Estimates:
         self._past: dict[Size, list[Result]] = {}
         self._past_work: dict[Size, list[Result]] = {}
         for result in results:
-            if result.status == "done" and result.steps and _tells_of_this_machine(result):
+            if result.status == "done" and result.steps:
                 self._past.setdefault(_size(result.config, result.choices), []).append(result)
                 work = _work(result.config, result.choices, result.device)
                 self._past_work.setdefault(work, []).append(result)
@@ -69,19 +69,6 @@ class Estimates:
             return None
         each = median_low(_step_seconds(result) * _cores(result) for result in past)
         return max(START_SECONDS, each * _steps(config, _steps_per_epoch(past[0])))
-
-
-def _tells_of_this_machine(result: Result) -> bool:
-    """Return whether its seconds tell of runs here.
-
-    A CPU without AVX-512 takes ten times as long in bfloat16 as one with it.
-    """
-    if result.device != "cpu" or result.config["trainer"].get("precision") != "bf16":
-        return True
-    return (
-        result.machine is not None
-        and result.machine.cpu_capability == torch.backends.cpu.get_cpu_capability()
-    )
 
 
 def _alike(past: list[Result], config: Config) -> list[Result]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from gcbench.private import use_own_compiler_cache
 from gcbench.records.clock import Clock
 from gcbench.seeds import mix
 from gcbench.settings import Precision, TrainerSettings
+from gcbench.train.precision import autocast_bf16
 from gcbench.train.tasks import loss_of
 
 # Gradients lie in parameter order whatever the memory layout of a weight: accumulating them there
@@ -218,8 +219,8 @@ class Replica:
             return inputs.contiguous(memory_format=torch.channels_last)
         return inputs
 
-    def _autocast(self) -> torch.autocast:
-        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self._bf16)
+    def _autocast(self) -> AbstractContextManager[None]:
+        return autocast_bf16(self.device.type) if self._bf16 else nullcontext()
 
 
 def _micro_batches(batch: tuple[Tensor, Tensor], count: int) -> list[tuple[Tensor, Tensor]]:

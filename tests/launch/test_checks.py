@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from platform import machine
 
 import pytest
 from sentence import config_of, run
@@ -259,27 +258,3 @@ def test_a_run_says_how_much_of_the_gradient_it_compresses(
     warned = [record.message for record in caplog.records if "compressed" in record.message]
     assert len(warned) == (says is not None)
     assert says is None or (says in warned[0] and says in facts["compressed"])
-
-
-@pytest.mark.parametrize("fast", [True, False])
-def test_bf16_is_said_to_be_slow_where_it_is(
-    fast: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(checks, "computes_bf16", lambda: fast)
-    for precision in ("bf16", "fp32"):
-        words = (
-            f"trainer.precision={precision}",
-            "trainer.device=cpu",
-            "trainer.launcher=virtual",
-            "trainer.max_steps=1",
-        )
-        run(tmp_path / precision, *words)
-    warned = [record.message for record in caplog.records if "AVX-512" in record.message]
-    assert len(warned) == (0 if fast else 1)
-    assert fast or "type trainer.precision=fp32" in warned[0]
-
-
-@pytest.mark.skipif(machine() != "x86_64", reason="asks Linux for flags of an x86 processor")
-def test_what_computes_bf16_has_avx512() -> None:
-    flags = Path("/proc/cpuinfo").read_text()
-    assert checks.computes_bf16() == ("avx512bw" in flags and "avx512vl" in flags)
