@@ -133,6 +133,19 @@ def test_all_methods_on_several_networks(
         predict_steps(["pays", *typed, "compressor=qsgd"])
 
 
+def test_a_method_that_cannot_run_so_is_left_out_with_its_reason(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("gcbench.predict.subject.method_names", lambda: ["none", "qsgd", "top_k"])
+    typed = ["pays", "shapes=mine.yaml", "device=cpu", "network=1gbit", "workers=2", "code=elias"]
+    predict_steps([*typed, "compressor=all"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert "Left out, as they cannot be predicted there: qsgd (code=elias: type code=fixed" in text
+    assert " top_k " in text
+    with pytest.raises(ConfigError, match="code=elias: type code=fixed"):
+        predict_steps([*typed, "compressor=qsgd"])
+
+
 def test_a_measured_device_is_read_again(here: Path) -> None:
     local = [
         {"part": part, "values": 1000, "milliseconds": ms, "memcpy_gb_per_second": 10.0}
