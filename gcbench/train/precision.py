@@ -47,7 +47,7 @@ PRODUCTS: frozenset[Callable[..., Any]] = frozenset(
 def has_fast_bf16() -> bool:
     """Return whether torch has fast products in bfloat16 for this CPU (on x86, with AVX-512).
 
-    Elsewhere those of torch take 10 to 20 times as long as in fp32, and its LSTM does not run.
+    Elsewhere those of torch take 4 to 20 times as long as in fp32, and its LSTM does not run.
     """
     return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 

