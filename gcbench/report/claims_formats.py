@@ -27,10 +27,10 @@ PAPERS = {
 TO_RUN = "What would decide the others, and its cost"
 UNDER = [
     "Rows are compared seed by seed, by the differences between runs of the same seed: a relation "
-    "holds, or its opposite does, if the mean difference is larger than the differences' spread "
-    "over seeds (their standard deviation). Rows that share one seed take the spread of the "
-    "claim's other relations; without any, nothing is above noise. A run that diverged is worse "
-    "than any number.",
+    "holds, or its opposite does, if the mean difference is larger than noise, the one-sided 90 % "
+    "bound of Student's t test on these pairs. A relation between rows that share one seed takes "
+    "the standard deviation of the claim's other relations; without any, nothing is above noise. "
+    "A run that diverged is worse than any number.",
     "Budgets are not mixed, and the one nearest to the paper's counts: an answer at cpu, "
     "cpu_medium or cpu_long is of a smaller model and fewer epochs. Costs are those of kept runs "
     "of the same table; what needs a machine is an estimate.",

@@ -7,6 +7,10 @@
 
 A relation is a Python comparison of names, numbers, `+`, `-` and `*`. A slash joins a table and a
 row, as in vgg16/sgd, and what is no Python name stands in quotes: "4bit" > "Rank 2, W=4".
+
+Noise is the one-sided 90 % bound of Student's t test on pairs, t s / sqrt(n): s is the standard
+deviation of n differences between runs of the same seed, and t the quantile at n - 1 degrees of
+freedom. So a relation is decided by more seeds, too, unless nothing is there to decide.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ import math
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from itertools import pairwise, product
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import NamedTuple
 
 from gcbench.config import ConfigError
@@ -24,6 +28,9 @@ from gcbench.report.verdicts import Verdict
 
 SIGNS = {ast.Gt: ">", ast.GtE: ">=", ast.Lt: "<", ast.LtE: "<=", ast.Eq: "=="}
 EXACT = (0,)  # the seeds of what has none
+# One-sided 90 % quantiles of Student's t distribution for 1, 2, ... degrees of freedom.
+T_90 = (3.078, 1.886, 1.638, 1.533, 1.476, 1.440, 1.415, 1.397, 1.383, 1.372)
+NORMAL_90 = 1.2816
 
 
 class Value(NamedTuple):
@@ -64,7 +71,7 @@ class Judged(NamedTuple):
     verdict: Verdict
     margin: float = math.nan  # mean over the seeds that all its rows have
     seeds: tuple[int, ...] = ()
-    spread: float | None = None  # deviation of the margin over seeds; None: not known
+    noise: float = math.inf  # what the margin has to exceed; infinite: not known
 
     @property
     def text(self) -> str:
@@ -73,62 +80,78 @@ class Judged(NamedTuple):
         if self.seeds == EXACT:
             return f"{self.relation.text}: {self.margin:+.3g}"
         count = f"{len(self.seeds)} seed{'s' * (len(self.seeds) > 1)}"
-        spread = (
-            "spread not known" if self.spread in (None, math.inf) else f"spread {self.spread:.2g}"
-        )
-        return f"{self.relation.text}: {self.margin:+.3g} ({spread}, {count})"
+        noise = f"noise {self.noise:.2g}" if math.isfinite(self.noise) else "noise not known"
+        return f"{self.relation.text}: {self.margin:+.3g} ({noise}, {count})"
 
 
 class _Differences(NamedTuple):
     """The difference that a relation judges, for each seed that all its rows have."""
 
     by_seed: dict[int, float]
-    spread: float | None
+    exact: bool = False
 
     @classmethod
     def of(cls, relation: Relation, values: Mapping[str, Value]) -> _Differences:
         rows = {name: values[name] for name in relation.names}
         runs = [set(value.by_seed) for value in rows.values() if value.exact is None]
-        if not runs:
-            (seed,) = EXACT
-            exact = {name: value.at(seed) for name, value in rows.items()}
-            return cls({seed: relation.difference(exact)}, 0.0)
-        by_seed = {
-            seed: relation.difference({name: value.at(seed) for name, value in rows.items()})
-            for seed in sorted(set.intersection(*runs))
-        }
-        if len(by_seed) < 2:
-            return cls(by_seed, None)
-        finite = all(map(math.isfinite, by_seed.values()))
-        return cls(by_seed, stdev(by_seed.values()) if finite else math.inf)
+        seeds = sorted(set.intersection(*runs)) if runs else EXACT
+        return cls(
+            {seed: relation.difference({n: v.at(seed) for n, v in rows.items()}) for seed in seeds},
+            exact=not runs,
+        )
+
+    @property
+    def squares(self) -> float:
+        """Return the sum of squares about the mean; infinite where a seed diverged."""
+        differences = self.by_seed.values()
+        if not all(map(math.isfinite, differences)):
+            return math.inf
+        mean = fmean(differences)
+        return sum((difference - mean) ** 2 for difference in differences)
+
+    @property
+    def freedom(self) -> int:
+        return 0 if self.exact else max(len(self.by_seed) - 1, 0)
+
+    def noise(self, others: Sequence[_Differences]) -> float:
+        """Return the bound of the mean difference; one seed takes the deviation of `others`."""
+        if self.exact or all(map(math.isinf, self.by_seed.values())):
+            return 0.0  # also where one side diverged with every seed
+        known = [d for d in ([self] if self.freedom else others) if d.freedom]
+        finite = [d for d in known if math.isfinite(d.squares)]
+        freedom = sum(d.freedom for d in finite)
+        if not freedom:
+            return math.inf
+        deviation = math.sqrt(sum(d.squares for d in finite) / freedom)
+        t = T_90[freedom - 1] if freedom <= len(T_90) else NORMAL_90
+        return t * deviation / math.sqrt(len(self.by_seed))
 
 
 def judge(relations: Sequence[Relation], values: Mapping[str, Value]) -> list[Judged]:
     """Return whether each relation holds, from differences between runs of the same seed.
 
-    A relation between rows that share one seed takes the spread of the others; without any, an
-    unknown spread is larger than any finite margin.
+    A relation between rows that share one seed takes the pooled deviation of the others; without
+    any, its noise is larger than any finite margin.
     """
     differences = [
         _Differences.of(relation, values) if values.keys() >= set(relation.names) else None
         for relation in relations
     ]
-    known = [d.spread for d in differences if d and d.spread and math.isfinite(d.spread)]
-    pooled = math.sqrt(fmean(spread**2 for spread in known)) if known else None
-    return [_judge(r, d, pooled) for r, d in zip(relations, differences, strict=True)]
+    known = [d for d in differences if d]
+    return [_judge(r, d, known) for r, d in zip(relations, differences, strict=True)]
 
 
-def _judge(relation: Relation, differences: _Differences | None, pooled: float | None) -> Judged:
+def _judge(
+    relation: Relation, differences: _Differences | None, others: Sequence[_Differences]
+) -> Judged:
     if differences is None:
         return Judged(relation, Verdict.NOT_YET)
     if not differences.by_seed:
         return Judged(relation, Verdict.NOT_DECIDED)
-    spread = pooled if differences.spread is None else differences.spread
-    if all(map(math.isinf, differences.by_seed.values())):  # one side diverged with every seed
-        spread = 0.0
+    noise = differences.noise(others)
     margin = relation.margin(fmean(differences.by_seed.values()))
-    verdict = _verdict(relation.sign, margin, math.inf if spread is None else spread)
-    return Judged(relation, verdict, margin, tuple(differences.by_seed), spread)
+    verdict = _verdict(relation.sign, margin, noise)
+    return Judged(relation, verdict, margin, tuple(differences.by_seed), noise)
 
 
 def _verdict(sign: str, margin: float, noise: float) -> Verdict:

@@ -17,13 +17,13 @@ class Verdict(Enum):
         verdict.meaning = meaning
         return verdict
 
-    REPRODUCED = "reproduced", "all that is asked holds, by more than its spread over seeds"
+    REPRODUCED = "reproduced", "all that is asked holds, by more than noise"
     IN_PART = "in part", "some of what is asked holds, and the opposite of the rest"
     WITHIN_NOISE = (
         "within noise",
-        "all that is asked holds or is equal, some by less than its spread",
+        "all that is asked holds or is equal, some by less than noise",
     )
-    CONTRARY = "contrary at this budget", "the opposite holds, by more than its spread"
+    CONTRARY = "contrary at this budget", "the opposite holds, by more than noise"
     CONSISTENT = "consistent", "it holds where the paper's own number was an input"
     COVERED = "covered by tests", "tests hold it, and passed at the commit that is named"
     NOT_DECIDED = "not decided", "seeds disagree, or no seed has run in all the rows compared"

@@ -7,6 +7,7 @@ import inspect
 import io
 import json
 import math
+import random
 from importlib import import_module
 from pathlib import Path
 
@@ -129,7 +130,7 @@ def seeds(*numbers: float) -> Value:
         ("abs(a - b) <= 3", seeds(3, 4, 5), seeds(1, 2, 3.2), Verdict.REPRODUCED),
         ("abs(a - b) <= 1", seeds(3, 4, 5), seeds(1, 2, 3.2), Verdict.CONTRARY),
         # The mean difference counts: these are 1, 1 and -2 apart.
-        ("abs(a - b) <= 1.8", seeds(3, 4, 5), seeds(2, 3, 7), Verdict.REPRODUCED),
+        ("abs(a - b) <= 1.9", seeds(3, 4, 5), seeds(2, 3, 7), Verdict.REPRODUCED),
         ("a > b", seeds(3), seeds(1), Verdict.WITHIN_NOISE),
         ("a < b", seeds(3), seeds(1), Verdict.NOT_DECIDED),
         ("a > b", Value({1: 3.0, 2: 3.1}), Value({3: 1.0}), Verdict.NOT_DECIDED),
@@ -150,13 +151,36 @@ def test_the_luck_of_a_seed_cancels() -> None:
     """Rows that rise and fall together are told apart by less than their own spread."""
     (judged,) = judge(read_relations("a > b"), {"a": seeds(90, 94, 97), "b": seeds(89, 93.2, 96.1)})
     assert judged.verdict is Verdict.REPRODUCED and judged.seeds == (1, 2, 3)
-    assert judged.margin == pytest.approx(0.9) and judged.spread == pytest.approx(0.1)
+    assert judged.margin == pytest.approx(0.9)
+    assert judged.noise == pytest.approx(1.886 * 0.1 / 3**0.5)  # t of 2 degrees of freedom
 
 
-def test_one_seed_takes_the_spread_of_the_others() -> None:
-    values = {"a": seeds(3, 4, 5.2), "b": seeds(1, 2, 3), "c": seeds(2.5), "d": seeds(2.95)}
+def test_more_seeds_decide_what_few_leave_open() -> None:
+    """The same differences, typed twice, have about the same deviation and a surer mean."""
+    three, zeros = (3.0, 4.2, 5.1), (2.9, 3.0, 5.6)
+    few, many = (
+        judge(read_relations("a > b"), {"a": seeds(*three * n), "b": seeds(*zeros * n)})[0]
+        for n in (1, 6)
+    )
+    assert few.margin == pytest.approx(many.margin) and few.noise > 2 * many.noise
+    assert (few.verdict, many.verdict) == (Verdict.WITHIN_NOISE, Verdict.REPRODUCED)
+
+
+@pytest.mark.parametrize("count", [2, 3, 6, 11, 30])
+def test_chance_alone_exceeds_noise_once_in_ten(count: int) -> None:
+    rng = random.Random(count)
+    zero = seeds(*[0.0] * count)
+    relations = read_relations("a > b")
+    drawn = [seeds(*(rng.gauss(0, 1) for _ in range(count))) for _ in range(4000)]
+    kinds = [judge(relations, {"a": one, "b": zero})[0].verdict for one in drawn]
+    assert kinds.count(Verdict.REPRODUCED) / len(kinds) == pytest.approx(0.1, abs=0.02)
+    assert kinds.count(Verdict.CONTRARY) / len(kinds) == pytest.approx(0.1, abs=0.02)
+
+
+def test_one_seed_takes_the_deviation_of_the_others() -> None:
+    values = {"a": seeds(3, 4, 5.2), "b": seeds(1, 2, 3), "c": seeds(2.5), "d": seeds(2.8)}
     several, one, near = judge(read_relations("a > b") + read_relations("a > (c, d)"), values)
-    assert one.spread == near.spread == several.spread == pytest.approx(0.115, abs=0.001)
+    assert one.noise == near.noise == pytest.approx(several.noise * 3**0.5)
     assert (one.verdict, near.verdict) == (Verdict.REPRODUCED, Verdict.WITHIN_NOISE)
 
 
@@ -357,7 +381,7 @@ def test_the_best_of_a_sweep(said, asked) -> None:
     ]
     assert all(words in row["commands"] for words in lacking)
     write(OUT / "last", result_of(RANK, "optimizer.lr=0.4", accuracy=94.0))
-    (row,) = answers(said)  # one seed has no spread, however far the rates are apart
+    (row,) = answers(said)  # one seed has no deviation, however far the rates are apart
     assert row["answer"] == "not decided" and "0.4 (n=1), the best of 3" in row["evidence"]
 
 
