@@ -15,7 +15,7 @@ from typing import Any
 import link_cases
 import pytest
 from link_cases import SIZES
-from needed import lacks, patience
+from needed import lacks, patience, skip
 
 ROOT = Path(__file__).parents[2]
 NETLAB = ROOT / "scripts" / "netlab"
@@ -116,6 +116,65 @@ def test_nothing_stays_when_it_is_killed(tmp_path: Path) -> None:
     assert not any(map(_alive, hosts))
     links = subprocess.run(["ip", "link"], capture_output=True, text=True, check=True).stdout
     assert "port0" not in links and "bridge:" not in links
+
+
+@needs_netlab
+def test_a_spare_core_is_for_all_threads_but_the_main_one(tmp_path: Path) -> None:
+    if not os.access("/sys/fs/cgroup/cpu/tasks", os.W_OK):
+        skip("cgroup", "there is no /sys/fs/cgroup/cpu that this user can write")
+    done = subprocess.run(
+        [NETLAB, "--spare-core", "--", sys.executable, "-c", SPIN, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    assert done.returncode == 0, done.stderr
+    groups = set()
+    for rank in "01":
+        shares = json.loads((tmp_path / rank).read_text())
+        assert [group.rpartition("-")[2] for group, _ in shares] == ["main", "spare"]
+        assert all(share < 0.6 for _, share in shares)
+        groups |= {group for group, _ in shares}
+    assert len(groups) == 4
+    assert not list(Path("/sys/fs/cgroup/cpu").glob("netlab-*"))
+
+
+# Writes, of the main thread and then of another one, its control group and its share of a second.
+SPIN = """
+import json, os, sys, threading, time
+from pathlib import Path
+
+def spin(shares):
+    time.sleep(0.3)  # netlab looks for new threads 20 times a second
+    start, used = time.monotonic(), time.thread_time()
+    while (elapsed := time.monotonic() - start) < 1:
+        pass
+    groups = Path("/proc/thread-self/cgroup").read_text().splitlines()
+    group = next(line for line in groups if line.split(":")[1] == "cpu").rpartition("/")[2]
+    shares.append((group, (time.thread_time() - used) / elapsed))
+
+shares = []
+spin(shares)
+other = threading.Thread(target=spin, args=[shares])
+other.start()
+other.join()
+Path(sys.argv[1], os.environ["RANK"]).write_text(json.dumps(shares))
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--hosts", "1"], "--hosts 1: type a number from 2 to 250"),
+        (["--spare-core", "--hosts", "200"], "--hosts 200: every host needs a core of its own"),
+    ],
+)
+@needs_netlab
+def test_what_netlab_cannot_do_is_told(words: list[str], told: str) -> None:
+    if "--spare-core" in words and not os.access("/sys/fs/cgroup/cpu/tasks", os.W_OK):
+        skip("cgroup", "there is no /sys/fs/cgroup/cpu that this user can write")
+    done = subprocess.run([NETLAB, *words, "--", "true"], capture_output=True, text=True)
+    assert done.returncode == 2 and told in done.stderr
 
 
 def _alive(pid: int) -> bool:

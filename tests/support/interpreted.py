@@ -20,7 +20,7 @@ import numpy as np
 import torch
 import triton
 import triton.language as tl
-from method_cases import aggregate, compressor_of
+from method_cases import aggregate, compressor_of, variants
 from torch import Tensor
 from torch._inductor import config
 from torch._inductor.runtime import triton_helpers
@@ -31,7 +31,12 @@ from gcbench.check.gpu_compiler import FakeDriver, compile_graph, trace_call
 from gcbench.codecs.kernels import run_kernels_by
 
 Array = Callable[[Any], Any]
-LIBDEVICE: dict[str, Array] = {"floor": np.floor, "trunc": np.trunc, "sqrt": np.sqrt}
+LIBDEVICE: dict[str, Array] = {
+    "floor": np.floor,
+    "nearbyint": np.rint,
+    "sqrt": np.sqrt,
+    "trunc": np.trunc,
+}
 
 SUMS = {"_sum", "_mean_of_magnitudes"}  # kernels that add floats up, in an order of their device
 
@@ -125,7 +130,8 @@ def elementwise(array: Array) -> Callable[..., Any]:
 def compare(choices: Sequence[str]) -> None:
     """Print how many calls of kernels were equal in steps of each method."""
     for choice in choices:
-        compressor = compressor_of(choice, "all tensors")
+        whole = "all tensors" in variants(choice)  # sets no tensor aside
+        compressor = compressor_of(choice, "all tensors" if whole else "as it is")
         # The code of a NaN may be any, and differs between devices.
         for values, compared in (
             (finite(), lambda x: True),

@@ -16,6 +16,7 @@ KINDS = {
     "data": "the data sets under $GCBENCH_DATA",
     "slurm": "Debian's slurm-wlm, slurmdbd, slurm-wlm-mysql-plugin, munge and mariadb-server",
     "netns": "root, ip and tc, for network namespaces with links between them",
+    "cgroup": "root, and the cpu controller of cgroup v1, where threads are in groups",
     "compiler": "a C++ compiler",
     "triton": "PyTorch built for CUDA, with Triton and ptxas, which compile without a GPU",
     "root": "root",
