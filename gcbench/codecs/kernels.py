@@ -8,6 +8,7 @@ for kernels that add floats up. A run that changes to compiled kernels leaves th
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
@@ -44,6 +45,7 @@ _backend: Backend = "eager"
 _sums: Sums = "eager"
 _may_fall_back = False
 _runner: Runner | None = None
+_thread = threading.local()
 
 
 def use_backend(backend: Backend, sums: Sums | None = None, may_fall_back: bool = False) -> None:
@@ -64,13 +66,8 @@ def use_backend(backend: Backend, sums: Sums | None = None, may_fall_back: bool 
     _sums = sums or backend
     _may_fall_back = may_fall_back
     if backend == "compiled":
-        import torch._dynamo.config as dynamo
-
         # This logger would warn that there is no CUDA.
         logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
-        dynamo.specialize_int = True  # levels and widths are constants of a kernel
-        dynamo.recompile_limit = 64
-        dynamo.fail_on_recompile_limit_hit = True  # never silently eager
 
 
 def kernels_are_compiled() -> bool:
@@ -114,6 +111,7 @@ def _kernel(function: Callable[P, R], adds_floats: bool) -> Callable[P, R]:
             return cast(R, _runner(function, args, kwargs))
         if _backend == "eager" or (adds_floats and _sums != "compiled"):
             return function(*args, **kwargs)
+        _configure_thread()
         if compiled is None:
             compiled = torch.compile(function, fullgraph=True, options=ONE_LOOP)
         if _may_fall_back:
@@ -121,6 +119,18 @@ def _kernel(function: Callable[P, R], adds_floats: bool) -> Callable[P, R]:
         return compiled(*args, **kwargs)
 
     return run
+
+
+def _configure_thread() -> None:
+    """Set what Dynamo keeps a thread: exchanges under a backward pass have one of their own."""
+    if getattr(_thread, "configured", False):
+        return
+    import torch._dynamo.config as dynamo
+
+    dynamo.specialize_int = True  # levels and widths are constants of a kernel
+    dynamo.recompile_limit = 64
+    dynamo.fail_on_recompile_limit_hit = True  # never silently eager
+    _thread.configured = True
 
 
 def _run_or_fall_back(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 import torch
@@ -128,3 +130,29 @@ def test_a_kernel_that_cannot_be_one_loop_is_an_error(compiled: None) -> None:
 
     with pytest.raises(Exception, match="(?i)graph break|data-dependent|unsupported"):
         breaks(torch.ones(4))
+
+
+def test_a_thread_compiles_as_many_shapes_as_the_main_one(
+    compiled: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dynamo keeps its limits a thread, and `trainer.overlap` codes in a thread of its own."""
+    compile_ = torch.compile
+
+    def trace_only(function: Any, fullgraph: bool, options: Any) -> Any:
+        return compile_(function, fullgraph=fullgraph, backend="eager")
+
+    monkeypatch.setattr(torch, "compile", trace_only)
+
+    @kernels.kernel
+    def double(x: torch.Tensor, out: torch.Tensor) -> None:
+        out.copy_(2 * x)
+
+    def double_all() -> list[float]:
+        shapes = [(1,) * dimensions for dimensions in range(1, 12)]
+        outs = [torch.zeros(shape) for shape in shapes]
+        for out in outs:
+            double(torch.ones(out.shape), out)
+        return [float(out) for out in outs]
+
+    with ThreadPoolExecutor(1) as thread:
+        assert thread.submit(double_all).result() == [2.0] * 11
