@@ -1,6 +1,7 @@
 """Fixtures and hooks of all tests."""
 
 import multiprocessing
+import os
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -16,6 +17,9 @@ from gcbench.launch import local
 # As in the processes that tests start: small tensors gain nothing from more threads, and some sums
 # and factorizations round by their number.
 torch.set_num_threads(1)
+
+# Otherwise PyTorch compiles in a pool of processes, for which copies of this one wait for ever.
+os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
 
 merge_files_once()
 

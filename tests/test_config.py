@@ -360,6 +360,12 @@ def test_a_budget_makes_the_same_experiment_smaller() -> None:
     assert budget_notice(paper) is None
 
 
+@pytest.mark.parametrize(("typed", "steps"), [("every=8", 8), ("every=2", 3)])
+def test_a_budget_of_few_steps_ends_with_an_exchange(typed: str, steps: int) -> None:
+    row = "+experiment/modern/gpt=local_8"
+    assert config_of(row, "budget=smoke", f"estimator.{typed}")["trainer"]["max_steps"] == steps
+
+
 def test_rates_follow_the_size_of_the_whole_batch() -> None:
     paper, smoke = config_of(ROW), config_of(ROW, "budget=smoke")
     assert smoke["optimizer"]["lr"] == paper["optimizer"]["lr"] * 4 / 128, (

@@ -19,10 +19,10 @@ def apply_budget(
 
     `tree.budget` (conf/budget/NAME.yaml) has `models`: for a chosen model, or `default`, the
     `model` that stands in for it and upper bounds for `gpus`, `batch_size` (a worker), `epochs` and
-    `max_steps`; `trainer`: keys for every run; `datasets`: keys for a chosen data set. Learning
-    rates follow the size of the whole batch (Goyal et al., 2017), or only the number of workers
-    where `scale_lr: false` stands beside the model; warm-up follows the epochs; milestones are
-    fractions already.
+    `max_steps`, which is at least H of local steps; `trainer`: keys for every run; `datasets`: keys
+    for a chosen data set. Learning rates follow the size of the whole batch (Goyal et al., 2017),
+    or only the number of workers where `scale_lr: false` stands beside the model; warm-up follows
+    the epochs; milestones are fractions already.
 
     `recipes` has, for a stand-in and each only if wanted, keys of model, data set, trainer,
     optimizer and schedule that take the place of the row's, which keeps its method, its form of
@@ -66,7 +66,10 @@ def _shrink(tree: DictConfig, part: Mapping[str, Any], typed: Collection[str]) -
     )
     for key in ("gpus", "batch_size", "epochs", "max_steps"):
         if key in part and f"trainer.{key}" not in typed:
-            trainer[key] = part[key] if trainer[key] is None else min(part[key], trainer[key])
+            bound = part[key]
+            if key == "max_steps":  # so many local steps end with an exchange
+                bound = max(bound, tree.estimator.get("every", 1))
+            trainer[key] = bound if trainer[key] is None else min(bound, trainer[key])
     if trainer.record_gradients and trainer.max_steps and "trainer.record_gradients" not in typed:
         trainer.record_gradients = [
             step for step in trainer.record_gradients if step < trainer.max_steps
