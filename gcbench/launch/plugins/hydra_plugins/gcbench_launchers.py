@@ -99,7 +99,8 @@ if find_spec("hydra_plugins.hydra_submitit_launcher"):
                     config=config, task_function=self.task_function
                 )
                 if index in jobs:
-                    returned[index] = _collect_return(jobs[index], index, points[index])
+                    apart = self.points_at_once > 1
+                    returned[index] = _collect_return(jobs[index], index, points[index], apart)
                 self.hydra_context.callbacks.on_job_end(config=config, job_return=returned[index])
             return [returned[index] for index in points]
 
@@ -205,6 +206,12 @@ if find_spec("hydra_plugins.hydra_submitit_launcher"):
                 )
             return jobs, returned
 
+        def _executor(self, shape: Mapping[str, Any]) -> Any:
+            if self.points_at_once > 1:  # a task that fails leaves the points of others alone
+                setup = [*(self.params["setup"] or []), "export SLURM_KILL_BAD_EXIT=0"]
+                shape = {**shape, "setup": setup}
+            return super()._executor(shape)
+
         def shape(self, config: Any) -> dict[str, Any]:
             from gcbench.config import ConfigError, resolve
             from gcbench.launch import slurm
@@ -220,23 +227,26 @@ if find_spec("hydra_plugins.hydra_submitit_launcher"):
             shape = slurm.job_shape(resolve(config)["trainer"], self.cluster)
             return shape if self.params["gres"] is None else {**shape, "gpus_per_node": None}
 
-    def _collect_return(job: Any, number: int, overrides: list[str]) -> JobReturn:
-        """Return what the first task returned for a point, or the first task that failed."""
+    def _collect_return(job: Any, number: int, overrides: list[str], apart: bool) -> JobReturn:
+        """Return what the first task returned for a point, or the first task that failed.
+
+        Every task of a job has to return, or the point's own where tasks have points `apart`.
+        """
         from submitit.core.utils import UncompletedJobError
 
         from gcbench.config import RunFailed
 
         job.wait()
         tasks = [job.task(index) for index in range(job.num_tasks)]
+        ended = [task for task in tasks if task.paths.result_pickle.exists()]
+        lost = [task for task in tasks if task not in ended]
         try:
             returns: list[JobReturn] = [
-                task.result()[number]
-                for task in tasks
-                if task.paths.result_pickle.exists() and number in task.result()
+                task.result()[number] for task in ended if number in task.result()
             ]
-            if not returns:
-                tasks[0].result()  # which says why there is none
             failed = [each for each in returns if _failed(each)]
+            if not failed and lost and not (apart and returns):
+                lost[0].result()  # which says why there is none
             first: JobReturn = (failed or returns)[0]
         except UncompletedJobError as error:
             reason = str(error).strip().splitlines()[-1]
