@@ -411,7 +411,12 @@ def test_a_cancelled_job_is_a_failed_point(cluster: dict[str, str], tmp_path: Pa
 def test_what_scancel_ends_is_not_queued_again(cluster: dict[str, str], tmp_path: Path) -> None:
     narrow = ["--nodes=2", "--ntasks-per-node=1", "--gpus-per-node=0", "--parsable"]
     job = run(
-        "sbatch", *narrow, SCRIPTS / "example.sbatch", *ENDLESS, folder=tmp_path, environment=cluster
+        "sbatch",
+        *narrow,
+        SCRIPTS / "example.sbatch",
+        *ENDLESS,
+        folder=tmp_path,
+        environment=cluster,
     ).stdout.strip()
     wait_for(lambda: losses(tmp_path))
     run("scancel", job, folder=tmp_path, environment=cluster)
