@@ -263,5 +263,6 @@ def timeouts_of_nodes(process: Process, seconds: float) -> set[float]:
     """Return the timeouts of the groups that four processes split into, in nodes of two."""
     timeout = timedelta(seconds=seconds)
     parts = GlooTransport(process.world, timeout).split(2)
+    process.control.barrier()  # who leaves first would close connections that others still make
     backends = [part.group._get_backend(torch.device("cpu")) for part in parts]
     return {backend.options._timeout.total_seconds() for backend in backends}

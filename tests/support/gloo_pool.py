@@ -7,7 +7,6 @@ import tempfile
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
-from functools import cache
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -44,14 +43,18 @@ class Pool:
 
     def __init__(self, size: int) -> None:
         meeting = str(Path(tempfile.mkdtemp()) / "gloo")
+        self.torn = False
         self._connections: list[Connection] = []
+        self._processes = []
         for rank in range(size):
             parent_end, child_end = server().Pipe()
-            server().Process(
+            process = server().Process(
                 target=_serve, args=(rank, size, meeting, child_end), daemon=True
-            ).start()
+            )
+            process.start()
             child_end.close()
             self._connections.append(parent_end)
+            self._processes.append(process)
 
     def run(self, job: Callable[..., Any], *args: Any) -> list[Any]:
         """Run `job(process, *args)` in every process; return what each returned, by rank."""
@@ -60,16 +63,31 @@ class Pool:
             connection.send_bytes(message)
         answers = []
         for rank, connection in enumerate(self._connections):
-            assert connection.poll(PATIENCE), f"rank {rank} says nothing"
+            if not connection.poll(PATIENCE):
+                self._tear()
+                raise AssertionError(f"rank {rank} says nothing")
             answers.append(pickle.loads(connection.recv_bytes()))
         failures = [answer for answer, failed in answers if failed]
+        if 0 < len(failures) < len(answers):
+            self._tear()
         assert not failures, "\n".join(failures)
         return [answer for answer, _ in answers]
 
+    def _tear(self) -> None:
+        """Kill processes that have parted, which would wait for each other in the next job."""
+        self.torn = True
+        for process in self._processes:
+            process.kill()
 
-@cache
+
+_POOLS: dict[int, Pool] = {}
+
+
 def pool(size: int) -> Pool:
-    return Pool(size)
+    """Return the processes of the session, or new ones where some failed without the others."""
+    if size not in _POOLS or _POOLS[size].torn:
+        _POOLS[size] = Pool(size)
+    return _POOLS[size]
 
 
 def _serve(rank: int, size: int, meeting: str, connection: Connection) -> None:
