@@ -45,7 +45,8 @@ class WandbLogger:
             logger="wandb",
             id=run.id,
             url=run.url,
-            path=f"wandb/offline-run-*-{run.id}" if run.offline else None,
+            # A start in the same second as the one before it gets a number behind the identity.
+            path=f"wandb/offline-run-*-{run.id}*" if run.offline else None,
         )
 
     def log(self, line: dict[str, Any]) -> None:
