@@ -134,11 +134,16 @@ def time_rows(
             "method": name,
             "step_seconds": median(times),
             "all_step_seconds": times,
-            "of_no_exchange": median(a / b for a, b in zip(times, slowest[ALONE], strict=True)),
+            "of_no_exchange": ratio_in_turn(times, slowest[ALONE]),
             **racing[name].facts(control),
         }
         for name, times in slowest.items()
     ]
+
+
+def ratio_in_turn(times: Sequence[float], others: Sequence[float]) -> float:
+    """Return the median ratio of steps to those that another method took in the same turns."""
+    return median(a / b for a, b in zip(times, others, strict=True))
 
 
 def message_seconds(control: ProcessGroupControl) -> float:

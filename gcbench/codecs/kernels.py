@@ -122,7 +122,10 @@ def _kernel(function: Callable[P, R], adds_floats: bool) -> Callable[P, R]:
 
 
 def _configure_thread() -> None:
-    """Set what Dynamo keeps a thread: exchanges under a backward pass have one of their own."""
+    """Make Dynamo's settings in this thread; PyTorch holds them per thread.
+
+    Exchanges under a backward pass have a thread of their own.
+    """
     if getattr(_thread, "configured", False):
         return
     import torch._dynamo.config as dynamo

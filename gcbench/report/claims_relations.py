@@ -20,7 +20,7 @@ import math
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from itertools import pairwise, product
-from statistics import fmean
+from statistics import fmean, pvariance
 from typing import NamedTuple
 
 from gcbench.config import ConfigError
@@ -106,8 +106,7 @@ class _Differences(NamedTuple):
         differences = self.by_seed.values()
         if not all(map(math.isfinite, differences)):
             return math.inf
-        mean = fmean(differences)
-        return sum((difference - mean) ** 2 for difference in differences)
+        return pvariance(differences) * len(differences)
 
     @property
     def freedom(self) -> int:

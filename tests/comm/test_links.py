@@ -118,10 +118,16 @@ def test_nothing_stays_when_it_is_killed(tmp_path: Path) -> None:
     assert "port0" not in links and "bridge:" not in links
 
 
+@pytest.fixture
+def cgroup() -> Path:
+    folder = Path("/sys/fs/cgroup/cpu")
+    if not os.access(folder / "tasks", os.W_OK):
+        skip("cgroup", f"there is no {folder} that this user can write")
+    return folder
+
+
 @needs_netlab
-def test_a_spare_core_is_for_all_threads_but_the_main_one(tmp_path: Path) -> None:
-    if not os.access("/sys/fs/cgroup/cpu/tasks", os.W_OK):
-        skip("cgroup", "there is no /sys/fs/cgroup/cpu that this user can write")
+def test_a_spare_core_is_for_all_threads_but_the_main_one(tmp_path: Path, cgroup: Path) -> None:
     done = subprocess.run(
         [NETLAB, "--spare-core", "--", sys.executable, "-c", SPIN, str(tmp_path)],
         capture_output=True,
@@ -136,7 +142,7 @@ def test_a_spare_core_is_for_all_threads_but_the_main_one(tmp_path: Path) -> Non
         assert all(share < 0.6 for _, share in shares)
         groups |= {group for group, _ in shares}
     assert len(groups) == 4
-    assert not list(Path("/sys/fs/cgroup/cpu").glob("netlab-*"))
+    assert not list(cgroup.glob("netlab-*"))
 
 
 # Writes, of the main thread and then of another one, its control group and its share of a second.
@@ -162,19 +168,21 @@ Path(sys.argv[1], os.environ["RANK"]).write_text(json.dumps(shares))
 """
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (["--hosts", "1"], "--hosts 1: type a number from 2 to 250"),
-        (["--spare-core", "--hosts", "200"], "--hosts 200: every host needs a core of its own"),
-    ],
-)
 @needs_netlab
-def test_what_netlab_cannot_do_is_told(words: list[str], told: str) -> None:
-    if "--spare-core" in words and not os.access("/sys/fs/cgroup/cpu/tasks", os.W_OK):
-        skip("cgroup", "there is no /sys/fs/cgroup/cpu that this user can write")
+def test_a_number_of_hosts_that_cannot_be_is_told() -> None:
+    assert "--hosts 1: type a number from 2 to 250" in refusal("--hosts", "1")
+
+
+@needs_netlab
+def test_a_spare_core_needs_a_core_a_host(cgroup: Path) -> None:
+    told = refusal("--spare-core", "--hosts", "200")
+    assert "--hosts 200: every host needs a core of its own; type --hosts" in told
+
+
+def refusal(*words: str) -> str:
     done = subprocess.run([NETLAB, *words, "--", "true"], capture_output=True, text=True)
-    assert done.returncode == 2 and told in done.stderr
+    assert done.returncode == 2
+    return done.stderr
 
 
 def _alive(pid: int) -> bool:

@@ -156,10 +156,10 @@ def test_the_luck_of_a_seed_cancels() -> None:
 
 
 def test_more_seeds_decide_what_few_leave_open() -> None:
-    """The same differences, typed twice, have about the same deviation and a surer mean."""
-    three, zeros = (3.0, 4.2, 5.1), (2.9, 3.0, 5.6)
+    """The same differences, six times over, have about the same deviation and a surer mean."""
+    higher, lower = (3.0, 4.2, 5.1), (2.9, 3.0, 5.6)
     few, many = (
-        judge(read_relations("a > b"), {"a": seeds(*three * n), "b": seeds(*zeros * n)})[0]
+        judge(read_relations("a > b"), {"a": seeds(*higher * n), "b": seeds(*lower * n)})[0]
         for n in (1, 6)
     )
     assert few.margin == pytest.approx(many.margin) and few.noise > 2 * many.noise
