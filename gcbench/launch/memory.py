@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # glibc's mallopt(3)
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # glibc's mallopt(3)
 
 
 def keep_freed_memory() -> None:
@@ -12,9 +12,12 @@ def keep_freed_memory() -> None:
 
     By default every tensor above 32 MiB is mapped anew, and its pages cost more to touch than a
     codec takes to fill them. Trimming the heap costs as much: 16 virtual workers of an LSTM free
-    gigabytes in a step, more than a threshold can say.
+    gigabytes in a step, more than a threshold can say. Threads that start later, as that of
+    overlapped exchanges, share the heap of the main one: their own would map each tensor above
+    64 MiB anew, whatever the thresholds.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         for threshold in (_MMAP_THRESHOLD, _TRIM_THRESHOLD):
             mallopt(threshold, -1)  # never: as a size_t it is the largest
+        mallopt(_ARENA_MAX, 1)
