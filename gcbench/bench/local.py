@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any, cast
 
 import torch
 
-from gcbench.bench.inputs import Input, Shapes
-from gcbench.bench.timing import Timing, Work, time_beside_copy
+from gcbench.bench.inputs import Input
+from gcbench.bench.timing import Timing, time_beside_copy
 from gcbench.comm import Comm
-from gcbench.compressors import (
-    Codec,
-    Compressor,
-    State,
-    Step,
-    flatten,
-    offsets_of,
-    parts_of,
-)
+from gcbench.compressors import Codec, Compressor, Step, flatten, offsets_of, parts_of
+from gcbench.compressors.virtual import Stepper
 
 Row = dict[str, Any]
 
@@ -32,15 +23,14 @@ def measure(compressor: Compressor, gradients: Input, rounds: int) -> Iterator[R
         if hasattr(part, "decode_add"):
             yield from _codec_rows(cast(Codec, part), gradients, rounds)
             break  # the codec as it is sent; one inside it is a part of that
-    yield _row(
-        "aggregate", gradients, time_beside_copy(_aggregation(compressor, gradients), x, rounds)
-    )
+    stepper = Stepper(compressor, gradients.grads, Comm(1))
+    yield _row("aggregate", gradients, time_beside_copy(stepper.step, x, rounds))
 
 
 def _codec_rows(codec: Codec, gradients: Input, rounds: int) -> Iterator[Row]:
     segments = tuple(torch.Size(s).numel() for s in gradients.shapes.values())
     x = flatten(gradients.grads)
-    step = _first_step(gradients.shapes)
+    step = Step(0, 1, range(1), offsets_of(dict(zip(gradients.shapes, segments, strict=True))))
     noise = step.noise("codec", dict(zip(gradients.shapes, segments, strict=True)), x.device)
     message = codec.encode(x, segments, noise)
     out = torch.zeros_like(x)
@@ -52,24 +42,6 @@ def _codec_rows(codec: Codec, gradients: Input, rounds: int) -> Iterator[Row]:
         gradients,
         time_beside_copy(lambda: codec.decode_add(message, segments, out), x, rounds),
     )
-
-
-def _aggregation(compressor: Compressor, gradients: Input) -> Work:
-    """Return a function that takes step after step, each with the state of the one before."""
-    comm, state, first, number = Comm(1), State(), _first_step(gradients.shapes), 0
-
-    def aggregate() -> None:
-        nonlocal state, number
-        state = compressor.aggregate(
-            gradients.grads, state, comm, replace(first, number=number)
-        ).state
-        number += 1
-
-    return aggregate
-
-
-def _first_step(shapes: Shapes) -> Step:
-    return Step(0, 1, range(1), offsets_of({k: math.prod(s) for k, s in shapes.items()}))
 
 
 def _row(part: str, gradients: Input, timing: Timing) -> Row:

@@ -19,18 +19,10 @@ from gcbench.bench.inputs import Shapes, draw_input
 from gcbench.bench.timing import seconds
 from gcbench.codecs.kernels import Backend, use_backend
 from gcbench.comm import Comm, ProcessGroupControl, transport_of
-from gcbench.compressors import (
-    Compressor,
-    Grads,
-    State,
-    Step,
-    flatten_each,
-    offsets_of,
-    parts_of,
-    sizes_of,
-)
+from gcbench.compressors import Compressor, Grads, flatten_each, parts_of
 from gcbench.compressors.dense import Dense
 from gcbench.compressors.powersgd import PowerSGD
+from gcbench.compressors.virtual import Stepper
 from gcbench.launch.meeting import join
 from gcbench.launch.memory import keep_freed_memory
 from gcbench.records.clock import Clock, Ledger
@@ -85,7 +77,7 @@ def _rows(
     clocks = {"method": Clock(device), "dense": Clock(device)}
     transport = transport_of(group, device)
     steps = {
-        name: _stepper(c, grads, Comm(workers, transport, clocks[name]), clocks[name])
+        name: _timed_step(Stepper(c, grads, Comm(workers, transport, clocks[name])), clocks[name])
         for name, c in (("method", compressor), ("dense", Dense()))
     }
     hook = _hook(compressor, grads, group)
@@ -114,16 +106,11 @@ def _rows(
     ]
 
 
-def _stepper(compressor: Compressor, grads: Grads, comm: Comm, clock: Clock) -> Callable[[], None]:
-    offsets = offsets_of(sizes_of(grads))
-    state, number = State(), 0
-
+def _timed_step(stepper: Stepper, clock: Clock) -> Callable[[], None]:
     def step() -> None:
-        nonlocal state, number
         clock.lap("compress")
-        state = compressor.aggregate(grads, state, comm, Step(number, 1, comm.local, offsets)).state
+        stepper.step()
         clock.end_step()
-        number += 1
 
     return step
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,7 @@ from gcbench.codecs.kernels import use_backend
 from gcbench.compressors import Compressor
 from gcbench.config import Config, ConfigError
 from gcbench.console import TextTable, console, print_table
-from gcbench.launch.instantiate import make, parameter_shapes
+from gcbench.launch.instantiate import make_compressor, parameter_shapes
 from gcbench.launch.local import run_processes
 from gcbench.launch.memory import keep_freed_memory
 from gcbench.launch.plan import Machine, choose_codec_backend
@@ -45,24 +43,15 @@ def bench(config: Config, directory: str) -> None:
     torch.set_num_threads(config["threads"])
     use_backend(backend)
     keep_freed_memory()
-    compressor: Compressor = make(config["compressor"], "compressor")
+    compressor = make_compressor(config["compressor"])
     shapes = _shapes(config)
     inputs = _inputs(config, shapes, device) if first else []
     rows = [row for x in inputs for row in measure(compressor, x, config["rounds"])]
-    if together:
-        network = _between(config, compressor, shapes[-1], device, _call)
-    else:
-        network = [
-            row
-            for processes in config["workers"]
-            for row in _between(
-                config,
-                compressor,
-                shapes[-1],
-                device,
-                partial(run_processes, processes=processes),
-            )
-        ]
+    network = [
+        row
+        for processes in ([None] if together else config["workers"])
+        for row in _between(config, compressor, shapes[-1], device, processes)
+    ]
     if not first:
         return
     output = console()
@@ -132,17 +121,14 @@ def _started_together(workers: list[int]) -> bool:
     return True
 
 
-def _call(target: Callable[..., None], args: tuple[Any, ...]) -> None:
-    target(*args)
-
-
 def _between(
     config: Config,
     compressor: Compressor,
     shapes: Shapes,
     device: torch.device,
-    run: Callable[..., None],
+    processes: int | None,
 ) -> list[Row]:
+    """Return the rows of steps between so many processes; None: between those that are here."""
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder) / "rows.json"
         args = (
@@ -154,7 +140,10 @@ def _between(
             device.type,
             str(answer),
         )
-        run(measure_here, args)
+        if processes is None:
+            measure_here(*args)
+        else:
+            run_processes(measure_here, args, processes)
         # Only the first process has written it.
         return json.loads(answer.read_text()) if answer.exists() else []
 
@@ -190,6 +179,6 @@ def _print(
         ]
         for row in network
     ]
-    headings = ["step of", "processes", "values", "ms", "of it exchange", "x dense"]
+    headings = ["step of", "processes", "values", "ms", "of which exchange", "x dense"]
     title = "between GPUs, by NCCL" if device.type == "cuda" else "between gloo processes"
     print_table(TextTable(headings, between, title=title), output)

@@ -30,7 +30,7 @@ from gcbench.launch.instantiate import make_data, make_model
 from gcbench.launch.meeting import join
 from gcbench.launch.memory import keep_freed_memory
 from gcbench.launch.plan import Machine, plan
-from gcbench.launch.worker import Connections, StopSignal, build_run
+from gcbench.launch.worker import Connections, build_run
 from gcbench.records.clock import Lap, Ledger
 from gcbench.train.pipeline import exchanges_in_background
 from gcbench.train.run import Progress
@@ -201,7 +201,7 @@ class Ours:
         joined = Connections(comm, beside, agreeing, CPU)
         with tempfile.TemporaryDirectory() as folder:
             self._run, _ = build_run(
-                config, plan(config, Machine.detect()), joined, data, Path(folder), StopSignal()
+                config, plan(config, Machine.detect()), joined, data, Path(folder)
             )
         self._progress = Progress.start(self._run)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Collection, Iterator, Mapping
 
 from gcbench.check.gpu_compiler import BYTES_PER_SECOND, CompiledCall, compile_call, missing
@@ -14,10 +13,9 @@ from gcbench.check.gpu_steps import (
     ObservedStep,
     observe_steps,
 )
-from gcbench.compressors import Compressor
 from gcbench.config import Config
 from gcbench.console import TextTable, print_table
-from gcbench.launch.instantiate import make
+from gcbench.launch.instantiate import make_compressor
 
 # Kernels that reduce rows. Many blocks share a long row, and a second loop takes their few results;
 # `_signs_and_sums` reduces columns to words as well, for which Inductor reads the values again.
@@ -41,9 +39,7 @@ def check_gpu(methods: Mapping[str, Config], kernels: Collection[str] = ()) -> b
     problems: list[str] = []
     reason = missing()
     for name, node in methods.items():
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a setting of a file may be one to warn of
-            compressor: Compressor = make(node, "compressor")
+        compressor = make_compressor(node, quiet=True)  # a setting of a file may be one to warn of
         step = observe_steps(compressor, SHAPES)[-1]
         problems += [f"{name}: {problem}" for problem in step_problems(step)]
         cells = [_method_cells(name, step)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -16,7 +15,7 @@ from gcbench.compressors.loco import LoCo
 from gcbench.compressors.wrappers import ErrorFeedback
 from gcbench.config import ConfigError, compose_methods, conf_directory, near
 from gcbench.console import TextTable, print_table
-from gcbench.launch.instantiate import make
+from gcbench.launch.instantiate import make_compressor
 
 
 class Method(NamedTuple):
@@ -48,9 +47,7 @@ def methods(names: Sequence[str], measure: bool, config_dir: str | None = None) 
                 f"{name}: there is no such method; type {near(name, files) or ', '.join(files)}"
             )
     for name, (node, knobs) in compose_methods(names or list(files), config_dir).items():
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            compressor: Compressor = make(node, "compressor")
+        compressor = make_compressor(node, quiet=True)
         yield Method(
             name,
             _about(files[name]),

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from gcbench.check.steps import WORKERS, Trace, trace
 from gcbench.comm import Comm, GlooTransport
 from gcbench.config import Config
-from gcbench.launch.instantiate import make
+from gcbench.launch.instantiate import make_compressor
 from gcbench.launch.local import run_processes
 
 LAYOUTS = {"4 processes": 4, "2 x 2": 2}
@@ -58,6 +58,6 @@ def _trace_here(nodes: Sequence[Config], folder: str) -> None:
             )
             world = cast(dist.ProcessGroup, dist.group.WORLD)
             transport = GlooTransport(world)
-            traces = [trace(make(node, "compressor"), Comm(WORKERS, transport)) for node in nodes]
+            traces = [trace(make_compressor(node), Comm(WORKERS, transport)) for node in nodes]
             torch.save(traces, Path(folder) / f"{size}-{rank}.pt")
             dist.destroy_process_group()

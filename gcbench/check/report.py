@@ -40,8 +40,7 @@ from gcbench.check.subject import Subject
 from gcbench.check.wire import wire
 from gcbench.comm import Comm
 from gcbench.compressors import Compressor, Properties, analytic_ratio
-from gcbench.config import Config
-from gcbench.launch.instantiate import make
+from gcbench.launch.instantiate import make_compressor
 from gcbench.launch.local import WorkerFailed
 
 PACKAGE = Path(gcbench.__file__).parent
@@ -54,11 +53,11 @@ def check_method(subject: Subject) -> bool:
     """Print a line a check, and return whether all is well."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a setting of the checks may be one to warn of
-        typed = _make(subject.typed)
+        typed = make_compressor(subject.typed)
         if not print_line("has what a method has", {"": partial(check_parts, typed)}):
             return False
         print(f"tried   {'; '.join(label or 'as it is' for label in subject.cases)}")
-        makers = {label: partial(_make, node) for label, node in subject.cases.items()}
+        makers = {label: partial(make_compressor, node) for label, node in subject.cases.items()}
         by_case = {label: dict(_checks(maker)) for label, maker in makers.items()}
         first, *_ = makers
         by_case[first]["descends a quadratic"] = partial(check_descends, makers[first]())
@@ -70,11 +69,6 @@ def check_method(subject: Subject) -> bool:
             for name in names
         ]
         return all([*held, _layouts(subject), print_line("sends", {"": partial(_sends, typed)})])
-
-
-def _make(node: Config) -> Compressor:
-    compressor: Compressor = make(node, "compressor")
-    return compressor
 
 
 def _checks(maker: Callable[[], Compressor]) -> Iterator[tuple[str, Check]]:
@@ -129,7 +123,7 @@ def _layouts(subject: Subject) -> bool:
         traces = traces_over_gloo(list(subject.cases.values()))
     except WorkerFailed as failure:
         return _print_failure("runs in 4 processes", "", str(failure))
-    compressors = {label: _make(node) for label, node in subject.cases.items()}
+    compressors = {label: make_compressor(node) for label, node in subject.cases.items()}
     virtual = {label: trace(compressor, Comm(WORKERS)) for label, compressor in compressors.items()}
     held = []
     for layout, by_case in traces.items():

@@ -91,34 +91,12 @@ def build(
         )
     if isinstance(method, Bucketed) and method.per_layer:
         _refuse_split_layers(bucket_scope, exchange)
-    compressor: Compressor
-    if isinstance(method, Compressor):
-        compressor = method
-    elif align:
-        compressor = Aligned(cast(Bucketed, method), code)
-    elif exchange == "hierarchical":
-        compressor = Hierarchical(method, workers_per_node)
-    else:
-        compressor = build_exchange(apply_code(method, code), exchange)
+    compressor = _send_codes(method, align, code, exchange, workers_per_node)
     if bucket_scope == "gradient":
         compressor = BucketsThroughGradient(compressor)
     if clip_sigma is not None:
         compressor = SigmaClipping(compressor, clip_sigma)
-    if error_feedback == "ef21":
-        _refuse_with_ef21(exchange, alpha, beta)
-        _warn_if_expanding(compressor, "error_feedback=ef21")
-        compressor = EF21(compressor)
-    elif error_feedback == "loco":
-        if beta != 1:
-            raise ValueError(
-                f"beta={beta} weighs the old residual, which LoCo keeps whole; "
-                "type error_feedback=true or beta=1"
-            )
-        compressor = LoCo(compressor, alpha, reset_steps)
-    elif error_feedback:
-        if alpha == beta == 1:
-            _warn_if_expanding(compressor, "error_feedback=true with alpha=1 beta=1")
-        compressor = ErrorFeedback(compressor, alpha, beta)
+    compressor = _add_feedback(compressor, error_feedback, exchange, alpha, beta, reset_steps)
     if momentum is not None:
         compressor = MomentumCoding(compressor, momentum)
     if min_size > 0 or min_dims > 0:
@@ -128,6 +106,50 @@ def build(
     if clip_norm is not None:
         compressor = NormClipping(compressor, clip_norm)
     return CheckedGradients(compressor)
+
+
+def _send_codes(
+    method: Compressor | Codec,
+    align: Align,
+    code: Code,
+    exchange: Exchange,
+    workers_per_node: WorkersPerNode | None,
+) -> Compressor:
+    """Return a codec's compressor; a method that is one already comes back as it is."""
+    if isinstance(method, Compressor):
+        return method
+    if align:
+        return Aligned(cast(Bucketed, method), code)
+    if exchange == "hierarchical":
+        return Hierarchical(method, workers_per_node)
+    return build_exchange(apply_code(method, code), exchange)
+
+
+def _add_feedback(
+    compressor: Compressor,
+    kind: WithErrorFeedback,
+    exchange: Exchange,
+    alpha: Alpha,
+    beta: Beta,
+    reset_steps: ResetSteps | None,
+) -> Compressor:
+    """Return the compressor with the error feedback of this kind around it; False adds none."""
+    if kind == "ef21":
+        _refuse_with_ef21(exchange, alpha, beta)
+        _warn_if_expanding(compressor, "error_feedback=ef21")
+        return EF21(compressor)
+    if kind == "loco":
+        if beta != 1:
+            raise ValueError(
+                f"beta={beta} weighs the old residual, which LoCo keeps whole; "
+                "type error_feedback=true or beta=1"
+            )
+        return LoCo(compressor, alpha, reset_steps)
+    if not kind:
+        return compressor
+    if alpha == beta == 1:
+        _warn_if_expanding(compressor, "error_feedback=true with alpha=1 beta=1")
+    return ErrorFeedback(compressor, alpha, beta)
 
 
 def _refuse_idle(

@@ -1,6 +1,8 @@
-"""One step of a method without a run around it."""
+"""Steps of a method without a run around them."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass, field
 
 from gcbench.comm import Comm
 from gcbench.compressors.base import (
@@ -27,3 +29,20 @@ def aggregate(
     comm = comm or Comm(len(next(iter(grads.values()))))
     step = Step(number, seed, comm.local, offsets_of(sizes_of(grads)))
     return compressor.aggregate(grads, state or State(), comm, step)
+
+
+@dataclass
+class Stepper:
+    """A method that takes step after step on the same gradients, each with the last one's state."""
+
+    compressor: Compressor
+    grads: Grads
+    comm: Comm
+    steps: int = 0
+    state: State = field(default_factory=State)
+
+    def step(self) -> None:
+        self.state = aggregate(
+            self.compressor, self.grads, number=self.steps, state=self.state, comm=self.comm
+        ).state
+        self.steps += 1

@@ -22,6 +22,7 @@ from gcbench.data import Data
 from gcbench.launch.instantiate import (
     is_user_code,
     make,
+    make_compressor,
     make_model,
     to_dataclass,
     try_step,
@@ -57,7 +58,7 @@ def check(config: Config, plan: Plan, data: Data, directory: Path) -> None:
         use_own_compiler_cache()
     _check_restarts(config["trainer"]["max_restarts"], plan)
     _check_samples(config["trainer"], data)
-    compressor = make(config["compressor"], "compressor")
+    compressor = make_compressor(config["compressor"])
     estimator = make(config["estimator"], "estimator")
     users_model = is_user_code(config["model"])
     # A user's constructor may need real tensors.

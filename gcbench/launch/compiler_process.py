@@ -22,7 +22,7 @@ from gcbench.compressors import Compressor, Grads, State, Step, offsets_of
 from gcbench.config import Config
 from gcbench.identity import digest
 from gcbench.launch.failure import describe_exit
-from gcbench.launch.instantiate import make
+from gcbench.launch.instantiate import make_compressor
 from gcbench.private import compiler_cache
 from gcbench.records.files import replace_file
 from gcbench.train.run import Run
@@ -202,6 +202,6 @@ def compile_kernels(steps: Rehearsal) -> None:
     torch.set_num_threads(steps.threads)
     try:
         use_backend("compiled", steps.sums)
-        steps.take_steps(make(steps.compressor, "compressor"), steps.make_gradients())
+        steps.take_steps(make_compressor(steps.compressor), steps.make_gradients())
     except Exception as error:
         sys.exit(in_one_line(error))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -14,6 +15,7 @@ from omegaconf import OmegaConf
 from torch import nn
 from torch.optim import Optimizer
 
+from gcbench.compressors import Compressor
 from gcbench.config import Config, ConfigError
 from gcbench.data import Data, as_data
 from gcbench.identity import format_value
@@ -54,6 +56,14 @@ def make(node: Config, key: str, *arguments: Any) -> Any:
                 user_code_error(f"{key}._target_={node['_target_']}", error.__cause__)
             ) from error.__cause__
         raise error.__cause__ or error from None
+
+
+def make_compressor(node: Config, quiet: bool = False) -> Compressor:
+    """Return the compressor of a node; `quiet` drops warnings that somebody else has shown."""
+    with warnings.catch_warnings():
+        if quiet:
+            warnings.simplefilter("ignore")
+        return make(node, "compressor")
 
 
 def is_user_code(node: Config) -> bool:

@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from gcbench.config import Config, ConfigError
 
@@ -23,11 +23,24 @@ REQUEUE = signal.SIGUSR2
 Environment = Mapping[str, str]
 
 
-class Cluster(NamedTuple):
+class ClusterResources(NamedTuple):
     """The resources that a job may ask for."""
 
     nodes: int
     gpus: bool  # that nodes have some to give out
+
+
+class JobShape(NamedTuple):
+    """The nodes of a job, the tasks of each, and the GPUs of each; None asks for no GPUs."""
+
+    nodes: int = 1
+    tasks_per_node: int = 1
+    gpus_per_node: int | None = None
+
+    def side_by_side(self, points: int) -> JobShape:
+        """Return the shape of a job that runs so many such points at the same time."""
+        gpus = self.gpus_per_node and points * self.gpus_per_node
+        return self._replace(tasks_per_node=points * self.tasks_per_node, gpus_per_node=gpus)
 
 
 def tasks(environment: Environment) -> int:
@@ -145,11 +158,8 @@ def requeue() -> None:
         subprocess.run(["scontrol", "requeue", os.environ["SLURM_JOB_ID"]], check=True)
 
 
-def job_shape(trainer: Config, cluster: Cluster) -> dict[str, Any]:
-    """Return what the job of a run asks Slurm for.
-
-    That is a task a process, and a GPU a process where the run is on GPUs.
-    """
+def job_shape(trainer: Config, cluster: ClusterResources) -> JobShape:
+    """Return the shape of a run's job: a task a process, and a GPU a process of runs on GPUs."""
     nodes, processes = trainer["nodes"], trainer["processes"] or trainer["gpus"]
     if nodes > cluster.nodes:  # which Slurm would let wait for ever
         raise ConfigError(
@@ -167,14 +177,10 @@ def job_shape(trainer: Config, cluster: Cluster) -> dict[str, Any]:
     per_node = processes // nodes
     on_gpus = trainer["device"] == "cuda" or (trainer["device"] == "auto" and cluster.gpus)
     tasks_here = 1 if trainer["launcher"] == "local" else per_node
-    return {
-        "nodes": nodes,
-        "tasks_per_node": tasks_here,
-        "gpus_per_node": per_node if on_gpus else None,
-    }
+    return JobShape(nodes, tasks_here, per_node if on_gpus else None)
 
 
-def find_cluster(partition: str | None) -> Cluster:
+def find_cluster(partition: str | None) -> ClusterResources:
     """Return the resources of the partition, or of all of them.
 
     Raises ConfigError where there is no Slurm to send jobs to, or no such partition.
@@ -207,4 +213,4 @@ def find_cluster(partition: str | None) -> Cluster:
     nodes = max(
         (sum(int(count) for name, count, _ in rows if name == one) for one in asked), default=0
     )
-    return Cluster(nodes, any("gpu" in gpus for name, _, gpus in rows if name in asked))
+    return ClusterResources(nodes, any("gpu" in gpus for name, _, gpus in rows if name in asked))

@@ -20,11 +20,11 @@ from gcbench.launch.checks import check
 from gcbench.launch.directory import extends, refuse_other_run, result_in
 from gcbench.launch.failure import failure_of, first_failure, forget_notes, is_echo
 from gcbench.launch.instantiate import make_data
-from gcbench.launch.local import Interrupted, WorkerFailed, run_processes
+from gcbench.launch.local import Interrupted, WorkerFailed, collect_signals, run_processes
 from gcbench.launch.lock import Lock, lock_directory
 from gcbench.launch.plan import JOINING, Machine, Plan, plan
 from gcbench.launch.same import same_run
-from gcbench.launch.worker import StopSignal, work
+from gcbench.launch.worker import work
 from gcbench.records import RunFiles, print_summary
 from gcbench.records.result import Begun, make_result
 from gcbench.records.schema import Extended
@@ -162,14 +162,15 @@ def _run(
 ) -> str | None:
     """Run the workers; return the name of a signal that stopped the work in this process."""
     arguments = (config, chosen, str(files.directory), begun)
-    stop = StopSignal()
+    received: list[str] = []
     try:
         if chosen.launcher == "local" and chosen.processes > 1:
             run_processes(
                 work, arguments, chosen.processes, config["trainer"]["max_restarts"], lock
             )
         else:
-            work(*arguments, stop)
+            with collect_signals() as received:
+                work(*arguments, received)
     except Interrupted as interrupted:
         if not _is_written_since(files, begun.started):
             files.write_result(
@@ -203,7 +204,7 @@ def _run(
         if rank == first.rank:
             files.write_result(make_result(config, begun, "failed", reason))
         raise RunFailed(f"{who} failed: {first.reason}") from None
-    return stop.name
+    return slurm.REQUEUE.name if slurm.REQUEUE.name in received else next(iter(received), None)
 
 
 def _is_for_user(reason: str) -> bool:

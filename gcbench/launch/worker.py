@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
-import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
-from types import FrameType
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -33,16 +30,17 @@ from gcbench.config import Config, emulated_link
 from gcbench.console import console
 from gcbench.data import Data
 from gcbench.identity import fingerprint
-from gcbench.launch import slurm
 from gcbench.launch.compilation import BackgroundCompilation
 from gcbench.launch.instantiate import (
     make,
+    make_compressor,
     make_data,
     make_model,
     make_optimizer,
     make_schedule,
     to_dataclass,
 )
+from gcbench.launch.local import collect_signals
 from gcbench.launch.meeting import join, restarts
 from gcbench.launch.memory import keep_freed_memory
 from gcbench.launch.outcome import make_outcome
@@ -69,43 +67,25 @@ MODEL_SAMPLES = 5000  # that a model sees which is initialized from data
 log = logging.getLogger("gcbench")
 
 
-class StopSignal:
-    """A signal to stop, noticed between two steps so that a checkpoint can be written.
-
-    It is Ctrl-C, SIGTERM or Slurm's SIGUSR2.
-    """
-
-    def __init__(self) -> None:
-        self.name: str | None = None
-
-    def __enter__(self) -> StopSignal:
-        self._before = {
-            number: signal.signal(number, self._note) for number in slurm.stop_signals(os.environ)
-        }
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def __call__(self) -> bool:
-        return self.name is not None
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        if self.name != slurm.REQUEUE.name:  # which the end of the time may follow
-            self.name = signal.Signals(number).name
-
-
 def work(
-    config: Config, plan: Plan, directory: str, begun: Begun, stop: StopSignal | None = None
+    config: Config,
+    plan: Plan,
+    directory: str,
+    begun: Begun,
+    received: Sequence[str] | None = None,
 ) -> None:
-    """Take part in the run as one process, from its start to the written result."""
+    """Take part in the run as one process, from its start to the written result.
+
+    After a signal to stop, which `received` collects if it is given, the run ends between two
+    steps, with a checkpoint.
+    """
     torch.set_num_threads(plan.threads)
     use_backend(plan.codec_backend)
     keep_freed_memory()
-    with stop or StopSignal() as stop, join_workers(config, plan) as connections:
+    signals = collect_signals() if received is None else nullcontext(received)
+    with signals as received, join_workers(config, plan) as connections:
         data = make_data(config).to(connections.device)
-        run, checkpoints = build_run(config, plan, connections, data, Path(directory), stop)
+        run, checkpoints = build_run(config, plan, connections, data, Path(directory), received)
         progress = Progress.start(run)
         files = RunFiles(Path(directory))
         latest = checkpoints.latest()
@@ -224,23 +204,11 @@ def build_run(
     connections: Connections,
     data: Data,
     directory: Path,
-    stop: StopSignal,
+    received: Sequence[str] = (),
 ) -> tuple[Run, Checkpoints]:
     trainer = to_dataclass(TrainerSettings, config["trainer"])
     comm, side_comm, control, device = connections
-    torch.manual_seed(mix(config["seed"]) >> 1)  # initial weights, the same on all workers
-    model = make_model(config["model"], data.shape, data.outputs)
-    if isinstance(model, InitializedFromData):
-        model.initialize_from(_first_inputs(data, config["seed"]).cpu())
-        # Processors that round differently would make different models of the same inputs.
-        control.broadcast(list(model.parameters()))
-    replica = Replica(
-        model,
-        data.task,
-        comm.local,
-        device,
-        trainer,
-    )
+    replica = _make_replica(config, connections, data, trainer)
     steps_per_epoch = data.steps_per_epoch(plan.workers, trainer.batch_size)
     steps = total_steps(trainer.max_steps, trainer.epochs, steps_per_epoch)
 
@@ -253,9 +221,7 @@ def build_run(
     optimizers = estimator.build_optimizers(replica, make_scheduled)
     clock = Clock(device)
     comm.clock = clock
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the parent has said them
-        compressor = make(config["compressor"], "compressor")
+    compressor = make_compressor(config["compressor"], quiet=True)  # the parent has warned
     alone = plan.timed and plan.processes > 1
     may_overlap = overlap_obstacle(compressor, estimator, alone) is None
     run = Run(
@@ -276,9 +242,22 @@ def build_run(
         process=comm.local.start // len(comm.local),
         steps_per_epoch=steps_per_epoch,
         total_steps=steps,
-        stop_requested=stop,
+        stop_requested=lambda: bool(received),
     )
     return run, Checkpoints(directory / "checkpoints", trainer.checkpoint_keep, fingerprint(config))
+
+
+def _make_replica(
+    config: Config, connections: Connections, data: Data, trainer: TrainerSettings
+) -> Replica:
+    """Return the model of this process, with the initial weights that all workers share."""
+    torch.manual_seed(mix(config["seed"]) >> 1)
+    model = make_model(config["model"], data.shape, data.outputs)
+    if isinstance(model, InitializedFromData):
+        model.initialize_from(_first_inputs(data, config["seed"]).cpu())
+        # Processors that round differently would make different models of the same inputs.
+        connections.control.broadcast(list(model.parameters()))
+    return Replica(model, data.task, connections.comm.local, connections.device, trainer)
 
 
 def _first_inputs(data: Data, seed: int) -> Tensor:

@@ -26,7 +26,7 @@ from gcbench.config import (
     resolve_words,
     to_words,
 )
-from gcbench.launch.instantiate import make
+from gcbench.launch.instantiate import make_compressor
 from gcbench.launch.plan import Machine, choose_codec_backend
 from gcbench.library.compression import Compression
 from gcbench.library.ddp import DdpCompression, parameters_of, refuse_ddp
@@ -171,8 +171,7 @@ def _make_compressor(
                 f"{', '.join(known[compressor])}"
             )
     config, _ = resolve_words([f"compressor={compressor}", *to_words(knobs)])
-    method: Compressor = make(config["compressor"], "compressor")
-    return method, config
+    return make_compressor(config["compressor"]), config
 
 
 def _name_carried(
@@ -202,7 +201,7 @@ def _carried_choices(between_nodes: bool) -> list[str]:
     return [
         name
         for name, (node, _) in nodes.items()
-        if is_carried(make(node, "compressor"), between_nodes)
+        if is_carried(make_compressor(node), between_nodes)
     ]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import product
@@ -22,7 +21,7 @@ from gcbench.config import (
     method_keys,
     resolve,
 )
-from gcbench.launch.instantiate import make, parameter_shapes
+from gcbench.launch.instantiate import make_compressor, parameter_shapes
 from gcbench.predict.devices import Device
 from gcbench.predict.model import Method
 from gcbench.predict.payload import Payload, Shapes
@@ -189,10 +188,7 @@ def _values(word: str) -> list[str]:
 
 
 def compressor_of(config: Config) -> Compressor:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        compressor: Compressor = make(config["compressor"], "compressor")
-    return compressor
+    return make_compressor(config["compressor"], quiet=True)
 
 
 def method(

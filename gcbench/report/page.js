@@ -527,7 +527,7 @@ function renderGoal(setting, methods, look, stepSeconds) {
     );
     return element("tr", { "data-method": method.label }, ...cells);
   });
-  const heads = ["Method", "", "Time to the goal", "Speed-up over none", "Steps", "A step", "of it exchange"];
+  const heads = ["Method", "", "Time to the goal", "Speed-up over none", "Steps", "A step", "of which exchange"];
   const said = [["Not reached by every seed", (row) => !row.steps], ["Without times of its coding", (row) => row.steps && !row.perStep]];
   byId("goal-missing").textContent = said.map(([what, is]) => [what, rows.filter(is)]).filter(([, some]) => some.length)
     .map(([what, some]) => `${what}: ${some.map((row) => row.method.label).join(", ")}.`).join(" ");

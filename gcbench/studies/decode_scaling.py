@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import median
 
 import torch
 
 from gcbench.bench.inputs import draw_input
-from gcbench.comm import Comm
-from gcbench.compressors import Compressor, Grads, State, Step, offsets_of, sizes_of
+from gcbench.comm import Comm, MirrorTransport
+from gcbench.compressors import Compressor, Grads
+from gcbench.compressors.virtual import Stepper
 from gcbench.launch.memory import keep_freed_memory
 from gcbench.records.clock import WARMUP_STEPS, Clock
-from gcbench.studies.echo import Echo
 from gcbench.studies.study import Row, Study, compressor, model_shapes
 
 METHODS = {
@@ -25,31 +25,23 @@ METHODS = {
 }
 
 
-@dataclass
 class Worker:
     """One of `workers` workers, which takes step after step."""
 
-    workers: int
-    compressor: Compressor
-    grads: Grads
-    steps: int = 0
-    state: State = field(default_factory=State)
-    clock: Clock = field(default_factory=lambda: Clock(torch.device("cpu")))
-
-    def __post_init__(self) -> None:
-        self.comm = Comm(self.workers, Echo(self.workers), self.clock)
+    def __init__(self, workers: int, compressor: Compressor, grads: Grads) -> None:
+        self.clock = Clock(torch.device("cpu"))
+        comm = Comm(workers, MirrorTransport(0, workers), self.clock)
+        self.stepper = Stepper(compressor, grads, comm)
 
     def step(self) -> None:
-        step = Step(self.steps, 1, range(1), offsets_of(sizes_of(self.grads)))
         self.clock.lap("compress")
-        self.state = self.compressor.aggregate(self.grads, self.state, self.comm, step).state
+        self.stepper.step()
         self.clock.end_step()
-        self.steps += 1
 
     @property
     def received_bits(self) -> int:
         """Return the payload that it gets in a step."""
-        return self.comm.meter.received_bits[0] // self.steps
+        return self.stepper.comm.meter.received_bits[0] // self.stepper.steps
 
     def milliseconds(self) -> dict[str, float]:
         """Return the milliseconds of encoding and decoding, medians over the steps."""
@@ -67,9 +59,9 @@ class DecodeScaling(Study):
 
     signum and 4-bit qsgd gather everybody's codes, powersgd (rank 2) and qsgd with exchange=sum are
     added on the way. Of normal gradients in the shapes of `model`, all methods and W in turn in
-    every round, medians over the rounds, in one process that gets its own message back from all:
-    the computation of a real worker, without a network's time. Decoding is all that follows the
-    last collective. Eager codecs; about two minutes.
+    every round, medians over the rounds, in one process, which gets its own messages where those
+    of the others would come: the computation of a real worker, without a network's time. Decoding
+    is all that follows the last collective. Eager codecs; about two minutes.
     """
 
     workers: Sequence[int] = (2, 4, 8, 16)

@@ -13,7 +13,7 @@ from typing import Any
 import gcbench.studies
 from gcbench.compressors import Compressor
 from gcbench.config import ConfigError, compose_words, read_keys, resolve
-from gcbench.launch.instantiate import make, parameter_shapes
+from gcbench.launch.instantiate import make_compressor, parameter_shapes
 from gcbench.predict.subject import facts_of
 
 Row = dict[str, Any]
@@ -70,8 +70,7 @@ def make_study(name: str, words: Sequence[str]) -> Study:
 
 def compressor(*words: str) -> Compressor:
     """Return the compressor that `gcbench` makes of words such as compressor=qsgd bits=4."""
-    method: Compressor = make(resolve(compose_words(words))["compressor"], "compressor")
-    return method
+    return make_compressor(resolve(compose_words(words))["compressor"])
 
 
 def model_shapes(*words: str) -> dict[str, tuple[int, ...]]:

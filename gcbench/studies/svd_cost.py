@@ -11,10 +11,10 @@ import torch
 from gcbench.bench.inputs import draw_input
 from gcbench.bench.timing import Work, seconds
 from gcbench.codecs.low_rank import svd
-from gcbench.compressors import Compressor, Grads
+from gcbench.comm import Comm
 from gcbench.compressors.atomo import Atomo
 from gcbench.compressors.powersgd import PowerSGD, matrix_shape
-from gcbench.compressors.virtual import aggregate
+from gcbench.compressors.virtual import Stepper
 from gcbench.launch.memory import keep_freed_memory
 from gcbench.studies.study import Row, Study, model_shapes
 
@@ -43,8 +43,8 @@ class SvdCost(Study):
         shapes = model_shapes(f"model={self.model}")
         matrices = {k: g for k, g in draw_input("normal", shapes, cpu).grads.items() if g.dim() > 2}
         works: dict[str, Work] = {
-            f"PowerSGD, rank {self.rank}": _steps(PowerSGD(self.rank), matrices),
-            f"Atomo, rank {self.rank}": _steps(Atomo(self.rank), matrices),
+            f"PowerSGD, rank {self.rank}": Stepper(PowerSGD(self.rank), matrices, Comm(1)).step,
+            f"Atomo, rank {self.rank}": Stepper(Atomo(self.rank), matrices, Comm(1)).step,
             "SVD of every matrix": lambda: [
                 svd(g.reshape(-1, *matrix_shape(g))) for g in matrices.values()
             ],
@@ -59,15 +59,3 @@ class SvdCost(Study):
         least, *_ = times.values()
         for name, time in times.items():
             yield {"row": name, "milliseconds": 1e3 * time, "over_powersgd": time / least}
-
-
-def _steps(compressor: Compressor, grads: Grads) -> Work:
-    """Return a function that takes step after step, each with the state of the one before."""
-    number, state = 0, None
-
-    def step() -> None:
-        nonlocal number, state
-        state = aggregate(compressor, grads, number=number, state=state).state
-        number += 1
-
-    return step

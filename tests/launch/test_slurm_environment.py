@@ -15,7 +15,7 @@ from gcbench.config import ConfigError
 from gcbench.launch import failure, slurm
 from gcbench.launch.failure import first_failure, forget_notes
 from gcbench.launch.plan import Machine, plan
-from gcbench.launch.slurm import Cluster
+from gcbench.launch.slurm import ClusterResources
 
 STEP = {
     "SLURM_JOB_ID": "17",
@@ -128,10 +128,8 @@ def test_only_that_signal_queues_a_job_again(
 def test_the_shape_of_a_job(
     overrides: list[str], gpus_here: bool, shape: tuple[int, int, int | None]
 ) -> None:
-    assert (
-        tuple(slurm.job_shape(config_of(*overrides)["trainer"], Cluster(2, gpus_here)).values())
-        == shape
-    )
+    trainer = config_of(*overrides)["trainer"]
+    assert slurm.job_shape(trainer, ClusterResources(2, gpus_here)) == shape
 
 
 @pytest.mark.parametrize(
@@ -142,10 +140,9 @@ def test_the_shape_of_a_job(
     ],
 )
 def test_a_job_that_could_not_run_is_not_sent(nodes: int, says: str) -> None:
+    trainer = config_of(f"trainer.nodes={nodes}", "trainer.gpus=16")["trainer"]
     with pytest.raises(ConfigError, match=says):
-        slurm.job_shape(
-            config_of(f"trainer.nodes={nodes}", "trainer.gpus=16")["trainer"], Cluster(4, False)
-        )
+        slurm.job_shape(trainer, ClusterResources(4, False))
 
 
 SINFO = "short 2 (null)\nlong 2 (null)\nlong 3 gpu:a100:4(S:0-1)\n"

@@ -11,7 +11,7 @@ from torch import Tensor
 from gcbench.comm import Comm, LocalControl
 from gcbench.launch.instantiate import make_data
 from gcbench.launch.plan import Machine, plan
-from gcbench.launch.worker import Connections, StopSignal, build_run
+from gcbench.launch.worker import Connections, build_run
 from gcbench.train.run import Progress, Run
 from gcbench.train.step import train_step
 
@@ -27,7 +27,7 @@ def build(folder: Path, *words: str) -> tuple[Run, Progress]:
     config = config_of(*SMALL, *VIRTUAL, "trainer.max_steps=40", *typed)
     joined = Connections(Comm(W), None, LocalControl(), torch.device("cpu"))
     chosen, data = plan(config, Machine.detect()), make_data(config)
-    built, _ = build_run(config, chosen, joined, data, folder, StopSignal())
+    built, _ = build_run(config, chosen, joined, data, folder)
     return built, Progress.start(built)
 
 

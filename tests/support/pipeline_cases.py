@@ -14,7 +14,7 @@ from gcbench.comm import Comm, GlooTransport
 from gcbench.config import Config
 from gcbench.launch.instantiate import make_data
 from gcbench.launch.plan import Machine, plan
-from gcbench.launch.worker import Connections, StopSignal, build_run
+from gcbench.launch.worker import Connections, build_run
 from gcbench.train.pipeline import exchanges_in_background
 from gcbench.train.run import Progress
 from gcbench.train.step import sample, train_step
@@ -46,7 +46,6 @@ def train_steps(process: Process, config: Config, steps: int) -> Trained:
             joined,
             make_data(config),
             Path(directory),
-            StopSignal(),
         )
     progress = Progress.start(run)
     snapshots, exchanged, buckets = [], None, 0

@@ -13,7 +13,7 @@ from gloo_pool import Process
 from gcbench.config import Config
 from gcbench.launch.instantiate import make_data
 from gcbench.launch.plan import Machine, plan
-from gcbench.launch.worker import Connections, StopSignal, build_run
+from gcbench.launch.worker import Connections, build_run
 from gcbench.train.drift import ReplicasDrifted, refuse_drift
 from gcbench.train.loop import train
 from gcbench.train.run import Progress
@@ -40,7 +40,7 @@ def drift_error_at_the_end(process: Process, config: Config) -> str | None:
     joined = Connections(process.comm(workers), None, process.control, torch.device("cpu"))
     chosen, data = plan(config, Machine.detect()), make_data(config)
     with tempfile.TemporaryDirectory() as folder:
-        run, checkpoints = build_run(config, chosen, joined, data, Path(folder), StopSignal())
+        run, checkpoints = build_run(config, chosen, joined, data, Path(folder))
 
         def record(line: dict[str, Any]) -> None:
             if process.rank == 1 and line["step"] == run.total_steps:

@@ -13,7 +13,7 @@ from sentence import SMALL, config_of, run
 from gcbench.comm import Comm, LocalControl
 from gcbench.launch.instantiate import make_data
 from gcbench.launch.plan import Machine, plan
-from gcbench.launch.worker import Connections, StopSignal, build_run
+from gcbench.launch.worker import Connections, build_run
 from gcbench.train.run import Progress, Run
 from gcbench.train.step import train_step
 
@@ -27,7 +27,7 @@ def test_a_step_applies_its_own_learning_rate(tmp_path: Path) -> None:
     config = config_of(*words, "optimizer.lr=0.5", "schedule=cosine", "schedule.warmup_epochs=0")
     joined = Connections(Comm(4), None, LocalControl(), torch.device("cpu"))
     chosen, data = plan(config, Machine.detect()), make_data(config)
-    run, _ = build_run(config, chosen, joined, data, tmp_path, StopSignal())
+    run, _ = build_run(config, chosen, joined, data, tmp_path)
     progress = Progress.start(run)
     for rate in (0.5, 0.5 * 0.8535534, 0.25, 0.5 * 0.1464466):  # a half cosine over 4 steps
         before = {k: p.detach().clone() for k, p in run.replica.parameters.items()}
@@ -61,7 +61,7 @@ def begin(tmp_path: Path, *words: str) -> tuple[Run, Progress]:
     workers = config["trainer"]["gpus"]
     joined = Connections(Comm(workers), None, LocalControl(), torch.device("cpu"))
     chosen, data = plan(config, Machine.detect()), make_data(config)
-    run, _ = build_run(config, chosen, joined, data, tmp_path, StopSignal())
+    run, _ = build_run(config, chosen, joined, data, tmp_path)
     progress = Progress.start(run)
     train_step(run, progress)
     return run, progress

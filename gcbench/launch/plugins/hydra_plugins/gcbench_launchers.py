@@ -14,7 +14,7 @@ from contextlib import nullcontext
 from dataclasses import make_dataclass
 from functools import cache
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.config_store import ConfigStore
@@ -23,9 +23,10 @@ from hydra.core.utils import JobReturn, JobStatus
 from hydra.plugins.launcher import Launcher
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 
-log = logging.getLogger("gcbench")
+if TYPE_CHECKING:
+    from gcbench.launch.slurm import JobShape
 
-ONE_TASK = {"nodes": 1, "tasks_per_node": 1, "gpus_per_node": None}
+log = logging.getLogger("gcbench")
 
 if find_spec("hydra_plugins.hydra_submitit_launcher"):
     from hydra_plugins.hydra_submitit_launcher import submitit_launcher as theirs
@@ -104,53 +105,63 @@ if find_spec("hydra_plugins.hydra_submitit_launcher"):
                 self.hydra_context.callbacks.on_job_end(config=config, job_return=returned[index])
             return [returned[index] for index in points]
 
-        def shape(self, config: Any) -> dict[str, Any]:
+        def shape(self, config: Any) -> JobShape:
             """Return the nodes, tasks and GPUs of a point."""
-            return ONE_TASK
+            from gcbench.launch.slurm import JobShape
+
+            return JobShape()
 
         def _submit(
             self, points: Mapping[int, list[str]], configs: Mapping[int, Any]
         ) -> tuple[dict[int, Any], dict[int, JobReturn]]:
-            """Submit the points; return the job of each, and the returns of refused points.
-
-            Points of one shape go as one array, `points_per_job` of them in a job.
-            """
-            from submitit.core.utils import FailedJobError
-
+            """Submit the points; return the job of each, and the returns of refused points."""
             from gcbench.config import ConfigError
 
-            shapes: dict[int, dict[str, Any]] = {}
+            by_shape: dict[JobShape, list[int]] = {}
+            jobs: dict[int, Any] = {}
             returned: dict[int, JobReturn] = {}
             for index, config in configs.items():
                 try:
-                    shapes[index] = self._refuse_several_tasks(self.shape(config))
+                    shape = self._refuse_several_tasks(self.shape(config))
                 except ConfigError as error:
                     returned[index] = _failure(points[index], error)
-            jobs: dict[int, Any] = {}
-            for shape in [
-                s for i, s in enumerate(shapes.values()) if s not in list(shapes.values())[:i]
-            ]:
-                alike = [index for index, its in shapes.items() if its == shape]
-                arguments = [
-                    (points[i], "hydra.sweep.dir", i, f"job_id_for_{i}", Singleton.get_state())
-                    for i in alike
-                ]
-                size = self.points_per_job
-                packs = [arguments[i : i + size] for i in range(0, len(arguments), size)]
-                executor = self._executor(_beside(shape, min(self.points_at_once, len(packs[0]))))
-                try:
-                    with executor.batch():
-                        submitted = [executor.submit(self, *pack) for pack in packs]
-                except FailedJobError as error:
-                    returned.update({i: _failure(points[i], _refusal(error)) for i in alike})
                 else:
-                    jobs.update({i: submitted[n // size] for n, i in enumerate(alike)})
+                    by_shape.setdefault(shape, []).append(index)
+            for shape, indices in by_shape.items():
+                try:
+                    submitted = self._submit_array(shape, {i: points[i] for i in indices})
+                except ConfigError as error:
+                    returned.update({i: _failure(points[i], error) for i in indices})
+                else:
+                    jobs.update(submitted)
             return jobs, returned
 
-        def _refuse_several_tasks(self, shape: dict[str, Any]) -> dict[str, Any]:
+        def _submit_array(self, shape: JobShape, points: Mapping[int, list[str]]) -> dict[int, Any]:
+            """Submit points of one shape as an array; return the job of each.
+
+            A job has `points_per_job` of them.
+            """
+            from submitit.core.utils import FailedJobError
+
+            arguments = [
+                (overrides, "hydra.sweep.dir", i, f"job_id_for_{i}", Singleton.get_state())
+                for i, overrides in points.items()
+            ]
+            size = self.points_per_job
+            packs = [arguments[i : i + size] for i in range(0, len(arguments), size)]
+            together = min(self.points_at_once, len(packs[0]))
+            executor = self._executor(shape.side_by_side(together)._asdict())
+            try:
+                with executor.batch():
+                    jobs = [executor.submit(self, *pack) for pack in packs]
+            except FailedJobError as error:
+                raise _refusal(error) from error
+            return {i: jobs[n // size] for n, i in enumerate(points)}
+
+        def _refuse_several_tasks(self, shape: JobShape) -> JobShape:
             from gcbench.config import ConfigError
 
-            tasks = shape["nodes"] * shape["tasks_per_node"]
+            tasks = shape.nodes * shape.tasks_per_node
             if self.points_at_once > 1 and tasks > 1:
                 raise ConfigError(
                     f"hydra.launcher.points_at_once={self.points_at_once}: each of these points "
@@ -212,20 +223,21 @@ if find_spec("hydra_plugins.hydra_submitit_launcher"):
                 shape = {**shape, "setup": setup}
             return super()._executor(shape)
 
-        def shape(self, config: Any) -> dict[str, Any]:
+        def shape(self, config: Any) -> JobShape:
             from gcbench.config import ConfigError, resolve
             from gcbench.launch import slurm
 
-            for key, usual in ONE_TASK.items():
+            one_task = slurm.JobShape()
+            for key, usual in one_task._asdict().items():
                 if self.params.get(key, usual) != usual:
                     raise ConfigError(
                         f"hydra.launcher.{key}={self.params[key]}: jobs follow trainer.*; type "
                         "trainer.nodes, trainer.gpus and trainer.device instead"
                     )
             if "trainer" not in config:
-                return ONE_TASK
+                return one_task
             shape = slurm.job_shape(resolve(config)["trainer"], self.cluster)
-            return shape if self.params["gres"] is None else {**shape, "gpus_per_node": None}
+            return shape if self.params["gres"] is None else shape._replace(gpus_per_node=None)
 
     def _collect_return(job: Any, number: int, overrides: list[str], apart: bool) -> JobReturn:
         """Return what the first task returned for a point, or the first task that failed.
@@ -261,12 +273,6 @@ if find_spec("hydra_plugins.hydra_submitit_launcher"):
 
     def _failed(returned: JobReturn) -> bool:
         return returned.status is JobStatus.FAILED
-
-    def _beside(shape: Mapping[str, Any], points: int) -> dict[str, Any]:
-        """Return the shape of a job that runs so many points of one task beside each other."""
-        gpus = shape["gpus_per_node"]
-        tasks = points * shape["tasks_per_node"]
-        return {**shape, "tasks_per_node": tasks, "gpus_per_node": gpus and points * gpus}
 
     def _count(key: str, value: Any) -> int:
         from gcbench.config import ConfigError
