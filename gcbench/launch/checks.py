@@ -15,6 +15,7 @@ from gcbench.compressors import Compressor, compressed_share
 from gcbench.compressors.bucketed import Bucketed
 from gcbench.compressors.build import Feedback, parts_of
 from gcbench.compressors.dense import Dense
+from gcbench.compressors.dion import Dion
 from gcbench.compressors.onebit_adam import MomentumCoding
 from gcbench.compressors.wrappers import DenseWarmup
 from gcbench.config import Config, ConfigError
@@ -78,6 +79,7 @@ def check(config: Config, plan: Plan, data: Data, directory: Path) -> None:
         )
     estimator.refuse(model, data, compressor, config)
     _check_momentum(config, compressor)
+    _check_directions(config, compressor, estimator)
     try_step(config["optimizer"], config["schedule"], model)
     refuse_pipeline(
         to_dataclass(TrainerSettings, config["trainer"]),
@@ -184,6 +186,23 @@ def _check_momentum(config: Config, compressor: Compressor) -> None:
     for part in parts:
         if isinstance(part, MomentumCoding):
             part.refuse_optimizer(config["optimizer"], dense_steps)
+
+
+def _check_directions(config: Config, compressor: Compressor, estimator: Estimator) -> None:
+    """Refuse Dion's optimizer where what it gets are no directions of Dion."""
+    if config["optimizer"].get("kind") != "dion":
+        return
+    if not any(isinstance(part, Dion) for part in parts_of(compressor)):
+        raise ConfigError(
+            f"optimizer=dion steps along directions, and compressor="
+            f"{config['choices']['compressor']} makes none; type compressor=dion, or "
+            "optimizer=adamw"
+        )
+    if estimator.worker_copies:
+        raise ConfigError(
+            f"optimizer=dion estimator={config['choices']['estimator']}: workers would step along "
+            "their own gradients, not along directions; type optimizer=adamw, or estimator=sgd"
+        )
 
 
 def _check_recordings(trainer: Config, data: Data) -> None:

@@ -30,7 +30,13 @@ from gcbench.launch.instantiate import make_compressor
 from gcbench.launch.plan import Machine, choose_codec_backend
 from gcbench.library.compression import Compression
 from gcbench.library.ddp import DdpCompression, parameters_of, refuse_ddp
-from gcbench.library.fsdp import FsdpCompression, is_carried, refuse_fsdp, shapes_of_groups
+from gcbench.library.fsdp import (
+    FsdpCompression,
+    is_carried,
+    refuse_fsdp,
+    shapes_of_groups,
+    shards_of,
+)
 from gcbench.records.summary import advice_on_share, share_in_words
 
 
@@ -103,6 +109,7 @@ def compress(
         **knobs: the keys of conf/compressor/<compressor>.yaml, such as `rank`, `bits`,
             `error_feedback`, `dense_steps` (first steps without compression) and `min_size`
             (tensors of fewer values travel whole). Those that are left out have the file's values.
+            `onebit_adam` wants `momentum` and `dense_steps`, as your optimizer has them.
 
     Returns:
         A handle that counts bits, and saves and loads the compressor's state.
@@ -112,6 +119,12 @@ def compress(
     """
     if isinstance(module, FSDPModule):
         refuse_fsdp(module, replicas)
+        if shards_of(module) == 1 and replicas is None:
+            warnings.warn(
+                "FSDP2 exchanges nothing between shards of one process, so that nothing is "
+                "compressed; start more processes, or type compress with replicas=",
+                stacklevel=2,
+            )
         method, config = _make_compressor(compressor, knobs)
         if not is_carried(method, between_nodes=replicas is not None):
             raise ConfigError(_name_carried(method, compressor, knobs, replicas))
@@ -164,13 +177,25 @@ def _make_compressor(
             f"compressor={compressor}: there is no such method; type "
             f"{near(compressor, known) or ', '.join(known)}"
         )
+    words = [f"compressor={compressor}"]
+    config, _ = resolve_words(words)
+    coded_momentum = {}
+    if config["compressor"].get("momentum") is not None:
+        coded_momentum = {key: f"compressor.{key}" for key in ("momentum", "dense_steps")}
+    if missing := [key for key in coded_momentum if key not in knobs]:
+        raise ConfigError(
+            f"compressor={compressor} codes your optimizer's momentum, which compress does not "
+            f"see; type {', '.join(f'{key}=...' for key in missing)}, as your optimizer has them"
+        )
+    keys = {key: key for key in known[compressor]} | coded_momentum
     for key in knobs:
-        if key not in known[compressor]:
+        if key not in keys:
             raise ConfigError(
-                f"{key}: compressor={compressor} has no such knob; it has "
-                f"{', '.join(known[compressor])}"
+                f"{key}: compressor={compressor} has no such knob; it has {', '.join(keys)}"
             )
-    config, _ = resolve_words([f"compressor={compressor}", *to_words(knobs)])
+    if knobs:
+        typed = to_words({keys[key]: value for key, value in knobs.items()})
+        config, _ = resolve_words([*words, *typed])
     return make_compressor(config["compressor"]), config
 
 

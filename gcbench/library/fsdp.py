@@ -123,6 +123,11 @@ def refuse_fsdp(module: nn.Module, replicas: dist.ProcessGroup | None) -> None:
         )
 
 
+def shards_of(module: nn.Module) -> int:
+    """Return the number of processes that share each parameter."""
+    return next(iter(_sharded_parameters(module))).device_mesh.size()
+
+
 def shapes_of_groups(module: nn.Module, replicas: dist.ProcessGroup | None) -> list[tuple[int]]:
     """Return the number of values, as a shape, that a method sees of each parameter group."""
     group_of = {

@@ -109,7 +109,8 @@ class ZeroOneAdam(InnerSteps, Checked):
                 run.replica.parameters[names[p]].data.mul_(1 - decay)
         sizes = torch.tensor(optimizer.step_sizes(), dtype=torch.float64)
         (moved,) = progress.estimator.get("moved", [torch.zeros_like(sizes)])
-        progress.estimator = {"moved": [moved + sizes]}
+        # A checkpoint loads onto the device of the model, which may be a GPU.
+        progress.estimator = {"moved": [moved.cpu() + sizes]}
         return losses
 
     @torch.no_grad()

@@ -71,6 +71,14 @@ from gcbench.records.summary import _facts
         ("dataset=cifar10 dataset.download=false data.root=nowhere", "cifar10"),
         ("model=vgg16", "32"),
         (
+            "optimizer=dion compressor=powersgd",
+            "compressor=powersgd makes none; type compressor=dion",
+        ),
+        (
+            "optimizer=dion compressor=dion estimator=local_steps estimator.every=2",
+            "optimizer=dion estimator=local_steps: workers would step along their own gradients",
+        ),
+        (
             "model=gpt_small dataset._target_=own_data.text trainer.eval_batch_size=300",
             "trainer.eval_batch_size=300: the test part is too short for one batch",
         ),

@@ -54,14 +54,16 @@ def close(a: list[Tensor], b: list[Tensor]) -> bool:
 def test_updates_and_bits_equal_those_of_the_runner(choice: str) -> None:
     has_min_size = "min_size" in method_keys(conf_directory())[choice]
     knobs = {"min_size": 0} if has_min_size else {}
+    if choice == "onebit_adam":
+        knobs |= {"momentum": 0.9, "dense_steps": 2}
     for mib in (100, 0.001):  # one bucket, and one a tensor
         compare_with_runner(choice, knobs, mib)
 
 
 def compare_with_runner(choice: str, knobs: Mapping[str, Any], bucket_mib: float) -> None:
-    words = [f"{key}={value}".replace(" ", "") for key, value in knobs.items()]
-    if choice == "onebit_adam":  # in a run its momentum is the optimizer's
-        words.append("compressor.momentum=0.9")
+    # In a run, a coded momentum is the optimizer's.
+    prefix = "compressor." if "momentum" in knobs else ""
+    words = [f"{prefix}{key}={value}".replace(" ", "") for key, value in knobs.items()]
     config = config_of(*SMALL, *PLAIN_SGD, f"compressor={choice}", *words)
     in_loops = pool(2).run(train_like_runner, config, knobs, bucket_mib)
     in_runner = pool(2).run(train_steps, config, STEPS)
@@ -165,6 +167,7 @@ def test_a_step_that_overflows_leaves_no_trace_in_the_residual() -> None:
         ("text", "rank=a b: type a rank of at least 1, as in rank=2"),
         ("levels", "levels=100 needs 8 bits a code, not bits=4"),
         ("codecs", "codec_backend=fast: type auto, eager or compiled"),
+        ("momentum", "compressor=onebit_adam codes your optimizer's momentum, which compress "),
         ("twice", "this DistributedDataParallel has a communication hook"),
         ("hook", "this DistributedDataParallel has a communication hook"),
     ],

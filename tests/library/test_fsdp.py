@@ -17,6 +17,7 @@ from fsdp_cases import (
     train_as_people_do,
     train_beside_plain,
     update_and_that_of_exchange,
+    warnings_of_compress,
 )
 from gloo_pool import pool
 from method_cases import CHOICES
@@ -164,6 +165,11 @@ def test_mistakes_are_refused_in_one_sentence(case: str) -> None:
         assert (
             sentence.startswith(REFUSALS[case]) and "; type " in sentence and "\n" not in sentence
         )
+
+
+def test_one_process_is_told_that_nothing_is_compressed() -> None:
+    assert pool(1).run(warnings_of_compress) == [["FSDP2 exchanges nothing between shards of one"]]
+    assert pool(2).run(warnings_of_compress) == [[], []]
 
 
 def test_a_refusal_names_the_methods_that_are_carried() -> None:

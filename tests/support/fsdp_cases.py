@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import warnings
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
@@ -315,6 +316,14 @@ def skip_infinite(process: Process, between: bool) -> list[Tensor]:
             loss = loss + torch.inf * outputs[:, -1].sum()
         loss.backward()
     return gradients(ours.model)
+
+
+def warnings_of_compress(process: Process) -> list[str]:
+    """Return how the warnings begin that `compress` gives."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        Sharded().compress("qsgd", min_size=0)
+    return [str(one.message)[:45] for one in caught if one.category is UserWarning]
 
 
 def refusal(process: Process, case: str) -> str:

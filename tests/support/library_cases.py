@@ -261,6 +261,7 @@ def refusal(process: Process, case: str) -> str:
         "text": {"rank": "a b"},
         "levels": {"compressor": "qsgd", "bits": 4, "levels": 100},
         "codecs": {"codec_backend": "fast"},
+        "momentum": {"compressor": "onebit_adam"},
         "twice": {},
         "hook": {},
     }[case]
