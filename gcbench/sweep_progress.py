@@ -80,7 +80,6 @@ class SweepProgress(Callback):
         if job_return.status is JobStatus.FAILED:
             error = getattr(job_return, "_return_value", None)
             self.failed.append(f"{row.name}: {error}")
-        if job_return.status is JobStatus.FAILED:
             ending_note = "failed"
         elif row.done:
             ending_note = f"the same run as {row.same}" if row.same else "done before"

@@ -53,9 +53,9 @@ def use_backend(backend: Backend, sums: Sums | None = None, may_fall_back: bool 
 
     Args:
         backend: `compiled` raises ValueError where the compiler's cache is not the user's own.
-        sums: What adds floats up, by default `backend`. It hangs on this by rounding: a run that
-            stays the same to the bit keeps it. `native`: C++ of our own is compiled, and kernels
-            that add are eager.
+        sums: How sums of floats are computed, by default as `backend` says. It changes their
+            rounding, so that a run that must stay the same to the bit keeps it. `native`: by C++ of
+            our own where there is some, and by eager kernels elsewhere.
         may_fall_back: True lets all kernels run eager, with a warning, when one cannot be
             compiled; otherwise that is an error.
     """
@@ -82,7 +82,7 @@ def sums_in_use() -> Sums:
 
 @contextmanager
 def run_kernels_by(runner: Runner) -> Iterator[None]:
-    """Hand the calls of all kernels to `runner` meanwhile, for who watches or compiles them."""
+    """Call `runner` in place of every kernel in this context, to observe or to compile them."""
     global _runner
     before, _runner = _runner, runner
     try:

@@ -128,8 +128,8 @@ def two_means(v: Tensor) -> Tensor:
 
     b_0 is the mean, b_-1 the mean of the values below it, b_1 that of the others.
 
-    Some value always is at or above the mean; where none is below (all are equal), b_-1 is 0 and
-    serves none.
+    Some value is always at or above the mean; where all are equal, none is below it, and b_-1 is 0
+    and unused.
     """
     wide = v.double()
     b0 = mean_where(wide, torch.ones_like(v, dtype=torch.bool)).to(v.dtype)

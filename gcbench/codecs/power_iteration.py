@@ -226,7 +226,7 @@ def _columns(shapes: Shapes, device: torch.device) -> tuple[Tensor, Tensor]:
 
 
 class Batch(NamedTuple):
-    """Factors P that are padded with zeros and made orthonormal together."""
+    """A batch of factors P, padded with zeros to one size and orthonormalized by one call."""
 
     positions: Tensor  # [k, r, n] in a row of all P; behind its end where there is padding
     chosen: Tensor  # which of these positions, flattened, are no padding

@@ -70,7 +70,7 @@ def refuse_different(op: str, sums: Tensor) -> None:
 
 
 def disagreement(sums: Sequence[Hashable]) -> str | None:
-    """Return who has another sum than most; where no more than half agree, nobody can say."""
+    """Return which workers differ from the majority, or that there is none; None if all agree."""
     right, times = Counter(sums).most_common(1)[0]
     wrong = [worker for worker, its_sum in enumerate(sums) if its_sum != right]
     if not wrong:

@@ -1,4 +1,4 @@
-"""The seam to the network.
+"""The collectives, through which all traffic of gradients goes.
 
 Dimension 0 of every tensor is the worker axis: `[w, ...]` holds one row per worker that lives in
 this process, `[1, ...]` is a value on which all workers agree, `[W, ...]` is everything gathered.

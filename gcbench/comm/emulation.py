@@ -49,9 +49,9 @@ class EmulatedTransport:
 
     @contextmanager
     def _stretch(self, cost: Cost, device: torch.device) -> Iterator[None]:
-        """Let what is inside take the cost's time from when the last process is there, or longer.
+        """Make the block last at least `cost.seconds`, counted from the last process's arrival.
 
-        The barrier by which all know that moment comes on top, about 0.1 ms on one machine.
+        The barrier that tells all processes of this arrival comes on top: 0.1 ms on one machine.
         """
         _finish(device)
         dist.barrier(self._inner.group)

@@ -1,4 +1,4 @@
-"""Transports, which bring bytes and sums from process to process whatever these mean."""
+"""Transports: they move bytes and sums between processes, without knowing what these mean."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Reduction = Literal["sum", "max", "min", "and"]
 
 
 class Transport(Protocol):
-    """Joins `processes` processes, of which this is number `rank`; all make the same calls."""
+    """A connection of `processes` processes, this one `rank`; all must make the same calls."""
 
     rank: int
     processes: int

@@ -157,13 +157,10 @@ def _show(of: Field[Any]) -> str:
     """Return the default as it would be typed; nothing where there is none."""
     if isinstance(of.default, tuple):
         return ",".join(map(str, of.default))
-    return (
-        ""
-        if of.default is None
-        else str(of.default).lower()
-        if isinstance(of.default, bool)
-        else str(of.default)
-    )
+    if of.default is None:
+        return ""
+    text = str(of.default)
+    return text.lower() if isinstance(of.default, bool) else text
 
 
 def _read(kind: Callable[[str], Any], text: str) -> Any:

@@ -49,7 +49,10 @@ def _has_own_cache() -> bool:
 
 
 class BackgroundCompilation:
-    """The way of a run from eager to compiled codecs; outside this context nothing compiles."""
+    """The change of a run from eager to compiled codecs.
+
+    The compiling process lives as long as this context.
+    """
 
     def __init__(self, config: Config, plan: Plan, console: Console) -> None:
         self.compiled_from_step: int | None = None
@@ -184,7 +187,7 @@ class BackgroundCompilation:
         return None
 
     def _agree_on(self, problem: str | None, run: Run, consequence: str) -> bool:
-        """Return whether any process has a problem, of which the user hears once."""
+        """Return whether any process has a problem; process 0 logs the first one."""
         problems = list(filter(None, run.control.gather(problem)))
         if not problems:
             return False

@@ -26,10 +26,7 @@ MAY_CHANGE = BOOKKEEPING | EXECUTION | {"gpus"}
 
 
 def refuse_other_run(config: Config, files: RunFiles) -> None:
-    """Raise ConfigError where the directory has a run of another configuration.
-
-    That run is no answer to this one.
-    """
+    """Raise ConfigError where the directory holds the run of another configuration."""
     result = result_in(files)
     if result is not None and result.status in ENDED:
         _refuse_other_result(config, files.directory, result)

@@ -1,6 +1,6 @@
-"""Worker processes on this machine, of which one death ends all and none is left.
+"""Worker processes on this machine: when one dies all are ended, and none is left behind.
 
-Nothing of them listens to other machines.
+They listen to no other machine.
 """
 
 from __future__ import annotations
@@ -35,10 +35,9 @@ _PROCESSES: Any = multiprocessing.get_context("spawn")
 class WorkerFailed(Exception):
     """The worker that failed first, why, and its own traceback ("" where it died without one)."""
 
-    def __init__(self, rank: int, exitcode: int, traceback_text: str, reason: str) -> None:
+    def __init__(self, rank: int, traceback_text: str, reason: str) -> None:
         super().__init__(f"worker process {rank} failed: {reason}")
         self.rank = rank
-        self.exitcode = exitcode
         self.traceback_text = traceback_text
         self.reason = reason
 
@@ -116,7 +115,7 @@ def _run_once(
 
 
 def _await(workers: Sequence[Any], received: Sequence[str]) -> dict[int, int]:
-    """Wait for all workers; return by rank when those died whom nobody here had killed."""
+    """Wait for all workers; return, by rank, when each that was not killed here died."""
     living = dict(enumerate(workers))
     died_alone: dict[int, int] = {}
     kill_at = math.inf
@@ -149,9 +148,7 @@ def _first_failure(
     if not failures:
         return None
     first = min(failures)
-    return WorkerFailed(
-        first.rank, workers[first.rank].exitcode, first.traceback_text, first.reason
-    )
+    return WorkerFailed(first.rank, first.traceback_text, first.reason)
 
 
 def _work(target: Callable[..., None], args: tuple[Any, ...], place: _Place) -> None:

@@ -53,7 +53,10 @@ class Lock:
         return True
 
     def release(self) -> None:
-        """Release it for all that share it: a worker that has not quite ended keeps nobody out."""
+        """Release the lock in all processes that share it.
+
+        So a worker that is still ending keeps nobody out.
+        """
         with suppress(OSError):
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)
         os.close(self._descriptor)

@@ -83,7 +83,7 @@ def make_outcome(
 
 
 def _describe_network(config: Config) -> Network:
-    """Return the link whose cost model set the times, else the name of the real one."""
+    """Return the emulated link, or the name of the real one."""
     network = config["network"]
     return Network(emulated=bool(network), **network, link=os.environ.get("GCBENCH_LINK"))
 

@@ -87,8 +87,8 @@ class Plan:
         """Return whether more threads are busy than there are cores: times say little then."""
         return self.device == "cpu" and self.local_processes * self.threads > self.cores
 
-    def trust(self) -> str | None:
-        """Return what a run over several machines trusts, to be said at its start."""
+    def security_notice(self) -> str | None:
+        """Return what users of several machines must know; None on one machine."""
         if self.processes == self.local_processes:
             return None
         return (
@@ -169,7 +169,7 @@ def _check_emulation(network: str, chosen: Plan) -> None:
 
 
 def _check_trainer_nodes(asked: int, launcher: str, machine: Machine) -> None:
-    """Refuse a number of nodes other than torchrun or srun has; null means theirs."""
+    """Refuse a number of nodes that torchrun or srun did not start; 1, the default, means any."""
     if asked == 1:
         return
     if launcher not in JOINING:

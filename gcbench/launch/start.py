@@ -37,8 +37,8 @@ def start(config: Config, directory: str, in_sweep: bool = False) -> None:
     """Run a configuration to its end.
 
     Raises ConfigError before anything has started, RunFailed when the run failed, KeyboardInterrupt
-    when it was stopped. Of a sweep, what was finished before, as this row or as the same run under
-    another name, is passed over in silence.
+    when it was stopped. In a sweep, a run that is finished already, here or under another name, is
+    skipped silently.
     """
     path = Path(directory).resolve()
     machine = Machine.detect()
@@ -67,7 +67,7 @@ def _start_alone(
     if chosen.launcher not in JOINING or os.environ["LOCAL_RANK"] == "0":
         _check(config, chosen, files.directory)  # downloads what is missing, once a node
     if rank == 0:
-        for notice in filter(None, (chosen.notice(), chosen.trust())):
+        for notice in filter(None, (chosen.notice(), chosen.security_notice())):
             log.warning(notice)
         begun = _prepare_directory(config, files, anew)
     else:
@@ -97,7 +97,7 @@ def _is_finished(config: Config, files: RunFiles, say: bool) -> bool:
 def _check(config: Config, chosen: Plan, path: Path) -> None:
     """Check the run; a ValueError from data, model or method becomes a ConfigError.
 
-    It is the user's to mend, in the words of whoever raised it.
+    Such an error is the user's to correct; its text is kept.
     """
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)

@@ -28,7 +28,7 @@ class Lap(NamedTuple):
 
     name: str
     seconds: float
-    hidden: float = 0.0  # seconds beside them, under the computation
+    hidden: float = 0.0  # further seconds, hidden under computation
 
 
 class Span(NamedTuple):
@@ -167,7 +167,7 @@ class Ledger:
         self._steps = 0
 
     def begin_anew(self) -> None:
-        """Let phases count the steps that follow alone; those before have elapsed all the same."""
+        """Start the times of phases anew; earlier steps still count in `elapsed()`."""
         self._earlier = self.elapsed()
         self._begin(len(self._totals))
 

@@ -58,7 +58,7 @@ def test_it_passes_all_checks(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def no_processes(nodes: Sequence[Config]) -> None:
-    raise WorkerFailed(1, 1, "", "the cat is on the wire")
+    raise WorkerFailed(1, "", "the cat is on the wire")
 
 
 def test_a_broken_version_fails_the_right_check(

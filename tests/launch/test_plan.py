@@ -186,5 +186,5 @@ def test_a_run_over_several_machines_says_what_it_trusts() -> None:
     over_two = Plan(
         "torchrun", "cpu", "gloo", workers=4, processes=4, local_processes=2, threads=1, cores=2
     )
-    assert "trust" in (over_two.trust() or "")
-    assert replace(over_two, local_processes=4).trust() is None
+    assert "trust" in (over_two.security_notice() or "")
+    assert replace(over_two, local_processes=4).security_notice() is None

@@ -79,7 +79,7 @@ def main(case: str, folder: str) -> None:
     try:
         local.run_processes(target, (case, folder), 2)
     except local.WorkerFailed as failure:
-        print(f"failed: {failure.rank} {failure.exitcode} {failure.reason}")
+        print(f"failed: {failure.rank} {failure.reason}")
         sys.stderr.write(failure.traceback_text)
     except local.Interrupted as interrupted:
         print(f"interrupted: {interrupted.signal_name}")
