@@ -345,7 +345,7 @@ DenseSteps = Annotated[
 
 @dataclass
 class MethodSettings:
-    """The keys that the files of conf/compressor bring, each file those that mean something."""
+    """All keys of conf/compressor; each file has the subset that its method takes."""
 
     bits: Bits
     levels: Levels
