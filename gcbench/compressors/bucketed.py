@@ -21,7 +21,7 @@ from gcbench.codecs.quantize import grid_codes, grid_values
 from gcbench.codecs.radix import pack_digits, unpack_digits
 from gcbench.codecs.signs import Sides, signs_and_sides
 from gcbench.codecs.words import from_words, rows_of, to_words, words_of
-from gcbench.compressors.exchange import Codec, Message
+from gcbench.compressors.codec import Codec, Message
 from gcbench.knobs import Checked
 from gcbench.method_settings import BucketSize, LevelCount, Levels, PerLayer
 

@@ -14,7 +14,7 @@ from gcbench.codecs.kernels import use_backend
 from gcbench.codecs.signs import sum_rows_then_buckets
 from gcbench.compressors import Step, bucketed
 from gcbench.compressors.bucketed import Signs
-from gcbench.compressors.exchange import Message
+from gcbench.compressors.codec import Message
 from gcbench.compressors.onebit import OneBit
 from gcbench.compressors.sign import ScaledSign
 
