@@ -64,10 +64,8 @@ class SVRG(EveryStep, Checked):
         optimizer = config["optimizer"]
         is_sgd = optimizer.get("kind") in ("sgd", "powersgd")
         if not is_sgd or optimizer["momentum"]:
-            typed, wanted = (
-                f"optimizer.momentum={optimizer.get('momentum')}",
-                "optimizer.momentum=0",
-            )
+            typed = f"optimizer.momentum={optimizer.get('momentum')}"
+            wanted = "optimizer.momentum=0"
             if not is_sgd:
                 typed = f"optimizer={optimizer.get('kind') or optimizer['_target_']}"
                 wanted = f"optimizer=sgd {wanted}"
