@@ -98,7 +98,8 @@ NormKind = Annotated[
 Scales = Annotated[
     Sequence[int],
     Knob(
-        "log2 of the levels of each scale, without sign; every value has the largest that fits",
+        "log2 of the levels of each scale, without sign; each value uses the largest scale at "
+        "which its codes fit",
         unit="different whole numbers of bits",
         at_least=0,
         at_most=12,
@@ -148,7 +149,7 @@ Iterations = Annotated[
 ]
 Svd = Annotated[
     bool,
-    Knob("true: the best approximation of the mean gradient, which travels whole for it"),
+    Knob("true: send whole gradients and keep the best rank-r approximation of their mean"),
 ]
 SubtractedUpdate = Annotated[
     Literal["own", "aggregated"],
@@ -345,7 +346,7 @@ DenseSteps = Annotated[
 
 @dataclass
 class MethodSettings:
-    """The keys that the files of conf/compressor bring, each file those that mean something."""
+    """All keys of conf/compressor; each file has the subset that its method takes."""
 
     bits: Bits
     levels: Levels

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any
 
 import torch
 
@@ -20,8 +20,8 @@ def measure(compressor: Compressor, gradients: Input, rounds: int) -> Iterator[R
     """Yield a row for each part of the work, beside a copy of the gradients' bytes."""
     x = flatten(gradients.grads)
     for part in parts_of(compressor):
-        if hasattr(part, "decode_add"):
-            yield from _codec_rows(cast(Codec, part), gradients, rounds)
+        if isinstance(part, Codec):
+            yield from _codec_rows(part, gradients, rounds)
             break  # the codec as it is sent; one inside it is a part of that
     stepper = Stepper(compressor, gradients.grads, Comm(1))
     yield _row("aggregate", gradients, time_beside_copy(stepper.step, x, rounds))

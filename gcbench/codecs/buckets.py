@@ -16,7 +16,7 @@ from torch import Tensor
 from gcbench.codecs.kernels import block_slices
 
 ROW = 512
-# Values to fit parameters to at once: so many that a call's overhead does not count.
+# Values to fit parameters to in one call; with more, the overhead of a call no longer matters.
 FIT_VALUES = 1 << 20
 # Values that a CPU copies in about the time that a kernel's call takes.
 LARGE = 1 << 18
@@ -136,7 +136,7 @@ class Buckets:
         return torch.cat(parts, dim=1)
 
     def spread(self, per_bucket: Tensor) -> Tensor:
-        """Return for each value of the tensors end to end that of its bucket, `[r, n]`."""
+        """Return each bucket's value repeated for all of the bucket's elements, `[r, n]`."""
         each = [
             per_bucket.index_select(1, ids).repeat_interleave(self.size or n, dim=1)[:, :n]
             for ids, n in zip(map(self._to_device, self._ids), self.segments, strict=True)
@@ -156,7 +156,10 @@ class Buckets:
         return Rows(tensors, matrices, copied[:, inside:], copied, self.row)
 
     def _as_groups(self, x: Tensor) -> Tensor:
-        """Return a view `[w, groups, rows, row]`, whose strides hang on its shape if w is 1."""
+        """Return a view `[w, groups, rows, row]`.
+
+        With one worker its strides follow from the shape alone.
+        """
         shape = -1, self.rows, self.row
         return x[0].view(shape).unsqueeze(0) if len(x) == 1 else x.unflatten(1, shape)
 

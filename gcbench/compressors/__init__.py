@@ -17,7 +17,7 @@ from gcbench.compressors.base import (
     unflatten,
 )
 from gcbench.compressors.build import analytic_ratio, build, compressed_share, parts_of
-from gcbench.compressors.exchange import Codec
+from gcbench.compressors.codec import Codec
 
 __all__ = [
     "Aggregated",

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from gcbench.codecs.levels import clamp_level, level_values, two_means
 from gcbench.compressors.base import Properties
-from gcbench.compressors.bucketed import Bucketed, GridQuantizer, Parameters
+from gcbench.compressors.bucketed import Bucketed, Parameters
+from gcbench.compressors.quantizers import GridQuantizer
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,24 +13,25 @@ from torch import Tensor
 
 from gcbench.codecs.buckets import Buckets, Groups, Rows, buckets_of
 from gcbench.codecs.kernels import block_slices, kernel
-from gcbench.codecs.levels import level_values, random_codes
 from gcbench.codecs.noise import Draws, Noise
-from gcbench.codecs.packing import width_of
-from gcbench.codecs.quantize import grid_codes, grid_values
 from gcbench.codecs.radix import pack_digits, unpack_digits
-from gcbench.codecs.signs import Sides, signs_and_sides
 from gcbench.codecs.words import from_words, rows_of, to_words, words_of
-from gcbench.compressors.exchange import Codec, Message
+from gcbench.compressors.codec import Codec, Message
 from gcbench.knobs import Checked
-from gcbench.method_settings import BucketSize, LevelCount, Levels, PerLayer
+from gcbench.method_settings import BucketSize, PerLayer
+
+_TOGETHER = 4  # messages that are decoded in one pass over the mean
+# With so few parameters the codes of all rows of a group are computed at once in a core's
+# registers.
+_FEW = 4
 
 Parameters = Sequence[Tensor]
-"""Those of the bucket of each value, every one of a shape that goes with the values'."""
+"""The parameters of each value's bucket, each broadcastable to the values."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bucketed(Checked, Codec, ABC):
-    """A codec that fits parameters to every bucket, and codes a value by those of its bucket.
+    """A codec that fits parameters to each bucket and codes values with them.
 
     A subclass says what is fitted (`fit`), and how values are coded by that (`code`, `value`).
 
@@ -166,124 +166,6 @@ class Bucketed(Checked, Codec, ABC):
         return self.value(codes, sent.index_select(1, groups.rest_buckets).unbind(-1))
 
 
-class Signs(Bucketed, ABC):
-    """A codec of the sign of every value, and of parameters that the sums of either side give."""
-
-    random: ClassVar[bool] = False
-
-    @property
-    def base(self) -> int:
-        return 2
-
-    @abstractmethod
-    def fit_sides(self, sides: Sides, d: Tensor) -> Tensor:
-        """Return the parameters `[w, buckets, k]` that `fit` would, from sums `[w, buckets]`."""
-
-    def code(self, v: Tensor, parameters: Parameters, words: Tensor | None) -> Tensor:
-        return (v >= 0).to(torch.int32)
-
-    def _encode_rows(self, rows: Rows, buckets: Buckets, noise: Noise) -> Message:
-        packed = signs_and_sides(rows, buckets.groups)
-        if packed is None:
-            return super()._encode_rows(rows, buckets, noise)
-        words, sides = packed
-        fitted = self.fit_sides(sides, buckets.sizes).to(rows.rest.dtype)
-        return [words, pack_digits((rows.rest >= 0).to(torch.uint8), 2), self.sends(fitted)]
-
-
-@dataclass(frozen=True)
-class LevelQuantizer(Bucketed, ABC):
-    """A codec that rounds to one of `level_count` levels of a bucket."""
-
-    level_count: LevelCount  # s, levels in all
-
-    @property
-    def base(self) -> int:
-        return self.level_count
-
-    @property
-    def analytic_bits_per_value(self) -> float:
-        """Return the bits a value as ORQ counts, which leaves out levels and scales."""
-        return math.log2(self.level_count)
-
-
-class GridQuantizer(Bucketed, ABC):
-    """A codec of a scale a bucket, with random rounding to even levels from -scale to scale.
-
-    On one scale for all workers the codes can be added (`exchange=sum`).
-    """
-
-    @property
-    @abstractmethod
-    def highest(self) -> int:
-        """Codes are 0 to `highest`; `highest / 2` stands for zero."""
-
-    @property
-    def base(self) -> int:
-        return self.highest + 1
-
-    @abstractmethod
-    def scale(self, v: Tensor) -> Tensor:
-        """Return a scale `[...]` for buckets `[..., d]`, at least as large as their values."""
-
-    def fit(self, v: Tensor) -> Tensor:
-        return self.scale(v).unsqueeze(-1)
-
-    def code(self, v: Tensor, parameters: Parameters, words: Tensor | None) -> Tensor:
-        assert words is not None
-        return grid_codes(v, parameters[0], self.highest, words)
-
-    def value(self, codes: Tensor, parameters: Parameters) -> Tensor:
-        return grid_values(codes - self.highest / 2, parameters[0], self.highest)
-
-    def scales_of(self, x: Tensor, segments: tuple[int, ...]) -> Tensor:
-        return self.fit_buckets(x, segments).squeeze(-1)
-
-    def codes_of(
-        self, x: Tensor, segments: tuple[int, ...], scales: Tensor, noise: Noise
-    ) -> Tensor:
-        return self.codes_by(x, segments, scales.unsqueeze(-1), noise)
-
-    def values_of(self, codes: Tensor, segments: tuple[int, ...], scales: Tensor) -> Tensor:
-        spread = self.buckets(segments, codes.device).spread(scales)
-        return grid_values(codes, spread, self.highest)
-
-
-@dataclass(frozen=True)
-class SignedGridQuantizer(GridQuantizer, ABC):
-    """A grid of `levels` levels above zero, as many below, and zero, in codes of whole bits."""
-
-    levels: Levels  # s, positive levels; 2 s + 1 codes
-
-    @property
-    def highest(self) -> int:
-        return 2 * self.levels
-
-    @property
-    def base(self) -> int:
-        return 1 << width_of(self.highest + 1)
-
-    @property
-    def analytic_bits_per_value(self) -> float:
-        """Return the bits of a code, scales apart."""
-        return width_of(self.highest + 1)
-
-
-@dataclass(frozen=True)
-class TableQuantizer(LevelQuantizer, ABC):
-    """A codec of a table of levels a bucket, with random rounding to the two around a value.
-
-    Levels rise from the minimum to the maximum of the bucket.
-    """
-
-    def code(self, v: Tensor, parameters: Parameters, words: Tensor | None) -> Tensor:
-        assert words is not None
-        return random_codes(v, parameters, words)
-
-    def value(self, codes: Tensor, parameters: Parameters) -> Tensor:
-        return level_values(codes, parameters)
-
-
 def _of_rows(fitted: Tensor, groups: Groups) -> Tensor:
     """Return the parameters `[w, buckets, k]` by row of values, `[w, groups, rows, k]`."""
     index = groups.buckets.flatten()
@@ -292,17 +174,11 @@ def _of_rows(fitted: Tensor, groups: Groups) -> Tensor:
 
 
 def _blocks(rows: Rows) -> Iterator[tuple[slice, Tensor]]:
-    """Yield which groups, and these, as they fit one kernel call."""
+    """Yield blocks that fit one kernel call: the slice of groups, and their values."""
     for place, matrix in rows.matrices:
         workers, count, together, row = matrix.shape
         for part in block_slices(count, workers * together * row, matrix.device):
             yield slice(place.start + part.start, place.start + part.stop), matrix[:, part]
-
-
-_TOGETHER = 4  # messages that are decoded in one pass over the mean
-# With so few parameters the codes of all rows of a group are computed at once in a core's
-# registers.
-_FEW = 4
 
 
 class Kernels(NamedTuple):

@@ -11,10 +11,11 @@ from gcbench.compressors.aligned import Aligned
 from gcbench.compressors.base import Compressor
 from gcbench.compressors.bucketed import Bucketed
 from gcbench.compressors.by_kind import ByKind, is_convolution
+from gcbench.compressors.codec import Codec
 from gcbench.compressors.dense import Dense
 from gcbench.compressors.ef21 import EF21
 from gcbench.compressors.entropy_coded import apply_code
-from gcbench.compressors.exchange import Codec, build_exchange
+from gcbench.compressors.exchange import build_exchange
 from gcbench.compressors.hierarchical import Hierarchical
 from gcbench.compressors.loco import LoCo
 from gcbench.compressors.onebit_adam import MomentumCoding

@@ -1,16 +1,13 @@
-"""Levels that all workers share, of which it is counted how often each was chosen."""
+"""An exchange that counts how many workers chose each of the levels they share."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from gcbench.codecs.buckets import Buckets
 from gcbench.codecs.levels import level_values
-from gcbench.codecs.noise import Noise
 from gcbench.codecs.packing import pack_lanes, unpack_lanes
 from gcbench.comm import Comm
 from gcbench.compressors.base import (
@@ -23,31 +20,7 @@ from gcbench.compressors.base import (
     sizes_of,
     unflatten,
 )
-
-
-@runtime_checkable
-class TableCodec(Protocol):
-    """A codec of uneven levels that can also use tables which other workers made."""
-
-    @property
-    def properties(self) -> Properties: ...
-
-    @property
-    def level_count(self) -> int:
-        """Codes are 0 to `level_count - 1`."""
-
-    def buckets(self, segments: tuple[int, ...], device: torch.device) -> Buckets: ...
-
-    def fit_buckets(self, x: Tensor, segments: tuple[int, ...]) -> Tensor:
-        """Return the buckets' levels `[w, buckets, s]`.
-
-        Any other levels between which all values of a bucket lie do as well.
-        """
-
-    def codes_by(
-        self, x: Tensor, segments: tuple[int, ...], fitted: Tensor, noise: Noise
-    ) -> Tensor:
-        """Return the codes `[w, n]`, uint8, that the levels `fitted` give."""
+from gcbench.compressors.codec import TableCodec
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from gcbench.codecs.elias_sparse import decode_sparse, encode_sparse
 from gcbench.codecs.entropy import decode_ans, encode_ans
 from gcbench.codecs.noise import Noise
 from gcbench.compressors.base import Properties
-from gcbench.compressors.exchange import Codec, GridCodec, Message
+from gcbench.compressors.codec import Codec, GridCodec, Message
 from gcbench.method_settings import Code
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gcbench.codecs.quantize import max_norm
 from gcbench.compressors.base import Properties
-from gcbench.compressors.bucketed import GridQuantizer, LevelQuantizer
+from gcbench.compressors.quantizers import GridQuantizer, LevelQuantizer
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -28,58 +27,16 @@ from gcbench.compressors.base import (
     sizes_of,
     unflatten,
 )
-from gcbench.compressors.counted import CountExchange, TableCodec
+from gcbench.compressors.codec import (
+    Codec,
+    GridCodec,
+    Message,
+    RaggedCodec,
+    SparseCodec,
+    TableCodec,
+)
+from gcbench.compressors.counted import CountExchange
 from gcbench.method_settings import Exchange
-
-Message = list[Tensor]
-"""The tensors that one `encode` sends, each `[w, ...]`."""
-
-
-class Codec(Protocol):
-    """A pure code for rows of values; `segments` are the sizes of the tensors that a row holds."""
-
-    @property
-    def properties(self) -> Properties: ...
-
-    def encode(self, x: Tensor, segments: tuple[int, ...], noise: Noise) -> Message:
-        """Return the message of rows `[w, n]`, which hold the tensors end to end."""
-
-    def encode_each(
-        self, tensors: Sequence[Tensor], segments: tuple[int, ...], noise: Noise
-    ) -> Message:
-        """Return the message of tensors `[w, segment]`, which a codec may not need to copy."""
-        x = torch.cat(list(tensors), dim=1) if len(tensors) > 1 else tensors[0]
-        return self.encode(x, segments, noise)
-
-    def decode_add(self, message: Message, segments: tuple[int, ...], out: Tensor) -> None:
-        """Add the values of a message of r rows to `out` `[r, n]`."""
-
-    def decode_mean(self, messages: Message, segments: tuple[int, ...]) -> Tensor:
-        """Return the mean `[r, n]` of W workers' messages `[W, r, ...]`.
-
-        Values are added up in the order of the workers, from zero.
-        """
-        workers, rows = messages[0].shape[:2]
-        total = torch.zeros(rows, sum(segments), device=messages[0].device)
-        for k in range(workers):
-            self.decode_add([m[k] for m in messages], segments, total)
-        return total.div_(workers)
-
-
-@runtime_checkable
-class RaggedCodec(Codec, Protocol):
-    """A codec whose messages differ in length with the codes in them."""
-
-    def lengths_of(self, message: Message) -> list[Tensor | None]:
-        """Return how many entries of each tensor count, by row, as `comm.gather` takes it."""
-
-
-@runtime_checkable
-class SparseCodec(Codec, Protocol):
-    """A codec of some of the values, which it sends as they are."""
-
-    def clear_sent(self, x: Tensor, message: Message, segments: tuple[int, ...]) -> None:
-        """Set those values of `x` `[w, n]` to 0 that its message has."""
 
 
 @dataclass(frozen=True)
@@ -233,33 +190,6 @@ def average_shards(
         return decoded
 
     return mean, decode_sent
-
-
-@runtime_checkable
-class GridCodec(Codec, Protocol):
-    """A codec of numbers on a grid: on one grid the codes of all workers can be added."""
-
-    @property
-    def highest(self) -> int:
-        """Codes are 0 to `highest`; `highest / 2` stands for zero."""
-
-    @property
-    def bucket_size(self) -> int:
-        """The number of values that share a scale."""
-
-    def scales_of(self, x: Tensor, segments: tuple[int, ...]) -> Tensor:
-        """Return the buckets' scales `[w, buckets]`; any larger ones do as well."""
-
-    def codes_of(
-        self, x: Tensor, segments: tuple[int, ...], scales: Tensor, noise: Noise
-    ) -> Tensor:
-        """Return the codes `[w, n]`, uint8, on these scales."""
-
-    def values_of(self, codes: Tensor, segments: tuple[int, ...], scales: Tensor) -> Tensor:
-        """Return the values `[r, n]` of centered codes, or of sums of such.
-
-        Centered codes are numbers from `-highest / 2` to `highest / 2`.
-        """
 
 
 def _shannon_bits(codec: GridCodec, x: Tensor, segments: tuple[int, ...], noise: Noise) -> Tensor:

@@ -17,7 +17,7 @@ from gcbench.compressors.base import (
     sizes_of,
     unflatten,
 )
-from gcbench.compressors.exchange import Codec
+from gcbench.compressors.codec import Codec
 from gcbench.knobs import Checked
 from gcbench.method_settings import WorkersPerNode
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gcbench.codecs.levels import quantile_levels
 from gcbench.compressors.base import Properties
-from gcbench.compressors.bucketed import TableQuantizer
+from gcbench.compressors.quantizers import TableQuantizer
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from torch import Tensor
 from gcbench.codecs.quantize import max_norm
 from gcbench.comm import Comm
 from gcbench.compressors.base import Aggregated, Compressor, Grads, Properties, State, Step
-from gcbench.compressors.bucketed import Parameters, SignedGridQuantizer
+from gcbench.compressors.bucketed import Parameters
+from gcbench.compressors.quantizers import SignedGridQuantizer
 from gcbench.compressors.wrappers import ErrorFeedback
 from gcbench.knobs import Checked
 from gcbench.method_settings import Alpha, ResetSteps

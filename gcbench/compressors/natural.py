@@ -11,7 +11,7 @@ from torch import Tensor
 from gcbench.codecs.noise import Noise
 from gcbench.codecs.packing import pack, unpack
 from gcbench.compressors.base import Properties
-from gcbench.compressors.exchange import Codec, Message
+from gcbench.compressors.codec import Codec, Message
 
 _MANTISSA_BITS = 23
 _NOT_FINITE = 255  # the exponent of infinities and NaN

@@ -12,7 +12,8 @@ from gcbench.codecs.levels import level_values
 from gcbench.codecs.means import mean_where
 from gcbench.codecs.signs import Sides
 from gcbench.compressors.base import Properties
-from gcbench.compressors.bucketed import Parameters, Signs
+from gcbench.compressors.bucketed import Parameters
+from gcbench.compressors.quantizers import Signs
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gcbench.codecs.levels import orq_levels
 from gcbench.compressors.base import Properties
-from gcbench.compressors.bucketed import TableQuantizer
+from gcbench.compressors.quantizers import TableQuantizer
 from gcbench.knobs import Knob
 
 Halvings = Annotated[

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gcbench.codecs.quantize import NORMS
 from gcbench.compressors.base import Properties
-from gcbench.compressors.bucketed import SignedGridQuantizer
+from gcbench.compressors.quantizers import SignedGridQuantizer
 from gcbench.method_settings import NormKind
 
 

@@ -11,15 +11,9 @@ from torch import Tensor
 from gcbench.codecs.noise import Noise
 from gcbench.comm import Comm
 from gcbench.compressors.base import Aggregated, Compressor, Grads, Properties, State, Step
+from gcbench.compressors.codec import Codec, Message, RaggedCodec
 from gcbench.compressors.dense import Dense
-from gcbench.compressors.exchange import (
-    Codec,
-    GatherExchange,
-    Message,
-    RaggedCodec,
-    ScatterExchange,
-    average_shards,
-)
+from gcbench.compressors.exchange import GatherExchange, ScatterExchange, average_shards
 
 
 @dataclass(frozen=True)

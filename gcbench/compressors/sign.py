@@ -11,7 +11,8 @@ from torch import Tensor
 from gcbench.codecs.means import mean_magnitude
 from gcbench.codecs.signs import Sides
 from gcbench.compressors.base import Properties
-from gcbench.compressors.bucketed import Parameters, Signs
+from gcbench.compressors.bucketed import Parameters
+from gcbench.compressors.quantizers import Signs
 
 
 @dataclass(frozen=True)

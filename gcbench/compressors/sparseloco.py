@@ -14,7 +14,7 @@ from gcbench.codecs.means import mean_where, standard_deviation
 from gcbench.codecs.noise import Noise
 from gcbench.codecs.packing import pack, unpack
 from gcbench.compressors.base import Properties
-from gcbench.compressors.exchange import Codec, Message
+from gcbench.compressors.codec import Codec, Message
 from gcbench.compressors.top_k import count_share
 from gcbench.knobs import Checked
 from gcbench.method_settings import ChunkSize, Fraction

@@ -13,7 +13,7 @@ from torch import Tensor
 from gcbench.codecs.indices import index_bytes, largest_of_each, pack_indices, unpack_indices
 from gcbench.codecs.noise import Noise
 from gcbench.compressors.base import Properties
-from gcbench.compressors.exchange import Codec, Message
+from gcbench.compressors.codec import Codec, Message
 from gcbench.knobs import Checked
 from gcbench.method_settings import Fraction, IndexCode
 

@@ -5,27 +5,22 @@ Imports no torch, so that help and mistakes answer at once.
 
 from __future__ import annotations
 
+from gcbench.config.command_line import resolve_words
+from gcbench.config.compose import (
+    compose_methods,
+    compose_words,
+    help_of,
+    method_node,
+    open_nodes,
+)
 from gcbench.config.directory import conf_directory
 from gcbench.config.errors import Config, ConfigError, RunFailed
 from gcbench.config.help import method_keys
 from gcbench.config.links import emulated_link
-from gcbench.config.resolve import (
-    bench_name,
-    budget_notice,
-    compose_methods,
-    compose_words,
-    first_words,
-    help_of,
-    learning_rate_notice,
-    method_node,
-    open_nodes,
-    register,
-    resolve,
-    resolve_benchmark,
-    resolve_words,
-    run_directory,
-    run_name,
-)
+from gcbench.config.notices import budget_notice, first_words, learning_rate_notice
+from gcbench.config.register import register
+from gcbench.config.resolve import resolve, resolve_benchmark
+from gcbench.config.run_name import bench_name, run_directory, run_name
 from gcbench.config.sentences import sentence_of
 from gcbench.config.words import Words, key, near, option, read_keys, read_words, to_words
 

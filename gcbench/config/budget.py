@@ -60,10 +60,8 @@ def _stand_in(
 
 
 def _shrink(tree: DictConfig, part: Mapping[str, Any], typed: Collection[str]) -> None:
-    trainer, before = (
-        tree.trainer,
-        {key: tree.trainer[key] for key in ("gpus", "batch_size", "epochs")},
-    )
+    trainer = tree.trainer
+    before = {key: trainer[key] for key in ("gpus", "batch_size", "epochs")}
     for key in ("gpus", "batch_size", "epochs", "max_steps"):
         if key in part and f"trainer.{key}" not in typed:
             bound = part[key]

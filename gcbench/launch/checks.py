@@ -34,6 +34,7 @@ from gcbench.private import use_own_compiler_cache
 from gcbench.records.summary import advice_on_share, share_in_words
 from gcbench.settings import TrainerSettings
 from gcbench.train.pipeline import refuse_pipeline
+from gcbench.train.replica import is_recurrent
 from gcbench.train.run import Estimator
 from gcbench.train.schedules import total_steps
 
@@ -71,7 +72,7 @@ def check(config: Config, plan: Plan, data: Data, directory: Path) -> None:
         )
     if users_model:
         _check_outputs(config, model.to(plan.device), data)
-    if getattr(model, "recurrent", False) and config["trainer"]["accumulate"] > 1:
+    if is_recurrent(model) and config["trainer"]["accumulate"] > 1:
         raise ConfigError(
             f"trainer.accumulate={config['trainer']['accumulate']}: "
             f"model={config['choices']['model']} carries hidden state for every column of its "
@@ -106,7 +107,7 @@ def _check_outputs(config: Config, model: nn.Module, data: Data) -> None:
         seed=config["seed"],
     )
     inputs, targets = (tensor[:2].to(next(model.parameters()).device) for tensor in batch)
-    recurrent = getattr(model, "recurrent", False)
+    recurrent = is_recurrent(model)
     try:
         result = model.eval()(inputs, None) if recurrent else model.eval()(inputs)
     except Exception as error:

@@ -19,11 +19,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
 
-from gcbench.compressors import Grads, State
-from gcbench.train.resharding import merge_workers, replaced_shares, stack, unmergeable_reason
-from gcbench.train.run import ExchangeResult, InnerModel, Progress, Run
+from gcbench.train.resharding import merge_workers, replaced_shares, unmergeable_reason
+from gcbench.train.run import Progress, Run
+from gcbench.train.snapshot import restore, shared_content, worker_content
 
 FORMAT = 6
 SHARED = "shared.pt"
@@ -67,11 +66,11 @@ class Checkpoints:
 
         def write() -> dict[str, str]:
             files = {
-                _worker_file(k): _worker_content(run, progress, row)
+                _worker_file(k): worker_content(run, progress, row)
                 for row, k in enumerate(run.comm.local)
             }
             if run.first:
-                files[SHARED] = _shared_content(run, progress)
+                files[SHARED] = shared_content(run, progress)
             return {name: _write(partial / name, content) for name, content in files.items()}
 
         def complete() -> None:
@@ -95,9 +94,9 @@ class Checkpoints:
         self._do_in_all(run, partial, complete if run.first else lambda: None)
 
     def _do_in_all(self, run: Run, partial: Path, work: Callable[[], T]) -> list[T]:
-        """Return what `work` returned in every process, once it is done in all.
+        """Run `work` in every process and return all results.
 
-        Where it failed in one, it fails in all.
+        If one process fails, all raise CheckpointError.
         """
         try:
             outcome: tuple[T | None, str | None] = (work(), None)
@@ -154,18 +153,7 @@ class Checkpoints:
         if shared["step"] != manifest["step"]:
             raise self._damage_error(path / SHARED, "it is of another step")
         workers = [self._read_worker(path, manifest, k, run) for k in run.comm.local]
-        run.replica.model.load_state_dict(shared["model"])
-        run.optimizer.load_state_dict(shared["optimizer"])
-        run.schedule.load_state_dict(shared["schedule"])
-        _restore_workers(run, progress, workers)
-        per_worker = [stack([w["state"][i] for w in workers]) for i in range(len(shared["state"]))]
-        progress.state = State.of_layers(list(zip(shared["state"], per_worker, strict=True)))
-        if shared["late"] is not None:
-            progress.late = _late_from(shared["late"], stack([w["late"] for w in workers]))
-        progress.estimator = shared["estimator"]
-        progress.step, progress.logged = shared["step"], shared["logged"]
-        progress.tests, progress.samples = shared["tests"], shared["samples"]
-        progress.ledger.load(shared["ledger"])
+        restore(run, progress, shared, workers)
 
     def _read_worker(
         self, path: Path, manifest: dict[str, Any], worker: int, run: Run
@@ -257,68 +245,6 @@ def _folder(step: int) -> str:
 
 def _worker_file(worker: int) -> str:
     return f"worker-{worker:05d}.pt"
-
-
-def _shared_content(run: Run, progress: Progress) -> dict[str, Any]:
-    return {
-        "model": run.replica.model.state_dict(),
-        "optimizer": run.optimizer.state_dict(),
-        "schedule": run.schedule.state_dict(),
-        "state": [dict(layer.shared) for layer in progress.state.layers()],
-        "late": progress.late and progress.late.update,
-        "estimator": progress.estimator,
-        "step": progress.step,
-        "logged": progress.logged,
-        "tests": progress.tests,
-        "samples": progress.samples,
-        "ledger": progress.ledger.state(),
-    }
-
-
-def _worker_content(run: Run, progress: Progress, row: int) -> dict[str, Any]:
-    return {
-        "state": [
-            {k: t[row].clone() for k, t in layer.per_worker.items()}
-            for layer in progress.state.layers()
-        ],
-        "late": progress.late and _late_row(progress.late, row),
-        "carry": run.replica.carries[row],
-        "meter": run.comm.meter.state()[row],
-        "loss": float(progress.losses[row]),
-        "inner": _inner_content(run.inner[row]) if run.inner else None,
-    }
-
-
-def _inner_content(inner: InnerModel) -> dict[str, Any]:
-    return {
-        "parameters": {name: p.detach() for name, p in inner.parameters.items()},
-        "optimizer": inner.optimizer.state_dict(),
-        "schedule": inner.schedule.state_dict(),
-    }
-
-
-def _late_row(late: ExchangeResult, row: int) -> dict[str, Tensor]:
-    """Return a worker's part of the update that is still to be applied."""
-    bits = {"shannon_bits": late.shannon_bits()[row].clone()} if late.shannon_bits else {}
-    return {"of": late.gradients[row].clone(), **bits}
-
-
-def _late_from(update: Grads, rows: dict[str, Tensor]) -> ExchangeResult:
-    """Return the update that is still to be applied, from the rows of `_late_row`."""
-    bits = rows.get("shannon_bits")
-    return ExchangeResult(update, rows["of"], None if bits is None else lambda: bits)
-
-
-def _restore_workers(run: Run, progress: Progress, workers: list[dict[str, Any]]) -> None:
-    run.replica.carries = [w["carry"] for w in workers]
-    run.comm.meter.load([w["meter"] for w in workers])
-    progress.losses.copy_(torch.tensor([w["loss"] for w in workers], dtype=torch.float64))
-    for row, inner in enumerate(run.inner):
-        content = workers[row]["inner"]
-        for name, p in inner.parameters.items():
-            p.data.copy_(content["parameters"][name])
-        inner.optimizer.load_state_dict(content["optimizer"])
-        inner.schedule.load_state_dict(content["schedule"])
 
 
 def _write(path: Path, content: dict[str, Any]) -> str:

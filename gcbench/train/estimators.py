@@ -16,7 +16,7 @@ from gcbench.train.run import MakeOptimizer, Optimizers, Progress, Run
 
 
 class EveryStep:
-    """The part of an estimator by which all gradients are exchanged together in every step."""
+    """Mixin of estimators that exchange all gradients in every step."""
 
     period: ClassVar[int] = 1
     worker_copies: ClassVar[int] = 0

@@ -31,7 +31,7 @@ from gcbench.train.schedules import CONSTANT, total_steps
 
 
 class InnerSteps:
-    """The part of an estimator by which workers step on parameters of their own."""
+    """Mixin of estimators whose workers have their own parameters between exchanges."""
 
     worker_copies: ClassVar[int] = 3  # the parameters, and the moments of Adam
 

@@ -167,7 +167,8 @@ def _evaluation_line(run: Run, progress: Progress) -> dict[str, Any]:
 def _log_line(run: Run, progress: Progress, bad: Bad | None) -> dict[str, Any]:
     """Return what all processes saw since the last line."""
     losses = run.control.gather(progress.losses.tolist())
-    steps, progress.logged = progress.step - progress.logged, progress.step
+    steps = progress.step - progress.logged
+    progress.logged = progress.step
     progress.losses.zero_()
     rows = [loss for part in losses for loss in part]
     return {

@@ -1,43 +1,27 @@
-"""Pipelines exchange gradients after a step's backward pass, under it, or under the next step.
-
-A background exchange goes through one thread, in the order in which it was submitted, and over a
-process group of its own: all processes issue the same collectives there in the same order, and no
-message meets another's.
-"""
+"""Pipelines exchange gradients after a step's backward pass, under it, or under the next step."""
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
-from contextlib import nullcontext
-from queue import SimpleQueue
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from gcbench.comm import Comm
-from gcbench.compressors import (
-    Aggregated,
-    Compressor,
-    Grads,
-    MethodError,
-    State,
-    Step,
-    flatten,
-    merge,
-    refuse_other_tensors,
-)
-from gcbench.records.clock import Clock, Marks
+from gcbench.compressors import Compressor, Grads, flatten, merge
+from gcbench.records.clock import Clock
 from gcbench.settings import TrainerSettings
 from gcbench.train.estimators import SGD
+from gcbench.train.exchange_queue import ExchangeQueue, FinishedExchange, aggregate_in_run
 from gcbench.train.replica import Replica
 from gcbench.train.run import Estimator, ExchangeResult, Pipeline, Progress, Run
 
-TURN_STEPS, TURNS = 5, 3  # of `trainer.overlap=auto`: steps at a time, times each way
+TURN_STEPS = 5  # of one turn in the trial of `trainer.overlap=auto`
+TURNS = 3  # each way
 
 
 class AfterBackward:
@@ -55,7 +39,7 @@ class AfterBackward:
         run.clock.lap("compress")
         whole = len(grads) == len(run.replica.grads)
         state = progress.state if whole else progress.state.select(grads.keys())
-        out = _aggregate(run, grads, state, run.comm, progress.step)
+        out = aggregate_in_run(run, grads, state, run.comm, progress.step)
         progress.state = out.state if whole else progress.state.replace(out.state)
         progress.first_bad.note_exchange(progress.step, out)
         if whole:
@@ -89,7 +73,8 @@ class UnderBackward:
 
     def gradients(self, run: Run, progress: Progress) -> Tensor:
         self._queue.catch_up(run)
-        self._at, self._names = (run, progress), []
+        self._at = (run, progress)
+        self._names = []
         return run.estimator.gradients(run, progress)
 
     def _submit_bucket(self, grads: Grads) -> None:
@@ -209,69 +194,6 @@ class UnderNextStep:
         return [list(run.replica.grads)]
 
 
-class FinishedExchange(NamedTuple):
-    out: Aggregated
-    marks: Marks
-    meter_state: Any  # the state of the meter
-
-
-class ExchangeQueue:
-    """A thread that aggregates what is submitted, over `comm`; on a GPU on a side stream."""
-
-    def __init__(self, comm: Comm, clock: Clock, device: torch.device) -> None:
-        self._comm = comm
-        self._comm.clock = self._clock = clock.side_stream
-        self._device = device
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
-        self._waiting: SimpleQueue[
-            tuple[Future[FinishedExchange], Callable[[], FinishedExchange]]
-        ] = SimpleQueue()
-        self._thread: threading.Thread | None = None
-
-    def catch_up(self, run: Run) -> None:
-        """Count on from what the run has counted; nothing may be waiting."""
-        self._comm.meter.load(run.comm.meter.state())
-
-    def submit(self, run: Run, grads: Grads, state: State, number: int) -> Future[FinishedExchange]:
-        if self._thread is None:
-            # A daemon: a process that fails must not wait for a collective that nobody answers.
-            self._thread = threading.Thread(target=self._serve, name="exchange", daemon=True)
-            self._thread.start()
-        ready = torch.cuda.current_stream().record_event() if self._stream else None
-
-        def work() -> FinishedExchange:
-            if self._stream and ready:
-                self._stream.wait_event(ready)
-            self._clock.lap("compress")
-            out = _aggregate(run, grads, state, self._comm, number)
-            return FinishedExchange(out, self._clock.stop(), self._comm.meter.state())
-
-        future: Future[FinishedExchange] = Future()
-        self._waiting.put((future, work))
-        return future
-
-    def result(self, future: Future[FinishedExchange], run: Run) -> Aggregated:
-        """Wait for an exchange, count it in the run and return it; raise what it raised."""
-        out, marks, meter_state = future.result()
-        if self._stream:
-            current = torch.cuda.current_stream()
-            current.wait_stream(self._stream)
-            for update in out.update.values():
-                update.record_stream(current)
-        run.clock.add_awaited([marks])
-        run.comm.meter.load(meter_state)
-        return out
-
-    def _serve(self) -> None:
-        with torch.cuda.stream(self._stream) if self._stream else nullcontext():
-            while True:
-                future, work = self._waiting.get()
-                try:
-                    future.set_result(work())
-                except BaseException as error:
-                    future.set_exception(error)
-
-
 def exchanges_in_background(trainer: Mapping[str, Any]) -> bool:
     """Return whether exchanges run in the background, and need a `Comm` of their own."""
     return bool(trainer["overlap"] or trainer["double_buffering"])
@@ -336,18 +258,3 @@ def overlap_obstacle(compressor: Compressor, estimator: Estimator, alone: bool) 
             "trainer.overlap=false"
         )
     return None
-
-
-def _aggregate(run: Run, grads: Grads, state: State, comm: Comm, number: int) -> Aggregated:
-    step = Step(number, run.seed, run.replica.workers, run.replica.offsets)
-    with torch.no_grad():
-        out = run.compressor.aggregate(grads, state, comm, step)
-    refuse_other_tensors(out.update, grads)
-    for name, g in grads.items():
-        if out.update[name].shape[1:] != g.shape[1:] or out.update[name].shape[0] != 1:
-            raise MethodError(
-                f"the compressor returned an update of {name} with the shape "
-                f"{tuple(out.update[name].shape)}, not {(1, *g.shape[1:])}; type gcbench check and "
-                "its name to see what a method owes"
-            )
-    return out

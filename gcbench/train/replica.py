@@ -50,7 +50,7 @@ class Replica:
         self.task = task
         self.workers = workers
         self.device = device
-        self.recurrent: bool = getattr(model, "recurrent", False)
+        self.recurrent = is_recurrent(model)
         layout = torch.channels_last if settings.channels_last else torch.contiguous_format
         self.model = model.to(device)
         for module in self.model.modules():
@@ -221,6 +221,11 @@ class Replica:
 
     def _autocast(self) -> AbstractContextManager[None]:
         return autocast_bf16(self.device.type) if self._bf16 else nullcontext()
+
+
+def is_recurrent(model: nn.Module) -> bool:
+    """Return whether a model takes a hidden state and returns it, from window to window of text."""
+    return bool(getattr(model, "recurrent", False))
 
 
 def _micro_batches(batch: tuple[Tensor, Tensor], count: int) -> list[tuple[Tensor, Tensor]]:

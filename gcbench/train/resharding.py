@@ -1,4 +1,4 @@
-"""Resharding: what workers remember, when a run goes on with more of them or with fewer.
+"""Redistribute the workers' state when a run continues with another number of workers.
 
 Worker i of W' has the place of the workers k of W between i / W' and (i + 1) / W', and takes the
 mean of what they remember: the mean of those merged where there are fewer, a copy for each of those

@@ -61,7 +61,7 @@ class Estimator(Protocol):
         """Return how many exchanges through the compressor the first `steps` steps have."""
 
     def build_optimizers(self, replica: Replica, make_optimizer: MakeOptimizer) -> Optimizers:
-        """Return what moves the parameters that workers share, and those of each worker."""
+        """Return the optimizer of the shared parameters and those of each worker's own."""
 
     def refuse(
         self, model: nn.Module, data: Data, compressor: Compressor, config: Mapping[str, Any]
@@ -83,14 +83,17 @@ class Estimator(Protocol):
     def facts(
         self, run: Run, progress: Progress, sent_bits_per_step: float
     ) -> dict[str, Any] | None:
-        """Return what the result should say of it.
+        """Return facts about the estimator for result.json, or None.
 
         `sent_bits_per_step` is a worker's metered payload.
         """
 
 
 class ExchangeResult(NamedTuple):
-    """An update, the gradients `[w, n]` of which it is the mean, and their codes' least bits."""
+    """The result of an exchange: the update, and the gradients `[w, n]` behind it.
+
+    `shannon_bits` returns the Shannon bound of their codes.
+    """
 
     update: Grads
     gradients: Tensor

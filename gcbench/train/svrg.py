@@ -14,6 +14,7 @@ from gcbench.data import Data
 from gcbench.knobs import Checked
 from gcbench.settings import EpochSteps, Penalty
 from gcbench.train.estimators import EveryStep, batch_of
+from gcbench.train.replica import is_recurrent
 from gcbench.train.run import Progress, Run
 
 F = 32  # bits of a value that is not quantized
@@ -63,10 +64,8 @@ class SVRG(EveryStep, Checked):
         optimizer = config["optimizer"]
         is_sgd = optimizer.get("kind") in ("sgd", "powersgd")
         if not is_sgd or optimizer["momentum"]:
-            typed, wanted = (
-                f"optimizer.momentum={optimizer.get('momentum')}",
-                "optimizer.momentum=0",
-            )
+            typed = f"optimizer.momentum={optimizer.get('momentum')}"
+            wanted = "optimizer.momentum=0"
             if not is_sgd:
                 typed = f"optimizer={optimizer.get('kind') or optimizer['_target_']}"
                 wanted = f"optimizer=sgd {wanted}"
@@ -74,7 +73,7 @@ class SVRG(EveryStep, Checked):
                 f"{typed}: estimator=svrg takes plain steps, as an epoch ends at an average from "
                 f"which old directions do not lead on; type {wanted}"
             )
-        if data.kind == "tokens" or getattr(model, "recurrent", False):
+        if data.kind == "tokens" or is_recurrent(model):
             raise ValueError(
                 "estimator=svrg needs samples that stand for themselves, not text or a model that "
                 "carries hidden state; type model=linear dataset=digits, or estimator=sgd"

@@ -23,7 +23,7 @@ from gcbench.train.schedules import CONSTANT
 
 @dataclass(frozen=True)
 class ZeroOneAdam(InnerSteps, Checked):
-    """0/1 Adam, whose workers exchange how far they came, measured by a variance that all share.
+    """0/1 Adam: workers exchange their accumulated steps, scaled by a variance that all share.
 
     Lu, Li, Zhang, De Sa and He, "Maximizing Communication Efficiency for Large-scale Training via
     0/1 Adam", ICLR 2023 (arXiv 2202.06009), algorithm 1. The optimizer is `frozen_adam`, which has
@@ -173,7 +173,7 @@ class ZeroOneAdam(InnerSteps, Checked):
 
 
 class DividedSteps(torch.optim.Optimizer):
-    """The optimizer that takes an update divided by `divisors`, as of now, off the parameters."""
+    """An optimizer that subtracts the update divided by `divisors()`, called anew in every step."""
 
     def __init__(
         self, params: Iterable[nn.Parameter], divisors: Callable[[], Iterable[Tensor]]

@@ -11,7 +11,7 @@ METHODS = {
     "dense": ["compressor=none"],
     "QSGD": ["compressor=qsgd", "bits=4", "min_size=0"],
     "PowerSGD, overlap": ["compressor=powersgd", "trainer.overlap=true"],
-    "QSGD, alone": ["compressor=qsgd", "bits=4", "min_size=0"],
+    "QSGD, mirrored": ["compressor=qsgd", "bits=4", "min_size=0"],
     "dense, every 2 steps": ["compressor=none", "estimator=local_steps", "estimator.every=2"],
     "dense, late": ["compressor=none", "trainer.double_buffering=true"],
 }
@@ -19,7 +19,7 @@ METHODS = {
 
 @pytest.mark.slow
 def test_methods_take_turns_on_one_set_of_weights() -> None:
-    (found, shared), (others, _) = pool(2).run(step_rows, WORDS, METHODS, ["QSGD, alone"])
+    (found, shared), (others, _) = pool(2).run(step_rows, WORDS, METHODS, ["QSGD, mirrored"])
     assert shared
     assert [row["method"] for row in found] == [
         "no exchange",
@@ -36,8 +36,8 @@ def test_methods_take_turns_on_one_set_of_weights() -> None:
     assert by_name["dense"]["sent_bits"] == by_name["dense, late"]["sent_bits"] == 32 * values
     assert by_name["QSGD"]["sent_bits"] < 32 * values / 4
     assert all(by_name[name]["exchange_seconds"] > 0 for name in METHODS)
-    alone = by_name["QSGD, alone"]
-    assert alone["coding_seconds"] > 0 and alone["sent_bits"] == by_name["QSGD"]["sent_bits"]
+    mirrored = by_name["QSGD, mirrored"]
+    assert mirrored["coding_seconds"] > 0 and mirrored["sent_bits"] == by_name["QSGD"]["sent_bits"]
     assert by_name["dense, every 2 steps"]["sent_bits"] == 32 * values / 2
     assert all(len(row["all_step_seconds"]) == 2 for row in found)
     times = [[row["step_seconds"] for row in rows] for rows in (found, others)]

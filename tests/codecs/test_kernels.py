@@ -17,7 +17,7 @@ from gcbench.comm import Comm
 from gcbench.compressors import Aggregated, State, Step, build
 from gcbench.compressors.bingrad import BinGradB
 from gcbench.compressors.bucketed import Bucketed
-from gcbench.compressors.exchange import Codec
+from gcbench.compressors.codec import Codec
 from gcbench.compressors.onebit import OneBit
 from gcbench.compressors.orq import ORQ
 from gcbench.compressors.qsgd import QSGD

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from gcbench.codecs.kernels import use_backend
 from gcbench.codecs.signs import sum_rows_then_buckets
-from gcbench.compressors import Step, bucketed
-from gcbench.compressors.bucketed import Signs
-from gcbench.compressors.exchange import Message
+from gcbench.compressors import Step, quantizers
+from gcbench.compressors.codec import Message
 from gcbench.compressors.onebit import OneBit
+from gcbench.compressors.quantizers import Signs
 from gcbench.compressors.sign import ScaledSign
 
 SIZES = {
@@ -41,7 +41,7 @@ def compiled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     if request.param == "C++":
         yield from use("compiled")
     else:
-        monkeypatch.setattr(bucketed, "signs_and_sides", sum_rows_then_buckets)  # a GPU's
+        monkeypatch.setattr(quantizers, "signs_and_sides", sum_rows_then_buckets)  # a GPU's
         yield
 
 
@@ -67,7 +67,7 @@ def test_one_pass_finds_what_two_do(
     x = values(sizes)
     words, digits, means = encode(METHODS[name], x, sizes)
     use_backend("eager")
-    monkeypatch.setattr(bucketed, "signs_and_sides", lambda *_: None)
+    monkeypatch.setattr(quantizers, "signs_and_sides", lambda *_: None)
     expected_words, expected_digits, expected = encode(METHODS[name], x, sizes)
     assert torch.equal(words, expected_words) and torch.equal(digits, expected_digits)
     torch.testing.assert_close(means, expected, rtol=1e-6, atol=1e-7)

@@ -15,7 +15,8 @@ from gcbench.codecs.noise import Noise
 from gcbench.comm import Comm
 from gcbench.comm.meter import Kind
 from gcbench.compressors import Compressor, Grads, State, build
-from gcbench.compressors.exchange import Codec, GatherExchange
+from gcbench.compressors.codec import Codec
+from gcbench.compressors.exchange import GatherExchange
 from gcbench.compressors.hierarchical import Hierarchical
 from gcbench.compressors.orq import ORQ
 from gcbench.compressors.qsgd import QSGD

@@ -15,8 +15,8 @@ from gcbench.comm import Comm
 from gcbench.compressors import Properties, build
 from gcbench.compressors.bingrad import BinGradB, BinGradPB
 from gcbench.compressors.bucketed import Bucketed
+from gcbench.compressors.codec import Codec
 from gcbench.compressors.even_levels import EvenLevels
-from gcbench.compressors.exchange import Codec
 from gcbench.compressors.linear import Linear
 from gcbench.compressors.orq import ORQ
 from gcbench.compressors.qsgd import QSGD

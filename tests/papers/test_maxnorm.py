@@ -15,8 +15,8 @@ from gcbench.codecs.quantize import Norm
 from gcbench.comm import Comm
 from gcbench.compressors import Compressor, build
 from gcbench.compressors.bingrad import BinGradPB
+from gcbench.compressors.codec import Codec
 from gcbench.compressors.even_levels import EvenLevels
-from gcbench.compressors.exchange import Codec
 from gcbench.compressors.maxnorm import MaxNorm, MultiScale
 from gcbench.compressors.orq import ORQ
 from gcbench.compressors.qsgd import QSGD

@@ -11,7 +11,7 @@ import torch
 from gloo_pool import Process
 from torch import nn
 
-from gcbench.bench.steps import ALONE, make_contenders, message_seconds, time_rows
+from gcbench.bench.steps import BASELINE, make_contenders, message_seconds, time_rows
 from gcbench.comm import ProcessGroupControl
 from gcbench.config import register
 
@@ -20,14 +20,14 @@ def step_rows(
     process: Process,
     words: Sequence[str],
     methods: Mapping[str, Sequence[str]],
-    alone: Sequence[str],
+    mirrored: Sequence[str],
 ) -> tuple[list[dict[str, Any]], bool]:
     """Return the rows, and whether all share one set of weights that has moved."""
     register()
-    racing = make_contenders(words, methods, process.control, alone)
-    start = [p.detach().clone() for p in racing["no exchange"].model.parameters()]
-    measured = time_rows(racing, process.control, rounds=1)
-    ends = [list(contender.model.parameters()) for contender in racing.values()]
+    contenders = make_contenders(words, methods, process.control, mirrored)
+    start = [p.detach().clone() for p in contenders[BASELINE].model.parameters()]
+    measured = time_rows(contenders, process.control, rounds=1)
+    ends = [list(contender.model.parameters()) for contender in contenders.values()]
     shared = all(torch.equal(p, q) for end in ends for p, q in zip(end, ends[0], strict=True))
     moved = not any(torch.equal(p, q) for p, q in zip(start, ends[0], strict=True))
     return measured, shared and moved
@@ -57,5 +57,5 @@ class Sleeper:
 
 def uneven_rows(process: Process, seconds: Sequence[float]) -> list[dict[str, Any]]:
     """Return the rows of steps that last so long in each process, after those of 10 ms in all."""
-    racing = {ALONE: Sleeper(0.01), "uneven": Sleeper(seconds[process.rank], period=3)}
-    return time_rows(racing, process.control, rounds=1)
+    contenders = {BASELINE: Sleeper(0.01), "uneven": Sleeper(seconds[process.rank], period=3)}
+    return time_rows(contenders, process.control, rounds=1)

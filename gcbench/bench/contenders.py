@@ -1,0 +1,194 @@
+"""What takes training steps in turn with others: a method as gcbench runs it, or PyTorch's own."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from statistics import median
+from typing import Any, Protocol, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
+from torch.nn.parallel import DistributedDataParallel
+
+from gcbench.comm import Comm, GlooTransport, LocalControl, MirrorTransport, ProcessGroupControl
+from gcbench.config import Config
+from gcbench.data import Data
+from gcbench.launch.instantiate import make_model
+from gcbench.launch.plan import Machine, plan
+from gcbench.launch.worker import Connections, build_run
+from gcbench.records.clock import Lap, Ledger
+from gcbench.train.pipeline import exchanges_in_background
+from gcbench.train.replica import is_recurrent
+from gcbench.train.run import Progress
+from gcbench.train.step import train_step
+from gcbench.train.tasks import loss_of
+
+CPU = torch.device("cpu")
+TIMEOUT = timedelta(minutes=10)
+
+Row = dict[str, Any]
+
+
+class Contender(Protocol):
+    """A method that takes training steps in turn with others."""
+
+    @property
+    def model(self) -> nn.Module: ...
+    @property
+    def period(self) -> int:
+        """Return the number of steps in one cycle: H with local steps, else 1."""
+
+    def step(self) -> None: ...
+    def settle(self) -> None:
+        """Wait for what is under way, before others have their turn."""
+
+    def facts(self, control: ProcessGroupControl) -> Row:
+        """Return more columns of its row."""
+
+
+class GcbenchSteps:
+    """A method as `gcbench` runs it; `mirrored` joins it to mirrors of its process."""
+
+    def __init__(
+        self, config: Config, data: Data, control: ProcessGroupControl, mirrored: bool = False
+    ) -> None:
+        workers = config["trainer"]["gpus"]
+        comm = (
+            Comm(workers, MirrorTransport(dist.get_rank(), workers)) if mirrored else _comm(workers)
+        )
+        beside = _comm(workers) if exchanges_in_background(config["trainer"]) else None
+        agreeing = LocalControl() if mirrored or workers == 1 else control
+        joined = Connections(comm, beside, agreeing, CPU)
+        with tempfile.TemporaryDirectory() as folder:
+            self._run, _ = build_run(
+                config, plan(config, Machine.detect()), joined, data, Path(folder)
+            )
+        self._progress = Progress.start(self._run)
+
+    @property
+    def model(self) -> nn.Module:
+        return self._run.replica.model
+
+    @property
+    def period(self) -> int:
+        return self._run.estimator.period
+
+    def step(self) -> None:
+        train_step(self._run, self._progress)
+
+    def settle(self) -> None:
+        self._run.pipeline.settle(self._run, self._progress)
+
+    def facts(self, control: ProcessGroupControl) -> Row:
+        """Return the seconds of a step's exchange and coding, hidden or not, and its collectives.
+
+        A collective is its kind, how many there are, and the payload bits of each.
+        """
+        steps, run = self._progress.step, self._run
+        by_step = [_seconds(laps) for laps in zip(*control.gather(run.clock.take()), strict=True)]
+        return {
+            "exchange_seconds": median(s["exchange"] + s["hidden_exchange"] for s in by_step),
+            "coding_seconds": median(
+                s["encode"] + s["decode"] + s["hidden_coding"] for s in by_step
+            ),
+            "sent_bits": run.comm.meter.sent_bits[0] / steps,
+            "collectives": [
+                [kind.collective, total.messages / steps, total.sent_bits / total.messages]
+                for kind, total in run.comm.meter.totals_by_worker[0].items()
+            ],
+        }
+
+
+@dataclass
+class TorchSteps:
+    """DistributedDataParallel without a hook, or with its PowerSGD of `rank`.
+
+    The hook has one bucket: with several it fails on gloo.
+    """
+
+    config: Config
+    data: Data
+    rank: int | None
+    number: int = 0
+    carry: Any = None
+    period: int = 1
+    forward: DistributedDataParallel = field(init=False)
+
+    def __post_init__(self) -> None:
+        model = make_model(self.config["model"], self.data.shape, self.data.outputs)
+        if self.config["trainer"]["channels_last"]:
+            model = model.to(memory_format=torch.channels_last)
+        self.recurrent = is_recurrent(model)
+        self.forward = DistributedDataParallel(model, bucket_cap_mb=4096 if self.rank else None)
+        if self.rank:
+            group = dist.group.WORLD
+            state = PowerSGDState(
+                group,
+                matrix_approximation_rank=self.rank,
+                start_powerSGD_iter=2,
+                min_compression_rate=1,
+            )
+            self.forward.register_comm_hook(state, powerSGD_hook)
+        self.optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, weight_decay=1e-4)
+
+    @property
+    def model(self) -> nn.Module:
+        return self.forward
+
+    def step(self) -> None:
+        trainer = self.config["trainer"]
+        epoch, step = divmod(
+            self.number, self.data.steps_per_epoch(trainer["gpus"], trainer["batch_size"])
+        )
+        inputs, targets = self.data.batch(
+            epoch=epoch,
+            step=step,
+            worker=dist.get_rank(),
+            workers=trainer["gpus"],
+            batch_size=trainer["batch_size"],
+            seed=self.config["seed"],
+        )
+        self.number += 1
+        self.optimizer.zero_grad(set_to_none=True)
+        loss_of(self.data.task, self._outputs(inputs), targets).backward()
+        self.optimizer.step()
+
+    def _outputs(self, inputs: Tensor) -> Tensor:
+        if inputs.dim() == 4 and self.config["trainer"]["channels_last"]:
+            inputs = inputs.contiguous(memory_format=torch.channels_last)
+        if not self.recurrent:
+            return cast(Tensor, self.forward(inputs))
+        outputs, carry = self.forward(inputs, self.carry)
+        self.carry = tuple(part.detach() for part in carry)
+        return cast(Tensor, outputs)
+
+    def settle(self) -> None:
+        pass
+
+    def facts(self, control: ProcessGroupControl) -> Row:
+        return {}
+
+
+def gloo_group() -> dist.ProcessGroup:
+    """Return a new group of all processes."""
+    return cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=TIMEOUT))
+
+
+def _comm(workers: int) -> Comm:
+    """Return a Comm over a group of its own; one worker alone has nobody to exchange with."""
+    return Comm(workers, GlooTransport(gloo_group()) if workers > 1 else None)
+
+
+def _seconds(laps: Sequence[list[Lap]]) -> dict[str, float]:
+    """Return the seconds of one step by phase, means over the processes, whose laps these are."""
+    ledger = Ledger(len(laps))
+    ledger.add([[process] for process in laps])
+    by_phase = ledger.seconds()
+    assert by_phase is not None
+    return {phase: seconds["mean"] for phase, seconds in by_phase.items()}

@@ -1,0 +1,140 @@
+"""Quantizers that round each value to a level of its bucket: signs, even grids and tables."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from gcbench.codecs.buckets import Buckets, Rows
+from gcbench.codecs.levels import level_values, random_codes
+from gcbench.codecs.noise import Noise
+from gcbench.codecs.packing import width_of
+from gcbench.codecs.quantize import grid_codes, grid_values
+from gcbench.codecs.radix import pack_digits
+from gcbench.codecs.signs import Sides, signs_and_sides
+from gcbench.compressors.bucketed import Bucketed, Parameters
+from gcbench.compressors.codec import Message
+from gcbench.method_settings import LevelCount, Levels
+
+
+class Signs(Bucketed, ABC):
+    """A codec of the sign of every value, and of parameters that the sums of either side give."""
+
+    random: ClassVar[bool] = False
+
+    @property
+    def base(self) -> int:
+        return 2
+
+    @abstractmethod
+    def fit_sides(self, sides: Sides, d: Tensor) -> Tensor:
+        """Return what `fit` returns, computed from each side's sums `[w, buckets]`."""
+
+    def code(self, v: Tensor, parameters: Parameters, words: Tensor | None) -> Tensor:
+        return (v >= 0).to(torch.int32)
+
+    def _encode_rows(self, rows: Rows, buckets: Buckets, noise: Noise) -> Message:
+        packed = signs_and_sides(rows, buckets.groups)
+        if packed is None:
+            return super()._encode_rows(rows, buckets, noise)
+        words, sides = packed
+        fitted = self.fit_sides(sides, buckets.sizes).to(rows.rest.dtype)
+        return [words, pack_digits((rows.rest >= 0).to(torch.uint8), 2), self.sends(fitted)]
+
+
+@dataclass(frozen=True)
+class LevelQuantizer(Bucketed, ABC):
+    """A codec that rounds to one of `level_count` levels of a bucket."""
+
+    level_count: LevelCount  # s, levels in all
+
+    @property
+    def base(self) -> int:
+        return self.level_count
+
+    @property
+    def analytic_bits_per_value(self) -> float:
+        """Return the bits a value as ORQ counts, which leaves out levels and scales."""
+        return math.log2(self.level_count)
+
+
+class GridQuantizer(Bucketed, ABC):
+    """A codec of a scale a bucket, with random rounding to even levels from -scale to scale.
+
+    On one scale for all workers the codes can be added (`exchange=sum`).
+    """
+
+    @property
+    @abstractmethod
+    def highest(self) -> int:
+        """Codes are 0 to `highest`; `highest / 2` stands for zero."""
+
+    @property
+    def base(self) -> int:
+        return self.highest + 1
+
+    @abstractmethod
+    def scale(self, v: Tensor) -> Tensor:
+        """Return a scale `[...]` for buckets `[..., d]`, at least as large as their values."""
+
+    def fit(self, v: Tensor) -> Tensor:
+        return self.scale(v).unsqueeze(-1)
+
+    def code(self, v: Tensor, parameters: Parameters, words: Tensor | None) -> Tensor:
+        assert words is not None
+        return grid_codes(v, parameters[0], self.highest, words)
+
+    def value(self, codes: Tensor, parameters: Parameters) -> Tensor:
+        return grid_values(codes - self.highest / 2, parameters[0], self.highest)
+
+    def scales_of(self, x: Tensor, segments: tuple[int, ...]) -> Tensor:
+        return self.fit_buckets(x, segments).squeeze(-1)
+
+    def codes_of(
+        self, x: Tensor, segments: tuple[int, ...], scales: Tensor, noise: Noise
+    ) -> Tensor:
+        return self.codes_by(x, segments, scales.unsqueeze(-1), noise)
+
+    def values_of(self, codes: Tensor, segments: tuple[int, ...], scales: Tensor) -> Tensor:
+        spread = self.buckets(segments, codes.device).spread(scales)
+        return grid_values(codes, spread, self.highest)
+
+
+@dataclass(frozen=True)
+class SignedGridQuantizer(GridQuantizer, ABC):
+    """A grid of `levels` levels above zero, as many below, and zero, in codes of whole bits."""
+
+    levels: Levels  # s, positive levels; 2 s + 1 codes
+
+    @property
+    def highest(self) -> int:
+        return 2 * self.levels
+
+    @property
+    def base(self) -> int:
+        return 1 << width_of(self.highest + 1)
+
+    @property
+    def analytic_bits_per_value(self) -> float:
+        """Return the bits of a code, scales apart."""
+        return width_of(self.highest + 1)
+
+
+@dataclass(frozen=True)
+class TableQuantizer(LevelQuantizer, ABC):
+    """A codec of a table of levels a bucket, with random rounding to the two around a value.
+
+    Levels rise from the minimum to the maximum of the bucket.
+    """
+
+    def code(self, v: Tensor, parameters: Parameters, words: Tensor | None) -> Tensor:
+        assert words is not None
+        return random_codes(v, parameters, words)
+
+    def value(self, codes: Tensor, parameters: Parameters) -> Tensor:
+        return level_values(codes, parameters)

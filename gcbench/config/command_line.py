@@ -1,0 +1,28 @@
+"""A command line as a checked configuration, for callers that have no Hydra application."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hydra.errors import HydraException
+from omegaconf.errors import OmegaConfBaseException
+
+from gcbench.config.compose import compose_words
+from gcbench.config.errors import Config, ConfigError
+from gcbench.config.register import register
+from gcbench.config.resolve import resolve
+from gcbench.config.run_name import run_directory
+from gcbench.config.sentences import sentence_of
+
+
+def resolve_words(words: Sequence[str]) -> tuple[Config, str]:
+    """Return the checked configuration of a command line, and the directory of its run.
+
+    Raises ConfigError in place of all errors of Hydra and OmegaConf.
+    """
+    register()
+    try:
+        composed = compose_words(words)
+        return resolve(composed), run_directory(composed)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigError(sentence_of(error)) from error

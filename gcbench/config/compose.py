@@ -1,0 +1,88 @@
+"""Compose a configuration from conf/ and the words of a command line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from string import Template
+from typing import cast
+
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from omegaconf import DictConfig, OmegaConf
+
+from gcbench.config.directory import conf_directory
+from gcbench.config.errors import Config, ConfigError
+from gcbench.config.help import NO_KNOBS, sort_keys
+from gcbench.config.typed import WITH_TARGETS
+
+
+def compose_words(words: Sequence[str], config_dir: str | None = None) -> DictConfig:
+    """Return what Hydra makes of a command line; files in `config_dir` count as those in conf/."""
+    if config_dir and not Path(config_dir).is_dir():
+        raise ConfigError(
+            f"--config-dir {config_dir}: there is no such folder; type one with your "
+            "compressor/NAME.yaml in it"
+        )
+    searched = [f"hydra.searchpath=['{Path(config_dir).resolve()}']"] if config_dir else []
+    with _open_conf():
+        return compose("config", [*open_nodes(words), *searched], return_hydra_config=True)
+
+
+def open_nodes(words: Sequence[str]) -> list[str]:
+    """Return words in which keys beside a group's `_target_` may be any that the class takes.
+
+    So may those of the model with a budget, which may put another in its place.
+    """
+    bare = [word.lstrip("+") for word in words]
+    targets = tuple(f"{group}._target_=" for group in WITH_TARGETS)
+    opened = tuple(word.partition("_target_=")[0] for word in bare if word.startswith(targets))
+    if any(word.startswith("budget=") for word in bare):
+        opened = (*opened, "model.")
+    return [
+        f"++{word}" if word.startswith(opened) else typed
+        for typed, word in zip(words, bare, strict=True)
+    ]
+
+
+@contextmanager
+def _open_conf() -> Iterator[None]:
+    """Open conf/ for composing, also inside of an application that uses Hydra for itself."""
+    outer, GlobalHydra.instance().hydra = GlobalHydra.instance().hydra, None
+    try:
+        with initialize_config_dir(str(conf_directory()), version_base="1.3"):
+            yield
+    finally:
+        GlobalHydra.instance().hydra = outer
+
+
+def help_of(config: str) -> str:
+    """Return what --help says of conf/<config>.yaml."""
+    with _open_conf():
+        return Template(compose(config, return_hydra_config=True).hydra.help.template).substitute()
+
+
+def compose_methods(
+    choices: Sequence[str], config_dir: str | None = None
+) -> dict[str, tuple[Config, list[str]]]:
+    """Return the node and the knobs of each choice of compressor.
+
+    All are composed at once, as composing is what takes time.
+    """
+    side_by_side = [f"+compressor@methods.{choice}={choice}" for choice in choices]
+    rest = compose_words(["~compressor", *side_by_side], config_dir)
+    OmegaConf.set_struct(rest, False)
+    methods = {}
+    for choice, file in rest.pop("methods").items():
+        node = cast(DictConfig, OmegaConf.merge(rest, file)).compressor
+        knobs = sort_keys({str(key) for key in file} - {*rest, *NO_KNOBS})
+        methods[choice] = cast(Config, OmegaConf.to_container(node, resolve=True)), knobs
+    return methods
+
+
+def method_node(target: str, settings: Sequence[str]) -> Config:
+    """Return a `_target_` with its arguments, which are typed as key=value."""
+    node = OmegaConf.to_container(OmegaConf.from_dotlist(list(settings)))
+    assert isinstance(node, dict)
+    return {"_target_": target, **{str(k): v for k, v in node.items()}}

@@ -1,0 +1,46 @@
+"""What is said of a run before it starts."""
+
+from __future__ import annotations
+
+from gcbench.config.budget import PAPER
+from gcbench.config.errors import Config
+from gcbench.config.typed import CALLED_BY
+
+
+def first_words(config: Config, directory: str) -> str:
+    """Return what can be said of a run at once, before anything that takes seconds is imported."""
+    choices, workers = config["choices"], config["trainer"]["gpus"]
+    device = config["trainer"]["device"]
+    where = "GPUs, or the CPU where there are none" if device == "auto" else device
+    made_of = " ".join(choices[group] for group in CALLED_BY)
+    return f"{made_of}: {workers} worker{'s' * (workers > 1)} on {where}, in {directory}"
+
+
+def learning_rate_notice(config: Config) -> str | None:
+    """Return what to say of a learning rate far from the one that the method was published with."""
+    published = config.get("recommended", {}).get("lr")
+    lr = config["optimizer"]["lr"]
+    if published is None or published / 10 <= lr <= published * 10:
+        return None
+    return (
+        f"optimizer.lr={lr:g} is more than 10 x off the rate that "
+        f"compressor={config['choices']['compressor']} was published with; "
+        f"type optimizer.lr={published:g} to use that one"
+    )
+
+
+def budget_notice(config: Config) -> str | None:
+    """Return what a budget has made of a run; None for the paper's own."""
+    trainer, name = config["trainer"], config["choices"]["budget"]
+    if name == PAPER:
+        return None
+    length = (
+        f"trainer.max_steps={trainer['max_steps']}"
+        if trainer["max_steps"]
+        else f"trainer.epochs={trainer['epochs']:g}"
+    )
+    return (
+        f"budget={name}: model={config['choices']['model']} trainer.gpus={trainer['gpus']} "
+        f"trainer.batch_size={trainer['batch_size']} {length} "
+        f"optimizer.lr={config['optimizer']['lr']:g}"
+    )

@@ -1,0 +1,49 @@
+"""What Hydra has to know before it composes: schemas, and functions that conf/ calls."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+from omegaconf import OmegaConf
+
+from gcbench.config.checks import SCHEMAS
+from gcbench.config.directory import conf_directory
+from gcbench.config.help import list_choices, list_keys, list_method_knobs
+from gcbench.config.run_name import bench_name, run_directory, run_name
+
+
+def register() -> None:
+    """Make schemas and resolvers known to Hydra; safe to call twice."""
+    # Our files for these launchers take the place of the plugin's own; Hydra says five times that
+    # this will change.
+    warnings.filterwarnings("ignore", message=r"\s*'hydra/launcher/submitit_")
+    _store_schemas()
+    resolvers: dict[str, Callable[..., str | int]] = {
+        "levels": _levels_of_bits,
+        "run_name": lambda *, _root_: run_name(_root_),
+        "bench_name": lambda *, _root_: bench_name(_root_),
+        "run_directory": lambda *, _root_: run_directory(_root_),
+        "knobs": lambda: list_method_knobs(conf_directory()),
+        "keys": list_keys,
+        "choices": lambda group: list_choices(conf_directory(), group),
+    }
+    for name, resolver in resolvers.items():
+        OmegaConf.register_new_resolver(f"gcbench.{name}", resolver, replace=True)
+
+
+@cache
+def _store_schemas() -> None:
+    for group, node in SCHEMAS.items():
+        # Files of these groups have only the keys that their class takes.
+        if group not in ("optimizer", "estimator"):
+            ConfigStore.instance().store(group=group, name="schema", node=node)
+
+
+def _levels_of_bits(bits: Any) -> int:
+    return (
+        int(2 ** (bits - 1) - 1) if isinstance(bits, int) and 2 <= bits <= 8 else 7
+    )  # `bits` itself is refused later

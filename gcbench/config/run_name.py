@@ -1,0 +1,66 @@
+"""The names of the directories of runs and benchmarks."""
+
+from __future__ import annotations
+
+import re
+from glob import escape
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from gcbench.config.budget import PAPER
+from gcbench.config.errors import Config
+from gcbench.config.names import refuse_name
+from gcbench.config.resolve import plain_values, settle
+from gcbench.config.typed import CALLED_BY, choices_of, typed_knobs
+from gcbench.identity import digest, format_value, relevant_config
+
+KNOB = "+"  # before each knob in the name of a directory; no choice has it
+LONGEST = 60  # characters that knobs take there
+
+
+def run_name(composed: DictConfig) -> str:
+    """Return the name of a run's directory: what the run is called, its knobs, seed and hash.
+
+    It is readable, and differs for runs that differ in anything that matters. Where the same run
+    has a directory already for which other knobs were typed, as those that are their default, it is
+    that one's name.
+    """
+    config = settle(composed)
+    refuse_name(config["name"])
+    choices = config["choices"]
+    parts = (choices[group].rsplit(".", 1)[-1] for group in CALLED_BY)
+    title = config["name"] or config["experiment"] or "-".join(parts)
+    budget = "" if choices["budget"] == PAPER else f"-{choices['budget']}"
+    ending = f"-s{config['seed']}-{digest(relevant_config(config))}"
+    name = f"{title}{budget}{_knobs_in_name(typed_knobs(composed, config))}{ending}"
+    outputs = Path(composed.outputs)
+    if (outputs / name).is_dir():
+        return name
+    title, _, begin = f"{title}{budget}".rpartition("/")
+    alike = (outputs / title).glob(f"{escape(begin)}*{ending}")
+    known = [path for path in alike if path.name[len(begin) : -len(ending)][:1] in ("", KNOB)]
+    return str(min(known).relative_to(outputs)) if known else name
+
+
+def _knobs_in_name(knobs: Config) -> str:
+    """Return knobs as in `+bits4+lr0.1+norm_l2`, as many as a name can have."""
+    text = ""
+    for key, value in knobs.items():
+        short = re.sub(r"[^\w.-]+", "_", format_value(value)).strip("_")
+        between = "_" if short[:1].isalpha() else ""
+        knob = f"{KNOB}{key.rpartition('.')[2]}{between}{short}"
+        text += knob if len(text) + len(knob) <= LONGEST else ""
+    return text
+
+
+def run_directory(composed: DictConfig) -> str:
+    """Return where a run's files go, from the folder in which the command was typed."""
+    return str(composed.directory or Path(composed.outputs) / run_name(composed))
+
+
+def bench_name(composed: DictConfig) -> str:
+    """Return the name of a benchmark's folder."""
+    config = plain_values(composed)
+    refuse_name(config["name"])
+    return f"{config['name'] or choices_of(composed)['compressor']}-{digest(config)}"

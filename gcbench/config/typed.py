@@ -1,0 +1,58 @@
+"""What a command line typed and chose, from the node that Hydra keeps of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from omegaconf import DictConfig
+
+from gcbench.config.errors import Config, ConfigError
+from gcbench.identity import ELSEWHERE, flatten_config, sort_knobs
+
+# Groups whose `_target_` may be typed: any class, with arguments of its own.
+WITH_TARGETS = ("model", "dataset", "optimizer", "schedule")
+CALLED_BY = ("model", "dataset", "compressor")  # the choices that make a run's name
+# Keys of how often a run reports, which tell nobody what it is.
+HOW_OFTEN = {f"trainer.{key}" for key in ("log_every", "eval_every", "error_every")}
+
+
+def typed_keys(composed: DictConfig) -> set[str]:
+    """Return the keys and groups that the command line names."""
+    return {o.lstrip("+~").split("=", 1)[0] for o in composed.hydra.overrides.task}
+
+
+def typed_knobs(composed: DictConfig, config: Config) -> dict[str, Any]:
+    """Return what was typed of all that changes numbers, beside what the run is called by.
+
+    Keys are groups with their choice, a method's knobs and, behind these, dotted ones.
+    """
+    named = {"budget"} if config["name"] or config["experiment"] else {*CALLED_BY, "budget"}
+    choices = {k: v for k, v in config["choices"].items() if k not in {*named, *ELSEWHERE}}
+    known = {**flatten_config(config), **choices}
+    typed = {key.removesuffix("._target_") for key in typed_keys(composed) - HOW_OFTEN}
+    return {key: known[key] for key in sort_knobs(typed) if key in known}
+
+
+def choices_of(composed: DictConfig) -> dict[str, str]:
+    """Return the choice of each group; another `_target_` than the file's is the choice."""
+    chosen = composed.hydra.runtime.choices.items()
+    choices = {k: v for k, v in chosen if "/" not in k and k != "experiment" and isinstance(v, str)}
+    typed = typed_keys(composed)
+    for group in WITH_TARGETS:
+        if f"{group}._target_" in typed:
+            choices[group] = composed[group]["_target_"]
+    return choices
+
+
+def experiment_of(composed: DictConfig) -> str | None:
+    """Return paper/table/row of the experiment that was chosen, in either spelling; or None."""
+    choices = composed.hydra.runtime.choices.items()
+    chosen = {k: v for k, v in choices if k.partition("/")[0] == "experiment"}
+    if len(chosen) > 1:
+        raise ConfigError(
+            f"{' and '.join(f'+{k}={v}' for k, v in chosen.items())}: a run is one row; "
+            "type only one of them"
+        )
+    return next(
+        (f"{group}/{row}".removeprefix("experiment/") for group, row in chosen.items()), None
+    )

@@ -1,0 +1,113 @@
+"""Exchanges in the background, one after the other in a thread.
+
+They go in the order in which they were submitted, and over a process group of their own: all
+processes issue the same collectives there in the same order, and no message meets another's.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import nullcontext
+from queue import SimpleQueue
+from typing import Any, NamedTuple
+
+import torch
+
+from gcbench.comm import Comm
+from gcbench.compressors import (
+    Aggregated,
+    Grads,
+    MethodError,
+    State,
+    Step,
+    refuse_other_tensors,
+)
+from gcbench.records.clock import Clock, Marks
+from gcbench.train.run import Run
+
+
+class FinishedExchange(NamedTuple):
+    out: Aggregated
+    marks: Marks
+    meter_state: Any  # the state of the meter
+
+
+class ExchangeQueue:
+    """A thread that aggregates what is submitted, over `comm`; on a GPU on a side stream."""
+
+    def __init__(self, comm: Comm, clock: Clock, device: torch.device) -> None:
+        self._comm = comm
+        self._comm.clock = self._clock = clock.side_stream
+        self._device = device
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._waiting: SimpleQueue[
+            tuple[Future[FinishedExchange], Callable[[], FinishedExchange]]
+        ] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def catch_up(self, run: Run) -> None:
+        """Start from the run's meter. Call it only while the queue is empty."""
+        self._comm.meter.load(run.comm.meter.state())
+
+    def submit(self, run: Run, grads: Grads, state: State, number: int) -> Future[FinishedExchange]:
+        if self._thread is None:
+            # A daemon: a process that fails must not wait for a collective that nobody answers.
+            self._thread = threading.Thread(target=self._serve, name="exchange", daemon=True)
+            self._thread.start()
+        ready = torch.cuda.current_stream().record_event() if self._stream else None
+
+        def work() -> FinishedExchange:
+            if self._stream and ready:
+                self._stream.wait_event(ready)
+            self._clock.lap("compress")
+            out = aggregate_in_run(run, grads, state, self._comm, number)
+            return FinishedExchange(out, self._clock.stop(), self._comm.meter.state())
+
+        future: Future[FinishedExchange] = Future()
+        self._waiting.put((future, work))
+        return future
+
+    def result(self, future: Future[FinishedExchange], run: Run) -> Aggregated:
+        """Wait for an exchange and return its result; its bits and time are added to the run.
+
+        Errors of the exchange are raised here.
+        """
+        out, marks, meter_state = future.result()
+        if self._stream:
+            current = torch.cuda.current_stream()
+            current.wait_stream(self._stream)
+            for update in out.update.values():
+                update.record_stream(current)
+        run.clock.add_awaited([marks])
+        run.comm.meter.load(meter_state)
+        return out
+
+    def _serve(self) -> None:
+        with torch.cuda.stream(self._stream) if self._stream else nullcontext():
+            while True:
+                future, work = self._waiting.get()
+                try:
+                    future.set_result(work())
+                except BaseException as error:
+                    future.set_exception(error)
+
+
+def aggregate_in_run(run: Run, grads: Grads, state: State, comm: Comm, number: int) -> Aggregated:
+    """Return what the run's compressor makes of these gradients in step `number`.
+
+    Raises MethodError for an update that does not fit them.
+    """
+    step = Step(number, run.seed, run.replica.workers, run.replica.offsets)
+    with torch.no_grad():
+        out = run.compressor.aggregate(grads, state, comm, step)
+    refuse_other_tensors(out.update, grads)
+    for name, g in grads.items():
+        if out.update[name].shape[1:] != g.shape[1:] or out.update[name].shape[0] != 1:
+            raise MethodError(
+                f"the compressor returned an update of {name} with the shape "
+                f"{tuple(out.update[name].shape)}, not {(1, *g.shape[1:])}; type gcbench check and "
+                "its name to see what a method owes"
+            )
+    return out
