@@ -307,7 +307,8 @@ Beta = Annotated[
 ResetSteps = Annotated[
     int,
     Knob(
-        "steps after which the residual is set to zero, with error_feedback=loco; null: never",
+        "steps (with local steps, exchanges) after which the residual is set to zero, with "
+        "error_feedback=loco; null: never",
         unit="a number of steps",
         at_least=1,
         example=1024,
@@ -336,7 +337,7 @@ ClipSigma = Annotated[
 DenseSteps = Annotated[
     int,
     Knob(
-        "first steps in which gradients travel whole",
+        "first steps (with local steps, first exchanges) in which gradients travel whole",
         unit="a number of steps",
         at_least=0,
         example=100,

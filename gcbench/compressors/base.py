@@ -180,9 +180,9 @@ class Correcting(Compressor, Protocol):
 
 @dataclass(frozen=True)
 class Step:
-    """The place of a step in a run, of which its randomness is a function."""
+    """The place of an exchange in a run, of which its randomness is a function."""
 
-    number: int
+    number: int  # of earlier exchanges of the same tensors: of earlier steps, but for local steps
     seed: int
     workers: range  # the workers of this process's rows
     offsets: Mapping[str, int]  # first element of each parameter in canonical order

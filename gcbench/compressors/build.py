@@ -207,17 +207,15 @@ def analytic_ratio(compressor: Compressor) -> float | None:
 
 
 def compressed_share(
-    compressor: Compressor, shapes: Collection[Sequence[int]], steps: int
+    compressor: Compressor, shapes: Collection[Sequence[int]], exchanges: int
 ) -> float:
-    """Return the share of a gradient's values that is compressed, as a mean over `steps`.
+    """Return the share of a gradient's values that is compressed, as a mean over `exchanges`.
 
     The others are sent whole in fp32.
     """
-    dense_steps = sum(
-        part.dense_steps for part in parts_of(compressor) if isinstance(part, DenseWarmup)
-    )
+    dense = sum(part.dense_steps for part in parts_of(compressor) if isinstance(part, DenseWarmup))
     share = _count_compressed(compressor, shapes) / max(1, sum(map(math.prod, shapes)))
-    return share * (1 - min(dense_steps, steps) / max(1, steps))
+    return share * (1 - min(dense, exchanges) / max(1, exchanges))
 
 
 def _count_compressed(part: Any, shapes: Collection[Sequence[int]]) -> int:

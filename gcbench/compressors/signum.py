@@ -36,8 +36,8 @@ class Signum(Checked):
     Sends one bit a value by an all-gather; every worker counts the votes.
 
     Differences from the paper: a tie moves nothing. A bit has no third value, so that sign(0) = +1
-    on even steps and -1 on odd ones: a value that has no gradient (the embedding of a word that is
-    not in the batch) stays where it is but for one step of the learning rate, where a fixed sign
+    in even exchanges and -1 in odd ones: a value that has no gradient (the embedding of a word that
+    is not in the batch) stays where it is but for one step of the learning rate, where a fixed sign
     would let it drift for ever. There is no server that counts and sends one bit back.
     """
 

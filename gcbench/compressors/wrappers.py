@@ -84,7 +84,7 @@ class NormClipping(Checked):
 
 @dataclass(frozen=True)
 class DenseWarmup(Checked):
-    """Send gradients whole, in fp32, for the first `dense_steps` steps."""
+    """Send gradients whole, in fp32, in their first `dense_steps` exchanges."""
 
     inner: Compressor
     dense_steps: DenseSteps

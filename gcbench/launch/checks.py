@@ -89,7 +89,7 @@ def check(config: Config, plan: Plan, data: Data, directory: Path) -> None:
         plan.timed and plan.processes > 1,
     )
     _check_recordings(config["trainer"], data)
-    _warn_of_little_compression(config, compressor, model, data)
+    _warn_of_little_compression(config, compressor, estimator, model, data)
     _check_memory(plan, sum(p.numel() for p in model.parameters()), compressor, estimator)
 
 
@@ -218,7 +218,7 @@ def _check_recordings(trainer: Config, data: Data) -> None:
 
 
 def _warn_of_little_compression(
-    config: Config, compressor: Compressor, model: nn.Module, data: Data
+    config: Config, compressor: Compressor, estimator: Estimator, model: nn.Module, data: Data
 ) -> None:
     trainer = config["trainer"]
     steps = total_steps(
@@ -226,9 +226,8 @@ def _warn_of_little_compression(
         trainer["epochs"],
         data.steps_per_epoch(trainer["gpus"], trainer["batch_size"]),
     )
-    share = compressed_share(
-        compressor, [p.shape for p in model.parameters() if p.requires_grad], steps
-    )
+    shapes = [p.shape for p in model.parameters() if p.requires_grad]
+    share = compressed_share(compressor, shapes, steps // estimator.period)
     if advice := advice_on_share(share, config):
         log.warning("%s are compressed %s", share_in_words(share), advice)
 

@@ -74,7 +74,9 @@ def make_outcome(
         **counts,
         shannon_bits_per_step=_shannon_bits(run, progress),
         analytic_ratio=analytic_ratio(run.compressor),
-        compressed_share=compressed_share(run.compressor, shapes, progress.step),
+        compressed_share=compressed_share(
+            run.compressor, shapes, progress.exchanges // len(run.estimator.messages(run))
+        ),
         seconds=seconds and {phase: Phase(**value) for phase, value in seconds.items()},
         compression_error=_mean_error(progress.samples),
         estimator=run.estimator.facts(run, progress, counts["bits_sent"].per_step),
@@ -131,7 +133,7 @@ def _between_nodes(meter: Meter, steps: int, dense: int) -> BitsBetweenNodes | N
 def _shannon_bits(run: Run, progress: Progress) -> float | None:
     """Return the least bits that the codes could cost, as a mean over all steps."""
     bits = _mean(progress.samples, "shannon_bits")
-    return bits and bits * run.estimator.exchanges(run, progress.step) / progress.step
+    return bits and bits * progress.exchanges / progress.step
 
 
 def _mean_error(samples: Sequence[Sample]) -> CompressionError | None:

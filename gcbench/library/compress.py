@@ -233,6 +233,6 @@ def _carried_choices(between_nodes: bool) -> list[str]:
 def _warn_if_mostly_whole(
     compressor: Compressor, config: Config, shapes: Sequence[Sequence[int]]
 ) -> None:
-    share = compressed_share(compressor, shapes, steps=sys.maxsize)
+    share = compressed_share(compressor, shapes, exchanges=sys.maxsize)
     if config and (advice := advice_on_share(share, config)):
         warnings.warn(f"compressed: {share_in_words(share)} {advice}", stacklevel=3)

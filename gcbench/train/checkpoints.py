@@ -24,7 +24,7 @@ from gcbench.train.resharding import merge_workers, replaced_shares, unmergeable
 from gcbench.train.run import Progress, Run
 from gcbench.train.snapshot import restore, shared_content, worker_content
 
-FORMAT = 6
+FORMAT = 7
 SHARED = "shared.pt"
 # The keys of a manifest, beside its checksum, and their types.
 KEYS = {

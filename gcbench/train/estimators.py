@@ -21,9 +21,6 @@ class EveryStep:
     period: ClassVar[int] = 1
     worker_copies: ClassVar[int] = 0
 
-    def exchanges(self, run: Run, steps: int) -> int:
-        return steps
-
     def build_optimizers(self, replica: Replica, make_optimizer: MakeOptimizer) -> Optimizers:
         return Optimizers(*make_optimizer(replica.model))
 

@@ -95,7 +95,7 @@ class ExchangeQueue:
 
 
 def aggregate_in_run(run: Run, grads: Grads, state: State, comm: Comm, number: int) -> Aggregated:
-    """Return what the run's compressor makes of these gradients in step `number`.
+    """Return what the run's compressor makes of these gradients in their exchange `number`.
 
     Raises MethodError for an update that does not fit them.
     """

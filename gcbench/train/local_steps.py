@@ -117,9 +117,6 @@ class LocalSteps(InnerSteps, Checked):
     def period(self) -> int:
         return -(-self.every // self.fragments)
 
-    def exchanges(self, run: Run, steps: int) -> int:
-        return sum(self._fragment(step) is not None for step in range(1, steps + 1))
-
     def refuse(
         self, model: nn.Module, data: Data, compressor: Compressor, config: Mapping[str, Any]
     ) -> None:
@@ -215,7 +212,7 @@ class LocalSteps(InnerSteps, Checked):
         self, run: Run, progress: Progress, sent_bits_per_step: float
     ) -> dict[str, Any] | None:
         """Return H, P and the mean bits of an exchange, of which there are P in H steps."""
-        exchanges = self.exchanges(run, progress.step)
+        exchanges = progress.exchanges
         sent = sent_bits_per_step * progress.step
         return {
             "every": self.every,

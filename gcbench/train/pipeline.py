@@ -39,7 +39,9 @@ class AfterBackward:
         run.clock.lap("compress")
         whole = len(grads) == len(run.replica.grads)
         state = progress.state if whole else progress.state.select(grads.keys())
-        out = aggregate_in_run(run, grads, state, run.comm, progress.step)
+        number = progress.exchanges // len(run.estimator.messages(run))
+        out = aggregate_in_run(run, grads, state, run.comm, number)
+        progress.exchanges += 1
         progress.state = out.state if whole else progress.state.replace(out.state)
         progress.first_bad.note_exchange(progress.step, out)
         if whole:
@@ -82,13 +84,14 @@ class UnderBackward:
         run, progress = self._at
         self._names.append(list(grads))
         self._buckets.append(
-            self._queue.submit(run, grads, progress.state.select(grads.keys()), progress.step)
+            self._queue.submit(run, grads, progress.state.select(grads.keys()), progress.exchanges)
         )
 
     def exchange(self, run: Run, progress: Progress) -> ExchangeResult:
         run.clock.lap("await")
         aggregated = [self._queue.result(bucket, run) for bucket in self._buckets]
         self._buckets = []
+        progress.exchanges += 1
         out = merge(aggregated, run.replica.grads)
         progress.state = out.state
         progress.first_bad.note_exchange(progress.step, out)
@@ -176,9 +179,10 @@ class UnderNextStep:
         late, progress.late = progress.late, None
         self._queue.catch_up(run)
         self._under_way = (
-            self._queue.submit(run, run.replica.grads, progress.state, progress.step),
+            self._queue.submit(run, run.replica.grads, progress.state, progress.exchanges),
             run.replica.flat,
         )
+        progress.exchanges += 1
         return late
 
     def settle(self, run: Run, progress: Progress) -> None:

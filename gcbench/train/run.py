@@ -57,9 +57,6 @@ class Estimator(Protocol):
     def worker_copies(self) -> int:
         """Return how many copies of the parameters each worker keeps to step by itself."""
 
-    def exchanges(self, run: Run, steps: int) -> int:
-        """Return how many exchanges through the compressor the first `steps` steps have."""
-
     def build_optimizers(self, replica: Replica, make_optimizer: MakeOptimizer) -> Optimizers:
         """Return the optimizer of the shared parameters and those of each worker's own."""
 
@@ -168,6 +165,7 @@ class Progress:
     losses: Tensor  # [w] float64, summed since the last log line
     first_bad: FirstBad
     step: int = 0
+    exchanges: int = 0  # through the compressor
     logged: int = 0  # the step of the last log line
     state: State = field(default_factory=State)
     late: ExchangeResult | None = None  # of the step before, to be applied in the next

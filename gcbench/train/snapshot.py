@@ -23,6 +23,7 @@ def shared_content(run: Run, progress: Progress) -> dict[str, Any]:
         "late": progress.late and progress.late.update,
         "estimator": progress.estimator,
         "step": progress.step,
+        "exchanges": progress.exchanges,
         "logged": progress.logged,
         "tests": progress.tests,
         "samples": progress.samples,
@@ -58,7 +59,9 @@ def restore(
     if shared["late"] is not None:
         progress.late = _late_from(shared["late"], stack([w["late"] for w in workers]))
     progress.estimator = shared["estimator"]
-    progress.step, progress.logged = shared["step"], shared["logged"]
+    progress.step = shared["step"]
+    progress.exchanges = shared["exchanges"]
+    progress.logged = shared["logged"]
     progress.tests, progress.samples = shared["tests"], shared["samples"]
     progress.ledger.load(shared["ledger"])
 

@@ -66,9 +66,6 @@ class ZeroOneAdam(InnerSteps, Checked):
     def period(self) -> int:
         return self.max_every
 
-    def exchanges(self, run: Run, steps: int) -> int:
-        return sum(self._exchanges(_optimizer_of(run), step) for step in range(steps))
-
     def build_optimizers(self, replica: Replica, make_optimizer: MakeOptimizer) -> Optimizers:
         """Return the optimizer that divides u by sqrt(v) + eps, and the workers' own."""
         inner = self.build_inner(replica, make_optimizer)
@@ -159,7 +156,7 @@ class ZeroOneAdam(InnerSteps, Checked):
         optimizer = _optimizer_of(run)
         return {
             "max_every": self.max_every,
-            "exchanges": self.exchanges(run, progress.step),
+            "exchanges": progress.exchanges,
             "variance_updates": sum(map(optimizer.updates_variance, range(progress.step))),
         }
 
