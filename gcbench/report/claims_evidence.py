@@ -16,9 +16,9 @@ from gcbench.report.claims import EARLY_LOSS, LEARNING_RATE
 from gcbench.report.claims_relations import Judged, Value
 from gcbench.report.document import Heading, Summary, number, summary
 from gcbench.report.measures import LOWER, SCORES, measure
-from gcbench.report.rows import Rate, Row, group_runs
+from gcbench.report.rows import Rate, Row, find_row
 from gcbench.report.study import Study, find_link_table, find_study
-from gcbench.report.tables import Column, Table, TableRow, read_table, table_names
+from gcbench.report.tables import Column, TableRow, read_table, table_names
 from gcbench.report.tests_record import find_tests
 from gcbench.report.verdicts import Verdict
 
@@ -65,10 +65,8 @@ class Evidence:
     def row(self, path: str, score: str, budget: str) -> Row:
         key = path, score, budget
         if key not in self._rows:
-            column = Column(score, score, measure=score)
-            self._rows[key] = group_runs(
-                Table("", "", "", [column], [self.spec(path)]), self.runs, budget, self.words
-            )[0]
+            chooser = Column(score, score, measure=score)
+            self._rows[key] = find_row(self.spec(path), chooser, self.runs, budget, self.words)
         return self._rows[key]
 
     def study(self, name: str) -> Study | None:

@@ -12,7 +12,7 @@ from gcbench.report.claims import BUDGETS, LEARNING_RATE, Claim, Rows
 from gcbench.report.claims_answers import AnsweredClaim, asks
 from gcbench.report.claims_evidence import RATES, Evidence
 from gcbench.report.commands import commands
-from gcbench.report.configs import PAPER, compose, compose_row
+from gcbench.report.configs import PAPER, compose, compose_row, words_for
 from gcbench.report.rows import RATE
 
 SEEDS = (1, 2, 3)  # with which a row is compared
@@ -83,7 +83,8 @@ def _lacking(
 ) -> Iterator[MissingRuns]:
     for path in part.paths:
         row, spec = evidence.row(path, "accuracy", budget), evidence.spec(path)
-        words = (*row.own_words, *evidence.words)
+        beside = words_for(str(spec.experiment), budget, evidence.words)
+        words = (*row.own_words, *beside)
         variants: list[tuple[tuple[str, ...], list[RecordedRun]]] = [(words, row.runs)]
         if part.measure == LEARNING_RATE:
             rate = compose_row(spec, budget).config["optimizer"]["lr"]

@@ -23,6 +23,7 @@ from gcbench.report.claims_formats import keep as keep_claims
 from gcbench.report.claims_formats import show as show_claims
 from gcbench.report.claims_missing import steps_of
 from gcbench.report.compare import Comparison, compare, format_measured
+from gcbench.report.configs import PAPER
 from gcbench.report.deviations import list_deviations
 from gcbench.report.formats import show as show_document
 from gcbench.report.keep import (
@@ -34,6 +35,7 @@ from gcbench.report.keep import (
     without_stopped,
 )
 from gcbench.report.listing import list_runs, list_tables, runs_frame
+from gcbench.report.rows import refuse_unknown_keys
 from gcbench.report.study import find_study, study_document
 from gcbench.report.tables import Table, read_table, tables_of
 from gcbench.report.wandb_runs import load_wandb
@@ -168,8 +170,12 @@ def claims(typed: Sequence[str]) -> None:
         raise ConfigError(
             f"keep={words.keep}: all claims are kept together; leave out paper= and id="
         )
+    asked = read_claims(words.paper, words.id)
     evidence = Evidence(_load_reported(words), words.results, words.beside)
-    answered = [answer_claim(claim, evidence) for claim in read_claims(words.paper, words.id)]
+    paths = dict.fromkeys(p for claim in asked for part in claim.check.rows for p in part.paths)
+    experiments = [str(evidence.spec(path).experiment) for path in paths]
+    refuse_unknown_keys(words.beside, experiments, PAPER, "these claims")
+    answered = [answer_claim(claim, evidence) for claim in asked]
     answers = [Answered(claim, steps_of(claim, evidence)) for claim in answered]
     show_claims(answers, words.format)
     if words.keep:

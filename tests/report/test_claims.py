@@ -465,6 +465,15 @@ def test_evidence_says_whose_run_it_is(said, asked) -> None:
     assert "sgd 94 (n=1) (run of powersgd/table3_cifar10/sgd)" in row["evidence"]
 
 
+def test_words_beside_belong_to_the_rows_that_have_their_keys(said, asked) -> None:
+    asked(near())
+    runs(SGD, 94.0)
+    (row,) = answers(said, "with=rank=4")
+    assert "accuracy at budget paper with rank=4: sgd 94 (n=1)" in row["evidence"]
+    assert "table4=rank_7 rank=4 seed=1,2,3" in row["commands"]
+    assert "table4=sgd seed=2,3" in row["commands"]
+
+
 def test_tables_with_the_same_runs_are_asked_once(said, asked) -> None:
     """At budget=cpu one model stands in for ResNet-56 and for ResNet-110; at paper they differ."""
     folders = ["orq/table2_resnet56", "orq/table2_resnet110"]
@@ -537,6 +546,7 @@ def test_the_terminal_shows_all(said, asked) -> None:
         (["claims", "id=powersgd-99"], "there is no such claim"),
         (["claims", "budget=cpu"], "budget=cpu: no such key; type results="),
         (["claims", "format=latex"], "format=latex: type format=terminal, markdown, csv"),
+        (["claims", "with=bucket_size=128"], "no row of these claims has such a key"),
         (["claims", "id=powersgd-01", "keep=outputs"], "leave out paper= and id="),
         (["runs", "paper=powersgd"], "paper=powersgd: no such key; type results="),
     ],
