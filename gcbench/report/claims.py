@@ -48,7 +48,7 @@ class Related:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rows(Related):
+class RowRelations(Related):
     """Relations between rows of tables, whose folders they are in, seed by seed."""
 
     measure: str  # of measures.py, or learning_rate
@@ -56,7 +56,7 @@ class Rows(Related):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StudyRows(Related):
+class StudyRelations(Related):
     """Relations between the rows of a study, in the tables that it is of where it has several."""
 
     name: str
@@ -68,8 +68,8 @@ class Check:
     """The conditions of a claim, all of which have to hold."""
 
     tests: tuple[str, ...] = ()  # below tests/; they count if they are recorded as passed
-    rows: tuple[Rows, ...] = ()
-    study: tuple[StudyRows, ...] = ()
+    rows: tuple[RowRelations, ...] = ()
+    study: tuple[StudyRelations, ...] = ()
     open: str | None = None  # what nothing here can decide yet
 
 
@@ -116,8 +116,10 @@ def _claim(node: Mapping[str, Any]) -> Claim:
     parts = {
         **check,
         "tests": tuple(check.get("tests") or ()),
-        "rows": tuple(_related(Rows, part, claim_id) for part in check.get("rows") or ()),
-        "study": tuple(_related(StudyRows, part, claim_id) for part in check.get("study") or ()),
+        "rows": tuple(_related(RowRelations, part, claim_id) for part in check.get("rows") or ()),
+        "study": tuple(
+            _related(StudyRelations, part, claim_id) for part in check.get("study") or ()
+        ),
     }
     built = {**node, "check": build_checked(Check, parts, claim_id, "claim")}
     claim: Claim = build_checked(Claim, built, claim_id, "claim")

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from gcbench.report.claims import BUDGETS, Claim, Related, Rows, StudyRows
+from gcbench.report.claims import BUDGETS, Claim, Related, RowRelations, StudyRelations
 from gcbench.report.claims_evidence import (
     Evidence,
     Measured,
@@ -85,7 +85,7 @@ def answer_claim(claim: Claim, evidence: Evidence) -> AnsweredClaim:
     return AnsweredClaim(claim, answers or [_answer(claim, [*fixed, *unanswered], None)])
 
 
-def asks(part: Rows, budget: str) -> bool:
+def asks(part: RowRelations, budget: str) -> bool:
     return budget in part.budgets
 
 
@@ -129,7 +129,7 @@ def _judge_studies(claim: Claim, evidence: Evidence) -> Iterator[Part]:
         yield _judge_study(part, evidence)
 
 
-def _judge_study(part: StudyRows, evidence: Evidence) -> Part:
+def _judge_study(part: StudyRelations, evidence: Evidence) -> Part:
     study = evidence.study(part.name)
     rows: Mapping[str, Any] = (
         {"/".join(filter(None, [row.get("table"), row["row"]])): row for row in study["rows"]}
@@ -146,7 +146,7 @@ def _judge_study(part: StudyRows, evidence: Evidence) -> Part:
     return Part([one.verdict for one in judged], "a study" if study else "", text)
 
 
-def _judge_rows(part: Rows, budget: str, evidence: Evidence) -> Part:
+def _judge_rows(part: RowRelations, budget: str, evidence: Evidence) -> Part:
     score = part.measure if part.measure in SCORES else "accuracy"
     rows = {path: evidence.row(path, score, budget) for path in part.paths}
     part, repeated = _asked_once(part, rows)
@@ -165,7 +165,7 @@ def _judge_rows(part: Rows, budget: str, evidence: Evidence) -> Part:
     return Part([one.verdict for one in judged], basis, text)
 
 
-def _asked_once(part: Rows, rows: Mapping[str, Row]) -> tuple[Rows, list[str]]:
+def _asked_once(part: RowRelations, rows: Mapping[str, Row]) -> tuple[RowRelations, list[str]]:
     """Return the part without folders whose rows have the runs of an earlier one, and these.
 
     At a small budget one model stands in for several, whose tables then have the same runs.

@@ -14,7 +14,7 @@ from gcbench.records.store import RecordedRun
 from gcbench.report.borrowed import describe_sources
 from gcbench.report.claims import EARLY_LOSS, LEARNING_RATE
 from gcbench.report.claims_relations import Judged, Value
-from gcbench.report.document import Heading, Summary, number, summary
+from gcbench.report.document import Heading, Summary, format_number, format_summary
 from gcbench.report.measures import LOWER, SCORES, measure
 from gcbench.report.rows import Rate, Row, find_row
 from gcbench.report.study import Study, find_link_table, find_study
@@ -95,7 +95,7 @@ def measure_study(value: Any) -> Measured:
         by_seed = {seed: float(v) for seed, v in enumerate(value) if isinstance(v, (int, float))}
         return Measured(Value(by_seed), _several(by_seed))
     if isinstance(value, (int, float)):
-        return Measured(Value(exact=float(value)), number(float(value), None))
+        return Measured(Value(exact=float(value)), format_number(float(value), None))
     return Measured(None, "no number")
 
 
@@ -151,7 +151,7 @@ def _score_of(rate: Rate, seed: int, name: str) -> float | None:
 
 
 def _several(by_seed: Mapping[int, float]) -> str:
-    return summary(Summary.of(list(by_seed.values())), Heading("", ""))
+    return format_summary(Summary.of(list(by_seed.values())), Heading("", ""))
 
 
 def describe_stand_ins(rows: Iterable[Row]) -> str:

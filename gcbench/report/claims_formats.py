@@ -13,7 +13,7 @@ from rich.text import Text
 from gcbench import console
 from gcbench.console import TextTable
 from gcbench.report.claims_answers import AnsweredClaim
-from gcbench.report.claims_missing import Step
+from gcbench.report.claims_missing import NextCommands
 from gcbench.report.verdicts import DECIDED, Verdict
 
 TITLE = "Claims of the papers"
@@ -41,7 +41,7 @@ class Answered(NamedTuple):
     """A claim with its answers, and what would decide it."""
 
     claim: AnsweredClaim
-    steps: list[Step]
+    steps: list[NextCommands]
 
 
 def summary_line(claims: Sequence[Answered]) -> str:
@@ -155,7 +155,7 @@ WRITERS: dict[str, Callable[[Sequence[Answered]], str]] = {
 }
 
 
-def show(claims: Sequence[Answered], form: str) -> None:
+def show_claims(claims: Sequence[Answered], form: str) -> None:
     """Print the answers on the terminal, or in one of the forms of WRITERS."""
     if form == "terminal":
         print_claims(claims)
@@ -163,7 +163,7 @@ def show(claims: Sequence[Answered], form: str) -> None:
         print(WRITERS[form](claims))
 
 
-def keep(folder: Path, claims: Sequence[Answered]) -> None:
+def keep_claims(folder: Path, claims: Sequence[Answered]) -> None:
     """Write <folder>/claims.md; runs and studies are kept with their tables."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "claims.md").write_text(markdown(claims), encoding="utf-8")

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from gcbench.records.files import ENDED
 from gcbench.records.store import RecordedRun
-from gcbench.report.claims import BUDGETS, LEARNING_RATE, Claim, Rows
+from gcbench.report.claims import BUDGETS, LEARNING_RATE, Claim, RowRelations
 from gcbench.report.claims_answers import AnsweredClaim, asks
 from gcbench.report.claims_evidence import RATES, Evidence
 from gcbench.report.commands import commands
@@ -28,7 +28,7 @@ class MissingRuns(NamedTuple):
     seeds: tuple[int, ...]
 
 
-class Step(NamedTuple):
+class NextCommands(NamedTuple):
     """Commands that would bring a claim nearer to a verdict, and what they cost together."""
 
     commands: list[str]
@@ -36,7 +36,7 @@ class Step(NamedTuple):
 
 
 def missing_runs(
-    parts: Iterable[tuple[Rows, str]], evidence: Evidence, seeds: Sequence[int]
+    parts: Iterable[tuple[RowRelations, str]], evidence: Evidence, seeds: Sequence[int]
 ) -> list[MissingRuns]:
     """Return what the rows of these parts lack of `seeds`, each part at its budget.
 
@@ -52,7 +52,9 @@ def missing_runs(
     return list(missing.values())
 
 
-def further_runs(parts: Sequence[tuple[Rows, str]], evidence: Evidence) -> list[MissingRuns]:
+def further_runs(
+    parts: Sequence[tuple[RowRelations, str]], evidence: Evidence
+) -> list[MissingRuns]:
     """Return the runs that may decide an open claim: those of the usual seeds, else three more."""
     return missing_runs(parts, evidence, SEEDS) or missing_runs(parts, evidence, MORE_SEEDS)
 
@@ -71,7 +73,7 @@ def _missing_of(answered: AnsweredClaim, evidence: Evidence) -> list[MissingRuns
     return further_runs(parts, evidence)
 
 
-def _budget(answered: AnsweredClaim, part: Rows) -> str:
+def _budget(answered: AnsweredClaim, part: RowRelations) -> str:
     if answered.claim.machine:
         return PAPER
     budget = answered.answer.budget or BUDGETS[-1]
@@ -79,7 +81,7 @@ def _budget(answered: AnsweredClaim, part: Rows) -> str:
 
 
 def _lacking(
-    part: Rows, budget: str, evidence: Evidence, seeds: Sequence[int]
+    part: RowRelations, budget: str, evidence: Evidence, seeds: Sequence[int]
 ) -> Iterator[MissingRuns]:
     for path in part.paths:
         row, spec = evidence.row(path, "accuracy", budget), evidence.spec(path)
@@ -100,7 +102,7 @@ def _lacking(
                 yield MissingRuns(str(spec.experiment), typed, budget, tuple(sorted(lacking)))
 
 
-def steps_of(answered: AnsweredClaim, evidence: Evidence) -> list[Step]:
+def steps_of(answered: AnsweredClaim, evidence: Evidence) -> list[NextCommands]:
     """Return the commands that would decide a claim, each with its cost."""
     if answered.decided:
         return []
@@ -111,14 +113,14 @@ def steps_of(answered: AnsweredClaim, evidence: Evidence) -> list[Step]:
     for (budget, seeds), runs in by_kind.items():
         rows = [(run.experiment, run.words) for run in runs]
         cost = describe_cost(answered.claim, runs, evidence.runs)
-        steps.append(Step(commands(rows, budget, seeds), cost))
+        steps.append(NextCommands(commands(rows, budget, seeds), cost))
     steps += [
-        Step([f"gcbench study {part.name}"], "minutes of one core")
+        NextCommands([f"gcbench study {part.name}"], "minutes of one core")
         for part in answered.claim.check.study
         if evidence.study(part.name) is None
     ]
     if answered.claim.check.tests and not evidence.passed(answered.claim.check.tests):
-        steps.append(Step(["scripts/claims_tests"], "minutes of one core"))
+        steps.append(NextCommands(["scripts/claims_tests"], "minutes of one core"))
     return steps
 
 

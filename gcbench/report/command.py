@@ -10,22 +10,19 @@ from rich.console import Console
 from rich.text import Text
 
 from gcbench.config import ConfigError
-from gcbench.console import TextTable, comma_separated, console, print_table
-from gcbench.console import show as show_table
+from gcbench.console import TextTable, comma_separated, console, print_table, show_table
 from gcbench.records.files import replace_file
 from gcbench.records.store import FoundRuns, RecordedRun, find_runs
 from gcbench.report.build import build, groups_of
 from gcbench.report.claims import read_claims
 from gcbench.report.claims_answers import answer_claim
 from gcbench.report.claims_evidence import Evidence
-from gcbench.report.claims_formats import Answered
-from gcbench.report.claims_formats import keep as keep_claims
-from gcbench.report.claims_formats import show as show_claims
+from gcbench.report.claims_formats import Answered, keep_claims, show_claims
 from gcbench.report.claims_missing import steps_of
 from gcbench.report.compare import Comparison, compare, format_measured
 from gcbench.report.configs import PAPER
 from gcbench.report.deviations import list_deviations
-from gcbench.report.formats import show as show_document
+from gcbench.report.formats import show_document
 from gcbench.report.keep import (
     keep_index,
     keep_runs,

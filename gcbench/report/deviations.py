@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from gcbench.config import ConfigError, conf_directory
 from gcbench.console import TextTable
-from gcbench.report.configs import compose, value_of
+from gcbench.report.configs import compose, read_key
 from gcbench.report.tables import Table
 
 
@@ -88,7 +88,7 @@ def find_contradictions() -> Iterator[str]:
         if setting.deviates and (setting.ours == setting.paper or not setting.why):
             yield f"{setting.key} of {setting.rows[0]}: ours is the paper's, or has no reason"
         for experiment in rows if setting.key else ():
-            value = value_of(compose(experiment).config, str(setting.key))
+            value = read_key(compose(experiment).config, str(setting.key))
             stated = setting.ours if setting.deviates else setting.paper
             if value != stated:
                 yield f"{experiment}: {setting.key} is {value}, and {stated} is stated"

@@ -98,7 +98,7 @@ class Document:
     sections: list[Section] = field(default_factory=list)
 
 
-def number(value: float, digits: int | None) -> str:
+def format_number(value: float, digits: int | None) -> str:
     """Return a number with so many digits after the point, or with four significant ones."""
     if digits is not None:
         return f"{value:,.{digits}f}"
@@ -107,22 +107,22 @@ def number(value: float, digits: int | None) -> str:
     return f"{value:,.0f}" if 1e4 <= abs(value) < 1e15 else f"{value:.4g}"
 
 
-def summary(value: Summary, heading: Heading) -> str:
+def format_summary(value: Summary, heading: Heading) -> str:
     """Return a text such as 94.3 [94.1, 94.5] (n=3), or 94.3 +- 0.1 (n=3)."""
     digits = heading.digits
     if digits is not None and 0 < abs(value.mean) < 0.5 * 10**-digits:
         digits = None  # much smaller than the paper's numbers: zeros would hide it
-    parts = [number(value.mean, digits)]
+    parts = [format_number(value.mean, digits)]
     if value.low < value.high and value.deviation is not None:
-        low, high = number(value.low, digits), number(value.high, digits)
-        deviation = number(value.deviation, digits)
+        low, high = format_number(value.low, digits), format_number(value.high, digits)
+        deviation = format_number(value.deviation, digits)
         parts.append(f"+- {deviation}" if heading.deviation else f"[{low}, {high}]")
     return " ".join([*parts, f"(n={value.n})"])
 
 
-def signed(value: float, digits: int | None) -> str:
+def format_signed(value: float, digits: int | None) -> str:
     """Return a difference with its sign; a zero, and what rounds to it, has none."""
-    text = number(value, digits)
+    text = format_number(value, digits)
     if not text.strip("-0."):
         return text.lstrip("-")
     return text if text.startswith("-") else f"+{text}"
@@ -162,7 +162,7 @@ def _blocks(document: Document) -> Iterator[list[_Column]]:
     """Yield the columns after the titles, those together that are read together."""
     for i, heading in enumerate(document.headings):
         cells = [line.cells[i] for line in document.lines]
-        ours = [summary(cell.ours, heading) if cell.ours else cell.instead for cell in cells]
+        ours = [format_summary(cell.ours, heading) if cell.ours else cell.instead for cell in cells]
         block = [_Column(heading.text, ours)]
         if heading.published:
             block.append(_Column("paper", [_published(cell.published, heading) for cell in cells]))
@@ -176,14 +176,14 @@ def _blocks(document: Document) -> Iterator[list[_Column]]:
 
 
 def _difference(cell: Cell, heading: Heading) -> str:
-    return EMPTY if cell.difference is None else signed(cell.difference, heading.digits)
+    return EMPTY if cell.difference is None else format_signed(cell.difference, heading.digits)
 
 
 def _published(value: Published, heading: Heading) -> str:
     if value is None or isinstance(value, str):
         return value or EMPTY
     # Ours may have more digits than the paper prints.
-    return number(value, 0 if isinstance(value, int) else heading.digits)
+    return format_number(value, 0 if isinstance(value, int) else heading.digits)
 
 
 def digits_of(values: Sequence[Published]) -> int | None:

@@ -11,7 +11,7 @@ from gcbench.console import TextTable
 from gcbench.identity import drop_copies, tell_apart
 from gcbench.records.store import RecordedRun
 from gcbench.report.configs import settings_at
-from gcbench.report.document import DIRTY, DIRTY_NOTE, EMPTY, number
+from gcbench.report.document import DIRTY, DIRTY_NOTE, EMPTY, format_number
 from gcbench.report.measures import MEASURES, measure
 from gcbench.report.rows import agrees
 from gcbench.report.study import find_study
@@ -89,7 +89,7 @@ def _texts(run: RecordedRun, words: Sequence[str]) -> list[str]:
 
 
 def _text(value: float | None) -> str:
-    return EMPTY if value is None else number(value, None)
+    return EMPTY if value is None else format_number(value, None)
 
 
 def runs_frame(runs: Sequence[RecordedRun]) -> DataFrame:

@@ -9,7 +9,7 @@ from gcbench.records.store import RecordedRun
 from gcbench.report.borrowed import group_by_label, words_of_run
 from gcbench.report.commands import command_of_runs, commands_of_missing
 from gcbench.report.deviations import deviations_of
-from gcbench.report.document import DIRTY, DIRTY_NOTE, Heading, Section, Summary, summary
+from gcbench.report.document import DIRTY, DIRTY_NOTE, Heading, Section, Summary, format_summary
 from gcbench.report.measures import TIMES, emulated, measure
 from gcbench.report.rows import Grid, Rate, Row
 from gcbench.report.tables import Column, Table
@@ -130,7 +130,7 @@ def _describe_measure(column: Column, runs: Sequence[RecordedRun]) -> str | None
         return None
     heading = Heading(column.key, column.title, digits=column.digits)
     unit = f" {column.unit}" if column.unit else ""
-    return f"{column.title.lower()} {summary(Summary.of(values), heading)}{unit}"
+    return f"{column.title.lower()} {format_summary(Summary.of(values), heading)}{unit}"
 
 
 def _duplicates(row: Row) -> Iterator[str]:

@@ -16,8 +16,8 @@ from gcbench.report.configs import (
     Composition,
     compose,
     compose_row,
+    read_key,
     settings_at,
-    value_of,
     words_for,
 )
 from gcbench.report.measures import TIMES, measure
@@ -191,7 +191,7 @@ def find_row(
         return Row(spec, budget, words=words)
     words = words_for(spec.experiment, budget, words)
     expected = compose_row(spec, budget, words)
-    settings = {key: value_of(expected.config, key) for key in spec.settings}
+    settings = {key: read_key(expected.config, key) for key in spec.settings}
     of_experiment = {
         run for run in candidates if run.experiment == spec.experiment and agrees(run, settings)
     }
@@ -242,7 +242,7 @@ def _chosen_words(grid: Grid | None, expected: Composition) -> tuple[str, ...]:
 
 def agrees(run: RecordedRun, settings: Mapping[str, Any]) -> bool:
     """Return whether the run has these settings, also those that change no number (backend)."""
-    return all(value_of(run.config, key) == value for key, value in settings.items())
+    return all(read_key(run.config, key) == value for key, value in settings.items())
 
 
 def _borrowed(

@@ -22,7 +22,7 @@ from gcbench.report.claims_evidence import Evidence
 from gcbench.report.claims_missing import MissingRuns, missing_runs
 from gcbench.report.claims_relations import Value, judge, read_relations
 from gcbench.report.verdicts import Verdict, combine
-from gcbench.studies.study import names
+from gcbench.studies.study import study_names
 
 SGD, RANK = "powersgd/table4/sgd", "powersgd/table4/rank_7"
 OUT = Path("outputs")
@@ -99,7 +99,7 @@ def test_what_a_claim_asks_for_is_there(claim: Claim) -> None:
         assert study.relations
         if study.name.startswith("links/"):
             continue
-        assert study.name in names()
+        assert study.name in study_names()
         module = import_module(f"gcbench.studies.{study.name}")
         assert f'"{study.column}"' in inspect.getsource(module)
         tables = [
