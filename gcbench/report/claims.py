@@ -10,18 +10,25 @@ from typing import Any
 
 import yaml
 
-from gcbench.config import ConfigError, conf_directory, near
+from gcbench.config import PAPER, ConfigError, conf_directory, near
 from gcbench.report.claims_relations import Relation, read_relations
 from gcbench.report.measures import MEASURES
 from gcbench.report.tables import build_checked
 
+PAPERS = {
+    "qsgd": "QSGD (Alistarh et al., NeurIPS 2017)",
+    "powersgd": "PowerSGD (Vogels et al., NeurIPS 2019)",
+    "orq": "ORQ and BinGrad (Xu et al., 2020)",
+    "maxnorm": "QSGDMaxNorm (Vineeth S, 2021)",
+    "ecqsgd": "ECQ-SGD (Wu et al., ICML 2018)",
+}
 NEEDS = {
     "exact": "algebra or metered bytes, no training",
     "cpu": "minutes on a CPU",
     "short": "real training",
     "paper": "the paper's full setting, or hardware and data that not everybody has",
 }
-BUDGETS = ("paper", "cpu_long", "cpu_medium", "cpu")  # the nearest to the paper's first
+BUDGETS = (PAPER, "cpu_long", "cpu_medium", "cpu")  # the nearest to the paper's first
 LEARNING_RATE = "learning_rate"  # the best of a sweep
 EARLY_LOSS = "early_loss"  # in training, over the first tenth of the steps
 
@@ -80,7 +87,7 @@ class Claim:
     id: str
     paper: str
     where: str
-    claim: str
+    text: str  # what the paper says
     expect: str
     needs: str
     check: Check

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -53,11 +53,19 @@ class Answer(NamedTuple):
         return self.short + but
 
 
+class NextCommands(NamedTuple):
+    """Commands that would bring a claim nearer to a verdict, and what they cost together."""
+
+    commands: list[str]
+    cost: str
+
+
 class AnsweredClaim(NamedTuple):
     """A claim with its answers."""
 
     claim: Claim
     answers: list[Answer]  # one a budget that has any; the first one counts
+    steps: Sequence[NextCommands] = ()  # what would decide it
 
     @property
     def answer(self) -> Answer:
@@ -166,7 +174,7 @@ def _judge_rows(part: RowRelations, budget: str, evidence: Evidence) -> Part:
 
 
 def _asked_once(part: RowRelations, rows: Mapping[str, Row]) -> tuple[RowRelations, list[str]]:
-    """Return the part without folders whose rows have the runs of an earlier one, and these.
+    """Return the part without folders that repeat an earlier one's runs, and those folders.
 
     At a small budget one model stands in for several, whose tables then have the same runs.
     """

@@ -83,7 +83,7 @@ class Evidence:
         return all(outcomes.get(test) == "passed" for test in tests)
 
     def tables(self, paths: Sequence[str]) -> list[str]:
-        """Return those in which all of these rows stand; else those that they stand in."""
+        """Return the tables that hold all of these rows, or else every table that holds one."""
         wanted = set(paths)
         whole = [name for name, rows in self._tables.items() if wanted <= rows]
         return whole or sorted({path.rpartition("/")[0] for path in paths} & set(self._tables))

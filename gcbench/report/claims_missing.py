@@ -6,13 +6,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from statistics import fmean
 from typing import NamedTuple
 
+from gcbench.config import PAPER
 from gcbench.records.files import ENDED
 from gcbench.records.store import RecordedRun
 from gcbench.report.claims import BUDGETS, LEARNING_RATE, Claim, RowRelations
-from gcbench.report.claims_answers import AnsweredClaim, asks
+from gcbench.report.claims_answers import AnsweredClaim, NextCommands, asks
 from gcbench.report.claims_evidence import RATES, Evidence
 from gcbench.report.commands import commands
-from gcbench.report.configs import PAPER, compose, compose_row, words_for
+from gcbench.report.configs import compose, compose_row, words_for
 from gcbench.report.rows import RATE
 
 SEEDS = (1, 2, 3)  # with which a row is compared
@@ -26,13 +27,6 @@ class MissingRuns(NamedTuple):
     words: tuple[str, ...]  # typed beside it
     budget: str
     seeds: tuple[int, ...]
-
-
-class NextCommands(NamedTuple):
-    """Commands that would bring a claim nearer to a verdict, and what they cost together."""
-
-    commands: list[str]
-    cost: str
 
 
 def missing_runs(

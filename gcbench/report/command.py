@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from gcbench.config import ConfigError
+from gcbench.config import PAPER, ConfigError
 from gcbench.console import TextTable, comma_separated, console, print_table, show_table
 from gcbench.records.files import replace_file
 from gcbench.records.store import FoundRuns, RecordedRun, find_runs
@@ -17,10 +17,9 @@ from gcbench.report.build import build, groups_of
 from gcbench.report.claims import read_claims
 from gcbench.report.claims_answers import answer_claim
 from gcbench.report.claims_evidence import Evidence
-from gcbench.report.claims_formats import Answered, keep_claims, show_claims
+from gcbench.report.claims_formats import keep_claims, show_claims
 from gcbench.report.claims_missing import steps_of
 from gcbench.report.compare import Comparison, compare, format_measured
-from gcbench.report.configs import PAPER
 from gcbench.report.deviations import list_deviations
 from gcbench.report.formats import show_document
 from gcbench.report.keep import (
@@ -173,10 +172,10 @@ def claims(typed: Sequence[str]) -> None:
     experiments = [str(evidence.spec(path).experiment) for path in paths]
     refuse_unknown_keys(words.beside, experiments, PAPER, "these claims")
     answered = [answer_claim(claim, evidence) for claim in asked]
-    answers = [Answered(claim, steps_of(claim, evidence)) for claim in answered]
-    show_claims(answers, words.format)
+    answered = [one._replace(steps=steps_of(one, evidence)) for one in answered]
+    show_claims(answered, words.format)
     if words.keep:
-        keep_claims(Path(words.keep), answers)
+        keep_claims(Path(words.keep), answered)
         for path, study in filter(None, evidence.studies.values()):
             if not study["study"].startswith("links/"):  # kept where scripts/steps put them
                 keep_study(Path(words.keep), path)

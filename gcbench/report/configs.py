@@ -7,12 +7,10 @@ from copy import deepcopy
 from functools import cache
 from typing import Any, NamedTuple
 
-from gcbench.config import Config, ConfigError, compose_words, register, resolve
+from gcbench.config import PAPER, Config, ConfigError, compose_words, register, resolve
 from gcbench.identity import ABSENT, Flat, flatten_config, identify
 from gcbench.report.resolved import key_of, read_resolved
 from gcbench.report.tables import TableRow, words_of
-
-PAPER = "paper"
 
 
 class Composition(NamedTuple):

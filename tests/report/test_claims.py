@@ -30,7 +30,7 @@ CLAIM = """
 - id: powersgd-01-near
   paper: powersgd
   where: table 4
-  claim: Rank 7 is near SGD.
+  text: Rank 7 is near SGD.
   expect: within 1
   caution: mind the gap
   needs: short
@@ -42,7 +42,7 @@ STUDIED = """
 - id: powersgd-02-studied
   paper: powersgd
   where: section 5
-  claim: It is fast.
+  text: It is fast.
   expect: less than 2
   caution: null
   needs: cpu
@@ -152,7 +152,13 @@ def test_the_luck_of_a_seed_cancels() -> None:
     (judged,) = judge(read_relations("a > b"), {"a": seeds(90, 94, 97), "b": seeds(89, 93.2, 96.1)})
     assert judged.verdict is Verdict.REPRODUCED and judged.seeds == (1, 2, 3)
     assert judged.margin == pytest.approx(0.9)
-    assert judged.noise == pytest.approx(1.886 * 0.1 / 3**0.5)  # t of 2 degrees of freedom
+    assert judged.noise == pytest.approx(1.885618 * 0.1 / 3**0.5)  # t of 2 degrees of freedom
+
+
+def test_noise_is_a_bound_of_students_t_for_many_seeds_too() -> None:
+    differences = [float(seed) for seed in range(12)]
+    (judged,) = judge(read_relations("a > b"), {"a": seeds(*differences), "b": seeds(*[0.0] * 12)})
+    assert judged.noise == pytest.approx(1.363430 * 13**0.5 / 12**0.5)  # t of 11, deviation
 
 
 def test_more_seeds_decide_what_few_leave_open() -> None:
