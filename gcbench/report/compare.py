@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from gcbench.config import ConfigError
+from gcbench.config import PAPER, ConfigError
 from gcbench.identity import flat_differences, format_value
 from gcbench.records.store import FoundRuns, RecordedRun, find_runs
 from gcbench.report.document import EMPTY, Heading, Summary, format_signed, format_summary
@@ -103,7 +103,7 @@ def _list_seeds(group: Group, separator: str) -> str:
 def _group_runs(runs: Sequence[RecordedRun]) -> list[Group]:
     groups: dict[tuple[str, str], list[RecordedRun]] = {}
     for run in runs:
-        title = run.title + (f", budget {run.budget}" if run.budget != "paper" else "")
+        title = run.title + (f", budget {run.budget}" if run.budget != PAPER else "")
         groups.setdefault((title, run.result.identity), []).append(run)
     return [Group(title, newest(same)[0]) for (title, _), same in groups.items()]
 

@@ -9,6 +9,7 @@ from statistics import fmean, stdev
 from typing import NamedTuple
 
 from gcbench.console import UNFOLDED, TextTable, width_of
+from gcbench.report.tables import Column, Table
 
 EMPTY = "-"
 DIRTY = "\N{DAGGER}"  # marks runs from a checkout with changes that no commit has
@@ -51,6 +52,21 @@ class Heading(NamedTuple):
         unit = f" ({self.unit})" if self.unit else ""
         arrow = f" {ARROWS[self.better]}" if self.better else ""
         return f"{self.title}{OTHER_BUDGET if self.budget else ''}{unit}{arrow}"
+
+
+def heading_of(column: Column, table: Table, budget: str | None = None) -> Heading:
+    """Return the heading of a table's column in a report, at `budget` where it has one."""
+    published = [(row.published or {}).get(column.key) for row in table.rows]
+    return Heading(
+        column.key,
+        column.title,
+        column.unit,
+        column.better,
+        column.budget if budget and column.budget != budget else None,
+        published=any(value is not None for value in published),
+        digits=_digits_of(published) if column.digits is None else column.digits,
+        deviation=table.spread == "deviation",
+    )
 
 
 class Cell(NamedTuple):
@@ -186,7 +202,7 @@ def _published(value: Published, heading: Heading) -> str:
     return format_number(value, 0 if isinstance(value, int) else heading.digits)
 
 
-def digits_of(values: Sequence[Published]) -> int | None:
+def _digits_of(values: Sequence[Published]) -> int | None:
     """Return the digits after the point of the published number that has the most."""
     numbers = [value for value in values if isinstance(value, (int, float))]
     digits = (max(0, -int(Decimal(str(value)).as_tuple().exponent)) for value in numbers)

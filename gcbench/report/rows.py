@@ -6,13 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from gcbench.config import Config, ConfigError
+from gcbench.config import PAPER, Config, ConfigError
 from gcbench.identity import Differences, as_words, flat_differences
 from gcbench.records.files import ENDED
 from gcbench.records.store import RecordedRun, sort_by_age
 from gcbench.report.borrowed import is_same
 from gcbench.report.configs import (
-    PAPER,
     Composition,
     compose,
     compose_row,
