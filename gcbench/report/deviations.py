@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
-from gcbench.config import ConfigError, conf_directory
+from gcbench.config import conf_directory
 from gcbench.console import TextTable
+from gcbench.report.checked import build_checked
 from gcbench.report.tables import Table
 
 
@@ -39,10 +40,8 @@ class Setting(BaseModel):
 def read_settings() -> list[Setting]:
     """Return all settings; ConfigError names an entry that is none."""
     path = conf_directory() / "deviations.yaml"
-    try:
-        return [Setting(**node) for node in yaml.safe_load(path.read_text(encoding="utf-8"))]
-    except ValidationError as error:
-        raise ConfigError(f"{path}: {' '.join(str(error).split())}") from error
+    nodes = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return [build_checked(Setting, node, path) for node in nodes]
 
 
 def deviations_of(table: Table) -> list[tuple[Setting, list[str]]]:

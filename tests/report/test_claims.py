@@ -569,9 +569,10 @@ def test_mistakes_are_answered_in_one_sentence(
     ("before", "after", "sentence"),
     [
         ("measure: accuracy", "measure: accuracies", "type accuracy"),
-        ("needs: short", "needs: long", "type one of exact"),
-        ("caution:", "cautoin:", "type caution"),
-        ("  expect: within 1\n", "", "missing"),
+        ("needs: short", "needs: long", "needs=long; type exact, cpu, short or paper"),
+        ("caution:", "cautoin:", "cautoin: no such key; type caution"),
+        ("  expect: within 1\n", "", "expect is missing"),
+        ("hold:", "holds:", "check.rows.0.holds: no such key; type hold"),
     ],
 )
 def test_mistakes_in_the_file_are_named(
