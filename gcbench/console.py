@@ -159,7 +159,7 @@ def _latex_row(cells: Sequence[str]) -> str:
     return " & ".join(map(escape_latex, cells)) + r" \\"
 
 
-def show(table: TextTable, form: str) -> None:
+def show_table(table: TextTable, form: str) -> None:
     """Print a table in one of FORMATS, with its title and notes where the format has a place."""
     if form == "terminal":
         print_table(table)

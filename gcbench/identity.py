@@ -70,6 +70,7 @@ NEUTRAL = {
     "end_factor": 0.0,
 }
 ABSENT = "(absent)"
+CHOICE_GROUPS = ("model", "dataset", "compressor")  # groups of conf/ that say what a run is of
 
 
 def relevant_config(config: Config, ignored: Collection[str] = BOOKKEEPING) -> Config:
@@ -196,7 +197,7 @@ def label_run(config: Config, knobs: Iterable[str] = ()) -> str:
         config: with `choices` and `experiment`.
         knobs: words that tell the run from others so called, as in `bits=4`.
     """
-    made_of = [config["choices"][group] for group in ("model", "dataset", "compressor")]
+    made_of = [config["choices"][group] for group in CHOICE_GROUPS]
     title = config.get("name") or config["experiment"] or " ".join(made_of)
     return " ".join([title, *knobs])
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from gcbench.console import TextTable, latex, markdown, print_table, show, width_of
+from gcbench.console import TextTable, latex, markdown, print_table, show_table, width_of
 
 LONG = "a method that takes many words to say what it is " * 50
 TABLE = TextTable(
@@ -68,6 +68,6 @@ def test_latex_escapes_and_parts_the_groups() -> None:
 
 
 def test_csv_reads_back(capsys: pytest.CaptureFixture[str]) -> None:
-    show(TABLE, "csv")
+    show_table(TABLE, "csv")
     read = list(csv.reader(io.StringIO(capsys.readouterr().out)))
     assert read == [list(TABLE.headings), *TABLE.rows]

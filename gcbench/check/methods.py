@@ -38,7 +38,9 @@ def choices(config_dir: str | None = None) -> dict[str, Path]:
     }
 
 
-def methods(names: Sequence[str], measure: bool, config_dir: str | None = None) -> Iterator[Method]:
+def read_methods(
+    names: Sequence[str], measure: bool, config_dir: str | None = None
+) -> Iterator[Method]:
     """Yield the methods of these names, or all where there are none."""
     files = choices(config_dir)
     for name in names:
@@ -88,7 +90,7 @@ def list_methods(
     """Print the methods of these names, or all; with `measure`, what they send, too."""
     measured = ["bits a value it sends", "x fewer"] if measure else []
     rows = []
-    for method in methods(names, measure, config_dir):
+    for method in read_methods(names, measure, config_dir):
         about = f"{method.about}\n{' '.join(method.knobs)}".rstrip()
         wire = method.wire
         sent = ["\n".join(wire.lines), f"{wire.ratio:.1f}"] if wire else []

@@ -5,6 +5,7 @@ Imports no torch, so that help and mistakes answer at once.
 
 from __future__ import annotations
 
+from gcbench.config.budget import PAPER, budget_names
 from gcbench.config.command_line import resolve_words
 from gcbench.config.compose import (
     compose_methods,
@@ -25,11 +26,13 @@ from gcbench.config.sentences import sentence_of
 from gcbench.config.words import Words, key, near, option, read_keys, read_words, to_words
 
 __all__ = [
+    "PAPER",
     "Config",
     "ConfigError",
     "RunFailed",
     "Words",
     "bench_name",
+    "budget_names",
     "budget_notice",
     "compose_methods",
     "compose_words",

@@ -8,8 +8,15 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-PAPER = "paper"
+from gcbench.config.directory import conf_directory
+
+PAPER = "paper"  # the settings of the papers, with nothing made smaller
 RECIPE_BATCH = 512  # samples of all workers, for which a recipe has its rate
+
+
+def budget_names() -> list[str]:
+    """Return the choices of conf/budget."""
+    return sorted(path.stem for path in (conf_directory() / "budget").glob("*.yaml"))
 
 
 def apply_budget(

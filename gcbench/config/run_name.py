@@ -12,8 +12,8 @@ from gcbench.config.budget import PAPER
 from gcbench.config.errors import Config
 from gcbench.config.names import refuse_name
 from gcbench.config.resolve import plain_values, settle
-from gcbench.config.typed import CALLED_BY, choices_of, typed_knobs
-from gcbench.identity import digest, format_value, relevant_config
+from gcbench.config.typed import choices_of, typed_knobs
+from gcbench.identity import CHOICE_GROUPS, digest, format_value, relevant_config
 
 KNOB = "+"  # before each knob in the name of a directory; no choice has it
 LONGEST = 60  # characters that knobs take there
@@ -29,7 +29,7 @@ def run_name(composed: DictConfig) -> str:
     config = settle(composed)
     refuse_name(config["name"])
     choices = config["choices"]
-    parts = (choices[group].rsplit(".", 1)[-1] for group in CALLED_BY)
+    parts = (choices[group].rsplit(".", 1)[-1] for group in CHOICE_GROUPS)
     title = config["name"] or config["experiment"] or "-".join(parts)
     budget = "" if choices["budget"] == PAPER else f"-{choices['budget']}"
     ending = f"-s{config['seed']}-{digest(relevant_config(config))}"

@@ -7,11 +7,10 @@ from typing import Any
 from omegaconf import DictConfig
 
 from gcbench.config.errors import Config, ConfigError
-from gcbench.identity import ELSEWHERE, flatten_config, sort_knobs
+from gcbench.identity import CHOICE_GROUPS, ELSEWHERE, flatten_config, sort_knobs
 
 # Groups whose `_target_` may be typed: any class, with arguments of its own.
 WITH_TARGETS = ("model", "dataset", "optimizer", "schedule")
-CALLED_BY = ("model", "dataset", "compressor")  # the choices that make a run's name
 # Keys of how often a run reports, which tell nobody what it is.
 HOW_OFTEN = {f"trainer.{key}" for key in ("log_every", "eval_every", "error_every")}
 
@@ -26,7 +25,7 @@ def typed_knobs(composed: DictConfig, config: Config) -> dict[str, Any]:
 
     Keys are groups with their choice, a method's knobs and, behind these, dotted ones.
     """
-    named = {"budget"} if config["name"] or config["experiment"] else {*CALLED_BY, "budget"}
+    named = {"budget"} if config["name"] or config["experiment"] else {*CHOICE_GROUPS, "budget"}
     choices = {k: v for k, v in config["choices"].items() if k not in {*named, *ELSEWHERE}}
     known = {**flatten_config(config), **choices}
     typed = {key.removesuffix("._target_") for key in typed_keys(composed) - HOW_OFTEN}

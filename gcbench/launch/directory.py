@@ -9,6 +9,7 @@ from gcbench.config import Config, ConfigError
 from gcbench.identity import (
     ABSENT,
     BOOKKEEPING,
+    CHOICE_GROUPS,
     EXECUTION,
     LENGTH,
     Differences,
@@ -110,9 +111,7 @@ def _describe(differs: Differences, was: dict[str, str], config: Config) -> str:
     """
     asked = config["choices"]
     other = {
-        group: (was[group], asked[group])
-        for group in ("model", "dataset", "compressor")
-        if was[group] != asked[group]
+        group: (was[group], asked[group]) for group in CHOICE_GROUPS if was[group] != asked[group]
     }
     keys = {key: values for key, values in differs.items() if key.partition(".")[0] not in other}
     if "compressor" in other:

@@ -111,7 +111,7 @@ class Prediction:
 
     @property
     def of_bound(self) -> float:
-        """Return the step's time over that of one without exchange and codec; 1 costs nothing."""
+        """Return the step's time relative to one without exchange or codec; 1 means no overhead."""
         return self.step_seconds / self.compute_seconds
 
     def epoch_seconds(self, samples: int) -> float:

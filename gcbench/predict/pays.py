@@ -20,7 +20,7 @@ class Threshold(NamedTuple):
     never: bool = False
 
 
-class Answer(NamedTuple):
+class MethodVerdict(NamedTuple):
     """A method's steps on every network, beside dense ones, and the rates at which it pays."""
 
     method: Method
@@ -61,15 +61,15 @@ def find_threshold(
     return Threshold(below=low) if slow else Threshold(above=high)
 
 
-def find_answers(
+def find_verdicts(
     methods: Sequence[Method],
     dense: Method,
     workers: Sequence[int],
     clusters: Mapping[str, Cluster],
     compute: Compute,
     overlap: bool = False,
-) -> list[Answer]:
-    """Return an answer for every method, the fastest first; `clusters` are named by network."""
+) -> list[MethodVerdict]:
+    """Return a verdict on every method, the fastest first; `clusters` are named by network."""
     first = next(iter(clusters.values()))
 
     def steps(method: Method) -> dict[str, list[Prediction]]:
@@ -79,7 +79,7 @@ def find_answers(
         }
 
     bounds = steps(dense)
-    answers = []
+    verdicts = []
     for method in methods:
         predictions = steps(method)
         thresholds = [find_threshold(method, dense, w, first, compute, overlap) for w in workers]
@@ -87,5 +87,5 @@ def find_answers(
             name: [d.step_seconds / p.step_seconds for d, p in zip(bounds[name], row, strict=True)]
             for name, row in predictions.items()
         }
-        answers.append(Answer(method, thresholds, speedups, predictions))
-    return sorted(answers, key=lambda answer: -answer.mean_speedup)
+        verdicts.append(MethodVerdict(method, thresholds, speedups, predictions))
+    return sorted(verdicts, key=lambda verdict: -verdict.mean_speedup)

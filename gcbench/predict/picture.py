@@ -12,14 +12,14 @@ from matplotlib.lines import Line2D
 
 from gcbench.drawing import RC, finish, logarithmic, look, panels, save
 from gcbench.predict.model import Cluster, Prediction
-from gcbench.predict.pays import FASTEST, SLOWEST, Answer
+from gcbench.predict.pays import FASTEST, SLOWEST, MethodVerdict
 
 REFERENCE: dict[str, Any] = {"color": "#999999", "linewidth": 0.8, "linestyle": ":"}
 
 
 @matplotlib.rc_context(RC)
 def draw(
-    answers: Sequence[Answer],
+    verdicts: Sequence[MethodVerdict],
     dense: Sequence[Prediction],
     network: str,
     cluster: Cluster,
@@ -31,23 +31,23 @@ def draw(
     Left: the rate between nodes below which a method pays. Right: its step over that without
     exchange, on `network`.
     """
-    return save(_draw_panels(answers, dense, network, cluster, title), path)
+    return save(_draw_panels(verdicts, dense, network, cluster, title), path)
 
 
 def _draw_panels(
-    answers: Sequence[Answer],
+    verdicts: Sequence[MethodVerdict],
     dense: Sequence[Prediction],
     network: str,
     cluster: Cluster,
     title: str,
 ) -> Figure:
     figure, (left, right) = panels(["Pays below this rate", "Step over the no-exchange bound"])
-    families = [answer.method.family for answer in answers]
+    families = [verdict.method.family for verdict in verdicts]
     looks = [look(family, families[:i].count(family)) for i, family in enumerate(families)]
-    for answer, style in zip(answers, looks, strict=True):
-        steps = answer.predictions[network]
+    for verdict, style in zip(verdicts, looks, strict=True):
+        steps = verdict.predictions[network]
         workers = [p.workers for p in steps]
-        left.plot(workers, [_rate(answer, i) for i in range(len(workers))], **style)
+        left.plot(workers, [_rate(verdict, i) for i in range(len(workers))], **style)
         right.plot(workers, [p.of_bound for p in steps], **style)
     right.plot([p.workers for p in dense], [p.of_bound for p in dense], **look("none"))
     left.axhline(cluster.between.bits_per_second / 1e9, **REFERENCE)
@@ -57,8 +57,8 @@ def _draw_panels(
         logarithmic(ax, "x", "y")
     legend = [Line2D([], [], label="no compression", **look("none"))]
     legend += [
-        Line2D([], [], label=answer.method.title, **style)
-        for answer, style in zip(answers, looks, strict=True)
+        Line2D([], [], label=verdict.method.title, **style)
+        for verdict, style in zip(verdicts, looks, strict=True)
     ]
     legend.append(Line2D([], [], label="the network, and the bound", **REFERENCE))
     notes = [
@@ -70,9 +70,9 @@ def _draw_panels(
     return finish(figure, legend, notes)
 
 
-def _rate(answer: Answer, i: int) -> float:
+def _rate(verdict: MethodVerdict, i: int) -> float:
     """Return the Gbit/s below which a method pays; none where it pays above a rate only."""
-    threshold = answer.thresholds[i]
+    threshold = verdict.thresholds[i]
     if threshold.above is not None:
         return float("nan")
     bits = SLOWEST if threshold.never else threshold.below or FASTEST

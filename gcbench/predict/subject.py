@@ -104,9 +104,10 @@ def _targets_of_conf() -> frozenset[str]:
 def _targets(node: Any) -> Iterator[str]:
     if isinstance(node, dict):
         yield from [node["_target_"]] if "_target_" in node else []
-    for inside in (
-        node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
-    ):
+        nodes = list(node.values())
+    else:
+        nodes = node if isinstance(node, list) else []
+    for inside in nodes:
         yield from _targets(inside)
 
 
@@ -158,7 +159,7 @@ def refuse_unknown_knobs(names: Sequence[str], words: Sequence[str]) -> None:
             )
 
 
-def methods(
+def make_methods(
     name: str, words: Sequence[str], shapes: Shapes, device: Device, workers_per_node: int
 ) -> list[Method]:
     """Return a method with every combination of the values that were typed for its knobs."""
@@ -172,7 +173,7 @@ def methods(
         else:
             config = {"compressor": _defaults()[name][0]}
         compressor = compressor_of(config)
-        every.append(method(title, name, compressor, shapes, device, workers_per_node))
+        every.append(make_method(title, name, compressor, shapes, device, workers_per_node))
     return every
 
 
@@ -191,7 +192,7 @@ def compressor_of(config: Config) -> Compressor:
     return make_compressor(config["compressor"], quiet=True)
 
 
-def method(
+def make_method(
     title: str,
     family: str,
     compressor: Compressor,

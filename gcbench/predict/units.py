@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 
-def seconds(value: float) -> str:
+def format_seconds(value: float) -> str:
     """Return a time such as 1.5 s, 20 ms or 3 us."""
-    factor, unit = (1.0, "s") if value >= 1 else (1e3, "ms") if value >= 1e-3 else (1e6, "us")
-    scaled = value * factor
+    if value >= 1:
+        scaled, unit = value, "s"
+    elif value >= 1e-3:
+        scaled, unit = 1e3 * value, "ms"
+    else:
+        scaled, unit = 1e6 * value, "us"
     return f"{scaled:.3g} {unit}" if scaled < 1000 else f"{scaled:,.0f} {unit}"
 
 
-def rate(bits_per_second: float) -> str:
+def format_rate(bits_per_second: float) -> str:
     """Return a rate such as 9.5 Gbit/s."""
     for factor, unit in ((1e-12, "Tbit/s"), (1e-9, "Gbit/s"), (1e-6, "Mbit/s")):
         if bits_per_second * factor >= 1:

@@ -80,7 +80,7 @@ gcbench predict compare outputs/RUN network=1gbit    a run's times beside the pr
 
 
 def read_predict(typed: Sequence[str]) -> Predict:
-    """Return what was typed; ConfigError for a slip."""
+    """Return what was typed; raise ConfigError for a mistyped argument."""
     words = read_words(Predict, typed)
     unknown = (
         () if words.command in ("measure", "compare") else words.plain[words.command in COMMANDS :]

@@ -250,6 +250,11 @@ class Result(Environment):
         return (self.workers or 0) > (self.processes or 0)
 
     @property
+    def finished_minute(self) -> str:
+        """Return when it ended, as in 2026-01-31 12:34."""
+        return self.finished.replace("T", " ")[:16]
+
+    @property
     def duration(self) -> float:
         """Return seconds from the start, or from the last continuation, to the end."""
         start, end = (datetime.fromisoformat(time) for time in (self.started, self.finished))

@@ -11,7 +11,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gcbench.identity import Config, Flat, clear_folders, digest, flatten_config
+from gcbench.identity import CHOICE_GROUPS, Config, Flat, clear_folders, digest, flatten_config
 from gcbench.records.files import RunFiles, replace_file
 from gcbench.records.reading import printable, read_json
 from gcbench.records.schema import Result, Status
@@ -63,7 +63,7 @@ class RecordedRun:
     @property
     def title(self) -> str:
         """Return its experiment, its name, or what it was made of."""
-        made_of = (self.result.choices[group] for group in ("model", "dataset", "compressor"))
+        made_of = (self.result.choices[group] for group in CHOICE_GROUPS)
         return self.experiment or self.config.get("name") or " ".join(made_of)
 
     @property

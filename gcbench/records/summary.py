@@ -12,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from gcbench.console import TextTable, print_table
+from gcbench.identity import CHOICE_GROUPS
 from gcbench.records.schema import Bits, BitsBetweenNodes, Logged, Phase, Result
 
 MIB = 8 * 2**20
@@ -156,7 +157,7 @@ def _fewer(bits: Bits | BitsBetweenNodes) -> str:
 
 
 def _title(result: Result) -> str:
-    choices = " ".join(result.choices[group] for group in ("model", "dataset", "compressor"))
+    choices = " ".join(result.choices[group] for group in CHOICE_GROUPS)
     if result.workers is None:
         return choices
     return f"{choices}, {result.workers} workers, {result.launcher} on {result.device}"

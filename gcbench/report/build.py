@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gcbench.config import conf_directory
+from gcbench.config import PAPER, conf_directory
 from gcbench.identity import flat_differences, format_value
 from gcbench.records.store import RecordedRun
-from gcbench.report.configs import PAPER, compose_row
+from gcbench.report.configs import compose_row
 from gcbench.report.document import (
     DIRTY,
     EMPTY,
     OTHER_BUDGET,
     Cell,
     Document,
-    Heading,
     Line,
     Summary,
-    digits_of,
+    heading_of,
 )
 from gcbench.report.measures import TIMES
 from gcbench.report.remarks import sections
@@ -40,7 +39,7 @@ def build(
         name=table.name,
         title=table.title,
         under=[f"Source: {table.source}.", *_about_budgets(table, groups, budget, words)],
-        headings=[_heading(column, table, budget) for column in table.columns],
+        headings=[heading_of(column, table, budget) for column in table.columns],
         lines=[_line(table, groups, i, row) for i, row in enumerate(rows)],
         sections=sections(table, groups, budget),
     )
@@ -54,20 +53,6 @@ def groups_of(
     return {
         name: group_runs(table, runs, name, words if name == budget else ()) for name in budgets
     }
-
-
-def _heading(column: Column, table: Table, budget: str) -> Heading:
-    published = [(row.published or {}).get(column.key) for row in table.rows]
-    return Heading(
-        column.key,
-        column.title,
-        column.unit,
-        column.better,
-        column.budget if column.budget != budget else None,
-        published=any(value is not None for value in published),
-        digits=digits_of(published) if column.digits is None else column.digits,
-        deviation=table.spread == "deviation",
-    )
 
 
 def _line(table: Table, groups: Groups, index: int, row: Row) -> Line:
@@ -99,7 +84,7 @@ def _seeds(row: Row) -> str:
 
 
 def _stand_in_ratio(row: Row) -> float | None:
-    """Return the ratio of a row whose model stands in for the paper's.
+    """Return the compression ratio on the stand-in model; None where the row has the paper's own.
 
     It may be far from the ratio of the paper's model: a low rank is not low in a small one.
     """

@@ -3,35 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
+from pydantic.dataclasses import dataclass
 
-from gcbench.config import ConfigError, conf_directory, near
+from gcbench.config import PAPER, ConfigError, conf_directory, near
+from gcbench.report.checked import CHECKED, Texts, build_checked
 from gcbench.report.claims_relations import Relation, read_relations
 from gcbench.report.measures import MEASURES
-from gcbench.report.tables import build_checked
 
-NEEDS = {
-    "exact": "algebra or metered bytes, no training",
-    "cpu": "minutes on a CPU",
-    "short": "real training",
-    "paper": "the paper's full setting, or hardware and data that not everybody has",
+PAPERS = {
+    "qsgd": "QSGD (Alistarh et al., NeurIPS 2017)",
+    "powersgd": "PowerSGD (Vogels et al., NeurIPS 2019)",
+    "orq": "ORQ and BinGrad (Xu et al., 2020)",
+    "maxnorm": "QSGDMaxNorm (Vineeth S, 2021)",
+    "ecqsgd": "ECQ-SGD (Wu et al., ICML 2018)",
 }
-BUDGETS = ("paper", "cpu_long", "cpu_medium", "cpu")  # the nearest to the paper's first
+Needs = Literal[
+    "exact",  # algebra or metered bytes, no training
+    "cpu",  # minutes on a CPU
+    "short",  # real training
+    "paper",  # the paper's full setting, or hardware and data that not everybody has
+]
+BUDGETS = (PAPER, "cpu_long", "cpu_medium", "cpu")  # the nearest to the paper's first
 LEARNING_RATE = "learning_rate"  # the best of a sweep
 EARLY_LOSS = "early_loss"  # in training, over the first tenth of the steps
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, config=CHECKED, kw_only=True)
 class Related:
     """Relations between rows, which hold in each of some folders."""
 
-    hold: tuple[str, ...]
-    of: tuple[str, ...] = ("",)
+    hold: Texts
+    of: Texts = ("",)
 
     @cached_property
     def relations(self) -> list[Relation]:
@@ -47,42 +54,42 @@ class Related:
         return list(dict.fromkeys(name for relation in self.relations for name in relation.names))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rows(Related):
+@dataclass(frozen=True, config=CHECKED, kw_only=True)
+class RowRelations(Related):
     """Relations between rows of tables, whose folders they are in, seed by seed."""
 
     measure: str  # of measures.py, or learning_rate
-    budgets: tuple[str, ...] = BUDGETS
+    budgets: Texts = BUDGETS
 
 
-@dataclass(frozen=True, kw_only=True)
-class StudyRows(Related):
+@dataclass(frozen=True, config=CHECKED, kw_only=True)
+class StudyRelations(Related):
     """Relations between the rows of a study, in the tables that it is of where it has several."""
 
     name: str
     column: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=CHECKED)
 class Check:
     """The conditions of a claim, all of which have to hold."""
 
-    tests: tuple[str, ...] = ()  # below tests/; they count if they are recorded as passed
-    rows: tuple[Rows, ...] = ()
-    study: tuple[StudyRows, ...] = ()
+    tests: Texts = ()  # below tests/; they count if they are recorded as passed
+    rows: tuple[RowRelations, ...] = ()
+    study: tuple[StudyRelations, ...] = ()
     open: str | None = None  # what nothing here can decide yet
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=CHECKED)
 class Claim:
     """A claim of a paper, and what would show that it holds."""
 
     id: str
     paper: str
     where: str
-    claim: str
+    text: str  # what the paper says
     expect: str
-    needs: str
+    needs: Needs
     check: Check
     caution: str | None = None
     but: str | None = None  # for what the checks hold the opposite of what the paper says
@@ -112,17 +119,7 @@ def read_claims(paper: str | None = None, name: str | None = None) -> list[Claim
 
 def _claim(node: Mapping[str, Any]) -> Claim:
     claim_id = str(node.get("id"))
-    check = node.get("check") or {}
-    parts = {
-        **check,
-        "tests": tuple(check.get("tests") or ()),
-        "rows": tuple(_related(Rows, part, claim_id) for part in check.get("rows") or ()),
-        "study": tuple(_related(StudyRows, part, claim_id) for part in check.get("study") or ()),
-    }
-    built = {**node, "check": build_checked(Check, parts, claim_id, "claim")}
-    claim: Claim = build_checked(Claim, built, claim_id, "claim")
-    if claim.needs not in NEEDS:
-        raise ConfigError(f"{claim_id}: needs={claim.needs}; type one of {', '.join(NEEDS)}")
+    claim = build_checked(Claim, node, claim_id)
     measures = {rows.measure for rows in claim.check.rows}
     for measure in sorted(measures - MEASURES.keys() - {LEARNING_RATE, EARLY_LOSS}):
         raise ConfigError(
@@ -130,10 +127,3 @@ def _claim(node: Mapping[str, Any]) -> Claim:
             f"type {near(measure, MEASURES) or LEARNING_RATE}"
         )
     return claim
-
-
-def _related(kind: type[Related], part: Mapping[str, Any], claim_id: str) -> Any:
-    """Return the part with its lists as tuples; a folder may stand alone."""
-    lists = {key: part[key] for key in ("hold", "of", "budgets") if key in part}
-    tuples = {k: (v,) if isinstance(v, str) else tuple(v) for k, v in lists.items()}
-    return build_checked(kind, {**part, **tuples}, claim_id, "claim")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from gcbench.report.claims import BUDGETS, Claim, Related, Rows, StudyRows
+from gcbench.report.claims import BUDGETS, Claim, Related, RowRelations, StudyRelations
 from gcbench.report.claims_evidence import (
     Evidence,
     Measured,
@@ -53,11 +53,19 @@ class Answer(NamedTuple):
         return self.short + but
 
 
+class NextCommands(NamedTuple):
+    """Commands that would bring a claim nearer to a verdict, and what they cost together."""
+
+    commands: list[str]
+    cost: str
+
+
 class AnsweredClaim(NamedTuple):
     """A claim with its answers."""
 
     claim: Claim
     answers: list[Answer]  # one a budget that has any; the first one counts
+    steps: Sequence[NextCommands] = ()  # what would decide it
 
     @property
     def answer(self) -> Answer:
@@ -85,7 +93,7 @@ def answer_claim(claim: Claim, evidence: Evidence) -> AnsweredClaim:
     return AnsweredClaim(claim, answers or [_answer(claim, [*fixed, *unanswered], None)])
 
 
-def asks(part: Rows, budget: str) -> bool:
+def asks(part: RowRelations, budget: str) -> bool:
     return budget in part.budgets
 
 
@@ -129,7 +137,7 @@ def _judge_studies(claim: Claim, evidence: Evidence) -> Iterator[Part]:
         yield _judge_study(part, evidence)
 
 
-def _judge_study(part: StudyRows, evidence: Evidence) -> Part:
+def _judge_study(part: StudyRelations, evidence: Evidence) -> Part:
     study = evidence.study(part.name)
     rows: Mapping[str, Any] = (
         {"/".join(filter(None, [row.get("table"), row["row"]])): row for row in study["rows"]}
@@ -146,7 +154,7 @@ def _judge_study(part: StudyRows, evidence: Evidence) -> Part:
     return Part([one.verdict for one in judged], "a study" if study else "", text)
 
 
-def _judge_rows(part: Rows, budget: str, evidence: Evidence) -> Part:
+def _judge_rows(part: RowRelations, budget: str, evidence: Evidence) -> Part:
     score = part.measure if part.measure in SCORES else "accuracy"
     rows = {path: evidence.row(path, score, budget) for path in part.paths}
     part, repeated = _asked_once(part, rows)
@@ -165,8 +173,8 @@ def _judge_rows(part: Rows, budget: str, evidence: Evidence) -> Part:
     return Part([one.verdict for one in judged], basis, text)
 
 
-def _asked_once(part: Rows, rows: Mapping[str, Row]) -> tuple[Rows, list[str]]:
-    """Return the part without folders whose rows have the runs of an earlier one, and these.
+def _asked_once(part: RowRelations, rows: Mapping[str, Row]) -> tuple[RowRelations, list[str]]:
+    """Return the part without folders that repeat an earlier one's runs, and those folders.
 
     At a small budget one model stands in for several, whose tables then have the same runs.
     """

@@ -14,11 +14,11 @@ from gcbench.records.store import RecordedRun
 from gcbench.report.borrowed import describe_sources
 from gcbench.report.claims import EARLY_LOSS, LEARNING_RATE
 from gcbench.report.claims_relations import Judged, Value
-from gcbench.report.document import Heading, Summary, number, summary
+from gcbench.report.document import Heading, Summary, format_number, format_summary
 from gcbench.report.measures import LOWER, SCORES, measure
-from gcbench.report.rows import Rate, Row, group_runs
+from gcbench.report.rows import Rate, Row, find_row
 from gcbench.report.study import Study, find_link_table, find_study
-from gcbench.report.tables import Column, Table, TableRow, read_table, table_names
+from gcbench.report.tables import Column, TableRow, read_table, table_names
 from gcbench.report.tests_record import find_tests
 from gcbench.report.verdicts import Verdict
 
@@ -65,10 +65,8 @@ class Evidence:
     def row(self, path: str, score: str, budget: str) -> Row:
         key = path, score, budget
         if key not in self._rows:
-            column = Column(score, score, measure=score)
-            self._rows[key] = group_runs(
-                Table("", "", "", [column], [self.spec(path)]), self.runs, budget, self.words
-            )[0]
+            chooser = Column(score, score, measure=score)
+            self._rows[key] = find_row(self.spec(path), chooser, self.runs, budget, self.words)
         return self._rows[key]
 
     def study(self, name: str) -> Study | None:
@@ -85,7 +83,7 @@ class Evidence:
         return all(outcomes.get(test) == "passed" for test in tests)
 
     def tables(self, paths: Sequence[str]) -> list[str]:
-        """Return those in which all of these rows stand; else those that they stand in."""
+        """Return the tables that hold all of these rows, or else every table that holds one."""
         wanted = set(paths)
         whole = [name for name, rows in self._tables.items() if wanted <= rows]
         return whole or sorted({path.rpartition("/")[0] for path in paths} & set(self._tables))
@@ -97,7 +95,7 @@ def measure_study(value: Any) -> Measured:
         by_seed = {seed: float(v) for seed, v in enumerate(value) if isinstance(v, (int, float))}
         return Measured(Value(by_seed), _several(by_seed))
     if isinstance(value, (int, float)):
-        return Measured(Value(exact=float(value)), number(float(value), None))
+        return Measured(Value(exact=float(value)), format_number(float(value), None))
     return Measured(None, "no number")
 
 
@@ -153,7 +151,7 @@ def _score_of(rate: Rate, seed: int, name: str) -> float | None:
 
 
 def _several(by_seed: Mapping[int, float]) -> str:
-    return summary(Summary.of(list(by_seed.values())), Heading("", ""))
+    return format_summary(Summary.of(list(by_seed.values())), Heading("", ""))
 
 
 def describe_stand_ins(rows: Iterable[Row]) -> str:

@@ -5,25 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from rich.padding import Padding
 from rich.text import Text
 
 from gcbench import console
 from gcbench.console import TextTable
+from gcbench.report.claims import PAPERS
 from gcbench.report.claims_answers import AnsweredClaim
-from gcbench.report.claims_missing import Step
 from gcbench.report.verdicts import DECIDED, Verdict
 
 TITLE = "Claims of the papers"
-PAPERS = {
-    "qsgd": "QSGD (Alistarh et al., NeurIPS 2017)",
-    "powersgd": "PowerSGD (Vogels et al., NeurIPS 2019)",
-    "orq": "ORQ and BinGrad (Xu et al., 2020)",
-    "maxnorm": "QSGDMaxNorm (Vineeth S, 2021)",
-    "ecqsgd": "ECQ-SGD (Wu et al., ICML 2018)",
-}
 TO_RUN = "What would decide the others, and its cost"
 UNDER = [
     "Rows are compared seed by seed, by the differences between runs of the same seed: a relation "
@@ -37,108 +29,102 @@ UNDER = [
 ]
 
 
-class Answered(NamedTuple):
-    """A claim with its answers, and what would decide it."""
-
-    claim: AnsweredClaim
-    steps: list[Step]
-
-
-def summary_line(claims: Sequence[Answered]) -> str:
+def summary_line(claims: Sequence[AnsweredClaim]) -> str:
     """Return how many claims are decided, and how many have each verdict."""
-    counts = Counter(one.claim.answer.verdict for one in claims)
+    counts = Counter(answered.answer.verdict for answered in claims)
     decided = sum(counts[verdict] for verdict in DECIDED)
     parts = ", ".join(f"{counts[v]} {v.value}" for v in Verdict if counts[v])
     return f"{len(claims)} claim{'s' * (len(claims) != 1)}, {decided} decided: {parts}."
 
 
-def legend(claims: Sequence[Answered]) -> list[str]:
+def legend(claims: Sequence[AnsweredClaim]) -> list[str]:
     """Return what the verdicts among the answers mean."""
-    verdicts = {answer.verdict for one in claims for answer in one.claim.answers}
+    verdicts = {answer.verdict for answered in claims for answer in answered.answers}
     return [f"{verdict.value}: {verdict.meaning}." for verdict in Verdict if verdict in verdicts]
 
 
-def _facts(claim: AnsweredClaim) -> list[str]:
+def _facts(answered: AnsweredClaim) -> list[str]:
     """Return the claim in the paper's sense, the answers, what they rest on, and a caution."""
-    answered = [answer for answer in claim.answers if answer.verdict is not Verdict.NOT_YET]
-    evidence = dict.fromkeys(line for answer in claim.answers for line in answer.evidence)
+    claim, answers = answered.claim, answered.answers
+    decisive = [answer for answer in answers if answer.verdict is not Verdict.NOT_YET]
+    evidence = dict.fromkeys(line for answer in answers for line in answer.evidence)
     return [
-        f"The paper says: {claim.claim.claim} ({claim.claim.where})",
-        f"Answer: {'; '.join(answer.text for answer in answered or claim.answers[:1])}",
+        f"The paper says: {claim.text} ({claim.where})",
+        f"Answer: {'; '.join(answer.text for answer in decisive or answers[:1])}",
         *(f"Evidence: {line}" for line in evidence),
-        *([f"Caution: {claim.claim.caution}"] if claim.claim.caution else []),
+        *([f"Caution: {claim.caution}"] if claim.caution else []),
     ]
 
 
-def _by_paper(claims: Sequence[Answered]) -> dict[str, list[AnsweredClaim]]:
+def _by_paper(claims: Sequence[AnsweredClaim]) -> dict[str, list[AnsweredClaim]]:
     papers: dict[str, list[AnsweredClaim]] = {}
-    for claim, _ in claims:
-        papers.setdefault(PAPERS[claim.claim.paper], []).append(claim)
+    for answered in claims:
+        papers.setdefault(PAPERS[answered.claim.paper], []).append(answered)
     return papers
 
 
 def _overview(title: str, claims: Sequence[AnsweredClaim]) -> TextTable:
-    rows = [[claim.claim.id, claim.answer.short] for claim in claims]
+    rows = [[answered.claim.id, answered.answer.short] for answered in claims]
     return TextTable(["claim", "answer"], rows, left=(0, 1), title=title)
 
 
-def _to_run(claims: Sequence[Answered], quote: str = "") -> list[str]:
+def _to_run(claims: Sequence[AnsweredClaim], quote: str = "") -> list[str]:
     """Return a line a step: the claim, the cost, and the commands in quotes."""
     return [
-        f"{one.claim.claim.id} ({step.cost}): "
+        f"{answered.claim.id} ({step.cost}): "
         + " ; ".join(f"{quote}{line}{quote}" for line in step.commands)
-        for one in claims
-        for step in one.steps
+        for answered in claims
+        for step in answered.steps
     ]
 
 
-def markdown(claims: Sequence[Answered]) -> str:
+def markdown(claims: Sequence[AnsweredClaim]) -> str:
     """Return a page: answers and evidence by paper, and what would decide the other claims."""
     lines = [f"# {TITLE}", "", summary_line(claims), ""]
     lines += [f"- {line}" for line in legend(claims)]
     lines += ["", *(f"{line}  " for line in UNDER)]
     for title, of_paper in _by_paper(claims).items():
         lines += ["", f"## {title}", "", console.markdown(_overview(title, of_paper))]
-        for claim in of_paper:
-            facts = (f"- {console.escape_markdown(fact)}" for fact in _facts(claim))
-            lines += ["", f"**{claim.claim.id}**", "", *facts]
+        for answered in of_paper:
+            facts = (f"- {console.escape_markdown(fact)}" for fact in _facts(answered))
+            lines += ["", f"**{answered.claim.id}**", "", *facts]
     if to_run := _to_run(claims, "`"):
         lines += ["", f"## {TO_RUN}", "", *(f"- {line}" for line in to_run)]
     return "\n".join(lines) + "\n"
 
 
-def comma_separated(claims: Sequence[Answered]) -> str:
+def comma_separated(claims: Sequence[AnsweredClaim]) -> str:
     """Return csv, a line an answer."""
     from pandas import DataFrame
 
     records = [
         {
-            "id": one.claim.claim.id,
-            "paper": one.claim.claim.paper,
-            "where": one.claim.claim.where,
-            "claim": one.claim.claim.claim,
-            "expect": one.claim.claim.expect,
+            "id": answered.claim.id,
+            "paper": answered.claim.paper,
+            "where": answered.claim.where,
+            "claim": answered.claim.text,
+            "expect": answered.claim.expect,
             "answer": answer.verdict.value,
             "basis": "; ".join(answer.bases),
-            "but_not": one.claim.claim.but,
+            "but_not": answered.claim.but,
             "evidence": "; ".join(answer.evidence),
-            "caution": one.claim.claim.caution,
-            "needs": one.claim.claim.needs,
-            "commands": "; ".join(line for step in one.steps for line in step.commands),
-            "cost": "; ".join(step.cost for step in one.steps),
+            "caution": answered.claim.caution,
+            "needs": answered.claim.needs,
+            "commands": "; ".join(line for step in answered.steps for line in step.commands),
+            "cost": "; ".join(step.cost for step in answered.steps),
         }
-        for one in claims
-        for answer in one.claim.answers
+        for answered in claims
+        for answer in answered.answers
     ]
     return console.comma_separated(DataFrame(records, dtype=object))
 
 
-def print_claims(claims: Sequence[Answered]) -> None:
+def print_claims(claims: Sequence[AnsweredClaim]) -> None:
     output = console.console()
     for title, of_paper in _by_paper(claims).items():
-        for claim in of_paper:
-            output.print(Text(claim.claim.id, style="bold"))
-            for fact in _facts(claim):
+        for answered in of_paper:
+            output.print(Text(answered.claim.id, style="bold"))
+            for fact in _facts(answered):
                 output.print(Padding(Text(fact), (0, 0, 0, 2), expand=False))
         console.print_table(_overview(title, of_paper), output)
     if to_run := _to_run(claims):
@@ -149,13 +135,13 @@ def print_claims(claims: Sequence[Answered]) -> None:
         output.print(Text(line))
 
 
-WRITERS: dict[str, Callable[[Sequence[Answered]], str]] = {
+WRITERS: dict[str, Callable[[Sequence[AnsweredClaim]], str]] = {
     "markdown": markdown,
     "csv": comma_separated,
 }
 
 
-def show(claims: Sequence[Answered], form: str) -> None:
+def show_claims(claims: Sequence[AnsweredClaim], form: str) -> None:
     """Print the answers on the terminal, or in one of the forms of WRITERS."""
     if form == "terminal":
         print_claims(claims)
@@ -163,7 +149,7 @@ def show(claims: Sequence[Answered], form: str) -> None:
         print(WRITERS[form](claims))
 
 
-def keep(folder: Path, claims: Sequence[Answered]) -> None:
+def keep_claims(folder: Path, claims: Sequence[AnsweredClaim]) -> None:
     """Write <folder>/claims.md; runs and studies are kept with their tables."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "claims.md").write_text(markdown(claims), encoding="utf-8")

@@ -6,13 +6,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from statistics import fmean
 from typing import NamedTuple
 
+from gcbench.config import PAPER
 from gcbench.records.files import ENDED
 from gcbench.records.store import RecordedRun
-from gcbench.report.claims import BUDGETS, LEARNING_RATE, Claim, Rows
-from gcbench.report.claims_answers import AnsweredClaim, asks
+from gcbench.report.claims import BUDGETS, LEARNING_RATE, Claim, RowRelations
+from gcbench.report.claims_answers import AnsweredClaim, NextCommands, asks
 from gcbench.report.claims_evidence import RATES, Evidence
 from gcbench.report.commands import commands
-from gcbench.report.configs import PAPER, compose, compose_row
+from gcbench.report.configs import compose, compose_row, words_for
 from gcbench.report.rows import RATE
 
 SEEDS = (1, 2, 3)  # with which a row is compared
@@ -28,15 +29,8 @@ class MissingRuns(NamedTuple):
     seeds: tuple[int, ...]
 
 
-class Step(NamedTuple):
-    """Commands that would bring a claim nearer to a verdict, and what they cost together."""
-
-    commands: list[str]
-    cost: str
-
-
 def missing_runs(
-    parts: Iterable[tuple[Rows, str]], evidence: Evidence, seeds: Sequence[int]
+    parts: Iterable[tuple[RowRelations, str]], evidence: Evidence, seeds: Sequence[int]
 ) -> list[MissingRuns]:
     """Return what the rows of these parts lack of `seeds`, each part at its budget.
 
@@ -52,7 +46,9 @@ def missing_runs(
     return list(missing.values())
 
 
-def further_runs(parts: Sequence[tuple[Rows, str]], evidence: Evidence) -> list[MissingRuns]:
+def further_runs(
+    parts: Sequence[tuple[RowRelations, str]], evidence: Evidence
+) -> list[MissingRuns]:
     """Return the runs that may decide an open claim: those of the usual seeds, else three more."""
     return missing_runs(parts, evidence, SEEDS) or missing_runs(parts, evidence, MORE_SEEDS)
 
@@ -71,7 +67,7 @@ def _missing_of(answered: AnsweredClaim, evidence: Evidence) -> list[MissingRuns
     return further_runs(parts, evidence)
 
 
-def _budget(answered: AnsweredClaim, part: Rows) -> str:
+def _budget(answered: AnsweredClaim, part: RowRelations) -> str:
     if answered.claim.machine:
         return PAPER
     budget = answered.answer.budget or BUDGETS[-1]
@@ -79,11 +75,12 @@ def _budget(answered: AnsweredClaim, part: Rows) -> str:
 
 
 def _lacking(
-    part: Rows, budget: str, evidence: Evidence, seeds: Sequence[int]
+    part: RowRelations, budget: str, evidence: Evidence, seeds: Sequence[int]
 ) -> Iterator[MissingRuns]:
     for path in part.paths:
         row, spec = evidence.row(path, "accuracy", budget), evidence.spec(path)
-        words = (*row.own_words, *evidence.words)
+        beside = words_for(str(spec.experiment), budget, evidence.words)
+        words = (*row.own_words, *beside)
         variants: list[tuple[tuple[str, ...], list[RecordedRun]]] = [(words, row.runs)]
         if part.measure == LEARNING_RATE:
             rate = compose_row(spec, budget).config["optimizer"]["lr"]
@@ -99,7 +96,7 @@ def _lacking(
                 yield MissingRuns(str(spec.experiment), typed, budget, tuple(sorted(lacking)))
 
 
-def steps_of(answered: AnsweredClaim, evidence: Evidence) -> list[Step]:
+def steps_of(answered: AnsweredClaim, evidence: Evidence) -> list[NextCommands]:
     """Return the commands that would decide a claim, each with its cost."""
     if answered.decided:
         return []
@@ -110,14 +107,14 @@ def steps_of(answered: AnsweredClaim, evidence: Evidence) -> list[Step]:
     for (budget, seeds), runs in by_kind.items():
         rows = [(run.experiment, run.words) for run in runs]
         cost = describe_cost(answered.claim, runs, evidence.runs)
-        steps.append(Step(commands(rows, budget, seeds), cost))
+        steps.append(NextCommands(commands(rows, budget, seeds), cost))
     steps += [
-        Step([f"gcbench study {part.name}"], "minutes of one core")
+        NextCommands([f"gcbench study {part.name}"], "minutes of one core")
         for part in answered.claim.check.study
         if evidence.study(part.name) is None
     ]
     if answered.claim.check.tests and not evidence.passed(answered.claim.check.tests):
-        steps.append(Step(["scripts/claims_tests"], "minutes of one core"))
+        steps.append(NextCommands(["scripts/claims_tests"], "minutes of one core"))
     return steps
 
 

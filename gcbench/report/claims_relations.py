@@ -28,9 +28,6 @@ from gcbench.report.verdicts import Verdict
 
 SIGNS = {ast.Gt: ">", ast.GtE: ">=", ast.Lt: "<", ast.LtE: "<=", ast.Eq: "=="}
 EXACT = (0,)  # the seeds of what has none
-# One-sided 90 % quantiles of Student's t distribution for 1, 2, ... degrees of freedom.
-T_90 = (3.078, 1.886, 1.638, 1.533, 1.476, 1.440, 1.415, 1.397, 1.383, 1.372)
-NORMAL_90 = 1.2816
 
 
 class Value(NamedTuple):
@@ -122,8 +119,14 @@ class _Differences(NamedTuple):
         if not freedom:
             return math.inf
         deviation = math.sqrt(sum(d.squares for d in finite) / freedom)
-        t = T_90[freedom - 1] if freedom <= len(T_90) else NORMAL_90
-        return t * deviation / math.sqrt(len(self.by_seed))
+        return _t_90(freedom) * deviation / math.sqrt(len(self.by_seed))
+
+
+def _t_90(freedom: int) -> float:
+    """Return the one-sided 90 % quantile of Student's t distribution."""
+    from scipy.special import stdtrit  # takes longer to import than help may take
+
+    return float(stdtrit(freedom, 0.9))
 
 
 def judge(relations: Sequence[Relation], values: Mapping[str, Value]) -> list[Judged]:

@@ -9,22 +9,19 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from gcbench.config import ConfigError
-from gcbench.console import TextTable, comma_separated, console, print_table
-from gcbench.console import show as show_table
+from gcbench.config import PAPER, ConfigError
+from gcbench.console import TextTable, comma_separated, console, print_table, show_table
 from gcbench.records.files import replace_file
 from gcbench.records.store import FoundRuns, RecordedRun, find_runs
 from gcbench.report.build import build, groups_of
 from gcbench.report.claims import read_claims
 from gcbench.report.claims_answers import answer_claim
 from gcbench.report.claims_evidence import Evidence
-from gcbench.report.claims_formats import Answered
-from gcbench.report.claims_formats import keep as keep_claims
-from gcbench.report.claims_formats import show as show_claims
+from gcbench.report.claims_formats import keep_claims, show_claims
 from gcbench.report.claims_missing import steps_of
 from gcbench.report.compare import Comparison, compare, format_measured
 from gcbench.report.deviations import list_deviations
-from gcbench.report.formats import show as show_document
+from gcbench.report.formats import show_document
 from gcbench.report.keep import (
     keep_index,
     keep_runs,
@@ -34,6 +31,7 @@ from gcbench.report.keep import (
     without_stopped,
 )
 from gcbench.report.listing import list_runs, list_tables, runs_frame
+from gcbench.report.rows import refuse_unknown_keys
 from gcbench.report.study import find_study, study_document
 from gcbench.report.tables import Table, read_table, tables_of
 from gcbench.report.wandb_runs import load_wandb
@@ -168,12 +166,16 @@ def claims(typed: Sequence[str]) -> None:
         raise ConfigError(
             f"keep={words.keep}: all claims are kept together; leave out paper= and id="
         )
+    asked = read_claims(words.paper, words.id)
     evidence = Evidence(_load_reported(words), words.results, words.beside)
-    answered = [answer_claim(claim, evidence) for claim in read_claims(words.paper, words.id)]
-    answers = [Answered(claim, steps_of(claim, evidence)) for claim in answered]
-    show_claims(answers, words.format)
+    paths = dict.fromkeys(p for claim in asked for part in claim.check.rows for p in part.paths)
+    experiments = [str(evidence.spec(path).experiment) for path in paths]
+    refuse_unknown_keys(words.beside, experiments, PAPER, "these claims")
+    answered = [answer_claim(claim, evidence) for claim in asked]
+    answered = [one._replace(steps=steps_of(one, evidence)) for one in answered]
+    show_claims(answered, words.format)
     if words.keep:
-        keep_claims(Path(words.keep), answers)
+        keep_claims(Path(words.keep), answered)
         for path, study in filter(None, evidence.studies.values()):
             if not study["study"].startswith("links/"):  # kept where scripts/steps put them
                 keep_study(Path(words.keep), path)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Sequence
 
+from gcbench.config import PAPER
 from gcbench.records.store import RecordedRun
-from gcbench.report.configs import PAPER, experiment_word
+from gcbench.report.configs import experiment_word
 from gcbench.report.rows import Row
 from gcbench.report.tables import Table
 

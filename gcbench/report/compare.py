@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from gcbench.config import ConfigError
+from gcbench.config import PAPER, ConfigError
 from gcbench.identity import flat_differences, format_value
 from gcbench.records.store import FoundRuns, RecordedRun, find_runs
-from gcbench.report.document import EMPTY, Heading, Summary, signed, summary
+from gcbench.report.document import EMPTY, Heading, Summary, format_signed, format_summary
 from gcbench.report.measures import MEASURES, SCORES, measure
 from gcbench.report.rows import newest
 
@@ -34,8 +34,8 @@ class Group(NamedTuple):
         return [run for run in self.runs if run.done]
 
 
-class Measured(NamedTuple):
-    """One number of both sides."""
+class Sides(NamedTuple):
+    """One measure of both sides."""
 
     name: str
     a: Summary | None
@@ -48,7 +48,7 @@ class Comparison(NamedTuple):
 
     title: str
     configuration: list[tuple[str, str, str]]  # key, of A, of B
-    measured: list[Measured]
+    measured: list[Sides]
     statuses: list[str]  # of runs that did not end well
 
 
@@ -103,7 +103,7 @@ def _list_seeds(group: Group, separator: str) -> str:
 def _group_runs(runs: Sequence[RecordedRun]) -> list[Group]:
     groups: dict[tuple[str, str], list[RecordedRun]] = {}
     for run in runs:
-        title = run.title + (f", budget {run.budget}" if run.budget != "paper" else "")
+        title = run.title + (f", budget {run.budget}" if run.budget != PAPER else "")
         groups.setdefault((title, run.result.identity), []).append(run)
     return [Group(title, newest(same)[0]) for (title, _), same in groups.items()]
 
@@ -126,11 +126,11 @@ def _compare_groups(x: Group, y: Group) -> Comparison:
     )
 
 
-def _measured(x: Group, y: Group) -> Iterator[Measured]:
+def _measured(x: Group, y: Group) -> Iterator[Sides]:
     for name in SHOWN:
         a, b = _summary(name, x.done), _summary(name, y.done)
         if a or b:
-            yield Measured(name, a, b, _verdict(a, b) if name in SCORES and a and b else "")
+            yield Sides(name, a, b, _verdict(a, b) if name in SCORES and a and b else "")
 
 
 def _summary(name: str, runs: Sequence[RecordedRun]) -> Summary | None:
@@ -154,13 +154,13 @@ def _statuses(side: str, group: Group) -> list[str]:
     ]
 
 
-def format_measured(line: Measured) -> list[str]:
+def format_measured(line: Sides) -> list[str]:
     """Return the cells of a measure's line."""
     heading = Heading(line.name, line.name)
-    sides = [summary(side, heading) if side else EMPTY for side in (line.a, line.b)]
+    sides = [format_summary(side, heading) if side else EMPTY for side in (line.a, line.b)]
     deviations = [
         f"{side.deviation:.3g}" if side and side.deviation is not None else EMPTY
         for side in (line.a, line.b)
     ]
-    apart = signed(line.b.mean - line.a.mean, None) if line.a and line.b else EMPTY
+    apart = format_signed(line.b.mean - line.a.mean, None) if line.a and line.b else EMPTY
     return [line.name, *sides, " | ".join(deviations), apart, line.verdict]

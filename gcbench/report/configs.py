@@ -7,12 +7,10 @@ from copy import deepcopy
 from functools import cache
 from typing import Any, NamedTuple
 
-from gcbench.config import Config, ConfigError, compose_words, register, resolve
+from gcbench.config import PAPER, Config, ConfigError, compose_words, register, resolve
 from gcbench.identity import ABSENT, Flat, flatten_config, identify
 from gcbench.report.resolved import key_of, read_resolved
 from gcbench.report.tables import TableRow, words_of
-
-PAPER = "paper"
 
 
 class Composition(NamedTuple):
@@ -79,10 +77,10 @@ def compose_row(row: TableRow, budget: str = PAPER, words: tuple[str, ...] = ())
 def words_for(experiment: str, budget: str, words: tuple[str, ...]) -> tuple[str, ...]:
     """Return those of `words` whose key the experiment has, as not every row has buckets."""
     known = compose(experiment, budget).config
-    return tuple(word for word in words if value_of(known, word.partition("=")[0]) is not ABSENT)
+    return tuple(word for word in words if read_key(known, word.partition("=")[0]) is not ABSENT)
 
 
-def value_of(config: Config, key: str) -> Any:
+def read_key(config: Config, key: str) -> Any:
     """Return the value of a dotted key; ABSENT where there is no such key."""
     node: Any = config
     for part in key.split("."):

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
-from gcbench.config import ConfigError, conf_directory
+from gcbench.config import conf_directory
 from gcbench.console import TextTable
-from gcbench.report.configs import compose, value_of
+from gcbench.report.checked import build_checked
 from gcbench.report.tables import Table
 
 
@@ -41,21 +40,19 @@ class Setting(BaseModel):
 def read_settings() -> list[Setting]:
     """Return all settings; ConfigError names an entry that is none."""
     path = conf_directory() / "deviations.yaml"
-    try:
-        return [Setting(**node) for node in yaml.safe_load(path.read_text(encoding="utf-8"))]
-    except ValidationError as error:
-        raise ConfigError(f"{path}: {' '.join(str(error).split())}") from error
+    nodes = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return [build_checked(Setting, node, path) for node in nodes]
 
 
 def deviations_of(table: Table) -> list[tuple[Setting, list[str]]]:
     """Return the deviations of a table, each with its rows' titles; none for all of them."""
-    found = []
+    deviations = []
     for setting in read_settings():
         rows = [row for row in table.rows if row.experiment and setting.covers(row.experiment)]
         if setting.deviates and rows:
             titles = [] if len(rows) == len(table.rows) else [row.label for row in rows]
-            found.append((setting, list(dict.fromkeys(titles))))
-    return found
+            deviations.append((setting, list(dict.fromkeys(titles))))
+    return deviations
 
 
 def list_deviations(tables: list[Table]) -> TextTable:
@@ -73,22 +70,3 @@ def list_deviations(tables: list[Table]) -> TextTable:
         for setting, titles in deviations_of(table)
     ]
     return TextTable(["table", "rows", "key", "paper", "ours", "why"], lines, left=range(6))
-
-
-def find_contradictions() -> Iterator[str]:
-    """Yield a sentence for each setting that a row resolves to and the file denies."""
-    root = conf_directory() / "experiment"
-    experiments = sorted(
-        str(path.relative_to(root).with_suffix("")) for path in root.glob("*/*/*.yaml")
-    )
-    for setting in read_settings():
-        rows = [experiment for experiment in experiments if setting.covers(experiment)]
-        if not rows:
-            yield f"{', '.join(setting.rows)}: there are no such rows"
-        if setting.deviates and (setting.ours == setting.paper or not setting.why):
-            yield f"{setting.key} of {setting.rows[0]}: ours is the paper's, or has no reason"
-        for experiment in rows if setting.key else ():
-            value = value_of(compose(experiment).config, str(setting.key))
-            stated = setting.ours if setting.deviates else setting.paper
-            if value != stated:
-                yield f"{experiment}: {setting.key} is {value}, and {stated} is stated"

@@ -9,6 +9,7 @@ from statistics import fmean, stdev
 from typing import NamedTuple
 
 from gcbench.console import UNFOLDED, TextTable, width_of
+from gcbench.report.tables import Column, Table
 
 EMPTY = "-"
 DIRTY = "\N{DAGGER}"  # marks runs from a checkout with changes that no commit has
@@ -51,6 +52,21 @@ class Heading(NamedTuple):
         unit = f" ({self.unit})" if self.unit else ""
         arrow = f" {ARROWS[self.better]}" if self.better else ""
         return f"{self.title}{OTHER_BUDGET if self.budget else ''}{unit}{arrow}"
+
+
+def heading_of(column: Column, table: Table, budget: str | None = None) -> Heading:
+    """Return the heading of a table's column in a report, at `budget` where it has one."""
+    published = [(row.published or {}).get(column.key) for row in table.rows]
+    return Heading(
+        column.key,
+        column.title,
+        column.unit,
+        column.better,
+        column.budget if budget and column.budget != budget else None,
+        published=any(value is not None for value in published),
+        digits=_digits_of(published) if column.digits is None else column.digits,
+        deviation=table.spread == "deviation",
+    )
 
 
 class Cell(NamedTuple):
@@ -98,7 +114,7 @@ class Document:
     sections: list[Section] = field(default_factory=list)
 
 
-def number(value: float, digits: int | None) -> str:
+def format_number(value: float, digits: int | None) -> str:
     """Return a number with so many digits after the point, or with four significant ones."""
     if digits is not None:
         return f"{value:,.{digits}f}"
@@ -107,22 +123,22 @@ def number(value: float, digits: int | None) -> str:
     return f"{value:,.0f}" if 1e4 <= abs(value) < 1e15 else f"{value:.4g}"
 
 
-def summary(value: Summary, heading: Heading) -> str:
+def format_summary(value: Summary, heading: Heading) -> str:
     """Return a text such as 94.3 [94.1, 94.5] (n=3), or 94.3 +- 0.1 (n=3)."""
     digits = heading.digits
     if digits is not None and 0 < abs(value.mean) < 0.5 * 10**-digits:
         digits = None  # much smaller than the paper's numbers: zeros would hide it
-    parts = [number(value.mean, digits)]
+    parts = [format_number(value.mean, digits)]
     if value.low < value.high and value.deviation is not None:
-        low, high = number(value.low, digits), number(value.high, digits)
-        deviation = number(value.deviation, digits)
+        low, high = format_number(value.low, digits), format_number(value.high, digits)
+        deviation = format_number(value.deviation, digits)
         parts.append(f"+- {deviation}" if heading.deviation else f"[{low}, {high}]")
     return " ".join([*parts, f"(n={value.n})"])
 
 
-def signed(value: float, digits: int | None) -> str:
+def format_signed(value: float, digits: int | None) -> str:
     """Return a difference with its sign; a zero, and what rounds to it, has none."""
-    text = number(value, digits)
+    text = format_number(value, digits)
     if not text.strip("-0."):
         return text.lstrip("-")
     return text if text.startswith("-") else f"+{text}"
@@ -162,7 +178,7 @@ def _blocks(document: Document) -> Iterator[list[_Column]]:
     """Yield the columns after the titles, those together that are read together."""
     for i, heading in enumerate(document.headings):
         cells = [line.cells[i] for line in document.lines]
-        ours = [summary(cell.ours, heading) if cell.ours else cell.instead for cell in cells]
+        ours = [format_summary(cell.ours, heading) if cell.ours else cell.instead for cell in cells]
         block = [_Column(heading.text, ours)]
         if heading.published:
             block.append(_Column("paper", [_published(cell.published, heading) for cell in cells]))
@@ -176,17 +192,17 @@ def _blocks(document: Document) -> Iterator[list[_Column]]:
 
 
 def _difference(cell: Cell, heading: Heading) -> str:
-    return EMPTY if cell.difference is None else signed(cell.difference, heading.digits)
+    return EMPTY if cell.difference is None else format_signed(cell.difference, heading.digits)
 
 
 def _published(value: Published, heading: Heading) -> str:
     if value is None or isinstance(value, str):
         return value or EMPTY
     # Ours may have more digits than the paper prints.
-    return number(value, 0 if isinstance(value, int) else heading.digits)
+    return format_number(value, 0 if isinstance(value, int) else heading.digits)
 
 
-def digits_of(values: Sequence[Published]) -> int | None:
+def _digits_of(values: Sequence[Published]) -> int | None:
     """Return the digits after the point of the published number that has the most."""
     numbers = [value for value in values if isinstance(value, (int, float))]
     digits = (max(0, -int(Decimal(str(value)).as_tuple().exponent)) for value in numbers)

@@ -106,7 +106,7 @@ WRITERS: dict[str, Callable[[Document], str]] = {
 }
 
 
-def show(document: Document, form: str) -> None:
+def show_document(document: Document, form: str) -> None:
     """Print a report in one of console.FORMATS."""
     if form == "terminal":
         print_document(document)

@@ -6,12 +6,10 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from gcbench.config import ConfigError
+from gcbench.config import PAPER, ConfigError, budget_names
 from gcbench.records.store import SUFFIX, RecordedRun, find_runs, write_kept
-from gcbench.report.configs import PAPER
 from gcbench.report.document import Document
 from gcbench.report.formats import markdown
-from gcbench.report.words import BUDGETS
 
 
 def keep_table(folder: Path, document: Document, budget: str = PAPER) -> Path:
@@ -104,4 +102,4 @@ def _title(path: Path) -> str:
     """Return the heading of a table's file, with the budget that is in its name."""
     heading = path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
     _, dash, budget = path.stem.rpartition("-")
-    return f"{heading} ({budget})" if dash and budget in BUDGETS else heading
+    return f"{heading} ({budget})" if dash and budget in budget_names() else heading

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gcbench.config import conf_directory
+from gcbench.config import budget_names
 from gcbench.console import TextTable
-from gcbench.identity import drop_copies, tell_apart
+from gcbench.identity import CHOICE_GROUPS, drop_copies, tell_apart
 from gcbench.records.store import RecordedRun
 from gcbench.report.configs import settings_at
-from gcbench.report.document import DIRTY, DIRTY_NOTE, EMPTY, number
+from gcbench.report.document import DIRTY, DIRTY_NOTE, EMPTY, format_number
 from gcbench.report.measures import MEASURES, measure
 from gcbench.report.rows import agrees
 from gcbench.report.study import find_study
@@ -25,7 +25,7 @@ WORDS = 4  # of a run's knobs, with which a line still reads
 
 def list_tables(runs: Sequence[RecordedRun], folders: Sequence[str | Path]) -> TextTable:
     """Return every table, and how many of its rows have a run that was done, by budget."""
-    budgets = sorted(path.stem for path in (conf_directory() / "budget").glob("*.yaml"))
+    budgets = budget_names()
     rows = []
     for name in table_names():
         table = read_table(name)
@@ -84,12 +84,12 @@ def _texts(run: RecordedRun, words: Sequence[str]) -> list[str]:
         score,
         _text(measure("ratio", result)),
         _text(measure("step_milliseconds", result)),
-        result.finished.replace("T", " ")[:16],
+        result.finished_minute,
     ]
 
 
 def _text(value: float | None) -> str:
-    return EMPTY if value is None else number(value, None)
+    return EMPTY if value is None else format_number(value, None)
 
 
 def runs_frame(runs: Sequence[RecordedRun]) -> DataFrame:
@@ -103,7 +103,7 @@ def runs_frame(runs: Sequence[RecordedRun]) -> DataFrame:
 
 
 def _record(run: RecordedRun) -> dict[str, Any]:
-    choices = {name: run.result.choices[name] for name in ("model", "dataset", "compressor")}
+    choices = {name: run.result.choices[name] for name in CHOICE_GROUPS}
     return {
         "run": run.place,
         "experiment": run.experiment,

@@ -6,13 +6,14 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
+from gcbench.config import PAPER
 from gcbench.identity import Config
 from gcbench.records.files import ENDED
 from gcbench.report.claims import BUDGETS, Claim
 from gcbench.report.claims_answers import AnsweredClaim, asks
 from gcbench.report.claims_evidence import EXACT, Evidence
 from gcbench.report.claims_missing import MissingRuns, further_runs, missing_runs
-from gcbench.report.configs import PAPER, compose, compose_row, experiment_word
+from gcbench.report.configs import compose, compose_row, experiment_word
 from gcbench.report.measures import TIMES
 from gcbench.report.tables import Table, TableRow
 from gcbench.report.verdicts import Verdict
@@ -105,7 +106,7 @@ def find_missing(
 
 
 def _measures(table: Table, budget: str) -> set[str | None]:
-    """Return what is read from runs of this budget."""
+    """Return the measures that the table reads at this budget."""
     return {column.measure for column in table.columns if column.budget in (None, budget)}
 
 

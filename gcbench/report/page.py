@@ -247,7 +247,7 @@ def _run(run: RecordedRun) -> dict[str, Any]:
         "seed": run.seed,
         "status": run.status,
         "reason": run.result.reason,
-        "finished": run.result.finished[:16].replace("T", " "),
+        "finished": run.result.finished_minute,
         "measures": {name: _round(value) for name, value in values if value is not None},
         "curves": {y: curve for y in CURVES if (curve := _curve(run, y))},
     }

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gcbench.console import TextTable
 from gcbench.records.store import RecordedRun
-from gcbench.report.document import EMPTY, Heading, Summary, summary
+from gcbench.report.document import EMPTY, Heading, Summary, format_summary
 from gcbench.report.figures.series import Drawn, Series, Workload, of_runs
 
 COLUMNS = (
@@ -43,7 +43,7 @@ def _table(workload: Workload, drawn: Drawn) -> TextTable:
 
 def _cell(series: Series, heading: Heading) -> str:
     values = series.values(heading.key)
-    return summary(Summary.of(values), heading) if values else EMPTY
+    return format_summary(Summary.of(values), heading) if values else EMPTY
 
 
 def draw_points(runs: Sequence[RecordedRun], folder: Path, suffix: str) -> list[Path]:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from gcbench.config import PAPER
 from gcbench.records.schema import Environment
 from gcbench.records.store import RecordedRun
 from gcbench.report.borrowed import group_by_label, words_of_run
 from gcbench.report.commands import command_of_runs, commands_of_missing
 from gcbench.report.deviations import deviations_of
-from gcbench.report.document import DIRTY, DIRTY_NOTE, Heading, Section, Summary, summary
+from gcbench.report.document import DIRTY, DIRTY_NOTE, Heading, Section, Summary, format_summary
 from gcbench.report.measures import TIMES, emulated, measure
-from gcbench.report.rows import Grid, Rate, Row
+from gcbench.report.rows import Rate, Row
 from gcbench.report.tables import Column, Table
 
 Groups = Mapping[str, Sequence[Row]]
@@ -59,7 +60,7 @@ def as_word(run: RecordedRun) -> str:
 
 
 def _where(row: Row) -> str:
-    return row.spec.label + (f" (budget={row.budget})" if row.budget != "paper" else "")
+    return row.spec.label + (f" (budget={row.budget})" if row.budget != PAPER else "")
 
 
 def _missing(table: Table, groups: Groups, budget: str) -> list[str]:
@@ -87,7 +88,7 @@ def _needs(rows: Sequence[Row]) -> list[str]:
 def _grid(row: Row) -> str:
     grid = row.grid
     assert grid is not None
-    rates = ", ".join(_rate(rate, grid) for rate in grid.rates)
+    rates = ", ".join(_rate(rate) for rate in grid.rates)
     how = (
         "by validation, on held-out training samples"
         if grid.validated
@@ -101,7 +102,7 @@ def _grid(row: Row) -> str:
     return f"{_where(row)}: {grid.measure} for optimizer.lr = {rates}; {outcome}"
 
 
-def _rate(rate: Rate, grid: Grid) -> str:
+def _rate(rate: Rate) -> str:
     bad = [run.status for run in rate.runs if not run.done]
     n = f"n={len(rate.runs)}"
     if rate.score is None:
@@ -130,19 +131,15 @@ def _describe_measure(column: Column, runs: Sequence[RecordedRun]) -> str | None
         return None
     heading = Heading(column.key, column.title, digits=column.digits)
     unit = f" {column.unit}" if column.unit else ""
-    return f"{column.title.lower()} {summary(Summary.of(values), heading)}{unit}"
+    return f"{column.title.lower()} {format_summary(Summary.of(values), heading)}{unit}"
 
 
 def _duplicates(row: Row) -> Iterator[str]:
     for run in row.duplicates:
         yield (
             f"{_where(row)}, seed {run.seed}: the newest run counts; an older one ({run.status}, "
-            f"finished {_day(run)}) does not"
+            f"finished {run.result.finished_minute}) does not"
         )
-
-
-def _day(run: RecordedRun) -> str:
-    return run.result.finished.replace("T", " ")[:16]
 
 
 def _notes(table: Table, at_budget: Sequence[Row], rows: Sequence[Row]) -> Iterator[str]:

@@ -6,18 +6,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from gcbench.config import Config, ConfigError
+from gcbench.config import PAPER, Config, ConfigError
 from gcbench.identity import Differences, as_words, flat_differences
 from gcbench.records.files import ENDED
 from gcbench.records.store import RecordedRun, sort_by_age
 from gcbench.report.borrowed import is_same
 from gcbench.report.configs import (
-    PAPER,
     Composition,
     compose,
     compose_row,
+    read_key,
     settings_at,
-    value_of,
     words_for,
 )
 from gcbench.report.measures import TIMES, measure
@@ -113,10 +112,7 @@ class Row:
         if self.spec.experiment is None or self.budget == PAPER:
             return None
         typed = tuple(word for word in self.words if not word.startswith(f"{RATE}="))
-        at_budget, at_papers = (
-            compose_row(self.spec, self.budget, typed),
-            compose_row(self.spec),
-        )
+        at_budget, at_papers = compose_row(self.spec, self.budget, typed), compose_row(self.spec)
         ours, papers = (one.config["trainer"]["gpus"] for one in (at_budget, at_papers))
         return None if ours == papers else f"{ours} workers in place of {papers}"
 
@@ -163,28 +159,38 @@ def group_runs(
 
     `words` are typed beside every experiment, as in trainer.precision=bf16.
     """
+    refuse_unknown_keys(words, table.experiments, budget, table.name)
+    return [find_row(spec, table.chooser, runs, budget, words) for spec in table.rows]
+
+
+def refuse_unknown_keys(
+    words: Iterable[str], experiments: Sequence[str], budget: str, whose: str
+) -> None:
+    """Raise ConfigError for a word whose key none of these experiments has at the budget."""
     for word in words:
-        if not any(words_for(experiment, budget, (word,)) for experiment in table.experiments):
+        if not any(words_for(experiment, budget, (word,)) for experiment in experiments):
             raise ConfigError(
-                f"with={word}: no row of {table.name} has such a key; "
-                "type one that gcbench --help names"
+                f"with={word}: no row of {whose} has such a key; type one that gcbench --help names"
             )
-    return [_row(spec, table.chooser, runs, budget, words) for spec in table.rows]
 
 
-def _row(
+def find_row(
     spec: TableRow,
     chooser: Column | None,
     runs: Sequence[RecordedRun],
     budget: str,
-    words: tuple[str, ...],
+    words: tuple[str, ...] = (),
 ) -> Row:
+    """Return a row with its runs, of a configuration with those of `words` whose key it has.
+
+    `chooser` is the score by which one of several learning rates is reported.
+    """
     candidates = [run for run in runs if run.budget == budget]
     if spec.experiment is None or not candidates:
         return Row(spec, budget, words=words)
     words = words_for(spec.experiment, budget, words)
     expected = compose_row(spec, budget, words)
-    settings = {key: value_of(expected.config, key) for key in spec.settings}
+    settings = {key: read_key(expected.config, key) for key in spec.settings}
     of_experiment = {
         run for run in candidates if run.experiment == spec.experiment and agrees(run, settings)
     }
@@ -193,42 +199,49 @@ def _row(
         for run in candidates
         if run in of_experiment and run.result.identity != expected.identity
     }
-    exact, duplicates = newest(of_experiment - differences.keys())
-    ended = {run.seed for run in exact if run.status in ENDED}
-    borrowed = _borrowed((run for run in candidates if run not in of_experiment), expected, ended)
-    seeds = {run.seed for run in borrowed}
-    duplicates += [run for run in exact if run.seed in seeds]
-    exact = sorted(
-        [*(run for run in exact if run.seed not in seeds), *borrowed], key=lambda run: run.seed
-    )
-
+    others = [run for run in candidates if run not in of_experiment]
+    exact, duplicates = _fill_from_others(of_experiment - differences.keys(), others, expected)
     swept = (
         []
         if any(word.startswith(RATE) for word in words)
         else [run for run, d in differences.items() if _is_swept(d)]
     )
     grid = _grid(exact, swept, expected, chooser) if chooser else None
-    reported = grid.reported if grid else exact
-    spread = {*exact, *duplicates, *(grid.runs if grid else ())}
-    rate = (
-        ()
-        if grid is None or grid.chosen in (None, expected.config["optimizer"]["lr"])
-        else (f"{RATE}={grid.chosen:g}",)
-    )
+    shown = {*exact, *duplicates, *(grid.runs if grid else ())}
     return Row(
         spec,
         budget,
-        runs=reported,
+        runs=grid.reported if grid else exact,
         grid=grid,
-        others=_others({run: d for run, d in differences.items() if run not in spread}),
+        others=_others({run: d for run, d in differences.items() if run not in shown}),
         duplicates=[*duplicates, *(grid.duplicates if grid else ())],
-        words=(*words, *rate),
+        words=(*words, *_chosen_words(grid, expected)),
     )
 
 
+def _fill_from_others(
+    own: Iterable[RecordedRun], others: Iterable[RecordedRun], expected: Composition
+) -> tuple[list[RecordedRun], list[RecordedRun]]:
+    """Return one run a seed, borrowed where the row has none, and the older ones."""
+    exact, older = newest(own)
+    ended = {run.seed for run in exact if run.status in ENDED}
+    borrowed = _borrowed(others, expected, ended)
+    seeds = {run.seed for run in borrowed}
+    kept = [run for run in exact if run.seed not in seeds]
+    older += [run for run in exact if run.seed in seeds]
+    return sorted([*kept, *borrowed], key=lambda run: run.seed), older
+
+
+def _chosen_words(grid: Grid | None, expected: Composition) -> tuple[str, ...]:
+    """Return what is typed for the learning rate that was chosen, where it is not the row's."""
+    if grid is None or grid.chosen in (None, expected.config["optimizer"]["lr"]):
+        return ()
+    return (f"{RATE}={grid.chosen:g}",)
+
+
 def agrees(run: RecordedRun, settings: Mapping[str, Any]) -> bool:
-    """Return whether the run has these values, of keys that change no number (backend) too."""
-    return all(value_of(run.config, key) == value for key, value in settings.items())
+    """Return whether the run has these settings, also those that change no number (backend)."""
+    return all(read_key(run.config, key) == value for key, value in settings.items())
 
 
 def _borrowed(

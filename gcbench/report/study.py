@@ -16,8 +16,7 @@ calls them.
 from __future__ import annotations
 
 import logging
-import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +26,10 @@ from gcbench.report.document import (
     EMPTY,
     Cell,
     Document,
-    Heading,
     Line,
     Section,
     Summary,
-    digits_of,
+    heading_of,
 )
 from gcbench.report.remarks import made_by
 from gcbench.report.tables import Column, Table, TableRow
@@ -43,9 +41,8 @@ Study = dict[str, Any]
 
 def find_study(name: str, folders: Sequence[str | Path]) -> tuple[Path, Study] | None:
     """Return the newest `<name>.json` under `folders` that is a study, and its content."""
-    paths = sorted(
-        {path.resolve() for path in _files(name, folders)}, key=lambda path: path.stat().st_mtime
-    )
+    files = (file for folder in folders for file in Path(folder).rglob(f"{name}.json"))
+    paths = sorted({file.resolve() for file in files}, key=lambda path: path.stat().st_mtime)
     studies = ((path, _read(path)) for path in reversed(paths))
     return next(((path, study) for path, study in studies if study.get("study") == name), None)
 
@@ -75,13 +72,6 @@ def _read(path: Path) -> Study:
     return {}
 
 
-def _files(name: str, folders: Sequence[str | Path]) -> Iterator[Path]:
-    for folder in folders:
-        for root, _, files in os.walk(folder):
-            if f"{name}.json" in files:
-                yield Path(root) / f"{name}.json"
-
-
 def study_document(table: Table, study: Study | None) -> Document:
     """Return the report of a table whose numbers come from a study."""
     rows = (
@@ -95,7 +85,7 @@ def study_document(table: Table, study: Study | None) -> Document:
         name=table.name,
         title=table.title,
         under=[f"Source: {table.source}.", *([] if study is None else _settings(study))],
-        headings=[_heading(column, table) for column in table.columns],
+        headings=[heading_of(column, table) for column in table.columns],
         lines=[
             _line(row, table.columns, rows.get(row.label) or rows.get(row.title))
             for row in [*table.rows, *added]
@@ -109,22 +99,6 @@ def _settings(study: Study) -> list[str]:
     return [
         f"Study {study['study']}: " + ", ".join(f"{key}={value}" for key, value in settings.items())
     ]
-
-
-def _heading(column: Column, table: Table) -> Heading:
-    published = [(row.published or {}).get(column.key) for row in table.rows]
-    shown = any(value is not None for value in published)
-    digits = digits_of(published) if column.digits is None else column.digits
-    return Heading(
-        column.key,
-        column.title,
-        column.unit,
-        column.better,
-        None,
-        shown,
-        digits,
-        table.spread == "deviation",
-    )
 
 
 def _line(row: TableRow, columns: Sequence[Column], ours: Mapping[str, Any] | None) -> Line:

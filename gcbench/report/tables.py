@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
+from pydantic.dataclasses import dataclass
 
 from gcbench.config import ConfigError, conf_directory, near
 from gcbench.identity import format_value
+from gcbench.report.checked import CHECKED, build_checked
 from gcbench.report.measures import LOWER, MEASURES, SCORES
 
-SPREADS = ("range", "deviation", "none")
 MEASURE_OF = {"steps_per_epoch": "data_mib_per_epoch", "network": "link_milliseconds"}
 """The measure that takes each argument of a column."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=CHECKED)
 class Column:
     """A column of a table."""
 
@@ -27,7 +28,7 @@ class Column:
     # A name in measures.py; in a study the key of its rows, null for the key of the column.
     measure: str | None = None
     unit: str | None = None
-    better: str | None = None  # higher | lower
+    better: Literal["higher", "lower"] | None = None
     digits: int | None = None  # after the point; null: as the published numbers have
     budget: str | None = None  # read from runs of this budget, whatever the report's
     steps_per_epoch: int | None = None  # of the paper, for data_mib_per_epoch
@@ -40,7 +41,7 @@ class Column:
         return {name: value for name, value in values.items() if value is not None}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=CHECKED)
 class TableRow:
     """One row: an experiment, and what is typed beside it where the experiment has several rows."""
 
@@ -53,7 +54,7 @@ class TableRow:
     needs: str | None = None  # hardware that not everybody has, after what the experiment needs
     group: str | None = None
     # By column; a text where the paper has no number.
-    published: Mapping[str, float | str | None] | None = None
+    published: Mapping[str, int | float | str | None] | None = None
     note: str | None = None
 
     @property
@@ -83,7 +84,7 @@ class TableRow:
         return words_of(self.settings)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=CHECKED)
 class Table:
     """One table or figure of a paper."""
 
@@ -92,7 +93,7 @@ class Table:
     source: str
     columns: list[Column]
     rows: list[TableRow]
-    spread: str = "range"  # how the paper prints seeds
+    spread: Literal["range", "deviation", "none"] = "range"  # how the paper prints seeds
     seeds: int | None = None  # that the paper averages
     notes: tuple[str, ...] = ()
     figure: Mapping[str, Any] | None = None  # kind, x, y: a picture stands in the paper
@@ -152,57 +153,18 @@ def read_table(name: str) -> Table:
         raise ConfigError(f"{path} is no YAML: {' '.join(str(error).split())}") from error
     if not isinstance(node, dict):
         raise ConfigError(f"{path}: a table has title, source, columns and rows")
-    columns = [
-        build_checked(Column, {"key": key, **(column or {})}, path, "column")
-        for key, column in (node.get("columns") or {}).items()
-    ]
-    rows = [
-        build_checked(
-            TableRow,
-            {"beside" if key == "with" else key: row[key] for key in row},
-            path,
-            "row",
-        )
-        for row in node.get("rows") or []
-    ]
-    table = build_checked(
-        Table,
-        {
-            **node,
-            "name": name,
-            "columns": columns,
-            "rows": rows,
-            "notes": tuple(node.get("notes") or ()),
-        },
-        path,
-        "table",
-    )
+    columns = node.get("columns") or {}
+    rows = node.get("rows") or []
+    parts = {
+        "columns": [{"key": key, **(column or {})} for key, column in columns.items()],
+        "rows": [{"beside" if key == "with" else key: row[key] for key in row} for row in rows],
+    }
+    table = build_checked(Table, {**node, **parts, "name": name}, path)
     _check(table, path)
     return table
 
 
-def build_checked(kind: Any, node: Mapping[str, Any], place: str | Path, noun: str) -> Any:
-    """Return the dataclass `kind` made of a node of YAML.
-
-    Raises ConfigError, which names the `place` and the key, for a key of no field or a missing one.
-    """
-    allowed = {field.name for field in fields(kind)}
-    for key in node:
-        if key not in allowed:
-            raise ConfigError(
-                f"{place}: {key} is no key of a {noun}; "
-                f"type {near(key, allowed) or ', '.join(sorted(allowed))}"
-            )
-    try:
-        return kind(**node)
-    except TypeError as error:  # a key without a default is missing
-        missing = str(error).partition("__init__() ")[2]
-        raise ConfigError(f"{place}: a {noun} {missing}") from error
-
-
 def _check(table: Table, path: Path) -> None:
-    if table.spread not in SPREADS:
-        raise ConfigError(f"{path}: spread={table.spread}; type one of {', '.join(SPREADS)}")
     keys = {column.key for column in table.columns}
     for column in table.columns:
         if not table.study and column.measure not in MEASURES:

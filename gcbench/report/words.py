@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from gcbench.config import ConfigError, Words, conf_directory, key, read_words
+from gcbench.config import PAPER, ConfigError, Words, budget_names, key, read_words
 from gcbench.console import FORMATS
 from gcbench.report.claims_formats import WRITERS as CLAIMS_WRITERS
-from gcbench.report.configs import PAPER
 
-BUDGETS = sorted(path.stem for path in (conf_directory() / "budget").glob("*.yaml"))
 RESULTS = ("outputs",)
 WITH = (
     "a word typed beside every experiment of the budget, as in with=trainer.precision=bf16; "
@@ -58,7 +56,9 @@ gcbench report diff A B                        two runs or trees: configuration,
         "a table or paper, a study, which_method, runs, or all: as svg and png below keep=, "
         "or outputs/figures",
     )
-    budget: str = key(PAPER, f"whose runs to read: {', '.join(BUDGETS)}", choices=BUDGETS)
+    budget: str = key(
+        PAPER, f"whose runs to read: {', '.join(budget_names())}", choices=budget_names()
+    )
     format: str = key("terminal", ", ".join(FORMATS), choices=FORMATS)
     keep: str | None = key(
         None, "a folder for the tables and the results behind them, as in keep=outputs"
@@ -92,8 +92,8 @@ class Runs(Source):
 
 @dataclass
 class Claims(Source):
-    """Answer 70 claims of the papers, by what, and with what would decide the others; at budgets
-    paper, cpu_long, cpu_medium and cpu, each by itself.
+    """Print the verdict on each of the papers' 70 claims, its evidence, and the commands that would
+    decide open ones. Budgets are judged separately.
     """
 
     usage = "gcbench claims [paper=orq] [id=orq-05] [key=value ...]"

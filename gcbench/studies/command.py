@@ -14,7 +14,7 @@ from rich.text import Text
 from gcbench.config import ConfigError, Words, read_words
 from gcbench.console import TextTable, console, print_table
 from gcbench.records.environment import describe_environment, now
-from gcbench.studies.study import Row, class_of, make_study, names
+from gcbench.studies.study import Row, class_of, make_study, study_names
 
 
 @dataclass
@@ -103,7 +103,7 @@ def _cell(value: Any) -> str:
 
 def list_studies() -> None:
     rows = []
-    for name in names():
+    for name in study_names():
         kind = class_of(name)
         about = " ".join((kind.__doc__ or "").split("\n\n")[0].split())
         settings = "\n".join(f"{k}={_setting(v)}" for k, v in kind().settings().items())

@@ -40,16 +40,11 @@ class Layers(OnRealGradients):
             method = compressor(f"compressor={name}", *knobs)
             yield {
                 "row": sentence,
-                "layers": [
-                    _layer(method, window, name, shape)
-                    for name, shape in zip(window[0].names, window[0].shapes, strict=True)
-                ],
+                "layers": [_layer(method, window, name) for name in window[0].names],
             }
 
 
-def _layer(
-    method: Compressor, window: Sequence[Recorded], name: str, shape: Sequence[int]
-) -> dict[str, Any]:
+def _layer(method: Compressor, window: Sequence[Recorded], name: str) -> dict[str, Any]:
     state, bits, errors = State(), 0.0, []
     for moment in window:
         grads = {name: moment.tensors()[name]}

@@ -40,13 +40,13 @@ class Study(ABC):
         return {k: v for k, v in asdict(self).items() if k != "outputs"}
 
 
-def names() -> list[str]:
+def study_names() -> list[str]:
     modules = [module.name for module in pkgutil.iter_modules(gcbench.studies.__path__)]
     return [name for name in modules if _in(name)]
 
 
 def class_of(name: str) -> type[Study]:
-    known = names()
+    known = study_names()
     if name not in known:
         raise ConfigError(
             f"{name}: there is no such study; type one of {', '.join(known)}, or gcbench study list"

@@ -9,7 +9,7 @@ from functools import cache
 from gcbench.config import Config
 from gcbench.predict.devices import read_device
 from gcbench.predict.model import Method
-from gcbench.predict.subject import compressor_of, facts_of, method, shapes_of_model
+from gcbench.predict.subject import compressor_of, facts_of, make_method, shapes_of_model
 from gcbench.report.configs import compose
 from gcbench.report.tables import TableRow
 
@@ -41,4 +41,4 @@ def _count(
     """Return a method whose payload is counted once for rows that differ in their workers only."""
     shapes = shapes_of_model(json.loads(node), facts_of(model, dataset))
     made = compressor_of({"compressor": json.loads(compressor)})
-    return method("", family, made, shapes, read_device(device))
+    return make_method("", family, made, shapes, read_device(device))

@@ -16,7 +16,7 @@ from needed import patience
 
 from gcbench.check import report
 from gcbench.check.command import check
-from gcbench.check.methods import methods
+from gcbench.check.methods import read_methods
 from gcbench.check.report import check_method
 from gcbench.check.subject import subject_of
 from gcbench.config import Config, ConfigError, register
@@ -168,7 +168,7 @@ def test_an_unknown_folder_ends_in_one_sentence() -> None:
 
 def test_it_is_listed_with_the_others() -> None:
     register()
-    (found,) = methods(["powers"], measure=True, config_dir=str(CONF))
+    (found,) = read_methods(["powers"], measure=True, config_dir=str(CONF))
     assert found.about.startswith("Natural compression (Horvath et al., 2019)") and found.knobs == [
         "min_size",
         "error_feedback",

@@ -2,16 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from gcbench.config import conf_directory
 from gcbench.report import deviations
 from gcbench.report.build import build
-from gcbench.report.deviations import Setting, find_contradictions, list_deviations
+from gcbench.report.configs import compose, read_key
+from gcbench.report.deviations import Setting, list_deviations
 from gcbench.report.tables import read_table
 
 BATCH: dict[str, Any] = {"rows": ["orq/table5"], "key": "trainer.batch_size"}
+
+
+def find_contradictions() -> Iterator[str]:
+    """Yield a sentence for each setting that a row resolves to and the file denies."""
+    root = conf_directory() / "experiment"
+    experiments = sorted(
+        str(path.relative_to(root).with_suffix("")) for path in root.glob("*/*/*.yaml")
+    )
+    for setting in deviations.read_settings():
+        rows = [experiment for experiment in experiments if setting.covers(experiment)]
+        if not rows:
+            yield f"{', '.join(setting.rows)}: there are no such rows"
+        if setting.deviates and (setting.ours == setting.paper or not setting.why):
+            yield f"{setting.key} of {setting.rows[0]}: ours is the paper's, or has no reason"
+        for experiment in rows if setting.key else ():
+            value = read_key(compose(experiment).config, str(setting.key))
+            stated = setting.ours if setting.deviates else setting.paper
+            if value != stated:
+                yield f"{experiment}: {setting.key} is {value}, and {stated} is stated"
 
 
 def test_what_is_stated_is_what_the_rows_resolve_to() -> None:

@@ -17,7 +17,7 @@ from nightly import slow_but
 from gcbench.config import compose_methods, conf_directory, register
 from gcbench.identity import ABSENT, clear_folders
 from gcbench.report.claims import read_claims
-from gcbench.report.configs import compose, compose_experiment, compose_row, value_of
+from gcbench.report.configs import compose, compose_experiment, compose_row, read_key
 from gcbench.report.resolved import read_resolved
 from gcbench.report.tables import TableRow, read_table, table_names
 
@@ -86,13 +86,13 @@ def test_what_a_file_says_stands(folder: str) -> None:
         own = yaml.safe_load(file.read_text(encoding="utf-8"))
         config = compose(f"{folder}/{file.stem}").config
         values = {key: value for key, value in leaves(own) if key != "defaults"}
-        assert {key: value_of(config, key) for key in values} == values, file
+        assert {key: read_key(config, key) for key in values} == values, file
 
 
 def test_rows_type_knobs_that_their_experiments_have() -> None:
     for row in ROWS.values():
         config = compose(str(row.experiment)).config
-        assert all(value_of(config, key) != ABSENT for key in row.settings), row.path
+        assert all(read_key(config, key) != ABSENT for key in row.settings), row.path
 
 
 def test_data_that_not_everybody_has_are_needed() -> None:

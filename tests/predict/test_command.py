@@ -9,8 +9,9 @@ import pytest
 import yaml
 
 from gcbench.config import ConfigError, conf_directory, register
-from gcbench.predict.command import build_scenario, predict_steps, predictions
+from gcbench.predict.command import predict_steps
 from gcbench.predict.measure import compare
+from gcbench.predict.scenario import build_scenario, predictions
 from gcbench.predict.words import read_predict
 from gcbench.records.result import count_bits
 from gcbench.records.schema import SCHEMA_VERSION
@@ -118,7 +119,7 @@ def test_all_methods_on_several_networks(
     node["codecs"] = {k: node["codecs"][k] for k in ("none", "powersgd", "top_k")}
     Path("few.yaml").write_text(yaml.safe_dump(node))
     known = ["none", "powersgd", "qsgd", "top_k"]
-    monkeypatch.setattr("gcbench.predict.subject.method_names", lambda: known)
+    monkeypatch.setattr("gcbench.predict.scenario.method_names", lambda: known)
     typed = ["shapes=mine.yaml", "device=few.yaml", "network=100mbit,10gbit", "workers=2,8"]
     predict_steps(["pays", *typed, "compressor=all", "every=1,8"])
     text = capsys.readouterr().out
@@ -136,7 +137,7 @@ def test_all_methods_on_several_networks(
 def test_a_method_that_cannot_run_so_is_left_out_with_its_reason(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("gcbench.predict.subject.method_names", lambda: ["none", "qsgd", "top_k"])
+    monkeypatch.setattr("gcbench.predict.scenario.method_names", lambda: ["none", "qsgd", "top_k"])
     typed = ["pays", "shapes=mine.yaml", "device=cpu", "network=1gbit", "workers=2", "code=elias"]
     predict_steps([*typed, "compressor=all"])
     text = " ".join(capsys.readouterr().out.split())

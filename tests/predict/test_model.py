@@ -11,7 +11,7 @@ from gcbench.config import ConfigError
 from gcbench.predict.devices import Device
 from gcbench.predict.model import Cluster, Codec, Compute, Method, exposed_seconds, predict
 from gcbench.predict.payload import Message
-from gcbench.predict.pays import find_answers, find_threshold
+from gcbench.predict.pays import find_threshold, find_verdicts
 
 SLOW = Link(1e9, 1e-4)
 CLUSTER = Cluster(SLOW, Link(1e12))
@@ -127,7 +127,7 @@ def test_answers_are_ranked_by_what_they_gain() -> None:
         sending("all_reduce", 4e6, Codec(10.0), "slow"),
     )
     networks = {"slow": CLUSTER, "fast": CLUSTER.at(2e9)}
-    found = find_answers([slow, quick, DENSE], DENSE, [2, 16], networks, COMPUTE)
+    found = find_verdicts([slow, quick, DENSE], DENSE, [2, 16], networks, COMPUTE)
     assert [a.method.title for a in found] == ["quick", "none", "slow"], "the fastest first"
     by_hand = predict(DENSE, 16, CLUSTER, COMPUTE), predict(quick, 16, CLUSTER, COMPUTE)
     assert found[0].speedups["slow"][1] == by_hand[0].step_seconds / by_hand[1].step_seconds

@@ -66,7 +66,7 @@ def test_a_hundred_thousand_workers_in_a_second() -> None:
     from gcbench.comm.network import Link
     from gcbench.predict.devices import read_device
     from gcbench.predict.model import Cluster, Compute, predict
-    from gcbench.predict.subject import method
+    from gcbench.predict.subject import make_method
 
     words = [
         ["compressor=qsgd", "exchange=scatter_coded"],
@@ -74,7 +74,7 @@ def test_a_hundred_thousand_workers_in_a_second() -> None:
         ["compressor=maxnorm"],
     ]
     made = [
-        method("m", "qsgd", compressor_of(resolve(compose(*w))), SHAPES, read_device("v100"))
+        make_method("m", "qsgd", compressor_of(resolve(compose(*w))), SHAPES, read_device("v100"))
         for w in words
     ]
     cluster = Cluster(Link(1e9, 5e-5), Link(1e12), 4)

@@ -22,7 +22,7 @@ from gcbench.report.claims_evidence import Evidence
 from gcbench.report.claims_missing import MissingRuns, missing_runs
 from gcbench.report.claims_relations import Value, judge, read_relations
 from gcbench.report.verdicts import Verdict, combine
-from gcbench.studies.study import names
+from gcbench.studies.study import study_names
 
 SGD, RANK = "powersgd/table4/sgd", "powersgd/table4/rank_7"
 OUT = Path("outputs")
@@ -30,7 +30,7 @@ CLAIM = """
 - id: powersgd-01-near
   paper: powersgd
   where: table 4
-  claim: Rank 7 is near SGD.
+  text: Rank 7 is near SGD.
   expect: within 1
   caution: mind the gap
   needs: short
@@ -42,7 +42,7 @@ STUDIED = """
 - id: powersgd-02-studied
   paper: powersgd
   where: section 5
-  claim: It is fast.
+  text: It is fast.
   expect: less than 2
   caution: null
   needs: cpu
@@ -99,7 +99,7 @@ def test_what_a_claim_asks_for_is_there(claim: Claim) -> None:
         assert study.relations
         if study.name.startswith("links/"):
             continue
-        assert study.name in names()
+        assert study.name in study_names()
         module = import_module(f"gcbench.studies.{study.name}")
         assert f'"{study.column}"' in inspect.getsource(module)
         tables = [
@@ -152,7 +152,13 @@ def test_the_luck_of_a_seed_cancels() -> None:
     (judged,) = judge(read_relations("a > b"), {"a": seeds(90, 94, 97), "b": seeds(89, 93.2, 96.1)})
     assert judged.verdict is Verdict.REPRODUCED and judged.seeds == (1, 2, 3)
     assert judged.margin == pytest.approx(0.9)
-    assert judged.noise == pytest.approx(1.886 * 0.1 / 3**0.5)  # t of 2 degrees of freedom
+    assert judged.noise == pytest.approx(1.885618 * 0.1 / 3**0.5)  # t of 2 degrees of freedom
+
+
+def test_noise_is_a_bound_of_students_t_for_many_seeds_too() -> None:
+    differences = [float(seed) for seed in range(12)]
+    (judged,) = judge(read_relations("a > b"), {"a": seeds(*differences), "b": seeds(*[0.0] * 12)})
+    assert judged.noise == pytest.approx(1.363430 * 13**0.5 / 12**0.5)  # t of 11, deviation
 
 
 def test_more_seeds_decide_what_few_leave_open() -> None:
@@ -465,6 +471,15 @@ def test_evidence_says_whose_run_it_is(said, asked) -> None:
     assert "sgd 94 (n=1) (run of powersgd/table3_cifar10/sgd)" in row["evidence"]
 
 
+def test_words_beside_belong_to_the_rows_that_have_their_keys(said, asked) -> None:
+    asked(near())
+    runs(SGD, 94.0)
+    (row,) = answers(said, "with=rank=4")
+    assert "accuracy at budget paper with rank=4: sgd 94 (n=1)" in row["evidence"]
+    assert "table4=rank_7 rank=4 seed=1,2,3" in row["commands"]
+    assert "table4=sgd seed=2,3" in row["commands"]
+
+
 def test_tables_with_the_same_runs_are_asked_once(said, asked) -> None:
     """At budget=cpu one model stands in for ResNet-56 and for ResNet-110; at paper they differ."""
     folders = ["orq/table2_resnet56", "orq/table2_resnet110"]
@@ -537,6 +552,7 @@ def test_the_terminal_shows_all(said, asked) -> None:
         (["claims", "id=powersgd-99"], "there is no such claim"),
         (["claims", "budget=cpu"], "budget=cpu: no such key; type results="),
         (["claims", "format=latex"], "format=latex: type format=terminal, markdown, csv"),
+        (["claims", "with=bucket_size=128"], "no row of these claims has such a key"),
         (["claims", "id=powersgd-01", "keep=outputs"], "leave out paper= and id="),
         (["runs", "paper=powersgd"], "paper=powersgd: no such key; type results="),
     ],
@@ -553,9 +569,10 @@ def test_mistakes_are_answered_in_one_sentence(
     ("before", "after", "sentence"),
     [
         ("measure: accuracy", "measure: accuracies", "type accuracy"),
-        ("needs: short", "needs: long", "type one of exact"),
-        ("caution:", "cautoin:", "type caution"),
-        ("  expect: within 1\n", "", "missing"),
+        ("needs: short", "needs: long", "needs=long; type exact, cpu, short or paper"),
+        ("caution:", "cautoin:", "cautoin: no such key; type caution"),
+        ("  expect: within 1\n", "", "expect is missing"),
+        ("hold:", "holds:", "check.rows.0.holds: no such key; type hold"),
     ],
 )
 def test_mistakes_in_the_file_are_named(

@@ -26,7 +26,7 @@ columns:
 rows:
 """
 CLAIM = """
-- {id: powersgd-0%d-near, paper: powersgd, where: table 4, claim: "%s", expect: it does,
+- {id: powersgd-0%d-near, paper: powersgd, where: table 4, text: "%s", expect: it does,
    caution: null, needs: short, %s,
    check: {rows: [{measure: %s, of: powersgd/table4, hold: ["%s"]}]}}
 """

@@ -48,14 +48,15 @@ def test_slips_are_answered_in_one_sentence(words: list[str], says: str) -> None
             "measure: acuracy",
             "measure=acuracy of column accuracy is not known; type accuracy",
         ),
-        ("spread: range", "spread: wide", "spread=wide; type one of range"),
-        ("note: a note", "nota: a note", "nota is no key of a row; type note"),
+        ("spread: range", "spread: wide", "spread=wide; type range, deviation or none"),
+        ("note: a note", "nota: a note", "rows.1.nota: no such key; type note"),
         (
             "published: {accuracy: 99.0}",
             "published: {accurcy: 99.0}",
             "Projected has accurcy published",
         ),
-        ("source: somebody, table 1", "", "missing 1 required positional argument: 'source'"),
+        ("digits: 3", "digits: three", "columns.1.digits is 'three': Input should be a valid"),
+        ("source: somebody, table 1", "", "source is missing"),
     ],
 )
 def test_slips_in_a_table_file(here: Path, old: str, new: str, says: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 from gcbench.config import ConfigError
 from gcbench.report.study import find_study
 from gcbench.studies.command import study
-from gcbench.studies.study import class_of, names
+from gcbench.studies.study import class_of, study_names
 
 STUDIES = Path(__file__).parents[2] / "gcbench" / "studies"
 
@@ -96,10 +96,10 @@ def test_every_file_with_a_study_is_listed(
         for path in STUDIES.glob("*.py")
         if "def rows(self)" in path.read_text() and path.stem != "study"
     ]
-    assert sorted(with_rows) == sorted(names()) and len(names()) >= 8
-    assert all(f"\n {name} " in shown for name in names())
+    assert sorted(with_rows) == sorted(study_names()) and len(study_names()) >= 8
+    assert all(f"\n {name} " in shown for name in study_names())
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", study_names())
 def test_settings_that_are_kept_can_be_made_and_written(name: str) -> None:
     assert json.dumps(class_of(name)().settings())

@@ -24,8 +24,8 @@ from gcbench.drawing import (
     panels,
 )
 from gcbench.report.figures.axes import LABELS, label_of
-from gcbench.report.figures.series import Drawn, Series, untimed
-from gcbench.report.measures import emulated, seconds
+from gcbench.report.figures.series import Drawn, Series, caveats, untimed
+from gcbench.report.measures import seconds
 
 BAR = 0.17  # inches for a bar with its gap
 FILLS = {
@@ -75,18 +75,10 @@ def breakdown(drawn: Drawn, by_group: bool = False, caption: str | None = None) 
             )
         ax.set_xlabel(LABELS["step_milliseconds"])
     notes = untimed(s for s in drawn.series if s not in shown)
-    notes += (
-        [f"In brackets: {label_of(caption, shown)[0].lower()}{label_of(caption, shown)[1:]}."]
-        if caption
-        else []
-    )
-    crowded = any(run.result.oversubscribed for s in shown for run in s.runs)
-    notes += ["Some runs had more processes than cores."] if crowded else []
-    notes += (
-        ["Some runs had an emulated network."]
-        if any(emulated(run.result) for s in shown for run in s.runs)
-        else []
-    )
+    if caption:
+        label = label_of(caption, shown)
+        notes.append(f"In brackets: {label[0].lower()}{label[1:]}.")
+    notes += caveats(shown)
     return finish(figure, [_patch(phase) for phase in PHASES], [*drawn.notes, *notes])
 
 

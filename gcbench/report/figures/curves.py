@@ -64,16 +64,14 @@ def _panel(ax: Axes, bands: dict[Series, Band], y: str, x: str) -> None:
 
 
 def _is_logarithmic(name: str, bands: dict[Series, Band]) -> bool:
-    """Losses only where they fall far, as those of least squares do."""
-    lowest, highest = (
-        min(b.mean.min() for b in bands.values()),
-        max(b.mean.max() for b in bands.values()),
-    )
+    """Return whether an axis is logarithmic; a loss is only where it spans a factor of FAR."""
+    lowest = min(b.mean.min() for b in bands.values())
+    highest = max(b.mean.max() for b in bands.values())
     return name in LOGARITHMIC or (name in LOSSES and 0 < FAR * lowest < highest)
 
 
 def _legend(series: Sequence[Series], by_group: bool) -> list[Line2D]:
-    """Rows of several groups that look and are called alike stand once."""
+    """Return one legend entry for each distinct label."""
     rows: dict[str, dict[str, Any]] = {}
     for s in series:
         rows.setdefault(s.short if by_group else s.label, look(s.family, s.nth))
@@ -82,5 +80,6 @@ def _legend(series: Sequence[Series], by_group: bool) -> list[Line2D]:
 
 def _left_out(x: str, without: Sequence[Series], exact: Sequence[Series]) -> list[str]:
     why = "virtual workers have no times" if x == "seconds" else "no such lines in metrics.jsonl"
-    told = [f"Not drawn: {', '.join(s.label for s in without)} ({why})."] if without else []
-    return told + ([f"Exact up to rounding: {', '.join(s.label for s in exact)}."] if exact else [])
+    notes = [f"Not drawn: {', '.join(s.label for s in without)} ({why})."] if without else []
+    notes += [f"Exact up to rounding: {', '.join(s.label for s in exact)}."] if exact else []
+    return notes

@@ -9,10 +9,9 @@ from typing import Any
 import matplotlib
 from matplotlib.figure import Figure
 
-from gcbench.config import ConfigError, near
+from gcbench.config import PAPER, ConfigError, near
 from gcbench.drawing import RC, save
 from gcbench.records.store import RecordedRun
-from gcbench.report.configs import PAPER
 from gcbench.report.figures.bars import bars, breakdown
 from gcbench.report.figures.curves import curves
 from gcbench.report.figures.reach import time_to_score

@@ -56,16 +56,14 @@ def _place(
         )
         note.set_in_layout(False)
         box = note.get_window_extent(renderer)
-        dx, dy = _best(box, center, taken, ax.bbox, scale)
+        dx, dy = _best(box, taken, ax.bbox, scale)
         note.set_position((dx / scale, dy / scale))
         taken.append(box.translated(dx, dy))
         if hypot(*_gap(box.translated(dx, dy), center)) > 9 * scale:
             _leader(ax, (x, y), _nearest(box.translated(dx, dy), center))
 
 
-def _best(
-    box: Bbox, center: Any, taken: Sequence[Bbox], frame: Bbox, scale: float
-) -> tuple[float, float]:
+def _best(box: Bbox, taken: Sequence[Bbox], frame: Bbox, scale: float) -> tuple[float, float]:
     """Return the first offset that is free, near ones first; else the one that covers least."""
     costs = []
     for reach, angle in product(REACHES, ANGLES):

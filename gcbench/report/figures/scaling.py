@@ -11,8 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from gcbench.drawing import finish, logarithmic, look, panels
-from gcbench.report.figures.series import Drawn, Series, untimed
-from gcbench.report.measures import emulated
+from gcbench.report.figures.series import Drawn, Series, caveats, untimed
 
 COUNT = re.compile(r"[,;]?\s*\d+ (workers?|GPUs?|nodes?)\s*[,;]?\s*")  # in a row's title
 
@@ -52,7 +51,7 @@ def scaling(drawn: Drawn) -> Figure | None:
             *drawn.notes,
             *untimed(s for s in drawn.series if s not in timed),
             *_alone(groups, bases),
-            *_caveats(timed),
+            *caveats(timed),
         ],
     )
 
@@ -103,17 +102,3 @@ def _nth(series: Series, among: Sequence[Series]) -> int:
 def _alone(groups: dict[str, list[Series]], bases: dict[str, float]) -> list[str]:
     without = [group or "the rows" for group in groups if group not in bases]
     return [f"No run of one worker, and so no speed-up: {', '.join(without)}."] if without else []
-
-
-def _caveats(timed: Sequence[Series]) -> list[str]:
-    crowded = [
-        f"{s.label} ({workers_of(s)})"
-        for s in timed
-        if any(run.result.oversubscribed for run in s.runs)
-    ]
-    notes = [f"More processes than cores: {', '.join(crowded)}."] if crowded else []
-    return notes + (
-        ["Some runs had an emulated network."]
-        if any(emulated(run.result) for s in timed for run in s.runs)
-        else []
-    )

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from gcbench.console import name_first
 from gcbench.identity import digest, tell_apart
 from gcbench.records.store import RecordedRun
-from gcbench.report.measures import TIMES, measure
+from gcbench.report.measures import TIMES, emulated, measure
 from gcbench.report.rows import Row, newest
 
 NAMED = 5  # rows that are not in a figure
@@ -70,6 +70,19 @@ def untimed(series: Iterable[Series]) -> list[str]:
     labels = [s.label for s in series]
     words = "Without times, as virtual or fewer workers are"
     return [f"{words}: {name_first(labels, NAMED)}."] if labels else []
+
+
+def caveats(timed: Sequence[Series]) -> list[str]:
+    """Return notes on the series whose times say less: of shared cores, or an emulated network."""
+    runs = [(series, run.result) for series in timed for run in series.runs]
+    crowded = {
+        f"{series.label} ({result.workers})": None
+        for series, result in runs
+        if result.oversubscribed
+    }
+    notes = [f"More processes than cores: {name_first([*crowded], NAMED)}."] if crowded else []
+    is_emulated = any(emulated(result) for _, result in runs)
+    return notes + (["Some runs had an emulated network."] if is_emulated else [])
 
 
 def _absent(rows: Sequence[Row]) -> list[str]:

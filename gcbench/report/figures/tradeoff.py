@@ -41,7 +41,7 @@ class Panel(NamedTuple):
         return score_of(self.drawn.series)
 
     def points(self) -> list[Point]:
-        """Return the rows that have both, by what they cost."""
+        """Return a point for each series that has both a score and a cost, cheapest first."""
         y = self.score
         return points_of(self.drawn.series, y, self.x, **self.settings) if y else []
 
@@ -51,7 +51,10 @@ def score_of(series: Sequence[Series]) -> str | None:
 
 
 def points_of(series: Sequence[Series], y: str, x: str = "ratio", **settings: Any) -> list[Point]:
-    """Return the rows that have both, by `x`, of which `settings` are arguments."""
+    """Return a point for each series that has both a score and a cost, cheapest first.
+
+    The cost is the measure `x`, of which `settings` are arguments.
+    """
     values = [(s, s.values(x, **settings), s.values(y)) for s in series]
     points = [
         Point(s, float(np.mean(r)), float(np.mean(v)), min(v), max(v))

@@ -1,0 +1,129 @@
+"""The scenario of a prediction: methods on a model, a device and a cluster, as they were typed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from gcbench.config import ConfigError, compose_words, resolve
+from gcbench.predict.devices import Device, interpolate, read_device
+from gcbench.predict.links import read_link
+from gcbench.predict.model import Cluster, Compute, Method, Prediction, predict
+from gcbench.predict.payload import Shapes
+from gcbench.predict.subject import (
+    dataset_of,
+    facts_of,
+    make_methods,
+    method_names,
+    read_shapes,
+    refuse_unknown_knobs,
+    shapes_of_model,
+)
+from gcbench.predict.words import Predict
+
+log = logging.getLogger("gcbench")
+
+
+class Scenario(NamedTuple):
+    """The subject of a prediction: methods on a model, a device and a cluster."""
+
+    title: str
+    methods: list[Method]
+    dense: Method
+    clusters: dict[str, Cluster]  # by network
+    compute: Compute
+    samples: int
+    left_out: dict[str, str]  # of compressor=all: methods that cannot run there, and why
+    untimed: list[str]  # of compressor=all, too: methods whose codec was never timed on that device
+    guessed: list[str]  # methods with the seconds that the device has for any other
+
+
+class ModelOnDevice(NamedTuple):
+    """A model, the samples of an epoch, and what a device takes to compute a step of it."""
+
+    name: str
+    shapes: Shapes
+    samples: int
+    compute: Compute
+
+
+def build_scenario(words: Predict) -> Scenario:
+    """Return what was typed; raise ConfigError where it is not known."""
+    device = read_device(words.device)
+    inside = read_link("inside", words.inside)
+    clusters = {
+        name: Cluster(read_link("network", name, words.latency), inside, words.workers_per_node)
+        for name in words.network
+    }
+    names = _choose_methods(words)
+    untimed = [] if words.compressor != ("all",) else [n for n in names if not device.times(n)]
+    model = find_model(words, device)
+    names = [name for name in names if name not in untimed]
+    log.info("metering a step of %s with %d methods", model.name, len(names))
+    single, left_out = [], {}
+    for choice in names:
+        try:
+            choices = make_methods(
+                choice, words.others, model.shapes, device, words.workers_per_node
+            )
+            for method in choices:
+                for workers in words.workers:
+                    method.messages(workers)
+            single += choices
+        except ValueError as error:
+            if words.compressor != ("all",):
+                raise
+            left_out[choice] = str(error)
+    every = [method.at_every(steps) for method in single for steps in words.every]
+    dense = next((m for m in every if m.family == "none" and m.every == 1), None)
+    return Scenario(
+        f"{model.name}, {device.title}, {model.compute.batch_size} a worker",
+        every,
+        dense or make_methods("none", [], model.shapes, device, 1)[0],
+        clusters,
+        model.compute,
+        model.samples,
+        left_out,
+        untimed,
+        sorted({m.family for m in single} - {*device.codecs, "none"}),
+    )
+
+
+def _choose_methods(words: Predict) -> Sequence[str]:
+    """Return the choices of conf/compressor that were asked for."""
+    known = method_names()
+    names = known if words.compressor == ("all",) else words.compressor
+    if unknown := [name for name in names if name not in known]:
+        raise ConfigError(
+            f"compressor={unknown[0]}: there is no such method; type all, or some of "
+            f"{', '.join(known)}"
+        )
+    refuse_unknown_knobs(names, words.others)
+    return names
+
+
+def find_model(words: Predict, device: Device) -> ModelOnDevice:
+    """Return the typed model, or the one of `shapes=FILE`, with what the device takes for it."""
+    if words.shapes:
+        model = read_shapes(words.shapes)
+        batch = words.batch_size or int(max(model.seconds))
+        taken = words.seconds or interpolate(model.seconds, batch)
+        compute = device.compute(model.name, batch, taken)
+        return ModelOnDevice(model.name, model.shapes, words.samples or 50_000, compute)
+    dataset = words.dataset or dataset_of(words.model)
+    facts = facts_of(words.model, dataset)
+    compute = device.compute(words.model, words.batch_size, words.seconds)
+    node = resolve(compose_words([f"model={words.model}", f"dataset={dataset}"]))["model"]
+    shapes = shapes_of_model(node, facts)
+    return ModelOnDevice(words.model, shapes, words.samples or facts.samples, compute)
+
+
+def predictions(words: Predict, scenario: Scenario) -> list[tuple[str, Prediction]]:
+    """Return the steps of every method on every network and number of workers."""
+    return [
+        (network, predict(m, w, cluster, scenario.compute, words.overlap))
+        for network, cluster in scenario.clusters.items()
+        for m in scenario.methods
+        for w in words.workers
+    ]

@@ -1,0 +1,256 @@
+"""The tables of `gcbench predict`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gcbench.config import ConfigError, conf_directory
+from gcbench.console import TextTable
+from gcbench.predict.devices import OTHER
+from gcbench.predict.links import read_presets
+from gcbench.predict.measure import compare, measure_device, write_device
+from gcbench.predict.pays import MethodVerdict, Threshold, find_verdicts
+from gcbench.predict.scenario import Scenario, build_scenario, predictions
+from gcbench.predict.units import format_rate, format_seconds
+from gcbench.predict.words import Predict
+
+log = logging.getLogger("gcbench")
+
+
+def answer(words: Predict) -> TextTable:
+    """Return the table that was asked for; raise ConfigError where nothing can be predicted."""
+    match words.command:
+        case "links":
+            return _list_links()
+        case "devices":
+            return _list_devices()
+        case "measure":
+            return _measure(words)
+        case "compare":
+            return _compare(words)
+    try:
+        return _rank_methods(words) if words.command == "pays" else _predict_steps(words)
+    except ValueError as error:  # a method that cannot run on such a cluster
+        raise ConfigError(str(error)) from error
+
+
+def _predict_steps(words: Predict) -> TextTable:
+    scenario = build_scenario(words)
+    rows = [
+        [
+            p.method,
+            network,
+            f"{p.workers:,}",
+            format_seconds(p.step_seconds),
+            f"{p.images_per_second:,.0f}",
+            format_seconds(p.epoch_seconds(scenario.samples)),
+            format_seconds(p.codec_seconds),
+            format_seconds(p.exchange_seconds),
+            format_seconds(p.exposed_seconds),
+            f"{p.sent_bits / 8e6:,.3g}",
+            f"{p.of_bound:.2f} x",
+        ]
+        for network, p in predictions(words, scenario)
+    ]
+    headings = [
+        "method",
+        "network",
+        "workers",
+        "step",
+        "samples/s",
+        "epoch",
+        "codec",
+        "exchange",
+        "exposed",
+        "MB sent",
+        "of the bound",
+    ]
+    return TextTable(
+        headings,
+        rows,
+        left=(0, 1),
+        title=_title(words, scenario),
+        notes=_notes(words, scenario),
+    )
+
+
+def _title(words: Predict, scenario: Scenario) -> str:
+    parts = [scenario.title, *scenario.clusters]
+    if words.workers_per_node > 1:
+        parts.append(f"{words.workers_per_node} a node on {words.inside}")
+    if words.overlap:
+        parts.append("with overlap")
+    return ", ".join(parts)
+
+
+def _notes(words: Predict, scenario: Scenario) -> list[str]:
+    notes = [
+        f"Predicted with device {words.device}. The bound is a step without exchange and codec: "
+        f"{format_seconds(scenario.compute.seconds)}."
+        + (" With every=H a step is the mean of H." if max(words.every) > 1 else "")
+    ]
+    if scenario.guessed:
+        notes.append(
+            f"Codec seconds are the device's guess for any method ({OTHER}), and may be far off, "
+            f"of: {', '.join(scenario.guessed)}. Time them: gcbench bench, gcbench predict measure."
+        )
+    if scenario.untimed:
+        notes.append(
+            f"Left out, as device={words.device} has no codec seconds of them: "
+            f"{', '.join(scenario.untimed)}. Time them: gcbench bench, gcbench predict measure."
+        )
+    if scenario.left_out:
+        reasons = "; ".join(f"{name} ({why})" for name, why in scenario.left_out.items())
+        notes.append(f"Left out, as they cannot be predicted there: {reasons}")
+    return notes
+
+
+def _rank_methods(words: Predict) -> TextTable:
+    workers = [w for w in words.workers if w > 1]
+    if not workers:
+        raise ConfigError("workers=1: one worker exchanges nothing; type workers=2,4,8,16")
+    scenario = build_scenario(words)
+    clusters, compute, dense = scenario.clusters, scenario.compute, scenario.dense
+    others = [m for m in scenario.methods if m is not dense]
+    (bound,) = find_verdicts([dense], dense, workers, clusters, compute, words.overlap)
+    verdicts = find_verdicts(others, dense, workers, clusters, compute, words.overlap)
+    if words.picture:
+        from gcbench.predict.picture import draw
+
+        network, cluster = next(iter(clusters.items()))
+        title = _title(words, scenario)
+        steps = bound.predictions[network]
+        files = draw(verdicts, steps, network, cluster, Path(words.picture), title)
+        log.info("drawn: %s", ", ".join(map(str, files)))
+    headings = ["method"]
+    columns = [["none: step", "none: samples/s", *(v.method.title for v in verdicts)]]
+    for i, number in enumerate(workers):
+        for network in clusters:
+            step = bound.predictions[network][i]
+            headings.append(f"W={number:,} {network}")
+            columns.append(
+                [format_seconds(step.step_seconds), f"{step.images_per_second:,.0f}"]
+                + [f"{v.speedups[network][i]:.2f} x" for v in verdicts]
+            )
+        headings.append(f"W={number:,} pays")
+        columns.append(["", "", *(_threshold(v.thresholds[i]) for v in verdicts)])
+    return TextTable(
+        headings,
+        list(zip(*columns, strict=True)),
+        groups=[True, True, *(False for _ in verdicts)],
+        title=_title(words, scenario),
+        notes=[
+            "Times faster than none, which exchanges whole gradients, by the number of workers W "
+            "and network; the fastest on average first. It pays at the rates between nodes in the "
+            f"last column of each W{_latency_of(scenario)}.",
+            *(_fastest([bound, *verdicts], network, workers) for network in clusters),
+            "Speed only: how good the model gets is not predicted, neither with fewer bits nor "
+            "with every=H. Train the candidates, or see what gcbench report has of them.",
+            *_notes(words, scenario),
+        ],
+    )
+
+
+def _latency_of(scenario: Scenario) -> str:
+    """Return the words that name the network whose latency the thresholds use.
+
+    They are empty with one network.
+    """
+    if len(scenario.clusters) == 1:
+        return ""
+    return f", with the latency of {next(iter(scenario.clusters))}"
+
+
+def _fastest(verdicts: Sequence[MethodVerdict], network: str, workers: Sequence[int]) -> str:
+    parts = []
+    for i, number in enumerate(workers):
+        best = max(verdicts, key=lambda v: v.speedups[network][i])
+        step = best.predictions[network][i]
+        parts.append(
+            f"W={number:,} {best.method.title} ({format_seconds(step.step_seconds)}, "
+            f"{step.images_per_second:,.0f} samples/s)"
+        )
+    return f"Fastest on {network}: {', '.join(parts)}."
+
+
+def _threshold(threshold: Threshold) -> str:
+    if threshold.never:
+        return "never"
+    if threshold.below:
+        return f"< {format_rate(threshold.below)}"
+    return f"> {format_rate(threshold.above)}" if threshold.above else "always"
+
+
+def _measure(words: Predict) -> TextTable:
+    if not words.paths or "device" not in words.given:
+        raise ConfigError(
+            "measure: type folders with bench.json and result.json in them, and device=FILE.yaml"
+        )
+    node = measure_device(words.paths, words.title or Path(words.device).stem)
+    write_device(node, Path(words.device))
+    rows = [
+        ["codec", name, _sizes(entry["aggregate_seconds"])]
+        for name, entry in node["codecs"].items()
+    ]
+    rows += [["model", name, _sizes(entry["seconds"])] for name, entry in node["models"].items()]
+    headings = ["part", "name", "of values, or batches"]
+    title = f"{words.device}: {node['title']}"
+    return TextTable(headings, rows, left=range(3), title=title)
+
+
+def _sizes(seconds_by_size: dict[int, Any]) -> str:
+    return ", ".join(f"{size:,}" for size in seconds_by_size)
+
+
+def _compare(words: Predict) -> TextTable:
+    if not words.paths:
+        raise ConfigError(
+            "compare: type run directories, as in gcbench predict compare outputs/RUN network=1gbit"
+        )
+    network = _one_network(words) if "network" in words.given else None
+    comparisons = [compare(path, network, words.latency, words.own) for path in words.paths]
+    rows = [
+        [
+            c.title,
+            str(c.workers),
+            format_seconds(c.exchange_seconds),
+            format_seconds(c.measured_exchange_seconds),
+            f"{c.ratio:.3f}",
+        ]
+        for c in comparisons
+    ]
+    headings = ["run", "workers", "predicted", "measured", "measured / predicted"]
+    return TextTable(headings, rows, title="exchange of a step")
+
+
+def _one_network(words: Predict) -> str:
+    if len(words.network) > 1:
+        raise ConfigError(f"network={','.join(words.network)}: runs are compared on one; type one")
+    return words.network[0]
+
+
+def _list_links() -> TextTable:
+    rows = [
+        [
+            name,
+            format_rate(float(link["bits_per_second"])),
+            format_seconds(float(link["latency_seconds"])),
+            link["source"],
+        ]
+        for name, link in read_presets().items()
+    ]
+    headings = ["link", "of payload", "latency", "source"]
+    return TextTable(headings, rows, left=(0, 3), title="network= and inside=")
+
+
+def _list_devices() -> TextTable:
+    rows = []
+    for path in sorted((conf_directory() / "devices").glob("*.yaml")):
+        node = yaml.safe_load(path.read_text(encoding="utf-8"))
+        rows.append([path.stem, node["title"], ", ".join(node["models"] or {})])
+    return TextTable(["device", "what it is", "models"], rows, left=range(3), title="device=")

@@ -1,0 +1,52 @@
+"""Parts of conf/ as checked types: pydantic finds what is wrong, and one sentence says it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, TypeVar, get_args, get_type_hints
+
+from pydantic import BeforeValidator, ConfigDict, ValidationError
+
+from gcbench.config import ConfigError, near
+
+CHECKED = ConfigDict(extra="forbid")
+Texts = Annotated[  # a single one may stand without brackets
+    tuple[str, ...], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)
+]
+
+T = TypeVar("T")
+
+
+def build_checked(kind: type[T], node: Mapping[str, Any], place: str | Path) -> T:
+    """Return `kind` made of a node of YAML; raise ConfigError with the place and the first slip."""
+    try:
+        return kind(**node)
+    except ValidationError as error:
+        raise ConfigError(f"{place}: {_describe_problem(kind, error)}") from error
+
+
+def _describe_problem(kind: type, error: ValidationError) -> str:
+    # A mistyped key is missing, too.
+    problem = min(error.errors(), key=lambda one: one["type"] == "missing")
+    key = ".".join(map(str, problem["loc"]))
+    match problem["type"]:
+        case "missing":
+            return f"{key} is missing"
+        case "unexpected_keyword_argument" | "extra_forbidden":
+            *path, name = problem["loc"]
+            allowed = sorted(get_type_hints(_kind_at(kind, path)))
+            return f"{key}: no such key; type {near(str(name), allowed) or ', '.join(allowed)}"
+        case "literal_error":
+            expected = problem["ctx"]["expected"].replace("'", "")
+            return f"{key}={problem['input']}; type {expected}"
+    return f"{key} is {problem['input']!r:.60}: {problem['msg']}"
+
+
+def _kind_at(kind: type, path: list[int | str]) -> type:
+    """Return the type to which the keys of a path lead; numbers are those of lists."""
+    for key in path:
+        if isinstance(key, str):
+            field = get_type_hints(kind)[key]
+            kind = (get_args(field) or (field,))[0]
+    return kind
