@@ -150,6 +150,7 @@ class Properties(NamedTuple):
     mean_linear: bool = False  # rows and their mean give the same update
     divisible: bool = False  # any part of a gradient, flat, can be sent by itself, as in a shard
     scope: Literal["tensor", "global"] = "tensor"  # global: a scale, bucket or draw spans tensors
+    period: int = 1  # exchanges after which messages have the same lengths again
 
 
 @runtime_checkable

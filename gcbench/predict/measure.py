@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from gcbench.comm.network import Link
-from gcbench.config import ConfigError, emulated_link
+from gcbench.config import Config, ConfigError, emulated_link
 from gcbench.predict.links import read_link
 from gcbench.predict.model import Cluster, exchange_seconds
 from gcbench.predict.payload import Payload
@@ -98,8 +98,7 @@ def measure_device(paths: Sequence[str], title: str) -> dict[str, Any]:
     for run in runs:
         entry = models.setdefault(run.choices["model"], {"seconds": {}})
         trainer = run.config["trainer"]
-        batch = trainer["batch_size"] * trainer["accumulate"]
-        entry["seconds"].setdefault(batch, []).append(
+        entry["seconds"].setdefault(trainer["batch_size"], []).append(
             sum(_seconds(run, phase) for phase in COMPUTATION)
         )
     return {
@@ -183,6 +182,7 @@ def compare(
         )
     config = {**result.config, "choices": result.choices}
     refuse_foreign_code([config["model"], config["compressor"]], own, path)
+    _refuse_schedules(config, path)
     shapes = shapes_of_model(
         config["model"], facts_of(result.choices["model"], result.choices["dataset"])
     )
@@ -203,6 +203,22 @@ def compare(
         rest + exchange,
         _seconds(result, "step"),
     )
+
+
+def _refuse_schedules(config: Config, path: str) -> None:
+    """Refuse a run whose exchanges change with its steps, where one kind is predicted."""
+    estimator = config["choices"].get("estimator", "sgd")
+    dense_steps = config["compressor"].get("dense_steps", 0)
+    if estimator not in ("sgd", "local_steps"):
+        raise ConfigError(
+            f"{path}: estimator={estimator} exchanges by a schedule that predictions do not know; "
+            "type a run of estimator=sgd or local_steps"
+        )
+    if dense_steps:
+        raise ConfigError(
+            f"{path}: dense_steps={dense_steps} sends other messages at first than later, and one "
+            "kind is predicted; type a run with dense_steps=0"
+        )
 
 
 def _link(measured: Network | None, network: str | None, latency: str | None, path: str) -> Link:

@@ -12,7 +12,7 @@ from torch import Tensor
 from gcbench.comm import Comm, Transport
 from gcbench.comm.network import Collective, Level
 from gcbench.comm.transport import Reduction
-from gcbench.compressors import Compressor, State, Step, offsets_of, sizes_of
+from gcbench.compressors import Compressor, State, Step, offsets_of, parts_of, sizes_of
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -30,7 +30,7 @@ class Message(NamedTuple):
 
 
 class _Last(Exception):
-    """The step has sent all that it sends."""
+    """All that is to be counted has been sent."""
 
 
 class _OneOfMany:
@@ -73,8 +73,9 @@ class _OneOfMany:
 class Payload:
     """The messages of a compressor on tensors of these shapes.
 
-    A step of one worker is run, its collectives counted by the meter, and not decoded. What does
-    not depend on the number of workers is counted once. All-to-alls and gathers of shards are
+    A step of one worker is run, its collectives counted by the meter, and not decoded; of methods
+    whose messages take turns, as ACP-SGD's, a step of each turn, and their mean. What does not
+    depend on the number of workers is counted once. All-to-alls and gathers of shards are
     scaled from 16 workers, gathers inside nodes from 16 nodes; sums, whose lanes widen with the
     workers, are counted for every number. Codes of variable length are those of a normal gradient.
     `workers_per_node` is for methods that exchange by node.
@@ -84,7 +85,7 @@ class Payload:
     shapes: Shapes
     workers_per_node: int = 1
     _counted: dict[int, list[Message]] = field(default_factory=dict)
-    _collectives: int = 0  # in a step
+    _collectives: int = 0  # in a step, or in one of each turn
     _varies: bool | None = None  # whether the bits of sums depend on the number of workers
 
     def at(self, workers: int) -> list[Message]:
@@ -106,11 +107,15 @@ class Payload:
         if "all_to_all" in kinds or "all_reduce" not in kinds:
             return False
         if self._varies is None:
-            sums = [
-                [m for m in self._count(w) if m.collective == "all_reduce"]
-                for w in (few, self._base(MANY))
-            ]
-            self._varies = sums[0] != sums[1]
+            try:
+                sums = [
+                    [m for m in self._count(w) if m.collective == "all_reduce"]
+                    for w in (few, self._base(MANY))
+                ]
+            except ValueError:  # sums of so many workers do not fit
+                self._varies = True
+            else:
+                self._varies = sums[0] != sums[1]
         return self._varies
 
     def _scaled(self, message: Message, workers: int) -> Message:
@@ -147,14 +152,17 @@ class Payload:
             else torch.randn(1, *s, generator=generator)
             for k, s in self.shapes.items()
         }
-        step = Step(LATE, 1, comm.local, offsets_of(sizes_of(grads)))
+        parts = [part for part in parts_of(self.compressor) if isinstance(part, Compressor)]
+        turns = max(part.properties.period for part in parts)
+        state, offsets = State(), offsets_of(sizes_of(grads))
         try:
-            self.compressor.aggregate(grads, State(), comm, step)
+            for turn in range(turns):
+                step = Step(LATE + turn, 1, comm.local, offsets)
+                state = self.compressor.aggregate(grads, state, comm, step).state
         except _Last:
             pass
         self._collectives = self._collectives or -left[0]
-        totals = comm.meter.totals_by_worker[0]
         return [
-            Message(kind.level, kind.collective, total.messages, total.sent_bits)
-            for kind, total in totals.items()
+            Message(kind.level, kind.collective, total.messages / turns, total.sent_bits / turns)
+            for kind, total in comm.meter.totals_by_worker[0].items()
         ]

@@ -20,8 +20,9 @@ TO_RUN = "What would decide the others, and its cost"
 UNDER = [
     "Rows are compared seed by seed, by the differences between runs of the same seed: a relation "
     "holds, or its opposite does, if the mean difference is larger than noise, the one-sided 90 % "
-    "bound of Student's t test on these pairs. A relation between rows that share one seed takes "
-    "the standard deviation of the claim's other relations; without any, nothing is above noise. "
+    "bound of Student's t test on these pairs. With two or three pairs the noise is at least that "
+    "of the standard deviation pooled over the claim's relations of that measure, with one pair it "
+    "is that one; without any, nothing is above noise. "
     "A run that diverged is worse than any number.",
     "Budgets are not mixed, and the one nearest to the paper's counts: an answer at cpu, "
     "cpu_medium or cpu_long is of a smaller model and fewer epochs. Costs are those of kept runs "

@@ -10,7 +10,9 @@ row, as in vgg16/sgd, and what is no Python name stands in quotes: "4bit" > "Ran
 
 Noise is the one-sided 90 % bound of Student's t test on pairs, t s / sqrt(n): s is the standard
 deviation of n differences between runs of the same seed, and t the quantile at n - 1 degrees of
-freedom. So a relation is decided by more seeds, too, unless nothing is there to decide.
+freedom. So a relation is decided by more seeds, too, unless nothing is there to decide. Two or
+three differences may agree by chance: their noise is at least that of the deviation pooled over
+all relations that are judged together.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from gcbench.report.verdicts import Verdict
 
 SIGNS = {ast.Gt: ">", ast.GtE: ">=", ast.Lt: "<", ast.LtE: "<=", ast.Eq: "=="}
 EXACT = (0,)  # the seeds of what has none
+FEW = 3  # differences, whose own deviation says little
 
 
 class Value(NamedTuple):
@@ -109,12 +112,19 @@ class _Differences(NamedTuple):
     def freedom(self) -> int:
         return 0 if self.exact else max(len(self.by_seed) - 1, 0)
 
-    def noise(self, others: Sequence[_Differences]) -> float:
-        """Return the bound of the mean difference; one seed takes the deviation of `others`."""
+    def noise(self, together: Sequence[_Differences]) -> float:
+        """Return the bound of the mean difference; `together` has all that are judged with it."""
         if self.exact or all(map(math.isinf, self.by_seed.values())):
             return 0.0  # also where one side diverged with every seed
-        known = [d for d in ([self] if self.freedom else others) if d.freedom]
-        finite = [d for d in known if math.isfinite(d.squares)]
+        if self.freedom and not math.isfinite(self.squares):
+            return math.inf
+        own, pooled = self._bound([self]), self._bound(together)
+        if not self.freedom:
+            return pooled
+        return max(own, pooled) if len(self.by_seed) <= FEW else own
+
+    def _bound(self, pooled: Sequence[_Differences]) -> float:
+        finite = [d for d in pooled if d.freedom and math.isfinite(d.squares)]
         freedom = sum(d.freedom for d in finite)
         if not freedom:
             return math.inf
@@ -132,7 +142,7 @@ def _t_90(freedom: int) -> float:
 def judge(relations: Sequence[Relation], values: Mapping[str, Value]) -> list[Judged]:
     """Return whether each relation holds, from differences between runs of the same seed.
 
-    A relation between rows that share one seed takes the pooled deviation of the others; without
+    A relation between rows that share one seed takes the deviation pooled over the others; without
     any, its noise is larger than any finite margin.
     """
     differences = [
@@ -157,12 +167,12 @@ def _judge(
 
 
 def _verdict(sign: str, margin: float, noise: float) -> Verdict:
-    if math.isnan(margin):
-        return Verdict.NOT_DECIDED
+    if math.isnan(margin) or (math.isinf(margin) and math.isinf(noise)):
+        return Verdict.NOT_DECIDED  # some seeds diverged, and the others may say the opposite
     if margin > 0 or (margin == 0 and sign != ">"):
         above = margin >= noise and math.isfinite(noise)
         return Verdict.REPRODUCED if above else Verdict.WITHIN_NOISE
-    if -margin > noise:
+    if -margin > noise or noise == 0:  # equal numbers without noise are not larger
         return Verdict.CONTRARY
     equal = sign == ">=" and math.isfinite(noise)
     return Verdict.WITHIN_NOISE if equal else Verdict.NOT_DECIDED
@@ -193,9 +203,10 @@ def read_relations(text: str, folder: str = "") -> list[Relation]:
 def _relation(left: ast.expr, sign: str, right: ast.expr, folder: str) -> Relation:
     text = f"{_text(left)} {sign} {_text(right)}"
     within = 0.0
-    match left, right:
+    match left, sign, right:
         case (
             ast.Call(ast.Name("abs"), [ast.BinOp(a, ast.Sub(), b)]),
+            "<=",
             ast.Constant(value=float() | int() as bound),
         ):
             left, sign, right, within = a, "==", b, bound

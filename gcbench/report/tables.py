@@ -153,15 +153,23 @@ def read_table(name: str) -> Table:
         raise ConfigError(f"{path} is no YAML: {' '.join(str(error).split())}") from error
     if not isinstance(node, dict):
         raise ConfigError(f"{path}: a table has title, source, columns and rows")
-    columns = node.get("columns") or {}
-    rows = node.get("rows") or []
+    columns = node.pop("columns", None) or {}
+    rows = node.pop("rows", None) or []
+    typed = node.pop("with", None) or {}  # beside every row
     parts = {
         "columns": [{"key": key, **(column or {})} for key, column in columns.items()],
-        "rows": [{"beside" if key == "with" else key: row[key] for key in row} for row in rows],
+        "rows": [_read_row(row, typed) for row in rows],
     }
     table = build_checked(Table, {**node, **parts, "name": name}, path)
     _check(table, path)
     return table
+
+
+def _read_row(node: Mapping[str, Any], typed: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row's node, with what is typed beside all rows of its table in front of its own."""
+    row = {key: value for key, value in node.items() if key != "with"}
+    common = typed if row.get("experiment") else {}
+    return {**row, "beside": {**common, **(node.get("with") or {})}}
 
 
 def _check(table: Table, path: Path) -> None:

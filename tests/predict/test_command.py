@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -198,7 +199,7 @@ def result() -> dict[str, object]:
             "optimizer": {"lr": 0.1},
             "model": node,
             "compressor": {"_target_": "gcbench.compressors.build", "method": dense},
-            "trainer": {"gpus": 2, "batch_size": 16, "accumulate": 1},
+            "trainer": {"gpus": 2, "batch_size": 16, "accumulate": 4},  # 4 of 4 samples
         },
         "workers": 2,
         "processes": 2,
@@ -214,6 +215,25 @@ def result() -> dict[str, object]:
             for phase, s in {**phases, "exchange": 0.05, "step": 0.14}.items()
         },
     }
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"compressor": {"dense_steps": 20}}, "dense_steps=20 sends other messages at first"),
+        ({"estimator": {"kind": "svrg"}}, "estimator=svrg exchanges by a schedule"),
+    ],
+)
+def test_a_run_whose_messages_change_has_no_prediction(
+    here: Path, changed: dict[str, Any], says: str
+) -> None:
+    run = result()
+    for group, keys in changed.items():
+        run["config"].setdefault(group, {}).update(keys)
+        run["choices"][group] = keys.get("kind", run["choices"].get(group))
+    Path("result.json").write_text(json.dumps(run))
+    with pytest.raises(ConfigError, match=says):
+        compare("result.json")
 
 
 def test_a_run_beside_its_prediction(here: Path) -> None:

@@ -10,6 +10,7 @@ import math
 import random
 from importlib import import_module
 from pathlib import Path
+from statistics import pstdev
 
 import pytest
 from results import result_of, write
@@ -135,7 +136,10 @@ def seeds(*numbers: float) -> Value:
         ("a < b", seeds(3), seeds(1), Verdict.NOT_DECIDED),
         ("a > b", Value({1: 3.0, 2: 3.1}), Value({3: 1.0}), Verdict.NOT_DECIDED),
         ("a < b", seeds(math.inf), seeds(1), Verdict.CONTRARY),
-        ("a > b", seeds(math.inf, 3), seeds(1, 1), Verdict.WITHIN_NOISE),
+        ("a > b", seeds(math.inf, 3), seeds(1, 1), Verdict.NOT_DECIDED),
+        ("a > b", seeds(3, 3, 3), seeds(-math.inf, 4, 4.1), Verdict.NOT_DECIDED),
+        ("a > b", Value(exact=3), Value(exact=3), Verdict.CONTRARY),
+        ("a >= b", Value(exact=3), Value(exact=3), Verdict.REPRODUCED),
         ("a > b", seeds(math.inf), seeds(math.inf), Verdict.NOT_DECIDED),
     ],
 )
@@ -190,6 +194,18 @@ def test_one_seed_takes_the_deviation_of_the_others() -> None:
     assert (one.verdict, near.verdict) == (Verdict.REPRODUCED, Verdict.WITHIN_NOISE)
 
 
+def test_few_seeds_that_agree_by_chance_decide_nothing() -> None:
+    """Up to three differences have at least the noise of all that are judged with them."""
+    values = {"a": seeds(3.3, 3.31), "b": seeds(3, 3), "c": seeds(2.2, 3.2, 2.6, 3.4)}
+    alone, _ = judge(read_relations("a > b") * 2, values)
+    beside, other = judge(read_relations("a > b") + read_relations("3 > c"), values)
+    assert alone.verdict is Verdict.REPRODUCED and beside.verdict is Verdict.WITHIN_NOISE
+    own = pstdev([0.8, -0.2, 0.4, -0.4]) * (4 / 3) ** 0.5  # four are their own measure
+    assert other.noise == pytest.approx(1.637744 * own / 4**0.5)
+    pooled = ((3 * own**2 + 0.005**2 * 2) / 4) ** 0.5
+    assert beside.noise == pytest.approx(1.533206 * pooled / 2**0.5)
+
+
 def test_chains_alternatives_and_quotes() -> None:
     assert [r.text for r in read_relations("a < b < c")] == ["a < b", "b < c"]
     several = read_relations('("x, W=2", "4bit") > (t/c, d + 0.5)', "p")
@@ -202,7 +218,15 @@ def test_chains_alternatives_and_quotes() -> None:
     assert several[0].names == ["p/x, W=2", "p/t/c"] and several[3].names == ["p/4bit", "p/d"]
     (gap,) = read_relations("a - 2 * b > c - d + 1")
     assert gap.difference({"a": 10, "b": 1, "c": 2, "d": 3}) == 8
-    for wrong in ("a", "a > b; c", "a in b", "4bit > a", "max(a, b) > c", "a > b ** 2"):
+    for wrong in (
+        "a",
+        "a > b; c",
+        "a in b",
+        "4bit > a",
+        "max(a, b) > c",
+        "a > b ** 2",
+        "abs(a - b) > 1",
+    ):
         with pytest.raises(ConfigError):
             read_relations(wrong)
 

@@ -62,7 +62,7 @@ def test_overlap_gives_the_same_bits(choice: str) -> None:
     for a, b in zip(plain, overlapped, strict=True):
         assert b.buckets >= 3
         if choice in ("powersgd", "dion"):
-            torch.testing.assert_close(b.parameters, a.parameters, rtol=0, atol=1e-6)
+            torch.testing.assert_close(b.parameters, a.parameters, rtol=0, atol=5e-6)
             assert b.error == pytest.approx(a.error, rel=1e-4)
         else:
             assert [same(x, y) for x, y in zip(a.parameters, b.parameters, strict=True)] == [
