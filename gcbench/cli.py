@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
@@ -29,6 +30,7 @@ from gcbench.config import (
     learning_rate_notice,
     near,
     open_nodes,
+    refuse_empty_sweep,
     register,
     resolve,
     resolve_benchmark,
@@ -180,9 +182,25 @@ def _start_hydra(command: Callable[[], None], config: str, arguments: Sequence[s
     else:
         if {"-c", "--cfg"} & set(arguments) and {"-m", "--multirun"} & set(arguments):
             raise ConfigError("--cfg shows one run; type it without -m, and one value a key")
+        _refuse_options(arguments)
         quiet = [] if _is_first_rank() else ["hydra.output_subdir=null"]
         sys.argv[1:] = [*open_nodes(arguments), *quiet]
         command()
+
+
+def _refuse_options(arguments: Sequence[str]) -> None:
+    """Raise ConfigError for an option that Hydra has not, and for a sweep of no rows."""
+    from hydra._internal.utils import get_args_parser
+
+    parser = get_args_parser()
+    options, unknown = parser.parse_known_args(arguments)
+    for flag in (argument for argument in unknown if argument.startswith("-")):
+        known = [one for one in parser._option_string_actions if one.startswith("--")]
+        likely = get_close_matches(flag, known, n=1, cutoff=0.75)
+        key = flag.lstrip("-").partition("=")[0]
+        meant = likely[0] if likely else f"{key}=VALUE, as keys have no dashes"
+        raise ConfigError(f"{flag}: there is no such option; type {meant}")
+    refuse_empty_sweep(options.overrides, options.config_dir)
 
 
 def _list_subcommands() -> str:

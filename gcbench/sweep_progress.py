@@ -147,7 +147,7 @@ def plan_sentence(rows: Sequence[SweepRow]) -> str:
         text += f", {len(mistaken)} of them mistaken ({mistaken[0]})"
     known = [row.seconds for row in todo if row.seconds is not None]
     if not todo:
-        return f"{text}; type rerun=true to run them again"
+        return f"{text}; type rerun=true to run them again" if done or same else text
     if not known:
         return f"{text}; how long they take is not known before the first has run"
     mean = sum(known) / len(known)

@@ -159,6 +159,7 @@ def test_help_names_every_choice() -> None:
             "resume.where=there: no such key with these choices; resume has mode, workers",
         ),
         ("optimizer=adam optimizer.betas=[0.9,1]", "optimizer.betas=[0.9,1]: type two weights of"),
+        ("optimizer.momentum=2", "optimizer.momentum=2: type a weight of at least 0 and below 1"),
         ("optimizer._target_=my.pkg.Lion", "type its learning rate too"),
         ("name=a/b", "name='a/b': type a name of printable characters"),
     ],
@@ -225,6 +226,24 @@ def test_a_benchmark_is_answered_with_keys_of_benchmarks() -> None:
             "experiment/powersgd/table4=rank_99: there is no such choice; did you mean "
             "experiment/powersgd/table4=rank_7",
         ),
+        (
+            "+experiment=powersgd/table4/rank_22",
+            "+experiment=powersgd/table4/rank_22: there is no such experiment; did you mean "
+            "+experiment=powersgd/table4/rank_2 or",
+        ),
+        (
+            "+experiment=powersgd/table4",
+            "+experiment=powersgd/table4 is a folder of 10 experiments; type "
+            "+experiment=powersgd/table4/random_block_high, or all of one table: gcbench -m "
+            "'+experiment/powersgd/table4=glob(*)'",
+        ),
+        (
+            "experiment=powersgd/table4/rank_2",
+            "experiment=powersgd/table4/rank_2: a run has no such choice before one is added; "
+            "type +experiment=powersgd/table4/rank_2",
+        ),
+        ("bits=[4", "[4: this is no key=value that can be read; close its brackets"),
+        ("foo", "foo: this is no key=value that can be read; close its brackets"),
         ("trainer.gpus=two", "trainer.gpus=two: type a number of workers of at least 1, as in"),
         ("schedule.interval=day", "schedule.interval=day: type schedule.interval=step or epoch"),
         (

@@ -22,7 +22,7 @@ from gcbench.config.notices import budget_notice, first_words, learning_rate_not
 from gcbench.config.register import register
 from gcbench.config.resolve import resolve, resolve_benchmark
 from gcbench.config.run_name import bench_name, run_directory, run_name
-from gcbench.config.sentences import sentence_of
+from gcbench.config.sentences import refuse_empty_sweep, sentence_of
 from gcbench.config.words import Words, key, near, option, read_keys, read_words, to_words
 
 __all__ = [
@@ -55,6 +55,7 @@ __all__ = [
     "resolve_words",
     "run_directory",
     "run_name",
+    "refuse_empty_sweep",
     "sentence_of",
     "to_words",
 ]

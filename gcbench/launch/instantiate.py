@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -16,7 +17,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from gcbench.compressors import Compressor
-from gcbench.config import Config, ConfigError
+from gcbench.config import Config, ConfigError, near
 from gcbench.data import Data, as_data
 from gcbench.identity import format_value
 from gcbench.knobs import hints_of, knobs_of, refusal
@@ -252,9 +253,12 @@ def _target(node: Config, key: str) -> Any:
     try:
         return get_object(node["_target_"])
     except Exception as error:
-        raise ConfigError(
-            f"{key}._target_={node['_target_']} cannot be imported: {_root(error)}"
-        ) from error
+        typed = f"{key}._target_={node['_target_']}"
+        module, _, name = node["_target_"].rpartition(".")
+        if module in sys.modules:  # it could be imported, and lacks the name
+            advice = near(name, vars(sys.modules[module])) or "a name that it has"
+            raise ConfigError(f"{typed}: {module} has no {name}; type {advice}") from error
+        raise ConfigError(f"{typed} cannot be imported: {_root(error)}") from error
 
 
 def _root(error: BaseException) -> BaseException:

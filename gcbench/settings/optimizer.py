@@ -44,6 +44,7 @@ class OptimizerSettings:
             "weight of the old momentum in the new; 0: none",
             unit="a weight",
             at_least=0,
+            below=1,
             example=0.9,
         ),
     ]

@@ -201,8 +201,9 @@ class Checkpoints:
             raise self._damage_error(file, "it is no manifest")
         if manifest["format"] != FORMAT:
             raise CheckpointError(
-                f"{path} has format {manifest['format']}, this gcbench reads {FORMAT}; type "
-                "resume=never"
+                f"{path} has format {manifest['format']}, this gcbench reads {FORMAT}; continue "
+                "with the gcbench that began the run, whose commit is in start.json, or type "
+                "resume=never to start anew"
             )
         if manifest.pop("checksum", None) != _checksum(manifest):
             raise self._damage_error(file)

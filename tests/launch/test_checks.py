@@ -59,6 +59,10 @@ from gcbench.records.summary import _facts
         ),
         ("model._target_=my.missing.Net", "model._target_=my.missing.Net cannot be imported"),
         (
+            "model._target_=gcbench.models.mlp.MPL",
+            "model._target_=gcbench.models.mlp.MPL: gcbench.models.mlp has no MPL; type MLP",
+        ),
+        (
             "+model.depth=3",
             "model.depth=3: gcbench.models.mlp.MLP has no such argument; it has shape, outputs, "
             "widths",

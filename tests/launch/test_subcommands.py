@@ -113,6 +113,21 @@ def test_every_subcommand_has_a_help(typed: Typed, tmp_path: Path, name: str) ->
             "gcbench: xyz: there is no such subcommand; type gcbench report, runs, claims, "
             "predict, bench, study, ",
         ),
+        (["--hlep"], "gcbench: --hlep: there is no such option; type --help"),
+        (
+            ["--rank", "2"],
+            "gcbench: --rank: there is no such option; type rank=VALUE, as keys have no dashes",
+        ),
+        (
+            ["-m", "+experiment/powersgd/table44=glob(*)"],
+            "gcbench: +experiment/powersgd/table44=glob(*): this matches no choice; did you mean "
+            "+experiment/powersgd/table4=glob(*)?",
+        ),
+        (
+            ["-m", "compressor=glob(qsdg*)"],
+            "gcbench: compressor=glob(qsdg*): this matches no choice; type one of acpsgd, atomo",
+        ),
+        (["bits=2,4"], "gcbench: bits=2,4: several values are a sweep; type gcbench -m bits=2,4"),
         (["report", "tabel=x"], "gcbench report: tabel=x: no such key; type table="),
         (
             ["report", "--tabel=x"],

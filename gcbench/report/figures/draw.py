@@ -53,7 +53,7 @@ def draw(
         line
         for name, make in special.items()
         if word in (name, ALL)
-        for line in _write(make(), folder, budget)
+        for line in _write(make(), folder, budget, WANTS_TWO)
     ]
     for name in STUDIES:
         if word in (name, ALL):
@@ -92,6 +92,9 @@ def _write(pictures: Pictures, folder: Path, budget: str, how: str = "") -> list
         else:
             lines += [str(path) for path in save(figure, folder / f"{name}{suffix}")]
     return lines
+
+
+WANTS_TWO = "it wants two finished settings of one workload that differ in what they send"
 
 
 def which_method(runs: Sequence[RecordedRun], budget: str) -> Pictures:
