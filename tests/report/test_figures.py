@@ -112,6 +112,17 @@ def test_curves_are_the_means_of_the_seeds_within_their_range() -> None:
     assert "Missing: X." in words_of(figure)
 
 
+def test_groups_of_the_same_runs_share_a_panel() -> None:
+    """One small model stands in for several, whose panels would all look alike."""
+    one, other = run(SGD, accuracy=90), run(SGD, accuracy=80)
+    drawn = [
+        Series(f"{group}: SGD", "none", [runs], group=group, title="SGD")
+        for group, runs in (("ResNet", one), ("VGG", one), ("LSTM", other))
+    ]
+    figure = curves(Drawn(drawn, []), "accuracy", "epoch", by_group=True)
+    assert figure and [ax.get_title() for ax in figure.axes] == ["ResNet, VGG", "LSTM"]
+
+
 def test_bits_and_seconds_of_a_test_lie_between_those_of_the_log() -> None:
     one = run(ratio=8)
     sent = one.result.bits_sent.per_step

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -33,14 +33,28 @@ def curves(drawn: Drawn, y: str, x: str, by_group: bool = False) -> Figure | Non
     shown = {s: b for s, b in bands.items() if b is not None and s not in exact}
     if not shown:
         return None
-    groups = list(dict.fromkeys(s.group for s in shown)) if by_group else [""]
-    figure, axes = panels(groups)
-    for group, ax in zip(groups, axes, strict=True):
-        members = [s for s in shown if not by_group or s.group == group]
+    groups = _group(shown) if by_group else {"": list(shown)}
+    figure, axes = panels(list(groups))
+    for members, ax in zip(groups.values(), axes, strict=True):
         _panel(ax, {s: shown[s] for s in members}, y, x)
     return finish(
         figure, _legend(list(shown), by_group), [*drawn.notes, *_left_out(x, without, exact)]
     )
+
+
+def _group(shown: Iterable[Series]) -> dict[str, list[Series]]:
+    """Return the series of each panel, by its title.
+
+    Groups of the same runs, as where one model stands in for several, have one panel.
+    """
+    groups: dict[str, list[Series]] = {}
+    for series in shown:
+        groups.setdefault(series.group, []).append(series)
+    alike: dict[tuple[Any, ...], list[str]] = {}
+    for group, members in groups.items():
+        runs = tuple((s.title, *map(id, s.runs)) for s in members)
+        alike.setdefault(runs, []).append(group)
+    return {", ".join(names): groups[names[0]] for names in alike.values()}
 
 
 def _panel(ax: Axes, bands: dict[Series, Band], y: str, x: str) -> None:
