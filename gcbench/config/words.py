@@ -89,7 +89,7 @@ def read_keys(kind: type[Any], typed: Sequence[str]) -> dict[str, Any]:
     return values
 
 
-def to_words(keys: Mapping[str, Any]) -> list[str]:
+def to_overrides(keys: Mapping[str, Any]) -> list[str]:
     """Return keys and values of Python as key=value words of Hydra's grammar.
 
     trainer={"epochs": 1} is trainer.epochs=1.
@@ -97,7 +97,7 @@ def to_words(keys: Mapping[str, Any]) -> list[str]:
     words = []
     for name, value in keys.items():
         if isinstance(value, Mapping):
-            words += to_words({f"{name}.{inner}": below for inner, below in value.items()})
+            words += to_overrides({f"{name}.{inner}": below for inner, below in value.items()})
         else:
             words.append(f"{name}={_quote(value)}")
     return words

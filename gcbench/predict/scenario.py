@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from gcbench.config import ConfigError, compose_words, resolve
+from gcbench.config import ConfigError, compose_overrides, resolve
 from gcbench.predict.devices import Device, interpolate, read_device
 from gcbench.predict.links import read_link
 from gcbench.predict.model import Cluster, Compute, Method, Prediction, predict
@@ -114,7 +114,7 @@ def find_model(words: Predict, device: Device) -> ModelOnDevice:
     dataset = words.dataset or dataset_of(words.model)
     facts = facts_of(words.model, dataset)
     compute = device.compute(words.model, words.batch_size, words.seconds)
-    node = resolve(compose_words([f"model={words.model}", f"dataset={dataset}"]))["model"]
+    node = resolve(compose_overrides([f"model={words.model}", f"dataset={dataset}"]))["model"]
     shapes = shapes_of_model(node, facts)
     return ModelOnDevice(words.model, shapes, words.samples or facts.samples, compute)
 

@@ -101,7 +101,7 @@ def test_an_error_of_theirs_is_told_with_its_place(capsys: pytest.CaptureFixture
 
 def test_it_trains(tmp_path: Path) -> None:
     """A linear layer of 64 x 10 and its 10 biases: 650 exponents, and their signs in 82 bytes."""
-    words = [
+    overrides = [
         "compressor=powers",
         "min_size=0",
         "trainer.max_steps=3",
@@ -109,7 +109,7 @@ def test_it_trains(tmp_path: Path) -> None:
         "model=linear",
     ]
     places = ["logger.mode=disabled", f"directory={tmp_path}"]
-    done = command("--config-dir", str(CONF), *words, *places)
+    done = command("--config-dir", str(CONF), *overrides, *places)
     assert done.returncode == 0, done.stderr
     result = json.loads((tmp_path / "result.json").read_text())
     assert (result["status"], result["choices"]["compressor"], result["parameters"]) == (

@@ -168,10 +168,10 @@ def test_the_version_is_that_of_gcbench(typed: Typed) -> None:
 
 
 def test_a_refused_run_leaves_nothing(typed: Typed, tmp_path: Path) -> None:
-    for words in (["bits=four"], ["exchange=ring"], ["model._target_=no.Net"]):
-        status, _, stderr = typed(*words, "trainer.launcher=virtual")
+    for overrides in (["bits=four"], ["exchange=ring"], ["model._target_=no.Net"]):
+        status, _, stderr = typed(*overrides, "trainer.launcher=virtual")
         assert status == 1, stderr
-        assert not [path for path in tmp_path.rglob("*") if path.name != "outputs"], words
+        assert not [path for path in tmp_path.rglob("*") if path.name != "outputs"], overrides
 
 
 def test_notices_have_the_name_of_the_subcommand(typed: Typed, tmp_path: Path) -> None:

@@ -69,8 +69,8 @@ def metrics(result: dict[str, Any]) -> list[dict[str, Any]]:
     return lines
 
 
-def run(experiment: str = SGD, *words: str, **facts: Any) -> RecordedRun:
-    result = result_of(experiment, *words, **facts)
+def run(experiment: str = SGD, *overrides: str, **facts: Any) -> RecordedRun:
+    result = result_of(experiment, *overrides, **facts)
     if result.get("seconds"):
         result["seconds"] |= {
             phase: {"mean": 0.01 * (i + 1), "max": 0.1} for i, phase in enumerate(PHASES)

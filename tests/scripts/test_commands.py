@@ -26,7 +26,7 @@ from gcbench.config import (
     read_words,
     register,
     resolve_benchmark,
-    resolve_words,
+    resolve_overrides,
 )
 from gcbench.predict.words import read_predict
 from gcbench.records.store import find_runs
@@ -73,13 +73,17 @@ def resolves(typed: str) -> None:
     if first in READERS:
         READERS[first](rest)
     elif first != "--help":
-        resolve_words(one_point([word for word in [first, *rest] if word]))
+        resolve_overrides(one_point([override for override in [first, *rest] if override]))
 
 
-def one_point(words: Sequence[str]) -> list[str]:
+def one_point(overrides: Sequence[str]) -> list[str]:
     """Return the first point of a sweep."""
     options = {"-m", "--cfg", "job"}
-    typed = [word for word in words if word not in options and not word.startswith("hydra/")]
+    typed = [
+        override
+        for override in overrides
+        if override not in options and not override.startswith("hydra/")
+    ]
     return [_first(override) for override in OverridesParser.create().parse_overrides(typed)]
 
 
@@ -104,16 +108,16 @@ def _report(words: Sequence[str]) -> None:
             tables_of(name)
 
 
-def _bench(words: Sequence[str]) -> None:
+def _bench(overrides: Sequence[str]) -> None:
     with initialize_config_dir(str(conf_directory()), version_base="1.3"):
-        resolve_benchmark(compose("bench", one_point(words), return_hydra_config=True))
+        resolve_benchmark(compose("bench", one_point(overrides), return_hydra_config=True))
 
 
-def _predict(words: Sequence[str]) -> None:
+def _predict(overrides: Sequence[str]) -> None:
     knobs = {key for keys in method_keys(conf_directory()).values() for key in keys}
-    for word in read_predict(words).others:
-        if word.partition("=")[0] not in knobs:
-            raise ConfigError(f"{word}: no method has such a knob")
+    for override in read_predict(overrides).others:
+        if override.partition("=")[0] not in knobs:
+            raise ConfigError(f"{override}: no method has such a knob")
 
 
 def _study(words: Sequence[str]) -> None:
@@ -173,14 +177,14 @@ def test_the_method_in_the_page_trains_from_an_empty_folder(tmp_path: Path) -> N
     (tmp_path / "mine.py").write_text(python)
     (tmp_path / "my_conf" / "compressor" / "mine.yaml").write_text(yaml)
     (printed,) = (typed for typed in commands(text) if typed.startswith("--config-dir"))
-    words = [
+    overrides = [
         "model=linear",
         "trainer.max_steps=60",
         "trainer.launcher=virtual",
         "logger.mode=disabled",
     ]
     environment = {**os.environ, "WANDB_MODE": "offline"}
-    done = command([*printed.split(), *words], tmp_path, environment, timeout=patience(120))
+    done = command([*printed.split(), *overrides], tmp_path, environment, timeout=patience(120))
     assert done.returncode == 0, done.stderr
     (run,) = find_runs([tmp_path / "outputs"]).runs
     assert run.result.test is not None and run.result.test["accuracy"] > 90

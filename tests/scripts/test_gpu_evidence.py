@@ -109,7 +109,7 @@ def test_every_command_of_the_list_resolves(script: ModuleType) -> None:
         assert len({c.name for c in commands}) == len(commands)
         for command in commands:
             if command.part == "training":
-                config, _ = script.resolve_words(command.words[1:])
+                config, _ = script.resolve_overrides(command.words[1:])
                 assert dry or config["trainer"]["gpus"] == 16
 
 
@@ -117,7 +117,7 @@ def test_a_run_with_times_says_how_far_it_came(script: ModuleType) -> None:
     script.register()
     place = script.find_place(True)
     command = next(script.training(place))
-    _, directory = script.resolve_words(command.words[1:])
+    _, directory = script.resolve_overrides(command.words[1:])
     write(Path(directory), result_of("powersgd/table3_cifar10/sgd", budget="cpu"))
     assert script.measured(command, place) == {"steps": 10, "status": "done", "accuracy": 90.0}
 

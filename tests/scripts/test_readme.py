@@ -111,7 +111,7 @@ def test_a_kept_table_follows_from_the_kept_runs(
         [f"table={table}", f"budget={budget}"] if budget in ("cpu", "bits") else [f"table={name}"]
     )
     if typed := re.search(r"^With (.*) beside every row", text, re.MULTILINE):
-        words += [f"with={word}" for word in typed[1].split()]
+        words += [f"with={override}" for override in typed[1].split()]
     monkeypatch.chdir(tmp_path)
     report([*words, f"results={ROOT / 'outputs/results'}", f"keep={tmp_path}", "format=csv"])
     again = (tmp_path / Path(kept).relative_to("outputs")).read_text(encoding="utf-8")
