@@ -5,6 +5,15 @@ Imports no torch, so that help and mistakes answer at once.
 
 from __future__ import annotations
 
+from gcbench.config.arguments import (
+    Arguments,
+    key,
+    near,
+    option,
+    read_arguments,
+    read_keys,
+    to_overrides,
+)
 from gcbench.config.budget import PAPER, budget_names
 from gcbench.config.command_line import resolve_overrides
 from gcbench.config.compose import (
@@ -23,14 +32,13 @@ from gcbench.config.register import register
 from gcbench.config.resolve import resolve, resolve_benchmark
 from gcbench.config.run_name import bench_name, run_directory, run_name
 from gcbench.config.sentences import sentence_of
-from gcbench.config.words import Words, key, near, option, read_keys, read_words, to_overrides
 
 __all__ = [
     "PAPER",
     "Config",
     "ConfigError",
     "RunFailed",
-    "Words",
+    "Arguments",
     "bench_name",
     "budget_names",
     "budget_notice",
@@ -47,7 +55,7 @@ __all__ = [
     "open_nodes",
     "option",
     "read_keys",
-    "read_words",
+    "read_arguments",
     "register",
     "resolve",
     "resolve_benchmark",

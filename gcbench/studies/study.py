@@ -62,10 +62,10 @@ def _in(name: str) -> list[type[Study]]:
     return [c for c in classes if issubclass(c, Study) and not inspect.isabstract(c)]
 
 
-def make_study(name: str, words: Sequence[str]) -> Study:
+def make_study(name: str, arguments: Sequence[str]) -> Study:
     """Return a study with settings as they were typed, key=value."""
     kind = class_of(name)
-    return kind(**read_keys(kind, words))
+    return kind(**read_keys(kind, arguments))
 
 
 def compressor(*overrides: str) -> Compressor:

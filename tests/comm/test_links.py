@@ -43,8 +43,8 @@ needs_netlab = pytest.mark.usefixtures("netlab")  # not asked for where tests ar
 def on_hosts(
     folder: Path, hosts: int, rate: str, *command: str
 ) -> subprocess.CompletedProcess[str]:
-    words = [NETLAB, "--hosts", str(hosts), "--rate", rate, "--", *command]
-    return subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE, cwd=folder)
+    arguments = [NETLAB, "--hosts", str(hosts), "--rate", rate, "--", *command]
+    return subprocess.run(arguments, capture_output=True, text=True, timeout=PATIENCE, cwd=folder)
 
 
 def case_on_hosts(folder: Path, hosts: int, rate: str, job: str) -> list[Any]:
@@ -179,8 +179,8 @@ def test_a_spare_core_needs_a_core_a_host(cgroup: Path) -> None:
     assert "--hosts 200: every host needs a core of its own; type --hosts" in told
 
 
-def refusal(*words: str) -> str:
-    done = subprocess.run([NETLAB, *words, "--", "true"], capture_output=True, text=True)
+def refusal(*arguments: str) -> str:
+    done = subprocess.run([NETLAB, *arguments, "--", "true"], capture_output=True, text=True)
     assert done.returncode == 2
     return done.stderr
 

@@ -23,15 +23,15 @@ ENVIRONMENT = {**os.environ, "WANDB_MODE": "offline", "PYTHONUNBUFFERED": "1"}
 QUICK = ["model.widths=[32]", "logger.mode=disabled"]
 
 
-def gcbench(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    typed = [sys.executable, "-m", "gcbench", *words]
+def gcbench(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    typed = [sys.executable, "-m", "gcbench", *arguments]
     return subprocess.run(
         typed, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=patience(120)
     )
 
 
-def run_copy(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return command(words, folder, {**ENVIRONMENT, **environment}, timeout=patience(120))
+def run_copy(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return command(arguments, folder, {**ENVIRONMENT, **environment}, timeout=patience(120))
 
 
 Start = Callable[..., subprocess.CompletedProcess[str]]
@@ -80,7 +80,7 @@ def test_more_workers_than_the_machine_has_are_virtual(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("arguments", "says"),
     [
         pytest.param(
             *(["bits=11"], "gcbench: bits=11: type a number of bits from 2 to 8"),
@@ -99,9 +99,9 @@ def test_more_workers_than_the_machine_has_are_virtual(tmp_path: Path) -> None:
     ],
 )
 def test_mistakes_end_with_a_message_and_no_traceback(
-    tmp_path: Path, words: list[str], says: str
+    tmp_path: Path, arguments: list[str], says: str
 ) -> None:
-    done = (gcbench if words == ["rank=2"] else run_copy)(tmp_path, *words)
+    done = (gcbench if arguments == ["rank=2"] else run_copy)(tmp_path, *arguments)
     assert done.returncode != 0
     assert says in done.stderr and "Traceback" not in done.stderr
 
@@ -114,14 +114,16 @@ def test_an_output_directory_that_cannot_be_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [(*QUICK, "trainer.launcher=virtual", "trainer.max_steps=2"), ("report", "list")]
+    "arguments", [(*QUICK, "trainer.launcher=virtual", "trainer.max_steps=2"), ("report", "list")]
 )
-def test_a_reader_that_has_read_enough_ends_nothing(tmp_path: Path, words: tuple[str, ...]) -> None:
-    done = command(words, tmp_path, ENVIRONMENT, timeout=120, read=False)
+def test_a_reader_that_has_read_enough_ends_nothing(
+    tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    done = command(arguments, tmp_path, ENVIRONMENT, timeout=120, read=False)
     assert (
         done.returncode == 0 and "Traceback" not in done.stderr and "Broken pipe" not in done.stderr
     ), done.stderr
-    assert words[0] == "report" or results(tmp_path)[0]["status"] == "done"
+    assert arguments[0] == "report" or results(tmp_path)[0]["status"] == "done"
 
 
 def test_lines_are_whole_where_no_terminal_has_a_width(tmp_path: Path) -> None:
@@ -258,14 +260,14 @@ def test_a_finished_run_is_found_again_and_rerun_loses_nothing(tmp_path: Path) -
 
 @pytest.mark.slow  # test_sweep_progress.py has sweeps, too
 def test_a_sweep_makes_one_directory_a_job(tmp_path: Path) -> None:
-    words = [
+    arguments = [
         "-m",
         *QUICK,
         "compressor=none,qsgd",
         "trainer.launcher=virtual",
         "trainer.max_steps=2",
     ]
-    done = run_copy(tmp_path, *words)
+    done = run_copy(tmp_path, *arguments)
     assert done.returncode == 0, done.stderr
     assert {r["choices"]["compressor"] for r in results(tmp_path)} == {"none", "qsgd"}
 

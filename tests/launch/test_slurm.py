@@ -190,8 +190,8 @@ def test_workers_of_one_task_are_queued_again_when_it_is_signalled(
     script.write_text(
         "#!/bin/bash\nexec gcbench trainer.launcher=local trainer.gpus=2 " + " ".join(LONG) + "\n"
     )
-    words = ["--nodes=1", "--ntasks=1", "--requeue", "--open-mode=append", "--parsable"]
-    job = run("sbatch", *words, script, folder=tmp_path, environment=cluster)
+    arguments = ["--nodes=1", "--ntasks=1", "--requeue", "--open-mode=append", "--parsable"]
+    job = run("sbatch", *arguments, script, folder=tmp_path, environment=cluster)
     assert job.returncode == 0, job.stderr
     number = job.stdout.strip()
     wait_for(lambda: losses(tmp_path))
@@ -353,9 +353,9 @@ def test_a_job_of_several_points_goes_on_with_the_point_at_which_it_was_signalle
 def test_a_sweep_waits_for_a_job_that_was_queued_again(
     cluster: dict[str, str], undisturbed: Callable[[], list[tuple[int, float]]], tmp_path: Path
 ) -> None:
-    words = ["-m", "hydra/launcher=submitit_slurm", *LONG, "trainer.nodes=2", "trainer.gpus=2"]
+    arguments = ["-m", "hydra/launcher=submitit_slurm", *LONG, "trainer.nodes=2", "trainer.gpus=2"]
     sweep = subprocess.Popen(
-        ["gcbench", *words], cwd=tmp_path, env=cluster, stderr=subprocess.PIPE, text=True
+        ["gcbench", *arguments], cwd=tmp_path, env=cluster, stderr=subprocess.PIPE, text=True
     )
     try:
         wait_for(lambda: losses(tmp_path))
@@ -401,9 +401,15 @@ def test_a_killed_task_is_a_failed_point(cluster: dict[str, str], tmp_path: Path
 
 @pytest.mark.slow
 def test_a_cancelled_job_is_a_failed_point(cluster: dict[str, str], tmp_path: Path) -> None:
-    words = ["-m", "hydra/launcher=submitit_slurm", *ENDLESS, "trainer.nodes=2", "trainer.gpus=2"]
+    arguments = [
+        "-m",
+        "hydra/launcher=submitit_slurm",
+        *ENDLESS,
+        "trainer.nodes=2",
+        "trainer.gpus=2",
+    ]
     sweep = subprocess.Popen(
-        ["gcbench", *words], cwd=tmp_path, env=cluster, stderr=subprocess.PIPE, text=True
+        ["gcbench", *arguments], cwd=tmp_path, env=cluster, stderr=subprocess.PIPE, text=True
     )
     try:
         wait_for(lambda: losses(tmp_path))
@@ -441,7 +447,7 @@ def test_what_scancel_ends_is_not_queued_again(cluster: dict[str, str], tmp_path
 def test_two_local_sweeps_at_once(tmp_path: Path) -> None:
     if find_spec("submitit") is None:
         skip("submitit", "a local sweep is sent by it")
-    words = [
+    arguments = [
         "-m",
         "hydra/launcher=submitit_local",
         *QUICK,
@@ -449,7 +455,7 @@ def test_two_local_sweeps_at_once(tmp_path: Path) -> None:
         "trainer.gpus=2",
         "trainer.launcher=local",
     ]
-    command = [sys.executable, "-m", "gcbench", *words]
+    command = [sys.executable, "-m", "gcbench", *arguments]
     sweeps = [
         subprocess.Popen(
             [*command, f"compressor={name}", "seed=1,2"],

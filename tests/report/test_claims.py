@@ -72,8 +72,8 @@ def runs(experiment: str, *accuracies: float, budget: str = "paper", **settings:
         write(OUT / f"{experiment}-{budget}-s{seed}-{settings.get('status', 'done')}", result)
 
 
-def answers(said, *words: str) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(said("claims", "format=csv", *words))))
+def answers(said, *arguments: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(said("claims", "format=csv", *arguments))))
 
 
 def near(hold: str = "rank_7 > sgd - 1", measure: str = "accuracy") -> str:
@@ -570,7 +570,7 @@ def test_the_terminal_shows_all(said, asked) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("arguments", "sentence"),
     [
         (["claims", "paper=powrsgd"], "type paper=powersgd"),
         (["claims", "id=powersgd-99"], "there is no such claim"),
@@ -582,11 +582,11 @@ def test_the_terminal_shows_all(said, asked) -> None:
     ],
 )
 def test_mistakes_are_answered_in_one_sentence(
-    said, asked, words: list[str], sentence: str
+    said, asked, arguments: list[str], sentence: str
 ) -> None:
     asked(near())
     with pytest.raises(ConfigError, match=sentence):
-        said(*words)
+        said(*arguments)
 
 
 @pytest.mark.parametrize(

@@ -353,7 +353,7 @@ def test_which_method_compares_only_what_was_given_the_same(here: Path) -> None:
     assert draw("which_method", runs[:3], here)[0] == str(here / "which_method.svg")
 
 
-def test_a_word_that_is_no_figure_is_refused(here: Path) -> None:
+def test_what_is_no_figure_is_refused(here: Path) -> None:
     with pytest.raises(
         ConfigError, match="figure=which_methods: type a table, a paper, all, or which_method"
     ):
