@@ -25,7 +25,6 @@ from gcbench.config import (
     RunFailed,
     budget_notice,
     conf_directory,
-    first_words,
     help_of,
     learning_rate_notice,
     near,
@@ -35,6 +34,7 @@ from gcbench.config import (
     resolve,
     resolve_benchmark,
     sentence_of,
+    start_notice,
 )
 
 INTERRUPTED = 130
@@ -78,7 +78,7 @@ def _run(composed: DictConfig) -> None:
     hydra_config = HydraConfig.get()
     in_sweep = hydra_config.mode is RunMode.MULTIRUN
     if not in_sweep and _is_first_rank():
-        _log.info(first_words(config, hydra_config.runtime.output_dir))
+        _log.info(start_notice(config, hydra_config.runtime.output_dir))
     for notice in filter(None, (budget_notice(config), learning_rate_notice(config))):
         _log.warning(notice)
     # This imports torch, for which a mistake above should not wait.

@@ -141,21 +141,21 @@ def format_differences(different: Mapping[str, tuple[Any, Any]]) -> str:
     )
 
 
-def as_words(different: Differences) -> list[str]:
+def as_overrides(different: Differences) -> list[str]:
     """Return the first side of differences as it was typed.
 
-    The numbers of a link follow the word that brings them; what only the other side has comes
+    The numbers of a link follow the override that brings them; what only the other side has comes
     with its model or method.
     """
     links = [pair for key, pair in different.items() if key.startswith("network.")]
-    words = [f"{key}={format_value(a)}" for key, (a, _) in different.items() if a != ABSENT]
+    overrides = [f"{key}={format_value(a)}" for key, (a, _) in different.items() if a != ABSENT]
     if any(before == ABSENT for before, _ in links):
-        return ["network=none", *words]
-    return ["network=emulated", *words] if any(now == ABSENT for _, now in links) else words
+        return ["network=none", *overrides]
+    return ["network=emulated", *overrides] if any(now == ABSENT for _, now in links) else overrides
 
 
 def tell_apart(peers: Sequence[Flat], fewest: bool = False) -> list[list[str]]:
-    """Return the words, for each of `peers`, by which it differs from the others.
+    """Return the overrides, for each of `peers`, by which it differs from the others.
 
     These are its values of all keys in which any two of them differ, as they were typed, or of the
     `fewest` that tell all apart.
@@ -176,7 +176,7 @@ def tell_apart(peers: Sequence[Flat], fewest: bool = False) -> list[list[str]]:
                 enough.append(key)
         differing = enough
     return [
-        as_words({key: (flat[key], None) for key in differing if key in flat}) for flat in peers
+        as_overrides({key: (flat[key], None) for key in differing if key in flat}) for flat in peers
     ]
 
 
@@ -195,7 +195,7 @@ def label_run(config: Config, knobs: Iterable[str] = ()) -> str:
 
     Args:
         config: with `choices` and `experiment`.
-        knobs: words that tell the run from others so called, as in `bits=4`.
+        knobs: overrides that tell the run from others so called, as in `bits=4`.
     """
     made_of = [config["choices"][group] for group in CHOICE_GROUPS]
     title = config.get("name") or config["experiment"] or " ".join(made_of)

@@ -2,7 +2,7 @@
 
     rank: Annotated[int, Knob("columns of the factors", unit="a rank", at_least=1, example=2)]
 
-The type says whether `null`, or only some words, may be typed. Checks, refusals, `--help` and the
+The type says whether `null`, or only some texts, may be typed. Checks, refusals, `--help` and the
 tests of ranges are made of this. Standard library only, so that every room may read it.
 """
 
@@ -45,7 +45,7 @@ class Knob:
     at_most: float | None = None
     below: float | None = None
     among: tuple[int, ...] = ()
-    words: tuple[str, ...] = ()  # the only texts
+    texts: tuple[str, ...] = ()  # the only ones
     example: Any = field(default=None, hash=False)
     distinct: bool = False  # no two entries of a list are equal
     filled: bool = False  # a list has an entry
@@ -62,7 +62,7 @@ class Knob:
 
     def _is_inside(self, value: Any) -> bool:
         if isinstance(value, str):
-            return value in self.words if self.words else value != ""
+            return value in self.texts if self.texts else value != ""
         return (
             (self.at_least is None or value >= self.at_least)
             and (self.above is None or value > self.above)
@@ -103,13 +103,13 @@ class Kind(NamedTuple):
 
     @property
     def choices(self) -> list[str]:
-        """The words that may be typed; none where these are too many to list."""
+        """The texts that may be typed; none where these are too many to list."""
         if get_origin(self.type) is Literal:
-            return [format_value(word) for word in get_args(self.type)]
+            return [format_value(value) for value in get_args(self.type)]
         if inspect.isclass(self.type) and issubclass(self.type, Enum):
             return [member.name for member in self.type]
         if self.type is str and self.knob is not None:
-            return list(self.knob.words)
+            return list(self.knob.texts)
         return ["true", "false"] if self.type is bool else []
 
 
@@ -214,8 +214,8 @@ def _describe(name: str, kind: Kind) -> str:
     several = get_origin(kind.type) in (list, Sequence)
     entry = get_args(kind.type)[0] if several else kind.type
     knob = kind.knob or Knob("")
-    words = Kind(entry, knob).choices if several else []
-    unit = f"some of {_either(words)}" if words else knob.unit
+    choices = Kind(entry, knob).choices if several else []
+    unit = f"some of {_either(choices)}" if choices else knob.unit
     unit = unit or (SEVERAL if several else ONE).get(entry, str(entry))
     wanted = knob.interval if knob.among else f"{unit} {knob.interval}".strip()
     return (
@@ -238,7 +238,7 @@ def _number(bound: float) -> str:
     return str(bound)
 
 
-def _either(words: Sequence[str]) -> str:
+def _either(texts: Sequence[str]) -> str:
     """Return `a, b or c`."""
-    *first, last = words
+    *first, last = texts
     return f"{', '.join(first)} or {last}" if first else last

@@ -102,8 +102,8 @@ class SweepProgress(Callback):
             return
         for table in compare_points(runs):
             print_table(table)
-        words = digest(sorted(config.hydra.overrides.task))
-        for path in draw_points(runs, Path(config.outputs) / "figures" / "sweeps", words):
+        suffix = digest(sorted(config.hydra.overrides.task))
+        for path in draw_points(runs, Path(config.outputs) / "figures" / "sweeps", suffix):
             log.info("drawn: %s", path)
 
     def _list_failures(self) -> None:

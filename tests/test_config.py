@@ -24,10 +24,10 @@ from gcbench.config import (
     learning_rate_notice,
     open_nodes,
     resolve,
-    resolve_words,
+    resolve_overrides,
     run_directory,
     run_name,
-    to_words,
+    to_overrides,
 )
 from gcbench.config.checks import SCHEMAS
 from gcbench.config.help import list_choices
@@ -86,11 +86,11 @@ def test_every_file_of_conf_composes(group: str, choice: str) -> None:
         **dict.fromkeys(("an4_lstm", "an4_lstm_small"), ["dataset=an4"]),
         "an4": ["model=an4_lstm"],
     }
-    words = fitting.get(choice, [])
+    overrides = fitting.get(choice, [])
     if group in ("model", "dataset"):
-        config = with_choice(group, choice, *words)
+        config = with_choice(group, choice, *overrides)
     else:
-        config = config_of(f"{group}={choice}", *words)
+        config = config_of(f"{group}={choice}", *overrides)
     assert config["choices"][group] == choice
 
 
@@ -199,7 +199,7 @@ METHODS_WITH_RANKS = (
 )
 def test_an_unknown_key_is_answered_with_what_was_meant(sentence: str, says: str) -> None:
     with pytest.raises(ConfigError) as error:
-        resolve_words(sentence.split())
+        resolve_overrides(sentence.split())
     typed = sentence.split()[-1]
     assert str(error.value).startswith(f"{typed}: no such key with these choices; ")
     assert says in str(error.value)
@@ -207,7 +207,7 @@ def test_an_unknown_key_is_answered_with_what_was_meant(sentence: str, says: str
 
 def test_a_mapping_of_python_is_the_keys_below_it() -> None:
     keys = {"bits": 4, "trainer": {"epochs": 1, "max_steps": None}}
-    assert to_words(keys) == ["bits=4", "trainer.epochs=1", "trainer.max_steps=null"]
+    assert to_overrides(keys) == ["bits=4", "trainer.epochs=1", "trainer.max_steps=null"]
 
 
 def test_a_benchmark_is_answered_with_keys_of_benchmarks() -> None:
@@ -254,7 +254,7 @@ def test_a_benchmark_is_answered_with_keys_of_benchmarks() -> None:
 )
 def test_unknown_choices_and_types_are_refused(sentence: str, says: str) -> None:
     with pytest.raises(ConfigError) as error:
-        resolve_words(sentence.split())
+        resolve_overrides(sentence.split())
     assert str(error.value).startswith(says)
 
 
@@ -524,7 +524,7 @@ def test_every_key_is_explained_by_its_knob_or_beside_it(group: str, choice: str
 
 
 @pytest.mark.parametrize(
-    "words",
+    "overrides",
     [
         ["bits=3", "name=three"],
         ["compressor=powersgd", "rank=3"],
@@ -533,15 +533,15 @@ def test_every_key_is_explained_by_its_knob_or_beside_it(group: str, choice: str
     ],
 )
 def test_tests_compose_what_hydra_composes(
-    words: list[str], monkeypatch: pytest.MonkeyPatch
+    overrides: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In tests it merges the same files once: see composing.py."""
-    compose(*words, "seed=2")  # which merges the files that the next one finds merged
-    here = compose(*words)
+    compose(*overrides, "seed=2")  # which merges the files that the next one finds merged
+    here = compose(*overrides)
     merger = loader.ConfigLoaderImpl
     merge = merger._compose_config_from_defaults_list.__wrapped__
     monkeypatch.setattr(merger, "_compose_config_from_defaults_list", merge)
     create = loader.create_defaults_list.__wrapped__
     monkeypatch.setattr(loader, "create_defaults_list", create)
-    assert compose(*words) == here
-    assert run_directory(compose(*words)) == run_directory(here)
+    assert compose(*overrides) == here
+    assert run_directory(compose(*overrides)) == run_directory(here)

@@ -79,7 +79,9 @@ def test_a_missing_key_reads_as_the_value_that_it_means(config: dict[str, Any]) 
 
 
 def test_peers_are_told_apart_by_the_knobs_in_which_any_two_differ() -> None:
-    configs = [config_of(*words) for words in (["bits=2"], ["bits=4", "optimizer.lr=0.1"], [])]
+    configs = [
+        config_of(*overrides) for overrides in (["bits=2"], ["bits=4", "optimizer.lr=0.1"], [])
+    ]
     flats = [flatten_config(config) for config in configs]
     lr = configs[0]["optimizer"]["lr"]
     assert tell_apart(flats) == [
@@ -91,7 +93,7 @@ def test_peers_are_told_apart_by_the_knobs_in_which_any_two_differ() -> None:
     # Several numbers of levels need the same bits.
     flats = [flatten_config(config_of(f"levels={levels}")) for levels in (5, 6)]
     assert tell_apart(flats) == [["levels=5"], ["levels=6"]]
-    # A method's knobs are words of its runs only.
+    # A method's knobs are overrides of its runs only.
     methods = ["compressor=qsgd", "compressor=powersgd rank=3"]
     qsgd, powersgd = tell_apart([flatten_config(config_of(*typed.split())) for typed in methods])
-    assert "rank=3" in powersgd and not any(word.startswith("rank=") for word in qsgd)
+    assert "rank=3" in powersgd and not any(override.startswith("rank=") for override in qsgd)

@@ -149,8 +149,8 @@ def test_keys_that_files_share_are_those_that_hydra_composes() -> None:
 
 def test_help_has_every_knob_with_the_methods_that_have_it(tmp_path: Path) -> None:
     text, of_bench = (
-        command(words, tmp_path, os.environ, timeout=patience(60)).stdout
-        for words in (["--help"], ["bench", "--help"])
+        command(arguments, tmp_path, os.environ, timeout=patience(60)).stdout
+        for arguments in (["--help"], ["bench", "--help"])
     )
     keys = method_keys(conf_directory())
     for name in knobs_of(MethodSettings):

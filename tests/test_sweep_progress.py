@@ -25,7 +25,7 @@ from gcbench.records.result import Begun, make_result
 from gcbench.records.schema import Result, Status
 from gcbench.sweep_progress import SweepProgress, SweepRow, plan_sentence
 
-WORDS = [
+OVERRIDES = [
     "logger.mode=disabled",
     "trainer.launcher=virtual",
     "trainer.max_steps=2",
@@ -34,8 +34,10 @@ WORDS = [
 ]
 
 
-def sweep(outputs: Path, *words: str, timeout: float = 300) -> subprocess.CompletedProcess[str]:
-    return command(("-m", f"outputs={outputs}", *WORDS, *words), outputs, os.environ, timeout)
+def sweep(outputs: Path, *overrides: str, timeout: float = 300) -> subprocess.CompletedProcess[str]:
+    return command(
+        ("-m", f"outputs={outputs}", *OVERRIDES, *overrides), outputs, os.environ, timeout
+    )
 
 
 def test_a_sweep_goes_on_after_a_failure_lists_it_and_skips_what_is_done(tmp_path: Path) -> None:
@@ -119,7 +121,7 @@ def test_a_row_that_another_sweep_runs_is_left_to_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "status", "counts"),
+    ("overrides", "status", "counts"),
     [
         ((), "done", True),
         ((), "diverged", True),
@@ -129,13 +131,13 @@ def test_a_row_that_another_sweep_runs_is_left_to_it(tmp_path: Path) -> None:
     ],
 )
 def test_what_counts_as_the_same_run(
-    tmp_path: Path, words: tuple[str, ...], status: Status, counts: bool
+    tmp_path: Path, overrides: tuple[str, ...], status: Status, counts: bool
 ) -> None:
     typed = ("name=one", f"outputs={tmp_path}")
     own_directory, asked = Path(run_directory(compose(*typed))), config_of(*typed)
-    there = Path(run_directory(compose("name=other", f"outputs={tmp_path / 'deep'}", *words)))
+    there = Path(run_directory(compose("name=other", f"outputs={tmp_path / 'deep'}", *overrides)))
     there.mkdir(parents=True)
-    config = config_of("name=other", *words)
+    config = config_of("name=other", *overrides)
     RunFiles(there).write_result(make_result(config, Begun.here(), status, ""))
     assert same_run(asked, own_directory) == (there if counts else None)
     at_cpu = {**asked, "choices": {**asked["choices"], "budget": "cpu"}}

@@ -26,7 +26,7 @@ from gcbench.bench.contenders import (
     gloo_group,
 )
 from gcbench.comm import ProcessGroupControl
-from gcbench.config import Config, compose_words, resolve
+from gcbench.config import Config, compose_overrides, resolve
 from gcbench.launch.instantiate import make_data
 from gcbench.launch.meeting import join
 from gcbench.launch.memory import keep_freed_memory
@@ -43,7 +43,7 @@ class Steps(NamedTuple):
 
 
 def step_times(
-    words: Sequence[str],
+    overrides: Sequence[str],
     methods: Mapping[str, Sequence[str]],
     rounds: int,
     mirrored: Collection[str] = (),
@@ -51,41 +51,41 @@ def step_times(
 ) -> Steps:
     """Return a row a method, alike in all processes.
 
-    `words` choose model, data and batch size, as `gcbench` takes them. Methods named in `mirrored`
-    exchange nothing: a process codes, and decodes as many messages as it would get.
+    `overrides` choose model, data and batch size, as `gcbench` takes them. Methods named in
+    `mirrored` exchange nothing: a process codes, and decodes as many messages as it would get.
     """
     keep_freed_memory()
     torch.set_num_threads(1)
     join("gloo", timeout=TIMEOUT)
     try:
         control = ProcessGroupControl(gloo_group())
-        contenders = make_contenders(words, methods, control, mirrored, beside_torch)
+        contenders = make_contenders(overrides, methods, control, mirrored, beside_torch)
         return Steps(time_rows(contenders, control, rounds), message_seconds(control))
     finally:
         dist.destroy_process_group()
 
 
 def make_contenders(
-    words: Sequence[str],
+    overrides: Sequence[str],
     methods: Mapping[str, Sequence[str]],
     control: ProcessGroupControl,
     mirrored: Collection[str] = (),
     beside_torch: bool = True,
 ) -> dict[str, Contender]:
-    """Return a step without any exchange, PyTorch's own, and `methods` (words for each).
+    """Return a step without any exchange, PyTorch's own, and `methods` (overrides for each).
 
     All have one data set and one set of weights.
     """
     workers = dist.get_world_size()
-    data = make_data(_config(words, workers))
+    data = make_data(_config(overrides, workers))
     contenders: dict[str, Contender] = {
-        BASELINE: GcbenchSteps(_config([*words, "compressor=none"], 1), data, control)
+        BASELINE: GcbenchSteps(_config([*overrides, "compressor=none"], 1), data, control)
     }
     for name, rank in TORCH.items() if beside_torch else ():
-        contenders[name] = TorchSteps(_config(words, workers), data, rank)
+        contenders[name] = TorchSteps(_config(overrides, workers), data, rank)
     for name, more in methods.items():
         contenders[name] = GcbenchSteps(
-            _config([*words, *more], workers), data, control, name in mirrored
+            _config([*overrides, *more], workers), data, control, name in mirrored
         )
     _share_weights(contenders.values())
     return contenders
@@ -174,7 +174,7 @@ def _share_weights(contenders: Iterable[Contender]) -> None:
             p.data = shared.data
 
 
-def _config(words: Sequence[str], workers: int) -> Config:
+def _config(overrides: Sequence[str], workers: int) -> Config:
     launcher = "local" if workers > 1 else "virtual"  # a process a worker, whoever started it
     fixed = [
         f"trainer.gpus={workers}",
@@ -183,4 +183,4 @@ def _config(words: Sequence[str], workers: int) -> Config:
         "trainer.threads=1",
         "logger.mode=disabled",
     ]
-    return resolve(compose_words([*words, *fixed]))
+    return resolve(compose_overrides([*overrides, *fixed]))

@@ -1,4 +1,4 @@
-"""The commands `gcbench check` and `gcbench methods`; torch is imported when words are read."""
+"""The commands `gcbench check` and `gcbench methods`; torch is imported when arguments are read."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gcbench.config import Config, Words, compose_methods, key, option, read_words
+from gcbench.config import Arguments, Config, compose_methods, key, option, read_arguments
 
 
 @dataclass
-class Check(Words):
+class Check(Arguments):
     """Runs the tests that every method of gcbench passes on a method of your own: a class by its
     dotted name, or compressor=NAME, and settings as key=value."""
 
@@ -26,7 +26,7 @@ gcbench check gpu --help
 
 
 @dataclass
-class CheckGPU(Words):
+class CheckGPU(Arguments):
     """Compiles every kernel that methods call for an H100 and watches a step of each, where no GPU
     is needed: registers, spills, launches, types that NCCL has, and where the host would wait."""
 
@@ -43,7 +43,7 @@ gcbench check gpu my_package.MyMethod rank=2
 
 
 @dataclass
-class Methods(Words):
+class Methods(Arguments):
     """Lists all methods, or those named: what they are, their knobs, what they promise, and,
     measured, what they send."""
 
@@ -58,33 +58,33 @@ class Methods(Words):
 def check(typed: Sequence[str]) -> None:
     if typed[:1] == ["gpu"]:
         return check_gpu(typed[1:])
-    words = read_words(Check, typed)
+    arguments = read_arguments(Check, typed)
     from gcbench.check.report import check_method
     from gcbench.check.subject import subject_of
 
-    if not check_method(subject_of(words.plain, words.others, words.config_dir)):
+    if not check_method(subject_of(arguments.plain, arguments.others, arguments.config_dir)):
         sys.exit(1)
 
 
 def check_gpu(typed: Sequence[str]) -> None:
-    words = read_words(CheckGPU, typed)
+    arguments = read_arguments(CheckGPU, typed)
     from gcbench.check import gpu
     from gcbench.check.methods import choices
     from gcbench.check.subject import subject_of
 
     nodes: dict[str, Config]
-    if words.plain or words.others:
-        label = " ".join([*words.plain, *words.others])
-        nodes = {label: subject_of(words.plain, words.others, words.config_dir).typed}
+    if arguments.plain or arguments.others:
+        label = " ".join([*arguments.plain, *arguments.others])
+        nodes = {label: subject_of(arguments.plain, arguments.others, arguments.config_dir).typed}
     else:
-        composed = compose_methods(list(choices(words.config_dir)), words.config_dir)
+        composed = compose_methods(list(choices(arguments.config_dir)), arguments.config_dir)
         nodes = {name: node for name, (node, _) in composed.items()}
-    if not gpu.check_gpu(nodes, words.kernel):
+    if not gpu.check_gpu(nodes, arguments.kernel):
         sys.exit(1)
 
 
 def methods(typed: Sequence[str]) -> None:
-    words = read_words(Methods, typed)
+    arguments = read_arguments(Methods, typed)
     from gcbench.check.methods import list_methods
 
-    list_methods(words.plain, words.measure or bool(words.plain), words.config_dir)
+    list_methods(arguments.plain, arguments.measure or bool(arguments.plain), arguments.config_dir)

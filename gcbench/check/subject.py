@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from gcbench.config import Config, ConfigError, compose_words, method_node, resolve
+from gcbench.config import Config, ConfigError, compose_overrides, method_node, resolve
 
 # Settings that every method is tried with, wherever it has the keys. Buckets are smaller than the
 # gradients of the checks.
@@ -20,8 +20,8 @@ class Subject(NamedTuple):
     """A compressor's node as it was typed, and with other settings."""
 
     typed: Config
-    # By the words of the other settings. The first case only has small tensors compressed, too, as
-    # those of the checks are.
+    # By the overrides of the other settings. The first case only has small tensors compressed, too,
+    # as those of the checks are.
     cases: dict[str, Config]
 
 
@@ -39,16 +39,18 @@ def subject_of(
 def _of_target(target: str, settings: Sequence[str]) -> Subject:
     node = {"_target_": "gcbench.compressors.build", "method": method_node(target, settings)}
     changes = _changes({"min_size": 0, "error_feedback": False})
-    return Subject(node, {_words(change): {**node, **change} for change in changes})
+    return Subject(node, {_overrides(change): {**node, **change} for change in changes})
 
 
-def _of_choice(words: Sequence[str], config_dir: str | None) -> Subject:
-    config = resolve(compose_words(words, config_dir))
-    typed = {word.lstrip("+~").split("=", 1)[0] for word in words}
+def _of_choice(overrides: Sequence[str], config_dir: str | None) -> Subject:
+    config = resolve(compose_overrides(overrides, config_dir))
+    typed = {override.lstrip("+~").split("=", 1)[0] for override in overrides}
     cases = {}
     for change in _changes({k: v for k, v in config.items() if k not in typed}):
-        label = _words(change)
-        cases[label] = resolve(compose_words([*words, *label.split()], config_dir))["compressor"]
+        label = _overrides(change)
+        cases[label] = resolve(compose_overrides([*overrides, *label.split()], config_dir))[
+            "compressor"
+        ]
     return Subject(config["compressor"], cases)
 
 
@@ -60,5 +62,5 @@ def _changes(now: Mapping[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def _words(settings: Mapping[str, Any]) -> str:
+def _overrides(settings: Mapping[str, Any]) -> str:
     return " ".join(f"{k}={v}".lower() for k, v in settings.items())

@@ -5,11 +5,20 @@ Imports no torch, so that help and mistakes answer at once.
 
 from __future__ import annotations
 
+from gcbench.config.arguments import (
+    Arguments,
+    key,
+    near,
+    option,
+    read_arguments,
+    read_keys,
+    to_overrides,
+)
 from gcbench.config.budget import PAPER, budget_names
-from gcbench.config.command_line import resolve_words
+from gcbench.config.command_line import resolve_overrides
 from gcbench.config.compose import (
     compose_methods,
-    compose_words,
+    compose_overrides,
     help_of,
     method_node,
     open_nodes,
@@ -18,27 +27,25 @@ from gcbench.config.directory import conf_directory
 from gcbench.config.errors import Config, ConfigError, RunFailed
 from gcbench.config.help import method_keys
 from gcbench.config.links import emulated_link
-from gcbench.config.notices import budget_notice, first_words, learning_rate_notice
+from gcbench.config.notices import budget_notice, learning_rate_notice, start_notice
 from gcbench.config.register import register
 from gcbench.config.resolve import resolve, resolve_benchmark
 from gcbench.config.run_name import bench_name, run_directory, run_name
 from gcbench.config.sentences import refuse_empty_sweep, sentence_of
-from gcbench.config.words import Words, key, near, option, read_keys, read_words, to_words
 
 __all__ = [
-    "PAPER",
+    "Arguments",
     "Config",
     "ConfigError",
+    "PAPER",
     "RunFailed",
-    "Words",
     "bench_name",
     "budget_names",
     "budget_notice",
     "compose_methods",
-    "compose_words",
+    "compose_overrides",
     "conf_directory",
     "emulated_link",
-    "first_words",
     "help_of",
     "key",
     "learning_rate_notice",
@@ -47,15 +54,16 @@ __all__ = [
     "near",
     "open_nodes",
     "option",
+    "read_arguments",
     "read_keys",
-    "read_words",
+    "refuse_empty_sweep",
     "register",
     "resolve",
     "resolve_benchmark",
-    "resolve_words",
+    "resolve_overrides",
     "run_directory",
     "run_name",
-    "refuse_empty_sweep",
     "sentence_of",
-    "to_words",
+    "start_notice",
+    "to_overrides",
 ]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
-from gcbench.config.compose import compose_words
+from gcbench.config.compose import compose_overrides
 from gcbench.config.errors import Config, ConfigError
 from gcbench.config.register import register
 from gcbench.config.resolve import resolve
@@ -15,14 +15,14 @@ from gcbench.config.run_name import run_directory
 from gcbench.config.sentences import sentence_of
 
 
-def resolve_words(words: Sequence[str]) -> tuple[Config, str]:
+def resolve_overrides(overrides: Sequence[str]) -> tuple[Config, str]:
     """Return the checked configuration of a command line, and the directory of its run.
 
     Raises ConfigError in place of all errors of Hydra and OmegaConf.
     """
     register()
     try:
-        composed = compose_words(words)
+        composed = compose_overrides(overrides)
         return resolve(composed), run_directory(composed)
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(sentence_of(error)) from error

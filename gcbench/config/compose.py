@@ -1,4 +1,4 @@
-"""Compose a configuration from conf/ and the words of a command line."""
+"""Compose a configuration from conf/ and the overrides of a command line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gcbench.config.help import NO_KNOBS, sort_keys
 from gcbench.config.typed import WITH_TARGETS
 
 
-def compose_words(words: Sequence[str], config_dir: str | None = None) -> DictConfig:
+def compose_overrides(overrides: Sequence[str], config_dir: str | None = None) -> DictConfig:
     """Return what Hydra makes of a command line; files in `config_dir` count as those in conf/."""
     if config_dir and not Path(config_dir).is_dir():
         raise ConfigError(
@@ -27,22 +27,24 @@ def compose_words(words: Sequence[str], config_dir: str | None = None) -> DictCo
         )
     searched = [f"hydra.searchpath=['{Path(config_dir).resolve()}']"] if config_dir else []
     with _open_conf():
-        return compose("config", [*open_nodes(words), *searched], return_hydra_config=True)
+        return compose("config", [*open_nodes(overrides), *searched], return_hydra_config=True)
 
 
-def open_nodes(words: Sequence[str]) -> list[str]:
-    """Return words in which keys beside a group's `_target_` may be any that the class takes.
+def open_nodes(overrides: Sequence[str]) -> list[str]:
+    """Return overrides in which keys beside a group's `_target_` may be any that the class takes.
 
     So may those of the model with a budget, which may put another in its place.
     """
-    bare = [word.lstrip("+") for word in words]
+    bare = [override.lstrip("+") for override in overrides]
     targets = tuple(f"{group}._target_=" for group in WITH_TARGETS)
-    opened = tuple(word.partition("_target_=")[0] for word in bare if word.startswith(targets))
-    if any(word.startswith("budget=") for word in bare):
+    opened = tuple(
+        override.partition("_target_=")[0] for override in bare if override.startswith(targets)
+    )
+    if any(override.startswith("budget=") for override in bare):
         opened = (*opened, "model.")
     return [
-        f"++{word}" if word.startswith(opened) else typed
-        for typed, word in zip(words, bare, strict=True)
+        f"++{override}" if override.startswith(opened) else typed
+        for typed, override in zip(overrides, bare, strict=True)
     ]
 
 
@@ -71,7 +73,7 @@ def compose_methods(
     All are composed at once, as composing is what takes time.
     """
     side_by_side = [f"+compressor@methods.{choice}={choice}" for choice in choices]
-    rest = compose_words(["~compressor", *side_by_side], config_dir)
+    rest = compose_overrides(["~compressor", *side_by_side], config_dir)
     OmegaConf.set_struct(rest, False)
     methods = {}
     for choice, file in rest.pop("methods").items():

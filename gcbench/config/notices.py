@@ -7,7 +7,7 @@ from gcbench.config.errors import Config
 from gcbench.identity import CHOICE_GROUPS
 
 
-def first_words(config: Config, directory: str) -> str:
+def start_notice(config: Config, directory: str) -> str:
     """Return what can be said of a run at once, before anything that takes seconds is imported."""
     choices, workers = config["choices"], config["trainer"]["gpus"]
     device = config["trainer"]["device"]

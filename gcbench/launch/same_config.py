@@ -28,8 +28,8 @@ def refuse_different_configs(config: Config, control: Control) -> None:
     if differing:
         listed = "; ".join(f"{key} is {_by_process(values)}" for key, values in differing.items())
         raise ConfigError(
-            f"the processes were given different configurations: {listed}; type the same words for "
-            "each"
+            f"the processes were given different configurations: {listed}; type the same "
+            "overrides for each"
         )
 
 

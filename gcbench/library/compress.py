@@ -23,8 +23,8 @@ from gcbench.config import (
     method_keys,
     near,
     register,
-    resolve_words,
-    to_words,
+    resolve_overrides,
+    to_overrides,
 )
 from gcbench.launch.instantiate import make_compressor
 from gcbench.launch.plan import Machine, choose_codec_backend
@@ -177,8 +177,8 @@ def _make_compressor(
             f"compressor={compressor}: there is no such method; type "
             f"{near(compressor, known) or ', '.join(known)}"
         )
-    words = [f"compressor={compressor}"]
-    config, _ = resolve_words(words)
+    overrides = [f"compressor={compressor}"]
+    config, _ = resolve_overrides(overrides)
     coded_momentum = {}
     if config["compressor"].get("momentum") is not None:
         coded_momentum = {key: f"compressor.{key}" for key in ("momentum", "dense_steps")}
@@ -194,8 +194,8 @@ def _make_compressor(
                 f"{key}: compressor={compressor} has no such knob; it has {', '.join(keys)}"
             )
     if knobs:
-        typed = to_words({keys[key]: value for key, value in knobs.items()})
-        config, _ = resolve_words([*words, *typed])
+        typed = to_overrides({keys[key]: value for key, value in knobs.items()})
+        config, _ = resolve_overrides([*overrides, *typed])
     return make_compressor(config["compressor"]), config
 
 
@@ -207,14 +207,14 @@ def _name_carried(
 ) -> str:
     """Return the sentence that refuses a method, and names those which FSDP2 carries."""
     name = f"compressor={compressor}" if isinstance(compressor, str) else repr(compressor)
-    words = [name, *(f"{key}={value}" for key, value in knobs.items())]
+    overrides = [name, *(f"{key}={value}" for key, value in knobs.items())]
     why = (
         "a reduce-scatter takes codes of one length, each of one shard, and this sends others"
         if method.properties.divisible
         else "fully_shard cuts gradients into shards, and this needs them whole"
     )
     return (
-        f"{' '.join(words)}: {why}; type compress(DistributedDataParallel(model)"
+        f"{' '.join(overrides)}: {why}; type compress(DistributedDataParallel(model)"
         f", ...), or, as they come, one of {', '.join(_carried_choices(replicas is not None))}"
     )
 

@@ -14,8 +14,8 @@ from gcbench.config import (
     RunFailed,
     budget_notice,
     learning_rate_notice,
-    resolve_words,
-    to_words,
+    resolve_overrides,
+    to_overrides,
 )
 from gcbench.launch.start import start
 from gcbench.records import RunFiles
@@ -24,8 +24,8 @@ from gcbench.records.schema import Result
 log = logging.getLogger("gcbench")
 
 
-def run(*words: str, **keys: Any) -> Result:
-    """Run what `gcbench` would run for these words, and return its result.
+def run(*overrides: str, **keys: Any) -> Result:
+    """Run what `gcbench` would run for these overrides, and return its result.
 
         result = gcbench.run("model=resnet20", "dataset=cifar10", "compressor=qsgd", bits=4)
         print(result.test["accuracy"], result.bits_sent.ratio)
@@ -36,7 +36,7 @@ def run(*words: str, **keys: Any) -> Result:
     its result in `outputs` is not run again, and an interrupted one is continued.
 
     Args:
-        *words: as after the command `gcbench`.
+        *overrides: as after the command `gcbench`.
         **keys: the same as values of Python: `bits=4` is `"bits=4"`, and keys with dots are given
             as in `**{"trainer.gpus": 4}`.
 
@@ -44,15 +44,15 @@ def run(*words: str, **keys: Any) -> Result:
         What `result.json` holds, as its type.
 
     Raises:
-        ConfigError: a mistake in the words, in one sentence, before anything has started.
+        ConfigError: a mistake in the overrides, in one sentence, before anything has started.
         RunFailed: the run failed or diverged.
         KeyboardInterrupt: it was interrupted; the same call continues it.
     """
-    config, directory = resolve_words([*words, *to_words(keys)])
+    config, directory = resolve_overrides([*overrides, *to_overrides(keys)])
     return _run(config, directory)
 
 
-def sweep(*words: str, **keys: Any) -> list[Result]:
+def sweep(*overrides: str, **keys: Any) -> list[Result]:
     """Run every point of a grid, one by one, and return the results in the order of the grid.
 
         results = gcbench.sweep("compressor=qsgd", bits=[2, 4, 8], seed=[1, 2, 3])  # nine runs
@@ -61,7 +61,7 @@ def sweep(*words: str, **keys: Any) -> list[Result]:
     sweep: its result has another `status` than "done".
 
     Args:
-        *words: as after the command `gcbench`, the same for all points.
+        *overrides: as after the command `gcbench`, the same for all points.
         **keys: values of Python. A list or a range has the values of a grid, of which the last
             key changes fastest; a tuple is one value, as in `scales=(2, 6)`.
 
@@ -70,7 +70,9 @@ def sweep(*words: str, **keys: Any) -> list[Result]:
         KeyboardInterrupt: it was interrupted; the same call continues it.
     """
     grid = [value if isinstance(value, (list, range)) else [value] for value in keys.values()]
-    points = [resolve_words([*words, *to_words(point)]) for point in _points(keys, grid)]
+    points = [
+        resolve_overrides([*overrides, *to_overrides(point)]) for point in _points(keys, grid)
+    ]
     if not points:
         empty = next(key for key, values in zip(keys, grid, strict=True) if not values)
         raise ConfigError(f"{empty}=[]: type at least one value")

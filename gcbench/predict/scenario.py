@@ -6,7 +6,8 @@ import logging
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from gcbench.config import ConfigError, compose_words, resolve
+from gcbench.config import ConfigError, compose_overrides, resolve
+from gcbench.predict.arguments import Predict
 from gcbench.predict.devices import Device, interpolate, read_device
 from gcbench.predict.links import read_link
 from gcbench.predict.model import Cluster, Compute, Method, Prediction, predict
@@ -20,7 +21,6 @@ from gcbench.predict.subject import (
     refuse_unknown_knobs,
     shapes_of_model,
 )
-from gcbench.predict.words import Predict
 
 log = logging.getLogger("gcbench")
 
@@ -48,34 +48,36 @@ class ModelOnDevice(NamedTuple):
     compute: Compute
 
 
-def build_scenario(words: Predict) -> Scenario:
+def build_scenario(arguments: Predict) -> Scenario:
     """Return what was typed; raise ConfigError where it is not known."""
-    device = read_device(words.device)
-    inside = read_link("inside", words.inside)
+    device = read_device(arguments.device)
+    inside = read_link("inside", arguments.inside)
     clusters = {
-        name: Cluster(read_link("network", name, words.latency), inside, words.workers_per_node)
-        for name in words.network
+        name: Cluster(
+            read_link("network", name, arguments.latency), inside, arguments.workers_per_node
+        )
+        for name in arguments.network
     }
-    names = _choose_methods(words)
-    untimed = [] if words.compressor != ("all",) else [n for n in names if not device.times(n)]
-    model = find_model(words, device)
+    names = _choose_methods(arguments)
+    untimed = [] if arguments.compressor != ("all",) else [n for n in names if not device.times(n)]
+    model = find_model(arguments, device)
     names = [name for name in names if name not in untimed]
     log.info("metering a step of %s with %d methods", model.name, len(names))
     single, left_out = [], {}
     for choice in names:
         try:
             choices = make_methods(
-                choice, words.others, model.shapes, device, words.workers_per_node
+                choice, arguments.others, model.shapes, device, arguments.workers_per_node
             )
             for method in choices:
-                for workers in words.workers:
+                for workers in arguments.workers:
                     method.messages(workers)
             single += choices
         except ValueError as error:
-            if words.compressor != ("all",):
+            if arguments.compressor != ("all",):
                 raise
             left_out[choice] = str(error)
-    every = [method.at_every(steps) for method in single for steps in words.every]
+    every = [method.at_every(steps) for method in single for steps in arguments.every]
     dense = next((m for m in every if m.family == "none" and m.every == 1), None)
     return Scenario(
         f"{model.name}, {device.title}, {model.compute.batch_size} a worker",
@@ -90,40 +92,40 @@ def build_scenario(words: Predict) -> Scenario:
     )
 
 
-def _choose_methods(words: Predict) -> Sequence[str]:
+def _choose_methods(arguments: Predict) -> Sequence[str]:
     """Return the choices of conf/compressor that were asked for."""
     known = method_names()
-    names = known if words.compressor == ("all",) else words.compressor
+    names = known if arguments.compressor == ("all",) else arguments.compressor
     if unknown := [name for name in names if name not in known]:
         raise ConfigError(
             f"compressor={unknown[0]}: there is no such method; type all, or some of "
             f"{', '.join(known)}"
         )
-    refuse_unknown_knobs(names, words.others)
+    refuse_unknown_knobs(names, arguments.others)
     return names
 
 
-def find_model(words: Predict, device: Device) -> ModelOnDevice:
+def find_model(arguments: Predict, device: Device) -> ModelOnDevice:
     """Return the typed model, or the one of `shapes=FILE`, with what the device takes for it."""
-    if words.shapes:
-        model = read_shapes(words.shapes)
-        batch = words.batch_size or int(max(model.seconds))
-        taken = words.seconds or interpolate(model.seconds, batch)
+    if arguments.shapes:
+        model = read_shapes(arguments.shapes)
+        batch = arguments.batch_size or int(max(model.seconds))
+        taken = arguments.seconds or interpolate(model.seconds, batch)
         compute = device.compute(model.name, batch, taken)
-        return ModelOnDevice(model.name, model.shapes, words.samples or 50_000, compute)
-    dataset = words.dataset or dataset_of(words.model)
-    facts = facts_of(words.model, dataset)
-    compute = device.compute(words.model, words.batch_size, words.seconds)
-    node = resolve(compose_words([f"model={words.model}", f"dataset={dataset}"]))["model"]
+        return ModelOnDevice(model.name, model.shapes, arguments.samples or 50_000, compute)
+    dataset = arguments.dataset or dataset_of(arguments.model)
+    facts = facts_of(arguments.model, dataset)
+    compute = device.compute(arguments.model, arguments.batch_size, arguments.seconds)
+    node = resolve(compose_overrides([f"model={arguments.model}", f"dataset={dataset}"]))["model"]
     shapes = shapes_of_model(node, facts)
-    return ModelOnDevice(words.model, shapes, words.samples or facts.samples, compute)
+    return ModelOnDevice(arguments.model, shapes, arguments.samples or facts.samples, compute)
 
 
-def predictions(words: Predict, scenario: Scenario) -> list[tuple[str, Prediction]]:
+def predictions(arguments: Predict, scenario: Scenario) -> list[tuple[str, Prediction]]:
     """Return the steps of every method on every network and number of workers."""
     return [
-        (network, predict(m, w, cluster, scenario.compute, words.overlap))
+        (network, predict(m, w, cluster, scenario.compute, arguments.overlap))
         for network, cluster in scenario.clusters.items()
         for m in scenario.methods
-        for w in words.workers
+        for w in arguments.workers
     ]

@@ -16,7 +16,7 @@ from gcbench.config import (
     Config,
     ConfigError,
     compose_methods,
-    compose_words,
+    compose_overrides,
     conf_directory,
     method_keys,
     resolve,
@@ -148,28 +148,28 @@ def method_names() -> list[str]:
     return sorted(path.stem for path in (conf_directory() / "compressor").glob("*.yaml"))
 
 
-def refuse_unknown_knobs(names: Sequence[str], words: Sequence[str]) -> None:
-    """Raise ConfigError where a word is a key of none of the methods."""
+def refuse_unknown_knobs(names: Sequence[str], overrides: Sequence[str]) -> None:
+    """Raise ConfigError where an override is a key of none of the methods."""
     keys = method_keys(conf_directory())
-    for word in words:
-        if not any(word.partition("=")[0] in keys[name] for name in names):
+    for override in overrides:
+        if not any(override.partition("=")[0] in keys[name] for name in names):
             raise ConfigError(
-                f"{word}: no such key with compressor={','.join(names)}; type gcbench predict "
+                f"{override}: no such key with compressor={','.join(names)}; type gcbench predict "
                 "--help to see the keys"
             )
 
 
 def make_methods(
-    name: str, words: Sequence[str], shapes: Shapes, device: Device, workers_per_node: int
+    name: str, overrides: Sequence[str], shapes: Shapes, device: Device, workers_per_node: int
 ) -> list[Method]:
     """Return a method with every combination of the values that were typed for its knobs."""
     keys = method_keys(conf_directory())[name]
-    knobs = [word for word in words if word.partition("=")[0] in keys]
+    knobs = [override for override in overrides if override.partition("=")[0] in keys]
     every = []
     for combination in product(*map(_values, knobs)):
         title = " ".join([name, *combination])
         if combination:
-            config = resolve(compose_words([f"compressor={name}", *combination]))
+            config = resolve(compose_overrides([f"compressor={name}", *combination]))
         else:
             config = {"compressor": _defaults()[name][0]}
         compressor = compressor_of(config)
@@ -183,9 +183,9 @@ def _defaults() -> dict[str, tuple[Config, list[str]]]:
     return compose_methods(method_names())
 
 
-def _values(word: str) -> list[str]:
-    key, _, value = word.partition("=")
-    return [word] if value.startswith("[") else [f"{key}={v}" for v in value.split(",")]
+def _values(override: str) -> list[str]:
+    key, _, value = override.partition("=")
+    return [override] if value.startswith("[") else [f"{key}={v}" for v in value.split(",")]
 
 
 def compressor_of(config: Config) -> Compressor:

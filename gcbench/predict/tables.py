@@ -11,36 +11,38 @@ import yaml
 
 from gcbench.config import ConfigError, conf_directory
 from gcbench.console import TextTable
+from gcbench.predict.arguments import Predict
 from gcbench.predict.devices import OTHER
 from gcbench.predict.links import read_presets
 from gcbench.predict.measure import compare, measure_device, write_device
 from gcbench.predict.pays import MethodVerdict, Threshold, find_verdicts
 from gcbench.predict.scenario import Scenario, build_scenario, predictions
 from gcbench.predict.units import format_rate, format_seconds
-from gcbench.predict.words import Predict
 
 log = logging.getLogger("gcbench")
 
 
-def answer(words: Predict) -> TextTable:
+def answer(arguments: Predict) -> TextTable:
     """Return the table that was asked for; raise ConfigError where nothing can be predicted."""
-    match words.command:
+    match arguments.command:
         case "links":
             return _list_links()
         case "devices":
             return _list_devices()
         case "measure":
-            return _measure(words)
+            return _measure(arguments)
         case "compare":
-            return _compare(words)
+            return _compare(arguments)
     try:
-        return _rank_methods(words) if words.command == "pays" else _predict_steps(words)
+        return (
+            _rank_methods(arguments) if arguments.command == "pays" else _predict_steps(arguments)
+        )
     except ValueError as error:  # a method that cannot run on such a cluster
         raise ConfigError(str(error)) from error
 
 
-def _predict_steps(words: Predict) -> TextTable:
-    scenario = build_scenario(words)
+def _predict_steps(arguments: Predict) -> TextTable:
+    scenario = build_scenario(arguments)
     rows = [
         [
             p.method,
@@ -55,7 +57,7 @@ def _predict_steps(words: Predict) -> TextTable:
             f"{p.sent_bits / 8e6:,.3g}",
             f"{p.of_bound:.2f} x",
         ]
-        for network, p in predictions(words, scenario)
+        for network, p in predictions(arguments, scenario)
     ]
     headings = [
         "method",
@@ -74,25 +76,25 @@ def _predict_steps(words: Predict) -> TextTable:
         headings,
         rows,
         left=(0, 1),
-        title=_title(words, scenario),
-        notes=_notes(words, scenario),
+        title=_title(arguments, scenario),
+        notes=_notes(arguments, scenario),
     )
 
 
-def _title(words: Predict, scenario: Scenario) -> str:
+def _title(arguments: Predict, scenario: Scenario) -> str:
     parts = [scenario.title, *scenario.clusters]
-    if words.workers_per_node > 1:
-        parts.append(f"{words.workers_per_node} a node on {words.inside}")
-    if words.overlap:
+    if arguments.workers_per_node > 1:
+        parts.append(f"{arguments.workers_per_node} a node on {arguments.inside}")
+    if arguments.overlap:
         parts.append("with overlap")
     return ", ".join(parts)
 
 
-def _notes(words: Predict, scenario: Scenario) -> list[str]:
+def _notes(arguments: Predict, scenario: Scenario) -> list[str]:
     notes = [
-        f"Predicted with device {words.device}. The bound is a step without exchange and codec: "
-        f"{format_seconds(scenario.compute.seconds)}."
-        + (" With every=H a step is the mean of H." if max(words.every) > 1 else "")
+        f"Predicted with device {arguments.device}. The bound is a step without exchange and "
+        f"codec: {format_seconds(scenario.compute.seconds)}."
+        + (" With every=H a step is the mean of H." if max(arguments.every) > 1 else "")
     ]
     if scenario.guessed:
         notes.append(
@@ -101,7 +103,7 @@ def _notes(words: Predict, scenario: Scenario) -> list[str]:
         )
     if scenario.untimed:
         notes.append(
-            f"Left out, as device={words.device} has no codec seconds of them: "
+            f"Left out, as device={arguments.device} has no codec seconds of them: "
             f"{', '.join(scenario.untimed)}. Time them: gcbench bench, gcbench predict measure."
         )
     if scenario.left_out:
@@ -110,22 +112,22 @@ def _notes(words: Predict, scenario: Scenario) -> list[str]:
     return notes
 
 
-def _rank_methods(words: Predict) -> TextTable:
-    workers = [w for w in words.workers if w > 1]
+def _rank_methods(arguments: Predict) -> TextTable:
+    workers = [w for w in arguments.workers if w > 1]
     if not workers:
         raise ConfigError("workers=1: one worker exchanges nothing; type workers=2,4,8,16")
-    scenario = build_scenario(words)
+    scenario = build_scenario(arguments)
     clusters, compute, dense = scenario.clusters, scenario.compute, scenario.dense
     others = [m for m in scenario.methods if m is not dense]
-    (bound,) = find_verdicts([dense], dense, workers, clusters, compute, words.overlap)
-    verdicts = find_verdicts(others, dense, workers, clusters, compute, words.overlap)
-    if words.picture:
+    (bound,) = find_verdicts([dense], dense, workers, clusters, compute, arguments.overlap)
+    verdicts = find_verdicts(others, dense, workers, clusters, compute, arguments.overlap)
+    if arguments.picture:
         from gcbench.predict.picture import draw
 
         network, cluster = next(iter(clusters.items()))
-        title = _title(words, scenario)
+        title = _title(arguments, scenario)
         steps = bound.predictions[network]
-        files = draw(verdicts, steps, network, cluster, Path(words.picture), title)
+        files = draw(verdicts, steps, network, cluster, Path(arguments.picture), title)
         log.info("drawn: %s", ", ".join(map(str, files)))
     headings = ["method"]
     columns = [["none: step", "none: samples/s", *(v.method.title for v in verdicts)]]
@@ -143,7 +145,7 @@ def _rank_methods(words: Predict) -> TextTable:
         headings,
         list(zip(*columns, strict=True)),
         groups=[True, True, *(False for _ in verdicts)],
-        title=_title(words, scenario),
+        title=_title(arguments, scenario),
         notes=[
             "Times faster than none, which exchanges whole gradients, by the number of workers W "
             "and network; the fastest on average first. It pays at the rates between nodes in the "
@@ -151,7 +153,7 @@ def _rank_methods(words: Predict) -> TextTable:
             *(_fastest([bound, *verdicts], network, workers) for network in clusters),
             "Speed only: how good the model gets is not predicted, neither with fewer bits nor "
             "with every=H. Train the candidates, or see what gcbench report has of them.",
-            *_notes(words, scenario),
+            *_notes(arguments, scenario),
         ],
     )
 
@@ -186,20 +188,20 @@ def _threshold(threshold: Threshold) -> str:
     return f"> {format_rate(threshold.above)}" if threshold.above else "always"
 
 
-def _measure(words: Predict) -> TextTable:
-    if not words.paths or "device" not in words.given:
+def _measure(arguments: Predict) -> TextTable:
+    if not arguments.paths or "device" not in arguments.given:
         raise ConfigError(
             "measure: type folders with bench.json and result.json in them, and device=FILE.yaml"
         )
-    node = measure_device(words.paths, words.title or Path(words.device).stem)
-    write_device(node, Path(words.device))
+    node = measure_device(arguments.paths, arguments.title or Path(arguments.device).stem)
+    write_device(node, Path(arguments.device))
     rows = [
         ["codec", name, _sizes(entry["aggregate_seconds"])]
         for name, entry in node["codecs"].items()
     ]
     rows += [["model", name, _sizes(entry["seconds"])] for name, entry in node["models"].items()]
     headings = ["part", "name", "of values, or batches"]
-    title = f"{words.device}: {node['title']}"
+    title = f"{arguments.device}: {node['title']}"
     return TextTable(headings, rows, left=range(3), title=title)
 
 
@@ -207,13 +209,15 @@ def _sizes(seconds_by_size: dict[int, Any]) -> str:
     return ", ".join(f"{size:,}" for size in seconds_by_size)
 
 
-def _compare(words: Predict) -> TextTable:
-    if not words.paths:
+def _compare(arguments: Predict) -> TextTable:
+    if not arguments.paths:
         raise ConfigError(
             "compare: type run directories, as in gcbench predict compare outputs/RUN network=1gbit"
         )
-    network = _one_network(words) if "network" in words.given else None
-    comparisons = [compare(path, network, words.latency, words.own) for path in words.paths]
+    network = _one_network(arguments) if "network" in arguments.given else None
+    comparisons = [
+        compare(path, network, arguments.latency, arguments.own) for path in arguments.paths
+    ]
     rows = [
         [
             c.title,
@@ -228,10 +232,12 @@ def _compare(words: Predict) -> TextTable:
     return TextTable(headings, rows, title="exchange of a step")
 
 
-def _one_network(words: Predict) -> str:
-    if len(words.network) > 1:
-        raise ConfigError(f"network={','.join(words.network)}: runs are compared on one; type one")
-    return words.network[0]
+def _one_network(arguments: Predict) -> str:
+    if len(arguments.network) > 1:
+        raise ConfigError(
+            f"network={','.join(arguments.network)}: runs are compared on one; type one"
+        )
+    return arguments.network[0]
 
 
 def _list_links() -> TextTable:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from itertools import groupby
 
 from gcbench.config import Config, conf_directory
-from gcbench.identity import EXECUTION, as_words, flat_differences
+from gcbench.identity import EXECUTION, as_overrides, flat_differences
 from gcbench.records.store import RecordedRun
 from gcbench.report.configs import Composition, compose
 
@@ -38,11 +38,11 @@ def _has_file(run: RecordedRun) -> bool:
     return run.experiment is not None and file.is_file()
 
 
-def words_of_run(run: RecordedRun) -> list[str]:
+def overrides_of_run(run: RecordedRun) -> list[str]:
     """Return what was typed beside the run's experiment, by where it differs from that."""
     if not _has_file(run):
         return []
-    return as_words(flat_differences(run.flat, compose(str(run.experiment), run.budget).flat))
+    return as_overrides(flat_differences(run.flat, compose(str(run.experiment), run.budget).flat))
 
 
 def _execution(config: Config) -> Config:
@@ -59,6 +59,6 @@ def describe_sources(runs: Iterable[RecordedRun]) -> str:
 
 def group_by_label(runs: Iterable[RecordedRun]) -> list[tuple[str, list[RecordedRun]]]:
     """Return the runs of each title and what was typed beside it, in the order of these labels."""
-    labels = {run: " ".join([run.title, *words_of_run(run)]) for run in runs}
+    labels = {run: " ".join([run.title, *overrides_of_run(run)]) for run in runs}
     ordered = sorted(labels, key=lambda run: (labels[run], run.seed))
     return [(label, list(same)) for label, same in groupby(ordered, key=labels.__getitem__)]

@@ -27,18 +27,18 @@ Groups = dict[str, list[Row]]  # budget to the rows at it
 
 
 def build(
-    table: Table, runs: Sequence[RecordedRun], budget: str, words: tuple[str, ...] = ()
+    table: Table, runs: Sequence[RecordedRun], budget: str, overrides: tuple[str, ...] = ()
 ) -> Document:
     """Return the report at `budget`, which is that of every column that names none.
 
-    `words` are typed beside every experiment of that budget.
+    `overrides` are typed beside every experiment of that budget.
     """
-    groups = groups_of(table, runs, budget, words)
+    groups = groups_of(table, runs, budget, overrides)
     rows = groups[budget]
     return Document(
         name=table.name,
         title=table.title,
-        under=[f"Source: {table.source}.", *_about_budgets(table, groups, budget, words)],
+        under=[f"Source: {table.source}.", *_about_budgets(table, groups, budget, overrides)],
         headings=[heading_of(column, table, budget) for column in table.columns],
         lines=[_line(table, groups, i, row) for i, row in enumerate(rows)],
         sections=sections(table, groups, budget),
@@ -46,12 +46,12 @@ def build(
 
 
 def groups_of(
-    table: Table, runs: Sequence[RecordedRun], budget: str, words: tuple[str, ...] = ()
+    table: Table, runs: Sequence[RecordedRun], budget: str, overrides: tuple[str, ...] = ()
 ) -> Groups:
     """Return the rows by budget: the report's first, then those of its columns."""
     budgets = dict.fromkeys([budget, *(column.budget for column in table.columns if column.budget)])
     return {
-        name: group_runs(table, runs, name, words if name == budget else ()) for name in budgets
+        name: group_runs(table, runs, name, overrides if name == budget else ()) for name in budgets
     }
 
 
@@ -96,9 +96,11 @@ def _seed(run: RecordedRun) -> str:
     return f"{run.seed}{DIRTY * run.dirty}"
 
 
-def _about_budgets(table: Table, groups: Groups, budget: str, words: tuple[str, ...]) -> list[str]:
+def _about_budgets(
+    table: Table, groups: Groups, budget: str, overrides: tuple[str, ...]
+) -> list[str]:
     lines = [f"Budget {budget}: {_about(budget)}", *_list_differences(groups[budget])]
-    lines += [f"With {' '.join(words)} beside every row."] if words else []
+    lines += [f"With {' '.join(overrides)} beside every row."] if overrides else []
     for name in groups:
         if name != budget:
             titles = ", ".join(column.title for column in table.columns if column.budget == name)

@@ -160,7 +160,7 @@ def _judge_rows(part: RowRelations, budget: str, evidence: Evidence) -> Part:
     part, repeated = _asked_once(part, rows)
     measured = {path: measure_row(rows[path], part.measure) for path in part.paths}
     judged = _judge(part, measured)
-    beside = f" with {' '.join(evidence.words)}" if evidence.words else ""
+    beside = f" with {' '.join(evidence.overrides)}" if evidence.overrides else ""
     title = f"{part.measure.replace('_', ' ')} at budget {budget}{beside}"
     title += describe_stand_ins(rows.values())
     text = describe(title, _label(part, measured), judged)

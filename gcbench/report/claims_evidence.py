@@ -47,10 +47,10 @@ class Evidence:
         self,
         runs: Sequence[RecordedRun],
         folders: Sequence[str | Path],
-        words: tuple[str, ...] = (),
+        overrides: tuple[str, ...] = (),
     ) -> None:
         self.runs, self._folders = runs, folders
-        self.words = words  # typed beside every experiment
+        self.overrides = overrides  # typed beside every experiment
         self._rows: dict[tuple[str, str, str], Row] = {}
         self.studies: dict[str, tuple[Path, Study] | None] = {}
         self.tests = find_tests(folders)
@@ -66,7 +66,7 @@ class Evidence:
         key = path, score, budget
         if key not in self._rows:
             chooser = Column(score, score, measure=score)
-            self._rows[key] = find_row(self.spec(path), chooser, self.runs, budget, self.words)
+            self._rows[key] = find_row(self.spec(path), chooser, self.runs, budget, self.overrides)
         return self._rows[key]
 
     def study(self, name: str) -> Study | None:

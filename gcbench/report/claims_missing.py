@@ -13,7 +13,7 @@ from gcbench.report.claims import BUDGETS, LEARNING_RATE, Claim, RowRelations
 from gcbench.report.claims_answers import AnsweredClaim, NextCommands, asks
 from gcbench.report.claims_evidence import RATES, Evidence
 from gcbench.report.commands import commands
-from gcbench.report.configs import compose, compose_row, words_for
+from gcbench.report.configs import compose, compose_row, overrides_for
 from gcbench.report.rows import RATE
 
 SEEDS = (1, 2, 3)  # with which a row is compared
@@ -24,7 +24,7 @@ class MissingRuns(NamedTuple):
     """A row that a claim lacks, with some seeds."""
 
     experiment: str
-    words: tuple[str, ...]  # typed beside it
+    overrides: tuple[str, ...]  # typed beside it
     budget: str
     seeds: tuple[int, ...]
 
@@ -40,7 +40,7 @@ def missing_runs(
     missing: dict[tuple[str, str, tuple[int, ...]], MissingRuns] = {}
     for part, budget in parts:
         for run in _lacking(part, budget, evidence, seeds):
-            made = compose(run.experiment, run.budget, run.words)
+            made = compose(run.experiment, run.budget, run.overrides)
             backend = made.config["trainer"]["backend"]
             missing.setdefault((made.identity, backend, run.seeds), run)
     return list(missing.values())
@@ -79,16 +79,19 @@ def _lacking(
 ) -> Iterator[MissingRuns]:
     for path in part.paths:
         row, spec = evidence.row(path, "accuracy", budget), evidence.spec(path)
-        beside = words_for(str(spec.experiment), budget, evidence.words)
-        words = (*row.own_words, *beside)
-        variants: list[tuple[tuple[str, ...], list[RecordedRun]]] = [(words, row.runs)]
+        beside = overrides_for(str(spec.experiment), budget, evidence.overrides)
+        overrides = (*row.own_overrides, *beside)
+        variants: list[tuple[tuple[str, ...], list[RecordedRun]]] = [(overrides, row.runs)]
         if part.measure == LEARNING_RATE:
             rate = compose_row(spec, budget).config["optimizer"]["lr"]
             swept = [f"{RATE}={rate * factor:g}" for factor in RATES]
             runs = [*row.runs, *(row.grid.runs if row.grid else ())]
             variants = [
-                ((*words, word), [run for run in runs if f"{RATE}={run.flat[RATE]:g}" == word])
-                for word in swept
+                (
+                    (*overrides, override),
+                    [run for run in runs if f"{RATE}={run.flat[RATE]:g}" == override],
+                )
+                for override in swept
             ]
         for typed, runs in variants:
             lacking = set(seeds) - {run.seed for run in runs if run.status in ENDED}
@@ -105,7 +108,7 @@ def steps_of(answered: AnsweredClaim, evidence: Evidence) -> list[NextCommands]:
         by_kind.setdefault((run.budget, run.seeds), []).append(run)
     steps = []
     for (budget, seeds), runs in by_kind.items():
-        rows = [(run.experiment, run.words) for run in runs]
+        rows = [(run.experiment, run.overrides) for run in runs]
         cost = describe_cost(answered.claim, runs, evidence.runs)
         steps.append(NextCommands(commands(rows, budget, seeds), cost))
     steps += [

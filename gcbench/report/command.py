@@ -1,4 +1,4 @@
-"""`gcbench report`, `gcbench runs` and `gcbench claims`: do what the typed words ask for."""
+"""`gcbench report`, `gcbench runs` and `gcbench claims`: do what the typed arguments ask for."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from gcbench.config import PAPER, ConfigError
 from gcbench.console import TextTable, comma_separated, console, print_table, show_table
 from gcbench.records.files import replace_file
 from gcbench.records.store import FoundRuns, RecordedRun, find_runs
+from gcbench.report.arguments import Claims, Page, Report, Runs, Source, read_source
 from gcbench.report.build import build, groups_of
 from gcbench.report.claims import read_claims
 from gcbench.report.claims_answers import answer_claim
@@ -35,7 +36,6 @@ from gcbench.report.rows import refuse_unknown_keys
 from gcbench.report.study import find_study, study_document
 from gcbench.report.tables import Table, read_table, tables_of
 from gcbench.report.wandb_runs import load_wandb
-from gcbench.report.words import Claims, Page, Report, Runs, Source, read_source
 
 log = logging.getLogger("gcbench")
 
@@ -44,102 +44,111 @@ def report(typed: Sequence[str]) -> None:
     """Print tables or draw figures; raise ConfigError with one sentence for what is mistyped."""
     if "html" in typed[:1]:
         return _html(typed[1:])
-    words = read_source(Report, typed)
-    first, *rest = words.plain or [""]
+    arguments = read_source(Report, typed)
+    first, *rest = arguments.plain or [""]
     if first == "list":
         _refuse_more("list", rest)
-        print_table(list_tables(_load_runs(words), words.results))
+        print_table(list_tables(_load_runs(arguments), arguments.results))
     elif first == "diff":
         _diff(rest)
     elif first == "deviations":
         _refuse_more("deviations", rest)
-        names = tables_of(words.table or "all")
-        show_table(list_deviations([read_table(name) for name in names]), words.format)
+        names = tables_of(arguments.table or "all")
+        show_table(list_deviations([read_table(name) for name in names]), arguments.format)
     elif first in ("runs", "claims"):
         raise ConfigError(f"{first}: type gcbench {first}")
     elif first:
         raise ConfigError(
             f"{first}: type table=<paper>/<table>, or one of html, list, deviations, diff"
         )
-    elif words.figure:
-        _figures(words)
-    elif words.table is None:
+    elif arguments.figure:
+        _figures(arguments)
+    elif arguments.table is None:
         raise ConfigError(
             "nothing was asked for; type table=powersgd/table4, gcbench report list, or gcbench "
             "report --help"
         )
     else:
-        _tables(words)
+        _tables(arguments)
 
 
-def _load_runs(words: Source) -> list[RecordedRun]:
+def _load_runs(arguments: Source) -> list[RecordedRun]:
     read: FoundRuns = (
-        load_wandb(str(words.project)) if words.source == "wandb" else find_runs(words.results)
+        load_wandb(str(arguments.project))
+        if arguments.source == "wandb"
+        else find_runs(arguments.results)
     )
     for sentence in read.unreadable:
         log.warning("not read: %s", sentence)
     return read.runs
 
 
-def _load_reported(words: Report | Claims) -> list[RecordedRun]:
+def _load_reported(arguments: Report | Claims) -> list[RecordedRun]:
     """Return the runs of a report, without those that were stopped where it is kept."""
-    runs = _load_runs(words)
-    return without_stopped(runs) if words.keep else runs
+    runs = _load_runs(arguments)
+    return without_stopped(runs) if arguments.keep else runs
 
 
-def _tables(words: Report) -> None:
-    tables = [read_table(name) for name in tables_of(str(words.table))]
-    runs = _load_reported(words)
-    behind = [run for table in tables for run in _show(words, table, runs)]
-    if words.keep:
+def _tables(arguments: Report) -> None:
+    tables = [read_table(name) for name in tables_of(str(arguments.table))]
+    runs = _load_reported(arguments)
+    behind = [run for table in tables for run in _show(arguments, table, runs)]
+    if arguments.keep:
         kept = list(dict.fromkeys(behind))
-        keep_runs(Path(words.keep), kept)
-        keep_index(Path(words.keep))
-        log.info("kept in %s, with %d runs", words.keep, len(kept))
+        keep_runs(Path(arguments.keep), kept)
+        keep_index(Path(arguments.keep))
+        log.info("kept in %s, with %d runs", arguments.keep, len(kept))
 
 
-def _figures(words: Report) -> None:
+def _figures(arguments: Report) -> None:
     from gcbench.report.figures import draw  # imports matplotlib
 
-    folder = Path(words.keep or words.results[0]) / "figures"
+    folder = Path(arguments.keep or arguments.results[0]) / "figures"
     for line in draw(
-        str(words.figure), _load_runs(words), folder, words.budget, words.beside, words.results
+        str(arguments.figure),
+        _load_runs(arguments),
+        folder,
+        arguments.budget,
+        arguments.beside,
+        arguments.results,
     ):
         print(line)
 
 
 def _html(typed: Sequence[str]) -> None:
-    words = read_source(Page, typed)
-    _refuse_more("html", words.plain)
-    runs = _load_runs(words)
+    arguments = read_source(Page, typed)
+    _refuse_more("html", arguments.plain)
+    runs = _load_runs(arguments)
     if not runs:
-        raise ConfigError(f"results={','.join(words.results)}: no runs there; type another folder")
+        raise ConfigError(
+            f"results={','.join(arguments.results)}: no runs there; type another folder"
+        )
     from gcbench.report.page import build_page  # imports torch
 
-    path = Path(words.file)
+    path = Path(arguments.file)
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, build_page(runs).encode())
     print(f"{path}: {len(runs)} runs; open it in a browser")
 
 
-def _show(words: Report, table: Table, runs: Sequence[RecordedRun]) -> list[RecordedRun]:
+def _show(arguments: Report, table: Table, runs: Sequence[RecordedRun]) -> list[RecordedRun]:
     """Print a table, and keep its page where that was asked for; return the runs behind it."""
-    study = find_study(table.study, words.results) if table.study else None
+    study = find_study(table.study, arguments.results) if table.study else None
     if table.study:
         document = study_document(table, study[1] if study else None)
     else:
-        document = build(table, runs, words.budget, words.beside)
-    show_document(document, words.format)
-    if words.keep:
-        keep_table(Path(words.keep), document, words.budget)
+        document = build(table, runs, arguments.budget, arguments.beside)
+    show_document(document, arguments.format)
+    if arguments.keep:
+        keep_table(Path(arguments.keep), document, arguments.budget)
         if study:
-            keep_study(Path(words.keep), study[0])
-    return [] if table.study else runs_behind(table, runs, words)
+            keep_study(Path(arguments.keep), study[0])
+    return [] if table.study else runs_behind(table, runs, arguments)
 
 
-def runs_behind(table: Table, runs: Sequence[RecordedRun], words: Report) -> list[RecordedRun]:
+def runs_behind(table: Table, runs: Sequence[RecordedRun], arguments: Report) -> list[RecordedRun]:
     """Return all runs that the report shows or names, each once."""
-    groups = groups_of(table, runs, words.budget, words.beside)
+    groups = groups_of(table, runs, arguments.budget, arguments.beside)
     return list(
         dict.fromkeys(run for rows in groups.values() for row in rows for run in row.every_run)
     )
@@ -147,40 +156,40 @@ def runs_behind(table: Table, runs: Sequence[RecordedRun], words: Report) -> lis
 
 def runs(typed: Sequence[str]) -> None:
     """Print everything that ran."""
-    words = read_source(Runs, typed)
-    every = _load_runs(words)
-    if words.format == "csv":
+    arguments = read_source(Runs, typed)
+    every = _load_runs(arguments)
+    if arguments.format == "csv":
         print(comma_separated(runs_frame(every)), end="")
     elif every:
-        show_table(list_runs(every), words.format)
+        show_table(list_runs(every), arguments.format)
     else:
-        folders = " ".join(map(str, words.results))
+        folders = " ".join(map(str, arguments.results))
         print(f"no runs in {folders}; type gcbench for a first one, or gcbench runs FOLDER")
 
 
 def claims(typed: Sequence[str]) -> None:
     """Print the answers to the papers' claims, and keep them where that is asked for."""
-    words = read_source(Claims, typed)
-    _refuse_more("claims", words.plain)
-    if words.keep and (words.paper or words.id):
+    arguments = read_source(Claims, typed)
+    _refuse_more("claims", arguments.plain)
+    if arguments.keep and (arguments.paper or arguments.id):
         raise ConfigError(
-            f"keep={words.keep}: all claims are kept together; leave out paper= and id="
+            f"keep={arguments.keep}: all claims are kept together; leave out paper= and id="
         )
-    asked = read_claims(words.paper, words.id)
-    evidence = Evidence(_load_reported(words), words.results, words.beside)
+    asked = read_claims(arguments.paper, arguments.id)
+    evidence = Evidence(_load_reported(arguments), arguments.results, arguments.beside)
     paths = dict.fromkeys(p for claim in asked for part in claim.check.rows for p in part.paths)
     experiments = [str(evidence.spec(path).experiment) for path in paths]
-    refuse_unknown_keys(words.beside, experiments, PAPER, "these claims")
+    refuse_unknown_keys(arguments.beside, experiments, PAPER, "these claims")
     answered = [answer_claim(claim, evidence) for claim in asked]
     answered = [one._replace(steps=steps_of(one, evidence)) for one in answered]
-    show_claims(answered, words.format)
-    if words.keep:
-        keep_claims(Path(words.keep), answered)
+    show_claims(answered, arguments.format)
+    if arguments.keep:
+        keep_claims(Path(arguments.keep), answered)
         for path, study in filter(None, evidence.studies.values()):
             if not study["study"].startswith("links/"):  # kept where scripts/steps put them
-                keep_study(Path(words.keep), path)
+                keep_study(Path(arguments.keep), path)
         if evidence.tests:
-            keep_tests(Path(words.keep), evidence.tests[0])
+            keep_tests(Path(arguments.keep), evidence.tests[0])
 
 
 def _diff(rest: Sequence[str]) -> None:

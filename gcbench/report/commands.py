@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 
 from gcbench.config import PAPER
 from gcbench.records.store import RecordedRun
-from gcbench.report.configs import experiment_word
+from gcbench.report.configs import experiment_override
 from gcbench.report.rows import Row
 from gcbench.report.tables import Table
 
-Typed = tuple[str, Sequence[str]]  # an experiment, and the words beside it
+Typed = tuple[str, Sequence[str]]  # an experiment, and the overrides beside it
 Grid = dict[str, list[str]]  # a command's keys, and the values that each takes
 
 
@@ -24,8 +24,10 @@ def commands(rows: Iterable[Typed], budget: str, seeds: Iterable[int]) -> list[s
 def _grids(rows: Iterable[Typed]) -> list[Grid]:
     """Return grids whose points are the rows: first one a row, then merged key by key."""
     grids: list[Grid] = []
-    for experiment, words in rows:
-        pairs = (word.partition("=") for word in [experiment_word(experiment), *words])
+    for experiment, overrides in rows:
+        pairs = (
+            override.partition("=") for override in [experiment_override(experiment), *overrides]
+        )
         grid = {key: [value] for key, _, value in pairs}
         if grid not in grids:
             grids.append(grid)
@@ -43,20 +45,22 @@ def _grids(rows: Iterable[Typed]) -> list[Grid]:
 
 
 def _command(grid: Grid, budget: str, seeds: Sequence[int]) -> str:
-    first, *words = [f"{key}={','.join(values)}" for key, values in grid.items()]
-    parts = [first, *([f"budget={budget}"] if budget != PAPER else []), *words]
+    first, *overrides = [f"{key}={','.join(values)}" for key, values in grid.items()]
+    parts = [first, *([f"budget={budget}"] if budget != PAPER else []), *overrides]
     if seeds and seeds != [1]:
         parts.append(f"seed={','.join(map(str, seeds))}")
     several = len(seeds) > 1 or any(len(values) > 1 for values in grid.values())
     return " ".join(["gcbench", *(["-m"] if several else []), *map(shlex.quote, parts)])
 
 
-def command_of_runs(experiment: str, runs: Sequence[RecordedRun], words: Sequence[str] = ()) -> str:
+def command_of_runs(
+    experiment: str, runs: Sequence[RecordedRun], overrides: Sequence[str] = ()
+) -> str:
     """Return the command that made these runs of an experiment."""
     # On a crowded machine launcher=auto would have taken virtual workers.
     crowded = any(run.result.oversubscribed and run.result.launcher == "local" for run in runs)
     launcher = ["trainer.launcher=local"] if crowded else []
-    row = experiment, [*words, *launcher]
+    row = experiment, [*overrides, *launcher]
     (line,) = commands([row], runs[0].budget, [run.seed for run in runs])
     return line
 
@@ -66,5 +70,5 @@ def commands_of_missing(table: Table, rows: Sequence[Row]) -> list[str]:
     if not rows:
         return []
     seeds = range(1, (table.seeds or 1) + 1) if rows[0].budget == PAPER else [1]
-    typed = [(str(row.spec.experiment), (*row.own_words, *row.words)) for row in rows]
+    typed = [(str(row.spec.experiment), (*row.own_overrides, *row.overrides)) for row in rows]
     return commands(typed, rows[0].budget, seeds)

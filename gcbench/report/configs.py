@@ -7,10 +7,10 @@ from copy import deepcopy
 from functools import cache
 from typing import Any, NamedTuple
 
-from gcbench.config import PAPER, Config, ConfigError, compose_words, register, resolve
+from gcbench.config import PAPER, Config, ConfigError, compose_overrides, register, resolve
 from gcbench.identity import ABSENT, Flat, flatten_config, identify
 from gcbench.report.resolved import key_of, read_resolved
-from gcbench.report.tables import TableRow, words_of
+from gcbench.report.tables import TableRow, overrides_of
 
 
 class Composition(NamedTuple):
@@ -22,25 +22,25 @@ class Composition(NamedTuple):
     identity: str
 
 
-def compose(experiment: str, budget: str = PAPER, words: tuple[str, ...] = ()) -> Composition:
-    """Return the configuration of `+experiment/<paper>/<table>=<row> budget=... words`.
+def compose(experiment: str, budget: str = PAPER, overrides: tuple[str, ...] = ()) -> Composition:
+    """Return the configuration of `+experiment/<paper>/<table>=<row> budget=... overrides`.
 
     It is read where conf/experiment/resolved.jsonl.gz has it, else composed, each once. Raises what
     Hydra and the checks raise.
     """
-    return _compose_once(experiment, budget, words)
+    return _compose_once(experiment, budget, overrides)
 
 
 @cache
-def _compose_once(experiment: str, budget: str, words: tuple[str, ...]) -> Composition:
-    stored = read_resolved().get(key_of(experiment, budget, words))
-    config = compose_experiment(experiment, budget, words) if stored is None else stored
+def _compose_once(experiment: str, budget: str, overrides: tuple[str, ...]) -> Composition:
+    stored = read_resolved().get(key_of(experiment, budget, overrides))
+    config = compose_experiment(experiment, budget, overrides) if stored is None else stored
     return Composition(config, config["choices"], flatten_config(config), identify(config))
 
 
-def compose_experiment(experiment: str, budget: str, words: tuple[str, ...]) -> Config:
+def compose_experiment(experiment: str, budget: str, overrides: tuple[str, ...]) -> Config:
     """Return the resolved configuration as plain values, composed by Hydra."""
-    tree = deepcopy(_tree(experiment, words))
+    tree = deepcopy(_tree(experiment, overrides))
     tree.budget = _budget_node(budget)
     tree.hydra.runtime.choices["budget"] = budget
     config: Config = json.loads(json.dumps(resolve(tree)))
@@ -48,16 +48,16 @@ def compose_experiment(experiment: str, budget: str, words: tuple[str, ...]) -> 
 
 
 @cache
-def _tree(experiment: str, words: tuple[str, ...]) -> Any:
+def _tree(experiment: str, overrides: tuple[str, ...]) -> Any:
     register()
-    return compose_words([experiment_word(experiment), *words])
+    return compose_overrides([experiment_override(experiment), *overrides])
 
 
 @cache
 def _budget_node(budget: str) -> Any:
     """Return the budget's node, which is composed once for all experiments."""
     register()
-    return compose_words([f"budget={budget}"]).budget
+    return compose_overrides([f"budget={budget}"]).budget
 
 
 def settings_at(row: TableRow, budget: str) -> dict[str, Any]:
@@ -69,15 +69,21 @@ def settings_at(row: TableRow, budget: str) -> dict[str, Any]:
     return settings
 
 
-def compose_row(row: TableRow, budget: str = PAPER, words: tuple[str, ...] = ()) -> Composition:
-    """Return the row's configuration; `words` are typed after the row's own."""
-    return compose(str(row.experiment), budget, (*words_of(settings_at(row, budget)), *words))
+def compose_row(row: TableRow, budget: str = PAPER, overrides: tuple[str, ...] = ()) -> Composition:
+    """Return the row's configuration; `overrides` are typed after the row's own."""
+    return compose(
+        str(row.experiment), budget, (*overrides_of(settings_at(row, budget)), *overrides)
+    )
 
 
-def words_for(experiment: str, budget: str, words: tuple[str, ...]) -> tuple[str, ...]:
-    """Return those of `words` whose key the experiment has, as not every row has buckets."""
+def overrides_for(experiment: str, budget: str, overrides: tuple[str, ...]) -> tuple[str, ...]:
+    """Return those of `overrides` whose key the experiment has, as not every row has buckets."""
     known = compose(experiment, budget).config
-    return tuple(word for word in words if read_key(known, word.partition("=")[0]) is not ABSENT)
+    return tuple(
+        override
+        for override in overrides
+        if read_key(known, override.partition("=")[0]) is not ABSENT
+    )
 
 
 def read_key(config: Config, key: str) -> Any:
@@ -90,7 +96,7 @@ def read_key(config: Config, key: str) -> Any:
     return node
 
 
-def experiment_word(experiment: str) -> str:
+def experiment_override(experiment: str) -> str:
     group, _, row = experiment.rpartition("/")
     if not group:
         raise ConfigError(

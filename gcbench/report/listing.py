@@ -20,7 +20,7 @@ from gcbench.report.tables import Table, read_table, table_names
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-WORDS = 4  # of a run's knobs, with which a line still reads
+MOST = 4  # overrides of a run, with which a line still reads
 
 
 def list_tables(runs: Sequence[RecordedRun], folders: Sequence[str | Path]) -> TextTable:
@@ -55,21 +55,21 @@ def list_runs(runs: Sequence[RecordedRun]) -> TextTable:
     called_alike: dict[str, list[RecordedRun]] = {}
     for run in runs:
         called_alike.setdefault(run.title, []).append(run)
-    words = {
-        run: words
+    overrides = {
+        run: overrides
         for peers in called_alike.values()
-        for run, words in zip(peers, tell_apart([peer.flat for peer in peers]), strict=True)
+        for run, overrides in zip(peers, tell_apart([peer.flat for peer in peers]), strict=True)
     }
-    rows = [_texts(run, words[run]) for run in runs]
+    rows = [_texts(run, overrides[run]) for run in runs]
     note = [f"{DIRTY} {DIRTY_NOTE}"] if any(run.dirty for run in runs) else []
     return TextTable([*headings, "finished"], rows, left=(0, 1, 2, 4, 5, 8), notes=note)
 
 
-def _texts(run: RecordedRun, words: Sequence[str]) -> list[str]:
-    """Return the cells of a run; `words` tell it from other runs of its title."""
+def _texts(run: RecordedRun, overrides: Sequence[str]) -> list[str]:
+    """Return the cells of a run; `overrides` tell it from other runs of its title."""
     result = run.result
-    more = ["..."] if len(words) > WORDS else []
-    what = " ".join([run.title, *words[:WORDS], *more])
+    more = ["..."] if len(overrides) > MOST else []
+    what = " ".join([run.title, *overrides[:MOST], *more])
     if run.title != run.experiment:
         what += f", {result.workers or '?'} workers"
     reason = f": {result.reason}" if result.reason else ""

@@ -13,7 +13,7 @@ from gcbench.report.claims import BUDGETS, Claim
 from gcbench.report.claims_answers import AnsweredClaim, asks
 from gcbench.report.claims_evidence import EXACT, Evidence
 from gcbench.report.claims_missing import MissingRuns, further_runs, missing_runs
-from gcbench.report.configs import compose, compose_row, experiment_word
+from gcbench.report.configs import compose, compose_row, experiment_override
 from gcbench.report.measures import TIMES
 from gcbench.report.tables import Table, TableRow
 from gcbench.report.verdicts import Verdict
@@ -28,7 +28,7 @@ class MissingRun:
     """A run that has no result, and the tables and claims that lack it."""
 
     experiment: str
-    words: tuple[str, ...]  # typed beside it
+    overrides: tuple[str, ...]  # typed beside it
     budget: str
     seed: int
     seconds: float | None  # of one core; None: nothing like it has run
@@ -39,7 +39,7 @@ class MissingRun:
     def row(self) -> tuple[str, ...]:
         """Return what is typed for the run but its seed."""
         budget = () if self.budget == PAPER else (f"budget={self.budget}",)
-        return experiment_word(self.experiment), *budget, *self.words
+        return experiment_override(self.experiment), *budget, *self.overrides
 
 
 @dataclass(frozen=True)
@@ -161,8 +161,8 @@ class _Collected:
         budget = budget_of(row, self._budget)
         runs = self._evidence.row(row.path, score, budget)
         lacking = set(seeds) - {run.seed for run in runs.runs if run.status in ENDED}
-        words = (*runs.own_words, *runs.words)
-        missing = MissingRuns(str(row.experiment), words, budget, tuple(sorted(lacking)))
+        overrides = (*runs.own_overrides, *runs.overrides)
+        missing = MissingRuns(str(row.experiment), overrides, budget, tuple(sorted(lacking)))
         return [(bool(runs.runs), run) for run in self._each([missing])]
 
     def _budget_of_claim(self, claim: Claim) -> str:
@@ -183,13 +183,13 @@ class _Collected:
     def _each(self, missing: Collection[MissingRuns]) -> list[MissingRun]:
         runs = []
         for one in missing:
-            composition = compose(one.experiment, one.budget, one.words)
+            composition = compose(one.experiment, one.budget, one.overrides)
             for seed in one.seeds:
                 key = one.budget, composition.identity, seed
                 if key not in self._runs:
                     seconds = self._seconds(composition.config)
                     self._runs[key] = MissingRun(
-                        one.experiment, one.words, one.budget, seed, seconds
+                        one.experiment, one.overrides, one.budget, seed, seconds
                     )
                 runs.append(self._runs[key])
         return runs

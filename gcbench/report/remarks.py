@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from gcbench.config import PAPER
 from gcbench.records.schema import Environment
 from gcbench.records.store import RecordedRun
-from gcbench.report.borrowed import group_by_label, words_of_run
+from gcbench.report.borrowed import group_by_label, overrides_of_run
 from gcbench.report.commands import command_of_runs, commands_of_missing
 from gcbench.report.deviations import deviations_of
 from gcbench.report.document import DIRTY, DIRTY_NOTE, Heading, Section, Summary, format_summary
@@ -49,12 +49,12 @@ def _unfinished(row: Row) -> Iterator[str]:
         ),
     ]
     for run in dict.fromkeys(runs):
-        rate = f", {as_word(run)}" if row.grid else ""
+        rate = f", {rate_override(run)}" if row.grid else ""
         reason = run.result.reason or "no reason was written"
         yield f"{_where(row)}, seed {run.seed}{rate}: {run.status}: {reason}"
 
 
-def as_word(run: RecordedRun) -> str:
+def rate_override(run: RecordedRun) -> str:
     """Return the run's learning rate as it is typed."""
     return f"optimizer.lr={run.config['optimizer']['lr']:g}"
 
@@ -121,7 +121,7 @@ def _others(table: Table, row: Row) -> Iterator[str]:
         ]
         bad = [f"seed {run.seed} {run.status}" for run in other.runs if not run.done]
         facts = "; ".join([*scores, *bad]) or "no numbers"
-        yield f"{_where(row)} with {' '.join(other.words)}: {facts}"
+        yield f"{_where(row)} with {' '.join(other.overrides)}: {facts}"
 
 
 def _describe_measure(column: Column, runs: Sequence[RecordedRun]) -> str | None:
@@ -180,17 +180,21 @@ def _commands(rows: Sequence[Row]) -> list[str]:
 def _commands_of(row: Row) -> Iterator[str]:
     for _, borrowed in group_by_label(row.borrowed):
         if experiment := borrowed[0].experiment:
-            yield command_of_runs(experiment, borrowed, words_of_run(borrowed[0]))
+            yield command_of_runs(experiment, borrowed, overrides_of_run(borrowed[0]))
     if not_borrowed := [run for run in row.runs if run not in row.borrowed]:
-        yield command_of_runs(str(row.spec.experiment), not_borrowed, (*row.own_words, *row.words))
+        yield command_of_runs(
+            str(row.spec.experiment), not_borrowed, (*row.own_overrides, *row.overrides)
+        )
     for other in row.others:
-        yield command_of_runs(str(row.spec.experiment), other.runs, (*row.own_words, *other.words))
+        yield command_of_runs(
+            str(row.spec.experiment), other.runs, (*row.own_overrides, *other.overrides)
+        )
     if row.grid:
         split = ["dataset.split=valid"] if row.grid.validated else []
         for rate in row.grid.rates:
             if split or rate.runs != row.runs:
-                words = [*row.own_words, f"optimizer.lr={rate.lr:g}", *split]
-                yield command_of_runs(str(row.spec.experiment), rate.runs, words)
+                overrides = [*row.own_overrides, f"optimizer.lr={rate.lr:g}", *split]
+                yield command_of_runs(str(row.spec.experiment), rate.runs, overrides)
 
 
 def made_by(environments: Sequence[Environment], mark: str = "") -> list[str]:

@@ -31,9 +31,9 @@ NO_PART = {
 }
 
 
-def key_of(experiment: str, budget: str, words: Iterable[str]) -> str:
+def key_of(experiment: str, budget: str, overrides: Iterable[str]) -> str:
     """Return what is typed for a configuration, as in `powersgd/table4/rank_2 budget=cpu`."""
-    return " ".join([experiment, f"budget={budget}", *words])
+    return " ".join([experiment, f"budget={budget}", *overrides])
 
 
 @cache

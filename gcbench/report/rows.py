@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from gcbench.config import PAPER, Config, ConfigError
-from gcbench.identity import Differences, as_words, flat_differences
+from gcbench.identity import Differences, as_overrides, flat_differences
 from gcbench.records.files import ENDED
 from gcbench.records.store import RecordedRun, sort_by_age
 from gcbench.report.borrowed import is_same
@@ -15,12 +15,12 @@ from gcbench.report.configs import (
     Composition,
     compose,
     compose_row,
+    overrides_for,
     read_key,
     settings_at,
-    words_for,
 )
 from gcbench.report.measures import TIMES, measure
-from gcbench.report.tables import Column, Table, TableRow, lower_is_better, words_of
+from gcbench.report.tables import Column, Table, TableRow, lower_is_better, overrides_of
 
 RATE = "optimizer.lr"
 SPLIT = "dataset.split"
@@ -58,7 +58,7 @@ class Grid:
 class Other(NamedTuple):
     """Runs that agree with the row's settings and differ in something else."""
 
-    words: list[str]  # as they were typed
+    overrides: list[str]  # as they were typed
     runs: list[RecordedRun]
 
 
@@ -75,7 +75,7 @@ class Row:
     # Older runs of the same seed and configuration.
     duplicates: list[RecordedRun] = field(default_factory=list)
     # Typed after those of the table: with=..., or the learning rate that was chosen.
-    words: tuple[str, ...] = ()
+    overrides: tuple[str, ...] = ()
 
     @property
     def config(self) -> Config | None:
@@ -83,9 +83,9 @@ class Row:
         return compose_row(self.spec, self.budget).config if self.spec.experiment else None
 
     @property
-    def own_words(self) -> tuple[str, ...]:
-        """Return the words that the table types beside the experiment, at this budget."""
-        return words_of(settings_at(self.spec, self.budget))
+    def own_overrides(self) -> tuple[str, ...]:
+        """Return the overrides that the table types beside the experiment, at this budget."""
+        return overrides_of(settings_at(self.spec, self.budget))
 
     @property
     def needs(self) -> str | None:
@@ -111,7 +111,9 @@ class Row:
         """
         if self.spec.experiment is None or self.budget == PAPER:
             return None
-        typed = tuple(word for word in self.words if not word.startswith(f"{RATE}="))
+        typed = tuple(
+            override for override in self.overrides if not override.startswith(f"{RATE}=")
+        )
         at_budget, at_papers = compose_row(self.spec, self.budget, typed), compose_row(self.spec)
         ours, papers = (one.config["trainer"]["gpus"] for one in (at_budget, at_papers))
         return None if ours == papers else f"{ours} workers in place of {papers}"
@@ -153,24 +155,25 @@ class Row:
 
 
 def group_runs(
-    table: Table, runs: Sequence[RecordedRun], budget: str, words: tuple[str, ...] = ()
+    table: Table, runs: Sequence[RecordedRun], budget: str, overrides: tuple[str, ...] = ()
 ) -> list[Row]:
     """Return the table's rows, in its order, with their runs.
 
-    `words` are typed beside every experiment, as in trainer.precision=bf16.
+    `overrides` are typed beside every experiment, as in trainer.precision=bf16.
     """
-    refuse_unknown_keys(words, table.experiments, budget, table.name)
-    return [find_row(spec, table.chooser, runs, budget, words) for spec in table.rows]
+    refuse_unknown_keys(overrides, table.experiments, budget, table.name)
+    return [find_row(spec, table.chooser, runs, budget, overrides) for spec in table.rows]
 
 
 def refuse_unknown_keys(
-    words: Iterable[str], experiments: Sequence[str], budget: str, whose: str
+    overrides: Iterable[str], experiments: Sequence[str], budget: str, whose: str
 ) -> None:
-    """Raise ConfigError for a word whose key none of these experiments has at the budget."""
-    for word in words:
-        if not any(words_for(experiment, budget, (word,)) for experiment in experiments):
+    """Raise ConfigError for an override whose key none of these experiments has at the budget."""
+    for override in overrides:
+        if not any(overrides_for(experiment, budget, (override,)) for experiment in experiments):
             raise ConfigError(
-                f"with={word}: no row of {whose} has such a key; type one that gcbench --help names"
+                f"with={override}: no row of {whose} has such a key; type one that gcbench --help "
+                "names"
             )
 
 
@@ -179,17 +182,17 @@ def find_row(
     chooser: Column | None,
     runs: Sequence[RecordedRun],
     budget: str,
-    words: tuple[str, ...] = (),
+    overrides: tuple[str, ...] = (),
 ) -> Row:
-    """Return a row with its runs, of a configuration with those of `words` whose key it has.
+    """Return a row with its runs, of a configuration with those of `overrides` whose key it has.
 
     `chooser` is the score by which one of several learning rates is reported.
     """
     candidates = [run for run in runs if run.budget == budget]
     if spec.experiment is None or not candidates:
-        return Row(spec, budget, words=words)
-    words = words_for(spec.experiment, budget, words)
-    expected = compose_row(spec, budget, words)
+        return Row(spec, budget, overrides=overrides)
+    overrides = overrides_for(spec.experiment, budget, overrides)
+    expected = compose_row(spec, budget, overrides)
     settings = {key: read_key(expected.config, key) for key in spec.settings}
     of_experiment = {
         run for run in candidates if run.experiment == spec.experiment and agrees(run, settings)
@@ -203,7 +206,7 @@ def find_row(
     exact, duplicates = _fill_from_others(of_experiment - differences.keys(), others, expected)
     swept = (
         []
-        if any(word.startswith(RATE) for word in words)
+        if any(override.startswith(RATE) for override in overrides)
         else [run for run, d in differences.items() if _is_swept(d)]
     )
     grid = _grid(exact, swept, expected, chooser) if chooser else None
@@ -215,7 +218,7 @@ def find_row(
         grid=grid,
         others=_others({run: d for run, d in differences.items() if run not in shown}),
         duplicates=[*duplicates, *(grid.duplicates if grid else ())],
-        words=(*words, *_chosen_words(grid, expected)),
+        overrides=(*overrides, *_chosen_overrides(grid, expected)),
     )
 
 
@@ -232,7 +235,7 @@ def _fill_from_others(
     return sorted([*kept, *borrowed], key=lambda run: run.seed), older
 
 
-def _chosen_words(grid: Grid | None, expected: Composition) -> tuple[str, ...]:
+def _chosen_overrides(grid: Grid | None, expected: Composition) -> tuple[str, ...]:
     """Return what is typed for the learning rate that was chosen, where it is not the row's."""
     if grid is None or grid.chosen in (None, expected.config["optimizer"]["lr"]):
         return ()
@@ -307,7 +310,7 @@ def _rate(lr: float, runs: list[RecordedRun], chooser: Column) -> Rate:
 
 
 def _others(differences: dict[RecordedRun, Differences]) -> list[Other]:
-    by_words: dict[tuple[str, ...], list[RecordedRun]] = {}
+    by_overrides: dict[tuple[str, ...], list[RecordedRun]] = {}
     for run, differs in differences.items():
-        by_words.setdefault(tuple(as_words(differs)), []).append(run)
-    return [Other(list(words), runs) for words, runs in by_words.items()]
+        by_overrides.setdefault(tuple(as_overrides(differs)), []).append(run)
+    return [Other(list(overrides), runs) for overrides, runs in by_overrides.items()]

@@ -79,9 +79,9 @@ class TableRow:
         }
 
     @property
-    def words(self) -> tuple[str, ...]:
-        """Return the words typed beside the experiment, as in `trainer.gpus=16 rank=2`."""
-        return words_of(self.settings)
+    def overrides(self) -> tuple[str, ...]:
+        """Return the overrides typed beside the experiment, as in `trainer.gpus=16 rank=2`."""
+        return overrides_of(self.settings)
 
 
 @dataclass(frozen=True, config=CHECKED)
@@ -109,7 +109,7 @@ class Table:
         return next((c for c in self.columns if c.measure in SCORES and c.budget is None), None)
 
 
-def words_of(settings: Mapping[str, Any]) -> tuple[str, ...]:
+def overrides_of(settings: Mapping[str, Any]) -> tuple[str, ...]:
     """Return each key and value as Hydra reads it; 1.0 stays a float."""
     return tuple(
         f"{key}={value if isinstance(value, float) else format_value(value)}"
@@ -130,18 +130,20 @@ def table_names() -> list[str]:
     return sorted(str(path.relative_to(root).with_suffix("")) for path in root.glob("*/*.yaml"))
 
 
-def tables_of(word: str) -> list[str]:
-    """Return the tables that `table=word` names: all, a paper's, one, or the parts of one."""
+def tables_of(asked: str) -> list[str]:
+    """Return the tables that `table=asked` names: all, a paper's, one, or the parts of one."""
     names = table_names()
-    if word in names:
-        return [word]
+    if asked in names:
+        return [asked]
     chosen = [
-        name for name in names if word in ("all", name.split("/")[0]) or name.startswith(f"{word}_")
+        name
+        for name in names
+        if asked in ("all", name.split("/")[0]) or name.startswith(f"{asked}_")
     ]
     if not chosen:
         papers = sorted({name.split("/")[0] for name in names})
-        nearest = near(word, names) or f"one of {', '.join(papers)}"
-        raise ConfigError(f"table={word}: there is no such table; type {nearest}, or all")
+        nearest = near(asked, names) or f"one of {', '.join(papers)}"
+        raise ConfigError(f"table={asked}: there is no such table; type {nearest}, or all")
     return chosen
 
 
@@ -189,7 +191,7 @@ def _check(table: Table, path: Path) -> None:
     by_path: dict[str, TableRow] = {}
     for row in table.rows:
         same = by_path.setdefault(str(row.path), row)
-        if row.path and (same.experiment, same.words) != (row.experiment, row.words):
+        if row.path and (same.experiment, same.overrides) != (row.experiment, row.overrides):
             raise ConfigError(
                 f"{path}: name={row.path.rpartition('/')[2]} stands for two rows, {same.title} "
                 f"and {row.title}; type another name in one of them"

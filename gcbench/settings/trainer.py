@@ -155,7 +155,7 @@ class TrainerSettings:
         Knob(
             "true: exchange under the backward pass, bucket by bucket (methods of scope tensor, "
             "a process a worker); auto: where that is possible and takes less time, by a trial",
-            words=("auto",),
+            texts=("auto",),
         ),
     ] = False
     bucket_mib: Annotated[

@@ -11,14 +11,14 @@ from typing import Any
 from rich.progress import track
 from rich.text import Text
 
-from gcbench.config import ConfigError, Words, read_words
+from gcbench.config import Arguments, ConfigError, read_arguments
 from gcbench.console import TextTable, console, print_table
 from gcbench.records.environment import describe_environment, now
 from gcbench.studies.study import Row, class_of, make_study, study_names
 
 
 @dataclass
-class StudyWords(Words):
+class StudyArguments(Arguments):
     """Measures what the papers' figures and tables need besides training runs."""
 
     usage = "gcbench study list | NAME [key=value ...]"
@@ -31,22 +31,22 @@ gcbench study quantizer_bounds seeds=3      one, to outputs/studies/quantizer_bo
 
 def study(typed: Sequence[str]) -> None:
     """Measure what was asked for, print it, and write outputs/studies/<name>.json."""
-    words = read_words(StudyWords, typed)
-    if len(words.plain) != 1:
+    arguments = read_arguments(StudyArguments, typed)
+    if len(arguments.plain) != 1:
         raise ConfigError(
-            f"{' '.join(words.plain)}: type list, or a study's name and key=value".removeprefix(
+            f"{' '.join(arguments.plain)}: type list, or a study's name and key=value".removeprefix(
                 ": "
             )
         )
-    (name,) = words.plain
+    (name,) = arguments.plain
     if name == "list":
-        if words.others:
+        if arguments.others:
             raise ConfigError(
-                f"list {words.others[0]}: type gcbench study list, or a study's name before its "
-                "settings"
+                f"list {arguments.others[0]}: type gcbench study list, or a study's name before "
+                "its settings"
             )
         return list_studies()
-    chosen, started = make_study(name, words.others), now()
+    chosen, started = make_study(name, arguments.others), now()
     output = console()
     rows = list(
         track(chosen.rows(), name, console=output, transient=True, disable=not output.is_terminal)
@@ -82,11 +82,11 @@ def _table(name: str, rows: Sequence[Row]) -> TextTable:
     columns = dict.fromkeys(
         k for row in rows for k, v in row.items() if not isinstance(v, (list, dict))
     )
-    words = [column for column in columns if all(isinstance(row.get(column), str) for row in rows)]
+    texts = [column for column in columns if all(isinstance(row.get(column), str) for row in rows)]
     return TextTable(
         [column.replace("_", " ") for column in columns],
         [[_cell(row.get(column)) for column in columns] for row in rows],
-        left=[i for i, column in enumerate(columns) if column in words],
+        left=[i for i, column in enumerate(columns) if column in texts],
         title=name,
     )
 

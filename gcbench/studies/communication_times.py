@@ -11,7 +11,7 @@ from gcbench.studies.study import Row, Study, model_shapes
 
 
 class Network(NamedTuple):
-    words: tuple[str, ...]  # the model, as typed
+    overrides: tuple[str, ...]  # the model, as typed
     printed: float  # million parameters
 
 
@@ -37,7 +37,7 @@ class CommunicationTimes(Study):
 
     def rows(self) -> Iterator[Row]:
         for title, network in NETWORKS.items():
-            shapes = model_shapes(*network.words)
+            shapes = model_shapes(*network.overrides)
             parameters = sum(map(math.prod, shapes.values())) / 1e6
             yield {
                 "row": title,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gcbench.config import ConfigError, compose_words, resolve, run_directory
+from gcbench.config import ConfigError, compose_overrides, resolve, run_directory
 from gcbench.launch.same import same_run
 from gcbench.launch.start import start
 from gcbench.records.gradients import Recorded, read_gradients
@@ -74,13 +74,13 @@ class OnRealGradients(Study, ABC):
 
     def _train(self) -> Path:
         """Train if that was not done before, and return the directory of the run."""
-        composed = compose_words(self._words())
+        composed = compose_overrides(self._overrides())
         config, default = resolve(composed), Path(run_directory(composed))
         directory = same_run(config, default) or default
         start(config, str(directory), in_sweep=True)
         return directory
 
-    def _words(self) -> list[str]:
+    def _overrides(self) -> list[str]:
         recorded = [step for step in range(self.steps) if step % self.every < self.window]
         return [
             f"model={self.model}",

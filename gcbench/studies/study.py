@@ -12,7 +12,7 @@ from typing import Any
 
 import gcbench.studies
 from gcbench.compressors import Compressor
-from gcbench.config import ConfigError, compose_words, read_keys, resolve
+from gcbench.config import ConfigError, compose_overrides, read_keys, resolve
 from gcbench.launch.instantiate import make_compressor, parameter_shapes
 from gcbench.predict.subject import facts_of
 
@@ -62,19 +62,19 @@ def _in(name: str) -> list[type[Study]]:
     return [c for c in classes if issubclass(c, Study) and not inspect.isabstract(c)]
 
 
-def make_study(name: str, words: Sequence[str]) -> Study:
+def make_study(name: str, arguments: Sequence[str]) -> Study:
     """Return a study with settings as they were typed, key=value."""
     kind = class_of(name)
-    return kind(**read_keys(kind, words))
+    return kind(**read_keys(kind, arguments))
 
 
-def compressor(*words: str) -> Compressor:
-    """Return the compressor that `gcbench` makes of words such as compressor=qsgd bits=4."""
-    return make_compressor(resolve(compose_words(words))["compressor"])
+def compressor(*overrides: str) -> Compressor:
+    """Return the compressor that `gcbench` makes of overrides such as compressor=qsgd bits=4."""
+    return make_compressor(resolve(compose_overrides(overrides))["compressor"])
 
 
-def model_shapes(*words: str) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the model that these words choose, such as model=resnet18."""
-    config = resolve(compose_words(words))
+def model_shapes(*overrides: str) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the model that these overrides choose, such as model=resnet18."""
+    config = resolve(compose_overrides(overrides))
     facts = facts_of(config["choices"]["model"], None)
     return parameter_shapes(config["model"], facts.sample, facts.outputs)

@@ -14,14 +14,14 @@ from gcbench.report.configs import compose
 from gcbench.report.tables import TableRow
 
 
-def config_of(row: TableRow, *words: str) -> Config:
-    """Return the row's configuration, with `words` typed after its own."""
-    return compose(str(row.experiment), words=(*row.words, *words)).config
+def config_of(row: TableRow, *overrides: str) -> Config:
+    """Return the row's configuration, with `overrides` typed after its own."""
+    return compose(str(row.experiment), overrides=(*row.overrides, *overrides)).config
 
 
-def method_of(row: TableRow, device: str, *words: str) -> Method:
+def method_of(row: TableRow, device: str, *overrides: str) -> Method:
     """Return the method of a row on a device."""
-    config = config_of(row, *words)
+    config = config_of(row, *overrides)
     choices = config["choices"]
     counted = _count(
         json.dumps(config["compressor"]),

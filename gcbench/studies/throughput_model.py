@@ -43,7 +43,7 @@ class Scene(NamedTuple):
     device: str
     inside: str
     servers: bool = False
-    words: tuple[str, ...] = ()  # typed after the experiments of methods that compress
+    overrides: tuple[str, ...] = ()  # typed after the experiments of methods that compress
     batch_size: int | None = None  # in place of the rows' own
 
 
@@ -54,7 +54,7 @@ SCENES = {
     "maxnorm/figure13": MAXNORM,
     "maxnorm/figure14": MAXNORM,
     "ecqsgd/figure6": Scene(
-        "p40", "pcie3", servers=True, words=("exchange=scatter_coded",), batch_size=32
+        "p40", "pcie3", servers=True, overrides=("exchange=scatter_coded",), batch_size=32
     ),
 }
 
@@ -87,8 +87,8 @@ def rows_of(name: str) -> Iterator[Row]:
     full_precision: dict[float, float] = {}  # images a second of the table's first row, by rate
     for row in table.rows:
         config = config_of(row)
-        words = scene.words if config["choices"]["compressor"] != "none" else ()
-        method = method_of(row, scene.device, *words)
+        overrides = scene.overrides if config["choices"]["compressor"] != "none" else ()
+        method = method_of(row, scene.device, *overrides)
         if scene.servers:
             method = _with_servers(method)
         batch = scene.batch_size or config["trainer"]["batch_size"]

@@ -17,7 +17,7 @@ from gcbench.config import ConfigError
 from gcbench.launch.plan import Machine
 
 
-def words(**more: Any) -> dict[str, Any]:
+def asked_for(**more: Any) -> dict[str, Any]:
     return {"workers": [], "device": "cpu", "codec_backend": "eager", **more}
 
 
@@ -37,7 +37,7 @@ def test_what_is_not_here_is_named(
     monkeypatch.setattr(Machine, "detect", staticmethod(lambda: Machine(2, 0, {}, compiler=False)))
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(ConfigError, match=message):
-        bench(words(**asked), str(tmp_path))
+        bench(asked_for(**asked), str(tmp_path))
 
 
 def test_processes_without_a_gpu_of_their_own_are_refused(
@@ -48,7 +48,7 @@ def test_processes_without_a_gpu_of_their_own_are_refused(
     with pytest.raises(
         ConfigError, match=r"workers=\[1, 4\]: .* type workers=\[2\], or device=cpu"
     ):
-        bench(words(workers=[1, 4], device="cuda"), str(tmp_path))
+        bench(asked_for(workers=[1, 4], device="cuda"), str(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -67,9 +67,15 @@ def test_processes_without_a_gpu_of_their_own_are_refused(
     ],
 )
 def test_a_step_is_timed_beside_a_dense_one_and_the_hook(device: str, tmp_path: Path) -> None:
-    words = ["compressor=powersgd", f"device={device}", "sizes=[1000]", "draws=[normal]"]
-    words += ["codec_backend=eager", "rounds=1", "workers=[1]", f"outputs={tmp_path}", "name=one"]
-    done = command(("bench", *words), tmp_path, os.environ, timeout=patience(120))
+    overrides = ["compressor=powersgd", f"device={device}", "sizes=[1000]", "draws=[normal]"]
+    overrides += [
+        "codec_backend=eager",
+        "rounds=1",
+        "workers=[1]",
+        f"outputs={tmp_path}",
+        "name=one",
+    ]
+    done = command(("bench", *overrides), tmp_path, os.environ, timeout=patience(120))
     assert done.returncode == 0, done.stderr
     (file,) = tmp_path.glob("bench-one-*/bench.json")
     rows = json.loads(file.read_text())["network"]

@@ -6,7 +6,7 @@ import pytest
 from gloo_pool import pool
 from step_cases import latency, step_rows, uneven_rows
 
-WORDS = ["model=mlp", "model.widths=[64]", "dataset=digits", "trainer.batch_size=8"]
+OVERRIDES = ["model=mlp", "model.widths=[64]", "dataset=digits", "trainer.batch_size=8"]
 METHODS = {
     "dense": ["compressor=none"],
     "QSGD": ["compressor=qsgd", "bits=4", "min_size=0"],
@@ -19,7 +19,7 @@ METHODS = {
 
 @pytest.mark.slow
 def test_methods_take_turns_on_one_set_of_weights() -> None:
-    (found, shared), (others, _) = pool(2).run(step_rows, WORDS, METHODS, ["QSGD, mirrored"])
+    (found, shared), (others, _) = pool(2).run(step_rows, OVERRIDES, METHODS, ["QSGD, mirrored"])
     assert shared
     assert [row["method"] for row in found] == [
         "no exchange",

@@ -8,7 +8,7 @@ from method_cases import CHOICES
 from gcbench.check import methods
 from gcbench.check.command import methods as listed_by
 from gcbench.check.methods import list_methods
-from gcbench.config import ConfigError, compose_methods, compose_words, register, resolve
+from gcbench.config import ConfigError, compose_methods, compose_overrides, register, resolve
 
 
 def rows(lines: list[str]) -> dict[str, str]:
@@ -65,7 +65,7 @@ def test_a_list_takes_no_steps(
 def test_methods_that_are_composed_together_are_those_of_runs() -> None:
     register()
     for choice, (node, knobs) in compose_methods(["qsgd", "powersgd", "unbiased_lowrank"]).items():
-        config = resolve(compose_words([f"compressor={choice}"]))
+        config = resolve(compose_overrides([f"compressor={choice}"]))
         assert node == config["compressor"]
         assert set(knobs) <= set(config) and not {
             "compressor",

@@ -27,9 +27,9 @@ CONF = FOLDER / "outside_conf"
 ENVIRONMENT = {**os.environ, "WANDB_MODE": "offline"}
 
 
-def command(*words: str) -> subprocess.CompletedProcess[str]:
+def command(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a command in the folder of the method."""
-    return processes.command(words, FOLDER, ENVIRONMENT, timeout=patience(240))
+    return processes.command(arguments, FOLDER, ENVIRONMENT, timeout=patience(240))
 
 
 @pytest.mark.usefixtures("copied_workers")
@@ -101,7 +101,7 @@ def test_an_error_of_theirs_is_told_with_its_place(capsys: pytest.CaptureFixture
 
 def test_it_trains(tmp_path: Path) -> None:
     """A linear layer of 64 x 10 and its 10 biases: 650 exponents, and their signs in 82 bytes."""
-    words = [
+    overrides = [
         "compressor=powers",
         "min_size=0",
         "trainer.max_steps=3",
@@ -109,7 +109,7 @@ def test_it_trains(tmp_path: Path) -> None:
         "model=linear",
     ]
     places = ["logger.mode=disabled", f"directory={tmp_path}"]
-    done = command("--config-dir", str(CONF), *words, *places)
+    done = command("--config-dir", str(CONF), *overrides, *places)
     assert done.returncode == 0, done.stderr
     result = json.loads((tmp_path / "result.json").read_text())
     assert (result["status"], result["choices"]["compressor"], result["parameters"]) == (
@@ -139,7 +139,7 @@ def test_what_was_typed_is_not_changed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("arguments", "says"),
     [
         (["nowhere.Method"], "nowhere.Method cannot be imported"),
         (["outside.Unnatural"], "outside.Unnatural cannot be imported"),
@@ -156,9 +156,9 @@ def test_what_was_typed_is_not_changed() -> None:
         ),
     ],
 )
-def test_bad_names_and_settings_end_in_one_sentence(words: list[str], says: str) -> None:
+def test_bad_names_and_settings_end_in_one_sentence(arguments: list[str], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
-        check(words)
+        check(arguments)
 
 
 def test_an_unknown_folder_ends_in_one_sentence() -> None:

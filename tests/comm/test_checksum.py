@@ -55,13 +55,13 @@ def test_nodes_have_checksums_too() -> None:
 
 
 @pytest.mark.parametrize(
-    "words",
+    "overrides",
     [["compressor=qsgd"], ["compressor=qsgd", "code=elias_sparse"], ["compressor=powersgd"]],
 )
-def test_a_run_is_charged_for_its_checksums(tmp_path: Path, words: list[str]) -> None:
-    words = [*words, "trainer.launcher=virtual", "trainer.max_steps=3"]
-    plain = run(tmp_path / "plain", *words)
-    checked = run(tmp_path / "checked", *words, "trainer.checksum=true")
+def test_a_run_is_charged_for_its_checksums(tmp_path: Path, overrides: list[str]) -> None:
+    overrides = [*overrides, "trainer.launcher=virtual", "trainer.max_steps=3"]
+    plain = run(tmp_path / "plain", *overrides)
+    checked = run(tmp_path / "checked", *overrides, "trainer.checksum=true")
     messages = sum(kind["messages"] for kind in plain["collectives"])
     assert checked["test"] == plain["test"]
     assert checked["bits_sent"]["per_worker"] - plain["bits_sent"]["per_worker"] == 32 * messages

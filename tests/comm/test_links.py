@@ -43,8 +43,8 @@ needs_netlab = pytest.mark.usefixtures("netlab")  # not asked for where tests ar
 def on_hosts(
     folder: Path, hosts: int, rate: str, *command: str
 ) -> subprocess.CompletedProcess[str]:
-    words = [NETLAB, "--hosts", str(hosts), "--rate", rate, "--", *command]
-    return subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE, cwd=folder)
+    arguments = [NETLAB, "--hosts", str(hosts), "--rate", rate, "--", *command]
+    return subprocess.run(arguments, capture_output=True, text=True, timeout=PATIENCE, cwd=folder)
 
 
 def case_on_hosts(folder: Path, hosts: int, rate: str, job: str) -> list[Any]:
@@ -179,8 +179,8 @@ def test_a_spare_core_needs_a_core_a_host(cgroup: Path) -> None:
     assert "--hosts 200: every host needs a core of its own; type --hosts" in told
 
 
-def refusal(*words: str) -> str:
-    done = subprocess.run([NETLAB, *words, "--", "true"], capture_output=True, text=True)
+def refusal(*arguments: str) -> str:
+    done = subprocess.run([NETLAB, *arguments, "--", "true"], capture_output=True, text=True)
     assert done.returncode == 2
     return done.stderr
 
@@ -224,14 +224,14 @@ def test_exchanges_fill_nine_tenths_of_a_link(tmp_path: Path) -> None:
 @needs_netlab
 @pytest.mark.slow
 def test_a_run_over_links_is_the_run_without_and_says_so(tmp_path: Path) -> None:
-    words = [
+    overrides = [
         "trainer.gpus=2",
         "trainer.max_steps=5",
         "trainer.threads=1",
         "logger.mode=disabled",
         "model.widths=[16]",
     ]
-    command = [str(Path(sys.executable).with_name("gcbench")), *words]
+    command = [str(Path(sys.executable).with_name("gcbench")), *overrides]
     done = on_hosts(tmp_path, 2, "1gbit", *command, f"directory={tmp_path}/links")
     assert done.returncode == 0, done.stderr
     subprocess.run(
@@ -253,8 +253,8 @@ def test_a_run_over_links_is_the_run_without_and_says_so(tmp_path: Path) -> None
 @pytest.mark.slow
 def test_a_benchmark_joins_the_hosts(tmp_path: Path) -> None:
     command = str(Path(sys.executable).with_name("gcbench"))
-    words = ["sizes=[250000]", "draws=[]", "codec_backend=eager", "rounds=3", "outputs=."]
-    done = on_hosts(tmp_path, 2, "100mbit", command, "bench", *words)
+    overrides = ["sizes=[250000]", "draws=[]", "codec_backend=eager", "rounds=3", "outputs=."]
+    done = on_hosts(tmp_path, 2, "100mbit", command, "bench", *overrides)
     assert done.returncode == 0, done.stderr
     (path,) = tmp_path.glob("bench-*/bench.json")
     rows = {row["what"]: row for row in json.loads(path.read_text())["network"]}

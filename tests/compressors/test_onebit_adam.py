@@ -80,7 +80,7 @@ def test_the_optimizer_has_the_coded_momentum_and_what_is_left_of_the_warm_up() 
 
 
 @pytest.mark.parametrize(
-    ("words", "taken"),
+    ("overrides", "taken"),
     [
         (("optimizer=frozen_adam", "optimizer.betas=[0.8,0.99]"), (0.8, 100)),
         (("optimizer=frozen_adam", "optimizer.freeze_steps=7"), (0.9, 7)),
@@ -88,14 +88,14 @@ def test_the_optimizer_has_the_coded_momentum_and_what_is_left_of_the_warm_up() 
     ],
 )
 def test_momentum_and_warm_up_are_those_of_the_optimizer(
-    words: tuple[str, ...], taken: tuple[float, int]
+    overrides: tuple[str, ...], taken: tuple[float, int]
 ) -> None:
-    node = compose_method("onebit_adam", *words)["compressor"]
+    node = compose_method("onebit_adam", *overrides)["compressor"]
     assert (node["momentum"], node["dense_steps"]) == taken
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("overrides", "says"),
     [
         (("optimizer=adamw",), "optimizer=adamw: .*; type optimizer=frozen_adam"),
         (
@@ -113,7 +113,7 @@ def test_momentum_and_warm_up_are_those_of_the_optimizer(
         ),
     ],
 )
-def test_what_disagrees_is_refused(tmp_path: Path, words: tuple[str, ...], says: str) -> None:
+def test_what_disagrees_is_refused(tmp_path: Path, overrides: tuple[str, ...], says: str) -> None:
     with pytest.raises(ConfigError, match=says) as error:
-        run(tmp_path, "compressor=onebit_adam", *words)
+        run(tmp_path, "compressor=onebit_adam", *overrides)
     assert "\n" not in str(error.value)

@@ -117,23 +117,25 @@ def test_a_name_stands_for_the_same_run_in_every_table() -> None:
         for row in table.rows:
             if row.experiment:
                 same = ROWS[str(row.path)]
-                assert (row.experiment, row.words) == (same.experiment, same.words), row.path
+                assert (row.experiment, row.overrides) == (same.experiment, same.overrides), (
+                    row.path
+                )
 
 
 def test_rows_of_one_experiment_differ_in_the_values_of_the_same_keys() -> None:
     """A row without a key that another one types would count the other one's runs as its own."""
     keys: dict[str, set[str]] = {}
-    words: dict[str, set[tuple[str, ...]]] = {}
+    overrides: dict[str, set[tuple[str, ...]]] = {}
     for row in ROWS.values():
         assert keys.setdefault(str(row.experiment), set(row.settings)) == set(row.settings), row
-        seen = words.setdefault(str(row.experiment), set())
-        assert row.words not in seen, row.path
-        seen.add(row.words)
+        seen = overrides.setdefault(str(row.experiment), set())
+        assert row.overrides not in seen, row.path
+        seen.add(row.overrides)
 
 
 @pytest.mark.parametrize("budget", ["paper", "cpu", "smoke"])
 def test_a_budget_bounds_what_rows_type(budget: str) -> None:
-    """A word that is typed stays as typed: a row's number of workers has to be bounded first."""
+    """An override stays as typed: a row's number of workers has to be bounded first."""
     row = ROWS["powersgd/figure3/rank_2_gloo_workers_16"]
     expected = {"paper": 16, "cpu": 4, "smoke": 2}[budget]
     config = compose_row(row, budget).config

@@ -26,19 +26,19 @@ def refuse(*asked: object) -> None:
 
 
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [["claims"], pytest.param(["table=powersgd", "budget=cpu"], marks=pytest.mark.slow)],
     ids=str,
 )
 def test_reports_on_kept_results_compose_nothing(
-    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(configs, "compose_experiment", refuse)
-    if words == ["claims"]:
+    if arguments == ["claims"]:
         claims([f"results={OUTPUTS}"])
     else:
-        report([*words, f"results={OUTPUTS}"])
-    assert "reproduced" in capsys.readouterr().out or words != ["claims"]
+        report([*arguments, f"results={OUTPUTS}"])
+    assert "reproduced" in capsys.readouterr().out or arguments != ["claims"]
 
 
 def test_stored_configurations_of_other_files_are_not_used(

@@ -33,8 +33,8 @@ FOLDERS = {
 
 
 def config_of(row: Path) -> Config:
-    words = ("trainer.launcher=virtual", "trainer.threads=1", "logger.mode=disabled")
-    return deepcopy(compose(str(row), "smoke", words).config)  # tests give it other data
+    overrides = ("trainer.launcher=virtual", "trainer.threads=1", "logger.mode=disabled")
+    return deepcopy(compose(str(row), "smoke", overrides).config)  # tests give it other data
 
 
 def write_libsvm(folder: Path, dataset: Config) -> None:

@@ -109,13 +109,13 @@ def test_a_model_of_the_users_gets_shape_and_outputs_from_the_data(
 
 
 def test_what_is_typed_for_a_model_of_the_users_stays(tmp_path: Path) -> None:
-    words = [
+    overrides = [
         "model._target_=own_models.Open",
         "+model.outputs=12",
         "trainer.launcher=virtual",
         "trainer.max_steps=1",
     ]
-    assert run(tmp_path, *words)["parameters"] == 64 * 5 + 5 + 5 * 12 + 12
+    assert run(tmp_path, *overrides)["parameters"] == 64 * 5 + 5 + 5 * 12 + 12
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_virtual_copies_that_do_not_fit_are_refused(
 
 
 @pytest.mark.parametrize(
-    ("words", "workers", "copies"),
+    ("overrides", "workers", "copies"),
     [
         ("compressor=none", 1, 6.9),
         ("compressor=none", 4, 9.9),
@@ -190,11 +190,14 @@ def test_virtual_copies_that_do_not_fit_are_refused(
     ],
 )
 def test_memory_is_what_was_measured_or_more(
-    monkeypatch: pytest.MonkeyPatch, words: str, workers: int, copies: float
+    monkeypatch: pytest.MonkeyPatch, overrides: str, workers: int, copies: float
 ) -> None:
     """`copies` of the parameters are the measured growth of a process's peak."""
     config = config_of(
-        *words.split(), f"trainer.gpus={workers}", "trainer.launcher=virtual", "trainer.device=cpu"
+        *overrides.split(),
+        f"trainer.gpus={workers}",
+        "trainer.launcher=virtual",
+        "trainer.device=cpu",
     )
     chosen, compressor = plan(config, Machine.detect()), make(config["compressor"], "compressor")
     estimator = make(config["estimator"], "estimator")
@@ -225,7 +228,7 @@ def test_text_cannot_be_cut_into_micro_batches(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "share", "says"),
+    ("overrides", "share", "says"),
     [
         (
             [],
@@ -259,11 +262,11 @@ def test_text_cannot_be_cut_into_micro_batches(tmp_path: Path) -> None:
 def test_a_run_says_how_much_of_the_gradient_it_compresses(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
-    words: list[str],
+    overrides: list[str],
     share: float,
     says: str | None,
 ) -> None:
-    result = run(tmp_path, "trainer.launcher=virtual", "trainer.max_steps=2", *words)
+    result = run(tmp_path, "trainer.launcher=virtual", "trainer.max_steps=2", *overrides)
     assert result["compressed_share"] == pytest.approx(share)
     facts = dict(_facts(Result.parse(result)))
     assert facts["compressed"].startswith(f"{100 * share:.3g} % of the gradient's values")

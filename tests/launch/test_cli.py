@@ -23,15 +23,15 @@ ENVIRONMENT = {**os.environ, "WANDB_MODE": "offline", "PYTHONUNBUFFERED": "1"}
 QUICK = ["model.widths=[32]", "logger.mode=disabled"]
 
 
-def gcbench(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    typed = [sys.executable, "-m", "gcbench", *words]
+def gcbench(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    typed = [sys.executable, "-m", "gcbench", *arguments]
     return subprocess.run(
         typed, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=patience(120)
     )
 
 
-def run_copy(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return command(words, folder, {**ENVIRONMENT, **environment}, timeout=patience(120))
+def run_copy(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return command(arguments, folder, {**ENVIRONMENT, **environment}, timeout=patience(120))
 
 
 Start = Callable[..., subprocess.CompletedProcess[str]]
@@ -80,7 +80,7 @@ def test_more_workers_than_the_machine_has_are_virtual(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("arguments", "says"),
     [
         pytest.param(
             *(["bits=11"], "gcbench: bits=11: type a number of bits from 2 to 8"),
@@ -99,9 +99,9 @@ def test_more_workers_than_the_machine_has_are_virtual(tmp_path: Path) -> None:
     ],
 )
 def test_mistakes_end_with_a_message_and_no_traceback(
-    tmp_path: Path, words: list[str], says: str
+    tmp_path: Path, arguments: list[str], says: str
 ) -> None:
-    done = (gcbench if words == ["rank=2"] else run_copy)(tmp_path, *words)
+    done = (gcbench if arguments == ["rank=2"] else run_copy)(tmp_path, *arguments)
     assert done.returncode != 0
     assert says in done.stderr and "Traceback" not in done.stderr
 
@@ -114,24 +114,26 @@ def test_an_output_directory_that_cannot_be_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [(*QUICK, "trainer.launcher=virtual", "trainer.max_steps=2"), ("report", "list")]
+    "arguments", [(*QUICK, "trainer.launcher=virtual", "trainer.max_steps=2"), ("report", "list")]
 )
-def test_a_reader_that_has_read_enough_ends_nothing(tmp_path: Path, words: tuple[str, ...]) -> None:
-    done = command(words, tmp_path, ENVIRONMENT, timeout=120, read=False)
+def test_a_reader_that_has_read_enough_ends_nothing(
+    tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    done = command(arguments, tmp_path, ENVIRONMENT, timeout=120, read=False)
     assert (
         done.returncode == 0 and "Traceback" not in done.stderr and "Broken pipe" not in done.stderr
     ), done.stderr
-    assert words[0] == "report" or results(tmp_path)[0]["status"] == "done"
+    assert arguments[0] == "report" or results(tmp_path)[0]["status"] == "done"
 
 
 def test_lines_are_whole_where_no_terminal_has_a_width(tmp_path: Path) -> None:
-    words = [
+    overrides = [
         *QUICK,
         "trainer.launcher=virtual",
         "trainer.max_steps=2",
         "name=a-rather-long-name-of-a-run",
     ]
-    done = run_copy(tmp_path, *words)
+    done = run_copy(tmp_path, *overrides)
     assert any(
         "bits in a step" in line and "by its paper's count" in line
         for line in done.stdout.splitlines()
@@ -146,9 +148,9 @@ def test_ranks_of_somebody_else_change_nothing(tmp_path: Path) -> None:
     environment = {**ENVIRONMENT, "RANK": "1"}
     listed = command(("report", "list"), tmp_path, environment, timeout=60)
     assert listed.returncode == 0 and "powersgd/table4" in listed.stdout, listed.stderr
-    words = [*QUICK, "trainer.launcher=virtual", "trainer.max_steps=2"]
-    assert run_copy(tmp_path, *words, RANK="1").returncode == 0
-    again = run_copy(tmp_path, *words, RANK="1")
+    overrides = [*QUICK, "trainer.launcher=virtual", "trainer.max_steps=2"]
+    assert run_copy(tmp_path, *overrides, RANK="1").returncode == 0
+    again = run_copy(tmp_path, *overrides, RANK="1")
     assert "type rerun=true" in again.stderr
     (folder,) = (tmp_path / "outputs").iterdir()
     assert (folder / "run.lock").exists() and (folder / ".hydra").exists()
@@ -169,7 +171,7 @@ def test_a_launcher_without_its_plugin_says_how_to_install_it(tmp_path: Path) ->
     assert "type pip install '.[slurm]'" in err.splitlines()[-1]
 
 
-def test_the_first_words_come_before_torch(tmp_path: Path) -> None:
+def test_the_start_notice_comes_before_torch(tmp_path: Path) -> None:
     done = run_copy(tmp_path, *QUICK, "trainer.launcher=virtual", "trainer.max_steps=2")
     first = done.stderr.splitlines()[0]
     assert first.startswith(
@@ -193,14 +195,14 @@ def test_their_own_model_and_data_without_touching_the_package(tmp_path: Path) -
         "    x = torch.randn(256, 5, generator=torch.Generator().manual_seed(0))\n"
         "    return (x, x[:, :3].argmax(1)), (x[:64], x[:64, :3].argmax(1))\n"
     )
-    words = [
+    overrides = [
         "model._target_=mine.Net",
         "+model.width=9",
         "dataset._target_=mine.make_data",
         "logger.mode=disabled",
     ]
     done = run_copy(
-        tmp_path, *words, "compressor=qsgd", "bits=4", "min_size=0", "trainer.epochs=20"
+        tmp_path, *overrides, "compressor=qsgd", "bits=4", "min_size=0", "trainer.epochs=20"
     )
     assert done.returncode == 0, done.stderr
     (result,) = results(tmp_path)
@@ -231,8 +233,8 @@ def test_a_worker_that_raises_ends_all_with_its_own_traceback(tmp_path: Path) ->
 
 
 def test_ctrl_c_leaves_an_interrupted_result_and_a_run_that_resumes(tmp_path: Path) -> None:
-    words = [*QUICK, "trainer.epochs=2000", "trainer.log_every=10", "min_size=0"]
-    with Copy(processes.gcbench, *words, folder=tmp_path, environment=ENVIRONMENT) as copy:
+    overrides = [*QUICK, "trainer.epochs=2000", "trainer.log_every=10", "min_size=0"]
+    with Copy(processes.gcbench, *overrides, folder=tmp_path, environment=ENVIRONMENT) as copy:
         _wait_for(
             lambda: any(tmp_path.glob("outputs/*/metrics.jsonl")) or copy.returncode is not None,
             60,
@@ -247,33 +249,35 @@ def test_ctrl_c_leaves_an_interrupted_result_and_a_run_that_resumes(tmp_path: Pa
 
 
 def test_a_finished_run_is_found_again_and_rerun_loses_nothing(tmp_path: Path) -> None:
-    words = [*QUICK, "trainer.max_steps=2", "trainer.launcher=virtual"]
-    assert run_copy(tmp_path, *words).returncode == 0
-    again = run_copy(tmp_path, *words)
+    overrides = [*QUICK, "trainer.max_steps=2", "trainer.launcher=virtual"]
+    assert run_copy(tmp_path, *overrides).returncode == 0
+    again = run_copy(tmp_path, *overrides)
     assert again.returncode == 0 and "type rerun=true" in again.stderr
-    assert run_copy(tmp_path, *words, "rerun=true").returncode == 0
+    assert run_copy(tmp_path, *overrides, "rerun=true").returncode == 0
     (folder,) = (tmp_path / "outputs").iterdir()
     assert len(list(folder.glob("result*.json"))) == 2
 
 
 @pytest.mark.slow  # test_sweep_progress.py has sweeps, too
 def test_a_sweep_makes_one_directory_a_job(tmp_path: Path) -> None:
-    words = [
+    arguments = [
         "-m",
         *QUICK,
         "compressor=none,qsgd",
         "trainer.launcher=virtual",
         "trainer.max_steps=2",
     ]
-    done = run_copy(tmp_path, *words)
+    done = run_copy(tmp_path, *arguments)
     assert done.returncode == 0, done.stderr
     assert {r["choices"]["compressor"] for r in results(tmp_path)} == {"none", "qsgd"}
 
 
 def test_ranks_of_torchrun_join_and_one_writes(tmp_path: Path) -> None:
-    words = [*QUICK, "trainer.gpus=2", "trainer.max_steps=5"]
+    overrides = [*QUICK, "trainer.gpus=2", "trainer.max_steps=5"]
     target = processes.gcbench
-    for done in under_torchrun(target, words, words, folder=tmp_path, timeout=patience(120)):
+    for done in under_torchrun(
+        target, overrides, overrides, folder=tmp_path, timeout=patience(120)
+    ):
         assert done.returncode == 0, done.stderr
     assert is_of_torchrun(tmp_path)
 
@@ -281,9 +285,9 @@ def test_ranks_of_torchrun_join_and_one_writes(tmp_path: Path) -> None:
 @pytest.mark.slow  # the test above sets torchrun's variables itself
 def test_torchrun_itself(tmp_path: Path) -> None:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    words = [*QUICK, "trainer.gpus=2", "trainer.max_steps=5"]
+    overrides = [*QUICK, "trainer.gpus=2", "trainer.max_steps=5"]
     done = subprocess.run(
-        [*torchrun, "--nproc-per-node", "2", "-m", "gcbench", *words],
+        [*torchrun, "--nproc-per-node", "2", "-m", "gcbench", *overrides],
         cwd=tmp_path,
         env=ENVIRONMENT,
         capture_output=True,

@@ -33,7 +33,7 @@ from gcbench.records.clock import Lap, Ledger
 QSGD = ["compressor=qsgd", "bits=4", "min_size=0", "bucket_size=64"]
 POWERSGD = ["compressor=powersgd", "rank=1", "min_size=0"]
 OFTEN = ["schedule=constant", "trainer.log_every=3", "trainer.error_every=5"]
-WORDS = [*QSGD, *OFTEN]
+OVERRIDES = [*QSGD, *OFTEN]
 FRAGMENTS = ["estimator=local_steps", "estimator.every=2", "estimator.fragments=2"]
 VIRTUAL = "trainer.launcher=virtual"
 LOCAL = "trainer.launcher=local"
@@ -108,15 +108,15 @@ def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
 def test_weights_are_the_same_to_the_bit(tmp_path: Path, manner: str) -> None:
     """They are for a run that changes under way, for one that goes on, and for the next one."""
     how, at_once = MANNERS[manner]
-    words = [*OFTEN, *how]
+    overrides = [*OFTEN, *how]
     steps = "trainer.epochs={}".format
-    eager = run(tmp_path / "eager", *words, steps(0.5), "trainer.codec_backend=eager")
+    eager = run(tmp_path / "eager", *overrides, steps(0.5), "trainer.codec_backend=eager")
     assert (eager["codec_backend"], eager["compiled_from_step"]) == ("eager", None)
-    before = run(tmp_path / "auto", *words, steps(0.25))
+    before = run(tmp_path / "auto", *overrides, steps(0.25))
     assert (before["codec_backend"], before["compiled_from_step"]) == ("compiled", 4)
-    after = run(tmp_path / "auto", *words, steps(0.5))
+    after = run(tmp_path / "auto", *overrides, steps(0.5))
     assert after["compiled_from_step"] == before["steps"] + at_once
-    second = run(tmp_path / "second", *words, steps(0.5))
+    second = run(tmp_path / "second", *overrides, steps(0.5))
     assert second["compiled_from_step"] == at_once
     for name, result in {"auto": after, "second": second}.items():
         assert equal(weights(tmp_path / name), weights(tmp_path / "eager"))
@@ -130,14 +130,14 @@ def test_sums_of_large_models_are_native_from_the_first_step_to_the_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     needs_compiler()
-    words = [*OFTEN, *POWERSGD, VIRTUAL, "trainer.max_steps=6"]
-    run(tmp_path / "small", *words)
+    overrides = [*OFTEN, *POWERSGD, VIRTUAL, "trainer.max_steps=6"]
+    run(tmp_path / "small", *overrides)
     monkeypatch.setattr(compilation, "NATIVE_VALUES", 1)
-    changed = run(tmp_path / "changed", *words)
+    changed = run(tmp_path / "changed", *overrides)
     assert (changed["compiled_from_step"], changed["codec_sums"]) == (4, "native")
     monkeypatch.setattr(compilation, "WORTH_SECONDS", math.inf)
     monkeypatch.setattr(compilation, "WORTH_LOADING_SECONDS", math.inf)
-    assert run(tmp_path / "unchanged", *words)["compiled_from_step"] is None
+    assert run(tmp_path / "unchanged", *overrides)["compiled_from_step"] is None
     results = {name: weights(tmp_path / name) for name in ("small", "changed", "unchanged")}
     assert equal(results["changed"], results["unchanged"])
     assert not equal(results["changed"], results["small"])
@@ -158,11 +158,11 @@ def test_a_run_goes_on_where_native_sums_cannot_be_compiled(
 @pytest.mark.slow
 def test_ranks_of_torchrun_change_at_the_same_step(tmp_path: Path) -> None:
     needs_compiler()
-    words = [*SMALL, *WORDS, "model.widths=[16]", "trainer.gpus=2", "trainer.max_steps=8"]
+    overrides = [*SMALL, *OVERRIDES, "model.widths=[16]", "trainer.gpus=2", "trainer.max_steps=8"]
     folders = {}
     for backend in ("eager", "auto"):
         folders[backend] = tmp_path / backend
-        typed = [*words, f"trainer.codec_backend={backend}", f"directory={folders[backend]}"]
+        typed = [*overrides, f"trainer.codec_backend={backend}", f"directory={folders[backend]}"]
         ranks = under_torchrun(
             impatient_gcbench, typed, typed, folder=tmp_path, timeout=patience(240)
         )
@@ -184,7 +184,7 @@ def test_a_mark_that_is_none_is_passed_over(
 ) -> None:
     (tmp_path / "mark").write_text(text)
     monkeypatch.setattr(Mark, "on", lambda _: Mark(tmp_path / "mark"))
-    result = run(tmp_path / "run", *WORDS, VIRTUAL, "trainer.max_steps=2")
+    result = run(tmp_path / "run", *OVERRIDES, VIRTUAL, "trainer.max_steps=2")
     assert result["compiled_from_step"] is None
 
 
@@ -206,7 +206,7 @@ def test_a_mark_is_of_one_code_machine_and_method(monkeypatch: pytest.MonkeyPatc
 
 
 def test_short_runs_start_no_process(tmp_path: Path, no_process: None) -> None:
-    result = run(tmp_path, *WORDS, VIRTUAL, "trainer.max_steps=12")
+    result = run(tmp_path, *OVERRIDES, VIRTUAL, "trainer.max_steps=12")
     assert (result["codec_backend"], result["compiled_from_step"]) == ("eager", None)
 
 
@@ -216,7 +216,7 @@ def test_coding_that_waits_for_a_core_is_not_worth_compiling(
 ) -> None:
     monkeypatch.setattr(compilation, "WORTH_SECONDS", 1e-9)
     monkeypatch.setattr(compilation.time, "process_time", lambda: 1.0)
-    result = run(tmp_path, *WORDS, VIRTUAL, "trainer.max_steps=22")
+    result = run(tmp_path, *OVERRIDES, VIRTUAL, "trainer.max_steps=22")
     assert (result["status"], result["compiled_from_step"]) == ("done", None)
 
 
@@ -229,7 +229,7 @@ def test_what_a_machine_lacks_is_one_sentence(
     if lack == "memory":
         monkeypatch.setattr(compilation, "free_bytes", lambda: 1 << 10)
     monkeypatch.setattr(compilation, "WORTH_SECONDS", 1e-9)
-    result = run(tmp_path, *WORDS, VIRTUAL, "trainer.max_steps=22")
+    result = run(tmp_path, *OVERRIDES, VIRTUAL, "trainer.max_steps=22")
     assert (result["status"], result["compiled_from_step"]) == ("done", None)
     (sentence,) = warnings_of(caplog)
     assert sentence.startswith("codecs stay eager: ")
@@ -262,7 +262,7 @@ def test_a_failure_is_one_warning(
         expected = "cache can be written by others"
     machine = Machine(1, 0, {}, compiler=True)
     monkeypatch.setattr(Machine, "detect", lambda: machine)
-    result = run(tmp_path / "run", *WORDS, VIRTUAL, "trainer.max_steps=6")
+    result = run(tmp_path / "run", *OVERRIDES, VIRTUAL, "trainer.max_steps=6")
     assert (result["status"], result["codec_backend"]) == ("done", "eager")
     (warning,) = warnings_of(caplog)
     assert warning.startswith("codecs stay eager, as compiling them failed: ")
@@ -294,14 +294,14 @@ def test_a_run_that_ends_first_ends_the_compiler(
 
     monkeypatch.setattr(Compiler, "__init__", keep)
     monkeypatch.setattr(Compiler, "has_ended", lambda compiler: False)
-    result = run(tmp_path / "run", *WORDS, VIRTUAL, "trainer.max_steps=6")
+    result = run(tmp_path / "run", *OVERRIDES, VIRTUAL, "trainer.max_steps=6")
     assert (result["status"], result["compiled_from_step"]) == ("done", None)
     (compiler,) = compilers
     assert compiler._process.returncode == -signal.SIGTERM
 
 
-def rehearsal_of(*words: str) -> Rehearsal:
-    config = config_of("compressor=qsgd", "min_size=0", *words)["compressor"]
+def rehearsal_of(*overrides: str) -> Rehearsal:
+    config = config_of("compressor=qsgd", "min_size=0", *overrides)["compressor"]
     return Rehearsal(config, 1, SHAPES, [list(SHAPES)], 2, None, 0, 1, 0, "eager")
 
 

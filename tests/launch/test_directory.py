@@ -14,7 +14,7 @@ SHORT = ("trainer.launcher=virtual", "trainer.max_steps=2")
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("overrides", "says"),
     [
         (["bits=2", "seed=2"], "(bits=4 -> 2, levels=7 -> 1, seed=1 -> 2)"),
         (["trainer.max_steps=1"], "trainer.max_steps=2 -> 1)"),
@@ -23,12 +23,12 @@ SHORT = ("trainer.launcher=virtual", "trainer.max_steps=2")
     ],
 )
 def test_a_finished_run_is_no_answer_to_another_one(
-    tmp_path: Path, words: list[str], says: str
+    tmp_path: Path, overrides: list[str], says: str
 ) -> None:
     run(tmp_path, *SHORT)
     before = (tmp_path / "result.json").read_bytes()
     with pytest.raises(ConfigError) as error:
-        run(tmp_path, *SHORT, *words)
+        run(tmp_path, *SHORT, *overrides)
     assert f"{tmp_path} holds a finished run with another configuration (" in str(error.value)
     assert says in str(error.value) and "type another directory=, or rerun=true" in str(error.value)
     assert (tmp_path / "result.json").read_bytes() == before
@@ -54,22 +54,22 @@ def test_rerun_puts_the_other_run_aside(tmp_path: Path) -> None:
 
 def test_a_run_that_was_killed_is_not_continued_as_another_one(tmp_path: Path) -> None:
     """Only the checkpoint, and what was written at its start, can say what it was."""
-    words = [
+    overrides = [
         "trainer.launcher=virtual",
         "trainer.max_steps=6",
         "trainer.checkpoint_steps=4",
         "trainer.keep_weights=false",
     ]
-    first = run(tmp_path, *words)
+    first = run(tmp_path, *overrides)
     (tmp_path / "result.json").unlink()
     with pytest.raises(
         ConfigError,
         match=r"an unfinished run with another configuration \(optimizer.lr=0.05 -> 0.01\)",
     ):
-        run(tmp_path, *words, "optimizer.lr=0.01")
+        run(tmp_path, *overrides, "optimizer.lr=0.01")
     with pytest.raises(ConfigError, match=r"\(trainer.max_steps=6 -> 9\)"):
-        run(tmp_path, *words[:1], *words[2:], "trainer.max_steps=9")
-    assert run(tmp_path, *words, "trainer.threads=2")["test"] == first["test"]
+        run(tmp_path, *overrides[:1], *overrides[2:], "trainer.max_steps=9")
+    assert run(tmp_path, *overrides, "trainer.threads=2")["test"] == first["test"]
 
 
 def test_a_sweep_takes_no_result_of_another_run(tmp_path: Path) -> None:

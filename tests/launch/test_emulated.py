@@ -9,7 +9,7 @@ from sentence import run
 
 from gcbench.predict.measure import compare
 
-WORDS = (
+OVERRIDES = (
     "trainer.max_steps=6",
     "trainer.eval_every=null",
     "compressor=none",
@@ -21,7 +21,7 @@ N = 64 * 16 + 16 + 16 * 10 + 10
 
 @pytest.mark.usefixtures("copied_workers")
 def test_times_are_the_models_and_flagged(tmp_path: Path) -> None:
-    result = run(tmp_path / "local", "trainer.launcher=local", *WORDS, *EMULATED)
+    result = run(tmp_path / "local", "trainer.launcher=local", *OVERRIDES, *EMULATED)
     assert result["network"] == {
         "emulated": True,
         "bandwidth": "1mbit",
@@ -37,7 +37,7 @@ def test_times_are_the_models_and_flagged(tmp_path: Path) -> None:
 def test_local_steps_take_the_time_that_is_predicted(tmp_path: Path, fragments: int) -> None:
     """Of six steps the last three are timed, in which every parameter is exchanged once."""
     local = ("estimator=local_steps", "estimator.every=3", f"estimator.fragments={fragments}")
-    result = run(tmp_path, "trainer.launcher=local", *WORDS, *EMULATED, *local)
+    result = run(tmp_path, "trainer.launcher=local", *OVERRIDES, *EMULATED, *local)
     expected = (32 * N / 1e6 + 2 * 0.100 * fragments) / 3
     comparison = compare(str(tmp_path))
     assert comparison.exchange_seconds == pytest.approx(expected)

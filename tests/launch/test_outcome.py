@@ -20,8 +20,8 @@ COUNTS = (
 FOUR = ("trainer.gpus=4", "trainer.max_steps=3", "trainer.eval_every=null")
 
 
-def virtual(folder: Path, *words: str) -> dict[str, Any]:
-    return run(folder, *FOUR, "trainer.launcher=virtual", *words)
+def virtual(folder: Path, *overrides: str) -> dict[str, Any]:
+    return run(folder, *FOUR, "trainer.launcher=virtual", *overrides)
 
 
 def test_a_dense_ring_moves_one_and_a_half_gradients(tmp_path: Path) -> None:
@@ -53,9 +53,11 @@ def test_what_the_wire_carries_is_the_sum_of_the_collectives(tmp_path: Path) -> 
 
 @pytest.mark.usefixtures("copied_workers")
 def test_virtual_workers_count_as_real_ones(tmp_path: Path) -> None:
-    words = ["min_size=100", "exchange=hierarchical", "workers_per_node=2"]
-    expected = virtual(tmp_path / "virtual", *words)
-    real = run(tmp_path / "real", *FOUR, "trainer.launcher=local", "trainer.processes=4", *words)
+    overrides = ["min_size=100", "exchange=hierarchical", "workers_per_node=2"]
+    expected = virtual(tmp_path / "virtual", *overrides)
+    real = run(
+        tmp_path / "real", *FOUR, "trainer.launcher=local", "trainer.processes=4", *overrides
+    )
     assert {k: real[k] for k in COUNTS} == {k: expected[k] for k in COUNTS}
 
 
@@ -69,13 +71,13 @@ def test_what_a_node_sends_to_others_is_told_apart(tmp_path: Path) -> None:
 
 
 def test_a_resumed_run_goes_on_counting(tmp_path: Path) -> None:
-    words = [
+    overrides = [
         "min_size=0",
         "exchange=hierarchical",
         "workers_per_node=2",
         "trainer.checkpoint_steps=2",
     ]
-    whole = virtual(tmp_path, *words)
+    whole = virtual(tmp_path, *overrides)
     (tmp_path / "result.json").unlink()
-    resumed = virtual(tmp_path, *words)
+    resumed = virtual(tmp_path, *overrides)
     assert {k: resumed[k] for k in COUNTS} == {k: whole[k] for k in COUNTS}

@@ -1,4 +1,4 @@
-"""Processes that torchrun or srun started with different words."""
+"""Processes that torchrun or srun started with different overrides."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sentence import config_of
 
 
 @pytest.mark.parametrize(
-    ("word", "key"),
+    ("override", "key"),
     [
         ("trainer.batch_size=8", "trainer.batch_size is 32 in process 0 and 8 in process 1"),
         ("norm=l2", "norm is linf in process 0 and l2 in process 1"),
@@ -23,8 +23,8 @@ from sentence import config_of
         ("outputs=elsewhere", "outputs is outputs in process 0 and elsewhere in process 1"),
     ],
 )
-def test_a_key_that_differs_is_named_to_all(word: str, key: str) -> None:
-    errors = pool(2).run(compare, [config_of(), config_of(word)])
+def test_a_key_that_differs_is_named_to_all(override: str, key: str) -> None:
+    errors = pool(2).run(compare, [config_of(), config_of(override)])
     assert errors[0] == errors[1] and errors[0].startswith(
         "the processes were given different configurations: "
     )
@@ -32,20 +32,20 @@ def test_a_key_that_differs_is_named_to_all(word: str, key: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "word", ["trainer.threads=1", "trainer.launcher=torchrun", "logger.mode=disabled"]
+    "override", ["trainer.threads=1", "trainer.launcher=torchrun", "logger.mode=disabled"]
 )
-def test_what_may_differ_is_not(word: str) -> None:
-    assert pool(2).run(compare, [config_of(), config_of(word)]) == [None, None]
+def test_what_may_differ_is_not(override: str) -> None:
+    assert pool(2).run(compare, [config_of(), config_of(override)]) == [None, None]
 
 
-def test_a_run_of_different_words_ends_before_it_trains(tmp_path: Path) -> None:
-    words = ("logger.mode=disabled", "trainer.threads=1", "trainer.max_steps=9")
-    first, second = ((*words, f"trainer.batch_size={size}") for size in (8, 9))
+def test_a_run_of_different_overrides_ends_before_it_trains(tmp_path: Path) -> None:
+    overrides = ("logger.mode=disabled", "trainer.threads=1", "trainer.max_steps=9")
+    first, second = ((*overrides, f"trainer.batch_size={size}") for size in (8, 9))
     ended = under_torchrun(gcbench, first, second, folder=tmp_path, timeout=patience(100))
     assert [done.returncode for done in ended] == [1, 1]
     errors = [done.stderr for done in ended]
     assert all(
-        "trainer.batch_size is 8 in process 0 and 9 in process 1; type the same words" in text
+        "trainer.batch_size is 8 in process 0 and 9 in process 1; type the same overrides" in text
         for text in errors
     ), errors
     assert not list(tmp_path.rglob("metrics.jsonl"))

@@ -135,13 +135,18 @@ def undisturbed(
 def test_srun_joins_the_tasks_of_two_nodes(
     cluster: dict[str, str], tmp_path: Path, tasks: int
 ) -> None:
-    words = [*QUICK, f"trainer.gpus={2 * tasks}", "trainer.max_steps=5", "trainer.launcher=slurm"]
+    overrides = [
+        *QUICK,
+        f"trainer.gpus={2 * tasks}",
+        "trainer.max_steps=5",
+        "trainer.launcher=slurm",
+    ]
     done = run(
         "srun",
         "--nodes=2",
         f"--ntasks-per-node={tasks}",
         "gcbench",
-        *words,
+        *overrides,
         folder=tmp_path,
         environment=cluster,
     )
@@ -185,8 +190,8 @@ def test_workers_of_one_task_are_queued_again_when_it_is_signalled(
     script.write_text(
         "#!/bin/bash\nexec gcbench trainer.launcher=local trainer.gpus=2 " + " ".join(LONG) + "\n"
     )
-    words = ["--nodes=1", "--ntasks=1", "--requeue", "--open-mode=append", "--parsable"]
-    job = run("sbatch", *words, script, folder=tmp_path, environment=cluster)
+    arguments = ["--nodes=1", "--ntasks=1", "--requeue", "--open-mode=append", "--parsable"]
+    job = run("sbatch", *arguments, script, folder=tmp_path, environment=cluster)
     assert job.returncode == 0, job.stderr
     number = job.stdout.strip()
     wait_for(lambda: losses(tmp_path))
@@ -223,7 +228,7 @@ def test_a_run_that_makes_way_for_an_urgent_job_goes_on_after_it(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("word", "says"),
+    ("override", "says"),
     [
         ("hydra.launcher.partition=fast", "the cluster has no such partition; type main or urgent"),
         (
@@ -234,10 +239,10 @@ def test_a_run_that_makes_way_for_an_urgent_job_goes_on_after_it(
     ],
 )
 def test_what_the_cluster_does_not_have(
-    cluster: dict[str, str], tmp_path: Path, word: str, says: str
+    cluster: dict[str, str], tmp_path: Path, override: str, says: str
 ) -> None:
-    words = ["-m", "hydra/launcher=submitit_slurm", *QUICK, "trainer.gpus=4", word]
-    done = run("gcbench", *words, folder=tmp_path, environment=cluster)
+    arguments = ["-m", "hydra/launcher=submitit_slurm", *QUICK, "trainer.gpus=4", override]
+    done = run("gcbench", *arguments, folder=tmp_path, environment=cluster)
     assert done.returncode == 1 and says in done.stderr and "Traceback" not in done.stderr, (
         done.stderr
     )
@@ -248,15 +253,15 @@ def test_a_sweep_is_one_job_a_point_and_a_failure_is_one(
     cluster: dict[str, str], tmp_path: Path
 ) -> None:
     (tmp_path / "mine.py").write_text(FAILING)
-    words = [
+    overrides = [
         "model._target_=mine.Net",
         "+model.end=raise,null",
         "trainer.nodes=2",
         "trainer.gpus=2",
         "trainer.max_steps=9",
     ]
-    quick = [word for word in QUICK if "widths" not in word]
-    sweep = ["-m", "hydra/launcher=submitit_slurm", *words, *quick]
+    quick = [override for override in QUICK if "widths" not in override]
+    sweep = ["-m", "hydra/launcher=submitit_slurm", *overrides, *quick]
     done = run("gcbench", *sweep, folder=tmp_path, environment=cluster)
     assert (
         done.returncode == 1
@@ -299,8 +304,8 @@ def jobs_of(folder: Path, environment: dict[str, str]) -> list[str]:
 def test_points_of_a_sweep_share_one_allocation(cluster: dict[str, str], tmp_path: Path) -> None:
     packed = ["hydra.launcher.points_per_job=4", "hydra.launcher.points_at_once=2"]
     steps = "trainer.max_steps=3000"  # seconds, by which results tell what ran at once
-    words = [*QUICK, "trainer.gpus=1", steps, "optimizer.lr=0.1,1e30,0.2,0.3"]
-    sweep = ["-m", "hydra/launcher=submitit_slurm", *packed, *words]
+    overrides = [*QUICK, "trainer.gpus=1", steps, "optimizer.lr=0.1,1e30,0.2,0.3"]
+    sweep = ["-m", "hydra/launcher=submitit_slurm", *packed, *overrides]
     done = run("gcbench", *sweep, folder=tmp_path, environment=cluster)
     assert done.returncode == 1 and "1 of 4 rows failed" in done.stderr, done.stderr
     assert len(jobs_of(tmp_path, cluster)) == 1
@@ -317,9 +322,9 @@ def test_a_job_of_several_points_goes_on_with_the_point_at_which_it_was_signalle
     cluster: dict[str, str], tmp_path: Path
 ) -> None:
     packed = ["hydra.launcher.points_per_job=2", "optimizer.lr=0.2,0.1"]
-    words = [*LONG, "trainer.nodes=2", "trainer.gpus=2", *packed]
+    overrides = [*LONG, "trainer.nodes=2", "trainer.gpus=2", *packed]
     sweep = subprocess.Popen(
-        ["gcbench", "-m", "hydra/launcher=submitit_slurm", *words],
+        ["gcbench", "-m", "hydra/launcher=submitit_slurm", *overrides],
         cwd=tmp_path,
         env=cluster,
         stderr=subprocess.PIPE,
@@ -348,9 +353,9 @@ def test_a_job_of_several_points_goes_on_with_the_point_at_which_it_was_signalle
 def test_a_sweep_waits_for_a_job_that_was_queued_again(
     cluster: dict[str, str], undisturbed: Callable[[], list[tuple[int, float]]], tmp_path: Path
 ) -> None:
-    words = ["-m", "hydra/launcher=submitit_slurm", *LONG, "trainer.nodes=2", "trainer.gpus=2"]
+    arguments = ["-m", "hydra/launcher=submitit_slurm", *LONG, "trainer.nodes=2", "trainer.gpus=2"]
     sweep = subprocess.Popen(
-        ["gcbench", *words], cwd=tmp_path, env=cluster, stderr=subprocess.PIPE, text=True
+        ["gcbench", *arguments], cwd=tmp_path, env=cluster, stderr=subprocess.PIPE, text=True
     )
     try:
         wait_for(lambda: losses(tmp_path))
@@ -374,19 +379,19 @@ def test_a_sweep_waits_for_a_job_that_was_queued_again(
 @pytest.mark.slow
 def test_a_killed_task_is_a_failed_point(cluster: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(FAILING)
-    words = [
+    overrides = [
         "model._target_=mine.Net",
         "+model.end=kill",
         "trainer.nodes=2",
         "trainer.gpus=2",
         "trainer.max_steps=9",
     ]
-    quick = [word for word in QUICK if "widths" not in word]
+    quick = [override for override in QUICK if "widths" not in override]
     done = run(
         "gcbench",
         "-m",
         "hydra/launcher=submitit_slurm",
-        *words,
+        *overrides,
         *quick,
         folder=tmp_path,
         environment=cluster,
@@ -396,9 +401,15 @@ def test_a_killed_task_is_a_failed_point(cluster: dict[str, str], tmp_path: Path
 
 @pytest.mark.slow
 def test_a_cancelled_job_is_a_failed_point(cluster: dict[str, str], tmp_path: Path) -> None:
-    words = ["-m", "hydra/launcher=submitit_slurm", *ENDLESS, "trainer.nodes=2", "trainer.gpus=2"]
+    arguments = [
+        "-m",
+        "hydra/launcher=submitit_slurm",
+        *ENDLESS,
+        "trainer.nodes=2",
+        "trainer.gpus=2",
+    ]
     sweep = subprocess.Popen(
-        ["gcbench", *words], cwd=tmp_path, env=cluster, stderr=subprocess.PIPE, text=True
+        ["gcbench", *arguments], cwd=tmp_path, env=cluster, stderr=subprocess.PIPE, text=True
     )
     try:
         wait_for(lambda: losses(tmp_path))
@@ -436,7 +447,7 @@ def test_what_scancel_ends_is_not_queued_again(cluster: dict[str, str], tmp_path
 def test_two_local_sweeps_at_once(tmp_path: Path) -> None:
     if find_spec("submitit") is None:
         skip("submitit", "a local sweep is sent by it")
-    words = [
+    arguments = [
         "-m",
         "hydra/launcher=submitit_local",
         *QUICK,
@@ -444,7 +455,7 @@ def test_two_local_sweeps_at_once(tmp_path: Path) -> None:
         "trainer.gpus=2",
         "trainer.launcher=local",
     ]
-    command = [sys.executable, "-m", "gcbench", *words]
+    command = [sys.executable, "-m", "gcbench", *arguments]
     sweeps = [
         subprocess.Popen(
             [*command, f"compressor={name}", "seed=1,2"],

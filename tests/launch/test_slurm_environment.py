@@ -104,10 +104,10 @@ def test_only_that_signal_queues_a_job_again(
     monkeypatch.delenv("SUBMITIT_EXECUTOR", raising=False)
     (tmp_path / "told").touch()
     model = {"_target_": "faulty.Faulty", "fault": name, "at": 3, "rank": 0}
-    words = [f"{'' if key == '_target_' else '+'}model.{key}={v}" for key, v in model.items()]
-    words += [f"+model.spent={tmp_path / 'spent'}", "trainer.launcher=virtual"]
+    overrides = [f"{'' if key == '_target_' else '+'}model.{key}={v}" for key, v in model.items()]
+    overrides += [f"+model.spent={tmp_path / 'spent'}", "trainer.launcher=virtual"]
     with pytest.raises(KeyboardInterrupt):
-        run(tmp_path / "run", *words, "trainer.max_steps=9")
+        run(tmp_path / "run", *overrides, "trainer.max_steps=9")
     assert (tmp_path / "told").read_text().strip() == requeues
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert result["status"] == "interrupted"

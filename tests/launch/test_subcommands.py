@@ -1,4 +1,4 @@
-"""One command: its first word chooses what is started."""
+"""One command: its first argument chooses what is started."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def typed(
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
 
-    def start(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["gcbench", *words])
+    def start(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["gcbench", *arguments])
         # monkeypatch restores it after the command has set it.
         monkeypatch.setitem(os.environ, "HYDRA_FULL_ERROR", "0")
         handlers = list(cli._log.handlers)
@@ -96,7 +96,7 @@ def test_every_subcommand_has_a_help(typed: Typed, tmp_path: Path, name: str) ->
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("arguments", "says"),
     [
         (
             ["reprot"],
@@ -153,22 +153,22 @@ def test_every_subcommand_has_a_help(typed: Typed, tmp_path: Path, name: str) ->
     ],
 )
 def test_slips_are_answered_by_the_subcommand(
-    typed: Typed, tmp_path: Path, words: list[str], says: str
+    typed: Typed, tmp_path: Path, arguments: list[str], says: str
 ) -> None:
-    status, stdout, stderr = typed(*words)
+    status, stdout, stderr = typed(*arguments)
     assert status == 1 and not stdout and stderr.startswith(says) and "Traceback" not in stderr, (
         stderr
     )
-    assert words[0] == "bench" or not list(tmp_path.iterdir())
+    assert arguments[0] == "bench" or not list(tmp_path.iterdir())
 
 
-def test_a_word_of_hydra_is_a_run(typed: Typed) -> None:
-    for words in (
+def test_what_hydra_takes_is_a_run(typed: Typed) -> None:
+    for arguments in (
         ["--cfg", "job"],
         ["seed=3", "--cfg", "job"],
         ["~compressor.method", "--cfg", "job"],
     ):
-        status, stdout, stderr = typed(*words)
+        status, stdout, stderr = typed(*arguments)
         assert status == 0 and "compressor:" in stdout, stderr
 
 
@@ -183,10 +183,10 @@ def test_the_version_is_that_of_gcbench(typed: Typed) -> None:
 
 
 def test_a_refused_run_leaves_nothing(typed: Typed, tmp_path: Path) -> None:
-    for words in (["bits=four"], ["exchange=ring"], ["model._target_=no.Net"]):
-        status, _, stderr = typed(*words, "trainer.launcher=virtual")
+    for overrides in (["bits=four"], ["exchange=ring"], ["model._target_=no.Net"]):
+        status, _, stderr = typed(*overrides, "trainer.launcher=virtual")
         assert status == 1, stderr
-        assert not [path for path in tmp_path.rglob("*") if path.name != "outputs"], words
+        assert not [path for path in tmp_path.rglob("*") if path.name != "outputs"], overrides
 
 
 def test_notices_have_the_name_of_the_subcommand(typed: Typed, tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def test_a_rank_of_torchrun_reads_a_report(tmp_path: Path) -> None:
 
 
 def test_a_benchmark_is_hydras_with_its_sweeps(tmp_path: Path) -> None:
-    words = (
+    arguments = (
         "bench",
         "-m",
         "compressor=none,bf16",
@@ -219,7 +219,7 @@ def test_a_benchmark_is_hydras_with_its_sweeps(tmp_path: Path) -> None:
         "rounds=1",
         "codec_backend=eager",
     )
-    done = command(words, tmp_path, ENVIRONMENT, timeout=patience(120))
+    done = command(arguments, tmp_path, ENVIRONMENT, timeout=patience(120))
     assert done.returncode == 0, done.stderr
     choices = {
         json.loads(path.read_text())["config"]["choices"]["compressor"]

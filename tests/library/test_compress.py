@@ -63,8 +63,8 @@ def test_updates_and_bits_equal_those_of_the_runner(choice: str) -> None:
 def compare_with_runner(choice: str, knobs: Mapping[str, Any], bucket_mib: float) -> None:
     # In a run, a coded momentum is the optimizer's.
     prefix = "compressor." if "momentum" in knobs else ""
-    words = [f"{prefix}{key}={value}".replace(" ", "") for key, value in knobs.items()]
-    config = config_of(*SMALL, *PLAIN_SGD, f"compressor={choice}", *words)
+    overrides = [f"{prefix}{key}={value}".replace(" ", "") for key, value in knobs.items()]
+    config = config_of(*SMALL, *PLAIN_SGD, f"compressor={choice}", *overrides)
     in_loops = pool(2).run(train_like_runner, config, knobs, bucket_mib)
     in_runner = pool(2).run(train_steps, config, STEPS)
     for (weights, bits), run in zip(in_loops, in_runner, strict=True):

@@ -59,11 +59,11 @@ def test_composing_inside_of_an_application_that_uses_hydra(tmp_path: Path) -> N
     (tmp_path / "app.py").write_text(
         "import hydra\n"
         "from hydra.core.global_hydra import GlobalHydra\n"
-        "from gcbench.config import resolve_words\n"
+        "from gcbench.config import resolve_overrides\n"
         "@hydra.main(config_path='.', config_name='conf', version_base='1.3')\n"
         "def main(conf):\n"
         "    before = GlobalHydra.instance().hydra\n"
-        "    print(resolve_words(['compressor=powersgd', 'rank=3'])[0]['rank'])\n"
+        "    print(resolve_overrides(['compressor=powersgd', 'rank=3'])[0]['rank'])\n"
         "    assert GlobalHydra.instance().hydra is before is not None\n"
         "main()\n"
     )

@@ -65,7 +65,7 @@ def test_a_grid_of_runs_and_their_frame(tmp_path: Path) -> None:
 
 
 def test_mistakes_are_refused_before_anything_starts(tmp_path: Path) -> None:
-    words = {"outputs": tmp_path / "runs", **SMALL}
+    common = {"outputs": tmp_path / "runs", **SMALL}
     for keys, says in (
         ({"bits": [4, 9]}, "bits=9: type a number of bits from 2 to 8"),
         ({"compressor": ["qsgd", "qsdg"]}, "qsdg"),
@@ -74,7 +74,7 @@ def test_mistakes_are_refused_before_anything_starts(tmp_path: Path) -> None:
         ({"name": "a/b"}, "name='a/b'"),
     ):
         with pytest.raises(ConfigError, match=says):
-            gcbench.sweep(**words, **keys)
+            gcbench.sweep(**common, **keys)
     assert not (tmp_path / "runs").exists()
 
 

@@ -1,4 +1,4 @@
-"""The words that users type, and the answers."""
+"""The arguments that users type, and the answers."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import pytest
 import yaml
 
 from gcbench.config import ConfigError, conf_directory, register
+from gcbench.predict.arguments import read_predict
 from gcbench.predict.command import predict_steps
 from gcbench.predict.measure import compare
 from gcbench.predict.scenario import build_scenario, predictions
-from gcbench.predict.words import read_predict
 from gcbench.records.result import count_bits
 from gcbench.records.schema import SCHEMA_VERSION
 
@@ -29,7 +29,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("arguments", "says"),
     [
         (["pay"], "pay: type pays"),
         (["workers=0"], "workers=0: type a whole number of at least 1, as in workers=2,4,8,16"),
@@ -58,15 +58,15 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["compare", "nowhere"], "nowhere: there is no result.json"),
     ],
 )
-def test_slips_are_answered_in_one_sentence(here: Path, words: list[str], says: str) -> None:
+def test_slips_are_answered_in_one_sentence(here: Path, arguments: list[str], says: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        predict_steps(words)
+        predict_steps(arguments)
     assert says in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_a_model_without_code(here: Path) -> None:
     """Seconds between the batches that the file has; every value of a knob is a method."""
-    words = read_predict(
+    arguments = read_predict(
         [
             "shapes=mine.yaml",
             "compressor=powersgd,none",
@@ -76,7 +76,7 @@ def test_a_model_without_code(here: Path) -> None:
             "network=1gbit",
         ]
     )
-    found = {(p.method, p.workers): p for _, p in predictions(words, build_scenario(words))}
+    found = {(p.method, p.workers): p for _, p in predictions(arguments, build_scenario(arguments))}
     assert {name for name, _ in found} == {"powersgd rank=1", "powersgd rank=2", "none"}
     assert found["none", 1].step_seconds == pytest.approx(0.075)
     assert found["none", 4].sent_bits == 32 * (64 * 32 * 9 + 128 * 160 + 160)
@@ -88,11 +88,11 @@ def test_a_model_without_code(here: Path) -> None:
 
 
 def test_every_number_of_local_steps_is_a_method(here: Path) -> None:
-    words = read_predict(
+    arguments = read_predict(
         ["shapes=mine.yaml", "compressor=powersgd,none", "every=1,8", "workers=4", "network=1gbit"]
     )
-    scenario = build_scenario(words)
-    found = {p.method: p for _, p in predictions(words, scenario)}
+    scenario = build_scenario(arguments)
+    found = {p.method: p for _, p in predictions(arguments, scenario)}
     assert list(found) == ["powersgd", "powersgd every=8", "none", "none every=8"]
     assert found["none every=8"].sent_bits == found["none"].sent_bits / 8
     assert scenario.dense.title == "none"
@@ -165,10 +165,10 @@ def test_a_measured_device_is_read_again(here: Path) -> None:
         "decode_seconds": {1000: 0.001},
     }
     assert made["models"]["mlp"]["seconds"] == {16: 0.09}
-    words = read_predict(
+    arguments = read_predict(
         ["model=mlp", "compressor=qsgd", "device=made.yaml", "batch_size=32", "workers=2"]
     )
-    _, found = predictions(words, build_scenario(words))[0]
+    _, found = predictions(arguments, build_scenario(arguments))[0]
     assert found.compute_seconds == pytest.approx(0.18) and found.codec_seconds > 0
 
 

@@ -18,13 +18,13 @@ SHAPES = {"conv": (64, 32, 3, 3), "matrix": (128, 160), "bias": (160,)}
 SCATTERED = 5e-3  # shards are filled up to whole buckets and groups of eight
 
 
-def sent(words: list[str], workers: int) -> dict[tuple[str, str], float]:
+def sent(overrides: list[str], workers: int) -> dict[tuple[str, str], float]:
     """Return the bits that the first of as many virtual workers sends in a step, of two."""
     comm = Comm(workers)
     generator = torch.Generator().manual_seed(0)
     grads = {k: torch.randn(workers, *s, generator=generator) for k, s in SHAPES.items()}
     offsets = {"conv": 0, "matrix": 18432, "bias": 38912}
-    compressor, state = compressor_of(resolve(compose(*words))), State()
+    compressor, state = compressor_of(resolve(compose(*overrides))), State()
     for number in (LATE, LATE + 1):
         state = compressor.aggregate(grads, state, comm, Step(number, 1, comm.local, offsets)).state
     totals = comm.meter.totals_by_worker[0]
@@ -32,7 +32,7 @@ def sent(words: list[str], workers: int) -> dict[tuple[str, str], float]:
 
 
 @pytest.mark.parametrize(
-    ("words", "workers", "share"),
+    ("overrides", "workers", "share"),
     [
         (["compressor=none"], 4, 0),
         (["compressor=powersgd", "rank=2", "min_size=0"], 4, 0),
@@ -51,11 +51,11 @@ def sent(words: list[str], workers: int) -> dict[tuple[str, str], float]:
         (["compressor=qsgd", "exchange=hierarchical", "workers_per_node=2"], 8, 1e-4),
     ],
 )
-def test_counts_are_those_of_the_meter(words: list[str], workers: int, share: float) -> None:
-    nodes = 2 if "workers_per_node=2" in words else 1
-    payload = Payload(compressor_of(resolve(compose(*words))), SHAPES, nodes)
+def test_counts_are_those_of_the_meter(overrides: list[str], workers: int, share: float) -> None:
+    nodes = 2 if "workers_per_node=2" in overrides else 1
+    payload = Payload(compressor_of(resolve(compose(*overrides))), SHAPES, nodes)
     found = {(m.level, m.collective): m.bits for m in payload.at(workers)}
-    assert found == pytest.approx(sent(words, workers), rel=share, abs=0)
+    assert found == pytest.approx(sent(overrides, workers), rel=share, abs=0)
 
 
 def test_lanes_widen_with_the_workers_and_gathers_do_not() -> None:
@@ -75,14 +75,14 @@ def test_a_hundred_thousand_workers_in_a_second() -> None:
     from gcbench.predict.model import Cluster, Compute, predict
     from gcbench.predict.subject import make_method
 
-    words = [
+    overrides = [
         ["compressor=qsgd", "exchange=scatter_coded"],
         ["compressor=powersgd"],
         ["compressor=maxnorm"],
     ]
     made = [
         make_method("m", "qsgd", compressor_of(resolve(compose(*w))), SHAPES, read_device("v100"))
-        for w in words
+        for w in overrides
     ]
     cluster = Cluster(Link(1e9, 5e-5), Link(1e12), 4)
     for m in made:

@@ -21,9 +21,9 @@ REAL = [
 ]
 
 
-@pytest.mark.parametrize(("name", "words"), slow_but([REAL[0], REAL[4]], REAL))
-def test_facts_are_those_of_the_data(name: str, words: list[str]) -> None:
-    config = config_of(f"dataset={name}", *words)
+@pytest.mark.parametrize(("name", "overrides"), slow_but([REAL[0], REAL[4]], REAL))
+def test_facts_are_those_of_the_data(name: str, overrides: list[str]) -> None:
+    config = config_of(f"dataset={name}", *overrides)
     if "download" in config["dataset"]:
         config["dataset"]["download"] = False  # the data folder is the user's
     try:

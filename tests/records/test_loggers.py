@@ -175,8 +175,8 @@ def test_a_continued_run_has_each_step_once_in_metrics_csv(tmp_path: Path) -> No
 def test_tensorboard_has_the_scalars_and_knobs_and_goes_on_after_the_last_line(
     tmp_path: Path,
 ) -> None:
-    words = ("logger=tensorboard", "trainer.gpus=1", "bits=3", *SHORT)
-    result = run(tmp_path, *words)
+    overrides = ("logger=tensorboard", "trainer.gpus=1", "bits=3", *SHORT)
+    result = run(tmp_path, *overrides)
     events = EventAccumulator(str(tmp_path / result["logged"]["path"])).Reload()
     assert events.Scalars("bits/ratio")[0].value == pytest.approx(result["bits_sent"]["ratio"])
     assert events.Scalars("test/accuracy")[-1].value == pytest.approx(result["test"]["accuracy"])
@@ -185,7 +185,7 @@ def test_tensorboard_has_the_scalars_and_knobs_and_goes_on_after_the_last_line(
     # As if killed after its last checkpoint, which knew step 2: what follows is purged.
     files = RunFiles(tmp_path)
     files.truncate_metrics(2)
-    again = start_logger(config_of(*words), files, Begun.here())
+    again = start_logger(config_of(*overrides), files, Begun.here())
     again.log({"event": "train", "step": 4, "epoch": 0.1, "loss": 7.0})
     again.finish(plain_result(status="interrupted", reason="stopped"))
     events = EventAccumulator(str(tmp_path / result["logged"]["path"])).Reload()

@@ -24,7 +24,7 @@ from gcbench.report.command import report
 from gcbench.report.wandb_runs import load_wandb
 
 DASHBOARDS = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "dashboards"))
-WORDS = (
+OVERRIDES = (
     *("bits=3", "min_size=0", "optimizer.lr=0.02", "name=tiny", "logger.mode=offline"),
     *("trainer.gpus=1", "trainer.max_steps=10", "trainer.log_every=2", "trainer.error_every=3"),
 )
@@ -52,8 +52,8 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> Logged:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(WandbLogger, "log", interrupt)
         with pytest.raises(KeyboardInterrupt):
-            run(directory, *WORDS)
-    result = run(directory, *WORDS)
+            run(directory, *OVERRIDES)
+    result = run(directory, *OVERRIDES)
     wandb.teardown()  # waits for the service, which writes the end of the file after the run
     files = sorted(directory.glob("wandb/offline-run-*/*.wandb"))
     return Logged(directory, result, [read_offline(file) for file in files], read_offline(*files))

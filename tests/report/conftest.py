@@ -60,16 +60,16 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def said(capsys: pytest.CaptureFixture[str]) -> Report:
-    """Return what `gcbench report` prints for these words.
+    """Return what `gcbench report` prints for these arguments.
 
-    `gcbench runs` and `gcbench claims` print for the words after theirs.
+    `gcbench runs` and `gcbench claims` print for the arguments after theirs.
     """
 
-    def run(*words: str) -> str:
-        if words[:1] in (("runs",), ("claims",)):
-            {"runs": runs, "claims": claims}[words[0]](words[1:])
+    def run(*arguments: str) -> str:
+        if arguments[:1] in (("runs",), ("claims",)):
+            {"runs": runs, "claims": claims}[arguments[0]](arguments[1:])
         else:
-            report(words)
+            report(arguments)
         return capsys.readouterr().out
 
     return run

@@ -72,8 +72,8 @@ def runs(experiment: str, *accuracies: float, budget: str = "paper", **settings:
         write(OUT / f"{experiment}-{budget}-s{seed}-{settings.get('status', 'done')}", result)
 
 
-def answers(said, *words: str) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(said("claims", "format=csv", *words))))
+def answers(said, *arguments: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(said("claims", "format=csv", *arguments))))
 
 
 def near(hold: str = "rank_7 > sgd - 1", measure: str = "accuracy") -> str:
@@ -495,7 +495,7 @@ def test_evidence_says_whose_run_it_is(said, asked) -> None:
     assert "sgd 94 (n=1) (run of powersgd/table3_cifar10/sgd)" in row["evidence"]
 
 
-def test_words_beside_belong_to_the_rows_that_have_their_keys(said, asked) -> None:
+def test_overrides_beside_belong_to_the_rows_that_have_their_keys(said, asked) -> None:
     asked(near())
     runs(SGD, 94.0)
     (row,) = answers(said, "with=rank=4")
@@ -537,8 +537,8 @@ def test_runs_over_another_backend_are_runs_of_their_own(here: Path, asked) -> N
     asked(near("gloo < nccl", "step_milliseconds"))
     (part,) = read_claims()[0].check.rows
     lacking = missing_runs([(part, "paper")], Evidence([], [OUT]), (1,))
-    words = {run.words for run in lacking}
-    assert words == {("trainer.backend=gloo",), ("trainer.backend=nccl",)}
+    overrides = {run.overrides for run in lacking}
+    assert overrides == {("trainer.backend=gloo",), ("trainer.backend=nccl",)}
 
 
 def test_what_is_kept_answers_again(said, asked) -> None:
@@ -570,7 +570,7 @@ def test_the_terminal_shows_all(said, asked) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("arguments", "sentence"),
     [
         (["claims", "paper=powrsgd"], "type paper=powersgd"),
         (["claims", "id=powersgd-99"], "there is no such claim"),
@@ -582,11 +582,11 @@ def test_the_terminal_shows_all(said, asked) -> None:
     ],
 )
 def test_mistakes_are_answered_in_one_sentence(
-    said, asked, words: list[str], sentence: str
+    said, asked, arguments: list[str], sentence: str
 ) -> None:
     asked(near())
     with pytest.raises(ConfigError, match=sentence):
-        said(*words)
+        said(*arguments)
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,11 @@ from results import result_of, write
 SGD, RANK = "powersgd/table4/sgd", "powersgd/table4/rank_7"
 
 
-def tree(name: str, experiment: str, *words: str, accuracies: tuple[float, ...]) -> Path:
+def tree(name: str, experiment: str, *overrides: str, accuracies: tuple[float, ...]) -> Path:
     for seed, accuracy in enumerate(accuracies, 1):
-        write(Path(name) / str(seed), result_of(experiment, *words, seed=seed, accuracy=accuracy))
+        write(
+            Path(name) / str(seed), result_of(experiment, *overrides, seed=seed, accuracy=accuracy)
+        )
     return Path(name)
 
 

@@ -69,8 +69,8 @@ def metrics(result: dict[str, Any]) -> list[dict[str, Any]]:
     return lines
 
 
-def run(experiment: str = SGD, *words: str, **facts: Any) -> RecordedRun:
-    result = result_of(experiment, *words, **facts)
+def run(experiment: str = SGD, *overrides: str, **facts: Any) -> RecordedRun:
+    result = result_of(experiment, *overrides, **facts)
     if result.get("seconds"):
         result["seconds"] |= {
             phase: {"mean": 0.01 * (i + 1), "max": 0.1} for i, phase in enumerate(PHASES)
@@ -364,7 +364,7 @@ def test_which_method_compares_only_what_was_given_the_same(here: Path) -> None:
     assert draw("which_method", runs[:3], here)[0] == str(here / "which_method.svg")
 
 
-def test_a_word_that_is_no_figure_is_refused(here: Path) -> None:
+def test_what_is_no_figure_is_refused(here: Path) -> None:
     with pytest.raises(
         ConfigError, match="figure=which_methods: type a table, a paper, all, or which_method"
     ):

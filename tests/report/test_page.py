@@ -186,16 +186,16 @@ def test_the_page_is_one_file_that_names_no_other(frame: DataFrame) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("arguments", "sentence"),
     [
         (["html", "results=."], "results=.: no runs there; type another folder"),
         (["html", "now"], "html now: html takes keys only"),
         (["html", "budget=cpu"], "budget=cpu: no such key"),
     ],
 )
-def test_mistakes_are_told(words: list[str], sentence: str) -> None:
+def test_mistakes_are_told(arguments: list[str], sentence: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(sentence)):
-        report(words)
+        report(arguments)
 
 
 @pytest.mark.slow  # reads every kept run

@@ -34,10 +34,12 @@ def rows(text: str) -> dict[str, list[str]]:
     return cells
 
 
-def three_seeds(experiment: str, *words: str, **settings: object) -> None:
+def three_seeds(experiment: str, *overrides: str, **settings: object) -> None:
     for seed, accuracy in ((1, 94.0), (2, 94.4), (3, 94.8)):
-        name = f"{experiment}-{'-'.join(words)}-s{seed}"
-        write(OUT / name, result_of(experiment, *words, seed=seed, accuracy=accuracy, **settings))  # type: ignore[arg-type]
+        name = f"{experiment}-{'-'.join(overrides)}-s{seed}"
+        write(
+            OUT / name, result_of(experiment, *overrides, seed=seed, accuracy=accuracy, **settings)
+        )  # type: ignore[arg-type]
 
 
 def test_a_name_of_a_table_is_that_table_and_of_its_parts_all_of_them(here: Path) -> None:
@@ -161,7 +163,7 @@ def test_other_configurations_stand_apart(said) -> None:
     assert "`gcbench +experiment/powersgd/table4=rank_7 rank=5 trainer.precision=bf16`" in text
 
 
-def test_words_beside_every_row(said) -> None:
+def test_overrides_beside_every_row(said) -> None:
     write(OUT / "a", result_of(RANK, accuracy=94.0))
     write(OUT / "b", result_of(RANK, "trainer.precision=bf16", accuracy=93.0))
     text = said("table=small/one", "format=markdown", "with=trainer.precision=bf16")
@@ -260,7 +262,7 @@ def test_nothing_is_borrowed_from_other_budgets_failures_or_another_backend(
     assert rows(said("table=small/one", "format=markdown"))["No compression"][-1] == "2"
 
 
-def test_words_typed_beside_a_borrowed_run_count_where_the_row_has_them_too(said) -> None:
+def test_overrides_typed_beside_a_borrowed_run_count_where_the_row_has_them_too(said) -> None:
     write(
         OUT / "a",
         result_of("powersgd/table3_cifar10/sgd", "trainer.launcher=torchrun", accuracy=94.0),
@@ -483,7 +485,7 @@ def test_what_cannot_be_read_of_kept_runs_is_told_and_never_lost(
     assert kept.read_bytes() == before
 
 
-def test_a_word_beside_rows_is_for_those_that_have_its_key(said) -> None:
+def test_an_override_beside_rows_is_for_those_that_have_its_key(said) -> None:
     three_seeds(SGD)
     three_seeds(RANK, "rank=3")
     text = rows(said("table=small/one", "format=markdown", "with=rank=3"))

@@ -23,16 +23,16 @@ from gcbench.config import (
     ConfigError,
     conf_directory,
     method_keys,
-    read_words,
+    read_arguments,
     register,
     resolve_benchmark,
-    resolve_words,
+    resolve_overrides,
 )
-from gcbench.predict.words import read_predict
+from gcbench.predict.arguments import read_predict
 from gcbench.records.store import find_runs
+from gcbench.report.arguments import Claims, Page, Report, Runs, read_source
 from gcbench.report.figures.studies import STUDIES
 from gcbench.report.tables import tables_of
-from gcbench.report.words import Claims, Page, Report, Runs, read_source
 from gcbench.studies.study import make_study
 
 ROOT = Path(__file__).parents[2]
@@ -66,20 +66,24 @@ def commands(text: str) -> list[str]:
 
 
 def resolves(typed: str) -> None:
-    """Read the words of a command. Raises ConfigError where it would be refused."""
+    """Read the arguments of a command. Raises ConfigError where it would be refused."""
     for placeholder, name in PLACEHOLDERS.items():
         typed = typed.replace(placeholder, name)
     first, *rest = shlex.split(typed) or [""]
     if first in READERS:
         READERS[first](rest)
     elif first != "--help":
-        resolve_words(one_point([word for word in [first, *rest] if word]))
+        resolve_overrides(one_point([override for override in [first, *rest] if override]))
 
 
-def one_point(words: Sequence[str]) -> list[str]:
+def one_point(overrides: Sequence[str]) -> list[str]:
     """Return the first point of a sweep."""
     options = {"-m", "--cfg", "job"}
-    typed = [word for word in words if word not in options and not word.startswith("hydra/")]
+    typed = [
+        override
+        for override in overrides
+        if override not in options and not override.startswith("hydra/")
+    ]
     return [_first(override) for override in OverridesParser.create().parse_overrides(typed)]
 
 
@@ -93,43 +97,43 @@ def _first(override: Override) -> str:
     return f"{line.partition('=')[0]}={next(override.sweep_string_iterator())}"
 
 
-def _report(words: Sequence[str]) -> None:
-    if words[:1] == ["html"]:
-        read_source(Page, words[1:])
+def _report(arguments: Sequence[str]) -> None:
+    if arguments[:1] == ["html"]:
+        read_source(Page, arguments[1:])
         return
-    asked = read_source(Report, words)
+    asked = read_source(Report, arguments)
     assert asked.plain[:1] in ((), ("list",), ("diff",), ("deviations",))
     for name in filter(None, (asked.table, asked.figure)):
         if name not in ("which_method", "runs", "all", *STUDIES):
             tables_of(name)
 
 
-def _bench(words: Sequence[str]) -> None:
+def _bench(overrides: Sequence[str]) -> None:
     with initialize_config_dir(str(conf_directory()), version_base="1.3"):
-        resolve_benchmark(compose("bench", one_point(words), return_hydra_config=True))
+        resolve_benchmark(compose("bench", one_point(overrides), return_hydra_config=True))
 
 
-def _predict(words: Sequence[str]) -> None:
+def _predict(arguments: Sequence[str]) -> None:
     knobs = {key for keys in method_keys(conf_directory()).values() for key in keys}
-    for word in read_predict(words).others:
-        if word.partition("=")[0] not in knobs:
-            raise ConfigError(f"{word}: no method has such a knob")
+    for override in read_predict(arguments).others:
+        if override.partition("=")[0] not in knobs:
+            raise ConfigError(f"{override}: no method has such a knob")
 
 
-def _study(words: Sequence[str]) -> None:
-    if words and words != ["list"]:
-        make_study(words[0], words[1:])
+def _study(arguments: Sequence[str]) -> None:
+    if arguments and arguments != ["list"]:
+        make_study(arguments[0], arguments[1:])
 
 
 READERS: dict[str, Callable[[Sequence[str]], object]] = {
     "report": _report,
-    "runs": lambda words: read_source(Runs, words),
-    "claims": lambda words: read_source(Claims, words),
+    "runs": lambda arguments: read_source(Runs, arguments),
+    "claims": lambda arguments: read_source(Claims, arguments),
     "predict": _predict,
     "bench": _bench,
     "study": _study,
-    "methods": lambda words: read_words(Methods, words),
-    "check": lambda words: read_words(Check, words),
+    "methods": lambda arguments: read_arguments(Methods, arguments),
+    "check": lambda arguments: read_arguments(Check, arguments),
 }
 
 
@@ -173,14 +177,14 @@ def test_the_method_in_the_page_trains_from_an_empty_folder(tmp_path: Path) -> N
     (tmp_path / "mine.py").write_text(python)
     (tmp_path / "my_conf" / "compressor" / "mine.yaml").write_text(yaml)
     (printed,) = (typed for typed in commands(text) if typed.startswith("--config-dir"))
-    words = [
+    overrides = [
         "model=linear",
         "trainer.max_steps=60",
         "trainer.launcher=virtual",
         "logger.mode=disabled",
     ]
     environment = {**os.environ, "WANDB_MODE": "offline"}
-    done = command([*printed.split(), *words], tmp_path, environment, timeout=patience(120))
+    done = command([*printed.split(), *overrides], tmp_path, environment, timeout=patience(120))
     assert done.returncode == 0, done.stderr
     (run,) = find_runs([tmp_path / "outputs"]).runs
     assert run.result.test is not None and run.result.test["accuracy"] > 90

@@ -13,9 +13,12 @@ from needed import patience
 SCRIPT = Path(__file__).parents[2] / "scripts" / "dashboards"
 
 
-def dashboards(*words: str) -> subprocess.CompletedProcess[str]:
+def dashboards(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, str(SCRIPT), *words], capture_output=True, text=True, timeout=patience(120)
+        [sys.executable, str(SCRIPT), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=patience(120),
     )
 
 
@@ -27,8 +30,8 @@ def panels(node: Any) -> list[str]:
     return [t for value in node for t in panels(value)] if isinstance(node, list) else []
 
 
-def specifications(*words: str) -> list[Any]:
-    done = dashboards("team/gcbench", "--dry-run", *words)
+def specifications(*arguments: str) -> list[Any]:
+    done = dashboards("team/gcbench", "--dry-run", *arguments)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 

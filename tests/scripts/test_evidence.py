@@ -51,8 +51,8 @@ def evidence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
-def typed(evidence: ModuleType, monkeypatch: pytest.MonkeyPatch, *words: str) -> None:
-    monkeypatch.setattr(sys, "argv", ["evidence", *words])
+def typed(evidence: ModuleType, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
+    monkeypatch.setattr(sys, "argv", ["evidence", *arguments])
     evidence.main()
 
 
@@ -89,7 +89,7 @@ def test_changes_that_no_commit_has_are_refused(
 
 
 @pytest.mark.parametrize(
-    ("words", "answer"),
+    ("arguments", "answer"),
     [
         (["run", "hours=0"], "hours=0: type a number above 0"),
         (["start"], "type scripts/evidence list, or run"),
@@ -98,10 +98,10 @@ def test_changes_that_no_commit_has_are_refused(
     ],
 )
 def test_mistakes_are_answered_in_one_sentence(
-    evidence: ModuleType, monkeypatch: pytest.MonkeyPatch, words: list[str], answer: str
+    evidence: ModuleType, monkeypatch: pytest.MonkeyPatch, arguments: list[str], answer: str
 ) -> None:
     with pytest.raises(ConfigError, match=answer):
-        typed(evidence, monkeypatch, *words, "dirty=true")
+        typed(evidence, monkeypatch, *arguments, "dirty=true")
 
 
 def test_a_gpu_takes_a_run_at_a_time(evidence: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,8 +45,8 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
-def typed(script: ModuleType, monkeypatch: pytest.MonkeyPatch, *words: str) -> None:
-    monkeypatch.setattr(sys, "argv", ["scripts/gpu_evidence", *words])
+def typed(script: ModuleType, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
+    monkeypatch.setattr(sys, "argv", ["scripts/gpu_evidence", *arguments])
     script.main()
 
 
@@ -89,9 +89,9 @@ def test_tables_are_drawn_from_what_benchmarks_wrote(
         folder = tmp_path / "outputs/gpu-dry-run" / name
         folder.mkdir(parents=True)
         (folder / "bench.json").write_text(json.dumps(BENCH))
-    words = ["timeit", "-n1", "-r1", "pass"]
+    arguments = ["timeit", "-n1", "-r1", "pass"]
     commands = [
-        script.Command(name, name.partition("/")[0], words, 1)
+        script.Command(name, name.partition("/")[0], arguments, 1)
         for name in ("codecs/qsgd", "steps/lstm-qsgd")
     ]
     monkeypatch.setattr(script, "PARTS", {"codecs": lambda place: commands, "steps": lambda _: []})
@@ -109,7 +109,7 @@ def test_every_command_of_the_list_resolves(script: ModuleType) -> None:
         assert len({c.name for c in commands}) == len(commands)
         for command in commands:
             if command.part == "training":
-                config, _ = script.resolve_words(command.words[1:])
+                config, _ = script.resolve_overrides(command.arguments[1:])
                 assert dry or config["trainer"]["gpus"] == 16
 
 
@@ -117,23 +117,23 @@ def test_a_run_with_times_says_how_far_it_came(script: ModuleType) -> None:
     script.register()
     place = script.find_place(True)
     command = next(script.training(place))
-    _, directory = script.resolve_words(command.words[1:])
+    _, directory = script.resolve_overrides(command.arguments[1:])
     write(Path(directory), result_of("powersgd/table3_cifar10/sgd", budget="cpu"))
     assert script.measured(command, place) == {"steps": 10, "status": "done", "accuracy": 90.0}
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("arguments", "says"),
     [
         (("codec",), "codec: no such part; type some of tests codecs steps training"),
         (("--minutes", "0"), "--minutes 0: type minutes above 0"),
     ],
 )
 def test_mistakes_are_refused(
-    words: tuple[str, ...], says: str, script: ModuleType, monkeypatch: pytest.MonkeyPatch
+    arguments: tuple[str, ...], says: str, script: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(ConfigError, match=says):
-        typed(script, monkeypatch, *words)
+        typed(script, monkeypatch, *arguments)
 
 
 def test_without_a_gpu_it_says_what_to_type(

@@ -107,13 +107,13 @@ def test_a_kept_table_follows_from_the_kept_runs(
     text = (ROOT / kept).read_text(encoding="utf-8")
     name = Path(kept).relative_to("outputs/tables").with_suffix("").as_posix()
     table, _, budget = name.rpartition("-")
-    words = (
+    arguments = (
         [f"table={table}", f"budget={budget}"] if budget in ("cpu", "bits") else [f"table={name}"]
     )
     if typed := re.search(r"^With (.*) beside every row", text, re.MULTILINE):
-        words += [f"with={word}" for word in typed[1].split()]
+        arguments += [f"with={override}" for override in typed[1].split()]
     monkeypatch.chdir(tmp_path)
-    report([*words, f"results={ROOT / 'outputs/results'}", f"keep={tmp_path}", "format=csv"])
+    report([*arguments, f"results={ROOT / 'outputs/results'}", f"keep={tmp_path}", "format=csv"])
     again = (tmp_path / Path(kept).relative_to("outputs")).read_text(encoding="utf-8")
     assert [line for line in again.splitlines() if line.startswith("|")] == [
         line for line in text.splitlines() if line.startswith("|")

@@ -19,7 +19,9 @@ def report(nodeid: str, outcome: str, when: str = "call") -> SimpleNamespace:
 def test_a_test_has_passed_if_all_its_parameters_have(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(record, "git", lambda *words: "" if words[0] == "status" else "abc1234")
+    monkeypatch.setattr(
+        record, "git", lambda *arguments: "" if arguments[0] == "status" else "abc1234"
+    )
     recorder = Recorder(tmp_path / "results" / "tests.json")
     for one in (
         report("a.py::test_x[1]", "passed"),

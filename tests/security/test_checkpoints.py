@@ -21,7 +21,7 @@ from sentence import run
 from gcbench.config import ConfigError, RunFailed
 from gcbench.records import RunFiles
 
-WORDS = [
+OVERRIDES = [
     "trainer.launcher=virtual",
     "trainer.checkpoint_steps=2",
     "trainer.checkpoint_keep=2",
@@ -34,7 +34,7 @@ LAST = "checkpoints/step-00000006"
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("whole") / "run"
-    run(folder, *WORDS, "trainer.max_steps=7")
+    run(folder, *OVERRIDES, "trainer.max_steps=7")
     (folder / "result.json").unlink()
     return folder
 
@@ -46,7 +46,7 @@ def cut(whole: Path, tmp_path: Path) -> Path:
 
 
 def goes_on(folder: Path) -> dict[str, Any]:
-    return run(folder, *WORDS, "trainer.max_steps=7")
+    return run(folder, *OVERRIDES, "trainer.max_steps=7")
 
 
 def change_manifest(manifest: Path, change: Callable[[dict[str, Any]], None]) -> None:
@@ -163,7 +163,7 @@ def test_a_link_in_a_folder_from_elsewhere_leads_nowhere(
     folder.mkdir()
     (folder / name).symlink_to(precious)
     try:
-        run(folder, *WORDS, "trainer.max_steps=2")
+        run(folder, *OVERRIDES, "trainer.max_steps=2")
     except (OSError, RunFailed) as error:
         assert name in str(error)
     assert (precious.read_text() if precious.exists() else None) == content
@@ -174,7 +174,7 @@ def test_a_second_name_of_another_file_is_no_lock(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     os.link(tmp_path / "precious", tmp_path / "run" / "run.lock")
     with pytest.raises(RunFailed, match="run.lock is a link or no plain file"):
-        run(tmp_path / "run", *WORDS, "trainer.max_steps=2")
+        run(tmp_path / "run", *OVERRIDES, "trainer.max_steps=2")
     assert (tmp_path / "precious").read_text() == "mine"
 
 

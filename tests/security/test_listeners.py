@@ -42,7 +42,7 @@ class Live(NamedTuple):
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     """Yield two workers in the middle of their steps."""
     folder, temporary = tmp_path_factory.mktemp("live"), tmp_path_factory.mktemp("temporary")
-    words = [
+    overrides = [
         "trainer.launcher=local",
         "trainer.threads=1",
         "trainer.epochs=9999",
@@ -50,8 +50,8 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
         "model.widths=[16]",
     ]
     environment = {**os.environ, "TMPDIR": str(temporary), "PYTHONUNBUFFERED": "1"}
-    words = [*words, "trainer.log_every=5", "trainer.eval_every=null"]
-    with Copy(gcbench, *words, folder=folder, environment=environment) as parent:
+    overrides = [*overrides, "trainer.log_every=5", "trainer.eval_every=null"]
+    with Copy(gcbench, *overrides, folder=folder, environment=environment) as parent:
         while "train step 5" not in parent.stdout:
             assert parent.returncode is None, parent.stderr
             time.sleep(0.1)

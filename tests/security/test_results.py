@@ -133,7 +133,7 @@ def some_bad(here: Path) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [
         ["runs"],
         ["list"],
@@ -144,13 +144,13 @@ def some_bad(here: Path) -> list[str]:
 )
 def test_bad_results_among_good_ones_are_named_and_skipped(
     some_bad: list[str],
-    words: list[str],
+    arguments: list[str],
     caplog: pytest.LogCaptureFixture,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with caplog.at_level("WARNING", "gcbench"):
-        {"runs": runs, "claims": claims}.get(words[0], report)(
-            words[words[0] in ("runs", "claims") :]
+        {"runs": runs, "claims": claims}.get(arguments[0], report)(
+            arguments[arguments[0] in ("runs", "claims") :]
         )
     assert capsys.readouterr().out
     named = {

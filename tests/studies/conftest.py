@@ -21,7 +21,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Return the folder of a short training on digits: two windows of six steps."""
     directory: Path = tmp_path_factory.mktemp("recorded")
     steps = [*range(6), *range(40, 46)]
-    words = [
+    arguments = [
         "model=mlp",
         "model.widths=[64]",
         "compressor=none",
@@ -30,7 +30,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> str:
     ]
     run(
         directory,
-        *words,
+        *arguments,
         "trainer.max_steps=46",
         "optimizer.lr=0.3",
         "trainer.launcher=virtual",

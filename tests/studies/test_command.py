@@ -15,15 +15,15 @@ from gcbench.studies.study import class_of, study_names
 STUDIES = Path(__file__).parents[2] / "gcbench" / "studies"
 
 
-def typed(monkeypatch: pytest.MonkeyPatch, folder: Path, *words: str) -> None:
+def typed(monkeypatch: pytest.MonkeyPatch, folder: Path, *arguments: str) -> None:
     monkeypatch.chdir(folder)
-    study(words)
+    study(arguments)
 
 
 def test_rows_are_shown_and_written_with_what_made_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = [
+    arguments = [
         "quantizer_bounds",
         "values=[64]",
         "levels=[1,4]",
@@ -31,7 +31,7 @@ def test_rows_are_shown_and_written_with_what_made_them(
         "seeds=2",
         "outputs=there",
     ]
-    typed(monkeypatch, tmp_path, *words)
+    typed(monkeypatch, tmp_path, *arguments)
     shown = capsys.readouterr().out
     assert "normal, n=64, s=1" in shown and "there/studies/quantizer_bounds.json" in shown
     path, study = find_study("quantizer_bounds", [tmp_path / "there"]) or pytest.fail(
@@ -50,7 +50,7 @@ def test_rows_are_shown_and_written_with_what_made_them(
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("arguments", "says"),
     [
         (["bounds"], "bounds: there is no such study; type one of communication_times"),
         (["study"], "study: there is no such study"),
@@ -78,10 +78,10 @@ def test_rows_are_shown_and_written_with_what_made_them(
     ],
 )
 def test_mistakes_are_one_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], says: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], says: str
 ) -> None:
     with pytest.raises(ConfigError) as raised:
-        typed(monkeypatch, tmp_path, *words)
+        typed(monkeypatch, tmp_path, *arguments)
     assert says in str(raised.value) and "\n" not in str(raised.value)
     assert not list(tmp_path.iterdir())
 

@@ -28,7 +28,7 @@ def make_impatient(marks: Path, replace: Callable[[Any, str, Any], None] = setat
     replace(Compiler, "has_ended", wait)
 
 
-def impatient_gcbench(*words: str) -> None:
+def impatient_gcbench(*arguments: str) -> None:
     """Run what the installed script runs, impatiently; marks are in the folder where it runs."""
     make_impatient(Path())
-    processes.gcbench(*words)
+    processes.gcbench(*arguments)

@@ -51,8 +51,10 @@ def merge_files_once() -> None:
     ) -> DefaultsList:
         if not _has_only_conf(repo):
             return create(repo, config_name, overrides_list, **options)
-        values = [word for word in overrides_list if _is_value(word, repo)]
-        files = [word.input_line for word in overrides_list if not _is_value(word, repo)]
+        values = [override for override in overrides_list if _is_value(override, repo)]
+        files = [
+            override.input_line for override in overrides_list if not _is_value(override, repo)
+        ]
         key = (config_name, *files, *options.items())
         if key not in _lists:
             _lists[key] = create(repo, config_name, overrides_list, **options)

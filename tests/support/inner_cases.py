@@ -21,9 +21,13 @@ MLP = ("model=mlp", "model.widths=[16]")
 N = 64 * 16 + 16 + 16 * 10 + 10  # values of that model
 
 
-def build(folder: Path, *words: str) -> tuple[Run, Progress]:
+def build(folder: Path, *overrides: str) -> tuple[Run, Progress]:
     """Return a run of virtual workers that has not begun."""
-    typed = words if any(word.startswith("model=") for word in words) else (*MLP, *words)
+    typed = (
+        overrides
+        if any(override.startswith("model=") for override in overrides)
+        else (*MLP, *overrides)
+    )
     config = config_of(*SMALL, *VIRTUAL, "trainer.max_steps=40", *typed)
     joined = Connections(Comm(W), None, LocalControl(), torch.device("cpu"))
     chosen, data = plan(config, Machine.detect()), make_data(config)

@@ -12,7 +12,7 @@ from gcbench.knobs import Kind, Knob, kinds_of, knobs_in
 
 
 def inside(hint: Any) -> list[Any]:
-    """Return the outermost values that a hint admits, and every word."""
+    """Return the outermost values that a hint admits, and every text."""
     return [value for kind in kinds_of(hint) for value in _inside(kind)]
 
 

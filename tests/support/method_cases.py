@@ -30,7 +30,7 @@ from gcbench.check.steps import (
 from gcbench.check.subject import SETTINGS
 from gcbench.compressors import Compressor
 from gcbench.compressors.virtual import aggregate
-from gcbench.config import Config, compose_words, conf_directory, register, resolve
+from gcbench.config import Config, compose_overrides, conf_directory, register, resolve
 from gcbench.launch.instantiate import make
 from gcbench.private import private_folder
 
@@ -216,7 +216,7 @@ ONLY = {
 def compose_method(choice: str, *overrides: str) -> Config:
     """Return the checked configuration, as the command line makes it."""
     register()
-    return resolve(compose_words([f"compressor={choice}", *overrides]))
+    return resolve(compose_overrides([f"compressor={choice}", *overrides]))
 
 
 def _kept(name: str, compute: Callable[[], Config]) -> Config:
@@ -255,7 +255,7 @@ def _files() -> Config:
 
 def _compose_files() -> Config:
     methods = [f"+compressor@methods.{choice}={choice}" for choice in CHOICES]
-    tree = compose_words(["~compressor", *methods])
+    tree = compose_overrides(["~compressor", *methods])
     return cast(Config, OmegaConf.to_container(tree.methods, resolve=False))
 
 

@@ -116,14 +116,14 @@ class Copy:
 
 
 def command(
-    words: Sequence[str],
+    arguments: Sequence[str],
     folder: Path,
     environment: Mapping[str, str],
     timeout: float,
     read: bool = True,
 ) -> subprocess.CompletedProcess[str]:
     """Run `gcbench` in a copy, as its script does it."""
-    with Copy(gcbench, *words, folder=folder, environment=environment, read=read) as copy:
+    with Copy(gcbench, *arguments, folder=folder, environment=environment, read=read) as copy:
         return copy.wait(timeout)
 
 
@@ -150,9 +150,9 @@ def under_torchrun(
         return [copy.wait(timeout) for copy in copies]
 
 
-def gcbench(*words: str) -> None:
+def gcbench(*arguments: str) -> None:
     """Run what the installed script runs."""
-    sys.argv = ["gcbench", *words]
+    sys.argv = ["gcbench", *arguments]
     from gcbench.cli import main
 
     main()

@@ -14,9 +14,9 @@ CODE = ["gcbench", "tests", "conf"]
 WORST_FIRST = ("failed", "passed", "skipped")
 
 
-def git(*words: str) -> str:
+def git(*arguments: str) -> str:
     return subprocess.run(
-        ["git", *words], cwd=ROOT, check=True, capture_output=True, text=True
+        ["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True
     ).stdout.strip()
 
 

@@ -44,7 +44,7 @@ def plain_result(**facts: Any) -> Result:
 
 def result_of(
     experiment: str,
-    *words: str,
+    *overrides: str,
     budget: str = "paper",
     seed: int = 1,
     accuracy: float = 90.0,
@@ -58,7 +58,7 @@ def result_of(
 
     One that is not done has what a run has that could not write more.
     """
-    plain = compose(experiment, budget, words)
+    plain = compose(experiment, budget, overrides)
     config = {**plain.config, "seed": seed, "experiment": experiment, "choices": plain.choices}
     result = {
         **make_result(config, BEGUN, status, reason).model_dump(),

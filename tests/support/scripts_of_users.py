@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 
 
-def python(*words: str, folder: Path | None = None, **environment: str) -> str:
+def python(*arguments: str, folder: Path | None = None, **environment: str) -> str:
     """Return what a command of Python prints, in an environment as users have it."""
     ended = subprocess.run(
-        [sys.executable, *words],
+        [sys.executable, *arguments],
         capture_output=True,
         text=True,
         timeout=300,

@@ -18,13 +18,13 @@ from gcbench.config import register
 
 def step_rows(
     process: Process,
-    words: Sequence[str],
+    overrides: Sequence[str],
     methods: Mapping[str, Sequence[str]],
     mirrored: Sequence[str],
 ) -> tuple[list[dict[str, Any]], bool]:
     """Return the rows, and whether all share one set of weights that has moved."""
     register()
-    contenders = make_contenders(words, methods, process.control, mirrored)
+    contenders = make_contenders(overrides, methods, process.control, mirrored)
     start = [p.detach().clone() for p in contenders[BASELINE].model.parameters()]
     measured = time_rows(contenders, process.control, rounds=1)
     ends = [list(contender.model.parameters()) for contender in contenders.values()]

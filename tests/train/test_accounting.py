@@ -37,8 +37,8 @@ def needs(folder: str) -> None:
 )
 def test_resnet18_on_cifar10(tmp_path: Path, sentence: str, floats: int, mib: float) -> None:
     needs("cifar-10-batches-py")
-    words = ["model=resnet18", "dataset=cifar10", f"data.root={DATA}", "trainer.batch_size=128"]
-    result = run(tmp_path, *ONE_STEP, *words, *sentence.split())
+    overrides = ["model=resnet18", "dataset=cifar10", f"data.root={DATA}", "trainer.batch_size=128"]
+    result = run(tmp_path, *ONE_STEP, *overrides, *sentence.split())
     assert result["steps_per_epoch"] == 24
     assert result["bits_sent"]["per_step"] == 32 * floats
     assert round(result["bits_sent"]["per_epoch_mib"], 1) == mib
@@ -47,13 +47,13 @@ def test_resnet18_on_cifar10(tmp_path: Path, sentence: str, floats: int, mib: fl
 @pytest.mark.parametrize(("rank", "floats"), [(1, 93_488), (2, 142_507), (4, 240_545)])
 def test_lstm_on_wikitext2(tmp_path: Path, rank: int, floats: int) -> None:
     needs("wikitext-2")
-    words = [
+    overrides = [
         "model=lstm",
         "model.vocabulary=28869",
         "dataset=wikitext2",
         f"data.root={DATA}",
         "trainer.batch_size=1",
     ]
-    result = run(tmp_path, *ONE_STEP, *words, "compressor=powersgd", f"rank={rank}")
+    result = run(tmp_path, *ONE_STEP, *overrides, "compressor=powersgd", f"rank={rank}")
     assert result["parameters"] == 28_949_319
     assert result["bits_sent"]["per_step"] == 32 * floats

@@ -18,7 +18,7 @@ from gcbench.records.summary import _facts
 from gcbench.train import weights
 from gcbench.train.checkpoints import Checkpoints
 
-WORDS = [
+OVERRIDES = [
     "trainer.gpus=2",
     "trainer.launcher=virtual",
     "compressor=powersgd",
@@ -46,10 +46,10 @@ def test_an_extended_run_ends_as_one_that_was_as_long_from_the_start(tmp_path: P
 
     The schedule must not depend on the length.
     """
-    whole = run(tmp_path / "whole", *WORDS, *CONSTANT, "trainer.epochs=0.5")
+    whole = run(tmp_path / "whole", *OVERRIDES, *CONSTANT, "trainer.epochs=0.5")
     assert whole["extended"] == [] and whole["weights"] == "weights.pt"
-    short = run(tmp_path / "parts", *WORDS, *CONSTANT, "trainer.epochs=0.25")
-    long = run(tmp_path / "parts", *WORDS, *CONSTANT, "trainer.epochs=0.5")
+    short = run(tmp_path / "parts", *OVERRIDES, *CONSTANT, "trainer.epochs=0.25")
+    long = run(tmp_path / "parts", *OVERRIDES, *CONSTANT, "trainer.epochs=0.5")
     assert (
         long["extended"] == [{"from_step": short["steps"], "from_epoch": short["epochs"]}]
         and short["steps"] == 11
@@ -63,25 +63,25 @@ def test_an_extended_run_ends_as_one_that_was_as_long_from_the_start(tmp_path: P
 
 
 def test_the_result_of_the_shorter_run_stays(tmp_path: Path) -> None:
-    first = run(tmp_path, *WORDS, "trainer.max_steps=3")
+    first = run(tmp_path, *OVERRIDES, "trainer.max_steps=3")
     before = kept(tmp_path)
-    run(tmp_path, *WORDS, "trainer.max_steps=5")
+    run(tmp_path, *OVERRIDES, "trainer.max_steps=5")
     (aside,) = tmp_path.glob("result.*.json")
     (old,) = tmp_path.glob("weights.*.pt")
     assert json.loads(aside.read_text()) == first
     assert all(torch.equal(x, before[k]) for k, x in torch.load(old, weights_only=True).items())
     assert [line["step"] for line in metrics(tmp_path) if line["event"] == "test"] == [3, 5]
-    again = run(tmp_path, *WORDS, "trainer.max_steps=5")
+    again = run(tmp_path, *OVERRIDES, "trainer.max_steps=5")
     assert again["steps"] == 5 and len(list(tmp_path.glob("result.*.json"))) == 1
-    third = run(tmp_path, *WORDS, "trainer.max_steps=6")
+    third = run(tmp_path, *OVERRIDES, "trainer.max_steps=6")
     assert [place["from_step"] for place in third["extended"]] == [3, 5]
 
 
 def test_a_schedule_is_that_of_the_new_length(tmp_path: Path) -> None:
-    run(tmp_path, *WORDS, "trainer.max_steps=10", "trainer.log_every=1")
-    run(tmp_path, *WORDS, "trainer.max_steps=20", "trainer.log_every=1")
+    run(tmp_path, *OVERRIDES, "trainer.max_steps=10", "trainer.log_every=1")
+    run(tmp_path, *OVERRIDES, "trainer.max_steps=20", "trainer.log_every=1")
     rates = {line["step"]: line["lr"] for line in metrics(tmp_path) if line["event"] == "train"}
-    run(tmp_path / "long", *WORDS, "trainer.max_steps=20", "trainer.log_every=1")
+    run(tmp_path / "long", *OVERRIDES, "trainer.max_steps=20", "trainer.log_every=1")
     expected = {
         line["step"]: line["lr"] for line in metrics(tmp_path / "long") if line["event"] == "train"
     }
@@ -92,28 +92,28 @@ def test_a_schedule_is_that_of_the_new_length(tmp_path: Path) -> None:
 
 def test_a_schedule_made_for_the_length_of_a_run_is_not_extended(tmp_path: Path) -> None:
     """A T_max that was typed stays what it is."""
-    words = [*WORDS, "schedule._target_=torch.optim.lr_scheduler.CosineAnnealingLR"]
-    run(tmp_path / "open", *words, "trainer.max_steps=2")
+    overrides = [*OVERRIDES, "schedule._target_=torch.optim.lr_scheduler.CosineAnnealingLR"]
+    run(tmp_path / "open", *overrides, "trainer.max_steps=2")
     with pytest.raises(ConfigError, match="CosineAnnealingLR was made for its 2 steps"):
-        run(tmp_path / "open", *words, "trainer.max_steps=4")
-    run(tmp_path / "typed", *words, "schedule.T_max=4", "trainer.max_steps=2")
-    run(tmp_path / "typed", *words, "schedule.T_max=4", "trainer.max_steps=4")
-    run(tmp_path / "whole", *words, "schedule.T_max=4", "trainer.max_steps=4")
+        run(tmp_path / "open", *overrides, "trainer.max_steps=4")
+    run(tmp_path / "typed", *overrides, "schedule.T_max=4", "trainer.max_steps=2")
+    run(tmp_path / "typed", *overrides, "schedule.T_max=4", "trainer.max_steps=4")
+    run(tmp_path / "whole", *overrides, "schedule.T_max=4", "trainer.max_steps=4")
     assert kept(tmp_path / "typed").keys() == kept(tmp_path / "whole").keys()
     for name, weight in kept(tmp_path / "typed").items():
         assert torch.equal(weight, kept(tmp_path / "whole")[name])
 
 
 def test_nothing_else_may_change_when_a_run_is_extended(tmp_path: Path) -> None:
-    run(tmp_path, *WORDS, "trainer.max_steps=2")
+    run(tmp_path, *OVERRIDES, "trainer.max_steps=2")
     with pytest.raises(
         ConfigError, match=r"\(trainer.max_steps=2 -> 4, rank=2 -> 1\)|\(rank=2 -> 1\)"
     ):
-        run(tmp_path, *WORDS, "trainer.max_steps=4", "rank=1")
+        run(tmp_path, *OVERRIDES, "trainer.max_steps=4", "rank=1")
 
 
 def test_a_run_whose_state_was_not_kept_is_not_extended(tmp_path: Path) -> None:
-    result = run(tmp_path, *WORDS, "trainer.max_steps=2", "trainer.keep_weights=false")
+    result = run(tmp_path, *OVERRIDES, "trainer.max_steps=2", "trainer.keep_weights=false")
     assert (
         result["weights"] is None
         and not (tmp_path / "weights.pt").exists()
@@ -123,11 +123,11 @@ def test_a_run_whose_state_was_not_kept_is_not_extended(tmp_path: Path) -> None:
         ConfigError,
         match=r"trainer.max_steps=2 -> 4\): the state at its end was not kept, as trainer.keep_w",
     ):
-        run(tmp_path, *WORDS, "trainer.max_steps=4")
+        run(tmp_path, *OVERRIDES, "trainer.max_steps=4")
 
 
 @pytest.mark.parametrize(
-    ("limit", "words", "has_weights", "has_state"),
+    ("limit", "overrides", "has_weights", "has_state"),
     [
         (4 * 1210, [], True, False),  # just the weights
         (4 * 1210 - 1, [], False, False),
@@ -139,12 +139,12 @@ def test_large_weights_and_states_are_kept_on_request(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     limit: float,
-    words: list[str],
+    overrides: list[str],
     has_weights: bool,
     has_state: bool,
 ) -> None:
     monkeypatch.setattr(weights, "LIMIT_BYTES", limit)
-    result = run(tmp_path, *WORDS, "trainer.max_steps=2", *words)
+    result = run(tmp_path, *OVERRIDES, "trainer.max_steps=2", *overrides)
     assert (
         result["parameters"] == 1210
         and bool(result["weights"]) == has_weights == (tmp_path / "weights.pt").exists()
@@ -153,8 +153,8 @@ def test_large_weights_and_states_are_kept_on_request(
 
 
 def test_an_extended_run_is_not_the_row_of_a_table(tmp_path: Path) -> None:
-    run(tmp_path, *WORDS, "trainer.max_steps=2")
-    run(tmp_path, *WORDS, "trainer.max_steps=4")
+    run(tmp_path, *OVERRIDES, "trainer.max_steps=2")
+    run(tmp_path, *OVERRIDES, "trainer.max_steps=4")
     assert read_run(tmp_path).flat["extended_from_step"] == [2]
 
 

@@ -30,7 +30,7 @@ LENGTH = [
     "trainer.log_every=3",
 ]
 METHOD = ["compressor=qsgd", "min_size=0", "error_feedback=true", "alpha=0.2", "beta=0.9"]
-WORDS = [*METHOD, *LENGTH, "trainer.error_every=null", "trainer.eval_every=null"]
+OVERRIDES = [*METHOD, *LENGTH, "trainer.error_every=null", "trainer.eval_every=null"]
 REAL = "trainer.launcher=local"
 
 
@@ -53,14 +53,14 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
     return state_dict
 
 
-def ends_as_without(folder: Path, words: list[str], spent: Path) -> None:
+def ends_as_without(folder: Path, overrides: list[str], spent: Path) -> None:
     """Assert that the run that goes on ends as one to which nothing happened.
 
     It goes on in one process, as workers are the same there.
     """
     assert spent.exists()
-    run(folder, *words, "trainer.launcher=virtual")
-    run(folder.parent / "whole", *words, "trainer.launcher=virtual")
+    run(folder, *overrides, "trainer.launcher=virtual")
+    run(folder.parent / "whole", *overrides, "trainer.launcher=virtual")
     one, other = weights(folder), weights(folder.parent / "whole")
     assert all(torch.equal(one[k], other[k]) for k in one)
     assert result_of(folder)["bits_sent"] == result_of(folder.parent / "whole")["bits_sent"]
@@ -83,21 +83,21 @@ def test_a_killed_worker_ends_the_others_and_the_run_goes_on_to_the_same_bits(
     tmp_path: Path, overlap: str
 ) -> None:
     spent, at = tmp_path / "spent", random.randrange(5, 20)
-    words = [*WORDS, *faulty("kill", at, spent)]
+    overrides = [*OVERRIDES, *faulty("kill", at, spent)]
     with pytest.raises(RunFailed, match="worker 1 failed: killed by SIGKILL"):
-        run(tmp_path / "cut", *words, REAL, f"trainer.overlap={overlap}")
+        run(tmp_path / "cut", *overrides, REAL, f"trainer.overlap={overlap}")
     assert time.time() - spent.stat().st_mtime < patience(30), "the others wait for minutes"
     result = result_of(tmp_path / "cut")
     assert (result["status"], result["reason"]) == ("failed", "worker 1: killed by SIGKILL")
-    ends_as_without(tmp_path / "cut", words, spent)
+    ends_as_without(tmp_path / "cut", overrides, spent)
 
 
 @pytest.mark.slow
 def test_a_run_starts_again_by_itself(tmp_path: Path) -> None:
     spent = tmp_path / "spent"
-    words = [*WORDS, *faulty("kill", 9, spent)]
-    result = run(tmp_path / "restarted", *words, REAL, "trainer.max_restarts=1")
-    whole = run(tmp_path / "whole", *words, "trainer.launcher=virtual")
+    overrides = [*OVERRIDES, *faulty("kill", 9, spent)]
+    result = run(tmp_path / "restarted", *overrides, REAL, "trainer.max_restarts=1")
+    whole = run(tmp_path / "whole", *overrides, "trainer.launcher=virtual")
     assert is_continued(tmp_path / "restarted", spent) and result["status"] == "done"
     assert result["bits_sent"] == whole["bits_sent"]
     one, other = weights(tmp_path / "restarted"), weights(tmp_path / "whole")
@@ -113,13 +113,13 @@ def test_a_run_starts_again_by_itself(tmp_path: Path) -> None:
 @pytest.mark.parametrize("whom", ["parent", "all"])
 def test_a_command_that_was_killed_goes_on_to_the_same_bits(tmp_path: Path, whom: str) -> None:
     spent, at = tmp_path / "spent", random.randrange(5, 20)
-    words = [*WORDS, *faulty(f"kill {whom}", at, spent)]
+    overrides = [*OVERRIDES, *faulty(f"kill {whom}", at, spent)]
     code = (
         "import sys; from pathlib import Path; from sentence import run; run(Path(sys.argv[1]), "
         "*sys.argv[2:])"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-c", code, str(tmp_path / "cut"), *words, REAL]
+    command = [sys.executable, "-c", code, str(tmp_path / "cut"), *overrides, REAL]
     parent = subprocess.Popen(
         command, env=environment, start_new_session=True, stderr=subprocess.DEVNULL
     )
@@ -133,7 +133,7 @@ def test_a_command_that_was_killed_goes_on_to_the_same_bits(tmp_path: Path, whom
             os.killpg(parent.pid, signal.SIGKILL)
     if whom == "parent":  # the workers notice, and leave a checkpoint
         assert result_of(tmp_path / "cut")["status"] == "interrupted"
-    ends_as_without(tmp_path / "cut", words, spent)
+    ends_as_without(tmp_path / "cut", overrides, spent)
 
 
 def group_lives(group: int) -> bool:
@@ -153,8 +153,8 @@ def group_lives(group: int) -> bool:
 def test_a_worker_that_hangs_is_named_with_its_phase(
     tmp_path: Path, fault: str, says: str, overlap: str
 ) -> None:
-    words = [
-        *WORDS,
+    overrides = [
+        *OVERRIDES,
         *faulty(fault, 7, tmp_path / "spent"),
         "trainer.timeout_seconds=15",
         f"trainer.overlap={overlap}",
@@ -162,13 +162,13 @@ def test_a_worker_that_hangs_is_named_with_its_phase(
     with pytest.raises(
         RunFailed, match=f"waited 15 s in exchange of step 7 for worker process 1, {says}"
     ):
-        run(tmp_path / "run", *words, REAL)
+        run(tmp_path / "run", *overrides, REAL)
     assert result_of(tmp_path / "run")["status"] == "failed"
 
 
 def test_a_gradient_that_is_not_finite_is_named_with_its_worker(tmp_path: Path) -> None:
     """A method may not pass it on, as signs do not."""
-    words = [
+    overrides = [
         "compressor=signum",
         *LENGTH,
         *faulty("nan gradient", 11, tmp_path / "spent", rank=0),
@@ -177,7 +177,7 @@ def test_a_gradient_that_is_not_finite_is_named_with_its_worker(tmp_path: Path) 
     with pytest.raises(
         RunFailed, match="the run diverged: the gradient of worker 1 was not finite at step 5"
     ):
-        run(tmp_path / "run", *words)
+        run(tmp_path / "run", *overrides)
     result = result_of(tmp_path / "run")
     assert result["status"] == "diverged" and result["steps"] == 6
 
@@ -197,17 +197,17 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 def test_a_full_disk_leaves_the_checkpoint_before_usable(small_disk: Path, tmp_path: Path) -> None:
     folder = small_disk / "run"
-    words = [*WORDS, "trainer.launcher=virtual", "trainer.max_steps=24"]
+    overrides = [*OVERRIDES, "trainer.launcher=virtual", "trainer.max_steps=24"]
     with pytest.raises(
         RunFailed,
         match=r"step-\d+ could not be written \(.*No space.*\); .*step-\d+ is whole; make room",
     ):
-        run(folder, *words)
+        run(folder, *overrides)
     result = result_of(folder)
     assert result["status"] == "failed" and "No space" in result["reason"]
     assert not list((folder / "checkpoints").glob("*.partial"))
-    run(folder, *words, "trainer.checkpoint_steps=null")
-    whole = run(tmp_path / "whole", *words)
+    run(folder, *overrides, "trainer.checkpoint_steps=null")
+    whole = run(tmp_path / "whole", *overrides)
     assert result_of(folder)["bits_sent"] == whole["bits_sent"]
     assert metrics(folder)[-1] == metrics(tmp_path / "whole")[-1]
 
@@ -230,25 +230,25 @@ def test_replicas_that_drift_are_named() -> None:
 
 
 def test_replicas_are_compared_at_the_end_however_seldom_before() -> None:
-    words = [
+    overrides = [
         "trainer.gpus=2",
         "trainer.max_steps=3",
         "trainer.log_every=3",
         "trainer.error_every=null",
     ]
     says = "after step 2 the parameters of process 1 were not those of process 0"
-    rarely = config_of(*SMALL, *words, "trainer.drift_every=100")
+    rarely = config_of(*SMALL, *overrides, "trainer.drift_every=100")
     assert pool(2).run(drift_error_at_the_end, rarely) == [says] * 2
-    never = config_of(*SMALL, *words, "trainer.drift_every=null")
+    never = config_of(*SMALL, *overrides, "trainer.drift_every=null")
     assert pool(2).run(drift_error_at_the_end, never) == [None] * 2
 
 
 @pytest.mark.slow
 def test_a_run_whose_replicas_drift_fails(tmp_path: Path) -> None:
-    words = [*WORDS, *faulty("drift", 7, tmp_path / "spent"), "trainer.drift_every=5"]
+    overrides = [*OVERRIDES, *faulty("drift", 7, tmp_path / "spent"), "trainer.drift_every=5"]
     says = "after step 9 the parameters of process 1 were not those of process 0"
     with pytest.raises(RunFailed, match=f"ReplicasDrifted: {says}"):
-        run(tmp_path / "run", *words, REAL)
+        run(tmp_path / "run", *overrides, REAL)
     assert says in result_of(tmp_path / "run")["reason"]
 
 

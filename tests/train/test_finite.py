@@ -52,7 +52,7 @@ def test_the_first_step_counts() -> None:
     assert noted.collect(range(1)) == [(2, KINDS.index("loss"), 0)]
 
 
-WORDS = [
+OVERRIDES = [
     "compressor=powersgd",
     "trainer.launcher=virtual",
     "trainer.max_steps=12",
@@ -77,7 +77,7 @@ def test_a_residual_that_is_not_finite_ends_the_run(
     with pytest.raises(
         RunFailed, match=r"diverged: what worker 2 remembers .* was not finite after step 5"
     ):
-        run(tmp_path, *WORDS, "min_size=0")
+        run(tmp_path, *OVERRIDES, "min_size=0")
 
 
 def test_finite_gradients_whose_sum_is_not_are_not_blamed(
@@ -95,4 +95,4 @@ def test_finite_gradients_whose_sum_is_not_are_not_blamed(
         RunFailed,
         match="diverged: the update was not finite at step 0, though every worker's gradient was",
     ):
-        run(tmp_path, *WORDS, "compressor=none")
+        run(tmp_path, *OVERRIDES, "compressor=none")

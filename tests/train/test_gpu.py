@@ -13,7 +13,7 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason=lacks("gpu", "there is none")),
 ]
-WORDS = ("trainer.device=cuda", "trainer.epochs=3")
+OVERRIDES = ("trainer.device=cuda", "trainer.epochs=3")
 
 
 @pytest.mark.parametrize("backend", ["eager", "compiled"])
@@ -21,7 +21,7 @@ WORDS = ("trainer.device=cuda", "trainer.epochs=3")
 def test_a_run_learns(compressor: str, backend: str, tmp_path: Path) -> None:
     result = run(
         tmp_path,
-        *WORDS,
+        *OVERRIDES,
         f"compressor={compressor}",
         f"trainer.codec_backend={backend}",
         "trainer.gpus=1",
@@ -36,10 +36,10 @@ def test_a_run_learns(compressor: str, backend: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "words",
+    "overrides",
     [("trainer.compile=true",), ("trainer.precision=bf16",), ("trainer.double_buffering=true",)],
 )
-def test_a_run_learns_by_other_means(words: tuple[str, ...], tmp_path: Path) -> None:
-    result = run(tmp_path, *WORDS, "compressor=powersgd", "trainer.gpus=1", *words)
+def test_a_run_learns_by_other_means(overrides: tuple[str, ...], tmp_path: Path) -> None:
+    result = run(tmp_path, *OVERRIDES, "compressor=powersgd", "trainer.gpus=1", *overrides)
     assert (result["status"], result["device"]) == ("done", "cuda")
     assert result["test"]["accuracy"] > 50

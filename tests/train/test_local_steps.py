@@ -64,10 +64,10 @@ def test_methods_count_exchanges_and_not_steps(tmp_path: Path, fragments: int) -
 
 def test_an_exchange_every_step_is_sgd(tmp_path: Path) -> None:
     """x - mean of (x - (x - a g_i)) is x - a (mean of g_i) but for the rounding of x - a g_i."""
-    words = ("compressor=none", "optimizer.momentum=0", "optimizer.lr=0.1")
+    overrides = ("compressor=none", "optimizer.momentum=0", "optimizer.lr=0.1")
     outer = ("estimator.outer_lr=1", "estimator.outer_momentum=0", "estimator.outer_nesterov=false")
-    local = build(tmp_path, *words, "estimator=local_steps", "estimator.every=1", *outer)
-    plain = build(tmp_path, *words)
+    local = build(tmp_path, *overrides, "estimator=local_steps", "estimator.every=1", *outer)
+    plain = build(tmp_path, *overrides)
     for built in (local, plain):
         take_steps(built, 20)
     for ours, theirs in zip(shared(local[0]).values(), shared(plain[0]).values(), strict=True):
@@ -103,8 +103,8 @@ def diloco(run: Run, steps: int, every: int, momentum: float, clip: float) -> di
 
 def test_it_is_the_papers_algorithm(tmp_path: Path) -> None:
     adamw = ("optimizer=adamw", "optimizer.lr=0.01", "optimizer.weight_decay=0.1")
-    words = ("compressor=none", "schedule=constant", *adamw, *LOCAL, "estimator.clip_norm=1")
-    built = build(tmp_path, *words)
+    overrides = ("compressor=none", "schedule=constant", *adamw, *LOCAL, "estimator.clip_norm=1")
+    built = build(tmp_path, *overrides)
     expected = diloco(built[0], 14, every=4, momentum=0.9, clip=1.0)
     before = shared(built[0])
     take_steps(built, 14)
@@ -127,12 +127,17 @@ def test_every_family_learns_from_pseudo_gradients(
     tmp_path: Path, method: str, fragments: int
 ) -> None:
     """It sends what it sends for a gradient, once in H steps, and what is not sent is kept."""
-    words = (f"compressor={method}", *FAMILIES[method], "schedule=constant", "optimizer.momentum=0")
+    overrides = (
+        f"compressor={method}",
+        *FAMILIES[method],
+        "schedule=constant",
+        "optimizer.momentum=0",
+    )
     if method not in ("none", "signum", "maxnorm"):
-        words = (*words, "min_size=0")
-    plain = build(tmp_path, *(w for w in words if "estimator" not in w))
+        overrides = (*overrides, "min_size=0")
+    plain = build(tmp_path, *(w for w in overrides if "estimator" not in w))
     train_step(*plain)
-    local = build(tmp_path, *LOCAL, f"estimator.fragments={fragments}", *words)
+    local = build(tmp_path, *LOCAL, f"estimator.fragments={fragments}", *overrides)
     first = train_losses(local, 4)
     bits = local[0].comm.meter.sent_bits
     take_steps(local, 32)
@@ -153,8 +158,8 @@ def test_every_family_learns_from_pseudo_gradients(
 def test_what_is_not_sent_is_sent_later(tmp_path: Path) -> None:
     """With error feedback, all updates and the residual are all pseudo-gradients."""
     outer = ("estimator.outer_lr=1", "estimator.outer_momentum=0", "estimator.outer_nesterov=false")
-    words = ("compressor=top_k", "error_feedback=true", "min_size=0", *LOCAL, *outer)
-    run, progress = build(tmp_path, "estimator.fragments=2", *words)
+    overrides = ("compressor=top_k", "error_feedback=true", "min_size=0", *LOCAL, *outer)
+    run, progress = build(tmp_path, "estimator.fragments=2", *overrides)
     start, moved = shared(run), dict.fromkeys(run.replica.parameters, torch.zeros(()))
     for _ in range(12):
         exchanged = train_step(run, progress)
@@ -169,8 +174,8 @@ def test_what_is_not_sent_is_sent_later(tmp_path: Path) -> None:
 
 def test_fragments_take_turns(tmp_path: Path) -> None:
     """Each moves every H steps, at an offset of its own: the same bits, fewer at a time."""
-    words = ("compressor=none", "estimator=local_steps", "estimator.every=6")
-    run, progress = build(tmp_path, *words, "estimator.fragments=3")
+    overrides = ("compressor=none", "estimator=local_steps", "estimator.every=6")
+    run, progress = build(tmp_path, *overrides, "estimator.fragments=3")
     names = cut_fragments({k: p.numel() for k, p in run.replica.parameters.items()}, 3)
     moves: dict[str, list[int]] = {k: [] for k in run.replica.parameters}
     bits = []
@@ -202,7 +207,7 @@ def test_fragments_are_all_tensors_in_order_and_none_is_empty(sizes: list[int]) 
 
 @pytest.mark.usefixtures("copied_workers")
 @pytest.mark.parametrize(
-    "words",
+    "overrides",
     [
         ("compressor=qsgd", "error_feedback=true", "alpha=0.2"),
         pytest.param(
@@ -211,11 +216,11 @@ def test_fragments_are_all_tensors_in_order_and_none_is_empty(sizes: list[int]) 
     ],
 )
 def test_virtual_and_real_workers_are_equal_to_the_bit(
-    tmp_path: Path, words: tuple[str, ...]
+    tmp_path: Path, overrides: tuple[str, ...]
 ) -> None:
     length = ("trainer.max_steps=13", "trainer.log_every=1", "trainer.error_every=3")
     local = (*LOCAL, "estimator.fragments=2", "estimator.clip_norm=0.5", "optimizer=adamw")
-    typed = (*words, "min_size=0", *length, *local, f"trainer.gpus={W}", "trainer.accumulate=2")
+    typed = (*overrides, "min_size=0", *length, *local, f"trainer.gpus={W}", "trainer.accumulate=2")
     results = {
         processes: run(tmp_path / str(processes), *typed, *where)
         for processes, where in {
@@ -242,8 +247,14 @@ def metrics(folder: Path) -> list[dict[str, Any]]:
 
 
 def test_the_result_says_what_an_exchange_sends(tmp_path: Path) -> None:
-    words = (*VIRTUAL, "compressor=none", *LOCAL, "trainer.max_steps=10", "optimizer.nesterov=true")
-    result = run(tmp_path, *words, "trainer.error_every=5")
+    overrides = (
+        *VIRTUAL,
+        "compressor=none",
+        *LOCAL,
+        "trainer.max_steps=10",
+        "optimizer.nesterov=true",
+    )
+    result = run(tmp_path, *overrides, "trainer.error_every=5")
     assert result["estimator"] == {"every": 4, "fragments": 1, "bits_per_exchange": 32 * N}
     assert result["bits_sent"]["per_worker"] == 2 * 32 * N
     assert result["bits_sent"]["per_step"] == pytest.approx(2 * 32 * N / 10)
@@ -257,8 +268,8 @@ def test_the_result_says_what_an_exchange_sends(tmp_path: Path) -> None:
 
 def test_a_sample_is_taken_of_what_was_aggregated(tmp_path: Path) -> None:
     """Nesterov's momentum, which torch adds to the gradient in place, is no part of it."""
-    words = (*VIRTUAL, "compressor=none", "trainer.max_steps=4", "trainer.error_every=1")
-    result = run(tmp_path, *words, "optimizer.nesterov=true", "optimizer.weight_decay=0")
+    overrides = (*VIRTUAL, "compressor=none", "trainer.max_steps=4", "trainer.error_every=1")
+    result = run(tmp_path, *overrides, "optimizer.nesterov=true", "optimizer.weight_decay=0")
     assert result["compression_error"]["relative"] < 1e-6
 
 
@@ -270,7 +281,7 @@ def test_running_statistics_are_those_of_worker_0(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("overrides", "says"),
     [
         (["estimator.every=0"], "estimator.every=0: type a number of steps of at least 1"),
         (
@@ -304,15 +315,15 @@ def test_running_statistics_are_those_of_worker_0(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_it_refuses(tmp_path: Path, words: list[str], says: str) -> None:
+def test_what_it_refuses(tmp_path: Path, overrides: list[str], says: str) -> None:
     with pytest.raises(ConfigError, match=says) as error:
-        run(tmp_path, *LOCAL, *words)
+        run(tmp_path, *LOCAL, *overrides)
     assert "\n" not in str(error.value)
 
 
 def test_workers_that_differ_are_not_merged(tmp_path: Path) -> None:
-    words = (*LOCAL, "compressor=none", "trainer.launcher=virtual", "trainer.batch_size=8")
-    run(tmp_path, *words, "trainer.gpus=4", "trainer.max_steps=6")
+    overrides = (*LOCAL, "compressor=none", "trainer.launcher=virtual", "trainer.batch_size=8")
+    run(tmp_path, *overrides, "trainer.gpus=4", "trainer.max_steps=6")
     with pytest.raises(ConfigError, match="parameters of its own .*; type trainer.gpus=4"):
         longer = ("trainer.gpus=2", "trainer.max_steps=12", "resume.workers=merge")
-        run(tmp_path, *words, *longer)
+        run(tmp_path, *overrides, *longer)

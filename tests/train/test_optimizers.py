@@ -134,17 +134,21 @@ def test_a_group_is_not_hidden_by_those_before_it() -> None:
 SHORT = ("trainer.launcher=virtual", "trainer.max_steps=6", "trainer.log_every=1")
 
 
-def rates(folder: Path, *words: str) -> list[float]:
-    run(folder, *SHORT, *words)
+def rates(folder: Path, *overrides: str) -> list[float]:
+    run(folder, *SHORT, *overrides)
     lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
     return [line["lr"] for line in lines if line["event"] == "train"]
 
 
 def test_any_optimizer_and_any_schedule_run(tmp_path: Path) -> None:
     """T_max, which is left open, is the number of steps."""
-    words = ["optimizer._target_=torch.optim.RMSprop", "optimizer.alpha=0.9", "optimizer.lr=0.01"]
+    overrides = [
+        "optimizer._target_=torch.optim.RMSprop",
+        "optimizer.alpha=0.9",
+        "optimizer.lr=0.01",
+    ]
     cosine = "schedule._target_=torch.optim.lr_scheduler.CosineAnnealingLR"
-    config = config_of(*words, cosine)
+    config = config_of(*overrides, cosine)
     assert config["optimizer"] == {"_target_": "torch.optim.RMSprop", "alpha": 0.9, "lr": 0.01}
     optimizer = torch.optim.RMSprop([torch.zeros(1)], lr=0.01)
     reference = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=6)
@@ -153,28 +157,39 @@ def test_any_optimizer_and_any_schedule_run(tmp_path: Path) -> None:
         expected.append(optimizer.param_groups[0]["lr"])
         optimizer.step()
         reference.step()
-    assert rates(tmp_path, *words, cosine) == expected
+    assert rates(tmp_path, *overrides, cosine) == expected
 
 
 def test_a_schedule_of_ones_own_is_stepped_by_epochs_where_that_is_typed(tmp_path: Path) -> None:
-    words = ["schedule._target_=own_optimizers.halving", "optimizer.lr=1", "trainer.batch_size=240"]
-    assert rates(tmp_path / "a", *words) == [1, 1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 32]
-    assert rates(tmp_path / "b", *words, "schedule.every=2") == [1, 1, 1 / 2, 1 / 2, 1 / 4, 1 / 4]
+    overrides = [
+        "schedule._target_=own_optimizers.halving",
+        "optimizer.lr=1",
+        "trainer.batch_size=240",
+    ]
+    assert rates(tmp_path / "a", *overrides) == [1, 1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 32]
+    assert rates(tmp_path / "b", *overrides, "schedule.every=2") == [
+        1,
+        1,
+        1 / 2,
+        1 / 2,
+        1 / 4,
+        1 / 4,
+    ]
     # 1437 samples are two steps an epoch of two workers.
-    assert rates(tmp_path / "c", *words, "schedule.interval=epoch", "trainer.epochs=3") == [
+    assert rates(tmp_path / "c", *overrides, "schedule.interval=epoch", "trainer.epochs=3") == [
         *(1, 1, 1 / 2, 1 / 2, 1 / 4, 1 / 4)
     ]
 
 
 def test_error_feedback_adds_gradients_and_not_steps(tmp_path: Path) -> None:
     """Codes and bits of a step do not depend on the rate of the steps before, only on weights."""
-    words = ["compressor=top_k", "min_size=0", "trainer.log_every=6", *SHORT[:2]]
-    still = [run(tmp_path / f"{lr}", *words, f"optimizer.lr={lr}") for lr in ("1e-30", "1e-20")]
+    overrides = ["compressor=top_k", "min_size=0", "trainer.log_every=6", *SHORT[:2]]
+    still = [run(tmp_path / f"{lr}", *overrides, f"optimizer.lr={lr}") for lr in ("1e-30", "1e-20")]
     assert still[0]["compression_error"] == still[1]["compression_error"]
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("overrides", "says"),
     [
         (["optimizer._target_=torch.optim.RMSprop"], "RMSprop: type its learning rate too"),
         (
@@ -211,10 +226,10 @@ def test_error_feedback_adds_gradients_and_not_steps(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_run_is_refused_before_it_starts(
-    tmp_path: Path, words: list[str], says: str
+    tmp_path: Path, overrides: list[str], says: str
 ) -> None:
     with pytest.raises(ConfigError) as error:
-        run(tmp_path, *SHORT, *words)
+        run(tmp_path, *SHORT, *overrides)
     assert says in str(error.value) and "\n" not in str(error.value)
     assert not (tmp_path / "start.json").exists()
 

@@ -23,15 +23,15 @@ from gcbench.identity import fingerprint, relevant_config
 from gcbench.train import pipeline
 from gcbench.train.pipeline import TURN_STEPS, TURNS
 
-WORDS = ("model.widths=[24,24]", "trainer.gpus=2", "trainer.error_every=null")
+OVERRIDES = ("model.widths=[24,24]", "trainer.gpus=2", "trainer.error_every=null")
 BUCKETS = ("trainer.overlap=true", "trainer.bucket_mib=0.001")  # 262 values: three buckets
 VIRTUAL, REAL = "trainer.launcher=virtual", "trainer.launcher=local"
 GLOBAL = ["global_randk", "global_randk_multiscale", "maxnorm", "maxnorm_multiscale"]
 BY_TENSOR = sorted(set(CHOICES) - set(GLOBAL))
 
 
-def config(choice: str, *words: str) -> Config:
-    whole = config_of(*SMALL, *WORDS, f"compressor={choice}", *words)
+def config(choice: str, *overrides: str) -> Config:
+    whole = config_of(*SMALL, *OVERRIDES, f"compressor={choice}", *overrides)
     for small, knob in (("bucket_size", 64), ("min_size", 0)):  # several buckets, and nothing whole
         if whole["compressor"].get(small):
             whole["compressor"][small] = knob
@@ -75,9 +75,11 @@ def test_overlap_gives_the_same_bits(choice: str) -> None:
 def test_a_trial_tells_whether_overlap_pays() -> None:
     """Whichever way it takes, the updates, the bits and the order of their parts stay the same."""
     steps = 2 * TURN_STEPS * (1 + TURNS) + 2
-    words = ("trainer.bucket_mib=0.001", "compressor=qsgd")
-    plain, _ = pool(2).run(train_steps, config("qsgd", *words), steps)
-    tried, other = pool(2).run(train_steps, config("qsgd", *words, "trainer.overlap=auto"), steps)
+    overrides = ("trainer.bucket_mib=0.001", "compressor=qsgd")
+    plain, _ = pool(2).run(train_steps, config("qsgd", *overrides), steps)
+    tried, other = pool(2).run(
+        train_steps, config("qsgd", *overrides, "trainer.overlap=auto"), steps
+    )
     assert [same(x, y) for x, y in zip(plain.parameters, tried.parameters, strict=True)] == [
         True
     ] * steps
@@ -120,8 +122,8 @@ def test_the_faster_way_is_taken(slow: bool, monkeypatch: pytest.MonkeyPatch) ->
 def test_overlap_gives_the_same_update_in_any_layout(model: str) -> None:
     """Weights of convolutions lie channels last, and text carries its hidden state along."""
     data = "dataset._target_=own_data.text" if model == "lstm_small" else "dataset=digits"
-    words = [f"model={model}", data, "trainer.batch_size=4", "compressor=powersgd"]
-    whole = config_of(*SMALL[:1], *SMALL[2:], *words, "trainer.gpus=2")
+    overrides = [f"model={model}", data, "trainer.batch_size=4", "compressor=powersgd"]
+    whole = config_of(*SMALL[:1], *SMALL[2:], *overrides, "trainer.gpus=2")
     overlapped = {**whole, "trainer": {**whole["trainer"], "overlap": True, "bucket_mib": 0.1}}
     (a, _), (b, _) = pool(2).run(train_steps, whole, 2), pool(2).run(train_steps, overlapped, 2)
     assert b.buckets > 1
@@ -140,8 +142,8 @@ def test_hidden_and_exposed_exchange_are_told_apart() -> None:
     In five steps on busy cores nothing may be hidden.
     """
     plain, hidden = (
-        pool(2).run(train_steps, config("none", *words), 40)[0].seconds
-        for words in ((), ("trainer.double_buffering=true",))
+        pool(2).run(train_steps, config("none", *overrides), 40)[0].seconds
+        for overrides in ((), ("trainer.double_buffering=true",))
     )
     assert plain["hidden_exchange"]["mean"] == 0 < plain["exchange"]["mean"]
     assert hidden["hidden_exchange"]["mean"] > 0
@@ -160,9 +162,9 @@ def test_double_buffering_applies_the_update_of_the_step_before(choice: str) -> 
 
     The first step moves nothing, the second what the first should have.
     """
-    words = ("schedule.kind=constant", "schedule.warmup_epochs=0")
-    plain = pool(2).run(train_steps, config(choice, *words), 1)
-    late = pool(2).run(train_steps, config(choice, *words, "trainer.double_buffering=true"), 4)
+    overrides = ("schedule.kind=constant", "schedule.warmup_epochs=0")
+    plain = pool(2).run(train_steps, config(choice, *overrides), 1)
+    late = pool(2).run(train_steps, config(choice, *overrides, "trainer.double_buffering=true"), 4)
     assert same(late[0].parameters[1], plain[0].parameters[0])
     for x, y in pairwise(late[0].parameters):
         assert not same(x, y)
@@ -171,17 +173,17 @@ def test_double_buffering_applies_the_update_of_the_step_before(choice: str) -> 
 
 
 def test_a_resumed_run_applies_what_was_under_way(tmp_path: Path) -> None:
-    words = [
+    overrides = [
         VIRTUAL,
         "trainer.double_buffering=true",
         "compressor=powersgd",
         "trainer.log_every=2",
         "trainer.error_every=2",
     ]
-    run(tmp_path / "whole", *words, "trainer.max_steps=8", "schedule.kind=constant")
+    run(tmp_path / "whole", *overrides, "trainer.max_steps=8", "schedule.kind=constant")
     run(
         tmp_path / "parts",
-        *words,
+        *overrides,
         "trainer.max_steps=8",
         "schedule.kind=constant",
         "trainer.checkpoint_steps=4",
@@ -189,7 +191,7 @@ def test_a_resumed_run_applies_what_was_under_way(tmp_path: Path) -> None:
     (tmp_path / "parts" / "result.json").unlink()  # as if killed after its last checkpoint
     run(
         tmp_path / "parts",
-        *words,
+        *overrides,
         "trainer.max_steps=8",
         "schedule.kind=constant",
         "trainer.checkpoint_steps=4",
@@ -205,7 +207,7 @@ def test_methods_of_global_scope_are_refused_with_overlap(choice: str, tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("overrides", "message"),
     [
         (("trainer.double_buffering=true",), "type one of them"),
         ((VIRTUAL,), "trainer.launcher=local"),
@@ -217,27 +219,32 @@ def test_methods_of_global_scope_are_refused_with_overlap(choice: str, tmp_path:
     ],
 )
 def test_what_cannot_be_overlapped_is_refused_in_one_sentence(
-    words: tuple[str, ...], message: str, tmp_path: Path
+    overrides: tuple[str, ...], message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError) as error:
-        run(tmp_path, "trainer.overlap=true", *words)
+        run(tmp_path, "trainer.overlap=true", *overrides)
     assert message in str(error.value) and "\n" not in str(error.value)
 
 
 @pytest.mark.usefixtures("copied_workers")
 @pytest.mark.parametrize(
-    "words",
+    "overrides",
     [(VIRTUAL,), ("compressor=maxnorm", REAL), ("trainer.double_buffering=true", REAL)],
     ids=["virtual", "global", "double buffering"],
 )
-def test_where_nothing_can_overlap_auto_does_not(words: tuple[str, ...], tmp_path: Path) -> None:
-    result = run(tmp_path, *words, "trainer.overlap=auto", "trainer.gpus=2", "trainer.max_steps=3")
+def test_where_nothing_can_overlap_auto_does_not(
+    overrides: tuple[str, ...], tmp_path: Path
+) -> None:
+    result = run(
+        tmp_path, *overrides, "trainer.overlap=auto", "trainer.gpus=2", "trainer.max_steps=3"
+    )
     assert result["status"] == "done" and result["overlap_ratio"] is None
 
 
 def test_runs_with_overlap_continue_those_without_but_have_names_of_their_own() -> None:
     plain, overlapped, late = (
-        config("qsgd", *words) for words in ((), BUCKETS, ("trainer.double_buffering=true",))
+        config("qsgd", *overrides)
+        for overrides in ((), BUCKETS, ("trainer.double_buffering=true",))
     )
     assert fingerprint(plain) == fingerprint(overlapped) != fingerprint(late)
     assert relevant_config(plain) != relevant_config(overlapped)

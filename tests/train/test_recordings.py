@@ -17,7 +17,7 @@ from gcbench.compressors.dense import Dense
 from gcbench.config import ConfigError
 from gcbench.records.gradients import read_gradients
 
-WORDS = [
+OVERRIDES = [
     "compressor=none",
     "trainer.gpus=4",
     "trainer.max_steps=5",
@@ -37,9 +37,9 @@ def test_what_is_read_is_what_was_aggregated(
 
     monkeypatch.setattr(Dense, "aggregate", watched)
     plain = run(
-        tmp_path / "plain", *WORDS, "trainer.launcher=virtual", "trainer.record_gradients=null"
+        tmp_path / "plain", *OVERRIDES, "trainer.launcher=virtual", "trainer.record_gradients=null"
     )
-    recorded = run(tmp_path / "run", *WORDS, "trainer.launcher=virtual")
+    recorded = run(tmp_path / "run", *OVERRIDES, "trainer.launcher=virtual")
     assert not (tmp_path / "plain" / "gradients").exists()
     assert recorded["bits_sent"] == plain["bits_sent"] and recorded["test"] == plain["test"]
     files = sorted((tmp_path / "run" / "gradients").iterdir())
@@ -66,4 +66,4 @@ def test_what_is_read_is_what_was_aggregated(
 )
 def test_steps_that_never_come_are_refused(tmp_path: Path, steps: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
-        run(tmp_path, *WORDS, f"trainer.record_gradients={steps}")
+        run(tmp_path, *OVERRIDES, f"trainer.record_gradients={steps}")

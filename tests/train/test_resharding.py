@@ -71,23 +71,23 @@ def residuals(folder: Path, step: int) -> list[dict[str, Tensor]]:
     return [torch.load(path, weights_only=True)["state"][0] for path in paths]
 
 
-def go_on(folder: Path, words: list[str]) -> dict[str, Any]:
+def go_on(folder: Path, overrides: list[str]) -> dict[str, Any]:
     (folder / "result.json").unlink()
-    return run(folder, *words)
+    return run(folder, *overrides)
 
 
 @pytest.mark.parametrize("gpus", slow_but([2], [1, 2, 8]))
 def test_a_run_with_residuals_goes_on_when_they_may_be_merged(
     tmp_path: Path, gpus: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = [*RESIDUAL, *LENGTH, "trainer.max_steps=6"]
-    first = run(tmp_path, *words, "trainer.gpus=4")
+    overrides = [*RESIDUAL, *LENGTH, "trainer.max_steps=6"]
+    first = run(tmp_path, *overrides, "trainer.gpus=4")
     before = residuals(tmp_path, 4)
     with pytest.raises(
         ConfigError,
         match=f"by 4 workers, this run has {gpus}, .* type trainer.gpus=4, or resume.workers=merge",
     ):
-        go_on(tmp_path, [*words, f"trainer.gpus={gpus}"])
+        go_on(tmp_path, [*overrides, f"trainer.gpus={gpus}"])
     (tmp_path / "result.json").write_text("{}")
 
     seen: list[dict[str, Tensor]] = []
@@ -98,7 +98,7 @@ def test_a_run_with_residuals_goes_on_when_they_may_be_merged(
         seen.append(dict(progress.state.per_worker))
 
     monkeypatch.setattr(Checkpoints, "load", watched)
-    result = go_on(tmp_path, [*words, f"trainer.gpus={gpus}", "resume.workers=merge"])
+    result = go_on(tmp_path, [*overrides, f"trainer.gpus={gpus}", "resume.workers=merge"])
     (after,) = seen
     for name, rows in after.items():
         assert len(rows) == gpus and rows.any()
@@ -114,34 +114,34 @@ def test_a_run_with_residuals_goes_on_when_they_may_be_merged(
 
 def test_a_run_without_residuals_goes_on_with_any_number(tmp_path: Path) -> None:
     """PowerSGD's factors are shared, so that workers own nothing."""
-    words = ["compressor=powersgd", "error_feedback=false", *LENGTH, "trainer.max_steps=6"]
-    run(tmp_path, *words, "trainer.gpus=2")
-    result = go_on(tmp_path, [*words, "trainer.gpus=3"])
+    overrides = ["compressor=powersgd", "error_feedback=false", *LENGTH, "trainer.max_steps=6"]
+    run(tmp_path, *overrides, "trainer.gpus=2")
+    result = go_on(tmp_path, [*overrides, "trainer.gpus=3"])
     assert result["steps"] == 6 and result["workers"] == 3
 
 
 def test_shards_cannot_be_merged(tmp_path: Path) -> None:
-    words = ["compressor=scaled_sign", "exchange=scatter_coded", *LENGTH, "trainer.max_steps=6"]
-    run(tmp_path, *words)
+    overrides = ["compressor=scaled_sign", "exchange=scatter_coded", *LENGTH, "trainer.max_steps=6"]
+    run(tmp_path, *overrides)
     with pytest.raises(
         ConfigError,
         match="a shard that is of another size now .*; type trainer.gpus=2 or resume=never",
     ):
-        go_on(tmp_path, [*words, "trainer.gpus=4", "resume.workers=merge"])
+        go_on(tmp_path, [*overrides, "trainer.gpus=4", "resume.workers=merge"])
 
 
 def test_codes_cannot_be_merged(tmp_path: Path) -> None:
-    words = ["compressor=loco", *LENGTH, "trainer.max_steps=6"]
-    run(tmp_path, *words)
+    overrides = ["compressor=loco", *LENGTH, "trainer.max_steps=6"]
+    run(tmp_path, *overrides)
     with pytest.raises(
         ConfigError, match="remembers codes, which have no mean .*; type trainer.gpus=2 or"
     ):
-        go_on(tmp_path, [*words, "trainer.gpus=4", "resume.workers=merge"])
+        go_on(tmp_path, [*overrides, "trainer.gpus=4", "resume.workers=merge"])
 
 
 def test_a_run_that_would_be_over_says_so(tmp_path: Path) -> None:
-    words = ["compressor=none", *LENGTH, "trainer.epochs=0.5"]
-    steps = run(tmp_path, *words)["steps"]
+    overrides = ["compressor=none", *LENGTH, "trainer.epochs=0.5"]
+    steps = run(tmp_path, *overrides)["steps"]
     advice = f"type trainer.max_steps={steps // 4 * 4} or"
     with pytest.raises(RunFailed, match=f"ends after {steps // 2} steps with 4 workers; {advice}"):
-        go_on(tmp_path, [*words, "trainer.gpus=4"])
+        go_on(tmp_path, [*overrides, "trainer.gpus=4"])

@@ -105,35 +105,35 @@ def same(
 
 @pytest.mark.parametrize("method", slow_but(["qsgd", "powersgd", "onebit_adam"], [*METHODS]))
 def test_killed_and_resumed_equals_not_killed(tmp_path: Path, method: str) -> None:
-    words = [
+    overrides = [
         *METHODS[method],
         *LENGTH,
         "trainer.launcher=virtual",
         "trainer.max_steps=30",
         "trainer.checkpoint_steps=5",
     ]
-    whole = run(tmp_path / "whole", *words)
-    run(tmp_path / "cut", *words)
+    whole = run(tmp_path / "whole", *overrides)
+    run(tmp_path / "cut", *overrides)
     cut_back(tmp_path / "cut", 10)
     kept = tmp_path / "cut" / "checkpoints" / "step-00000005" / "manifest.json"
     written = kept.stat().st_mtime_ns
-    resumed = run(tmp_path / "cut", *words)
+    resumed = run(tmp_path / "cut", *overrides)
     same(tmp_path / "whole", tmp_path / "cut", 25, resumed, whole)
     assert kept.stat().st_mtime_ns == written  # by a run that begins anew, it would be another
 
 
 def test_a_resumed_run_goes_on_counting_seconds(tmp_path: Path) -> None:
     """Its first three steps do not count, as those of any process."""
-    words = ["trainer.gpus=1", "trainer.log_every=3", "trainer.max_steps=12"]
+    overrides = ["trainer.gpus=1", "trainer.log_every=3", "trainer.max_steps=12"]
 
     def seconds() -> dict[int, float]:
         lines = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
         return {line["step"]: line["seconds"] for line in lines if line["event"] == "train"}
 
-    run(tmp_path, *words, "trainer.checkpoint_steps=6", "trainer.keep_weights=false")
+    run(tmp_path, *overrides, "trainer.checkpoint_steps=6", "trainer.keep_weights=false")
     before = seconds()
     (tmp_path / "result.json").unlink()
-    run(tmp_path, *words, "trainer.checkpoint_steps=6", "trainer.keep_weights=false")
+    run(tmp_path, *overrides, "trainer.checkpoint_steps=6", "trainer.keep_weights=false")
     after = seconds()
     assert after[9] == after[6] == before[6] > 0
     assert after[12] > after[9]
@@ -146,17 +146,17 @@ def test_virtual_workers_continue_as_real_ones(tmp_path: Path, method: str) -> N
 
     Every worker's state is its own file, and gathers add in worker order.
     """
-    words = [
+    overrides = [
         *METHODS[method],
         *LENGTH,
         "trainer.max_steps=12",
         "trainer.checkpoint_steps=4",
         "trainer.keep_weights=false",
     ]
-    whole = run(tmp_path / "whole", *words, "trainer.launcher=virtual")
-    run(tmp_path / "cut", *words, "trainer.launcher=virtual")
+    whole = run(tmp_path / "whole", *overrides, "trainer.launcher=virtual")
+    run(tmp_path / "cut", *overrides, "trainer.launcher=virtual")
     cut_back(tmp_path / "cut", 4)
-    resumed = run(tmp_path / "cut", *words, "trainer.launcher=local")
+    resumed = run(tmp_path / "cut", *overrides, "trainer.launcher=local")
     assert resumed["processes"] == 4
     same(tmp_path / "whole", tmp_path / "cut", 8, resumed, whole)
 
@@ -166,7 +166,7 @@ def test_virtual_workers_continue_as_real_ones(tmp_path: Path, method: str) -> N
 def test_a_recipe_with_a_stem_from_data_continues_in_real_workers(tmp_path: Path) -> None:
     """Crops, flips, batch normalization and the frozen stem are alike wherever a worker lives."""
     write_small_cifar10(tmp_path)
-    words = [
+    overrides = [
         *METHODS["qsgd"],
         "model=airnet",
         "model.widths=[4,4,4]",
@@ -183,10 +183,12 @@ def test_a_recipe_with_a_stem_from_data_continues_in_real_workers(tmp_path: Path
         "schedule=linear",
         "optimizer.groups=[{match:norm,lr_scale:64}]",
     ]
-    whole = run(tmp_path / "whole", *LENGTH, *words, "trainer.gpus=2", "trainer.launcher=virtual")
-    run(tmp_path / "cut", *LENGTH, *words, "trainer.gpus=2", "trainer.launcher=virtual")
+    whole = run(
+        tmp_path / "whole", *LENGTH, *overrides, "trainer.gpus=2", "trainer.launcher=virtual"
+    )
+    run(tmp_path / "cut", *LENGTH, *overrides, "trainer.gpus=2", "trainer.launcher=virtual")
     cut_back(tmp_path / "cut", 4)
-    resumed = run(tmp_path / "cut", *LENGTH, *words, "trainer.gpus=2", "trainer.launcher=local")
+    resumed = run(tmp_path / "cut", *LENGTH, *overrides, "trainer.gpus=2", "trainer.launcher=local")
     assert resumed["processes"] == 2 and resumed["steps"] == 15
     same(tmp_path / "whole", tmp_path / "cut", 12, resumed, whole)
 
@@ -246,13 +248,13 @@ def test_only_the_last_k_are_kept_and_each_names_its_files(tmp_path: Path) -> No
 
 
 def test_a_damaged_checkpoint_is_refused_by_name(tmp_path: Path) -> None:
-    words = [
+    overrides = [
         "trainer.launcher=virtual",
         "trainer.max_steps=12",
         "trainer.checkpoint_steps=4",
         "trainer.keep_weights=false",
     ]
-    run(tmp_path, *words)
+    run(tmp_path, *overrides)
     (tmp_path / "result.json").unlink()
     path = tmp_path / "checkpoints" / "step-00000008" / "worker-00001.pt"
     data = bytearray(path.read_bytes())
@@ -262,55 +264,55 @@ def test_a_damaged_checkpoint_is_refused_by_name(tmp_path: Path) -> None:
         ConfigError,
         match="worker-00001.pt is missing or damaged .*; remove .*8 to continue from step-00000004",
     ):
-        run(tmp_path, *words)
+        run(tmp_path, *overrides)
 
 
 @pytest.mark.parametrize("name", slow_but(["shared.pt"], ["shared.pt", "manifest.json"]))
 def test_a_truncated_checkpoint_makes_room_for_the_one_before(tmp_path: Path, name: str) -> None:
-    words = [
+    overrides = [
         "trainer.launcher=virtual",
         "trainer.max_steps=12",
         "trainer.checkpoint_steps=4",
         "trainer.keep_weights=false",
     ]
-    whole = run(tmp_path, *words)
+    whole = run(tmp_path, *overrides)
     (tmp_path / "result.json").unlink()
     path = tmp_path / "checkpoints" / "step-00000008" / name
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(ConfigError, match=f"{name} is missing or damaged"):
-        run(tmp_path, *words)
+        run(tmp_path, *overrides)
     shutil.rmtree(path.parent)
-    assert run(tmp_path, *words)["test"] == whole["test"]
+    assert run(tmp_path, *overrides)["test"] == whole["test"]
     (tmp_path / "result.json").unlink()
     shutil.rmtree(tmp_path / "checkpoints" / "step-00000004")
     path.write_bytes(b"{")
     with pytest.raises(ConfigError, match="type resume=never to start anew"):
-        run(tmp_path, *words)
+        run(tmp_path, *overrides)
 
 
 def test_another_run_does_not_continue_a_checkpoint(tmp_path: Path) -> None:
-    words = [
+    overrides = [
         "trainer.launcher=virtual",
         "trainer.max_steps=6",
         "trainer.checkpoint_steps=4",
         "trainer.keep_weights=false",
     ]
-    run(tmp_path, *words)
+    run(tmp_path, *overrides)
     (tmp_path / "result.json").unlink()
     with pytest.raises(ConfigError, match="with another configuration"):
-        run(tmp_path, *words, "optimizer.lr=0.01")
+        run(tmp_path, *overrides, "optimizer.lr=0.01")
 
 
 def test_resume_never_starts_anew(tmp_path: Path) -> None:
-    words = [
+    overrides = [
         "trainer.launcher=virtual",
         "trainer.max_steps=6",
         "trainer.checkpoint_steps=4",
         "trainer.keep_weights=false",
     ]
-    first = run(tmp_path, *words)
+    first = run(tmp_path, *overrides)
     (tmp_path / "result.json").unlink()
-    again = run(tmp_path, *words, "resume=never")
+    again = run(tmp_path, *overrides, "resume=never")
     assert again["test"] == first["test"] and metrics(tmp_path)[0]["step"] > 0
 
 
@@ -342,14 +344,14 @@ def test_a_state_that_is_not_finite_is_never_kept(
         monkeypatch.setattr(Replica, "backward", bad_loss)
     else:
         monkeypatch.setattr(Dense, "aggregate", bad_update)
-    words = [
+    overrides = [
         "compressor=none",
         "trainer.launcher=virtual",
         "trainer.max_steps=20",
         "trainer.checkpoint_steps=4",
     ]
     with pytest.raises(RunFailed, match=f"the run diverged: {says}"):
-        run(tmp_path, *words)
+        run(tmp_path, *overrides)
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000004"]
 
 

@@ -13,7 +13,7 @@ from gcbench.records.schema import Result
 from gcbench.report.measures import measure
 from gcbench.train.tasks import MANY_CLASSES, scores_of, summary_of
 
-WORDS = [
+OVERRIDES = [
     "trainer.launcher=virtual",
     "trainer.max_steps=6",
     "trainer.log_every=3",
@@ -49,23 +49,27 @@ def test_perplexity_is_that_of_a_word_however_words_are_shared_out_over_batches(
 
 
 def test_distance_to_the_weights_that_made_the_targets(tmp_path: Path) -> None:
-    words = [
-        *WORDS,
+    overrides = [
+        *OVERRIDES,
         "model=linear",
         "model.bias=false",
         "dataset=syn256",
         "optimizer.lr=0.02",
         "optimizer.momentum=0",
     ]
-    short = run(tmp_path / "short", *words, "schedule=constant", "compressor=none")
+    short = run(tmp_path / "short", *overrides, "schedule=constant", "compressor=none")
     long = run(
-        tmp_path / "long", *words, "schedule=constant", "compressor=none", "trainer.max_steps=60"
+        tmp_path / "long",
+        *overrides,
+        "schedule=constant",
+        "compressor=none",
+        "trainer.max_steps=60",
     )
     assert 0 < long["test"]["distance"] < short["test"]["distance"] < 1.5
 
 
 def test_metrics_hold_the_error_of_compression_step_by_step(tmp_path: Path) -> None:
-    result = run(tmp_path, *WORDS)
+    result = run(tmp_path, *OVERRIDES)
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     samples = [line for line in lines if line["event"] == "compression"]
     assert [line["step"] for line in samples] == [1, 3, 5]
@@ -86,8 +90,8 @@ def test_time_is_that_of_steps_so_far(tmp_path: Path) -> None:
 
 
 def test_ratios_are_against_fp32_gradients_whatever_the_parameters_are(tmp_path: Path) -> None:
-    words = [
-        *WORDS,
+    overrides = [
+        *OVERRIDES,
         "model=gpt_small",
         "model.width=16",
         "model.layers=1",
@@ -96,8 +100,8 @@ def test_ratios_are_against_fp32_gradients_whatever_the_parameters_are(tmp_path:
         "dataset._target_=own_data.text",
         "trainer.eval_batch_size=4",
     ]
-    plain = run(tmp_path / "fp32", *words, "compressor=bf16")
-    half = run(tmp_path / "bf16", *words, "compressor=bf16", "model.parameters=bf16")
+    plain = run(tmp_path / "fp32", *overrides, "compressor=bf16")
+    half = run(tmp_path / "bf16", *overrides, "compressor=bf16", "model.parameters=bf16")
     assert plain["bits_sent"]["ratio"] == half["bits_sent"]["ratio"] == 2
     assert half["bits_sent"]["dense_per_step"] == 32 * half["parameters"]
     by_older_count = {"dense_per_step": 16 * half["parameters"], "ratio": 1}

@@ -15,7 +15,7 @@ from sentence import run
 
 STEPS = 2000
 GROWTH_MIB = 5  # over a quarter of a run, for what allocators keep
-WORDS = [
+OVERRIDES = [
     f"trainer.max_steps={STEPS}",
     "trainer.launcher=local",
     "trainer.checkpoint_steps=100",
@@ -85,7 +85,7 @@ def test_memory_is_flat_and_nothing_is_left(tmp_path: Path, method: str) -> None
     run(tmp_path / "first", f"compressor={method}", "trainer.max_steps=2", "trainer.launcher=local")
     before, memory = open_resources(), Memory(tmp_path / "soak")
     memory.start()
-    result = run(tmp_path / "soak", f"compressor={method}", *WORDS)
+    result = run(tmp_path / "soak", f"compressor={method}", *OVERRIDES)
     memory.done.set()
     memory.join()
     assert result["status"] == "done" and result["steps"] == STEPS

@@ -23,8 +23,10 @@ SGD = ("optimizer.kind=sgd", "optimizer.momentum=0", "optimizer.weight_decay=0")
 
 def test_a_step_applies_its_own_learning_rate(tmp_path: Path) -> None:
     """The first has that of step 0, the second that of step 1: x_{t+1} = x_t - lr_t update_t."""
-    words = (*SMALL, *VIRTUAL, *SGD, "model=linear", "compressor=none", "trainer.max_steps=4")
-    config = config_of(*words, "optimizer.lr=0.5", "schedule=cosine", "schedule.warmup_epochs=0")
+    overrides = (*SMALL, *VIRTUAL, *SGD, "model=linear", "compressor=none", "trainer.max_steps=4")
+    config = config_of(
+        *overrides, "optimizer.lr=0.5", "schedule=cosine", "schedule.warmup_epochs=0"
+    )
     joined = Connections(Comm(4), None, LocalControl(), torch.device("cpu"))
     chosen, data = plan(config, Machine.detect()), make_data(config)
     run, _ = build_run(config, chosen, joined, data, tmp_path)
@@ -39,10 +41,15 @@ def test_a_step_applies_its_own_learning_rate(tmp_path: Path) -> None:
 
 def test_the_loss_of_the_log_is_the_mean_of_all_workers_and_steps(tmp_path: Path) -> None:
     """It does not depend on how many share the batch, nor on how often lines are written."""
-    words = ("model=linear", "compressor=none", "trainer.launcher=virtual", "trainer.max_steps=4")
+    overrides = (
+        "model=linear",
+        "compressor=none",
+        "trainer.launcher=virtual",
+        "trainer.max_steps=4",
+    )
 
     def losses(name: str, *more: str) -> list[float]:
-        run(tmp_path / name, *words, *more)
+        run(tmp_path / name, *overrides, *more)
         lines = (tmp_path / name / "metrics.jsonl").read_text().splitlines()
         return [line["loss"] for line in map(json.loads, lines) if line["event"] == "train"]
 
@@ -55,9 +62,9 @@ def test_the_loss_of_the_log_is_the_mean_of_all_workers_and_steps(tmp_path: Path
     assert whole == pytest.approx([sum(four) / 4], rel=1e-6)
 
 
-def begin(tmp_path: Path, *words: str) -> tuple[Run, Progress]:
+def begin(tmp_path: Path, *overrides: str) -> tuple[Run, Progress]:
     """Return a run of virtual workers after its first step."""
-    config = config_of(*SMALL, "trainer.launcher=virtual", *words)
+    config = config_of(*SMALL, "trainer.launcher=virtual", *overrides)
     workers = config["trainer"]["gpus"]
     joined = Connections(Comm(workers), None, LocalControl(), torch.device("cpu"))
     chosen, data = plan(config, Machine.detect()), make_data(config)
@@ -76,8 +83,8 @@ def count_passes(run: Run, progress: Progress) -> PassCounter:
 @pytest.mark.parametrize("model", ["resnet8", "mlp"])
 def test_the_update_moves_no_more_than_the_optimizer_alone(tmp_path: Path, model: str) -> None:
     """Besides SGD with Nesterov momentum, only the workers' gradients are zeroed."""
-    words = (f"model={model}", "compressor=none", "optimizer.nesterov=true", "trainer.gpus=2")
-    run, progress = begin(tmp_path, *words)
+    overrides = (f"model={model}", "compressor=none", "optimizer.nesterov=true", "trainer.gpus=2")
+    run, progress = begin(tmp_path, *overrides)
     group = run.optimizer.param_groups[0]
     chosen = {key: group[key] for key in ("lr", "momentum", "nesterov", "weight_decay")}
     alone = torch.optim.SGD(run.replica.model.parameters(), **chosen)

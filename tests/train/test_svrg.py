@@ -185,8 +185,8 @@ def weights(run: Run) -> torch.Tensor:
 
 
 def test_the_full_gradient_is_charged_and_both_bits_are_reported(tmp_path: Path) -> None:
-    words = [*CONVEX, "compressor=none", "estimator.epoch_steps=5", "trainer.max_steps=10"]
-    result = run(tmp_path, *words, "trainer.launcher=virtual")
+    overrides = [*CONVEX, "compressor=none", "estimator.epoch_steps=5", "trainer.max_steps=10"]
+    result = run(tmp_path, *overrides, "trainer.launcher=virtual")
     n = 8 * 10 + 10
     assert result["parameters"] == n and result["bits_sent"]["per_worker"] == 32 * n * (10 + 2)
     assert result["estimator"]["epoch_steps"] == 5
@@ -200,7 +200,7 @@ def test_the_full_gradient_is_charged_and_both_bits_are_reported(tmp_path: Path)
 
 @pytest.mark.usefixtures("copied_workers")
 def test_virtual_and_real_workers_are_equal_to_the_bit(tmp_path: Path) -> None:
-    words = [
+    overrides = [
         *CONVEX,
         "min_size=0",
         "trainer.gpus=4",
@@ -208,9 +208,9 @@ def test_virtual_and_real_workers_are_equal_to_the_bit(tmp_path: Path) -> None:
         "trainer.epochs=2",
         "trainer.log_every=3",
     ]
-    words += ["trainer.record_gradients=[4]"]
-    virtual = run(tmp_path / "virtual", *words, "trainer.launcher=virtual")
-    real = run(tmp_path / "real", *words, "trainer.processes=2")
+    overrides += ["trainer.record_gradients=[4]"]
+    virtual = run(tmp_path / "virtual", *overrides, "trainer.launcher=virtual")
+    real = run(tmp_path / "real", *overrides, "trainer.processes=2")
     assert (virtual["processes"], real["processes"]) == (1, 2)
     assert (tmp_path / "virtual" / "metrics.jsonl").read_text() == (
         tmp_path / "real" / "metrics.jsonl"
@@ -263,7 +263,7 @@ def test_what_it_takes_and_refuses_from_the_command_line(tmp_path: Path) -> None
     for node in ({"kind": "adamw"}, {"_target_": "torch.optim.RMSprop", "momentum": 0.0}):
         with pytest.raises(ValueError, match="optimizer=.*: estimator=svrg takes plain steps"):
             refuse(SVRG(), model, DATA, node)
-    for words, says in (
+    for overrides, says in (
         (
             ["model=linear", "optimizer.momentum=0.9"],
             "optimizer.momentum=0.9: estimator=svrg takes plain steps",
@@ -275,4 +275,4 @@ def test_what_it_takes_and_refuses_from_the_command_line(tmp_path: Path) -> None
         (["model=resnet20"], "estimator=svrg cannot use batch normalization"),
     ):
         with pytest.raises(ConfigError, match=says):
-            run(tmp_path, *SVRG_STEPS, *words)
+            run(tmp_path, *SVRG_STEPS, *overrides)

@@ -32,9 +32,9 @@ def metrics(folder: Path) -> str:
 
 
 def test_same_seed_same_bits_and_another_seed_other_ones(tmp_path: Path) -> None:
-    words = [VIRTUAL, "min_size=0", "trainer.max_steps=10", "trainer.log_every=5"]
+    overrides = [VIRTUAL, "min_size=0", "trainer.max_steps=10", "trainer.log_every=5"]
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
-        run(tmp_path / name, *words, f"seed={seed}")
+        run(tmp_path / name, *overrides, f"seed={seed}")
     assert metrics(tmp_path / "a") == metrics(tmp_path / "b") != metrics(tmp_path / "c")
 
 
@@ -42,7 +42,7 @@ def test_same_seed_same_bits_and_another_seed_other_ones(tmp_path: Path) -> None
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 def test_virtual_and_real_workers_train_alike(tmp_path: Path, optimizer: str) -> None:
     """A gather agrees to the bit: same samples, same weights, same noise."""
-    words = [
+    overrides = [
         f"optimizer={optimizer}",
         "trainer.drift_every=1",
         "min_size=0",
@@ -51,8 +51,8 @@ def test_virtual_and_real_workers_train_alike(tmp_path: Path, optimizer: str) ->
         "trainer.max_steps=12",
         "trainer.log_every=3",
     ]
-    virtual = run(tmp_path / "virtual", *words, VIRTUAL)
-    hybrid = run(tmp_path / "hybrid", *words, "trainer.processes=2")
+    virtual = run(tmp_path / "virtual", *overrides, VIRTUAL)
+    hybrid = run(tmp_path / "hybrid", *overrides, "trainer.processes=2")
     assert (virtual["processes"], hybrid["processes"]) == (1, 2)
     assert metrics(tmp_path / "virtual") == metrics(tmp_path / "hybrid")
     assert virtual["bits_sent"] == hybrid["bits_sent"] and virtual["test"] == hybrid["test"]
@@ -64,22 +64,22 @@ def test_one_worker_with_the_whole_batch_equals_four_with_a_quarter(tmp_path: Pa
 
     The samples of a step are the same.
     """
-    words = [
+    overrides = [
         VIRTUAL,
         "compressor=powersgd",
         "trainer.max_steps=8",
         "trainer.log_every=1",
         "trainer.error_every=null",
     ]
-    one = run(tmp_path / "one", *words, "trainer.gpus=1", "trainer.batch_size=64")
-    four = run(tmp_path / "four", *words, "trainer.gpus=4", "trainer.batch_size=16")
+    one = run(tmp_path / "one", *overrides, "trainer.gpus=1", "trainer.batch_size=64")
+    four = run(tmp_path / "four", *overrides, "trainer.gpus=4", "trainer.batch_size=16")
     assert one["test"]["loss"] == pytest.approx(four["test"]["loss"], rel=1e-4)
 
 
 def test_micro_batches_add_up(tmp_path: Path) -> None:
-    words = [VIRTUAL, "compressor=none", "trainer.max_steps=8"]
-    whole = run(tmp_path / "whole", *words)
-    split = run(tmp_path / "split", *words, "trainer.accumulate=4")
+    overrides = [VIRTUAL, "compressor=none", "trainer.max_steps=8"]
+    whole = run(tmp_path / "whole", *overrides)
+    split = run(tmp_path / "split", *overrides, "trainer.accumulate=4")
     assert whole["test"]["loss"] == pytest.approx(split["test"]["loss"], rel=1e-4)
 
 
@@ -116,21 +116,21 @@ def test_a_result_has_the_facts_of_the_run(tmp_path: Path) -> None:
 
 
 def test_regression_and_synthetic_data(tmp_path: Path) -> None:
-    words = [
+    overrides = [
         "model=linear",
         "dataset=synthetic",
         "dataset.task=regression",
         "dataset.outputs=1",
         "compressor=none",
     ]
-    words += [VIRTUAL, "optimizer.lr=0.01"]
-    first = run(tmp_path / "first", *words, "trainer.max_steps=1")
-    last = run(tmp_path / "last", *words, "trainer.max_steps=40")
+    overrides += [VIRTUAL, "optimizer.lr=0.01"]
+    first = run(tmp_path / "first", *overrides, "trainer.max_steps=1")
+    last = run(tmp_path / "last", *overrides, "trainer.max_steps=40")
     assert "accuracy" not in last["test"] and last["test"]["loss"] < first["test"]["loss"] / 4
 
 
 def test_a_convolution_trains_in_both_layouts_and_precisions(tmp_path: Path) -> None:
-    words = [
+    overrides = [
         VIRTUAL,
         "model=resnet20",
         "compressor=none",
@@ -140,7 +140,7 @@ def test_a_convolution_trains_in_both_layouts_and_precisions(tmp_path: Path) -> 
     ]
 
     def losses(name: str, *more: str) -> list[float]:
-        run(tmp_path / name, *words, *more)
+        run(tmp_path / name, *overrides, *more)
         lines = [json.loads(line) for line in metrics(tmp_path / name).splitlines()]
         return [line["loss"] for line in lines if line["event"] == "train"]
 

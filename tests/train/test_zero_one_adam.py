@@ -171,7 +171,7 @@ def test_after_an_exchange_all_workers_are_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize("compressor", ["none", "scaled_sign", "qsgd", "powersgd"])
 def test_it_learns_through_any_compressor(tmp_path: Path, compressor: str) -> None:
     residual = () if compressor in ("none", "qsgd") else ("error_feedback=true",)
-    words = (
+    overrides = (
         f"compressor={compressor}",
         *residual,
         *SHORT,
@@ -179,7 +179,7 @@ def test_it_learns_through_any_compressor(tmp_path: Path, compressor: str) -> No
         "optimizer.eps=0.001",
         "optimizer.lr=0.01",
     )
-    built = build(tmp_path, *words, *(["min_size=0"] if compressor != "none" else []))
+    built = build(tmp_path, *overrides, *(["min_size=0"] if compressor != "none" else []))
     first = train_losses(built, 4)
     take_steps(built, 30)
     assert train_losses(built, 4) < 0.8 * first
@@ -193,9 +193,9 @@ def test_virtual_and_real_workers_are_equal_to_the_bit(tmp_path: Path) -> None:
     results = {
         launcher: run(
             tmp_path / launcher,
-            *(*SIGNS, *SHORT, *FROZEN, *length, f"trainer.launcher={launcher}", *words),
+            *(*SIGNS, *SHORT, *FROZEN, *length, f"trainer.launcher={launcher}", *overrides),
         )
-        for launcher, words in where.items()
+        for launcher, overrides in where.items()
     }
     assert [result["processes"] for result in results.values()] == [1, 2]
     one, other = results.values()
@@ -206,7 +206,7 @@ def test_virtual_and_real_workers_are_equal_to_the_bit(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("overrides", "says"),
     [
         (["optimizer=adamw"], "optimizer=adamw: .*; type optimizer=frozen_adam"),
         (["compressor=onebit_adam"], "compressor=onebit_adam .*; type compressor=scaled_sign"),
@@ -216,7 +216,7 @@ def test_virtual_and_real_workers_are_equal_to_the_bit(tmp_path: Path) -> None:
         (["trainer.overlap=true", "trainer.launcher=local"], "overlap=true: .* estimator=sgd"),
     ],
 )
-def test_what_it_refuses(tmp_path: Path, words: list[str], says: str) -> None:
+def test_what_it_refuses(tmp_path: Path, overrides: list[str], says: str) -> None:
     with pytest.raises(ConfigError, match=says) as error:
-        run(tmp_path, *ZERO_ONE, *words)
+        run(tmp_path, *ZERO_ONE, *overrides)
     assert "\n" not in str(error.value)

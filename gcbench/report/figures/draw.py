@@ -32,16 +32,16 @@ Pictures = Iterator[
 
 @matplotlib.rc_context(RC)
 def draw(
-    word: str,
+    asked: str,
     runs: Sequence[RecordedRun],
     folder: Path,
     budget: str = PAPER,
-    words: tuple[str, ...] = (),
+    overrides: tuple[str, ...] = (),
     results: Sequence[str] = (),
 ) -> list[str]:
-    """Draw what `figure=word` asks for, as svg and png below `folder`.
+    """Draw what `figure=asked` asks for, as svg and png below `folder`.
 
-    Return a line for every file, and for what has no data. `word` is a table (orq/figure2), a
+    Return a line for every file, and for what has no data. `asked` is a table (orq/figure2), a
     paper, a study (ecq_stability), which_method, runs (everything that ran), or all.
     """
     at_budget = [run for run in runs if run.budget == budget]
@@ -52,19 +52,19 @@ def draw(
     lines = [
         line
         for name, make in special.items()
-        if word in (name, ALL)
+        if asked in (name, ALL)
         for line in _write(make(), folder, budget, WANTS_TWO)
     ]
     for name in STUDIES:
-        if word in (name, ALL):
+        if asked in (name, ALL):
             lines += _write(
                 of_study(name, results), folder, PAPER, f"gcbench study {name} makes it"
             )
-    if word not in (*special, *STUDIES):
-        for name in _tables(word):
+    if asked not in (*special, *STUDIES):
+        for name in _tables(asked):
             table = read_table(name)
             lines += _write(
-                of_table(table, runs, budget, words, results),
+                of_table(table, runs, budget, overrides, results),
                 folder,
                 budget,
                 f"gcbench report table={name} says what to run",
@@ -72,13 +72,14 @@ def draw(
     return lines
 
 
-def _tables(word: str) -> list[str]:
+def _tables(asked: str) -> list[str]:
     try:
-        return tables_of(word)
+        return tables_of(asked)
     except ConfigError as error:
         known = [WHICH, RUNS, *STUDIES]
         raise ConfigError(
-            f"figure={word}: type a table, a paper, all, or {near(word, known) or ', '.join(known)}"
+            f"figure={asked}: type a table, a paper, all, "
+            f"or {near(asked, known) or ', '.join(known)}"
         ) from error
 
 
@@ -121,7 +122,7 @@ def of_table(
     table: Table,
     runs: Sequence[RecordedRun],
     budget: str,
-    words: tuple[str, ...],
+    overrides: tuple[str, ...],
     results: Sequence[str],
 ) -> Pictures:
     """Yield the figure that stands in the paper.
@@ -134,7 +135,7 @@ def of_table(
         if kind:
             yield from _of_study_table(table, results)
         return
-    drawn = of_rows(group_runs(table, runs, budget, words), by_group)
+    drawn = of_rows(group_runs(table, runs, budget, overrides), by_group)
     if kind in ("curves", "error_curves"):
         what = _list(spec.get("y", "relative_error" if kind == "error_curves" else "loss"))
         yield from _curves(table.name, drawn, what, _list(spec.get("x", "epoch")), by_group)

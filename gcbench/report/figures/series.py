@@ -195,4 +195,4 @@ def _draw_done(series: Sequence[Series]) -> Drawn:
 def labels_of(family: str, runs: Sequence[RecordedRun]) -> list[str]:
     """Return the method with the knobs, as typed, that tell its configurations apart."""
     every = tell_apart([run.flat for run in runs], fewest=True)
-    return [" ".join([family, *words]) for words in every]
+    return [" ".join([family, *overrides]) for overrides in every]

@@ -1,18 +1,18 @@
-"""The words that are typed after `gcbench predict`."""
+"""The arguments that are typed after `gcbench predict`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gcbench.config import ConfigError, Words, key, near, read_words
+from gcbench.config import Arguments, ConfigError, key, near, read_arguments
 from gcbench.console import FORMATS
 
 COMMANDS = ("pays", "measure", "compare", "links", "devices")
 
 
 @dataclass
-class Predict(Words):
+class Predict(Arguments):
     """Predicts steps on clusters: seconds, images a second, and where compression pays. Other keys
     are knobs of the compressors (rank=2, bits=4, exchange=scatter; several values as in
     rank=1,2,4)."""
@@ -81,21 +81,23 @@ gcbench predict compare outputs/RUN network=1gbit    a run's times beside the pr
 
 def read_predict(typed: Sequence[str]) -> Predict:
     """Return what was typed; raise ConfigError for a mistyped argument."""
-    words = read_words(Predict, typed)
+    arguments = read_arguments(Predict, typed)
     unknown = (
-        () if words.command in ("measure", "compare") else words.plain[words.command in COMMANDS :]
+        ()
+        if arguments.command in ("measure", "compare")
+        else arguments.plain[arguments.command in COMMANDS :]
     )
-    for word in unknown:
+    for argument in unknown:
         raise ConfigError(
-            f"{word}: type {near(word, COMMANDS) or ', '.join(COMMANDS)}, or key=value"
+            f"{argument}: type {near(argument, COMMANDS) or ', '.join(COMMANDS)}, or key=value"
         )
-    if words.seconds is not None and words.batch_size is None and words.shapes is None:
+    if arguments.seconds is not None and arguments.batch_size is None and arguments.shapes is None:
         raise ConfigError(
-            f"seconds={words.seconds:g}: type batch_size=N too, whose seconds they are"
+            f"seconds={arguments.seconds:g}: type batch_size=N too, whose seconds they are"
         )
-    if words.overlap and max(words.every) > 1:
+    if arguments.overlap and max(arguments.every) > 1:
         raise ConfigError(
-            f"overlap=true every={','.join(map(str, words.every))}: local steps are exchanged "
+            f"overlap=true every={','.join(map(str, arguments.every))}: local steps are exchanged "
             "between two steps, not under a backward pass; type overlap=false, or every=1"
         )
-    return words
+    return arguments

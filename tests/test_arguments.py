@@ -1,4 +1,4 @@
-"""Words of subcommands, read into the fields of a dataclass."""
+"""Arguments of subcommands, read into the fields of a dataclass."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import pytest
 
-from gcbench.config import ConfigError, Words, key, option, read_keys, read_words
+from gcbench.config import Arguments, ConfigError, key, option, read_arguments, read_keys
 
 
 @dataclass
-class Own(Words):
+class Own(Arguments):
     """Says what it
     does."""
 
@@ -52,21 +52,33 @@ def test_values_have_the_types_of_their_fields() -> None:
         "c",
         "in=6",
     ]
-    words = read_words(Own, typed)
-    assert (words.steps, words.seconds, words.overlap, words.form) == (5, 0.001, True, "latex")
-    assert (words.plain, words.numbers, words.config_dir) == (("a", "b"), (4, 5, 6), "c")
-    assert set(words.given) == {"steps", "seconds", "overlap", "form", "numbers"}
-    assert read_words(Own, []).numbers == (1, 2) and read_words(Own, ["in=null"]).numbers is None
+    arguments = read_arguments(Own, typed)
+    assert (arguments.steps, arguments.seconds, arguments.overlap, arguments.form) == (
+        5,
+        0.001,
+        True,
+        "latex",
+    )
+    assert (arguments.plain, arguments.numbers, arguments.config_dir) == (
+        ("a", "b"),
+        (4, 5, 6),
+        "c",
+    )
+    assert set(arguments.given) == {"steps", "seconds", "overlap", "form", "numbers"}
+    assert (
+        read_arguments(Own, []).numbers == (1, 2)
+        and read_arguments(Own, ["in=null"]).numbers is None
+    )
 
 
 def test_commas_inside_brackets_split_nothing() -> None:
-    assert read_words(Own, ["folders=a,x=[1,2],b=c"]).folders == ("a", "x=[1,2]", "b=c")
-    assert read_words(Own, ["folders=[a=[1,2], 'b']"]).folders == ("a=[1,2]", "b")
+    assert read_arguments(Own, ["folders=a,x=[1,2],b=c"]).folders == ("a", "x=[1,2]", "b=c")
+    assert read_arguments(Own, ["folders=[a=[1,2], 'b']"]).folders == ("a=[1,2]", "b")
 
 
 def test_other_keys_are_left_to_those_who_take_them() -> None:
-    words = read_words(Open, ["rank=1,2", "steps=2", "+levels=3"])
-    assert words.others == ("rank=1,2", "+levels=3") and words.steps == 2
+    arguments = read_arguments(Open, ["rank=1,2", "steps=2", "+levels=3"])
+    assert arguments.others == ("rank=1,2", "+levels=3") and arguments.steps == 2
 
 
 def test_settings_of_any_dataclass() -> None:
@@ -75,7 +87,7 @@ def test_settings_of_any_dataclass() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("arguments", "says"),
     [
         (["stesp=1"], "stesp=1: no such key; type steps= or seconds="),
         (["xyz=1"], "xyz=1: no such key; type steps=, seconds=, overlap=, form=, folders=, in="),
@@ -94,9 +106,9 @@ def test_settings_of_any_dataclass() -> None:
         (["--config-dir"], "argument --config-dir: expected one argument; type gcbench own --help"),
     ],
 )
-def test_slips_are_answered_in_one_sentence(words: list[str], says: str) -> None:
+def test_slips_are_answered_in_one_sentence(arguments: list[str], says: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        read_words(Own, words)
+        read_arguments(Own, arguments)
     assert str(caught.value) == says
 
 
@@ -107,7 +119,7 @@ def test_names_of_a_setting_are_some_of_its_default() -> None:
 
 def test_help_has_every_key_with_its_default(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        read_words(Own, ["--help"])
+        read_arguments(Own, ["--help"])
     told = capsys.readouterr().out
     assert ended.value.code == 0 and told.startswith(
         "usage: gcbench own FOLDER [key=value ...]\n\nSays what it does.\n"

@@ -1,4 +1,4 @@
-"""Words that users type, and the messages for mistakes."""
+"""Arguments that users type, and the messages for mistakes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OUT = Path("outputs")
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("arguments", "says"),
     [
         (["tabel=small/one"], "tabel=small/one: no such key; type table="),
         (["table=small/on"], "table=small/on: there is no such table; type small/one"),
@@ -34,9 +34,9 @@ OUT = Path("outputs")
         (["keep="], "keep=: type keep= and a folder"),
     ],
 )
-def test_slips_are_answered_in_one_sentence(words: list[str], says: str) -> None:
+def test_slips_are_answered_in_one_sentence(arguments: list[str], says: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        report(words)
+        report(arguments)
     assert says in str(caught.value) and "\n" not in str(caught.value)
 
 

@@ -1,4 +1,4 @@
-"""What is typed after a subcommand: plain words, and key=value for the fields of a dataclass."""
+"""The arguments of a subcommand: plain ones, and key=value for the fields of a dataclass."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def option(about: str) -> Any:
 
 
 @dataclass
-class Words:
-    """Words that were typed after a subcommand.
+class Arguments:
+    """Arguments that were typed after a subcommand.
 
     A subclass has the keys as fields, and its docstring is the help's text.
     """
@@ -37,32 +37,34 @@ class Words:
     examples: ClassVar[str] = ""
     takes_other_keys: ClassVar[bool] = False
 
-    plain: tuple[str, ...] = field(init=False, default=())  # words that are no key=value
+    plain: tuple[str, ...] = field(init=False, default=())  # arguments that are no key=value
     others: tuple[str, ...] = field(
         init=False, default=()
     )  # key=value of no field, where those are taken
     given: Collection[str] = field(init=False, default=())  # the fields that were typed
 
 
-W = TypeVar("W", bound=Words)
+A = TypeVar("A", bound=Arguments)
 
 
-def read_words(kind: type[W], typed: Sequence[str]) -> W:
+def read_arguments(kind: type[A], typed: Sequence[str]) -> A:
     """Return what was typed; --help prints the help and exits.
 
     Raises ConfigError with one sentence.
     """
     options = vars(_parser(kind).parse_intermixed_args(typed))
-    plain = tuple(word for word in options["words"] if "=" not in word)
-    pairs = [word for word in options.pop("words") if "=" in word]
+    plain = tuple(argument for argument in options["arguments"] if "=" not in argument)
+    pairs = [argument for argument in options.pop("arguments") if "=" in argument]
     known = _fields_by_key(kind)
     others = tuple(
-        word for word in pairs if kind.takes_other_keys and word.partition("=")[0] not in known
+        argument
+        for argument in pairs
+        if kind.takes_other_keys and argument.partition("=")[0] not in known
     )
-    values = read_keys(kind, [word for word in pairs if word not in others])
-    words = kind(**values, **options)
-    words.plain, words.others, words.given = plain, others, values.keys()
-    return words
+    values = read_keys(kind, [argument for argument in pairs if argument not in others])
+    arguments = kind(**values, **options)
+    arguments.plain, arguments.others, arguments.given = plain, others, values.keys()
+    return arguments
 
 
 def read_keys(kind: type[Any], typed: Sequence[str]) -> dict[str, Any]:
@@ -74,33 +76,33 @@ def read_keys(kind: type[Any], typed: Sequence[str]) -> dict[str, Any]:
     """
     known, hints = _fields_by_key(kind), get_type_hints(kind)
     values: dict[str, Any] = {}
-    for word in typed:
-        name, _, text = word.partition("=")
+    for argument in typed:
+        name, _, text = argument.partition("=")
         if name not in known:
             raise ConfigError(
-                f"{word}: no such key; type {near(name, known, '=') or '=, '.join(known) + '='}"
+                f"{argument}: no such key; type {near(name, known, '=') or '=, '.join(known) + '='}"
             )
         of = known[name]
         if not text:
             about = of.metadata.get("about", f"a value, as in {name}={_show(of)}")
-            raise ConfigError(f"{word}: type {name}= and {about}")
-        value = _value(word, of, hints[of.name])
+            raise ConfigError(f"{argument}: type {name}= and {about}")
+        value = _value(argument, of, hints[of.name])
         values[of.name] = (*values.get(of.name, ()), *value) if isinstance(value, tuple) else value
     return values
 
 
-def to_words(keys: Mapping[str, Any]) -> list[str]:
-    """Return keys and values of Python as key=value words of Hydra's grammar.
+def to_overrides(keys: Mapping[str, Any]) -> list[str]:
+    """Return keys and values of Python as key=value overrides of Hydra's grammar.
 
     trainer={"epochs": 1} is trainer.epochs=1.
     """
-    words = []
+    overrides = []
     for name, value in keys.items():
         if isinstance(value, Mapping):
-            words += to_words({f"{name}.{inner}": below for inner, below in value.items()})
+            overrides += to_overrides({f"{name}.{inner}": below for inner, below in value.items()})
         else:
-            words.append(f"{name}={_quote(value)}")
-    return words
+            overrides.append(f"{name}={_quote(value)}")
+    return overrides
 
 
 def _quote(value: Any) -> str:
@@ -112,10 +114,10 @@ def _quote(value: Any) -> str:
     return format_value(value)
 
 
-def near(word: str, known: Collection[str], ending: str = "") -> str:
-    """Return the names like `word`, for a sentence; nothing where there are none."""
+def near(typed: str, known: Collection[str], ending: str = "") -> str:
+    """Return the names like `typed`, for a sentence; nothing where there are none."""
     return " or ".join(
-        name + ending for name in get_close_matches(word, list(known), n=3, cutoff=0.5)
+        name + ending for name in get_close_matches(typed, list(known), n=3, cutoff=0.5)
     )
 
 
@@ -124,8 +126,8 @@ def _fields_by_key(kind: type[Any]) -> dict[str, Field[Any]]:
     return {f.metadata.get("name") or f.name: f for f in typed}
 
 
-def _value(word: str, of: Field[Any], hint: Any) -> Any:
-    name, _, text = word.partition("=")
+def _value(argument: str, of: Field[Any], hint: Any) -> Any:
+    name, _, text = argument.partition("=")
     if get_origin(hint) in (Union, types.UnionType):  # with None
         if text == "null":
             return None
@@ -137,12 +139,14 @@ def _value(word: str, of: Field[Any], hint: Any) -> Any:
     values = []
     for part in _parts(text) if several else [text]:
         if choices and part not in choices:
-            raise ConfigError(f"{word}: type {name}={near(part, choices) or ', '.join(choices)}")
+            raise ConfigError(
+                f"{argument}: type {name}={near(part, choices) or ', '.join(choices)}"
+            )
         try:
             values.append(_read(kind, part))
         except (KeyError, ValueError):
             raise ConfigError(
-                f"{word}: type {NEEDED[kind]}, as in {name}={_show(of) or EXAMPLES[kind]}"
+                f"{argument}: type {NEEDED[kind]}, as in {name}={_show(of) or EXAMPLES[kind]}"
             ) from None
     return tuple(values) if several else values[0]
 
@@ -181,7 +185,7 @@ class _Parser(argparse.ArgumentParser):
         raise ConfigError(f"{message}; type {self.prog} --help")
 
 
-def _parser(kind: type[Words]) -> _Parser:
+def _parser(kind: type[Arguments]) -> _Parser:
     known = _fields_by_key(kind)
     width = max(map(len, known), default=0) + 2
     keys = [
@@ -200,7 +204,7 @@ def _parser(kind: type[Words]) -> _Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("words", nargs="*", help=argparse.SUPPRESS)
+    parser.add_argument("arguments", nargs="*", help=argparse.SUPPRESS)
     for f in fields(kind):
         if f.metadata.get("option"):
             parser.add_argument(

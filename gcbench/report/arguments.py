@@ -1,4 +1,4 @@
-"""The words typed after `gcbench report`, `gcbench runs` and `gcbench claims`."""
+"""The arguments typed after `gcbench report`, `gcbench runs` and `gcbench claims`."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from gcbench.config import PAPER, ConfigError, Words, budget_names, key, read_words
+from gcbench.config import PAPER, Arguments, ConfigError, budget_names, key, read_arguments
 from gcbench.console import FORMATS
 from gcbench.report.claims_formats import WRITERS as CLAIMS_WRITERS
 
 RESULTS = ("outputs",)
 WITH = (
-    "a word typed beside every experiment of the budget, as in with=trainer.precision=bf16; "
-    "may be repeated"
+    "an override typed beside every experiment of the budget, as in "
+    "with=trainer.precision=bf16; may be repeated"
 )
 
 
 @dataclass
-class Source(Words):
+class Source(Arguments):
     """The place that results are read from."""
 
     results: tuple[str, ...] = key(
@@ -115,21 +115,21 @@ S = TypeVar("S", bound=Source)
 
 
 def read_source(kind: type[S], typed: Sequence[str]) -> S:
-    """Return the typed words; raise ConfigError with one sentence where they are mistyped."""
-    words = read_words(kind, typed)
-    for word in getattr(words, "beside", ()):
-        if not all(word.partition("=")):
+    """Return the typed arguments; raise ConfigError with one sentence where they are mistyped."""
+    arguments = read_arguments(kind, typed)
+    for override in getattr(arguments, "beside", ()):
+        if not all(override.partition("=")):
             raise ConfigError(
-                f"with={word}: type a key and a value after with=, "
+                f"with={override}: type a key and a value after with=, "
                 "as in with=trainer.precision=bf16"
             )
-    if isinstance(words, Runs) and words.plain:
-        words.results = words.plain
-    if words.source == "wandb" and words.project is None:
+    if isinstance(arguments, Runs) and arguments.plain:
+        arguments.results = arguments.plain
+    if arguments.source == "wandb" and arguments.project is None:
         raise ConfigError("source=wandb: type project=entity/project, too")
-    for folder in words.results:
+    for folder in arguments.results:
         if folder not in RESULTS and not Path(folder).exists():
             raise ConfigError(
                 f"results={folder}: there is no such folder; type one with runs in it"
             )
-    return words
+    return arguments
