@@ -162,17 +162,17 @@ def _judge(
         return Judged(relation, Verdict.NOT_DECIDED)
     noise = differences.noise(others)
     margin = relation.margin(fmean(differences.by_seed.values()))
-    verdict = _verdict(relation.sign, margin, noise)
+    verdict = _verdict(relation.sign, margin, noise, differences.exact)
     return Judged(relation, verdict, margin, tuple(differences.by_seed), noise)
 
 
-def _verdict(sign: str, margin: float, noise: float) -> Verdict:
+def _verdict(sign: str, margin: float, noise: float, exact: bool) -> Verdict:
     if math.isnan(margin) or (math.isinf(margin) and math.isinf(noise)):
         return Verdict.NOT_DECIDED  # some seeds diverged, and the others may say the opposite
     if margin > 0 or (margin == 0 and sign != ">"):
         above = margin >= noise and math.isfinite(noise)
         return Verdict.REPRODUCED if above else Verdict.WITHIN_NOISE
-    if -margin > noise or noise == 0:  # equal numbers without noise are not larger
+    if -margin > noise or exact:  # which equal numbers are, too: they are not larger
         return Verdict.CONTRARY
     equal = sign == ">=" and math.isfinite(noise)
     return Verdict.WITHIN_NOISE if equal else Verdict.NOT_DECIDED

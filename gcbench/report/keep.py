@@ -69,7 +69,7 @@ RESULTS = """\
 
 What is kept of the runs behind the tables: `results/` has every run with its curves, a line each,
 in a file a paper, and what studies and links measured. Tables and pictures are drawn from it:
-`gcbench report table=all keep=outputs` writes them anew.
+`gcbench report table=all budget=cpu keep=outputs` writes those of a budget anew.
 """
 INDEX = "## All tables"
 

@@ -142,7 +142,7 @@ def test_what_was_typed_is_not_changed() -> None:
     ("arguments", "says"),
     [
         (["nowhere.Method"], "nowhere.Method cannot be imported"),
-        (["outside.Unnatural"], "outside.Unnatural cannot be imported"),
+        (["outside.Unnatural"], "outside has no Unnatural; type Natural"),
         (["outside.Natural", "rank=2"], "outside.Natural has no such argument"),
         ([], "nothing was asked for; type my_package.MyMethod"),
         (

@@ -65,8 +65,8 @@ def test_an_undamaged_run_goes_on(cut: Path) -> None:
 @pytest.mark.parametrize(
     "text",
     slow_but(
-        ["", "null", "[" * 100_000, '{"format": 6}'],
-        ["", "{}", "null", "[]", "3", '{"format": "6"}', "[" * 100_000, '{"format": 6}'],
+        ["", "null", "[" * 100_000, '{"format": 7}'],
+        ["", "{}", "null", "[]", "3", '{"format": "6"}', "[" * 100_000, '{"format": 7}'],
     ),
     ids=lambda text: text[:16] or "empty",
 )
