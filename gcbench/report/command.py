@@ -92,7 +92,8 @@ def _load_reported(arguments: Report | Claims) -> list[RecordedRun]:
 def _tables(arguments: Report) -> None:
     tables = [read_table(name) for name in tables_of(str(arguments.table))]
     runs = _load_reported(arguments)
-    behind = [run for table in tables for run in _show(arguments, table, runs)]
+    alone = len(tables) == 1
+    behind = [run for table in tables for run in _show(arguments, table, runs, alone)]
     if arguments.keep:
         kept = list(dict.fromkeys(behind))
         keep_runs(Path(arguments.keep), kept)
@@ -131,24 +132,27 @@ def _html(typed: Sequence[str]) -> None:
     print(f"{path}: {len(runs)} runs; open it in a browser")
 
 
-def _show(arguments: Report, table: Table, runs: Sequence[RecordedRun]) -> list[RecordedRun]:
-    """Print a table, and keep its page where that was asked for; return the runs behind it."""
+def _show(
+    arguments: Report, table: Table, runs: Sequence[RecordedRun], alone: bool
+) -> list[RecordedRun]:
+    """Print a table, and keep its page where that was asked for; return the runs behind it.
+
+    Of several tables, those of which nothing has run at this budget have no page.
+    """
     study = find_study(table.study, arguments.results) if table.study else None
     if table.study:
         document = study_document(table, study[1] if study else None)
     else:
         document = build(table, runs, arguments.budget, arguments.beside)
     show_document(document, arguments.format)
+    groups = {} if table.study else groups_of(table, runs, arguments.budget, arguments.beside)
+    has_run = any(row.every_run for row in groups.get(arguments.budget, []))
+    if not (alone or has_run or (study and arguments.budget == PAPER)):
+        return []
     if arguments.keep:
         keep_table(Path(arguments.keep), document, arguments.budget)
         if study:
             keep_study(Path(arguments.keep), study[0])
-    return [] if table.study else runs_behind(table, runs, arguments)
-
-
-def runs_behind(table: Table, runs: Sequence[RecordedRun], arguments: Report) -> list[RecordedRun]:
-    """Return all runs that the report shows or names, each once."""
-    groups = groups_of(table, runs, arguments.budget, arguments.beside)
     return list(
         dict.fromkeys(run for rows in groups.values() for row in rows for run in row.every_run)
     )

@@ -438,6 +438,23 @@ def test_a_kept_report_can_be_made_again_from_what_was_kept(said, here: Path) ->
     assert Path("again/tables/small/one.md").read_text() == first
 
 
+def test_of_several_tables_those_that_ran_are_kept(said, here: Path) -> None:
+    tables = here.parent / "table" / "small"
+    for name, row in (("ran", SGD), ("waits", RANK)):
+        text = (
+            f"title: {name}\nsource: us\ncolumns: {{accuracy: {{title: A, measure: accuracy}}}}\n"
+        )
+        (tables / f"{name}.yaml").write_text(f"{text}rows:\n  - {{experiment: {row}, title: R}}\n")
+    for file in tables.glob("*.yaml"):
+        if file.stem not in ("ran", "waits"):
+            file.unlink()
+    write(OUT / "cpu", result_of(SGD, budget="cpu", accuracy=80.0))
+    said("table=small", "budget=cpu", "keep=outputs")
+    assert [page.name for page in OUT.rglob("tables/small/*.md")] == ["ran-cpu.md"]
+    said("table=small/waits", "budget=cpu", "keep=outputs")  # asked for by its name
+    assert (OUT / "tables/small/waits-cpu.md").is_file()
+
+
 def test_runs_that_were_stopped_are_shown_and_not_kept(said) -> None:
     write(OUT / "whole", result_of(SGD, accuracy=94.0))
     write(OUT / "stopped", result_of(RANK, status="interrupted"))

@@ -200,7 +200,10 @@ def test_error_feedback_adds_gradients_and_not_steps(tmp_path: Path) -> None:
             ["optimizer._target_=torch.optim.RMSprop", "optimizer.lr=1", "optimizer.alpha=-1"],
             "optimizer: Invalid alpha value: -1",
         ),
-        (["optimizer._target_=torch.optim.Nothing", "optimizer.lr=1"], "torch.optim has no Nothing"),
+        (
+            ["optimizer._target_=torch.optim.Nothing", "optimizer.lr=1"],
+            "torch.optim has no Nothing",
+        ),
         (
             ["optimizer._target_=torch.optim.LBFGS", "optimizer.lr=1"],
             "LBFGS in a step raises TypeError",
