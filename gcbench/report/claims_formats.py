@@ -21,8 +21,8 @@ UNDER = [
     "Rows are compared seed by seed, by the differences between runs of the same seed: a relation "
     "holds, or its opposite does, if the mean difference is larger than noise, the one-sided 90 % "
     "bound of Student's t test on these pairs. With two or three pairs the noise is at least that "
-    "of the standard deviation pooled over the claim's relations of that measure, with one pair it "
-    "is that one; without any, nothing is above noise. "
+    "of the median standard deviation of the claim's relations of that measure, with one pair that "
+    "of their pooled one; without any, nothing is above noise. "
     "A run that diverged is worse than any number.",
     "Budgets are not mixed, and the one nearest to the paper's counts: an answer at cpu, "
     "cpu_medium or cpu_long is of a smaller model and fewer epochs. Costs are those of kept runs "

@@ -11,8 +11,8 @@ row, as in vgg16/sgd, and what is no Python name stands in quotes: "4bit" > "Ran
 Noise is the one-sided 90 % bound of Student's t test on pairs, t s / sqrt(n): s is the standard
 deviation of n differences between runs of the same seed, and t the quantile at n - 1 degrees of
 freedom. So a relation is decided by more seeds, too, unless nothing is there to decide. Two or
-three differences may agree by chance: their noise is at least that of the deviation pooled over
-all relations that are judged together.
+three differences may agree by chance: their noise is at least that of the median deviation of all
+relations that are judged together.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import math
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from itertools import pairwise, product
-from statistics import fmean, pvariance
+from statistics import fmean, median, pvariance
 from typing import NamedTuple
 
 from gcbench.config import ConfigError
@@ -118,17 +118,22 @@ class _Differences(NamedTuple):
             return 0.0  # also where one side diverged with every seed
         if self.freedom and not math.isfinite(self.squares):
             return math.inf
-        own, pooled = self._bound([self]), self._bound(together)
-        if not self.freedom:
-            return pooled
-        return max(own, pooled) if len(self.by_seed) <= FEW else own
-
-    def _bound(self, pooled: Sequence[_Differences]) -> float:
-        finite = [d for d in pooled if d.freedom and math.isfinite(d.squares)]
-        freedom = sum(d.freedom for d in finite)
+        known = [d for d in together if d.freedom and math.isfinite(d.squares)]
+        freedom = sum(d.freedom for d in known)
         if not freedom:
             return math.inf
-        deviation = math.sqrt(sum(d.squares for d in finite) / freedom)
+        if not self.freedom:
+            return self._bound(math.sqrt(sum(d.squares for d in known) / freedom), freedom)
+        own = self._bound(self.deviation, self.freedom)
+        if len(self.by_seed) > FEW:
+            return own
+        return max(own, self._bound(median(d.deviation for d in known), freedom))
+
+    @property
+    def deviation(self) -> float:
+        return math.sqrt(self.squares / self.freedom)
+
+    def _bound(self, deviation: float, freedom: int) -> float:
         return _t_90(freedom) * deviation / math.sqrt(len(self.by_seed))
 
 
