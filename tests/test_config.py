@@ -160,6 +160,11 @@ def test_help_names_every_choice() -> None:
         ),
         ("optimizer=adam optimizer.betas=[0.9,1]", "optimizer.betas=[0.9,1]: type two weights of"),
         ("optimizer.momentum=2", "optimizer.momentum=2: type a weight of at least 0 and below 1"),
+        (
+            "optimizer.nesterov=true optimizer.momentum=0",
+            "optimizer.nesterov=true looks ahead along the momentum, and optimizer.momentum=0; "
+            "type optimizer.momentum=0.9, or optimizer.nesterov=false",
+        ),
         ("optimizer._target_=my.pkg.Lion", "type its learning rate too"),
         ("name=a/b", "name='a/b': type a name of printable characters"),
     ],

@@ -59,6 +59,15 @@ def check_division(trainer: Config) -> None:
         )
 
 
+def check_nesterov(optimizer: Config) -> None:
+    """Refuse a look ahead along a momentum that there is not."""
+    if optimizer.get("nesterov") and optimizer.get("momentum") == 0:
+        raise ConfigError(
+            "optimizer.nesterov=true looks ahead along the momentum, and optimizer.momentum=0; "
+            "type optimizer.momentum=0.9, or optimizer.nesterov=false"
+        )
+
+
 def check_kinds(config: Config, choices: dict[str, str]) -> None:
     """Refuse a model that cannot read the data; take out `reads` and `kind`, which say so."""
     reads, kind = config["model"].pop("reads", None), config["dataset"].pop("kind", None)

@@ -8,7 +8,14 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from gcbench.config.budget import apply_budget
-from gcbench.config.checks import SCHEMAS, check_division, check_kinds, check_knobs, to_floats
+from gcbench.config.checks import (
+    SCHEMAS,
+    check_division,
+    check_kinds,
+    check_knobs,
+    check_nesterov,
+    to_floats,
+)
 from gcbench.config.directory import conf_directory
 from gcbench.config.errors import Config, ConfigError
 from gcbench.config.help import keys_by_choice
@@ -28,6 +35,7 @@ def resolve(composed: DictConfig) -> Config:
     config = _settle_and_check(composed, MethodSettings, RunSettings)
     config["knobs"] = typed_knobs(composed, config)
     check_division(config["trainer"])
+    check_nesterov(config["optimizer"])
     emulated_link(config["network"])  # refuses what is no rate or time
     check_kinds(config, config["choices"])
     return config
