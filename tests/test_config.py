@@ -233,7 +233,7 @@ def test_a_benchmark_is_answered_with_keys_of_benchmarks() -> None:
         ),
         (
             "+experiment=powersgd/table4/rank_22",
-            "+experiment=powersgd/table4/rank_22: there is no such experiment; did you mean "
+            "+experiment=powersgd/table4/rank_22: there is no such choice; did you mean "
             "+experiment=powersgd/table4/rank_2 or",
         ),
         (

@@ -62,12 +62,12 @@ class GcbenchSteps:
         comm = (
             Comm(workers, MirrorTransport(dist.get_rank(), workers)) if mirrored else _comm(workers)
         )
-        beside = _comm(workers) if exchanges_in_background(config["trainer"]) else None
-        agreeing = LocalControl() if mirrored or workers == 1 else control
-        joined = Connections(comm, beside, agreeing, CPU)
+        side_comm = _comm(workers) if exchanges_in_background(config["trainer"]) else None
+        own_control = LocalControl() if mirrored or workers == 1 else control
+        connections = Connections(comm, side_comm, own_control, CPU)
         with tempfile.TemporaryDirectory() as folder:
             self._run, _ = build_run(
-                config, plan(config, Machine.detect()), joined, data, Path(folder)
+                config, plan(config, Machine.detect()), connections, data, Path(folder)
             )
         self._progress = Progress.start(self._run)
 

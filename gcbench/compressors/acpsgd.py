@@ -42,7 +42,7 @@ class ACPSGD(Checked):
     """
 
     rank: Rank
-    properties: ClassVar[Properties] = Properties(contractive=True, mean_linear=True, period=2)
+    properties: ClassVar[Properties] = Properties(contractive=True, mean_linear=True, turns=2)
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         matrices = {k: g.reshape(-1, *matrix_shape(g)) for k, g in grads.items()}  # [w, n, m]

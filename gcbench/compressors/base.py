@@ -150,7 +150,7 @@ class Properties(NamedTuple):
     mean_linear: bool = False  # rows and their mean give the same update
     divisible: bool = False  # any part of a gradient, flat, can be sent by itself, as in a shard
     scope: Literal["tensor", "global"] = "tensor"  # global: a scale, bucket or draw spans tensors
-    period: int = 1  # exchanges after which messages have the same lengths again
+    turns: int = 1  # kinds of messages that take turns, as P and Q of ACP-SGD do
 
 
 @runtime_checkable
@@ -183,7 +183,7 @@ class Correcting(Compressor, Protocol):
 class Step:
     """The place of an exchange in a run, of which its randomness is a function."""
 
-    number: int  # of earlier exchanges of the same tensors: of earlier steps, but for local steps
+    number: int  # exchanges of the same tensors before this one; without local steps, the steps
     seed: int
     workers: range  # the workers of this process's rows
     offsets: Mapping[str, int]  # first element of each parameter in canonical order

@@ -45,7 +45,7 @@ class UnbiasedLowRank(Checked):
             unbiased=self.variant == "text",
             contractive=self.variant == "alternating",
             mean_linear=True,
-            period=2 if self.variant == "alternating" else 1,
+            turns=2 if self.variant == "alternating" else 1,
         )
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:

@@ -15,6 +15,7 @@ from gcbench.config.arguments import (
     to_overrides,
 )
 from gcbench.config.budget import PAPER, budget_names
+from gcbench.config.checks import refuse_empty_sweep
 from gcbench.config.command_line import resolve_overrides
 from gcbench.config.compose import (
     compose_methods,
@@ -31,7 +32,7 @@ from gcbench.config.notices import budget_notice, learning_rate_notice, start_no
 from gcbench.config.register import register
 from gcbench.config.resolve import resolve, resolve_benchmark
 from gcbench.config.run_name import bench_name, run_directory, run_name
-from gcbench.config.sentences import refuse_empty_sweep, sentence_of
+from gcbench.config.sentences import sentence_of
 
 __all__ = [
     "Arguments",

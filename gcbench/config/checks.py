@@ -1,10 +1,16 @@
-"""Checks of a composed configuration; a mistake is refused in one sentence."""
+"""Checks of what was typed and composed; a mistake is refused in one sentence."""
 
 from __future__ import annotations
 
+import fnmatch
+import re
+from collections.abc import Sequence
+from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 from gcbench import settings
+from gcbench.config.directory import conf_directory
 from gcbench.config.errors import Config, ConfigError
 from gcbench.knobs import kinds_of, knobs_of, refusal
 
@@ -66,6 +72,27 @@ def check_nesterov(optimizer: Config) -> None:
             "optimizer.nesterov=true looks ahead along the momentum, and optimizer.momentum=0; "
             "type optimizer.momentum=0.9, or optimizer.nesterov=false"
         )
+
+
+def refuse_empty_sweep(arguments: Sequence[str], config_dir: str | None = None) -> None:
+    """Raise ConfigError for `group=glob(pattern)` that no choice of the group matches.
+
+    Hydra would end such a sweep, of no rows, as if all had been done.
+    """
+    for argument in arguments:
+        if not (typed := re.fullmatch(r"\+?([\w/]+)=glob\(([^][,]+)\)", argument)):
+            continue
+        group, pattern = typed[1], typed[2].strip("'\"")
+        roots = [conf_directory(), *([Path(config_dir)] if config_dir else [])]
+        choices = sorted({file.stem for root in roots for file in (root / group).glob("*.yaml")})
+        if fnmatch.filter(choices, pattern):
+            continue
+        groups = {str(d.relative_to(r)) for r in roots for d in r.rglob("*") if d.is_dir()}
+        advice = f"type one of {', '.join(choices)}"
+        if not choices:
+            likely = get_close_matches(group, groups, n=1) or ["experiment/PAPER/TABLE"]
+            advice = f"did you mean {argument.replace(group, likely[0])}?"
+        raise ConfigError(f"{argument}: this matches no choice; {advice}")
 
 
 def check_kinds(config: Config, choices: dict[str, str]) -> None:

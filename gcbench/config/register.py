@@ -44,6 +44,6 @@ def _store_schemas() -> None:
 
 
 def _levels_of_bits(bits: Any) -> int:
-    return (
-        int(2 ** (bits - 1) - 1) if isinstance(bits, int) and 2 <= bits <= 8 else 7
-    )  # `bits` itself is refused later
+    if isinstance(bits, int) and 2 <= bits <= 8:
+        return int(2 ** (bits - 1) - 1)
+    return 7  # any number, as `bits` itself is refused later

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import fnmatch
 import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
-from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -133,7 +131,7 @@ def sentence_of(error: BaseException, benchmark: bool = False) -> str:
     if missing := re.search(r"Could not find '(.+)/(.+?)'\nAvailable options in .*\n", text):
         return _unknown_choice(missing[1], missing[2], text[missing.end() :].split())
     if missing := re.search(r"Could not find 'experiment/(.+?)'", text):
-        return unknown_experiment(missing[1])
+        return _unknown_experiment(missing[1])
     if absent := re.match(r"Could not override '.+'\. No match.*\n.* \+(.+)$", text):
         return f"{absent[1]}: a run has no such choice before one is added; type +{absent[1]}"
     if several := re.match(r"Ambiguous value for argument '((.+?)=(.+))'", text):
@@ -154,7 +152,7 @@ def sentence_of(error: BaseException, benchmark: bool = False) -> str:
     return text
 
 
-def unknown_experiment(name: str) -> str:
+def _unknown_experiment(name: str) -> str:
     """Return the sentence for `+experiment=name`, which is a folder or a name that is not there."""
     root = conf_directory() / "experiment"
     files = [str(file.relative_to(root).with_suffix("")) for file in root.rglob("*.yaml")]
@@ -165,33 +163,9 @@ def unknown_experiment(name: str) -> str:
             f"gcbench -m '+experiment/{inside[0].rpartition('/')[0]}=glob(*)'"
         )
     likely = get_close_matches(name, files, n=2, cutoff=0.8)
-    meant = " or ".join(f"+experiment={one}" for one in likely)
-    advice = f"did you mean {meant}?" if likely else "type one that gcbench report list names"
-    return f"+experiment={name}: there is no such experiment; {advice}"
-
-
-def refuse_empty_sweep(arguments: Sequence[str], config_dir: str | None = None) -> None:
-    """Raise ConfigError for `group=glob(pattern)` that no choice of the group matches.
-
-    Hydra would end such a sweep, of no rows, as if all had been done.
-    """
-    for argument in arguments:
-        if not (typed := re.fullmatch(r"\+?([\w/]+)=glob\(([^][,]+)\)", argument)):
-            continue
-        group, pattern = typed[1], typed[2].strip("'\"")
-        roots = [conf_directory(), *([Path(config_dir)] if config_dir else [])]
-        choices = sorted({file.stem for root in roots for file in (root / group).glob("*.yaml")})
-        if fnmatch.filter(choices, pattern):
-            continue
-        known = {str(d.relative_to(r)) for r in roots for d in r.rglob("*") if d.is_dir()}
-        if choices:
-            advice = f"type one of {', '.join(choices)}"
-        else:
-            likely = get_close_matches(group, known, n=1)
-            advice = (
-                f"did you mean {argument.replace(group, likely[0])}?" if likely else "see conf/"
-            )
-        raise ConfigError(f"{argument}: this matches no choice; {advice}")
+    if likely:
+        return _unknown_choice("+experiment", name, likely)
+    return f"+experiment={name}: there is no such choice; type one that gcbench report list names"
 
 
 def _unknown_choice(group: str, choice: str, choices: Sequence[str]) -> str:

@@ -190,7 +190,7 @@ def _check_momentum(config: Config, compressor: Compressor) -> None:
 
 
 def _check_directions(config: Config, compressor: Compressor, estimator: Estimator) -> None:
-    """Refuse Dion's optimizer where what it gets are no directions of Dion."""
+    """Refuse Dion's optimizer where no compressor hands it directions of Dion."""
     if config["optimizer"].get("kind") != "dion":
         return
     if not any(isinstance(part, Dion) for part in parts_of(compressor)):

@@ -153,7 +153,7 @@ class Payload:
             for k, s in self.shapes.items()
         }
         parts = [part for part in parts_of(self.compressor) if isinstance(part, Compressor)]
-        turns = max(part.properties.period for part in parts)
+        turns = max(part.properties.turns for part in parts)
         state, offsets = State(), offsets_of(sizes_of(grads))
         try:
             for turn in range(turns):

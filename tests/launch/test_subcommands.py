@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import runpy
 import subprocess
@@ -44,14 +45,16 @@ def typed(
         monkeypatch.setattr(sys, "argv", ["gcbench", *arguments])
         # monkeypatch restores it after the command has set it.
         monkeypatch.setitem(os.environ, "HYDRA_FULL_ERROR", "0")
-        handlers = list(cli._log.handlers)
+        # Hydra sets up the root's, which would go on writing to this test's streams.
+        handlers = {log: list(log.handlers) for log in (cli._log, logging.getLogger())}
         try:
             runpy.run_module("gcbench", run_name="__main__", alter_sys=False)
             status = 0
         except SystemExit as ended:
             status = int(ended.code or 0)
         finally:
-            cli._log.handlers[:] = handlers
+            for log, before in handlers.items():
+                log.handlers[:] = before
             cli._log.propagate = True
         stderr = capsys.readouterr()
         return status, stderr.out, stderr.err
