@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,10 +21,6 @@ from gcbench.seeds import mix
 from gcbench.settings import Precision, TrainerSettings
 from gcbench.train.precision import autocast_bf16
 from gcbench.train.tasks import loss_of
-
-# Gradients lie in parameter order whatever the memory layout of a weight: accumulating them there
-# costs a strided addition.
-warnings.filterwarnings("ignore", message="grad and param do not obey the gradient layout contract")
 
 
 class Replica:
@@ -67,6 +63,7 @@ class Replica:
         self._accumulate = settings.accumulate
         self.parameters = {k: p for k, p in self.model.named_parameters() if p.requires_grad}
         self.flat, self.grads = self._make_rows()
+        self._arrived: list[set[str]] = []  # of each worker, in this step
         self._other: tuple[Tensor, Grads] | None = None
         self._plain_forward = self._forward
         self._hooked: DistributedDataParallel | None = None
@@ -121,9 +118,9 @@ class Replica:
         self._forward = self._plain_forward if self._buckets is None else self._buckets
 
     def begin(self) -> None:
-        """Prepare for the gradients of a step."""
+        """Prepare for the gradients of a step, which replace those in the rows."""
         self.model.train()
-        self.flat.zero_()
+        self._arrived = [set() for _ in self.workers]
 
     @contextmanager
     def parameters_at(self, point: Sequence[Tensor]) -> Iterator[None]:
@@ -153,23 +150,51 @@ class Replica:
         self._seed_dropout(mix(key[0], site_number("dropout"), key[1], worker) >> 1)
         for norm in self._norms:
             norm.track_running_stats = worker == 0
-        for name, p in self.parameters.items():
-            in_place = p.dtype is torch.float32 and self._buckets is None
-            p.grad = self.grads[name][row] if in_place else None
+        for p in self.parameters.values():
+            p.grad = None
         losses = []
-        for i, (inputs, targets) in enumerate(_micro_batches(batch, self._accumulate)):
-            clock.lap("forward")
-            last = i == self._accumulate - 1
-            with nullcontext() if self._buckets is None or last else self._buckets.no_sync():
-                outputs = self._outputs(inputs, row)
-                loss = loss_of(self.task, outputs, targets, self._label_smoothing)
-                loss = loss / (len(batch[0]) / len(inputs))
-                clock.lap("backward")
-                loss.backward(torch.full_like(loss, weight))
-            if self._buckets is None:
-                self._collect_others(row)
-            losses.append(loss.detach())
+        with self._collecting(row) if self._buckets is None else nullcontext():
+            for i, (inputs, targets) in enumerate(_micro_batches(batch, self._accumulate)):
+                clock.lap("forward")
+                last = i == self._accumulate - 1
+                with nullcontext() if self._buckets is None or last else self._buckets.no_sync():
+                    outputs = self._outputs(inputs, row)
+                    loss = loss_of(self.task, outputs, targets, self._label_smoothing)
+                    loss = loss / (len(batch[0]) / len(inputs))
+                    clock.lap("backward")
+                    loss.backward(torch.full_like(loss, weight))
+                losses.append(loss.detach())
         return torch.stack(losses).sum()
+
+    @contextmanager
+    def _collecting(self, row: int) -> Iterator[None]:
+        """Let backward passes move every gradient to a worker's row as soon as it is whole.
+
+        That passes over memory less often than rows of zeros to which gradients are added.
+        """
+        arrived = self._arrived[row]
+
+        def collect(name: str, p: Tensor) -> None:
+            assert p.grad is not None
+            if name in arrived:
+                self.grads[name][row] += p.grad
+            else:
+                self.grads[name][row].copy_(p.grad)
+                arrived.add(name)
+            p.grad = None
+
+        handles = [
+            p.register_post_accumulate_grad_hook(partial(collect, name))
+            for name, p in self.parameters.items()
+        ]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+        for name in self.grads.keys() - arrived:  # the loss does not depend on them
+            self.grads[name][row].zero_()
+            arrived.add(name)
 
     def _seed_dropout(self, seed: int) -> None:
         """Seed dropout as torch.manual_seed does.
@@ -179,13 +204,6 @@ class Replica:
         torch.default_generator.manual_seed(seed)
         if self.device.type != "cpu":
             torch.get_device_module(self.device).manual_seed(seed)
-
-    def _collect_others(self, row: int) -> None:
-        """Add gradients that could not be accumulated in place, as they are not float32."""
-        for name, p in self.parameters.items():
-            if p.dtype is not torch.float32 and p.grad is not None:
-                self.grads[name][row] += p.grad
-                p.grad = None
 
     def evaluate(self, inputs: Tensor, carry: Any) -> tuple[Tensor, Any]:
         """Return the outputs for a test batch, and the hidden state after it."""

@@ -163,6 +163,7 @@ def _full_gradient(run: Run, number: int) -> Tensor:
     epoch = number // run.steps_per_epoch
     batches = cover_samples(samples, run.settings.batch_size)
     replica.begin()
+    replica.flat.zero_()  # a worker may be left without a batch
     for row, worker in enumerate(replica.workers):
         for step, size in batches[worker :: run.comm.workers]:
             run.clock.lap("data")

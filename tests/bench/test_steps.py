@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 from gloo_pool import pool
 from step_cases import latency, step_rows, uneven_rows
@@ -57,3 +61,14 @@ def test_a_message_takes_as_long_for_all() -> None:
     """
     one, other = pool(2).run(latency)
     assert 1e-6 < one == other < 0.05
+
+
+def test_virtual_workers_are_timed_beside_their_passes() -> None:
+    script = Path(__file__).parents[2] / "scripts" / "virtual_workers"
+    typed = [*OVERRIDES, "trainer.gpus=3", "--rounds", "1", "--methods", "dense fp32"]
+    printed = subprocess.run(
+        [sys.executable, script, *typed], capture_output=True, text=True, check=True
+    ).stdout
+    passes, dense = (line.split("|")[1:4] for line in printed.splitlines()[2:4])
+    assert passes[0].strip() == "passes" and float(passes[2]) == 1
+    assert dense[0].strip() == "dense fp32" and float(dense[2]) > 0

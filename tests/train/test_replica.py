@@ -96,3 +96,24 @@ def test_label_smoothing_is_of_the_training_loss_alone() -> None:
     data = ArrayData("eight", "classification", 3, BATCH, BATCH)
     score = evaluate(replica, data, LocalControl(), (0, 1), 8)["loss"]
     assert score == pytest.approx(plain.item(), rel=1e-6)
+
+
+def test_rows_are_the_gradients_of_this_step_alone() -> None:
+    """Also where a parameter has none, and no hook stays with a model that others go on with."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 3))
+    replica = Replica(model, "classification", range(2), CPU, SETTINGS)
+    gradients(replica)
+    model.forward = model[0].forward  # type: ignore[method-assign]
+    rows = gradients(replica, step=1)
+    nn.functional.cross_entropy(model(BATCH[0]), BATCH[1]).backward()
+    expected = torch.cat([p.grad.flatten() for p in model[0].parameters() if p.grad is not None])
+    assert torch.equal(rows, torch.cat([expected, torch.zeros(12)]).expand(2, -1))
+
+
+def test_what_a_row_gets_in_one_step_adds_up() -> None:
+    replica = replica_of(nn.Linear(4, 3))
+    once = gradients(replica)
+    replica.backward(1, BATCH, (1, 0), Clock(CPU), weight=-0.5)
+    assert torch.equal(replica.flat[0], once[0])
+    torch.testing.assert_close(replica.flat[1], 0.5 * once[1])

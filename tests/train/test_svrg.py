@@ -149,12 +149,20 @@ def test_corrected_gradients_average_to_the_full_gradient() -> None:
 
 
 def test_the_first_gradient_of_an_epoch_is_the_full_one_of_every_worker() -> None:
-    """Samples may fill no batch, workers be more than batches, and batches be micro-batches."""
+    """Samples may fill no batch, and batches be micro-batches."""
     for settings in ({}, {"batch_size": 64}, {"batch_size": 6, "accumulate": 3}):
         run, progress = least_squares(SVRG(), "none", **settings)
         expected = full_gradient(run.replica.model)
         run.estimator.gradients(run, progress)
         torch.testing.assert_close(run.replica.flat, expected.expand(3, -1), rtol=1e-5, atol=1e-6)
+
+
+def test_a_worker_without_a_batch_adds_nothing_to_the_full_gradient() -> None:
+    run, progress = least_squares(SVRG(), "none")
+    run = replace(run, settings=replace(run.settings, batch_size=DATA.train_samples))
+    run.replica.flat.fill_(1.0)  # of an earlier step
+    full = SVRG()._anchor(run, progress)["full"][0]
+    torch.testing.assert_close(full, full_gradient(run.replica.model), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(
