@@ -36,6 +36,7 @@ from gcbench.config import (
     sentence_of,
     start_notice,
 )
+from gcbench.sweep_progress import listed_errors
 
 INTERRUPTED = 130
 TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR")
@@ -227,6 +228,10 @@ def _command(
         sys.stdout.flush()
         if _deferred_errors:
             raise _deferred_errors.pop()
+        if listed_errors:
+            if full_error:
+                raise listed_errors[0]
+            sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except BrokenPipeError:  # whoever reads, as in `gcbench report list | head -1`, has read enough

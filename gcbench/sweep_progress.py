@@ -20,13 +20,16 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from gcbench.config import Config, ConfigError, resolve, run_directory
+from gcbench.config import Config, ConfigError, RunFailed, resolve, run_directory
 from gcbench.console import print_table
 from gcbench.identity import digest
 from gcbench.launch.same import ending, has_ended, read, same_run
 from gcbench.records.store import read_run
 
 log = logging.getLogger("gcbench")
+
+# Errors of rows that are told of in the list of failures, for whoever ends the process.
+listed_errors: list[Exception] = []
 
 
 @dataclass
@@ -80,6 +83,10 @@ class SweepProgress(Callback):
         if job_return.status is JobStatus.FAILED:
             error = getattr(job_return, "_return_value", None)
             self.failed.append(f"{row.name}: {error}")
+            if isinstance(error, (ConfigError, RunFailed, OSError)):
+                # Hydra would end the sweep with the first of them, in a line of its own.
+                listed_errors.append(error)
+                job_return.status, job_return.return_value = JobStatus.COMPLETED, None
             ending_note = "failed"
         elif row.done:
             ending_note = f"the same run as {row.same}" if row.same else "done before"
@@ -87,7 +94,7 @@ class SweepProgress(Callback):
             ending_note = f"took {_minutes(row.took)}"
         progress = f"row {self.ended} of {len(self.rows)}"
         log.info("%s, %s, %s%s", progress, row.name, ending_note, self._time_left())
-        if self.ended == len(self.rows):  # Hydra ends a sweep that has failures without a callback
+        if self.ended == len(self.rows):
             self._compare(config)
             if self.failed:
                 self._list_failures()

@@ -52,6 +52,8 @@ def test_a_sweep_goes_on_after_a_failure_lists_it_and_skips_what_is_done(tmp_pat
         "was not finite at step" in first.stderr
         and "optimizer.lr=-1: type a rate above 0" in first.stderr.partition("rows failed")[2]
     )
+    assert "Error executing" not in first.stderr, "what is listed needs no line of Hydra's"
+    assert first.stderr.count("type a rate above 0") == 2
     results = {path: json.loads(path.read_text()) for path in tmp_path.glob("*/result.json")}
     assert sorted(result["status"] for result in results.values()) == ["diverged", "done", "done"]
     _, table = first.stdout.split("mlp, digits, 2 workers x 32, 2 steps")
