@@ -65,13 +65,9 @@ def _word(numbers: Tensor, bits: int, i: int) -> Tensor:
 
 
 def from_words(words: Tensor, base: int) -> Tensor:
-    """Return the codes `[..., rows, row]` int32 that `to_words` took, `[..., words, row]`.
-
-    Words come as a float32 view of their bits: torch's C++ loads vectors of floats whole, but those
-    of integers entry by entry.
-    """
+    """Return the codes `[..., rows, row]` int32 that `to_words` took, `[..., words, row]`."""
     digits, bits = word_of(base)
-    numbers = _numbers(words.view(torch.int32), bits)
+    numbers = _numbers(words, bits)
     if digits == 1:
         return numbers
     # Quotients of floats are vectors, those of integers are not. With the half, none is nearer to

@@ -132,9 +132,9 @@ class Bucketed(Checked, Codec, ABC):
         words, digits, sent = message
         buckets = self.buckets(segments, out.device)
         rows = buckets.take(out.split(segments, dim=1))
-        bits, table = words.view(torch.float32), _of_rows(sent, buckets.groups)
+        table = _of_rows(sent, buckets.groups)
         for part, matrix in _blocks(rows):
-            _kernels(self).decode_add(bits[:, part], table[:, part], matrix)
+            _kernels(self).decode_add(words[:, part], table[:, part], matrix)
         rows.rest.add_(self._rest_values(digits, sent, buckets.groups))
         buckets.put_back(rows)
 
@@ -144,14 +144,13 @@ class Bucketed(Checked, Codec, ABC):
         buckets = self.buckets(segments, words.device)
         out = torch.empty(count, sum(segments), device=words.device)
         rows = buckets.make_room(out.split(segments, dim=1))
-        bits = words.view(torch.float32)
         table = _of_rows(sent.flatten(0, 1), buckets.groups).unflatten(0, (workers, count))
         for part, matrix in _blocks(rows):
             for first in range(0, workers, _TOGETHER):
                 some = slice(first, first + _TOGETHER)
                 divisor = workers if some.stop >= workers else 1
                 _kernels(self).decode_mean(
-                    bits[some, :, part], table[some, :, part], first > 0, divisor, matrix
+                    words[some, :, part], table[some, :, part], first > 0, divisor, matrix
                 )
         values = self._rest_values(digits.flatten(0, 1), sent.flatten(0, 1), buckets.groups)
         rows.rest.zero_()
@@ -208,11 +207,11 @@ def _kernels(method: Bucketed) -> Kernels:
     def encode_in_two(x: Tensor, table: Tensor, draws: Draws | None, *out: Tensor) -> None:
         unpacked = torch.empty(x.shape, dtype=torch.int32, device=x.device)
         codes(x, table, draws, unpacked)
-        pack(unpacked.view(torch.float32), *out)  # a view of floats, as in `from_words`
+        pack(unpacked, *out)
 
     @kernel
     def pack(codes: Tensor, *out: Tensor) -> None:
-        for target, word in zip(out, to_words(codes.view(torch.int32), base), strict=True):
+        for target, word in zip(out, to_words(codes, base), strict=True):
             target.copy_(word)
 
     @kernel

@@ -8,7 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gcbench.codecs.noise import Noise
+from gcbench.codecs.kernels import kernel
+from gcbench.codecs.noise import Noise, random_words
 from gcbench.codecs.packing import pack, unpack
 from gcbench.compressors.base import Properties
 from gcbench.compressors.codec import Codec, Message
@@ -41,14 +42,26 @@ class Natural(Codec):
     analytic_bits_per_value: ClassVar[float] = 9
 
     def encode(self, x: Tensor, segments: tuple[int, ...], noise: Noise) -> Message:
-        magnitudes = x.abs().view(torch.int32)
-        draws = (noise.uniform() * (1 << _MANTISSA_BITS)).to(torch.int32)
-        rounded = ((magnitudes + draws) >> _MANTISSA_BITS).clamp_max(_NOT_FINITE - 1)
-        is_finite = magnitudes < _NOT_FINITE << _MANTISSA_BITS
-        exponents = torch.where(is_finite, rounded, _NOT_FINITE).to(torch.uint8)
+        exponents = _random_exponents(x.view(torch.int32), noise)
         return [exponents, pack(torch.signbit(x).to(torch.uint8), 1)]
 
     def decode_add(self, message: Message, segments: tuple[int, ...], out: Tensor) -> None:
         exponents, signs = message
-        powers = (exponents.to(torch.int32) << _MANTISSA_BITS).view(torch.float32)
-        out += torch.where(unpack(signs, out.shape[1], 1) > 0, -powers, powers)
+        out += _bits_of(exponents, unpack(signs, out.shape[1], 1)).view(torch.float32)
+
+
+@kernel
+def _random_exponents(bits: Tensor, noise: Noise) -> Tensor:
+    """Return the exponents, uint8, to which floats of these bits are rounded."""
+    magnitudes = bits & 0x7FFFFFFF
+    words = random_words(noise.index, noise.keys[:, :1], noise.keys[:, 1:])
+    draws = (words >> (32 - _MANTISSA_BITS)) & ((1 << _MANTISSA_BITS) - 1)
+    rounded = ((magnitudes + draws) >> _MANTISSA_BITS).clamp_max(_NOT_FINITE - 1)
+    is_finite = magnitudes < _NOT_FINITE << _MANTISSA_BITS
+    return torch.where(is_finite, rounded, _NOT_FINITE).to(torch.uint8)
+
+
+@kernel
+def _bits_of(exponents: Tensor, signs: Tensor) -> Tensor:
+    """Return the bits, int32, of the powers of two that have these exponents and signs."""
+    return (exponents.to(torch.int32) << _MANTISSA_BITS) | (signs.to(torch.int32) << 31)
