@@ -102,13 +102,15 @@ def step_problems(step: ObservedStep) -> Iterator[str]:
 
 
 def kernel_problems(call: KernelCall, compiled: CompiledCall) -> Iterator[str]:
-    """Yield what keeps a kernel from the speed of memory."""
+    """Yield what keeps a kernel from the speed of memory, or from the bits of its eager form."""
     loops = len(compiled.triton_kernels)
     if loops > 1 + (call.name in REDUCTIONS):
         yield f"{call.name} is {loops} loops on a GPU, where one was meant"
     spilled = max(kernel.spilled_bytes for kernel in compiled.triton_kernels)
     if spilled > MOST_SPILLED_BYTES:
         yield f"{call.name} spills {spilled} bytes of registers a thread"
+    for instruction in sorted({i for kernel in compiled.triton_kernels for i in kernel.inexact}):
+        yield f"{call.name} rounds by {instruction}, otherwise than its operations one by one"
 
 
 def _method_cells(name: str, step: ObservedStep) -> list[str]:

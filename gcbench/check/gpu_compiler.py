@@ -18,7 +18,10 @@ from torch import Tensor, fx
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from gcbench.check.gpu_steps import KernelCall, fake_tensors
-from gcbench.codecs.kernels import ONE_LOOP
+from gcbench.codecs.kernels import COMPILER_OPTIONS
+
+# Products added without rounding them first, and quotients within two units of the last place.
+_INEXACT = re.compile(r"\b(fma\.rn(?:\.ftz)?\.f32|div\.(?:full|approx)[.\w]*)\s")
 
 BYTES_PER_SECOND = 4.3e12  # between the 3.35e12 of an H100's data sheet and an H200's 4.8e12
 
@@ -46,6 +49,7 @@ class TritonKernel(NamedTuple):
     registers: int
     spilled_bytes: int  # a thread's stack
     shared_bytes: int  # of a block
+    inexact: tuple[str, ...]  # instructions that round otherwise than operations one by one
 
 
 class CompiledCall(NamedTuple):
@@ -105,7 +109,7 @@ def compile_graph(graph: fx.GraphModule, inputs: list[Tensor]) -> Callable[..., 
     from torch._inductor.compile_fx import compile_fx
 
     settings: dict[str, Any] = {
-        **ONE_LOOP,
+        **COMPILER_OPTIONS,
         "joint_graph_constant_folding": False,  # which would run a kernel
         "use_static_cuda_launcher": False,
         "compile_threads": 1,
@@ -205,7 +209,8 @@ def _resources(kernel: Any) -> TritonKernel:
         command = [str(tool), "--dump-resource-usage", file.name]
         lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     usage = {name: int(value) for name, value in re.findall(r"(REG|STACK):(\d+)", lines)}
-    return TritonKernel(usage["REG"], usage["STACK"], kernel.metadata.shared)
+    inexact = tuple(sorted(set(_INEXACT.findall(kernel.asm["ptx"]))))
+    return TritonKernel(usage["REG"], usage["STACK"], kernel.metadata.shared, inexact)
 
 
 def _moved_bytes(graph: fx.GraphModule) -> int:

@@ -29,13 +29,17 @@ Sums = Literal["eager", "native", "compiled"]
 CACHED_VALUES = 1 << 16  # stay in a core's cache with what is computed from them
 BLOCK_VALUES: dict[Backend, int] = {"eager": CACHED_VALUES, "compiled": 1 << 24}
 
-# One loop, however long the expression: by default a value that is used often, took many
-# operations or was read from many places is stored.
-ONE_LOOP: dict[str, str | int | bool | Callable[..., Any]] = {
+COMPILER_OPTIONS: dict[str, str | int | bool | Callable[..., Any]] = {
+    # One loop, however long the expression: by default a value that is used often, took many
+    # operations or was read from many places is stored.
     "realize_opcount_threshold": 10_000,
     "realize_reads_threshold": 1_000,
     "realize_acc_reads_threshold": 10_000,
     "max_fusion_size": 1_000,
+    # The bits of eager kernels, on a GPU too: by default its products are added without rounding
+    # them first, and its quotients are approximate.
+    "emulate_precision_casts": True,
+    "eager_numerics.division_rounding": True,
 }
 
 Runner = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
@@ -113,7 +117,7 @@ def _kernel(function: Callable[P, R], adds_floats: bool) -> Callable[P, R]:
             return function(*args, **kwargs)
         _configure_thread()
         if compiled is None:
-            compiled = torch.compile(function, fullgraph=True, options=ONE_LOOP)
+            compiled = torch.compile(function, fullgraph=True, options=COMPILER_OPTIONS)
         if _may_fall_back:
             return _run_or_fall_back(compiled, function, args, kwargs)
         return compiled(*args, **kwargs)

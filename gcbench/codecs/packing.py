@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from gcbench.codecs.kernels import kernel
+
 _WORDS = {1: torch.uint8, 2: torch.int16, 3: torch.int32, 4: torch.int32}
 
 
@@ -65,14 +67,26 @@ def pack_lanes(codes: Tensor, bits: int) -> Tensor:
     """
     lanes = lanes_of(bits)
     planes = F.pad(codes, (0, -codes.shape[1] % lanes)).unflatten(1, (lanes, -1))
-    words = planes[:, 0].to(torch.int64)
-    for k in range(1, lanes):
-        words |= planes[:, k].to(torch.int64) << (bits * k)
-    return words
+    return _join_lanes(planes, bits)
 
 
 def unpack_lanes(words: Tensor, n: int, bits: int) -> Tensor:
     """Return sums of what `pack_lanes` took, `[r, words]` to `[r, n]` int32."""
-    mask = (1 << bits) - 1
-    planes = [((words >> (bits * k)) & mask).to(torch.int32) for k in range(lanes_of(bits))]
-    return torch.stack(planes, dim=1).flatten(1)[:, :n]
+    return _part_lanes(words, bits).flatten(1)[:, :n]
+
+
+@kernel
+def _join_lanes(planes: Tensor, bits: int) -> Tensor:
+    """Return the planes `[w, lanes, words]` side by side in words `[w, words]`."""
+    words = planes[:, 0].to(torch.int64)
+    for k in range(1, planes.shape[1]):
+        words = words | planes[:, k].to(torch.int64) << (bits * k)
+    return words
+
+
+@kernel
+def _part_lanes(words: Tensor, bits: int) -> Tensor:
+    """Return the planes `[r, lanes, words]`, int32, of words."""
+    shifts = torch.arange(lanes_of(bits), dtype=torch.int64, device=words.device) * bits
+    planes = (words.unsqueeze(1) >> shifts.unsqueeze(1)) & ((1 << bits) - 1)
+    return planes.to(torch.int32)

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gcbench.codecs.entropy import shannon_bits
+from gcbench.codecs.kernels import kernel
 from gcbench.codecs.noise import Noise
 from gcbench.codecs.packing import pack_lanes, unpack_lanes
 from gcbench.comm import Comm
@@ -237,8 +238,13 @@ def sum_codes(codes: Tensor, highest: int, comm: Comm) -> Tensor:
     """
     bits = (comm.workers * highest).bit_length()
     total = unpack_lanes(comm.sum([pack_lanes(codes, bits)])[0], codes.shape[1], bits)
+    return _around_zero(total, comm.workers * highest)
+
+
+@kernel
+def _around_zero(total: Tensor, highest: int) -> Tensor:
     # In integers up to the halves: a float32 holds no odd number above 2^24.
-    return (2 * total - comm.workers * highest).to(torch.float32) / 2
+    return (2 * total - highest).to(torch.float32) / 2
 
 
 def build_exchange(codec: Codec, exchange: Exchange) -> Compressor:

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
-from gcbench.codecs.kernels import block_slices
+from gcbench.codecs.kernels import block_slices, kernel
 from gcbench.codecs.noise import Noise
 from gcbench.codecs.packing import pack, unpack
 from gcbench.codecs.quantize import NORMS, Norm, stochastic_round
@@ -152,9 +152,9 @@ def _aggregate_on_grid(
     # without rounding.
     lift = torch.where(reach < _TINY, 1 / _TINY, 1)
     unit = reach * lift / levels
-    update = sum_codes(codes, 2 * levels, comm).mul_(unit).div_(comm.workers * lift)
+    update = _values(sum_codes(codes, 2 * levels, comm), unit, comm.workers * lift)
     return Aggregated(
-        unflatten(update, grads), lambda: unflatten((codes - levels) * unit / lift, grads), state
+        unflatten(update, grads), lambda: unflatten(_values(codes - levels, unit, lift), grads), state
     )
 
 
@@ -162,9 +162,19 @@ def _codes(v: Tensor, reach: Tensor, levels: int, noise: Noise) -> Tensor:
     """Return codes `[w, n]` from 0 to 2 `levels`, more than a byte holds; zero is `levels`."""
     codes = torch.empty(v.shape, dtype=torch.int16, device=v.device)
     for columns in block_slices(v.shape[1], v.shape[0], v.device):
-        part, scale = v[:, columns], reach[:, columns]
-        # Dividing first keeps it at 1 or below, even for denormals.
-        share = part.abs() / torch.where(scale > 0, scale, 1)
-        magnitude = stochastic_round(share.mul_(levels), noise.uniform(columns.start, columns.stop))
-        codes[:, columns] = torch.copysign(magnitude, part).add_(levels)
+        draws = Noise(noise.keys, noise.index[..., columns])
+        _write_codes(v[:, columns], reach[:, columns], levels, draws, codes[:, columns])
     return codes
+
+
+@kernel
+def _write_codes(v: Tensor, reach: Tensor, levels: int, noise: Noise, out: Tensor) -> None:
+    # Dividing first keeps it at 1 or below, even for denormals.
+    share = v.abs() / torch.where(reach > 0, reach, 1)
+    magnitude = stochastic_round(share * levels, noise.uniform())
+    out.copy_(torch.where(v < 0, -magnitude, magnitude) + levels)
+
+
+@kernel
+def _values(codes: Tensor, unit: Tensor, divisor: Tensor) -> Tensor:
+    return codes * unit / divisor

@@ -21,6 +21,7 @@ from gcbench.check.gpu import kernel_problems, largest_calls, step_problems
 from gcbench.check.gpu_compiler import compile_call, missing
 from gcbench.check.gpu_steps import CANNOT_DO_WITHOUT, ObservedStep, observe_steps
 from gcbench.check.layouts import equal
+from gcbench.codecs.kernels import COMPILER_OPTIONS
 from gcbench.comm import Comm
 from gcbench.compressors import Aggregated, Compressor, Grads, Properties, State, Step
 
@@ -87,6 +88,21 @@ def check_kernels(compressor: Compressor, kernels: tuple[str, ...] = ()) -> None
 def test_a_kernel_is_one_loop_on_a_gpu() -> None:
     has_triton()  # PyTorch remembers the answer, which is no before there seems to be a GPU
     check_kernels(compressor_of("terngrad", "as it is"), ("decode_add", "decode_mean"))
+
+
+@needs_triton
+def test_what_rounds_otherwise_than_eager_kernels_is_a_problem(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    has_triton()
+    (call,) = largest_calls(
+        observe_steps(compressor_of("qsgd", "as it is"), {"matrix": (256, 512)})[-1].kernel_calls,
+        ("decode_mean",),
+    )
+    assert not list(kernel_problems(call, compile_call(call)))
+    monkeypatch.delitem(COMPILER_OPTIONS, "emulate_precision_casts")
+    (problem,) = kernel_problems(call, compile_call(call))
+    assert problem.startswith("decode_mean rounds by fma.rn.f32")
 
 
 @needs_triton
