@@ -53,6 +53,10 @@ class Noise:
         first = _first if self.index.dim() == 1 else _first.__wrapped__
         return Draws(first(self.index, positions), self.keys)
 
+    def of(self, columns: slice = slice(None)) -> Draws:
+        """Return the draws of these elements, as kernels take them."""
+        return Draws(self.index.view(-1, self.index.shape[-1])[:, columns], self.keys)
+
     def in_parts(self, parts: int) -> Noise:
         """Return the same draws for rows that are cut into `parts` equal ones."""
         index = self.index.view(parts, -1).repeat(self.keys.shape[0], 1)

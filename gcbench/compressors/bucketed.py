@@ -22,8 +22,9 @@ from gcbench.method_settings import BucketSize, PerLayer
 
 _TOGETHER = 4  # messages that are decoded in one pass over the mean
 # With so few parameters the codes of all rows of a group are computed at once in a core's
-# registers.
+# registers; a thread of a GPU has room for so many rows.
 _FEW = 4
+_FEW_ROWS = 64
 
 Parameters = Sequence[Tensor]
 """The parameters of each value's bucket, each broadcastable to the values."""
@@ -113,7 +114,10 @@ class Bucketed(Checked, Codec, ABC):
             dtype=torch.int32,
             device=buckets.device,
         )
-        encode = _kernels(self).encode if fitted.shape[2] <= _FEW else _kernels(self).encode_in_two
+        in_registers = fitted.shape[2] <= _FEW and (
+            buckets.device.type == "cpu" or rows_of(self.base) <= _FEW_ROWS
+        )
+        encode = _kernels(self).encode if in_registers else _kernels(self).encode_in_two
         for part, matrix in _blocks(rows):
             encode(
                 matrix,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gcbench.codecs.kernels import block_slices, kernel
-from gcbench.codecs.noise import Noise
+from gcbench.codecs.noise import Draws, Noise, unit_interval
 from gcbench.codecs.packing import pack, unpack
 from gcbench.codecs.quantize import NORMS, Norm, stochastic_round
 from gcbench.comm import Comm
@@ -154,7 +154,9 @@ def _aggregate_on_grid(
     unit = reach * lift / levels
     update = _values(sum_codes(codes, 2 * levels, comm), unit, comm.workers * lift)
     return Aggregated(
-        unflatten(update, grads), lambda: unflatten(_values(codes - levels, unit, lift), grads), state
+        unflatten(update, grads),
+        lambda: unflatten(_values(codes - levels, unit, lift), grads),
+        state,
     )
 
 
@@ -162,16 +164,16 @@ def _codes(v: Tensor, reach: Tensor, levels: int, noise: Noise) -> Tensor:
     """Return codes `[w, n]` from 0 to 2 `levels`, more than a byte holds; zero is `levels`."""
     codes = torch.empty(v.shape, dtype=torch.int16, device=v.device)
     for columns in block_slices(v.shape[1], v.shape[0], v.device):
-        draws = Noise(noise.keys, noise.index[..., columns])
+        draws = noise.of(columns)
         _write_codes(v[:, columns], reach[:, columns], levels, draws, codes[:, columns])
     return codes
 
 
 @kernel
-def _write_codes(v: Tensor, reach: Tensor, levels: int, noise: Noise, out: Tensor) -> None:
+def _write_codes(v: Tensor, reach: Tensor, levels: int, draws: Draws, out: Tensor) -> None:
     # Dividing first keeps it at 1 or below, even for denormals.
     share = v.abs() / torch.where(reach > 0, reach, 1)
-    magnitude = stochastic_round(share * levels, noise.uniform())
+    magnitude = stochastic_round(share * levels, unit_interval(draws.words()))
     out.copy_(torch.where(v < 0, -magnitude, magnitude) + levels)
 
 

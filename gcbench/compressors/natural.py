@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gcbench.codecs.kernels import kernel
-from gcbench.codecs.noise import Noise, random_words
+from gcbench.codecs.noise import Draws, Noise
 from gcbench.codecs.packing import pack, unpack
 from gcbench.compressors.base import Properties
 from gcbench.compressors.codec import Codec, Message
@@ -42,7 +42,7 @@ class Natural(Codec):
     analytic_bits_per_value: ClassVar[float] = 9
 
     def encode(self, x: Tensor, segments: tuple[int, ...], noise: Noise) -> Message:
-        exponents = _random_exponents(x.view(torch.int32), noise)
+        exponents = _random_exponents(x.view(torch.int32), noise.of())
         return [exponents, pack(torch.signbit(x).to(torch.uint8), 1)]
 
     def decode_add(self, message: Message, segments: tuple[int, ...], out: Tensor) -> None:
@@ -51,12 +51,11 @@ class Natural(Codec):
 
 
 @kernel
-def _random_exponents(bits: Tensor, noise: Noise) -> Tensor:
+def _random_exponents(bits: Tensor, draws: Draws) -> Tensor:
     """Return the exponents, uint8, to which floats of these bits are rounded."""
     magnitudes = bits & 0x7FFFFFFF
-    words = random_words(noise.index, noise.keys[:, :1], noise.keys[:, 1:])
-    draws = (words >> (32 - _MANTISSA_BITS)) & ((1 << _MANTISSA_BITS) - 1)
-    rounded = ((magnitudes + draws) >> _MANTISSA_BITS).clamp_max(_NOT_FINITE - 1)
+    mantissas = (draws.words() >> (32 - _MANTISSA_BITS)) & ((1 << _MANTISSA_BITS) - 1)
+    rounded = ((magnitudes + mantissas) >> _MANTISSA_BITS).clamp_max(_NOT_FINITE - 1)
     is_finite = magnitudes < _NOT_FINITE << _MANTISSA_BITS
     return torch.where(is_finite, rounded, _NOT_FINITE).to(torch.uint8)
 
