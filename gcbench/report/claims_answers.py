@@ -84,8 +84,9 @@ def answer_claim(claim: Claim, evidence: Evidence) -> AnsweredClaim:
         measured = [_judge_rows(p, budget, evidence) for p in claim.check.rows if asks(p, budget)]
         if any(part.basis for part in measured):
             answers.append(_answer(claim, [*fixed, *measured], budget))
-    # A stable sort: answers stay in the order of the budgets.
-    answers = sorted(answers, key=lambda answer: answer.verdict is Verdict.NOT_YET)
+    # Stable sorts: answers stay in the order of the budgets, first those that decide.
+    answers.sort(key=lambda answer: answer.verdict is Verdict.NOT_YET)
+    answers.sort(key=lambda answer: answer.verdict not in DECIDED)
     if not answers and claim.machine and any(part.basis for part in fixed):
         answers.append(_answer(claim, fixed, None))
         answers[0].evidence.append(f"its runs need a machine that is not at hand: {claim.machine}")

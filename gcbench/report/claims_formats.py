@@ -24,9 +24,9 @@ UNDER = [
     "of the median standard deviation of the claim's relations of that measure, with one pair that "
     "of their pooled one; without any, nothing is above noise. "
     "A run that diverged is worse than any number.",
-    "Budgets are not mixed, and the one nearest to the paper's counts: an answer at cpu, "
-    "cpu_medium or cpu_long is of a smaller model and fewer epochs. Costs are those of kept runs "
-    "of the same table; what needs a machine is an estimate.",
+    "Budgets are not mixed, and of those that decide the one nearest to the paper's counts: an "
+    "answer at cpu, cpu_medium or cpu_long is of a smaller model and fewer epochs. Costs are those "
+    "of kept runs of the same table; what needs a machine is an estimate.",
 ]
 
 

@@ -334,6 +334,17 @@ def test_the_budget_nearest_to_the_papers_counts(said, asked) -> None:
     ]
 
 
+def test_one_seed_at_a_nearer_budget_does_not_undo_an_answer(said, asked) -> None:
+    asked(near())
+    for experiment in (SGD, RANK):
+        runs(experiment, 93.0, budget="cpu_long")
+        runs(experiment, 60.0, 60.2, 60.4, budget="cpu")
+    assert [(row["answer"], row["basis"]) for row in answers(said)] == [
+        ("reproduced", "budget cpu"),
+        ("within noise", "budget cpu_long"),
+    ]
+
+
 def test_measures_of_one_budget_leave_the_answer_at_another_to_the_rest(said, asked) -> None:
     times = (
         "      - {measure: step_milliseconds, of: powersgd/table4, budgets: [paper], "
