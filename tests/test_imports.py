@@ -46,7 +46,7 @@ MAY_IMPORT = {
         "report",
     },
     "library": {"config", "launch", "train", "compressors", "codecs", "comm", "records", "report"},
-    "cli": {"config", "launch", "bench", "check", "report", "studies", "predict"},
+    "cli": {"config", "launch", "bench", "check", "report", "studies", "predict", "sweep_progress"},
     "sweep_progress": {"config", "launch", "records", "report"},
     "job_queue": {"launch"},
     "__main__": {"cli"},
