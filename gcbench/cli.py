@@ -229,8 +229,10 @@ def _command(
         if _deferred_errors:
             raise _deferred_errors.pop()
         if listed_errors:
+            first, *_ = listed_errors
+            listed_errors.clear()
             if full_error:
-                raise listed_errors[0]
+                raise first
             sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)

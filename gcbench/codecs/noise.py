@@ -44,9 +44,7 @@ class Noise:
 
     def uniform(self, start: int = 0, stop: int | None = None) -> Tensor:
         """Return `[rows, stop - start]` float32 multiples of 2^-24 in [0, 1)."""
-        return unit_interval(
-            random_words(self.index[..., start:stop], self.keys[:, :1], self.keys[:, 1:])
-        )
+        return unit_interval(self.of(slice(start, stop)).words())
 
     def at(self, positions: Tensor) -> Draws:
         """Return the draws at `positions` of a row, or of runs of elements that begin there."""

@@ -179,4 +179,5 @@ def _write_codes(v: Tensor, reach: Tensor, levels: int, draws: Draws, out: Tenso
 
 @kernel
 def _values(codes: Tensor, unit: Tensor, divisor: Tensor) -> Tensor:
+    """Return what codes around zero stand for."""
     return codes * unit / divisor
