@@ -33,6 +33,7 @@ BOOKKEEPING = {
     "max_restarts",
     "timeout_seconds",
     "drift_every",
+    "tta",
 }
 LENGTH = {"epochs", "max_steps"}  # keys of `trainer` that an extension of a run changes
 # Top-level keys that say where results go and what they are called.

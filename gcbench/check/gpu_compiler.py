@@ -20,8 +20,12 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 from gcbench.check.gpu_steps import KernelCall, fake_tensors
 from gcbench.codecs.kernels import COMPILER_OPTIONS
 
-# Products added without rounding them first, and quotients within two units of the last place.
-_INEXACT = re.compile(r"\b(fma\.rn(?:\.ftz)?\.f32|div\.(?:full|approx)[.\w]*)\s")
+# Products added without rounding them first, approximate functions, subnormals taken as zero. Not
+# floor (cvt.rmi), which does so, too: only a negative one becomes another integer, and a code's is
+# negative only where a draw in [0, 1) is exactly 0.
+_INEXACT = re.compile(
+    r"(?<![\w.])(?!cvt\.rmi)(fma\.rn\.f32|[a-z]\w*(?:\.\w+)*?\.(?:full|approx|ftz)(?:\.\w+)*)\s"
+)
 
 BYTES_PER_SECOND = 4.3e12  # between the 3.35e12 of an H100's data sheet and an H200's 4.8e12
 

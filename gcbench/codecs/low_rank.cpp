@@ -202,8 +202,9 @@ void product_and_rest(Shape s, const float* p, const float* q, const float* r, f
 
 }  // namespace
 
-// The functions take `count` matrices. Those of `workers` follow each other: each m[i] is
-// [workers, n, m], and factors that differ between workers are [workers, all].
+// The functions take `count` matrices. Those of `workers` follow each other, each m[i] is
+// [workers, n, m], unless there are steps from a worker to the next; factors that differ between
+// workers are [workers, all].
 extern "C" {
 
 // Scales columns of Q to a largest entry of 1; those that are zero, or not finite, become the fresh
@@ -248,15 +249,16 @@ void orthogonalize(Index count, const Shape* shapes, float* p) {
 
 // M = G + alpha E and P = M Q.
 void add_times(Index count, const Shape* shapes, Index workers, const float* const* g,
-               const float* const* e, float alpha, const float* q, float* const* m, float* p,
-               Index p_size, int threads) {
+               const Index* g_steps, const float* const* e, const Index* e_steps, float alpha,
+               const float* q, float* const* m, float* p, Index p_size, int threads) {
   for (Index i = 0; i < count; i++) {
     const Shape s = shapes[i];
     const bool past_caches = goes_past_caches(m[i], s);
     in_parallel(workers * s.rows, threads, [&](Index row) {
-      const Index at = row * s.columns;
-      float* of_row = p + row / s.rows * p_size + row % s.rows;
-      add_times(s, g[i] + at, e[i] + at, alpha, q, m[i] + at, of_row, past_caches);
+      const Index worker = row / s.rows, of_worker = row % s.rows, at = of_worker * s.columns;
+      const float *g_row = g[i] + worker * g_steps[i] + at, *e_row = e[i] + worker * e_steps[i] + at;
+      float* p_row = p + worker * p_size + of_worker;
+      add_times(s, g_row, e_row, alpha, q, m[i] + row * s.columns, p_row, past_caches);
     });
     q += s.rank * s.columns;
     p += s.rank * s.rows;

@@ -36,7 +36,7 @@ STACKED_ON = {"cuda"}
 _FUNCTIONS = (  # n*: how many matrices, and their shapes
     ("restart", "n*" + "***"),
     ("orthogonalize", "n*" + "*"),
-    ("add_times", "n*" + "n**f***ni"),
+    ("add_times", "n*" + "n****f***ni"),
     ("transposed_times", "n*" + "n***ni"),
     ("product_and_rest", "n*" + "n***n**i"),
 )
@@ -52,12 +52,15 @@ Shapes = tuple[Shape, ...]
 
 
 def stack(ms: Matrices, shapes: Shapes) -> list[Tensor]:
-    """Return matrices `[w, n, m]` as stacks, without a copy of those that are alone."""
+    """Return matrices `[w, n, m]` as stacks.
+
+    One that is alone is copied only if its workers' parts do not follow each other.
+    """
     remaining = iter(ms)
     stacks = []
     for _, count in _stack_sizes(shapes, ms[0].device):
         run = [next(remaining) for _ in range(count)]
-        stacks.append(torch.stack(run) if count > 1 else run[0].unsqueeze(0))
+        stacks.append(torch.stack(run) if count > 1 else run[0].contiguous().unsqueeze(0))
     return stacks
 
 
@@ -111,7 +114,10 @@ def restart(qs: Sequence[Tensor], fresh: Tensor, shapes: Shapes) -> Tensor:
 def add_times(
     gs: Matrices, es: Matrices, alpha: float, q: Tensor, shapes: Shapes
 ) -> tuple[list[Tensor], Tensor]:
-    """Return stacks of M = G + alpha E, and P = M Q."""
+    """Return stacks of M = G + alpha E, and P = M Q.
+
+    The parts of a worker are contiguous in G and E, but may lie apart from those of others.
+    """
     library = _native(gs, es)
     workers = len(gs[0])
     sizes = _stack_sizes(shapes, gs[0].device)
@@ -122,7 +128,7 @@ def add_times(
             torch.add(g, e, alpha=alpha, out=m)
         return stacks, times(stacks, q, shapes)
     p = _empty_factors(stacks, sum(s.r * s.n for s in shapes))
-    inputs = (_addresses(gs), _addresses(es), alpha, q.data_ptr())
+    inputs = (*_places(gs), *_places(es), alpha, q.data_ptr())
     outputs = (_addresses(ms), p.data_ptr(), p.shape[1])
     library.add_times(*_c_shapes(shapes), workers, *inputs, *outputs, torch.get_num_threads())
     return stacks, p
@@ -265,12 +271,17 @@ def _similar(shapes: Shapes) -> Iterator[list[int]]:
 
 
 def _native(*matrices: Matrices) -> CDLL | None:
-    assert all(m.is_contiguous() for ms in matrices for m in ms)
+    assert all(m[0].is_contiguous() for ms in matrices for m in ms)
     return load_native("low_rank", _FUNCTIONS, matrices[0][0])
 
 
 def _addresses(tensors: Sequence[Tensor]) -> Array[c_void_p]:
     return (c_void_p * len(tensors))(*[t.data_ptr() for t in tensors])
+
+
+def _places(tensors: Sequence[Tensor]) -> tuple[Array[c_void_p], Array[c_int64]]:
+    """Return the addresses of `[w, ...]`, and the distance from a worker to the next in each."""
+    return _addresses(tensors), (c_int64 * len(tensors))(*[t.stride(0) for t in tensors])
 
 
 @lru_cache(maxsize=64)  # buckets

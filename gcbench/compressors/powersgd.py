@@ -204,10 +204,9 @@ def shapes_of(grads: Grads, rank: int) -> Shapes:
 
 
 def matrices_of(grads: Grads, shapes: Shapes) -> list[Tensor]:
-    """Return gradients `[w, n, ...]` as matrices `[w, n, m]`."""
-    return [
-        g.reshape(-1, s.n, s.m).contiguous() for g, s in zip(grads.values(), shapes, strict=True)
-    ]
+    """Return gradients `[w, n, ...]` as matrices `[w, n, m]`, those of a worker contiguous."""
+    matrices = [g.reshape(-1, s.n, s.m) for g, s in zip(grads.values(), shapes, strict=True)]
+    return [m if m[0].is_contiguous() else m.contiguous() for m in matrices]
 
 
 def tensors_of(stacks: Stacks, grads: Grads) -> Grads:

@@ -1,4 +1,7 @@
-"""Random crops and flips for CIFAR, of He et al. (CVPR 2016) or airbench, and GoogLeNet's crops."""
+"""Random crops and flips for CIFAR, of He et al. (CVPR 2016) or airbench, and GoogLeNet's crops.
+
+Test images are looked at from several sides, too.
+"""
 
 from __future__ import annotations
 
@@ -62,6 +65,20 @@ class Augmentation:
         # The channels are indexed too, since a slice there would yield a channels-last batch.
         channel = torch.arange(channels, device=images.device)[None, :, None, None]
         return images[image, channel, rows[:, None, :, None], columns[:, None, None, :]]
+
+
+def test_views(images: Tensor) -> list[tuple[float, Tensor]]:
+    """Return the views of test images `[count, channels, height, width]`, with weights of sum 1.
+
+    They are each image and its mirror image, as they are (weight 1/4 each) and shifted by a pixel
+    down right and up left, reflected at the border (1/8 each): test-time augmentation as in
+    airbench (Jordan, arXiv:2404.00498, `tta_level=2`), which averages the outputs.
+    """
+    height, width = images.shape[-2:]
+    padded = pad(images, (1,) * 4, mode="reflect")
+    shifted = [padded[..., at : at + height, at : at + width] for at in (0, 2)]
+    upright = [(1 / 4, images), *[(1 / 8, view) for view in shifted]]
+    return [(weight, side) for weight, view in upright for side in (view, view.flip(-1))]
 
 
 def _reflect(places: Tensor, size: int) -> Tensor:

@@ -60,6 +60,7 @@ def check(config: Config, plan: Plan, data: Data, directory: Path) -> None:
         use_own_compiler_cache()
     _check_restarts(config["trainer"]["max_restarts"], plan)
     _check_samples(config["trainer"], data)
+    _check_augmented_test(config, data)
     compressor = make_compressor(config["compressor"])
     estimator = make(config["estimator"], "estimator")
     users_model = is_user_code(config["model"])
@@ -150,6 +151,21 @@ def _check_restarts(asked: int, plan: Plan) -> None:
         raise ConfigError(
             f"trainer.max_restarts={asked}: trainer.launcher={plan.launcher} starts no processes "
             "that it could start again; type trainer.launcher=local, or torchrun --max-restarts"
+        )
+
+
+def _check_augmented_test(config: Config, data: Data) -> None:
+    if not config["trainer"]["tta"]:
+        return
+    if data.task != "classification" or data.kind != "image":
+        raise ConfigError(
+            f"trainer.tta=true: dataset={config['choices']['dataset']} has no images to mirror and "
+            "shift; type trainer.tta=false"
+        )
+    if config["trainer"]["eval_every"] is None:
+        raise ConfigError(
+            "trainer.tta=true trainer.eval_every=null: there is no test to augment; type "
+            "trainer.tta=false, or a number of epochs"
         )
 
 

@@ -10,7 +10,7 @@ from gcbench.identity import Config, identify
 from gcbench.records.environment import checked_out, describe_environment, now
 from gcbench.records.schema import Bits, BitsBetweenNodes, Extended, Git, Result, Status
 
-BETTER_HIGH = {"accuracy", "top5_accuracy"}
+BETTER_HIGH = {"accuracy", "top5_accuracy", "tta_accuracy", "tta_top5_accuracy"}
 # Keys of a line of metrics.jsonl that say when it was written and what was spent until then.
 PLACE = ("event", "step", "epoch", "bits_sent_per_worker", "seconds")
 
@@ -40,7 +40,7 @@ def count_bits_between_nodes(
 
 
 def summarize_tests(tests: Sequence[dict[str, Any]]) -> dict[str, float | None] | None:
-    """Return the last value of every score, and the best; None without tests."""
+    """Return the last value of every score, and the best of those of all tests; None without."""
     if not tests:
         return None
     names = [name for name in tests[-1] if name not in PLACE]
@@ -48,6 +48,7 @@ def summarize_tests(tests: Sequence[dict[str, Any]]) -> dict[str, float | None] 
     best = {
         f"best_{name}": (max if name in BETTER_HIGH else min)(test[name] for test in tests)
         for name in names
+        if all(name in test for test in tests)
     }
     return {**last, **best}
 

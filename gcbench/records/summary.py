@@ -164,11 +164,13 @@ def _title(result: Result) -> str:
 
 
 def _scores(test: dict[str, float | None]) -> list[tuple[str, str]]:
-    return [
-        (f"test {name}", f"{_number(test[name])} (best {_number(test[f'best_{name}'])})")
-        for name in SCORES
-        if name in test
-    ]
+    return [(f"test {name}", _score(name, test)) for name in SCORES if name in test]
+
+
+def _score(name: str, test: dict[str, float | None]) -> str:
+    augmented = f"tta_{name}"
+    views = f", {_number(test[augmented])} by test-time augmentation" if augmented in test else ""
+    return f"{_number(test[name])} (best {_number(test[f'best_{name}'])}){views}"
 
 
 def _number(value: float | None) -> str:

@@ -104,6 +104,7 @@ MEASURES: dict[str, Callable[..., float | None]] = {
     "accuracy": _score("accuracy"),  # per cent
     "best_accuracy": _score("best_accuracy"),
     "top5_accuracy": _score("top5_accuracy"),
+    "tta_accuracy": _score("tta_accuracy"),  # by test-time augmentation
     "error_rate": _error_rate,  # per cent
     "loss": _score("loss"),
     "perplexity": _score("perplexity"),
@@ -130,6 +131,7 @@ SCORES = {
     "accuracy",
     "best_accuracy",
     "top5_accuracy",
+    "tta_accuracy",
     "error_rate",
     "loss",
     "perplexity",

@@ -195,6 +195,14 @@ class TrainerSettings:
             example=256,
         ),
     ] = 256
+    tta: Annotated[
+        bool,
+        Knob(
+            "true: at the end also scores by test-time augmentation, tta_accuracy and tta_loss: "
+            "outputs are means over six views of an image, mirrored and shifted by a pixel",
+            source="Jordan, arXiv:2404.00498",
+        ),
+    ] = False
     error_every: Annotated[
         int | None,
         Knob(

@@ -6,17 +6,23 @@ import torch
 
 from gcbench.comm import Control
 from gcbench.data import Data
+from gcbench.data.augment import test_views
 from gcbench.train.replica import Replica
 from gcbench.train.tasks import SCORES, scores_of, summary_of
 
 
 def evaluate(
-    replica: Replica, data: Data, control: Control, share: tuple[int, int], batch_size: int
+    replica: Replica,
+    data: Data,
+    control: Control,
+    share: tuple[int, int],
+    batch_size: int,
+    augmented: bool = False,
 ) -> dict[str, float]:
     """Return the test scores, computed by all processes together.
 
     `share` is (process, processes). Each process takes its batches; a text, which carries its
-    state, is read by all.
+    state, is read by all. `augmented`: by the mean outputs of several views of an image.
     """
     control.broadcast(list(replica.model.buffers()))  # the running statistics of worker 0
     replica.begin_evaluation()
@@ -26,7 +32,12 @@ def evaluate(
     carry = None
     for i in range(process, count, processes):
         inputs, targets = data.test_batch(i, batch_size)
-        outputs, carry = replica.evaluate(inputs, carry)
+        if augmented:
+            outputs = torch.stack(
+                [weight * replica.evaluate(view, None)[0] for weight, view in test_views(inputs)]
+            ).sum(0)
+        else:
+            outputs, carry = replica.evaluate(inputs, carry)
         scores[i] = torch.stack(scores_of(data.task, outputs, targets))
     return summary_of(
         data.task, control.sum(scores) if processes > 1 else scores, data.outputs

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -152,7 +153,12 @@ def _evaluation_is_due(run: Run, progress: Progress) -> bool:
 
 def _evaluation_line(run: Run, progress: Progress) -> dict[str, Any]:
     share = (run.process, run.comm.processes)
-    scores = evaluate(run.replica, run.data, run.control, share, run.settings.eval_batch_size)
+    test = partial(
+        evaluate, run.replica, run.data, run.control, share, run.settings.eval_batch_size
+    )
+    scores = test()
+    if run.settings.tta and progress.step == run.total_steps:
+        scores |= {f"tta_{name}": score for name, score in test(augmented=True).items()}
     line = {
         "event": "test",
         "step": progress.step,

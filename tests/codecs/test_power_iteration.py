@@ -100,6 +100,30 @@ def test_both_ways_are_equal_up_to_rounding(workers: int, rank: int) -> None:
             )
 
 
+@pytest.mark.parametrize("backend", ["compiled", "eager"])
+def test_parts_of_workers_may_lie_apart(backend: Backend) -> None:
+    """All gradients of a worker lie end to end, so that a matrix is far from the next worker's."""
+    use_backend(backend)
+    shapes = shapes_of(2)
+    together = [matrices(3, seed) for seed in (1, 2)]
+    apart = [
+        [
+            part.view(-1, n, m)
+            for part, (n, m) in zip(
+                torch.cat([x.flatten(1) for x in xs], dim=1).split([n * m for n, m in SIDES], 1),
+                SIDES,
+                strict=True,
+            )
+        ]
+        for xs in together
+    ]
+    q = randn(1, sum(s.r * s.m for s in shapes), seed=5)
+    (ms, p), (expected_ms, expected_p) = (
+        add_times(*both, 0.5, q, shapes) for both in (apart, together)
+    )
+    assert torch.equal(p, expected_p) and all(map(torch.equal, ms, expected_ms))
+
+
 @pytest.mark.parametrize("rank", [1, 2, 5])
 @pytest.mark.parametrize("workers", [1, 3])
 def test_stacks_have_the_products_of_their_matrices(

@@ -86,6 +86,15 @@ from gcbench.records.summary import _facts
             "model=gpt_small dataset._target_=own_data.text trainer.eval_batch_size=300",
             "trainer.eval_batch_size=300: the test part is too short for one batch",
         ),
+        (
+            "dataset=synthetic trainer.tta=true",
+            "trainer.tta=true: dataset=synthetic has no images to mirror and shift; "
+            "type trainer.tta=false",
+        ),
+        (
+            "trainer.tta=true trainer.eval_every=null",
+            "trainer.tta=true trainer.eval_every=null: there is no test to augment",
+        ),
     ],
 )
 def test_refusals(tmp_path: Path, sentence: str, says: str) -> None:

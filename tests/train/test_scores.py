@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from sentence import run
+from torch.nn.functional import cross_entropy
 
+from gcbench.data.digits import digits
+from gcbench.models.mlp import MLP
 from gcbench.records.schema import Result
 from gcbench.report.measures import measure
 from gcbench.train.tasks import MANY_CLASSES, scores_of, summary_of
@@ -46,6 +50,40 @@ def test_perplexity_is_that_of_a_word_however_words_are_shared_out_over_batches(
     assert summary["perplexity"] == pytest.approx(float(losses.mean().exp()), rel=1e-5)
     means = torch.stack([losses[:3].mean(), losses[3:].mean()])
     assert summary["perplexity_of_batches"] == pytest.approx(float(means.exp().mean()), rel=1e-5)
+
+
+def _views_by_numpy(image: np.ndarray) -> list[np.ndarray]:
+    """Return the eighths of test-time augmentation, the unshifted views twice."""
+    padded = np.pad(image, ((0, 0), (1, 1), (1, 1)), mode="reflect")
+    shifts = [padded[:, y : y + 8, y : y + 8] for y in (0, 1, 1, 2)]
+    return [side for view in shifts for side in (view, view[:, :, ::-1])]
+
+
+def test_augmented_scores_are_by_the_mean_outputs_of_six_views(tmp_path: Path) -> None:
+    result = run(tmp_path, *OVERRIDES, "trainer.tta=true", "trainer.eval_batch_size=100")
+    weights = torch.load(tmp_path / "weights.pt", weights_only=True)
+    model = MLP((1, 8, 8), 10, widths=[16])
+    model.load_state_dict(weights)
+    images, targets = digits().test_batch(0, 10_000)
+    views = torch.from_numpy(np.stack([np.stack(_views_by_numpy(x)) for x in images.numpy()]))
+    with torch.no_grad():
+        outputs = model.eval()(views.flatten(0, 1)).view(len(images), 8, 10).mean(1)
+    test = result["test"]
+    right = (outputs.argmax(1) == targets).float().mean().item()
+    assert test["tta_accuracy"] == pytest.approx(100 * right)
+    assert test["tta_loss"] == pytest.approx(float(cross_entropy(outputs, targets)), rel=1e-5)
+    assert test["tta_loss"] != test["loss"] and measure("tta_accuracy", Result.parse(result))
+    tests = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in tests if "tta_accuracy" in line] == [6]
+
+
+def test_an_augmented_test_changes_no_other_number(tmp_path: Path) -> None:
+    overrides = [*OVERRIDES, "trainer.epochs=2", "trainer.max_steps=null"]
+    plain = run(tmp_path / "plain", *overrides)
+    augmented = run(tmp_path / "augmented", *overrides, "trainer.tta=true")
+    assert plain["identity"] == augmented["identity"]
+    assert plain["test"].items() <= augmented["test"].items()
+    assert augmented["test"].keys() - plain["test"].keys() == {"tta_accuracy", "tta_loss"}
 
 
 def test_distance_to_the_weights_that_made_the_targets(tmp_path: Path) -> None:

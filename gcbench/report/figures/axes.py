@@ -10,6 +10,7 @@ LABELS = {
     "accuracy": "Test accuracy (%)",
     "best_accuracy": "Best test accuracy (%)",
     "top5_accuracy": "Top-5 test accuracy (%)",
+    "tta_accuracy": "Test accuracy by test-time augmentation (%)",
     "error_rate": "Test error (%)",
     "loss": "Test loss",
     "train_loss": "Training loss",
