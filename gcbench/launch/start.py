@@ -87,9 +87,11 @@ def _is_finished(config: Config, files: RunFiles, say: bool) -> bool:
         return False
     if say:
         print_summary(result, files.directory, console())
+        lacks_views = config["trainer"]["tta"] and "tta_loss" not in (result.test or {})
         log.info(
-            "this run was finished on %s, shown above; type rerun=true to run it again",
+            "this run was finished on %s%s, shown above; type rerun=true to run it again",
             result.finished,
+            " without test-time augmentation" if lacks_views else "",
         )
     return True
 

@@ -138,7 +138,10 @@ def describe_cost(claim: Claim, missing: Sequence[MissingRuns], kept: Sequence[R
 
 
 def _core_hours(missing: MissingRuns, kept: Sequence[RecordedRun]) -> float | None:
-    """Return the mean of kept runs of the row, else of its table, at the same budget."""
+    """Return the least of kept runs of the row, else of its table, at the same budget.
+
+    Others may have been paused, or have shared their core.
+    """
     at_budget = [run for run in kept if run.budget == missing.budget and run.done]
     same = [run for run in at_budget if run.experiment == missing.experiment]
     table = missing.experiment.rpartition("/")[0]
@@ -147,4 +150,4 @@ def _core_hours(missing: MissingRuns, kept: Sequence[RecordedRun]) -> float | No
         run.result.duration * (run.result.processes or 1) * (run.result.threads or 1) / 3600
         for run in near
     ]
-    return fmean(hours) if hours else None
+    return min(hours, default=None)

@@ -484,6 +484,19 @@ def test_what_needs_a_machine_has_an_estimate(said, asked) -> None:
     assert row["cost"] == "6 runs; 16 GPUs, about 40 GPU-hours (an estimate)"
 
 
+def test_runs_cost_what_the_shortest_like_them_took(said, asked) -> None:
+    """A run that was paused lasts as long as its pause."""
+    asked(near())
+    for seed, hours, worse in ((1, 9, 0), (2, 1, 6)):
+        for name in (SGD, RANK):
+            accuracy = 90.0 - worse * (name == RANK)
+            result = result_of(name, seed=seed, accuracy=accuracy, step_seconds=None)
+            result["finished"] = f"2026-01-01T{hours:02}:00:00+00:00"
+            write(OUT / f"{name}-{seed}", result)
+    (row,) = answers(said)
+    assert row["cost"] == "2 runs, about 2 core-hours"
+
+
 def test_rows_of_a_study_of_several_tables(said, asked) -> None:
     asked(STUDIED.replace("name: speed", "name: speed, of: [small/one, small/two]"))
     record_tests(something="passed")

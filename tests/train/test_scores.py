@@ -77,11 +77,19 @@ def test_augmented_scores_are_by_the_mean_outputs_of_six_views(tmp_path: Path) -
     assert [line["step"] for line in tests if "tta_accuracy" in line] == [6]
 
 
-def test_an_augmented_test_changes_no_other_number(tmp_path: Path) -> None:
+def test_an_augmented_test_changes_no_other_number(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     overrides = [*OVERRIDES, "trainer.epochs=2", "trainer.max_steps=null"]
     plain = run(tmp_path / "plain", *overrides)
     augmented = run(tmp_path / "augmented", *overrides, "trainer.tta=true")
     assert plain["identity"] == augmented["identity"]
+    with caplog.at_level("INFO", "gcbench"):
+        run(tmp_path / "augmented", *overrides, "trainer.tta=true")
+        run(tmp_path / "plain", *overrides, "trainer.tta=true")
+    first, second = [r.getMessage() for r in caplog.records if "was finished" in r.getMessage()]
+    assert "augmentation" not in first
+    assert " without test-time augmentation, shown above; type rerun=true" in second
     assert plain["test"].items() <= augmented["test"].items()
     assert augmented["test"].keys() - plain["test"].keys() == {"tta_accuracy", "tta_loss"}
 
