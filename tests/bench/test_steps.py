@@ -69,6 +69,7 @@ def test_virtual_workers_are_timed_beside_their_passes() -> None:
     printed = subprocess.run(
         [sys.executable, script, *typed], capture_output=True, text=True, check=True
     ).stdout
-    passes, dense = (line.split("|")[1:4] for line in printed.splitlines()[2:4])
+    passes, at_once, dense = (line.split("|")[1:4] for line in printed.splitlines()[2:5])
     assert passes[0].strip() == "passes" and float(passes[2]) == 1
+    assert at_once[0].strip() == "one pass" and float(at_once[2]) > 0
     assert dense[0].strip() == "dense fp32" and float(dense[2]) > 0
