@@ -438,7 +438,7 @@ def test_a_recipe_keeps_the_rates_of_methods_relative_to_each_other(
     assert sgd == pytest.approx(0.1 * 5 * batch / 512)
     assert rate("powersgd/table1=unbiased_rank_1") == pytest.approx(sgd / 8)
     assert rate("qsgd/claims=qsgd") == pytest.approx(sgd)
-    assert rate("powersgd/table6=signum") == 0.001
+    assert rate("powersgd/table6=signum") == 0.008
 
 
 def test_a_budget_may_leave_the_rate_to_the_number_of_workers() -> None:
@@ -456,7 +456,7 @@ def test_a_budget_may_leave_the_rate_to_the_number_of_workers() -> None:
         == config_of(row)["optimizer"]["lr"] / 4
     )
     signum = config_of("+experiment/powersgd/table7=signum", "budget=cpu")["optimizer"]
-    assert (signum["lr"], signum["kind"]) == (0.001, "sgd"), "signs have a rate of their own"
+    assert (signum["lr"], signum["kind"]) == (0.002, "sgd"), "signs have a rate of their own"
 
 
 def test_what_is_typed_stays_whatever_the_budget() -> None:
