@@ -213,8 +213,13 @@ def _resources(kernel: Any) -> TritonKernel:
         command = [str(tool), "--dump-resource-usage", file.name]
         lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     usage = {name: int(value) for name, value in re.findall(r"(REG|STACK):(\d+)", lines)}
-    inexact = tuple(sorted(set(_INEXACT.findall(kernel.asm["ptx"]))))
+    inexact = inexact_instructions(kernel.asm["ptx"])
     return TritonKernel(usage["REG"], usage["STACK"], kernel.metadata.shared, inexact)
+
+
+def inexact_instructions(ptx: str) -> tuple[str, ...]:
+    """Return the instructions of a kernel that round otherwise than operations one by one."""
+    return tuple(sorted(set(_INEXACT.findall(ptx))))
 
 
 def _moved_bytes(graph: fx.GraphModule) -> int:

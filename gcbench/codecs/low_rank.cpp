@@ -202,9 +202,9 @@ void product_and_rest(Shape s, const float* p, const float* q, const float* r, f
 
 }  // namespace
 
-// The functions take `count` matrices. Those of `workers` follow each other, each m[i] is
-// [workers, n, m], unless there are steps from a worker to the next; factors that differ between
-// workers are [workers, all].
+// The functions take `count` matrices of `workers` each: m[i] is [workers, n, m]. Where steps are
+// given, a worker's part of matrix i begins steps[i] floats behind that of the worker before it, else
+// n m floats. Factors that differ between workers are [workers, all].
 extern "C" {
 
 // Scales columns of Q to a largest entry of 1; those that are zero, or not finite, become the fresh

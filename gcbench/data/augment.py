@@ -1,6 +1,6 @@
 """Random crops and flips for CIFAR, of He et al. (CVPR 2016) or airbench, and GoogLeNet's crops.
 
-Test images are looked at from several sides, too.
+Also the views of an image for test-time augmentation.
 """
 
 from __future__ import annotations
@@ -67,12 +67,13 @@ class Augmentation:
         return images[image, channel, rows[:, None, :, None], columns[:, None, None, :]]
 
 
-def test_views(images: Tensor) -> list[tuple[float, Tensor]]:
-    """Return the views of test images `[count, channels, height, width]`, with weights of sum 1.
+def tta_views(images: Tensor) -> list[tuple[float, Tensor]]:
+    """Return six views of images `[count, channels, height, width]` with weights of sum 1.
 
-    They are each image and its mirror image, as they are (weight 1/4 each) and shifted by a pixel
-    down right and up left, reflected at the border (1/8 each): test-time augmentation as in
-    airbench (Jordan, arXiv:2404.00498, `tta_level=2`), which averages the outputs.
+    Test-time augmentation averages the outputs for them, as airbench does (Jordan,
+    arXiv:2404.00498, `tta_level=2`). They are the images and their mirror images, as they are
+    (weight 1/4 each), and both shifted diagonally by a pixel either way, reflected at the border
+    (1/8 each).
     """
     height, width = images.shape[-2:]
     padded = pad(images, (1,) * 4, mode="reflect")

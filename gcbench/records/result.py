@@ -40,7 +40,10 @@ def count_bits_between_nodes(
 
 
 def summarize_tests(tests: Sequence[dict[str, Any]]) -> dict[str, float | None] | None:
-    """Return the last value of every score, and the best of those of all tests; None without."""
+    """Return the last value of every score, and the best of each that all tests have.
+
+    None without tests.
+    """
     if not tests:
         return None
     names = [name for name in tests[-1] if name not in PLACE]

@@ -138,9 +138,9 @@ def describe_cost(claim: Claim, missing: Sequence[MissingRuns], kept: Sequence[R
 
 
 def _core_hours(missing: MissingRuns, kept: Sequence[RecordedRun]) -> float | None:
-    """Return the least of kept runs of the row, else of its table, at the same budget.
+    """Return the core-hours of the shortest kept run of the row, else of its table, at its budget.
 
-    Others may have been paused, or have shared their core.
+    Longer ones may have been paused, or have shared their core. None: there is no such run.
     """
     at_budget = [run for run in kept if run.budget == missing.budget and run.done]
     same = [run for run in at_budget if run.experiment == missing.experiment]

@@ -6,7 +6,7 @@ import torch
 
 from gcbench.comm import Control
 from gcbench.data import Data
-from gcbench.data.augment import test_views
+from gcbench.data.augment import tta_views
 from gcbench.train.replica import Replica
 from gcbench.train.tasks import SCORES, scores_of, summary_of
 
@@ -34,7 +34,7 @@ def evaluate(
         inputs, targets = data.test_batch(i, batch_size)
         if augmented:
             outputs = torch.stack(
-                [weight * replica.evaluate(view, None)[0] for weight, view in test_views(inputs)]
+                [weight * replica.evaluate(view, None)[0] for weight, view in tta_views(inputs)]
             ).sum(0)
         else:
             outputs, carry = replica.evaluate(inputs, carry)

@@ -18,7 +18,7 @@ from needed import lacks
 from torch.utils._triton import has_triton
 
 from gcbench.check.gpu import kernel_problems, largest_calls, step_problems
-from gcbench.check.gpu_compiler import compile_call, missing
+from gcbench.check.gpu_compiler import compile_call, inexact_instructions, missing
 from gcbench.check.gpu_steps import CANNOT_DO_WITHOUT, ObservedStep, observe_steps
 from gcbench.check.layouts import equal
 from gcbench.codecs.kernels import COMPILER_OPTIONS
@@ -103,6 +103,13 @@ def test_what_rounds_otherwise_than_eager_kernels_is_a_problem(
     monkeypatch.delitem(COMPILER_OPTIONS, "emulate_precision_casts")
     (problem,) = kernel_problems(call, compile_call(call))
     assert problem.startswith("decode_mean rounds by fma.rn.f32")
+
+
+def test_approximate_instructions_are_found_in_ptx() -> None:
+    exact = ["fma.rn.f64", "mul.f32", "div.rn.f32", "sqrt.rn.f32", "cvt.rmi.ftz.f32.f32"]
+    inexact = ["add.ftz.f32", "div.full.f32", "fma.rn.f32", "sqrt.approx.ftz.f32"]
+    lines = [f"\t@%p1 {instruction} \t%r1, %r2;" for instruction in [*exact, *inexact]]
+    assert inexact_instructions("\n".join(lines)) == tuple(inexact)
 
 
 @needs_triton
