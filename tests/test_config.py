@@ -428,7 +428,7 @@ def test_a_recipe_takes_the_place_of_everything_but_the_method_and_the_form_of_o
 def test_a_recipe_keeps_the_rates_of_methods_relative_to_each_other(
     typed: list[str], batch: int
 ) -> None:
-    """Its rate is for 512 samples; that of signs follows no batch."""
+    """Its rate is for 512 samples; a method with a rate of its own follows no batch."""
 
     def rate(row: str) -> float:
         lr: float = config_of(f"+experiment/{row}", "budget=cpu_medium", *typed)["optimizer"]["lr"]
@@ -439,6 +439,7 @@ def test_a_recipe_keeps_the_rates_of_methods_relative_to_each_other(
     assert rate("powersgd/table1=unbiased_rank_1") == pytest.approx(sgd / 8)
     assert rate("qsgd/claims=qsgd") == pytest.approx(sgd)
     assert rate("powersgd/table6=signum") == 0.008
+    assert rate("maxnorm/resnet50=grandk_mn") == 1
 
 
 def test_a_budget_may_leave_the_rate_to_the_number_of_workers() -> None:

@@ -36,7 +36,7 @@ def apply_budget(
     optimizer and its momentum; `lr`, the multiple of the row's rate for a batch of 512 samples of
     all workers, which other batches scale; `warmup`, the share of the run in which the rate rises
     by that schedule; and `methods`, keys of the optimizer for a choice of compressor, such as the
-    rate of one that sends signs: that is never scaled.
+    rate that serves it best: that is never scaled.
     """
     budget, tree.budget = tree.budget, None
     if budget is None or choices.get("budget") == PAPER:
