@@ -442,6 +442,18 @@ def test_a_recipe_keeps_the_rates_of_methods_relative_to_each_other(
     assert rate("maxnorm/resnet50=grandk_mn") == 1
 
 
+def test_the_small_gpt_trains_for_longer_at_larger_budgets() -> None:
+    def sizes(row: str, budget: str) -> tuple[float, ...]:
+        config = config_of(f"+experiment/modern/gpt={row}", f"budget={budget}")
+        trainer = config["trainer"]
+        return trainer["batch_size"], trainer["epochs"], config["optimizer"]["lr"]
+
+    assert sizes("none", "cpu") == (2, 0.2, 0.002)
+    assert sizes("none", "cpu_medium") == (16, 4, pytest.approx(0.008))
+    assert sizes("qsgd", "cpu_long") == (16, 20, pytest.approx(0.008))
+    assert sizes("signum", "cpu_medium") == (16, 4, 0.001)
+
+
 def test_a_budget_may_leave_the_rate_to_the_number_of_workers() -> None:
     """4 of 16 workers have a quarter of the rate, unless schedule.scale_by_workers multiplies it;
     `scale_lr: false` forgets the batch."""
