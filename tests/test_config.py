@@ -452,6 +452,7 @@ def test_the_small_gpt_trains_for_longer_at_larger_budgets() -> None:
     assert sizes("none", "cpu_medium") == (16, 4, pytest.approx(0.008))
     assert sizes("qsgd", "cpu_long") == (16, 20, pytest.approx(0.008))
     assert sizes("signum", "cpu_medium") == (16, 4, 0.001)
+    assert sizes("dion", "cpu_medium") == (16, 4, 0.01)
 
 
 def test_a_budget_may_leave_the_rate_to_the_number_of_workers() -> None:
