@@ -455,6 +455,19 @@ def test_the_small_gpt_trains_for_longer_at_larger_budgets() -> None:
     assert sizes("dion", "cpu_medium") == (16, 4, 0.01)
 
 
+def test_text_has_all_its_words_at_larger_budgets() -> None:
+    def text(row: str, budget: str) -> tuple[float, ...]:
+        config = config_of(f"+experiment/powersgd/{row}", f"budget={budget}")
+        rate = config["optimizer"]["lr"]
+        return config["model"]["vocabulary"], config["trainer"]["epochs"], rate
+
+    assert text("table3_wikitext2=sgd", "paper") == (28869, 90, 1.25)
+    assert text("table3_wikitext2=sgd", "cpu") == (2000, 0.4, 1.25)
+    assert text("table3_wikitext2=sgd", "cpu_medium") == (28869, 0.5, 5)
+    assert text("table3_wikitext2=rank_4", "cpu_long") == (28869, 2, 5)
+    assert text("table7=signum", "cpu_medium") == (28869, 0.5, 0.002)
+
+
 def test_a_budget_may_leave_the_rate_to_the_number_of_workers() -> None:
     """4 of 16 workers have a quarter of the rate, unless schedule.scale_by_workers multiplies it;
     `scale_lr: false` forgets the batch."""
