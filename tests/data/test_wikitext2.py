@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from gcbench.data.wikitext2 import wikitext2
 
@@ -58,3 +60,16 @@ def test_real_text_has_the_published_size(real_root: Callable[[str], str]) -> No
     data = wikitext2(real_root("wikitext-2"))
     assert (data.outputs, data.train_samples) == (33_278, 2_088_628)
     assert int(data.train.max()) == 33_277
+
+
+@pytest.mark.parametrize(("vocabulary", "perplexity"), [(2000, 111), (28869, 910)])
+def test_word_frequencies_have_the_perplexity_that_tables_name(
+    real_root: Callable[[str], str], vocabulary: int, perplexity: int
+) -> None:
+    """Those of PowerSGD's tables 3 and 7, with one more occurrence of every word."""
+    data = wikitext2(real_root("wikitext-2"), vocabulary=vocabulary)
+    counts = torch.bincount(data.train, minlength=vocabulary) + 1
+    surprise = -(counts / counts.sum()).log()[data.test]
+    assert surprise.mean().exp().item() == pytest.approx(perplexity, abs=0.5)
+    table = Path(__file__).parents[2] / "conf/table/powersgd/table7.yaml"
+    assert re.search(rf"\b{perplexity} with\s+{vocabulary:,}\b", table.read_text())
