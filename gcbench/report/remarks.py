@@ -94,6 +94,8 @@ def _grid(row: Row) -> str:
         if grid.validated
         else f"on the {grid.split} split, which is reported too"
     )
+    if len({len(rate.runs) for rate in grid.rates}) > 1:
+        how += ", by seeds that rates share"
     outcome = (
         f"{grid.chosen:g} is reported, chosen {how}"
         if grid.chosen is not None

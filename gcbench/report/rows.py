@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from gcbench.config import PAPER, Config, ConfigError
@@ -30,8 +31,13 @@ class Rate(NamedTuple):
     """One learning rate of a grid."""
 
     lr: float
-    score: float | None  # mean over seeds; None: none was done, or one diverged
+    scores: dict[int, float] | None  # by seed; None: none was done, or one diverged
     runs: list[RecordedRun]
+
+    @property
+    def score(self) -> float | None:
+        """Return the mean over seeds."""
+        return fmean(self.scores.values()) if self.scores else None
 
 
 @dataclass(frozen=True)
@@ -291,9 +297,7 @@ def _grid(
         for (validation, lr), (runs, _) in sorted(kept.items())
         if validation == validated
     ]
-    scores = {rate.lr: rate.score for rate in rates if rate.score is not None}
-    best = min if lower_is_better(chooser) else max
-    chosen = best(scores, key=lambda lr: scores[lr]) if scores else None
+    chosen = _best(rates, lower_is_better(chooser))
     reported, _ = kept.get((False, expected.flat[RATE] if chosen is None else chosen), ([], []))
     duplicates = [run for _, older in kept.values() for run in older]
     split = "valid" if validated else expected.flat.get(SPLIT, "test")
@@ -301,12 +305,34 @@ def _grid(
 
 
 def _rate(lr: float, runs: list[RecordedRun], chooser: Column) -> Rate:
-    scores = [
-        measure(str(chooser.measure), run.result, **chooser.settings) if run.done else None
+    scores = {
+        run.seed: measure(str(chooser.measure), run.result, **chooser.settings)
         for run in runs
-    ]
-    known = [score for score in scores if score is not None]
-    return Rate(lr, sum(known) / len(known) if len(known) == len(scores) else None, runs)
+        if run.done
+    }
+    known = {seed: score for seed, score in scores.items() if score is not None}
+    return Rate(lr, known if known and len(known) == len(runs) else None, runs)
+
+
+def _best(rates: Iterable[Rate], lower: bool) -> float | None:
+    """Return the learning rate that gains most over the one with the most seeds.
+
+    Gains are those on the seeds of both, so that one lucky seed does not win against a mean.
+    """
+    known = [rate for rate in rates if rate.scores]
+    if not known:
+        return None
+    reference = max(known, key=lambda rate: len(rate.scores or ()))
+    best = min if lower else max
+    return best(known, key=lambda rate: _gain(rate, reference)).lr
+
+
+def _gain(rate: Rate, reference: Rate) -> float:
+    """Return how much higher a rate scores on the seeds of both; without any, by its mean."""
+    ours, theirs = rate.scores or {}, reference.scores or {}
+    shared = ours.keys() & theirs.keys()
+    a, b = (fmean(scores[seed] for seed in shared or scores) for scores in (ours, theirs))
+    return a - b
 
 
 def _others(differences: dict[RecordedRun, Differences]) -> list[Other]:

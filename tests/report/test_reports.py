@@ -203,6 +203,18 @@ def test_the_best_learning_rate_of_a_grid(said, split: str) -> None:
         assert "9: diverged (n=1); 0.05 is reported, chosen on the test split" in grid
 
 
+def test_a_lucky_seed_does_not_choose_a_learning_rate(said) -> None:
+    """At 0.2 seed 3 is above the mean of 0.1's seeds, but below 0.1's seed 3; 0.05 has seed 1."""
+    for rate, scores in ((0.05, {1: 94.1}), (0.1, {1: 94, 2: 95, 3: 96}), (0.2, {3: 95.5})):
+        own = [] if rate == 0.1 else [f"optimizer.lr={rate}"]
+        for seed, accuracy in scores.items():
+            result = result_of(SGD, *own, seed=seed, accuracy=accuracy)
+            write(OUT / f"{rate}-{seed}", result)
+    text = said("table=small/one", "format=markdown")
+    assert rows(text)["No compression"][0] == "94.1 (n=1)"
+    assert "0.05 is reported, chosen on the test split, which is reported too, by seeds" in text
+
+
 def test_a_chosen_rate_that_was_not_tested_is_missing(said) -> None:
     for rate, valid in ((0.1, 91.0), (0.2, 92.0)):
         own = [] if rate == 0.1 else [f"optimizer.lr={rate}"]
