@@ -20,7 +20,7 @@ from gcbench.report.document import (
 )
 from gcbench.report.measures import TIMES
 from gcbench.report.remarks import sections
-from gcbench.report.rows import Row, group_runs
+from gcbench.report.rows import RATE, Row, group_runs
 from gcbench.report.tables import Column, Table
 
 Groups = dict[str, list[Row]]  # budget to the rows at it
@@ -137,9 +137,10 @@ def _differences(row: Row) -> list[str]:
         return []
     paper = compose_row(row.spec)
     at_budget = compose_row(row.spec, row.budget)
+    chosen = {RATE: row.grid.chosen} if row.grid and row.grid.chosen is not None else {}
     differs = {
         key: values
-        for key, values in flat_differences(at_budget.flat, paper.flat).items()
+        for key, values in flat_differences({**at_budget.flat, **chosen}, paper.flat).items()
         if not key.startswith("model.")
     }
     if at_budget.choices["model"] != paper.choices["model"]:

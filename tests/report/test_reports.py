@@ -215,6 +215,17 @@ def test_a_lucky_seed_does_not_choose_a_learning_rate(said) -> None:
     assert "0.05 is reported, chosen on the test split, which is reported too, by seeds" in text
 
 
+def test_a_row_that_has_the_best_rate_is_said_to_have_it(said) -> None:
+    """budget=cpu has 0.5 for the paper's 0.1."""
+    for own, accuracy in (([], 80.0), (["optimizer.lr=0.25"], 81.0)):
+        result = result_of(SGD, *own, budget="cpu", accuracy=accuracy)
+        write(OUT / f"rate{accuracy}", result)
+    text = said("table=small/one", "budget=cpu", "format=markdown")
+    assert rows(text)["No compression"][0] == "81.0 (n=1)"
+    (line,) = [line for line in text.splitlines() if line.endswith(": No compression.  ")]
+    assert "optimizer.lr=0.25 in place of 0.1" in line
+
+
 def test_a_chosen_rate_that_was_not_tested_is_missing(said) -> None:
     for rate, valid in ((0.1, 91.0), (0.2, 92.0)):
         own = [] if rate == 0.1 else [f"optimizer.lr={rate}"]
