@@ -31,12 +31,12 @@ class Rate(NamedTuple):
     """One learning rate of a grid."""
 
     lr: float
-    scores: dict[int, float] | None  # by seed; None: none was done, or one diverged
+    scores: dict[int, float]  # by seed; empty: none was done, or one diverged
     runs: list[RecordedRun]
 
     @property
     def score(self) -> float | None:
-        """Return the mean over seeds."""
+        """Return the mean over seeds, or None without any."""
         return fmean(self.scores.values()) if self.scores else None
 
 
@@ -311,7 +311,7 @@ def _rate(lr: float, runs: list[RecordedRun], chooser: Column) -> Rate:
         if run.done
     }
     known = {seed: score for seed, score in scores.items() if score is not None}
-    return Rate(lr, known if known and len(known) == len(runs) else None, runs)
+    return Rate(lr, known if len(known) == len(runs) else {}, runs)
 
 
 def _best(rates: Iterable[Rate], lower: bool) -> float | None:
@@ -322,16 +322,15 @@ def _best(rates: Iterable[Rate], lower: bool) -> float | None:
     known = [rate for rate in rates if rate.scores]
     if not known:
         return None
-    reference = max(known, key=lambda rate: len(rate.scores or ()))
+    reference = max(known, key=lambda rate: len(rate.scores))
     best = min if lower else max
     return best(known, key=lambda rate: _gain(rate, reference)).lr
 
 
 def _gain(rate: Rate, reference: Rate) -> float:
-    """Return how much higher a rate scores on the seeds of both; without any, by its mean."""
-    ours, theirs = rate.scores or {}, reference.scores or {}
-    shared = ours.keys() & theirs.keys()
-    a, b = (fmean(scores[seed] for seed in shared or scores) for scores in (ours, theirs))
+    """Return how much higher a rate scores in the mean of the seeds of both, or of all seeds."""
+    shared = rate.scores.keys() & reference.scores.keys()
+    a, b = (fmean(one.scores[seed] for seed in shared or one.scores) for one in (rate, reference))
     return a - b
 
 
