@@ -78,9 +78,21 @@ def _load_runs(arguments: Source) -> list[RecordedRun]:
         if arguments.source == "wandb"
         else find_runs(arguments.results)
     )
+    if isinstance(arguments, Report | Claims) and not read.runs:  # others say so in a sentence
+        _warn_of_absent(arguments.results)
     for sentence in read.unreadable:
         log.warning("not read: %s", sentence)
     return read.runs
+
+
+def _warn_of_absent(folders: Sequence[str]) -> None:
+    """Say which folders there are none of, as a report of nothing looks like one of lost runs."""
+    for folder in folders:
+        if not Path(folder).exists():
+            log.warning(
+                "there is no %s; for kept results type results=path/to/gcbench/outputs",
+                Path(folder).absolute(),
+            )
 
 
 def _load_reported(arguments: Report | Claims) -> list[RecordedRun]:

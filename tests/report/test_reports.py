@@ -495,6 +495,16 @@ def test_a_folder_without_runs_is_named(said) -> None:
     )
 
 
+def test_a_report_from_another_directory_says_where_it_looked(
+    said, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for arguments in (["table=small/one"], ["list"]):
+        caplog.clear()
+        said(*arguments)
+        assert f"there is no {tmp_path / 'outputs'}; for kept results type results=" in caplog.text
+
+
 def test_what_cannot_be_read_of_kept_runs_is_told_and_never_lost(
     said, caplog: pytest.LogCaptureFixture
 ) -> None:
