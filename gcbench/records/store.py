@@ -135,6 +135,16 @@ def sort_by_age(runs: Iterable[RecordedRun]) -> list[RecordedRun]:
     return sorted(runs, key=lambda run: (run.result.finished, run.place))
 
 
+def newest(runs: Iterable[RecordedRun]) -> tuple[list[RecordedRun], list[RecordedRun]]:
+    """Return the newest run of every seed, by seed, and the older ones."""
+    by_seed: dict[int, list[RecordedRun]] = {}
+    for run in sort_by_age(runs):
+        by_seed.setdefault(run.seed, []).append(run)
+    return [by_seed[seed][-1] for seed in sorted(by_seed)], [
+        run for same in by_seed.values() for run in same[:-1]
+    ]
+
+
 def _result_files(folders: Sequence[str | Path]) -> Iterator[Path]:
     for folder in map(Path, folders):
         if folder.is_file():

@@ -19,8 +19,9 @@ from gcbench.report.document import (
     heading_of,
 )
 from gcbench.report.measures import TIMES
+from gcbench.report.rates import RATE
 from gcbench.report.remarks import sections
-from gcbench.report.rows import RATE, Row, group_runs
+from gcbench.report.rows import Row, group_runs
 from gcbench.report.tables import Column, Table
 
 Groups = dict[str, list[Row]]  # budget to the rows at it

@@ -16,7 +16,8 @@ from gcbench.report.claims import EARLY_LOSS, LEARNING_RATE
 from gcbench.report.claims_relations import Judged, Value
 from gcbench.report.document import Heading, Summary, format_number, format_summary
 from gcbench.report.measures import LOWER, SCORES, measure
-from gcbench.report.rows import Rate, Row, find_row
+from gcbench.report.rates import Rate
+from gcbench.report.rows import Row, find_row
 from gcbench.report.study import Study, find_link_table, find_study
 from gcbench.report.tables import Column, TableRow, read_table, table_names
 from gcbench.report.tests_record import find_tests

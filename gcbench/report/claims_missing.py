@@ -14,7 +14,7 @@ from gcbench.report.claims_answers import AnsweredClaim, NextCommands, asks
 from gcbench.report.claims_evidence import RATES, Evidence
 from gcbench.report.commands import commands
 from gcbench.report.configs import compose, compose_row, overrides_for
-from gcbench.report.rows import RATE
+from gcbench.report.rates import RATE
 
 SEEDS = (1, 2, 3)  # with which a row is compared
 MORE_SEEDS = (4, 5, 6)  # where three leave a claim open

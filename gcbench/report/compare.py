@@ -9,10 +9,9 @@ from typing import NamedTuple
 
 from gcbench.config import PAPER, ConfigError
 from gcbench.identity import flat_differences, format_value
-from gcbench.records.store import FoundRuns, RecordedRun, find_runs
+from gcbench.records.store import FoundRuns, RecordedRun, find_runs, newest
 from gcbench.report.document import EMPTY, Heading, Summary, format_signed, format_summary
 from gcbench.report.measures import MEASURES, SCORES, measure
-from gcbench.report.rows import newest
 
 log = logging.getLogger("gcbench")
 

@@ -12,7 +12,8 @@ from gcbench.report.commands import command_of_runs, commands_of_missing
 from gcbench.report.deviations import deviations_of
 from gcbench.report.document import DIRTY, DIRTY_NOTE, Heading, Section, Summary, format_summary
 from gcbench.report.measures import TIMES, emulated, measure
-from gcbench.report.rows import Rate, Row
+from gcbench.report.rates import Rate
+from gcbench.report.rows import Row
 from gcbench.report.tables import Column, Table
 
 Groups = Mapping[str, Sequence[Row]]

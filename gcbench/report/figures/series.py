@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 from gcbench.console import name_first
 from gcbench.identity import digest, tell_apart
-from gcbench.records.store import RecordedRun
+from gcbench.records.store import RecordedRun, newest
 from gcbench.report.measures import TIMES, emulated, measure
-from gcbench.report.rows import Row, newest
+from gcbench.report.rows import Row
 
 NAMED = 5  # rows that are not in a figure
 
