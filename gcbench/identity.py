@@ -39,6 +39,7 @@ LENGTH = {"epochs", "max_steps"}  # keys of `trainer` that an extension of a run
 # Top-level keys that say where results go and what they are called.
 ELSEWHERE = {
     "needs",
+    "needed_files",
     "budget",
     "outputs",
     "directory",

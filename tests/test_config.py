@@ -443,8 +443,8 @@ def test_a_recipe_keeps_the_rates_of_methods_relative_to_each_other(
 
 
 def test_the_small_gpt_trains_for_longer_at_larger_budgets() -> None:
-    def sizes(row: str, budget: str) -> tuple[float, ...]:
-        config = config_of(f"+experiment/modern/gpt={row}", f"budget={budget}")
+    def sizes(row: str, budget: str, table: str = "gpt") -> tuple[float, ...]:
+        config = config_of(f"+experiment/modern/{table}={row}", f"budget={budget}")
         trainer = config["trainer"]
         return trainer["batch_size"], trainer["epochs"], config["optimizer"]["lr"]
 
@@ -453,6 +453,21 @@ def test_the_small_gpt_trains_for_longer_at_larger_budgets() -> None:
     assert sizes("qsgd", "cpu_long") == (16, 20, pytest.approx(0.008))
     assert sizes("signum", "cpu_medium") == (16, 4, 0.001)
     assert sizes("dion", "cpu_medium") == (16, 4, 0.01)
+    assert sizes("none", "cpu_medium", "gpt_sgd") == (16, 4, 0.1)
+
+
+def test_a_recipe_has_rates_for_a_method_with_an_optimizer() -> None:
+    def rate(row: str, *typed: str) -> float:
+        lr: float = config_of(f"+experiment/modern/{row}", *typed)["optimizer"]["lr"]
+        return lr
+
+    assert rate("gpt=onebit") == rate("gpt=none", "budget=cpu") == 0.002
+    assert rate("gpt=onebit", "budget=cpu") == pytest.approx(0.001)
+    assert rate("gpt=onebit", "budget=cpu", "optimizer.lr=0.004") == 0.004
+    assert rate("gpt=onebit", "budget=cpu_medium") == pytest.approx(0.002)
+    assert rate("gpt=ef21", "budget=cpu_medium") == pytest.approx(0.008 / 4), "as at budget=cpu"
+    assert rate("gpt=zero_one_adam", "budget=cpu_medium") == pytest.approx(0.004)
+    assert rate("gpt_sgd=onebit", "budget=cpu") == 0.1, "the rates are of AdamW"
 
 
 def test_text_has_all_its_words_at_larger_budgets() -> None:

@@ -35,8 +35,9 @@ def apply_budget(
     optimizer and schedule that take the place of the row's, which keeps its method, its form of
     optimizer and its momentum; `lr`, the multiple of the row's rate for a batch of 512 samples of
     all workers, which other batches scale; `warmup`, the share of the run in which the rate rises
-    by that schedule; and `methods`, keys of the optimizer for a choice of compressor, such as the
-    rate that serves it best: that is never scaled.
+    by that schedule; and `methods`, for a choice of compressor keys of the optimizer, such as a
+    rate that is never scaled, and `lr_scale`, by which it multiplies the rate of all. Where a row's
+    optimizer is among `optimizers`, its keys take the place of the recipe's.
     """
     budget, tree.budget = tree.budget, None
     if budget is None or choices.get("budget") == PAPER:
@@ -94,7 +95,8 @@ def _follow(
     choices: dict[str, str],
     typed: Collection[str],
 ) -> None:
-    """Set the keys of a recipe, and those that it has for the chosen method."""
+    """Set the keys of a recipe, and those that it has for the chosen optimizer and method."""
+    recipe = {**recipe, **recipe.get("optimizers", {}).get(choices["optimizer"], {})}
     for group in ("model", "trainer", "optimizer"):
         _set(tree[group], recipe.get(group, {}), group, typed)
     dataset = recipe.get("datasets", {}).get(choices["dataset"], {})
@@ -107,8 +109,9 @@ def _follow(
     if "lr" in recipe and "optimizer.lr" not in typed:
         batch = tree.trainer.gpus * tree.trainer.batch_size
         tree.optimizer.lr = published_lr * recipe["lr"] * batch / RECIPE_BATCH
-    method = recipe.get("methods", {}).get(choices["compressor"], {})
-    _set(tree.optimizer, method, "optimizer", typed)
+    method = dict(recipe.get("methods", {}).get(choices["compressor"], {}))
+    lr_scale = method.pop("lr_scale", 1.0)
+    _set(tree.optimizer, {"lr": tree.optimizer.lr * lr_scale, **method}, "optimizer", typed)
 
 
 def _set(node: DictConfig, values: Mapping[str, Any], name: str, typed: Collection[str]) -> None:

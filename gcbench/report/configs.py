@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from copy import deepcopy
 from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from gcbench.config import PAPER, Config, ConfigError, compose_overrides, register, resolve
@@ -58,6 +59,13 @@ def _budget_node(budget: str) -> Any:
     """Return the budget's node, which is composed once for all experiments."""
     register()
     return compose_overrides([f"budget={budget}"]).budget
+
+
+@cache
+def data_folder() -> Path:
+    """Return the folder with data sets, data.root without any override."""
+    register()
+    return Path(compose_overrides([]).data.root).expanduser()
 
 
 def settings_at(row: TableRow, budget: str) -> dict[str, Any]:

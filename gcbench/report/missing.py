@@ -13,7 +13,7 @@ from gcbench.report.claims import BUDGETS, Claim
 from gcbench.report.claims_answers import AnsweredClaim, asks
 from gcbench.report.claims_evidence import EXACT, Evidence
 from gcbench.report.claims_missing import MissingRuns, further_runs, missing_runs
-from gcbench.report.configs import compose, compose_row, experiment_override
+from gcbench.report.configs import compose, compose_row, data_folder, experiment_override
 from gcbench.report.measures import TIMES
 from gcbench.report.tables import Table, TableRow
 from gcbench.report.verdicts import Verdict
@@ -172,13 +172,16 @@ class _Collected:
         return next((b for b in BUDGETS[1:] if b in budgets), PAPER if budgets else self._budget)
 
     def _is_within_reach(self, row: TableRow) -> bool:
-        """Return whether everybody can run the row; at the paper's budget that is not asked."""
+        """Return whether this machine can run the row; at the paper's budget that is not asked."""
         if self._budget == PAPER:
             return True
-        needs = compose(str(row.experiment)).config["needs"]
-        if needs and row.path not in self.needing.setdefault(needs, []):
+        config = compose(str(row.experiment)).config
+        needs, files = config["needs"], config["needed_files"]
+        if not needs or (files and all(map(_is_at_hand, files))):
+            return True
+        if row.path not in self.needing.setdefault(needs, []):
             self.needing[needs].append(str(row.path))
-        return not needs
+        return False
 
     def _each(self, missing: Collection[MissingRuns]) -> list[MissingRun]:
         runs = []
@@ -193,3 +196,8 @@ class _Collected:
                     )
                 runs.append(self._runs[key])
         return runs
+
+
+def _is_at_hand(file: str) -> bool:
+    """Return whether a file or folder lies below the data folder, compressed or not."""
+    return any((data_folder() / f"{file}{ending}").exists() for ending in ("", ".bz2", ".xz"))

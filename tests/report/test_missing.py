@@ -164,6 +164,30 @@ def test_what_needs_data_that_not_everybody_has_is_left_out_but_at_the_papers_bu
     assert len(lacking("small/big", budget="paper").runs) == 3
 
 
+def test_what_needs_data_that_lie_here_is_lacking(
+    lacking, here: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    add_table(here, "small/big", IMAGENET)
+    monkeypatch.setattr("gcbench.report.missing.data_folder", lambda: tmp_path)
+    (tmp_path / "imagenet-mini").mkdir()
+    assert lacking("small/big").runs == []
+    (tmp_path / "imagenet").mkdir()
+    assert len(lacking("small/big").runs) == 3 and lacking("small/big").needing == {}
+
+
+@pytest.mark.parametrize(("ending", "at_hand"), [("", 3), (".xz", 3), (".zip", 0)])
+def test_files_of_libsvm_may_lie_compressed(
+    lacking, here: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ending: str, at_hand: int
+) -> None:
+    add_table(here, "small/year", "ecqsgd/table1_year/full_precision")
+    monkeypatch.setattr("gcbench.report.missing.data_folder", lambda: tmp_path)
+    (tmp_path / "libsvm").mkdir()
+    for name in ("YearPredictionMSD", "YearPredictionMSD.t"):
+        assert lacking("small/year").runs == [], "not both"
+        (tmp_path / "libsvm" / f"{name}{ending}").touch()
+    assert len(lacking("small/year").runs) == at_hand
+
+
 def test_what_is_the_same_for_all_seeds_needs_one(lacking, here: Path) -> None:
     add_table(here, "small/bits", SGD, columns=TABLE.replace(": accuracy", ": ratio"))
     assert names(lacking("small/bits").runs) == [("sgd", 1)]
