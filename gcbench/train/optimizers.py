@@ -213,8 +213,9 @@ def parameter_groups(
     """Return the parameters of a model in groups, as any optimizer of torch takes them.
 
     A parameter has the options of the first of `groups` whose regular expression `match` is found
-    in its name, with `lr_scale` times the rate. Batch normalization has no weight decay, unless its
-    group says otherwise. Raises ValueError for a group without parameters.
+    in its name, with `lr_scale` times the rate, which is the group's `lr` if it has one. Parameters
+    of no group come first. Batch normalization has no weight decay, unless its group says
+    otherwise. Raises ValueError for a group without parameters.
     """
     norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
     undecayed = {id(p) for m in norms for p in m.parameters()}
@@ -230,9 +231,10 @@ def parameter_groups(
                 f"earlier group has left; type a part of such names as {', '.join([*names][:4])}"
             )
     torch_groups = []
-    for (i, is_undecayed), params in parts.items():
+    ungrouped_first = sorted(parts.items(), key=lambda part: part[0][0] < len(groups))
+    for (i, is_undecayed), params in ungrouped_first:
         options = dict(groups[i]) if i < len(groups) else {}
-        rate = lr * options.pop("lr_scale", 1)
+        rate = options.pop("lr", lr) * options.pop("lr_scale", 1)
         options.pop("match", None)
         decay = {"weight_decay": 0.0} if is_undecayed else {}
         torch_groups.append({"params": params, "lr": rate, "initial_lr": rate, **decay, **options})

@@ -146,7 +146,7 @@ class Run:
 
     @property
     def learning_rate(self) -> float:
-        """Return the rate at which a batch moves the first group of parameters."""
+        """Return the rate at which a batch moves the parameters that `optimizer.groups` leaves."""
         optimizer = self.inner[0].optimizer if self.inner else self.optimizer
         rate: float = optimizer.param_groups[0]["lr"]
         return rate

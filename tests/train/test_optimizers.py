@@ -93,7 +93,8 @@ def test_groups_have_rates_and_options_of_their_own() -> None:
     model = with_norm()
     asked = [
         {"match": r"^0\.bias", "lr_scale": 8, "betas": [0.1, 0.2]},
-        {"match": "bias", "weight_decay": 0.25},  # of batch normalization: what is typed counts
+        # Of batch normalization: what is typed counts.
+        {"match": "bias", "weight_decay": 0.25, "lr": 0.02, "lr_scale": 2},
     ]
     groups = make_optimizer({**ADAM, "groups": asked}, model).param_groups
     names = {id(p): name for name, p in model.named_parameters()}
@@ -106,8 +107,9 @@ def test_groups_have_rates_and_options_of_their_own() -> None:
         "0.weight": (0.01, 0.8, 0.9, 0.5),
         "0.bias": (0.08, 0.1, 0.2, 0.5),
         "1.weight": (0.01, 0.8, 0.9, 0.0),
-        "1.bias": (0.01, 0.8, 0.9, 0.25),
+        "1.bias": (0.04, 0.8, 0.9, 0.25),
     }
+    assert all(group["initial_lr"] == group["lr"] for group in groups), "what schedules multiply"
 
 
 @pytest.mark.parametrize(
@@ -138,6 +140,12 @@ def rates(folder: Path, *overrides: str) -> list[float]:
     run(folder, *SHORT, *overrides)
     lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
     return [line["lr"] for line in lines if line["event"] == "train"]
+
+
+def test_the_rate_of_the_log_is_that_of_what_no_group_names(tmp_path: Path) -> None:
+    first = "optimizer.groups=[{match: 1.weight, lr_scale: 8}]"
+    logged = rates(tmp_path, first, "schedule=constant", "optimizer.lr=0.01")
+    assert logged == [0.01] * 6
 
 
 def test_any_optimizer_and_any_schedule_run(tmp_path: Path) -> None:
