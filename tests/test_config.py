@@ -124,6 +124,32 @@ def test_help_names_every_choice() -> None:
             "compressor=orq per_layer=true bucket_size=64",
             "bucket_size=64 means nothing with per_layer=true",
         ),
+        (
+            "alpha=0.2",
+            "alpha=0.2 means nothing with error_feedback=false; type error_feedback=true",
+        ),
+        ("compressor=powersgd error_feedback=false residual=own", "residual=own means nothing"),
+        (
+            "compressor=loco error_feedback=true reset_steps=8",
+            "reset_steps=8 means nothing with error_feedback=true; type error_feedback=loco too",
+        ),
+        (
+            "schedule=cosine schedule.end_factor=0.1",
+            "schedule.end_factor=0.1 means nothing with schedule=cosine; type schedule=linear too",
+        ),
+        (
+            "schedule=linear schedule.gamma=0.5 schedule.milestones=[0.5]",
+            "schedule.milestones=[0.5] means nothing with schedule=linear; type schedule=steps too",
+        ),
+        ("schedule.kind=steps", "schedule.milestones=null: with schedule=steps the rate falls at"),
+        (
+            "optimizer.groups=[{match:bias,lr:-1}]",
+            "optimizer.groups: lr=-1: type a rate above 0",
+        ),
+        (
+            "optimizer.groups=[{match:bias,lr_scale:-1}]",
+            "optimizer.groups: lr_scale=-1: type a factor of at least 0",
+        ),
         ("+rank=2", "rank=2: no such key with these choices; rank belongs to compressor=acpsgd, a"),
         (
             "model=lstm",
@@ -174,6 +200,15 @@ def test_mistakes_are_refused_by_key_and_value(sentence: str, says: str) -> None
         config_of(*sentence.split())
     assert says in str(error.value)
     assert "\n" not in str(error.value), "one clear message"
+
+
+def test_a_typed_kind_is_the_choice_whose_schedule_a_recipe_leaves_alone() -> None:
+    for typed in ("schedule=cosine", "schedule.kind=cosine"):
+        config = config_of(ROW, "budget=cpu", typed)
+        assert config["choices"]["schedule"] == config["schedule"]["kind"] == "cosine"
+    own = config_of(ROW, "budget=cpu", "schedule._target_=torch.optim.lr_scheduler.ConstantLR")
+    assert own["choices"]["schedule"] == own["schedule"]["_target_"]
+    assert config_of("optimizer.kind=powersgd")["choices"]["optimizer"] == "powersgd"
 
 
 METHODS_WITH_RANKS = (

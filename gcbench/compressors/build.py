@@ -207,15 +207,23 @@ def analytic_ratio(compressor: Compressor) -> float | None:
 
 
 def compressed_share(
-    compressor: Compressor, shapes: Collection[Sequence[int]], exchanges: int
+    compressor: Compressor, shapes: Collection[Sequence[int]], exchanges: int, whole: int = 0
 ) -> float:
     """Return the share of a gradient's values that is compressed, as a mean over `exchanges`.
 
-    The others are sent whole in fp32.
+    The others are sent whole in fp32, and so are `whole` gradients beside these exchanges.
     """
-    dense = sum(part.dense_steps for part in parts_of(compressor) if isinstance(part, DenseWarmup))
     share = _count_compressed(compressor, shapes) / max(1, sum(map(math.prod, shapes)))
-    return share * (1 - min(dense, exchanges) / max(1, exchanges))
+    if not exchanges + whole:
+        return share
+    coded = exchanges - count_dense(compressor, exchanges)
+    return share * coded / (exchanges + whole)
+
+
+def count_dense(compressor: Compressor, exchanges: int) -> int:
+    """Return how many of so many exchanges send whole gradients, as a warm-up."""
+    parts = parts_of(compressor)
+    return min(exchanges, sum(part.dense_steps for part in parts if isinstance(part, DenseWarmup)))
 
 
 def _count_compressed(part: Any, shapes: Collection[Sequence[int]]) -> int:

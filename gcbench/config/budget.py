@@ -101,7 +101,7 @@ def _follow(
         _set(tree[group], recipe.get(group, {}), group, typed)
     dataset = recipe.get("datasets", {}).get(choices["dataset"], {})
     _set(tree.dataset, dataset, "dataset", typed)
-    if "schedule" in recipe and "schedule" not in typed:
+    if "schedule" in recipe and not {"schedule", "schedule.kind", "schedule._target_"} & {*typed}:
         choices["schedule"] = recipe["schedule"]["kind"]
         _set(tree.schedule, recipe["schedule"], "schedule", typed)
         rise = {"warmup_epochs": recipe["warmup"] * tree.trainer.epochs}

@@ -41,6 +41,17 @@ def check_knobs(config: Config, *keys: type[Any]) -> None:
         _check_node(config, schema, "")
     for group, schema in SCHEMAS.items():
         _check_node(config.get(group, {}), schema, f"{group}.")
+    _check_groups(config.get("optimizer", {}))
+
+
+def _check_groups(optimizer: Config) -> None:
+    """Refuse an option of a group that the optimizer itself could not have."""
+    own_class = {key: optimizer[key] for key in ("_target_",) if key in optimizer}
+    for group in optimizer.get("groups") or []:
+        _check_node({**group, **own_class}, settings.OptimizerSettings, "optimizer.groups: ")
+        lr_scale = group.get("lr_scale", 1.0)
+        if sentence := refusal("optimizer.groups: lr_scale", lr_scale, settings.LrScale):
+            raise ConfigError(sentence)
 
 
 def _check_node(node: Config, schema: type[Any], prefix: str) -> None:

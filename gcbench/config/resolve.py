@@ -19,6 +19,7 @@ from gcbench.config.checks import (
 from gcbench.config.directory import conf_directory
 from gcbench.config.errors import Config, ConfigError
 from gcbench.config.help import keys_by_choice
+from gcbench.config.idle import refuse_idle_keys
 from gcbench.config.links import emulated_link
 from gcbench.config.names import refuse_name
 from gcbench.config.sentences import unknown_key
@@ -52,7 +53,7 @@ def _settle_and_check(composed: DictConfig, *keys: type[Any]) -> Config:
     _refuse_added_keys(composed, config)
     refuse_name(config["name"])
     check_knobs(config, *keys)
-    _refuse_idle_bucket_size(config, typed)
+    refuse_idle_keys(config, typed)
     return config
 
 
@@ -135,11 +136,3 @@ def _refuse_added_keys(composed: DictConfig, config: Config) -> None:
             continue
         if not leaf or (group in known and leaf not in known[group]):
             raise ConfigError(unknown_key(key, value, benchmark="trainer" not in config))
-
-
-def _refuse_idle_bucket_size(config: Config, typed: set[str]) -> None:
-    if config.get("per_layer") and "bucket_size" in typed:
-        raise ConfigError(
-            f"bucket_size={config['bucket_size']} means nothing with per_layer=true, "
-            "where every tensor is one bucket; type only one of them"
-        )

@@ -11,6 +11,7 @@ from gcbench.identity import CHOICE_GROUPS, ELSEWHERE, flatten_config, sort_knob
 
 # Groups whose `_target_` may be typed: any class, with arguments of its own.
 WITH_TARGETS = ("model", "dataset", "optimizer", "schedule")
+WITH_KINDS = ("optimizer", "schedule")  # groups whose kinds have the names of their files
 # Keys of how often a run reports, which tell nobody what it is.
 HOW_OFTEN = {f"trainer.{key}" for key in ("log_every", "eval_every", "error_every")}
 
@@ -33,13 +34,17 @@ def typed_knobs(composed: DictConfig, config: Config) -> dict[str, Any]:
 
 
 def choices_of(composed: DictConfig) -> dict[str, str]:
-    """Return the choice of each group; another `_target_` than the file's is the choice."""
+    """Return the choice of each group; a typed kind, or another `_target_`, is the choice."""
     chosen = composed.hydra.runtime.choices.items()
     choices = {k: v for k, v in chosen if "/" not in k and k != "experiment" and isinstance(v, str)}
     typed = typed_keys(composed)
     for group in WITH_TARGETS:
         if f"{group}._target_" in typed:
             choices[group] = composed[group]["_target_"]
+    for group in WITH_KINDS:
+        if f"{group}.kind" in typed:
+            kind = composed[group]["kind"]
+            choices[group] = getattr(kind, "value", kind)
     return choices
 
 

@@ -33,6 +33,7 @@ from gcbench.launch.plan import Plan
 from gcbench.private import use_own_compiler_cache
 from gcbench.records.summary import advice_on_share, share_in_words
 from gcbench.settings import TrainerSettings
+from gcbench.train.optimizers import options_by_group
 from gcbench.train.pipeline import refuse_pipeline
 from gcbench.train.replica import is_recurrent
 from gcbench.train.run import Estimator
@@ -61,6 +62,7 @@ def check(config: Config, plan: Plan, data: Data, directory: Path) -> None:
     _check_restarts(config["trainer"]["max_restarts"], plan)
     _check_samples(config["trainer"], data)
     _check_augmented_test(config, data)
+    _check_label_smoothing(config, data)
     compressor = make_compressor(config["compressor"])
     estimator = make(config["estimator"], "estimator")
     users_model = is_user_code(config["model"])
@@ -169,6 +171,15 @@ def _check_augmented_test(config: Config, data: Data) -> None:
         )
 
 
+def _check_label_smoothing(config: Config, data: Data) -> None:
+    smoothing = config["trainer"]["label_smoothing"]
+    if smoothing and data.task == "regression":
+        raise ConfigError(
+            f"trainer.label_smoothing={smoothing:g}: dataset={config['choices']['dataset']} has "
+            "numbers to predict, no labels; type trainer.label_smoothing=0"
+        )
+
+
 def _check_samples(trainer: Config, data: Data) -> None:
     workers, batch_size, samples = trainer["gpus"], trainer["batch_size"], data.train_samples
     if workers > samples:
@@ -202,7 +213,8 @@ def _check_momentum(config: Config, compressor: Compressor) -> None:
     dense_steps = sum(part.dense_steps for part in parts if isinstance(part, DenseWarmup))
     for part in parts:
         if isinstance(part, MomentumCoding):
-            part.refuse_optimizer(config["optimizer"], dense_steps)
+            for options in options_by_group(config["optimizer"]):
+                part.refuse_optimizer(options, dense_steps)
 
 
 def _check_directions(config: Config, compressor: Compressor, estimator: Estimator) -> None:

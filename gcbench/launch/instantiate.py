@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import math
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -119,7 +120,9 @@ def try_step(optimizer: Config, schedule: Config, model: nn.Module) -> None:
         shapes = [[min(2, n) for n in p.shape] for p in group["params"]]
         group["params"] = [nn.Parameter(torch.zeros(shape)) for shape in shapes]
     made = _make_optimizer(optimizer, groups)
+    before = [dict(group) for group in made.param_groups]
     rates = make_schedule(schedule, made, workers=1, steps_per_epoch=1, steps=2)
+    _refuse_lost_options(optimizer, schedule, before, made.param_groups)
     for group in made.param_groups:
         for p in group["params"]:
             p.grad = torch.ones_like(p)
@@ -135,6 +138,31 @@ def try_step(optimizer: Config, schedule: Config, model: nn.Module) -> None:
                 raise
             what = f"{key}._target_={node['_target_']} in a step"
             raise ConfigError(user_code_error(what, error)) from error
+
+
+def _refuse_lost_options(
+    optimizer: Config,
+    schedule: Config,
+    before: Sequence[Mapping[str, Any]],
+    after: Sequence[Mapping[str, Any]],
+) -> None:
+    """Refuse a scheduler of torch that puts its own values in the place of the optimizer's."""
+    asked, set_to = ([group["lr"] for group in groups] for groups in (before, after))
+    pairs = zip(asked, set_to, strict=True)
+    if not all(math.isclose(a * set_to[0], b * asked[0]) for a, b in pairs):
+        raise ConfigError(
+            f"schedule._target_={schedule['_target_']} sets the rate of every group by itself; "
+            "type one for each, as in schedule.max_lr=[0.1,0.2], or leave lr and lr_scale out of "
+            "optimizer.groups"
+        )
+    for old, new in zip(before, after, strict=True):
+        gains = old.get("momentum") == 0 and new["momentum"] != 0
+        if gains or (optimizer.get("kind") == "frozen_adam" and old["betas"] != new["betas"]):
+            raise ConfigError(
+                f"schedule._target_={schedule['_target_']} changes the momentum of "
+                f"optimizer={optimizer['kind']}, which is to stay as it is; type "
+                "schedule.cycle_momentum=false"
+            )
 
 
 def _make_optimizer(node: Config, groups: list[dict[str, Any]]) -> Optimizer:
@@ -172,13 +200,13 @@ def make_schedule(
 ) -> Schedule:
     """Return our schedule, or a scheduler of torch for `optimizer`.
 
-    What it leaves open of LENGTHS is the number of times that it is stepped in the run.
+    What it leaves open of LENGTHS is the number of rates that it sets in the run.
     """
     if "_target_" not in node:
         settings = to_dataclass(ScheduleSettings, node)
         return FactorSchedule(settings, workers, steps_per_epoch, steps)
     every = steps_per_epoch if node.get("interval") == "epoch" else 1
-    settled = _settle(node, "schedule", dict.fromkeys(LENGTHS, max(1, steps // every)))
+    settled = _settle(node, "schedule", dict.fromkeys(LENGTHS, max(1, math.ceil(steps / every))))
     settled.pop("interval", None)
     return TorchSchedule(make(settled, "schedule", optimizer), every)
 

@@ -10,7 +10,7 @@ from gcbench.codecs.kernels import sums_in_use
 from gcbench.comm import Meter
 from gcbench.comm.meter import Kind, Total
 from gcbench.comm.network import wire_bits
-from gcbench.compressors.build import analytic_ratio, compressed_share
+from gcbench.compressors.build import analytic_ratio, compressed_share, count_dense
 from gcbench.config import Config
 from gcbench.launch.plan import Plan
 from gcbench.records.result import (
@@ -75,7 +75,10 @@ def make_outcome(
         shannon_bits_per_step=_shannon_bits(run, progress),
         analytic_ratio=analytic_ratio(run.compressor),
         compressed_share=compressed_share(
-            run.compressor, shapes, progress.exchanges // len(run.estimator.messages(run))
+            run.compressor,
+            shapes,
+            progress.exchanges // len(run.estimator.messages(run)),
+            run.estimator.whole_gradients(run, progress),
         ),
         seconds=seconds and {phase: Phase(**value) for phase, value in seconds.items()},
         compression_error=_mean_error(progress.samples),
@@ -131,9 +134,18 @@ def _between_nodes(meter: Meter, steps: int, dense: int) -> BitsBetweenNodes | N
 
 
 def _shannon_bits(run: Run, progress: Progress) -> float | None:
-    """Return the least bits that the codes could cost, as a mean over all steps."""
+    """Return the least bits that the codes could cost, as a mean over all steps.
+
+    Whole gradients, of a warm-up or of the estimator, cost 32 bits a value.
+    """
     bits = _mean(progress.samples, "shannon_bits")
-    return bits and bits * progress.exchanges / progress.step
+    if bits is None:
+        return None
+    messages = len(run.estimator.messages(run))
+    dense = count_dense(run.compressor, progress.exchanges // messages)
+    whole = dense + run.estimator.whole_gradients(run, progress)
+    coded = bits * (progress.exchanges - dense * messages)
+    return (coded + whole * run.replica.dense_bits) / progress.step
 
 
 def _mean_error(samples: Sequence[Sample]) -> CompressionError | None:

@@ -19,7 +19,7 @@ from gcbench.settings.estimator import (
     Penalty,
 )
 from gcbench.settings.logger import LoggerKind, LoggerSettings, LogMode
-from gcbench.settings.optimizer import OptimizerKind, OptimizerSettings
+from gcbench.settings.optimizer import LrScale, OptimizerKind, OptimizerSettings
 from gcbench.settings.resume import ResumeMode, ResumeSettings, ResumeWorkers
 from gcbench.settings.run import RunSettings
 from gcbench.settings.schedule import Interval, ScheduleKind, ScheduleSettings
@@ -48,6 +48,7 @@ __all__ = [
     "LogMode",
     "LoggerKind",
     "LoggerSettings",
+    "LrScale",
     "MaxEvery",
     "OptimizerKind",
     "OptimizerSettings",

@@ -18,6 +18,12 @@ class OptimizerKind(Enum):
     dion = "dion"
 
 
+LrScale = Annotated[
+    float,
+    Knob("multiple of the learning rate, of a group", unit="a factor", at_least=0, example=2),
+]
+
+
 @dataclass
 class OptimizerSettings:
     """All keys of conf/optimizer; each file has the subset that its optimizer takes."""

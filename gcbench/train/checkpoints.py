@@ -152,6 +152,7 @@ class Checkpoints:
         shared = self._read(path / SHARED, manifest, run.replica.device)
         if shared["step"] != manifest["step"]:
             raise self._damage_error(path / SHARED, "it is of another step")
+        _refuse_other_epochs(path, shared.get("steps_per_epoch"), manifest, run)
         workers = [self._read_worker(path, manifest, k, run) for k in run.comm.local]
         restore(run, progress, shared, workers)
 
@@ -224,6 +225,20 @@ class Checkpoints:
     def _drop_old(self) -> None:
         for path in self._complete_folders()[: -self.keep]:
             shutil.rmtree(path)
+
+
+def _refuse_other_epochs(
+    path: Path, before: int | None, manifest: dict[str, Any], run: Run
+) -> None:
+    """Refuse a run of epochs that have another number of steps now, as it would end elsewhere."""
+    now = run.steps_per_epoch
+    if before not in (None, now) and run.settings.max_steps is None:
+        raise CheckpointError(
+            f"{path}: an epoch of {manifest['workers']} workers has {before} steps and one of "
+            f"{run.comm.workers} has {now}, so that trainer.epochs={run.settings.epochs:g} would "
+            f"end elsewhere; type trainer.gpus={manifest['workers']}. A run that was started with "
+            "trainer.max_steps may change its workers"
+        )
 
 
 def _checksum(manifest: dict[str, Any]) -> str:

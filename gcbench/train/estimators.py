@@ -30,6 +30,9 @@ class EveryStep:
     def messages(self, run: Run) -> list[list[str]]:
         return [list(run.replica.grads)]
 
+    def whole_gradients(self, run: Run, progress: Progress) -> int:
+        return 0
+
 
 @dataclass(frozen=True)
 class SGD(EveryStep):

@@ -46,6 +46,9 @@ class InnerSteps:
             for model in models
         ]
 
+    def whole_gradients(self, run: Run, progress: Progress) -> int:
+        return 0
+
     def backward(self, run: Run, progress: Progress) -> Tensor:
         """Fill the rows with gradients at each worker's parameters; return the mean losses."""
         replica, key = run.replica, (run.seed, progress.step)
@@ -62,9 +65,12 @@ class InnerSteps:
         self, run: Run, progress: Progress, grads: Grads, clip_norm: float | None = None
     ) -> None:
         """Let each worker take a step along its row of `grads`, or along the one they share."""
+        # Clipping, and an optimizer in place, would change what is recorded.
+        recorded = progress.step in (run.settings.record_gradients or ())
         for row, inner in enumerate(run.inner):
             for name, p in inner.parameters.items():
-                p.grad = grads[name][row if len(grads[name]) > 1 else 0].to(p.dtype)
+                own = grads[name][row if len(grads[name]) > 1 else 0]
+                p.grad = own.to(p.dtype, copy=recorded)
             if clip_norm is not None:
                 nn.utils.clip_grad_norm_(inner.parameters.values(), clip_norm)
             inner.schedule.set_rates(inner.optimizer, progress.step)

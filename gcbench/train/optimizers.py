@@ -207,6 +207,11 @@ class DionOptimizer(torch.optim.Optimizer):
                 m.lerp_(p.grad, 1 - b2)
 
 
+def options_by_group(optimizer: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the options of `optimizer.*`, and with them those of each of its groups."""
+    return [dict(optimizer), *({**optimizer, **group} for group in optimizer.get("groups", []))]
+
+
 def parameter_groups(
     model: nn.Module, lr: float, groups: Sequence[Mapping[str, Any]] = ()
 ) -> list[dict[str, Any]]:

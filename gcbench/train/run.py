@@ -74,6 +74,9 @@ class Estimator(Protocol):
     def messages(self, run: Run) -> list[list[str]]:
         """Return the names of the rows that are ever exchanged together."""
 
+    def whole_gradients(self, run: Run, progress: Progress) -> int:
+        """Return how many gradients it has sent whole, beside what the compressor exchanged."""
+
     def end_step(self, run: Run, progress: Progress) -> None:
         """End a step, when the parameters have moved and `progress.step` counts it."""
 

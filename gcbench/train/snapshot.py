@@ -23,6 +23,7 @@ def shared_content(run: Run, progress: Progress) -> dict[str, Any]:
         "late": progress.late and progress.late.update,
         "estimator": progress.estimator,
         "step": progress.step,
+        "steps_per_epoch": run.steps_per_epoch,
         "exchanges": progress.exchanges,
         "logged": progress.logged,
         "tests": progress.tests,

@@ -14,6 +14,7 @@ from gcbench.data import Data
 from gcbench.knobs import Checked
 from gcbench.settings import EpochSteps, Penalty
 from gcbench.train.estimators import EveryStep, batch_of
+from gcbench.train.optimizers import options_by_group
 from gcbench.train.replica import is_recurrent
 from gcbench.train.run import Progress, Run
 
@@ -61,18 +62,8 @@ class SVRG(EveryStep, Checked):
 
         That must be a function of the parameters alone.
         """
-        optimizer = config["optimizer"]
-        is_sgd = optimizer.get("kind") in ("sgd", "powersgd")
-        if not is_sgd or optimizer["momentum"]:
-            typed = f"optimizer.momentum={optimizer.get('momentum')}"
-            wanted = "optimizer.momentum=0"
-            if not is_sgd:
-                typed = f"optimizer={optimizer.get('kind') or optimizer['_target_']}"
-                wanted = f"optimizer=sgd {wanted}"
-            raise ValueError(
-                f"{typed}: estimator=svrg takes plain steps, as an epoch ends at an average from "
-                f"which old directions do not lead on; type {wanted}"
-            )
+        for options in options_by_group(config["optimizer"]):
+            _refuse_optimizer(options, self.penalty)
         if data.kind == "tokens" or is_recurrent(model):
             raise ValueError(
                 "estimator=svrg needs samples that stand for themselves, not text or a model that "
@@ -109,6 +100,10 @@ class SVRG(EveryStep, Checked):
         replica.flat += state["full"][0] + self.penalty * _flat(_parameters(run))
         return torch.stack(losses)
 
+    def whole_gradients(self, run: Run, progress: Progress) -> int:
+        """Return how many full gradients there were, one at the start of an epoch."""
+        return len(progress.estimator.get("norms", []))
+
     def end_step(self, run: Run, progress: Progress) -> None:
         if progress.step % self._length(run) == 0:
             torch._foreach_copy_(_parameters(run), progress.estimator["average"])
@@ -120,11 +115,13 @@ class SVRG(EveryStep, Checked):
 
         f(y) - f* is at most its square / (2 l).
         """
-        steps = self._length(run)
+        steps, full = self._length(run), run.replica.dense_bits
+        # A run may end within an epoch, of which it has sent the full gradient.
+        coded = sent_bits_per_step - full * self.whole_gradients(run, progress) / progress.step
         return {
             "gradient_norms": [float(norm) for norm in progress.estimator.get("norms", [])],
             "epoch_steps": steps,
-            "metered_bits_per_epoch": sent_bits_per_step * steps,
+            "metered_bits_per_epoch": coded * steps + full,
             "analytic_bits_per_epoch": paper_bits(run.replica.numel, steps),
         }
 
@@ -144,6 +141,25 @@ class SVRG(EveryStep, Checked):
 
     def _length(self, run: Run) -> int:
         return self.epoch_steps or run.steps_per_epoch
+
+
+def _refuse_optimizer(optimizer: Mapping[str, Any], penalty: float) -> None:
+    is_sgd = optimizer.get("kind") in ("sgd", "powersgd")
+    if not is_sgd or optimizer["momentum"]:
+        typed = f"optimizer.momentum={optimizer.get('momentum')}"
+        wanted = "optimizer.momentum=0"
+        if not is_sgd:
+            typed = f"optimizer={optimizer.get('kind') or optimizer['_target_']}"
+            wanted = f"optimizer=sgd {wanted}"
+        raise ValueError(
+            f"{typed}: estimator=svrg takes plain steps, as an epoch ends at an average from "
+            f"which old directions do not lead on; type {wanted}"
+        )
+    if penalty and optimizer["weight_decay"]:
+        raise ValueError(
+            f"estimator.penalty={penalty:g} takes the place of optimizer.weight_decay="
+            f"{optimizer['weight_decay']:g}, and both would act; type optimizer.weight_decay=0"
+        )
 
 
 def paper_bits(n: int, steps: int) -> float:

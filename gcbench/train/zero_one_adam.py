@@ -122,6 +122,10 @@ class ZeroOneAdam(InnerSteps, Checked):
                 rows[name][row] = torch.where(root < torch.inf, (x - x_i) * root, 0)
         return rows
 
+    def whole_gradients(self, run: Run, progress: Progress) -> int:
+        """Return how many updates of the variance there were, each of a mean gradient in fp32."""
+        return sum(map(_optimizer_of(run).updates_variance, range(progress.step)))
+
     def messages(self, run: Run) -> list[list[str]]:
         return [list(run.replica.grads)]
 
@@ -153,11 +157,10 @@ class ZeroOneAdam(InnerSteps, Checked):
         self, run: Run, progress: Progress, sent_bits_per_step: float
     ) -> dict[str, Any] | None:
         """Return how many exchanges and updates of the variance there were."""
-        optimizer = _optimizer_of(run)
         return {
             "max_every": self.max_every,
             "exchanges": progress.exchanges,
-            "variance_updates": sum(map(optimizer.updates_variance, range(progress.step))),
+            "variance_updates": self.whole_gradients(run, progress),
         }
 
     def _exchanges(self, optimizer: FrozenAdam, step: int) -> bool:

@@ -92,6 +92,10 @@ from gcbench.records.summary import _facts
             "type trainer.tta=false",
         ),
         (
+            "model=linear dataset=synthetic dataset.task=regression trainer.label_smoothing=0.1",
+            "trainer.label_smoothing=0.1: dataset=synthetic has numbers to predict, no labels",
+        ),
+        (
             "trainer.tta=true trainer.eval_every=null",
             "trainer.tta=true trainer.eval_every=null: there is no test to augment",
         ),
@@ -260,6 +264,16 @@ def test_text_cannot_be_cut_into_micro_batches(tmp_path: Path) -> None:
             ["compressor=onebit_adam", "optimizer=frozen_adam", "optimizer.freeze_steps=9"],
             0.0,
             "(the first 9 steps send all whole)",
+        ),
+        (
+            [
+                "compressor=scaled_sign",
+                "error_feedback=true",
+                "estimator=zero_one_adam",
+                "optimizer=frozen_adam",
+            ],
+            0.0,
+            None,
         ),
         (
             ["min_size=17", "dense_steps=2"],

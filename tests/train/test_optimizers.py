@@ -133,6 +133,7 @@ def test_a_group_is_not_hidden_by_those_before_it() -> None:
         parameter_groups(nn.Linear(3, 2), 0.1, [{"match": "i"}, {"match": "bias"}])
 
 
+ONE_CYCLE = ("schedule._target_=torch.optim.lr_scheduler.OneCycleLR", "schedule.max_lr=0.1")
 SHORT = ("trainer.launcher=virtual", "trainer.max_steps=6", "trainer.log_every=1")
 
 
@@ -146,6 +147,20 @@ def test_the_rate_of_the_log_is_that_of_what_no_group_names(tmp_path: Path) -> N
     first = "optimizer.groups=[{match: 1.weight, lr_scale: 8}]"
     logged = rates(tmp_path, first, "schedule=constant", "optimizer.lr=0.01")
     assert logged == [0.01] * 6
+
+
+def test_a_scheduler_may_have_a_rate_for_each_group(tmp_path: Path) -> None:
+    each = [*ONE_CYCLE[:1], "schedule.max_lr=[0.1,0.2]"]
+    groups = ["optimizer.groups=[{match: bias, lr_scale: 2}]", "optimizer.momentum=0.9"]
+    assert rates(tmp_path, *each, *groups)[0] == pytest.approx(0.1 / 25)
+
+
+def test_a_scheduler_of_epochs_lasts_for_the_last_part_of_one(tmp_path: Path) -> None:
+    """Two and a half epochs have three rates, of which none is that of the end of a cosine."""
+    cosine = "schedule._target_=torch.optim.lr_scheduler.CosineAnnealingLR"
+    length = ["trainer.epochs=2.5", "trainer.max_steps=null", "trainer.batch_size=256"]
+    typed = [cosine, "schedule.interval=epoch", *length, "optimizer.lr=1"]
+    assert sorted(set(rates(tmp_path, *typed))) == pytest.approx([0.25, 0.75, 1])
 
 
 def test_any_optimizer_and_any_schedule_run(tmp_path: Path) -> None:
@@ -234,6 +249,27 @@ def test_error_feedback_adds_gradients_and_not_steps(tmp_path: Path) -> None:
         ),
         (["optimizer=powersgd", "optimizer.nesterov=true"], "optimizer.nesterov=true: PowerSGD's"),
         (["optimizer.groups=[{match:head}]"], "match=head is in no parameter's name"),
+        (
+            [*ONE_CYCLE, "optimizer.groups=[{match: bias, lr_scale: 2}]"],
+            "OneCycleLR sets the rate of every group by itself; type one for each, as in schedule",
+        ),
+        (
+            [*ONE_CYCLE, "optimizer.momentum=0"],
+            "OneCycleLR changes the momentum of optimizer=sgd, which is to stay as it is; type "
+            "schedule.cycle_momentum=false",
+        ),
+        (
+            [*ONE_CYCLE, "optimizer=frozen_adam"],
+            "OneCycleLR changes the momentum of optimizer=frozen_adam",
+        ),
+        (
+            [
+                "compressor=onebit_adam",
+                "optimizer=frozen_adam",
+                "optimizer.groups=[{match: bias, betas: [0.5, 0.999]}]",
+            ],
+            "compressor.momentum=0.9: the optimizer weighs the old momentum by 0.5",
+        ),
     ],
 )
 def test_what_cannot_run_is_refused_before_it_starts(

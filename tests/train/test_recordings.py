@@ -67,3 +67,13 @@ def test_what_is_read_is_what_was_aggregated(
 def test_steps_that_never_come_are_refused(tmp_path: Path, steps: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         run(tmp_path, *OVERRIDES, f"trainer.record_gradients={steps}")
+
+
+def test_local_steps_record_gradients_as_they_were_before_clipping(tmp_path: Path) -> None:
+    local = ["estimator=local_steps", "estimator.every=2", "trainer.launcher=virtual"]
+    whole = run(tmp_path / "whole", *OVERRIDES, *local)
+    clipped = run(tmp_path / "clipped", *OVERRIDES, *local, "estimator.clip_norm=0.001")
+    assert whole["test"] != clipped["test"]
+    files = [tmp_path / name / "gradients" / "step-000000.pt" for name in ("whole", "clipped")]
+    first = [read_gradients(file).gradients for file in files]
+    assert torch.equal(*first) and first[0].norm() > 1

@@ -139,6 +139,15 @@ def test_codes_cannot_be_merged(tmp_path: Path) -> None:
         go_on(tmp_path, [*overrides, "trainer.gpus=4", "resume.workers=merge"])
 
 
+def test_a_run_of_epochs_ends_elsewhere_with_other_workers(tmp_path: Path) -> None:
+    overrides = ["compressor=none", *LENGTH, "trainer.epochs=0.25"]
+    steps = run(tmp_path, *overrides, "trainer.gpus=4")["steps"]
+    assert steps > 4, "it has a checkpoint"
+    says = "an epoch of 4 workers has .* steps and one of 2 has .*; type trainer.gpus=4"
+    with pytest.raises(RunFailed, match=says):
+        go_on(tmp_path, [*overrides, "trainer.gpus=2"])
+
+
 def test_a_run_that_would_be_over_says_so(tmp_path: Path) -> None:
     overrides = ["compressor=none", *LENGTH, "trainer.epochs=0.5"]
     steps = run(tmp_path, *overrides)["steps"]

@@ -204,6 +204,10 @@ def test_the_full_gradient_is_charged_and_both_bits_are_reported(tmp_path: Path)
         == pytest.approx((32 + 2.8 * 90) * 6 + 32 * 90)
     )
     assert result["estimator"]["metered_bits_per_epoch"] == 32 * n * 6
+    longer = run(
+        tmp_path / "longer", *overrides, "trainer.launcher=virtual", "trainer.max_steps=12"
+    )
+    assert longer["estimator"]["metered_bits_per_epoch"] == 32 * n * 6, "whole epochs alone"
 
 
 @pytest.mark.usefixtures("copied_workers")
@@ -281,6 +285,14 @@ def test_what_it_takes_and_refuses_from_the_command_line(tmp_path: Path) -> None
             "estimator.epoch_steps=0: type a number of steps of at least 1",
         ),
         (["model=resnet20"], "estimator=svrg cannot use batch normalization"),
+        (
+            ["model=linear", "optimizer.groups=[{match: weight, momentum: 0.5}]"],
+            "optimizer.momentum=0.5: estimator=svrg takes plain steps",
+        ),
+        (
+            ["model=linear", "estimator.penalty=0.01", "optimizer.weight_decay=0.1"],
+            "estimator.penalty=0.01 takes the place of optimizer.weight_decay=0.1, and both would",
+        ),
     ):
         with pytest.raises(ConfigError, match=says):
             run(tmp_path, *SVRG_STEPS, *overrides)

@@ -221,3 +221,13 @@ def test_a_warm_up_starts_at_the_fraction_that_was_typed(start: float, scaled: b
     top = 4 if scaled else 1
     assert schedule.factor(0) == pytest.approx(start * top) and schedule.factor(20) == top
     assert schedule.factor(5) == pytest.approx((start + (1 - start) / 4) * top)
+
+
+def test_whole_gradients_of_a_warm_up_cost_32_bits_a_value_of_the_bound(tmp_path: Path) -> None:
+    typed = ["trainer.launcher=virtual", "trainer.max_steps=4", "min_size=0", "compressor=qsgd"]
+    typed += ["trainer.error_every=1"]
+    coded = run(tmp_path / "coded", *typed)["shannon_bits_per_step"]
+    warm = run(tmp_path / "warm", *typed, "dense_steps=2")
+    half_whole = (32 * warm["parameters"] + coded) / 2
+    assert warm["shannon_bits_per_step"] == pytest.approx(half_whole, rel=0.05)
+    assert warm["shannon_bits_per_step"] < warm["bits_sent"]["per_step"]

@@ -1,0 +1,68 @@
+"""Typed keys that mean nothing beside the others; each is refused in one sentence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gcbench.config.errors import Config, ConfigError
+from gcbench.identity import format_value
+
+# Keys of an error-feedback residual, and the kinds of error_feedback that read them. EF21 and LoCo
+# refuse by themselves other weights than 1.
+KINDS_OF_FEEDBACK = {
+    "alpha": (True, "loco", "ef21"),
+    "beta": (True, "loco", "ef21"),
+    "reset_steps": ("loco",),
+    "residual": (True, "loco", "ef21"),
+}
+# Keys of a schedule that one kind reads.
+KIND_OF_SCHEDULE = {"milestones": "steps", "gamma": "steps", "end_factor": "linear"}
+
+
+def refuse_idle_keys(config: Config, typed: set[str]) -> None:
+    """Raise ConfigError for a typed key that nothing reads, as a sweep of it would be one run."""
+    _refuse_bucket_size(config, typed)
+    _refuse_keys_of_a_residual(config, typed)
+    _refuse_keys_of_another_schedule(config.get("schedule", {}), typed)
+
+
+def _refuse_bucket_size(config: Config, typed: set[str]) -> None:
+    if config.get("per_layer") and "bucket_size" in typed:
+        raise ConfigError(
+            f"bucket_size={config['bucket_size']} means nothing with per_layer=true, "
+            "where every tensor is one bucket; type only one of them"
+        )
+
+
+def _refuse_keys_of_a_residual(config: Config, typed: set[str]) -> None:
+    feedback = config["compressor"].get("error_feedback")
+    for key, kinds in KINDS_OF_FEEDBACK.items():
+        for name in {key, f"compressor.{key}"} & typed:
+            if feedback is not None and feedback not in kinds:
+                value = config[key] if name == key else config["compressor"][key]
+                raise ConfigError(
+                    f"{_typed(name, value)} means nothing with "
+                    f"error_feedback={format_value(feedback)}; type "
+                    f"error_feedback={format_value(kinds[0])} too, or leave it out"
+                )
+
+
+def _refuse_keys_of_another_schedule(schedule: Config, typed: set[str]) -> None:
+    if "kind" not in schedule:
+        return
+    for key, kind in KIND_OF_SCHEDULE.items():
+        if f"schedule.{key}" in typed and schedule["kind"] != kind:
+            raise ConfigError(
+                f"{_typed(f'schedule.{key}', schedule[key])} means nothing with "
+                f"schedule={schedule['kind']}; type schedule={kind} too, or leave it out"
+            )
+    if schedule["kind"] == "steps" and not schedule["milestones"]:
+        raise ConfigError(
+            f"{_typed('schedule.milestones', schedule['milestones'])}: with schedule=steps the "
+            "rate falls at milestones; type some, as in schedule.milestones=[0.5,0.75], or "
+            "schedule=constant"
+        )
+
+
+def _typed(key: str, value: Any) -> str:
+    return f"{key}={format_value(value)}"
