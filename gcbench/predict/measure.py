@@ -88,8 +88,15 @@ def measure_device(paths: Sequence[str], title: str) -> dict[str, Any]:
         _seconds(r, "backward") / (_seconds(r, "forward") + _seconds(r, "backward")) for r in runs
     ]
     codecs: dict[str, Any] = {}
+    methods: dict[str, Config] = {}
     for bench in benches:
         compressor = bench["config"]["choices"]["compressor"]
+        method = bench["config"].get("compressor", {})
+        if methods.setdefault(compressor, method) != method:
+            raise ConfigError(
+                f"{', '.join(paths)}: benchmarks of compressor={compressor} with several knobs, "
+                "and a device has one line for a method; type those of one"
+            )
         entry = codecs.setdefault(compressor, {part: {} for part in PARTS.values()})
         for row in bench["local"]:
             if part := PARTS.get(row["part"]):
@@ -179,6 +186,11 @@ def compare(
         raise ConfigError(
             f"{path}: a run of one worker, or of virtual ones, has no exchange; type one with "
             "several processes"
+        )
+    if "hidden_exchange" in result.seconds:
+        raise ConfigError(
+            f"{path}: a part of its exchange passed under the computation (trainer.overlap, "
+            "trainer.double_buffering), and whole exchanges are predicted; type a run without"
         )
     config = {**result.config, "choices": result.choices}
     refuse_foreign_code([config["model"], config["compressor"]], own, path)

@@ -89,10 +89,16 @@ class Payload:
     _varies: bool | None = None  # whether the bits of sums depend on the number of workers
 
     def at(self, workers: int) -> list[Message]:
-        """Return the messages of a step of so many workers; one worker sends none."""
+        """Return the messages of a step of so many workers; one worker sends none.
+
+        Raises ValueError for methods that exchange by node where all workers are in one.
+        """
         if workers == 1:
             return []
         few = self._base(FEW)
+        in_nodes = any(message.level == "inside" for message in self._count(few))
+        if in_nodes and workers <= self.workers_per_node:
+            return self._count(workers)
         scaled = [self._scaled(message, workers) for message in self._count(few)]
         if not self._widens(few):
             return scaled
@@ -144,7 +150,7 @@ class Payload:
     def _step(self, workers: int, device: torch.device) -> list[Message]:
         left = [self._collectives]
         transport = _OneOfMany(workers, left)
-        comm = Comm(workers, transport, workers_per_host=self.workers_per_node)
+        comm = Comm(workers, transport, workers_per_host=min(workers, self.workers_per_node))
         generator = torch.Generator().manual_seed(0)
         grads = {
             k: torch.empty(1, *s, device=device)

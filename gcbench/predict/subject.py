@@ -35,13 +35,15 @@ class Facts(NamedTuple):
     samples: int  # in an epoch
 
 
+WORDS = 2_088_628  # of WikiText-2's training text
+WINDOW = 30  # words that a model reads at a time, unless it has a context
 DATASETS = {
     "digits": Facts((1, 8, 8), 10, 1437),
     "mnist": Facts((1, 28, 28), 10, 60_000),
     "cifar10": Facts((3, 32, 32), 10, 50_000),
     "cifar100": Facts((3, 32, 32), 100, 50_000),
     "imagenet": Facts((3, 224, 224), 1000, 1_281_167),
-    "wikitext2": Facts((), 28_869, 69_620),  # windows of 30 words
+    "wikitext2": Facts((), 28_869, WORDS // WINDOW),
     "an4": Facts((64, 40), 34, 4_468),  # segments of 64 frames
 }
 DATASET_OF = {
@@ -65,7 +67,15 @@ def facts_of(model: str, dataset: str | None) -> Facts:
             f"dataset={name}: its shapes are not known; type one of {', '.join(DATASETS)}, or "
             "shapes=FILE"
         )
-    return DATASETS[name]
+    facts = DATASETS[name]
+    return facts._replace(samples=WORDS // _window(model)) if name == "wikitext2" else facts
+
+
+def _window(model: str) -> int:
+    file = conf_directory() / "model" / f"{model}.yaml"
+    node = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    window: int = node.get("context", WINDOW)
+    return window
 
 
 def refuse_foreign_code(node: Any, own: Collection[str], place: str) -> None:

@@ -96,6 +96,11 @@ def _notes(arguments: Predict, scenario: Scenario) -> list[str]:
         f"codec: {format_seconds(scenario.compute.seconds)}."
         + (" With every=H a step is the mean of H." if max(arguments.every) > 1 else "")
     ]
+    if arguments.others:
+        notes.append(
+            f"Codec seconds are those of device {arguments.device} for a method, whatever its "
+            f"knobs ({', '.join(arguments.others)}); what is sent is of these knobs."
+        )
     if scenario.guessed:
         notes.append(
             f"Codec seconds are the device's guess for any method ({OTHER}), and may be far off, "

@@ -155,9 +155,13 @@ def _judge_study(part: StudyRelations, evidence: Evidence) -> Part:
     return Part([one.verdict for one in judged], "a study" if study else "", text)
 
 
+def score_of(part: RowRelations) -> str:
+    """Return the score by which a row's learning rate is chosen, where several were tried."""
+    return part.measure if part.measure in SCORES else "accuracy"
+
+
 def _judge_rows(part: RowRelations, budget: str, evidence: Evidence) -> Part:
-    score = part.measure if part.measure in SCORES else "accuracy"
-    rows = {path: evidence.row(path, score, budget) for path in part.paths}
+    rows = {path: evidence.row(path, score_of(part), budget) for path in part.paths}
     part, repeated = _asked_once(part, rows)
     measured = {path: measure_row(rows[path], part.measure) for path in part.paths}
     judged = _judge(part, measured)

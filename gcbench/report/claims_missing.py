@@ -10,7 +10,7 @@ from gcbench.config import PAPER
 from gcbench.records.files import ENDED
 from gcbench.records.store import RecordedRun
 from gcbench.report.claims import BUDGETS, LEARNING_RATE, Claim, RowRelations
-from gcbench.report.claims_answers import AnsweredClaim, NextCommands, asks
+from gcbench.report.claims_answers import AnsweredClaim, NextCommands, asks, score_of
 from gcbench.report.claims_evidence import RATES, Evidence
 from gcbench.report.commands import commands
 from gcbench.report.configs import compose, compose_row, overrides_for
@@ -78,11 +78,14 @@ def _lacking(
     part: RowRelations, budget: str, evidence: Evidence, seeds: Sequence[int]
 ) -> Iterator[MissingRuns]:
     for path in part.paths:
-        row, spec = evidence.row(path, "accuracy", budget), evidence.spec(path)
-        beside = overrides_for(str(spec.experiment), budget, evidence.overrides)
-        overrides = (*row.own_overrides, *beside)
-        variants: list[tuple[tuple[str, ...], list[RecordedRun]]] = [(overrides, row.runs)]
+        row = evidence.row(path, score_of(part), budget)
+        spec = evidence.spec(path)
+        variants: list[tuple[tuple[str, ...], list[RecordedRun]]] = [
+            ((*row.own_overrides, *row.overrides), row.runs)
+        ]
         if part.measure == LEARNING_RATE:
+            beside = overrides_for(str(spec.experiment), budget, evidence.overrides)
+            overrides = (*row.own_overrides, *beside)
             rate = compose_row(spec, budget).config["optimizer"]["lr"]
             swept = [f"{RATE}={rate * factor:g}" for factor in RATES]
             runs = [*row.runs, *(row.grid.runs if row.grid else ())]

@@ -10,12 +10,11 @@ from gcbench.config import budget_names
 from gcbench.console import TextTable
 from gcbench.identity import CHOICE_GROUPS, drop_copies, tell_apart
 from gcbench.records.store import RecordedRun
-from gcbench.report.configs import settings_at
 from gcbench.report.document import DIRTY, DIRTY_NOTE, EMPTY, format_number
 from gcbench.report.measures import MEASURES, measure
-from gcbench.report.rows import agrees
+from gcbench.report.rows import group_runs
 from gcbench.report.study import find_study
-from gcbench.report.tables import Table, read_table, table_names
+from gcbench.report.tables import read_table, table_names
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -26,27 +25,17 @@ MOST = 4  # overrides of a run, with which a line still reads
 def list_tables(runs: Sequence[RecordedRun], folders: Sequence[str | Path]) -> TextTable:
     """Return every table, and how many of its rows have a run that was done, by budget."""
     budgets = budget_names()
-    rows = []
+    lines = []
     for name in table_names():
         table = read_table(name)
         if table.study:
             study = "study" if find_study(table.study, folders) else "study, not run"
             counts = [study, *([EMPTY] * (len(budgets) - 1))]
         else:
-            counts = [str(_rows_done(table, runs, budget)) for budget in budgets]
-        rows.append([name, table.title, str(len(table.rows)), *counts])
-    return TextTable(["table", "title", "rows", *budgets], rows, left=(0, 1))
-
-
-def _rows_done(table: Table, runs: Sequence[RecordedRun], budget: str) -> int:
-    done: dict[str | None, list[RecordedRun]] = {}
-    for run in runs:
-        if run.done and run.budget == budget:
-            done.setdefault(run.experiment, []).append(run)
-    rows = [row for row in table.rows if row.experiment in done]
-    return sum(
-        any(agrees(run, settings_at(row, budget)) for run in done[row.experiment]) for row in rows
-    )
+            groups = (group_runs(table, runs, budget) for budget in budgets)
+            counts = [str(sum(bool(row.done) for row in rows)) for rows in groups]
+        lines.append([name, table.title, str(len(table.rows)), *counts])
+    return TextTable(["table", "title", "rows", *budgets], lines, left=(0, 1))
 
 
 def list_runs(runs: Sequence[RecordedRun]) -> TextTable:

@@ -233,7 +233,8 @@ def _predicted_coding(result: Result, device: Device) -> float | None:
         codec = device.codec(result.choices["compressor"], result.parameters or 0)
     except ConfigError:
         return None
-    return _round(codec_seconds(codec, messages_of(result), network_of(result, INSTANT)))
+    every = (result.estimator or {}).get("every", 1)  # steps from one exchange to the next
+    return _round(codec_seconds(codec, messages_of(result), network_of(result, INSTANT)) / every)
 
 
 def _phases(result: Result) -> list[str]:

@@ -172,6 +172,27 @@ def test_a_measured_device_is_read_again(here: Path) -> None:
     assert found.compute_seconds == pytest.approx(0.18) and found.codec_seconds > 0
 
 
+def test_a_device_has_one_line_for_a_method(here: Path) -> None:
+    line = {"part": "aggregate", "values": 1, "milliseconds": 1.0, "memcpy_gb_per_second": 1.0}
+    for levels in (1, 127):
+        method = {"choices": {"compressor": "qsgd"}, "compressor": {"levels": levels}}
+        Path(f"{levels}").mkdir()
+        bench = json.dumps({"config": method, "local": [line]})
+        Path(f"{levels}/bench.json").write_text(bench)
+    with pytest.raises(ConfigError, match="compressor=qsgd with several knobs, and a device has"):
+        predict_steps(["measure", ".", "device=made.yaml", "title=this machine"])
+
+
+def test_codec_seconds_are_said_to_know_no_knobs(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    typed = ["shapes=mine.yaml", "compressor=powersgd", "network=100mbit", "workers=2"]
+    predict_steps(typed)
+    assert "whatever its knobs" not in capsys.readouterr().out
+    predict_steps([*typed, "rank=1,4"])
+    assert "whatever its knobs (rank=1,4)" in " ".join(capsys.readouterr().out.split())
+
+
 def result() -> dict[str, object]:
     phases = {
         "data": 0.01,
@@ -233,6 +254,14 @@ def test_a_run_whose_messages_change_has_no_prediction(
         run["choices"][group] = keys.get("kind", run["choices"].get(group))
     Path("result.json").write_text(json.dumps(run))
     with pytest.raises(ConfigError, match=says):
+        compare("result.json")
+
+
+def test_an_exchange_under_the_backward_pass_has_no_prediction(here: Path) -> None:
+    run: dict[str, Any] = result()
+    run["seconds"]["hidden_exchange"] = {"mean": 0.04, "max": 0.04}
+    Path("result.json").write_text(json.dumps(run))
+    with pytest.raises(ConfigError, match="passed under the computation"):
         compare("result.json")
 
 

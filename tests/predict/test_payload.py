@@ -69,6 +69,18 @@ def test_lanes_widen_with_the_workers_and_gathers_do_not() -> None:
     assert gathered.at(1) == []
 
 
+def test_one_node_has_nothing_between_nodes() -> None:
+    register()
+    by_node, gathered = (
+        Payload(compressor_of(resolve(compose("compressor=qsgd", f"exchange={e}"))), SHAPES, 8)
+        for e in ("hierarchical", "gather")
+    )
+    assert all(message.bits > 0 for message in by_node.at(16))
+    with pytest.raises(ValueError, match="all workers would be one node"):
+        by_node.at(4)
+    assert gathered.at(4) == gathered.at(16)
+
+
 def test_a_hundred_thousand_workers_in_a_second() -> None:
     from gcbench.comm.network import Link
     from gcbench.predict.devices import read_device

@@ -9,7 +9,7 @@ from sentence import config_of
 
 from gcbench.config import ConfigError
 from gcbench.launch.instantiate import make_data
-from gcbench.predict.subject import DATASETS
+from gcbench.predict.subject import facts_of
 
 REAL = [
     ("digits", []),
@@ -17,11 +17,12 @@ REAL = [
     ("cifar10", ["model=resnet8"]),
     ("cifar100", ["model=resnet8"]),
     ("wikitext2", ["model=lstm", "model.vocabulary=28869"]),
+    ("wikitext2", ["model=gpt_tiny", "model.vocabulary=28869"]),
     ("an4", ["model=an4_lstm"]),
 ]
 
 
-@pytest.mark.parametrize(("name", "overrides"), slow_but([REAL[0], REAL[4]], REAL))
+@pytest.mark.parametrize(("name", "overrides"), slow_but([REAL[0], REAL[4], REAL[5]], REAL))
 def test_facts_are_those_of_the_data(name: str, overrides: list[str]) -> None:
     config = config_of(f"dataset={name}", *overrides)
     if "download" in config["dataset"]:
@@ -30,6 +31,6 @@ def test_facts_are_those_of_the_data(name: str, overrides: list[str]) -> None:
         data = make_data(config)
     except ConfigError as error:
         skip("data", str(error))
-    facts = DATASETS[name]
+    facts = facts_of(config["choices"]["model"], name)
     assert (data.shape, data.outputs) == (facts.sample, facts.outputs)
     assert abs(data.steps_per_epoch(1, 16) - facts.samples // 16) <= 1

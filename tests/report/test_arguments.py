@@ -72,11 +72,13 @@ def test_list_counts_rows_with_runs(said) -> None:
     write(OUT / "b", result_of(SGD, seed=2))
     write(OUT / "c", result_of("powersgd/table4/rank_7", budget="cpu"))
     write(OUT / "d", result_of(SGD, budget="cpu", status="failed", reason="out of memory"))
+    write(OUT / "e", result_of("powersgd/table4/rank_7", "rank=3", budget="bits"))  # no row's
+    write(OUT / "f", result_of("powersgd/table3_cifar10/sgd", budget="cpu_long"))  # is the same
     one, times = (
         line.split() for line in said("list").splitlines() if line.strip().startswith("small/")
     )
     # Rows, then bits, cpu, cpu_long, cpu_medium, paper, smoke.
-    assert one[-7:] == ["3", "0", "1", "0", "0", "1", "0"]
+    assert one[-7:] == ["3", "0", "1", "1", "0", "1", "0"]
     assert "study," in times
 
 

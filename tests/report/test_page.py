@@ -16,11 +16,12 @@ from results import result_of
 import gcbench
 from gcbench.comm.network import Network
 from gcbench.config import ConfigError
+from gcbench.predict.devices import read_device
 from gcbench.predict.links import read_link
 from gcbench.records.schema import Result
 from gcbench.records.store import RecordedRun, find_runs, write_kept
 from gcbench.report.command import report
-from gcbench.report.page import build_page
+from gcbench.report.page import _predicted_coding, build_page
 
 KEPT = Path(__file__).parents[2] / "outputs"
 SGD, RANK_7 = "powersgd/table4/sgd", "powersgd/table4/rank_7"
@@ -196,6 +197,15 @@ def test_the_page_is_one_file_that_names_no_other(frame: DataFrame) -> None:
 def test_mistakes_are_told(arguments: list[str], sentence: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(sentence)):
         report(arguments)
+
+
+def test_local_steps_code_once_in_an_exchange() -> None:
+    device, one = read_device("cpu"), result_of("powersgd/table4/rank_7")
+    every, eighth = (
+        _predicted_coding(Result.parse({**one, "estimator": facts}), device)
+        for facts in (None, {"every": 8})
+    )
+    assert every and eighth == pytest.approx(every / 8, rel=1e-3)
 
 
 @pytest.mark.slow  # reads every kept run

@@ -120,3 +120,8 @@ def test_help_is_there(
     with pytest.raises(SystemExit) as ended:
         typed(evidence, monkeypatch, "--help")
     assert not ended.value.code and "hours=" in capsys.readouterr().out
+
+
+def test_a_claims_seeds_are_reported_by_the_tables_with_its_row(evidence: ModuleType) -> None:
+    run = evidence.MissingRun("ecqsgd/figure3/qsgd", ("levels=4",), "cpu", 4, None)
+    assert evidence.tables_and_budgets(run) == [("small/one", "cpu")]
