@@ -25,7 +25,7 @@ from gcbench.config.compose import (
     open_nodes,
 )
 from gcbench.config.directory import conf_directory
-from gcbench.config.errors import Config, ConfigError, RunFailed
+from gcbench.config.errors import Config, ConfigError, IdleKeyError, RunFailed
 from gcbench.config.help import method_keys
 from gcbench.config.links import emulated_link
 from gcbench.config.notices import budget_notice, learning_rate_notice, start_notice
@@ -38,6 +38,7 @@ __all__ = [
     "Arguments",
     "Config",
     "ConfigError",
+    "IdleKeyError",
     "PAPER",
     "RunFailed",
     "bench_name",

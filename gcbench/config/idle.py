@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gcbench.config.errors import Config, ConfigError
+from gcbench.config.errors import Config, IdleKeyError
 from gcbench.identity import format_value
 
 # Keys of an error-feedback residual, and the kinds of error_feedback that read them. EF21 and LoCo
@@ -20,7 +20,7 @@ KIND_OF_SCHEDULE = {"milestones": "steps", "gamma": "steps", "end_factor": "line
 
 
 def refuse_idle_keys(config: Config, typed: set[str]) -> None:
-    """Raise ConfigError for a typed key that nothing reads, as a sweep of it would be one run."""
+    """Raise IdleKeyError for a typed key that nothing reads, as a sweep of it would be one run."""
     _refuse_bucket_size(config, typed)
     _refuse_keys_of_a_residual(config, typed)
     _refuse_keys_of_another_schedule(config.get("schedule", {}), typed)
@@ -28,7 +28,7 @@ def refuse_idle_keys(config: Config, typed: set[str]) -> None:
 
 def _refuse_bucket_size(config: Config, typed: set[str]) -> None:
     if config.get("per_layer") and "bucket_size" in typed:
-        raise ConfigError(
+        raise IdleKeyError(
             f"bucket_size={config['bucket_size']} means nothing with per_layer=true, "
             "where every tensor is one bucket; type only one of them"
         )
@@ -40,7 +40,7 @@ def _refuse_keys_of_a_residual(config: Config, typed: set[str]) -> None:
         for name in {key, f"compressor.{key}"} & typed:
             if feedback is not None and feedback not in kinds:
                 value = config[key] if name == key else config["compressor"][key]
-                raise ConfigError(
+                raise IdleKeyError(
                     f"{_typed(name, value)} means nothing with "
                     f"error_feedback={format_value(feedback)}; type "
                     f"error_feedback={format_value(kinds[0])} too, or leave it out"
@@ -52,12 +52,12 @@ def _refuse_keys_of_another_schedule(schedule: Config, typed: set[str]) -> None:
         return
     for key, kind in KIND_OF_SCHEDULE.items():
         if f"schedule.{key}" in typed and schedule["kind"] != kind:
-            raise ConfigError(
+            raise IdleKeyError(
                 f"{_typed(f'schedule.{key}', schedule[key])} means nothing with "
                 f"schedule={schedule['kind']}; type schedule={kind} too, or leave it out"
             )
     if schedule["kind"] == "steps" and not schedule["milestones"]:
-        raise ConfigError(
+        raise IdleKeyError(
             f"{_typed('schedule.milestones', schedule['milestones'])}: with schedule=steps the "
             "rate falls at milestones; type some, as in schedule.milestones=[0.5,0.75], or "
             "schedule=constant"

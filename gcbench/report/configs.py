@@ -8,7 +8,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gcbench.config import PAPER, Config, ConfigError, compose_overrides, register, resolve
+from gcbench.config import (
+    PAPER,
+    Config,
+    ConfigError,
+    IdleKeyError,
+    compose_overrides,
+    register,
+    resolve,
+)
 from gcbench.identity import ABSENT, Flat, flatten_config, identify
 from gcbench.report.resolved import key_of, read_resolved
 from gcbench.report.tables import TableRow, overrides_of
@@ -69,8 +77,8 @@ def data_folder() -> Path:
 
 
 def settings_at(row: TableRow, budget: str) -> dict[str, Any]:
-    """Return the keys typed beside the row's experiment, with the workers the budget allows."""
-    settings = row.settings
+    """Return the keys typed beside the row's experiment at a budget, with the workers it allows."""
+    settings = {**row.settings, **row.at.get(budget, {})}
     if row.workers is not None and budget != PAPER:
         most = compose(str(row.experiment), budget).config["trainer"]["gpus"]
         settings["trainer.gpus"] = min(row.workers, most)
@@ -85,13 +93,22 @@ def compose_row(row: TableRow, budget: str = PAPER, overrides: tuple[str, ...] =
 
 
 def overrides_for(experiment: str, budget: str, overrides: tuple[str, ...]) -> tuple[str, ...]:
-    """Return those of `overrides` whose key the experiment has, as not every row has buckets."""
+    """Return those of `overrides` whose key the experiment reads, as not every row has buckets."""
     known = compose(experiment, budget).config
     return tuple(
         override
         for override in overrides
         if read_key(known, override.partition("=")[0]) is not ABSENT
+        and not _is_idle(experiment, budget, override)
     )
+
+
+def _is_idle(experiment: str, budget: str, override: str) -> bool:
+    try:
+        compose(experiment, budget, (override,))
+    except IdleKeyError:
+        return True
+    return False
 
 
 def read_key(config: Config, key: str) -> Any:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import yaml
 from pydantic.dataclasses import dataclass
 
-from gcbench.config import ConfigError, conf_directory, near
+from gcbench.config import ConfigError, budget_names, conf_directory, near
 from gcbench.identity import format_value
 from gcbench.report.checked import CHECKED, build_checked
 from gcbench.report.measures import LOWER, MEASURES, SCORES
@@ -51,6 +51,8 @@ class TableRow:
     workers: int | None = None  # trainer.gpus
     backend: str | None = None  # trainer.backend
     beside: Mapping[str, Any] = field(default_factory=dict)  # with: any other key and its value
+    # By budget: keys that a smaller model wants otherwise, such as a share for equal bytes.
+    at: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     needs: str | None = None  # hardware that not everybody has, after what the experiment needs
     group: str | None = None
     # By column; a text where the paper has no number.
@@ -82,6 +84,9 @@ class TableRow:
     def overrides(self) -> tuple[str, ...]:
         """Return the overrides typed beside the experiment, as in `trainer.gpus=16 rank=2`."""
         return overrides_of(self.settings)
+
+
+MADE_OF = ("experiment", "overrides", "at")  # what a row runs
 
 
 @dataclass(frozen=True, config=CHECKED)
@@ -191,10 +196,15 @@ def _check(table: Table, path: Path) -> None:
     by_path: dict[str, TableRow] = {}
     for row in table.rows:
         same = by_path.setdefault(str(row.path), row)
-        if row.path and (same.experiment, same.overrides) != (row.experiment, row.overrides):
+        if row.path and not all(getattr(same, k) == getattr(row, k) for k in MADE_OF):
             raise ConfigError(
                 f"{path}: name={row.path.rpartition('/')[2]} stands for two rows, {same.title} "
                 f"and {row.title}; type another name in one of them"
+            )
+        if unknown := set(row.at) - set(budget_names()):
+            raise ConfigError(
+                f"{path}: {row.title} has keys at budget={', '.join(sorted(unknown))}; type "
+                f"{', '.join(budget_names())}"
             )
         if unknown := set(row.published or {}) - keys:
             raise ConfigError(

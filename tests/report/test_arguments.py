@@ -50,6 +50,7 @@ def test_slips_are_answered_in_one_sentence(arguments: list[str], says: str) -> 
         ),
         ("spread: range", "spread: wide", "spread=wide; type range, deviation or none"),
         ("note: a note", "nota: a note", "rows.1.nota: no such key; type note"),
+        ("note: a note", "at: {cpo: {rank: 3}}", "Rank_7 has keys at budget=cpo; type bits, cpu"),
         (
             "published: {accuracy: 99.0}",
             "published: {accurcy: 99.0}",

@@ -152,9 +152,7 @@ def test_diverged_runs_are_not_asked_for_again_and_failed_ones_are(lacking) -> N
 def test_further_seeds_of_a_claim_have_the_rate_that_served_best(lacking) -> None:
     has(SGD, 1)
     for lr, accuracy in (("1", 70.0), ("0.5", 60.0)):
-        result = result_of(
-            RANK, f"optimizer.lr={lr}", budget="cpu", accuracy=accuracy
-        )
+        result = result_of(RANK, f"optimizer.lr={lr}", budget="cpu", accuracy=accuracy)
         write(OUT / f"rank-{lr}", result)
     (run,) = [r for r in lacking(relations=("rank_7 == sgd",)).runs if r.experiment == RANK][:1]
     assert "optimizer.lr=1" in run.overrides and run.seed == 2

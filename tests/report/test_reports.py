@@ -544,6 +544,30 @@ def test_an_override_beside_rows_is_for_those_that_have_its_key(said) -> None:
         said("table=small/one", "with=rnak=3")
 
 
+def test_a_row_may_have_keys_of_its_own_at_a_budget(said, here: Path) -> None:
+    """A smaller model wants another rank, or share, for as many bytes as the paper's."""
+    table = here.parent / "table" / "small" / "one.yaml"
+    table.write_text(table.read_text().replace("note: a note", "at: {cpu: {rank: 3}}"))
+    three_seeds(RANK)
+    three_seeds(RANK, "rank=3", budget="cpu")
+    for budget, typed in (("paper", ""), ("cpu", " rank=3")):
+        text = said("table=small/one", "format=markdown", f"budget={budget}")
+        assert rows(text)["medium: Rank_7"][-1] == "1, 2, 3"
+        beside = "" if budget == "paper" else f" budget={budget}"
+        assert (
+            f"gcbench -m +experiment/{RANK.replace('/rank', '=rank')}{beside}{typed} seed" in text
+        )
+
+
+def test_an_override_is_not_for_rows_in_which_it_means_nothing(said, here: Path) -> None:
+    quantizer = "ecqsgd/figure5/terngrad"  # has a key alpha, and no residual
+    table = here.parent / "table" / "small" / "one.yaml"
+    table.write_text(table.read_text() + f"  - {{experiment: {quantizer}, title: TernGrad}}\n")
+    three_seeds(quantizer)
+    text = rows(said("table=small/one", "format=markdown", "with=alpha=0.5"))
+    assert text["TernGrad"][-1] == "1, 2, 3" and text["medium: Rank_7"][-1] == "missing"
+
+
 def test_csv_has_plain_numbers(said) -> None:
     three_seeds(SGD)
     first, _, last = csv.DictReader(io.StringIO(said("table=small/one", "format=csv")))
