@@ -93,15 +93,22 @@ def clear_folders(config: Config) -> Config:
     return {**config, **cleared, "dataset": dataset}
 
 
-def identify(config: Config, extended_from: Sequence[int] = ()) -> str:
+def identify(
+    config: Config,
+    extended_from: Sequence[int] = (),
+    regrouped: Sequence[tuple[int, int]] = (),
+) -> str:
     """Return the identity of a run: equal for runs of one computation, whatever seed and place.
 
     Args:
         config: the resolved configuration.
         extended_from: the steps at which shorter runs had ended that became this one.
+        regrouped: the steps from which it had another number of workers, and those before.
     """
     relevant = relevant_config(config, EXECUTION | BOOKKEEPING)
     relevant.pop("seed", None)
+    if regrouped:
+        return digest([relevant, list(extended_from), list(regrouped)])
     return digest([relevant, list(extended_from)] if extended_from else relevant)
 
 
@@ -120,6 +127,12 @@ def flatten_config(config: Config) -> Flat:
     """Return by dotted key what changes numbers, without seed, place and manner of execution."""
     relevant = relevant_config(config, EXECUTION | BOOKKEEPING)
     return dict(iterate_leaves({key: value for key, value in relevant.items() if key != "seed"}))
+
+
+def all_knobs(config: Config) -> Flat:
+    """Return by dotted key everything that is typed of a run, without seed and place."""
+    nodes = {key: node for key, node in config.items() if key not in {*ELSEWHERE, "seed"}}
+    return dict(iterate_leaves(nodes))
 
 
 def differences(before: Config, now: Config, ignored: Collection[str]) -> Differences:

@@ -128,6 +128,7 @@ def test_help_names_every_choice() -> None:
             "alpha=0.2",
             "alpha=0.2 means nothing with error_feedback=false; type error_feedback=true",
         ),
+        ("compressor.error_feedback=true", "compressor.error_feedback=true: type error_feedback="),
         ("compressor=powersgd error_feedback=false residual=own", "residual=own means nothing"),
         (
             "compressor=loco error_feedback=true reset_steps=8",

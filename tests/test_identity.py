@@ -66,6 +66,21 @@ def test_what_changes_numbers_changes_it(config: dict[str, Any], key: str) -> No
     assert identify(other) != identify(config)
 
 
+def test_whole_numbers_are_the_floats_that_they_mean() -> None:
+    for typed in (
+        ["error_feedback=true", "alpha=1", "beta=1.0"],
+        ["compressor=signum", "momentum=0"],
+        ["compressor=loco", "alpha=1"],
+        ["clip_norm=2"],
+    ):
+        floats = [f"{one}.0" if one[-1] in "012" and "." not in one else one for one in typed]
+        assert floats != typed
+        assert identify(config_of(*typed)) == identify(config_of(*floats)), typed
+    assert identify(config_of("error_feedback=true", "alpha=1")) == identify(
+        config_of("error_feedback=true")
+    )
+
+
 def test_a_run_that_was_extended_is_another(config: dict[str, Any]) -> None:
     assert len({identify(config), identify(config, [3]), identify(config, [3, 5])}) == 3
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 
 from gcbench.comm import Comm
@@ -14,6 +15,7 @@ from gcbench.compressors.base import (
     offsets_of,
     sizes_of,
 )
+from gcbench.compressors.build import count_dense
 
 
 def aggregate(
@@ -33,13 +35,19 @@ def aggregate(
 
 @dataclass
 class Stepper:
-    """A method that takes step after step on the same gradients, each with the last one's state."""
+    """A method that takes step after step on the same gradients, each with the last one's state.
+
+    The first comes after those that a warm-up sends whole.
+    """
 
     compressor: Compressor
     grads: Grads
     comm: Comm
-    steps: int = 0
+    steps: int = field(init=False)
     state: State = field(default_factory=State)
+
+    def __post_init__(self) -> None:
+        self.steps = count_dense(self.compressor, sys.maxsize)
 
     def step(self) -> None:
         self.state = aggregate(

@@ -21,9 +21,19 @@ KIND_OF_SCHEDULE = {"milestones": "steps", "gamma": "steps", "end_factor": "line
 
 def refuse_idle_keys(config: Config, typed: set[str]) -> None:
     """Raise IdleKeyError for a typed key that nothing reads, as a sweep of it would be one run."""
+    _refuse_hidden_copies(config, typed)
     _refuse_bucket_size(config, typed)
     _refuse_keys_of_a_residual(config, typed)
     _refuse_keys_of_another_schedule(config.get("schedule", {}), typed)
+
+
+def _refuse_hidden_copies(config: Config, typed: set[str]) -> None:
+    """Refuse compressor.KEY where KEY is a key, too, which reports would go on to show."""
+    for name in sorted(typed):
+        group, _, key = name.partition(".")
+        if group == "compressor" and key in config:
+            value = config["compressor"][key]
+            raise IdleKeyError(f"{_typed(name, value)}: type {_typed(key, value)}")
 
 
 def _refuse_bucket_size(config: Config, typed: set[str]) -> None:

@@ -72,6 +72,9 @@ def settle(composed: DictConfig) -> Config:
     config = {"choices": choices, "experiment": experiment, **plain_values(tree)}
     for group in WITH_TARGETS:
         _keep_typed_keys_of_other_target(group, config, typed)
+    compressor = config["compressor"]
+    for node in (config, compressor, compressor.get("method", {})):
+        to_floats(node, MethodSettings)
     if "optimizer" in config:
         _check_rate(config["optimizer"])
         for group in ("optimizer", "estimator"):

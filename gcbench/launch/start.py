@@ -10,6 +10,7 @@ import traceback
 import warnings
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 from gcbench.compressors import MethodError
 from gcbench.config import Config, ConfigError, RunFailed
@@ -17,7 +18,7 @@ from gcbench.console import console
 from gcbench.identity import fingerprint
 from gcbench.launch import slurm
 from gcbench.launch.checks import check
-from gcbench.launch.directory import extends, refuse_other_run, result_in
+from gcbench.launch.directory import extends, last_step, refuse_other_run, result_in
 from gcbench.launch.failure import failure_of, first_failure, forget_notes, is_echo
 from gcbench.launch.instantiate import make_data
 from gcbench.launch.local import Interrupted, WorkerFailed, collect_signals, run_processes
@@ -27,7 +28,7 @@ from gcbench.launch.same import same_run
 from gcbench.launch.worker import work
 from gcbench.records import RunFiles, print_summary
 from gcbench.records.result import Begun, make_result
-from gcbench.records.schema import Extended
+from gcbench.records.schema import Extended, Regrouped
 from gcbench.train.checkpoints import CheckpointError, Checkpoints
 
 log = logging.getLogger("gcbench")
@@ -74,7 +75,7 @@ def _start_alone(
         begun = Begun.here()  # which is not written
     stopped_by = _run(config, chosen, files, rank, begun, lock)
     if rank == 0:
-        _raise_unless_done(files, stopped_by)
+        _raise_unless_done(files, stopped_by, anew)
 
 
 def _is_finished(config: Config, files: RunFiles, say: bool) -> bool:
@@ -118,7 +119,7 @@ def _prepare_directory(config: Config, files: RunFiles, anew: bool) -> Begun:
     What an earlier run left keeps its content.
     """
     checkpoints = files.directory / "checkpoints"
-    before, extended = None, None
+    before, extended, regrouped = None, None, None
     resumes = slurm.was_requeued(os.environ) or (config["resume"]["mode"] == "auto" and not anew)
     if checkpoints.exists() and not checkpoints.is_dir():
         raise ConfigError(f"{checkpoints} is no folder; move it away, as checkpoints go there")
@@ -139,15 +140,26 @@ def _prepare_directory(config: Config, files: RunFiles, anew: bool) -> Begun:
             log.info(
                 "continuing from the checkpoint in %s; type resume=never to start anew", checkpoints
             )
+            regrouped = _regrouped(config, before, checkpoints)
     else:
         files.set_aside()
         shutil.rmtree(checkpoints, ignore_errors=True)
-    begun = Begun.here(before, extended)
-    kept = before["config"] if before and not extended else config
+    begun = Begun.here(before, extended, regrouped)
+    kept = before["config"] if before and not (extended or regrouped) else config
     start = begun.as_json(kept)
     if start != before:
         files.write_start(start)
     return begun
+
+
+def _regrouped(
+    config: Config, before: dict[str, Any] | None, checkpoints: Path
+) -> Regrouped | None:
+    """Return where a run goes on with another number of workers; None where it is the same."""
+    workers = (before or {"config": config})["config"]["trainer"]["gpus"]
+    if workers == config["trainer"]["gpus"]:
+        return None
+    return Regrouped(from_step=last_step(checkpoints.parent), workers=workers)
 
 
 def _check_latest(config: Config, checkpoints: Path) -> None:
@@ -224,13 +236,14 @@ def _is_written_since(files: RunFiles, started: str) -> bool:
     return result is not None and result.started >= started
 
 
-def _raise_unless_done(files: RunFiles, stopped_by: str | None) -> None:
+def _raise_unless_done(files: RunFiles, stopped_by: str | None, anew: bool) -> None:
     result = files.read_result()
     assert result is not None
     if result.status == "interrupted":
         if stopped_by == slurm.REQUEUE.name:
             slurm.requeue()
-        log.info("type the same command to continue the run")
+        without = " without rerun=true" if anew else ""
+        log.info("type the same command%s to continue the run", without)
         raise KeyboardInterrupt
     if result.status != "done":
         raise RunFailed(f"the run {result.status}: {result.reason}")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from gcbench.comm import Comm
@@ -25,9 +26,17 @@ class Exchange:
     step: int = 0
     state: State = field(default_factory=State)
 
-    def keep(self, state: State, seen: Iterable[Tensor]) -> None:
-        """Go on with `state` if all that was `seen`, tensors `[1, ...]`, is finite."""
-        if not not_finite(seen).item():
+    def keep(
+        self, state: State, seen: Iterable[Tensor], group: dist.ProcessGroup | None = None
+    ) -> None:
+        """Go on with `state` if all that was `seen`, tensors `[1, ...]`, is finite.
+
+        The processes of `group` decide together, each by what it has seen.
+        """
+        bad = not_finite(seen).float()
+        if group is not None:
+            dist.all_reduce(bad, dist.ReduceOp.MAX, group)
+        if not bad.item():
             self.state = state
 
 

@@ -12,7 +12,8 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from gcbench.comm import Comm, FlatGradient, transport_of
-from gcbench.compressors import Compressor
+from gcbench.compressors import Compressor, parts_of
+from gcbench.compressors.ef21 import EF21
 from gcbench.compressors.sharded import shard_exchange
 from gcbench.config import ConfigError
 from gcbench.library.compression import Compression
@@ -47,6 +48,9 @@ class FsdpCompression(Compression):
             shards=shards.size(),
         )
         self._by_shards = replicas is None
+        # A mean that all keep, and workers' own parts of it, must not come apart.
+        keeps_mean = any(isinstance(part, EF21) for part in parts_of(compressor))
+        self._agreeing = shards if self._by_shards and keeps_mean else None
         self._sizes: dict[str, int] = {}
         try:
             self._hooks = [FlatGradient.of(group, replicas) for group in groups.values()]
@@ -81,7 +85,8 @@ class FsdpCompression(Compression):
         out = self._aggregate(exchange, {name: gradient.float().unsqueeze(0)})
         # Replicas decide by the update, which all of them see; a shard's owner sees its own only.
         residuals = [x for layer in out.state.layers() for x in layer.per_worker.values()]
-        exchange.keep(out.state, [*out.update.values(), *(residuals if self._by_shards else [])])
+        seen = [*out.update.values(), *(residuals if self._by_shards else [])]
+        exchange.keep(out.state, seen, self._agreeing)
         return out.update[name][0]
 
 

@@ -101,6 +101,13 @@ class Extended(Record):
     from_epoch: float
 
 
+class Regrouped(Record):
+    """The step from which a run went on with another number of workers."""
+
+    from_step: int
+    workers: int  # up to there
+
+
 class Logged(Record):
     """The place where a logger has put the run's numbers, besides the run's own files."""
 
@@ -221,6 +228,7 @@ class Result(Environment):
     compression_error: CompressionError | None = None
     estimator: dict[str, Any] | None = None
     extended: list[Extended] = []
+    regrouped: list[Regrouped] = []
     weights: str | None = None  # file beside result.json
     logged: Logged | None = None
     started: Time

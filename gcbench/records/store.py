@@ -11,7 +11,15 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gcbench.identity import CHOICE_GROUPS, Config, Flat, clear_folders, digest, flatten_config
+from gcbench.identity import (
+    CHOICE_GROUPS,
+    EXECUTION,
+    Config,
+    Flat,
+    clear_folders,
+    digest,
+    flatten_config,
+)
 from gcbench.records.files import RunFiles, replace_file
 from gcbench.records.reading import printable, read_json
 from gcbench.records.schema import Result, Status
@@ -75,7 +83,18 @@ class RecordedRun:
     def flat(self) -> Flat:
         """Return by dotted key what of its configuration changes numbers."""
         steps = [extended.from_step for extended in self.result.extended]
-        return flatten_config(self.config) | ({"extended_from_step": steps} if steps else {})
+        groups = [[where.from_step, where.workers] for where in self.result.regrouped]
+        return (
+            flatten_config(self.config)
+            | ({"extended_from_step": steps} if steps else {})
+            | ({"regrouped_from_step": groups} if groups else {})
+        )
+
+    @property
+    def executed(self) -> Flat:
+        """Return `flat` with the keys of how it was executed, on which its times hang."""
+        trainer = self.config["trainer"]
+        return self.flat | {f"trainer.{key}": trainer[key] for key in EXECUTION if key in trainer}
 
     @cached_property
     def copy_key(self) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gcbench.config import budget_names
 from gcbench.console import TextTable
-from gcbench.identity import CHOICE_GROUPS, drop_copies, tell_apart
+from gcbench.identity import CHOICE_GROUPS, all_knobs, drop_copies, tell_apart
 from gcbench.records.store import RecordedRun
 from gcbench.report.document import DIRTY, DIRTY_NOTE, EMPTY, format_number
 from gcbench.report.measures import MEASURES, measure
@@ -109,5 +109,6 @@ def _record(run: RecordedRun) -> dict[str, Any]:
 
 
 def knobs_of(run: RecordedRun) -> dict[str, Any]:
-    """Return the values of a run's knobs by the keys that one types."""
-    return {key: run.flat[key] for key in drop_copies(run.flat) if not key.endswith("._target_")}
+    """Return the values of a run's knobs by the keys that one types, also of how it executed."""
+    every = all_knobs(run.config)
+    return {key: every[key] for key in drop_copies(every) if not key.endswith("._target_")}

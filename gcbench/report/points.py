@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from pathlib import Path
 
 from gcbench.console import TextTable
@@ -10,6 +11,7 @@ from gcbench.records.store import RecordedRun
 from gcbench.report.document import EMPTY, Heading, Summary, format_summary
 from gcbench.report.figures.series import Drawn, Series, Workload, of_runs
 
+EXECUTED = attrgetter("executed")  # a sweep may ask for times alone
 COLUMNS = (
     Heading("accuracy", "accuracy", "%", digits=2),
     Heading("perplexity", "perplexity"),
@@ -26,7 +28,7 @@ def compare_points(runs: Sequence[RecordedRun]) -> Iterator[TextTable]:
 
     A row is named by its method and the knobs in which it differs from the others.
     """
-    for workload, drawn in of_runs(runs).items():
+    for workload, drawn in of_runs(runs, EXECUTED).items():
         if drawn.series:
             yield _table(workload, drawn)
 
@@ -59,7 +61,7 @@ def draw_points(runs: Sequence[RecordedRun], folder: Path, suffix: str) -> list[
 
     files: list[Path] = []
     with rc_context(RC):
-        for workload, drawn in of_runs(runs).items():
+        for workload, drawn in of_runs(runs, EXECUTED).items():
             score = score_of(drawn.series)
             if score and len(drawn.series) > 1:
                 figure = accuracy_ratio({workload.title: drawn}) or curves(drawn, score, "epoch")

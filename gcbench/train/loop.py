@@ -82,8 +82,10 @@ def _step(run: Run, progress: Progress) -> Sample | None:
     exchanged = train_step(run, progress)
     if progress.step - 1 in (run.settings.record_gradients or ()):
         _record_gradients(run, progress.step - 1)
-    if exchanged is None or not run.samples_error(progress.step - 1):
+    step, every = progress.step - 1, run.settings.error_every
+    if exchanged is None or not every or not run.samples_error(step, progress):
         return None
+    progress.sampled = step // every
     progress.samples.append(sample(run, exchanged))
     return progress.samples[-1]
 

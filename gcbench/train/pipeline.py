@@ -123,7 +123,7 @@ class ByTrial:
 
     def gradients(self, run: Run, progress: Progress) -> Tensor:
         if self.overlap_ratio is None and self._steps % TURN_STEPS == 0:
-            self._end_turn(run)
+            self._end_turn(run, progress)
         self._steps += 1
         return self._ways[self._overlaps].gradients(run, progress)
 
@@ -138,7 +138,7 @@ class ByTrial:
             return self._ways[self._overlaps].messages(run)
         return [*self._ways[False].messages(run), *self._ways[True].messages(run)]
 
-    def _end_turn(self, run: Run) -> None:
+    def _end_turn(self, run: Run, progress: Progress) -> None:
         if run.replica.device.type == "cuda":
             torch.cuda.synchronize(run.replica.device)
         now = time.perf_counter()
@@ -149,6 +149,9 @@ class ByTrial:
             ratios = run.control.gather(median(self._seconds[True]) / median(self._seconds[False]))
             self.overlap_ratio = sum(ratios) / len(ratios)
             self._overlaps = self.overlap_ratio < 1
+            # The times of a run are those of its way.
+            progress.ledger.add(run.control.gather(run.clock.take()))
+            progress.ledger.begin_anew()
         run.replica.use_hook(self._overlaps)
         self._began = now
 

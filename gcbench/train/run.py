@@ -154,10 +154,15 @@ class Run:
         rate: float = optimizer.param_groups[0]["lr"]
         return rate
 
-    def samples_error(self, step: int) -> bool:
-        """Return whether the compression error of this step, if it exchanges, is sampled."""
+    def samples_error(self, step: int, progress: Progress) -> bool:
+        """Return whether the compression error of this step, if it exchanges, is sampled.
+
+        It is in the first exchange after every `error_every` steps.
+        """
         every = self.settings.error_every
-        return bool(every and step % every < self.estimator.period)
+        if not every or step % every >= self.estimator.period:
+            return False
+        return step // every != progress.sampled
 
 
 @dataclass
@@ -176,6 +181,7 @@ class Progress:
     estimator: dict[str, list[Tensor]] = field(default_factory=dict)
     tests: list[dict[str, Any]] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)  # of the compression, at some steps
+    sampled: int = -1  # the last one's step, in multiples of error_every
 
     @staticmethod
     def start(run: Run) -> Progress:

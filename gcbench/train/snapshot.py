@@ -28,6 +28,7 @@ def shared_content(run: Run, progress: Progress) -> dict[str, Any]:
         "logged": progress.logged,
         "tests": progress.tests,
         "samples": progress.samples,
+        "sampled": progress.sampled,
         "ledger": progress.ledger.state(),
     }
 
@@ -64,6 +65,7 @@ def restore(
     progress.exchanges = shared["exchanges"]
     progress.logged = shared["logged"]
     progress.tests, progress.samples = shared["tests"], shared["samples"]
+    progress.sampled = shared.get("sampled", -1)  # an older gcbench wrote none
     progress.ledger.load(shared["ledger"])
 
 

@@ -23,7 +23,7 @@ def train_step(run: Run, progress: Progress) -> ExchangeResult | None:
     run.schedule.set_rates(run.optimizer, number)
     if exchanged is not None:
         # Some optimizers write into gradients (Nesterov's momentum), and a sample comes later.
-        copy = run.samples_error(number)
+        copy = run.samples_error(number, progress)
         for name, p in replica.parameters.items():
             update = exchanged.update.get(name)
             p.grad = None if update is None else update[0].to(p.dtype, copy=copy)

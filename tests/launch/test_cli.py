@@ -234,7 +234,8 @@ def test_a_worker_that_raises_ends_all_with_its_own_traceback(tmp_path: Path) ->
 
 def test_ctrl_c_leaves_an_interrupted_result_and_a_run_that_resumes(tmp_path: Path) -> None:
     overrides = [*QUICK, "trainer.epochs=2000", "trainer.log_every=10", "min_size=0"]
-    with Copy(processes.gcbench, *overrides, folder=tmp_path, environment=ENVIRONMENT) as copy:
+    anew = [*overrides, "rerun=true"]  # which would not continue it
+    with Copy(processes.gcbench, *anew, folder=tmp_path, environment=ENVIRONMENT) as copy:
         _wait_for(
             lambda: any(tmp_path.glob("outputs/*/metrics.jsonl")) or copy.returncode is not None,
             60,
@@ -242,7 +243,8 @@ def test_ctrl_c_leaves_an_interrupted_result_and_a_run_that_resumes(tmp_path: Pa
         os.killpg(copy.pid, signal.SIGINT)  # as a terminal does
         out, err = copy.communicate(timeout=patience(120))
     assert copy.returncode == 130, err
-    assert "Traceback" not in out + err and "type the same command to continue the run" in err
+    assert "Traceback" not in out + err
+    assert "type the same command without rerun=true to continue the run" in err
     (result,) = results(tmp_path)
     assert result["status"] == "interrupted" and "stopped by a signal" in result["reason"]
     assert any(tmp_path.glob("outputs/*/checkpoints/step-*/manifest.json"))

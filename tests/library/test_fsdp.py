@@ -9,6 +9,7 @@ import torch
 from fsdp_cases import (
     add_up,
     divide_by_own_factor,
+    estimates_behind_infinity,
     refusal,
     refused_state,
     remove,
@@ -137,6 +138,12 @@ def test_a_divide_factor_of_the_user() -> None:
 def test_a_step_that_overflows_leaves_no_trace_in_the_residual(between: bool) -> None:
     for gradients in pool(4).run(skip_infinite, between):
         assert all(g.isfinite().all() for g in gradients)
+
+
+def test_estimates_of_workers_and_of_their_mean_stay_together_behind_an_overflow() -> None:
+    for estimated, true in pool(4).run(estimates_behind_infinity):
+        for a, b in zip(estimated, true, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
 
 
 REFUSALS = {

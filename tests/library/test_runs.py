@@ -56,6 +56,8 @@ def test_a_grid_of_runs_and_their_frame(tmp_path: Path) -> None:
 
     runs = gcbench.load_runs(tmp_path)
     assert len(runs) == 4 and set(runs.columns) >= {"bits", "optimizer.lr", "accuracy", "ratio"}
+    assert list(runs["trainer.label_smoothing"]) == [0] * 4, "what changes nothing is a value, too"
+    assert set(runs["trainer.launcher"]) == {results[0].config["trainer"]["launcher"]}
     ratios = runs.groupby("bits").ratio.mean()
     assert ratios[2] > 2 * ratios[8]
     curves = runs[runs.bits == 2].sort_values("seed").curves()

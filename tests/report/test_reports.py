@@ -13,7 +13,9 @@ import pytest
 from results import result_of, write
 
 from gcbench.config import ConfigError
-from gcbench.records.store import find_runs, read_kept
+from gcbench.records.schema import Result
+from gcbench.records.store import RecordedRun, find_runs, read_kept
+from gcbench.report.points import compare_points
 from gcbench.report.tables import read_table, tables_of
 
 SGD, RANK = "powersgd/table4/sgd", "powersgd/table4/rank_7"
@@ -557,6 +559,12 @@ def test_a_row_may_have_keys_of_its_own_at_a_budget(said, here: Path) -> None:
         assert (
             f"gcbench -m +experiment/{RANK.replace('/rank', '=rank')}{beside}{typed} seed" in text
         )
+
+
+def test_points_of_a_sweep_of_times_stay_apart() -> None:
+    results = [result_of(SGD, f"trainer.threads={n}", step_seconds=n / 10) for n in (1, 2)]
+    (table,) = compare_points([RecordedRun(Result.parse(one), "", list) for one in results])
+    assert [row[0] for row in table.rows] == ["none trainer.threads=1", "none trainer.threads=2"]
 
 
 def test_an_override_is_not_for_rows_in_which_it_means_nothing(said, here: Path) -> None:

@@ -318,6 +318,22 @@ def skip_infinite(process: Process, between: bool) -> list[Tensor]:
     return gradients(ours.model)
 
 
+def estimates_behind_infinity(process: Process) -> tuple[list[Tensor], list[Tensor]]:
+    """Return EF21's gradients behind an overflow, of a lossless code, and the true ones."""
+    ours, plain = Sharded(), Sharded()
+    ours.compress("ef21", fraction=1.0, min_size=0)
+    for step in range(3):
+        for model in (ours.model, plain.model):
+            model.zero_grad()
+            inputs, targets = batch(process.rank, step)
+            outputs = model(inputs)
+            loss = cross_entropy(outputs, targets)
+            if step == 1 and process.rank == 1:
+                loss = loss + torch.inf * outputs[:, -1].sum()
+            loss.backward()
+    return gradients(ours.model), gradients(plain.model)
+
+
 def warnings_of_compress(process: Process) -> list[str]:
     """Return how the warnings begin that `compress` gives."""
     with warnings.catch_warnings(record=True) as caught:

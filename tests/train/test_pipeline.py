@@ -106,12 +106,18 @@ def test_the_faster_way_is_taken(slow: bool, monkeypatch: pytest.MonkeyPatch) ->
 
     used: list[bool] = []
     replica = SimpleNamespace(device=torch.device("cpu"), use_hook=used.append)
-    run = SimpleNamespace(replica=replica, control=LocalControl())
+    laps: list[str] = []
+    clock = SimpleNamespace(take=lambda: ["a trial's"])
+    run = SimpleNamespace(replica=replica, control=LocalControl(), clock=clock)
+    ledger = SimpleNamespace(add=lambda taken: laps.extend(*taken), begin_anew=laps.clear)
+    progress = SimpleNamespace(ledger=ledger)
     monkeypatch.setattr(pipeline.time, "perf_counter", lambda: now)
     after, under = Way(1.0), Way(1.2 if slow else 0.5)
     trial = pipeline.ByTrial(cast(Any, after), cast(Any, under))
     for _ in range(2 * TURN_STEPS * (1 + TURNS) + 7):
-        trial.gradients(cast(Any, run), cast(Any, None))
+        trial.gradients(cast(Any, run), cast(Any, progress))
+        laps += ["a step's"]
+    assert laps == ["a step's"] * 7, "the times are those of the way that was taken"
     assert trial.overlap_ratio == pytest.approx(under.seconds)
     turns = TURN_STEPS * (1 + TURNS)
     assert (after.steps, under.steps) == ((turns + 7, turns) if slow else (turns, turns + 7))

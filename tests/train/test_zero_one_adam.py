@@ -185,6 +185,13 @@ def test_it_learns_through_any_compressor(tmp_path: Path, compressor: str) -> No
     assert train_losses(built, 4) < 0.8 * first
 
 
+def test_the_first_exchange_after_every_so_many_steps_is_sampled(tmp_path: Path) -> None:
+    length = ("trainer.max_steps=30", "trainer.gpus=2", "trainer.error_every=10")
+    result = run(tmp_path, *SIGNS, *SHORT, *FROZEN, *length, "trainer.launcher=virtual")
+    tens = {step // 10 for step in EXCHANGED if step % 10 < 4}  # max_every=4
+    assert result["compression_error"]["samples"] == len(tens) < len(EXCHANGED)
+
+
 @pytest.mark.usefixtures("copied_workers")
 def test_virtual_and_real_workers_are_equal_to_the_bit(tmp_path: Path) -> None:
     """Two workers are, as a sum of two is the same in any order."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from gcbench.console import name_first
-from gcbench.identity import digest, tell_apart
+from gcbench.identity import Flat, digest, tell_apart
 from gcbench.records.store import RecordedRun, newest
 from gcbench.report.measures import TIMES, emulated, measure
 from gcbench.report.rows import Row
@@ -126,20 +127,26 @@ def workload_of(run: RecordedRun) -> Workload:
     )
 
 
-def of_runs(runs: Iterable[RecordedRun]) -> dict[Workload, Drawn]:
+FlatOf = Callable[[RecordedRun], Flat]  # by which runs are told apart
+FLAT: FlatOf = attrgetter("flat")
+
+
+def of_runs(runs: Iterable[RecordedRun], flat_of: FlatOf = FLAT) -> dict[Workload, Drawn]:
     """Return everything that ran, with or without a table, by workload."""
     return {
-        workload: _draw_done(name_configurations(configurations))
-        for workload, configurations in group_configurations(runs).items()
+        workload: _draw_done(name_configurations(configurations, flat_of))
+        for workload, configurations in group_configurations(runs, flat_of).items()
     }
 
 
-def group_configurations(runs: Iterable[RecordedRun]) -> dict[Workload, list[list[RecordedRun]]]:
+def group_configurations(
+    runs: Iterable[RecordedRun], flat_of: FlatOf = FLAT
+) -> dict[Workload, list[list[RecordedRun]]]:
     """Return by workload the runs of every configuration, which differ in their seeds only."""
     by_workload: dict[Workload, dict[str, list[RecordedRun]]] = {}
     for run in runs:
         by_configuration = by_workload.setdefault(workload_of(run), {})
-        by_configuration.setdefault(digest(run.flat), []).append(run)
+        by_configuration.setdefault(digest(flat_of(run)), []).append(run)
     return {
         workload: list(configurations.values())
         for workload, configurations in sorted(by_workload.items())
@@ -159,7 +166,9 @@ def of_workers(runs: Iterable[RecordedRun]) -> dict[str, Drawn]:
     }
 
 
-def name_configurations(configurations: Iterable[Sequence[RecordedRun]]) -> list[Series]:
+def name_configurations(
+    configurations: Iterable[Sequence[RecordedRun]], flat_of: FlatOf = FLAT
+) -> list[Series]:
     """Return the newest run of every seed of each configuration, uncompressed ones first."""
     families: dict[str, list[list[RecordedRun]]] = {}
     for runs in configurations:
@@ -167,14 +176,14 @@ def name_configurations(configurations: Iterable[Sequence[RecordedRun]]) -> list
     return [
         Series(label, family, runs)
         for family in sorted(families, key=lambda name: (name != "none", name))
-        for label, runs in _sort_by_label(family, families[family])
+        for label, runs in _sort_by_label(family, families[family], flat_of)
     ]
 
 
 def _sort_by_label(
-    family: str, configurations: list[list[RecordedRun]]
+    family: str, configurations: list[list[RecordedRun]], flat_of: FlatOf
 ) -> list[tuple[str, list[RecordedRun]]]:
-    labels = labels_of(family, [runs[0] for runs in configurations])
+    labels = labels_of(family, [flat_of(runs[0]) for runs in configurations])
     return sorted(zip(labels, configurations, strict=True), key=lambda pair: pair[0])
 
 
@@ -192,7 +201,6 @@ def _draw_done(series: Sequence[Series]) -> Drawn:
     return Drawn(drawn, [f"Not drawn: {', '.join(ended)}."] if ended else [])
 
 
-def labels_of(family: str, runs: Sequence[RecordedRun]) -> list[str]:
+def labels_of(family: str, flats: Sequence[Flat]) -> list[str]:
     """Return the method with the knobs, as typed, that tell its configurations apart."""
-    every = tell_apart([run.flat for run in runs], fewest=True)
-    return [" ".join([family, *overrides]) for overrides in every]
+    return [" ".join([family, *overrides]) for overrides in tell_apart(flats, fewest=True)]
