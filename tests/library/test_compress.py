@@ -62,8 +62,9 @@ def test_updates_and_bits_equal_those_of_the_runner(choice: str) -> None:
 
 def compare_with_runner(choice: str, knobs: Mapping[str, Any], bucket_mib: float) -> None:
     # In a run, a coded momentum is the optimizer's.
-    prefix = "compressor." if "momentum" in knobs else ""
-    overrides = [f"{prefix}{key}={value}".replace(" ", "") for key, value in knobs.items()]
+    coded = {"momentum", "dense_steps"} if "momentum" in knobs else set()
+    typed = {f"compressor.{key}" if key in coded else key: value for key, value in knobs.items()}
+    overrides = [f"{key}={value}".replace(" ", "") for key, value in typed.items()]
     config = config_of(*SMALL, *PLAIN_SGD, f"compressor={choice}", *overrides)
     in_loops = pool(2).run(train_like_runner, config, knobs, bucket_mib)
     in_runner = pool(2).run(train_steps, config, STEPS)
