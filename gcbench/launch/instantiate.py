@@ -158,10 +158,10 @@ def _refuse_lost_options(
     for old, new in zip(before, after, strict=True):
         gains = old.get("momentum") == 0 and new["momentum"] != 0
         if gains or (optimizer.get("kind") == "frozen_adam" and old["betas"] != new["betas"]):
+            name = optimizer.get("kind", optimizer.get("_target_"))
             raise ConfigError(
                 f"schedule._target_={schedule['_target_']} changes the momentum of "
-                f"optimizer={optimizer['kind']}, which is to stay as it is; type "
-                "schedule.cycle_momentum=false"
+                f"optimizer={name}, which is to stay as it is; type schedule.cycle_momentum=false"
             )
 
 

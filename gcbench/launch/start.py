@@ -156,9 +156,9 @@ def _regrouped(
     config: Config, before: dict[str, Any] | None, checkpoints: Path
 ) -> Regrouped | None:
     """Return where a run goes on with another number of workers; None where it is the same."""
-    workers = (before or {"config": config})["config"]["trainer"]["gpus"]
-    if workers == config["trainer"]["gpus"]:
+    if before is None or before["config"]["trainer"]["gpus"] == config["trainer"]["gpus"]:
         return None
+    workers = before["config"]["trainer"]["gpus"]
     return Regrouped(from_step=last_step(checkpoints.parent), workers=workers)
 
 

@@ -117,7 +117,8 @@ class SVRG(EveryStep, Checked):
         """
         steps, full = self._length(run), run.replica.dense_bits
         # A run may end within an epoch, of which it has sent the full gradient.
-        coded = sent_bits_per_step - full * self.whole_gradients(run, progress) / progress.step
+        epochs = self.whole_gradients(run, progress)
+        coded = sent_bits_per_step - full * epochs / max(1, progress.step)
         return {
             "gradient_norms": [float(norm) for norm in progress.estimator.get("norms", [])],
             "epoch_steps": steps,

@@ -259,6 +259,10 @@ def test_error_feedback_adds_gradients_and_not_steps(tmp_path: Path) -> None:
             "schedule.cycle_momentum=false",
         ),
         (
+            [*ONE_CYCLE, "optimizer._target_=torch.optim.RMSprop", "optimizer.lr=0.1"],
+            "OneCycleLR changes the momentum of optimizer=torch.optim.RMSprop",
+        ),
+        (
             [*ONE_CYCLE, "optimizer=frozen_adam"],
             "OneCycleLR changes the momentum of optimizer=frozen_adam",
         ),
