@@ -99,6 +99,14 @@ class Begun(NamedTuple):
         groups += [regrouped] if regrouped else []
         return Begun(now(), git, [*earlier, *anew], run_id, groups)
 
+    def identity(self, config: Config) -> str:
+        """Return the identity of a run of `config` that was begun so."""
+        return identify(
+            config,
+            [extended.from_step for extended in self.extended],
+            [(where.from_step, where.workers) for where in self.regrouped],
+        )
+
     def as_json(self, config: Config) -> dict[str, Any]:
         """Return start.json: what the run is, and what it was begun from."""
         return {
@@ -117,11 +125,7 @@ def make_result(
     beside = ("choices", "experiment", "knobs")
     own = {key: value for key, value in config.items() if key not in beside}
     return Result(
-        identity=identify(
-            config,
-            [extended.from_step for extended in begun.extended],
-            [(where.from_step, where.workers) for where in begun.regrouped],
-        ),
+        identity=begun.identity(config),
         status=status,
         reason=reason,
         experiment=config["experiment"],

@@ -11,7 +11,7 @@ from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from gcbench.identity import format_value, identify, label_run
+from gcbench.identity import format_value, label_run
 from gcbench.records.metric_keys import BITS, EPOCH, EVENTS, SECONDS, prefix_event, totals
 from gcbench.records.schema import Logged, Result
 
@@ -103,7 +103,6 @@ def start_wandb(config: dict[str, Any], directory: Path, begun: Begun) -> WandbL
     label = label_run(config, knobs)
     tags = [*(f"{k}={v}" for k, v in config["choices"].items()), *knobs]
     seed = f" seed={config['seed']}"
-    ended_at = [extended.from_step for extended in begun.extended]
     try:
         import wandb  # logger.mode=disabled works without it
 
@@ -121,7 +120,7 @@ def start_wandb(config: dict[str, Any], directory: Path, begun: Begun) -> WandbL
             config={
                 **config,
                 "label": label,
-                "identity": identify(config, ended_at),
+                "identity": begun.identity(config),
                 "paper": (config["experiment"] or "").partition("/")[0] or None,
             },
             dir=directory,

@@ -236,6 +236,7 @@ def test_a_run_that_makes_way_for_an_urgent_job_goes_on_after_it(
             "sbatch says 'Batch job submission failed: Invalid feature specification'",
         ),
         ("trainer.nodes=4", "trainer.nodes=4: the cluster's partitions have 2 nodes"),
+        ("hydra.launcher.points_at_once=8", "points_at_once=8: a job has points_per_job=1 points"),
     ],
 )
 def test_what_the_cluster_does_not_have(

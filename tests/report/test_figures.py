@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +137,7 @@ def test_virtual_workers_are_not_in_a_time_axis_and_the_figure_says_so() -> None
     timed, virtual = series("SGD", run()), series("Rank 7", run(RANK_7, step_seconds=None))
     figure = curves(drawn(timed, virtual), "accuracy", "seconds")
     assert "Rank 7" not in lines_of(figure)
-    assert "Rank 7 (virtual workers have no times)" in words_of(figure)
+    assert "Without times, as virtual or fewer workers are: Rank 7." in words_of(figure)
     assert curves(drawn(virtual), "accuracy", "seconds") is None
 
 
@@ -295,6 +296,25 @@ def test_time_to_accuracy_is_the_first_test_that_reaches_it() -> None:
     assert np.allclose([patch.get_width() for patch in seconds.patches], [10])
     assert [text.get_text() for text in bits.texts] == ["not reached"]
     assert "is at least 95" in words_of(figure)
+
+
+def test_times_of_fewer_workers_than_the_rows_are_drawn_nowhere() -> None:
+    row, fewer = series("SGD", run()), replace(series("QSGD", run(RANK_7)), timed=False)
+    figure = curves(drawn(row, fewer), "accuracy", "seconds")
+    assert set(lines_of(figure)) == {"SGD"}
+    reached = time_to_score(drawn(row, fewer), "accuracy", 80)
+    assert reached is not None
+    steps, _, seconds = reached.axes
+    assert len(steps.patches) == 2 and len(seconds.patches) == 1
+    assert [text.get_text() for text in seconds.texts] == ["no times"]
+
+
+def test_one_timed_seed_of_two_is_no_time_to_a_score() -> None:
+    both = series("SGD", run(accuracy=96), run(accuracy=96, seed=2, step_seconds=None))
+    timed = series("Rank 7", run(RANK_7, accuracy=96))
+    figure = time_to_score(drawn(both, timed), "accuracy", 95)
+    assert figure is not None
+    assert [text.get_text() for text in figure.axes[2].texts] == ["no times"]
 
 
 def test_time_to_perplexity_is_the_first_test_below_it() -> None:

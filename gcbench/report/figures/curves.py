@@ -12,7 +12,7 @@ from matplotlib.ticker import MaxNLocator
 
 from gcbench.drawing import finish, logarithmic, look, panels
 from gcbench.report.figures.axes import LOSSES, label_of
-from gcbench.report.figures.series import Drawn, Series
+from gcbench.report.figures.series import Drawn, Series, untimed
 from gcbench.report.figures.tracks import Band, band
 
 ERRORS = {"relative_error", "squared_error"}
@@ -27,7 +27,7 @@ def curves(drawn: Drawn, y: str, x: str, by_group: bool = False) -> Figure | Non
 
     Return None where no run has such a curve.
     """
-    bands = {s: band(s.runs, y, x) for s in drawn.series}
+    bands = {s: band(s.runs_over(x), y, x) for s in drawn.series}
     exact = [s for s, b in bands.items() if b is not None and y in ERRORS and b.mean.max() < EXACT]
     without = [s for s, b in bands.items() if b is None]
     shown = {s: b for s, b in bands.items() if b is not None and s not in exact}
@@ -93,7 +93,10 @@ def _legend(series: Sequence[Series], by_group: bool) -> list[Line2D]:
 
 
 def _left_out(x: str, without: Sequence[Series], exact: Sequence[Series]) -> list[str]:
-    why = "virtual workers have no times" if x == "seconds" else "no such lines in metrics.jsonl"
-    notes = [f"Not drawn: {', '.join(s.label for s in without)} ({why})."] if without else []
+    if x == "seconds":
+        notes = untimed(without)
+    else:
+        labels = ", ".join(s.label for s in without)
+        notes = [f"Not drawn: {labels} (no such lines in metrics.jsonl)."] if without else []
     notes += [f"Exact up to rounding: {', '.join(s.label for s in exact)}."] if exact else []
     return notes

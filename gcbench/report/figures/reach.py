@@ -87,14 +87,14 @@ def time_to_score(drawn: Drawn, y: str, target: float | None = None) -> Figure |
 
 
 def _why_not(series: Series, x: str) -> str:
-    timed = any(run.result.seconds for run in series.runs)
+    timed = series.timed and all(run.result.seconds for run in series.runs)
     return "no times" if x == "seconds" and not timed else "not reached"
 
 
 def _until(series: Series, y: str, x: str, goal: float) -> list[float]:
     """Return the spending by seed; nothing unless every seed reached the goal."""
     spending = []
-    for run in series.runs:
+    for run in series.runs_over(x):
         curve = track(run, y, x)
         if curve is not None:
             reached = curve.x[curve.y <= goal if y in LOWER else curve.y >= goal]

@@ -32,6 +32,10 @@ class Series:
     def short(self) -> str:
         return self.title or self.label
 
+    def runs_over(self, x: str) -> list[RecordedRun]:
+        """Return the runs whose curves have this axis: none over seconds that are not the row's."""
+        return [] if x == "seconds" and not self.timed else self.runs
+
     def values(self, name: str, **settings: Any) -> list[float]:
         """Return one measure by seed; a run that has no such number is left out."""
         if name in TIMES and not self.timed:

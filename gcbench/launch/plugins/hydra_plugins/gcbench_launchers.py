@@ -122,7 +122,7 @@ if find_spec("hydra_plugins.hydra_submitit_launcher"):
             returned: dict[int, JobReturn] = {}
             for index, config in configs.items():
                 try:
-                    shape = self._refuse_several_tasks(self.shape(config))
+                    shape = self._refuse_packing(self.shape(config))
                 except ConfigError as error:
                     returned[index] = _failure(points[index], error)
                 else:
@@ -158,9 +158,15 @@ if find_spec("hydra_plugins.hydra_submitit_launcher"):
                 raise _refusal(error) from error
             return {i: jobs[n // size] for n, i in enumerate(points)}
 
-        def _refuse_several_tasks(self, shape: JobShape) -> JobShape:
+        def _refuse_packing(self, shape: JobShape) -> JobShape:
             from gcbench.config import ConfigError
 
+            if self.points_at_once > self.points_per_job:
+                raise ConfigError(
+                    f"hydra.launcher.points_at_once={self.points_at_once}: a job has "
+                    f"points_per_job={self.points_per_job} points; type "
+                    f"hydra.launcher.points_per_job={self.points_at_once} too, or more"
+                )
             tasks = shape.nodes * shape.tasks_per_node
             if self.points_at_once > 1 and tasks > 1:
                 raise ConfigError(
@@ -237,7 +243,8 @@ if find_spec("hydra_plugins.hydra_submitit_launcher"):
             if "trainer" not in config:
                 return one_task
             shape = slurm.job_shape(resolve(config)["trainer"], self.cluster)
-            return shape if self.params["gres"] is None else shape._replace(gpus_per_node=None)
+            asked = [self.params[key] for key in ("gres", "gpus_per_task")]
+            return shape if asked == [None, None] else shape._replace(gpus_per_node=None)
 
     def _collect_return(job: Any, number: int, overrides: list[str], apart: bool) -> JobReturn:
         """Return what the first task returned for a point, or the first task that failed.
