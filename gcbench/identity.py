@@ -96,19 +96,19 @@ def clear_folders(config: Config) -> Config:
 def identify(
     config: Config,
     extended_from: Sequence[int] = (),
-    regrouped: Sequence[tuple[int, int]] = (),
+    resharded: Sequence[tuple[int, int]] = (),
 ) -> str:
     """Return the identity of a run: equal for runs of one computation, whatever seed and place.
 
     Args:
         config: the resolved configuration.
         extended_from: the steps at which shorter runs had ended that became this one.
-        regrouped: the steps from which it had another number of workers, and those before.
+        resharded: the steps from which it had another number of workers, and those before.
     """
     relevant = relevant_config(config, EXECUTION | BOOKKEEPING)
     relevant.pop("seed", None)
-    if regrouped:
-        return digest([relevant, list(extended_from), list(regrouped)])
+    if resharded:
+        return digest([relevant, list(extended_from), list(resharded)])
     return digest([relevant, list(extended_from)] if extended_from else relevant)
 
 

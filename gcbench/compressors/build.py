@@ -216,14 +216,13 @@ def compressed_share(
     share = _count_compressed(compressor, shapes) / max(1, sum(map(math.prod, shapes)))
     if not exchanges + whole:
         return share
-    coded = exchanges - count_dense(compressor, exchanges)
+    coded = max(0, exchanges - dense_steps_of(compressor))
     return share * coded / (exchanges + whole)
 
 
-def count_dense(compressor: Compressor, exchanges: int) -> int:
-    """Return how many of so many exchanges send whole gradients, as a warm-up."""
-    parts = parts_of(compressor)
-    return min(exchanges, sum(part.dense_steps for part in parts if isinstance(part, DenseWarmup)))
+def dense_steps_of(compressor: Compressor) -> int:
+    """Return how many exchanges send whole gradients, as a warm-up, before the first is coded."""
+    return sum(part.dense_steps for part in parts_of(compressor) if isinstance(part, DenseWarmup))
 
 
 def _count_compressed(part: Any, shapes: Collection[Sequence[int]]) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass, field
 
 from gcbench.comm import Comm
@@ -15,7 +14,7 @@ from gcbench.compressors.base import (
     offsets_of,
     sizes_of,
 )
-from gcbench.compressors.build import count_dense
+from gcbench.compressors.build import dense_steps_of
 
 
 def aggregate(
@@ -47,7 +46,7 @@ class Stepper:
     state: State = field(default_factory=State)
 
     def __post_init__(self) -> None:
-        self.steps = count_dense(self.compressor, sys.maxsize)
+        self.steps = dense_steps_of(self.compressor)
 
     def step(self) -> None:
         self.state = aggregate(

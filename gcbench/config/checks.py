@@ -46,9 +46,8 @@ def check_knobs(config: Config, *keys: type[Any]) -> None:
 
 def _check_groups(optimizer: Config) -> None:
     """Refuse an option of a group that the optimizer itself could not have."""
-    own_class = {key: optimizer[key] for key in ("_target_",) if key in optimizer}
     for group in optimizer.get("groups") or []:
-        _check_node({**group, **own_class}, settings.OptimizerSettings, "optimizer.groups: ")
+        _check_node({**optimizer, **group}, settings.OptimizerSettings, "optimizer.groups: ")
         lr_scale = group.get("lr_scale", 1.0)
         if sentence := refusal("optimizer.groups: lr_scale", lr_scale, settings.LrScale):
             raise ConfigError(sentence)

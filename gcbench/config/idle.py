@@ -47,14 +47,12 @@ def _refuse_bucket_size(config: Config, typed: set[str]) -> None:
 def _refuse_keys_of_a_residual(config: Config, typed: set[str]) -> None:
     feedback = config["compressor"].get("error_feedback")
     for key, kinds in KINDS_OF_FEEDBACK.items():
-        for name in {key, f"compressor.{key}"} & typed:
-            if feedback is not None and feedback not in kinds:
-                value = config[key] if name == key else config["compressor"][key]
-                raise IdleKeyError(
-                    f"{_typed(name, value)} means nothing with "
-                    f"error_feedback={format_value(feedback)}; type "
-                    f"error_feedback={format_value(kinds[0])} too, or leave it out"
-                )
+        if key in typed and feedback is not None and feedback not in kinds:
+            has, reads = (_typed("error_feedback", kind) for kind in (feedback, kinds[0]))
+            raise IdleKeyError(
+                f"{_typed(key, config[key])} means nothing with {has}; type {reads} too, or leave "
+                "it out"
+            )
 
 
 def _refuse_keys_of_another_schedule(schedule: Config, typed: set[str]) -> None:

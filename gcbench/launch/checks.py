@@ -13,11 +13,10 @@ from torch import nn
 
 from gcbench.compressors import Compressor, compressed_share
 from gcbench.compressors.bucketed import Bucketed
-from gcbench.compressors.build import Feedback, parts_of
+from gcbench.compressors.build import Feedback, dense_steps_of, parts_of
 from gcbench.compressors.dense import Dense
 from gcbench.compressors.dion import Dion
 from gcbench.compressors.onebit_adam import MomentumCoding
-from gcbench.compressors.wrappers import DenseWarmup
 from gcbench.config import Config, ConfigError
 from gcbench.data import Data
 from gcbench.launch.instantiate import (
@@ -209,12 +208,10 @@ def _check_samples(trainer: Config, data: Data) -> None:
 
 def _check_momentum(config: Config, compressor: Compressor) -> None:
     """Refuse an optimizer that makes something else of a coded momentum."""
-    parts = list(parts_of(compressor))
-    dense_steps = sum(part.dense_steps for part in parts if isinstance(part, DenseWarmup))
-    for part in parts:
-        if isinstance(part, MomentumCoding):
-            for options in options_by_group(config["optimizer"]):
-                part.refuse_optimizer(options, dense_steps)
+    coding = [part for part in parts_of(compressor) if isinstance(part, MomentumCoding)]
+    for options in options_by_group(config["optimizer"]):
+        for part in coding:
+            part.refuse_optimizer(options, dense_steps_of(compressor))
 
 
 def _check_directions(config: Config, compressor: Compressor, estimator: Estimator) -> None:

@@ -39,7 +39,7 @@ OPTIMIZERS: dict[str, Config] = {
     "frozen_adam": {"_target_": "gcbench.train.optimizers.FrozenAdam"},
     "dion": {"_target_": "gcbench.train.optimizers.DionOptimizer"},
 }
-LENGTHS = ("T_max", "total_steps")  # arguments of torch's schedulers: how often they are stepped
+LENGTHS = ("T_max", "total_steps")  # arguments of torch's schedulers: how many rates they set
 
 
 def make(node: Config, key: str, *arguments: Any) -> Any:

@@ -10,7 +10,7 @@ from gcbench.codecs.kernels import sums_in_use
 from gcbench.comm import Meter
 from gcbench.comm.meter import Kind, Total
 from gcbench.comm.network import wire_bits
-from gcbench.compressors.build import analytic_ratio, compressed_share, count_dense
+from gcbench.compressors.build import analytic_ratio, compressed_share, dense_steps_of
 from gcbench.config import Config
 from gcbench.launch.plan import Plan
 from gcbench.records.result import (
@@ -142,7 +142,7 @@ def _shannon_bits(run: Run, progress: Progress) -> float | None:
     if bits is None:
         return None
     messages = len(run.estimator.messages(run))
-    dense = count_dense(run.compressor, progress.exchanges // messages)
+    dense = min(dense_steps_of(run.compressor), progress.exchanges // messages)
     whole = dense + run.estimator.whole_gradients(run, progress)
     coded = bits * (progress.exchanges - dense * messages)
     return (coded + whole * run.replica.dense_bits) / progress.step

@@ -28,7 +28,7 @@ from gcbench.launch.same import same_run
 from gcbench.launch.worker import work
 from gcbench.records import RunFiles, print_summary
 from gcbench.records.result import Begun, make_result
-from gcbench.records.schema import Extended, Regrouped
+from gcbench.records.schema import Extended, Resharded
 from gcbench.train.checkpoints import CheckpointError, Checkpoints
 
 log = logging.getLogger("gcbench")
@@ -119,7 +119,7 @@ def _prepare_directory(config: Config, files: RunFiles, anew: bool) -> Begun:
     What an earlier run left keeps its content.
     """
     checkpoints = files.directory / "checkpoints"
-    before, extended, regrouped = None, None, None
+    before, extended, resharded = None, None, None
     resumes = slurm.was_requeued(os.environ) or (config["resume"]["mode"] == "auto" and not anew)
     if checkpoints.exists() and not checkpoints.is_dir():
         raise ConfigError(f"{checkpoints} is no folder; move it away, as checkpoints go there")
@@ -140,26 +140,26 @@ def _prepare_directory(config: Config, files: RunFiles, anew: bool) -> Begun:
             log.info(
                 "continuing from the checkpoint in %s; type resume=never to start anew", checkpoints
             )
-            regrouped = _regrouped(config, before, checkpoints)
+            resharded = _resharded(config, before, checkpoints)
     else:
         files.set_aside()
         shutil.rmtree(checkpoints, ignore_errors=True)
-    begun = Begun.here(before, extended, regrouped)
-    kept = before["config"] if before and not (extended or regrouped) else config
+    begun = Begun.here(before, extended, resharded)
+    kept = before["config"] if before and not (extended or resharded) else config
     start = begun.as_json(kept)
     if start != before:
         files.write_start(start)
     return begun
 
 
-def _regrouped(
+def _resharded(
     config: Config, before: dict[str, Any] | None, checkpoints: Path
-) -> Regrouped | None:
+) -> Resharded | None:
     """Return where a run goes on with another number of workers; None where it is the same."""
     if before is None or before["config"]["trainer"]["gpus"] == config["trainer"]["gpus"]:
         return None
     workers = before["config"]["trainer"]["gpus"]
-    return Regrouped(from_step=last_step(checkpoints.parent), workers=workers)
+    return Resharded(from_step=last_step(checkpoints.parent), workers=workers)
 
 
 def _check_latest(config: Config, checkpoints: Path) -> None:

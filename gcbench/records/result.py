@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from gcbench.identity import Config, identify
 from gcbench.records.environment import checked_out, describe_environment, now
-from gcbench.records.schema import Bits, BitsBetweenNodes, Extended, Git, Regrouped, Result, Status
+from gcbench.records.schema import Bits, BitsBetweenNodes, Extended, Git, Resharded, Result, Status
 
 BETTER_HIGH = {"accuracy", "top5_accuracy", "tta_accuracy", "tta_top5_accuracy"}
 # Keys of a line of metrics.jsonl that say when it was written and what was spent until then.
@@ -63,28 +63,28 @@ class Begun(NamedTuple):
     git: Git
     extended: list[Extended]
     run_id: str  # that W&B knows the run by; the same when it is continued
-    regrouped: Sequence[Regrouped] = ()
+    resharded: Sequence[Resharded] = ()
 
     @staticmethod
     def here(
         before: dict[str, Any] | None = None,
         extended: Extended | None = None,
-        regrouped: Regrouped | None = None,
+        resharded: Resharded | None = None,
     ) -> Begun:
         """Return the start of a run on this machine.
 
         Args:
             before: start.json of an earlier start of the run.
             extended: where the run ended that is extended now.
-            regrouped: where it goes on now with another number of workers.
+            resharded: where it goes on now with another number of workers.
         """
         git, run_id = checked_out(), secrets.token_hex(4)
         earlier: list[Extended] = []
-        groups: list[Regrouped] = []
+        groups: list[Resharded] = []
         if before:
             run_id = before.get("run_id", run_id)  # an older gcbench wrote none
             earlier = [Extended.model_validate(where) for where in before["extended"]]
-            groups = [Regrouped.model_validate(where) for where in before.get("regrouped", [])]
+            groups = [Resharded.model_validate(where) for where in before.get("resharded", [])]
             first = Git.model_validate(before["git"])
             others = [*first.later_commits]
             if git.commit is not None and git.commit != first.commit:
@@ -94,9 +94,9 @@ class Begun(NamedTuple):
                 dirty=first.dirty or git.dirty,
                 later_commits=list(dict.fromkeys(others)),
             )
-        # One that was killed has said so before.
+        # A start that was killed has recorded the same extension already.
         anew = [extended] if extended and extended not in earlier else []
-        groups += [regrouped] if regrouped else []
+        groups += [resharded] if resharded else []
         return Begun(now(), git, [*earlier, *anew], run_id, groups)
 
     def identity(self, config: Config) -> str:
@@ -104,7 +104,7 @@ class Begun(NamedTuple):
         return identify(
             config,
             [extended.from_step for extended in self.extended],
-            [(where.from_step, where.workers) for where in self.regrouped],
+            [(where.from_step, where.workers) for where in self.resharded],
         )
 
     def as_json(self, config: Config) -> dict[str, Any]:
@@ -114,7 +114,7 @@ class Begun(NamedTuple):
             "run_id": self.run_id,
             "git": self.git.model_dump(),
             "extended": [where.model_dump() for where in self.extended],
-            "regrouped": [where.model_dump() for where in self.regrouped],
+            "resharded": [where.model_dump() for where in self.resharded],
         }
 
 
@@ -132,7 +132,7 @@ def make_result(
         choices=config["choices"],
         config=own,
         extended=begun.extended,
-        regrouped=list(begun.regrouped),
+        resharded=list(begun.resharded),
         started=begun.started,
         **{**dict(describe_environment(begun.git)), **measured},
     )

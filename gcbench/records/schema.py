@@ -101,7 +101,7 @@ class Extended(Record):
     from_epoch: float
 
 
-class Regrouped(Record):
+class Resharded(Record):
     """The step from which a run went on with another number of workers."""
 
     from_step: int
@@ -228,7 +228,7 @@ class Result(Environment):
     compression_error: CompressionError | None = None
     estimator: dict[str, Any] | None = None
     extended: list[Extended] = []
-    regrouped: list[Regrouped] = []
+    resharded: list[Resharded] = []
     weights: str | None = None  # file beside result.json
     logged: Logged | None = None
     started: Time

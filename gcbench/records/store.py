@@ -83,11 +83,11 @@ class RecordedRun:
     def flat(self) -> Flat:
         """Return by dotted key what of its configuration changes numbers."""
         steps = [extended.from_step for extended in self.result.extended]
-        groups = [[where.from_step, where.workers] for where in self.result.regrouped]
+        groups = [[where.from_step, where.workers] for where in self.result.resharded]
         return (
             flatten_config(self.config)
             | ({"extended_from_step": steps} if steps else {})
-            | ({"regrouped_from_step": groups} if groups else {})
+            | ({"resharded_from_step": groups} if groups else {})
         )
 
     @property

@@ -90,8 +90,8 @@ def _facts(result: Result) -> list[tuple[str, str]]:
     for extended in result.extended:
         where = f"from step {extended.from_step} (epoch {extended.from_epoch:.4g})"
         facts.append(("extended", where))
-    for regrouped in result.regrouped:
-        facts.append(("workers", f"{regrouped.workers} up to step {regrouped.from_step}"))
+    for resharded in result.resharded:
+        facts.append(("workers", f"{resharded.workers} up to step {resharded.from_step}"))
     if sent := result.bits_sent:
         amount = (
             f"{sent.per_worker / MIB:,.3f} MiB by a worker, {sent.per_step:,.0f} bits in a step"

@@ -122,10 +122,10 @@ def test_a_run_without_residuals_goes_on_with_any_number(tmp_path: Path) -> None
     run(tmp_path, *overrides, "trainer.gpus=2")
     result = go_on(tmp_path, [*overrides, "trainer.gpus=3"])
     assert result["steps"] == 6 and result["workers"] == 3
-    assert result["regrouped"] == [{"from_step": 4, "workers": 2}]
+    assert result["resharded"] == [{"from_step": 4, "workers": 2}]
     assert result["identity"] != identify(result["config"]), "no run of three workers alone"
     assert ("workers", "2 up to step 4") in _facts(Result.parse(result))
-    assert read_run(tmp_path).flat["regrouped_from_step"] == [[4, 2]]
+    assert read_run(tmp_path).flat["resharded_from_step"] == [[4, 2]]
 
 
 def test_shards_cannot_be_merged(tmp_path: Path) -> None:
