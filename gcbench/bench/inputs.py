@@ -13,6 +13,7 @@ from gcbench.compressors import Grads
 from gcbench.records.gradients import read_gradients
 
 Shapes = Mapping[str, tuple[int, ...]]
+InputOf = Callable[[torch.device, int], "Input"]  # of a device and a worker
 
 
 class Input(NamedTuple):
@@ -55,9 +56,9 @@ DRAWS: dict[str, Callable[[int, torch.Generator], Tensor]] = {
 }
 
 
-def draw_input(name: str, shapes: Shapes, device: torch.device, seed: int = 0) -> Input:
-    """Return gradients drawn from a distribution of DRAWS, with a scale of 0.01."""
-    generator = torch.Generator().manual_seed(seed)
+def draw_input(name: str, shapes: Shapes, device: torch.device, worker: int = 0) -> Input:
+    """Return a worker's gradients drawn from a distribution of DRAWS, with a scale of 0.01."""
+    generator = torch.Generator().manual_seed(worker)
     grads = {
         k: DRAWS[name](torch.Size(s).numel(), generator).view(1, *s).to(device) * 1e-2
         for k, s in shapes.items()
@@ -65,10 +66,15 @@ def draw_input(name: str, shapes: Shapes, device: torch.device, seed: int = 0) -
     return Input(name, grads)
 
 
-def read_input(path: Path, device: torch.device) -> Input:
-    """Return the first worker's gradients in a file that trainer.record_gradients wrote."""
-    tensors = read_gradients(path).tensors()
-    return Input(path.stem, {k: g[:1].to(device) for k, g in tensors.items()})
+def read_input(path: Path, device: torch.device, worker: int = 0) -> Input:
+    """Return a worker's gradients in a file that trainer.record_gradients wrote.
+
+    Where the file has fewer workers, several take the same.
+    """
+    recorded = read_gradients(path)
+    row = worker % len(recorded.gradients)
+    tensors = recorded.tensors()
+    return Input(path.stem, {k: g[row : row + 1].to(device) for k, g in tensors.items()})
 
 
 def one_matrix(values: int) -> Shapes:

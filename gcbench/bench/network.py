@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 
-from gcbench.bench.inputs import Shapes, draw_input
+from gcbench.bench.inputs import InputOf
 from gcbench.bench.timing import seconds
 from gcbench.codecs.kernels import Backend, use_backend
 from gcbench.comm import Comm, ProcessGroupControl, transport_of
@@ -33,7 +33,7 @@ UNTIMED = 3
 
 def measure_here(
     compressor: Compressor,
-    shapes: Shapes,
+    input_of: InputOf,
     rounds: int,
     threads: int,
     backend: Backend,
@@ -57,7 +57,7 @@ def measure_here(
     try:
         world = cast(dist.ProcessGroup, dist.group.WORLD)
         control = ProcessGroupControl(cast(dist.ProcessGroup, dist.new_group(backend="gloo")))
-        rows = _rows(compressor, shapes, rounds, world, control, device)
+        rows = _rows(compressor, input_of, rounds, world, control, device)
         if world.rank() == 0:
             Path(answer).write_text(json.dumps(rows))
     finally:
@@ -66,13 +66,13 @@ def measure_here(
 
 def _rows(
     compressor: Compressor,
-    shapes: Shapes,
+    input_of: InputOf,
     rounds: int,
     group: dist.ProcessGroup,
     control: ProcessGroupControl,
     device: torch.device,
 ) -> list[dict[str, Any]]:
-    grads = draw_input("normal", shapes, device, seed=group.rank()).grads
+    grads = input_of(device, group.rank()).grads
     workers = group.size()
     clocks = {"method": Clock(device), "dense": Clock(device)}
     transport = transport_of(group, device)

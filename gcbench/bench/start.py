@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 from rich.console import Console
 from rich.text import Text
 
-from gcbench.bench.inputs import Input, Shapes, draw_input, one_matrix, read_input
+from gcbench.bench.inputs import InputOf, Shapes, draw_input, one_matrix, read_input
 from gcbench.bench.local import measure
 from gcbench.bench.network import measure_here
 from gcbench.codecs.kernels import use_backend
@@ -44,13 +45,13 @@ def bench(config: Config, directory: str) -> None:
     use_backend(backend)
     keep_freed_memory()
     compressor = make_compressor(config["compressor"])
-    shapes = _shapes(config)
-    inputs = _inputs(config, shapes, device) if first else []
+    sources = _sources(config)
+    inputs = [source(device, 0) for of_size in sources for source in of_size] if first else []
     rows = [row for x in inputs for row in measure(compressor, x, config["rounds"])]
     network = [
         row
         for processes in ([None] if together else config["workers"])
-        for row in _between(config, compressor, shapes[-1], device, processes)
+        for row in _between(config, compressor, sources[-1][0], device, processes)
     ]
     if not first:
         return
@@ -98,15 +99,16 @@ def _shapes(config: Config) -> list[Shapes]:
     return [parameter_shapes(config["model"], config["shape"], outputs)]
 
 
-def _inputs(config: Config, shapes: list[Shapes], device: torch.device) -> list[Input]:
+def _sources(config: Config) -> list[list[InputOf]]:
+    """Return where gradients come from, those of a size together."""
     if config["recorded"]:
-        if not Path(config["recorded"]).is_file():
+        file = Path(config["recorded"])
+        if not file.is_file():
             raise ConfigError(
-                f"recorded={config['recorded']}: no such file; type one that "
-                "trainer.record_gradients wrote"
+                f"recorded={file}: no such file; type one that trainer.record_gradients wrote"
             )
-        return [read_input(Path(config["recorded"]), device)]
-    return [draw_input(draw, shape, device) for shape in shapes for draw in config["draws"]]
+        return [[partial(read_input, file)]]
+    return [[partial(draw_input, draw, of) for draw in config["draws"]] for of in _shapes(config)]
 
 
 def _started_together(workers: list[int]) -> bool:
@@ -124,7 +126,7 @@ def _started_together(workers: list[int]) -> bool:
 def _between(
     config: Config,
     compressor: Compressor,
-    shapes: Shapes,
+    input_of: InputOf,
     device: torch.device,
     processes: int | None,
 ) -> list[Row]:
@@ -133,7 +135,7 @@ def _between(
         answer = Path(folder) / "rows.json"
         args = (
             compressor,
-            shapes,
+            input_of,
             config["rounds"],
             config["threads"],
             config["codec_backend"],

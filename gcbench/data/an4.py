@@ -10,6 +10,7 @@ of ours; it is not comparable with the accuracy that QSGD's paper prints for AN4
 from __future__ import annotations
 
 import wave
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ import torch
 from torch import Tensor
 
 from gcbench.data.arrays import ArrayData, Pair
-from gcbench.data.split import Split
+from gcbench.data.split import Split, hold_out
 
 RATE = 16_000  # samples a second
 WINDOW, HOP, FFT, BANDS = 400, 160, 512, 40  # 25 ms every 10 ms
@@ -27,8 +28,8 @@ def an4(root: str, frames: int = 64, split: Split = "test") -> ArrayData:
     """Return segments of `frames` x 40 log-mel features, with a phone for each frame.
 
     Features are standardized by the training frames. An utterance is cut into whole segments, the
-    last of which overlaps with the one before it. They are dealt out by themselves, and so
-    `split="valid"` holds out segments of utterances of which others are trained on.
+    last of which overlaps with the one before it. `split="valid"` holds out whole utterances, so
+    that no frame of a held-out segment is trained on.
     """
     folder = Path(root).expanduser() / "an4"
     if not (folder / "etc" / "an4.dic").is_file():
@@ -38,11 +39,15 @@ def an4(root: str, frames: int = 64, split: Split = "test") -> ArrayData:
         )
     phones = (folder / "etc" / "an4.phone").read_text().split()
     words = _dictionary(folder / "etc" / "an4.dic")
-    train, test = (_segments(folder, part, words, phones, frames) for part in ("train", "test"))
-    deviation, mean = torch.std_mean(train[0].double(), dim=(0, 1))
+    train, test = (_utterances(folder, part, words, phones, frames) for part in ("train", "test"))
+    if split == "valid":
+        kept, held = hold_out(len(train))
+        train, test = [train[i] for i in kept], [train[i] for i in held]
+    pairs = _concatenate(train), _concatenate(test)
+    deviation, mean = torch.std_mean(pairs[0][0].double(), dim=(0, 1))
     return ArrayData(
-        "an4", "classification", len(phones), train, test, (mean.float(), deviation.float())
-    ).score_on(split)
+        "an4", "classification", len(phones), *pairs, (mean.float(), deviation.float())
+    )
 
 
 def _dictionary(file: Path) -> dict[str, list[str]]:
@@ -51,13 +56,13 @@ def _dictionary(file: Path) -> dict[str, list[str]]:
     return {"<s>": [], "</s>": [], **{word: phones for word, *phones in rows}}
 
 
-def _segments(
+def _utterances(
     folder: Path, part: str, words: dict[str, list[str]], phones: list[str], frames: int
-) -> Pair:
-    """Return features `[segments, frames, 40]` and labels `[segments, frames]`."""
+) -> list[Pair]:
+    """Return of each utterance features `[segments, frames, 40]`, labels `[segments, frames]`."""
     files = (folder / "etc" / f"an4_{part}.fileids").read_text().split()
     transcripts = (folder / "etc" / f"an4_{part}.transcription").read_text().splitlines()
-    inputs, targets = [], []
+    utterances = []
     for file, transcript in zip(files, transcripts, strict=True):
         features = log_mel(_waveform(folder / "wav" / f"{file}.wav"))
         spoken = [
@@ -72,10 +77,15 @@ def _segments(
                 f"dataset.frames={frames}: an utterance of AN4 has {len(features)}; type "
                 "dataset.frames=64, say"
             )
-        for start in (*range(0, last, frames), last):
-            inputs.append(features[start : start + frames])
-            targets.append(labels[start : start + frames])
-    return torch.stack(inputs), torch.stack(targets)
+        starts = torch.tensor([*range(0, last, frames), last])
+        rows = starts[:, None] + torch.arange(frames)
+        utterances.append((features[rows], labels[rows]))
+    return utterances
+
+
+def _concatenate(pairs: Sequence[Pair]) -> Pair:
+    inputs, targets = zip(*pairs, strict=True)
+    return torch.cat(inputs), torch.cat(targets)
 
 
 def _waveform(file: Path) -> Tensor:

@@ -39,7 +39,7 @@ def start(config: Config, directory: str, in_sweep: bool = False) -> None:
 
     Raises ConfigError before anything has started, RunFailed when the run failed, KeyboardInterrupt
     when it was stopped. In a sweep, a run that is finished already, here or under another name, is
-    skipped silently.
+    skipped, and not shown again.
     """
     path = Path(directory).resolve()
     machine = Machine.detect()
@@ -88,11 +88,15 @@ def _is_finished(config: Config, files: RunFiles, say: bool) -> bool:
         return False
     if say:
         print_summary(result, files.directory, console())
-        lacks_views = config["trainer"]["tta"] and "tta_loss" not in (result.test or {})
         log.info(
-            "this run was finished on %s%s, shown above; type rerun=true to run it again",
+            "this run was finished on %s, shown above; type rerun=true to run it again",
             result.finished,
-            " without test-time augmentation" if lacks_views else "",
+        )
+    if config["trainer"]["tta"] and "tta_loss" not in (result.test or {}):
+        log.warning(
+            "trainer.tta=true: %s was finished without test-time augmentation; type rerun=true to "
+            "run it again",
+            files.directory,
         )
     return True
 

@@ -25,7 +25,7 @@ class Device:
     name: str
     title: str
     copy_bytes_per_second: float
-    backward_share: float  # of forward and backward
+    backward_share: float  # of the seconds of a model
     codecs: Mapping[str, Mapping[str, Any]]
     models: Mapping[str, Mapping[str, Any]]
 

@@ -84,9 +84,7 @@ def measure_device(paths: Sequence[str], title: str) -> dict[str, Any]:
             f"{', '.join(paths)}: no bench.json, and no result.json with times, in or below it"
         )
     copies = [1e9 * row["memcpy_gb_per_second"] for b in benches for row in b["local"]]
-    shares = [
-        _seconds(r, "backward") / (_seconds(r, "forward") + _seconds(r, "backward")) for r in runs
-    ]
+    shares = [_seconds(run, "backward") / _computation(run) for run in runs]
     codecs: dict[str, Any] = {}
     methods: dict[str, Config] = {}
     for bench in benches:
@@ -104,10 +102,8 @@ def measure_device(paths: Sequence[str], title: str) -> dict[str, Any]:
     models: dict[str, Any] = {}
     for run in runs:
         entry = models.setdefault(run.choices["model"], {"seconds": {}})
-        trainer = run.config["trainer"]
-        entry["seconds"].setdefault(trainer["batch_size"], []).append(
-            sum(_seconds(run, phase) for phase in COMPUTATION)
-        )
+        batch_size = run.config["trainer"]["batch_size"]
+        entry["seconds"].setdefault(batch_size, []).append(_computation(run))
     return {
         "title": title,
         "copy_bytes_per_second": round(median(copies)) if copies else 10**10,
@@ -121,6 +117,10 @@ def _medians(table: dict[int, list[float]]) -> dict[int, float]:
     return {size: float(f"{median(seconds):.4g}") for size, seconds in sorted(table.items())}
 
 
+def _computation(result: Result) -> float:
+    return sum(_seconds(result, phase) for phase in COMPUTATION)
+
+
 def _seconds(result: Result, phase: str) -> float:
     if not result.seconds or phase not in result.seconds:
         raise ConfigError(
@@ -132,7 +132,7 @@ def _seconds(result: Result, phase: str) -> float:
 COMMENTS = {
     "title": "what was measured",
     "copy_bytes_per_second": "of fp32 values; median of the copies beside the benchmarks",
-    "backward_share": "of forward and backward",
+    "backward_share": "of the seconds of models",
     "codecs": "seconds by values: all of a worker's own work (aggregate), and every further "
     "message (decode)",
     "models": "data, forward, backward and update: seconds by images a worker",

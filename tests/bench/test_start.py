@@ -12,9 +12,11 @@ import torch
 from needed import lacks, patience
 from processes import command
 
+from gcbench.bench.inputs import read_input
 from gcbench.bench.start import bench
 from gcbench.config import ConfigError
 from gcbench.launch.plan import Machine
+from gcbench.records.gradients import GradientFiles
 
 
 def asked_for(**more: Any) -> dict[str, Any]:
@@ -81,3 +83,17 @@ def test_a_step_is_timed_beside_a_dense_one_and_the_hook(device: str, tmp_path: 
     rows = json.loads(file.read_text())["network"]
     assert [row["what"] for row in rows] == ["method", "dense", "powerSGD_hook"]
     assert all(row["milliseconds"] > 0 and row["workers"] == 1 for row in rows)
+
+
+def test_processes_time_a_step_on_recorded_gradients_a_worker_each(tmp_path: Path) -> None:
+    gradients = torch.arange(30.0).view(3, 10)
+    GradientFiles(tmp_path, {}).write(0, {"weight": [2, 5]}, gradients)
+    file = tmp_path / "step-000000.pt"
+    taken = [read_input(file, torch.device("cpu"), worker).grads["weight"] for worker in range(4)]
+    assert torch.equal(torch.cat(taken).flatten(1), gradients[[0, 1, 2, 0]])
+    overrides = ["compressor=none", f"recorded={file}", "codec_backend=eager", "rounds=1"]
+    overrides += ["workers=[2]", f"outputs={tmp_path}", "name=one", "device=cpu"]
+    done = command(("bench", *overrides), tmp_path, os.environ, timeout=patience(120))
+    assert done.returncode == 0, done.stderr
+    (result,) = tmp_path.glob("bench-one-*/bench.json")
+    assert {row["values"] for row in json.loads(result.read_text())["network"]} == {10}

@@ -79,6 +79,25 @@ def test_mistakes_are_explained(toy: str, tmp_path: Path) -> None:
         an4(str(tmp_path / "empty"))
 
 
+def test_held_out_segments_share_no_frame_with_those_trained_on(toy: str) -> None:
+    etc = Path(toy) / "an4" / "etc"
+    sounds = Path(toy) / "an4" / "wav" / "clips"
+    names = [f"train{i}" for i in range(2, 21)]
+    for i, name in enumerate(names):
+        with wave.open(str(sounds / f"{name}.wav"), "wb") as sound:
+            sound.setparams((1, 2, RATE, 0, "NONE", ""))
+            noise = torch.randn(8000, generator=torch.Generator().manual_seed(i))
+            sound.writeframes((noise.numpy() * 2**10).astype("<i2").tobytes())
+    with (etc / "an4_train.fileids").open("a") as files:
+        files.writelines(f"clips/{name}\n" for name in names)
+    with (etc / "an4_train.transcription").open("a") as transcripts:
+        transcripts.writelines(f"A ({name})\n" for name in names)
+    data = an4(toy, frames=20, split="valid")
+    assert (data.train_samples, len(data.test[0])) == (18 * 3, 2 * 3)
+    frames = {tuple(frame) for frame in data.train[0].flatten(0, 1).tolist()}
+    assert not frames & {tuple(frame) for frame in data.test[0].flatten(0, 1).tolist()}
+
+
 @pytest.mark.slow
 def test_real_speech(real_root: Callable[[str], str]) -> None:
     data = an4(real_root("an4"))

@@ -165,6 +165,7 @@ def test_a_measured_device_is_read_again(here: Path) -> None:
         "decode_seconds": {1000: 0.001},
     }
     assert made["models"]["mlp"]["seconds"] == {16: 0.09}
+    assert made["backward_share"] == 0.556  # of all computation, of which seconds are
     arguments = read_predict(
         ["model=mlp", "compressor=qsgd", "device=made.yaml", "batch_size=32", "workers=2"]
     )

@@ -20,7 +20,7 @@ from gcbench.report.figures.bars import PHASES, bars, breakdown
 from gcbench.report.figures.curves import curves
 from gcbench.report.figures.reach import target_of, time_to_score
 from gcbench.report.figures.scaling import scaling
-from gcbench.report.figures.series import Drawn, Series, of_rows, of_runs
+from gcbench.report.figures.series import Drawn, Series, of_rows, of_runs, of_workers
 from gcbench.report.figures.tradeoff import Panel, accuracy_ratio, front, points_of, tradeoff
 from gcbench.report.rows import group_runs
 from gcbench.report.tables import read_table
@@ -182,6 +182,19 @@ def test_speed_up_is_over_full_precision_on_one_worker() -> None:
         and breakdown(drawn(fewer)) is None
     )
     assert shown is not None and shown.axes[0].containers[0].lines[0].get_xdata().tolist() == [1, 2]
+
+
+def test_a_label_means_the_same_method_on_every_number_of_workers() -> None:
+    """Ranks differ between the numbers of workers, though not within one of them."""
+
+    def of(workers: int, *overrides: str, **facts: Any) -> RecordedRun:
+        one = run(RANK_7, f"trainer.gpus={workers}", *overrides, **facts)
+        one.result = one.result.model_copy(update={"workers": workers})
+        return one
+
+    (drawn,) = of_workers([of(2, "rank=7"), of(2, "rank=7", seed=2), of(4, "rank=1")]).values()
+    found = {(s.label, s.runs[0].result.workers, len(s.runs)) for s in drawn.series}
+    assert found == {("powersgd rank=7", 2, 2), ("powersgd rank=1", 4, 1)}
 
 
 def test_the_front_has_what_nothing_beats() -> None:

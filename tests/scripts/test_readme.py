@@ -158,3 +158,12 @@ def test_a_kept_table_of_steps_follows_from_its_measurements(name: str) -> None:
 def test_a_kept_table_follows_from_its_measurements(name: str) -> None:
     page = runpy.run_path(str(ROOT / "scripts" / PAGE_OF[name]))["page"]
     assert page(measured(name)) == (ROOT / LINKS[name]).read_text(encoding="utf-8")
+
+
+def test_a_page_of_chosen_links_says_so_and_leaves_the_full_one() -> None:
+    validate, facts = runpy.run_path(str(ROOT / "scripts/validate")), measured("predictions")
+    some = [part for part in facts["parts"] if (part["link"], part["hosts"]) == ("1gbit", 4)]
+    assert validate["chosen"](facts["parts"]) == [] and validate["chosen"](some) == ["1gbit", "4"]
+    assert "`scripts/validate --rates 1gbit --hosts 4 --rounds" in validate["page"](
+        facts | {"parts": some}
+    )

@@ -23,12 +23,12 @@ def config_of(*overrides: str) -> Config:
     return resolve(compose(*overrides))
 
 
-def run(directory: Path, *overrides: str) -> dict[str, Any]:
+def run(directory: Path, *overrides: str, in_sweep: bool = False) -> dict[str, Any]:
     """Return result.json of a run in `directory`, small unless the overrides say otherwise."""
     narrow = [] if any(o.startswith("model") for o in overrides) else ["model.widths=[16]"]
     logs = any(o.startswith("logger=") for o in overrides)
     small = [o for o in SMALL if not (logs and o.startswith("logger."))]
-    start(config_of(*small, *narrow, *overrides), str(directory))
+    start(config_of(*small, *narrow, *overrides), str(directory), in_sweep)
     result = RunFiles(directory).read_result()
     assert result is not None
     return result.model_dump()

@@ -87,9 +87,10 @@ def test_an_augmented_test_changes_no_other_number(
     with caplog.at_level("INFO", "gcbench"):
         run(tmp_path / "augmented", *overrides, "trainer.tta=true")
         run(tmp_path / "plain", *overrides, "trainer.tta=true")
-    first, second = [r.getMessage() for r in caplog.records if "was finished" in r.getMessage()]
-    assert "augmentation" not in first
-    assert " without test-time augmentation, shown above; type rerun=true" in second
+        run(tmp_path / "plain", *overrides, "trainer.tta=true", in_sweep=True)
+    said = [r.getMessage() for r in caplog.records if "was finished" in r.getMessage()]
+    lacks = f"{tmp_path}/plain was finished without test-time augmentation; type rerun=true"
+    assert [lacks in sentence for sentence in said] == [False, False, True, True]
     assert plain["test"].items() <= augmented["test"].items()
     assert augmented["test"].keys() - plain["test"].keys() == {"tta_accuracy", "tta_loss"}
 

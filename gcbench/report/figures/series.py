@@ -20,7 +20,7 @@ NAMED = 5  # rows that are not in a figure
 class Series:
     """Runs that differ in their seeds only."""
 
-    label: str  # no other series has it
+    label: str  # no other series of as many workers has it
     family: str  # the compressor
     runs: list[RecordedRun]  # that were done
     nth: int = 0  # within its family
@@ -158,16 +158,24 @@ def group_configurations(
 
 
 def of_workers(runs: Iterable[RecordedRun]) -> dict[str, Drawn]:
-    """Return timed runs by model, data and batch, where they ran on several numbers of workers."""
-    series: dict[str, list[Series]] = {}
-    for workload, drawn in of_runs(run for run in runs if run.result.seconds).items():
+    """Return timed runs by model, data and batch, where they ran on several numbers of workers.
+
+    A configuration has the same label on every number of workers.
+    """
+    timed = (run for run in runs if run.result.seconds)
+    by_name: dict[str, list[list[RecordedRun]]] = {}
+    for workload, configurations in group_configurations(timed).items():
         name = f"{workload.model}-{workload.dataset}-{workload.batch_size}"
-        series.setdefault(name, []).extend(drawn.series)
+        by_name.setdefault(name, []).extend(configurations)
     return {
-        name: Drawn(members, [])
-        for name, members in series.items()
-        if len({s.runs[0].result.workers for s in members}) > 1
+        name: _draw_done(name_configurations(configurations, _flat_of_any_workers))
+        for name, configurations in by_name.items()
+        if len({runs[0].result.workers for runs in configurations}) > 1
     }
+
+
+def _flat_of_any_workers(run: RecordedRun) -> Flat:
+    return {key: value for key, value in run.flat.items() if key != "trainer.gpus"}
 
 
 def name_configurations(
