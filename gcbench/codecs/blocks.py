@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gcbench.codecs.kernels import CACHED_VALUES
+from gcbench.codecs.kernels import CACHED_VALUES, block_slices
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,4 @@ class Blocks:
 
     def chunks(self, device: torch.device) -> Iterator[slice]:
         """Yield ranges of blocks that stay in a core's cache together; a GPU takes all at once."""
-        count = sum(self.counts)
-        step = max(1, CACHED_VALUES // self.size) if device.type == "cpu" else count
-        for start in range(0, count, step):
-            yield slice(start, min(start + step, count))
+        return block_slices(sum(self.counts), self.size, device, CACHED_VALUES)

@@ -12,10 +12,13 @@ blocks are decoded at once. In the stream a worker's blocks follow each other wi
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
 from gcbench.codecs.bitstream import BitReader
+from gcbench.codecs.kernels import block_slices
 
 # With at most 127 levels a value costs at most 15 bits (dense 14 and a sign; sparse a distance of
 # 1, a sign, 13), a block 30,720: 16 bits hold its length. No distance takes more than 19 bits, so
@@ -77,7 +80,6 @@ def borders(reader: BitReader, lengths: Tensor) -> tuple[Tensor, Tensor]:
     return (ends - lengths).flatten(), ends.flatten()
 
 
-def lanes(starts: Tensor) -> list[slice]:
+def lanes(starts: Tensor) -> Iterator[slice]:
     """Return slices of blocks that are decoded in lockstep; on a GPU one slice of all."""
-    step = _LANES if starts.device.type == "cpu" else starts.shape[0]
-    return [slice(i, i + step) for i in range(0, starts.shape[0], step)]
+    return block_slices(len(starts), 1, starts.device, _LANES)

@@ -10,7 +10,7 @@ from torch import Tensor
 from gcbench.codecs.bitstream import BitReader, BitWriter
 from gcbench.codecs.blocks import Blocks
 from gcbench.codecs.elias import as_number, borders, first_codes, lanes, omega, sign
-from gcbench.codecs.kernels import CACHED_VALUES
+from gcbench.codecs.kernels import CACHED_VALUES, block_slices
 
 _LOOK = 15  # bits looked up at once, at least a code's longest
 _RUN = 7  # codes of a byte that an entry of the decoder's table has room for
@@ -119,9 +119,8 @@ def _scatter_codes(runs: Tensor, words: Tensor, size: int) -> None:
 
     What is behind `size` codes means nothing.
     """
-    step = max(1, CACHED_VALUES // runs.shape[1]) if runs.device.type == "cpu" else runs.shape[0]
-    for start in range(0, runs.shape[0], step):
-        part, out = runs[start : start + step], words[start : start + step].view(-1)
+    for some in block_slices(len(runs), runs.shape[1], runs.device, CACHED_VALUES):
+        part, out = runs[some], words[some].view(-1)
         counts = (part >> 56) & 7
         places = counts.cumsum(1).sub_(counts).clamp_max_(size)
         rows = torch.arange(part.shape[0], device=words.device).unsqueeze(1) * words.shape[1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from gcbench.comm.network import Collective, Level, Link, Network
 from gcbench.config import ConfigError
@@ -13,17 +13,13 @@ from gcbench.config import ConfigError
 BUCKET_BYTES = 25 * 2**20  # of DistributedDataParallel, which exchanges a bucket when it is full
 
 
-class Sent(Protocol):
-    """The collectives of one kind in a step (`payload.Message`)."""
+class Message(NamedTuple):
+    """The collectives of one kind in a step."""
 
-    @property
-    def level(self) -> Level: ...
-    @property
-    def collective(self) -> Collective: ...
-    @property
-    def number(self) -> float: ...
-    @property
-    def bits(self) -> float: ...
+    level: Level
+    collective: Collective
+    number: float
+    bits: float  # payload of a worker, in all of them
 
 
 class Compute(NamedTuple):
@@ -51,7 +47,7 @@ class Method:
 
     title: str
     family: str  # the choice of conf/compressor
-    messages: Callable[[int], Sequence[Sent]]  # by the number of workers
+    messages: Callable[[int], Sequence[Message]]  # by the number of workers
     codec: Codec
     dense_bytes: int  # of the gradient in fp32
     in_buckets: bool = True  # may be exchanged bucket by bucket
@@ -142,7 +138,7 @@ def predict(
     )
 
 
-def exchange_seconds(messages: Sequence[Sent], network: Network) -> float:
+def exchange_seconds(messages: Sequence[Message], network: Network) -> float:
     """Return the seconds of collectives one after the other, by the costs of `comm/network.py`."""
     return sum(
         m.number * network.level(m.level).cost(m.collective, m.bits / m.number).seconds
@@ -160,13 +156,13 @@ def exposed_seconds(exchange: float, backward: float, buckets: int) -> float:
     return max(exchange - (1 - 1 / buckets) * backward, exchange / buckets)
 
 
-def codec_seconds(codec: Codec, messages: Sequence[Sent], network: Network) -> float:
+def codec_seconds(codec: Codec, messages: Sequence[Message], network: Network) -> float:
     """Return the seconds in which a worker encodes its gradient and decodes what it gets."""
     further = decoded_gradients(messages, network) - 1
     return codec.aggregate_seconds + further * codec.decode_seconds
 
 
-def decoded_gradients(messages: Sequence[Sent], network: Network) -> int:
+def decoded_gradients(messages: Sequence[Message], network: Network) -> int:
     """Return how many gradients' worth of codes a worker decodes.
 
     In a scatter these are all workers' codes of its shard, and the means of all shards; in a gather

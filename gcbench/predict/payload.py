@@ -4,29 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from gcbench.comm import Comm, Transport
-from gcbench.comm.network import Collective, Level
 from gcbench.comm.transport import Reduction
 from gcbench.compressors import Compressor, State, Step, offsets_of, parts_of, sizes_of
+from gcbench.predict.model import Message
 
 Shapes = Mapping[str, tuple[int, ...]]
 
 LATE = 2**20  # number of the step that is counted: no warm-up lasts so long
 FEW, MANY = 16, 1024  # workers, or nodes of them, to count with
-
-
-class Message(NamedTuple):
-    """The collectives of one kind in a step."""
-
-    level: Level
-    collective: Collective
-    number: float
-    bits: float  # payload of a worker, in all of them
 
 
 class _Last(Exception):

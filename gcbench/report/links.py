@@ -7,8 +7,7 @@ from typing import cast
 
 from gcbench.comm.network import Collective, Level, Link, Network
 from gcbench.predict.links import read_link
-from gcbench.predict.model import exchange_seconds
-from gcbench.predict.payload import Message
+from gcbench.predict.model import Message, exchange_seconds
 from gcbench.records.schema import Result
 
 INSTANT = Link(math.inf)

@@ -8,14 +8,13 @@ from typing import NamedTuple
 
 from gcbench.predict.devices import read_device
 from gcbench.predict.links import read_link
-from gcbench.predict.model import Cluster, Method, Sent, predict
-from gcbench.predict.payload import Message
+from gcbench.predict.model import Cluster, Message, Method, predict
 from gcbench.report.tables import read_table
 from gcbench.studies.study import Row, Study
 from gcbench.studies.table_rows import config_of, method_of
 
 
-def through_servers(messages: Sequence[Sent], workers: int) -> list[Message]:
+def through_servers(messages: Sequence[Message], workers: int) -> list[Message]:
     """Return the messages of parameter servers in place of collectives, a shard on every worker.
 
     All push their part of each shard, and pull its sum. The model of ECQ-SGD (Yan et al., 2015) has
@@ -29,7 +28,7 @@ def through_servers(messages: Sequence[Sent], workers: int) -> list[Message]:
         elif m.collective == "all_gather":
             sent.append(Message("all", "all_to_all", m.number, m.bits * (workers - 1)))
         else:
-            sent.append(Message(m.level, m.collective, m.number, m.bits))
+            sent.append(m)
     return sent
 
 

@@ -9,8 +9,7 @@ import pytest
 from gcbench.comm.network import Link
 from gcbench.config import ConfigError
 from gcbench.predict.devices import Device
-from gcbench.predict.model import Cluster, Codec, Compute, Method, exposed_seconds, predict
-from gcbench.predict.payload import Message
+from gcbench.predict.model import Cluster, Codec, Compute, Message, Method, exposed_seconds, predict
 from gcbench.predict.pays import find_threshold, find_verdicts
 
 SLOW = Link(1e9, 1e-4)

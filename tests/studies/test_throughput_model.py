@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gcbench.config import register
-from gcbench.predict.payload import Message
+from gcbench.predict.model import Message
 from gcbench.studies.throughput_model import rows_of, through_servers
 from gcbench.studies.time_model import TimeModel
 
