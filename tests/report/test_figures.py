@@ -16,7 +16,7 @@ from gcbench.drawing import FAMILIES, PAGE, look
 from gcbench.records.schema import Collective, Network, Result
 from gcbench.records.store import RecordedRun
 from gcbench.report.figures import draw
-from gcbench.report.figures.bars import PHASES, bars, breakdown
+from gcbench.report.figures.bars import PHASES, breakdown
 from gcbench.report.figures.curves import curves
 from gcbench.report.figures.reach import target_of, time_to_score
 from gcbench.report.figures.scaling import scaling
@@ -345,13 +345,6 @@ def test_time_to_perplexity_is_the_first_test_below_it() -> None:
     assert figure is not None
     assert [patch.get_width() for patch in figure.axes[0].patches] == [20]
     assert "is at most 45" in " ".join(words_of(figure).split())
-
-
-def test_bars_have_the_published_numbers_beside_ours() -> None:
-    figure = bars(drawn(series("SGD", run(accuracy=90))), "accuracy", {"SGD": 94.3, "other": 1.0})
-    assert figure is not None
-    assert [patch.get_width() for patch in figure.axes[0].patches] == [90]
-    assert lines_of(figure)["the paper"].get_xdata() == [94.3]
 
 
 def test_a_table_gives_files_and_says_which_rows_are_missing(here: Path) -> None:

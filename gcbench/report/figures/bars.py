@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -128,35 +128,6 @@ def name_rows(
 def _caption_of(series: Series, caption: str | None) -> str:
     values = series.values(caption) if caption else []
     return f" ({np.mean(values):.3g})" if values else ""
-
-
-def bars(drawn: Drawn, y: str, published: Mapping[str, Any] | None = None) -> Figure | None:
-    """Draw one measure of every row with the range of its seeds.
-
-    The paper's number (by label) is a hollow diamond.
-    """
-    shown = [s for s in drawn.series if s.values(y)]
-    if not shown:
-        return None
-    figure, (ax,) = panels([""], 0.75 + BAR * (len(shown) + len(headings_of(shown))))
-    places = name_rows(ax, shown, headings=True)
-    values = [np.array(s.values(y)) for s in shown]
-    draw_bars(ax, places, shown, values)
-    known = {s.label: place for s, place in zip(shown, places, strict=True)}
-    printed = {
-        k: v for k, v in (published or {}).items() if isinstance(v, (int, float)) and k in known
-    }
-    if printed:
-        ax.plot(
-            list(printed.values()),
-            [known[k] for k in printed],
-            "D",
-            color="black",
-            markerfacecolor="white",
-            label="the paper",
-        )
-    ax.set_xlabel(label_of(y, shown))
-    return finish(figure, ax.get_legend_handles_labels()[0], drawn.notes)
 
 
 def draw_bars(

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from gcbench.config import PAPER, ConfigError, near
 from gcbench.drawing import RC, save
 from gcbench.records.store import RecordedRun
-from gcbench.report.figures.bars import bars, breakdown
+from gcbench.report.figures.bars import breakdown
 from gcbench.report.figures.curves import curves
 from gcbench.report.figures.reach import time_to_score
 from gcbench.report.figures.scaling import scaling
@@ -136,15 +136,12 @@ def of_table(
             yield from _of_study_table(table, results)
         return
     drawn = of_rows(group_runs(table, runs, budget, overrides), by_group)
-    if kind in ("curves", "error_curves"):
-        what = _list(spec.get("y", "relative_error" if kind == "error_curves" else "loss"))
-        yield from _curves(table.name, drawn, what, _list(spec.get("x", "epoch")), by_group)
+    if kind == "curves":
+        yield from _curves(table.name, drawn, _list(spec["y"]), _list(spec["x"]), by_group)
     elif kind == "breakdown":
         yield f"{table.name}/breakdown", breakdown(drawn, by_group, spec.get("caption"))
     elif kind == "scaling":
         yield f"{table.name}/scaling", scaling(drawn)
-    elif kind == "bars":
-        yield f"{table.name}/bars", bars(drawn, spec["y"], _published(table, spec["y"]))
     elif kind in ("accuracy_ratio", None):
         yield from _of_scores(table, drawn)
     else:
@@ -184,13 +181,6 @@ def _curves(
 
 def _list(value: Any) -> list[str]:
     return value if isinstance(value, list) else [value]
-
-
-def _published(table: Table, measure: str) -> dict[str, Any]:
-    column = next((c for c in table.columns if c.measure == measure), None)
-    return (
-        {row.label: (row.published or {}).get(column.key) for row in table.rows} if column else {}
-    )
 
 
 def _study(name: str, results: Sequence[str]) -> Study | None:
