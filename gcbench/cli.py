@@ -83,9 +83,7 @@ def _run(composed: DictConfig) -> None:
     for notice in filter(None, (budget_notice(config), learning_rate_notice(config))):
         _log.warning(notice)
     # This imports torch, for which a mistake above should not wait.
-    from gcbench.launch.start import (
-        start,
-    )
+    from gcbench.launch.start import start
 
     start(config, hydra_config.runtime.output_dir, in_sweep)
 

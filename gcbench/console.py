@@ -91,7 +91,7 @@ def print_table(table: TextTable, output: Console | None = None) -> None:
 def markdown(table: TextTable) -> str:
     """Return headings and rows as a table of GitHub's markdown, aligned as it stands."""
     rows = [[escape_markdown(cell) for cell in row] for row in (table.headings, *table.rows)]
-    widths = _widths(rows)
+    widths = [max(3, *map(len, column)) for column in zip(*rows, strict=True)]
     rules = [
         "-" * width if i in table.left else "-" * (width - 1) + ":"
         for i, width in enumerate(widths)
@@ -108,16 +108,11 @@ def markdown(table: TextTable) -> str:
 
 def width_of(table: TextTable) -> int:
     """Return how many columns the table takes in markdown."""
-    rows = [[escape_markdown(cell) for cell in row] for row in (table.headings, *table.rows)]
-    return sum(width + 3 for width in _widths(rows)) + 1
+    return len(markdown(table).partition("\n")[0])
 
 
 def escape_markdown(text: str) -> str:
     return re.sub(r"[|~]", r"\\\g<0>", text)
-
-
-def _widths(rows: Sequence[Sequence[str]]) -> list[int]:
-    return [max(3, *map(len, column)) for column in zip(*rows, strict=True)]
 
 
 def comma_separated(frame: DataFrame) -> str:

@@ -19,8 +19,7 @@ from typing import Literal
 from rich.console import Console
 from rich.text import Text
 
-from gcbench.codecs.kernels import in_one_line, sums_in_use, use_backend
-from gcbench.compressors import Compressor
+from gcbench.codecs.kernels import sums_in_use, use_backend
 from gcbench.config import Config
 from gcbench.launch.checks import free_bytes, needed_bytes
 from gcbench.launch.compiler_process import Compiler, Mark, Rehearsal
@@ -85,18 +84,11 @@ class BackgroundCompilation:
         if not all(run.control.gather(self._plan.compiler and _has_own_cache())):
             return  # of which the user hears where codecs would be compiled
         largest = max(run.replica.parameters.items(), key=lambda item: item[1].numel())[0]
-        problem = self._load_native(self._rehearsal(run).of_tensor(largest), run.compressor)
+        problem = (
+            self._rehearsal(run).of_tensor(largest).try_with("eager", "native", run.compressor)
+        )
         if self._agree_on(problem, run, "codecs stay eager, as compiling them failed"):
             use_backend("eager")
-
-    def _load_native(self, rehearsal: Rehearsal, compressor: Compressor) -> str | None:
-        """Take steps that compile what the method needs; return what went wrong, if any."""
-        try:
-            use_backend("eager", "native")
-            rehearsal.take_steps(compressor, rehearsal.make_gradients())
-        except Exception as error:
-            return in_one_line(error)
-        return None
 
     def between_steps(self, run: Run, progress: Progress) -> None:
         """Change to what is compiled, or begin to compile where that is worth it."""
@@ -161,10 +153,12 @@ class BackgroundCompilation:
 
     def _change(self, run: Run, progress: Progress) -> None:
         run.pipeline.settle(run, progress)
-        problem = self._load_kernels(run)
+        sums = sums_in_use()
+        problem = self._rehearsal(run).try_with("compiled", sums, run.compressor)
         if self._agree_on(problem, run, "codecs stay eager, as loading compiled ones failed"):
-            use_backend("eager", sums_in_use())
+            use_backend("eager", sums)
             return
+        use_backend("compiled", sums, may_fall_back=True)  # for shapes that come later
         self._stage = "settled"
         self.compiled_from_step = progress.step
         _take_times(run, progress)
@@ -173,18 +167,6 @@ class BackgroundCompilation:
             # Workers have no handler for what is no warning.
             text = Text(f"codecs are compiled from step {progress.step} on")
             self._console.print(text, soft_wrap=True)
-
-    def _load_kernels(self, run: Run) -> str | None:
-        """Change to compiled kernels and load those of a step; return what went wrong, if any."""
-        rehearsal = self._rehearsal(run)
-        try:
-            use_backend("compiled", rehearsal.sums)
-            rehearsal.take_steps(run.compressor, rehearsal.make_gradients())
-            # For shapes that come later.
-            use_backend("compiled", rehearsal.sums, may_fall_back=True)
-        except Exception as error:
-            return in_one_line(error)
-        return None
 
     def _agree_on(self, problem: str | None, run: Run, consequence: str) -> bool:
         """Return whether any process has a problem; process 0 logs the first one."""

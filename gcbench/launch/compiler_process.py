@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from gcbench.codecs.kernels import Sums, in_one_line, sums_in_use, use_backend
+from gcbench.codecs.kernels import Backend, Sums, in_one_line, sums_in_use, use_backend
 from gcbench.comm import Comm, MirrorTransport
 from gcbench.compressors import Compressor, Grads, State, Step, offsets_of
 from gcbench.config import Config
@@ -91,6 +91,15 @@ class Rehearsal:
                     state = out.state
                 if out.shannon_bits is not None:
                     out.shannon_bits()
+
+    def try_with(self, backend: Backend, sums: Sums, compressor: Compressor) -> str | None:
+        """Take steps that compile or load what the method needs; return what went wrong, if any."""
+        try:
+            use_backend(backend, sums)
+            self.take_steps(compressor, self.make_gradients())
+        except Exception as error:
+            return in_one_line(error)
+        return None
 
 
 @dataclass(frozen=True)
@@ -200,8 +209,4 @@ compile_kernels(Rehearsal(**rehearsal))
 def compile_kernels(steps: Rehearsal) -> None:
     """Compile the kernels that a method needs in a run, as the process in the background."""
     torch.set_num_threads(steps.threads)
-    try:
-        use_backend("compiled", steps.sums)
-        steps.take_steps(make_compressor(steps.compressor), steps.make_gradients())
-    except Exception as error:
-        sys.exit(in_one_line(error))
+    sys.exit(steps.try_with("compiled", steps.sums, make_compressor(steps.compressor)))

@@ -9,6 +9,8 @@ import traceback
 from pathlib import Path
 from typing import NamedTuple
 
+from gcbench.records.files import replace_file
+
 ECHO_SECONDS = 5.0  # how long a worker that has only lost another one waits for that one's note
 
 
@@ -46,12 +48,7 @@ def is_echo(error: BaseException) -> bool:
 
 def leave_note(failure: Failure, folder: Path) -> None:
     """Write a failure into a folder that all workers see."""
-    draft = folder / f"failure-{failure.rank}.new"
-    draft.unlink(missing_ok=True)  # a link there would lead to another file
-    draft.touch(exist_ok=False)
-    draft.write_text(json.dumps(failure))
-    # A renamed file is whole, even if this worker is killed now.
-    draft.rename(folder / f"failure-{failure.rank}.json")
+    replace_file(folder / f"failure-{failure.rank}.json", json.dumps(failure).encode())
 
 
 def read_notes(folder: Path) -> list[Failure]:

@@ -7,12 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from gcbench.config import ConfigError, conf_directory
+from gcbench.config import ConfigError
 from gcbench.console import TextTable
 from gcbench.predict.arguments import Predict
-from gcbench.predict.devices import OTHER
+from gcbench.predict.devices import OTHER, device_names, read_device
 from gcbench.predict.links import read_presets
 from gcbench.predict.measure import compare, measure_device, write_device
 from gcbench.predict.pays import MethodVerdict, Threshold, find_verdicts
@@ -260,8 +258,5 @@ def _list_links() -> TextTable:
 
 
 def _list_devices() -> TextTable:
-    rows = []
-    for path in sorted((conf_directory() / "devices").glob("*.yaml")):
-        node = yaml.safe_load(path.read_text(encoding="utf-8"))
-        rows.append([path.stem, node["title"], ", ".join(node["models"] or {})])
+    rows = [[d.name, d.title, ", ".join(d.models)] for d in map(read_device, device_names())]
     return TextTable(["device", "what it is", "models"], rows, left=range(3), title="device=")

@@ -18,25 +18,18 @@ from gcbench.settings.estimator import (
     OuterNesterov,
     Penalty,
 )
-from gcbench.settings.logger import LoggerKind, LoggerSettings, LogMode
-from gcbench.settings.optimizer import LrScale, OptimizerKind, OptimizerSettings
-from gcbench.settings.resume import ResumeMode, ResumeSettings, ResumeWorkers
+from gcbench.settings.logger import LoggerSettings
+from gcbench.settings.optimizer import LrScale, OptimizerSettings
+from gcbench.settings.resume import ResumeSettings
 from gcbench.settings.run import RunSettings
 from gcbench.settings.schedule import Interval, ScheduleKind, ScheduleSettings
 from gcbench.settings.trainer import (
-    Backend,
-    CodecBackend,
-    Device,
-    Launcher,
     Precision,
     TrainerSettings,
 )
 
 __all__ = [
-    "Backend",
     "BenchSettings",
-    "CodecBackend",
-    "Device",
     "DoubleSteps",
     "EpochSteps",
     "EstimatorSettings",
@@ -44,22 +37,16 @@ __all__ = [
     "Fragments",
     "InnerClipNorm",
     "Interval",
-    "Launcher",
-    "LogMode",
-    "LoggerKind",
     "LoggerSettings",
     "LrScale",
     "MaxEvery",
-    "OptimizerKind",
     "OptimizerSettings",
     "OuterLr",
     "OuterMomentum",
     "OuterNesterov",
     "Penalty",
     "Precision",
-    "ResumeMode",
     "ResumeSettings",
-    "ResumeWorkers",
     "RunSettings",
     "ScheduleKind",
     "ScheduleSettings",

@@ -19,7 +19,7 @@ def loss_of(task: Task, outputs: Tensor, targets: Tensor, label_smoothing: float
     )
 
 
-SCORES = 6
+SCORES = 5
 MANY_CLASSES = 100  # from which on the five likeliest are looked at too, as in ImageNet's tables
 
 
@@ -27,7 +27,7 @@ def scores_of(task: Task, outputs: Tensor, targets: Tensor) -> list[Tensor]:
     """Return the SCORES of a batch.
 
     These are the sum of losses, the number of targets, how many are right, and among the five
-    likeliest, the mean loss, its exponential.
+    likeliest, and the exponential of the mean loss.
     """
     loss = loss_of(task, outputs, targets).double()
     right = among_five = loss.new_zeros(())
@@ -36,7 +36,7 @@ def scores_of(task: Task, outputs: Tensor, targets: Tensor) -> list[Tensor]:
         if outputs.shape[-1] >= MANY_CLASSES:
             among_five = (outputs.topk(5, dim=-1).indices == targets.unsqueeze(-1)).sum().double()
     count = loss.new_tensor(targets.numel())
-    return [loss * count, count, right, among_five, loss, loss.exp()]
+    return [loss * count, count, right, among_five, loss.exp()]
 
 
 def summary_of(task: Task, batches: Tensor, classes: int) -> dict[str, float]:
@@ -47,7 +47,7 @@ def summary_of(task: Task, batches: Tensor, classes: int) -> dict[str, float]:
     `perplexity_of_batches`, the mean over batches of exp(loss), is what the PowerSGD paper's code
     prints.
     """
-    loss_sum, count, right, among_five, _, exponentials = batches.sum(0).tolist()
+    loss_sum, count, right, among_five, exponentials = batches.sum(0).tolist()
     loss = loss_sum / count
     if task == "classification":
         top5 = {"top5_accuracy": 100 * among_five / count} if classes >= MANY_CLASSES else {}
