@@ -96,9 +96,7 @@ def test_every_file_of_conf_composes(group: str, choice: str) -> None:
 
 def test_help_names_every_choice() -> None:
     file = (conf_directory() / "hydra" / "help" / "gcbench.yaml").read_text()
-    text = re.sub(
-        r"\$\{gcbench.choices:(\w+)\}", lambda group: list_choices(conf_directory(), group[1]), file
-    )
+    text = re.sub(r"\$\{gcbench.choices:(\w+)\}", lambda group: list_choices(group[1]), file)
     groups: dict[str, list[str]] = {}
     name = ""
     for line in text.splitlines():

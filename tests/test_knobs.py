@@ -19,7 +19,7 @@ from sentence import config_of
 from gcbench import compressors
 from gcbench.compressors.dense import Dense
 from gcbench.compressors.qsgd import QSGD
-from gcbench.config import ConfigError, compose_methods, conf_directory, method_keys
+from gcbench.config import ConfigError, compose_methods, method_keys
 from gcbench.config.checks import SCHEMAS, check_knobs
 from gcbench.identity import format_value
 from gcbench.knobs import Checked, Knob, knobs_of, refusal
@@ -31,7 +31,7 @@ KEYS = [(None, schema, name) for schema in TOP for name in knobs_of(schema)]
 NODE_KEYS = [
     (group, schema, name) for group, schema in SCHEMAS.items() for name in knobs_of(schema)
 ]
-CHOICES = sorted(method_keys(conf_directory()))
+CHOICES = sorted(method_keys())
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_a_method_may_have_a_narrower_range_than_its_key() -> None:
 
 
 def test_every_key_has_a_knob() -> None:
-    for choice, keys in method_keys(conf_directory()).items():
+    for choice, keys in method_keys().items():
         assert set(keys) <= set(knobs_of(MethodSettings)), choice
     for schema in (*TOP, *SCHEMAS.values()):
         assert [field.name for field in fields(schema)] == list(knobs_of(schema))
@@ -144,7 +144,7 @@ def test_every_key_has_a_knob() -> None:
 
 def test_keys_that_files_share_are_those_that_hydra_composes() -> None:
     composed = compose_methods(CHOICES)
-    assert {name: keys for name, (_, keys) in composed.items()} == method_keys(conf_directory())
+    assert {name: keys for name, (_, keys) in composed.items()} == method_keys()
 
 
 def test_help_has_every_knob_with_the_methods_that_have_it(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_help_has_every_knob_with_the_methods_that_have_it(tmp_path: Path) -> No
         command(arguments, tmp_path, os.environ, timeout=patience(60)).stdout
         for arguments in (["--help"], ["bench", "--help"])
     )
-    keys = method_keys(conf_directory())
+    keys = method_keys()
     for name in knobs_of(MethodSettings):
         entry = re.search(rf"^  {name}=.*?\[([a-z][^]]*)]$", text, re.MULTILINE | re.DOTALL)
         assert entry, name

@@ -24,7 +24,7 @@ from gcbench.config.compose import (
     method_node,
     open_nodes,
 )
-from gcbench.config.directory import conf_directory
+from gcbench.config.directory import choices_in, conf_directory
 from gcbench.config.errors import Config, ConfigError, IdleKeyError, RunFailed
 from gcbench.config.help import method_keys
 from gcbench.config.links import emulated_link
@@ -44,6 +44,7 @@ __all__ = [
     "bench_name",
     "budget_names",
     "budget_notice",
+    "choices_in",
     "compose_methods",
     "compose_overrides",
     "conf_directory",

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from gcbench.config.directory import conf_directory
+from gcbench.config.directory import choices_in, conf_directory
 
 PAPER = "paper"  # the settings of the papers, with nothing made smaller
 RECIPE_BATCH = 512  # samples of all workers, for which a recipe has its rate
@@ -16,12 +15,10 @@ RECIPE_BATCH = 512  # samples of all workers, for which a recipe has its rate
 
 def budget_names() -> list[str]:
     """Return the choices of conf/budget."""
-    return sorted(path.stem for path in (conf_directory() / "budget").glob("*.yaml"))
+    return choices_in("budget")
 
 
-def apply_budget(
-    tree: DictConfig, choices: dict[str, str], typed: Collection[str], conf: Path
-) -> None:
+def apply_budget(tree: DictConfig, choices: dict[str, str], typed: Collection[str]) -> None:
     """Change `tree` and `choices` in place; what the user typed stays as typed.
 
     `tree.budget` (conf/budget/NAME.yaml) has `models`: for a chosen model, or `default`, the
@@ -48,7 +45,7 @@ def apply_budget(
     if part is None:
         return
     if "model" in part:
-        _stand_in(tree, part.model, choices, typed, conf)
+        _stand_in(tree, part.model, choices, typed)
     published_lr = tree.optimizer.lr
     _shrink(tree, part, typed)
     recipe = (budget.get("recipes") or {}).get(choices["model"])
@@ -56,11 +53,9 @@ def apply_budget(
         _follow(tree, recipe, published_lr, choices, typed)
 
 
-def _stand_in(
-    tree: DictConfig, name: str, choices: dict[str, str], typed: Collection[str], conf: Path
-) -> None:
+def _stand_in(tree: DictConfig, name: str, choices: dict[str, str], typed: Collection[str]) -> None:
     """Put a model in the place of the row's, unless the user typed another, or keys of another."""
-    model = OmegaConf.load(conf / "model" / f"{name}.yaml")
+    model = OmegaConf.load(conf_directory() / "model" / f"{name}.yaml")
     keys = {key.partition(".")[2] for key in typed if key.partition(".")[0] == "model"}
     if keys <= set(model):
         choices["model"] = name

@@ -10,3 +10,8 @@ def conf_directory() -> Path:
     package = Path(__file__).resolve().parents[1]
     checkout = package.parent
     return checkout / "conf" if (checkout / "pyproject.toml").is_file() else package / "conf"
+
+
+def choices_in(group: str) -> list[str]:
+    """Return the choices of a group: the names of its files."""
+    return sorted(path.stem for path in (conf_directory() / group).glob("*.yaml"))

@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from gcbench.config.checks import SCHEMAS
+from gcbench.config.directory import choices_in, conf_directory
 from gcbench.identity import format_value
 from gcbench.knobs import Knob, kinds_of, knobs_in, knobs_of
 from gcbench.method_settings import MethodSettings
@@ -22,15 +23,15 @@ COLUMN = 24  # where the text begins
 INDENT = "\n  "  # behind the two spaces at which the template has the first line
 
 
-def method_keys(conf: Path) -> dict[str, list[str]]:
+def method_keys() -> dict[str, list[str]]:
     """Return the keys that each choice of compressor brings, in the order of their knobs."""
-    keys = keys_by_choice(conf, "compressor")
-    return {choice: sort_keys(own) for choice, own in keys.items()}
+    return {choice: sort_keys(own) for choice, own in keys_by_choice("compressor").items()}
 
 
-def keys_by_choice(conf: Path, group: str) -> dict[str, list[str]]:
+def keys_by_choice(group: str) -> dict[str, list[str]]:
     """Return the keys that the file of each choice of a group brings."""
-    return {file.stem: _keys_in(file) for file in sorted((conf / group).glob("*.yaml"))}
+    folder = conf_directory() / group
+    return {choice: _keys_in(folder / f"{choice}.yaml") for choice in choices_in(group)}
 
 
 def sort_keys(keys: Collection[str]) -> list[str]:
@@ -39,9 +40,9 @@ def sort_keys(keys: Collection[str]) -> list[str]:
     return sorted(keys, key=lambda key: known.index(key) if key in known else len(known))
 
 
-def list_method_knobs(conf: Path) -> str:
+def list_method_knobs() -> str:
     """Return what --help says of each key that a method may have, and which methods have it."""
-    keys = method_keys(conf)
+    keys = method_keys()
     lines = []
     for name, hint in knobs_of(MethodSettings).items():
         having = [choice for choice, own in keys.items() if name in own]
@@ -52,9 +53,9 @@ def list_method_knobs(conf: Path) -> str:
     return INDENT.join(lines)
 
 
-def list_choices(conf: Path, group: str) -> str:
+def list_choices(group: str) -> str:
     """Return the choices of a group as --help lists them, beside the group's name."""
-    lines = wrap(" ".join(sorted(file.stem for file in (conf / group).glob("*.yaml"))), WIDTH - 14)
+    lines = wrap(" ".join(choices_in(group)), WIDTH - 14)
     return ("\n" + " " * 14).join(lines)
 
 

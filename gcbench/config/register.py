@@ -11,7 +11,6 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
 
 from gcbench.config.checks import SCHEMAS
-from gcbench.config.directory import conf_directory
 from gcbench.config.help import list_choices, list_keys, list_method_knobs
 from gcbench.config.run_name import bench_name, run_directory, run_name
 
@@ -27,9 +26,9 @@ def register() -> None:
         "run_name": lambda *, _root_: run_name(_root_),
         "bench_name": lambda *, _root_: bench_name(_root_),
         "run_directory": lambda *, _root_: run_directory(_root_),
-        "knobs": lambda: list_method_knobs(conf_directory()),
+        "knobs": list_method_knobs,
         "keys": list_keys,
-        "choices": lambda group: list_choices(conf_directory(), group),
+        "choices": list_choices,
     }
     for name, resolver in resolvers.items():
         OmegaConf.register_new_resolver(f"gcbench.{name}", resolver, replace=True)

@@ -16,7 +16,6 @@ from gcbench.config.checks import (
     check_nesterov,
     to_floats,
 )
-from gcbench.config.directory import conf_directory
 from gcbench.config.errors import Config, ConfigError
 from gcbench.config.help import keys_by_choice
 from gcbench.config.idle import refuse_idle_keys
@@ -67,7 +66,7 @@ def settle(composed: DictConfig) -> Config:
     typed = typed_keys(composed)
     choices, experiment = choices_of(composed), experiment_of(composed)
     if "budget" in tree:
-        apply_budget(tree, choices, typed, conf_directory())
+        apply_budget(tree, choices, typed)
     _settle_bits(tree, typed)
     config = {"choices": choices, "experiment": experiment, **plain_values(tree)}
     for group in WITH_TARGETS:
@@ -128,7 +127,7 @@ def _refuse_added_keys(composed: DictConfig, config: Config) -> None:
     What is added to a node with a `_target_` is for its class to refuse.
     """
     groups = {k.split("@")[0] for k in composed.hydra.runtime.choices}
-    optimizers = keys_by_choice(conf_directory(), "optimizer")
+    optimizers = keys_by_choice("optimizer")
     known = {group: {field.name for field in fields(schema)} for group, schema in SCHEMAS.items()}
     known["optimizer"] = set(optimizers.get(config["choices"].get("optimizer"), ()))
     for override in composed.hydra.overrides.task:

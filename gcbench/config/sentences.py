@@ -101,7 +101,7 @@ def _owners(groups: Sequence[str]) -> dict[str, list[str]]:
     owners: dict[str, list[str]] = {group: [] for group in groups}
     for group in groups:
         having: dict[str, list[str]] = {}
-        for choice, keys in keys_by_choice(conf_directory(), group).items():
+        for choice, keys in keys_by_choice(group).items():
             for key in keys:
                 full = key if group == "compressor" else f"{group}.{key}"
                 having.setdefault(full, []).append(choice)

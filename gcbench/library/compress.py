@@ -19,7 +19,6 @@ from gcbench.config import (
     Config,
     ConfigError,
     compose_methods,
-    conf_directory,
     method_keys,
     near,
     register,
@@ -171,7 +170,7 @@ def _make_compressor(
                 "made"
             )
         return compressor, {}
-    known = method_keys(conf_directory())
+    known = method_keys()
     if compressor not in known:
         raise ConfigError(
             f"compressor={compressor}: there is no such method; type "
@@ -222,7 +221,7 @@ def _name_carried(
 @cache
 def _carried_choices(between_nodes: bool) -> list[str]:
     register()
-    nodes = compose_methods(list(method_keys(conf_directory())))
+    nodes = compose_methods(list(method_keys()))
     return [
         name
         for name, (node, _) in nodes.items()

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from gcbench.config import ConfigError, conf_directory
+from gcbench.config import ConfigError, choices_in, conf_directory
 from gcbench.predict.model import Codec, Compute
 
 FILE_KEYS = {"title", "copy_bytes_per_second", "backward_share", "codecs", "models"}
@@ -87,7 +87,7 @@ def interpolate(seconds_by_size: Mapping[float, float], size: float) -> float:
 
 
 def device_names() -> list[str]:
-    return sorted(path.stem for path in (conf_directory() / "devices").glob("*.yaml"))
+    return choices_in("devices")
 
 
 def read_device(name: str) -> Device:

@@ -15,6 +15,7 @@ from gcbench.compressors import Compressor
 from gcbench.config import (
     Config,
     ConfigError,
+    choices_in,
     compose_methods,
     compose_overrides,
     conf_directory,
@@ -155,12 +156,12 @@ def read_shapes(path: str) -> OwnModel:
 
 
 def method_names() -> list[str]:
-    return sorted(path.stem for path in (conf_directory() / "compressor").glob("*.yaml"))
+    return choices_in("compressor")
 
 
 def refuse_unknown_knobs(names: Sequence[str], overrides: Sequence[str]) -> None:
     """Raise ConfigError where an override is a key of none of the methods."""
-    keys = method_keys(conf_directory())
+    keys = method_keys()
     for override in overrides:
         if not any(override.partition("=")[0] in keys[name] for name in names):
             raise ConfigError(
@@ -173,7 +174,7 @@ def make_methods(
     name: str, overrides: Sequence[str], shapes: Shapes, device: Device, workers_per_node: int
 ) -> list[Method]:
     """Return a method with every combination of the values that were typed for its knobs."""
-    keys = method_keys(conf_directory())[name]
+    keys = method_keys()[name]
     knobs = [override for override in overrides if override.partition("=")[0] in keys]
     every = []
     for combination in product(*map(_values, knobs)):

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from gcbench.compressors import Compressor, Grads
-from gcbench.data import Data
+from gcbench.compressors import Grads
 from gcbench.train.replica import Replica
-from gcbench.train.run import MakeOptimizer, Optimizers, Progress, Run
+from gcbench.train.run import Estimator, MakeOptimizer, Optimizers, Progress, Run
 
 
-class EveryStep:
-    """Mixin of estimators that exchange all gradients in every step."""
+class EveryStep(Estimator):
+    """Base of estimators that exchange all gradients in every step."""
 
     period: ClassVar[int] = 1
     worker_copies: ClassVar[int] = 0
@@ -27,21 +25,10 @@ class EveryStep:
     def due_gradients(self, run: Run, progress: Progress) -> Grads:
         return run.replica.grads
 
-    def messages(self, run: Run) -> list[list[str]]:
-        return [list(run.replica.grads)]
-
-    def whole_gradients(self, run: Run, progress: Progress) -> int:
-        return 0
-
 
 @dataclass(frozen=True)
 class SGD(EveryStep):
     """The mean gradient of the batch, as it is."""
-
-    def refuse(
-        self, model: nn.Module, data: Data, compressor: Compressor, config: Mapping[str, Any]
-    ) -> None:
-        pass
 
     def gradients(self, run: Run, progress: Progress) -> Tensor:
         run.replica.begin()
@@ -53,14 +40,6 @@ class SGD(EveryStep):
                 for row in rows
             ]
         )
-
-    def end_step(self, run: Run, progress: Progress) -> None:
-        pass
-
-    def facts(
-        self, run: Run, progress: Progress, sent_bits_per_step: float
-    ) -> dict[str, Any] | None:
-        return None
 
 
 def batch_of(run: Run, number: int, row: int) -> tuple[Tensor, Tensor]:

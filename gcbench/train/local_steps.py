@@ -26,12 +26,12 @@ from gcbench.settings import (
 )
 from gcbench.train.estimators import batch_of
 from gcbench.train.replica import Replica
-from gcbench.train.run import InnerModel, MakeOptimizer, Optimizers, Progress, Run
+from gcbench.train.run import Estimator, InnerModel, MakeOptimizer, Optimizers, Progress, Run
 from gcbench.train.schedules import CONSTANT, total_steps
 
 
-class InnerSteps:
-    """Mixin of estimators whose workers have their own parameters between exchanges."""
+class InnerSteps(Estimator):
+    """Base of estimators whose workers have their own parameters between exchanges."""
 
     worker_copies: ClassVar[int] = 3  # the parameters, and the moments of Adam
 
@@ -45,9 +45,6 @@ class InnerSteps:
             )
             for model in models
         ]
-
-    def whole_gradients(self, run: Run, progress: Progress) -> int:
-        return 0
 
     def backward(self, run: Run, progress: Progress) -> Tensor:
         """Fill the rows with gradients at each worker's parameters; return the mean losses."""

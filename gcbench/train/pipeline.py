@@ -24,10 +24,8 @@ TURN_STEPS = 5  # of one turn in the trial of `trainer.overlap=auto`
 TURNS = 3  # each way
 
 
-class AfterBackward:
+class AfterBackward(Pipeline):
     """The default pipeline: the exchange follows the backward pass."""
-
-    overlap_ratio: float | None = None
 
     def gradients(self, run: Run, progress: Progress) -> Tensor:
         return run.estimator.gradients(run, progress)
@@ -48,14 +46,11 @@ class AfterBackward:
             return ExchangeResult(out.update, run.replica.flat, out.shannon_bits)
         return ExchangeResult(out.update, flatten(grads), None)
 
-    def settle(self, run: Run, progress: Progress) -> None:
-        pass
-
     def messages(self, run: Run) -> list[list[str]]:
         return run.estimator.messages(run)
 
 
-class UnderBackward:
+class UnderBackward(Pipeline):
     """The pipeline of `trainer.overlap`: a bucket is exchanged while others are still computed.
 
     Its exchange begins when its gradients have arrived. DDP's buckets change after the first step,
@@ -63,8 +58,6 @@ class UnderBackward:
     tensor gives the same update as without overlap, up to rounding: an all-reduce of another length
     adds in another order, and matrices are orthogonalized together with others.
     """
-
-    overlap_ratio: float | None = None
 
     def __init__(self, queue: ExchangeQueue, replica: Replica, bucket_mib: float) -> None:
         self._queue = queue
@@ -97,14 +90,11 @@ class UnderBackward:
         progress.first_bad.note_exchange(progress.step, out)
         return ExchangeResult(out.update, run.replica.flat, out.shannon_bits)
 
-    def settle(self, run: Run, progress: Progress) -> None:
-        pass
-
     def messages(self, run: Run) -> list[list[str]]:
         return self._names
 
 
-class ByTrial:
+class ByTrial(Pipeline):
     """The pipeline of `trainer.overlap=auto`: after the backward pass or under it.
 
     Turns of a few steps go one way and the other. Then the run stays with the way whose turns took
@@ -119,7 +109,6 @@ class ByTrial:
         self._overlaps = False
         self._steps = 0
         self._began = 0.0
-        self.overlap_ratio: float | None = None
 
     def gradients(self, run: Run, progress: Progress) -> Tensor:
         if self.overlap_ratio is None and self._steps % TURN_STEPS == 0:
@@ -129,9 +118,6 @@ class ByTrial:
 
     def exchange(self, run: Run, progress: Progress) -> ExchangeResult | None:
         return self._ways[self._overlaps].exchange(run, progress)
-
-    def settle(self, run: Run, progress: Progress) -> None:
-        pass
 
     def messages(self, run: Run) -> list[list[str]]:
         if self.overlap_ratio is not None:
@@ -156,7 +142,7 @@ class ByTrial:
         self._began = now
 
 
-class UnderNextStep:
+class UnderNextStep(Pipeline):
     """The pipeline of `trainer.double_buffering`: a step's exchange runs under the next step.
 
         x_{t+1} = x_t - lr_t update(g_{t-1}),   x_1 = x_0
@@ -165,8 +151,6 @@ class UnderNextStep:
     Fast", NIPS 2009), whatever the method; the last gradient is exchanged, but comes too late to be
     applied.
     """
-
-    overlap_ratio: float | None = None
 
     def __init__(self, queue: ExchangeQueue) -> None:
         self._queue = queue

@@ -64,6 +64,7 @@ class Estimator(Protocol):
         self, model: nn.Module, data: Data, compressor: Compressor, config: Mapping[str, Any]
     ) -> None:
         """Raise ValueError for what would run, but not do what the estimator promises."""
+        return
 
     def gradients(self, run: Run, progress: Progress) -> Tensor:
         """Fill the replica's rows; return the mean loss of each, `[w]`."""
@@ -73,12 +74,15 @@ class Estimator(Protocol):
 
     def messages(self, run: Run) -> list[list[str]]:
         """Return the names of the rows that are ever exchanged together."""
+        return [list(run.replica.grads)]
 
     def whole_gradients(self, run: Run, progress: Progress) -> int:
         """Return how many gradients it has sent whole, beside what the compressor exchanged."""
+        return 0
 
     def end_step(self, run: Run, progress: Progress) -> None:
         """End a step, when the parameters have moved and `progress.step` counts it."""
+        return
 
     def facts(
         self, run: Run, progress: Progress, sent_bits_per_step: float
@@ -87,6 +91,7 @@ class Estimator(Protocol):
 
         `sent_bits_per_step` is a worker's metered payload.
         """
+        return None
 
 
 class ExchangeResult(NamedTuple):
@@ -103,7 +108,7 @@ class ExchangeResult(NamedTuple):
 class Pipeline(Protocol):
     """The order of a step: `gradients`, then `exchange`, once each."""
 
-    overlap_ratio: float | None
+    overlap_ratio: float | None = None
     """Seconds of steps with overlap over those without, where a trial has compared them."""
 
     def gradients(self, run: Run, progress: Progress) -> Tensor:
@@ -114,6 +119,7 @@ class Pipeline(Protocol):
 
     def settle(self, run: Run, progress: Progress) -> None:
         """Wait for background exchanges, so that `progress` and the run's meter have them all."""
+        return
 
     def messages(self, run: Run) -> list[list[str]]:
         """Return which parameters' gradients a step exchanges together, as the last one did."""

@@ -126,9 +126,6 @@ class ZeroOneAdam(InnerSteps, Checked):
         """Return how many updates of the variance there were, each of a mean gradient in fp32."""
         return sum(map(_optimizer_of(run).updates_variance, range(progress.step)))
 
-    def messages(self, run: Run) -> list[list[str]]:
-        return [list(run.replica.grads)]
-
     @torch.no_grad()
     def end_step(self, run: Run, progress: Progress) -> None:
         optimizer, step = _optimizer_of(run), progress.step - 1

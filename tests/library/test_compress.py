@@ -29,7 +29,7 @@ from pipeline_cases import train_steps
 from sentence import SMALL, config_of
 from torch import Tensor
 
-from gcbench.config import conf_directory, method_keys
+from gcbench.config import method_keys
 
 PLAIN_SGD = (
     "model.widths=[64]",
@@ -52,7 +52,7 @@ def close(a: list[Tensor], b: list[Tensor]) -> bool:
 
 @pytest.mark.parametrize("choice", slow_but(("qsgd", "powersgd", "top_k", "onebit_adam"), CHOICES))
 def test_updates_and_bits_equal_those_of_the_runner(choice: str) -> None:
-    has_min_size = "min_size" in method_keys(conf_directory())[choice]
+    has_min_size = "min_size" in method_keys()[choice]
     knobs = {"min_size": 0} if has_min_size else {}
     if choice == "onebit_adam":
         knobs |= {"momentum": 0.9, "dense_steps": 2}

@@ -114,7 +114,7 @@ def _bench(overrides: Sequence[str]) -> None:
 
 
 def _predict(arguments: Sequence[str]) -> None:
-    knobs = {key for keys in method_keys(conf_directory()).values() for key in keys}
+    knobs = {key for keys in method_keys().values() for key in keys}
     for override in read_predict(arguments).others:
         if override.partition("=")[0] not in knobs:
             raise ConfigError(f"{override}: no method has such a knob")
