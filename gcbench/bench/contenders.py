@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -16,13 +15,13 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
+from gcbench.bench.timing import Row, mean_seconds
 from gcbench.comm import Comm, GlooTransport, LocalControl, MirrorTransport, ProcessGroupControl
 from gcbench.config import Config
 from gcbench.data import Data
 from gcbench.launch.instantiate import make_model
 from gcbench.launch.plan import Machine, plan
 from gcbench.launch.worker import Connections, build_run
-from gcbench.records.clock import Lap, Ledger
 from gcbench.train.pipeline import exchanges_in_background
 from gcbench.train.replica import is_recurrent
 from gcbench.train.run import Progress
@@ -31,8 +30,6 @@ from gcbench.train.tasks import loss_of
 
 CPU = torch.device("cpu")
 TIMEOUT = timedelta(minutes=10)
-
-Row = dict[str, Any]
 
 
 class Contender(Protocol):
@@ -91,7 +88,8 @@ class GcbenchSteps:
         A collective is its kind, how many there are, and the payload bits of each.
         """
         steps, run = self._progress.step, self._run
-        by_step = [_seconds(laps) for laps in zip(*control.gather(run.clock.take()), strict=True)]
+        taken = control.gather(run.clock.take())
+        by_step = [mean_seconds([[laps] for laps in same]) for same in zip(*taken, strict=True)]
         return {
             "exchange_seconds": median(s["exchange"] + s["hidden_exchange"] for s in by_step),
             "coding_seconds": median(
@@ -127,14 +125,7 @@ class TorchSteps:
         self.recurrent = is_recurrent(model)
         self.forward = DistributedDataParallel(model, bucket_cap_mb=4096 if self.rank else None)
         if self.rank:
-            group = dist.group.WORLD
-            state = PowerSGDState(
-                group,
-                matrix_approximation_rank=self.rank,
-                start_powerSGD_iter=2,
-                min_compression_rate=1,
-            )
-            self.forward.register_comm_hook(state, powerSGD_hook)
+            self.forward.register_comm_hook(hook_state(dist.group.WORLD, self.rank), powerSGD_hook)
         self.optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, weight_decay=1e-4)
 
     @property
@@ -175,6 +166,13 @@ class TorchSteps:
         return {}
 
 
+def hook_state(group: dist.ProcessGroup | None, rank: int) -> PowerSGDState:
+    """Return the state of PyTorch's PowerSGD that compresses every matrix from step 2 on."""
+    return PowerSGDState(
+        group, matrix_approximation_rank=rank, start_powerSGD_iter=2, min_compression_rate=1
+    )
+
+
 def gloo_group() -> dist.ProcessGroup:
     """Return a new group of all processes."""
     return cast(dist.ProcessGroup, dist.new_group(backend="gloo", timeout=TIMEOUT))
@@ -183,12 +181,3 @@ def gloo_group() -> dist.ProcessGroup:
 def _comm(workers: int) -> Comm:
     """Return a Comm over a group of its own; one worker alone has nobody to exchange with."""
     return Comm(workers, GlooTransport(gloo_group()) if workers > 1 else None)
-
-
-def _seconds(laps: Sequence[list[Lap]]) -> dict[str, float]:
-    """Return the seconds of one step by phase, means over the processes, whose laps these are."""
-    ledger = Ledger(len(laps))
-    ledger.add([[process] for process in laps])
-    by_phase = ledger.seconds()
-    assert by_phase is not None
-    return {phase: seconds["mean"] for phase, seconds in by_phase.items()}

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 
 from gcbench.bench.inputs import Input
-from gcbench.bench.timing import Timing, time_beside_copy
+from gcbench.bench.timing import Row, Timing, time_beside_copy
 from gcbench.comm import Comm
 from gcbench.compressors import Codec, Compressor, Step, flatten, offsets_of, parts_of
 from gcbench.compressors.virtual import Stepper
-
-Row = dict[str, Any]
 
 
 def measure(compressor: Compressor, gradients: Input, rounds: int) -> Iterator[Row]:

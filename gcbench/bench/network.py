@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 from statistics import median
 from typing import Any, cast
@@ -13,10 +12,11 @@ from typing import Any, cast
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import powerSGD_hook
 
+from gcbench.bench.contenders import TIMEOUT, gloo_group, hook_state
 from gcbench.bench.inputs import InputOf
-from gcbench.bench.timing import seconds
+from gcbench.bench.timing import Row, mean_seconds, ratio_in_turn, seconds, slowest
 from gcbench.codecs.kernels import Backend, use_backend
 from gcbench.comm import Comm, ProcessGroupControl, transport_of
 from gcbench.compressors import Compressor, Grads, flatten_each, parts_of
@@ -25,9 +25,8 @@ from gcbench.compressors.powersgd import PowerSGD
 from gcbench.compressors.virtual import Stepper
 from gcbench.launch.meeting import join
 from gcbench.launch.memory import keep_freed_memory
-from gcbench.records.clock import Clock, Ledger
+from gcbench.records.clock import Clock
 
-TIMEOUT = timedelta(minutes=10)
 UNTIMED = 3
 
 
@@ -56,7 +55,7 @@ def measure_here(
         join("gloo", timeout=TIMEOUT)
     try:
         world = cast(dist.ProcessGroup, dist.group.WORLD)
-        control = ProcessGroupControl(cast(dist.ProcessGroup, dist.new_group(backend="gloo")))
+        control = ProcessGroupControl(gloo_group())
         rows = _rows(compressor, input_of, rounds, world, control, device)
         if world.rank() == 0:
             Path(answer).write_text(json.dumps(rows))
@@ -71,7 +70,7 @@ def _rows(
     group: dist.ProcessGroup,
     control: ProcessGroupControl,
     device: torch.device,
-) -> list[dict[str, Any]]:
+) -> list[Row]:
     grads = input_of(device, group.rank()).grads
     workers = group.size()
     clocks = {"method": Clock(device), "dense": Clock(device)}
@@ -88,11 +87,11 @@ def _rows(
         for name, step in steps.items():
             control.barrier()
             times[name].append(seconds(step, device))
-    slowest = {
-        name: [max(same) for same in zip(*control.gather(of_one[UNTIMED:]), strict=True)]
-        for name, of_one in times.items()
+    timed = slowest({name: of_one[UNTIMED:] for name, of_one in times.items()}, control)
+    exchange = {
+        name: mean_seconds(control.gather(clock.take()))["exchange"]
+        for name, clock in clocks.items()
     }
-    exchange = {name: _exchange_seconds(clock, control) for name, clock in clocks.items()}
     return [
         {
             "what": name,
@@ -100,9 +99,9 @@ def _rows(
             "values": sum(g.numel() for g in grads.values()),
             "milliseconds": 1e3 * median(of_step),
             "exchange_milliseconds": 1e3 * exchange[name] if name in exchange else None,
-            "of_dense": median(a / b for a, b in zip(of_step, slowest["dense"], strict=True)),
+            "of_dense": ratio_in_turn(of_step, timed["dense"]),
         }
-        for name, of_step in slowest.items()
+        for name, of_step in timed.items()
     ]
 
 
@@ -115,19 +114,6 @@ def _timed_step(stepper: Stepper, clock: Clock) -> Callable[[], None]:
     return step
 
 
-def _exchange_seconds(clock: Clock, control: ProcessGroupControl) -> float:
-    """Return a step's exchange as a run's ledger counts it.
-
-    Of every collective the shortest over the processes counts.
-    """
-    laps = control.gather(clock.take())
-    ledger = Ledger(len(laps))
-    ledger.add(laps)
-    seconds = ledger.seconds()
-    assert seconds is not None
-    return seconds["exchange"]["mean"]
-
-
 def _hook(
     compressor: Compressor, grads: Grads, group: dist.ProcessGroup
 ) -> Callable[[], None] | None:
@@ -138,9 +124,7 @@ def _hook(
     ranks = [part.rank for part in parts_of(compressor) if isinstance(part, PowerSGD)]
     if not ranks:
         return None
-    state = PowerSGDState(
-        group, matrix_approximation_rank=ranks[0], start_powerSGD_iter=2, min_compression_rate=1
-    )
+    state = hook_state(group, ranks[0])
     bucket: Any = _Bucket(grads)
 
     def step() -> None:

@@ -7,7 +7,6 @@ import os
 import tempfile
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from rich.console import Console
@@ -16,6 +15,7 @@ from rich.text import Text
 from gcbench.bench.inputs import InputOf, Shapes, draw_input, one_matrix, read_input
 from gcbench.bench.local import measure
 from gcbench.bench.network import measure_here
+from gcbench.bench.timing import Row
 from gcbench.codecs.kernels import use_backend
 from gcbench.compressors import Compressor
 from gcbench.config import Config, ConfigError
@@ -25,8 +25,6 @@ from gcbench.launch.local import run_processes
 from gcbench.launch.memory import keep_freed_memory
 from gcbench.launch.plan import Machine, choose_codec_backend
 from gcbench.records.environment import describe_environment
-
-Row = dict[str, Any]
 
 
 def bench(config: Config, directory: str) -> None:

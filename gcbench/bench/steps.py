@@ -21,10 +21,10 @@ from gcbench.bench.contenders import (
     TIMEOUT,
     Contender,
     GcbenchSteps,
-    Row,
     TorchSteps,
     gloo_group,
 )
+from gcbench.bench.timing import Row, ratio_in_turn, slowest
 from gcbench.comm import ProcessGroupControl
 from gcbench.config import Config, compose_overrides, resolve
 from gcbench.launch.instantiate import make_data
@@ -100,25 +100,17 @@ def time_rows(
         for name, contender in contenders.items():
             times = _turn(contender, control)
             seconds[name] += times[1:] if number else []
-    slowest = {
-        name: [max(same) for same in zip(*control.gather(times), strict=True)]
-        for name, times in seconds.items()
-    }
+    timed = slowest(seconds, control)
     return [
         {
             "method": name,
             "step_seconds": median(times),
             "all_step_seconds": times,
-            "of_no_exchange": ratio_in_turn(times, slowest[BASELINE]),
+            "of_no_exchange": ratio_in_turn(times, timed[BASELINE]),
             **contenders[name].facts(control),
         }
-        for name, times in slowest.items()
+        for name, times in timed.items()
     ]
-
-
-def ratio_in_turn(times: Sequence[float], others: Sequence[float]) -> float:
-    """Return the median ratio of steps to those that another method took in the same turns."""
-    return median(a / b for a, b in zip(times, others, strict=True))
 
 
 def message_seconds(control: ProcessGroupControl) -> float:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from gcbench.comm import Control
+from gcbench.records.clock import Lap, Ledger
+
+Row = dict[str, Any]
 Work = Callable[[], object]
 UNTIMED = 2  # calls before the first that counts: compilation, allocation, caches
 
@@ -31,6 +35,31 @@ def time_beside_copy(work: Work, x: Tensor, rounds: int) -> Timing:
     ][UNTIMED:]
     copies, works = zip(*pairs, strict=True)
     return Timing(median(works), median(copies), median(copy / work for copy, work in pairs))
+
+
+def slowest(times: Mapping[str, list[float]], control: Control) -> dict[str, list[float]]:
+    """Return the times of every method, each that of the process that took longest for it."""
+    return {
+        name: [max(same) for same in zip(*control.gather(of_one), strict=True)]
+        for name, of_one in times.items()
+    }
+
+
+def ratio_in_turn(times: Sequence[float], others: Sequence[float]) -> float:
+    """Return the median ratio of steps to those that another method took in the same turns."""
+    return median(a / b for a, b in zip(times, others, strict=True))
+
+
+def mean_seconds(laps: list[list[list[Lap]]]) -> dict[str, float]:
+    """Return the seconds of a step by phase, means over the processes, whose laps these are.
+
+    Of every collective the shortest over the processes counts, as in a run's ledger.
+    """
+    ledger = Ledger(len(laps))
+    ledger.add(laps)
+    by_phase = ledger.seconds()
+    assert by_phase is not None
+    return {phase: seconds["mean"] for phase, seconds in by_phase.items()}
 
 
 def seconds(work: Work, device: torch.device) -> float:
