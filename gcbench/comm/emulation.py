@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from gcbench.comm.network import Cost, Link, Network
+from gcbench.comm.network import Link, Network
 from gcbench.comm.transport import GlooTransport, NcclTransport, Reduction, Transport
 
 
@@ -25,22 +25,22 @@ class EmulatedTransport:
         self._network = Network(inner.processes, 1, link, link)
 
     def all_reduce(self, flat: Tensor, op: Reduction) -> None:
-        with self._stretch(self._network.cost("all_reduce", 8 * flat.nbytes), flat.device):
+        with self._stretch(self._network.seconds("all_reduce", 8 * flat.nbytes), flat.device):
             self._inner.all_reduce(flat, op)
 
     def all_gather(self, message: Tensor) -> Tensor:
-        with self._stretch(self._network.cost("all_gather", 8 * message.nbytes), message.device):
+        with self._stretch(self._network.seconds("all_gather", 8 * message.nbytes), message.device):
             return self._inner.all_gather(message)
 
     def all_to_all(self, by_process: Tensor) -> Tensor:
         leaving = 8 * by_process[1:].nbytes
-        with self._stretch(self._network.cost("all_to_all", leaving), by_process.device):
+        with self._stretch(self._network.seconds("all_to_all", leaving), by_process.device):
             return self._inner.all_to_all(by_process)
 
     def exchange_rows(self, rows: list[Tensor], row_bytes: list[int]) -> list[Tensor]:
         w = len(rows)
         bits = [8 * sum(row_bytes[k : k + w]) for k in range(0, len(row_bytes), w)]
-        with self._stretch(self._network.ragged_cost(bits), rows[0].device):
+        with self._stretch(self._network.point_to_point_seconds(bits), rows[0].device):
             return self._inner.exchange_rows(rows, row_bytes)
 
     def split(self, size: int) -> tuple[Transport, Transport]:
@@ -48,14 +48,14 @@ class EmulatedTransport:
         return EmulatedTransport(node, self._link), EmulatedTransport(peers, self._link)
 
     @contextmanager
-    def _stretch(self, cost: Cost, device: torch.device) -> Iterator[None]:
-        """Make the block last at least `cost.seconds`, counted from the last process's arrival.
+    def _stretch(self, seconds: float, device: torch.device) -> Iterator[None]:
+        """Make the block last at least so many `seconds`, counted from the last process's arrival.
 
         The barrier that tells all processes of this arrival comes on top: 0.1 ms on one machine.
         """
         _finish(device)
         dist.barrier(self._inner.group)
-        end = time.perf_counter() + cost.seconds
+        end = time.perf_counter() + seconds
         yield
         _finish(device)
         time.sleep(max(0.0, end - time.perf_counter()))

@@ -1,8 +1,7 @@
 """The cost of collectives from sizes alone: the bits that they move and the seconds they take.
 
 A payload is what one worker has for the others, as the meter counts it: what it puts into a sum or
-a gather, of an all-to-all the parts that are not its own, of a broadcast all that the one who knows
-it says. Which algorithm runs is stated:
+a gather, of an all-to-all the parts that are not its own. Which algorithm runs is stated:
 
     all_reduce       a ring that passes W-ths of the message on, first adding them up, then handing
                      the sums around
@@ -10,10 +9,8 @@ it says. Which algorithm runs is stated:
     ragged_gather    every worker sends its message, of a size of its own, to every other one (on
                      gloo a ring passes them on: as many bits, and no slower)
     all_to_all       every worker sends every other one its part
-    broadcast        a binomial tree from the one who knows
-    tree_all_reduce  a binomial tree to one worker, and a broadcast from there
 
-gloo and NCCL run the first four so, on gloo with gathers and all-to-alls that we send ourselves;
+gloo and NCCL run them so, on gloo with gathers and all-to-alls that we send ourselves;
 NCCL, which may take trees for small sums, moves as many bits with them.
 """
 
@@ -21,11 +18,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
-Collective = Literal[
-    "all_reduce", "tree_all_reduce", "all_gather", "ragged_gather", "all_to_all", "broadcast"
-]
+Collective = Literal["all_reduce", "all_gather", "ragged_gather", "all_to_all"]
 Level = Literal["all", "inside", "between"]  # all workers; those of a node; one of every node
 
 
@@ -34,18 +29,11 @@ def wire_bits(collective: Collective, payload_bits: float, workers: int) -> floa
 
     They are the mean over workers where these differ.
     """
-    if collective in ("all_reduce", "tree_all_reduce"):
+    if collective == "all_reduce":
         return 2 * (workers - 1) * payload_bits / workers
     if collective in ("all_gather", "ragged_gather"):
         return (workers - 1) * payload_bits
-    if collective == "broadcast":
-        return (workers - 1) * payload_bits / workers
     return payload_bits if workers > 1 else 0
-
-
-class Cost(NamedTuple):
-    wire_bits: float  # sent by a worker
-    seconds: float
 
 
 @dataclass(frozen=True)
@@ -93,31 +81,14 @@ class Network:
             return Network(self.nodes, 1, self.inside, share)
         return self
 
-    def cost(self, collective: Collective, payload_bits: float) -> Cost:
-        """Return the cost of one collective to which every worker brings `payload_bits`."""
-        return Cost(
-            wire_bits(collective, payload_bits, self.workers),
-            self._seconds(collective, payload_bits),
-        )
-
-    def ragged_cost(self, payload_bits: Sequence[float]) -> Cost:
-        """Return the cost of a `ragged_gather`, from every worker's true size."""
-        mean = sum(payload_bits) / self.workers
-        return Cost(
-            wire_bits("ragged_gather", mean, self.workers), self._point_to_point(payload_bits)
-        )
-
-    def _seconds(self, collective: Collective, bits: float) -> float:
+    def seconds(self, collective: Collective, bits: float) -> float:
+        """Return the seconds of one collective to which every worker brings a payload of `bits`."""
         others = self.workers - 1
         if collective == "all_reduce":
             return 2 * others * self._ring_round(bits / self.workers)
         if collective == "all_gather":
             return others * self._ring_round(bits)
-        if collective == "broadcast":
-            return self._tree(bits)
-        if collective == "tree_all_reduce":
-            return 2 * self._tree(bits)
-        return self._point_to_point(
+        return self.point_to_point_seconds(
             [bits / max(others, 1) if collective == "all_to_all" else bits] * self.workers
         )
 
@@ -129,18 +100,7 @@ class Network:
         inside = self.inside.seconds(bits) if self.workers_per_node > 1 else 0.0
         return max(inside, self.between.seconds(bits)) if self.nodes > 1 else inside
 
-    def _tree(self, bits: float) -> float:
-        """Return the seconds of a tree among the nodes, then inside them.
-
-        Each round doubles the number of those who know.
-        """
-        rounds_between = (self.nodes - 1).bit_length()
-        rounds_inside = (self.workers_per_node - 1).bit_length()
-        return rounds_between * self.between.seconds(bits) + rounds_inside * self.inside.seconds(
-            bits
-        )
-
-    def _point_to_point(self, bits: Sequence[float]) -> float:
+    def point_to_point_seconds(self, bits: Sequence[float]) -> float:
         """Return the seconds in which worker i sends `bits[i]` to each of the others.
 
         Who sends most sets the time, as nobody receives as much. Both levels work at once.

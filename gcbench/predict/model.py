@@ -29,10 +29,6 @@ class Compute(NamedTuple):
     backward_seconds: float
     batch_size: int
 
-    @property
-    def images_per_second(self) -> float:
-        return self.batch_size / self.seconds
-
 
 class Codec(NamedTuple):
     """Seconds that a worker alone spends on a gradient."""
@@ -141,8 +137,7 @@ def predict(
 def exchange_seconds(messages: Sequence[Message], network: Network) -> float:
     """Return the seconds of collectives one after the other, by the costs of `comm/network.py`."""
     return sum(
-        m.number * network.level(m.level).cost(m.collective, m.bits / m.number).seconds
-        for m in messages
+        m.number * network.level(m.level).seconds(m.collective, m.bits / m.number) for m in messages
     )
 
 

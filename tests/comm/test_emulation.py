@@ -23,15 +23,14 @@ def spans() -> list[dict[str, Span]]:
 @pytest.mark.parametrize(
     ("case", "expected"),
     [
-        ("all_reduce", NETWORK.cost("all_reduce", 8e5).seconds),
-        ("all_gather", NETWORK.cost("all_gather", 8e5).seconds),
-        ("all_to_all", NETWORK.cost("all_to_all", 6e5).seconds),
+        ("all_reduce", NETWORK.seconds("all_reduce", 8e5)),
+        ("all_gather", NETWORK.seconds("all_gather", 8e5)),
+        ("all_to_all", NETWORK.seconds("all_to_all", 6e5)),
         (
             "ragged",
-            NETWORK.cost("all_gather", 32).seconds
-            + NETWORK.ragged_cost([0, 2e5, 4e5, 6e5]).seconds,
+            NETWORK.seconds("all_gather", 32) + NETWORK.point_to_point_seconds([0, 2e5, 4e5, 6e5]),
         ),
-        ("inside", Network(2, 1, LINK, LINK).cost("all_reduce", 8e5).seconds),
+        ("inside", Network(2, 1, LINK, LINK).seconds("all_reduce", 8e5)),
     ],
 )
 def test_a_collective_lasts_as_long_as_the_model_says(

@@ -75,7 +75,7 @@ def test_times_of_one_gradient_at_10_gbit(
     GoogLeNet's 44 ms do not follow from its 13.0 M parameters."""
     assert round(sum(sizes(shapes_of(network))) / 1e6, 1) == millions
     link = Link(bits_per_second=1e10)
-    found = 1e3 * Network(2, 1, link, link).cost("all_gather", 32 * millions * 1e6).seconds
+    found = 1e3 * Network(2, 1, link, link).seconds("all_gather", 32 * millions * 1e6)
     assert round(found, 1) == ms
     assert (abs(found - printed) < 1) == (network != "googlenet")
 

@@ -122,7 +122,7 @@ def test_time_to_a_goal_on_a_link(frame: DataFrame, chromium: Page) -> None:
     link = read_link("network", "100gbit")
     slow = Network(2, 1, link, type(link)(1e6, link.latency_seconds))
     bits = frame[frame.status == "done"].groupby("compressor").parameters.first() * 32
-    step = 4 * 0.02 + 2 * 0.05 + slow.cost("all_reduce", bits["none"]).seconds
+    step = 4 * 0.02 + 2 * 0.05 + slow.seconds("all_reduce", bits["none"])
     # The seeds reach 92.5 at the second, first and first test; one of rank 7 never does.
     steps = (STEPS[1] + STEPS[0] + STEPS[0]) / 3
     assert shown == {"none": pytest.approx(steps * step, rel=1e-4)}
