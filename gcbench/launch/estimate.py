@@ -67,7 +67,7 @@ class Estimates:
         past = _alike(self._past_work.get(_work(config, config["choices"], device), []), config)
         if not past:
             return None
-        each = median_low(_step_seconds(result) * _cores(result) for result in past)
+        each = median_low(_step_seconds(result) * result.cores for result in past)
         return max(START_SECONDS, each * _steps(config, _steps_per_epoch(past[0])))
 
 
@@ -92,12 +92,6 @@ def _work(config: Config, choices: dict[str, str], device: str | None) -> Size:
     trainer = config["trainer"]
     asked = (trainer.get(key) for key in ("gpus", "batch_size", "precision"))
     return digest(config["model"]), choices["dataset"], device, *asked
-
-
-def _cores(result: Result) -> int:
-    """Return the number of cores that computed, or of processes where these have a GPU."""
-    threads = result.threads if result.device == "cpu" else 1
-    return (result.processes or 1) * (threads or 1)
 
 
 def _size(config: Config, choices: dict[str, str]) -> Size:

@@ -10,10 +10,11 @@ import re
 import signal
 import subprocess
 import zlib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from unittest import mock
 
 from gcbench.config import Config, ConfigError
 
@@ -93,32 +94,24 @@ def torch_environment(environment: Environment, directory: Path) -> dict[str, st
     }
 
 
-@contextmanager
-def torchrun_environment(directory: Path) -> Iterator[None]:
-    """Set these variables, for one run of several that a command may make."""
-    before = dict(os.environ)
-    os.environ.update(torch_environment(os.environ, directory))
-    try:
-        yield
-    finally:
-        for name in os.environ.keys() - before.keys():
-            del os.environ[name]
+def torchrun_environment(directory: Path) -> AbstractContextManager[Any]:
+    """Return a context with these variables, for one run of several that a command may make."""
+    return mock.patch.dict(os.environ, torch_environment(os.environ, directory))
 
 
-@contextmanager
-def task_of_its_own() -> Iterator[None]:
-    """Let a task of a job step run something that takes it for the step's only one.
+def task_of_its_own() -> AbstractContextManager[Any]:
+    """Return a context in which a task of a job step takes itself for the step's only one.
 
     It sees its share of the job step's GPUs and cores.
     """
-    before = dict(os.environ)
     here, number = tasks_here(os.environ), int(os.environ["SLURM_LOCALID"])
     gpus = [gpu for gpu in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]
     share = len(gpus) // here  # none where Slurm has bound each task to GPUs of its own
-    if share:
-        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus[number * share : (number + 1) * share])
+    own = ",".join(gpus[number * share : (number + 1) * share])
     cores = max(1, int(os.environ["SLURM_CPUS_ON_NODE"]) // here)
-    os.environ.update(
+    return mock.patch.dict(
+        os.environ,
+        {"CUDA_VISIBLE_DEVICES": own} if share else {},
         SLURM_PROCID="0",
         SLURM_LOCALID="0",
         SLURM_NODEID="0",
@@ -127,10 +120,6 @@ def task_of_its_own() -> Iterator[None]:
         SLURM_STEP_TASKS_PER_NODE="1",
         SLURM_CPUS_ON_NODE=str(cores),
     )
-    try:
-        yield
-    finally:
-        os.environ.update(before)
 
 
 def stop_signals(environment: Environment) -> tuple[signal.Signals, ...]:

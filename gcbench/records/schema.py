@@ -263,6 +263,12 @@ class Result(Environment):
         return self.finished.replace("T", " ")[:16]
 
     @property
+    def cores(self) -> int:
+        """Return how many cores computed, or how many processes where these have a GPU."""
+        threads = self.threads if self.device == "cpu" else 1
+        return (self.processes or 1) * (threads or 1)
+
+    @property
     def duration(self) -> float:
         """Return seconds from the start, or from the last continuation, to the end."""
         start, end = (datetime.fromisoformat(time) for time in (self.started, self.finished))

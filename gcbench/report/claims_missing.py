@@ -149,8 +149,4 @@ def _core_hours(missing: MissingRuns, kept: Sequence[RecordedRun]) -> float | No
     same = [run for run in at_budget if run.experiment == missing.experiment]
     table = missing.experiment.rpartition("/")[0]
     near = same or [r for r in at_budget if str(r.experiment).rpartition("/")[0] == table]
-    hours = [
-        run.result.duration * (run.result.processes or 1) * (run.result.threads or 1) / 3600
-        for run in near
-    ]
-    return min(hours, default=None)
+    return min((run.result.duration * run.result.cores / 3600 for run in near), default=None)
