@@ -71,11 +71,6 @@ def count_payload(comm: Comm, control: ProcessGroupControl) -> dict[str, Any]:
             "kernel": _leaving(exchange, control),
             "meter": comm.meter.wire_bits[0] / 8,
         }
-    message = torch.ones(600_000, dtype=torch.uint8)
-    meter = Meter.of_workers(1)
-    meter.count_equal("broadcast", comm.workers, 8 * STEPS * message.nbytes, 0)
-    leaving = _leaving(lambda: dist.broadcast(message, src=0), control)
-    measured["broadcast"] = {"kernel": leaving, "meter": meter.wire_bits[0] / 8}
     return measured
 
 
