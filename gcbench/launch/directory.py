@@ -16,7 +16,7 @@ from gcbench.identity import (
     differences,
     format_differences,
 )
-from gcbench.launch.instantiate import fits_one_length
+from gcbench.launch.optimization import fits_one_length
 from gcbench.records import RunFiles
 from gcbench.records.files import ENDED
 from gcbench.records.schema import Result

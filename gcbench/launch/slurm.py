@@ -10,11 +10,10 @@ import re
 import signal
 import subprocess
 import zlib
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
-from unittest import mock
+from typing import NamedTuple
 
 from gcbench.config import Config, ConfigError
 
@@ -94,12 +93,24 @@ def torch_environment(environment: Environment, directory: Path) -> dict[str, st
     }
 
 
-def torchrun_environment(directory: Path) -> AbstractContextManager[Any]:
+@contextmanager
+def _variables(values: Mapping[str, str]) -> Iterator[None]:
+    """Set variables, and put back what was there before."""
+    before = dict(os.environ)
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def torchrun_environment(directory: Path) -> AbstractContextManager[None]:
     """Return a context with these variables, for one run of several that a command may make."""
-    return mock.patch.dict(os.environ, torch_environment(os.environ, directory))
+    return _variables(torch_environment(os.environ, directory))
 
 
-def task_of_its_own() -> AbstractContextManager[Any]:
+def task_of_its_own() -> AbstractContextManager[None]:
     """Return a context in which a task of a job step takes itself for the step's only one.
 
     It sees its share of the job step's GPUs and cores.
@@ -109,17 +120,16 @@ def task_of_its_own() -> AbstractContextManager[Any]:
     share = len(gpus) // here  # none where Slurm has bound each task to GPUs of its own
     own = ",".join(gpus[number * share : (number + 1) * share])
     cores = max(1, int(os.environ["SLURM_CPUS_ON_NODE"]) // here)
-    return mock.patch.dict(
-        os.environ,
-        {"CUDA_VISIBLE_DEVICES": own} if share else {},
-        SLURM_PROCID="0",
-        SLURM_LOCALID="0",
-        SLURM_NODEID="0",
-        SLURM_STEP_NUM_TASKS="1",
-        SLURM_STEP_NUM_NODES="1",
-        SLURM_STEP_TASKS_PER_NODE="1",
-        SLURM_CPUS_ON_NODE=str(cores),
-    )
+    alone = {
+        "SLURM_PROCID": "0",
+        "SLURM_LOCALID": "0",
+        "SLURM_NODEID": "0",
+        "SLURM_STEP_NUM_TASKS": "1",
+        "SLURM_STEP_NUM_NODES": "1",
+        "SLURM_STEP_TASKS_PER_NODE": "1",
+        "SLURM_CPUS_ON_NODE": str(cores),
+    }
+    return _variables(alone | ({"CUDA_VISIBLE_DEVICES": own} if share else {}))
 
 
 def stop_signals(environment: Environment) -> tuple[signal.Signals, ...]:

@@ -36,13 +36,12 @@ from gcbench.launch.instantiate import (
     make_compressor,
     make_data,
     make_model,
-    make_optimizer,
-    make_schedule,
     to_dataclass,
 )
 from gcbench.launch.local import collect_signals
 from gcbench.launch.meeting import join, restarts
 from gcbench.launch.memory import keep_freed_memory
+from gcbench.launch.optimization import make_optimizer, make_schedule
 from gcbench.launch.outcome import make_outcome
 from gcbench.launch.plan import Plan
 from gcbench.launch.same_config import refuse_different_configs

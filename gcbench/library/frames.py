@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,8 +10,6 @@ from pandas import DataFrame
 from gcbench.config import ConfigError
 from gcbench.records.store import RecordedRun, find_runs
 from gcbench.report.listing import runs_frame
-
-log = logging.getLogger("gcbench")
 
 
 def load_runs(*folders: str | Path) -> RunsFrame:
@@ -41,8 +38,7 @@ def load_runs(*folders: str | Path) -> RunsFrame:
                 'load_runs("outputs")'
             )
     found = find_runs(folders or ["outputs"])
-    for sentence in found.unreadable:
-        log.warning("not read: %s", sentence)
+    found.warn()
     frame = RunsFrame(runs_frame(found.runs))
     frame.recorded = {run.place: run for run in found.runs}
     return frame

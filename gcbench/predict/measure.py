@@ -60,8 +60,7 @@ def _timed_runs(paths: Sequence[str]) -> list[Result]:
         if Path(path).name != "bench.json"
     ]
     found = find_runs(folders)
-    for sentence in found.unreadable:
-        log.warning("not read: %s", sentence)
+    found.warn()
     ordered = sorted(found.runs, key=lambda run: run.place)
     return [run.result for run in ordered if run.result.seconds]
 

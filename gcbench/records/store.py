@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ from gcbench.identity import (
 from gcbench.records.files import RunFiles, replace_file
 from gcbench.records.reading import printable, read_json
 from gcbench.records.schema import Result, Status
+
+log = logging.getLogger("gcbench")
 
 SUFFIX = ".jsonl.gz"  # of a file of kept runs
 
@@ -109,6 +112,11 @@ class FoundRuns(NamedTuple):
 
     runs: list[RecordedRun]  # the oldest first
     unreadable: list[str]  # a sentence each
+
+    def warn(self) -> None:
+        """Name in the log the files that are no results."""
+        for sentence in self.unreadable:
+            log.warning("not read: %s", sentence)
 
 
 def find_runs(folders: Sequence[str | Path]) -> FoundRuns:

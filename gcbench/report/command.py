@@ -80,8 +80,7 @@ def _load_runs(arguments: Source) -> list[RecordedRun]:
     )
     if isinstance(arguments, Report | Claims) and not read.runs:  # others say so in a sentence
         _warn_of_absent(arguments.results)
-    for sentence in read.unreadable:
-        log.warning("not read: %s", sentence)
+    read.warn()
     return read.runs
 
 

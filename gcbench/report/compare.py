@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -12,8 +11,6 @@ from gcbench.identity import flat_differences, format_value
 from gcbench.records.store import FoundRuns, RecordedRun, find_runs, newest
 from gcbench.report.document import EMPTY, Heading, Summary, format_signed, format_summary
 from gcbench.report.measures import MEASURES, SCORES, measure
-
-log = logging.getLogger("gcbench")
 
 SHOWN = [name for name in MEASURES if name != "error_rate"]  # accuracy says as much
 
@@ -90,8 +87,7 @@ def _load(folder: str) -> list[RecordedRun]:
         raise ConfigError(
             f"diff {folder}: there is no result.json in or below it{broken}; type a run's directory"
         )
-    for sentence in read.unreadable:
-        log.warning("not read: %s", sentence)
+    read.warn()
     return read.runs
 
 

@@ -11,7 +11,7 @@ from gcbench.console import TextTable
 from gcbench.identity import CHOICE_GROUPS, all_knobs, drop_copies, tell_apart
 from gcbench.records.store import RecordedRun
 from gcbench.report.document import DIRTY, DIRTY_NOTE, EMPTY, format_number
-from gcbench.report.measures import MEASURES, measure
+from gcbench.report.measures import MEASURES, main_score, measure
 from gcbench.report.rows import group_runs
 from gcbench.report.study import find_study
 from gcbench.report.tables import read_table, table_names
@@ -62,15 +62,14 @@ def _texts(run: RecordedRun, overrides: Sequence[str]) -> list[str]:
     if run.title != run.experiment:
         what += f", {result.workers or '?'} workers"
     reason = f": {result.reason}" if result.reason else ""
-    scores = ((name, measure(name, result)) for name in ("accuracy", "perplexity", "loss"))
-    score = next((f"{name} {_text(value)}" for name, value in scores if value is not None), EMPTY)
+    scored = main_score(result)
     return [
         run.place,
         what,
         run.budget,
         str(run.seed),
         run.status + DIRTY * run.dirty + reason,
-        score,
+        f"{scored[0]} {_text(scored[1])}" if scored else EMPTY,
         _text(measure("ratio", result)),
         _text(measure("step_milliseconds", result)),
         result.finished_minute,

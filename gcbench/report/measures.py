@@ -138,6 +138,7 @@ SCORES = {
     "perplexity_of_batches",
     "distance",
 }
+MAIN_SCORES = ("accuracy", "perplexity", "loss")  # of which the first that a run has speaks for it
 TIMES = {
     "step_milliseconds",
     "exchange_milliseconds",
@@ -162,3 +163,9 @@ def measure(name: str, result: Result, **settings: Any) -> float | None:
     A run that failed has no numbers, virtual workers have no times, and a score may be infinite.
     """
     return MEASURES[name](result, **settings)
+
+
+def main_score(result: Result) -> tuple[str, float] | None:
+    """Return the name and the value of the score that speaks for a run, if it has one."""
+    values = ((name, measure(name, result)) for name in MAIN_SCORES)
+    return next(((name, value) for name, value in values if value is not None), None)

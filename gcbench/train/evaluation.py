@@ -8,7 +8,7 @@ from gcbench.comm import Control
 from gcbench.data import Data
 from gcbench.data.augment import tta_views
 from gcbench.train.replica import Replica
-from gcbench.train.tasks import SCORES, scores_of, summary_of
+from gcbench.train.tasks import COLUMNS, scores_of, summary_of
 
 
 def evaluate(
@@ -28,7 +28,7 @@ def evaluate(
     replica.begin_evaluation()
     process, processes = (0, 1) if replica.recurrent else share
     count = data.test_batches(batch_size)
-    scores = torch.zeros(count, SCORES, dtype=torch.float64, device=replica.device)
+    scores = torch.zeros(count, COLUMNS, dtype=torch.float64, device=replica.device)
     carry = None
     for i in range(process, count, processes):
         inputs, targets = data.test_batch(i, batch_size)

@@ -19,12 +19,12 @@ def loss_of(task: Task, outputs: Tensor, targets: Tensor, label_smoothing: float
     )
 
 
-SCORES = 5
+COLUMNS = 5  # of a batch: what `scores_of` returns
 MANY_CLASSES = 100  # from which on the five likeliest are looked at too, as in ImageNet's tables
 
 
 def scores_of(task: Task, outputs: Tensor, targets: Tensor) -> list[Tensor]:
-    """Return the SCORES of a batch.
+    """Return what a batch adds to the test scores.
 
     These are the sum of losses, the number of targets, how many are right, and among the five
     likeliest, and the exponential of the mean loss.
@@ -40,7 +40,7 @@ def scores_of(task: Task, outputs: Tensor, targets: Tensor) -> list[Tensor]:
 
 
 def summary_of(task: Task, batches: Tensor, classes: int) -> dict[str, float]:
-    """Return the test scores of `batches` `[number of batches, SCORES]`.
+    """Return the test scores of `batches` `[number of batches, COLUMNS]`.
 
     Perplexity is exp of the mean loss a word.
 

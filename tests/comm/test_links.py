@@ -61,9 +61,7 @@ def test_the_kernel_counts_what_the_meter_says(tmp_path: Path) -> None:
         for host in hosts:
             assert host[name]["kernel"] == pytest.approx(host[name]["meter"], rel=0.03), name
     # Hosts hand on what others meter, or only the first sends something.
-    for name in (
-        "ragged_gather",
-    ):
+    for name in ("ragged_gather",):
         kernel, meter = (sum(host[name][whose] for host in hosts) for whose in ("kernel", "meter"))
         assert kernel == pytest.approx(meter, rel=0.03), name
 

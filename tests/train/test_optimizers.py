@@ -12,7 +12,7 @@ from sentence import config_of, run
 from torch import nn
 
 from gcbench.config import Config, ConfigError
-from gcbench.launch.instantiate import make_optimizer, try_step
+from gcbench.launch.optimization import make_optimizer, try_step
 from gcbench.train.optimizers import parameter_groups
 
 ADAM = {"kind": "adam", "lr": 0.01, "betas": [0.8, 0.9], "eps": 1e-6, "weight_decay": 0.5}

@@ -17,7 +17,7 @@ from gcbench.config import ConfigError
 from gcbench.data import ArrayData, TokenData
 from gcbench.data.augment import Augmentation
 from gcbench.data.synthetic import synthetic
-from gcbench.launch.instantiate import make_optimizer
+from gcbench.launch.optimization import make_optimizer
 from gcbench.models.linear import Linear
 from gcbench.models.lstm import LSTM
 from gcbench.records.clock import Clock

@@ -12,7 +12,7 @@ from sentence import run
 from torch import nn
 
 from gcbench.config import RunFailed
-from gcbench.launch.instantiate import make_optimizer
+from gcbench.launch.optimization import make_optimizer
 from gcbench.records.clock import Clock
 from gcbench.settings import (
     Interval,

@@ -15,10 +15,9 @@ from gcbench.drawing import finish, logarithmic, look, panels
 from gcbench.report.figures.axes import LABELS, label_of
 from gcbench.report.figures.labels import place_labels
 from gcbench.report.figures.series import Drawn, Series
-from gcbench.report.measures import LOWER
+from gcbench.report.measures import LOWER, MAIN_SCORES
 
 CROWDED = 20  # points in a panel from which on numbers stand at them, and names in the legend
-SCORES = ("accuracy", "perplexity", "loss")  # the first that a panel's runs have
 
 
 class Point(NamedTuple):
@@ -47,7 +46,7 @@ class Panel(NamedTuple):
 
 
 def score_of(series: Sequence[Series]) -> str | None:
-    return next((name for name in SCORES if any(s.values(name) for s in series)), None)
+    return next((name for name in MAIN_SCORES if any(s.values(name) for s in series)), None)
 
 
 def points_of(series: Sequence[Series], y: str, x: str = "ratio", **settings: Any) -> list[Point]:
