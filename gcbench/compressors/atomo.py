@@ -54,7 +54,7 @@ class Atomo(Checked):
         return Properties(unbiased=self.variant == "unbiased")
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
-        ms = {k: g.reshape(-1, *matrix_shape(g)) for k, g in grads.items()}  # [w, n, m]
+        ms = {k: g.reshape(-1, *authors_shape(g)) for k, g in grads.items()}  # [w, n, m]
         factors = [svd(m) for m in ms.values()]
         ps = [self._probabilities(s) for _, s, _ in factors]
         kept = self._draw(dict(zip(ms, ps, strict=True)), step)
@@ -107,7 +107,7 @@ class Atomo(Checked):
         return [kept[:n, i].T for i, n in enumerate(sizes.values())]
 
 
-def matrix_shape(g: Tensor) -> tuple[int, int]:
+def authors_shape(g: Tensor) -> tuple[int, int]:
     """Return n and m of a gradient `[w, ...]` as one of the authors' matrices."""
     if g.dim() <= 2:
         n, m = g[0].numel(), 1

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-Config = dict[str, Any]
+from gcbench.identity import Config as Config
 
 
 class ConfigError(ValueError):

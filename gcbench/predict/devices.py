@@ -11,7 +11,7 @@ import numpy as np
 import yaml
 
 from gcbench.config import ConfigError, choices_in, conf_directory
-from gcbench.predict.model import Codec, Compute
+from gcbench.predict.model import CodecSeconds, Compute
 
 FILE_KEYS = {"title", "copy_bytes_per_second", "backward_share", "codecs", "models"}
 OTHER = "other"  # the codec of methods that a device has no line for
@@ -48,7 +48,7 @@ class Device:
         assert batch_size is not None
         return Compute(seconds, seconds * self.backward_share, batch_size)
 
-    def codec(self, compressor: str, values: int) -> Codec:
+    def codec(self, compressor: str, values: int) -> CodecSeconds:
         """Return the seconds of a choice of conf/compressor for a gradient of so many values."""
         entry = self._codec(compressor)
         if entry is None:
@@ -56,7 +56,7 @@ class Device:
                 f"device={self.name} has no codec seconds of compressor={compressor}; type one of "
                 f"{', '.join(self.codecs)}, or add it with gcbench predict measure"
             )
-        return Codec(
+        return CodecSeconds(
             self._seconds(entry, "aggregate", values), self._seconds(entry, "decode", values)
         )
 

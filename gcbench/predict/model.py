@@ -30,7 +30,7 @@ class Compute(NamedTuple):
     batch_size: int
 
 
-class Codec(NamedTuple):
+class CodecSeconds(NamedTuple):
     """Seconds that a worker alone spends on a gradient."""
 
     aggregate_seconds: float  # encoding its gradient, and decoding one message
@@ -44,7 +44,7 @@ class Method:
     title: str
     family: str  # the choice of conf/compressor
     messages: Callable[[int], Sequence[Message]]  # by the number of workers
-    codec: Codec
+    codec: CodecSeconds
     dense_bytes: int  # of the gradient in fp32
     in_buckets: bool = True  # may be exchanged bucket by bucket
     every: int = 1  # steps from one exchange to the next (estimator=local_steps)
@@ -151,7 +151,7 @@ def exposed_seconds(exchange: float, backward: float, buckets: int) -> float:
     return max(exchange - (1 - 1 / buckets) * backward, exchange / buckets)
 
 
-def codec_seconds(codec: Codec, messages: Sequence[Message], network: Network) -> float:
+def codec_seconds(codec: CodecSeconds, messages: Sequence[Message], network: Network) -> float:
     """Return the seconds in which a worker encodes its gradient and decodes what it gets."""
     further = decoded_gradients(messages, network) - 1
     return codec.aggregate_seconds + further * codec.decode_seconds

@@ -38,10 +38,8 @@ def train(
         if progress.step > saved_step and (
             urgency == CHECKPOINT or _checkpoint_is_due(run, progress)
         ):
-            if diverged := _divergence(run, progress):
+            if diverged := _save(run, progress, checkpoints):
                 return "diverged", diverged
-            run.pipeline.settle(run, progress)
-            checkpoints.save(run, progress)
             saved_at, saved_step = time.monotonic(), progress.step
         if progress.step == run.total_steps:
             run.pipeline.settle(run, progress)
@@ -52,14 +50,7 @@ def train(
             between_steps(run, progress)
         run.control.propose(_urgency(run, saved_at))
         if sampled := _step(run, progress):
-            record(
-                {
-                    "event": "compression",
-                    "step": progress.step,
-                    "epoch": progress.step / run.steps_per_epoch,
-                    **sampled,
-                }
-            )
+            record(_line("compression", run, progress) | sampled)
         urgency = run.control.agree()
         if progress.step == run.total_steps or progress.step % run.settings.log_every == 0:
             bad = _first_bad(run, progress)
@@ -69,10 +60,8 @@ def train(
         if _drift_is_due(run, progress):
             refuse_drift(run, progress)
         if urgency == STOP:  # an evaluation that is due now is made up for by the run that resumes
-            if diverged := _divergence(run, progress):
+            if diverged := _save(run, progress, checkpoints):
                 return "diverged", diverged
-            run.pipeline.settle(run, progress)
-            checkpoints.save(run, progress)
             return "interrupted", f"stopped by a signal after step {progress.step}"
 
 
@@ -97,6 +86,15 @@ def _record_gradients(run: Run, step: int) -> None:
         run.recordings.write(
             step, {k: p.shape for k, p in run.replica.parameters.items()}, torch.cat(rows)
         )
+
+
+def _save(run: Run, progress: Progress, checkpoints: Checkpoints) -> str | None:
+    """Write a checkpoint; return why this state is not worth one, if so."""
+    if diverged := _divergence(run, progress):
+        return diverged
+    run.pipeline.settle(run, progress)
+    checkpoints.save(run, progress)
+    return None
 
 
 def _divergence(run: Run, progress: Progress) -> str | None:
@@ -161,13 +159,7 @@ def _evaluation_line(run: Run, progress: Progress) -> dict[str, Any]:
     scores = test()
     if run.settings.tta and progress.step == run.total_steps:
         scores |= {f"tta_{name}": score for name, score in test(augmented=True).items()}
-    line = {
-        "event": "test",
-        "step": progress.step,
-        "epoch": progress.step / run.steps_per_epoch,
-        **scores,
-        **_spend(run, progress),
-    }
+    line = _line("test", run, progress) | scores | _spend(run, progress)
     progress.tests.append(line)
     return line
 
@@ -179,15 +171,18 @@ def _log_line(run: Run, progress: Progress, bad: Bad | None) -> dict[str, Any]:
     progress.logged = progress.step
     progress.losses.zero_()
     rows = [loss for part in losses for loss in part]
-    return {
-        "event": "train",
-        "step": progress.step,
-        "epoch": progress.step / run.steps_per_epoch,
+    return _line("train", run, progress) | {
         "loss": math.fsum(rows) / (steps * len(rows)),
         "lr": run.learning_rate,
         **_spend(run, progress),
         "first_bad_step": bad and bad[0],
     }
+
+
+def _line(event: str, run: Run, progress: Progress) -> dict[str, Any]:
+    """Return what every line of metrics.jsonl begins with."""
+    epoch = progress.step / run.steps_per_epoch
+    return {"event": event, "step": progress.step, "epoch": epoch}
 
 
 def _spend(run: Run, progress: Progress) -> dict[str, float | None]:

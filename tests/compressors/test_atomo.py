@@ -8,7 +8,7 @@ from method_cases import aggregate, flat, gradients
 from torch import Tensor
 
 from gcbench.comm import Comm
-from gcbench.compressors.atomo import Atomo, matrix_shape
+from gcbench.compressors.atomo import Atomo, authors_shape
 
 
 def randn(*shape: int, seed: int = 0) -> Tensor:
@@ -39,7 +39,7 @@ def test_tensors_become_the_matrices_of_the_authors(
     shape: tuple[int, ...], matrix: tuple[int, int]
 ) -> None:
     """They are folded in two; odd ones are not, which is gcbench's choice."""
-    assert matrix_shape(torch.zeros(2, *shape)) == matrix
+    assert authors_shape(torch.zeros(2, *shape)) == matrix
 
 
 def means_of_values(variant: str, s: list[float], repeats: int = 4000) -> Tensor:

@@ -9,17 +9,29 @@ import pytest
 from gcbench.comm.network import Link
 from gcbench.config import ConfigError
 from gcbench.predict.devices import Device
-from gcbench.predict.model import Cluster, Codec, Compute, Message, Method, exposed_seconds, predict
+from gcbench.predict.model import (
+    Cluster,
+    CodecSeconds,
+    Compute,
+    Message,
+    Method,
+    exposed_seconds,
+    predict,
+)
 from gcbench.predict.pays import find_threshold, find_verdicts
 
 SLOW = Link(1e9, 1e-4)
 CLUSTER = Cluster(SLOW, Link(1e12))
-NO_CODEC = Codec(0.0)
+NO_CODEC = CodecSeconds(0.0)
 COMPUTE = Compute(0.1, 0.06, 32)
 
 
 def sending(
-    collective: str, bits: float, codec: Codec = NO_CODEC, title: str = "a method", number: int = 1
+    collective: str,
+    bits: float,
+    codec: CodecSeconds = NO_CODEC,
+    title: str = "a method",
+    number: int = 1,
 ) -> Method:
     message = Message("all", collective, number, bits)  # type: ignore[arg-type]
     return Method(title, title, lambda workers: [message], codec, dense_bytes=4_000_000)
@@ -40,13 +52,15 @@ def test_a_ring_of_four_by_hand() -> None:
 
 def test_a_gather_decodes_the_message_of_every_worker() -> None:
     """3 rounds of 4 Mbit in two messages; one's own work, and 3 messages more."""
-    found = predict(sending("all_gather", 4e6, Codec(0.005, 0.001), number=2), 4, CLUSTER, COMPUTE)
+    found = predict(
+        sending("all_gather", 4e6, CodecSeconds(0.005, 0.001), number=2), 4, CLUSTER, COMPUTE
+    )
     assert found.exchange_seconds == pytest.approx(3 * (4e6 / 1e9 + 2 * 1e-4))
     assert found.codec_seconds == pytest.approx(0.005 + 3 * 0.001)
 
 
 def test_one_worker_exchanges_nothing_and_codes_nothing() -> None:
-    found = predict(sending("all_gather", 4e6, Codec(0.005, 0.001)), 1, CLUSTER, COMPUTE)
+    found = predict(sending("all_gather", 4e6, CodecSeconds(0.005, 0.001)), 1, CLUSTER, COMPUTE)
     assert (found.step_seconds, found.of_bound, found.sent_bits) == (0.1, 1.0, 0)
 
 
@@ -62,7 +76,7 @@ def test_what_backward_hides() -> None:
 
 def test_a_step_has_a_part_of_an_exchange() -> None:
     """With an exchange every H steps, an H-th of its seconds, of its codec's and of its bits."""
-    method = sending("all_gather", 4e6, Codec(0.005, 0.001), title="quick")
+    method = sending("all_gather", 4e6, CodecSeconds(0.005, 0.001), title="quick")
     once, seldom = (predict(method.at_every(h), 4, CLUSTER, COMPUTE) for h in (1, 8))
     assert (once.method, seldom.method) == ("quick", "quick every=8")
     assert seldom.exposed_seconds == once.exposed_seconds / 8 > 0
@@ -98,7 +112,7 @@ def test_the_threshold_is_where_the_steps_are_equally_long() -> None:
 
     Latencies are 2 and 1 of 0.1 ms.
     """
-    method = sending("all_gather", 4e6, Codec(0.010))
+    method = sending("all_gather", 4e6, CodecSeconds(0.010))
     found = find_threshold(method, DENSE, 2, CLUSTER, COMPUTE)
     assert found.below == pytest.approx(28e6 / (0.010 - 1e-4), rel=1e-5)
     assert find_threshold(sending("all_gather", 4e6), DENSE, 2, CLUSTER, COMPUTE) == (
@@ -106,11 +120,13 @@ def test_the_threshold_is_where_the_steps_are_equally_long() -> None:
         None,
         False,
     )
-    assert find_threshold(sending("all_gather", 4e7, Codec(1.0)), DENSE, 2, CLUSTER, COMPUTE).never
+    assert find_threshold(
+        sending("all_gather", 4e7, CodecSeconds(1.0)), DENSE, 2, CLUSTER, COMPUTE
+    ).never
 
 
 def test_compression_pays_more_where_the_network_is_slower() -> None:
-    method = sending("all_reduce", 4e6, Codec(0.010))
+    method = sending("all_reduce", 4e6, CodecSeconds(0.010))
     gains = []
     for rate in (1e8, 1e9, 1e10, 1e11):
         ours, dense = (
@@ -122,8 +138,8 @@ def test_compression_pays_more_where_the_network_is_slower() -> None:
 
 def test_answers_are_ranked_by_what_they_gain() -> None:
     quick, slow = (
-        sending("all_reduce", 4e6, Codec(0.010), "quick"),
-        sending("all_reduce", 4e6, Codec(10.0), "slow"),
+        sending("all_reduce", 4e6, CodecSeconds(0.010), "quick"),
+        sending("all_reduce", 4e6, CodecSeconds(10.0), "slow"),
     )
     networks = {"slow": CLUSTER, "fast": CLUSTER.at(2e9)}
     found = find_verdicts([slow, quick, DENSE], DENSE, [2, 16], networks, COMPUTE)
@@ -139,5 +155,5 @@ def test_a_codec_may_cost_copies_of_the_gradient() -> None:
     """Copies are of 4 bytes a value, at the device's own speed."""
     codecs = {"qsgd": {"aggregate_copies": 3, "decode_copies": 1}}
     device = Device("mine", "a device", 1e9, 0.6, codecs, {})
-    assert device.codec("qsgd", 10**6) == Codec(3 * 4e6 / 1e9, 4e6 / 1e9)
-    assert device.codec("none", 10**6) == Codec(0.0)
+    assert device.codec("qsgd", 10**6) == CodecSeconds(3 * 4e6 / 1e9, 4e6 / 1e9)
+    assert device.codec("none", 10**6) == CodecSeconds(0.0)
