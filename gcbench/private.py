@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import os
 import stat
+import struct
+import time
+from contextlib import suppress
 from pathlib import Path
 
+LINKING_SECONDS = 10.0  # more than a linker takes for a library of codecs
 COMPILER_CACHE = "TORCHINDUCTOR_CACHE_DIR"
 
 
@@ -24,7 +28,34 @@ def use_own_compiler_cache() -> None:
         os.environ.pop(COMPILER_CACHE, None)
         os.environ[COMPILER_CACHE] = str(compiler_cache())
     private_folder(compiler_cache(), COMPILER_CACHE)
+    _drop_torn_libraries(compiler_cache())
     private_folder(Path(shared), "TMPDIR")
+
+
+def _drop_torn_libraries(cache: Path) -> None:
+    """Remove libraries whose linker was killed, which torch would load, and not compile again.
+
+    What changed a moment ago may still be written.
+    """
+    for library in cache.rglob("*.so"):
+        with suppress(OSError):  # somebody else removes it
+            age = time.time() - library.stat().st_mtime
+            if age > LINKING_SECONDS and not _is_whole(library):
+                library.unlink()
+
+
+def _is_whole(library: Path) -> bool:
+    """Return whether a library of ELF, with 64 bits, is as long as its header says.
+
+    Its end is the table of sections, whose place, entry size and length stand in the header.
+    """
+    with library.open("rb") as file:
+        header = file.read(64)
+    if header[:5] != b"\x7fELF\x02":
+        return len(header) == 64 and any(header)  # of another kind, which this cannot judge
+    (place,) = struct.unpack_from("<Q", header, 0x28)
+    size, count = struct.unpack_from("<HH", header, 0x3A)
+    return bool(place) and library.stat().st_size >= place + size * count
 
 
 def compiler_cache() -> Path:

@@ -74,11 +74,27 @@ class BackgroundCompilation:
         if self._compiler is not None:
             self._compiler.end()
 
-    def use_native_sums(self, run: Run) -> None:
+    def choose_sums(self, run: Run, progress: Progress) -> None:
         """Let C++ of our own add floats up in a run of a large model, if all machines compile it.
 
-        To be called before the first step.
+        To be called before the first step. A run that continues keeps what it had, if that is here.
         """
+        before = progress.codec_sums
+        if before[-1:] != ["eager"]:
+            self._use_native_sums(run)
+        now = sums_in_use()
+        if before[-1:] != [now]:
+            if before and run.first:
+                log.warning(
+                    "codecs add floats up by %s code from step %d on, and by %s code before, which "
+                    "rounds otherwise",
+                    now,
+                    progress.step,
+                    before[-1],
+                )
+            progress.codec_sums = [*before, now]
+
+    def _use_native_sums(self, run: Run) -> None:
         if not self._plan.may_change_codecs or run.replica.numel < NATIVE_VALUES:
             return
         if not all(run.control.gather(self._plan.compiler and _has_own_cache())):

@@ -31,11 +31,13 @@ def refuse_other_run(config: Config, files: RunFiles) -> None:
     result = result_in(files)
     if result is not None and result.status in ENDED:
         _refuse_other_result(config, files.directory, result)
-    elif (
-        config["resume"]["mode"] == "auto"
-        and last_step(files.directory)
-        and (before := files.read_start())
-    ):
+    elif config["resume"]["mode"] == "auto" and last_step(files.directory):
+        before = files.read_start()
+        if before is None:
+            raise ConfigError(
+                f"{files.directory} has checkpoints, but no start.json that says of which run; "
+                "type resume=never to start anew there, or another directory="
+            )
         if differs := _differences(before["config"], config, MAY_CHANGE):
             raise ConfigError(
                 f"{files.directory} holds an unfinished run with another configuration "

@@ -6,7 +6,6 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from gcbench.codecs.kernels import sums_in_use
 from gcbench.comm import Meter
 from gcbench.comm.meter import Kind, Total
 from gcbench.comm.network import wire_bits
@@ -61,7 +60,7 @@ def make_outcome(
         backend=plan.backend,
         codec_backend=plan.codec_backend if compiled_from_step is None else "compiled",
         compiled_from_step=compiled_from_step,
-        codec_sums=sums_in_use(),
+        codec_sums=", then ".join(progress.codec_sums) or None,
         overlap_ratio=run.pipeline.overlap_ratio,
         network=_describe_network(config),
         threads=plan.threads,

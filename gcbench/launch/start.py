@@ -50,7 +50,7 @@ def start(config: Config, directory: str, in_sweep: bool = False) -> None:
 
 def _start(config: Config, chosen: Plan, files: RunFiles, in_sweep: bool) -> None:
     rank = int(os.environ["RANK"]) if chosen.launcher in JOINING else 0
-    anew = config["rerun"] and not slurm.was_requeued(os.environ)
+    anew = config["rerun"] and not _was_begun_by_this_job(files)
     if not anew:
         refuse_other_run(config, files)
         if _is_finished(config, files, rank == 0 and not in_sweep):
@@ -124,11 +124,11 @@ def _prepare_directory(config: Config, files: RunFiles, anew: bool) -> Begun:
     """
     checkpoints = files.directory / "checkpoints"
     before, extended, resharded = None, None, None
-    resumes = slurm.was_requeued(os.environ) or (config["resume"]["mode"] == "auto" and not anew)
+    resumes = _was_begun_by_this_job(files) or (config["resume"]["mode"] == "auto" and not anew)
     if checkpoints.exists() and not checkpoints.is_dir():
         raise ConfigError(f"{checkpoints} is no folder; move it away, as checkpoints go there")
     forget_notes(files.directory)
-    if resumes and any(checkpoints.glob("step-*/manifest.json")):
+    if resumes and last_step(files.directory):
         _check_latest(config, checkpoints)
         before = files.read_start()
         if (result := files.read_result()) and extends(config, result):
@@ -146,14 +146,39 @@ def _prepare_directory(config: Config, files: RunFiles, anew: bool) -> Begun:
             )
             resharded = _resharded(config, before, checkpoints)
     else:
+        _clear(checkpoints)
         files.set_aside()
-        shutil.rmtree(checkpoints, ignore_errors=True)
     begun = Begun.here(before, extended, resharded)
     kept = before["config"] if before and not (extended or resharded) else config
     start = begun.as_json(kept)
     if start != before:
         files.write_start(start)
     return begun
+
+
+def _was_begun_by_this_job(files: RunFiles) -> bool:
+    """Return whether Slurm has requeued the job that began this run, which so goes on."""
+    begun = files.read_start() if slurm.was_requeued(os.environ) else None
+    return begun is not None and begun.get("slurm_job") == slurm.job(os.environ)
+
+
+def _clear(checkpoints: Path) -> None:
+    """Remove the checkpoints of an earlier run, from which this one is not to go on."""
+    if checkpoints.is_symlink() and any(checkpoints.iterdir()):
+        raise ConfigError(
+            f"{checkpoints} is a link to {checkpoints.resolve()}, whose checkpoints would be "
+            "removed; empty that folder, or remove the link"
+        )
+    try:
+        shutil.rmtree(checkpoints)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        if any(checkpoints.glob("step-*")):
+            raise ConfigError(
+                f"{checkpoints} of an earlier run cannot be removed ({error.strerror}); remove it, "
+                "or type another directory="
+            ) from error
 
 
 def _resharded(

@@ -92,6 +92,12 @@ def work(
             checkpoints.load(latest, run, progress)
         if run.first:
             files.truncate_metrics(progress.step)
+            if files.last_logged() < progress.logged:
+                log.warning(
+                    "%s lacks lines before step %d, as after a power failure: curves have a gap",
+                    files.metrics,
+                    progress.logged,
+                )
             if restarts():
                 log.warning("a worker died; restart %d, from step %d", restarts(), progress.step)
         logger = start_logger(config, files, begun) if run.first else None
@@ -106,7 +112,7 @@ def work(
 
             compilation = BackgroundCompilation(config, plan, output)
             with _watch_run(run, progress), compilation:
-                compilation.use_native_sums(run)
+                compilation.choose_sums(run, progress)
                 status, reason = train(
                     run, progress, checkpoints, record, compilation.between_steps
                 )

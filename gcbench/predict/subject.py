@@ -82,12 +82,23 @@ def _window(model: str) -> int:
 def refuse_foreign_code(node: Any, own: Collection[str], place: str) -> None:
     """Raise ConfigError where a configuration from elsewhere names code of others.
 
-    Targets that gcbench's conf/ names, and those in `own`, may stand in it.
+    Targets that gcbench's conf/ names, and those in `own`, may stand in it. Interpolations and
+    Hydra's other keys, which gcbench writes into no result, could bring in more of them.
     """
+    if isinstance(node, str) and "${" in node:
+        raise ConfigError(
+            f"{place}: its configuration computes a value, {node}, as no result of gcbench's does; "
+            "type a run's directory"
+        )
     if isinstance(node, list):
         for inside in node:
             refuse_foreign_code(inside, own, place)
     elif isinstance(node, dict):
+        if others := [key for key in node if str(key).startswith("_") and key != "_target_"]:
+            raise ConfigError(
+                f"{place}: its configuration has the key {others[0]}, as no result of gcbench's "
+                "does; type a run's directory"
+            )
         target = node.get("_target_")
         if target is not None and target not in _targets_of_conf() and target not in own:
             raise ConfigError(

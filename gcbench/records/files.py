@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from gcbench.records.reading import printable, read_json
 from gcbench.records.schema import Result
@@ -70,17 +70,23 @@ class RunFiles:
                 lines.append(record)
         return lines
 
+    def last_logged(self) -> int:
+        """Return the step of the last line of training; 0: there is none."""
+        lines = (line for line in self.read_metrics() if line.get("event") == "train")
+        return max((int(line["step"]) for line in lines), default=0)
+
     def truncate_metrics(self, step: int) -> None:
         """Remove the lines after `step`, to which a checkpoint goes back."""
         if self.metrics.exists():
             try:
-                lines = self.metrics.read_text(encoding="utf-8").splitlines(keepends=True)
+                lines = self.metrics.read_text(encoding="utf-8").splitlines()
             except ValueError as error:
                 raise ValueError(
                     f"{self.metrics} is not UTF-8 text ({error}); move it away to go on without it"
                 ) from error
             replace_file(
-                self.metrics, "".join(line for line in lines if _is_up_to(line, step)).encode()
+                self.metrics,
+                "".join(f"{line}\n" for line in lines if _is_up_to(line, step)).encode(),
             )
 
     def set_aside(self, extends: bool = False) -> None:
@@ -128,15 +134,26 @@ def _is_up_to(line: str, step: int) -> bool:
 
 def replace_file(path: Path, content: bytes) -> None:
     """Write a file atomically: readers see the old content or the new, even after a crash."""
+    with replacing(path) as file:
+        file.write(content)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """Yield a file that takes the place of `path` once it is written, and only then."""
     new = path.with_name(path.name + ".new")
     with _clear_errors(path):
         # What a crash left; or a link, by which something else would be overwritten.
         new.unlink(missing_ok=True)
-        with new.open("xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(path)
+        try:
+            with new.open("xb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            new.replace(path)
+        except BaseException:
+            new.unlink(missing_ok=True)  # room for the result
+            raise
 
 
 def append_text(path: Path, text: str) -> None:

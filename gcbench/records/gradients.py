@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gcbench.records.files import replacing
+
 
 @dataclass(frozen=True)
 class Recorded:
@@ -56,7 +58,5 @@ class GradientFiles:
             "config": self.config,
         }
         self.directory.mkdir(exist_ok=True)
-        path = self.directory / f"step-{step:06d}.pt"
-        new = path.with_suffix(".new")
-        torch.save(content, new)
-        new.replace(path)
+        with replacing(self.directory / f"step-{step:06d}.pt") as file:
+            torch.save(content, file)

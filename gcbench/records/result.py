@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -112,6 +113,7 @@ class Begun(NamedTuple):
         return {
             "config": config,
             "run_id": self.run_id,
+            "slurm_job": os.environ.get("SLURM_JOB_ID"),  # which goes on with it when requeued
             "git": self.git.model_dump(),
             "extended": [where.model_dump() for where in self.extended],
             "resharded": [where.model_dump() for where in self.resharded],

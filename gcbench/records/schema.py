@@ -204,7 +204,9 @@ class Result(Environment):
     # The step before which eager codecs gave way to compiled ones that are the same to the bit,
     # since when `seconds` count; None: all steps since the last start had `codec_backend`.
     compiled_from_step: int | None = None
-    codec_sums: str | None = None  # eager | native | compiled: what in codecs added floats up
+    # What in codecs added floats up: eager | native | compiled, or where a run went on otherwise
+    # "native, then eager".
+    codec_sums: str | None = None
     # With trainer.overlap=auto the seconds of a step with overlap over those of one without, in
     # the trial: below 1 the run went on with overlap.
     overlap_ratio: Number = None

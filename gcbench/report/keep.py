@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from gcbench.config import PAPER, ConfigError, budget_names
@@ -49,14 +52,27 @@ def keep_runs(folder: Path, runs: Iterable[RecordedRun]) -> None:
         by_paper.setdefault((run.experiment or "other").partition("/")[0], []).append(run)
     for paper, more in by_paper.items():
         path = folder / "results" / f"{paper}{SUFFIX}"
-        before = find_runs([path])
-        if before.unreadable:
-            raise ConfigError(
-                f"{before.unreadable[0]}; move the file away, as what cannot be read there would "
-                "be lost"
-            )
-        kept = {run.copy_key: run for run in without_stopped([*before.runs, *more])}
-        write_kept(path, kept.values())
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with _alone_in(path.parent):
+            before = find_runs([path])
+            if before.unreadable:
+                raise ConfigError(
+                    f"{before.unreadable[0]}; move the file away, as what cannot be read there "
+                    "would be lost"
+                )
+            kept = {run.copy_key: run for run in without_stopped([*before.runs, *more])}
+            write_kept(path, kept.values())
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Wait for other commands that add to files of a folder: each would drop what others add."""
+    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(opened)
 
 
 def without_stopped(runs: Iterable[RecordedRun]) -> list[RecordedRun]:

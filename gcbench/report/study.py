@@ -51,9 +51,12 @@ def find_link_table(name: str, folders: Sequence[str | Path]) -> tuple[Path, Stu
     """Return the table of scripts/steps in `<folder>/**/links/<name>.json` with methods as rows."""
     paths = (path for folder in folders for path in Path(folder).glob(f"**/{name}.json"))
     for path in paths:
-        content = read_json(path)
-        rows = [{"row": row["method"], **row} for row in content["rows"]]
-        return path, {**content, "study": name, "rows": rows}
+        try:
+            content = read_json(path)
+            rows = [{"row": row["method"], **row} for row in content["rows"]]
+            return path, {**content, "study": name, "rows": rows}
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            log.warning("not read: %s: no table of scripts/steps (%s)", path, error)
     return None
 
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from pydantic import ValidationError
 from gcbench.records.schema import Record, Time
 
 FILE = "tests.json"
+
+log = logging.getLogger("gcbench")
 
 
 class TestsRecord(Record):
@@ -31,6 +34,7 @@ def find_tests(folders: Sequence[str | Path]) -> tuple[Path, TestsRecord] | None
     for path in paths:
         try:
             records.append((path, TestsRecord.model_validate(json.loads(path.read_text()))))
-        except (OSError, ValueError, ValidationError):
-            continue
+        except (OSError, ValueError, ValidationError) as error:
+            gist = str(error).partition("\n")[0]
+            log.warning("not read: %s: no record of scripts/claims_tests (%s)", path, gist)
     return max(records, key=lambda found: found[1].finished, default=None)

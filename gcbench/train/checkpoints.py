@@ -85,8 +85,13 @@ class Checkpoints:
                 partial / "manifest.json",
                 json.dumps({**manifest, "checksum": _checksum(manifest)}, indent=1),
             )
-            shutil.rmtree(final, ignore_errors=True)
+            # An earlier one of this step stays until the new one has its name.
+            replaced = final.with_suffix(".replaced")
+            shutil.rmtree(replaced, ignore_errors=True)
+            if final.exists():
+                final.rename(replaced)
             partial.rename(final)
+            shutil.rmtree(replaced, ignore_errors=True)
             self._drop_old()
 
         self._do_in_all(run, partial, begin if run.first else lambda: None)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
+from gcbench.codecs.kernels import Sums
 from gcbench.comm import Comm, Control
 from gcbench.compressors import Compressor, Grads, State
 from gcbench.data import Data
@@ -188,6 +189,8 @@ class Progress:
     tests: list[dict[str, Any]] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)  # of the compression, at some steps
     sampled: int = -1  # the last one's step, in multiples of error_every
+    # What in codecs added floats up, as in "native": of a run that went on otherwise, all in turn.
+    codec_sums: list[Sums] = field(default_factory=list)
 
     @staticmethod
     def start(run: Run) -> Progress:

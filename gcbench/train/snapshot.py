@@ -29,6 +29,7 @@ def shared_content(run: Run, progress: Progress) -> dict[str, Any]:
         "tests": progress.tests,
         "samples": progress.samples,
         "sampled": progress.sampled,
+        "codec_sums": progress.codec_sums,
         "ledger": progress.ledger.state(),
     }
 
@@ -66,6 +67,7 @@ def restore(
     progress.logged = shared["logged"]
     progress.tests, progress.samples = shared["tests"], shared["samples"]
     progress.sampled = shared.get("sampled", -1)  # an older gcbench wrote none
+    progress.codec_sums = shared.get("codec_sums", [])  # likewise
     progress.ledger.load(shared["ledger"])
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gcbench.records.files import replacing
 from gcbench.train.checkpoints import CheckpointError, Checkpoints
 from gcbench.train.run import Progress, Run
 
@@ -25,16 +26,15 @@ def save_weights(run: Run, progress: Progress, checkpoints: Checkpoints, path: P
     asked = run.settings.keep_weights
     if asked is False:
         return
-    weights, draft = run.replica.model.state_dict(), path.with_name(f"{path.name}.new")
+    weights = run.replica.model.state_dict()
     try:
         if asked or sum(run.control.gather(_state_bytes(run, progress))) <= LIMIT_BYTES:
             checkpoints.save(run, progress)
         if run.first and (asked or _bytes(weights) <= LIMIT_BYTES):
-            torch.save({name: tensor.cpu() for name, tensor in weights.items()}, draft)
-            draft.replace(path)
+            with replacing(path) as file:
+                torch.save({name: tensor.cpu() for name, tensor in weights.items()}, file)
     except (CheckpointError, OSError, RuntimeError) as error:  # torch wraps errors of the disk
         if run.first:
-            draft.unlink(missing_ok=True)  # room for the result
             log.warning("the weights of the finished run are not kept: %s", error)
 
 

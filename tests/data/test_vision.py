@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 from urllib.error import URLError
 
 import numpy as np
@@ -69,6 +70,24 @@ def test_unofficial_files_are_read_with_a_warning(tmp_path: Path) -> None:
     raw = torch.arange(3 * 1024).view(3, 32, 32) % 256 / 255
     expected = (raw[1] - 0.4822) / 0.2435
     torch.testing.assert_close(images[0, 1], expected)
+
+
+class Hostile:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, ("ran",)
+
+
+@pytest.mark.filterwarnings("ignore:.*not the official ones")
+@pytest.mark.parametrize("content", [pickle.dumps({"data": Hostile()}), b"\x80\x04\x95", b""])
+def test_an_unofficial_file_runs_nothing_and_is_named(
+    content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_small_cifar10(tmp_path)
+    (tmp_path / "cifar-10-batches-py" / "data_batch_2").write_bytes(content)
+    with pytest.raises(ValueError, match=r"data_batch_2 is no file of CIFAR \(.*fetch it anew"):
+        cifar10(str(tmp_path))
+    assert not (tmp_path / "ran").exists()
 
 
 REAL = [

@@ -155,6 +155,24 @@ def test_a_run_goes_on_where_native_sums_cannot_be_compiled(
     assert result["compiled_from_step"] is None and caplog.text.count("compiling them failed") == 1
 
 
+def test_a_run_that_goes_on_adds_up_as_before_or_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    needs_compiler()
+    monkeypatch.setattr(compilation, "WORTH_SECONDS", math.inf)
+    monkeypatch.setattr(compilation, "WORTH_LOADING_SECONDS", math.inf)
+    overrides = [*OFTEN, *POWERSGD, VIRTUAL, "trainer.keep_weights=true"]
+    run(tmp_path / "small", *overrides, "trainer.max_steps=3")
+    monkeypatch.setattr(compilation, "NATIVE_VALUES", 1)
+    small = run(tmp_path / "small", *overrides, "trainer.max_steps=6")
+    assert small["codec_sums"] == "eager" and "which rounds otherwise" not in caplog.text
+    assert run(tmp_path / "run", *overrides, "trainer.max_steps=3")["codec_sums"] == "native"
+    monkeypatch.setattr(native, "_library", lambda *_: 1 / 0)
+    longer = run(tmp_path / "run", *overrides, "trainer.max_steps=6")
+    assert longer["codec_sums"] == "native, then eager"
+    assert "by eager code from step 3 on, and by native code before" in caplog.text
+
+
 @pytest.mark.slow
 def test_ranks_of_torchrun_change_at_the_same_step(tmp_path: Path) -> None:
     needs_compiler()

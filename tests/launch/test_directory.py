@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -87,3 +88,66 @@ def test_a_sweep_takes_no_result_of_another_run(tmp_path: Path) -> None:
     asked["outputs"] = str(tmp_path)
     assert same_run(asked, tmp_path / "mine-s1-12345678") == there
     assert same_run(config, tmp_path / "mine-s1-12345678") is None
+
+
+KILLED = ("trainer.launcher=virtual", "trainer.checkpoint_steps=2", "trainer.keep_weights=true")
+
+
+def test_checkpoints_behind_a_link_are_neither_used_nor_removed(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    run(folder, *KILLED, "trainer.max_steps=4")
+    (folder / "checkpoints").rename(tmp_path / "scratch")
+    (folder / "checkpoints").symlink_to(tmp_path / "scratch")
+    result = (folder / "result.json").read_bytes()
+    with pytest.raises(ConfigError, match="checkpoints is a link to .*/scratch, whose checkpoints"):
+        run(folder, *KILLED, "trainer.max_steps=4", "rerun=true")
+    assert (folder / "result.json").read_bytes() == result
+    assert any((tmp_path / "scratch").iterdir())
+
+
+def test_a_requeued_job_reruns_what_it_has_not_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = [*KILLED, "trainer.max_steps=4", "rerun=true"]
+    before = run(tmp_path / "run", *asked)["finished"], len(list(tmp_path.rglob("result.*.json")))
+    monkeypatch.setenv("SLURM_JOB_ID", "17")
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    anew = run(tmp_path / "run", *asked)
+    assert (before[1], len(list(tmp_path.rglob("result.*.json")))) == (0, 1)
+    # Begun by this job, and so not a third time.
+    assert run(tmp_path / "run", *asked) == anew
+    assert len(list(tmp_path.rglob("result.*.json"))) == 1
+
+
+def test_half_a_checkpoint_is_none_to_continue(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run(tmp_path, *KILLED, "trainer.max_steps=2")
+    (tmp_path / "result.json").unlink()
+    (step,) = (tmp_path / "checkpoints").iterdir()
+    step.rename(step.with_suffix(".partial"))
+    with caplog.at_level("INFO", "gcbench"):
+        result = run(tmp_path, *KILLED, "trainer.gpus=4", "trainer.max_steps=2")
+    assert "continuing" not in caplog.text and result["resharded"] == []
+
+
+def test_a_checkpoint_of_nobody_knows_which_run_is_not_continued(tmp_path: Path) -> None:
+    run(tmp_path, *KILLED, "trainer.max_steps=2")
+    for name in ("result.json", "start.json"):
+        (tmp_path / name).unlink()
+    with pytest.raises(ConfigError, match="no start.json that says of which run; type resume=nev"):
+        run(tmp_path, *KILLED, "trainer.max_steps=4")
+
+
+def test_lines_that_a_crash_has_lost_are_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run(tmp_path, *KILLED, "trainer.max_steps=4", "trainer.log_every=2")
+    run(tmp_path, *KILLED, "trainer.max_steps=6", "trainer.log_every=2")
+    assert "lacks lines" not in caplog.text
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    (tmp_path / "metrics.jsonl").write_text(lines[0])  # with no line break at its end
+    run(tmp_path, *KILLED, "trainer.max_steps=8", "trainer.log_every=2")
+    assert "metrics.jsonl lacks lines before step 6, as after a power failure" in caplog.text
+    steps = [json.loads(line)["step"] for line in (tmp_path / "metrics.jsonl").open()]
+    assert steps[0] == 2 and steps[-1] == 8

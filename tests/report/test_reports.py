@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import shutil
+import threading
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,11 @@ from results import result_of, write
 from gcbench.config import ConfigError
 from gcbench.records.schema import Result
 from gcbench.records.store import RecordedRun, find_runs, read_kept
+from gcbench.report.keep import keep_runs
 from gcbench.report.points import compare_points
+from gcbench.report.study import find_link_table
 from gcbench.report.tables import read_table, tables_of
+from gcbench.report.tests_record import find_tests
 
 SGD, RANK = "powersgd/table4/sgd", "powersgd/table4/rank_7"
 SCALING = "powersgd/figure3/sgd"  # by workers and backend
@@ -615,3 +619,35 @@ def test_a_study_beside_the_paper(said) -> None:
     assert rows(text)["AlexNet"][:3] == ["196 (n=1)", "195", "0"]
     assert rows(text)["Ours"][0] == "2 [1, 3] (n=2)" and "gbps=10" in text
     assert said("table=small/times", "format=markdown", "results=kept") == text
+
+
+def test_commands_that_keep_at_the_same_time_lose_nothing(here: Path) -> None:
+    """Each reads the file, adds its runs and replaces it."""
+    halves = [[result_of(SGD, seed=2 * i + k) for i in range(8)] for k in (0, 1)]
+    for k, half in enumerate(halves):
+        for i, result in enumerate(half):
+            write(here / f"half{k}" / str(i), result)
+    starts = threading.Barrier(2)
+
+    def keep(k: int) -> None:
+        runs = find_runs([here / f"half{k}"]).runs
+        starts.wait()
+        for run in runs:
+            keep_runs(here / "kept", [run])
+
+    threads = [threading.Thread(target=keep, args=(k,)) for k in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {run.seed for run in find_runs([here / "kept"]).runs} == set(range(16))
+
+
+def test_torn_files_of_evidence_are_named(here: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for name in ("links/resnet18-1gbit-2.json", "tests.json"):
+        file = here / "outputs" / "results" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text('{"rows": [')
+    assert find_link_table("resnet18-1gbit-2", [here]) is None and find_tests([here]) is None
+    for name in ("links/resnet18-1gbit-2.json", "tests.json"):
+        assert f"not read: {here}/outputs/results/{name}: no " in caplog.text

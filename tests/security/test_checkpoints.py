@@ -151,7 +151,7 @@ def test_metrics_that_are_no_text_are_named(cut: Path) -> None:
         goes_on(cut)
 
 
-@pytest.mark.parametrize("name", ["run.lock", "result.json.new", "metrics.jsonl"])
+@pytest.mark.parametrize("name", ["run.lock", "result.json.new", "metrics.jsonl", "weights.pt.new"])
 @pytest.mark.parametrize("content", ["mine", None])
 def test_a_link_in_a_folder_from_elsewhere_leads_nowhere(
     tmp_path: Path, name: str, content: str | None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -74,6 +75,20 @@ def test_a_result_chooses_no_code_to_run(target: str, arguments: dict[str, Any])
         ConfigError,
         match="run: its configuration names code that is not gcbench's, .*; where you trust it",
     ):
+        predict_steps(["compare", "run"])
+    assert not Path("ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"widths": "${oc.create:{_target_:os.mkdir,path:ran}}"}, "computes a value"),
+        ({"widths": [16], "_args_": [1]}, "has the key _args_"),
+    ],
+)
+def test_a_result_smuggles_no_code_in(arguments: dict[str, Any], says: str) -> None:
+    write(Path("run"), forge("gcbench.models.mlp.MLP", **arguments))
+    with pytest.raises(ConfigError, match=says):
         predict_steps(["compare", "run"])
     assert not Path("ran").exists()
 
@@ -245,6 +260,23 @@ def test_libraries_lie_in_a_folder_of_the_users_own(
         assert cache == here / "cache" / "gcbench" / "inductor"
         assert cache.stat().st_mode & 0o777 == 0o700
         monkeypatch.setenv(COMPILER_CACHE, default_cache_dir())  # as the compiler's import does
+
+
+def test_a_library_whose_linker_was_killed_is_compiled_again(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(COMPILER_CACHE, str(here / "cache"))
+    (here / "cache").mkdir(mode=0o700)
+    # A header, and one section of 64 bytes behind it.
+    header = b"\x7fELF\x02" + bytes(35) + struct.pack("<Q", 64)
+    whole = header.ljust(0x3A, b"\0") + struct.pack("<HHH", 64, 1, 0) + bytes(64)
+    contents = {"whole": whole, "torn": whole[:-1], "empty": b"", "begun": bytes(200)}
+    for name, content in {**contents, "new": b""}.items():
+        (here / "cache" / f"{name}.so").write_bytes(content)
+        if name != "new":
+            os.utime(here / "cache" / f"{name}.so", (0, 0))
+    use_own_compiler_cache()
+    assert {path.stem for path in (here / "cache").iterdir()} == {"whole", "new"}
 
 
 def test_libraries_of_another_user_are_not_loaded(
