@@ -13,6 +13,7 @@ from gcbench.identity import (
     EXECUTION,
     NEUTRAL,
     differences,
+    fingerprint,
     flatten_config,
     format_differences,
     identify,
@@ -112,3 +113,18 @@ def test_peers_are_told_apart_by_the_knobs_in_which_any_two_differ() -> None:
     methods = ["compressor=qsgd", "compressor=powersgd rank=3"]
     qsgd, powersgd = tell_apart([flatten_config(config_of(*typed.split())) for typed in methods])
     assert "rank=3" in powersgd and not any(override.startswith("rank=") for override in qsgd)
+
+
+NUMBERS = ("batch_size", "precision", "label_smoothing", "channels_last", "compile", "accumulate")
+NUMBERS += ("double_buffering", "log_every", "eval_every", "eval_batch_size", "error_every")
+
+
+@pytest.mark.parametrize("key", [*NUMBERS, "gpus", "epochs", "max_steps", "checksum"])
+def test_a_key_of_the_trainer_that_changes_numbers_changes_it(
+    config: dict[str, Any], key: str
+) -> None:
+    """What may continue a run is the same but for its workers and its length."""
+    other = {**config, "trainer": {**config["trainer"], key: 123}}
+    assert identify(other) != identify(config)
+    may_continue = key in ("gpus", "epochs", "max_steps")
+    assert (fingerprint(other) == fingerprint(config)) == may_continue

@@ -85,15 +85,19 @@ class GcbenchSteps:
     def facts(self, control: ProcessGroupControl) -> Row:
         """Return the seconds of a step's exchange and coding, hidden or not, and its collectives.
 
-        A collective is its kind, how many there are, and the payload bits of each.
+        They are means over a period, and medians over periods. A collective is its kind, how many
+        there are, and the payload bits of each.
         """
         steps, run = self._progress.step, self._run
         taken = control.gather(run.clock.take())
-        by_step = [mean_seconds([[laps] for laps in same]) for same in zip(*taken, strict=True)]
+        by_step = list(zip(*taken, strict=True))
+        last = len(by_step) - self.period
+        periods = [by_step[i : i + self.period] for i in range(0, last + 1, self.period)]
+        of_periods = [mean_seconds([*map(list, zip(*same, strict=True))]) for same in periods]
         return {
-            "exchange_seconds": median(s["exchange"] + s["hidden_exchange"] for s in by_step),
+            "exchange_seconds": median(s["exchange"] + s["hidden_exchange"] for s in of_periods),
             "coding_seconds": median(
-                s["encode"] + s["decode"] + s["hidden_coding"] for s in by_step
+                s["encode"] + s["decode"] + s["hidden_coding"] for s in of_periods
             ),
             "sent_bits": run.comm.meter.sent_bits[0] / steps,
             "collectives": [

@@ -93,6 +93,7 @@ def _save(run: Run, progress: Progress, checkpoints: Checkpoints) -> str | None:
     if diverged := _divergence(run, progress):
         return diverged
     run.pipeline.settle(run, progress)
+    _spend(run, progress)  # the seconds since the last line, which the checkpoint's ledger lacks
     checkpoints.save(run, progress)
     return None
 

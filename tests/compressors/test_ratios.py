@@ -9,7 +9,7 @@ import torch
 from method_cases import aggregate, build_method
 
 from gcbench.comm import Comm
-from gcbench.compressors.build import analytic_ratio
+from gcbench.compressors.build import analytic_ratio, compressed_share
 from gcbench.models.resnet import resnet18
 
 
@@ -57,3 +57,11 @@ def test_methods_whose_papers_count_all_that_is_sent_have_no_other_ratio(choice:
 
 def test_codes_of_any_length_have_no_ratio_before_they_are_sent() -> None:
     assert analytic_ratio(build_method("qsgd", code="elias_dense")) is None
+
+
+def test_the_compressed_share_counts_what_was_sent_whole() -> None:
+    """Small tensors always, the first exchange as a warm-up, and two gradients beside them."""
+    method, shapes = build_method("qsgd", min_size=20, dense_steps=1), [(10, 10), (10,)]
+    assert compressed_share(method, shapes, exchanges=0) == pytest.approx(100 / 110)
+    assert compressed_share(method, shapes, exchanges=4) == pytest.approx(100 / 110 * 3 / 4)
+    assert compressed_share(method, shapes, 4, whole=2) == pytest.approx(100 / 110 * 3 / 6)

@@ -107,3 +107,9 @@ def test_real_speech(real_root: Callable[[str], str]) -> None:
     loudness = data.test_batch(0, 1000)[0].mean(2)
     silent = data.test[1] == 26
     assert float(loudness[silent].mean()) < float(loudness[~silent].mean()) - 0.5
+
+
+def test_features_are_logarithms_of_energy() -> None:
+    """Half the amplitude is a quarter of the energy."""
+    loud, quiet = (log_mel(volume * tone(1000.0, 0.3)).mean(0).max() for volume in (1.0, 0.5))
+    assert float(loud - quiet) == pytest.approx(np.log(4), rel=1e-3)

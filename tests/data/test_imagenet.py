@@ -129,3 +129,20 @@ def test_real_images(real_root: Callable[[str], str]) -> None:
     images, labels = data.test_batch(0, 200)
     assert images.shape == (200, 3, 64, 64) and labels.bincount().tolist() == [50] * 4
     assert abs(float(images.mean())) < 0.5 and 0.7 < float(images.std()) < 1.4
+
+
+def test_half_of_the_training_images_are_mirrored_and_none_is_upside_down(tmp_path: Path) -> None:
+    """Red rises from top to bottom, blue from left to right."""
+    down = Image.linear_gradient("L").resize((40, 40))
+    picture = Image.merge("RGB", (down, Image.new("L", (40, 40)), down.transpose(Image.TRANSPOSE)))
+    for part, count in {"train": 20, "val": 1}.items():
+        folder = tmp_path / "imagenet" / part / "n01"
+        folder.mkdir(parents=True)
+        for number in range(count):
+            picture.save(folder / f"{number}.JPEG", quality=95)
+    where = {"epoch": 0, "worker": 0, "workers": 1, "batch_size": 10, "seed": 0}
+    first, second = (imagenet(str(tmp_path), size=8).batch(step=s, **where)[0] for s in (0, 1))
+    assert (first[:, 0] - second[:, 0]).abs().max() > 0.5, "each step has crops of its own"
+    images = torch.cat([first, second])
+    assert (images[:, 0, -1].mean(1) > images[:, 0, 0].mean(1)).all()
+    assert 4 <= int((images[:, 2, :, -1].mean(1) < images[:, 2, :, 0].mean(1)).sum()) <= 16

@@ -81,3 +81,11 @@ def test_a_resumed_run_goes_on_counting(tmp_path: Path) -> None:
     (tmp_path / "result.json").unlink()
     resumed = virtual(tmp_path, *overrides)
     assert {k: resumed[k] for k in COUNTS} == {k: whole[k] for k in COUNTS}
+
+
+def test_collectives_are_means_over_workers_whose_codes_differ_in_length(tmp_path: Path) -> None:
+    result = virtual(tmp_path, "min_size=0", "code=elias_dense")
+    for count in ("sent", "received", "wire"):
+        summed = sum(c[f"{count}_bits"] for c in result["collectives"])
+        assert result[f"bits_{count}"]["per_worker"] == summed
+    assert result["bits_sent"]["per_worker"] < result["bits_sent"]["per_worker_max"]

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 import yaml
 
+from gcbench.comm.network import Link
 from gcbench.config import ConfigError, conf_directory, register
 from gcbench.predict.arguments import read_predict
 from gcbench.predict.command import predict_steps
+from gcbench.predict.links import read_link
 from gcbench.predict.measure import compare
 from gcbench.predict.scenario import build_scenario, predictions
 from gcbench.records.result import count_bits
@@ -276,3 +278,24 @@ def test_a_run_beside_its_prediction(here: Path) -> None:
     assert found.exchange_seconds == pytest.approx(1210 * 32 / 1e6 + 2e-3)
     assert found.ratio == pytest.approx(0.05 / found.exchange_seconds)
     assert found.step_seconds == pytest.approx(0.09 + found.exchange_seconds)
+
+
+def test_a_rate_leaves_95_percent_to_the_payload() -> None:
+    assert read_link("network", "2.5gbit") == Link(0.95 * 2.5e9, pytest.approx(50e-6))
+    assert read_link("network", "2.5gbit", "1ms") == Link(0.95 * 2.5e9, 1e-3)
+
+
+def test_a_run_of_local_steps_has_a_part_of_an_exchange_in_a_message_a_fragment(here: Path) -> None:
+    run: dict[str, Any] = result()
+    run["config"]["estimator"] = {"kind": "local_steps", "every": 8, "fragments": 2}
+    run["choices"]["estimator"] = "local_steps"
+    Path("result.json").write_text(json.dumps(run))
+    expected = (1210 * 32 / 1e6 + 2 * 2e-3) / 8
+    assert compare("result.json").exchange_seconds == pytest.approx(expected)
+
+
+def test_megabytes_are_those_of_bytes(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    predict_steps(["shapes=mine.yaml", "compressor=none", "workers=2", "format=csv"])
+    heading, row = (line.split(",") for line in capsys.readouterr().out.splitlines())
+    sent = 4 * (64 * 32 * 9 + 128 * 160 + 160)
+    assert row[heading.index("MB sent")] == f"{sent / 1e6:.3g}"

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from gcbench.comm.network import Link
+from gcbench.comm.network import Link, Network
 from gcbench.config import ConfigError
-from gcbench.predict.devices import Device
+from gcbench.predict.devices import Device, interpolate
 from gcbench.predict.model import (
     Cluster,
     CodecSeconds,
@@ -19,6 +19,7 @@ from gcbench.predict.model import (
     predict,
 )
 from gcbench.predict.pays import find_threshold, find_verdicts
+from gcbench.predict.units import format_rate, format_seconds
 
 SLOW = Link(1e9, 1e-4)
 CLUSTER = Cluster(SLOW, Link(1e12))
@@ -157,3 +158,42 @@ def test_a_codec_may_cost_copies_of_the_gradient() -> None:
     device = Device("mine", "a device", 1e9, 0.6, codecs, {})
     assert device.codec("qsgd", 10**6) == CodecSeconds(3 * 4e6 / 1e9, 4e6 / 1e9)
     assert device.codec("none", 10**6) == CodecSeconds(0.0)
+
+
+@pytest.mark.parametrize(
+    ("level", "collective", "gradients"),
+    [("all", "all_gather", 8), ("between", "all_gather", 2), ("all", "all_to_all", 2)],
+)
+def test_codes_are_decoded_of_every_worker_or_node_or_shard(
+    level: str, collective: str, gradients: int
+) -> None:
+    message = Message(level, collective, 1, 4e6)  # type: ignore[arg-type]
+    method = Method("m", "m", lambda workers: [message], CodecSeconds(0.005, 0.001), 4_000_000)
+    found = predict(method, 8, Cluster(SLOW, Link(1e12), 4), COMPUTE)
+    assert found.codec_seconds == pytest.approx(0.005 + (gradients - 1) * 0.001)
+
+
+def test_seconds_and_rates_have_the_unit_that_suits_them() -> None:
+    seconds = {"1,234 s": 1234.0, "1.5 s": 1.5, "20 ms": 0.02, "3 us": 3e-6}
+    assert [format_seconds(value) for value in seconds.values()] == [*seconds]
+    rates = {"2 Tbit/s": 2e12, "9.5 Gbit/s": 9.5e9, "100 Mbit/s": 1e8, "500 bit/s": 500.0}
+    assert [format_rate(value) for value in rates.values()] == [*rates]
+
+
+def test_seconds_lie_on_a_line_between_two_sizes_and_in_proportion_beyond() -> None:
+    table = {16: 0.05, 32: 0.07}
+    found = [interpolate(table, size) for size in (8, 16, 20, 32, 64)]
+    assert found == pytest.approx([0.025, 0.05, 0.055, 0.07, 0.14])
+    device = Device("mine", "a device", 1e9, 0.6, {}, {"mlp": {"seconds": table}})
+    assert device.compute("mlp", 20) == pytest.approx((0.055, 0.6 * 0.055, 20))
+
+
+def test_a_bucket_has_25_mib_and_the_exposed_part_is_that_of_its_number() -> None:
+    large = replace(DENSE, dense_bytes=100 * 2**20)
+    found = predict(large, 4, CLUSTER, COMPUTE, overlap=True)
+    assert found.exposed_seconds == exposed_seconds(found.exchange_seconds, 0.06, 4)
+
+
+def test_fewer_workers_than_a_node_holds_use_its_links_alone() -> None:
+    inside = Link(1e12)
+    assert Cluster(SLOW, inside, 8).network(2) == Network(2, 2, inside, SLOW)

@@ -103,3 +103,14 @@ def test_a_hundred_thousand_workers_in_a_second() -> None:
     found = [predict(m, 100_000, cluster, Compute(0.1, 0.06, 32)) for m in made]
     assert time.process_time() - start < 1
     assert all(p.step_seconds > 0.1 for p in found)
+
+
+def test_a_method_that_takes_turns_sends_one_message_a_step() -> None:
+    from gcbench.predict.devices import read_device
+    from gcbench.predict.subject import make_method
+
+    compressor = compressor_of(resolve(compose("compressor=acpsgd", "min_size=0")))
+    method = make_method("m", "qsgd", compressor, {"matrix": (128, 160)}, read_device("v100"))
+    (message,) = method.messages(4)
+    assert message.number == 1 and message.bits == 32 * 4 * (128 + 160) / 2
+    assert method.dense_bytes == 4 * 128 * 160

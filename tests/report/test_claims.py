@@ -16,12 +16,16 @@ import pytest
 from results import result_of, write
 
 from gcbench.config import ConfigError, conf_directory
-from gcbench.records.store import find_runs
+from gcbench.records.schema import Result
+from gcbench.records.store import RecordedRun, find_runs
 from gcbench.report import claims
 from gcbench.report.claims import Claim, read_claims
-from gcbench.report.claims_evidence import Evidence
-from gcbench.report.claims_missing import MissingRuns, missing_runs
+from gcbench.report.claims_evidence import Evidence, _early_loss, measure_row
+from gcbench.report.claims_missing import MissingRuns, describe_cost, missing_runs
 from gcbench.report.claims_relations import Value, judge, read_relations
+from gcbench.report.rates import Grid, Rate
+from gcbench.report.rows import Row
+from gcbench.report.tables import TableRow
 from gcbench.report.verdicts import Verdict, combine
 from gcbench.studies.study import study_names
 
@@ -629,3 +633,55 @@ def test_mistakes_in_the_file_are_named(
     asked(near().replace(before, after))
     with pytest.raises(ConfigError, match=sentence):
         said("claims")
+
+
+def recorded(experiment: str, lines: list | None = None, **facts: object) -> RecordedRun:
+    result = {**result_of(experiment), **facts}
+    return RecordedRun(Result.parse(result), "", lambda: lines or [])
+
+
+def test_three_differences_have_at_least_the_noise_of_the_others() -> None:
+    values = {"a": seeds(3.2, 3.21, 3.2), "b": seeds(3, 3, 3), "c": seeds(2.2, 3.2, 2.6, 3.4)}
+    (alone,) = judge(read_relations("a > b"), values)
+    beside, _ = judge(read_relations("a > b") + read_relations("3 > c"), values)
+    assert beside.noise > 10 * alone.noise > 0
+
+
+def test_early_is_the_first_tenth_of_the_steps() -> None:
+    lines = [{"event": "train", "step": step, "loss": float(step)} for step in (1, 5, 10)]
+    assert _early_loss(recorded(SGD, lines, steps=50)) == 3 and _early_loss(recorded(SGD)) is None
+
+
+def test_the_best_rate_of_a_loss_is_that_of_the_lowest() -> None:
+    losses = {0.1: 2.0, 0.2: 1.0, 0.4: 3.0}
+    rates = [Rate(lr, {}, [recorded(SGD, test={"loss": v})]) for lr, v in losses.items()]
+    grid = Grid(rates, "test", False, "loss", 0.2, [], [])
+    found = measure_row(Row(TableRow("SGD"), "paper", grid=grid), "learning_rate").value
+    assert found is not None and found.by_seed == {1: 0.2}
+
+
+def test_costs_are_of_all_cores_and_of_rows_like_none_so_far() -> None:
+    """An hour of two processes with three threads each; another table costs as much a seed."""
+    claim = next(claim for claim in ALL if not claim.machine)
+    kept = recorded(SGD, threads=3, finished="2026-01-01T01:00:00+00:00")
+    lacking = [MissingRuns(name, (), "paper", (1, 2)) for name in (SGD, "orq/table2_resnet56/orq")]
+    assert describe_cost(claim, lacking[:1], [kept]) == "2 runs, about 12 core-hours"
+    assert describe_cost(claim, lacking, [kept]) == "4 runs, about 24 core-hours"
+
+
+def test_all_tests_of_a_claim_have_to_pass(said, asked) -> None:
+    two = "[papers/test_powersgd.py::test_something, papers/test_powersgd.py::test_other]"
+    asked(STUDIED.replace("[papers/test_powersgd.py::test_something]", two))
+    write_study(1.5)
+    record_tests(something="passed", other="failed")
+    (row,) = answers(said)
+    assert row["answer"] == "not yet" and "passed: papers/test_powersgd.py::test_other" in str(row)
+
+
+def test_budgets_go_from_the_papers_to_the_smallest(said, asked) -> None:
+    asked(near())
+    for budget in ("cpu", "cpu_medium", "cpu_long"):
+        for experiment in (SGD, RANK):
+            runs(experiment, 60.0, 60.2, 60.4, budget=budget)
+    bases = [f"budget {budget}" for budget in ("cpu_long", "cpu_medium", "cpu")]
+    assert [row["basis"] for row in answers(said)] == bases

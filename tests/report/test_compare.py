@@ -61,3 +61,12 @@ def test_rows_are_paired_by_name(said) -> None:
         and "powersgd/table4/rank_7, budget cpu, seed 1, only in b" in text
     )
     assert "The same configuration." in text and "B, seed 2: failed: out of memory" in text
+
+
+def test_ranges_that_overlap_are_within_the_spread(said) -> None:
+    """Though no seed of one is below the mean of the other."""
+    tree("a", SGD, accuracies=(94.0, 94.2, 94.4))
+    for name, accuracies in (("near", (94.3, 94.5)), ("far", (94.5, 94.6))):
+        text = said("diff", "a", tree(name, SGD, "optimizer.lr=0.2", accuracies=accuracies).name)
+        (line,) = [x for x in text.splitlines() if x.strip().startswith("accuracy")]
+        assert ("within the seeds' spread" in line) == (name == "near")

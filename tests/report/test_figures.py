@@ -401,3 +401,36 @@ def test_families_of_one_color_differ_in_shape() -> None:
     assert len(set(FAMILIES.values())) == len(FAMILIES)
     assert look("qsgd", 1)["linestyle"] != look("qsgd")["linestyle"]
     assert look("somebody's") == look("somebody's") and PAGE == 6.9
+
+
+def test_curves_go_as_far_as_the_shortest_seed_and_squared_errors_are_squares() -> None:
+    one, other = run(), run(seed=2)
+    short = RecordedRun(other.result, "short", lambda: metrics(other.result.model_dump())[:6])
+    line = lines_of(curves(drawn(series("SGD", one, short)), "squared_error", "epoch"))["SGD"]
+    assert line.get_xdata().tolist() == [1, 2] and np.allclose(line.get_ydata(), [0.01, 0.04])
+
+
+def test_a_target_is_of_the_best_scores_and_of_the_median_row_without_full_precision() -> None:
+    rows = [series(f"row {a}", run(RANK_7, accuracy=a)) for a in (95, 90, 50)]
+    assert target_of(drawn(*rows), "accuracy") == pytest.approx(0.98 * 90)
+    fell = run()
+    fell.result = fell.result.model_copy(update={"test": {"accuracy": 50, "best_accuracy": 80}})
+    assert target_of(drawn(*rows, series("SGD", fell)), "accuracy") == pytest.approx(0.98 * 80)
+
+
+def test_speed_up_is_not_over_a_compressed_run() -> None:
+    members = []
+    for title, experiment, seconds in (("SGD", SGD, 0.1), ("Rank 7", RANK_7, 0.05)):
+        one = run(experiment, step_seconds=seconds)
+        one.result = one.result.model_copy(update={"workers": 1})
+        members.append(series(f"{title}, 1 worker", one))
+    figure = scaling(drawn(*members))
+    assert figure is not None
+    speeds = [c.lines[0].get_ydata().tolist() for c in figure.axes[0].containers]
+    assert speeds == [[1], [pytest.approx(2)]]
+
+
+def test_what_is_as_good_at_a_higher_ratio_takes_the_place_on_the_front() -> None:
+    members = [series("low", run(accuracy=94, ratio=1)), series("high", run(accuracy=94, ratio=4))]
+    points = points_of(members, "accuracy")
+    assert [point.series.label for point in front(points, "accuracy")] == ["high"]

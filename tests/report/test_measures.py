@@ -56,3 +56,32 @@ def test_high_is_good_for_accuracies_ratios_and_speed_alone() -> None:
         name for name in MEASURES if name.endswith("milliseconds")
     }
     assert MEASURES.keys() - high - sizes - times == LOWER
+
+
+def test_workers_of_a_node_share_the_link_of_a_hierarchical_exchange() -> None:
+    """Two of each node send the other node 8 Mbit at once; inside a node nothing takes time."""
+    levels = (("inside", "all_reduce"), ("between", "all_gather"))
+    bits = {"messages": 1, "sent_bits": 8e6, "received_bits": 0, "wire_bits": 0}
+    collectives = [
+        Collective(level=level, collective=collective, workers=2, **bits)
+        for level, collective in levels
+    ]
+    facts = {"workers": 4, "steps": 1, "collectives": collectives}
+    run = plain_result().model_copy(update=facts)
+    expected = 1e3 * (2 * 8e6 / 950e6 + 50e-6)
+    assert measure("link_milliseconds", run, network="1gbit") == pytest.approx(expected)
+
+
+def test_bits_and_errors_by_hand() -> None:
+    """1,000 parameters and ten steps; a code at the bound would send 4,000 bits in a step."""
+    beside = {"per_epoch_mib": 0.0, "dense_per_step": 32e3, "ratio": 4.0}
+    run = plain_result(
+        parameters=1000,
+        steps=10,
+        bits_sent={"per_worker": 8e4, "per_worker_max": 9e4, "per_step": 8e3, **beside},
+        shannon_bits_per_step=4000.0,
+        compression_error={"relative": 0.5, "cosine": 0.9, "samples": 1},
+    )
+    expected = {"ratio": 4, "coded_ratio": 8, "total_bits": 8e4, "shannon_total_bits": 4e4}
+    expected |= {"relative_error": 0.5, "squared_error": 0.25, "cosine": 0.9}
+    assert {name: measure(name, run) for name in expected} == expected

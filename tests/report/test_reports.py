@@ -18,6 +18,7 @@ from gcbench.records.schema import Result
 from gcbench.records.store import RecordedRun, find_runs, read_kept
 from gcbench.report.keep import keep_runs
 from gcbench.report.points import compare_points
+from gcbench.report.rates import Rate, _best
 from gcbench.report.study import find_link_table
 from gcbench.report.tables import read_table, tables_of
 from gcbench.report.tests_record import find_tests
@@ -651,3 +652,17 @@ def test_torn_files_of_evidence_are_named(here: Path, caplog: pytest.LogCaptureF
     assert find_link_table("resnet18-1gbit-2", [here]) is None and find_tests([here]) is None
     for name in ("links/resnet18-1gbit-2.json", "tests.json"):
         assert f"not read: {here}/outputs/results/{name}: no " in caplog.text
+
+
+def test_a_rate_with_which_a_seed_diverged_is_not_chosen(said) -> None:
+    for seed in (1, 2):
+        write(OUT / f"own{seed}", result_of(SGD, seed=seed, accuracy=94.0))
+    write(OUT / "high1", result_of(SGD, "optimizer.lr=0.2", seed=1, accuracy=95.0))
+    write(OUT / "high2", result_of(SGD, "optimizer.lr=0.2", seed=2, status="diverged"))
+    text = said("table=small/one", "format=markdown")
+    assert rows(text)["No compression"][0] == "94.0 (n=2)" and "0.2: diverged (n=2)" in text
+
+
+def test_the_lowest_of_scores_that_are_better_low_is_chosen() -> None:
+    rates = [Rate(lr, {1: score}, []) for lr, score in ((0.1, 2.0), (0.2, 1.0), (0.4, 3.0))]
+    assert (_best(rates, lower=True), _best(rates, lower=False)) == (0.2, 0.4)

@@ -96,3 +96,18 @@ def test_finite_gradients_whose_sum_is_not_are_not_blamed(
         match="diverged: the update was not finite at step 0, though every worker's gradient was",
     ):
         run(tmp_path, *OVERRIDES, "compressor=none")
+
+
+def test_a_late_exchange_is_blamed_on_its_own_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    aggregate = Dense.aggregate
+
+    def spoil(self: Dense, grads: Any, state: Any, comm: Any, step: Any) -> Aggregated:
+        bad = torch.inf if step.number == 2 else 1
+        out = aggregate(self, grads, state, comm, step)
+        return out._replace(update={k: u * bad for k, u in out.update.items()})
+
+    monkeypatch.setattr(Dense, "aggregate", spoil)
+    with pytest.raises(RunFailed, match="the update was not finite at step 2, though"):
+        run(tmp_path, *OVERRIDES, "compressor=none", "trainer.double_buffering=true")

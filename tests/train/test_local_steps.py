@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from copy import deepcopy
 from dataclasses import replace
 from itertools import pairwise
@@ -327,3 +328,21 @@ def test_workers_that_differ_are_not_merged(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="parameters of its own .*; type trainer.gpus=4"):
         longer = ("trainer.gpus=2", "trainer.max_steps=12", "resume.workers=merge")
         run(tmp_path, *overrides, *longer)
+
+
+def test_the_rates_of_workers_own_steps_follow_the_steps(tmp_path: Path) -> None:
+    """And not the exchanges, of which there are 10 in these 40 steps."""
+    cosine = ("schedule=cosine", "schedule.warmup_epochs=0", "optimizer.lr=0.5")
+    built = build(tmp_path, "compressor=none", *LOCAL, *cosine)
+    rates = []
+    for _ in range(10):
+        train_step(*built)
+        rates.append(built[0].learning_rate)
+    assert rates == pytest.approx([0.25 * (1 + math.cos(math.pi * t / 40)) for t in range(10)])
+
+
+def test_fragments_are_whole_in_their_own_first_exchanges(tmp_path: Path) -> None:
+    """Of the two exchanges of either fragment one is a warm-up."""
+    typed = ("min_size=0", "dense_steps=1", "estimator=local_steps", "estimator.every=2")
+    length = ("estimator.fragments=2", "trainer.max_steps=4")
+    assert run(tmp_path, *VIRTUAL, *typed, *length)["compressed_share"] == 0.5

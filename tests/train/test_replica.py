@@ -9,8 +9,9 @@ import torch
 from torch import nn
 
 from gcbench.comm import LocalControl
-from gcbench.data import ArrayData
+from gcbench.data import ArrayData, TokenData
 from gcbench.models.airnet import AirNet
+from gcbench.models.lstm import LSTM
 from gcbench.records.clock import Clock
 from gcbench.settings import Precision, TrainerSettings
 from gcbench.train.evaluation import evaluate
@@ -117,3 +118,25 @@ def test_what_a_row_gets_in_one_step_adds_up() -> None:
     replica.backward(1, BATCH, (1, 0), Clock(CPU), weight=-0.5)
     assert torch.equal(replica.flat[0], once[0])
     torch.testing.assert_close(replica.flat[1], 0.5 * once[1])
+
+
+def test_a_distance_is_the_2_norm_of_what_separates_the_weights() -> None:
+    model = nn.Linear(4, 1, bias=False)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[3.0, 1.0, 1.0, -4.0]]))
+    replica = Replica(model, "regression", range(1), CPU, SETTINGS)
+    half = (BATCH[0], torch.zeros(8, 1))
+    optimum = torch.tensor([[0.0, 1.0, 1.0, 0.0]])
+    data = ArrayData("eight", "regression", 1, half, half, optimum=optimum)
+    assert evaluate(replica, data, LocalControl(), (0, 1), 8)["distance"] == 5
+
+
+def test_a_text_is_read_with_its_hidden_state_however_it_is_cut() -> None:
+    torch.manual_seed(0)
+    replica = Replica(LSTM(12, 8, 1, 0.0), "language", range(1), CPU, SETTINGS)
+    words = torch.randint(12, (400,))
+    losses = [
+        evaluate(replica, TokenData("text", 12, words, words, n), LocalControl(), (0, 1), 4)["loss"]
+        for n in (5, 1000)
+    ]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)

@@ -162,3 +162,12 @@ def test_a_run_that_would_be_over_says_so(tmp_path: Path) -> None:
     advice = f"type trainer.max_steps={steps // 4 * 4} or"
     with pytest.raises(RunFailed, match=f"ends after {steps // 2} steps with 4 workers; {advice}"):
         go_on(tmp_path, [*overrides, "trainer.gpus=4"])
+
+
+def test_bits_of_merged_workers_are_their_mean() -> None:
+    """As codes of variable length have it, where every worker has sent others."""
+    kind = ("all", "ragged_gather", 2)
+    empty = {"state": [{}], "late": None, "carry": None, "loss": 0.0}
+    contents = [{**empty, "meter": [(kind, (3, sent, 10 * sent))]} for sent in (100, 300)]
+    assert merge_workers(contents, [0.5, 0.5])["meter"] == [(kind, (3, 200, 2000))]
+    assert merge_workers(contents, [0.25, 0.75])["meter"] == [(kind, (3, 250, 2500))]

@@ -16,6 +16,7 @@ from sentence import run
 
 from gcbench.compressors.dense import Dense
 from gcbench.config import ConfigError, RunFailed
+from gcbench.records import clock
 from gcbench.train.replica import Replica
 
 # Everything a checkpoint must carry: momentum, per-worker residuals, shared factors, meters,
@@ -372,3 +373,26 @@ def test_a_run_whose_last_update_is_not_finite_is_not_done(
     with pytest.raises(RunFailed, match="the run diverged: the update was not finite at step 3"):
         run(tmp_path, "compressor=none", "trainer.launcher=virtual", "trainer.max_steps=4")
     assert not (tmp_path / "weights.pt").exists()
+
+
+def test_a_run_that_is_resumed_samples_no_error_twice(tmp_path: Path) -> None:
+    """Of the exchanges after 5, 6 and 8 steps the first is sampled, and step 5 is kept."""
+    typed = [*METHODS["zero_one_adam"], *LENGTH, "trainer.launcher=virtual"]
+    typed += ["trainer.max_steps=12", "trainer.checkpoint_steps=5"]
+    whole = run(tmp_path / "whole", *typed)
+    run(tmp_path / "cut", *typed)
+    cut_back(tmp_path / "cut", 5)
+    assert run(tmp_path / "cut", *typed)["compression_error"] == whole["compression_error"]
+    assert metrics(tmp_path / "cut") == metrics(tmp_path / "whole")
+
+
+def test_a_checkpoint_between_two_lines_has_all_seconds_until_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each step takes a second here, and the first ones of a start are not timed."""
+    monkeypatch.setattr(clock.Clock, "_laps", lambda *_: [clock.Lap("forward", 1.0)])
+    overrides = ["trainer.gpus=1", "trainer.log_every=20", "trainer.max_steps=20"]
+    run(tmp_path, *overrides, "trainer.checkpoint_steps=15", "compressor=none")
+    path = tmp_path / "checkpoints" / "step-00000015" / "shared.pt"
+    ledger = torch.load(path, weights_only=True)["ledger"]
+    assert ledger["totals"][0]["step"] == 15 - clock.WARMUP_STEPS

@@ -157,3 +157,31 @@ def test_ratios_are_against_fp32_gradients_whatever_the_parameters_are(tmp_path:
         assert measure("ratio", Result.parse(result)) == 2, "reports read the counts"
     assert half["test"]["loss"] != plain["test"]["loss"]
     assert half["test"]["loss"] == pytest.approx(plain["test"]["loss"], abs=0.1)
+
+
+def test_bits_of_the_log_are_means_over_workers(tmp_path: Path) -> None:
+    """Whose codes differ in length."""
+    result = run(tmp_path, *OVERRIDES, "trainer.gpus=3", "min_size=0", "code=elias_dense")
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    logged = [line["bits_sent_per_worker"] for line in lines if line["event"] == "train"]
+    assert logged[-1] == result["bits_sent"]["per_worker"] < result["bits_sent"]["per_worker_max"]
+
+
+def test_tests_come_every_so_many_epochs_and_at_the_end(tmp_path: Path) -> None:
+    """1437 samples are five steps an epoch."""
+    every = ["trainer.eval_every=2", "trainer.epochs=5", "trainer.batch_size=240"]
+    run(tmp_path, "trainer.launcher=virtual", "trainer.gpus=1", *every)
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    tests = [(line["step"], line["epoch"]) for line in lines if line["event"] == "test"]
+    assert tests == [(10, 2), (20, 4), (25, 5)]
+
+
+def test_a_text_begins_anew_with_every_epoch(tmp_path: Path) -> None:
+    """With weights that stand still all epochs have the same losses."""
+    text = ["model=lstm_small", "model.vocabulary=12", "dataset._target_=own_data.text"]
+    still = ["optimizer.lr=1e-30", "trainer.batch_size=100", "trainer.epochs=2"]
+    typed = [*text, *still, "trainer.gpus=1", "trainer.log_every=4", "trainer.eval_every=null"]
+    assert run(tmp_path, "trainer.launcher=virtual", *typed)["steps_per_epoch"] == 4
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    first, second = [line["loss"] for line in lines if line["event"] == "train"]
+    assert first == second

@@ -15,7 +15,7 @@ from gcbench.launch.instantiate import make_data
 from gcbench.launch.plan import Machine, plan
 from gcbench.launch.worker import Connections, build_run
 from gcbench.train.run import Progress, Run
-from gcbench.train.step import train_step
+from gcbench.train.step import sample, train_step
 
 VIRTUAL = ("trainer.launcher=virtual", "trainer.gpus=4")
 SGD = ("optimizer.kind=sgd", "optimizer.momentum=0", "optimizer.weight_decay=0")
@@ -128,3 +128,20 @@ def test_fragments_are_messages_of_their_own(tmp_path: Path) -> None:
     run, _ = begin(tmp_path, "model=mlp", "compressor=none", "trainer.gpus=2", *fragments)
     first, second = run.pipeline.messages(run)
     assert first and second and [*first, *second] == list(run.replica.grads)
+
+
+def test_the_error_is_relative_to_the_mean_gradient(tmp_path: Path) -> None:
+    run, progress = begin(tmp_path, "model=mlp", "bits=2", "min_size=0", "trainer.gpus=3")
+    exchanged = train_step(run, progress)
+    assert exchanged is not None and exchanged.shannon_bits is not None
+    mean = run.replica.flat.double().mean(0)
+    update = torch.cat([u.flatten() for u in exchanged.update.values()]).double()
+    assert not 0.8 < update.norm() / mean.norm() < 1.2
+    assert sample(run, exchanged) == pytest.approx(
+        {
+            "relative": float((update - mean).norm() / mean.norm()),
+            "cosine": float(torch.cosine_similarity(update, mean, dim=0)),
+            "shannon_bits": float(exchanged.shannon_bits().mean()),
+        },
+        rel=1e-5,
+    )

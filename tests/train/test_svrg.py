@@ -296,3 +296,11 @@ def test_what_it_takes_and_refuses_from_the_command_line(tmp_path: Path) -> None
     ):
         with pytest.raises(ConfigError, match=says):
             run(tmp_path, *SVRG_STEPS, *overrides)
+
+
+def test_full_gradients_cost_32_bits_a_value_of_the_bound(tmp_path: Path) -> None:
+    """There are two of them in these four steps."""
+    typed = [*CONVEX, "min_size=0", "estimator.epoch_steps=2", "trainer.max_steps=4"]
+    result = run(tmp_path, *typed, "trainer.launcher=virtual", "trainer.error_every=1")
+    whole = 2 * 32 * result["parameters"] / 4
+    assert whole < result["shannon_bits_per_step"] < result["bits_sent"]["per_step"]

@@ -231,3 +231,13 @@ def test_whole_gradients_of_a_warm_up_cost_32_bits_a_value_of_the_bound(tmp_path
     half_whole = (32 * warm["parameters"] + coded) / 2
     assert warm["shannon_bits_per_step"] == pytest.approx(half_whole, rel=0.05)
     assert warm["shannon_bits_per_step"] < warm["bits_sent"]["per_step"]
+
+
+@pytest.mark.usefixtures("copied_workers")
+def test_all_processes_test_with_the_running_statistics_of_worker_0(tmp_path: Path) -> None:
+    """360 images are four batches, of which each process has two."""
+    typed = ["model=resnet8", "min_size=0", "trainer.gpus=2", "trainer.batch_size=8"]
+    typed += ["trainer.max_steps=3", "trainer.eval_batch_size=100"]
+    virtual = run(tmp_path / "virtual", *typed, VIRTUAL)
+    real = run(tmp_path / "real", *typed, "trainer.launcher=local")
+    assert real["processes"] == 2 and real["test"] == virtual["test"]

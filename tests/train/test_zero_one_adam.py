@@ -227,3 +227,26 @@ def test_what_it_refuses(tmp_path: Path, overrides: list[str], says: str) -> Non
     with pytest.raises(ConfigError, match=says) as error:
         run(tmp_path, *ZERO_ONE, *overrides)
     assert "\n" not in str(error.value)
+
+
+def test_between_exchanges_each_group_decays_at_its_own_rate(tmp_path: Path) -> None:
+    groups = "optimizer.groups=[{match:bias,lr_scale:3,weight_decay:2}]"
+    rates = ("optimizer.lr=0.01", "optimizer.weight_decay=1", groups)
+    built = build(tmp_path, "compressor=none", *SHORT, *FROZEN, *rates)
+    take_steps(built, 14)
+    before = shared(built[0])
+    assert train_step(*built) is None, "step 14 exchanges nothing"
+    for name, x in shared(built[0]).items():
+        decay = 0.06 if "bias" in name else 0.01
+        torch.testing.assert_close(x, (1 - decay) * before[name])
+
+
+def test_each_group_has_steps_of_its_own_size() -> None:
+    p, q = (nn.Parameter(torch.zeros(1)) for _ in range(2))
+    groups = [{"params": [p]}, {"params": [q], "lr": 0.3, "betas": (0.5, 0.9)}]
+    optimizer = FrozenAdam(groups, 0.1, [0.9, 0.99], 1e-8, 0.0, freeze_steps=9)
+    for number in (1, 2):
+        p.grad, q.grad = torch.ones(1), torch.ones(1)
+        optimizer.step()
+        sizes = [0.1 / (1 - 0.9**number), 0.3 / (1 - 0.5**number)]
+        assert optimizer.step_sizes() == pytest.approx(sizes)

@@ -1,0 +1,55 @@
+"""The times of steps: which lap is whose, and what is counted over processes."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import pytest
+import torch
+
+from gcbench.records import clock
+from gcbench.records.clock import WARMUP_STEPS, Clock, Lap, Ledger, Span, _split_wait
+
+
+def test_times_are_means_over_processes_and_an_exchange_is_the_shortest() -> None:
+    ledger = Ledger(2)
+    ledger.add(
+        [
+            [[Lap("forward", 1.0), Lap("exchange", 4.0)]],
+            [[Lap("forward", 4.0), Lap("exchange", 2.0)]],
+        ]
+    )
+    seconds = ledger.seconds()
+    assert seconds is not None
+    assert seconds["forward"] == {"mean": 2.5, "max": 4.0}
+    assert seconds["exchange"] == {"mean": 2.0, "max": 2.0}
+    assert seconds["wait"] == {"mean": 1.0, "max": 2.0}
+    assert seconds["step"] == {"mean": 5.5, "max": 6.0} and ledger.elapsed() == 5.5
+
+
+def test_coding_before_the_last_collective_is_encoding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As between the two rounds of PowerSGD."""
+    now = count()
+    monkeypatch.setattr(clock.time, "perf_counter", lambda: float(next(now)))
+    watch = Clock(torch.device("cpu"))
+    for _ in range(WARMUP_STEPS + 1):
+        watch.lap("compress")
+        for _ in range(2):
+            with watch.exchange():
+                pass
+        watch.end_step()
+    (laps,) = watch.take()
+    names = ["encode", "exchange", "encode", "exchange", "decode"]
+    assert laps == [Lap(name, 1.0) for name in names]
+
+
+def test_what_is_waited_for_is_shown_and_the_rest_is_hidden() -> None:
+    work = [Span("encode", 0.0, 1.0), Span("exchange", 1.0, 4.0), Span("decode", 4.0, 5.5)]
+    laps = _split_wait(Span("await", 2.0, 6.0), work)
+    shown = [Lap("encode", 0.0, 1.0), Lap("exchange", 2.0, 1.0), Lap("decode", 1.5)]
+    assert laps == [*shown, Lap("wait", 0.5)]
+    ledger = Ledger(1)
+    ledger.add([[laps]])
+    seconds = ledger.seconds()
+    assert seconds is not None and seconds["step"]["mean"] == 4.0
+    assert [seconds[k]["mean"] for k in ("hidden_coding", "hidden_exchange")] == [1.0, 1.0]
