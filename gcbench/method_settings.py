@@ -79,7 +79,7 @@ Exchange = Annotated[
     Literal["gather", "scatter", "scatter_coded", "sum", "hierarchical"],
     Knob(
         "how codes travel: all to all, by shards (means in fp32, or coded too), added on one grid "
-        "(not bingrad_b, scaled_sign, onebit), or between nodes only",
+        "(not bingrad_b, scaled_sign, onebit, onebit_adam, natural), or between nodes only",
     ),
 ]
 WorkersPerNode = Annotated[

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection
 from pathlib import Path
 
@@ -65,6 +66,12 @@ def _refuse_other_result(config: Config, directory: Path, result: Result) -> Non
             f"{directory} holds a finished run with another configuration "
             f"({_describe(differs, result.choices, config)}); type another directory=, or "
             "rerun=true to run this one there (the files keep their content under other names)"
+        )
+    ran_on, here = result.network and result.network.link, os.environ.get("GCBENCH_LINK")
+    if ran_on != here and result.seconds and not extended:
+        raise ConfigError(
+            f"{directory} holds a finished run on a link of {ran_on or 'unknown rate'}, and this "
+            f"one is on {here or 'none of netlab'}; type another name=, or rerun=true"
         )
     if extended and fits_one_length(config["schedule"]):
         raise ConfigError(

@@ -5,13 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 from math import prod
+from typing import Annotated
 
 from torch import nn
+
+from gcbench.knobs import Knob
 
 
 class MLP(nn.Sequential):
     def __init__(
-        self, shape: Sequence[int], outputs: int, widths: Sequence[int] = (1024, 1024)
+        self,
+        shape: Sequence[int],
+        outputs: int,
+        widths: Annotated[
+            Sequence[int],
+            Knob("of the hidden layers", unit="numbers of units", at_least=1, example=[1024, 1024]),
+        ] = (1024, 1024),
     ) -> None:
         sizes = [prod(shape), *widths]
         hidden = [

@@ -143,7 +143,11 @@ class Checkpoints:
                 raise CheckpointError(
                     f"{path} was written by {manifest['workers']} workers, this run has {workers}, "
                     f"and {problem}; type trainer.gpus={manifest['workers']}"
-                    + (", or resume.workers=merge" if not merge else " or resume=never")
+                    + (
+                        " or resume=never"
+                        if merge or unmergeable_reason(worker, shared["model"].keys(), merge=True)
+                        else ", or resume.workers=merge"
+                    )
                 )
 
     def load(self, path: Path, run: Run, progress: Progress) -> None:

@@ -212,6 +212,16 @@ def options_by_group(optimizer: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [dict(optimizer), *({**optimizer, **group} for group in optimizer.get("groups", []))]
 
 
+def _compile(match: str) -> re.Pattern[str]:
+    try:
+        return re.compile(match)
+    except re.error as error:
+        raise ValueError(
+            f"optimizer.groups: match={match} is no regular expression ({error}); type a part of "
+            "parameters' names, as in match=bias"
+        ) from error
+
+
 def parameter_groups(
     model: nn.Module, lr: float, groups: Sequence[Mapping[str, Any]] = ()
 ) -> list[dict[str, Any]]:
@@ -225,9 +235,10 @@ def parameter_groups(
     norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
     undecayed = {id(p) for m in norms for p in m.parameters()}
     names = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    patterns = [_compile(group["match"]) for group in groups]
     parts: dict[tuple[int, bool], list[nn.Parameter]] = {}
     for name, p in names.items():
-        fitting = (i for i, group in enumerate(groups) if re.search(group["match"], name))
+        fitting = (i for i, pattern in enumerate(patterns) if pattern.search(name))
         parts.setdefault((next(fitting, len(groups)), id(p) in undecayed), []).append(p)
     for i, group in enumerate(groups):
         if not {(i, False), (i, True)} & parts.keys():
