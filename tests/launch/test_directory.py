@@ -151,3 +151,14 @@ def test_lines_that_a_crash_has_lost_are_told(
     assert "metrics.jsonl lacks lines before step 6, as after a power failure" in caplog.text
     steps = [json.loads(line)["step"] for line in (tmp_path / "metrics.jsonl").open()]
     assert steps[-1] == 8
+
+
+def test_a_finished_run_on_another_link_is_no_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    overrides = ["trainer.gpus=1", "trainer.max_steps=5"]
+    monkeypatch.setenv("GCBENCH_LINK", "1gbit")
+    assert run(tmp_path, *overrides) == run(tmp_path, *overrides)
+    monkeypatch.setenv("GCBENCH_LINK", "10mbit")
+    with pytest.raises(ConfigError, match="run on a link of 1gbit, and this one is on 10mbit; typ"):
+        run(tmp_path, *overrides)
