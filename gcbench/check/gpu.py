@@ -13,7 +13,7 @@ from gcbench.check.gpu_steps import (
     ObservedStep,
     observe_steps,
 )
-from gcbench.config import Config
+from gcbench.config import Config, ConfigError
 from gcbench.console import TextTable, print_table
 from gcbench.launch.instantiate import make_compressor
 
@@ -38,10 +38,12 @@ def check_gpu(methods: Mapping[str, Config], kernels: Collection[str] = ()) -> b
     groups: list[str] = []
     problems: list[str] = []
     reason = missing()
+    called: set[str] = set()
     for name, node in methods.items():
         compressor = make_compressor(node, quiet=True)  # a setting of a file may be one to warn of
         step = observe_steps(compressor, SHAPES)[-1]
         problems += [f"{name}: {problem}" for problem in step_problems(step)]
+        called |= {call.name for call in step.kernel_calls}
         cells = [_method_cells(name, step)]
         for call in largest_calls(step.kernel_calls, kernels):
             if reason:
@@ -56,6 +58,11 @@ def check_gpu(methods: Mapping[str, Config], kernels: Collection[str] = ()) -> b
             problems += [f"{name}: {problem}" for problem in kernel_problems(call, compiled)]
         rows += _side_by_side(cells)
         groups += [name] * (len(rows) - len(groups))
+    if unknown := set(kernels) - called:
+        raise ConfigError(
+            f"kernel={','.join(sorted(unknown))}: no step of {', '.join(methods)} calls it; type "
+            f"{', '.join(sorted(called))}"
+        )
     headings = [
         "method",
         "launches (a step)",

@@ -115,8 +115,8 @@ def find_model(arguments: Predict, device: Device) -> ModelOnDevice:
         return ModelOnDevice(model.name, model.shapes, arguments.samples or 50_000, compute)
     dataset = arguments.dataset or dataset_of(arguments.model)
     facts = facts_of(arguments.model, dataset)
-    compute = device.compute(arguments.model, arguments.batch_size, arguments.seconds)
     node = resolve(compose_overrides([f"model={arguments.model}", f"dataset={dataset}"]))["model"]
+    compute = device.compute(arguments.model, arguments.batch_size, arguments.seconds)
     shapes = shapes_of_model(node, facts)
     return ModelOnDevice(arguments.model, shapes, arguments.samples or facts.samples, compute)
 

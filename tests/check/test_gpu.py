@@ -15,15 +15,17 @@ from gloo_pool import pool
 from layout_cases import traces_over_gloo, traces_over_torchs_own
 from method_cases import CHOICES, DIFFERENT, compressor_of
 from needed import lacks
+from sentence import config_of
 from torch.utils._triton import has_triton
 
-from gcbench.check.gpu import kernel_problems, largest_calls, step_problems
+from gcbench.check.gpu import check_gpu, kernel_problems, largest_calls, step_problems
 from gcbench.check.gpu_compiler import compile_call, inexact_instructions, missing
 from gcbench.check.gpu_steps import CANNOT_DO_WITHOUT, ObservedStep, observe_steps
 from gcbench.check.layouts import equal
 from gcbench.codecs.kernels import COMPILER_OPTIONS
 from gcbench.comm import Comm
 from gcbench.compressors import Aggregated, Compressor, Grads, Properties, State, Step
+from gcbench.config import ConfigError
 
 SHAPES = {"matrix": (40, 70), "vector": (600,), "scalar": ()}
 needs_triton = pytest.mark.skipif(missing() is not None, reason=lacks("triton", str(missing())))
@@ -85,6 +87,12 @@ def check_kernels(compressor: Compressor, kernels: tuple[str, ...] = ()) -> None
 
 
 @needs_triton
+def test_a_kernel_that_no_step_calls_is_named() -> None:
+    methods = {"qsgd": config_of("compressor=qsgd")["compressor"]}
+    with pytest.raises(ConfigError, match="kernel=nosuch: no step of qsgd calls it; type decode_m"):
+        check_gpu(methods, ["nosuch"])
+
+
 def test_a_kernel_is_one_loop_on_a_gpu() -> None:
     has_triton()  # PyTorch remembers the answer, which is no before there seems to be a GPU
     check_kernels(compressor_of("terngrad", "as it is"), ("decode_add", "decode_mean"))

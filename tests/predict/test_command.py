@@ -49,6 +49,10 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ),
         (["shapes=no.yaml"], "shapes=no.yaml: there is no such file"),
         (
+            ["model=resnet19"],
+            "model=resnet19: there is no such choice; did you mean model=resnet18",
+        ),
+        (
             ["shapes=mine.yaml", "compressor=none", "workers=6", "workers_per_node=4"],
             "type workers=8",
         ),
