@@ -8,7 +8,9 @@ import signal
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from results import plain_result
 from sentence import compose, config_of
 
 from gcbench.config import Config, run_directory
+from gcbench.launch import estimate
 from gcbench.launch.estimate import START_SECONDS, Estimates
 from gcbench.launch.same import same_run
 from gcbench.records import RunFiles
@@ -241,3 +244,21 @@ def test_a_size_never_seen_is_tried_and_missing_data_is_left_to_the_run(tmp_path
         )
         is None
     )
+
+
+def test_estimates_are_those_of_the_same_method_and_of_gpus_not_of_their_threads() -> None:
+    config, dense = (config_of("trainer.epochs=10", f"compressor={c}") for c in ("qsgd", "none"))
+    slower = three_seconds_a_step(dense).model_copy(
+        update={"finished": "2026-01-01T00:10:00+00:00"}
+    )
+    estimates = Estimates([three_seconds_a_step(config), slower])
+    assert [estimates.seconds(c) for c in (config, dense)] == [3.0 * 500, 6.0 * 500]
+    on_gpus = three_seconds_a_step(config, device="cuda", processes=2, threads=8)
+    assert Estimates([on_gpus]).core_seconds(config, "cuda") == 2 * 3.0 * 500
+
+
+def test_virtual_workers_are_tried_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gradient takes a second by this clock; 1437 samples are 22 steps of four batches."""
+    monkeypatch.setattr(estimate, "time", SimpleNamespace(perf_counter=count().__next__))
+    typed = ["trainer.gpus=4", "trainer.launcher=virtual", "trainer.batch_size=16"]
+    assert Estimates([]).seconds(config_of(*typed, "trainer.epochs=1")) == 4 * 22

@@ -17,7 +17,7 @@ from gcbench.studies.multi_scale_error import MultiScaleError
 from gcbench.studies.quantizer_bounds import QuantizerBounds
 from gcbench.studies.study import Study
 from gcbench.studies.svd_cost import SvdCost
-from gcbench.studies.warm_start import WarmStart
+from gcbench.studies.warm_start import WarmStart, _late
 from gcbench.studies.zero_codes import ZeroCodes
 
 Rows = Mapping[str, dict[str, Any]]
@@ -199,3 +199,12 @@ def test_bits_of_every_layer_are_those_of_its_code(recorded: str) -> None:
         layer["relative"] < 1e-6 and layer["bits_a_step"] == 32 * layer["values"]
         for layer in found["none"]["layers"]
     )
+
+
+def test_the_first_half_of_a_window_and_the_first_tenth_of_a_residual_do_not_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert _late([[9.0, 1.0], [9.0, 3.0]]) == 2
+    study = EcqStability(steps=20)
+    monkeypatch.setattr(EcqStability, "_residual", lambda *_: [9.0] * 2 + [1.0] * 16 + [2.0] * 2)
+    assert study._course(256, "l2", 0.1, 1.0).growth == pytest.approx(2)

@@ -1,0 +1,62 @@
+"""Times of methods by a clock that the test turns."""
+
+from __future__ import annotations
+
+from itertools import count
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from gcbench.bench import steps, timing
+from gcbench.bench.inputs import Input
+from gcbench.bench.local import _row
+from gcbench.bench.steps import BASELINE, message_seconds, time_rows
+from gcbench.bench.timing import Timing, time_beside_copy
+from gcbench.comm import LocalControl
+
+
+def test_a_work_four_times_as_long_as_a_copy_is_a_quarter_as_fast(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    taken = iter([1e-6, 4e-6] * 5)
+    monkeypatch.setattr(timing, "seconds", lambda work, device: next(taken))
+    found = time_beside_copy(lambda: None, torch.zeros(1), rounds=3)
+    assert found == Timing(4e-6, 1e-6, 0.25)
+    row = _row("encode", Input("normal", {"w": torch.zeros(1, 10, 100)}), found)
+    rates = [row[key] for key in ("milliseconds", "gb_per_second", "memcpy_gb_per_second")]
+    assert rates == pytest.approx([4e-3, 1, 4])
+
+
+def test_a_message_is_one_of_the_two_rounds_of_a_ring(monkeypatch: pytest.MonkeyPatch) -> None:
+    ring = SimpleNamespace(all_reduce=lambda number: None, get_world_size=lambda: 4)
+    monkeypatch.setattr(steps, "dist", ring)
+    monkeypatch.setattr(steps, "time", SimpleNamespace(perf_counter=count().__next__))
+    assert message_seconds(LocalControl()) == pytest.approx(1 / 6)  # type: ignore[arg-type]
+
+
+def test_a_turn_is_timed_by_the_step_without_its_first_cycle(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 0.0
+
+    class Seldom:
+        """Exchanges in every third step, and is slow in the first three of a turn."""
+
+        model, period, taken = nn.Linear(1, 1), 3, 0
+
+        def step(self) -> None:
+            nonlocal now
+            now += 10.0 if self.taken % 9 < 3 else 1.0
+            self.taken += 1
+
+        def settle(self) -> None: ...
+
+        def facts(self, control: Any) -> dict[str, Any]:
+            return {}
+
+    monkeypatch.setattr(steps, "time", SimpleNamespace(perf_counter=lambda: now))
+    (row,) = time_rows({BASELINE: Seldom()}, LocalControl(), rounds=2)  # type: ignore[arg-type]
+    assert row["all_step_seconds"] == [1.0] * 4 and row["of_no_exchange"] == 1
