@@ -1,4 +1,4 @@
-"""Folders that nobody else may write, so that what is loaded from them is the user's own."""
+"""The compiler's folders: nobody else may write them, and the libraries in them are whole."""
 
 from __future__ import annotations
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import pickle
 import warnings
 from collections.abc import Callable, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,6 +28,7 @@ ARRAY_PARTS = {
     ("numpy.core.numeric", "_frombuffer"),
     ("_codecs", "encode"),
 }
+WRONG_CONTENT = (ValueError, TypeError, AttributeError)  # of a pickle that holds something else
 
 
 def cifar10(
@@ -95,24 +95,22 @@ def _read_official(name: str, reader: type[datasets.CIFAR10], root: Path) -> tup
         )
     folder = root / reader.base_folder
     train, test = (
-        [_read_batch(folder / row[0]) for row in rows]
+        [_read_file(folder / row[0]) for row in rows]
         for rows in (reader.train_list, reader.test_list)
     )
     return _Images.of(train), _Images.of(test)
 
 
 class _Images(NamedTuple):
+    """Images as torchvision has them."""
+
     data: np.ndarray  # [N, 32, 32, 3]
     targets: list[int]
 
     @staticmethod
-    def of(batches: Sequence[dict[str, Any]]) -> _Images:
-        """Return the images of files as torchvision has them."""
-        data = np.concatenate([batch["data"] for batch in batches])
-        labels: list[list[int]] = [batch.get("labels") or batch["fine_labels"] for batch in batches]
-        return _Images(
-            data.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), list(chain.from_iterable(labels))
-        )
+    def of(files: Sequence[_Images]) -> _Images:
+        targets = [target for file in files for target in file.targets]
+        return _Images(np.concatenate([file.data for file in files]), targets)
 
 
 class _ArraysOnly(pickle.Unpickler):
@@ -124,14 +122,14 @@ class _ArraysOnly(pickle.Unpickler):
         return super().find_class(module, name)
 
 
-def _read_batch(file: Path) -> dict[str, Any]:
+def _read_file(file: Path) -> _Images:
     try:
         with file.open("rb") as opened:
-            batch: dict[str, Any] = _ArraysOnly(opened, encoding="latin1").load()
-        _ = batch["data"].shape, batch.get("labels") or batch["fine_labels"]
-    except (pickle.UnpicklingError, EOFError, ValueError, KeyError, AttributeError) as error:
+            content = _ArraysOnly(opened, encoding="latin1").load()
+        images = content["data"].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+        return _Images(images, content.get("labels") or content["fine_labels"])
+    except (pickle.UnpicklingError, EOFError, LookupError, *WRONG_CONTENT) as error:
         raise ValueError(f"{file} is no file of CIFAR ({error}); fetch it anew") from error
-    return batch
 
 
 def _splits(

@@ -67,11 +67,12 @@ def _refuse_other_result(config: Config, directory: Path, result: Result) -> Non
             f"({_describe(differs, result.choices, config)}); type another directory=, or "
             "rerun=true to run this one there (the files keep their content under other names)"
         )
-    ran_on, here = result.network and result.network.link, os.environ.get("GCBENCH_LINK")
+    ran_on = result.network.link if result.network else None
+    here = os.environ.get("GCBENCH_LINK")
     if ran_on != here and result.seconds and not extended:
         raise ConfigError(
-            f"{directory} holds a finished run on a link of {ran_on or 'unknown rate'}, and this "
-            f"one is on {here or 'none of netlab'}; type another name=, or rerun=true"
+            f"{directory} holds a run that was finished {_on(ran_on)}, and this one would be "
+            f"{_on(here)}; type another name=, or rerun=true"
         )
     if extended and fits_one_length(config["schedule"]):
         raise ConfigError(
@@ -86,6 +87,10 @@ def _refuse_other_result(config: Config, directory: Path, result: Result) -> Non
             "state at its end was not kept, as trainer.keep_weights=true does; type another "
             "directory=, or rerun=true to start anew there"
         )
+
+
+def _on(link: str | None) -> str:
+    return f"on netlab's link of {link}" if link else "without netlab"
 
 
 def extends(config: Config, result: Result) -> bool:

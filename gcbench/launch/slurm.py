@@ -143,11 +143,6 @@ def stop_signals(environment: Environment) -> tuple[signal.Signals, ...]:
     return (*usual, REQUEUE) if "SLURM_JOB_ID" in environment else (*usual,)
 
 
-def job(environment: Environment) -> str | None:
-    """Return the number of the job in which this process runs; None outside of Slurm."""
-    return environment.get("SLURM_JOB_ID")
-
-
 def was_requeued(environment: Environment) -> bool:
     """Return whether this job ran before, and so continues the runs that it began."""
     return environment.get("SLURM_RESTART_COUNT", "0") != "0"

@@ -27,6 +27,7 @@ from gcbench.launch.plan import JOINING, Machine, Plan, plan
 from gcbench.launch.same import same_run
 from gcbench.launch.worker import work
 from gcbench.records import RunFiles, print_summary
+from gcbench.records.environment import slurm_job
 from gcbench.records.result import Begun, make_result
 from gcbench.records.schema import Extended, Resharded
 from gcbench.train.checkpoints import CheckpointError, Checkpoints
@@ -159,7 +160,7 @@ def _prepare_directory(config: Config, files: RunFiles, anew: bool) -> Begun:
 def _was_begun_by_this_job(files: RunFiles) -> bool:
     """Return whether Slurm has requeued the job that began this run, which so goes on."""
     begun = files.read_start() if slurm.was_requeued(os.environ) else None
-    return begun is not None and begun.get("slurm_job") == slurm.job(os.environ)
+    return begun is not None and begun.get("slurm_job") == slurm_job()
 
 
 def _clear(checkpoints: Path) -> None:

@@ -91,13 +91,7 @@ def work(
         if latest is not None:
             checkpoints.load(latest, run, progress)
         if run.first:
-            files.truncate_metrics(progress.step)
-            if files.last_logged() < progress.logged:
-                log.warning(
-                    "%s lacks lines before step %d, as after a power failure: curves have a gap",
-                    files.metrics,
-                    progress.logged,
-                )
+            _continue_metrics(files, progress)
             if restarts():
                 log.warning("a worker died; restart %d, from step %d", restarts(), progress.step)
         logger = start_logger(config, files, begun) if run.first else None
@@ -135,6 +129,17 @@ def work(
             files.write_result(result)
             logger.finish(result)
             print_summary(result, Path(directory), output)
+
+
+def _continue_metrics(files: RunFiles, progress: Progress) -> None:
+    """Go back to the checkpoint in metrics.jsonl, and say where lines before it are lost."""
+    files.truncate_metrics(progress.step)
+    if files.last_logged() < progress.logged:
+        log.warning(
+            "%s lacks lines before step %d, as after a power failure: curves have a gap",
+            files.metrics,
+            progress.logged,
+        )
 
 
 class Connections(NamedTuple):

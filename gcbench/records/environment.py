@@ -21,6 +21,11 @@ def now() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
+def slurm_job() -> str | None:
+    """Return the number of the job of Slurm that this process is of; None where it is of none."""
+    return os.environ.get("SLURM_JOB_ID")
+
+
 def describe_environment(git: Git | None = None) -> Environment:
     """Return this machine, its packages and the time; `git` is that of now unless it is given."""
     return Environment(

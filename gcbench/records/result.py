@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from gcbench.identity import Config, identify
-from gcbench.records.environment import checked_out, describe_environment, now
+from gcbench.records.environment import checked_out, describe_environment, now, slurm_job
 from gcbench.records.schema import Bits, BitsBetweenNodes, Extended, Git, Resharded, Result, Status
 
 BETTER_HIGH = {"accuracy", "top5_accuracy", "tta_accuracy", "tta_top5_accuracy"}
@@ -113,7 +112,7 @@ class Begun(NamedTuple):
         return {
             "config": config,
             "run_id": self.run_id,
-            "slurm_job": os.environ.get("SLURM_JOB_ID"),  # which goes on with it when requeued
+            "slurm_job": slurm_job(),  # which goes on with it when requeued
             "git": self.git.model_dump(),
             "extended": [where.model_dump() for where in self.extended],
             "resharded": [where.model_dump() for where in self.resharded],

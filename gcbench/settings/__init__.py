@@ -23,10 +23,7 @@ from gcbench.settings.optimizer import LrScale, OptimizerSettings
 from gcbench.settings.resume import ResumeSettings
 from gcbench.settings.run import RunSettings
 from gcbench.settings.schedule import Interval, ScheduleKind, ScheduleSettings
-from gcbench.settings.trainer import (
-    Precision,
-    TrainerSettings,
-)
+from gcbench.settings.trainer import Precision, TrainerSettings
 
 __all__ = [
     "BenchSettings",

@@ -15,6 +15,7 @@ import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -139,15 +140,13 @@ class Checkpoints:
         if manifest["workers"] != workers:
             names = (SHARED, _worker_file(0))
             shared, worker = (self._load_file(path / name, torch.device("meta")) for name in names)
-            if problem := unmergeable_reason(worker, shared["model"].keys(), merge):
+            reason = partial(unmergeable_reason, worker, shared["model"].keys())
+            if problem := reason(merge):
+                merges = not merge and reason(True) is None
                 raise CheckpointError(
                     f"{path} was written by {manifest['workers']} workers, this run has {workers}, "
                     f"and {problem}; type trainer.gpus={manifest['workers']}"
-                    + (
-                        " or resume=never"
-                        if merge or unmergeable_reason(worker, shared["model"].keys(), merge=True)
-                        else ", or resume.workers=merge"
-                    )
+                    + (", or resume.workers=merge" if merges else " or resume=never")
                 )
 
     def load(self, path: Path, run: Run, progress: Progress) -> None:

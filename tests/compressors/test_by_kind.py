@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from method_cases import aggregate, build_method
 
-from gcbench.compressors.build import build
+from gcbench.compressors.build import build, compressed_share
 from gcbench.compressors.by_kind import ByKind
 from gcbench.compressors.dense import Dense
 from gcbench.compressors.powersgd import PowerSGD
@@ -63,3 +63,11 @@ def test_its_bits_are_those_of_the_kinds() -> None:
     out = aggregate(method, GRADS)
     values = {k: set((g / g.abs().amax()).flatten().tolist()) for k, g in out.sent().items()}
     assert len(values["linear"]) <= 2 * 3 and len(values["convolution"]) > 50
+
+
+def test_the_compressed_share_counts_each_tensor_in_its_kind() -> None:
+    coded, dense = QSGD(levels=1, bucket_size=16), Dense()
+    shapes = [(8, 4, 3, 3), (8, 16), (8,)]
+    kinds = ((coded, dense), (dense, coded), (coded, coded))
+    shares = [compressed_share(ByKind(*kind), shapes, exchanges=5) for kind in kinds]
+    assert shares == [288 / 424, 136 / 424, 1]

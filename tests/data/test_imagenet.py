@@ -146,3 +146,13 @@ def test_half_of_the_training_images_are_mirrored_and_none_is_upside_down(tmp_pa
     images = torch.cat([first, second])
     assert (images[:, 0, -1].mean(1) > images[:, 0, 0].mean(1)).all()
     assert 4 <= int((images[:, 2, :, -1].mean(1) < images[:, 2, :, 0].mean(1)).sum()) <= 16
+
+
+def test_each_channel_is_normalized_by_its_own_numbers(tmp_path: Path) -> None:
+    for part in ("train", "val"):
+        folder = tmp_path / "imagenet" / part / "n01"
+        folder.mkdir(parents=True)
+        Image.new("RGB", (16, 16), (255, 255, 255)).save(folder / "0.JPEG")
+    images, _ = imagenet(str(tmp_path), size=8).test_batch(0, 1)
+    whites = [(1 - 0.485) / 0.229, (1 - 0.456) / 0.224, (1 - 0.406) / 0.225]
+    torch.testing.assert_close(images[0, :, 0, 0], torch.tensor(whites))

@@ -78,7 +78,9 @@ class Hostile:
 
 
 @pytest.mark.filterwarnings("ignore:.*not the official ones")
-@pytest.mark.parametrize("content", [pickle.dumps({"data": Hostile()}), b"\x80\x04\x95", b""])
+@pytest.mark.parametrize(
+    "content", [pickle.dumps({"data": Hostile()}), pickle.dumps([1]), b"\x80\x04\x95", b""]
+)
 def test_an_unofficial_file_runs_nothing_and_is_named(
     content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -60,3 +60,10 @@ def test_bits_are_means_over_workers_and_the_most_of_any() -> None:
 def test_bits_between_nodes_are_means_over_nodes() -> None:
     summary = count_bits_between_nodes([100, 300], steps=2, dense=1000)
     assert summary.model_dump() == {"per_node": 200, "per_step": 100, "ratio": 10}
+
+
+def test_scores_of_augmented_images_are_best_when_they_are_high() -> None:
+    names = ("accuracy", "top5_accuracy", "tta_accuracy", "tta_top5_accuracy")
+    summary = result.summarize_tests([dict.fromkeys(names, value) for value in (60, 90, 70)])
+    assert summary is not None
+    assert [summary[f"best_{name}"] for name in names] == [90] * 4

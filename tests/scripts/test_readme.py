@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from gcbench.config import budget_names
 from gcbench.console import PAGE_WIDTH
 from gcbench.report.command import report
 
@@ -108,7 +109,7 @@ def test_a_kept_table_follows_from_the_kept_runs(
     name = Path(kept).relative_to("outputs/tables").with_suffix("").as_posix()
     table, _, budget = name.rpartition("-")
     arguments = (
-        [f"table={table}", f"budget={budget}"] if budget in ("cpu", "cpu_medium", "cpu_long", "bits") else [f"table={name}"]
+        [f"table={table}", f"budget={budget}"] if budget in budget_names() else [f"table={name}"]
     )
     if typed := re.search(r"^With (.*) beside every row", text, re.MULTILINE):
         arguments += [f"with={override}" for override in typed[1].split()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -208,3 +209,13 @@ def test_the_first_half_of_a_window_and_the_first_tenth_of_a_residual_do_not_cou
     study = EcqStability(steps=20)
     monkeypatch.setattr(EcqStability, "_residual", lambda *_: [9.0] * 2 + [1.0] * 16 + [2.0] * 2)
     assert study._course(256, "l2", 0.1, 1.0).growth == pytest.approx(2)
+
+
+def test_a_distance_is_in_units_of_the_gradients_magnitude(recorded: str) -> None:
+    study = GradientLevels(recorded=recorded)
+    codec, moment = next(iter(study._codecs().values())), study.moments()[0]
+    small, large = (
+        study._quantize(codec, replace(moment, gradients=factor * moment.gradients))
+        for factor in (1.0, 8.0)
+    )
+    assert small["wasserstein"] == pytest.approx(large["wasserstein"], rel=1e-5)

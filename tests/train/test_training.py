@@ -22,7 +22,7 @@ from gcbench.settings import (
     TrainerSettings,
 )
 from gcbench.train.replica import Replica
-from gcbench.train.schedules import FactorSchedule
+from gcbench.train.schedules import FactorSchedule, total_steps
 
 VIRTUAL = "trainer.launcher=virtual"
 
@@ -241,3 +241,9 @@ def test_all_processes_test_with_the_running_statistics_of_worker_0(tmp_path: Pa
     virtual = run(tmp_path / "virtual", *typed, VIRTUAL)
     real = run(tmp_path / "real", *typed, "trainer.launcher=local")
     assert real["processes"] == 2 and real["test"] == virtual["test"]
+
+
+def test_a_run_of_a_part_of_an_epoch_has_the_nearest_whole_number_of_steps() -> None:
+    # 0.29 * 100 is 28.999999999999996.
+    assert [total_steps(None, epochs, 100) for epochs in (0.29, 0.001, 2)] == [29, 1, 200]
+    assert total_steps(5, 2, 100) == 5
