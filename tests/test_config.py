@@ -117,6 +117,7 @@ def test_help_names_every_choice() -> None:
         ("bits=abc", "bits=abc"),
         ("bits=true", "bits=true"),
         ("levels=20 bits=4", "levels=20 needs 6 bits a code, not bits=4"),
+        ("levels=200", "levels=200: type a number of levels from 1 to 127, as in levels=7"),
         ("norm=l1", "norm=l1: type norm=linf or l2"),
         (
             "compressor=orq per_layer=true bucket_size=64",

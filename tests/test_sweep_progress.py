@@ -219,6 +219,20 @@ def test_what_a_run_took_tells_what_its_like_will_take() -> None:
     )
 
 
+def test_a_network_of_other_widths_is_another_size() -> None:
+    past = three_seconds_a_step(config_of("trainer.epochs=10"))
+    wider = config_of("trainer.epochs=10", "model.widths=[512]")
+    assert Estimates([past]).seconds(wider) != 3.0 * 10 * 50
+
+
+def test_a_continued_run_counts_by_the_steps_since_then() -> None:
+    config = config_of("trainer.epochs=10")
+    past = three_seconds_a_step(config, device="cpu", resumed_step=50)
+    assert Estimates([past]).seconds(config) == 6.0 * 10 * 50
+    ended_before = past.model_copy(update={"resumed_step": 100})
+    assert Estimates([ended_before]).core_seconds(config, "cpu") is None
+
+
 def test_core_seconds_follow_from_runs_of_the_same_work_alone() -> None:
     config = config_of("trainer.epochs=10")
     past = three_seconds_a_step(config, device="cpu", processes=2, threads=2)

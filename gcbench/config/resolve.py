@@ -23,7 +23,8 @@ from gcbench.config.links import emulated_link
 from gcbench.config.names import refuse_name
 from gcbench.config.sentences import unknown_key
 from gcbench.config.typed import WITH_TARGETS, choices_of, experiment_of, typed_keys, typed_knobs
-from gcbench.method_settings import MethodSettings
+from gcbench.knobs import refusal
+from gcbench.method_settings import Levels, MethodSettings
 from gcbench.settings import BenchSettings, RunSettings
 
 
@@ -98,6 +99,8 @@ def _settle_bits(tree: DictConfig, typed: set[str]) -> None:
         or not isinstance(tree.levels, int)
     ):
         return
+    if problem := refusal("levels", tree.levels, Levels):
+        raise ConfigError(problem)  # before it would be said of bits, which were not typed
     bits = (2 * tree.levels).bit_length()
     if "bits" in typed and tree.bits != bits:
         raise ConfigError(

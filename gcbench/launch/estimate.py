@@ -34,7 +34,7 @@ class Estimates:
         self._past: dict[Size, list[Result]] = {}
         self._past_work: dict[Size, list[Result]] = {}
         for result in results:
-            if result.status == "done" and result.steps:
+            if result.status == "done" and result.duration_of_step:
                 self._past.setdefault(_size(result.config, result.choices), []).append(result)
                 work = _work(result.config, result.choices, result.device)
                 self._past_work.setdefault(work, []).append(result)
@@ -48,7 +48,7 @@ class Estimates:
         size = _size(config, config["choices"])
         past = _alike(self._past.get(size, []), config)
         if past:
-            step_seconds = median_low(map(_step_seconds, past))
+            step_seconds = median_low(map(_duration_of_step, past))
             steps_per_epoch = _steps_per_epoch(past[0])
         else:
             try:
@@ -67,7 +67,7 @@ class Estimates:
         past = _alike(self._past_work.get(_work(config, config["choices"], device), []), config)
         if not past:
             return None
-        each = median_low(_step_seconds(result) * result.cores for result in past)
+        each = median_low(_duration_of_step(result) * result.cores for result in past)
         return max(START_SECONDS, each * _steps(config, _steps_per_epoch(past[0])))
 
 
@@ -88,24 +88,20 @@ def _steps_per_epoch(result: Result) -> int:
 
 
 def _work(config: Config, choices: dict[str, str], device: str | None) -> Size:
-    """Return the size of a run, whatever its number of threads; widths of a network matter."""
+    """Return the size of a run on a device, whatever its number of threads."""
     trainer = config["trainer"]
     asked = (trainer.get(key) for key in ("gpus", "batch_size", "precision"))
     return digest(config["model"]), choices["dataset"], device, *asked
 
 
 def _size(config: Config, choices: dict[str, str]) -> Size:
-    trainer = config["trainer"]
-    return (
-        choices["model"],
-        choices["dataset"],
-        *(trainer.get(k) for k in ("gpus", "batch_size", "threads", "precision")),
-    )
+    """Return the size of a run with its number of threads, on whatever device."""
+    return *_work(config, choices, None), config["trainer"].get("threads")
 
 
-def _step_seconds(result: Result) -> float:
-    assert result.steps is not None  # as runs that are done say it
-    return max(1.0, result.duration) / result.steps
+def _duration_of_step(result: Result) -> float:
+    assert result.duration_of_step is not None  # as those of the past took steps
+    return result.duration_of_step
 
 
 def _measure(config: Config) -> tuple[float, int]:

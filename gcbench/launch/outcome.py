@@ -40,6 +40,7 @@ def make_outcome(
     reason: str | None,
     begun: Begun,
     has_weights: bool,
+    resumed_step: int,
     compiled_from_step: int | None = None,
 ) -> Result:
     """Return the result of a run; every process calls it. `has_weights`: they are beside it."""
@@ -67,6 +68,7 @@ def make_outcome(
         oversubscribed=plan.oversubscribed,
         parameters=run.replica.numel,
         steps=progress.step,
+        resumed_step=resumed_step,
         epochs=progress.step / run.steps_per_epoch,
         steps_per_epoch=run.steps_per_epoch,
         test=summarize_tests(progress.tests),

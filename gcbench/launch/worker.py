@@ -90,6 +90,7 @@ def work(
         latest = checkpoints.latest()
         if latest is not None:
             checkpoints.load(latest, run, progress)
+        resumed_step = progress.step
         if run.first:
             _continue_metrics(files, progress)
             if restarts():
@@ -122,6 +123,7 @@ def work(
             reason,
             begun,
             has_weights,
+            resumed_step,
             compilation.compiled_from_step,
         )
         if logger is not None:

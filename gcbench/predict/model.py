@@ -107,7 +107,8 @@ class Prediction:
         return self.step_seconds / self.compute_seconds
 
     def epoch_seconds(self, samples: int) -> float:
-        return math.ceil(samples / (self.workers * self.batch_size)) * self.step_seconds
+        """Return the seconds of an epoch's full steps, as a run drops a last, smaller one."""
+        return max(1, samples // (self.workers * self.batch_size)) * self.step_seconds
 
 
 def predict(

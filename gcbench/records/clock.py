@@ -155,11 +155,13 @@ def _split_wait(waited: Span, work: Sequence[Span]) -> list[Lap]:
 class Ledger:
     """The seconds by phase over all processes.
 
-    A collective's exchange is its minimum over ranks; the rest is `wait`.
+    A collective's exchange is its minimum over ranks; the rest is `wait`. Where processes have
+    several workers each, virtual ones, `timed` is false and no seconds have elapsed.
     """
 
-    def __init__(self, processes: int) -> None:
-        self._earlier = 0.0  # seconds of steps that no longer count
+    def __init__(self, processes: int, timed: bool = True) -> None:
+        self._timed = timed
+        self._earlier = 0.0  # seconds of steps whose phases no longer count
         self._begin(processes)
 
     def _begin(self, processes: int) -> None:
@@ -168,7 +170,7 @@ class Ledger:
 
     def begin_anew(self) -> None:
         """Start the times of phases anew; earlier steps still count in `elapsed()`."""
-        self._earlier = self.elapsed()
+        self._earlier = self.elapsed() or 0.0
         self._begin(len(self._totals))
 
     def add(self, by_process: list[list[list[Lap]]]) -> None:
@@ -207,16 +209,25 @@ class Ledger:
         }
         return {phase: {"mean": sum(v) / len(v), "max": max(v)} for phase, v in rows.items()}
 
-    def elapsed(self) -> float:
+    def elapsed(self) -> float | None:
         """Return the seconds of all steps after warm-up so far, as a mean over processes."""
+        if not self._timed:
+            return None
         counted = sum(totals["step"] for totals in self._totals) / len(self._totals)
         return self._earlier + counted
 
     def state(self) -> dict[str, Any]:
-        return {"totals": self._totals, "steps": self._steps, "earlier": self._earlier}
+        return {
+            "totals": self._totals,
+            "steps": self._steps,
+            "earlier": self._earlier,
+            "elapsed": self.elapsed(),
+        }
 
     def load(self, state: dict[str, Any]) -> None:
-        """Restore a state, unless it is of another number of processes, whose times are others."""
+        """Restore a state; of another number of processes only what has elapsed, not its phases."""
         if len(state["totals"]) == len(self._totals):
             self._totals, self._steps = state["totals"], state["steps"]
             self._earlier = state.get("earlier", 0.0)  # which older checkpoints do not have
+        else:
+            self._earlier = state.get("elapsed") or 0.0  # likewise; None of virtual workers

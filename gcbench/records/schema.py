@@ -234,6 +234,7 @@ class Result(Environment):
     weights: str | None = None  # file beside result.json
     logged: Logged | None = None
     started: Time
+    resumed_step: int = 0  # from which it went on then
 
     @classmethod
     def parse(cls, data: Any) -> Result:
@@ -275,6 +276,12 @@ class Result(Environment):
         """Return seconds from the start, or from the last continuation, to the end."""
         start, end = (datetime.fromisoformat(time) for time in (self.started, self.finished))
         return (end - start).total_seconds()
+
+    @property
+    def duration_of_step(self) -> float | None:
+        """Return the mean seconds of a step since `started`, or None if none was taken."""
+        steps = (self.steps or 0) - self.resumed_step
+        return max(1.0, self.duration) / steps if steps > 0 else None
 
 
 def _first_problem(error: ValidationError) -> str:

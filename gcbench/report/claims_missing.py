@@ -149,4 +149,11 @@ def _core_hours(missing: MissingRuns, kept: Sequence[RecordedRun]) -> float | No
     same = [run for run in at_budget if run.experiment == missing.experiment]
     table = missing.experiment.rpartition("/")[0]
     near = same or [r for r in at_budget if str(r.experiment).rpartition("/")[0] == table]
-    return min((run.result.duration * run.result.cores / 3600 for run in near), default=None)
+    return min(map(_hours_of_cores, near), default=None)
+
+
+def _hours_of_cores(run: RecordedRun) -> float:
+    """Return what a whole run took, at the pace since it was last continued."""
+    result = run.result
+    whole = (result.duration_of_step or 0.0) * (result.steps or 0)
+    return max(whole, result.duration) * result.cores / 3600

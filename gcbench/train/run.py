@@ -196,7 +196,7 @@ class Progress:
     def start(run: Run) -> Progress:
         device = run.replica.device
         return Progress(
-            ledger=Ledger(run.comm.processes),
+            ledger=Ledger(run.comm.processes, timed=run.comm.processes == run.comm.workers),
             losses=torch.zeros(len(run.comm.local), dtype=torch.float64, device=device),
             first_bad=FirstBad.none(len(run.comm.local), device),
         )

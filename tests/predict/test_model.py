@@ -48,6 +48,7 @@ def test_a_ring_of_four_by_hand() -> None:
     assert found.step_seconds == pytest.approx(0.1 + 6 * 0.0081)
     assert found.images_per_second == pytest.approx(4 * 32 / found.step_seconds)
     assert found.epoch_seconds(1280) == pytest.approx(10 * found.step_seconds)
+    assert found.epoch_seconds(1281) == found.epoch_seconds(1280)  # a run drops the rest
     assert found.of_bound == pytest.approx(found.step_seconds / 0.1)
 
 
@@ -177,6 +178,14 @@ def test_seconds_and_rates_have_the_unit_that_suits_them() -> None:
     seconds = {"1,234 s": 1234.0, "1.5 s": 1.5, "20 ms": 0.02, "3 us": 3e-6}
     assert [format_seconds(value) for value in seconds.values()] == [*seconds]
     rates = {"2 Tbit/s": 2e12, "9.5 Gbit/s": 9.5e9, "100 Mbit/s": 1e8, "500 bit/s": 500.0}
+    assert [format_rate(value) for value in rates.values()] == [*rates]
+
+
+def test_what_rounds_to_the_next_unit_is_said_in_it() -> None:
+    seconds = {"1 s": 0.9996, "999 ms": 0.9994, "1 ms": 0.0009997, "1,000 s": 999.6, "999 s": 999.4}
+    assert [format_seconds(value) for value in seconds.values()] == [*seconds]
+    assert format_seconds(0) == "0 us"
+    rates = {"1 Gbit/s": 9.996e8, "999 Mbit/s": 9.994e8, "10 kbit/s": 1e4}
     assert [format_rate(value) for value in rates.values()] == [*rates]
 
 
