@@ -58,7 +58,10 @@ class Atomo(Checked):
         factors = [svd(m) for m in ms.values()]
         ps = [self._probabilities(s) for _, s, _ in factors]
         kept = self._draw(dict(zip(ms, ps, strict=True)), step)
-        atoms = [_atoms(*usv, p, heads) for usv, p, heads in zip(factors, ps, kept, strict=True)]
+        atoms = [
+            _atoms(*usv, p, heads, self._most(heads))
+            for usv, p, heads in zip(factors, ps, kept, strict=True)
+        ]
         widths = [x.shape[2] for x in atoms]
         lengths = [heads.sum(1) * width for heads, width in zip(kept, widths, strict=True)]
         everyone = comm.gather(atoms, lengths if self.variant == "unbiased" else None)
@@ -74,6 +77,11 @@ class Atomo(Checked):
             }
 
         return Aggregated(decode(everyone, comm.workers), lambda: decode(atoms, 1), state)
+
+    def _most(self, kept: Tensor) -> int:
+        """Return how many values of a matrix any worker keeps, which `published` knows unseen."""
+        published = self.variant == "published"
+        return min(self.rank, kept.shape[1]) if published else int(kept.sum(1).max())
 
     def _probabilities(self, s: Tensor) -> Tensor:
         """Return the probabilities `[w, k]`, float64, to keep each value.
@@ -119,13 +127,13 @@ def authors_shape(g: Tensor) -> tuple[int, int]:
     return (n // 2, 2 * m) if n % 2 == 0 else (n, m)
 
 
-def _atoms(u: Tensor, s: Tensor, vt: Tensor, p: Tensor, kept: Tensor) -> Tensor:
+def _atoms(u: Tensor, s: Tensor, vt: Tensor, p: Tensor, kept: Tensor, most: int) -> Tensor:
     """Return u, s / p and v of each row's kept values, `[w, most, n + 1 + m]`.
 
     The kept values of a row come first; behind them s / p is zero.
     """
     scale = torch.where(kept & (p > 0), s / p, 0).to(s.dtype)
-    order = kept.long().argsort(dim=1, descending=True, stable=True)[:, : int(kept.sum(1).max())]
+    order = kept.long().argsort(dim=1, descending=True, stable=True)[:, :most]
     atoms = torch.cat([u.mT, scale.unsqueeze(2), vt], dim=2)
     return atoms.gather(1, order.unsqueeze(2).expand(-1, -1, atoms.shape[2]))
 
