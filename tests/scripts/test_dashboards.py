@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,12 @@ from needed import patience
 SCRIPT = Path(__file__).parents[2] / "scripts" / "dashboards"
 
 
-def dashboards(*arguments: str) -> subprocess.CompletedProcess[str]:
+def dashboards(
+    *arguments: str, env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, str(SCRIPT), *arguments],
+        env=env,
         capture_output=True,
         text=True,
         timeout=patience(120),
@@ -53,3 +58,14 @@ def test_the_runs_of_a_sweep_are_chosen_by_their_name() -> None:
 def test_a_project_without_its_entity_is_refused() -> None:
     done = dashboards("gcbench")
     assert done.returncode == 2 and "type ENTITY/PROJECT" in done.stderr
+
+
+def test_what_the_server_says_is_one_sentence(tmp_path: Path) -> None:
+    """Without a key nothing is sent."""
+    done = dashboards(
+        "team/gcbench",
+        env={"PATH": os.environ["PATH"], "HOME": str(tmp_path), "WANDB_MODE": "online"},
+    )
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("dashboards: No API key configured")
+    assert "Traceback" not in done.stderr
