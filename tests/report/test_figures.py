@@ -267,6 +267,13 @@ def test_labels_of_the_trade_off_cover_neither_points_nor_each_other() -> None:
     assert ax.get_xlabel() == "Compression ratio, metered (x fp32)"
 
 
+@pytest.mark.timeout(30)
+def test_hundreds_of_names_find_their_places_in_seconds() -> None:
+    members = [series(f"method {i}", run(accuracy=90 + i % 2, ratio=9 + i % 3)) for i in range(200)]
+    figure = accuracy_ratio({"a title": drawn(*members)})
+    assert figure is not None and len(figure.axes[0].texts) == 200
+
+
 def test_names_of_many_points_stand_in_the_legend() -> None:
     members = [series(f"method {i}", run(accuracy=90 + i % 3, ratio=20 - i / 2)) for i in range(25)]
     figure = accuracy_ratio({"a title": drawn(*members)})

@@ -7,6 +7,7 @@ from itertools import pairwise, product
 from math import cos, hypot, pi, sin
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.transforms import Bbox
@@ -39,9 +40,9 @@ def _place(
 ) -> None:
     scale = renderer.dpi / 72
     at = ax.transData.transform([(x, y) for x, y, _ in named])
-    taken = [_around(x, y, 3 * scale) for x, y in at] + [
-        _around(x, y, scale) for line in lines for x, y in _along(ax, line)
-    ]
+    marks = [(x, y, 3 * scale) for x, y in at]
+    marks += [(x, y, scale) for line in lines for x, y in _along(ax, line)]
+    taken = [Bbox.from_extents(x - half, y - half, x + half, y + half) for x, y, half in marks]
     for (x, y, name), center in zip(named, at, strict=True):
         note = ax.annotate(
             name,
@@ -66,25 +67,25 @@ def _place(
 def _best(box: Bbox, taken: Sequence[Bbox], frame: Bbox, scale: float) -> tuple[float, float]:
     """Return the first offset that is free, near ones first; else the one that covers least."""
     costs = []
+    others = np.array([other.extents for other in taken])
     for reach, angle in product(REACHES, ANGLES):
         dx = cos(angle) * (reach * scale + box.width / 2 - 3 * scale)
         dy = sin(angle) * (reach * scale + box.height / 2 - 3 * scale)
         moved = box.translated(dx, dy)
-        outside = moved.width * moved.height - _overlap(moved, frame)
-        costs.append((sum(_overlap(moved, other) for other in taken) + 10 * outside, dx, dy))
+        outside = moved.width * moved.height - _overlap(moved, np.array([frame.extents]))
+        costs.append((_overlap(moved, others) + 10 * outside, dx, dy))
         if costs[-1][0] <= 0:
             break
     _, dx, dy = min(costs, key=lambda cost: cost[0])
     return dx, dy
 
 
-def _overlap(a: Bbox, b: Bbox) -> float:
-    both = Bbox.intersection(a, b)
-    return both.width * both.height if both is not None else 0.0
-
-
-def _around(x: float, y: float, half: float) -> Bbox:
-    return Bbox.from_extents(x - half, y - half, x + half, y + half)
+def _overlap(box: Bbox, others: np.ndarray) -> float:
+    """Return the area that a box has in common with others `[n, 4]`, x0, y0, x1 and y1, in all."""
+    x0, y0, x1, y1 = others.T
+    width = np.minimum(box.x1, x1) - np.maximum(box.x0, x0)
+    height = np.minimum(box.y1, y1) - np.maximum(box.y0, y0)
+    return float((width.clip(0) * height.clip(0)).sum())
 
 
 def _along(ax: Axes, line: Line) -> list[tuple[float, float]]:
