@@ -62,7 +62,7 @@ MAY_IMPORT = {
 ONLY_IN = {
     "hydra": {"cli", "config", "launch", "sweep_progress"},
     "omegaconf": {"cli", "config", "launch", "sweep_progress"},
-    "pydantic": {"records", "report"},
+    "pydantic": {"config", "predict", "records", "report"},
     "torch.distributed": {"comm", "launch", "bench", "check", "library"},
     "wandb": {"records", "report"},
     "matplotlib": {"report", "predict", "drawing"},

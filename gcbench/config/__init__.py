@@ -24,7 +24,7 @@ from gcbench.config.compose import (
     method_node,
     open_nodes,
 )
-from gcbench.config.directory import choices_in, conf_directory
+from gcbench.config.directory import choices_in, conf_directory, read_yaml
 from gcbench.config.errors import Config, ConfigError, IdleKeyError, RunFailed
 from gcbench.config.help import method_keys
 from gcbench.config.links import emulated_link
@@ -59,6 +59,7 @@ __all__ = [
     "option",
     "read_arguments",
     "read_keys",
+    "read_yaml",
     "refuse_empty_sweep",
     "register",
     "resolve",

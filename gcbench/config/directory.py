@@ -1,8 +1,15 @@
-"""The folder of all configuration files."""
+"""The folder of all configuration files, and their content."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gcbench.config.errors import ConfigError
+
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's, ten times faster
 
 
 def conf_directory() -> Path:
@@ -15,3 +22,11 @@ def conf_directory() -> Path:
 def choices_in(group: str) -> list[str]:
     """Return the choices of a group: the names of its files."""
     return sorted(path.stem for path in (conf_directory() / group).glob("*.yaml"))
+
+
+def read_yaml(path: Path) -> Any:
+    """Return the content of a YAML file; ConfigError where it is none."""
+    try:
+        return yaml.load(path.read_text(encoding="utf-8"), _LOADER)
+    except (yaml.YAMLError, UnicodeError) as error:
+        raise ConfigError(f"{path} is no YAML: {' '.join(str(error).split())}") from error

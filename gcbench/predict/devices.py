@@ -3,31 +3,56 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
-import yaml
+from pydantic import Field
+from pydantic.dataclasses import dataclass
 
-from gcbench.config import ConfigError, choices_in, conf_directory
+from gcbench.config import ConfigError, choices_in, conf_directory, read_yaml
+from gcbench.config.checked import CHECKED, build_checked
 from gcbench.predict.model import CodecSeconds, Compute
 
-FILE_KEYS = {"title", "copy_bytes_per_second", "backward_share", "codecs", "models"}
 OTHER = "other"  # the codec of methods that a device has no line for
-DENSE = {"none": {"aggregate_copies": 0.0}}  # the all-reduce is on the gradient itself
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+SecondsBySize = Annotated[dict[Positive, NotNegative], Field(min_length=1)]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=CHECKED)
+class Codec:
+    """Seconds of a codec by values, or else as copies of the gradient."""
+
+    aggregate_seconds: SecondsBySize | None = None  # all of a worker's own work
+    decode_seconds: SecondsBySize | None = None  # of every further message
+    aggregate_copies: NotNegative = 0.0
+    decode_copies: NotNegative = 0.0
+    source: str | None = None
+
+
+@dataclass(frozen=True, config=CHECKED)
+class ModelSeconds:
+    """Seconds of a step's computation by the samples of a worker."""
+
+    seconds: SecondsBySize
+    source: str | None = None
+
+
+DENSE = {"none": Codec()}  # the all-reduce is on the gradient itself
+
+
+@dataclass(frozen=True, config=CHECKED)
 class Device:
     """Seconds of a device: of models by batch size, and of codecs by values or in copies."""
 
     name: str
     title: str
-    copy_bytes_per_second: float
-    backward_share: float  # of the seconds of a model
-    codecs: Mapping[str, Mapping[str, Any]]
-    models: Mapping[str, Mapping[str, Any]]
+    copy_bytes_per_second: Positive
+    backward_share: Annotated[float, Field(ge=0, le=1)]  # of the seconds of a model
+    codecs: dict[str, Codec]
+    models: dict[str, ModelSeconds]
 
     def compute(self, model: str, batch_size: int | None, seconds: float | None = None) -> Compute:
         """Return the computation of a step, of `seconds` or of those that the device has.
@@ -42,7 +67,7 @@ class Device:
                     f"device={self.name} has no seconds of model={model} (it has {known}); type "
                     "seconds=0.1, those of forward and backward of a batch"
                 )
-            by_batch = _numbers(self.models[model]["seconds"])
+            by_batch = self.models[model].seconds
             batch_size = batch_size or int(max(by_batch))
             seconds = interpolate(by_batch, batch_size)
         assert batch_size is not None
@@ -57,24 +82,23 @@ class Device:
                 f"{', '.join(self.codecs)}, or add it with gcbench predict measure"
             )
         return CodecSeconds(
-            self._seconds(entry, "aggregate", values), self._seconds(entry, "decode", values)
+            self._seconds(entry.aggregate_seconds, entry.aggregate_copies, values),
+            self._seconds(entry.decode_seconds, entry.decode_copies, values),
         )
 
     def times(self, compressor: str) -> bool:
         """Return whether seconds of that choice are known, or those of any other method."""
         return self._codec(compressor) is not None
 
-    def _codec(self, compressor: str) -> Mapping[str, Any] | None:
+    def _codec(self, compressor: str) -> Codec | None:
         return self.codecs.get(compressor) or self.codecs.get(OTHER) or DENSE.get(compressor)
 
-    def _seconds(self, entry: Mapping[str, Any], part: str, values: int) -> float:
-        if f"{part}_seconds" in entry:
-            return interpolate(_numbers(entry[f"{part}_seconds"]), values)
-        return float(entry.get(f"{part}_copies", 0.0)) * 4 * values / self.copy_bytes_per_second
-
-
-def _numbers(table: Mapping[Any, Any]) -> dict[float, float]:
-    return {float(k): float(v) for k, v in table.items()}
+    def _seconds(
+        self, by_values: Mapping[float, float] | None, copies: float, values: int
+    ) -> float:
+        if by_values is not None:
+            return interpolate(by_values, values)
+        return copies * 4 * values / self.copy_bytes_per_second
 
 
 def interpolate(seconds_by_size: Mapping[float, float], size: float) -> float:
@@ -92,6 +116,16 @@ def device_names() -> list[str]:
 
 def read_device(name: str) -> Device:
     """Return a device of conf/devices, or of a yaml file; ConfigError where it is none."""
+    path = _file_of(name)
+    node = read_yaml(path)
+    if isinstance(node, dict):
+        node = {**node, "name": name}
+        if isinstance(node.get("codecs"), str):
+            node["codecs"] = _codecs_of(node["codecs"], path)
+    return build_checked(Device, node, path)
+
+
+def _file_of(name: str) -> Path:
     from_file = name.endswith((".yaml", ".yml"))
     path = Path(name) if from_file else conf_directory() / "devices" / f"{name}.yaml"
     if not path.is_file():
@@ -99,17 +133,15 @@ def read_device(name: str) -> Device:
             f"device={name}: there is no such device; type one of {', '.join(device_names())}, or "
             "a yaml file"
         )
-    node = yaml.safe_load(path.read_text(encoding="utf-8"))
-    if not isinstance(node, dict) or set(node) != FILE_KEYS:
+    return path
+
+
+def _codecs_of(name: str, path: Path) -> dict[str, Any]:
+    """Return the codecs of the device that the file `path` names in place of its own."""
+    node = read_yaml(_file_of(name))
+    codecs = node.get("codecs") if isinstance(node, dict) else None
+    if not isinstance(codecs, dict):
         raise ConfigError(
-            f"{path}: a device has the keys {', '.join(sorted(FILE_KEYS))} and no others"
+            f"{path}: codecs={name}: that device has none of its own; type one that has"
         )
-    codecs = node["codecs"]
-    return Device(
-        name,
-        node["title"],
-        float(node["copy_bytes_per_second"]),
-        node["backward_share"],
-        read_device(codecs).codecs if isinstance(codecs, str) else codecs,
-        node["models"] or {},
-    )
+    return codecs

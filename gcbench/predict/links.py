@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import yaml
-
 from gcbench.comm.network import Link
-from gcbench.config import ConfigError, conf_directory, emulated_link, near
+from gcbench.config import ConfigError, conf_directory, emulated_link, near, read_yaml
 
 PAYLOAD = 0.95  # of an Ethernet's rate
 LATENCY = "50us"
@@ -15,9 +13,7 @@ LATENCY = "50us"
 
 def read_presets() -> dict[str, dict[str, Any]]:
     """Return conf/links.yaml: by name bits_per_second, latency_seconds and their source."""
-    presets: dict[str, dict[str, Any]] = yaml.safe_load(
-        (conf_directory() / "links.yaml").read_text(encoding="utf-8")
-    )
+    presets: dict[str, dict[str, Any]] = read_yaml(conf_directory() / "links.yaml")
     return presets
 
 

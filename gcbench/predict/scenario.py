@@ -111,8 +111,8 @@ def find_model(arguments: Predict, device: Device) -> ModelOnDevice:
         model = read_shapes(arguments.shapes)
         batch = arguments.batch_size or int(max(model.seconds))
         taken = arguments.seconds or interpolate(model.seconds, batch)
-        compute = device.compute(model.name, batch, taken)
-        return ModelOnDevice(model.name, model.shapes, arguments.samples or 50_000, compute)
+        compute = device.compute(model.title, batch, taken)
+        return ModelOnDevice(model.title, model.tensors, arguments.samples or 50_000, compute)
     dataset = arguments.dataset or dataset_of(arguments.model)
     facts = facts_of(arguments.model, dataset)
     node = resolve(compose_overrides([f"model={arguments.model}", f"dataset={dataset}"]))["model"]

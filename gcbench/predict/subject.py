@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import cache
 from itertools import product
 from math import prod
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
-import yaml
+from pydantic import Field, PositiveInt
+from pydantic.dataclasses import dataclass
 
 from gcbench.compressors import Compressor
 from gcbench.config import (
@@ -20,10 +21,12 @@ from gcbench.config import (
     compose_overrides,
     conf_directory,
     method_keys,
+    read_yaml,
     resolve,
 )
+from gcbench.config.checked import CHECKED, build_checked
 from gcbench.launch.instantiate import make_compressor, parameter_shapes
-from gcbench.predict.devices import Device
+from gcbench.predict.devices import Device, SecondsBySize
 from gcbench.predict.model import Method
 from gcbench.predict.payload import Payload, Shapes
 
@@ -74,7 +77,7 @@ def facts_of(model: str, dataset: str | None) -> Facts:
 
 def _window(model: str) -> int:
     file = conf_directory() / "model" / f"{model}.yaml"
-    node = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    node = read_yaml(file) if file.is_file() else {}
     window: int = node.get("context", WINDOW)
     return window
 
@@ -119,8 +122,7 @@ def _targets_of_conf() -> frozenset[str]:
         for group in ("model", "compressor")
         for path in (conf_directory() / group).rglob("*.yaml")
     ]
-    nodes = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in files]
-    return frozenset(_targets(nodes))
+    return frozenset(_targets([read_yaml(path) for path in files]))
 
 
 def _targets(node: Any) -> Iterator[str]:
@@ -138,12 +140,17 @@ def shapes_of_model(node: Config, facts: Facts) -> Shapes:
     return parameter_shapes(node, facts.sample, facts.outputs)
 
 
-class OwnModel(NamedTuple):
-    """A model of `shapes=FILE`: a list of shapes, and the seconds of its steps by batch size."""
+@dataclass(frozen=True, config=CHECKED)
+class OwnModel:
+    """A model of `shapes=FILE`: its tensors, and the seconds of its steps by batch size."""
 
-    name: str
-    shapes: Shapes
-    seconds: Mapping[float, float]
+    shapes: Annotated[list[list[PositiveInt]], Field(min_length=1)]
+    seconds: SecondsBySize
+    title: str
+
+    @property
+    def tensors(self) -> Shapes:
+        return {f"tensor {i}": tuple(shape) for i, shape in enumerate(self.shapes)}
 
 
 def read_shapes(path: str) -> OwnModel:
@@ -152,18 +159,13 @@ def read_shapes(path: str) -> OwnModel:
         raise ConfigError(
             f"shapes={path}: there is no such file; type one with the keys shapes and seconds"
         )
-    node = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    node = read_yaml(Path(path))
     if not isinstance(node, dict) or not {"shapes", "seconds"} <= set(node):
         raise ConfigError(
             f"shapes={path}: a model has shapes: [[64, 3, 3, 3], ...] and seconds: {{128: 0.1}} by "
             "batch size"
         )
-    shapes = {f"tensor {i}": tuple(int(n) for n in shape) for i, shape in enumerate(node["shapes"])}
-    return OwnModel(
-        node.get("title", Path(path).stem),
-        shapes,
-        {float(k): float(v) for k, v in node["seconds"].items()},
-    )
+    return build_checked(OwnModel, {"title": Path(path).stem, **node}, f"shapes={path}")
 
 
 def method_names() -> list[str]:

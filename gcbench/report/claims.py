@@ -7,11 +7,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from pydantic.dataclasses import dataclass
 
-from gcbench.config import PAPER, ConfigError, conf_directory, near
-from gcbench.report.checked import CHECKED, Texts, build_checked
+from gcbench.config import PAPER, ConfigError, conf_directory, near, read_yaml
+from gcbench.config.checked import CHECKED, Texts, build_checked
 from gcbench.report.claims_relations import Relation, read_relations
 from gcbench.report.measures import MEASURES
 
@@ -104,7 +103,7 @@ def claims_file() -> Path:
 
 def read_claims(paper: str | None = None, name: str | None = None) -> list[Claim]:
     """Return all claims, or those of a paper, or one, whose number is enough: powersgd-10."""
-    claims = [_claim(node) for node in yaml.safe_load(claims_file().read_text(encoding="utf-8"))]
+    claims = [_claim(node) for node in read_yaml(claims_file())]
     papers = dict.fromkeys(claim.paper for claim in claims)
     if paper is not None and paper not in papers:
         raise ConfigError(f"paper={paper}: type paper={near(paper, papers) or ', '.join(papers)}")

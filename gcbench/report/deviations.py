@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import yaml
 from pydantic import BaseModel, ConfigDict
 
-from gcbench.config import conf_directory
+from gcbench.config import conf_directory, read_yaml
+from gcbench.config.checked import build_checked
 from gcbench.console import TextTable
-from gcbench.report.checked import build_checked
 from gcbench.report.tables import Table
 
 
@@ -40,8 +39,7 @@ class Setting(BaseModel):
 def read_settings() -> list[Setting]:
     """Return all settings; ConfigError names an entry that is none."""
     path = conf_directory() / "deviations.yaml"
-    nodes = yaml.safe_load(path.read_text(encoding="utf-8"))
-    return [build_checked(Setting, node, path) for node in nodes]
+    return [build_checked(Setting, node, path) for node in read_yaml(path)]
 
 
 def deviations_of(table: Table) -> list[tuple[Setting, list[str]]]:

@@ -37,7 +37,7 @@ from gcbench.report.figures.tracks import track
 from gcbench.report.links import INSTANT, messages_of, network_of
 from gcbench.report.listing import knobs_of
 from gcbench.report.measures import LOWER, MEASURES, measure, seconds
-from gcbench.report.tables import read_table, table_names
+from gcbench.report.tables import Table, read_table, table_names
 
 SCORES = ("accuracy", "top5_accuracy", "perplexity", "distance", "loss")
 CURVES = (*SCORES, "train_loss", "relative_error")
@@ -107,19 +107,20 @@ def _settings(runs: Iterable[RecordedRun], devices: Sequence[Device]) -> Iterato
     by_kind: dict[tuple[str, str], list[RecordedRun]] = {}
     for run in runs:
         by_kind.setdefault((run.budget, run.flat.get("dataset.split", "test")), []).append(run)
-    tables = {budget: _tables_by_identity(budget) for budget, _ in by_kind}
+    every_table = [read_table(name) for name in table_names()]
+    tables = {budget: _tables_by_identity(every_table, budget) for budget, _ in by_kind}
     for (budget, split), members in sorted(by_kind.items()):
         for workload, configurations in group_configurations(members).items():
             yield _setting(workload, budget, split, configurations, tables[budget], devices)
 
 
-def _tables_by_identity(budget: str) -> dict[str, set[str]]:
+def _tables_by_identity(every_table: Sequence[Table], budget: str) -> dict[str, set[str]]:
     """Return which tables have a row that is this computation: several may share one run."""
     tables: dict[str, set[str]] = {}
-    for name in table_names():
-        for row in read_table(name).rows:
+    for table in every_table:
+        for row in table.rows:
             if row.experiment is not None:
-                tables.setdefault(compose_row(row, budget).identity, set()).add(name)
+                tables.setdefault(compose_row(row, budget).identity, set()).add(table.name)
     return tables
 
 

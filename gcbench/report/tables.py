@@ -7,12 +7,11 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from pydantic.dataclasses import dataclass
 
-from gcbench.config import ConfigError, budget_names, conf_directory, near
+from gcbench.config import ConfigError, budget_names, conf_directory, near, read_yaml
+from gcbench.config.checked import CHECKED, build_checked
 from gcbench.identity import format_value
-from gcbench.report.checked import CHECKED, build_checked
 from gcbench.report.measures import LOWER, MEASURES, SCORES
 
 MEASURE_OF = {"steps_per_epoch": "data_mib_per_epoch", "network": "link_milliseconds"}
@@ -154,10 +153,7 @@ def tables_of(asked: str) -> list[str]:
 
 def read_table(name: str) -> Table:
     path = table_directory() / f"{name}.yaml"
-    try:
-        node = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path} is no YAML: {' '.join(str(error).split())}") from error
+    node = read_yaml(path)
     if not isinstance(node, dict):
         raise ConfigError(f"{path}: a table has title, source, columns and rows")
     columns = node.pop("columns", None) or {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,41 @@ def test_slips_are_answered_in_one_sentence(here: Path, arguments: list[str], sa
     with pytest.raises(ConfigError) as caught:
         predict_steps(arguments)
     assert says in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("shapes: [[1, 2", "mine.yaml is no YAML"),
+        ("shapes: [[x, 3]]\nseconds: {128: 0.1}", "mine.yaml: shapes.0.0 is 'x'"),
+        ("shapes: [[4, 3]]\nseconds: {}", "mine.yaml: seconds is {}"),
+        ("shapes: [[4, 3]]\nseconds: {0: 1}", "mine.yaml: seconds.0"),
+        ("seconds: {128: 1}", "a model has shapes: [[64, 3, 3, 3], ...]"),
+    ],
+)
+def test_a_slip_in_the_file_of_a_model_is_named(here: Path, text: str, says: str) -> None:
+    Path("mine.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        predict_steps(["shapes=mine.yaml", "network=1gbit"])
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"copy_bytes_per_second": "fast"}, "mine.yaml: copy_bytes_per_second is 'fast'"),
+        ({"codecs": {"qsgd": {"copies": 1}}}, "codecs.qsgd.copies: no such key; type"),
+        ({"codecs": {"qsgd": {"decode_seconds": {}}}}, "codecs.qsgd.decode_seconds is {}"),
+        ({"codecs": "k80"}, "codecs=k80: that device has none of its own"),
+        ({"codecs": "device.mine.yaml"}, "that device has none of its own"),
+        ({"models": {"mlp": {"seconds": {32: -1}}}}, "models.mlp.seconds.32 is -1"),
+        ({"backward": 0.5}, "backward: no such key; type backward_share"),
+    ],
+)
+def test_a_slip_in_the_file_of_a_device_is_named(here: Path, change: Any, says: str) -> None:
+    node = yaml.safe_load((conf_directory() / "devices/quiet_core.yaml").read_text())
+    Path("device.mine.yaml").write_text(yaml.safe_dump({**node, **change}))
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        predict_steps(["device=device.mine.yaml", "network=1gbit"])
 
 
 def test_a_model_that_does_not_exist_is_named_before_its_seconds(here: Path) -> None:

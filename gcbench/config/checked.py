@@ -1,14 +1,14 @@
-"""Parts of conf/ as checked types: pydantic finds what is wrong, and one sentence says it."""
+"""Files of YAML as checked types: pydantic finds what is wrong, and one sentence says it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_args, get_type_hints
+from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 from pydantic import BeforeValidator, ConfigDict, ValidationError
 
-from gcbench.config import ConfigError, near
+from gcbench.config.arguments import near
+from gcbench.config.errors import ConfigError
 
 CHECKED = ConfigDict(extra="forbid")
 Texts = Annotated[  # a single one may stand without brackets
@@ -18,8 +18,10 @@ Texts = Annotated[  # a single one may stand without brackets
 T = TypeVar("T")
 
 
-def build_checked(kind: type[T], node: Mapping[str, Any], place: str | Path) -> T:
+def build_checked(kind: type[T], node: Any, place: str | Path) -> T:
     """Return `kind` made of a node of YAML; raise ConfigError with the place and the first slip."""
+    if not isinstance(node, dict) or not all(isinstance(key, str) for key in node):
+        raise ConfigError(f"{place}: type the keys {', '.join(get_type_hints(kind))}")
     try:
         return kind(**node)
     except ValidationError as error:
@@ -46,7 +48,9 @@ def _describe_problem(kind: type, error: ValidationError) -> str:
 def _kind_at(kind: type, path: list[int | str]) -> type:
     """Return the type to which the keys of a path lead; numbers are those of lists."""
     for key in path:
-        if isinstance(key, str):
+        if get_origin(kind) is dict:
+            kind = get_args(kind)[1]
+        elif isinstance(key, str):
             field = get_type_hints(kind)[key]
-            kind = (get_args(field) or (field,))[0]
+            kind = field if get_origin(field) is dict else (get_args(field) or (field,))[0]
     return kind
