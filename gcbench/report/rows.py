@@ -131,7 +131,8 @@ def group_runs(
     `overrides` are typed beside every experiment, as in trainer.precision=bf16.
     """
     refuse_unknown_keys(overrides, table.experiments, budget, table.name)
-    return [find_row(spec, table.chooser, runs, budget, overrides) for spec in table.rows]
+    at_budget = [run for run in runs if run.budget == budget]  # once, as rows are many
+    return [find_row(spec, table.chooser, at_budget, budget, overrides) for spec in table.rows]
 
 
 def refuse_unknown_keys(
