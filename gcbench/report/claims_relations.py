@@ -84,14 +84,14 @@ class Judged(NamedTuple):
         return f"{self.relation.text}: {self.margin:+.3g} ({noise}, {count})"
 
 
-class _Differences(NamedTuple):
-    """The difference that a relation judges, for each seed that all its rows have."""
+class Differences(NamedTuple):
+    """The differences between runs of the same seed, for each seed that all compared have."""
 
     by_seed: dict[int, float]
     exact: bool = False
 
     @classmethod
-    def of(cls, relation: Relation, values: Mapping[str, Value]) -> _Differences:
+    def of(cls, relation: Relation, values: Mapping[str, Value]) -> Differences:
         rows = {name: values[name] for name in relation.names}
         runs = [set(value.by_seed) for value in rows.values() if value.exact is None]
         seeds = sorted(set.intersection(*runs)) if runs else EXACT
@@ -112,8 +112,12 @@ class _Differences(NamedTuple):
     def freedom(self) -> int:
         return 0 if self.exact else max(len(self.by_seed) - 1, 0)
 
-    def noise(self, together: Sequence[_Differences]) -> float:
-        """Return the bound of the mean difference; `together` has all that are judged with it."""
+    @property
+    def mean(self) -> float:
+        return fmean(self.by_seed.values())
+
+    def noise(self, together: Sequence[Differences]) -> float:
+        """Return the bound that the mean has to exceed; `together`: all that are judged with it."""
         if self.exact or all(map(math.isinf, self.by_seed.values())):
             return 0.0  # also where one side diverged with every seed
         if self.freedom and not math.isfinite(self.squares):
@@ -151,7 +155,7 @@ def judge(relations: Sequence[Relation], values: Mapping[str, Value]) -> list[Ju
     any, its noise is larger than any finite margin.
     """
     differences = [
-        _Differences.of(relation, values) if values.keys() >= set(relation.names) else None
+        Differences.of(relation, values) if values.keys() >= set(relation.names) else None
         for relation in relations
     ]
     known = [d for d in differences if d]
@@ -159,14 +163,14 @@ def judge(relations: Sequence[Relation], values: Mapping[str, Value]) -> list[Ju
 
 
 def _judge(
-    relation: Relation, differences: _Differences | None, others: Sequence[_Differences]
+    relation: Relation, differences: Differences | None, others: Sequence[Differences]
 ) -> Judged:
     if differences is None:
         return Judged(relation, Verdict.NOT_YET)
     if not differences.by_seed:
         return Judged(relation, Verdict.NOT_DECIDED)
     noise = differences.noise(others)
-    margin = relation.margin(fmean(differences.by_seed.values()))
+    margin = relation.margin(differences.mean)
     verdict = _verdict(relation.sign, margin, noise, differences.exact)
     return Judged(relation, verdict, margin, tuple(differences.by_seed), noise)
 

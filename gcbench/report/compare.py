@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from gcbench.config import PAPER, ConfigError
 from gcbench.identity import flat_differences, format_value
 from gcbench.records.store import FoundRuns, RecordedRun, find_runs, newest
+from gcbench.report.claims_relations import Differences
 from gcbench.report.document import EMPTY, Heading, Summary, format_signed, format_summary
 from gcbench.report.measures import MEASURES, SCORES, measure
 
@@ -36,7 +37,7 @@ class Sides(NamedTuple):
     name: str
     a: Summary | None
     b: Summary | None
-    verdict: str  # of scores; else empty
+    verdict: str  # of scores: whether they differ by more than noise; else empty
 
 
 class Comparison(NamedTuple):
@@ -123,21 +124,35 @@ def _compare_groups(x: Group, y: Group) -> Comparison:
 
 def _measured(x: Group, y: Group) -> Iterator[Sides]:
     for name in SHOWN:
-        a, b = _summary(name, x.done), _summary(name, y.done)
+        a, b = _by_seed(name, x.done), _by_seed(name, y.done)
         if a or b:
-            yield Sides(name, a, b, _verdict(a, b) if name in SCORES and a and b else "")
+            verdict = _verdict(a, b) if name in SCORES and a and b else ""
+            yield Sides(name, _summary(a), _summary(b), verdict)
 
 
-def _summary(name: str, runs: Sequence[RecordedRun]) -> Summary | None:
-    values = [value for run in runs if (value := measure(name, run.result)) is not None]
-    return Summary.of(values) if values else None
+def _by_seed(name: str, runs: Sequence[RecordedRun]) -> dict[int, float]:
+    values = {run.seed: measure(name, run.result) for run in runs}
+    return {seed: value for seed, value in values.items() if value is not None}
 
 
-def _verdict(a: Summary, b: Summary) -> str:
-    """Return whether the ranges of the seeds overlap; two single runs cannot tell."""
-    if a.n == b.n == 1:
+def _summary(by_seed: Mapping[int, float]) -> Summary | None:
+    return Summary.of([*by_seed.values()]) if by_seed else None
+
+
+def _verdict(a: Mapping[int, float], b: Mapping[int, float]) -> str:
+    """Return whether runs of the same seed differ by more than noise, as claims have it.
+
+    Without two seeds in common, whether the ranges of the seeds overlap; two single runs cannot
+    tell.
+    """
+    paired = Differences({seed: b[seed] - a[seed] for seed in sorted(a.keys() & b.keys())})
+    if len(paired.by_seed) > 1:
+        noise = paired.noise([paired])
+        more = "more" if abs(paired.mean) > noise else "no more"
+        return f"{more} than noise ({noise:.2g}, {len(paired.by_seed)} seeds)"
+    if len(a) == len(b) == 1:
         return "no spread known: one seed each"
-    apart = a.high < b.low or b.high < a.low
+    apart = max(a.values()) < min(b.values()) or max(b.values()) < min(a.values())
     return "exceeds the seeds' spread" if apart else "within the seeds' spread"
 
 
