@@ -46,10 +46,12 @@ def bench(config: Config, directory: str) -> None:
     sources = _sources(config)
     inputs = [source(device, 0) for of_size in sources for source in of_size] if first else []
     rows = [row for x in inputs for row in measure(compressor, x, config["rounds"])]
+    # With draws=[] nothing is measured here, and steps between processes are of normal draws.
+    of_last_size = sources[-1] or [partial(draw_input, "normal", _shapes(config)[-1])]
     network = [
         row
         for processes in ([None] if together else config["workers"])
-        for row in _between(config, compressor, sources[-1][0], device, processes)
+        for row in _between(config, compressor, of_last_size[0], device, processes)
     ]
     if not first:
         return

@@ -25,7 +25,10 @@ class BenchSettings:
     ]
     draws: Annotated[
         list[Literal["normal", "laplace", "student"]],
-        Knob("what the values are drawn from", example=["normal", "student"]),
+        Knob(
+            "what the values are drawn from; []: steps between processes only, of normal ones",
+            example=["normal", "student"],
+        ),
     ]
     recorded: Annotated[
         str | None,

@@ -146,6 +146,7 @@ def test_without_a_gpu_it_says_what_to_type(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(60 * patience(30))  # as long as the list may take
 def test_benchmarks_of_the_list_run_on_a_cpu(
     script: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
