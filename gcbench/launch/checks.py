@@ -25,6 +25,7 @@ from gcbench.launch.instantiate import (
     to_dataclass,
     user_code_error,
 )
+from gcbench.launch.memory import give_back_freed_memory
 from gcbench.launch.needed_memory import free_bytes, needed_bytes
 from gcbench.launch.optimization import try_step
 from gcbench.launch.plan import Plan
@@ -251,8 +252,11 @@ def _warn_of_little_compression(
 def _check_memory(
     plan: Plan, parameters: int, compressor: Compressor, estimator: Estimator
 ) -> None:
-    free = torch.cuda.mem_get_info()[0] if plan.device == "cuda" else free_bytes()
     needed = needed_bytes(plan, parameters, compressor, estimator, plan.workers)
+    free = _free_bytes(plan)
+    if needed > free:
+        give_back_freed_memory()
+        free = _free_bytes(plan)
     if needed > free:
         fitting = next(
             (
@@ -269,3 +273,7 @@ def _check_memory(
             f"workers need about {needed / 2**30:.1f} GiB here, {free / 2**30:.1f} GiB are free; "
             f"{advice}"
         )
+
+
+def _free_bytes(plan: Plan) -> int:
+    return torch.cuda.mem_get_info()[0] if plan.device == "cuda" else free_bytes()

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import gc
+
+import torch
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # glibc's mallopt(3)
 
@@ -21,3 +24,16 @@ def keep_freed_memory() -> None:
         for threshold in (_MMAP_THRESHOLD, _TRIM_THRESHOLD):
             mallopt(threshold, -1)  # never: as a size_t it is the largest
         mallopt(_ARENA_MAX, 1)
+
+
+def give_back_freed_memory() -> None:
+    """Hand back to the system, and to the GPU's driver, what this process has freed and kept.
+
+    As before a further run of a sweep, to which it would not seem to be there.
+    """
+    gc.collect()
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)

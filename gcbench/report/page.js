@@ -631,7 +631,7 @@ function render() {
   const shown = everySetting ? listed : setting ? [setting] : [];
   const count = shown.flatMap(methodsOf).flatMap((method) => method.runs).length;
   byId("status").textContent = everySetting
-    ? `${count} runs of ${shown.length} settings. Scores of different settings cannot be compared: choose one for curves.`
+    ? `${count.toLocaleString("en")} runs of ${shown.length} settings. Scores of different settings cannot be compared: choose one for curves.`
     : setting ? `${title(setting)}: ${methodsOf(setting).length} methods, ${count} runs.` : "No run is left by these filters.";
   renderRuns(shown, everySetting);
   if (everySetting || !setting) return;

@@ -218,7 +218,7 @@ def test_the_page_of_all_kept_runs_is_small(
     runs = find_runs([KEPT]).runs
     assert Path("outputs/report.html").stat().st_size < 3000 * len(runs)
     look(chromium, setting="all")
-    assert texts(chromium, "#about")[0].startswith(f"{len(runs)} runs, ")
+    assert texts(chromium, "#about")[0].startswith(f"{len(runs):,} runs, ")
     newest = {(run.result.identity, run.seed, run.budget) for run in runs}
-    assert texts(chromium, "#status")[0].startswith(f"{len(newest)} runs of ")
+    assert texts(chromium, "#status")[0].startswith(f"{len(newest):,} runs of ")
     assert chromium.problems == []
