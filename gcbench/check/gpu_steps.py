@@ -50,7 +50,7 @@ NCCL_TYPES = {  # ncclDataType_t, as torch maps its types to it
 # Places where the host has to wait for the GPU, and why.
 CANNOT_DO_WITHOUT = {
     "codecs/low_rank.py svd": "torch.linalg.svd reads back whether cuSOLVER converged",
-    "compressors/atomo.py _atoms": "as many atoms travel as were drawn",
+    "compressors/atomo.py _most": "as many atoms travel as were drawn",
     "comm/collectives.py _gather_ragged": "receivers need the lengths of what comes",
     "codecs/bitstream.py streams": "a message is as long as its longest row",
     "codecs/elias_sparse.py encode_sparse": "as many codes are written as are not zero",

@@ -136,7 +136,7 @@ def test_a_resumed_run_goes_on_counting_seconds(tmp_path: Path) -> None:
     (tmp_path / "result.json").unlink()
     resumed = run(tmp_path, *overrides, "trainer.checkpoint_steps=6", "trainer.keep_weights=false")
     after = seconds()
-    assert resumed.resumed_step == 6
+    assert resumed["resumed_step"] == 6
     assert after[9] == after[6] == before[6] > 0
     assert after[12] > after[9]
 
