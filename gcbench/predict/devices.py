@@ -27,9 +27,13 @@ class Codec:
 
     aggregate_seconds: SecondsBySize | None = None  # all of a worker's own work
     decode_seconds: SecondsBySize | None = None  # of every further message
-    aggregate_copies: NotNegative = 0.0
+    aggregate_copies: NotNegative | None = None
     decode_copies: NotNegative = 0.0
     source: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.aggregate_seconds is None and self.aggregate_copies is None:
+            raise ValueError("type aggregate_seconds or aggregate_copies; 0 where it takes none")
 
 
 @dataclass(frozen=True, config=CHECKED)
@@ -40,7 +44,7 @@ class ModelSeconds:
     source: str | None = None
 
 
-DENSE = {"none": Codec()}  # the all-reduce is on the gradient itself
+DENSE = {"none": Codec(aggregate_copies=0.0)}  # the all-reduce is on the gradient itself
 
 
 @dataclass(frozen=True, config=CHECKED)
@@ -82,7 +86,7 @@ class Device:
                 f"{', '.join(self.codecs)}, or add it with gcbench predict measure"
             )
         return CodecSeconds(
-            self._seconds(entry.aggregate_seconds, entry.aggregate_copies, values),
+            self._seconds(entry.aggregate_seconds, entry.aggregate_copies or 0.0, values),
             self._seconds(entry.decode_seconds, entry.decode_copies, values),
         )
 

@@ -234,7 +234,7 @@ class Result(Environment):
     weights: str | None = None  # file beside result.json
     logged: Logged | None = None
     started: Time
-    resumed_step: int = 0  # from which it went on then
+    resumed_step: int = 0  # from which it went on at `started`
 
     @classmethod
     def parse(cls, data: Any) -> Result:

@@ -86,13 +86,13 @@ def check_kernels(compressor: Compressor, kernels: tuple[str, ...] = ()) -> None
             assert not list(kernel_problems(call, compile_call(call)))
 
 
-@needs_triton
 def test_a_kernel_that_no_step_calls_is_named() -> None:
     methods = {"qsgd": config_of("compressor=qsgd")["compressor"]}
     with pytest.raises(ConfigError, match="kernel=nosuch: no step of qsgd calls it; type decode_m"):
         check_gpu(methods, ["nosuch"])
 
 
+@needs_triton
 def test_a_kernel_is_one_loop_on_a_gpu() -> None:
     has_triton()  # PyTorch remembers the answer, which is no before there seems to be a GPU
     check_kernels(compressor_of("terngrad", "as it is"), ("decode_add", "decode_mean"))

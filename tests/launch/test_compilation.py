@@ -28,7 +28,6 @@ from gcbench.launch.compiler_process import Compiler, Mark, Rehearsal
 from gcbench.launch.plan import Machine
 from gcbench.private import COMPILER_CACHE
 from gcbench.records import RunFiles
-from gcbench.records.clock import Lap, Ledger
 
 QSGD = ["compressor=qsgd", "bits=4", "min_size=0", "bucket_size=64"]
 POWERSGD = ["compressor=powersgd", "rank=1", "min_size=0"]
@@ -361,27 +360,3 @@ def test_sums_stay_eager_and_a_kernel_that_fails_falls_back(
     assert add_up(x) == 10 and compiled == ["no"]
     assert torch.equal(breaks(x), 2 * x) and torch.equal(breaks(x), 2 * x)
     assert kernels._backend == "eager" and caplog.text.count("compiling one failed") == 1
-
-
-def test_times_begin_anew_but_go_on_elapsing() -> None:
-    ledger = Ledger(1)
-    ledger.add([[[Lap("encode", 3.0)]]])
-    ledger.begin_anew()
-    assert ledger.seconds() is None and ledger.elapsed() == 3
-    ledger.add([[[Lap("encode", 1.0)]]])
-    later = Ledger(1)
-    later.load(ledger.state())
-    seconds = later.seconds()
-    assert seconds is not None and seconds["encode"]["mean"] == 1 and later.elapsed() == 4
-
-
-def test_seconds_go_on_elapsing_with_another_number_of_processes() -> None:
-    one, two, virtual = Ledger(1), Ledger(2), Ledger(1, timed=False)
-    one.add([[[Lap("encode", 3.0)]]])
-    two.load(one.state())
-    assert two.seconds() is None and two.elapsed() == 3
-    virtual.add([[[Lap("encode", 3.0)]]])
-    assert virtual.elapsed() is None
-    again = Ledger(2)
-    again.load(virtual.state())
-    assert again.elapsed() == 0

@@ -90,6 +90,7 @@ def test_a_slip_in_the_file_of_a_model_is_named(here: Path, text: str, says: str
         ({"copy_bytes_per_second": "fast"}, "mine.yaml: copy_bytes_per_second is 'fast'"),
         ({"codecs": {"qsgd": {"copies": 1}}}, "codecs.qsgd.copies: no such key; type"),
         ({"codecs": {"qsgd": {"decode_seconds": {}}}}, "codecs.qsgd.decode_seconds is {}"),
+        ({"codecs": {"qsgd": {}}}, "type aggregate_seconds or aggregate_copies"),
         ({"codecs": "k80"}, "codecs=k80: that device has none of its own"),
         ({"codecs": "device.mine.yaml"}, "that device has none of its own"),
         ({"models": {"mlp": {"seconds": {32: -1}}}}, "models.mlp.seconds.32 is -1"),

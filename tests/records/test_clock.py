@@ -53,3 +53,27 @@ def test_what_is_waited_for_is_shown_and_the_rest_is_hidden() -> None:
     seconds = ledger.seconds()
     assert seconds is not None and seconds["step"]["mean"] == 4.0
     assert [seconds[k]["mean"] for k in ("hidden_coding", "hidden_exchange")] == [1.0, 1.0]
+
+
+def test_times_begin_anew_but_go_on_elapsing() -> None:
+    ledger = Ledger(1)
+    ledger.add([[[Lap("encode", 3.0)]]])
+    ledger.begin_anew()
+    assert ledger.seconds() is None and ledger.elapsed() == 3
+    ledger.add([[[Lap("encode", 1.0)]]])
+    later = Ledger(1)
+    later.load(ledger.state())
+    seconds = later.seconds()
+    assert seconds is not None and seconds["encode"]["mean"] == 1 and later.elapsed() == 4
+
+
+def test_seconds_go_on_elapsing_with_another_number_of_processes() -> None:
+    one, two, virtual = Ledger(1), Ledger(2), Ledger(1, timed=False)
+    one.add([[[Lap("encode", 3.0)]]])
+    two.load(one.state())
+    assert two.seconds() is None and two.elapsed() == 3
+    virtual.add([[[Lap("encode", 3.0)]]])
+    assert virtual.elapsed() is None
+    again = Ledger(2)
+    again.load(virtual.state())
+    assert again.elapsed() == 0
