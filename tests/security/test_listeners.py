@@ -11,6 +11,7 @@ import socket
 import struct
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import timedelta
 from ipaddress import ip_address
 from pathlib import Path
@@ -63,8 +64,9 @@ def listeners(pids: list[int]) -> list[tuple[str, int]]:
     inodes = set()
     for pid in pids:
         for link in Path(f"/proc/{pid}/fd").iterdir():
-            if sockets := re.fullmatch(r"socket:\[(\d+)\]", os.readlink(link)):
-                inodes.add(sockets[1])
+            with suppress(FileNotFoundError):  # a file that was closed meanwhile, as a checkpoint's
+                if sockets := re.fullmatch(r"socket:\[(\d+)\]", os.readlink(link)):
+                    inodes.add(sockets[1])
     places = []
     for table in ("tcp", "tcp6"):
         for line in Path(f"/proc/{pids[0]}/net/{table}").read_text().splitlines()[1:]:
