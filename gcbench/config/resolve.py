@@ -21,9 +21,9 @@ from gcbench.config.help import keys_by_choice
 from gcbench.config.idle import refuse_idle_keys
 from gcbench.config.links import emulated_link
 from gcbench.config.names import refuse_name
-from gcbench.config.sentences import unknown_key
+from gcbench.config.sentences import hints_of_keys, parse_value, unknown_key
 from gcbench.config.typed import WITH_TARGETS, choices_of, experiment_of, typed_keys, typed_knobs
-from gcbench.knobs import refusal
+from gcbench.knobs import kinds_of, refusal
 from gcbench.method_settings import Levels, MethodSettings
 from gcbench.settings import BenchSettings, RunSettings
 
@@ -51,6 +51,7 @@ def _settle_and_check(composed: DictConfig, *keys: type[Any]) -> Config:
     config = settle(composed)
     typed = typed_keys(composed)
     _refuse_added_keys(composed, config)
+    _refuse_numbers_for_flags(composed, config)
     refuse_name(config["name"])
     check_knobs(config, *keys)
     refuse_idle_keys(config, typed)
@@ -141,3 +142,15 @@ def _refuse_added_keys(composed: DictConfig, config: Config) -> None:
             continue
         if not leaf or (group in known and leaf not in known[group]):
             raise ConfigError(unknown_key(key, value, benchmark="trainer" not in config))
+
+
+def _refuse_numbers_for_flags(composed: DictConfig, config: Config) -> None:
+    """Refuse a typed number where only true or false means something; OmegaConf takes it for true."""
+    hints = hints_of_keys(benchmark="trainer" not in config)
+    for override in composed.hydra.overrides.task:
+        key, _, text = override.lstrip("+").partition("=")
+        kinds = {kind.type for kind in kinds_of(hints[key])} if key in hints else set()
+        if bool not in kinds or isinstance(value := parse_value(text), str):
+            continue
+        if said := refusal(key, value, hints[key]):
+            raise ConfigError(said)

@@ -39,7 +39,7 @@ def unknown_key(key: str, value: str, benchmark: bool = False) -> str:
     It names the choices that have it, or the key that was probably meant; of a benchmark, if so.
     """
     groups = ("compressor",) if benchmark else GROUPS
-    owners, hints = _owners(groups), _hints(benchmark)
+    owners, hints = _owners(groups), hints_of_keys(benchmark)
     group, _, leaf = key.rpartition(".")
     advice = [f"{key} belongs to {choices}" for choices in owners.get(key, ())]
     keys = [k for k in {**hints, **owners} if k != key and _admits(hints.get(k), value)]
@@ -74,16 +74,16 @@ def _leaf(key: str) -> str:
 
 
 def _admits(hint: Any, value: str) -> bool:
-    return hint is None or refusal("", _parse(value), hint) is None
+    return hint is None or refusal("", parse_value(value), hint) is None
 
 
-def _parse(value: str) -> Any:
+def parse_value(value: str) -> Any:
     """Return what Hydra makes of a value."""
     parsed = OverridesParser.create().parse_override(f"key={value}").value()
     return parsed.text if isinstance(parsed, QuotedString) else parsed
 
 
-def _hints(benchmark: bool) -> dict[str, Any]:
+def hints_of_keys(benchmark: bool) -> dict[str, Any]:
     """Return the knobs of all keys of a run, or of a benchmark, as these are typed."""
     hints = {**knobs_of(RunSettings), **knobs_of(MethodSettings)}
     if benchmark:
@@ -145,7 +145,7 @@ def sentence_of(error: BaseException, benchmark: bool = False) -> str:
             "and quote a value with spaces or commas, as in 'name=\"a, b\"'"
         )
     if wrong := re.match(r"Error merging override \+*(.+?)=(.*)", text):
-        said = refusal(wrong[1], _parse(wrong[2]), _hints(benchmark).get(wrong[1], Any))
+        said = refusal(wrong[1], parse_value(wrong[2]), hints_of_keys(benchmark).get(wrong[1], Any))
         return said or text
     if unknown := re.match(r"Could not override '.+?'\.\s.* \+(.+?)=(.*)", text):
         return unknown_key(unknown[1], unknown[2], benchmark)
