@@ -168,3 +168,12 @@ def test_a_page_of_chosen_links_says_so_and_leaves_the_full_one() -> None:
     assert "`scripts/validate --rates 1gbit --hosts 4 --rounds" in validate["page"](
         facts | {"parts": some}
     )
+
+
+def test_a_link_without_a_rate_is_refused_before_anything_is_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["validate", "--rates", "1gbit,open"])
+    with pytest.raises(SystemExit):
+        runpy.run_path(str(ROOT / "scripts/validate"), run_name="__main__")
+    assert "--rates 1gbit,open: a link without a rate" in capsys.readouterr().err
