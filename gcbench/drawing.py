@@ -101,11 +101,10 @@ RC: Any = {
 }
 
 
-def look(family: str, nth: int = 0) -> dict[str, Any]:
-    """Return the style of a method's `nth` row, for `Axes.plot`.
+def style_of_method(family: str, nth: int = 0) -> dict[str, Any]:
+    """Return color, marker, line and filling of a method's `nth` row, as `Axes.plot` takes them.
 
-    The family, a choice of conf/compressor, has a color and a marker; a row has a line and a
-    filling.
+    Color and marker are the family's, a choice of conf/compressor; line and filling are the row's.
     """
     index = crc32(family.encode())
     color, marker = FAMILIES.get(
@@ -115,8 +114,8 @@ def look(family: str, nth: int = 0) -> dict[str, Any]:
     return {"color": color, "marker": marker, "linestyle": LINES[nth % len(LINES)], **filling}
 
 
-def plain(nth: int) -> dict[str, Any]:
-    """Return the style of the `nth` of some lines that are no methods."""
+def style_of_line(nth: int) -> dict[str, Any]:
+    """Return color, marker and line of the `nth` of some lines that are no methods."""
     return {
         "color": COLORS[nth % len(COLORS)],
         "marker": MARKERS[nth % len(MARKERS)],
@@ -152,6 +151,12 @@ def logarithmic(ax: Axes, *names: str) -> None:
         axis = getattr(ax, f"{name}axis")
         axis.set_major_formatter(_power)
         axis.set_minor_formatter(_Between(minor_thresholds=(1, 0.4)))
+
+
+def tick_counts(ax: Axes, counts: Sequence[int]) -> None:
+    """Put ticks at these places of the x axis and nowhere else, with the numbers in full."""
+    ax.set_xticks(counts, [str(count) for count in counts])
+    ax.set_xticks([], minor=True)
 
 
 def _power(value: float, _: int) -> str:

@@ -76,7 +76,7 @@ CHOICE_GROUPS = ("model", "dataset", "compressor")  # groups of conf/ that say w
 
 
 def relevant_config(config: Config, ignored: Collection[str] = BOOKKEEPING) -> Config:
-    """Return `config` without what changes no number, and without `ignored` keys of the trainer."""
+    """Return what changes a run's numbers in `config`, less `ignored` keys of the trainer."""
     relevant = {key: value for key, value in config.items() if key not in ELSEWHERE}
     trainer = {key: value for key, value in config["trainer"].items() if key not in ignored}
     if not config["trainer"].get("overlap"):
@@ -205,6 +205,11 @@ def sort_knobs(keys: Iterable[str]) -> list[str]:
     return sorted(keys, key=lambda key: ("." in key, key))
 
 
+def describe_choices(choices: Mapping[str, str]) -> str:
+    """Return what a run is made of, as in `resnet18 cifar10 powersgd`."""
+    return " ".join(choices[group] for group in CHOICE_GROUPS)
+
+
 def label_run(config: Config, knobs: Iterable[str] = ()) -> str:
     """Return what people call a run: its name, its experiment or its choices, and its knobs.
 
@@ -212,8 +217,7 @@ def label_run(config: Config, knobs: Iterable[str] = ()) -> str:
         config: with `choices` and `experiment`.
         knobs: overrides that tell the run from others so called, as in `bits=4`.
     """
-    made_of = [config["choices"][group] for group in CHOICE_GROUPS]
-    title = config.get("name") or config["experiment"] or " ".join(made_of)
+    title = config.get("name") or config["experiment"] or describe_choices(config["choices"])
     return " ".join([title, *knobs])
 
 
@@ -261,5 +265,5 @@ def _drop_neutral(node: Any) -> Any:
 
 
 def value_of(flat: Flat, key: str) -> Any:
-    """Return the value of a dotted key, which may be the one that its absence means."""
+    """Return the value of a dotted key; of a missing one its default in NEUTRAL, or ABSENT."""
     return flat.get(key, NEUTRAL.get(key.rpartition(".")[2], ABSENT))

@@ -9,6 +9,7 @@ tests of ranges are made of this. Standard library only, so that every room may 
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field, is_dataclass
 from enum import Enum
@@ -49,6 +50,7 @@ class Knob:
     example: Any = field(default=None, hash=False)
     distinct: bool = False  # no two entries of a list are equal
     filled: bool = False  # a list has an entry
+    length: int | None = None  # of a list
     source: str = ""  # the paper that defines it
 
     def admits(self, value: Any) -> bool:
@@ -56,7 +58,7 @@ class Knob:
         if not isinstance(value, (list, tuple)):
             return self._is_inside(value)
         repeats = self.distinct and len(set(value)) < len(value)
-        if (self.filled and not value) or repeats:
+        if (self.filled and not value) or repeats or self.length not in (None, len(value)):
             return False
         return all(map(self._is_inside, value))
 
@@ -191,7 +193,8 @@ def _is_of(kind: Any, value: Any) -> bool:
     if inspect.isclass(kind) and issubclass(kind, Enum):
         return isinstance(value, kind) or value in list(kind.__members__)
     if kind is float:
-        return isinstance(value, (int, float)) and not isinstance(value, bool)
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        return is_number and math.isfinite(value)
     if kind is int:
         return isinstance(value, int) and not isinstance(value, bool)
     return (

@@ -86,7 +86,7 @@ WorkersPerNode = Annotated[
     int,
     Knob(
         "workers that average in fp32 before nodes exchange codes, with exchange=hierarchical; "
-        "null: all workers of a host",
+        "null: all workers of a host, for gcbench.compress and benchmarks",
         unit="a number of workers",
         at_least=1,
         example=4,

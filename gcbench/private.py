@@ -16,9 +16,9 @@ COMPILER_CACHE = "TORCHINDUCTOR_CACHE_DIR"
 def use_own_compiler_cache() -> None:
     """Let torch.compile use a cache in the user's folder, unless the user has named another.
 
-    By default they lie in the temporary folder of all users, under a name that anybody can guess,
-    and are loaded from there. Some headers stay there. ValueError where others may write either
-    folder.
+    By default compiled code lies in the temporary folder of all users, under a name that anybody
+    can guess, and is loaded from there; some of torch's headers stay in that folder. Raises
+    ValueError where others may write either one.
     """
     from torch._inductor.runtime.cache_dir_utils import default_cache_dir  # slow to import
 

@@ -23,7 +23,7 @@ from omegaconf.errors import OmegaConfBaseException
 from gcbench.config import Config, ConfigError, RunFailed, resolve, run_directory
 from gcbench.console import print_table
 from gcbench.identity import digest
-from gcbench.launch.same import ending, has_ended, read, same_run
+from gcbench.launch.same import find_same_run, is_final_result, name_suffix, read_result_or_warn
 from gcbench.records.store import read_run
 
 log = logging.getLogger("gcbench")
@@ -104,7 +104,7 @@ class SweepProgress(Callback):
         from gcbench.report.points import compare_points, draw_points
 
         directories = dict.fromkeys(Path(row.same or row.name) for row in self.rows)
-        runs = [read_run(path) for path in directories if read(path / "result.json")]
+        runs = [read_run(path) for path in directories if read_result_or_warn(path / "result.json")]
         if len(runs) < 2:
             return
         for table in compare_points(runs):
@@ -184,8 +184,8 @@ def _make_row(composed: DictConfig) -> SweepRow:
         directory = Path(run_directory(composed))
     except ConfigError as error:
         return SweepRow(" ".join(composed.hydra.overrides.task), mistake=str(error))
-    result = read(directory / "result.json")
-    done = not resolved["rerun"] and has_ended(result, resolved)
+    result = read_result_or_warn(directory / "result.json")
+    done = not resolved["rerun"] and is_final_result(result, resolved)
     return SweepRow(str(directory), resolved, done=done)
 
 
@@ -196,9 +196,9 @@ def _mark_same(rows: Sequence[SweepRow]) -> None:
         if row.config is None or row.config["rerun"]:
             continue
         directory, budget = Path(row.name), row.config["choices"]["budget"]
-        key = budget, ending(directory)
+        key = budget, name_suffix(directory)
         if not row.done:
-            other = same_run(row.config, directory)
+            other = find_same_run(row.config, directory)
             row.same = str(other) if other else earlier.get(key)
             row.done = row.same is not None
         earlier.setdefault(key, row.same or row.name)
@@ -206,14 +206,16 @@ def _mark_same(rows: Sequence[SweepRow]) -> None:
 
 def _seconds(directory: Path) -> float | None:
     """Return the seconds of the run itself, which may have waited for a cluster before."""
-    result = read(directory / "result.json")
+    result = read_result_or_warn(directory / "result.json")
     return result.duration if result else None
 
 
 def _estimate(rows: Sequence[SweepRow], outputs: Path) -> None:
     from gcbench.launch.estimate import Estimates  # imports torch
 
-    estimates = Estimates(filter(None, (read(path) for path in outputs.rglob("result.json"))))
+    estimates = Estimates(
+        filter(None, (read_result_or_warn(path) for path in outputs.rglob("result.json")))
+    )
     for row in rows:
         row.seconds = estimates.seconds(row.config) if row.config else None
 

@@ -162,6 +162,22 @@ def test_help_names_every_choice() -> None:
             "model=resnet20 reads image, dataset=synthetic holds vector",
         ),
         ("trainer.gpus=0", "trainer.gpus=0: type a number of workers of at least 1"),
+        (
+            "compressor=powersgd svd=true warm_start=false",
+            "warm_start=false means nothing with svd=true; type svd=false too, or leave it out",
+        ),
+        (
+            "schedule.warmup_start=0.5",
+            "schedule.warmup_start=0.5 means nothing with schedule.warmup_epochs=0; type schedule.",
+        ),
+        (
+            "trainer.bucket_mib=1",
+            "trainer.bucket_mib=1 means nothing with trainer.overlap=false; type trainer.overlap=",
+        ),
+        (
+            "dataset=cifar10 dataset.augment=false dataset.flip=random",
+            "dataset.flip=random means nothing with dataset.augment=false; type dataset.augment=",
+        ),
         ("trainer.gpus=4 trainer.processes=3", "trainer.processes=3 cannot share trainer.gpus=4"),
         ("trainer.accumulate=5", "trainer.accumulate=5 cannot split trainer.batch_size=32"),
         ("schedule=steps schedule.milestones=[150]", "schedule.milestones=[150"),

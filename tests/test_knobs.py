@@ -163,3 +163,9 @@ def test_help_has_every_knob_with_the_methods_that_have_it(tmp_path: Path) -> No
     for group, _, name in NODE_KEYS:
         assert f" {group}.{name}=" in text
     assert all(f" {name}=" in of_bench for name in knobs_of(BenchSettings))
+
+
+def test_a_share_of_a_process_is_refused() -> None:
+    hint = knobs_of(BenchSettings)["workers"]
+    assert refusal("workers", [2], hint) is None
+    assert str(refusal("workers", [2.5], hint)).startswith("workers=[2.5]: type numbers of proc")

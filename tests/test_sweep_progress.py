@@ -22,7 +22,7 @@ from sentence import compose, config_of
 from gcbench.config import Config, run_directory
 from gcbench.launch import estimate
 from gcbench.launch.estimate import START_SECONDS, Estimates
-from gcbench.launch.same import same_run
+from gcbench.launch.same import find_same_run
 from gcbench.records import RunFiles
 from gcbench.records.result import Begun, make_result
 from gcbench.records.schema import Result, Status
@@ -144,10 +144,10 @@ def test_what_counts_as_the_same_run(
     there.mkdir(parents=True)
     config = config_of("name=other", *overrides)
     RunFiles(there).write_result(make_result(config, Begun.here(), status, ""))
-    assert same_run(asked, own_directory) == (there if counts else None)
+    assert find_same_run(asked, own_directory) == (there if counts else None)
     at_cpu = {**asked, "choices": {**asked["choices"], "budget": "cpu"}}
-    assert same_run(at_cpu, own_directory) is None, "budgets are not mixed"
-    assert same_run(asked, there) is None, "that is the row's own"
+    assert find_same_run(at_cpu, own_directory) is None, "budgets are not mixed"
+    assert find_same_run(asked, there) is None, "that is the row's own"
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from gcbench.comm import Comm, GlooTransport, LocalControl, MirrorTransport, Pro
 from gcbench.config import Config
 from gcbench.data import Data
 from gcbench.launch.instantiate import make_model
-from gcbench.launch.plan import Machine, plan
+from gcbench.launch.plan import Machine, make_plan
 from gcbench.launch.worker import Connections, build_run
 from gcbench.train.pipeline import exchanges_in_background
 from gcbench.train.replica import is_recurrent
@@ -64,7 +64,7 @@ class GcbenchSteps:
         connections = Connections(comm, side_comm, own_control, CPU)
         with tempfile.TemporaryDirectory() as folder:
             self._run, _ = build_run(
-                config, plan(config, Machine.detect()), connections, data, Path(folder)
+                config, make_plan(config, Machine.detect()), connections, data, Path(folder)
             )
         self._progress = Progress.start(self._run)
 

@@ -14,6 +14,7 @@ from gcbench.compressors.ef21 import EF21
 from gcbench.compressors.loco import LoCo
 from gcbench.compressors.wrappers import ErrorFeedback
 from gcbench.config import ConfigError, compose_methods, conf_directory, near
+from gcbench.config.directory import top_comment
 from gcbench.console import TextTable, print_table
 from gcbench.launch.instantiate import make_compressor
 
@@ -52,18 +53,11 @@ def read_methods(
         compressor = make_compressor(node, quiet=True)
         yield Method(
             name,
-            _about(files[name]),
+            " ".join(top_comment(files[name])),
             knobs,
             _promises(compressor),
             wire(compressor) if measure else None,
         )
-
-
-def _about(path: Path) -> str:
-    """Return the comment on top of the file, without the line that says where its keys go."""
-    lines = path.read_text().splitlines()
-    top = lines[: next((i for i, line in enumerate(lines) if not line.startswith("#")), len(lines))]
-    return " ".join(line.lstrip("# ") for line in top if "@package" not in line)
 
 
 def _promises(compressor: Compressor) -> list[str]:

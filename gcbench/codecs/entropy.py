@@ -55,7 +55,7 @@ def decode_ans(words: Tensor, weights: Tensor, n: int) -> Tensor:
         if row.size == 0 or row[0] >= row.size:
             raise ValueError("a row has fewer words than it says")
         if (weight < 0).any():
-            raise ValueError("no code is less than never there")
+            raise ValueError("a code has a negative weight")
         coder = constriction.stream.stack.AnsCoder(row[1 : 1 + row[0]])
         rows.append(torch.from_numpy(coder.decode(_model(weight), n)))
     return torch.stack(rows).to(torch.uint8).to(words.device)

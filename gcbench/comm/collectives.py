@@ -138,7 +138,12 @@ class Comm:
         w = len(self.local)
         held = min(size, w)  # of a node's workers
         nodes = [range(i, i + held) for i in range(0, w, held)]
-        within = [self.meter.part("inside", [range(k, k + 1) for k in node]) for node in nodes]
+        within = [
+            self.meter.part("inside", [range(k, k + 1) for k in node])
+            if size > 1
+            else Meter.of_workers(1)  # which nobody reads: a worker alone in its node sends nothing
+            for node in nodes
+        ]
         among = self.meter.part("between", nodes)
         inside, between = (None, self.transport) if w >= size else self._split_transport(size // w)
         part = partial(Comm, clock=self.clock, checksum=self._checksum)

@@ -14,6 +14,7 @@ from gcbench.compressors.base import (
     offsets_of,
     refuse_other_tensors,
     sizes_of,
+    split_rows,
     unflatten,
 )
 from gcbench.compressors.build import analytic_ratio, build, compressed_share, parts_of
@@ -38,5 +39,6 @@ __all__ = [
     "parts_of",
     "refuse_other_tensors",
     "sizes_of",
+    "split_rows",
     "unflatten",
 ]

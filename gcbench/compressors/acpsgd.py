@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from gcbench.codecs.low_rank import orthogonalize
 from gcbench.comm import Comm
-from gcbench.compressors.base import Aggregated, Grads, Properties, State, Step, unflatten
+from gcbench.compressors.base import Aggregated, Grads, Properties, State, Step, sizes_of, unflatten
 from gcbench.compressors.powersgd import matrix_shape
 from gcbench.knobs import Checked
 from gcbench.method_settings import Rank
@@ -72,15 +73,21 @@ class ACPSGD(Checked):
         self, ms: Grads, ranks: dict[str, int], turned: dict[str, bool], state: State, step: Step
     ) -> Grads:
         """Return the orthonormal factor `[1, m, r]` of each matrix `[w, n, m]`."""
-        like = {k: m.new_empty(1, m.shape[2], ranks[k]) for k, m in ms.items()}
-        sizes = {k: u.numel() for k, u in like.items()}
-        device = next(iter(like.values())).device
-        # The site is that of the rows that PowerSGD's authors published with this method.
-        fresh = unflatten(step.noise("unbiased_lowrank", sizes, device, shared=True).normal(), like)
         bases: dict[str, Tensor] = {}
-        for k, drawn in fresh.items():
+        for k, drawn in draw_sketches(ms, ranks, step).items():
             last = drawn
             if state.shared:
                 last = state.shared[k] if turned[k] else state.shared[k].mT.contiguous()
             bases[k] = orthogonalize(torch.where(last.any(1, keepdim=True), last, drawn))
         return bases
+
+
+def draw_sketches(ms: Grads, ranks: Mapping[str, int], step: Step) -> Grads:
+    """Return a random `[1, m, r]` for each matrix `[w, n, m]`, alike on all workers, from N(0, 1).
+
+    They are those that PowerSGD's authors published with the unbiased estimator, for both methods.
+    """
+    like = {k: m.new_empty(1, m.shape[2], ranks[k]) for k, m in ms.items()}
+    device = next(iter(like.values())).device
+    noise = step.noise("unbiased_lowrank", sizes_of(like), device, shared=True)
+    return unflatten(noise.normal(), like)

@@ -9,11 +9,12 @@ for the network: `comm` does.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import accumulate, zip_longest
-from typing import Literal, NamedTuple, Protocol, cast, runtime_checkable
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -49,11 +50,11 @@ class State:
 
     def select(self, names: Collection[str]) -> State:
         """Return the state of these parameters only."""
-        layers = [
-            tuple({k: t for k, t in part.items() if k in names} for part in layer)
-            for layer in self._pairs()
-        ]
-        return State.of_layers(cast(list[tuple[Grads, Grads]], layers))
+
+        def keep(part: Grads) -> Grads:
+            return {k: t for k, t in part.items() if k in names}
+
+        return State.of_layers([(keep(shared), keep(own)) for shared, own in self._pairs()])
 
     def replace(self, newer: State) -> State:
         """Return this state with the parameters of `newer` as they are there."""
@@ -253,7 +254,12 @@ def flatten_sum(tensors: Grads, others: Grads, alpha: float = 1) -> Tensor:
 
 def unflatten(x: Tensor, like: Grads) -> Grads:
     """Return the tensors of `[r, n]` as views, shaped as those of `like`: inverts `flatten`."""
-    parts = x.split(list(sizes_of(like).values()), dim=1)
+    return split_rows(x, {k: g.shape[1:] for k, g in like.items()})
+
+
+def split_rows(x: Tensor, shapes: Mapping[str, Sequence[int]]) -> Grads:
+    """Return the tensors `[r, *shape]` that lie end to end in the rows of `[r, n]`, as views."""
+    parts = x.split([math.prod(shape) for shape in shapes.values()], dim=1)
     return {
-        k: part.view(len(x), *g.shape[1:]) for (k, g), part in zip(like.items(), parts, strict=True)
+        k: part.view(len(x), *shape) for (k, shape), part in zip(shapes.items(), parts, strict=True)
     }

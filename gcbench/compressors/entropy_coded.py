@@ -97,8 +97,8 @@ class Elias(EntropyCoded):
 class EliasDense(Elias):
     """The dense code: every value, for codes of which few are zero.
 
-    Every value: omega(k + 1) of its magnitude k, and its sign where k > 0 (corollary 3.3, for s
-    of about sqrt(n) levels).
+    Of a value it writes omega(k + 1) of the magnitude k, and the sign where k > 0 (corollary 3.3,
+    for s of about sqrt(n) levels).
 
     Differences from the paper: its 2.8 n + 32 bits drop an o(1); with s = sqrt(n) the code has up
     to 4.1 n + 32.
@@ -115,7 +115,7 @@ class EliasDense(Elias):
 class EliasSparse(Elias):
     """The sparse code: every value that is not zero, with its distance from the one before.
 
-    Every value that is not zero: omega of its distance from the one before, its sign, omega(k).
+    Of such a value it writes omega of that distance, the sign, and omega of the magnitude k.
 
     At most (3 + 1.5 log2(2 (s^2 + n) / (s (s + sqrt n)))) s (s + sqrt n) bits on average for n
     values scaled by their 2-norm (theorem 3.2), lengths and scale apart.
@@ -132,9 +132,8 @@ class EliasSparse(Elias):
 class Ans(EntropyCoded):
     """Asymmetric numeral systems: an entropy code of all codes of a message.
 
-    An entropy code of all codes of a message, as Wu et al., "Error Compensated Quantized SGD and
-    its Applications to Large-scale Distributed Optimization", ICML 2018, section 3 proposes: sum_k
-    d_k log2(d / d_k) bits at best.
+    Wu et al., "Error Compensated Quantized SGD and its Applications to Large-scale Distributed
+    Optimization", ICML 2018, section 3 proposes it: sum_k d_k log2(d / d_k) bits at best.
 
     Sends per worker the codes in 32-bit words, one more with their number, and 16 bits for each of
     the 2 s + 1 values that a code can take, with how frequent it is.

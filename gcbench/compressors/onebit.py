@@ -33,8 +33,8 @@ class OneBit(Signs):
 
     Differences from the paper: buckets stand for the columns of a weight matrix. With the default
     exchange every worker gathers all codes, where the paper's workers each average a stripe of the
-    gradient and quantize it again, with error feedback
-    for the stripe: that is `exchange=scatter_coded`.
+    gradient and quantize it again, with error feedback for the stripe: that is
+    `exchange=scatter_coded`.
     """
 
     properties: ClassVar[Properties] = Properties(contractive=True)

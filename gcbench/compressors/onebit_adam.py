@@ -29,9 +29,9 @@ class MomentumCoding(Checked):
     d is the gradient of which an optimizer with the same weight, `optimizer.betas=[beta, ...]`,
     makes m': beta m + (1 - beta) d = m'. Its own momentum from before, that of the warm-up, decays
     beside it, as both are linear. The variance of 1-bit Adam, which is that of the warm-up for
-    ever, is the optimizer's: `optimizer=frozen_adam optimizer.freeze_steps=T`. beta and T
-    of `compressor=onebit_adam` are taken from there. SGD, which is linear in d as well, has a
-    momentum and no warm-up.
+    ever, is the optimizer's: `optimizer=frozen_adam optimizer.freeze_steps=T`. beta and T of
+    `compressor=onebit_adam` are taken from there. SGD, which is linear in d as well, has a momentum
+    and no warm-up.
 
     Sends what C sends. C and e_i are those of `inner`: error feedback around signs with a scale a
     bucket in `compressor=onebit_adam`. Before the first step m is 0.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gcbench.comm import Comm
-from gcbench.compressors.acpsgd import ACPSGD
-from gcbench.compressors.base import Aggregated, Grads, Properties, State, Step, unflatten
+from gcbench.compressors.acpsgd import ACPSGD, draw_sketches
+from gcbench.compressors.base import Aggregated, Grads, Properties, State, Step
 from gcbench.compressors.powersgd import matrix_shape
 from gcbench.knobs import Checked
 from gcbench.method_settings import LowRankVariant, Rank
@@ -62,9 +62,5 @@ class UnbiasedLowRank(Checked):
         return Aggregated(decode(ps), lambda: decode(worker_ps), state)
 
     def _sketches(self, ms: Grads, step: Step) -> Grads:
-        like = {
-            k: m[:1].new_empty(1, m.shape[2], min(self.rank, *m.shape[1:])) for k, m in ms.items()
-        }
-        sizes = {k: u.numel() for k, u in like.items()}
-        noise = step.noise("unbiased_lowrank", sizes, next(iter(like.values())).device, shared=True)
-        return {k: u / u.shape[2] ** 0.5 for k, u in unflatten(noise.normal(), like).items()}
+        ranks = {k: min(self.rank, *m.shape[1:]) for k, m in ms.items()}
+        return {k: u / u.shape[2] ** 0.5 for k, u in draw_sketches(ms, ranks, step).items()}

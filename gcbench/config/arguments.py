@@ -71,8 +71,8 @@ def read_keys(kind: type[Any], typed: Sequence[str]) -> dict[str, Any]:
     """Return the fields of a dataclass that were typed as key=value.
 
     Numbers are above 0. Several values have commas between them, with or without brackets; a key
-    may be typed again for more. Where a field has no help, and names as its default, it takes some
-    of those.
+    may be typed again for more. A field of several texts without help takes only values that its
+    default has.
     """
     known, hints = _fields_by_key(kind), get_type_hints(kind)
     values: dict[str, Any] = {}

@@ -31,9 +31,10 @@ def compose_overrides(overrides: Sequence[str], config_dir: str | None = None) -
 
 
 def open_nodes(overrides: Sequence[str]) -> list[str]:
-    """Return overrides in which keys beside a group's `_target_` may be any that the class takes.
+    """Return overrides with `++` before keys that the chosen files may lack, which Hydra refuses.
 
-    So may those of the model with a budget, which may put another in its place.
+    These are the keys of a group whose `_target_` was typed, as its class may take any, and those
+    of the model with a budget, which may put another in its place.
     """
     bare = [override.lstrip("+") for override in overrides]
     targets = tuple(f"{group}._target_=" for group in WITH_TARGETS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,13 @@ def conf_directory() -> Path:
 def choices_in(group: str) -> list[str]:
     """Return the choices of a group: the names of its files."""
     return sorted(path.stem for path in (conf_directory() / group).glob("*.yaml"))
+
+
+def top_comment(path: Path) -> list[str]:
+    """Return the comment on top of a file, a text a line, without where Hydra puts its keys."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    comment = takewhile(lambda line: line.startswith("#"), lines)
+    return [line.lstrip("# ") for line in comment if "@package" not in line]
 
 
 def read_yaml(path: Path) -> Any:

@@ -7,10 +7,8 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
-import yaml
-
 from gcbench.config.checks import SCHEMAS
-from gcbench.config.directory import choices_in, conf_directory
+from gcbench.config.directory import choices_in, conf_directory, read_yaml
 from gcbench.identity import format_value
 from gcbench.knobs import Knob, kinds_of, knobs_in, knobs_of
 from gcbench.method_settings import MethodSettings
@@ -71,9 +69,7 @@ def list_keys(*groups: str) -> str:
 
 def _keys_in(file: Path) -> list[str]:
     """Return the keys of a file and of those that its defaults list names."""
-    node = yaml.load(
-        file.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    )
+    node = read_yaml(file)
     shared = [
         entry.partition("@")[0]
         for entry in node.pop("defaults", [])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gcbench.config.errors import Config, IdleKeyError
-from gcbench.identity import format_value
+from gcbench.identity import Flat, all_knobs, format_value
 
 # Keys of an error-feedback residual, and the kinds of error_feedback that read them. EF21 and LoCo
 # refuse by themselves other weights than 1.
@@ -17,6 +17,15 @@ KINDS_OF_FEEDBACK = {
 }
 # Keys of a schedule that one kind reads.
 KIND_OF_SCHEDULE = {"milestones": "steps", "gamma": "steps", "end_factor": "linear"}
+# Keys that are read only where another one is on, or off, and what to type for that one.
+NEEDED = {
+    "warm_start": ("svd", False),
+    "schedule.warmup_start": ("schedule.warmup_epochs", 5),
+    "trainer.bucket_mib": ("trainer.overlap", True),
+    "dataset.crop_padding": ("dataset.augment", True),
+    "dataset.crop_fill": ("dataset.augment", True),
+    "dataset.flip": ("dataset.augment", True),
+}
 
 
 def refuse_idle_keys(config: Config, typed: set[str]) -> None:
@@ -25,6 +34,7 @@ def refuse_idle_keys(config: Config, typed: set[str]) -> None:
     _refuse_bucket_size(config, typed)
     _refuse_keys_of_a_residual(config, typed)
     _refuse_keys_of_another_schedule(config.get("schedule", {}), typed)
+    _refuse_keys_without_another(all_knobs(config), typed)
 
 
 def _refuse_hidden_copies(config: Config, typed: set[str]) -> None:
@@ -70,6 +80,15 @@ def _refuse_keys_of_another_schedule(schedule: Config, typed: set[str]) -> None:
             "rate falls at milestones; type some, as in schedule.milestones=[0.5,0.75], or "
             "schedule=constant"
         )
+
+
+def _refuse_keys_without_another(flat: Flat, typed: set[str]) -> None:
+    for key, (other, wanted) in NEEDED.items():
+        if key in typed and other in flat and bool(flat[other]) != bool(wanted):
+            raise IdleKeyError(
+                f"{_typed(key, flat[key])} means nothing with {_typed(other, flat[other])}; type "
+                f"{_typed(other, wanted)} too, or leave it out"
+            )
 
 
 def _typed(key: str, value: Any) -> str:

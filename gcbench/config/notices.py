@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gcbench.config.budget import PAPER
 from gcbench.config.errors import Config
-from gcbench.identity import CHOICE_GROUPS
+from gcbench.identity import describe_choices
 
 
 def start_notice(config: Config, directory: str) -> str:
@@ -12,7 +12,7 @@ def start_notice(config: Config, directory: str) -> str:
     choices, workers = config["choices"], config["trainer"]["gpus"]
     device = config["trainer"]["device"]
     where = "GPUs, or the CPU where there are none" if device == "auto" else device
-    made_of = " ".join(choices[group] for group in CHOICE_GROUPS)
+    made_of = describe_choices(choices)
     return f"{made_of}: {workers} worker{'s' * (workers > 1)} on {where}, in {directory}"
 
 

@@ -145,7 +145,7 @@ def _refuse_added_keys(composed: DictConfig, config: Config) -> None:
 
 
 def _refuse_numbers_for_flags(composed: DictConfig, config: Config) -> None:
-    """Refuse a typed number where only true or false means something; OmegaConf takes it for true."""
+    """Refuse a number typed for a key of true or false, which OmegaConf takes for true."""
     hints = hints_of_keys(benchmark="trainer" not in config)
     for override in composed.hydra.overrides.task:
         key, _, text = override.lstrip("+").partition("=")

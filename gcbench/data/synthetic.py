@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -11,15 +11,25 @@ from torch import Tensor
 from gcbench.data.arrays import ArrayData, Pair, epoch_order, part_of
 from gcbench.data.protocol import Kind, Task
 from gcbench.data.split import Split, hold_out
+from gcbench.knobs import Knob
 from gcbench.seeds import mix
+
+Samples = Annotated[
+    int, Knob("of the training split", unit="a number of samples", at_least=2, example=10_000)
+]
+Features = Annotated[int, Knob("of a sample", unit="a number", at_least=1, example=64)]
+Outputs = Annotated[int, Knob("classes or targets", unit="a number", at_least=1, example=10)]
+Noise = Annotated[
+    float, Knob("deviation of the teacher's noise", unit="a deviation", at_least=0, example=0.1)
+]
 
 
 def synthetic(
     task: Literal["classification", "regression"] = "classification",
-    samples: int = 10_000,
-    features: int = 64,
-    outputs: int = 10,
-    noise: float = 0.1,
+    samples: Samples = 10_000,
+    features: Features = 64,
+    outputs: Outputs = 10,
+    noise: Noise = 0.1,
     seed: int = 0,
     split: Split = "test",
 ) -> ArrayData:
@@ -54,9 +64,9 @@ def _normal(generator: torch.Generator, *size: int) -> Tensor:
 
 
 def synthetic_rows(
-    samples: int = 50_000,
-    features: int = 20_000,
-    noise: float = 0.1,
+    samples: Samples = 50_000,
+    features: Features = 20_000,
+    noise: Noise = 0.1,
     seed: int = 0,
     split: Split = "test",
 ) -> SyntheticRows:

@@ -10,20 +10,31 @@ from __future__ import annotations
 from collections import Counter
 from itertools import chain
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
 from gcbench.data.tokens import TokenData
+from gcbench.knobs import Knob
 
 _MARKERS = ("<unk>", "<eos>")
 
 
 def wikitext2(
     root: str,
-    bptt: int = 30,
-    vocabulary: int | None = None,
+    bptt: Annotated[
+        int, Knob("words in a window", unit="a number of words", at_least=1, example=30)
+    ] = 30,
+    vocabulary: Annotated[
+        int | None,
+        Knob(
+            "words that are told apart, the most frequent ones",
+            unit="a number of words",
+            at_least=len(_MARKERS) + 1,
+            example=2000,
+        ),
+    ] = None,
     split: Literal["valid", "test"] = "valid",
 ) -> TokenData:
     """Return WikiText-2 with at most `vocabulary` different words.

@@ -36,12 +36,13 @@ from gcbench.train.optimizers import options_by_group
 from gcbench.train.pipeline import refuse_pipeline
 from gcbench.train.replica import is_recurrent
 from gcbench.train.run import Estimator
-from gcbench.train.schedules import total_steps
+from gcbench.train.schedules import steps_of_run
 
 log = logging.getLogger("gcbench")
 
 
 def check(config: Config, plan: Plan, data: Data, directory: Path) -> None:
+    """Raise ConfigError or ValueError for a run that could not do what was typed; warn of waste."""
     _check_directory(directory)
     if config["logger"]["kind"] == "tensorboard" and find_spec("tensorboard") is None:
         raise ConfigError(
@@ -80,7 +81,7 @@ def check(config: Config, plan: Plan, data: Data, directory: Path) -> None:
         to_dataclass(TrainerSettings, config["trainer"]),
         compressor,
         estimator,
-        plan.timed and plan.processes > 1,
+        plan.every_worker_alone,
     )
     _check_recordings(config["trainer"], data)
     _warn_of_little_compression(config, compressor, estimator, model, data)
@@ -224,8 +225,7 @@ def _check_directions(config: Config, compressor: Compressor, estimator: Estimat
 
 
 def _check_recordings(trainer: Config, data: Data) -> None:
-    steps_per_epoch = data.steps_per_epoch(trainer["gpus"], trainer["batch_size"])
-    steps = total_steps(trainer["max_steps"], trainer["epochs"], steps_per_epoch)
+    steps = steps_of_run(trainer, data)
     for step in trainer["record_gradients"] or []:
         if step >= steps:
             raise ConfigError(
@@ -237,12 +237,7 @@ def _check_recordings(trainer: Config, data: Data) -> None:
 def _warn_of_little_compression(
     config: Config, compressor: Compressor, estimator: Estimator, model: nn.Module, data: Data
 ) -> None:
-    trainer = config["trainer"]
-    steps = total_steps(
-        trainer["max_steps"],
-        trainer["epochs"],
-        data.steps_per_epoch(trainer["gpus"], trainer["batch_size"]),
-    )
+    steps = steps_of_run(config["trainer"], data)
     shapes = [p.shape for p in model.parameters() if p.requires_grad]
     share = compressed_share(compressor, shapes, steps // estimator.period)
     if advice := advice_on_share(share, config):

@@ -77,7 +77,8 @@ class BackgroundCompilation:
     def choose_sums(self, run: Run, progress: Progress) -> None:
         """Let C++ of our own add floats up in a run of a large model, if all machines compile it.
 
-        To be called before the first step. A run that continues keeps what it had, if that is here.
+        To be called before the first step. A run that continues keeps the sums that it began with,
+        where this machine can compile them.
         """
         before = progress.codec_sums
         if before[-1:] != ["eager"]:

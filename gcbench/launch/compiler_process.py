@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import signal
@@ -18,7 +19,7 @@ import torch
 
 from gcbench.codecs.kernels import Backend, Sums, in_one_line, sums_in_use, use_backend
 from gcbench.comm import Comm, MirrorTransport
-from gcbench.compressors import Compressor, Grads, State, Step, offsets_of
+from gcbench.compressors import Compressor, Grads, State, Step, offsets_of, split_rows
 from gcbench.config import Config
 from gcbench.identity import digest
 from gcbench.launch.failure import describe_exit
@@ -30,7 +31,7 @@ from gcbench.train.run import Run
 STOP_SECONDS = 1.0  # from the request to stop to the kill
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Rehearsal:
     """Steps of a method in one process alone, with tensors of the shapes that it has in a run."""
 
@@ -48,16 +49,16 @@ class Rehearsal:
     @staticmethod
     def of(run: Run, compressor: Config, threads: int) -> Rehearsal:
         return Rehearsal(
-            compressor,
-            threads,
-            {name: list(p.shape) for name, p in run.replica.parameters.items()},
-            run.pipeline.messages(run),
-            run.comm.workers,
-            run.comm.workers_per_host,
-            run.process,
-            run.comm.processes,
-            run.total_steps,  # which no dense warm-up reaches
-            sums_in_use(),
+            compressor=compressor,
+            threads=threads,
+            shapes={name: list(p.shape) for name, p in run.replica.parameters.items()},
+            messages=run.pipeline.messages(run),
+            workers=run.comm.workers,
+            workers_per_host=run.comm.workers_per_host,
+            rank=run.process,
+            processes=run.comm.processes,
+            number=run.total_steps,  # which no dense warm-up reaches
+            sums=sums_in_use(),
         )
 
     def of_tensor(self, name: str) -> Rehearsal:
@@ -66,14 +67,10 @@ class Rehearsal:
 
     def make_gradients(self) -> Grads:
         """Return random gradients that lie in memory like those of a replica."""
-        sizes = [torch.Size(shape).numel() for shape in self.shapes.values()]
         rows = self.workers // self.processes
-        flat = torch.randn(rows, sum(sizes), generator=torch.Generator().manual_seed(0))
-        parts = flat.split(sizes, dim=1)
-        return {
-            name: part.view(-1, *shape)
-            for (name, shape), part in zip(self.shapes.items(), parts, strict=True)
-        }
+        values = sum(math.prod(shape) for shape in self.shapes.values())
+        flat = torch.randn(rows, values, generator=torch.Generator().manual_seed(0))
+        return split_rows(flat, self.shapes)
 
     @torch.no_grad()
     def take_steps(self, compressor: Compressor, grads: Grads) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection
-from pathlib import Path
 
 from gcbench.config import Config, ConfigError
 from gcbench.identity import (
@@ -21,6 +20,7 @@ from gcbench.launch.optimization import fits_one_length
 from gcbench.records import RunFiles
 from gcbench.records.files import ENDED
 from gcbench.records.schema import Result
+from gcbench.train.checkpoints import last_step
 from gcbench.train.schedules import total_steps
 
 # Keys that may differ between the parts of a run that was continued.
@@ -31,8 +31,8 @@ def refuse_other_run(config: Config, files: RunFiles) -> None:
     """Raise ConfigError where the directory holds the run of another configuration."""
     result = result_in(files)
     if result is not None and result.status in ENDED:
-        _refuse_other_result(config, files.directory, result)
-    elif config["resume"]["mode"] == "auto" and last_step(files.directory):
+        _refuse_other_result(config, files, result)
+    elif config["resume"]["mode"] == "auto" and last_step(files.checkpoints):
         before = files.read_start()
         if before is None:
             raise ConfigError(
@@ -55,9 +55,9 @@ def result_in(files: RunFiles) -> Result | None:
         raise ConfigError(str(error)) from error
 
 
-def _refuse_other_result(config: Config, directory: Path, result: Result) -> None:
+def _refuse_other_result(config: Config, files: RunFiles, result: Result) -> None:
     extended = extends(config, result)
-    before = result.config
+    directory, before = files.directory, result.config
     differs = differences(before, config, BOOKKEEPING)
     if extended:
         differs = _differences(before, config, MAY_CHANGE | LENGTH)
@@ -80,7 +80,7 @@ def _refuse_other_result(config: Config, directory: Path, result: Result) -> Non
             f"schedule._target_={config['schedule']['_target_']} was made for its {result.steps} "
             "steps; type another directory=, or rerun=true to start anew there"
         )
-    if extended and last_step(directory) < (result.steps or 0):
+    if extended and last_step(files.checkpoints) < (result.steps or 0):
         length = differences(before, config, BOOKKEEPING)
         raise ConfigError(
             f"{directory} holds a run that cannot be extended ({format_differences(length)}): the "
@@ -105,12 +105,6 @@ def extends(config: Config, result: Result) -> bool:
     return (
         total_steps(trainer["max_steps"], trainer["epochs"], result.steps_per_epoch) > result.steps
     )
-
-
-def last_step(directory: Path) -> int:
-    """Return the step of the latest checkpoint in the directory of a run; 0: there is none."""
-    manifests = directory.glob("checkpoints/step-*[0-9]/manifest.json")
-    return max((int(path.parent.name.removeprefix("step-")) for path in manifests), default=0)
 
 
 def _differences(before: Config, now: Config, trainer_keys: Collection[str]) -> Differences:

@@ -16,7 +16,7 @@ from gcbench import settings
 from gcbench.config import Config, ConfigError
 from gcbench.identity import digest
 from gcbench.launch.instantiate import make_data, make_model, to_dataclass
-from gcbench.launch.plan import Machine, plan
+from gcbench.launch.plan import Machine, make_plan
 from gcbench.records.clock import Clock
 from gcbench.records.schema import Result
 from gcbench.train.replica import Replica
@@ -28,7 +28,7 @@ Size = tuple[Any, ...]
 
 
 class Estimates:
-    """Seconds of runs; a size is looked at once."""
+    """Estimates of the seconds of runs; those of one size are estimated only once."""
 
     def __init__(self, results: Iterable[Result]) -> None:
         self._past: dict[Size, list[Result]] = {}
@@ -106,12 +106,12 @@ def _duration_of_step(result: Result) -> float:
 
 def _measure(config: Config) -> tuple[float, int]:
     """Return the seconds of a step without compression and tests, and the steps an epoch."""
-    chosen = plan(config, Machine.detect())
-    if chosen.device != "cpu":
+    plan = make_plan(config, Machine.detect())
+    if plan.device != "cpu":
         raise ConfigError("a device is not woken up for an estimate")
     trainer = to_dataclass(settings.TrainerSettings, config["trainer"])
     data, before = make_data(config), torch.get_num_threads()
-    torch.set_num_threads(chosen.threads)
+    torch.set_num_threads(plan.threads)
     replica = Replica(
         make_model(config["model"], data.shape, data.outputs),
         data.task,
@@ -120,7 +120,7 @@ def _measure(config: Config) -> tuple[float, int]:
         trainer,
     )
     batch = data.batch(
-        epoch=0, step=0, worker=0, workers=chosen.workers, batch_size=trainer.batch_size, seed=0
+        epoch=0, step=0, worker=0, workers=plan.workers, batch_size=trainer.batch_size, seed=0
     )
     seconds = []
     for _ in range(3):
@@ -129,5 +129,5 @@ def _measure(config: Config) -> tuple[float, int]:
         replica.backward(0, batch, (0, 0), Clock(replica.device))
         seconds.append(time.perf_counter() - start)
     torch.set_num_threads(before)
-    rows = chosen.workers // chosen.processes
-    return rows * min(seconds), data.steps_per_epoch(chosen.workers, trainer.batch_size)
+    rows = plan.workers // plan.processes
+    return rows * min(seconds), data.steps_per_epoch(plan.workers, trainer.batch_size)

@@ -15,7 +15,7 @@ ECHO_SECONDS = 5.0  # how long a worker that has only lost another one waits for
 
 
 class Failure(NamedTuple):
-    """A worker's failure; the least of several is the cause."""
+    """A worker's failure; the smallest of several is the one that caused the others."""
 
     is_echo: bool
     nanoseconds: int  # of the clock, as machines may be several

@@ -29,7 +29,7 @@ def keep_freed_memory() -> None:
 def give_back_freed_memory() -> None:
     """Hand back to the system, and to the GPU's driver, what this process has freed and kept.
 
-    As before a further run of a sweep, to which it would not seem to be there.
+    To be called before a further run of a sweep, whose check of memory would count it as used.
     """
     gc.collect()
     if torch.cuda.is_initialized():

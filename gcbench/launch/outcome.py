@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from gcbench.comm import Meter
 from gcbench.comm.meter import Kind, Total
@@ -31,19 +31,20 @@ from gcbench.records.schema import (
 from gcbench.train.run import Progress, Run, Sample
 
 
+class Ending(NamedTuple):
+    """How the steps of a run ended."""
+
+    status: Status
+    reason: str | None  # of another status than done
+    resumed_step: int  # the first one of the last start
+    compiled_from_step: int | None  # None: codecs stayed what they were
+    has_weights: bool  # beside the result
+
+
 def make_outcome(
-    config: Config,
-    plan: Plan,
-    run: Run,
-    progress: Progress,
-    status: Status,
-    reason: str | None,
-    begun: Begun,
-    has_weights: bool,
-    resumed_step: int,
-    compiled_from_step: int | None = None,
+    config: Config, plan: Plan, run: Run, progress: Progress, begun: Begun, ending: Ending
 ) -> Result:
-    """Return the result of a run; every process calls it. `has_weights`: they are beside it."""
+    """Return the result of a run; every process calls it."""
     meter = Meter.of_workers(plan.workers)
     meter.load([totals for part in run.control.gather(run.comm.meter.state()) for totals in part])
     shapes = [parameter.shape for parameter in run.replica.parameters.values()]
@@ -52,15 +53,15 @@ def make_outcome(
     return make_result(
         config,
         begun,
-        status,
-        reason,
+        ending.status,
+        ending.reason,
         workers=plan.workers,
         processes=plan.processes,
         launcher=plan.launcher,
         device=plan.device,
         backend=plan.backend,
-        codec_backend=plan.codec_backend if compiled_from_step is None else "compiled",
-        compiled_from_step=compiled_from_step,
+        codec_backend=plan.codec_backend if ending.compiled_from_step is None else "compiled",
+        compiled_from_step=ending.compiled_from_step,
         codec_sums=", then ".join(progress.codec_sums) or None,
         overlap_ratio=run.pipeline.overlap_ratio,
         network=_describe_network(config),
@@ -68,7 +69,7 @@ def make_outcome(
         oversubscribed=plan.oversubscribed,
         parameters=run.replica.numel,
         steps=progress.step,
-        resumed_step=resumed_step,
+        resumed_step=ending.resumed_step,
         epochs=progress.step / run.steps_per_epoch,
         steps_per_epoch=run.steps_per_epoch,
         test=summarize_tests(progress.tests),
@@ -84,7 +85,7 @@ def make_outcome(
         seconds=seconds and {phase: Phase(**value) for phase, value in seconds.items()},
         compression_error=_mean_error(progress.samples),
         estimator=run.estimator.facts(run, progress, counts["bits_sent"].per_step),
-        weights="weights.pt" if has_weights else None,
+        weights="weights.pt" if ending.has_weights else None,
     )
 
 

@@ -13,6 +13,7 @@ from gcbench.codecs.kernels import Backend
 from gcbench.comm import node_size
 from gcbench.config import Config, ConfigError
 from gcbench.launch import slurm
+from gcbench.records.environment import count_cores
 
 # Launchers for processes that somebody else started.
 JOINING = {
@@ -32,11 +33,7 @@ class Machine:
 
     @staticmethod
     def detect() -> Machine:
-        cores = (
-            len(os.sched_getaffinity(0))
-            if hasattr(os, "sched_getaffinity")
-            else os.cpu_count() or 1
-        )
+        cores = count_cores() or 1
         if slurm.tasks(os.environ):
             # The job's cores count, as a task may be bound to a few of them.
             cores = int(os.environ["SLURM_CPUS_ON_NODE"])
@@ -59,7 +56,7 @@ class Machine:
         return everywhere, int(self.environment.get("LOCAL_WORLD_SIZE", everywhere))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Plan:
     """A decision to hold `workers` rows in `processes` processes.
 
@@ -81,6 +78,11 @@ class Plan:
     @property
     def timed(self) -> bool:
         return self.processes == self.workers
+
+    @property
+    def every_worker_alone(self) -> bool:
+        """Return whether there are several workers, each in a process of its own."""
+        return self.timed and self.processes > 1
 
     @property
     def oversubscribed(self) -> bool:
@@ -106,14 +108,16 @@ class Plan:
         )
 
 
-def plan(config: Config, machine: Machine) -> Plan:
+def make_plan(config: Config, machine: Machine) -> Plan:
+    """Return where the workers of a run live; ConfigError where this machine cannot hold them."""
     trainer = config["trainer"]
     workers = trainer["gpus"]
     device = _device(trainer["device"], machine)
     launcher = _launcher(trainer["launcher"], trainer["processes"] or workers, device, machine)
     _check_trainer_nodes(trainer["nodes"], launcher, machine)
     processes, local = _processes(launcher, trainer, workers, machine)
-    backend = _backend(trainer["backend"], device) if processes > 1 else None
+    asked = _backend(trainer["backend"], device)
+    backend = asked if processes > 1 else None
     if (
         launcher == "local"
         and device == "cuda"
@@ -136,34 +140,34 @@ def plan(config: Config, machine: Machine) -> Plan:
     codecs = choose_codec_backend(
         trainer["codec_backend"], device, machine.compiler, "trainer.codec_backend"
     )
-    chosen = Plan(
-        launcher,
-        device,
-        backend,
-        workers,
-        processes,
-        local,
-        threads,
-        machine.cores,
-        codecs,
-        trainer["codec_backend"] == "auto" and device == "cpu",
-        machine.compiler,
+    plan = Plan(
+        launcher=launcher,
+        device=device,
+        backend=backend,
+        workers=workers,
+        processes=processes,
+        local_processes=local,
+        threads=threads,
+        cores=machine.cores,
+        codec_backend=codecs,
+        may_change_codecs=trainer["codec_backend"] == "auto" and device == "cpu",
+        compiler=machine.compiler,
     )
     if config["network"]:
-        _check_emulation(config["choices"]["network"], chosen)
-    return chosen
+        _check_emulation(config["choices"]["network"], plan)
+    return plan
 
 
-def _check_emulation(network: str, chosen: Plan) -> None:
-    if chosen.workers == 1:
+def _check_emulation(network: str, plan: Plan) -> None:
+    if plan.workers == 1:
         raise ConfigError(
             f"network={network}: a worker alone exchanges nothing; type network=none, or "
             "trainer.gpus=2"
         )
-    if not chosen.timed:
+    if not plan.timed:
         raise ConfigError(
-            f"network={network}: {chosen.workers} workers in {chosen.processes} "
-            f"process{'es' * (chosen.processes > 1)} are virtual and have no times; type "
+            f"network={network}: {plan.workers} workers in {plan.processes} "
+            f"process{'es' * (plan.processes > 1)} are virtual and have no times; type "
             "network=none, or trainer.launcher=local trainer.processes=null"
         )
 
@@ -189,9 +193,14 @@ def _check_trainer_nodes(asked: int, launcher: str, machine: Machine) -> None:
 
 def _check_nodes(asked: int | None, workers: int, rows: int, local_processes: int | None) -> None:
     try:
-        node_size(asked, workers, rows, local_processes and local_processes * rows)
+        size = node_size(asked, workers, rows, local_processes and local_processes * rows)
     except ValueError as error:
         raise ConfigError(str(error)) from error
+    if asked is None:
+        raise ConfigError(
+            "workers_per_node=null: numbers depend on the size of a node, and hosts may have "
+            f"another next time; type workers_per_node={size}, as these have"
+        )
 
 
 def _device(asked: str, machine: Machine) -> str:

@@ -15,22 +15,22 @@ from gcbench.records.store import read_run
 log = logging.getLogger("gcbench")
 
 
-def same_run(config: Config, directory: Path) -> Path | None:
+def find_same_run(config: Config, directory: Path) -> Path | None:
     """Return the directory of an ended run that is this one under another name, if there is one.
 
     It lies below `outputs` and differs from the run of `directory` in its name only.
     """
-    for path in sorted(Path(config["outputs"]).rglob(f"*{ending(directory)}/result.json")):
-        result = read(path)
+    for path in sorted(Path(config["outputs"]).rglob(f"*{name_suffix(directory)}/result.json")):
+        result = read_result_or_warn(path)
         if result is None or path.parent.resolve() == directory.resolve():
             continue
         same_budget = result.choices["budget"] == config["choices"]["budget"]
-        if same_budget and has_ended(result, config):
+        if same_budget and is_final_result(result, config):
             return path.parent
     return None
 
 
-def ending(directory: Path) -> str:
+def name_suffix(directory: Path) -> str:
     """Return the end of a directory's name: -s<seed>-<hash of the configuration>.
 
     Names have no part in the hash; where and how it executes has.
@@ -38,8 +38,8 @@ def ending(directory: Path) -> str:
     return f"-s{directory.name.rpartition('-s')[2]}"
 
 
-def has_ended(result: Result | None, config: Config) -> bool:
-    """Return whether `result` is of this configuration, and a run would come to it again."""
+def is_final_result(result: Result | None, config: Config) -> bool:
+    """Return whether `result` is one of this configuration that has ended: done, or diverged."""
     return (
         result is not None
         and result.status in ENDED
@@ -47,7 +47,7 @@ def has_ended(result: Result | None, config: Config) -> bool:
     )
 
 
-def read(path: Path) -> Result | None:
+def read_result_or_warn(path: Path) -> Result | None:
     """Return the result in a file; None where there is none, or none that can be read."""
     try:
         return read_run(path.parent).result

@@ -15,22 +15,23 @@ from typing import Any
 from gcbench.compressors import MethodError
 from gcbench.config import Config, ConfigError, RunFailed
 from gcbench.console import console
+from gcbench.data import Data
 from gcbench.identity import fingerprint
 from gcbench.launch import slurm
 from gcbench.launch.checks import check
-from gcbench.launch.directory import extends, last_step, refuse_other_run, result_in
+from gcbench.launch.directory import extends, refuse_other_run, result_in
 from gcbench.launch.failure import failure_of, first_failure, forget_notes, is_echo
 from gcbench.launch.instantiate import make_data
 from gcbench.launch.local import Interrupted, WorkerFailed, collect_signals, run_processes
 from gcbench.launch.lock import Lock, lock_directory
-from gcbench.launch.plan import JOINING, Machine, Plan, plan
-from gcbench.launch.same import same_run
+from gcbench.launch.plan import JOINING, Machine, Plan, make_plan
+from gcbench.launch.same import find_same_run
 from gcbench.launch.worker import work
 from gcbench.records import RunFiles, print_summary
 from gcbench.records.environment import slurm_job
 from gcbench.records.result import Begun, make_result
 from gcbench.records.schema import Extended, Resharded
-from gcbench.train.checkpoints import CheckpointError, Checkpoints
+from gcbench.train.checkpoints import CheckpointError, Checkpoints, last_step
 
 log = logging.getLogger("gcbench")
 
@@ -44,37 +45,43 @@ def start(config: Config, directory: str, in_sweep: bool = False) -> None:
     """
     path = Path(directory).resolve()
     machine = Machine.detect()
-    chosen = plan(config, machine)
-    with slurm.torchrun_environment(path) if chosen.launcher == "slurm" else nullcontext():
-        _start(config, chosen, RunFiles(path), in_sweep)
+    plan = make_plan(config, machine)
+    with slurm.torchrun_environment(path) if plan.launcher == "slurm" else nullcontext():
+        _start(config, plan, RunFiles(path), in_sweep)
 
 
-def _start(config: Config, chosen: Plan, files: RunFiles, in_sweep: bool) -> None:
-    rank = int(os.environ["RANK"]) if chosen.launcher in JOINING else 0
+def _start(config: Config, plan: Plan, files: RunFiles, in_sweep: bool) -> None:
+    rank = int(os.environ["RANK"]) if plan.launcher in JOINING else 0
     anew = config["rerun"] and not _was_begun_by_this_job(files)
+    say = rank == 0 and not in_sweep
     if not anew:
         refuse_other_run(config, files)
-        if _is_finished(config, files, rank == 0 and not in_sweep):
+        if _is_finished(config, files, say):
             return
-    same = same_run(config, files.directory) if in_sweep and not anew else None
+    same = find_same_run(config, files.directory) if in_sweep and not anew else None
     if same and _is_finished(config, RunFiles(same), say=False):
         return
     with lock_directory(files.directory) if rank == 0 else nullcontext() as lock:
-        _start_alone(config, chosen, files, rank, anew, lock)
+        if plan.launcher not in JOINING and not anew:
+            # Another command may have ended the run while this one waited for the lock.
+            refuse_other_run(config, files)
+            if _is_finished(config, files, say):
+                return
+        _start_alone(config, plan, files, rank, anew, lock)
 
 
 def _start_alone(
-    config: Config, chosen: Plan, files: RunFiles, rank: int, anew: bool, lock: Lock | None
+    config: Config, plan: Plan, files: RunFiles, rank: int, anew: bool, lock: Lock | None
 ) -> None:
-    if chosen.launcher not in JOINING or os.environ["LOCAL_RANK"] == "0":
-        _check(config, chosen, files.directory)  # downloads what is missing, once a node
+    if plan.launcher not in JOINING or os.environ["LOCAL_RANK"] == "0":
+        data = _check(config, plan, files.directory)  # downloads what is missing, once a node
     if rank == 0:
-        for notice in filter(None, (chosen.notice(), chosen.security_notice())):
+        for notice in filter(None, (plan.notice(), plan.security_notice())):
             log.warning(notice)
-        begun = _prepare_directory(config, files, anew)
+        begun = _prepare_directory(config, data, files, anew)
     else:
         begun = Begun.here()  # which is not written
-    stopped_by = _run(config, chosen, files, rank, begun, lock)
+    stopped_by = _run(config, plan, files, rank, begun, lock)
     if rank == 0:
         _raise_unless_done(files, stopped_by, anew)
 
@@ -102,36 +109,39 @@ def _is_finished(config: Config, files: RunFiles, say: bool) -> bool:
     return True
 
 
-def _check(config: Config, chosen: Plan, path: Path) -> None:
-    """Check the run; a ValueError from data, model or method becomes a ConfigError.
+def _check(config: Config, plan: Plan, path: Path) -> Data:
+    """Check the run and return its data; a ValueError of these or a method is a ConfigError.
 
     Such an error is the user's to correct; its text is kept.
     """
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         try:
-            check(config, chosen, make_data(config), path)
+            data = make_data(config)
+            check(config, plan, data, path)
         except ValueError as error:
             raise ConfigError(str(error)) from error
     for warning in caught:
         if issubclass(warning.category, UserWarning):
             log.warning(warning.message)
+    return data
 
 
-def _prepare_directory(config: Config, files: RunFiles, anew: bool) -> Begun:
+def _prepare_directory(config: Config, data: Data, files: RunFiles, anew: bool) -> Begun:
     """Continue from a checkpoint, or begin with an empty record.
 
     What an earlier run left keeps its content.
     """
-    checkpoints = files.directory / "checkpoints"
-    before, extended, resharded = None, None, None
+    checkpoints = files.checkpoints
+    before, extended, resharded = None, None, list[Resharded]()
     resumes = _was_begun_by_this_job(files) or (config["resume"]["mode"] == "auto" and not anew)
     if checkpoints.exists() and not checkpoints.is_dir():
         raise ConfigError(f"{checkpoints} is no folder; move it away, as checkpoints go there")
     forget_notes(files.directory)
-    if resumes and last_step(files.directory):
-        _check_latest(config, checkpoints)
+    if resumes and last_step(files.checkpoints):
+        _check_latest(config, data, checkpoints)
         before = files.read_start()
+        resharded = _resharded(config, before, checkpoints)
         if (result := files.read_result()) and extends(config, result):
             assert result.steps is not None and result.epochs is not None  # as it is done
             extended = Extended(from_step=result.steps, from_epoch=result.epochs)
@@ -145,12 +155,13 @@ def _prepare_directory(config: Config, files: RunFiles, anew: bool) -> Begun:
             log.info(
                 "continuing from the checkpoint in %s; type resume=never to start anew", checkpoints
             )
-            resharded = _resharded(config, before, checkpoints)
     else:
         _clear(checkpoints)
         files.set_aside()
     begun = Begun.here(before, extended, resharded)
-    kept = before["config"] if before and not (extended or resharded) else config
+    kept = config
+    if before and not extended and _workers(before["config"]) == _workers(config):
+        kept = before["config"]
     start = begun.as_json(kept)
     if start != before:
         files.write_start(start)
@@ -182,36 +193,44 @@ def _clear(checkpoints: Path) -> None:
             ) from error
 
 
-def _resharded(
-    config: Config, before: dict[str, Any] | None, checkpoints: Path
-) -> Resharded | None:
-    """Return where a run goes on with another number of workers; None where it is the same."""
-    if before is None or before["config"]["trainer"]["gpus"] == config["trainer"]["gpus"]:
-        return None
-    workers = before["config"]["trainer"]["gpus"]
-    return Resharded(from_step=last_step(checkpoints.parent), workers=workers)
+def _resharded(config: Config, before: dict[str, Any] | None, checkpoints: Path) -> list[Resharded]:
+    """Return where the run went on with another number of workers, now included."""
+    if before is None:
+        return []
+    changes = [Resharded.model_validate(where) for where in before.get("resharded", [])]
+    step, workers = last_step(checkpoints), _workers(before["config"])
+    if changes and changes[-1].from_step == step:  # a start that has not kept a step since
+        workers = changes.pop().workers
+    if workers != _workers(config):
+        changes.append(Resharded(from_step=step, workers=workers))
+    return changes
 
 
-def _check_latest(config: Config, checkpoints: Path) -> None:
+def _workers(config: Config) -> int:
+    workers: int = config["trainer"]["gpus"]
+    return workers
+
+
+def _check_latest(config: Config, data: Data, checkpoints: Path) -> None:
+    trainer = config["trainer"]
+    steps_per_epoch = data.steps_per_epoch(trainer["gpus"], trainer["batch_size"])
     try:
-        Checkpoints(checkpoints, config["trainer"]["checkpoint_keep"], fingerprint(config)).check(
-            config["trainer"]["gpus"], merge=config["resume"]["workers"] == "merge"
+        Checkpoints(checkpoints, trainer["checkpoint_keep"], fingerprint(config)).check(
+            config, steps_per_epoch
         )
     except CheckpointError as error:
         raise ConfigError(str(error)) from error
 
 
 def _run(
-    config: Config, chosen: Plan, files: RunFiles, rank: int, begun: Begun, lock: Lock | None
+    config: Config, plan: Plan, files: RunFiles, rank: int, begun: Begun, lock: Lock | None
 ) -> str | None:
     """Run the workers; return the name of a signal that stopped the work in this process."""
-    arguments = (config, chosen, str(files.directory), begun)
+    arguments = (config, plan, str(files.directory), begun)
     received: list[str] = []
     try:
-        if chosen.launcher == "local" and chosen.processes > 1:
-            run_processes(
-                work, arguments, chosen.processes, config["trainer"]["max_restarts"], lock
-            )
+        if plan.launcher == "local" and plan.processes > 1:
+            run_processes(work, arguments, plan.processes, config["trainer"]["max_restarts"], lock)
         else:
             with collect_signals() as received:
                 work(*arguments, received)
@@ -238,7 +257,7 @@ def _run(
     except Exception as error:
         if not is_echo(error) and not _is_for_user(failure_of(error, rank).reason):
             traceback.print_exc()
-        if chosen.processes > 1:
+        if plan.processes > 1:
             first = first_failure(error, rank, files.directory)
             who = f"worker {first.rank}"
             reason = f"{who}: {first.reason}"

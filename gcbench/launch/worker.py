@@ -42,7 +42,7 @@ from gcbench.launch.local import collect_signals
 from gcbench.launch.meeting import join, restarts
 from gcbench.launch.memory import keep_freed_memory
 from gcbench.launch.optimization import make_optimizer, make_schedule
-from gcbench.launch.outcome import make_outcome
+from gcbench.launch.outcome import Ending, make_outcome
 from gcbench.launch.plan import Plan
 from gcbench.launch.same_config import refuse_different_configs
 from gcbench.launch.watch import Place, watch
@@ -113,19 +113,14 @@ def work(
                 )
                 if status == "done":
                     save_weights(run, progress, checkpoints, files.weights)
-        has_weights = files.weights.exists()
-        result = make_outcome(
-            config,
-            plan,
-            run,
-            progress,
-            status,
-            reason,
-            begun,
-            has_weights,
-            resumed_step,
-            compilation.compiled_from_step,
+        ending = Ending(
+            status=status,
+            reason=reason,
+            resumed_step=resumed_step,
+            compiled_from_step=compilation.compiled_from_step,
+            has_weights=files.weights.exists(),
         )
+        result = make_outcome(config, plan, run, progress, begun, ending)
         if logger is not None:
             result = result.model_copy(update={"logged": logger.logged})
             files.write_result(result)
@@ -155,6 +150,7 @@ class Connections(NamedTuple):
 
 @contextmanager
 def join_workers(config: Config, plan: Plan) -> Iterator[Connections]:
+    """Connect this process with those of the run's other workers, as long as the block runs."""
     local_rank = int(os.environ.get("LOCAL_RANK", 0)) if plan.processes > 1 else 0
     device = torch.device("cpu")
     if plan.device == "cuda":
@@ -218,6 +214,7 @@ def build_run(
     directory: Path,
     received: Sequence[str] = (),
 ) -> tuple[Run, Checkpoints]:
+    """Return this process's part of the run before its first step, and its checkpoints."""
     trainer = to_dataclass(TrainerSettings, config["trainer"])
     comm, side_comm, control, device = connections
     replica = _make_replica(config, connections, data, trainer)
@@ -234,8 +231,7 @@ def build_run(
     clock = Clock(device)
     comm.clock = clock
     compressor = make_compressor(config["compressor"], quiet=True)  # the parent has warned
-    alone = plan.timed and plan.processes > 1
-    may_overlap = overlap_obstacle(compressor, estimator, alone) is None
+    may_overlap = overlap_obstacle(compressor, estimator, plan.every_worker_alone) is None
     run = Run(
         data=data,
         replica=replica,
@@ -256,7 +252,9 @@ def build_run(
         total_steps=steps,
         stop_requested=lambda: bool(received),
     )
-    return run, Checkpoints(directory / "checkpoints", trainer.checkpoint_keep, fingerprint(config))
+    return run, Checkpoints(
+        RunFiles(directory).checkpoints, trainer.checkpoint_keep, fingerprint(config)
+    )
 
 
 def _make_replica(

@@ -58,7 +58,13 @@ class AirNet(nn.Module):
         outputs: int,
         widths: Annotated[
             Sequence[int],
-            Knob("channels of the three stages", unit="three numbers of channels", at_least=1),
+            Knob(
+                "channels of the three stages",
+                unit="three numbers of channels",
+                length=STAGES,
+                at_least=1,
+                example=[64, 256, 256],
+            ),
         ] = (64, 256, 256),
     ) -> None:
         channels, height, width = shape
@@ -68,10 +74,6 @@ class AirNet(nn.Module):
                 f"model=airnet halves its input {STAGES} times behind a stem of {PATCH} x {PATCH} "
                 f"and cannot read images of {height} x {width}; type a data set of {smallest} x "
                 f"{smallest} or more, such as dataset=cifar10, or a model such as model=resnet20"
-            )
-        if len(widths) != STAGES:
-            raise ValueError(
-                f"model.widths={list(widths)}: type one width a stage, as in [64,256,256]"
             )
         super().__init__()
         directions = channels * PATCH**2

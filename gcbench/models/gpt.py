@@ -5,11 +5,14 @@ Radford et al., "Language models are unsupervised multitask learners", 2019.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu, scaled_dot_product_attention
+
+from gcbench.knobs import Knob
+from gcbench.models.knobs import Dropout, Layers, Width
 
 
 class Block(nn.Module):
@@ -51,11 +54,15 @@ class GPT(nn.Module):
     def __init__(
         self,
         vocabulary: int,
-        width: int = 256,
-        layers: int = 4,
-        heads: int = 4,
-        context: int = 128,
-        dropout: float = 0.1,
+        width: Width = 256,
+        layers: Layers = 4,
+        heads: Annotated[
+            int, Knob("of attention", unit="a divisor of the width", at_least=1, example=4)
+        ] = 4,
+        context: Annotated[
+            int, Knob("words in a window", unit="a number of words", at_least=1, example=64)
+        ] = 128,
+        dropout: Dropout = 0.1,
         parameters: Literal["fp32", "bf16"] = "fp32",
     ) -> None:
         super().__init__()

@@ -7,6 +7,8 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
+from gcbench.models.knobs import Dropout, Layers, Width
+
 Carry = tuple[Tensor, Tensor]
 
 
@@ -22,7 +24,7 @@ class LSTM(nn.Module):
     recurrent: ClassVar[bool] = True
 
     def __init__(
-        self, vocabulary: int, width: int = 650, layers: int = 3, dropout: float = 0.4
+        self, vocabulary: int, width: Width = 650, layers: Layers = 3, dropout: Dropout = 0.4
     ) -> None:
         super().__init__()
         self.dropout = nn.Dropout(dropout)
@@ -52,9 +54,9 @@ class SpeechLSTM(nn.Module):
         self,
         shape: Sequence[int],
         outputs: int,
-        width: int = 800,
-        layers: int = 3,
-        dropout: float = 0.0,
+        width: Width = 800,
+        layers: Layers = 3,
+        dropout: Dropout = 0.0,
     ) -> None:
         super().__init__()
         self.lstm = nn.LSTM(shape[-1], width, layers, dropout=dropout, batch_first=True)

@@ -13,7 +13,7 @@ COMMANDS = ("pays", "measure", "compare", "links", "devices")
 
 @dataclass
 class Predict(Arguments):
-    """Predicts steps on clusters: seconds, images a second, and where compression pays. Other keys
+    """Predicts steps on clusters: seconds, samples a second, and where compression pays. Other keys
     are knobs of the compressors (rank=2, bits=4, exchange=scatter; several values as in
     rank=1,2,4)."""
 
@@ -48,7 +48,7 @@ gcbench predict compare outputs/RUN network=1gbit    a run's times beside the pr
     inside: str = key("nvlink2", "the link inside a node")
     workers: tuple[int, ...] = key((2, 4, 8, 16), "numbers, separated by commas")
     workers_per_node: int = key(1, "that share a node's link")
-    batch_size: int | None = key(None, "images of a worker; by default the device's")
+    batch_size: int | None = key(None, "samples of a worker; by default the device's")
     seconds: float | None = key(
         None, "of forward and backward of that batch, in place of the device's"
     )

@@ -134,7 +134,7 @@ COMMENTS = {
     "backward_share": "of the seconds of models",
     "codecs": "seconds by values: all of a worker's own work (aggregate), and every further "
     "message (decode)",
-    "models": "data, forward, backward and update: seconds by images a worker",
+    "models": "data, forward, backward and update: seconds by samples a worker",
 }
 
 
@@ -205,14 +205,13 @@ def compare(
     round_seconds = exchange_seconds(messages, Cluster(between, between).network(result.workers))
     exchange = round_seconds / local["every"]
     rest = sum(_seconds(result, phase) for phase in (*COMPUTATION, "encode", "decode", "wait"))
-    title = result.experiment or Path(path).name
     return Comparison(
-        title,
-        result.workers,
-        exchange,
-        _seconds(result, "exchange"),
-        rest + exchange,
-        _seconds(result, "step"),
+        title=result.experiment or Path(path).name,
+        workers=result.workers,
+        exchange_seconds=exchange,
+        measured_exchange_seconds=_seconds(result, "exchange"),
+        step_seconds=rest + exchange,
+        measured_step_seconds=_seconds(result, "step"),
     )
 
 

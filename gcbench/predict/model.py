@@ -80,7 +80,7 @@ class Cluster:
         return Cluster(between, self.inside, self.workers_per_node)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Prediction:
     """A step of a method on so many workers, as a mean over steps with and without an exchange."""
 
@@ -98,7 +98,7 @@ class Prediction:
         return self.compute_seconds + self.codec_seconds + self.exposed_seconds
 
     @property
-    def images_per_second(self) -> float:
+    def samples_per_second(self) -> float:
         return self.workers * self.batch_size / self.step_seconds
 
     @property
@@ -124,14 +124,14 @@ def predict(
     buckets = math.ceil(method.dense_bytes / BUCKET_BYTES) if overlap and method.in_buckets else 1
     codec = codec_seconds(method.codec, messages, network) if workers > 1 else 0.0
     return Prediction(
-        method.title,
-        workers,
-        compute.batch_size,
-        compute.seconds,
-        codec / method.every,
-        exchange / method.every,
-        exposed_seconds(exchange, compute.backward_seconds, buckets) / method.every,
-        sum(m.bits for m in messages) / method.every,
+        method=method.title,
+        workers=workers,
+        batch_size=compute.batch_size,
+        compute_seconds=compute.seconds,
+        codec_seconds=codec / method.every,
+        exchange_seconds=exchange / method.every,
+        exposed_seconds=exposed_seconds(exchange, compute.backward_seconds, buckets) / method.every,
+        sent_bits=sum(m.bits for m in messages) / method.every,
     )
 
 

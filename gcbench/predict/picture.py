@@ -10,7 +10,7 @@ import matplotlib
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from gcbench.drawing import RC, finish, logarithmic, look, panels, save
+from gcbench.drawing import RC, finish, logarithmic, panels, save, style_of_method
 from gcbench.predict.model import Cluster, Prediction
 from gcbench.predict.pays import FASTEST, SLOWEST, MethodVerdict
 
@@ -43,22 +43,24 @@ def _draw_panels(
 ) -> Figure:
     figure, (left, right) = panels(["Pays below this rate", "Step over the no-exchange bound"])
     families = [verdict.method.family for verdict in verdicts]
-    looks = [look(family, families[:i].count(family)) for i, family in enumerate(families)]
-    for verdict, style in zip(verdicts, looks, strict=True):
+    styles = [
+        style_of_method(family, families[:i].count(family)) for i, family in enumerate(families)
+    ]
+    for verdict, style in zip(verdicts, styles, strict=True):
         steps = verdict.predictions[network]
         workers = [p.workers for p in steps]
         left.plot(workers, [_rate(verdict, i) for i in range(len(workers))], **style)
         right.plot(workers, [p.of_bound for p in steps], **style)
-    right.plot([p.workers for p in dense], [p.of_bound for p in dense], **look("none"))
+    right.plot([p.workers for p in dense], [p.of_bound for p in dense], **style_of_method("none"))
     left.axhline(cluster.between.bits_per_second / 1e9, **REFERENCE)
     right.axhline(1.0, **REFERENCE)
     for ax, label in ((left, "Rate between nodes (Gbit/s)"), (right, "Step / bound (x)")):
         ax.set(xlabel="Workers", ylabel=label)
         logarithmic(ax, "x", "y")
-    legend = [Line2D([], [], label="no compression", **look("none"))]
+    legend = [Line2D([], [], label="no compression", **style_of_method("none"))]
     legend += [
         Line2D([], [], label=verdict.method.title, **style)
-        for verdict, style in zip(verdicts, looks, strict=True)
+        for verdict, style in zip(verdicts, styles, strict=True)
     ]
     legend.append(Line2D([], [], label="the network, and the bound", **REFERENCE))
     notes = [

@@ -80,15 +80,15 @@ def build_scenario(arguments: Predict) -> Scenario:
     every = [method.at_every(steps) for method in single for steps in arguments.every]
     dense = next((m for m in every if m.family == "none" and m.every == 1), None)
     return Scenario(
-        f"{model.name}, {device.title}, {model.compute.batch_size} a worker",
-        every,
-        dense or make_methods("none", [], model.shapes, device, 1)[0],
-        clusters,
-        model.compute,
-        model.samples,
-        left_out,
-        untimed,
-        sorted({m.family for m in single} - {*device.codecs, "none"}),
+        title=f"{model.name}, {device.title}, {model.compute.batch_size} a worker",
+        methods=every,
+        dense=dense or make_methods("none", [], model.shapes, device, 1)[0],
+        clusters=clusters,
+        compute=model.compute,
+        samples=model.samples,
+        left_out=left_out,
+        untimed=untimed,
+        guessed=sorted({m.family for m in single} - {*device.codecs, "none"}),
     )
 
 

@@ -47,7 +47,7 @@ def _predict_steps(arguments: Predict) -> TextTable:
             network,
             f"{p.workers:,}",
             format_seconds(p.step_seconds),
-            f"{p.images_per_second:,.0f}",
+            f"{p.samples_per_second:,.0f}",
             format_seconds(p.epoch_seconds(scenario.samples)),
             format_seconds(p.codec_seconds),
             format_seconds(p.exchange_seconds),
@@ -139,7 +139,7 @@ def _rank_methods(arguments: Predict) -> TextTable:
             step = bound.predictions[network][i]
             headings.append(f"W={number:,} {network}")
             columns.append(
-                [format_seconds(step.step_seconds), f"{step.images_per_second:,.0f}"]
+                [format_seconds(step.step_seconds), f"{step.samples_per_second:,.0f}"]
                 + [f"{v.speedups[network][i]:.2f} x" for v in verdicts]
             )
         headings.append(f"W={number:,} pays")
@@ -178,7 +178,7 @@ def _fastest(verdicts: Sequence[MethodVerdict], network: str, workers: Sequence[
         step = best.predictions[network][i]
         parts.append(
             f"W={number:,} {best.method.title} ({format_seconds(step.step_seconds)}, "
-            f"{step.images_per_second:,.0f} samples/s)"
+            f"{step.samples_per_second:,.0f} samples/s)"
         )
     return f"Fastest on {network}: {', '.join(parts)}."
 

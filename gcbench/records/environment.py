@@ -69,6 +69,11 @@ def _git_says(directory: Path, *arguments: str) -> str | None:
     return done.stdout.strip()
 
 
+def count_cores() -> int | None:
+    """Return how many cores this process may use; None where the system does not say."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+
+
 def _machine() -> Machine:
     gpus = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -78,7 +83,7 @@ def _machine() -> Machine:
         cpu=_cpu_model(),
         cpu_capability=torch.backends.cpu.get_cpu_capability(),
         aten_cpu_capability=os.environ.get("ATEN_CPU_CAPABILITY"),
-        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        cores=count_cores(),
         memory_gib=round(memory / 2**30, 1),
         gpus=[torch.cuda.get_device_name(index) for index in gpus],
     )

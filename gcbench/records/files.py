@@ -27,6 +27,7 @@ class RunFiles:
         self.metrics = directory / "metrics.jsonl"
         self.table = directory / "metrics.csv"  # of logger=csv
         self.weights = directory / "weights.pt"
+        self.checkpoints = directory / "checkpoints"
         self._start = directory / "start.json"
 
     def write_result(self, result: Result) -> None:

@@ -8,7 +8,16 @@ from typing import Any, NamedTuple
 
 from gcbench.identity import Config, identify
 from gcbench.records.environment import checked_out, describe_environment, now, slurm_job
-from gcbench.records.schema import Bits, BitsBetweenNodes, Extended, Git, Resharded, Result, Status
+from gcbench.records.schema import (
+    BITS_PER_MIB,
+    Bits,
+    BitsBetweenNodes,
+    Extended,
+    Git,
+    Resharded,
+    Result,
+    Status,
+)
 
 BETTER_HIGH = {"accuracy", "top5_accuracy", "tta_accuracy", "tta_top5_accuracy"}
 # Keys of a line of metrics.jsonl that say when it was written and what was spent until then.
@@ -23,7 +32,7 @@ def count_bits(per_worker: Sequence[float], steps: int, steps_per_epoch: int, de
         per_worker=mean,
         per_worker_max=max(per_worker),
         per_step=per_step,
-        per_epoch_mib=per_step * steps_per_epoch / 8 / 2**20,
+        per_epoch_mib=per_step * steps_per_epoch / BITS_PER_MIB,
         dense_per_step=dense,
         ratio=dense / per_step if per_step else None,
     )
@@ -69,22 +78,20 @@ class Begun(NamedTuple):
     def here(
         before: dict[str, Any] | None = None,
         extended: Extended | None = None,
-        resharded: Resharded | None = None,
+        resharded: Sequence[Resharded] = (),
     ) -> Begun:
         """Return the start of a run on this machine.
 
         Args:
             before: start.json of an earlier start of the run.
             extended: where the run ended that is extended now.
-            resharded: where it goes on now with another number of workers.
+            resharded: where it went on with another number of workers, now included.
         """
         git, run_id = checked_out(), secrets.token_hex(4)
         earlier: list[Extended] = []
-        groups: list[Resharded] = []
         if before:
             run_id = before.get("run_id", run_id)  # an older gcbench wrote none
             earlier = [Extended.model_validate(where) for where in before["extended"]]
-            groups = [Resharded.model_validate(where) for where in before.get("resharded", [])]
             first = Git.model_validate(before["git"])
             others = [*first.later_commits]
             if git.commit is not None and git.commit != first.commit:
@@ -96,8 +103,7 @@ class Begun(NamedTuple):
             )
         # A start that was killed has recorded the same extension already.
         anew = [extended] if extended and extended not in earlier else []
-        groups += [resharded] if resharded else []
-        return Begun(now(), git, [*earlier, *anew], run_id, groups)
+        return Begun(now(), git, [*earlier, *anew], run_id, resharded)
 
     def identity(self, config: Config) -> str:
         """Return the identity of a run of `config` that was begun so."""

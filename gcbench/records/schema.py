@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 SCHEMA_VERSION: Final = 2
+BITS_PER_MIB: Final = 8 * 2**20
 
 Status = Literal["done", "diverged", "interrupted", "failed"]
 Number = float | None  # None: not finite, for which JSON has no word
@@ -204,8 +205,8 @@ class Result(Environment):
     # The step before which eager codecs gave way to compiled ones that are the same to the bit,
     # since when `seconds` count; None: all steps since the last start had `codec_backend`.
     compiled_from_step: int | None = None
-    # What in codecs added floats up: eager | native | compiled, or where a run went on otherwise
-    # "native, then eager".
+    # How codecs added floats up: eager | native | compiled; "native, then eager" where a continued
+    # run changed it.
     codec_sums: str | None = None
     # With trainer.overlap=auto the seconds of a step with overlap over those of one without, in
     # the trial: below 1 the run went on with overlap.

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gcbench.identity import (
-    CHOICE_GROUPS,
     EXECUTION,
     Config,
     Flat,
     clear_folders,
+    describe_choices,
     digest,
     flatten_config,
 )
@@ -73,9 +73,12 @@ class RecordedRun:
 
     @property
     def title(self) -> str:
-        """Return its experiment, its name, or what it was made of."""
-        made_of = (self.result.choices[group] for group in CHOICE_GROUPS)
-        return self.experiment or self.config.get("name") or " ".join(made_of)
+        """Return its experiment, its name, or what it is made of.
+
+        Not its name first, as in `label_run`: one name may be that of a whole sweep of rows.
+        """
+        made_of = describe_choices(self.result.choices)
+        return self.experiment or self.config.get("name") or made_of
 
     @property
     def name(self) -> str:

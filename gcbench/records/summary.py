@@ -11,11 +11,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from gcbench.console import TextTable, print_table
-from gcbench.identity import CHOICE_GROUPS
-from gcbench.records.schema import Bits, BitsBetweenNodes, Logged, Phase, Result
+from gcbench.identity import describe_choices
+from gcbench.records.schema import BITS_PER_MIB, Bits, BitsBetweenNodes, Logged, Phase, Result
 
-MIB = 8 * 2**20
-SCORES = ("accuracy", "top5_accuracy", "perplexity", "loss", "distance")
+SHOWN_SCORES = ("accuracy", "top5_accuracy", "perplexity", "loss", "distance")
 
 
 class ProgressDisplay:
@@ -45,7 +44,7 @@ class ProgressDisplay:
     def show(self, line: dict[str, Any]) -> None:
         if line["event"] == "compression":
             return
-        values = [f"{name} {_number(line[name])}" for name in (*SCORES, "lr") if name in line]
+        values = [f"{name} {_number(line[name])}" for name in (*SHOWN_SCORES, "lr") if name in line]
         if self._enabled and self._console.is_terminal:
             text = ", ".join([line["event"], *values[:2]])
             self._bar.update(self._task, completed=line["step"], description=text, refresh=True)
@@ -87,9 +86,8 @@ def _facts(result: Result) -> list[tuple[str, str]]:
     for resharded in result.resharded:
         facts.append(("workers", f"{resharded.workers} up to step {resharded.from_step}"))
     if sent := result.bits_sent:
-        amount = (
-            f"{sent.per_worker / MIB:,.3f} MiB by a worker, {sent.per_step:,.0f} bits in a step"
-        )
+        mib = sent.per_worker / BITS_PER_MIB
+        amount = f"{mib:,.3f} MiB by a worker, {sent.per_step:,.0f} bits in a step"
         analytic = result.analytic_ratio
         by_paper = f" ({analytic:.2f}x by its paper's count)" if analytic else ""
         facts.append(("sent", amount + _fewer(sent) + by_paper))
@@ -106,7 +104,7 @@ def _facts(result: Result) -> list[tuple[str, str]]:
     if bound := result.shannon_bits_per_step:
         facts.append(("codes' Shannon bound", f"{bound:,.0f} bits in a step"))
     if wire := result.bits_wire:
-        facts.append(("on the wire", f"{wire.per_worker / MIB:,.3f} MiB by a worker"))
+        facts.append(("on the wire", f"{wire.per_worker / BITS_PER_MIB:,.3f} MiB by a worker"))
     if across := result.bits_between_nodes:
         amount = f"{across.per_step:,.0f} bits in a step by a node"
         facts.append(("between nodes", amount + _fewer(across)))
@@ -153,14 +151,14 @@ def _fewer(bits: Bits | BitsBetweenNodes) -> str:
 
 
 def _title(result: Result) -> str:
-    choices = " ".join(result.choices[group] for group in CHOICE_GROUPS)
+    choices = describe_choices(result.choices)
     if result.workers is None:
         return choices
     return f"{choices}, {result.workers} workers, {result.launcher} on {result.device}"
 
 
 def _scores(test: dict[str, float | None]) -> list[tuple[str, str]]:
-    return [(f"test {name}", _score(name, test)) for name in SCORES if name in test]
+    return [(f"test {name}", _score(name, test)) for name in SHOWN_SCORES if name in test]
 
 
 def _score(name: str, test: dict[str, float | None]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gcbench.config import PAPER, conf_directory
+from gcbench.config.directory import top_comment
 from gcbench.identity import flat_differences, format_value
 from gcbench.records.store import RecordedRun
 from gcbench.report.configs import compose_row
@@ -21,10 +22,8 @@ from gcbench.report.document import (
 from gcbench.report.measures import TIMES
 from gcbench.report.rates import RATE
 from gcbench.report.remarks import sections
-from gcbench.report.rows import Row, group_runs
+from gcbench.report.rows import Row, RowsByBudget, group_runs
 from gcbench.report.tables import Column, Table
-
-Groups = dict[str, list[Row]]  # budget to the rows at it
 
 
 def build(
@@ -48,7 +47,7 @@ def build(
 
 def groups_of(
     table: Table, runs: Sequence[RecordedRun], budget: str, overrides: tuple[str, ...] = ()
-) -> Groups:
+) -> RowsByBudget:
     """Return the rows by budget: the report's first, then those of its columns."""
     budgets = dict.fromkeys([budget, *(column.budget for column in table.columns if column.budget)])
     return {
@@ -56,7 +55,7 @@ def groups_of(
     }
 
 
-def _line(table: Table, groups: Groups, index: int, row: Row) -> Line:
+def _line(table: Table, groups: RowsByBudget, index: int, row: Row) -> Line:
     cells = [_cell(column, groups[column.budget or row.budget][index]) for column in table.columns]
     return Line(
         row.spec.label, row.spec.group, row.spec.path, cells, _seeds(row), _stand_in_ratio(row)
@@ -98,7 +97,7 @@ def _seed(run: RecordedRun) -> str:
 
 
 def _about_budgets(
-    table: Table, groups: Groups, budget: str, overrides: tuple[str, ...]
+    table: Table, groups: RowsByBudget, budget: str, overrides: tuple[str, ...]
 ) -> list[str]:
     lines = [f"Budget {budget}: {_about(budget)}", *_list_differences(groups[budget])]
     lines += [f"With {' '.join(overrides)} beside every row."] if overrides else []
@@ -110,9 +109,8 @@ def _about_budgets(
 
 
 def _about(budget: str) -> str:
-    """Return the comment on top of the budget's file."""
-    text = (conf_directory() / "budget" / f"{budget}.yaml").read_text(encoding="utf-8")
-    return text.partition("\n")[0].lstrip("# ")
+    """Return the first line of the comment on top of the budget's file."""
+    return top_comment(conf_directory() / "budget" / f"{budget}.yaml")[0]
 
 
 def _list_differences(rows: Sequence[Row]) -> list[str]:

@@ -119,7 +119,7 @@ def _answer(claim: Claim, parts: list[Part], budget: str | None) -> Answer:
 def _judge_tests(claim: Claim, evidence: Evidence) -> Iterator[Part]:
     tests = claim.check.tests
     if tests and evidence.tests and evidence.passed(tests):
-        commit = evidence.tests[1].commit[:7]
+        commit = evidence.tests.record.commit[:7]
         yield Part(
             [Verdict.COVERED], f"tests at {commit}", f"passed at {commit}: {', '.join(tests)}"
         )

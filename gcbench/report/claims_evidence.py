@@ -18,7 +18,7 @@ from gcbench.report.document import Heading, Summary, format_number, format_summ
 from gcbench.report.measures import LOWER, SCORES, measure
 from gcbench.report.rates import Rate
 from gcbench.report.rows import Row, find_row
-from gcbench.report.study import Study, find_link_table, find_study
+from gcbench.report.study import KeptStudy, Study, find_link_table, find_study
 from gcbench.report.tables import Column, TableRow, read_table, table_names
 from gcbench.report.tests_record import find_tests
 from gcbench.report.verdicts import Verdict
@@ -53,7 +53,7 @@ class Evidence:
         self.runs, self._folders = runs, folders
         self.overrides = overrides  # typed beside every experiment
         self._rows: dict[tuple[str, str, str], Row] = {}
-        self.studies: dict[str, tuple[Path, Study] | None] = {}
+        self.studies: dict[str, KeptStudy | None] = {}
         self.tests = find_tests(folders)
         tables = [read_table(name) for name in table_names()]
         self._tables = {table.name: {row.path for row in table.rows} for table in tables}
@@ -75,12 +75,12 @@ class Evidence:
         if name not in self.studies:
             find = find_link_table if name.startswith("links/") else find_study
             self.studies[name] = find(name, self._folders)
-        stored = self.studies[name]
-        return stored[1] if stored else None
+        kept = self.studies[name]
+        return kept.study if kept else None
 
     def passed(self, tests: Sequence[str]) -> bool:
         """Return whether all of the tests are recorded as passed."""
-        outcomes = self.tests[1].outcomes if self.tests else {}
+        outcomes = self.tests.record.outcomes if self.tests else {}
         return all(outcomes.get(test) == "passed" for test in tests)
 
     def tables(self, paths: Sequence[str]) -> list[str]:

@@ -84,14 +84,14 @@ class Judged(NamedTuple):
         return f"{self.relation.text}: {self.margin:+.3g} ({noise}, {count})"
 
 
-class Differences(NamedTuple):
+class PairedDifferences(NamedTuple):
     """The differences between runs of the same seed, for each seed that all compared have."""
 
     by_seed: dict[int, float]
     exact: bool = False
 
     @classmethod
-    def of(cls, relation: Relation, values: Mapping[str, Value]) -> Differences:
+    def of(cls, relation: Relation, values: Mapping[str, Value]) -> PairedDifferences:
         rows = {name: values[name] for name in relation.names}
         runs = [set(value.by_seed) for value in rows.values() if value.exact is None]
         seeds = sorted(set.intersection(*runs)) if runs else EXACT
@@ -116,7 +116,7 @@ class Differences(NamedTuple):
     def mean(self) -> float:
         return fmean(self.by_seed.values())
 
-    def noise(self, together: Sequence[Differences]) -> float:
+    def noise(self, together: Sequence[PairedDifferences]) -> float:
         """Return the bound that the mean has to exceed; `together`: all that are judged with it."""
         if self.exact or all(map(math.isinf, self.by_seed.values())):
             return 0.0  # also where one side diverged with every seed
@@ -155,7 +155,7 @@ def judge(relations: Sequence[Relation], values: Mapping[str, Value]) -> list[Ju
     any, its noise is larger than any finite margin.
     """
     differences = [
-        Differences.of(relation, values) if values.keys() >= set(relation.names) else None
+        PairedDifferences.of(relation, values) if values.keys() >= set(relation.names) else None
         for relation in relations
     ]
     known = [d for d in differences if d]
@@ -163,7 +163,7 @@ def judge(relations: Sequence[Relation], values: Mapping[str, Value]) -> list[Ju
 
 
 def _judge(
-    relation: Relation, differences: Differences | None, others: Sequence[Differences]
+    relation: Relation, differences: PairedDifferences | None, others: Sequence[PairedDifferences]
 ) -> Judged:
     if differences is None:
         return Judged(relation, Verdict.NOT_YET)

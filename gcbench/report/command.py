@@ -150,20 +150,20 @@ def _show(
 
     Of several tables, those of which nothing has run at this budget have no page.
     """
-    study = find_study(table.study, arguments.results) if table.study else None
+    kept = find_study(table.study, arguments.results) if table.study else None
     if table.study:
-        document = study_document(table, study[1] if study else None)
+        document = study_document(table, kept.study if kept else None)
     else:
         document = build(table, runs, arguments.budget, arguments.beside)
     show_document(document, arguments.format)
     groups = {} if table.study else groups_of(table, runs, arguments.budget, arguments.beside)
     has_run = any(row.every_run for row in groups.get(arguments.budget, []))
-    if not (alone or has_run or (study and arguments.budget == PAPER)):
+    if not (alone or has_run or (kept and arguments.budget == PAPER)):
         return []
     if arguments.keep:
         keep_table(Path(arguments.keep), document, arguments.budget)
-        if study:
-            keep_study(Path(arguments.keep), study[0])
+        if kept:
+            keep_study(Path(arguments.keep), kept.path)
     return list(
         dict.fromkeys(run for rows in groups.values() for row in rows for run in row.every_run)
     )
@@ -200,11 +200,11 @@ def claims(typed: Sequence[str]) -> None:
     show_claims(answered, arguments.format)
     if arguments.keep:
         keep_claims(Path(arguments.keep), answered)
-        for path, study in filter(None, evidence.studies.values()):
-            if not study["study"].startswith("links/"):  # kept where scripts/steps put them
-                keep_study(Path(arguments.keep), path)
+        for kept in filter(None, evidence.studies.values()):
+            if not kept.study["study"].startswith("links/"):  # kept where scripts/steps put them
+                keep_study(Path(arguments.keep), kept.path)
         if evidence.tests:
-            keep_tests(Path(arguments.keep), evidence.tests[0])
+            keep_tests(Path(arguments.keep), evidence.tests.path)
 
 
 def _diff(rest: Sequence[str]) -> None:

@@ -9,9 +9,9 @@ from typing import NamedTuple
 from gcbench.config import PAPER, ConfigError
 from gcbench.identity import flat_differences, format_value
 from gcbench.records.store import FoundRuns, RecordedRun, find_runs, newest
-from gcbench.report.claims_relations import Differences
+from gcbench.report.claims_relations import PairedDifferences
 from gcbench.report.document import EMPTY, Heading, Summary, format_signed, format_summary
-from gcbench.report.measures import MEASURES, SCORES, measure
+from gcbench.report.measures import MEASURES, SCORES, measure_by_seed
 
 SHOWN = [name for name in MEASURES if name != "error_rate"]  # accuracy says as much
 
@@ -124,15 +124,10 @@ def _compare_groups(x: Group, y: Group) -> Comparison:
 
 def _measured(x: Group, y: Group) -> Iterator[Sides]:
     for name in SHOWN:
-        a, b = _by_seed(name, x.done), _by_seed(name, y.done)
+        a, b = measure_by_seed(name, x.done), measure_by_seed(name, y.done)
         if a or b:
             verdict = _verdict(a, b) if name in SCORES and a and b else ""
             yield Sides(name, _summary(a), _summary(b), verdict)
-
-
-def _by_seed(name: str, runs: Sequence[RecordedRun]) -> dict[int, float]:
-    values = {run.seed: measure(name, run.result) for run in runs}
-    return {seed: value for seed, value in values.items() if value is not None}
 
 
 def _summary(by_seed: Mapping[int, float]) -> Summary | None:
@@ -145,7 +140,7 @@ def _verdict(a: Mapping[int, float], b: Mapping[int, float]) -> str:
     Without two seeds in common, whether the ranges of the seeds overlap; two single runs cannot
     tell.
     """
-    paired = Differences({seed: b[seed] - a[seed] for seed in sorted(a.keys() & b.keys())})
+    paired = PairedDifferences({seed: b[seed] - a[seed] for seed in sorted(a.keys() & b.keys())})
     if len(paired.by_seed) > 1:
         noise = paired.noise([paired])
         more = "more" if abs(paired.mean) > noise else "no more"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from gcbench.records.schema import Result
+from gcbench.records.schema import BITS_PER_MIB, Result
+from gcbench.records.store import RecordedRun
 
-MIB = 8 * 2**20
 COMMUNICATION = ("encode", "exchange", "wait", "decode")
 
 
@@ -30,7 +30,7 @@ def _data_mib_per_epoch(result: Result, steps_per_epoch: int | None = None) -> f
     steps = steps_per_epoch or result.steps_per_epoch
     if result.bits_sent is None or steps is None:
         return None
-    return result.bits_sent.per_step * steps / MIB
+    return result.bits_sent.per_step * steps / BITS_PER_MIB
 
 
 def _ratio(result: Result) -> float | None:
@@ -163,6 +163,12 @@ def measure(name: str, result: Result, **settings: Any) -> float | None:
     A run that failed has no numbers, virtual workers have no times, and a score may be infinite.
     """
     return MEASURES[name](result, **settings)
+
+
+def measure_by_seed(name: str, runs: Iterable[RecordedRun], **settings: Any) -> dict[int, float]:
+    """Return a measure of runs that differ in their seeds, by seed, without those that lack it."""
+    values = {run.seed: measure(name, run.result, **settings) for run in runs}
+    return {seed: value for seed, value in values.items() if value is not None}
 
 
 def main_score(result: Result) -> tuple[str, float] | None:

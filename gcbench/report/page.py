@@ -37,10 +37,11 @@ from gcbench.report.figures.tracks import track
 from gcbench.report.links import INSTANT, messages_of, network_of
 from gcbench.report.listing import knobs_of
 from gcbench.report.measures import LOWER, MEASURES, measure, seconds
+from gcbench.report.rates import SPLIT
 from gcbench.report.tables import Table, read_table, table_names
 
-SCORES = ("accuracy", "top5_accuracy", "perplexity", "distance", "loss")
-CURVES = (*SCORES, "train_loss", "relative_error")
+PAGE_SCORES = ("accuracy", "top5_accuracy", "perplexity", "distance", "loss")
+CURVES = (*PAGE_SCORES, "train_loss", "relative_error")
 AXES = ("step", "epoch", "bits", "seconds")
 POINTS = 100  # of a curve; longer ones are thinned out
 DIGITS = 5  # significant ones of every number on the page
@@ -86,7 +87,7 @@ def collect(runs: Sequence[RecordedRun]) -> dict[str, Any]:
         "labels": LABELS,
         "lower": sorted(LOWER | {"train_loss"}),
         "curves": CURVES,
-        "scores": SCORES,
+        "scores": PAGE_SCORES,
         "payload": PAYLOAD,
         "links": [
             {
@@ -106,7 +107,7 @@ def _settings(runs: Iterable[RecordedRun], devices: Sequence[Device]) -> Iterato
     """Yield the workloads in which scores can be compared: of one budget, on the same samples."""
     by_kind: dict[tuple[str, str], list[RecordedRun]] = {}
     for run in runs:
-        by_kind.setdefault((run.budget, run.flat.get("dataset.split", "test")), []).append(run)
+        by_kind.setdefault((run.budget, run.flat.get(SPLIT, "test")), []).append(run)
     every_table = [read_table(name) for name in table_names()]
     tables = {budget: _tables_by_identity(every_table, budget) for budget, _ in by_kind}
     for (budget, split), members in sorted(by_kind.items()):
@@ -151,7 +152,7 @@ def _setting(
         "budget": budget,
         "workers": workload.workers,
         "knobs": {key: format_value(value) for key, value in common.items()},
-        "goals": {y: target_of(goals, y) for y in SCORES},
+        "goals": {y: target_of(goals, y) for y in PAGE_SCORES},
         "compute": {
             **({"measured": _round(median(computed))} if computed else {}),
             **_predicted_computation(workload, devices),

@@ -9,7 +9,7 @@ from pathlib import Path
 from gcbench.console import TextTable
 from gcbench.records.store import RecordedRun
 from gcbench.report.document import EMPTY, Heading, Summary, format_summary
-from gcbench.report.figures.series import Drawn, Series, Workload, of_runs
+from gcbench.report.figures.series import Drawn, Series, Workload, series_by_workload
 
 EXECUTED = attrgetter("executed")  # a sweep may ask for times alone
 COLUMNS = (
@@ -28,7 +28,7 @@ def compare_points(runs: Sequence[RecordedRun]) -> Iterator[TextTable]:
 
     A row is named by its method and the knobs in which it differs from the others.
     """
-    for workload, drawn in of_runs(runs, EXECUTED).items():
+    for workload, drawn in series_by_workload(runs, EXECUTED).items():
         if drawn.series:
             yield _table(workload, drawn)
 
@@ -56,15 +56,15 @@ def draw_points(runs: Sequence[RecordedRun], folder: Path, suffix: str) -> list[
     from matplotlib import rc_context  # takes longer to import than a table
 
     from gcbench.drawing import RC, save
-    from gcbench.report.figures.curves import curves
-    from gcbench.report.figures.tradeoff import accuracy_ratio, score_of
+    from gcbench.report.figures.curves import draw_curves
+    from gcbench.report.figures.tradeoff import draw_accuracy_ratio, score_of
 
     files: list[Path] = []
     with rc_context(RC):
-        for workload, drawn in of_runs(runs, EXECUTED).items():
+        for workload, drawn in series_by_workload(runs, EXECUTED).items():
             score = score_of(drawn.series)
             if score and len(drawn.series) > 1:
-                figure = accuracy_ratio({workload.title: drawn}) or curves(drawn, score, "epoch")
-                if figure:
+                by_ratio = draw_accuracy_ratio({workload.title: drawn})
+                if figure := by_ratio or draw_curves(drawn, score, "epoch"):
                     files += save(figure, folder / f"{workload.name}-{suffix}")
     return files

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from gcbench.identity import Differences, flat_differences
 from gcbench.records.store import RecordedRun, newest
 from gcbench.report.configs import Composition
-from gcbench.report.measures import measure
+from gcbench.report.measures import measure_by_seed
 from gcbench.report.tables import Column, lower_is_better
 
 RATE = "optimizer.lr"
@@ -81,13 +81,9 @@ def find_grid(
 
 
 def _rate(lr: float, runs: list[RecordedRun], chooser: Column) -> Rate:
-    scores = {
-        run.seed: measure(str(chooser.measure), run.result, **chooser.settings)
-        for run in runs
-        if run.done
-    }
-    known = {seed: score for seed, score in scores.items() if score is not None}
-    return Rate(lr, known if len(known) == len(runs) else {}, runs)
+    done = [run for run in runs if run.done]
+    scores = measure_by_seed(str(chooser.measure), done, **chooser.settings)
+    return Rate(lr, scores if len(scores) == len(runs) else {}, runs)
 
 
 def _best(rates: Iterable[Rate], lower: bool) -> float | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from gcbench.config import PAPER
 from gcbench.records.schema import Environment
@@ -12,14 +12,12 @@ from gcbench.report.commands import command_of_runs, commands_of_missing
 from gcbench.report.deviations import deviations_of
 from gcbench.report.document import DIRTY, DIRTY_NOTE, Heading, Section, Summary, format_summary
 from gcbench.report.measures import TIMES, emulated, measure
-from gcbench.report.rates import Rate
-from gcbench.report.rows import Row
+from gcbench.report.rates import RATE, SPLIT, Rate
+from gcbench.report.rows import Row, RowsByBudget
 from gcbench.report.tables import Column, Table
 
-Groups = Mapping[str, Sequence[Row]]
 
-
-def sections(table: Table, groups: Groups, budget: str) -> list[Section]:
+def sections(table: Table, groups: RowsByBudget, budget: str) -> list[Section]:
     """Return the sections below a table that have lines."""
     rows = [row for name in groups for row in groups[name] if row.spec.experiment]
     every = [
@@ -50,21 +48,21 @@ def _unfinished(row: Row) -> Iterator[str]:
         ),
     ]
     for run in dict.fromkeys(runs):
-        rate = f", {rate_override(run)}" if row.grid else ""
+        rate = f", {_rate_override(run)}" if row.grid else ""
         reason = run.result.reason or "no reason was written"
         yield f"{_where(row)}, seed {run.seed}{rate}: {run.status}: {reason}"
 
 
-def rate_override(run: RecordedRun) -> str:
+def _rate_override(run: RecordedRun) -> str:
     """Return the run's learning rate as it is typed."""
-    return f"optimizer.lr={run.config['optimizer']['lr']:g}"
+    return f"{RATE}={run.config['optimizer']['lr']:g}"
 
 
 def _where(row: Row) -> str:
     return row.spec.label + (f" (budget={row.budget})" if row.budget != PAPER else "")
 
 
-def _missing(table: Table, groups: Groups, budget: str) -> list[str]:
+def _missing(table: Table, groups: RowsByBudget, budget: str) -> list[str]:
     lines = []
     for name, rows in groups.items():
         wanted = any((column.budget or budget) == name for column in table.columns)
@@ -102,7 +100,7 @@ def _grid(row: Row) -> str:
         if grid.chosen is not None
         else "none ended well with all its seeds"
     )
-    return f"{_where(row)}: {grid.measure} for optimizer.lr = {rates}; {outcome}"
+    return f"{_where(row)}: {grid.measure} for {RATE} = {rates}; {outcome}"
 
 
 def _rate(rate: Rate) -> str:
@@ -193,10 +191,10 @@ def _commands_of(row: Row) -> Iterator[str]:
             str(row.spec.experiment), other.runs, (*row.own_overrides, *other.overrides)
         )
     if row.grid:
-        split = ["dataset.split=valid"] if row.grid.validated else []
+        split = [f"{SPLIT}=valid"] if row.grid.validated else []
         for rate in row.grid.rates:
             if split or rate.runs != row.runs:
-                overrides = [*row.own_overrides, f"optimizer.lr={rate.lr:g}", *split]
+                overrides = [*row.own_overrides, f"{RATE}={rate.lr:g}", *split]
                 yield command_of_runs(str(row.spec.experiment), rate.runs, overrides)
 
 

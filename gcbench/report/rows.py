@@ -19,7 +19,7 @@ from gcbench.report.configs import (
     read_key,
     settings_at,
 )
-from gcbench.report.measures import TIMES, measure
+from gcbench.report.measures import TIMES, measure_by_seed
 from gcbench.report.rates import RATE, Grid, find_grid, is_swept
 from gcbench.report.tables import Column, Table, TableRow, overrides_of
 
@@ -94,8 +94,7 @@ class Row:
     def values_by_seed(self, name: str, **settings: Any) -> dict[int, float]:
         if name in TIMES and self.fewer_workers:
             return {}
-        values = {run.seed: measure(name, run.result, **settings) for run in self.done}
-        return {seed: value for seed, value in values.items() if value is not None}
+        return measure_by_seed(name, self.done, **settings)
 
     @property
     def done(self) -> list[RecordedRun]:
@@ -121,6 +120,9 @@ class Row:
         grid = self.grid.runs if self.grid else []
         others = [run for other in self.others for run in other.runs]
         return sort_by_age({*self.runs, *grid, *others, *self.duplicates})
+
+
+RowsByBudget = Mapping[str, Sequence[Row]]
 
 
 def group_runs(

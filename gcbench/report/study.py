@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from gcbench.records.reading import read_json
 from gcbench.records.schema import Environment
@@ -39,22 +39,29 @@ log = logging.getLogger("gcbench")
 Study = dict[str, Any]
 
 
-def find_study(name: str, folders: Sequence[str | Path]) -> tuple[Path, Study] | None:
-    """Return the newest `<name>.json` under `folders` that is a study, and its content."""
+class KeptStudy(NamedTuple):
+    """A study, and the file that it was read from."""
+
+    path: Path
+    study: Study
+
+
+def find_study(name: str, folders: Sequence[str | Path]) -> KeptStudy | None:
+    """Return the newest `<name>.json` under `folders` that is a study."""
     files = (file for folder in folders for file in Path(folder).rglob(f"{name}.json"))
     paths = sorted({file.resolve() for file in files}, key=lambda path: path.stat().st_mtime)
-    studies = ((path, _read(path)) for path in reversed(paths))
-    return next(((path, study) for path, study in studies if study.get("study") == name), None)
+    studies = (KeptStudy(path, _read(path)) for path in reversed(paths))
+    return next((kept for kept in studies if kept.study.get("study") == name), None)
 
 
-def find_link_table(name: str, folders: Sequence[str | Path]) -> tuple[Path, Study] | None:
+def find_link_table(name: str, folders: Sequence[str | Path]) -> KeptStudy | None:
     """Return the table of scripts/steps in `<folder>/**/links/<name>.json` with methods as rows."""
     paths = (path for folder in folders for path in Path(folder).glob(f"**/{name}.json"))
     for path in paths:
         try:
             content = read_json(path)
             rows = [{"row": row["method"], **row} for row in content["rows"]]
-            return path, {**content, "study": name, "rows": rows}
+            return KeptStudy(path, {**content, "study": name, "rows": rows})
         except (OSError, ValueError, TypeError, KeyError) as error:
             log.warning("not read: %s: no table of scripts/steps (%s)", path, error)
     return None

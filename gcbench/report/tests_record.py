@@ -9,6 +9,7 @@ import json
 import logging
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from pydantic import ValidationError
 
@@ -27,14 +28,22 @@ class TestsRecord(Record):
     outcomes: dict[str, str]  # passed | failed | skipped, of all a test's parameters together
 
 
-def find_tests(folders: Sequence[str | Path]) -> tuple[Path, TestsRecord] | None:
-    """Return the newest record of a test run below the folders, and its file."""
+class KeptTests(NamedTuple):
+    """The record of a test run, and the file that it was read from."""
+
+    path: Path
+    record: TestsRecord
+
+
+def find_tests(folders: Sequence[str | Path]) -> KeptTests | None:
+    """Return the newest record of a test run below the folders."""
     paths = (path for folder in folders for path in Path(folder).glob(f"**/{FILE}"))
-    records = []
+    every = []
     for path in paths:
         try:
-            records.append((path, TestsRecord.model_validate(json.loads(path.read_text()))))
+            record = TestsRecord.model_validate(json.loads(path.read_text()))
+            every.append(KeptTests(path, record))
         except (OSError, ValueError, ValidationError) as error:
             gist = str(error).partition("\n")[0]
             log.warning("not read: %s: no record of scripts/claims_tests (%s)", path, gist)
-    return max(records, key=lambda found: found[1].finished, default=None)
+    return max(every, key=lambda kept: kept.record.finished, default=None)

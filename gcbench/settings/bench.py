@@ -46,7 +46,7 @@ class BenchSettings:
         Literal["compiled", "eager"], Knob("codecs fused by torch.compile, or not")
     ]
     workers: Annotated[
-        list[float],
+        list[int],
         Knob(
             "processes to time a whole step between, beside a dense one, by gloo, or NCCL and one "
             "a GPU; under torchrun or scripts/netlab, between those that it started",

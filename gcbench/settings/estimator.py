@@ -61,6 +61,7 @@ OuterMomentum = Annotated[
         "weight of the outer optimizer's old momentum in the new; 0: none",
         unit="a weight",
         at_least=0,
+        below=1,
         example=0.9,
     ),
 ]

@@ -60,6 +60,7 @@ class OptimizerSettings:
         Knob(
             "weights of the old moments of the aggregated gradient and of its square in the new",
             unit="two weights",
+            length=2,
             at_least=0,
             below=1,
             example=[0.9, 0.999],

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gcbench.config import ConfigError, compose_overrides, resolve, run_directory
-from gcbench.launch.same import same_run
+from gcbench.launch.same import find_same_run
 from gcbench.launch.start import start
 from gcbench.records.gradients import Recorded, read_gradients
 from gcbench.studies.study import Study
@@ -76,7 +76,7 @@ class OnRealGradients(Study, ABC):
         """Train if that was not done before, and return the directory of the run."""
         composed = compose_overrides(self._overrides())
         config, default = resolve(composed), Path(run_directory(composed))
-        directory = same_run(config, default) or default
+        directory = find_same_run(config, default) or default
         start(config, str(directory), in_sweep=True)
         return directory
 

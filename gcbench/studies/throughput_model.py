@@ -97,7 +97,7 @@ def rows_of(name: str) -> Iterator[Row]:
             between = read_link("network", f"{rate}gbit")
             cluster = Cluster(between, inside, figure["gpus_per_node"])
             predictions = [predict(method, gpus, cluster, compute) for gpus in figure["gpus"]]
-            speeds = [round(p.images_per_second, 1) for p in predictions]
+            speeds = [round(p.samples_per_second, 1) for p in predictions]
             last = predictions[-1]
             yield {
                 "row": row.label if rate == rates[0] else f"{row.label} at {rate} Gbit/s",

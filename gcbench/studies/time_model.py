@@ -57,7 +57,7 @@ class TimeModel(Study):
 def _times(prediction: Prediction) -> Row:
     communication = prediction.exchange_seconds + prediction.codec_seconds
     return {
-        "images_per_second": prediction.images_per_second,
+        "images_per_second": prediction.samples_per_second,
         "step_milliseconds": 1e3 * prediction.step_seconds,
         "exchange_milliseconds": 1e3 * prediction.exchange_seconds,
         "share_of_communication": 100 * communication / prediction.step_seconds,

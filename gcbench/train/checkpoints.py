@@ -21,8 +21,10 @@ from typing import Any, TypeVar
 
 import torch
 
+from gcbench.config import Config
 from gcbench.train.resharding import merge_workers, replaced_shares, unmergeable_reason
 from gcbench.train.run import Progress, Run
+from gcbench.train.schedules import total_steps
 from gcbench.train.snapshot import restore, shared_content, worker_content
 
 FORMAT = 7
@@ -40,6 +42,12 @@ T = TypeVar("T")
 
 class CheckpointError(ValueError):
     """A checkpoint that cannot be used, and why."""
+
+
+def last_step(directory: Path) -> int:
+    """Return the step of the latest whole checkpoint in a folder; 0: there is none."""
+    folders = _complete_folders(directory)
+    return max((int(path.name.removeprefix("step-")) for path in folders), default=0)
 
 
 @dataclass(frozen=True)
@@ -123,23 +131,39 @@ class Checkpoints:
         )
 
     def latest(self) -> Path | None:
-        complete = self._complete_folders()
+        complete = _complete_folders(self.directory)
         return complete[-1] if complete else None
 
-    def check(self, workers: int, merge: bool) -> None:
-        """Raise CheckpointError where a run of so many workers cannot use the latest checkpoint.
+    def check(self, config: Config, steps_per_epoch: int) -> None:
+        """Raise CheckpointError where a run of `config` cannot go on from the latest checkpoint.
 
-        `merge` lets workers take over what others remember.
+        `resume.workers=merge` lets workers take over what others remember.
         """
         path = self.latest()
         if path is None:
             return
-        manifest = self._manifest(path)
+        trainer, merge = config["trainer"], config["resume"]["workers"] == "merge"
+        manifest, workers = self._manifest(path), trainer["gpus"]
         for name in manifest["sha256"]:
             self._refuse_damage(path / name, manifest)
+        steps = total_steps(trainer["max_steps"], trainer["epochs"], steps_per_epoch)
+        if manifest["step"] > steps:
+            raise CheckpointError(
+                f"{path}: this run ends after {steps} steps with {workers} workers; type "
+                f"trainer.max_steps={manifest['step']} or more"
+            )
+        names = (SHARED, _worker_file(0))
+        shared, worker = (self._load_file(path / name, torch.device("meta")) for name in names)
+        before = shared.get("steps_per_epoch", steps_per_epoch)
+        if before != steps_per_epoch and (counted := _key_of_epochs(config)):
+            key, with_steps = counted
+            raise CheckpointError(
+                f"{path}: an epoch of {manifest['workers']} workers has {before} steps and one of "
+                f"{workers} has {steps_per_epoch}, so that {key} would mean something else; type "
+                f"trainer.gpus={manifest['workers']}. A run that was started with {with_steps} may "
+                "change its workers"
+            )
         if manifest["workers"] != workers:
-            names = (SHARED, _worker_file(0))
-            shared, worker = (self._load_file(path / name, torch.device("meta")) for name in names)
             reason = partial(unmergeable_reason, worker, shared["model"].keys())
             if problem := reason(merge):
                 merges = not merge and reason(True) is None
@@ -152,15 +176,9 @@ class Checkpoints:
     def load(self, path: Path, run: Run, progress: Progress) -> None:
         """Restore model, optimizer, compressor state, meters and `progress` from the checkpoint."""
         manifest = self._manifest(path)
-        if manifest["step"] > run.total_steps:
-            raise CheckpointError(
-                f"{path}: this run ends after {run.total_steps} steps with {run.comm.workers} "
-                f"workers; type trainer.max_steps={manifest['step']} or more"
-            )
         shared = self._read(path / SHARED, manifest, run.replica.device)
         if shared["step"] != manifest["step"]:
             raise self._damage_error(path / SHARED, "it is of another step")
-        _refuse_other_epochs(path, shared.get("steps_per_epoch"), manifest, run)
         workers = [self._read_worker(path, manifest, k, run) for k in run.comm.local]
         restore(run, progress, shared, workers)
 
@@ -194,7 +212,7 @@ class Checkpoints:
             raise self._damage_error(path)
 
     def _damage_error(self, file: Path, how: str = "its checksum differs") -> CheckpointError:
-        older = [path.name for path in self._complete_folders() if path < file.parent]
+        older = [path.name for path in _complete_folders(self.directory) if path < file.parent]
         advice = "type resume=never to start anew"
         if older:
             advice = f"remove {file.parent} to continue from {older[-1]}"
@@ -227,26 +245,19 @@ class Checkpoints:
             )
         return manifest
 
-    def _complete_folders(self) -> list[Path]:
-        return sorted(p.parent for p in self.directory.glob("step-*[0-9]/manifest.json"))
-
     def _drop_old(self) -> None:
-        for path in self._complete_folders()[: -self.keep]:
+        for path in _complete_folders(self.directory)[: -self.keep]:
             shutil.rmtree(path)
 
 
-def _refuse_other_epochs(
-    path: Path, before: int | None, manifest: dict[str, Any], run: Run
-) -> None:
-    """Refuse a run of epochs that have another number of steps now, as it would end elsewhere."""
-    now = run.steps_per_epoch
-    if before not in (None, now) and run.settings.max_steps is None:
-        raise CheckpointError(
-            f"{path}: an epoch of {manifest['workers']} workers has {before} steps and one of "
-            f"{run.comm.workers} has {now}, so that trainer.epochs={run.settings.epochs:g} would "
-            f"end elsewhere; type trainer.gpus={manifest['workers']}. A run that was started with "
-            "trainer.max_steps may change its workers"
-        )
+def _key_of_epochs(config: Config) -> tuple[str, str] | None:
+    """Return what is typed in epochs, and the key that counts it in steps; None: nothing is."""
+    trainer, estimator = config["trainer"], config["estimator"]
+    if trainer["max_steps"] is None:
+        return f"trainer.epochs={trainer['epochs']:g}", "trainer.max_steps"
+    if "epoch_steps" in estimator and estimator["epoch_steps"] is None:
+        return "estimator.epoch_steps=null", "estimator.epoch_steps"
+    return None
 
 
 def _checksum(manifest: dict[str, Any]) -> str:
@@ -284,6 +295,10 @@ def _write_text(path: Path, text: str) -> None:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
+
+
+def _complete_folders(directory: Path) -> list[Path]:
+    return sorted(p.parent for p in directory.glob("step-*[0-9]/manifest.json"))
 
 
 def _digest(path: Path) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,8 +14,13 @@ from gcbench.compressors import Aggregated
 # In one step the earlier kind is the cause of the later ones.
 KINDS = ("loss", "gradient", "residual", "update")
 
-Bad = tuple[int, int, int]
-"""Step, kind, worker: the least one came first."""
+
+class BadValue(NamedTuple):
+    """What was not finite first, of a worker; the smallest of several came first."""
+
+    step: int
+    kind: int  # an index into KINDS
+    worker: int
 
 
 @dataclass
@@ -47,10 +53,10 @@ class FirstBad:
         column = self.steps[:, KINDS.index(kind)]
         column.copy_(torch.where(bad & (column < 0), step, column))
 
-    def collect(self, workers: range) -> list[Bad]:
+    def collect(self, workers: range) -> list[BadValue]:
         """Return what was noted of `workers`; waits for the device."""
         return [
-            (step, kind, worker)
+            BadValue(step, kind, worker)
             for worker, row in zip(workers, self.steps.tolist(), strict=True)
             for kind, step in enumerate(row)
             if step >= 0
@@ -74,7 +80,7 @@ def not_finite(tensors: Iterable[Tensor]) -> Tensor:
     )
 
 
-def reason(bad: Bad) -> str:
+def describe_bad_value(bad: BadValue) -> str:
     """Return the sentence that says why the run ended."""
     step, kind, worker = bad
     if KINDS[kind] == "update":

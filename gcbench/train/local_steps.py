@@ -27,7 +27,7 @@ from gcbench.settings import (
 from gcbench.train.estimators import batch_of
 from gcbench.train.replica import Replica
 from gcbench.train.run import Estimator, InnerModel, MakeOptimizer, Optimizers, Progress, Run
-from gcbench.train.schedules import CONSTANT, total_steps
+from gcbench.train.schedules import CONSTANT, steps_of_run
 
 
 class InnerSteps(Estimator):
@@ -124,9 +124,7 @@ class LocalSteps(InnerSteps, Checked):
         self, model: nn.Module, data: Data, compressor: Compressor, config: Mapping[str, Any]
     ) -> None:
         """Raise ValueError where nothing would be exchanged, or something else than is meant."""
-        trainer = config["trainer"]
-        epoch = data.steps_per_epoch(trainer["gpus"], trainer["batch_size"])
-        steps = total_steps(trainer["max_steps"], trainer["epochs"], epoch)
+        steps = steps_of_run(config["trainer"], data)
         if steps < self.every:
             raise ValueError(
                 f"estimator.every={self.every}: the run has {steps} steps, in which not every "
@@ -147,7 +145,7 @@ class LocalSteps(InnerSteps, Checked):
                 "looks ahead along the momentum; type estimator.outer_nesterov=false, too"
             )
         if self.fragments > 1:
-            self._refuse_fragments(model, compressor, trainer)
+            self._refuse_fragments(model, compressor, config["trainer"])
 
     def _refuse_fragments(
         self, model: nn.Module, compressor: Compressor, trainer: Mapping[str, Any]

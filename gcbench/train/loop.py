@@ -13,7 +13,7 @@ import torch
 from gcbench.train.checkpoints import Checkpoints
 from gcbench.train.drift import refuse_drift
 from gcbench.train.evaluation import evaluate
-from gcbench.train.finite import Bad, reason
+from gcbench.train.finite import BadValue, describe_bad_value
 from gcbench.train.run import BetweenSteps, Progress, Run, Sample
 from gcbench.train.step import sample, train_step
 
@@ -56,7 +56,7 @@ def train(
             bad = _first_bad(run, progress)
             record(_log_line(run, progress, bad))
             if bad:
-                return "diverged", reason(bad)
+                return "diverged", describe_bad_value(bad)
         if _drift_is_due(run, progress):
             refuse_drift(run, progress)
         if urgency == STOP:  # an evaluation that is due now is made up for by the run that resumes
@@ -90,9 +90,9 @@ def _record_gradients(run: Run, step: int) -> None:
 
 def _save(run: Run, progress: Progress, checkpoints: Checkpoints) -> str | None:
     """Write a checkpoint; return why this state is not worth one, if so."""
+    run.pipeline.settle(run, progress)  # first, as the update under way may be what diverged
     if diverged := _divergence(run, progress):
         return diverged
-    run.pipeline.settle(run, progress)
     _spend(run, progress)  # the seconds since the last line, which the checkpoint's ledger lacks
     checkpoints.save(run, progress)
     return None
@@ -104,19 +104,17 @@ def _divergence(run: Run, progress: Progress) -> str | None:
     A loss was not finite, or the weights are not, with which the next one will not be.
     """
     if bad := _first_bad(run, progress):
-        return reason(bad)
+        return describe_bad_value(bad)
     models = [run.replica.parameters, *(model.parameters for model in run.inner)]
     if all(p.isfinite().all() for parameters in models for p in parameters.values()):
         return None
     return f"the weights were not finite after step {progress.step - 1}"
 
 
-def _first_bad(run: Run, progress: Progress) -> Bad | None:
+def _first_bad(run: Run, progress: Progress) -> BadValue | None:
     """Return the first bad value of all workers."""
     by_process = run.control.gather(progress.first_bad.collect(run.comm.local))
-    return min(
-        ((step, kind, worker) for part in by_process for step, kind, worker in part), default=None
-    )
+    return min((BadValue(*bad) for part in by_process for bad in part), default=None)
 
 
 def _drift_is_due(run: Run, progress: Progress) -> bool:
@@ -165,7 +163,7 @@ def _evaluation_line(run: Run, progress: Progress) -> dict[str, Any]:
     return line
 
 
-def _log_line(run: Run, progress: Progress, bad: Bad | None) -> dict[str, Any]:
+def _log_line(run: Run, progress: Progress, bad: BadValue | None) -> dict[str, Any]:
     """Return what all processes saw since the last line."""
     losses = run.control.gather(progress.losses.tolist())
     steps = progress.step - progress.logged
@@ -176,7 +174,7 @@ def _log_line(run: Run, progress: Progress, bad: Bad | None) -> dict[str, Any]:
         "loss": math.fsum(rows) / (steps * len(rows)),
         "lr": run.learning_rate,
         **_spend(run, progress),
-        "first_bad_step": bad and bad[0],
+        "first_bad_step": bad and bad.step,
     }
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from gcbench.comm import Comm
-from gcbench.compressors import Compressor, Grads, flatten, merge
+from gcbench.compressors import Compressor, Grads, MethodError, flatten, merge
 from gcbench.records.clock import Clock
 from gcbench.settings import TrainerSettings
 from gcbench.train.estimators import SGD
@@ -84,6 +84,13 @@ class UnderBackward(Pipeline):
         run.clock.lap("await")
         aggregated = [self._queue.result(bucket, run) for bucket in self._buckets]
         self._buckets = []
+        arrived = {name for names in self._names for name in names}
+        if missing := [name for name in run.replica.grads if name not in arrived]:
+            raise MethodError(
+                f"trainer.overlap=true: a bucket of gradients with that of {missing[0]} was not "
+                "complete, as the loss does not depend on all parameters; type "
+                "trainer.overlap=false"
+            )
         progress.exchanges += 1
         out = merge(aggregated, run.replica.grads)
         progress.state = out.state
@@ -99,6 +106,7 @@ class ByTrial(Pipeline):
 
     Turns of a few steps go one way and the other. Then the run stays with the way whose turns took
     less time, by their medians, as a test may fall into a turn, and by the mean over the processes.
+    Where the loss does not depend on all parameters, it stays with the exchange after the pass.
     Where a backward pass leaves no core free, an exchange under it takes as much from it as it
     hides.
     """
@@ -106,12 +114,13 @@ class ByTrial(Pipeline):
     def __init__(self, after: AfterBackward, under: UnderBackward) -> None:
         self._ways: dict[bool, Pipeline] = {False: after, True: under}
         self._seconds: dict[bool, list[float]] = {False: [], True: []}  # of each turn
-        self._overlaps = False
+        self._overlaps = True  # the first turn goes the other way
+        self._decided = False
         self._steps = 0
         self._began = 0.0
 
     def gradients(self, run: Run, progress: Progress) -> Tensor:
-        if self.overlap_ratio is None and self._steps % TURN_STEPS == 0:
+        if not self._decided and self._steps % TURN_STEPS == 0:
             self._end_turn(run, progress)
         self._steps += 1
         return self._ways[self._overlaps].gradients(run, progress)
@@ -120,7 +129,7 @@ class ByTrial(Pipeline):
         return self._ways[self._overlaps].exchange(run, progress)
 
     def messages(self, run: Run) -> list[list[str]]:
-        if self.overlap_ratio is not None:
+        if self._decided:
             return self._ways[self._overlaps].messages(run)
         return [*self._ways[False].messages(run), *self._ways[True].messages(run)]
 
@@ -131,7 +140,10 @@ class ByTrial(Pipeline):
         if self._steps > 2 * TURN_STEPS:  # DDP makes its buckets in the first turns
             self._seconds[self._overlaps].append(now - self._began)
         self._overlaps = not self._overlaps
-        if len(self._seconds[False]) == TURNS:
+        if run.replica.unused:  # whose buckets would never be complete
+            self._overlaps, self._decided = False, True
+        elif len(self._seconds[True]) == TURNS:
+            self._decided = True
             ratios = run.control.gather(median(self._seconds[True]) / median(self._seconds[False]))
             self.overlap_ratio = sum(ratios) / len(ratios)
             self._overlaps = self.overlap_ratio < 1

@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gcbench.codecs.noise import site_number
 from gcbench.comm import hook_buckets
-from gcbench.compressors import Grads, offsets_of
+from gcbench.compressors import Grads, offsets_of, split_rows
 from gcbench.data import Task
 from gcbench.private import use_own_compiler_cache
 from gcbench.records.clock import Clock
@@ -31,8 +31,8 @@ class Replica:
     Rows are float32, whatever the parameters are: a model may have bf16 ones, whose gradients are
     cast into the rows.
 
-    Batch normalization normalizes each worker's batch by itself; running statistics follow worker
-    0, as in DDP.
+    Batch normalization normalizes each worker's batch by itself; running statistics, also those of
+    instance normalization, follow worker 0, as in DDP.
     """
 
     def __init__(
@@ -64,15 +64,21 @@ class Replica:
         self.parameters = {k: p for k, p in self.model.named_parameters() if p.requires_grad}
         self.flat, self.grads = self._make_rows()
         self._arrived: list[set[str]] = []  # of each worker, in this step
+        self.unused: set[str] = set()  # parameters on which the loss of the last one did not depend
         self._other: tuple[Tensor, Grads] | None = None
         self._plain_forward = self._forward
         self._hooked: DistributedDataParallel | None = None
         self._buckets: DistributedDataParallel | None = None  # where it takes this step
         self.offsets = offsets_of({k: p.numel() for k, p in self.parameters.items()})
         self.carries: list[Any] = [None] * len(workers)
-        self._norms = [
-            m for m in self.model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)
-        ]
+        modules = [*self.model.modules()]
+        self._norms = [m for m in modules if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+        # These go on with their statistics whatever track_running_stats says, but for a momentum 0.
+        self._momenta = {
+            m: m.momentum
+            for m in modules
+            if isinstance(m, nn.modules.instancenorm._InstanceNorm) and m.track_running_stats
+        }
 
     @property
     def numel(self) -> int:
@@ -85,13 +91,10 @@ class Replica:
 
     def _make_rows(self) -> tuple[Tensor, Grads]:
         """Return rows for all gradients end to end, and the part of each parameter in them."""
-        sizes = [p.numel() for p in self.parameters.values()]
-        flat = torch.zeros(len(self.workers), sum(sizes), device=self.device)
-        parts = flat.split(sizes, dim=1)
-        return flat, {
-            k: part.view(-1, *p.shape)
-            for (k, p), part in zip(self.parameters.items(), parts, strict=True)
-        }
+        shapes = {k: p.shape for k, p in self.parameters.items()}
+        numel = sum(shape.numel() for shape in shapes.values())
+        flat = torch.zeros(len(self.workers), numel, device=self.device)
+        return flat, split_rows(flat, shapes)
 
     def swap_rows(self) -> None:
         """Leave the rows of the last step as they are, and use those before them for the next."""
@@ -150,6 +153,8 @@ class Replica:
         self._seed_dropout(mix(key[0], site_number("dropout"), key[1], worker) >> 1)
         for norm in self._norms:
             norm.track_running_stats = worker == 0
+        for instance_norm, momentum in self._momenta.items():
+            instance_norm.momentum = momentum if worker == 0 else 0.0
         for p in self.parameters.values():
             p.grad = None
         losses = []
@@ -192,7 +197,8 @@ class Replica:
         finally:
             for handle in handles:
                 handle.remove()
-        for name in self.grads.keys() - arrived:  # the loss does not depend on them
+        self.unused = self.grads.keys() - arrived
+        for name in self.unused:
             self.grads[name][row].zero_()
             arrived.add(name)
 

@@ -189,7 +189,7 @@ class Progress:
     tests: list[dict[str, Any]] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)  # of the compression, at some steps
     sampled: int = -1  # the last one's step, in multiples of error_every
-    # What in codecs added floats up, as in "native": of a run that went on otherwise, all in turn.
+    # How codecs added floats up, as in "native"; several in turn where a continued run changed it.
     codec_sums: list[Sums] = field(default_factory=list)
 
     @staticmethod

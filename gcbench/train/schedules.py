@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from gcbench.data import Data
 from gcbench.settings import Interval, ScheduleKind, ScheduleSettings
 
 
 def total_steps(max_steps: int | None, epochs: float, steps_per_epoch: int) -> int:
     """Return the steps of a run, which may end inside an epoch."""
     return max_steps or max(1, round(epochs * steps_per_epoch))
+
+
+def steps_of_run(trainer: Mapping[str, Any], data: Data) -> int:
+    """Return the steps of a run by its keys of conf/trainer and its data."""
+    steps_per_epoch = data.steps_per_epoch(trainer["gpus"], trainer["batch_size"])
+    return total_steps(trainer["max_steps"], trainer["epochs"], steps_per_epoch)
 
 
 class Schedule(Protocol):

@@ -54,9 +54,9 @@ class ZeroOneAdam(InnerSteps, Checked):
     known to m as well. Its T_u follows the rate, which halves every 32678 steps in its experiments;
     its code counts these steps from the frozen variance, as here. Differences from the code: that
     codes gradients, not u, until the variance is frozen, and forgets the residuals then. Both
-    moments are without the bias of their start. Weight decay takes its share of x, of
-    x_i, and so of what u is from earlier steps; in the code it is a part of u, and so of the
-    momentum. A value whose v is 0 moves by decay only.
+    moments are without the bias of their start. Weight decay takes its share of x, of x_i, and so
+    of what u is from earlier steps; in the code it is a part of u, and so of the momentum. A value
+    whose v is 0 moves by decay only.
     """
 
     max_every: MaxEvery

@@ -77,5 +77,5 @@ def test_a_model_with_a_negative_weight_is_refused() -> None:
     """The coder itself makes codes of it all the same."""
     words = torch.tensor([[1, 77]], dtype=torch.int32)
     weights = torch.tensor([[5, -3, 7]], dtype=torch.int16)
-    with pytest.raises(ValueError, match="no code is less than never there"):
+    with pytest.raises(ValueError, match="a code has a negative weight"):
         decode_ans(words, weights, 4)

@@ -70,7 +70,8 @@ def test_levels_are_counted_apart_and_alike_in_all_layouts(
 ) -> None:
     """Five floats are averaged inside.
 
-    Every worker of a node sends its part of 23 bytes to its peers, and passes on theirs.
+    Every worker of a node sends its part of 23 bytes to its peers, and passes on theirs; one that
+    is a node of its own has nothing to count inside.
     """
     nodes, part = workers_of(layout) // size, 8 * -(-23 // size)
     expected = {
@@ -80,6 +81,7 @@ def test_levels_are_counted_apart_and_alike_in_all_layouts(
             1, (nodes - 1) * part, (size - 1) * (nodes - 1) * part
         ),
     }
+    expected = {kind: total for kind, total in expected.items() if kind.workers > 1}
     totals_by_worker = [
         totals for process in seen[layout] for totals in process[size]["totals_by_worker"]
     ]

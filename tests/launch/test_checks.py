@@ -10,7 +10,7 @@ from sentence import config_of, run
 from gcbench.config import ConfigError, RunFailed
 from gcbench.launch import checks
 from gcbench.launch.instantiate import make
-from gcbench.launch.plan import Machine, plan
+from gcbench.launch.plan import Machine, make_plan
 from gcbench.records.schema import Result
 from gcbench.records.summary import _facts
 
@@ -28,6 +28,10 @@ from gcbench.records.summary import _facts
             "trainer.gpus=1",
         ),
         ("trainer.gpus=1000", "type trainer.batch_size=1, or trainer.gpus=89 or fewer"),
+        (
+            "dataset=synthetic dataset.samples=0",
+            "dataset.samples=0: type a number of samples of at least 2",
+        ),
         (
             "model._target_=own_models.Seven",
             "model=own_models.Seven returns outputs of shape (2, 7) where dataset=digits needs "
@@ -212,15 +216,15 @@ def test_memory_is_what_was_measured_or_more(
         "trainer.launcher=virtual",
         "trainer.device=cpu",
     )
-    chosen, compressor = plan(config, Machine.detect()), make(config["compressor"], "compressor")
+    plan, compressor = make_plan(config, Machine.detect()), make(config["compressor"], "compressor")
     estimator = make(config["estimator"], "estimator")
-    needed = checks.needed_bytes(chosen, 1_000_000, compressor, estimator, workers) / 4e6
+    needed = checks.needed_bytes(plan, 1_000_000, compressor, estimator, workers) / 4e6
     assert 0.9 * copies <= needed <= 2 * copies
     monkeypatch.setattr(checks, "free_bytes", lambda: int(4e6 * needed) - 1)
     with pytest.raises(
         ConfigError, match=r"type trainer.gpus=\d" if workers > 1 else "choose a smaller model="
     ):
-        checks._check_memory(chosen, 1_000_000, compressor, estimator)
+        checks._check_memory(plan, 1_000_000, compressor, estimator)
 
 
 def test_text_cannot_be_cut_into_micro_batches(tmp_path: Path) -> None:

@@ -319,7 +319,18 @@ def test_a_run_that_ends_first_ends_the_compiler(
 
 def rehearsal_of(*overrides: str) -> Rehearsal:
     config = config_of("compressor=qsgd", "min_size=0", *overrides)["compressor"]
-    return Rehearsal(config, 1, SHAPES, [list(SHAPES)], 2, None, 0, 1, 0, "eager")
+    return Rehearsal(
+        compressor=config,
+        threads=1,
+        shapes=SHAPES,
+        messages=[list(SHAPES)],
+        workers=2,
+        workers_per_host=None,
+        rank=0,
+        processes=1,
+        number=0,
+        sums="eager",
+    )
 
 
 def test_the_process_ends_with_the_run_and_with_its_parent() -> None:
@@ -335,8 +346,8 @@ def test_the_process_ends_with_the_run_and_with_its_parent() -> None:
 
 @pytest.mark.parametrize("choice, variant", [key for key in ALL if key[1] in EXCHANGES])
 def test_a_step_between_processes_can_be_rehearsed_alone(choice: str, variant: str) -> None:
-    rehearsal = Rehearsal(
-        {}, 1, SHAPES, [list(SHAPES)], 4, 2, rank=1, processes=2, number=5, sums="eager"
+    rehearsal = replace(
+        rehearsal_of(), workers=4, workers_per_host=2, rank=1, processes=2, number=5
     )
     assert rehearsal.try_with("eager", "eager", compressor_of(choice, variant)) is None
 

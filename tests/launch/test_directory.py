@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from threading import Timer
 
 import pytest
 from sentence import config_of, run
 
 from gcbench.config import ConfigError
-from gcbench.launch.same import same_run
+from gcbench.launch.lock import Lock
+from gcbench.launch.same import find_same_run
 
 SHORT = ("trainer.launcher=virtual", "trainer.max_steps=2")
 
@@ -86,8 +88,8 @@ def test_a_sweep_takes_no_result_of_another_run(tmp_path: Path) -> None:
         *SHORT,
     )
     asked["outputs"] = str(tmp_path)
-    assert same_run(asked, tmp_path / "mine-s1-12345678") == there
-    assert same_run(config, tmp_path / "mine-s1-12345678") is None
+    assert find_same_run(asked, tmp_path / "mine-s1-12345678") == there
+    assert find_same_run(config, tmp_path / "mine-s1-12345678") is None
 
 
 KILLED = ("trainer.launcher=virtual", "trainer.checkpoint_steps=2", "trainer.keep_weights=true")
@@ -164,3 +166,19 @@ def test_a_finished_run_on_another_link_is_no_answer(
         ConfigError, match="finished on netlab's link of 1gbit, and .* link of 10mbit; typ"
     ):
         run(tmp_path, *overrides)
+
+
+def test_a_run_that_ends_while_the_same_command_waits_is_not_made_twice(tmp_path: Path) -> None:
+    overrides = ["compressor=none", "model=linear", "trainer.gpus=1", "trainer.max_steps=2"]
+    done = run(tmp_path, *overrides)
+    result, hidden = tmp_path / "result.json", tmp_path / "hidden.json"
+    result.rename(hidden)
+    lock = Lock(tmp_path / "run.lock")
+    assert lock.take()
+
+    def end() -> None:
+        hidden.rename(result)
+        lock.release()
+
+    Timer(0.5, end).start()
+    assert run(tmp_path, *overrides) == done

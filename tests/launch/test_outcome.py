@@ -70,6 +70,13 @@ def test_what_a_node_sends_to_others_is_told_apart(tmp_path: Path) -> None:
     assert result["bits_sent"]["per_step"] > 32 * N
 
 
+def test_a_worker_alone_in_its_node_sends_what_a_gather_does(tmp_path: Path) -> None:
+    alone = virtual(tmp_path, "min_size=0", "exchange=hierarchical", "workers_per_node=1")
+    gathered = virtual(tmp_path / "flat", "min_size=0")
+    assert alone["bits_sent"] == gathered["bits_sent"]
+    assert [c["level"] for c in alone["collectives"]] == ["between"]
+
+
 def test_a_resumed_run_goes_on_counting(tmp_path: Path) -> None:
     overrides = [
         "min_size=0",

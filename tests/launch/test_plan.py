@@ -8,7 +8,7 @@ import pytest
 from sentence import config_of
 
 from gcbench.config import ConfigError
-from gcbench.launch.plan import Machine, Plan, plan
+from gcbench.launch.plan import Machine, Plan, make_plan
 
 LAPTOP = Machine(cores=2, cuda_devices=0, environment={})
 SERVER = Machine(cores=64, cuda_devices=8, environment={})
@@ -21,8 +21,8 @@ TORCHRUN = {
 }
 
 
-def make_plan(machine: Machine, *overrides: str) -> Plan:
-    return plan(config_of(*overrides), machine)
+def plan_of(machine: Machine, *overrides: str) -> Plan:
+    return make_plan(config_of(*overrides), machine)
 
 
 @pytest.mark.parametrize(
@@ -36,26 +36,26 @@ def make_plan(machine: Machine, *overrides: str) -> Plan:
     ],
 )
 def test_auto(machine: Machine, gpus: int, launcher: str, processes: int, device: str) -> None:
-    chosen = make_plan(machine, f"trainer.gpus={gpus}")
-    assert (chosen.launcher, chosen.processes, chosen.device) == (launcher, processes, device)
-    assert chosen.timed == (processes == gpus)
+    plan = plan_of(machine, f"trainer.gpus={gpus}")
+    assert (plan.launcher, plan.processes, plan.device) == (launcher, processes, device)
+    assert plan.timed == (processes == gpus)
 
 
 def test_virtual_workers_are_announced_and_real_ones_are_not() -> None:
-    notice = make_plan(LAPTOP, "trainer.gpus=16").notice()
+    notice = plan_of(LAPTOP, "trainer.gpus=16").notice()
     assert notice is not None and "16 VIRTUAL workers" in notice and "no times" in notice
-    assert make_plan(LAPTOP).notice() is None
+    assert plan_of(LAPTOP).notice() is None
 
 
 def test_local_beyond_the_cores_is_marked_and_never_falls_back() -> None:
-    chosen = make_plan(LAPTOP, "trainer.gpus=4", "trainer.launcher=local")
-    assert chosen.launcher == "local" and chosen.processes == 4 and chosen.oversubscribed
-    assert not make_plan(LAPTOP).oversubscribed
+    plan = plan_of(LAPTOP, "trainer.gpus=4", "trainer.launcher=local")
+    assert plan.launcher == "local" and plan.processes == 4 and plan.oversubscribed
+    assert not plan_of(LAPTOP).oversubscribed
 
 
 def test_several_virtual_workers_in_each_process() -> None:
-    chosen = make_plan(LAPTOP, "trainer.gpus=6", "trainer.processes=2")
-    assert (chosen.launcher, chosen.processes, chosen.threads, chosen.timed) == (
+    plan = plan_of(LAPTOP, "trainer.gpus=6", "trainer.processes=2")
+    assert (plan.launcher, plan.processes, plan.threads, plan.timed) == (
         "local",
         2,
         1,
@@ -64,30 +64,31 @@ def test_several_virtual_workers_in_each_process() -> None:
 
 
 def test_cores_are_shared_by_the_processes() -> None:
-    assert make_plan(SERVER, "trainer.device=cpu", "trainer.gpus=4").threads == 16
-    assert (
-        make_plan(SERVER, "trainer.device=cpu", "trainer.gpus=4", "trainer.threads=3").threads == 3
-    )
+    assert plan_of(SERVER, "trainer.device=cpu", "trainer.gpus=4").threads == 16
+    assert plan_of(SERVER, "trainer.device=cpu", "trainer.gpus=4", "trainer.threads=3").threads == 3
 
 
 def test_backend_follows_the_device() -> None:
-    assert make_plan(SERVER, "trainer.gpus=4").backend == "nccl"
-    assert make_plan(LAPTOP).backend == "gloo"
-    assert make_plan(LAPTOP, "trainer.gpus=1").backend is None
+    assert plan_of(SERVER, "trainer.gpus=4").backend == "nccl"
+    assert plan_of(LAPTOP).backend == "gloo"
+    assert plan_of(LAPTOP, "trainer.gpus=1").backend is None
 
 
 def test_codecs_are_compiled_from_the_first_step_on_a_gpu_that_has_a_compiler() -> None:
     without = replace(SERVER, compiler=False)
-    assert make_plan(SERVER, "trainer.gpus=4").codec_backend == "compiled"
-    assert make_plan(without, "trainer.gpus=4").codec_backend == "eager"
-    assert make_plan(LAPTOP).codec_backend == "eager"
+    assert plan_of(SERVER, "trainer.gpus=4").codec_backend == "compiled"
+    assert plan_of(without, "trainer.gpus=4").codec_backend == "eager"
+    assert plan_of(LAPTOP).codec_backend == "eager"
 
 
-def test_hosts_are_nodes_where_there_are_several() -> None:
+def test_the_size_of_a_node_is_typed_as_numbers_depend_on_it() -> None:
     two_hosts = Machine(2, 0, {**TORCHRUN, "LOCAL_WORLD_SIZE": "2"})
-    assert make_plan(two_hosts, "trainer.gpus=4", "exchange=hierarchical").local_processes == 2
+    typed = ("trainer.gpus=4", "exchange=hierarchical")
+    with pytest.raises(ConfigError, match="workers_per_node=null: .* type workers_per_node=2, as"):
+        plan_of(two_hosts, *typed)
+    assert plan_of(two_hosts, *typed, "workers_per_node=2").local_processes == 2
     assert (
-        make_plan(LAPTOP, "trainer.gpus=4", "exchange=hierarchical", "workers_per_node=2").launcher
+        plan_of(LAPTOP, "trainer.gpus=4", "exchange=hierarchical", "workers_per_node=2").launcher
         == "virtual"
     )
 
@@ -136,7 +137,7 @@ def test_hosts_are_nodes_where_there_are_several() -> None:
 )
 def test_what_is_not_there_is_refused(machine: Machine, overrides: list[str], says: str) -> None:
     with pytest.raises(ConfigError) as error:
-        make_plan(machine, *overrides)
+        plan_of(machine, *overrides)
     assert says in str(error.value)
 
 
@@ -168,12 +169,12 @@ def test_no_network_is_emulated_where_nothing_is_exchanged_or_timed(
     overrides: list[str], says: str
 ) -> None:
     with pytest.raises(ConfigError) as error:
-        make_plan(LAPTOP, "network=emulated", *overrides)
+        plan_of(LAPTOP, "network=emulated", *overrides)
     assert says in str(error.value)
 
 
 def test_a_network_is_emulated_between_as_many_processes_as_workers() -> None:
-    assert make_plan(
+    assert plan_of(
         LAPTOP,
         "network=emulated",
         "trainer.gpus=64",
@@ -184,7 +185,14 @@ def test_a_network_is_emulated_between_as_many_processes_as_workers() -> None:
 
 def test_a_run_over_several_machines_says_what_it_trusts() -> None:
     over_two = Plan(
-        "torchrun", "cpu", "gloo", workers=4, processes=4, local_processes=2, threads=1, cores=2
+        launcher="torchrun",
+        device="cpu",
+        backend="gloo",
+        workers=4,
+        processes=4,
+        local_processes=2,
+        threads=1,
+        cores=2,
     )
     assert "trust" in (over_two.security_notice() or "")
     assert replace(over_two, local_processes=4).security_notice() is None

@@ -14,7 +14,7 @@ from sentence import config_of, run
 from gcbench.config import ConfigError
 from gcbench.launch import failure, slurm
 from gcbench.launch.failure import first_failure, forget_notes
-from gcbench.launch.plan import Machine, plan
+from gcbench.launch.plan import Machine, make_plan
 from gcbench.launch.slurm import ClusterResources
 
 STEP = {
@@ -189,10 +189,10 @@ def test_a_sweep_without_a_cluster(
 
 
 def test_a_step_of_several_tasks_is_joined_unless_torchrun_was_there_first() -> None:
-    chosen = plan(config_of("trainer.gpus=4", "trainer.nodes=2"), Machine(2, 0, STEP))
-    assert (chosen.launcher, chosen.processes, chosen.local_processes) == ("slurm", 4, 2)
+    plan = make_plan(config_of("trainer.gpus=4", "trainer.nodes=2"), Machine(2, 0, STEP))
+    assert (plan.launcher, plan.processes, plan.local_processes) == ("slurm", 4, 2)
     assert (
-        plan(
+        make_plan(
             config_of("trainer.gpus=2"), Machine(2, 0, {**STEP, "SLURM_STEP_NUM_TASKS": "1"})
         ).launcher
         == "local"
@@ -204,7 +204,9 @@ def test_a_step_of_several_tasks_is_joined_unless_torchrun_was_there_first() -> 
         "LOCAL_WORLD_SIZE": "2",
         "MASTER_ADDR": "localhost",
     }
-    both = plan(config_of("trainer.gpus=4", "trainer.nodes=2"), Machine(2, 0, {**STEP, **torchrun}))
+    both = make_plan(
+        config_of("trainer.gpus=4", "trainer.nodes=2"), Machine(2, 0, {**STEP, **torchrun})
+    )
     assert both.launcher == "torchrun"
 
 
@@ -233,7 +235,7 @@ def test_what_does_not_fit_is_refused(
     environment: dict[str, str], overrides: list[str], says: str
 ) -> None:
     with pytest.raises(ConfigError) as error:
-        plan(config_of(*overrides), Machine(2, 0, environment))
+        make_plan(config_of(*overrides), Machine(2, 0, environment))
     assert says in str(error.value)
 
 

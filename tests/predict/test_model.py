@@ -46,7 +46,7 @@ def test_a_ring_of_four_by_hand() -> None:
     found = predict(DENSE, 4, CLUSTER, COMPUTE)
     assert found.exchange_seconds == pytest.approx(6 * (8e6 / 1e9 + 1e-4))
     assert found.step_seconds == pytest.approx(0.1 + 6 * 0.0081)
-    assert found.images_per_second == pytest.approx(4 * 32 / found.step_seconds)
+    assert found.samples_per_second == pytest.approx(4 * 32 / found.step_seconds)
     assert found.epoch_seconds(1280) == pytest.approx(10 * found.step_seconds)
     assert found.epoch_seconds(1281) == found.epoch_seconds(1280)  # a run drops the rest
     assert found.of_bound == pytest.approx(found.step_seconds / 0.1)

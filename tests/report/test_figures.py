@@ -12,16 +12,28 @@ from matplotlib.figure import Figure
 from results import result_of
 
 from gcbench.config import ConfigError
-from gcbench.drawing import FAMILIES, PAGE, look
+from gcbench.drawing import FAMILIES, PAGE, style_of_method
 from gcbench.records.schema import Collective, Network, Result
 from gcbench.records.store import RecordedRun
 from gcbench.report.figures import draw
-from gcbench.report.figures.bars import PHASES, breakdown
-from gcbench.report.figures.curves import curves
-from gcbench.report.figures.reach import target_of, time_to_score
-from gcbench.report.figures.scaling import scaling
-from gcbench.report.figures.series import Drawn, Series, of_rows, of_runs, of_workers
-from gcbench.report.figures.tradeoff import Panel, accuracy_ratio, front, points_of, tradeoff
+from gcbench.report.figures.bars import PHASES, draw_breakdown
+from gcbench.report.figures.curves import draw_curves
+from gcbench.report.figures.reach import draw_time_to_score, target_of
+from gcbench.report.figures.scaling import draw_scaling
+from gcbench.report.figures.series import (
+    Drawn,
+    Series,
+    series_by_task,
+    series_by_workload,
+    series_of_rows,
+)
+from gcbench.report.figures.tradeoff import (
+    Panel,
+    draw_accuracy_ratio,
+    draw_tradeoff,
+    front,
+    points_of,
+)
 from gcbench.report.rows import group_runs
 from gcbench.report.tables import read_table
 
@@ -98,7 +110,7 @@ def lines_of(figure: Figure | None, axes: int = 0) -> dict[str, Any]:
 
 
 def test_curves_are_the_means_of_the_seeds_within_their_range() -> None:
-    figure = curves(
+    figure = draw_curves(
         drawn(series("SGD", run(accuracy=90), run(accuracy=94, seed=2))), "accuracy", "epoch"
     )
     line = lines_of(figure)["SGD"]
@@ -120,29 +132,29 @@ def test_groups_of_the_same_runs_share_a_panel() -> None:
         Series(f"{group}: SGD", "none", [runs], group=group, title="SGD")
         for group, runs in (("ResNet", one), ("VGG", one), ("LSTM", other))
     ]
-    figure = curves(Drawn(drawn, []), "accuracy", "epoch", by_group=True)
+    figure = draw_curves(Drawn(drawn, []), "accuracy", "epoch", by_group=True)
     assert figure and [ax.get_title() for ax in figure.axes] == ["ResNet, VGG", "LSTM"]
 
 
 def test_bits_and_seconds_of_a_test_lie_between_those_of_the_log() -> None:
     one = run(ratio=8)
     sent = one.result.bits_sent.per_step
-    by_bits = lines_of(curves(drawn(series("SGD", one)), "accuracy", "bits"))["SGD"]
-    by_time = lines_of(curves(drawn(series("SGD", one)), "accuracy", "seconds"))["SGD"]
+    by_bits = lines_of(draw_curves(drawn(series("SGD", one)), "accuracy", "bits"))["SGD"]
+    by_time = lines_of(draw_curves(drawn(series("SGD", one)), "accuracy", "seconds"))["SGD"]
     assert np.allclose(by_bits.get_xdata(), [10 * sent / MIB, 20 * sent / MIB, 30 * sent / MIB])
     assert np.allclose(by_time.get_xdata(), [5, 10, 15])
 
 
 def test_virtual_workers_are_not_in_a_time_axis_and_the_figure_says_so() -> None:
     timed, virtual = series("SGD", run()), series("Rank 7", run(RANK_7, step_seconds=None))
-    figure = curves(drawn(timed, virtual), "accuracy", "seconds")
+    figure = draw_curves(drawn(timed, virtual), "accuracy", "seconds")
     assert "Rank 7" not in lines_of(figure)
     assert "Without times, as virtual or fewer workers are: Rank 7." in words_of(figure)
-    assert curves(drawn(virtual), "accuracy", "seconds") is None
+    assert draw_curves(drawn(virtual), "accuracy", "seconds") is None
 
 
 def test_breakdown_stacks_the_phases_in_milliseconds() -> None:
-    figure = breakdown(
+    figure = draw_breakdown(
         drawn(series("SGD", run()), series("Rank 7", run(RANK_7, step_seconds=None)))
     )
     assert figure is not None
@@ -155,7 +167,9 @@ def test_breakdown_stacks_the_phases_in_milliseconds() -> None:
     assert "Some runs had an emulated network." not in words_of(figure)
     one = run()
     one.result = one.result.model_copy(update={"network": Network(emulated=True)})
-    assert "Some runs had an emulated network." in words_of(breakdown(drawn(series("SGD", one))))
+    assert "Some runs had an emulated network." in words_of(
+        draw_breakdown(drawn(series("SGD", one)))
+    )
 
 
 def test_speed_up_is_over_full_precision_on_one_worker() -> None:
@@ -169,17 +183,17 @@ def test_speed_up_is_over_full_precision_on_one_worker() -> None:
         one = run(experiment, step_seconds=seconds)
         one.result = one.result.model_copy(update={"workers": workers})
         members.append(series(title, one))
-    figure = scaling(drawn(*members))
+    figure = draw_scaling(drawn(*members))
     assert figure is not None
     curve, other = (container.lines[0] for container in figure.axes[0].containers)
     assert curve.get_xdata().tolist() == [1, 2] and np.allclose(curve.get_ydata(), [1, 1.6])
     assert other.get_xdata().tolist() == [2] and np.allclose(other.get_ydata(), [2])
-    assert scaling(drawn(*members[1:])) is None
+    assert draw_scaling(drawn(*members[1:])) is None
     fewer = series("SGD, 16 workers", members[1].runs[0], timed=False)
-    shown = scaling(drawn(*members, fewer))
+    shown = draw_scaling(drawn(*members, fewer))
     assert (
         "or fewer workers are: SGD, 16 workers." in words_of(shown)
-        and breakdown(drawn(fewer)) is None
+        and draw_breakdown(drawn(fewer)) is None
     )
     assert shown is not None and shown.axes[0].containers[0].lines[0].get_xdata().tolist() == [1, 2]
 
@@ -192,7 +206,7 @@ def test_a_label_means_the_same_method_on_every_number_of_workers() -> None:
         one.result = one.result.model_copy(update={"workers": workers})
         return one
 
-    (drawn,) = of_workers([of(2, "rank=7"), of(2, "rank=7", seed=2), of(4, "rank=1")]).values()
+    (drawn,) = series_by_task([of(2, "rank=7"), of(2, "rank=7", seed=2), of(4, "rank=1")]).values()
     found = {(s.label, s.runs[0].result.workers, len(s.runs)) for s in drawn.series}
     assert found == {("powersgd rank=7", 2, 2), ("powersgd rank=1", 4, 1)}
 
@@ -246,7 +260,7 @@ def test_every_link_has_a_panel_in_which_the_shorter_exchange_is_better() -> Non
     assert all(9 < a.x / b.x <= 10 for a, b in zip(slow, fast, strict=True))
     best = front(fast, "accuracy", "link_milliseconds")
     assert [p.series.label for p in best] == ["short", "long"]
-    figure = tradeoff(asked)
+    figure = draw_tradeoff(asked)
     assert figure is not None
     assert [ax.get_title() for ax in figure.axes] == ["100mbit", "1gbit"]
     one, other = ([text.get_text() for text in ax.texts] for ax in figure.axes)
@@ -256,7 +270,7 @@ def test_every_link_has_a_panel_in_which_the_shorter_exchange_is_better() -> Non
 
 def test_labels_of_the_trade_off_cover_neither_points_nor_each_other() -> None:
     members = [series(f"method {i}", run(accuracy=90 + i % 3, ratio=2 + 0.1 * i)) for i in range(8)]
-    figure = accuracy_ratio({"a title": drawn(*members)})
+    figure = draw_accuracy_ratio({"a title": drawn(*members)})
     assert figure is not None
     (ax,) = figure.axes
     boxes = [text.get_window_extent() for text in ax.texts]
@@ -270,13 +284,13 @@ def test_labels_of_the_trade_off_cover_neither_points_nor_each_other() -> None:
 @pytest.mark.timeout(30)
 def test_hundreds_of_names_find_their_places_in_seconds() -> None:
     members = [series(f"method {i}", run(accuracy=90 + i % 2, ratio=9 + i % 3)) for i in range(200)]
-    figure = accuracy_ratio({"a title": drawn(*members)})
+    figure = draw_accuracy_ratio({"a title": drawn(*members)})
     assert figure is not None and len(figure.axes[0].texts) == 200
 
 
 def test_names_of_many_points_stand_in_the_legend() -> None:
     members = [series(f"method {i}", run(accuracy=90 + i % 3, ratio=20 - i / 2)) for i in range(25)]
-    figure = accuracy_ratio({"a title": drawn(*members)})
+    figure = draw_accuracy_ratio({"a title": drawn(*members)})
     assert figure is not None
     (ax,) = figure.axes
     # By ratio: the last method has the lowest.
@@ -295,7 +309,7 @@ def test_leaders_of_the_trade_off_run_behind_names() -> None:
         series(f"a method with a long name {i}", run(accuracy=90 + 0.1 * (i % 4), ratio=2 + i / 20))
         for i in range(14)
     ]
-    figure = accuracy_ratio({"a title": drawn(*members)})
+    figure = draw_accuracy_ratio({"a title": drawn(*members)})
     assert figure is not None
     (ax,) = figure.axes
     leaders = [line for line in ax.lines if line.get_linewidth() == 0.5]
@@ -309,7 +323,7 @@ def test_leaders_of_the_trade_off_run_behind_names() -> None:
 def test_time_to_accuracy_is_the_first_test_that_reaches_it() -> None:
     fast, slow = series("SGD", run(accuracy=96)), series("Rank 7", run(RANK_7, accuracy=90))
     assert target_of(drawn(fast, slow), "accuracy") == pytest.approx(94.1)
-    figure = time_to_score(drawn(fast, slow), "accuracy", 95)
+    figure = draw_time_to_score(drawn(fast, slow), "accuracy", 95)
     assert figure is not None
     steps, bits, seconds = figure.axes
     assert [patch.get_width() for patch in steps.patches] == [20]
@@ -320,9 +334,9 @@ def test_time_to_accuracy_is_the_first_test_that_reaches_it() -> None:
 
 def test_times_of_fewer_workers_than_the_rows_are_drawn_nowhere() -> None:
     row, fewer = series("SGD", run()), replace(series("QSGD", run(RANK_7)), timed=False)
-    figure = curves(drawn(row, fewer), "accuracy", "seconds")
+    figure = draw_curves(drawn(row, fewer), "accuracy", "seconds")
     assert set(lines_of(figure)) == {"SGD"}
-    reached = time_to_score(drawn(row, fewer), "accuracy", 80)
+    reached = draw_time_to_score(drawn(row, fewer), "accuracy", 80)
     assert reached is not None
     steps, _, seconds = reached.axes
     assert len(steps.patches) == 2 and len(seconds.patches) == 1
@@ -332,7 +346,7 @@ def test_times_of_fewer_workers_than_the_rows_are_drawn_nowhere() -> None:
 def test_one_timed_seed_of_two_is_no_time_to_a_score() -> None:
     both = series("SGD", run(accuracy=96), run(accuracy=96, seed=2, step_seconds=None))
     timed = series("Rank 7", run(RANK_7, accuracy=96))
-    figure = time_to_score(drawn(both, timed), "accuracy", 95)
+    figure = draw_time_to_score(drawn(both, timed), "accuracy", 95)
     assert figure is not None
     assert [text.get_text() for text in figure.axes[2].texts] == ["no times"]
 
@@ -348,7 +362,7 @@ def test_time_to_perplexity_is_the_first_test_below_it() -> None:
     falling.result = falling.result.model_copy(update={"test": test})
     member = drawn(series("SGD", RecordedRun(falling.result, "falling", lambda: tests)))
     assert target_of(member, "perplexity") == pytest.approx(30.6)
-    figure = time_to_score(member, "perplexity", 45)
+    figure = draw_time_to_score(member, "perplexity", 45)
     assert figure is not None
     assert [patch.get_width() for patch in figure.axes[0].patches] == [20]
     assert "is at most 45" in " ".join(words_of(figure).split())
@@ -370,7 +384,7 @@ def test_a_table_gives_files_and_says_which_rows_are_missing(here: Path) -> None
     draw("small/figure", runs, here / "figures")
     assert all(path.read_bytes() == content for path, content in first.items())
     rows = group_runs(read_table("small/figure"), runs, "paper")
-    assert of_rows(rows).notes == ["Missing: ResNet: Rank 7."]
+    assert series_of_rows(rows).notes == ["Missing: ResNet: Rank 7."]
 
 
 def test_nothing_to_draw_is_one_sentence(here: Path) -> None:
@@ -390,7 +404,7 @@ def test_which_method_compares_only_what_was_given_the_same(here: Path) -> None:
         run(SGD, "trainer.epochs=1"),
         run(RANK_7, status="diverged"),
     ]
-    workloads = of_runs(runs)
+    workloads = series_by_workload(runs)
     assert [len(part.series) for part in workloads.values()] == [1, 1]
     (whole,) = [part for workload, part in workloads.items() if workload.length != "1 epoch"]
     assert whole.notes == ["Not drawn: powersgd (diverged, seed 1)."]
@@ -406,14 +420,14 @@ def test_what_is_no_figure_is_refused(here: Path) -> None:
 
 def test_families_of_one_color_differ_in_shape() -> None:
     assert len(set(FAMILIES.values())) == len(FAMILIES)
-    assert look("qsgd", 1)["linestyle"] != look("qsgd")["linestyle"]
-    assert look("somebody's") == look("somebody's") and PAGE == 6.9
+    assert style_of_method("qsgd", 1)["linestyle"] != style_of_method("qsgd")["linestyle"]
+    assert style_of_method("somebody's") == style_of_method("somebody's") and PAGE == 6.9
 
 
 def test_curves_go_as_far_as_the_shortest_seed_and_squared_errors_are_squares() -> None:
     one, other = run(), run(seed=2)
     short = RecordedRun(other.result, "short", lambda: metrics(other.result.model_dump())[:6])
-    line = lines_of(curves(drawn(series("SGD", one, short)), "squared_error", "epoch"))["SGD"]
+    line = lines_of(draw_curves(drawn(series("SGD", one, short)), "squared_error", "epoch"))["SGD"]
     assert line.get_xdata().tolist() == [1, 2] and np.allclose(line.get_ydata(), [0.01, 0.04])
 
 
@@ -431,7 +445,7 @@ def test_speed_up_is_not_over_a_compressed_run() -> None:
         one = run(experiment, step_seconds=seconds)
         one.result = one.result.model_copy(update={"workers": 1})
         members.append(series(f"{title}, 1 worker", one))
-    figure = scaling(drawn(*members))
+    figure = draw_scaling(drawn(*members))
     assert figure is not None
     speeds = [c.lines[0].get_ydata().tolist() for c in figure.axes[0].containers]
     assert speeds == [[1], [pytest.approx(2)]]

@@ -6,14 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
-from gcbench.report.figures.layers import layers
+from gcbench.config import ConfigError
+from gcbench.report.figures.draw import figures_of_table
+from gcbench.report.figures.layers import draw_layers
 from gcbench.report.figures.studies import (
-    decode_scaling,
-    ecq_stability,
-    histograms,
-    predicted_throughput,
-    quantizer_bounds,
+    draw_decode_scaling,
+    draw_ecq_stability,
+    draw_histograms,
+    draw_predicted_throughput,
+    draw_quantizer_bounds,
 )
 from gcbench.report.tables import Table, TableRow
 
@@ -29,7 +32,7 @@ def test_histograms_show_shares_of_all_values() -> None:
         {"row": "FP", "step": 200, "histogram": histogram(20, 50, 20)},
         {"row": "ORQ-9", "relative_error": 0.25, "histogram": histogram(0, 90, 0)},
     ]
-    figure = histograms({"settings": SETTINGS, "rows": rows}, ["FP", "ORQ-9", "QSGD-9"])
+    figure = draw_histograms({"settings": SETTINGS, "rows": rows}, ["FP", "ORQ-9", "QSGD-9"])
     assert figure is not None
     _, ours = figure.axes
     assert ours.get_title() == "ORQ-9, squared error 0.25" and ours.get_ylabel() == "Share (%)"
@@ -51,7 +54,7 @@ def test_bounds_stand_above_what_was_measured() -> None:
         | {"nonzeros_bound": 2 * s, "sparse_code_bits": 10 * s, "sparse_code_bound_bits": 20 * s}
         for s in (1, 2, 4)
     ]
-    figure = quantizer_bounds({"settings": {}, "rows": rows})
+    figure = draw_quantizer_bounds({"settings": {}, "rows": rows})
     assert figure is not None
     measured, bound = figure.axes[2].lines
     assert list(measured.get_ydata()) == [10, 20, 40] and list(bound.get_ydata()) == [20, 40, 80]
@@ -66,7 +69,7 @@ def test_memories_are_dashed_where_the_theory_allows_growth() -> None:
         "lambdas": [0.85, 1.6],
         "steps": [1, 10, 100],
     }
-    figure = ecq_stability(
+    figure = draw_ecq_stability(
         {"settings": {}, "rows": [{**row, "residual_by_alpha": [[1, 2, 2], [1, 30, None]]}]}
     )
     assert figure is not None
@@ -87,7 +90,7 @@ def test_decoding_and_payload_by_workers() -> None:
         for m in ("qsgd", "powersgd")
         for w in (2, 4)
     ]
-    figure = decode_scaling({"settings": {}, "rows": rows})
+    figure = draw_decode_scaling({"settings": {}, "rows": rows})
     assert figure is not None
     decoding, received = figure.axes
     assert (
@@ -106,12 +109,19 @@ def test_predicted_throughput_takes_the_rows_of_its_own_table(tmp_path: Path) ->
         "settings": {},
         "rows": [{**row, "table": "maxnorm/figure11"}, {**row, "table": "ecqsgd/figure6"}],
     }
-    figure = predicted_throughput(table, study)
+    figure = draw_predicted_throughput(table, study)
     assert figure is not None
     (line,) = figure.axes[0].lines
     assert list(line.get_xdata()) == [8, 16] and list(line.get_ydata()) == [100, 180]
     assert "Missing: ECQ-SGD." in figure.texts[0].get_text()
-    assert predicted_throughput(table, {"settings": {}, "rows": []}) is None
+    assert draw_predicted_throughput(table, {"settings": {}, "rows": []}) is None
+
+
+def test_a_figure_of_rows_is_refused_where_a_study_has_none() -> None:
+    row = TableRow("SGD")
+    table = Table("orq/table1", "t", "s", [], [row], figure={"kind": "scaling"}, study="svd_cost")
+    with pytest.raises(ConfigError, match="orq/table1: study svd_cost has no figure"):
+        list(figures_of_table(table, [], "paper", (), []))
 
 
 def test_layers_have_bits_a_value_and_errors() -> None:
@@ -119,7 +129,7 @@ def test_layers_have_bits_a_value_and_errors() -> None:
         {"name": "conv", "values": 100, "bits_a_step": 400, "relative": 0.5},
         {"name": "bias", "values": 10, "bits_a_step": 320, "relative": 0.0},
     ]
-    figure = layers({"settings": SETTINGS, "rows": [{"row": "qsgd bits=4", "layers": lines}]})
+    figure = draw_layers({"settings": SETTINGS, "rows": [{"row": "qsgd bits=4", "layers": lines}]})
     assert figure is not None
     bits, errors = (ax.lines[0].get_ydata() for ax in figure.axes)
     assert list(bits) == [4, 32] and errors[0] == 0.5 and np.isnan(errors[1])

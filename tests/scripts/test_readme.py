@@ -176,4 +176,4 @@ def test_a_link_without_a_rate_is_refused_before_anything_is_measured(
     monkeypatch.setattr("sys.argv", ["validate", "--rates", "1gbit,open"])
     with pytest.raises(SystemExit):
         runpy.run_path(str(ROOT / "scripts/validate"), run_name="__main__")
-    assert "--rates 1gbit,open: a link without a rate" in capsys.readouterr().err
+    assert "--rates 1gbit,open: no prediction without a rate" in capsys.readouterr().err

@@ -34,8 +34,8 @@ def test_a_test_has_passed_if_all_its_parameters_have(
         recorder.pytest_runtest_logreport(one)  # type: ignore[arg-type]
     recorder.pytest_sessionfinish()
     read = find_tests([tmp_path])
-    assert read is not None and read[1].commit == "abc1234"
-    assert read[1].outcomes == {
+    assert read is not None and read.record.commit == "abc1234"
+    assert read.record.outcomes == {
         "a.py::test_x": "failed",
         "a.py::test_y": "passed",
         "a.py::test_z": "failed",

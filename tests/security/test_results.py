@@ -19,7 +19,7 @@ from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
 from gcbench.codecs.kernels import kernels_are_compiled, use_backend
 from gcbench.config import ConfigError, register
-from gcbench.launch.same import read
+from gcbench.launch.same import read_result_or_warn
 from gcbench.predict.command import predict_steps
 from gcbench.private import COMPILER_CACHE, private_folder, use_own_compiler_cache
 from gcbench.records.reading import printable
@@ -186,7 +186,9 @@ def test_a_sweep_passes_over_bad_results(
     from gcbench.launch.estimate import Estimates
 
     with caplog.at_level("WARNING", "gcbench"):
-        read_results = [read(path) for path in sorted(Path("outputs").rglob("result.json"))]
+        read_results = [
+            read_result_or_warn(path) for path in sorted(Path("outputs").rglob("result.json"))
+        ]
     assert len([result for result in read_results if result]) == 2
     assert len(caplog.messages) == len(some_bad)
     Estimates(filter(None, read_results)).seconds(config_of())

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gcbench.comm import Comm, LocalControl
 from gcbench.launch.instantiate import make_data
-from gcbench.launch.plan import Machine, plan
+from gcbench.launch.plan import Machine, make_plan
 from gcbench.launch.worker import Connections, build_run
 from gcbench.train.run import Progress, Run
 from gcbench.train.step import train_step
@@ -30,8 +30,8 @@ def build(folder: Path, *overrides: str) -> tuple[Run, Progress]:
     )
     config = config_of(*SMALL, *VIRTUAL, "trainer.max_steps=40", *typed)
     joined = Connections(Comm(W), None, LocalControl(), torch.device("cpu"))
-    chosen, data = plan(config, Machine.detect()), make_data(config)
-    built, _ = build_run(config, chosen, joined, data, folder)
+    plan, data = make_plan(config, Machine.detect()), make_data(config)
+    built, _ = build_run(config, plan, joined, data, folder)
     return built, Progress.start(built)
 
 

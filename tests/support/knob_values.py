@@ -38,8 +38,8 @@ def _inside(kind: Kind) -> Iterator[Any]:
     elif kind.choices:
         yield from kind.choices
     elif _is_list(kind.type):
-        yield from ([value] for value in _inside(_entry(kind)))
-        if not knob.filled:
+        yield from ([value] * (knob.length or 1) for value in _inside(_entry(kind)))
+        if not knob.filled and knob.length is None:
             yield []
     elif kind.type is str:
         yield "a"
@@ -58,15 +58,17 @@ def _outside(kind: Kind) -> Iterator[Any]:
         yield from ("nothing", 1, [])
     elif _is_list(kind.type):
         yield "nothing"
-        yield from ([value] for value in _outside(_entry(kind)))
+        yield from ([value] * (knob.length or 1) for value in _outside(_entry(kind)))
         if knob.filled:
             yield []
+        if knob.length is not None:
+            yield from (knob.example[1:], [*knob.example, knob.example[-1]])
         if knob.distinct:
             yield [*knob.example, knob.example[0]]
     elif kind.type is str:
         yield from ("", 1)
     else:
-        yield from ("nothing", True, math.nan)
+        yield from ("nothing", True, math.nan, math.inf)
         yield from (n + 1 for n in knob.among if n + 1 not in knob.among)
         yield from (beyond for _, beyond in _edges(kind))
         if kind.type is int:

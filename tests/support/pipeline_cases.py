@@ -13,7 +13,7 @@ from gloo_pool import Process
 from gcbench.comm import Comm, GlooTransport
 from gcbench.config import Config
 from gcbench.launch.instantiate import make_data
-from gcbench.launch.plan import Machine, plan
+from gcbench.launch.plan import Machine, make_plan
 from gcbench.launch.worker import Connections, build_run
 from gcbench.train.pipeline import exchanges_in_background
 from gcbench.train.run import Progress
@@ -42,7 +42,7 @@ def train_steps(process: Process, config: Config, steps: int) -> Trained:
     with tempfile.TemporaryDirectory() as directory:
         run, _ = build_run(
             config,
-            plan(config, Machine.detect()),
+            make_plan(config, Machine.detect()),
             joined,
             make_data(config),
             Path(directory),

@@ -12,7 +12,7 @@ from gloo_pool import Process
 
 from gcbench.config import Config
 from gcbench.launch.instantiate import make_data
-from gcbench.launch.plan import Machine, plan
+from gcbench.launch.plan import Machine, make_plan
 from gcbench.launch.worker import Connections, build_run
 from gcbench.train.drift import ReplicasDrifted, refuse_drift
 from gcbench.train.loop import train
@@ -38,9 +38,9 @@ def drift_error_at_the_end(process: Process, config: Config) -> str | None:
     """Return the error when process 1 loses its weights after the last step was logged."""
     workers = config["trainer"]["gpus"]
     joined = Connections(process.comm(workers), None, process.control, torch.device("cpu"))
-    chosen, data = plan(config, Machine.detect()), make_data(config)
+    plan, data = make_plan(config, Machine.detect()), make_data(config)
     with tempfile.TemporaryDirectory() as folder:
-        run, checkpoints = build_run(config, chosen, joined, data, Path(folder))
+        run, checkpoints = build_run(config, plan, joined, data, Path(folder))
 
         def record(line: dict[str, Any]) -> None:
             if process.rank == 1 and line["step"] == run.total_steps:

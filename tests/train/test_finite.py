@@ -13,7 +13,7 @@ from gcbench.compressors import Aggregated, State
 from gcbench.compressors.dense import Dense
 from gcbench.compressors.wrappers import ErrorFeedback
 from gcbench.config import RunFailed
-from gcbench.train.finite import KINDS, FirstBad, reason
+from gcbench.train.finite import KINDS, FirstBad, describe_bad_value
 
 CPU = torch.device("cpu")
 
@@ -42,7 +42,7 @@ def test_kind_step_and_worker_are_told(value: float) -> None:
         kept = State(inner=State(per_worker={"w": residuals})) if kind == "residual" else State()
         noted.note_exchange(5, Aggregated(update, lambda: update, kept))
         assert noted.collect(range(6, 8)) == [(step, KINDS.index(kind), worker)]
-        assert f"worker {worker}" in reason(noted.collect(range(6, 8))[0])
+        assert f"worker {worker}" in describe_bad_value(noted.collect(range(6, 8))[0])
 
 
 def test_the_first_step_counts() -> None:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from gcbench.comm import LocalControl
 from gcbench.compressors import State
-from gcbench.config import Config, ConfigError
+from gcbench.config import Config, ConfigError, RunFailed
 from gcbench.identity import fingerprint, relevant_config
 from gcbench.train import pipeline
 from gcbench.train.pipeline import TURN_STEPS, TURNS
@@ -105,7 +105,7 @@ def test_the_faster_way_is_taken(slow: bool, monkeypatch: pytest.MonkeyPatch) ->
             return torch.zeros(1)
 
     used: list[bool] = []
-    replica = SimpleNamespace(device=torch.device("cpu"), use_hook=used.append)
+    replica = SimpleNamespace(device=torch.device("cpu"), use_hook=used.append, unused=set())
     laps: list[str] = []
     clock = SimpleNamespace(take=lambda: ["a trial's"])
     run = SimpleNamespace(replica=replica, control=LocalControl(), clock=clock)
@@ -121,7 +121,7 @@ def test_the_faster_way_is_taken(slow: bool, monkeypatch: pytest.MonkeyPatch) ->
     assert trial.overlap_ratio == pytest.approx(under.seconds)
     turns = TURN_STEPS * (1 + TURNS)
     assert (after.steps, under.steps) == ((turns + 7, turns) if slow else (turns, turns + 7))
-    assert used == [True, False] * (1 + TURNS) + [not slow]
+    assert used == [False, True] * (1 + TURNS) + [not slow]
 
 
 @pytest.mark.parametrize("model", ["resnet8", "lstm_small"])
@@ -245,6 +245,18 @@ def test_where_nothing_can_overlap_auto_does_not(
         tmp_path, *overrides, "trainer.overlap=auto", "trainer.gpus=2", "trainer.max_steps=3"
     )
     assert result["status"] == "done" and result["overlap_ratio"] is None
+
+
+@pytest.mark.usefixtures("copied_workers")
+def test_parameters_that_the_loss_does_not_depend_on(tmp_path: Path) -> None:
+    """Their buckets are never complete: `auto` does without overlap, and `true` says why not."""
+    overrides = ["model._target_=own_models.Spare", "compressor=none", REAL, "trainer.gpus=2"]
+    overrides += [f"trainer.max_steps={TURN_STEPS + 2}"]
+    plain = run(tmp_path / "plain", *overrides)
+    tried = run(tmp_path / "auto", *overrides, "trainer.overlap=auto")
+    assert tried["test"] == plain["test"] and tried["overlap_ratio"] is None
+    with pytest.raises(RunFailed, match="does not depend on all parameters; type trainer.overlap="):
+        run(tmp_path / "true", *overrides, "trainer.overlap=true")
 
 
 def test_runs_with_overlap_continue_those_without_but_have_names_of_their_own() -> None:

@@ -152,15 +152,59 @@ def test_a_run_of_epochs_ends_elsewhere_with_other_workers(tmp_path: Path) -> No
     steps = run(tmp_path, *overrides, "trainer.gpus=4")["steps"]
     assert steps > 4, "it has a checkpoint"
     says = "an epoch of 4 workers has .* steps and one of 2 has .*; type trainer.gpus=4"
-    with pytest.raises(RunFailed, match=says):
+    with pytest.raises(ConfigError, match=says):
         go_on(tmp_path, [*overrides, "trainer.gpus=2"])
 
 
 def test_a_run_that_would_be_over_says_so(tmp_path: Path) -> None:
     overrides = ["compressor=none", *LENGTH, "trainer.epochs=0.5"]
     steps = run(tmp_path, *overrides)["steps"]
-    advice = f"type trainer.max_steps={steps // 4 * 4} or"
-    with pytest.raises(RunFailed, match=f"ends after {steps // 2} steps with 4 workers; {advice}"):
+    says = f"after {steps // 2} steps with 4 workers; type trainer.max_steps={steps // 4 * 4} or"
+    with pytest.raises(ConfigError, match=says):
+        go_on(tmp_path, [*overrides, "trainer.gpus=4"])
+
+
+def test_a_refused_extension_leaves_the_run_as_it_was(tmp_path: Path) -> None:
+    overrides = ["compressor=none", "model=linear", *LENGTH, "trainer.keep_weights=true"]
+    done = run(tmp_path, *overrides)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(ConfigError, match="this run ends after .* steps with 4 workers; type"):
+        run(tmp_path, *overrides, "trainer.gpus=4", "trainer.epochs=1.5")
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    assert run(tmp_path, *overrides) == done
+
+
+def test_an_extension_by_other_workers_is_no_run_of_them_alone(tmp_path: Path) -> None:
+    overrides = ["compressor=none", "model=linear", *LENGTH, "trainer.keep_weights=true"]
+    run(tmp_path, *overrides, "trainer.max_steps=12")
+    result = run(tmp_path, *overrides, "trainer.max_steps=24", "trainer.gpus=4")
+    assert result["extended"][0]["from_step"] == 12
+    assert result["resharded"] == [{"from_step": 12, "workers": 2}]
+
+
+def test_a_start_that_kept_no_step_is_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    overrides = ["compressor=none", "model=linear", *LENGTH, "trainer.max_steps=6"]
+    run(tmp_path, *overrides)
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoints, "load", fail)
+        with pytest.raises(RunFailed, match="killed"):
+            go_on(tmp_path, [*overrides, "trainer.gpus=4"])
+    result = go_on(tmp_path, overrides)
+    assert result["resharded"] == [] and result["identity"] == identify(result["config"])
+
+
+def fail(*_: Any) -> None:
+    raise RuntimeError("killed")
+
+
+def test_an_epoch_of_svrg_is_no_other_with_other_workers(tmp_path: Path) -> None:
+    overrides = ["compressor=none", "model=linear", "estimator=svrg", "optimizer.momentum=0"]
+    overrides += ["schedule=constant", *LENGTH, "trainer.max_steps=6"]
+    run(tmp_path, *overrides)
+    says = "so that estimator.epoch_steps=null would mean something else; type trainer.gpus=2"
+    with pytest.raises(ConfigError, match=says):
         go_on(tmp_path, [*overrides, "trainer.gpus=4"])
 
 

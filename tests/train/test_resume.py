@@ -357,6 +357,30 @@ def test_a_state_that_is_not_finite_is_never_kept(
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000004"]
 
 
+def test_an_update_under_way_is_looked_at_before_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    aggregate = Dense.aggregate
+
+    def bad_update(self: Dense, grads: Any, state: Any, comm: Any, step: Any) -> Any:
+        out = aggregate(self, grads, state, comm, step)
+        if step.number == 7:  # whose update is applied after step 8
+            out.update.update({k: u * torch.inf for k, u in out.update.items()})
+        return out
+
+    monkeypatch.setattr(Dense, "aggregate", bad_update)
+    with pytest.raises(RunFailed, match="the run diverged: the update was not finite"):
+        run(
+            tmp_path,
+            "compressor=none",
+            "trainer.launcher=virtual",
+            "trainer.double_buffering=true",
+            "trainer.max_steps=20",
+            "trainer.checkpoint_steps=4",
+        )
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000004"]
+
+
 def test_a_run_whose_last_update_is_not_finite_is_not_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

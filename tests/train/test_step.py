@@ -12,7 +12,7 @@ from sentence import SMALL, config_of, run
 
 from gcbench.comm import Comm, LocalControl
 from gcbench.launch.instantiate import make_data
-from gcbench.launch.plan import Machine, plan
+from gcbench.launch.plan import Machine, make_plan
 from gcbench.launch.worker import Connections, build_run
 from gcbench.train.run import Progress, Run
 from gcbench.train.step import sample, train_step
@@ -28,8 +28,8 @@ def test_a_step_applies_its_own_learning_rate(tmp_path: Path) -> None:
         *overrides, "optimizer.lr=0.5", "schedule=cosine", "schedule.warmup_epochs=0"
     )
     joined = Connections(Comm(4), None, LocalControl(), torch.device("cpu"))
-    chosen, data = plan(config, Machine.detect()), make_data(config)
-    run, _ = build_run(config, chosen, joined, data, tmp_path)
+    plan, data = make_plan(config, Machine.detect()), make_data(config)
+    run, _ = build_run(config, plan, joined, data, tmp_path)
     progress = Progress.start(run)
     for rate in (0.5, 0.5 * 0.8535534, 0.25, 0.5 * 0.1464466):  # a half cosine over 4 steps
         before = {k: p.detach().clone() for k, p in run.replica.parameters.items()}
@@ -67,8 +67,8 @@ def begin(tmp_path: Path, *overrides: str) -> tuple[Run, Progress]:
     config = config_of(*SMALL, "trainer.launcher=virtual", *overrides)
     workers = config["trainer"]["gpus"]
     joined = Connections(Comm(workers), None, LocalControl(), torch.device("cpu"))
-    chosen, data = plan(config, Machine.detect()), make_data(config)
-    run, _ = build_run(config, chosen, joined, data, tmp_path)
+    plan, data = make_plan(config, Machine.detect()), make_data(config)
+    run, _ = build_run(config, plan, joined, data, tmp_path)
     progress = Progress.start(run)
     train_step(run, progress)
     return run, progress

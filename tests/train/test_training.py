@@ -166,6 +166,20 @@ def test_running_statistics_follow_worker_0() -> None:
     torch.testing.assert_close(norm.running_mean, expected)
 
 
+def test_statistics_of_instance_normalization_follow_worker_0_too() -> None:
+    norm = nn.InstanceNorm1d(2, track_running_stats=True)
+    model = nn.Sequential(nn.Linear(4, 4), nn.Unflatten(1, (2, 2)), norm, nn.Flatten())
+    settings = TrainerSettings(gpus=2, batch_size=8, epochs=1, precision=Precision.fp32)
+    replica = Replica(model, "classification", range(2), torch.device("cpu"), settings)
+    replica.begin()
+    means = []
+    for row, shift in enumerate((0.0, 100.0)):
+        batch = torch.randn(8, 4) + shift, torch.zeros(8, dtype=torch.int64)
+        replica.backward(row, batch, (1, 0), Clock(torch.device("cpu")))
+        means.append(norm.running_mean.clone())
+    assert means[0].any() and torch.equal(*means)
+
+
 def test_powersgd_momentum_is_its_algorithm_2() -> None:
     for momentum in (0.9, 0.0):
         model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))

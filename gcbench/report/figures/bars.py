@@ -20,8 +20,8 @@ from gcbench.drawing import (
     SKY,
     VERMILLION,
     finish,
-    look,
     panels,
+    style_of_method,
 )
 from gcbench.report.figures.axes import LABELS, label_of
 from gcbench.report.figures.series import Drawn, Series, caveats, untimed
@@ -41,7 +41,9 @@ FILLS = {
 PHASES = tuple(FILLS)
 
 
-def breakdown(drawn: Drawn, by_group: bool = False, caption: str | None = None) -> Figure | None:
+def draw_breakdown(
+    drawn: Drawn, by_group: bool = False, caption: str | None = None
+) -> Figure | None:
     """Draw a stacked bar a row: the mean time of a step over processes and seeds, by phase."""
     times = {s: _phases(s) for s in drawn.series}
     shown = [s for s, by_phase in times.items() if by_phase]
@@ -56,16 +58,14 @@ def breakdown(drawn: Drawn, by_group: bool = False, caption: str | None = None) 
     )
     for ax, rows in zip(axes, members, strict=True):
         bars = name_rows(ax, rows, headings=not by_group, caption=caption)
+        before = np.zeros(len(rows))
         for phase in PHASES:
-            values = np.array([1e3 * times[s][phase] for s in rows])
-            before = np.array(
-                [1e3 * sum(times[s][p] for p in PHASES[: PHASES.index(phase)]) for s in rows]
-            )
+            taken = np.array([times[s][phase] for s in rows])
             color, hatch = FILLS[phase]
             ax.barh(
                 bars,
-                values,
-                left=before,
+                1e3 * taken,
+                left=1e3 * before,
                 height=0.75,
                 color=color,
                 hatch=hatch,
@@ -73,6 +73,7 @@ def breakdown(drawn: Drawn, by_group: bool = False, caption: str | None = None) 
                 linewidth=0.3,
                 label=phase,
             )
+            before += taken
         ax.set_xlabel(LABELS["step_milliseconds"])
     notes = untimed(s for s in drawn.series if s not in shown)
     if caption:
@@ -140,7 +141,7 @@ def draw_bars(
             [v.max() - m for m, v in zip(means, values, strict=True)],
         ]
     )
-    colors = [look(s.family)["color"] for s in series]
+    colors = [style_of_method(s.family)["color"] for s in series]
     error = spread if any(len(v) > 1 for v in values) else None
     ax.barh(
         places,

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from gcbench.drawing import finish, logarithmic, look, panels
+from gcbench.drawing import finish, logarithmic, panels, style_of_method
 from gcbench.report.figures.axes import LOSSES, label_of
 from gcbench.report.figures.series import Drawn, Series, untimed
 from gcbench.report.figures.tracks import Band, band
@@ -22,7 +22,7 @@ FAR = 5  # times the lowest
 MARKS = 7  # on a line
 
 
-def curves(drawn: Drawn, y: str, x: str, by_group: bool = False) -> Figure | None:
+def draw_curves(drawn: Drawn, y: str, x: str, by_group: bool = False) -> Figure | None:
     """Draw a line a row, its mean over seeds, with their range as a band.
 
     Return None where no run has such a curve.
@@ -63,13 +63,18 @@ def _panel(ax: Axes, bands: dict[Series, Band], y: str, x: str) -> None:
         ax.plot(
             b.x,
             b.mean,
-            **look(series.family, series.nth),
+            **style_of_method(series.family, series.nth),
             markevery=(i % every, every),
             label=series.short,
         )
         if len(series.runs) > 1:
             ax.fill_between(
-                b.x, b.low, b.high, color=look(series.family)["color"], alpha=0.15, linewidth=0
+                b.x,
+                b.low,
+                b.high,
+                color=style_of_method(series.family)["color"],
+                alpha=0.15,
+                linewidth=0,
             )
     ax.set(xlabel=label_of(x, bands), ylabel=label_of(y, bands))
     if x == "epoch" and max(b.x.max() for b in bands.values()) > 5:
@@ -88,7 +93,7 @@ def _legend(series: Sequence[Series], by_group: bool) -> list[Line2D]:
     """Return one legend entry for each distinct label."""
     rows: dict[str, dict[str, Any]] = {}
     for s in series:
-        rows.setdefault(s.short if by_group else s.label, look(s.family, s.nth))
+        rows.setdefault(s.short if by_group else s.label, style_of_method(s.family, s.nth))
     return [Line2D([], [], label=label, **style) for label, style in rows.items()]
 
 

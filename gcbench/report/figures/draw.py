@@ -12,13 +12,13 @@ from matplotlib.figure import Figure
 from gcbench.config import PAPER, ConfigError, near
 from gcbench.drawing import RC, save
 from gcbench.records.store import RecordedRun
-from gcbench.report.figures.bars import breakdown
-from gcbench.report.figures.curves import curves
-from gcbench.report.figures.reach import time_to_score
-from gcbench.report.figures.scaling import scaling
-from gcbench.report.figures.series import Drawn, of_rows, of_runs, of_workers
-from gcbench.report.figures.studies import STUDIES, predicted_throughput
-from gcbench.report.figures.tradeoff import Panel, accuracy_ratio, score_of, tradeoff
+from gcbench.report.figures.bars import draw_breakdown
+from gcbench.report.figures.curves import draw_curves
+from gcbench.report.figures.reach import draw_time_to_score, target_of
+from gcbench.report.figures.scaling import draw_scaling
+from gcbench.report.figures.series import Drawn, series_by_task, series_by_workload, series_of_rows
+from gcbench.report.figures.studies import STUDIES, TABLE_STUDIES
+from gcbench.report.figures.tradeoff import Panel, draw_accuracy_ratio, draw_tradeoff, score_of
 from gcbench.report.rows import group_runs
 from gcbench.report.study import Study, find_study
 from gcbench.report.tables import Table, read_table, tables_of
@@ -46,8 +46,8 @@ def draw(
     """
     at_budget = [run for run in runs if run.budget == budget]
     special = {
-        WHICH: lambda: which_method(at_budget, budget),
-        RUNS: lambda: (picture for picture in everything(at_budget) if picture[1]),
+        WHICH: lambda: figures_of_methods(at_budget, budget),
+        RUNS: lambda: (picture for picture in figures_of_runs(at_budget) if picture[1]),
     }
     lines = [
         line
@@ -58,13 +58,13 @@ def draw(
     for name in STUDIES:
         if asked in (name, ALL):
             lines += _write(
-                of_study(name, results), folder, PAPER, f"gcbench study {name} makes it"
+                figures_of_study(name, results), folder, PAPER, f"gcbench study {name} makes it"
             )
     if asked not in (*special, *STUDIES):
         for name in _tables(asked):
             table = read_table(name)
             lines += _write(
-                of_table(table, runs, budget, overrides, results),
+                figures_of_table(table, runs, budget, overrides, results),
                 folder,
                 budget,
                 f"gcbench report table={name} says what to run",
@@ -98,27 +98,31 @@ def _write(pictures: Pictures, folder: Path, budget: str, how: str = "") -> list
 WANTS_TWO = "it wants two finished settings of one workload that differ in what they send"
 
 
-def which_method(runs: Sequence[RecordedRun], budget: str) -> Pictures:
-    workloads = {workload.title: drawn for workload, drawn in of_runs(runs).items()}
-    yield WHICH, accuracy_ratio(workloads, [] if budget == PAPER else [f"Runs of budget={budget}."])
+def figures_of_methods(runs: Sequence[RecordedRun], budget: str) -> Pictures:
+    """Yield the figure of all methods: scores over compression ratios, a panel each workload."""
+    workloads = {workload.title: drawn for workload, drawn in series_by_workload(runs).items()}
+    yield (
+        WHICH,
+        draw_accuracy_ratio(workloads, [] if budget == PAPER else [f"Runs of budget={budget}."]),
+    )
 
 
-def everything(runs: Sequence[RecordedRun]) -> Pictures:
+def figures_of_runs(runs: Sequence[RecordedRun]) -> Pictures:
     """Yield the figures of every workload, and those over the number of workers."""
-    for workload, drawn in of_runs(runs).items():
+    for workload, drawn in series_by_workload(runs).items():
         place = f"{RUNS}/{workload.name}"
         yield from _curves(
             place, drawn, [score_of(drawn.series) or "loss", "train_loss", "relative_error"], AXES
         )
-        yield f"{place}/breakdown", breakdown(drawn)
-        yield f"{place}/accuracy_ratio", accuracy_ratio({workload.title: drawn})
+        yield f"{place}/breakdown", draw_breakdown(drawn)
+        yield f"{place}/accuracy_ratio", draw_accuracy_ratio({workload.title: drawn})
         if score := score_of(drawn.series):
-            yield f"{place}/time_to_{score}", time_to_score(drawn, score)
-    for name, drawn in of_workers(runs).items():
-        yield f"{RUNS}/scaling-{name}", scaling(drawn)
+            yield f"{place}/time_to_{score}", _time_to_score(drawn, score)
+    for name, drawn in series_by_task(runs).items():
+        yield f"{RUNS}/scaling-{name}", draw_scaling(drawn)
 
 
-def of_table(
+def figures_of_table(
     table: Table,
     runs: Sequence[RecordedRun],
     budget: str,
@@ -133,15 +137,15 @@ def of_table(
     kind, by_group = spec.get("kind"), spec.get("panels") == "group"
     if table.study:
         if kind:
-            yield from _of_study_table(table, results)
+            yield from _figure_of_study_table(table, kind, results)
         return
-    drawn = of_rows(group_runs(table, runs, budget, overrides), by_group)
+    drawn = series_of_rows(group_runs(table, runs, budget, overrides), by_group)
     if kind == "curves":
         yield from _curves(table.name, drawn, _list(spec["y"]), _list(spec["x"]), by_group)
     elif kind == "breakdown":
-        yield f"{table.name}/breakdown", breakdown(drawn, by_group, spec.get("caption"))
+        yield f"{table.name}/breakdown", draw_breakdown(drawn, by_group, spec.get("caption"))
     elif kind == "scaling":
-        yield f"{table.name}/scaling", scaling(drawn)
+        yield f"{table.name}/scaling", draw_scaling(drawn)
     elif kind in ("accuracy_ratio", None):
         yield from _of_scores(table, drawn)
     else:
@@ -161,14 +165,14 @@ def _of_scores(table: Table, drawn: Drawn) -> Pictures:
         group: Drawn([s for s in drawn.series if group in ("", s.group)], drawn.notes)
         for group in groups
     }
-    yield f"{table.name}/{score}-over-ratio", accuracy_ratio(parts)
+    yield f"{table.name}/{score}-over-ratio", draw_accuracy_ratio(parts)
     if links := [column for column in table.columns if column.network]:
         yield (
             f"{table.name}/{score}-over-exchange",
-            tradeoff({c.title: Panel(drawn, str(c.measure), c.settings) for c in links}),
+            draw_tradeoff({c.title: Panel(drawn, str(c.measure), c.settings) for c in links}),
         )
     yield from _curves(table.name, drawn, [score, "train_loss"], AXES)
-    yield f"{table.name}/time-to-{score}", time_to_score(drawn, score)
+    yield f"{table.name}/time-to-{score}", _time_to_score(drawn, score)
 
 
 def _curves(
@@ -176,7 +180,12 @@ def _curves(
 ) -> Pictures:
     for y in what:
         for x in over:
-            yield f"{place}/{y}-over-{x}", curves(drawn, y, x, by_group)
+            yield f"{place}/{y}-over-{x}", draw_curves(drawn, y, x, by_group)
+
+
+def _time_to_score(drawn: Drawn, score: str) -> Figure | None:
+    goal = target_of(drawn, score)
+    return None if goal is None else draw_time_to_score(drawn, score, goal)
 
 
 def _list(value: Any) -> list[str]:
@@ -184,25 +193,22 @@ def _list(value: Any) -> list[str]:
 
 
 def _study(name: str, results: Sequence[str]) -> Study | None:
-    path_and_study = find_study(name, results)
-    return path_and_study[1] if path_and_study else None
+    kept = find_study(name, results)
+    return kept.study if kept else None
 
 
-def of_study(name: str, results: Sequence[str]) -> Pictures:
+def figures_of_study(name: str, results: Sequence[str]) -> Pictures:
+    """Yield the figure of a study by itself, without a table."""
     study = _study(name, results)
     yield f"studies/{name}", STUDIES[name](study) if study else None
 
 
-def _of_study_table(table: Table, results: Sequence[str]) -> Pictures:
-    study = _study(str(table.study), results)
-    make = STUDIES.get(str(table.study))
-    what = str((table.figure or {})["kind"])
-    if study is None:
-        yield f"{table.name}/{what}", None
-    else:
-        yield (
-            f"{table.name}/{what}",
-            make(study, [r.title for r in table.rows])
-            if make
-            else predicted_throughput(table, study),
+def _figure_of_study_table(table: Table, kind: str, results: Sequence[str]) -> Pictures:
+    name = str(table.study)
+    if name not in TABLE_STUDIES:
+        raise ConfigError(
+            f"{table.name}: study {name} has no figure of a table's rows, as "
+            f"{' and '.join(TABLE_STUDIES)} have; leave out figure: in its file"
         )
+    study = _study(name, results)
+    yield f"{table.name}/{kind}", TABLE_STUDIES[name](table, study) if study else None

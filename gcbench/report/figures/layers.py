@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from gcbench.drawing import finish, logarithmic, look, panels
+from gcbench.drawing import finish, logarithmic, panels, style_of_method
 from gcbench.report.study import Study
 
 
-def layers(study: Study) -> Figure | None:
+def draw_layers(study: Study) -> Figure | None:
     """Draw bits and error a line a method, the tensors from the input on.
 
     A tensor that is sent without error has no point.
@@ -25,7 +25,7 @@ def layers(study: Study) -> Figure | None:
     figure, axes = panels([""] * 2, wide=True)
     names = [layer["name"] for layer in next(iter(by_method.values()))]
     for nth, (method, lines) in enumerate(by_method.items()):
-        style = look(method.split()[0], nth)
+        style = style_of_method(method.split()[0], nth)
         axes[0].plot(
             [layer["bits_a_step"] / layer["values"] for layer in lines], **style, label=method
         )

@@ -39,14 +39,11 @@ def _best(series: Series, y: str) -> list[float]:
     ]
 
 
-def time_to_score(drawn: Drawn, y: str, target: float | None = None) -> Figure | None:
-    """Draw steps, bits and seconds until a test first reached `target`.
+def draw_time_to_score(drawn: Drawn, y: str, goal: float) -> Figure | None:
+    """Draw steps, bits and seconds until a test first reached `goal`.
 
     Each has a panel, every row a bar.
     """
-    goal = target_of(drawn, y) if target is None else target
-    if goal is None:
-        return None
     spent = {x: {s: _until(s, y, x, goal) for s in drawn.series} for x in SPENDING}
     kinds = [x for x in SPENDING if any(spent[x].values())]
     if not kinds:

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from gcbench.drawing import finish, logarithmic, look, panels
+from gcbench.drawing import finish, logarithmic, panels, style_of_method, tick_counts
 from gcbench.report.figures.series import Drawn, Series, caveats, untimed
 
 COUNT = re.compile(r"[,;]?\s*\d+ (workers?|GPUs?|nodes?)\s*[,;]?\s*")  # in a row's title
@@ -21,7 +21,7 @@ def method_of(series: Series) -> str:
     return COUNT.sub("", series.short).strip(" ,") or series.short
 
 
-def scaling(drawn: Drawn) -> Figure | None:
+def draw_scaling(drawn: Drawn) -> Figure | None:
     """Draw the speed-up of the throughput over full precision on one worker.
 
     Both axes are logarithmic; a group of rows has a panel.
@@ -41,7 +41,8 @@ def scaling(drawn: Drawn) -> Figure | None:
         _panel(ax, groups[group], base)
     methods = {method_of(s): s for s in timed if s.group in bases}
     handles = [
-        Line2D([], [], label=name, **look(s.family, _nth(s, timed))) for name, s in methods.items()
+        Line2D([], [], label=name, **style_of_method(s.family, _nth(s, timed)))
+        for name, s in methods.items()
     ]
     ideal = Line2D([], [], color="#999999", linewidth=0.8, linestyle=":", label="linear")
     return finish(
@@ -81,7 +82,7 @@ def _panel(ax: Axes, series: Sequence[Series], base: float) -> None:
             workers,
             means,
             yerr=error,
-            **look(members[0].family, _nth(members[0], series)),
+            **style_of_method(members[0].family, _nth(members[0], series)),
             capsize=2,
             label=method,
         )
@@ -89,8 +90,7 @@ def _panel(ax: Axes, series: Sequence[Series], base: float) -> None:
     ax.plot(counts, counts, color="#999999", linewidth=0.8, linestyle=":", label="linear")
     ax.set(xlabel="Workers", ylabel="Speed-up over one worker (x)")
     logarithmic(ax, "x", "y")
-    ax.set_xticks(counts, [str(count) for count in counts])
-    ax.set_xticks([], minor=True)
+    tick_counts(ax, counts)
 
 
 def _nth(series: Series, among: Sequence[Series]) -> int:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from gcbench.console import name_first
 from gcbench.identity import Flat, digest, tell_apart
 from gcbench.records.store import RecordedRun, newest
-from gcbench.report.measures import TIMES, emulated, measure
+from gcbench.report.measures import TIMES, emulated, measure_by_seed
 from gcbench.report.rows import Row
 
 NAMED = 5  # rows that are not in a figure
@@ -40,8 +40,7 @@ class Series:
         """Return one measure by seed; a run that has no such number is left out."""
         if name in TIMES and not self.timed:
             return []
-        values = (measure(name, run.result, **settings) for run in self.runs)
-        return [value for value in values if value is not None]
+        return list(measure_by_seed(name, self.runs, **settings).values())
 
 
 class Drawn(NamedTuple):
@@ -51,7 +50,7 @@ class Drawn(NamedTuple):
     notes: list[str]  # which rows are missing, which did not end well
 
 
-def of_rows(rows: Sequence[Row], by_group: bool = False) -> Drawn:
+def series_of_rows(rows: Sequence[Row], by_group: bool = False) -> Drawn:
     """Return the rows of a table in its order.
 
     With a panel for every group, rows of one title look alike in all panels.
@@ -135,7 +134,9 @@ FlatOf = Callable[[RecordedRun], Flat]  # by which runs are told apart
 FLAT: FlatOf = attrgetter("flat")
 
 
-def of_runs(runs: Iterable[RecordedRun], flat_of: FlatOf = FLAT) -> dict[Workload, Drawn]:
+def series_by_workload(
+    runs: Iterable[RecordedRun], flat_of: FlatOf = FLAT
+) -> dict[Workload, Drawn]:
     """Return everything that ran, with or without a table, by workload."""
     return {
         workload: _draw_done(name_configurations(configurations, flat_of))
@@ -157,7 +158,7 @@ def group_configurations(
     }
 
 
-def of_workers(runs: Iterable[RecordedRun]) -> dict[str, Drawn]:
+def series_by_task(runs: Iterable[RecordedRun]) -> dict[str, Drawn]:
     """Return timed runs by model, data and batch, where they ran on several numbers of workers.
 
     A configuration has the same label on every number of workers.

@@ -12,8 +12,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from gcbench.drawing import BLUE, LINES, finish, logarithmic, panels, plain
-from gcbench.report.figures.layers import layers
+from gcbench.drawing import BLUE, LINES, finish, logarithmic, panels, style_of_line, tick_counts
+from gcbench.records.schema import BITS_PER_MIB
+from gcbench.report.figures.layers import draw_layers
 from gcbench.report.study import Study
 from gcbench.report.tables import Table
 
@@ -29,7 +30,7 @@ def _distinct(rows: Sequence[StudyRow], key: str) -> list[Any]:
     return list(dict.fromkeys(row[key] for row in rows))
 
 
-def histograms(study: Study, titles: Sequence[str] = ()) -> Figure | None:
+def draw_histograms(study: Study, titles: Sequence[str] = ()) -> Figure | None:
     """Draw the share of the values by size, a panel a quantizer, over the gradients' own."""
     rows = {
         row["row"]: row
@@ -67,6 +68,11 @@ def histograms(study: Study, titles: Sequence[str] = ()) -> Figure | None:
     return finish(figure, handles, [*notes, *_missing(titles, list(rows))])
 
 
+def draw_histograms_of_table(table: Table, study: Study) -> Figure | None:
+    """Draw the histograms of a table's rows, and say which of them the study lacks."""
+    return draw_histograms(study, [row.title for row in table.rows])
+
+
 def _shares(histogram: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
     """Return the middles of the bins, and the per cent of all values in each."""
     counts = np.array(histogram["counts"], dtype=float)
@@ -82,7 +88,7 @@ MEASURED = {
 }
 
 
-def quantizer_bounds(study: Study) -> Figure | None:
+def draw_quantizer_bounds(study: Study) -> Figure | None:
     """Draw a row of panels a quantity, a panel a length, with the theorems' bounds above."""
     rows = study["rows"]
     kinds, every = _distinct(rows, "vector"), _distinct(rows, "n")
@@ -98,7 +104,7 @@ def quantizer_bounds(study: Study) -> Figure | None:
                 ax.plot(
                     [row["s"] for row in members],
                     [row[quantity] for row in members],
-                    **plain(k + 1),
+                    **style_of_line(k + 1),
                 )
             ax.plot(
                 [row["s"] for row in members],
@@ -110,14 +116,15 @@ def quantizer_bounds(study: Study) -> Figure | None:
             logarithmic(ax, "x", "y")
             ax.set_ylim(bottom=LEAST.get(quantity))
     lines = [
-        Line2D([], [], label=f"measured, {kind}", **plain(k + 1)) for k, kind in enumerate(kinds)
+        Line2D([], [], label=f"measured, {kind}", **style_of_line(k + 1))
+        for k, kind in enumerate(kinds)
     ]
     return finish(
         figure, [Line2D([], [], color="black", linewidth=1.4, label="bound of the theorem"), *lines]
     )
 
 
-def ecq_stability(study: Study) -> Figure | None:
+def draw_ecq_stability(study: Study) -> Figure | None:
     """Draw the residual over steps for every alpha, solid where lambda < 1."""
     rows = study["rows"]
     columns = len(_distinct(rows, "d"))
@@ -155,14 +162,14 @@ def _shade(share: float) -> tuple[float, float, float]:
     return red, green, blue
 
 
-def decode_scaling(study: Study) -> Figure | None:
+def draw_decode_scaling(study: Study) -> Figure | None:
     """Draw decoding time and received payload against the number of workers."""
     rows = study["rows"]
     figure, axes = panels(["", ""])
     for ax, key, scale, label in zip(
         axes,
         ("decode_milliseconds", "received_bits"),
-        (1.0, 1 / 2**23),
+        (1.0, 1 / BITS_PER_MIB),
         ("Decoding (ms)", "Received in a step (MiB)"),
         strict=True,
     ):
@@ -171,18 +178,17 @@ def decode_scaling(study: Study) -> Figure | None:
             ax.plot(
                 [row["workers"] for row in members],
                 [row[key] * scale for row in members],
-                **plain(nth),
+                **style_of_line(nth),
                 label=method,
             )
         counts = _distinct(rows, "workers")
         ax.set(xlabel="Workers", ylabel=label)
         logarithmic(ax, "x", "y")
-        ax.set_xticks(counts, [str(count) for count in counts])
-        ax.set_xticks([], minor=True)
+        tick_counts(ax, counts)
     return finish(figure, axes[0].get_legend_handles_labels()[0])
 
 
-def predicted_throughput(table: Table, study: Study) -> Figure | None:
+def draw_predicted_throughput(table: Table, study: Study) -> Figure | None:
     """Draw the throughput against the number of GPUs, a line a row of this table.
 
     Rows of one method share a color. A row of the study has the `table` that it belongs to, and
@@ -202,7 +208,7 @@ def predicted_throughput(table: Table, study: Study) -> Figure | None:
     colors = list(dict.fromkeys(methods))
     for i, (title, method) in enumerate(zip(shown, methods, strict=True)):
         style = {
-            **plain(colors.index(method)),
+            **style_of_line(colors.index(method)),
             "linestyle": LINES[methods[:i].count(method) % len(LINES)],
         }
         ax.plot(
@@ -211,8 +217,7 @@ def predicted_throughput(table: Table, study: Study) -> Figure | None:
     ax.set(xlabel="GPUs", ylabel="Predicted throughput (images/s)")
     logarithmic(ax, "x", "y")
     counts = sorted({count for title in shown for count in known[title]["gpus"]})
-    ax.set_xticks(counts, [str(count) for count in counts])
-    ax.set_xticks([], minor=True)
+    tick_counts(ax, counts)
     return finish(figure, ax.get_legend_handles_labels()[0], _missing(titles, shown))
 
 
@@ -221,10 +226,14 @@ def _missing(titles: Sequence[str], shown: Sequence[str]) -> list[str]:
     return [f"Missing: {', '.join(missing)}."] if missing else []
 
 
-STUDIES: dict[str, Callable[..., Figure | None]] = {
-    "gradient_levels": histograms,
-    "quantizer_bounds": quantizer_bounds,
-    "ecq_stability": ecq_stability,
-    "layers": layers,
-    "decode_scaling": decode_scaling,
+STUDIES: dict[str, Callable[[Study], Figure | None]] = {
+    "gradient_levels": draw_histograms,
+    "quantizer_bounds": draw_quantizer_bounds,
+    "ecq_stability": draw_ecq_stability,
+    "layers": draw_layers,
+    "decode_scaling": draw_decode_scaling,
+}
+TABLE_STUDIES: dict[str, Callable[[Table, Study], Figure | None]] = {  # behind a paper's figure
+    "gradient_levels": draw_histograms_of_table,
+    "throughput_model": draw_predicted_throughput,
 }

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gcbench.records.schema import BITS_PER_MIB
 from gcbench.records.store import Metrics, RecordedRun
 
-MIB = 8 * 2**20
 EVENTS = {
     "train_loss": ("train", "loss"),
     "relative_error": ("compression", "relative"),
@@ -17,7 +17,7 @@ EVENTS = {
     "cosine": ("compression", "cosine"),
 }
 SQUARED = {"squared_error"}
-SPENT = {"bits": ("bits_sent_per_worker", 1 / MIB), "seconds": ("seconds", 1.0)}
+SPENT = {"bits": ("bits_sent_per_worker", 1 / BITS_PER_MIB), "seconds": ("seconds", 1.0)}
 
 
 class Track(NamedTuple):

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from gcbench.drawing import finish, logarithmic, look, panels
+from gcbench.drawing import finish, logarithmic, panels, style_of_method
 from gcbench.report.figures.axes import LABELS, label_of
 from gcbench.report.figures.labels import place_labels
 from gcbench.report.figures.series import Drawn, Series
@@ -77,12 +77,12 @@ def _beats(q: Point, p: Point, x_sign: int, y_sign: int) -> bool:
     return a[0] >= b[0] and a[1] >= b[1] and a != b
 
 
-def accuracy_ratio(workloads: Mapping[str, Drawn], notes: Sequence[str] = ()) -> Figure | None:
+def draw_accuracy_ratio(workloads: Mapping[str, Drawn], notes: Sequence[str] = ()) -> Figure | None:
     """Draw the score over the compression ratio, a panel for every workload."""
-    return tradeoff({title: Panel(drawn) for title, drawn in workloads.items()}, notes)
+    return draw_tradeoff({title: Panel(drawn) for title, drawn in workloads.items()}, notes)
 
 
-def tradeoff(asked: Mapping[str, Panel], notes: Sequence[str] = ()) -> Figure | None:
+def draw_tradeoff(asked: Mapping[str, Panel], notes: Sequence[str] = ()) -> Figure | None:
     """Draw the panels, each with its Pareto front as a line; a series has one number in all."""
     points = {title: panel.points() for title, panel in asked.items()}
     shown = {title: members for title, members in points.items() if len({p.x for p in members}) > 1}
@@ -135,12 +135,12 @@ def tradeoff(asked: Mapping[str, Panel], notes: Sequence[str] = ()) -> Figure | 
 
 def _handle(family: str, label: str, nth: int = 0) -> Line2D:
     """Return a point's entry in the legend."""
-    return Line2D([], [], label=label, **{**look(family, nth), "linestyle": ""})
+    return Line2D([], [], label=label, **{**style_of_method(family, nth), "linestyle": ""})
 
 
 def _panel(ax: Axes, points: Sequence[Point], best: Sequence[Point], panel: Panel) -> None:
     for p in points:
-        style = {**look(p.series.family, 0 if p in best else 1), "linestyle": ""}
+        style = {**style_of_method(p.series.family, 0 if p in best else 1), "linestyle": ""}
         error = [[p.score - p.low], [p.high - p.score]] if p.high > p.low else None
         ax.errorbar(p.x, p.score, yerr=error, **style, capsize=2, elinewidth=0.8)
     ax.plot(*zip(*_steps(best), strict=True), color="#888888", linewidth=0.9, zorder=1)
