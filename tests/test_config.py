@@ -171,10 +171,6 @@ def test_help_names_every_choice() -> None:
             "schedule.warmup_start=0.5 means nothing with schedule.warmup_epochs=0; type schedule.",
         ),
         (
-            "trainer.bucket_mib=1",
-            "trainer.bucket_mib=1 means nothing with trainer.overlap=false; type trainer.overlap=",
-        ),
-        (
             "dataset=cifar10 dataset.augment=false dataset.flip=random",
             "dataset.flip=random means nothing with dataset.augment=false; type dataset.augment=",
         ),

@@ -21,7 +21,6 @@ KIND_OF_SCHEDULE = {"milestones": "steps", "gamma": "steps", "end_factor": "line
 NEEDED = {
     "warm_start": ("svd", False),
     "schedule.warmup_start": ("schedule.warmup_epochs", 5),
-    "trainer.bucket_mib": ("trainer.overlap", True),
     "dataset.crop_padding": ("dataset.augment", True),
     "dataset.crop_fill": ("dataset.augment", True),
     "dataset.flip": ("dataset.augment", True),

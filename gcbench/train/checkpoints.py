@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from gcbench.config import Config
+from gcbench.identity import Config
 from gcbench.train.resharding import merge_workers, replaced_shares, unmergeable_reason
 from gcbench.train.run import Progress, Run
 from gcbench.train.schedules import total_steps

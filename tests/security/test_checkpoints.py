@@ -136,7 +136,7 @@ def test_a_forged_step_beyond_the_end_inside_the_file_is_refused(cut: Path) -> N
 def test_a_checkpoint_runs_no_code(cut: Path, tmp_path: Path) -> None:
     replace_shared(cut / LAST, pickle.dumps(Exploit(tmp_path / "ran")))
     with pytest.raises(
-        RunFailed,
+        ConfigError,
         match=(
             "shared.pt is missing or damaged .torch.load says UnpicklingError.*from step-00000004"
         ),
