@@ -36,10 +36,10 @@ from gcbench.config import (
     sentence_of,
     start_notice,
 )
+from gcbench.launch import slurm
 from gcbench.sweep_progress import listed_errors
 
 INTERRUPTED = 130
-TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR")
 
 _log = logging.getLogger("gcbench")
 # Errors of a single run wait here: Hydra would print a line of its own before ours.
@@ -261,5 +261,5 @@ def _is_first_rank() -> bool:
 
     A RANK without the rest of torchrun's names is none.
     """
-    rank = "RANK" if all(name in os.environ for name in TORCHRUN) else "SLURM_PROCID"
+    rank = "RANK" if all(name in os.environ for name in slurm.TORCHRUN) else "SLURM_PROCID"
     return os.environ.get(rank, "0") == "0"

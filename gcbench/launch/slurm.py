@@ -20,6 +20,7 @@ from gcbench.config import Config, ConfigError
 PORTS = range(15000, 30000)  # below those that the system hands out by itself
 # Slurm sends this, as we and submitit ask, when time is nearly over or others need the nodes.
 REQUEUE = signal.SIGUSR2
+TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR")  # what torchrun gives a process
 Environment = Mapping[str, str]
 
 
