@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from gcbench.data.arrays import ArrayData, Pair
+from gcbench.data.protocol import Features
 from gcbench.data.split import Split, hold_out
 
 SITE = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets"
@@ -21,7 +22,7 @@ SITE = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets"
 def libsvm(
     root: str,
     name: str,
-    features: int,
+    features: Features,
     task: Literal["classification", "regression"] = "classification",
     scale: bool = False,
     test_file: bool = False,

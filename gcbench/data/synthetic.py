@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gcbench.data.arrays import ArrayData, Pair, epoch_order, part_of
-from gcbench.data.protocol import Kind, Task
+from gcbench.data.protocol import Features, Kind, Task
 from gcbench.data.split import Split, hold_out
 from gcbench.knobs import Knob
 from gcbench.seeds import mix
@@ -17,7 +17,6 @@ from gcbench.seeds import mix
 Samples = Annotated[
     int, Knob("of the training split", unit="a number of samples", at_least=2, example=10_000)
 ]
-Features = Annotated[int, Knob("of a sample", unit="a number", at_least=1, example=64)]
 Outputs = Annotated[int, Knob("classes or targets", unit="a number", at_least=1, example=10)]
 Noise = Annotated[
     float, Knob("deviation of the teacher's noise", unit="a deviation", at_least=0, example=0.1)
