@@ -18,8 +18,9 @@ from gcbench.bench.network import measure_here
 from gcbench.bench.timing import Row
 from gcbench.codecs.kernels import use_backend
 from gcbench.compressors import Compressor
-from gcbench.config import Config, ConfigError
+from gcbench.config import Config, ConfigError, conf_directory, read_yaml
 from gcbench.console import TextTable, console, print_table
+from gcbench.identity import format_value
 from gcbench.launch.instantiate import make_compressor, parameter_shapes
 from gcbench.launch.local import run_processes
 from gcbench.launch.memory import keep_freed_memory
@@ -39,6 +40,7 @@ def bench(config: Config, directory: str) -> None:
     _check_gpus(config["workers"], together, device)
     compiler = Machine.detect().compiler
     backend = choose_codec_backend(config["codec_backend"], device.type, compiler, "codec_backend")
+    _refuse_idle_inputs(config, together)
     torch.set_num_threads(config["threads"])
     use_backend(backend)
     keep_freed_memory()
@@ -85,6 +87,21 @@ def _check_gpus(workers: list[int], together: bool, device: torch.device) -> Non
             f"workers={workers}: each process has a GPU of its own, and {gpus} of {processes} are "
             f"here; type workers=[{gpus}], or device=cpu"
         )
+
+
+def _refuse_idle_inputs(config: Config, together: bool) -> None:
+    """Refuse a benchmark of nothing, and keys that are not conf's where others take their place."""
+    known = {**config, "model": config["choices"].get("model")}
+    usual = {"model": None, **read_yaml(conf_directory() / "bench.yaml")}
+    for taker, taken in (("recorded", ("draws", "model", "sizes")), ("model", ("sizes",))):
+        for key in taken:
+            if known[taker] and known[key] != usual[key]:
+                raise ConfigError(
+                    f"{key}={format_value(known[key])}: {taker}={known[taker]} takes its place; "
+                    "type one of both"
+                )
+    if not (together or config["workers"] or config["recorded"] or config["draws"]):
+        raise ConfigError("draws=[] workers=[]: nothing is measured; type draws=[normal]")
 
 
 def _name(device: torch.device) -> str:

@@ -12,6 +12,7 @@ from gcbench.config.arguments import (
     option,
     read_arguments,
     read_keys,
+    refuse_unread,
     to_overrides,
 )
 from gcbench.config.budget import PAPER, budget_names
@@ -58,6 +59,7 @@ __all__ = [
     "open_nodes",
     "option",
     "read_arguments",
+    "refuse_unread",
     "read_keys",
     "read_yaml",
     "refuse_empty_sweep",

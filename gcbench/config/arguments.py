@@ -91,6 +91,26 @@ def read_keys(kind: type[Any], typed: Sequence[str]) -> dict[str, Any]:
     return values
 
 
+def refuse_unread(
+    arguments: Arguments, command: str, form: str, reads: Mapping[str, Collection[str]]
+) -> None:
+    """Raise ConfigError for a typed key that this form of a command does not read.
+
+    `reads` has the fields of every form.
+    """
+    keys = {field.name: key for key, field in _fields_by_key(type(arguments)).items()}
+    for name in arguments.given:
+        if name not in reads[form]:
+            value = getattr(arguments, name)
+            values = value if isinstance(value, tuple) else [value]
+            typed = f"{keys[name]}={','.join(map(format_value, values))}"
+            others = [f"{command} {other}".strip() for other in reads if name in reads[other]]
+            raise ConfigError(
+                f"{typed}: {f'{command} {form}'.strip()} does not read it; leave it out, or type "
+                f"{' or '.join(others)}"
+            )
+
+
 def to_overrides(keys: Mapping[str, Any]) -> list[str]:
     """Return keys and values of Python as key=value overrides of Hydra's grammar.
 

@@ -26,18 +26,19 @@ def load_runs(*folders: str | Path) -> RunsFrame:
     passed over with a warning in the log.
 
     Args:
-        *folders: of runs, or files of kept runs (`.jsonl.gz`); none: `outputs`.
+        *folders: of runs, or files of kept runs (`.jsonl.xz`); none: `outputs`.
 
     Raises:
         ConfigError: a folder does not exist.
     """
-    for folder in folders:
+    places = folders or ("outputs",)
+    for folder in places:
         if not Path(folder).exists():
             raise ConfigError(
                 f"{folder}: there is no such folder; type one that has runs, as in "
                 'load_runs("outputs")'
             )
-    found = find_runs(folders or ["outputs"])
+    found = find_runs(places)
     found.warn()
     frame = RunsFrame(runs_frame(found.runs))
     frame.recorded = {run.place: run for run in found.runs}

@@ -5,10 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gcbench.config import Arguments, ConfigError, key, near, read_arguments
+from gcbench.config import Arguments, ConfigError, key, near, read_arguments, refuse_unread
 from gcbench.console import FORMATS
 
 COMMANDS = ("pays", "measure", "compare", "links", "devices")
+SCENARIO = set(
+    "model shapes dataset compressor network latency inside workers workers_per_node batch_size "
+    "seconds every overlap device format".split()
+)
+READS = {  # the keys of each command
+    "": SCENARIO | {"samples"},
+    "pays": SCENARIO | {"picture"},
+    "measure": {"device", "title", "format"},
+    "compare": {"network", "latency", "own", "format"},
+    "links": {"format"},
+    "devices": {"format"},
+}
 
 
 @dataclass
@@ -90,6 +102,17 @@ def read_predict(typed: Sequence[str]) -> Predict:
     for argument in unknown:
         raise ConfigError(
             f"{argument}: type {near(argument, COMMANDS) or ', '.join(COMMANDS)}, or key=value"
+        )
+    refuse_unread(arguments, "gcbench predict", arguments.command, READS)
+    if arguments.others and "compressor" not in READS[arguments.command]:
+        raise ConfigError(
+            f"{arguments.others[0]}: gcbench predict {arguments.command} has no such key; leave it "
+            "out"
+        )
+    if arguments.shapes and (idle := [k for k in ("model", "dataset") if k in arguments.given]):
+        raise ConfigError(
+            f"{idle[0]}={getattr(arguments, idle[0])}: shapes={arguments.shapes} is the model; "
+            "type one of both"
         )
     if arguments.seconds is not None and arguments.batch_size is None and arguments.shapes is None:
         raise ConfigError(

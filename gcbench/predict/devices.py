@@ -14,6 +14,7 @@ from gcbench.config import ConfigError, choices_in, conf_directory, read_yaml
 from gcbench.config.checked import CHECKED, build_checked
 from gcbench.predict.model import CodecSeconds, Compute
 
+DEVICE_FILES = (".yaml", ".yml")  # how the names of files of your own end
 OTHER = "other"  # the codec of methods that a device has no line for
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -81,9 +82,10 @@ class Device:
         """Return the seconds of a choice of conf/compressor for a gradient of so many values."""
         entry = self._codec(compressor)
         if entry is None:
+            others = f"type one of {', '.join(self.codecs)}" if self.codecs else "it has none"
             raise ConfigError(
-                f"device={self.name} has no codec seconds of compressor={compressor}; type one of "
-                f"{', '.join(self.codecs)}, or add it with gcbench predict measure"
+                f"device={self.name} has no codec seconds of compressor={compressor}; {others}, or "
+                "add it with gcbench predict measure"
             )
         return CodecSeconds(
             self._seconds(entry.aggregate_seconds, entry.aggregate_copies or 0.0, values),
@@ -130,7 +132,7 @@ def read_device(name: str) -> Device:
 
 
 def _file_of(name: str) -> Path:
-    from_file = name.endswith((".yaml", ".yml"))
+    from_file = name.endswith(DEVICE_FILES)
     path = Path(name) if from_file else conf_directory() / "devices" / f"{name}.yaml"
     if not path.is_file():
         raise ConfigError(

@@ -12,19 +12,23 @@ import yaml
 
 from gcbench.comm.network import Link
 from gcbench.config import Config, ConfigError, emulated_link
+from gcbench.identity import Flat, flat_differences, format_differences
 from gcbench.predict.links import read_link
 from gcbench.predict.model import Cluster, exchange_seconds
 from gcbench.predict.payload import Payload
 from gcbench.predict.subject import compressor_of, facts_of, refuse_foreign_code, shapes_of_model
 from gcbench.records.reading import read_json
 from gcbench.records.schema import Network, Result
-from gcbench.records.store import find_runs, read_run
+from gcbench.records.store import RecordedRun, find_runs, read_run
 
 log = logging.getLogger("gcbench")
 
+COPY_BYTES_PER_SECOND = 10**10  # where no benchmark says
 BACKWARD_SHARE = 0.667  # where no run says
 PARTS = {"aggregate": "aggregate_seconds", "decode-and-add": "decode_seconds"}
 COMPUTATION = ("data", "forward", "backward", "update")
+# Keys on which, beside those of the model and the data set, the seconds of a batch hang.
+TIMED = ("trainer.precision", "trainer.threads", "trainer.accumulate")
 
 
 def _benchmarks(paths: Sequence[str]) -> Iterator[dict[str, Any]]:
@@ -52,8 +56,8 @@ def _read_benchmark(file: Path) -> dict[str, Any]:
     return dict(bench)
 
 
-def _timed_runs(paths: Sequence[str]) -> list[Result]:
-    """Return the results with times, by directory."""
+def _timed_runs(paths: Sequence[str]) -> list[RecordedRun]:
+    """Return the runs with times, by directory."""
     folders = [
         Path(path).parent if Path(path).name == "result.json" else Path(path)
         for path in paths
@@ -62,7 +66,7 @@ def _timed_runs(paths: Sequence[str]) -> list[Result]:
     found = find_runs(folders)
     found.warn()
     ordered = sorted(found.runs, key=lambda run: run.place)
-    return [run.result for run in ordered if run.result.seconds]
+    return [run for run in ordered if run.result.seconds]
 
 
 def measure_device(paths: Sequence[str], title: str) -> dict[str, Any]:
@@ -77,13 +81,15 @@ def measure_device(paths: Sequence[str], title: str) -> dict[str, Any]:
                 f"{path}: there is no such file or folder; type one with bench.json or result.json "
                 "in it"
             )
-    benches, runs = list(_benchmarks(paths)), _timed_runs(paths)
+    # Of draws=[] a benchmark has steps between processes only.
+    benches = [bench for bench in _benchmarks(paths) if bench["local"]]
+    runs = _timed_runs(paths)
     if not benches and not runs:
         raise ConfigError(
             f"{', '.join(paths)}: no bench.json, and no result.json with times, in or below it"
         )
     copies = [1e9 * row["memcpy_gb_per_second"] for b in benches for row in b["local"]]
-    shares = [_seconds(run, "backward") / _computation(run) for run in runs]
+    shares = [_seconds(run.result, "backward") / _computation(run.result) for run in runs]
     codecs: dict[str, Any] = {}
     methods: dict[str, Config] = {}
     for bench in benches:
@@ -99,17 +105,34 @@ def measure_device(paths: Sequence[str], title: str) -> dict[str, Any]:
             if part := PARTS.get(row["part"]):
                 entry[part].setdefault(row["values"], []).append(row["milliseconds"] / 1e3)
     models: dict[str, Any] = {}
+    settings: dict[str, Flat] = {}
     for run in runs:
-        entry = models.setdefault(run.choices["model"], {"seconds": {}})
+        model, timed = run.result.choices["model"], _timed_settings(run)
+        if different := flat_differences(settings.setdefault(model, timed), timed):
+            raise ConfigError(
+                f"{', '.join(paths)}: runs of model={model} with {format_differences(different)}, "
+                "and a device has one line for a model; type those of one"
+            )
+        entry = models.setdefault(model, {"seconds": {}})
         batch_size = run.config["trainer"]["batch_size"]
-        entry["seconds"].setdefault(batch_size, []).append(_computation(run))
+        entry["seconds"].setdefault(batch_size, []).append(_computation(run.result))
     return {
         "title": title,
-        "copy_bytes_per_second": round(median(copies)) if copies else 10**10,
+        "copy_bytes_per_second": round(median(copies)) if copies else COPY_BYTES_PER_SECOND,
         "backward_share": round(median(shares), 3) if shares else BACKWARD_SHARE,
         "codecs": {k: {part: _medians(v) for part, v in e.items() if v} for k, e in codecs.items()},
         "models": {k: {part: _medians(v) for part, v in e.items()} for k, e in models.items()},
     }
+
+
+def _timed_settings(run: RecordedRun) -> Flat:
+    """Return the settings on which the seconds of a batch hang, whatever the method."""
+    timed = {
+        key: value
+        for key, value in run.executed.items()
+        if key in TIMED or (key.startswith(("model.", "dataset.")) and key != "dataset.split")
+    }
+    return {"dataset": run.result.choices["dataset"], **timed}
 
 
 def _medians(table: dict[int, list[float]]) -> dict[int, float]:
@@ -136,17 +159,24 @@ COMMENTS = {
     "message (decode)",
     "models": "data, forward, backward and update: seconds by samples a worker",
 }
+ASSUMED = {  # by the part of the device without which nothing says them
+    "codecs": {"copy_bytes_per_second": "of fp32 values; assumed, as there was no benchmark"},
+    "models": {"backward_share": "of the seconds of models; assumed, as there was no run"},
+}
 
 
 def write_device(node: dict[str, Any], path: Path) -> None:
     """Write a device's file, with comments that say what its numbers are."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    comments = dict(COMMENTS)
+    for part, assumed in ASSUMED.items():
+        comments |= {} if node[part] else assumed
     parts = []
     for key, value in node.items():
         flow = None if isinstance(value, dict) else False  # one line for each table of sizes
         text = yaml.safe_dump({key: value}, sort_keys=False, default_flow_style=flow, width=120)
         first, newline, rest = text.partition("\n")
-        parts.append(f"{first}  # {COMMENTS[key]}{newline}{rest}")
+        parts.append(f"{first}  # {comments[key]}{newline}{rest}")
     path.write_text("# Made by gcbench predict measure.\n" + "".join(parts), encoding="utf-8")
 
 
@@ -198,12 +228,14 @@ def compare(
         config["model"], facts_of(result.choices["model"], result.choices["dataset"])
     )
     between = _link(result.network, network, latency, path)
-    messages = Payload(compressor_of(config), shapes).at(result.workers)
+    # Hosts make up the nodes of a hierarchical method, and have a link each to the other nodes.
+    size = next((c.workers for c in result.collectives if c.level == "inside"), 1)
+    cluster = Cluster(between, between, size).at(size * between.bits_per_second)
+    messages = Payload(compressor_of(config), shapes, size).at(result.workers)
     local = {"every": 1, "fragments": 1, **config.get("estimator", {})}
     # As many bits in all fragments as in the whole, in as many messages for each of them.
     messages = [m._replace(number=m.number * local["fragments"]) for m in messages]
-    round_seconds = exchange_seconds(messages, Cluster(between, between).network(result.workers))
-    exchange = round_seconds / local["every"]
+    exchange = exchange_seconds(messages, cluster.network(result.workers)) / local["every"]
     rest = sum(_seconds(result, phase) for phase in (*COMPUTATION, "encode", "decode", "wait"))
     return Comparison(
         title=result.experiment or Path(path).name,
@@ -235,6 +267,10 @@ def _link(measured: Network | None, network: str | None, latency: str | None, pa
     if network is not None:
         return read_link("network", network, latency)
     if measured and measured.emulated:
+        if latency is not None:
+            raise ConfigError(
+                f"latency={latency}: the link that its result names has one; type network=1gbit too"
+            )
         return Link(**(emulated_link(measured.model_dump()) or {}))
     if measured and measured.link:
         return read_link("network", measured.link, latency)

@@ -115,6 +115,12 @@ def find_model(arguments: Predict, device: Device) -> ModelOnDevice:
         return ModelOnDevice(model.title, model.tensors, arguments.samples or 50_000, compute)
     dataset = arguments.dataset or dataset_of(arguments.model)
     facts = facts_of(arguments.model, dataset)
+    usual = dataset_of(arguments.model)
+    if arguments.seconds is None and facts.sample != facts_of(arguments.model, usual).sample:
+        raise ConfigError(
+            f"dataset={dataset}: the device's seconds of model={arguments.model} are of {usual}, "
+            "whose samples have another shape; type seconds=0.1 batch_size=N, those of a batch"
+        )
     node = resolve(compose_overrides([f"model={arguments.model}", f"dataset={dataset}"]))["model"]
     compute = device.compute(arguments.model, arguments.batch_size, arguments.seconds)
     shapes = shapes_of_model(node, facts)

@@ -10,7 +10,7 @@ from typing import Any
 from gcbench.config import ConfigError
 from gcbench.console import TextTable
 from gcbench.predict.arguments import Predict
-from gcbench.predict.devices import OTHER, device_names, read_device
+from gcbench.predict.devices import DEVICE_FILES, OTHER, device_names, read_device
 from gcbench.predict.links import read_presets
 from gcbench.predict.measure import compare, measure_device, write_device
 from gcbench.predict.pays import MethodVerdict, Threshold, find_verdicts
@@ -116,9 +116,13 @@ def _notes(arguments: Predict, scenario: Scenario) -> list[str]:
 
 
 def _rank_methods(arguments: Predict) -> TextTable:
-    workers = [w for w in arguments.workers if w > 1]
-    if not workers:
-        raise ConfigError("workers=1: one worker exchanges nothing; type workers=2,4,8,16")
+    workers = arguments.workers
+    if 1 in workers:
+        several = ",".join(str(number) for number in workers if number > 1) or "2,4,8,16"
+        raise ConfigError(
+            f"workers={','.join(map(str, workers))}: one worker exchanges nothing; "
+            f"type workers={several}"
+        )
     scenario = build_scenario(arguments)
     clusters, compute, dense = scenario.clusters, scenario.compute, scenario.dense
     others = [m for m in scenario.methods if m is not dense]
@@ -128,7 +132,7 @@ def _rank_methods(arguments: Predict) -> TextTable:
         from gcbench.predict.picture import draw
 
         network, cluster = next(iter(clusters.items()))
-        title = _title(arguments, scenario)
+        title = _title(arguments, scenario._replace(clusters={network: cluster}))
         steps = bound.predictions[network]
         files = draw(verdicts, steps, network, cluster, Path(arguments.picture), title)
         log.info("drawn: %s", ", ".join(map(str, files)))
@@ -195,6 +199,11 @@ def _measure(arguments: Predict) -> TextTable:
     if not arguments.paths or "device" not in arguments.given:
         raise ConfigError(
             "measure: type folders with bench.json and result.json in them, and device=FILE.yaml"
+        )
+    if not arguments.device.endswith(DEVICE_FILES):
+        raise ConfigError(
+            f"device={arguments.device}: it is read from a yaml file; type "
+            f"device={arguments.device}.yaml"
         )
     node = measure_device(arguments.paths, arguments.title or Path(arguments.device).stem)
     write_device(node, Path(arguments.device))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import logging
+import lzma
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ from gcbench.records.schema import Result, Status
 
 log = logging.getLogger("gcbench")
 
-SUFFIX = ".jsonl.gz"  # of a file of kept runs
+SUFFIX = ".jsonl.xz"  # of a file of kept runs
 
 Metrics = list[dict[str, Any]]  # lines of metrics.jsonl
 
@@ -130,7 +130,7 @@ def find_runs(folders: Sequence[str | Path]) -> FoundRuns:
         try:
             for run in _read_file(path, unreadable):
                 runs.setdefault(run.copy_key, run)
-        except (OSError, EOFError, ValueError) as error:
+        except (OSError, EOFError, ValueError, lzma.LZMAError) as error:
             unreadable.append(f"{path}: {error}")
     return FoundRuns(sort_by_age(runs.values()), unreadable)
 
@@ -144,7 +144,7 @@ def read_run(directory: Path) -> RecordedRun:
 
 def read_kept(path: Path) -> Iterator[RecordedRun | str]:
     """Yield the runs of a kept file; for a line that holds none, a sentence that says why."""
-    with gzip.open(path, "rt", encoding="utf-8") as file:
+    with lzma.open(path, "rt", encoding="utf-8") as file:
         for number, line in enumerate(file, start=1):
             try:
                 yield _parse_line(line, path)
@@ -157,7 +157,7 @@ def write_kept(path: Path, runs: Iterable[RecordedRun]) -> None:
     ordered = sorted(runs, key=lambda run: (run.experiment or "", run.name, run.result.finished))
     text = "".join(f"{_format_line(run)}\n" for run in ordered)
     path.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(path, gzip.compress(text.encode(), mtime=0))
+    replace_file(path, lzma.compress(text.encode()))
 
 
 def sort_by_age(runs: Iterable[RecordedRun]) -> list[RecordedRun]:

@@ -78,7 +78,7 @@ def _facts(result: Result) -> list[tuple[str, str]]:
     facts = [
         ("run", _title(result)),
         ("status", result.status + reason),
-        *_scores(result.test or {}),
+        *_scores(result),
     ]
     for extended in result.extended:
         where = f"from step {extended.from_step} (epoch {extended.from_epoch:.4g})"
@@ -157,8 +157,10 @@ def _title(result: Result) -> str:
     return f"{choices}, {result.workers} workers, {result.launcher} on {result.device}"
 
 
-def _scores(test: dict[str, float | None]) -> list[tuple[str, str]]:
-    return [(f"test {name}", _score(name, test)) for name in SHOWN_SCORES if name in test]
+def _scores(result: Result) -> list[tuple[str, str]]:
+    test = result.test or {}
+    split = "validation" if result.config["dataset"].get("split") == "valid" else "test"
+    return [(f"{split} {name}", _score(name, test)) for name in SHOWN_SCORES if name in test]
 
 
 def _score(name: str, test: dict[str, float | None]) -> str:

@@ -7,7 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from gcbench.config import PAPER, Arguments, ConfigError, budget_names, key, read_arguments
+from gcbench.config import (
+    PAPER,
+    Arguments,
+    ConfigError,
+    budget_names,
+    key,
+    read_arguments,
+    refuse_unread,
+)
 from gcbench.console import FORMATS
 from gcbench.report.claims_formats import WRITERS as CLAIMS_WRITERS
 
@@ -16,6 +24,16 @@ WITH = (
     "an override typed beside every experiment of the budget, as in "
     "with=trainer.precision=bf16; may be repeated"
 )
+
+
+SOURCE = {"results", "source", "project"}
+READS = {  # the keys of each form of gcbench report
+    "table=NAME": SOURCE | {"table", "budget", "format", "keep", "beside"},
+    "figure=NAME": SOURCE | {"figure", "budget", "keep", "beside"},
+    "list": SOURCE,
+    "deviations": {"table", "format"},
+    "diff": set[str](),
+}
 
 
 @dataclass
@@ -123,10 +141,23 @@ def read_source(kind: type[S], typed: Sequence[str]) -> S:
                 f"with={override}: type a key and a value after with=, "
                 "as in with=trainer.precision=bf16"
             )
+    if isinstance(arguments, Report):
+        form = arguments.plain[0] if arguments.plain else ""
+        named = "figure=NAME" if arguments.figure else "table=NAME"
+        refuse_unread(arguments, "gcbench report", form if form in READS else named, READS)
     if isinstance(arguments, Runs) and arguments.plain:
+        if "results" in arguments.given:
+            raise ConfigError(
+                f"{arguments.plain[0]} results={','.join(arguments.results)}: type all folders in "
+                "one way"
+            )
         arguments.results = arguments.plain
-    if arguments.source == "wandb" and arguments.project is None:
-        raise ConfigError("source=wandb: type project=entity/project, too")
+    if (arguments.source == "wandb") != (arguments.project is not None):
+        raise ConfigError(
+            "source=wandb: type project=entity/project, too"
+            if arguments.project is None
+            else f"project={arguments.project}: type source=wandb, too"
+        )
     for folder in arguments.results:
         if folder not in RESULTS and not Path(folder).exists():
             raise ConfigError(

@@ -113,6 +113,8 @@ def read_claims(paper: str | None = None, name: str | None = None) -> list[Claim
     if not named:
         nearest = near(name, [claim.id for claim in claims]) or "id=powersgd-10"
         raise ConfigError(f"id={name}: there is no such claim; type {nearest}")
+    if paper not in (None, named[0].paper):
+        raise ConfigError(f"paper={paper} id={name}: type paper={named[0].paper}, or id= alone")
     return named
 
 

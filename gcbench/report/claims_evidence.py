@@ -15,7 +15,7 @@ from gcbench.report.borrowed import describe_sources
 from gcbench.report.claims import EARLY_LOSS, LEARNING_RATE
 from gcbench.report.claims_relations import Judged, Value
 from gcbench.report.document import Heading, Summary, format_number, format_summary
-from gcbench.report.measures import LOWER, SCORES, measure
+from gcbench.report.measures import LOWER, SCORES, is_infinite, measure
 from gcbench.report.rates import Rate
 from gcbench.report.rows import Row, find_row
 from gcbench.report.study import KeptStudy, Study, find_link_table, find_study
@@ -109,15 +109,20 @@ def measure_row(row: Row, name: str) -> Measured:
     else:
         values = row.values_by_seed(name)
     diverged = [run.seed for run in row.unfinished if run.status == "diverged"]
-    statuses = ", ".join(f"seed {run.seed} {run.status}" for run in row.unfinished)
+    infinite = [run.seed for run in row.done if is_infinite(name, run.result)]
+    statuses = ", ".join(
+        [f"seed {run.seed} {run.status}" for run in row.unfinished]
+        + [f"seed {seed} not finite" for seed in infinite]
+    )
     about = "; ".join(filter(None, [statuses, describe_sources(row.borrowed)]))
     text = f"{_several(values)}{f' ({about})' if about else ''}" if values else ""
     if name in EXACT and values:
         return Measured(Value(exact=fmean(values.values())), text)
     worst = math.inf if name in LOWER else -math.inf
-    by_seed = values | (dict.fromkeys(diverged, worst) if name in SCORES else {})
+    by_seed = values | (dict.fromkeys([*diverged, *infinite], worst) if name in SCORES else {})
     if by_seed:
-        return Measured(Value(by_seed), text or f"diverged (n={len(diverged)})")
+        how = "diverged" if diverged else "not finite"
+        return Measured(Value(by_seed), text or f"{how} (n={len(by_seed)})")
     return Measured(None, statuses or ("no such number" if row.runs else "no run"))
 
 

@@ -102,6 +102,11 @@ def _load_reported(arguments: Report | Claims) -> list[RecordedRun]:
 
 def _tables(arguments: Report) -> None:
     tables = [read_table(name) for name in tables_of(str(arguments.table))]
+    if arguments.beside and all(table.study for table in tables):
+        raise ConfigError(
+            f"with={arguments.beside[0]}: table={arguments.table} is of a study, without rows that "
+            "run; leave it out"
+        )
     runs = _load_reported(arguments)
     alone = len(tables) == 1
     behind = [run for table in tables for run in _show(arguments, table, runs, alone)]

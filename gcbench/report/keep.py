@@ -43,7 +43,7 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def keep_runs(folder: Path, runs: Iterable[RecordedRun]) -> None:
-    """Add runs to <folder>/results/<paper>.jsonl.gz, or to other.jsonl.gz if no paper has them.
+    """Add runs to <folder>/results/<paper>.jsonl.xz, or to other.jsonl.xz if no paper has them.
 
     Runs that were stopped are not kept, and leave the file where they stood in it.
     """

@@ -171,6 +171,12 @@ def measure_by_seed(name: str, runs: Iterable[RecordedRun], **settings: Any) -> 
     return {seed: value for seed, value in values.items() if value is not None}
 
 
+def is_infinite(name: str, result: Result) -> bool:
+    """Return whether a run that was done has such a score, but no finite one."""
+    scores = result.test or {}
+    return result.status == "done" and name in scores and scores[name] is None
+
+
 def main_score(result: Result) -> tuple[str, float] | None:
     """Return the name and the value of the score that speaks for a run, if it has one."""
     values = ((name, measure(name, result)) for name in MAIN_SCORES)

@@ -37,7 +37,6 @@ from gcbench.report.figures.tracks import track
 from gcbench.report.links import INSTANT, messages_of, network_of
 from gcbench.report.listing import knobs_of
 from gcbench.report.measures import LOWER, MEASURES, measure, seconds
-from gcbench.report.rates import SPLIT
 from gcbench.report.tables import Table, read_table, table_names
 
 PAGE_SCORES = ("accuracy", "top5_accuracy", "perplexity", "distance", "loss")
@@ -105,14 +104,14 @@ def collect(runs: Sequence[RecordedRun]) -> dict[str, Any]:
 
 def _settings(runs: Iterable[RecordedRun], devices: Sequence[Device]) -> Iterator[dict[str, Any]]:
     """Yield the workloads in which scores can be compared: of one budget, on the same samples."""
-    by_kind: dict[tuple[str, str], list[RecordedRun]] = {}
+    by_budget: dict[str, list[RecordedRun]] = {}
     for run in runs:
-        by_kind.setdefault((run.budget, run.flat.get(SPLIT, "test")), []).append(run)
+        by_budget.setdefault(run.budget, []).append(run)
     every_table = [read_table(name) for name in table_names()]
-    tables = {budget: _tables_by_identity(every_table, budget) for budget, _ in by_kind}
-    for (budget, split), members in sorted(by_kind.items()):
+    for budget, members in sorted(by_budget.items()):
+        tables = _tables_by_identity(every_table, budget)
         for workload, configurations in group_configurations(members).items():
-            yield _setting(workload, budget, split, configurations, tables[budget], devices)
+            yield _setting(workload, budget, configurations, tables, devices)
 
 
 def _tables_by_identity(every_table: Sequence[Table], budget: str) -> dict[str, set[str]]:
@@ -128,7 +127,6 @@ def _tables_by_identity(every_table: Sequence[Table], budget: str) -> dict[str, 
 def _setting(
     workload: Workload,
     budget: str,
-    split: str,
     configurations: list[list[RecordedRun]],
     tables_by_identity: Mapping[str, set[str]],
     devices: Sequence[Device],
@@ -144,9 +142,9 @@ def _setting(
     timed = [run.result for one in series for run in _done(one) if run.result.seconds]
     computed = [seconds(result, *_phases(result)) or 0.0 for result in timed]
     return {
-        "id": f"{workload.name}-{budget}-{split}",
+        "id": f"{workload.name}-{budget}",
         "title": f"{workload.workers} x {workload.batch_size}, {workload.length}"
-        + (f", split={split}" if split != "test" else ""),
+        + (f", split={workload.split}" if workload.split != "test" else ""),
         "model": workload.model,
         "data": workload.dataset,
         "budget": budget,

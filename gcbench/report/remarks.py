@@ -11,7 +11,7 @@ from gcbench.report.borrowed import group_by_label, overrides_of_run
 from gcbench.report.commands import command_of_runs, commands_of_missing
 from gcbench.report.deviations import deviations_of
 from gcbench.report.document import DIRTY, DIRTY_NOTE, Heading, Section, Summary, format_summary
-from gcbench.report.measures import TIMES, emulated, measure
+from gcbench.report.measures import TIMES, emulated, is_infinite, measure
 from gcbench.report.rates import RATE, SPLIT, Rate
 from gcbench.report.rows import Row, RowsByBudget
 from gcbench.report.tables import Column, Table
@@ -167,7 +167,12 @@ def _notes(table: Table, at_budget: Sequence[Row], rows: Sequence[Row]) -> Itera
                 "Some times are of an emulated network (network=emulated), whose exchanges last as "
                 "the cost model says"
             )
+    names = dict.fromkeys(str(column.measure) for column in table.columns)
     for row in rows:
+        for name in names:
+            seeds = ", ".join(str(run.seed) for run in row.done if is_infinite(name, run.result))
+            if seeds:
+                yield f"{_where(row)}, seed {seeds}: {name} is not finite, and in no mean"
         for label, borrowed in group_by_label(row.borrowed):
             seeds = ", ".join(str(run.seed) for run in borrowed)
             where = f"{_where(row)}, seed {seeds}"

@@ -7,7 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from gcbench.config import PAPER, Config, ConfigError
-from gcbench.identity import Differences, as_overrides, flat_differences
+from gcbench.identity import (
+    BOOKKEEPING,
+    ELSEWHERE,
+    EXECUTION,
+    Differences,
+    as_overrides,
+    flat_differences,
+)
 from gcbench.records.files import ENDED
 from gcbench.records.store import RecordedRun, newest, sort_by_age
 from gcbench.report.borrowed import is_same
@@ -140,8 +147,21 @@ def group_runs(
 def refuse_unknown_keys(
     overrides: Iterable[str], experiments: Sequence[str], budget: str, whose: str
 ) -> None:
-    """Raise ConfigError for an override whose key none of these experiments has at the budget."""
+    """Raise ConfigError for an override whose key none of these experiments has at the budget.
+
+    So too for one whose key no identity has, as it would select nothing.
+    """
     for override in overrides:
+        key, _, value = override.partition("=")
+        group, _, name = key.partition(".")
+        if key == "budget":
+            raise ConfigError(f"with={override}: type gcbench report budget={value}, without with=")
+        of_trainer = group == "trainer" and name in EXECUTION | BOOKKEEPING
+        if of_trainer or group in {*ELSEWHERE, "seed"}:
+            raise ConfigError(
+                f"with={override}: no with= tells runs apart by {key}; type a key that changes "
+                "what is computed, as in with=trainer.precision=bf16"
+            )
         if not any(overrides_for(experiment, budget, (override,)) for experiment in experiments):
             raise ConfigError(
                 f"with={override}: no row of {whose} has such a key; type one that gcbench --help "

@@ -97,7 +97,7 @@ def test_values_of_python_are_quoted(tmp_path: Path) -> None:
 
 
 def test_damaged_files_are_named_and_missing_folders_refused(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "result.json").write_text("{")
     logging.getLogger("gcbench").propagate = True
@@ -106,3 +106,6 @@ def test_damaged_files_are_named_and_missing_folders_refused(
     assert len(runs) == 0 and "result.json" in caplog.text
     with pytest.raises(ConfigError, match="there is no such folder"):
         gcbench.load_runs(tmp_path / "outputs")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="outputs: there is no such folder"):
+        gcbench.load_runs()

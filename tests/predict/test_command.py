@@ -11,13 +11,15 @@ import pytest
 import yaml
 from hydra.errors import MissingConfigException
 
-from gcbench.comm.network import Link
-from gcbench.config import ConfigError, conf_directory, register
+from gcbench.comm.network import Link, Network
+from gcbench.config import ConfigError, compose_overrides, conf_directory, register, resolve
 from gcbench.predict.arguments import read_predict
 from gcbench.predict.command import predict_steps
 from gcbench.predict.links import read_link
 from gcbench.predict.measure import compare
+from gcbench.predict.payload import Payload
 from gcbench.predict.scenario import build_scenario, predictions
+from gcbench.predict.subject import compressor_of
 from gcbench.records.result import count_bits
 from gcbench.records.schema import SCHEMA_VERSION
 
@@ -44,6 +46,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["device=k8"], "device=k8: there is no such device; type one of"),
         (["model=resnet20"], "device=v100 has no seconds of model=resnet20"),
         (["seconds=0.1"], "type batch_size=N too"),
+        (["model=resnet18", "dataset=imagenet"], "of cifar10, whose samples have another shape"),
         (["compressor=qsdg"], "compressor=qsdg: there is no such method"),
         (
             ["shapes=mine.yaml", "compressor=qsgd", "rank=2"],
@@ -55,9 +58,20 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "type workers=8",
         ),
         (["measure", "."], "measure: type folders"),
+        (["measure", ".", "device=mine"], "read from a yaml file; type device=mine.yaml"),
         (["every=0"], "every=0: type a whole number of at least 1, as in every=1"),
         (["every=1,8", "overlap=true"], "backward pass; type overlap=false, or every=1"),
-        (["pays", "workers=1"], "workers=1: one worker exchanges nothing"),
+        (["pays", "workers=1"], "workers=1: one worker exchanges nothing; type workers=2,4,8,16"),
+        (["pays", "workers=1,2"], "workers=1,2: one worker exchanges nothing; type workers=2"),
+        (["links", "foo=bar"], "foo=bar: gcbench predict links has no such key; leave it out"),
+        (["devices", "model=nosuch"], "model=nosuch: gcbench predict devices does not read it;"),
+        (["compare", "RUN", "rank=2"], "rank=2: gcbench predict compare has no such key"),
+        (["compare", "RUN", "inside=pcie"], "leave it out, or type gcbench predict or gcbench"),
+        (["measure", ".", "device=m.yaml", "workers=4"], "workers=4: gcbench predict measure"),
+        (["picture=p"], "picture=p: gcbench predict does not read it; leave it out, or"),
+        (["pays", "samples=9"], "samples=9: gcbench predict pays does not read it"),
+        (["shapes=mine.yaml", "model=resnet50"], "shapes=mine.yaml is the model; type one of both"),
+        (["shapes=mine.yaml", "dataset=imagenet"], "dataset=imagenet: shapes=mine.yaml is"),
         (["compare", "nowhere", "network=1gbit,10gbit"], "runs are compared on one"),
         (["compare", "nowhere"], "nowhere: there is no result.json"),
     ],
@@ -157,6 +171,21 @@ def test_forms_and_the_picture(here: Path, capsys: pytest.CaptureFixture[str]) -
     assert Path("pays.svg").stat().st_size and Path("pays.png").stat().st_size
 
 
+def test_the_picture_names_the_network_that_it_shows(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    titles = []
+
+    def draw(*drawn: Any) -> list[Path]:
+        titles.append(drawn[-1])
+        return []
+
+    monkeypatch.setattr("gcbench.predict.picture.draw", draw)
+    typed = ["shapes=mine.yaml", "compressor=powersgd", "network=100mbit,1gbit", "workers=2"]
+    predict_steps(["pays", *typed, "picture=pays"])
+    assert "100mbit" in titles[0] and "1gbit" not in titles[0]
+
+
 def test_all_methods_on_several_networks(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -218,6 +247,13 @@ def test_a_measured_device_is_read_again(here: Path) -> None:
     assert found.compute_seconds == pytest.approx(0.18) and found.codec_seconds > 0
 
 
+def test_a_device_without_codecs_has_none_to_type(here: Path) -> None:
+    Path("result.json").write_text(json.dumps(result()))
+    predict_steps(["measure", ".", "device=made.yaml"])
+    with pytest.raises(ConfigError, match="compressor=qsgd; it has none, or add it with gcbench"):
+        predict_steps(["shapes=mine.yaml", "device=made.yaml", "compressor=qsgd"])
+
+
 def test_a_device_has_one_line_for_a_method(here: Path) -> None:
     line = {"part": "aggregate", "values": 1, "milliseconds": 1.0, "memcpy_gb_per_second": 1.0}
     for levels in (1, 127):
@@ -227,6 +263,51 @@ def test_a_device_has_one_line_for_a_method(here: Path) -> None:
         Path(f"{levels}/bench.json").write_text(bench)
     with pytest.raises(ConfigError, match="compressor=qsgd with several knobs, and a device has"):
         predict_steps(["measure", ".", "device=made.yaml", "title=this machine"])
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"model": {"widths": [32]}}, "model=mlp with model.widths=[16] -> [32], and a device has"),
+        ({"dataset": {"augment": True}}, "dataset.augment=(absent) -> true"),
+        ({"trainer": {"threads": 2}}, "trainer.threads=(absent) -> 2"),
+        ({"trainer": {"precision": "bf16"}}, "trainer.precision=(absent) -> bf16"),
+        ({"trainer": {"accumulate": 1}}, "trainer.accumulate=4 -> 1"),
+        ({"trainer": {"batch_size": 32}, "dataset": {"split": "valid"}}, None),
+    ],
+)
+def test_a_device_has_one_line_for_a_model(
+    here: Path, changed: dict[str, Any], says: str | None
+) -> None:
+    for seed, changes in ((1, {}), (2, changed)):
+        run: dict[str, Any] = result()
+        run["config"]["seed"] = seed
+        for group, keys in changes.items():
+            run["config"][group] |= keys
+        Path(f"{seed}").mkdir()
+        Path(f"{seed}/result.json").write_text(json.dumps(run))
+    if says is None:
+        predict_steps(["measure", ".", "device=made.yaml"])
+        made = yaml.safe_load(Path("made.yaml").read_text())
+        assert made["models"]["mlp"]["seconds"] == {16: 0.09, 32: 0.09}
+        return
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        predict_steps(["measure", ".", "device=made.yaml"])
+
+
+@pytest.mark.parametrize("steps_only", [False, True])
+def test_what_was_not_measured_is_said_to_be_assumed(here: Path, steps_only: bool) -> None:
+    """A benchmark of draws=[] has steps between processes, and no copies beside them."""
+    Path("result.json").write_text(json.dumps(result()))
+    if steps_only:
+        method = {"choices": {"compressor": "qsgd"}}
+        Path("bench.json").write_text(json.dumps({"config": method, "local": []}))
+    predict_steps(["measure", ".", "device=made.yaml"])
+    lines = Path("made.yaml").read_text().splitlines()
+    (copies,) = (line for line in lines if line.startswith("copy_bytes_per_second"))
+    (share,) = (line for line in lines if line.startswith("backward_share"))
+    assert copies.endswith("# of fp32 values; assumed, as there was no benchmark")
+    assert share.endswith("# of the seconds of models")
 
 
 def test_codec_seconds_are_said_to_know_no_knobs(
@@ -321,6 +402,40 @@ def test_a_run_beside_its_prediction(here: Path) -> None:
     assert found.exchange_seconds == pytest.approx(1210 * 32 / 1e6 + 2e-3)
     assert found.ratio == pytest.approx(0.05 / found.exchange_seconds)
     assert found.step_seconds == pytest.approx(0.09 + found.exchange_seconds)
+
+
+def test_a_run_by_nodes_has_the_exchanges_of_its_nodes(here: Path) -> None:
+    """Four hosts are two nodes: what the meter counts lasts as an emulated network has it."""
+    overrides = ("compressor=qsgd", "exchange=hierarchical", "workers_per_node=2", "min_size=0")
+    run: dict[str, Any] = result()
+    run["config"]["compressor"] = resolve(compose_overrides(overrides))["compressor"]
+    run["config"]["trainer"]["gpus"] = run["workers"] = run["processes"] = 4
+    shapes = {"a": (64, 16), "b": (16,), "c": (16, 10), "d": (10,)}
+    messages = Payload(compressor_of(run["config"]), shapes, 2).at(4)
+    run["collectives"] = [
+        {
+            "level": message.level,
+            "collective": message.collective,
+            "workers": 2,
+            "messages": 8,
+            **{f"{kind}_bits": 8 * message.bits for kind in ("sent", "received", "wire")},
+        }
+        for message in messages
+    ]
+    Path("result.json").write_text(json.dumps(run))
+    link = Link(1e6, 1e-3)
+    pair = Network(2, 1, link, link)
+    expected = sum(pair.seconds(message.collective, message.bits) for message in messages)
+    assert {message.level for message in messages} == {"inside", "between"}
+    assert compare("result.json").exchange_seconds == pytest.approx(expected)
+
+
+def test_a_latency_is_that_of_a_typed_network(here: Path) -> None:
+    Path("result.json").write_text(json.dumps(result()))
+    with pytest.raises(ConfigError, match="latency=2ms: the link that its result names has one"):
+        compare("result.json", latency="2ms")
+    found = compare("result.json", "1gbit", "2ms")
+    assert found.exchange_seconds == pytest.approx(1210 * 32 / 0.95e9 + 4e-3)
 
 
 def test_a_rate_leaves_95_percent_to_the_payload() -> None:

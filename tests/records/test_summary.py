@@ -61,6 +61,13 @@ def test_summary_fits_and_tells_all(width: int) -> None:
     assert "3.000 ms" in words and "4.000 ms" in words
 
 
+def test_scores_of_the_validation_split_are_called_so() -> None:
+    assert "test accuracy" in print_to_text(RESULT)
+    config = {**CONFIG, "dataset": {**CONFIG["dataset"], "split": "valid"}}
+    text = print_to_text({**RESULT, "config": config})
+    assert "validation accuracy" in text and "test accuracy" not in text
+
+
 def test_bits_of_local_steps_are_said_to_be_a_mean() -> None:
     told = {"every": 8, "fragments": 2, "bits_per_exchange": 4938268.0}
     words = " ".join(print_to_text({**RESULT, "estimator": told}, 200).split())

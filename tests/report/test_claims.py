@@ -381,6 +381,16 @@ def test_what_diverged_is_worse_than_any_number(said, asked) -> None:
     assert answers(said)[0]["answer"] == "reproduced"
 
 
+def test_a_score_that_is_not_finite_is_worse_than_any_number(said, asked) -> None:
+    asked(near("sgd > rank_7", "loss"))
+    runs(RANK, 94.0, 94.2)
+    result = result_of(SGD, accuracy=95.0)
+    result["test"] |= {"loss": None}
+    write(OUT / "infinite", result)
+    (row,) = answers(said)
+    assert row["answer"] == "reproduced" and "sgd not finite (n=1)" in row["evidence"]
+
+
 def test_some_seeds_that_diverged_decide_nothing(said, asked) -> None:
     asked(near())
     runs(SGD, 94.0, 94.2, 94.1)
@@ -607,6 +617,7 @@ def test_the_terminal_shows_all(said, asked) -> None:
         (["claims", "with=bucket_size=128"], "no row of these claims has such a key"),
         (["claims", "id=powersgd-01", "keep=outputs"], "leave out paper= and id="),
         (["runs", "paper=powersgd"], "paper=powersgd: no such key; type results="),
+        (["runs", "outputs", "results=outputs"], "results=outputs: type all folders in one way"),
     ],
 )
 def test_mistakes_are_answered_in_one_sentence(
@@ -615,6 +626,12 @@ def test_mistakes_are_answered_in_one_sentence(
     asked(near())
     with pytest.raises(ConfigError, match=sentence):
         said(*arguments)
+
+
+def test_a_claim_of_another_paper_is_not_answered() -> None:
+    with pytest.raises(ConfigError, match="paper=orq id=qsgd-11: type paper=qsgd, or id= alone"):
+        read_claims("orq", "qsgd-11")
+    assert [claim.paper for claim in read_claims("qsgd", "qsgd-11")] == ["qsgd"]
 
 
 @pytest.mark.parametrize(

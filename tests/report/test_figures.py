@@ -16,6 +16,7 @@ from gcbench.drawing import FAMILIES, PAGE, style_of_method
 from gcbench.records.schema import Collective, Network, Result
 from gcbench.records.store import RecordedRun
 from gcbench.report.figures import draw
+from gcbench.report.figures.axes import label_of
 from gcbench.report.figures.bars import PHASES, draw_breakdown
 from gcbench.report.figures.curves import draw_curves
 from gcbench.report.figures.reach import draw_time_to_score, target_of
@@ -409,6 +410,21 @@ def test_which_method_compares_only_what_was_given_the_same(here: Path) -> None:
     (whole,) = [part for workload, part in workloads.items() if workload.length != "1 epoch"]
     assert whole.notes == ["Not drawn: powersgd (diverged, seed 1)."]
     assert draw("which_method", runs[:3], here)[0] == str(here / "which_method.svg")
+
+
+def test_scores_of_validation_are_called_so_and_share_no_panel_with_those_of_the_test() -> None:
+    splits = ("test", "valid")
+    runs = {split: run(SGD, f"dataset.split={split}", accuracy=90) for split in splits}
+    tested, validated = (series(split, one) for split, one in runs.items())
+    assert label_of("accuracy", [tested]) == "Test accuracy (%)"
+    assert label_of("accuracy", [validated]) == "Validation accuracy (%)"
+    assert label_of("best_accuracy", [validated]) == "Best validation accuracy (%)"
+    assert label_of("train_loss", [validated]) == "Training loss (nats)"
+    assert label_of("accuracy", [tested, validated]) == "Test accuracy (%)"
+    workloads = series_by_workload([*runs.values()])
+    assert [workload.split for workload in workloads] == ["test", "valid"]
+    assert len({workload.name for workload in workloads}) == 2
+    assert [", split=valid" in workload.title for workload in workloads] == [False, True]
 
 
 def test_what_is_no_figure_is_refused(here: Path) -> None:

@@ -66,7 +66,7 @@ def frame(here: Path) -> DataFrame:
     """Return the runs of the page, which lies in outputs/report.html."""
     runs = [run(name, i + 1, a) for name, scores in SEEDS.items() for i, a in enumerate(scores)]
     runs += [run(SGD, 1, 60.0, budget="cpu"), broken_by_somebody()]
-    write_kept(here / "outputs" / "all.jsonl.gz", runs)
+    write_kept(here / "outputs" / "all.jsonl.xz", runs)
     report(["html"])
     return gcbench.load_runs("outputs")
 

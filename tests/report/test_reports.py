@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import io
 import json
+import lzma
+import re
 import shutil
 import threading
 from pathlib import Path
@@ -26,6 +27,7 @@ from gcbench.report.tests_record import find_tests
 SGD, RANK = "powersgd/table4/sgd", "powersgd/table4/rank_7"
 SCALING = "powersgd/figure3/sgd"  # by workers and backend
 OUT = Path("outputs")
+NO_IDENTITY = ("seed", "logger", "data.root", "trainer.backend", "trainer.tta")
 
 
 def lines(text: str, start: str) -> list[str]:
@@ -128,6 +130,16 @@ def test_bad_runs_are_shown_and_not_averaged(said) -> None:
     assert rows(text)["medium: Rank_7"][0] == "failed"
     assert "- No compression, seed 2: diverged: the loss is not finite at step 7" in text
     assert "- medium: Rank_7, seed 1: failed: out of memory" in text
+
+
+def test_a_score_that_is_not_finite_is_noted_with_its_seed(said) -> None:
+    for seed in (1, 2):
+        result = result_of(SGD, seed=seed, accuracy=94.0)
+        result["test"] |= {"accuracy": None} if seed == 2 else {}
+        write(Path(f"outputs/s{seed}"), result)
+    text = said("table=small/one", "format=markdown")
+    assert rows(text)["No compression"][0] == "94.0 (n=1)"
+    assert "No compression, seed 2: accuracy is not finite, and in no mean" in text
 
 
 def test_the_newest_of_duplicates_counts(said) -> None:
@@ -451,20 +463,20 @@ def test_a_kept_report_can_be_made_again_from_what_was_kept(said, here: Path) ->
     write(OUT / "bad", result_of(RANK, seed=2, status="failed", reason="out of memory"))
     write(OUT / "cpu", result_of(SGD, budget="cpu"))
     said("table=small/one", "keep=outputs")
-    page, kept = OUT / "tables/small/one.md", OUT / "results/powersgd.jsonl.gz"
+    page, kept = OUT / "tables/small/one.md", OUT / "results/powersgd.jsonl.xz"
     first, content = page.read_text(), kept.read_bytes()
     runs = [run for run in read_kept(kept) if not isinstance(run, str)]
     assert sorted(run.name for run in runs) == ["bad", "bits", "other", "rate", "run", "run"]
-    assert "/mine" not in gzip.decompress(kept.read_bytes()).decode()
+    assert "/mine" not in lzma.decompress(kept.read_bytes()).decode()
     assert (
         "(tables/small/one.md)" in (OUT / "README.md").read_text()
         and "claims.md" not in (OUT / "README.md").read_text()
     )
     said("table=small/one", "keep=outputs")  # the copies are the same runs
     assert page.read_text() == first and kept.read_bytes() == content
-    shutil.move(kept, here.parent / "moved.jsonl.gz")
+    shutil.move(kept, here.parent / "moved.jsonl.xz")
     shutil.rmtree(OUT)
-    said("table=small/one", "keep=again", f"results={here.parent / 'moved.jsonl.gz'}")
+    said("table=small/one", "keep=again", f"results={here.parent / 'moved.jsonl.xz'}")
     assert Path("again/tables/small/one.md").read_text() == first
 
 
@@ -491,7 +503,7 @@ def test_runs_that_were_stopped_are_shown_and_not_kept(said) -> None:
     assert "interrupted" in said("table=small/one", "format=markdown")
     said("table=small/one", "keep=outputs")
     assert "interrupted" not in (OUT / "tables/small/one.md").read_text()
-    (run,) = find_runs([OUT / "results/powersgd.jsonl.gz"]).runs
+    (run,) = find_runs([OUT / "results/powersgd.jsonl.xz"]).runs
     assert run.experiment == SGD
 
 
@@ -517,10 +529,10 @@ def test_what_cannot_be_read_of_kept_runs_is_told_and_never_lost(
 ) -> None:
     write(OUT / "run", result_of(SGD, accuracy=94.0))
     said("table=small/one", "keep=outputs")
-    kept = OUT / "results/powersgd.jsonl.gz"
-    (line,) = gzip.decompress(kept.read_bytes()).splitlines()
+    kept = OUT / "results/powersgd.jsonl.xz"
+    (line,) = lzma.decompress(kept.read_bytes()).splitlines()
     kept.write_bytes(
-        gzip.compress(
+        lzma.compress(
             b"\n".join(
                 [
                     line,
@@ -549,6 +561,18 @@ def test_an_override_beside_rows_is_for_those_that_have_its_key(said) -> None:
     assert text["No compression"][-1] == text["medium: Rank_7"][-1] == "1, 2, 3"
     with pytest.raises(ConfigError, match="with=rnak=3: no row of small/one has such a key"):
         said("table=small/one", "with=rnak=3")
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("budget=cpu", "type gcbench report budget=cpu, without with="),
+        *((f"{key}=1", f"with={key}=1: no with= tells runs apart by {key}") for key in NO_IDENTITY),
+    ],
+)
+def test_an_override_that_selects_nothing_is_refused(said, override: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        said("table=small/one", f"with={override}")
 
 
 def test_a_row_may_have_keys_of_its_own_at_a_budget(said, here: Path) -> None:

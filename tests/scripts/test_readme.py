@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from needed import patience
 
 from gcbench.config import budget_names
 from gcbench.console import PAGE_WIDTH
@@ -51,6 +52,17 @@ def check(root: Path) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
     )
+
+
+@pytest.mark.parametrize("script", ["readme", "resolve"])
+def test_an_unknown_argument_starts_nothing(script: str, tmp_path: Path) -> None:
+    """What started would write no file: the copy has no pages, and stops before it has resolved."""
+    copy = tmp_path / "scripts" / script
+    copy.parent.mkdir()
+    shutil.copy(ROOT / "scripts" / script, copy)
+    typed = [sys.executable, str(copy), "--hlep"]
+    done = subprocess.run(typed, capture_output=True, text=True, timeout=patience(60))
+    assert done.returncode == 2 and "unrecognized arguments: --hlep" in done.stderr
 
 
 def test_pages_have_the_numbers_of_the_kept_tables(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gcbench.report.figures.series import Series
+from gcbench.report.figures.series import Series, workload_of
 
 LABELS = {
     "accuracy": "Test accuracy (%)",
@@ -42,9 +42,16 @@ LOSSES = {"loss", "train_loss"}
 
 
 def label_of(name: str, series: Iterable[Series]) -> str:
-    """Return the label of a measure; a loss over words or classes is a cross-entropy, in nats."""
-    tests = [run.result.test or {} for one in series for run in one.runs]
+    """Return the label of a measure of these series.
+
+    A loss over words or classes is a cross-entropy, in nats; scores may all be of validation.
+    """
+    runs = [run for one in series for run in one.runs]
+    tests = [run.result.test or {} for run in runs]
     entropy = (
         name in LOSSES and tests and all({"accuracy", "perplexity"} & set(test) for test in tests)
     )
-    return LABELS[name] + (" (nats)" if entropy else "")
+    label = LABELS[name] + (" (nats)" if entropy else "")
+    if runs and all(workload_of(run).split == "valid" for run in runs):
+        label = label.replace("Test ", "Validation ").replace(" test ", " validation ")
+    return label

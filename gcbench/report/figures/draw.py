@@ -49,6 +49,10 @@ def draw(
         WHICH: lambda: figures_of_methods(at_budget, budget),
         RUNS: lambda: (picture for picture in figures_of_runs(at_budget) if picture[1]),
     }
+    if overrides and asked in (*special, *STUDIES):
+        raise ConfigError(
+            f"with={overrides[0]}: figure={asked} is not of a table's rows; leave it out"
+        )
     lines = [
         line
         for name, make in special.items()

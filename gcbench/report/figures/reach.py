@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from gcbench.drawing import finish, panels
-from gcbench.report.figures.axes import LABELS
+from gcbench.report.figures.axes import LABELS, label_of
 from gcbench.report.figures.bars import BAR, draw_bars, headings_of, name_rows
 from gcbench.report.figures.series import Drawn, Series
 from gcbench.report.figures.tracks import track
@@ -72,12 +72,13 @@ def draw_time_to_score(drawn: Drawn, y: str, goal: float) -> Figure | None:
         ax.set_xlabel(LABELS[x])
         if ax is not axes[0]:
             ax.set_yticklabels([])
+    score = label_of(y, drawn.series).lower()
     how = "at most" if y in LOWER else "at least"
     return finish(
         figure,
         (),
         [
-            f"Until the first test whose score, {LABELS[y].lower()}, is {how} {goal:g}.",
+            f"Until the first test whose score, {score}, is {how} {goal:g}.",
             *drawn.notes,
         ],
     )

@@ -11,6 +11,7 @@ from gcbench.console import name_first
 from gcbench.identity import Flat, digest, tell_apart
 from gcbench.records.store import RecordedRun, newest
 from gcbench.report.measures import TIMES, emulated, measure_by_seed
+from gcbench.report.rates import SPLIT
 from gcbench.report.rows import Row
 
 NAMED = 5  # rows that are not in a figure
@@ -108,17 +109,20 @@ class Workload(NamedTuple):
     workers: int
     batch_size: int
     length: str
+    split: str = "test"  # of the data that gives the scores
 
     @property
     def name(self) -> str:
         """Return the name of a folder."""
         length = self.length.replace(" ", "_")
-        return f"{self.model}-{self.dataset}-{self.workers}x{self.batch_size}-{length}"
+        split = "" if self.split == "test" else f"-{self.split}"
+        return f"{self.model}-{self.dataset}-{self.workers}x{self.batch_size}-{length}{split}"
 
     @property
     def title(self) -> str:
         workers = f"{self.workers} worker{'s' * (self.workers > 1)}"
-        return f"{self.model}, {self.dataset}, {workers} x {self.batch_size}, {self.length}"
+        split = "" if self.split == "test" else f", split={self.split}"
+        return f"{self.model}, {self.dataset}, {workers} x {self.batch_size}, {self.length}{split}"
 
 
 def workload_of(run: RecordedRun) -> Workload:
@@ -126,7 +130,12 @@ def workload_of(run: RecordedRun) -> Workload:
     steps, epochs = trainer.get("max_steps"), trainer["epochs"]
     length = f"{steps} steps" if steps else f"{epochs:g} epoch{'s' * (epochs != 1)}"
     return Workload(
-        choices["model"], choices["dataset"], trainer["gpus"], trainer["batch_size"], length
+        choices["model"],
+        choices["dataset"],
+        trainer["gpus"],
+        trainer["batch_size"],
+        length,
+        run.flat.get(SPLIT, "test"),
     )
 
 
