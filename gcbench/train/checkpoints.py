@@ -22,7 +22,12 @@ from typing import Any, TypeVar
 import torch
 
 from gcbench.identity import Config
-from gcbench.train.resharding import merge_workers, replaced_shares, unmergeable_reason
+from gcbench.train.resharding import (
+    merge_workers,
+    other_epochs_reason,
+    replaced_shares,
+    unmergeable_reason,
+)
 from gcbench.train.run import Progress, Run
 from gcbench.train.schedules import total_steps
 from gcbench.train.snapshot import restore, shared_content, worker_content
@@ -155,14 +160,8 @@ class Checkpoints:
         names = (SHARED, _worker_file(0))
         shared, worker = (self._load_file(path / name, torch.device("meta")) for name in names)
         before = shared.get("steps_per_epoch", steps_per_epoch)
-        if before != steps_per_epoch and (counted := _key_of_epochs(config)):
-            key, with_steps = counted
-            raise CheckpointError(
-                f"{path}: an epoch of {manifest['workers']} workers has {before} steps and one of "
-                f"{workers} has {steps_per_epoch}, so that {key} would mean something else; type "
-                f"trainer.gpus={manifest['workers']}. A run that was started with {with_steps} may "
-                "change its workers"
-            )
+        if problem := other_epochs_reason(config, manifest["workers"], before, steps_per_epoch):
+            raise CheckpointError(f"{path}: {problem}")
         if manifest["workers"] != workers:
             reason = partial(unmergeable_reason, worker, shared["model"].keys())
             if problem := reason(merge):
@@ -248,16 +247,6 @@ class Checkpoints:
     def _drop_old(self) -> None:
         for path in _complete_folders(self.directory)[: -self.keep]:
             shutil.rmtree(path)
-
-
-def _key_of_epochs(config: Config) -> tuple[str, str] | None:
-    """Return what is typed in epochs, and the key that counts it in steps; None: nothing is."""
-    trainer, estimator = config["trainer"], config["estimator"]
-    if trainer["max_steps"] is None:
-        return f"trainer.epochs={trainer['epochs']:g}", "trainer.max_steps"
-    if "epoch_steps" in estimator and estimator["epoch_steps"] is None:
-        return "estimator.epoch_steps=null", "estimator.epoch_steps"
-    return None
 
 
 def _checksum(manifest: dict[str, Any]) -> str:

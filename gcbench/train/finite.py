@@ -16,7 +16,7 @@ KINDS = ("loss", "gradient", "residual", "update")
 
 
 class BadValue(NamedTuple):
-    """What was not finite first, of a worker; the smallest of several came first."""
+    """The first value of a worker that was not finite; the smallest of several came first."""
 
     step: int
     kind: int  # an index into KINDS

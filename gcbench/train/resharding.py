@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gcbench.identity import Config
+
 
 def replaced_shares(worker: int, workers: int, before: int) -> dict[int, float]:
     """Return which of the `before` workers this one replaces, and their shares in the mean.
@@ -43,6 +45,27 @@ def unmergeable_reason(
     if remembered and not merge:
         return "each worker has a residual of its own (error feedback or momentum)"
     return None
+
+
+def other_epochs_reason(config: Config, workers: int, before: int, now: int) -> str | None:
+    """Return why a run of `workers` whose epochs had `before` steps may not go on with `now`.
+
+    None where nothing is counted in epochs.
+    """
+    trainer, estimator = config["trainer"], config["estimator"]
+    if trainer["max_steps"] is None:
+        key, in_steps = f"trainer.epochs={trainer['epochs']:g}", "trainer.max_steps"
+    elif estimator.get("epoch_steps", 0) is None:
+        key, in_steps = "estimator.epoch_steps=null", "estimator.epoch_steps"
+    else:
+        return None
+    if before == now:
+        return None
+    return (
+        f"an epoch of {workers} workers has {before} steps and one of {trainer['gpus']} has {now}, "
+        f"so that {key} would mean something else; type trainer.gpus={workers}. A run that was "
+        f"started with {in_steps} may change its workers"
+    )
 
 
 def merge_workers(contents: Sequence[dict[str, Any]], shares: Sequence[float]) -> dict[str, Any]:

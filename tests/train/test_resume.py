@@ -318,6 +318,19 @@ def test_resume_never_starts_anew(tmp_path: Path) -> None:
     assert again["test"] == first["test"] and metrics(tmp_path)[0]["step"] > 0
 
 
+def make_update_infinite(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """Let the update of one exchange of `compressor=none` be infinite."""
+    aggregate = Dense.aggregate
+
+    def spoiled(self: Dense, grads: Any, state: Any, comm: Any, step: Any) -> Any:
+        out = aggregate(self, grads, state, comm, step)
+        if step.number != number:
+            return out
+        return out._replace(update={k: u * torch.inf for k, u in out.update.items()})
+
+    monkeypatch.setattr(Dense, "aggregate", spoiled)
+
+
 @pytest.mark.parametrize(
     ("spoiled", "says"),
     [
@@ -329,23 +342,15 @@ def test_a_state_that_is_not_finite_is_never_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoiled: str, says: str
 ) -> None:
     """No log line may have said so yet."""
-    backward, aggregate = Replica.backward, Dense.aggregate
+    backward = Replica.backward
 
     def bad_loss(self: Replica, row: int, batch: Any, key: Any, clock: Any) -> torch.Tensor:
         return backward(self, row, batch, key, clock) + (torch.nan if key[1] == 6 else 0)
 
-    def bad_update(self: Dense, grads: Any, state: Any, comm: Any, step: Any) -> Any:
-        out = aggregate(self, grads, state, comm, step)
-        return (
-            out
-            if step.number != 7
-            else out._replace(update={k: u * torch.inf for k, u in out.update.items()})
-        )
-
     if spoiled == "loss":
         monkeypatch.setattr(Replica, "backward", bad_loss)
     else:
-        monkeypatch.setattr(Dense, "aggregate", bad_update)
+        make_update_infinite(monkeypatch, 7)
     overrides = [
         "compressor=none",
         "trainer.launcher=virtual",
@@ -360,15 +365,7 @@ def test_a_state_that_is_not_finite_is_never_kept(
 def test_an_update_under_way_is_looked_at_before_a_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    aggregate = Dense.aggregate
-
-    def bad_update(self: Dense, grads: Any, state: Any, comm: Any, step: Any) -> Any:
-        out = aggregate(self, grads, state, comm, step)
-        if step.number == 7:  # whose update is applied after step 8
-            out.update.update({k: u * torch.inf for k, u in out.update.items()})
-        return out
-
-    monkeypatch.setattr(Dense, "aggregate", bad_update)
+    make_update_infinite(monkeypatch, 7)  # which is applied after step 8
     with pytest.raises(RunFailed, match="the run diverged: the update was not finite"):
         run(
             tmp_path,
@@ -384,17 +381,7 @@ def test_an_update_under_way_is_looked_at_before_a_checkpoint(
 def test_a_run_whose_last_update_is_not_finite_is_not_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    aggregate = Dense.aggregate
-
-    def bad_update(self: Dense, grads: Any, state: Any, comm: Any, step: Any) -> Any:
-        out = aggregate(self, grads, state, comm, step)
-        return (
-            out
-            if step.number != 3
-            else out._replace(update={k: u * torch.inf for k, u in out.update.items()})
-        )
-
-    monkeypatch.setattr(Dense, "aggregate", bad_update)
+    make_update_infinite(monkeypatch, 3)
     with pytest.raises(RunFailed, match="the run diverged: the update was not finite at step 3"):
         run(tmp_path, "compressor=none", "trainer.launcher=virtual", "trainer.max_steps=4")
     assert not (tmp_path / "weights.pt").exists()
