@@ -1,1 +1,1 @@
-"""Results beside the papers' numbers. Reads files (or W&B runs) only, and imports no torch."""
+"""Results next to the papers' numbers, read from files or W&B runs. Most of it imports no torch."""

@@ -27,7 +27,7 @@ WITH = (
 
 
 SOURCE = {"results", "source", "project"}
-READS = {  # the keys of each form of gcbench report
+READS = {  # the keys that each form of gcbench report reads
     "table=NAME": SOURCE | {"table", "budget", "format", "keep", "beside"},
     "figure=NAME": SOURCE | {"figure", "budget", "keep", "beside"},
     "list": SOURCE,
@@ -38,7 +38,7 @@ READS = {  # the keys of each form of gcbench report
 
 @dataclass
 class Source(Arguments):
-    """The place that results are read from."""
+    """The arguments that say where results are read from."""
 
     results: tuple[str, ...] = key(
         RESULTS, "folders with run directories or kept runs, or files of these, separated by commas"
@@ -87,7 +87,7 @@ gcbench report diff A B                        two runs or trees: configuration,
 @dataclass
 class Page(Source):
     """Write everything that ran as one HTML page: curves, trade-offs, time to a goal on a link, and
-    a table of runs. It needs no server and no network; its address keeps what was chosen.
+    a table of runs. It needs no server and no network; its URL keeps the choices made on it.
     """
 
     usage = "gcbench report html [key=value ...]"
@@ -133,7 +133,7 @@ S = TypeVar("S", bound=Source)
 
 
 def read_source(kind: type[S], typed: Sequence[str]) -> S:
-    """Return the typed arguments; raise ConfigError with one sentence where they are mistyped."""
+    """Return the parsed arguments. Raises ConfigError, with one sentence, if one is mistyped."""
     arguments = read_arguments(kind, typed)
     for override in getattr(arguments, "beside", ()):
         if not all(override.partition("=")):

@@ -1,4 +1,4 @@
-"""Runs of other experiments that serve a row, too: tables share rows that are computed once."""
+"""Runs that a row borrows from other experiments: rows that tables share need to run only once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gcbench.report.configs import Composition, compose
 def is_same(run: RecordedRun, expected: Composition) -> bool:
     """Return whether a run of another experiment computed what the row asks for.
 
-    If it has times, it must have been executed as the row is, too.
+    If it has times, it must also have been executed in the same way as the row.
     """
     if run.result.identity != expected.identity:
         return False
@@ -22,10 +22,11 @@ def is_same(run: RecordedRun, expected: Composition) -> bool:
 
 
 def _as_written(run: RecordedRun) -> Config:
-    """Return the configuration of its experiment's file, with the run's backend.
+    """Return the configuration in the file of the run's experiment, with the run's backend.
 
-    Other keys that were typed beside the experiment would have been typed beside the row, too; by
-    their backend rows of one experiment may differ.
+    Other overrides of the run are left out, because they would have been typed for the row as well.
+    The backend is kept, because rows of one experiment may differ in it. A run without such a file
+    keeps its own configuration.
     """
     if not _has_file(run):
         return run.config
@@ -39,7 +40,7 @@ def _has_file(run: RecordedRun) -> bool:
 
 
 def overrides_of_run(run: RecordedRun) -> list[str]:
-    """Return what was typed beside the run's experiment, by where it differs from that."""
+    """Return the overrides in which a run differs from its experiment; none if that has no file."""
     if not _has_file(run):
         return []
     return as_overrides(flat_differences(run.flat, compose(str(run.experiment), run.budget).flat))
@@ -52,13 +53,13 @@ def _execution(config: Config) -> Config:
 
 
 def describe_sources(runs: Iterable[RecordedRun]) -> str:
-    """Return whose runs these are, as in run of powersgd/table4/rank_2; empty for none."""
+    """Return whose runs these are, such as `run of powersgd/table4/rank_2`; empty for no runs."""
     labels = [label for label, _ in group_by_label(runs)]
     return f"run of {' and '.join(labels)}" if labels else ""
 
 
 def group_by_label(runs: Iterable[RecordedRun]) -> list[tuple[str, list[RecordedRun]]]:
-    """Return the runs of each title and what was typed beside it, in the order of these labels."""
+    """Return (label, runs) pairs sorted by label, which is the title and overrides of the runs."""
     labels = {run: " ".join([run.title, *overrides_of_run(run)]) for run in runs}
     ordered = sorted(labels, key=lambda run: (labels[run], run.seed))
     return [(label, list(same)) for label, same in groupby(ordered, key=labels.__getitem__)]

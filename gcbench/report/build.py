@@ -29,9 +29,9 @@ from gcbench.report.tables import Column, Table
 def build(
     table: Table, runs: Sequence[RecordedRun], budget: str, overrides: tuple[str, ...] = ()
 ) -> Document:
-    """Return the report at `budget`, which is that of every column that names none.
+    """Return the report of a table at `budget`, which applies to columns that name no other budget.
 
-    `overrides` are typed beside every experiment of that budget.
+    `overrides` are added to every experiment at that budget.
     """
     groups = groups_of(table, runs, budget, overrides)
     rows = groups[budget]
@@ -48,7 +48,7 @@ def build(
 def groups_of(
     table: Table, runs: Sequence[RecordedRun], budget: str, overrides: tuple[str, ...] = ()
 ) -> RowsByBudget:
-    """Return the rows by budget: the report's first, then those of its columns."""
+    """Return the rows by budget: first the report's budget, then those that its columns name."""
     budgets = dict.fromkeys([budget, *(column.budget for column in table.columns if column.budget)])
     return {
         name: group_runs(table, runs, name, overrides if name == budget else ()) for name in budgets
@@ -84,9 +84,10 @@ def _seeds(row: Row) -> str:
 
 
 def _stand_in_ratio(row: Row) -> float | None:
-    """Return the compression ratio on the stand-in model; None where the row has the paper's own.
+    """Return the compression ratio on the stand-in model; None if the row has the paper's model.
 
-    It may be far from the ratio of the paper's model: a low rank is not low in a small one.
+    It may be far from the ratio on the paper's model: a rank that is low there is not low for a
+    small model.
     """
     values = row.values("ratio") if row.stand_in else []
     return Summary.of(values).mean if values else None
@@ -109,12 +110,12 @@ def _about_budgets(
 
 
 def _about(budget: str) -> str:
-    """Return the first line of the comment on top of the budget's file."""
+    """Return the first line of the comment at the top of the budget's file."""
     return top_comment(conf_directory() / "budget" / f"{budget}.yaml")[0]
 
 
 def _list_differences(rows: Sequence[Row]) -> list[str]:
-    """Return in what rows differ from the paper's configuration: first what all have in common."""
+    """Return how rows differ from the paper's configuration, first in what all have in common."""
     differences = {
         row.spec.label: _differences(row) for row in rows if row.spec.experiment is not None
     }
@@ -131,7 +132,7 @@ def _list_differences(rows: Sequence[Row]) -> list[str]:
 
 
 def _differences(row: Row) -> list[str]:
-    """Return what the row has in place of the paper's, as in trainer.epochs=3 in place of 300."""
+    """Return how a row differs from the paper, for example `trainer.epochs=3 in place of 300`."""
     if row.budget == PAPER:
         return []
     paper = compose_row(row.spec)

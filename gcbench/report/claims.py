@@ -1,4 +1,4 @@
-"""The papers' claims: conf/claims.yaml, checked."""
+"""The papers' claims, read from conf/claims.yaml and validated."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ Needs = Literal[
     "short",  # real training
     "paper",  # the paper's full setting, or hardware and data that not everybody has
 ]
-BUDGETS = (PAPER, "cpu_long", "cpu_medium", "cpu")  # the nearest to the paper's first
-LEARNING_RATE = "learning_rate"  # the best of a sweep
-EARLY_LOSS = "early_loss"  # in training, over the first tenth of the steps
+BUDGETS = (PAPER, "cpu_long", "cpu_medium", "cpu")  # those closest to the paper first
+LEARNING_RATE = "learning_rate"  # the best learning rate of a sweep
+EARLY_LOSS = "early_loss"  # the mean training loss over the first tenth of the steps
 
 
 @dataclass(frozen=True, config=CHECKED, kw_only=True)
 class Related:
-    """Relations between rows, which hold in each of some folders."""
+    """Relations between rows, which have to hold in each of the folders `of`."""
 
     hold: Texts
     of: Texts = ("",)
@@ -55,15 +55,15 @@ class Related:
 
 @dataclass(frozen=True, config=CHECKED, kw_only=True)
 class RowRelations(Related):
-    """Relations between rows of tables, whose folders they are in, seed by seed."""
+    """Relations between rows of tables, seed by seed; `of` names folders of conf/experiment."""
 
-    measure: str  # of measures.py, or learning_rate
+    measure: str  # a name in measures.py, early_loss or learning_rate
     budgets: Texts = BUDGETS
 
 
 @dataclass(frozen=True, config=CHECKED, kw_only=True)
 class StudyRelations(Related):
-    """Relations between the rows of a study, in the tables that it is of where it has several."""
+    """Relations between rows of a study; `of` names the tables, if the study has several."""
 
     name: str
     column: str
@@ -73,10 +73,10 @@ class StudyRelations(Related):
 class Check:
     """The conditions of a claim, all of which have to hold."""
 
-    tests: Texts = ()  # below tests/; they count if they are recorded as passed
+    tests: Texts = ()  # names below tests/, which count if they are recorded as passed
     rows: tuple[RowRelations, ...] = ()
     study: tuple[StudyRelations, ...] = ()
-    open: str | None = None  # what nothing here can decide yet
+    open: str | None = None  # what is missing, if nothing here can decide the claim yet
 
 
 @dataclass(frozen=True, config=CHECKED)
@@ -91,10 +91,10 @@ class Claim:
     needs: Needs
     check: Check
     caution: str | None = None
-    but: str | None = None  # for what the checks hold the opposite of what the paper says
-    input: str | None = None  # what of the answer the checks start from
-    machine: str | None = None  # without which the claim stays open
-    gpu_hours: float | None = None  # an estimate of what it costs there
+    but: str | None = None  # the part for which the checks show the opposite
+    input: str | None = None  # the part of the answer that the checks start from
+    machine: str | None = None  # the machine without which the claim stays open
+    gpu_hours: float | None = None  # the estimated cost on that machine
 
 
 def claims_file() -> Path:
@@ -102,7 +102,10 @@ def claims_file() -> Path:
 
 
 def read_claims(paper: str | None = None, name: str | None = None) -> list[Claim]:
-    """Return all claims, or those of a paper, or one, whose number is enough: powersgd-10."""
+    """Return all claims, those of a paper, or one, by its id or its number, such as powersgd-10.
+
+    Raises ConfigError if there is no such paper or claim.
+    """
     claims = [_claim(node) for node in read_yaml(claims_file())]
     papers = dict.fromkeys(claim.paper for claim in claims)
     if paper is not None and paper not in papers:

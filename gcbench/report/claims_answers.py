@@ -20,14 +20,14 @@ from gcbench.report.measures import SCORES
 from gcbench.report.rows import Row
 from gcbench.report.verdicts import DECIDED, Verdict, combine
 
-MANY = 24  # rows of a study, whose file a reader looks up
+MANY = 24  # rows of a study above which its numbers are not listed, as its file has them
 
 
 class Part(NamedTuple):
-    """The verdicts of one measure of one budget, of one study or of the tests."""
+    """The verdicts from one measure at one budget, from one study, or from the tests."""
 
     verdicts: list[Verdict]
-    basis: str  # empty: it has no numbers
+    basis: str  # what they rest on; empty if there are no numbers
     evidence: str
 
 
@@ -35,7 +35,7 @@ class Answer(NamedTuple):
     """The verdict on a claim at one budget, and what it rests on."""
 
     verdict: Verdict
-    budget: str | None  # None: it rests on no runs
+    budget: str | None  # None if it rests on no runs
     bases: tuple[str, ...]
     evidence: list[str]
     but: str | None = None
@@ -54,7 +54,7 @@ class Answer(NamedTuple):
 
 
 class NextCommands(NamedTuple):
-    """Commands that would bring a claim nearer to a verdict, and what they cost together."""
+    """Commands that would bring a claim closer to a verdict, and what they cost together."""
 
     commands: list[str]
     cost: str
@@ -64,8 +64,8 @@ class AnsweredClaim(NamedTuple):
     """A claim with its answers."""
 
     claim: Claim
-    answers: list[Answer]  # one a budget that has any; the first one counts
-    steps: Sequence[NextCommands] = ()  # what would decide it
+    answers: list[Answer]  # one per budget that has any; the first one counts
+    steps: Sequence[NextCommands] = ()  # what to run to decide it
 
     @property
     def answer(self) -> Answer:
@@ -84,7 +84,7 @@ def answer_claim(claim: Claim, evidence: Evidence) -> AnsweredClaim:
         measured = [_judge_rows(p, budget, evidence) for p in claim.check.rows if asks(p, budget)]
         if any(part.basis for part in measured):
             answers.append(_answer(claim, [*fixed, *measured], budget))
-    # Stable sorts: answers stay in the order of the budgets, first those that decide.
+    # Decided answers come first. The sorts are stable, so each group stays in order of budgets.
     answers.sort(key=lambda answer: answer.verdict is Verdict.NOT_YET)
     answers.sort(key=lambda answer: answer.verdict not in DECIDED)
     if not answers and claim.machine and any(part.basis for part in fixed):
@@ -156,7 +156,7 @@ def _judge_study(part: StudyRelations, evidence: Evidence) -> Part:
 
 
 def score_of(part: RowRelations) -> str:
-    """Return the score by which a row's learning rate is chosen, where several were tried."""
+    """Return the score by which a row's learning rate is chosen, if several were tried."""
     return part.measure if part.measure in SCORES else "accuracy"
 
 
@@ -179,9 +179,9 @@ def _judge_rows(part: RowRelations, budget: str, evidence: Evidence) -> Part:
 
 
 def _asked_once(part: RowRelations, rows: Mapping[str, Row]) -> tuple[RowRelations, list[str]]:
-    """Return the part without folders that repeat an earlier one's runs, and those folders.
+    """Return the part without folders whose runs repeat those of an earlier one, and these folders.
 
-    At a small budget one model stands in for several, whose tables then have the same runs.
+    At a small budget one model stands in for several, so that their tables have the same runs.
     """
     kept: list[str] = []
     seen = set()
@@ -199,7 +199,7 @@ def _judge(part: Related, measured: Mapping[str, Measured]) -> list[Judged]:
 
 
 def _label(part: Related, measured: Mapping[str, Measured]) -> dict[str, Measured]:
-    """Return what was measured by path, without the folders that all share."""
+    """Return `measured`, with its paths relative to the folder that all of them share."""
     first = part.of[0]
     shared = f"{first}/" if len(part.of) == 1 else f"{first.partition('/')[0]}/"
     return {path.removeprefix(shared): m for path, m in measured.items()}

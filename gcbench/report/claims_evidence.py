@@ -23,7 +23,7 @@ from gcbench.report.tables import Column, TableRow, read_table, table_names
 from gcbench.report.tests_record import find_tests
 from gcbench.report.verdicts import Verdict
 
-RATES = (0.25, 1, 4)  # of a row's own, where the best is asked for
+RATES = (0.25, 1, 4)  # multiples of a row's learning rate that a claim on the best rate compares
 EXACT = {
     "ratio",
     "analytic_ratio",
@@ -31,14 +31,14 @@ EXACT = {
     "total_bits",
     "parameters",
     LEARNING_RATE,
-}  # the same for all seeds
+}  # measures that are the same for all seeds
 
 
 class Measured(NamedTuple):
     """The measured value of one row of a claim."""
 
     value: Value | None
-    text: str  # 94.3 [94.1, 94.5] (n=3); or why there is no value
+    text: str  # such as 94.3 [94.1, 94.5] (n=3), or why there is no value
 
 
 class Evidence:
@@ -51,7 +51,7 @@ class Evidence:
         overrides: tuple[str, ...] = (),
     ) -> None:
         self.runs, self._folders = runs, folders
-        self.overrides = overrides  # typed beside every experiment
+        self.overrides = overrides  # added to every experiment
         self._rows: dict[tuple[str, str, str], Row] = {}
         self.studies: dict[str, KeptStudy | None] = {}
         self.tests = find_tests(folders)
@@ -60,7 +60,7 @@ class Evidence:
         self._specs = {row.path: row for table in tables for row in table.rows}
 
     def spec(self, path: str) -> TableRow:
-        """Return the row that a claim calls <paper>/<table>/<name>."""
+        """Return the row that claims call <paper>/<table>/<name>, else one for this experiment."""
         return self._specs.get(path) or TableRow(path, experiment=path)
 
     def row(self, path: str, score: str, budget: str) -> Row:
@@ -71,7 +71,7 @@ class Evidence:
         return self._rows[key]
 
     def study(self, name: str) -> Study | None:
-        """Return a study, or a table of scripts/steps, as in links/resnet18-1gbit-2."""
+        """Return a study, or a table of scripts/steps like links/resnet18-1gbit-2, or None."""
         if name not in self.studies:
             find = find_link_table if name.startswith("links/") else find_study
             self.studies[name] = find(name, self._folders)
@@ -84,14 +84,14 @@ class Evidence:
         return all(outcomes.get(test) == "passed" for test in tests)
 
     def tables(self, paths: Sequence[str]) -> list[str]:
-        """Return the tables that hold all of these rows, or else every table that holds one."""
+        """Return the tables that contain all of these rows, or else those named in their paths."""
         wanted = set(paths)
         whole = [name for name, rows in self._tables.items() if wanted <= rows]
         return whole or sorted({path.rpartition("/")[0] for path in paths} & set(self._tables))
 
 
 def measure_study(value: Any) -> Measured:
-    """Return the measured value of a study's cell: a number, or one for every seed."""
+    """Return the measured value of a study's cell, which is a number or a list of one per seed."""
     if isinstance(value, list):
         by_seed = {seed: float(v) for seed, v in enumerate(value) if isinstance(v, (int, float))}
         return Measured(Value(by_seed), _several(by_seed))
@@ -101,7 +101,10 @@ def measure_study(value: Any) -> Measured:
 
 
 def measure_row(row: Row, name: str) -> Measured:
-    """Return the measured value of a row by the name of a measure."""
+    """Return the value of the named measure for a row.
+
+    For a score, a seed that diverged or whose score is not finite counts as infinitely bad.
+    """
     if name == LEARNING_RATE:
         return _best_rate(row)
     if name == EARLY_LOSS:
@@ -135,7 +138,7 @@ def _early_loss(run: RecordedRun) -> float | None:
 
 
 def _best_rate(row: Row) -> Measured:
-    """Return the learning rate that was best for each seed that ran with all of them."""
+    """Return the best learning rate for each seed that ran with all rates."""
     rates = row.grid.rates if row.grid else []
     if row.grid is None or len(rates) < len(RATES):
         return Measured(None, f"{len(rates)} rates of {len(RATES)}")
@@ -151,7 +154,7 @@ def _best_rate(row: Row) -> Measured:
 
 
 def _score_of(rate: Rate, seed: int, name: str) -> float | None:
-    """Return the score of a rate's run of a seed; None where it is not done."""
+    """Return the score of the run with this rate and seed; None if it is not done."""
     scores = (measure(name, run.result) for run in rate.runs if run.seed == seed and run.done)
     return next(scores, None)
 
@@ -166,7 +169,7 @@ def describe_stand_ins(rows: Iterable[Row]) -> str:
 
 
 def describe(title: str, measured: Mapping[str, Measured], judged: Sequence[Judged]) -> str:
-    """Return the numbers, and the relations that do not hold."""
+    """Return a text with the numbers, and the relations that do not hold."""
     known = ", ".join(f"{name} {m.text}" for name, m in measured.items() if m.value)
     missing: dict[str, list[str]] = {}
     for name, m in measured.items():

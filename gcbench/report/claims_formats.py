@@ -45,7 +45,7 @@ def legend(claims: Sequence[AnsweredClaim]) -> list[str]:
 
 
 def _facts(answered: AnsweredClaim) -> list[str]:
-    """Return the claim in the paper's sense, the answers, what they rest on, and a caution."""
+    """Return what the paper says, the answers, their evidence, and a caution if there is one."""
     claim, answers = answered.claim, answered.answers
     decisive = [answer for answer in answers if answer.verdict is not Verdict.NOT_YET]
     evidence = dict.fromkeys(line for answer in answers for line in answer.evidence)
@@ -70,7 +70,7 @@ def _overview(title: str, claims: Sequence[AnsweredClaim]) -> TextTable:
 
 
 def _to_run(claims: Sequence[AnsweredClaim], quote: str = "") -> list[str]:
-    """Return a line a step: the claim, the cost, and the commands in quotes."""
+    """Return one line per step: the claim, the cost, and the commands, each within `quote`."""
     return [
         f"{answered.claim.id} ({step.cost}): "
         + " ; ".join(f"{quote}{line}{quote}" for line in step.commands)
@@ -95,7 +95,7 @@ def markdown(claims: Sequence[AnsweredClaim]) -> str:
 
 
 def comma_separated(claims: Sequence[AnsweredClaim]) -> str:
-    """Return csv, a line an answer."""
+    """Return CSV with one line per answer."""
     from pandas import DataFrame
 
     records = [
@@ -130,7 +130,7 @@ def print_claims(claims: Sequence[AnsweredClaim]) -> None:
         console.print_table(_overview(title, of_paper), output)
     if to_run := _to_run(claims):
         output.print(Text(TO_RUN, style="bold"))
-        for line in to_run:  # whole, to be copied
+        for line in to_run:  # not wrapped, so that it can be copied
             output.print(Text(f"  {line}"), soft_wrap=True)
     for line in [*legend(claims), *UNDER, summary_line(claims)]:
         output.print(Text(line))

@@ -1,4 +1,4 @@
-"""The runs and studies that claims lack, the commands that make them, and what those cost."""
+"""The runs and studies that claims lack, the commands that make them, and what they cost."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from gcbench.report.commands import commands
 from gcbench.report.configs import compose, compose_row, overrides_for
 from gcbench.report.rates import RATE
 
-SEEDS = (1, 2, 3)  # with which a row is compared
-MORE_SEEDS = (4, 5, 6)  # where three leave a claim open
+SEEDS = (1, 2, 3)  # the seeds with which rows are compared
+MORE_SEEDS = (4, 5, 6)  # further ones, if the first three leave a claim open
 
 
 class MissingRuns(NamedTuple):
-    """A row that a claim lacks, with some seeds."""
+    """A row whose runs with these seeds a claim lacks."""
 
     experiment: str
-    overrides: tuple[str, ...]  # typed beside it
+    overrides: tuple[str, ...]  # added to the experiment
     budget: str
     seeds: tuple[int, ...]
 
@@ -32,10 +32,11 @@ class MissingRuns(NamedTuple):
 def missing_runs(
     parts: Iterable[tuple[RowRelations, str]], evidence: Evidence, seeds: Sequence[int]
 ) -> list[MissingRuns]:
-    """Return what the rows of these parts lack of `seeds`, each part at its budget.
+    """Return the runs with `seeds` that the rows of these parts lack, each part at its budget.
 
-    Each is there once, as parts share rows, and rows of several tables are one run where one model
-    stands in for theirs. Only times depend on the backend, which no identity has.
+    Runs are listed once: parts share rows, and rows of several tables need the same run if one
+    model stands in for theirs. Rows with different backends stay apart, because times depend on the
+    backend, although it is not part of the identity.
     """
     missing: dict[tuple[str, str, tuple[int, ...]], MissingRuns] = {}
     for part, budget in parts:
@@ -49,16 +50,16 @@ def missing_runs(
 def further_runs(
     parts: Sequence[tuple[RowRelations, str]], evidence: Evidence
 ) -> list[MissingRuns]:
-    """Return the runs that may decide an open claim: those of the usual seeds, else three more."""
+    """Return the runs that may decide an open claim: of the usual seeds, or else of three more."""
     return missing_runs(parts, evidence, SEEDS) or missing_runs(parts, evidence, MORE_SEEDS)
 
 
 def _missing_of(answered: AnsweredClaim, evidence: Evidence) -> list[MissingRuns]:
     """Return the rows and seeds that a claim lacks.
 
-    Rows of claims that need a machine are those at the paper's budget; of others, those of the
-    budget that has runs, or else of the smallest that is asked. Where every row has its seeds and a
-    claim is open all the same, it lacks three more seeds.
+    A claim that needs a special machine is completed at the paper's budget, any other claim at the
+    budget that already has runs, or else at the smallest one. If every row has its seeds and the
+    claim is still open, it lacks three more seeds.
     """
     claim = answered.claim
     parts = [(part, _budget(answered, part)) for part in claim.check.rows]
@@ -125,7 +126,10 @@ def steps_of(answered: AnsweredClaim, evidence: Evidence) -> list[NextCommands]:
 
 
 def describe_cost(claim: Claim, missing: Sequence[MissingRuns], kept: Sequence[RecordedRun]) -> str:
-    """Return what runs cost: in core-hours by kept runs of the same tables, else an estimate."""
+    """Return the number of missing runs, and their cost in core-hours, from similar kept runs.
+
+    For a claim that needs a special machine, return the claim's own estimate in GPU-hours instead.
+    """
     count = sum(len(run.seeds) for run in missing)
     number = f"{count} run{'s' * (count > 1)}"
     if claim.machine:
@@ -143,7 +147,7 @@ def describe_cost(claim: Claim, missing: Sequence[MissingRuns], kept: Sequence[R
 def _core_hours(missing: MissingRuns, kept: Sequence[RecordedRun]) -> float | None:
     """Return the core-hours of the shortest kept run of the row, else of its table, at its budget.
 
-    Longer ones may have been paused, or have shared their core. None: there is no such run.
+    Longer runs may have been paused, or have shared their cores. None if there is no such run.
     """
     at_budget = [run for run in kept if run.budget == missing.budget and run.done]
     same = [run for run in at_budget if run.experiment == missing.experiment]
@@ -153,7 +157,7 @@ def _core_hours(missing: MissingRuns, kept: Sequence[RecordedRun]) -> float | No
 
 
 def _hours_of_cores(run: RecordedRun) -> float:
-    """Return what a whole run took, at the pace since it was last continued."""
+    """Return the core-hours of a whole run, at its pace since it was last resumed."""
     result = run.result
     whole = (result.duration_of_step or 0.0) * (result.steps or 0)
     return max(whole, result.duration) * result.cores / 3600

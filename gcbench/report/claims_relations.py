@@ -1,18 +1,18 @@
-"""Relations of numbers, as in `rank_2 > top_k_high + 0.5`, judged seed by seed.
+"""Relations between numbers, such as `rank_2 > top_k_high + 0.5`, judged seed by seed.
 
-    a > b                        larger by more than noise; a < b < c asks both pairs
-    a >= b                       not smaller than noise
-    abs(a - b) <= 0.3            means at most so far apart; a == b: equal
-    (a, b) > c                   of each
+    a > b                        a is larger by more than noise; a < b < c compares both pairs
+    a >= b                       a is not smaller by more than noise
+    abs(a - b) <= 0.3            the means differ by at most 0.3; a == b: they are equal
+    (a, b) > c                   both a > c and b > c
 
 A relation is a Python comparison of names, numbers, `+`, `-` and `*`. A slash joins a table and a
-row, as in vgg16/sgd, and what is no Python name stands in quotes: "4bit" > "Rank 2, W=4".
+row, as in vgg16/sgd, and names that Python does not accept are quoted: "4bit" > "Rank 2, W=4".
 
 Noise is the one-sided 90 % bound of Student's t test on pairs, t s / sqrt(n): s is the standard
 deviation of n differences between runs of the same seed, and t the quantile at n - 1 degrees of
-freedom. So a relation is decided by more seeds, too, unless nothing is there to decide. Two or
-three differences may agree by chance: their noise is at least that of the median deviation of all
-relations that are judged together.
+freedom. It shrinks with more seeds, which therefore decide every relation in which there is a
+difference. Two or three differences may agree by chance, so their noise is at least the one that
+follows from the median deviation of all relations judged together.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from gcbench.config import ConfigError
 from gcbench.report.verdicts import Verdict
 
 SIGNS = {ast.Gt: ">", ast.GtE: ">=", ast.Lt: "<", ast.LtE: "<=", ast.Eq: "=="}
-EXACT = (0,)  # the seeds of what has none
-FEW = 3  # differences, whose own deviation says little
+EXACT = (0,)  # stands for the seeds of numbers that depend on no seed
+FEW = 3  # up to so many differences, their own deviation is unreliable
 
 
 class Value(NamedTuple):
-    """The numbers of a row, by seed; one that is the same for all seeds is `exact`."""
+    """The numbers of a row by seed, or one `exact` number if it is the same for all seeds."""
 
     by_seed: Mapping[int, float] = {}  # infinite where training diverged
     exact: float | None = None
@@ -50,7 +50,7 @@ class Relation(NamedTuple):
     larger: ast.AST
     smaller: ast.AST
     sign: str  # > | >= | ==
-    within: float = 0.0  # with ==
+    within: float = 0.0  # the allowed difference, with ==
 
     @property
     def names(self) -> list[str]:
@@ -71,7 +71,7 @@ class Judged(NamedTuple):
     verdict: Verdict
     margin: float = math.nan  # mean over the seeds that all its rows have
     seeds: tuple[int, ...] = ()
-    noise: float = math.inf  # what the margin has to exceed; infinite: not known
+    noise: float = math.inf  # what the margin has to exceed; infinite if not known
 
     @property
     def text(self) -> str:
@@ -85,7 +85,7 @@ class Judged(NamedTuple):
 
 
 class PairedDifferences(NamedTuple):
-    """The differences between runs of the same seed, for each seed that all compared have."""
+    """The differences between runs of the same seed, for each seed that all rows have."""
 
     by_seed: dict[int, float]
     exact: bool = False
@@ -102,7 +102,7 @@ class PairedDifferences(NamedTuple):
 
     @property
     def squares(self) -> float:
-        """Return the sum of squares about the mean; infinite where a seed diverged."""
+        """Return the sum of squares about the mean; infinite if a seed diverged."""
         differences = self.by_seed.values()
         if not all(map(math.isfinite, differences)):
             return math.inf
@@ -117,9 +117,9 @@ class PairedDifferences(NamedTuple):
         return fmean(self.by_seed.values())
 
     def noise(self, together: Sequence[PairedDifferences]) -> float:
-        """Return the bound that the mean has to exceed; `together`: all that are judged with it."""
+        """Return the bound that the mean has to exceed, given all differences judged `together`."""
         if self.exact or all(map(math.isinf, self.by_seed.values())):
-            return 0.0  # also where one side diverged with every seed
+            return 0.0  # also if one side diverged with every seed
         if self.freedom and not math.isfinite(self.squares):
             return math.inf
         known = [d for d in together if d.freedom and math.isfinite(d.squares)]
@@ -143,7 +143,7 @@ class PairedDifferences(NamedTuple):
 
 def _t_90(freedom: int) -> float:
     """Return the one-sided 90 % quantile of Student's t distribution."""
-    from scipy.special import stdtrit  # takes longer to import than help may take
+    from scipy.special import stdtrit  # imported here, as it would slow down --help
 
     return float(stdtrit(freedom, 0.9))
 
@@ -151,8 +151,8 @@ def _t_90(freedom: int) -> float:
 def judge(relations: Sequence[Relation], values: Mapping[str, Value]) -> list[Judged]:
     """Return whether each relation holds, from differences between runs of the same seed.
 
-    A relation between rows that share one seed takes the deviation pooled over the others; without
-    any, its noise is larger than any finite margin.
+    If the rows of a relation share only one seed, its noise follows from the deviation pooled over
+    the other relations; if these have none either, it is infinite.
     """
     differences = [
         PairedDifferences.of(relation, values) if values.keys() >= set(relation.names) else None
@@ -181,14 +181,17 @@ def _verdict(sign: str, margin: float, noise: float, exact: bool) -> Verdict:
     if margin > 0 or (margin == 0 and sign != ">"):
         above = margin >= noise and math.isfinite(noise)
         return Verdict.REPRODUCED if above else Verdict.WITHIN_NOISE
-    if -margin > noise or exact:  # which equal numbers are, too: they are not larger
+    if -margin > noise or exact:  # exact equal numbers contradict `>`, too
         return Verdict.CONTRARY
     equal = sign == ">=" and math.isfinite(noise)
     return Verdict.WITHIN_NOISE if equal else Verdict.NOT_DECIDED
 
 
 def read_relations(text: str, folder: str = "") -> list[Relation]:
-    """Return the relations of one line, which may compare several pairs of rows of a folder."""
+    """Return the relations of one line, one for each pair of rows of `folder` that it compares.
+
+    Raises ConfigError if the line is not such a relation.
+    """
     try:
         compared = ast.parse(text, mode="eval").body
     except SyntaxError:
@@ -224,12 +227,12 @@ def _relation(left: ast.expr, sign: str, right: ast.expr, folder: str) -> Relati
     relation = Relation(
         text, place(deepcopy(larger)), place(deepcopy(smaller)), sign.replace("<", ">"), within
     )
-    relation.difference(dict.fromkeys(relation.names, 0.0))  # raises for what cannot be computed
+    relation.difference(dict.fromkeys(relation.names, 0.0))  # raises if it cannot be computed
     return relation
 
 
 class _InFolder(ast.NodeTransformer):
-    """Make each name the path of its row, a string."""
+    """Replace each name by the path of its row, as a string constant."""
 
     def __init__(self, folder: str) -> None:
         self._prefix = f"{folder}/" if folder else ""

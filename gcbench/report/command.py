@@ -1,4 +1,4 @@
-"""`gcbench report`, `gcbench runs` and `gcbench claims`: do what the typed arguments ask for."""
+"""The commands `gcbench report`, `gcbench runs` and `gcbench claims`."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ log = logging.getLogger("gcbench")
 
 
 def report(typed: Sequence[str]) -> None:
-    """Print tables or draw figures; raise ConfigError with one sentence for what is mistyped."""
+    """Print tables or draw figures. Raises ConfigError with one sentence for mistyped arguments."""
     if "html" in typed[:1]:
         return _html(typed[1:])
     arguments = read_source(Report, typed)
@@ -78,14 +78,14 @@ def _load_runs(arguments: Source) -> list[RecordedRun]:
         if arguments.source == "wandb"
         else find_runs(arguments.results)
     )
-    if isinstance(arguments, Report | Claims) and not read.runs:  # others say so in a sentence
+    if isinstance(arguments, Report | Claims) and not read.runs:  # the other commands say so
         _warn_of_absent(arguments.results)
     read.warn()
     return read.runs
 
 
 def _warn_of_absent(folders: Sequence[str]) -> None:
-    """Say which folders there are none of, as a report of nothing looks like one of lost runs."""
+    """Warn about folders that do not exist, as a report without them looks as if runs were lost."""
     for folder in folders:
         if not Path(folder).exists():
             log.warning(
@@ -95,7 +95,7 @@ def _warn_of_absent(folders: Sequence[str]) -> None:
 
 
 def _load_reported(arguments: Report | Claims) -> list[RecordedRun]:
-    """Return the runs of a report, without those that were stopped where it is kept."""
+    """Return the runs of a report; one that is kept leaves out runs that were stopped."""
     runs = _load_runs(arguments)
     return without_stopped(runs) if arguments.keep else runs
 
@@ -151,9 +151,9 @@ def _html(typed: Sequence[str]) -> None:
 def _show(
     arguments: Report, table: Table, runs: Sequence[RecordedRun], alone: bool
 ) -> list[RecordedRun]:
-    """Print a table, and keep its page where that was asked for; return the runs behind it.
+    """Print a table, write its page if `keep` was typed, and return the runs behind it.
 
-    Of several tables, those of which nothing has run at this budget have no page.
+    If several tables were asked for, those without any run at this budget are not kept.
     """
     kept = find_study(table.study, arguments.results) if table.study else None
     if table.study:
@@ -188,7 +188,7 @@ def runs(typed: Sequence[str]) -> None:
 
 
 def claims(typed: Sequence[str]) -> None:
-    """Print the answers to the papers' claims, and keep them where that is asked for."""
+    """Print the answers to the papers' claims, and write them to files if `keep` was typed."""
     arguments = read_source(Claims, typed)
     _refuse_more("claims", arguments.plain)
     if arguments.keep and (arguments.paper or arguments.id):
@@ -206,7 +206,7 @@ def claims(typed: Sequence[str]) -> None:
     if arguments.keep:
         keep_claims(Path(arguments.keep), answered)
         for kept in filter(None, evidence.studies.values()):
-            if not kept.study["study"].startswith("links/"):  # kept where scripts/steps put them
+            if not kept.study["study"].startswith("links/"):  # scripts/steps keeps these itself
                 keep_study(Path(arguments.keep), kept.path)
         if evidence.tests:
             keep_tests(Path(arguments.keep), evidence.tests.path)

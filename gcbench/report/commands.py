@@ -1,4 +1,4 @@
-"""Command lines that make rows."""
+"""Command lines that run the rows of tables."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from gcbench.report.configs import experiment_override
 from gcbench.report.rows import Row
 from gcbench.report.tables import Table
 
-Typed = tuple[str, Sequence[str]]  # an experiment, and the overrides beside it
-Grid = dict[str, list[str]]  # a command's keys, and the values that each takes
+Typed = tuple[str, Sequence[str]]  # an experiment, and its overrides
+Grid = dict[str, list[str]]  # the keys of a command, with the values of each
 
 
 def commands(rows: Iterable[Typed], budget: str, seeds: Iterable[int]) -> list[str]:
-    """Return the commands that run the rows and nothing else, sweeps (-m) of what forms a grid."""
+    """Return the commands that run exactly these rows; rows that form a grid share a sweep (-m)."""
     numbers = sorted(set(seeds))
     return [_command(grid, budget, numbers) for grid in _grids(rows)]
 
 
 def _grids(rows: Iterable[Typed]) -> list[Grid]:
-    """Return grids whose points are the rows: first one a row, then merged key by key."""
+    """Return grids whose points are the rows: one grid per row, then merged key by key."""
     grids: list[Grid] = []
     for experiment, overrides in rows:
         pairs = (
@@ -57,7 +57,7 @@ def command_of_runs(
     experiment: str, runs: Sequence[RecordedRun], overrides: Sequence[str] = ()
 ) -> str:
     """Return the command that made these runs of an experiment."""
-    # On a crowded machine launcher=auto would have taken virtual workers.
+    # With more processes than cores, launcher=auto would have chosen virtual workers.
     crowded = any(run.result.oversubscribed and run.result.launcher == "local" for run in runs)
     launcher = ["trainer.launcher=local"] if crowded else []
     row = experiment, [*overrides, *launcher]
@@ -66,7 +66,10 @@ def command_of_runs(
 
 
 def commands_of_missing(table: Table, rows: Sequence[Row]) -> list[str]:
-    """Return the commands that run these rows of one budget; at the paper's, with its seeds."""
+    """Return the commands that run these rows, all of one budget.
+
+    At the paper's budget they have as many seeds as the paper averages over, otherwise one.
+    """
     if not rows:
         return []
     seeds = range(1, (table.seeds or 1) + 1) if rows[0].budget == PAPER else [1]

@@ -13,14 +13,14 @@ from gcbench.report.claims_relations import PairedDifferences
 from gcbench.report.document import EMPTY, Heading, Summary, format_signed, format_summary
 from gcbench.report.measures import MEASURES, SCORES, measure_by_seed
 
-SHOWN = [name for name in MEASURES if name != "error_rate"]  # accuracy says as much
+SHOWN = [name for name in MEASURES if name != "error_rate"]  # accuracy says the same
 
 
 class Group(NamedTuple):
     """Runs that differ in their seeds only."""
 
     title: str
-    runs: list[RecordedRun]  # the newest of every seed
+    runs: list[RecordedRun]  # the newest run of each seed
 
     @property
     def identity(self) -> str:
@@ -37,16 +37,16 @@ class Sides(NamedTuple):
     name: str
     a: Summary | None
     b: Summary | None
-    verdict: str  # of scores: whether they differ by more than noise; else empty
+    verdict: str  # whether scores differ by more than noise; else empty
 
 
 class Comparison(NamedTuple):
     """The differences between two groups of runs."""
 
     title: str
-    configuration: list[tuple[str, str, str]]  # key, of A, of B
+    configuration: list[tuple[str, str, str]]  # key, value of A, value of B
     measured: list[Sides]
-    statuses: list[str]  # of runs that did not end well
+    statuses: list[str]  # one line for each run that did not end well
 
 
 class Comparisons(NamedTuple):
@@ -57,7 +57,7 @@ class Comparisons(NamedTuple):
 
 
 def compare(a: str, b: str) -> Comparisons:
-    """Return the differences of two folders of runs; ConfigError where there are no runs."""
+    """Return the differences between two folders. Raises ConfigError if one of them has no runs."""
     left = _group_runs(_load(a))
     right = _group_runs(_load(b))
     if len(left) == len(right) == 1:
@@ -105,7 +105,7 @@ def _group_runs(runs: Sequence[RecordedRun]) -> list[Group]:
 
 
 def _match(x: Group, y: Group, left: Sequence[Group], right: Sequence[Group]) -> bool:
-    """Return whether two groups have one configuration, or are the only ones of their title."""
+    """Return whether two groups have the same configuration, or are the only ones so titled."""
     only = all(sum(group.title == x.title for group in groups) == 1 for groups in (left, right))
     return only or x.identity == y.identity
 
@@ -135,10 +135,10 @@ def _summary(by_seed: Mapping[int, float]) -> Summary | None:
 
 
 def _verdict(a: Mapping[int, float], b: Mapping[int, float]) -> str:
-    """Return whether runs of the same seed differ by more than noise, as claims have it.
+    """Return whether runs of the same seed differ by more than noise, as defined for claims.
 
-    Without two seeds in common, whether the ranges of the seeds overlap; two single runs cannot
-    tell.
+    With fewer than two seeds in common, return whether the ranges over seeds overlap, which two
+    single runs cannot show.
     """
     paired = PairedDifferences({seed: b[seed] - a[seed] for seed in sorted(a.keys() & b.keys())})
     if len(paired.by_seed) > 1:
@@ -160,7 +160,7 @@ def _statuses(side: str, group: Group) -> list[str]:
 
 
 def format_measured(line: Sides) -> list[str]:
-    """Return the cells of a measure's line."""
+    """Return the cells of the row that compares one measure."""
     heading = Heading(line.name, line.name)
     sides = [format_summary(side, heading) if side else EMPTY for side in (line.a, line.b)]
     deviations = [

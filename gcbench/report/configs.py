@@ -34,8 +34,8 @@ class Composition(NamedTuple):
 def compose(experiment: str, budget: str = PAPER, overrides: tuple[str, ...] = ()) -> Composition:
     """Return the configuration of `+experiment/<paper>/<table>=<row> budget=... overrides`.
 
-    It is read where conf/experiment/resolved.jsonl.gz has it, else composed, each once. Raises what
-    Hydra and the checks raise.
+    It is read from conf/experiment/resolved.jsonl.gz if it is there, else composed by Hydra, and
+    then cached. Raises the errors of Hydra and of the configuration checks.
     """
     return _compose_once(experiment, budget, overrides)
 
@@ -71,13 +71,13 @@ def _budget_node(budget: str) -> Any:
 
 @cache
 def data_folder() -> Path:
-    """Return the folder with data sets, data.root without any override."""
+    """Return the folder of the data sets: data.root without any override."""
     register()
     return Path(compose_overrides([]).data.root).expanduser()
 
 
 def settings_at(row: TableRow, budget: str) -> dict[str, Any]:
-    """Return the keys typed beside the row's experiment at a budget, with the workers it allows."""
+    """Return the row's own settings at a budget, with no more workers than the budget has."""
     settings = {**row.settings, **row.at.get(budget, {})}
     if row.workers is not None and budget != PAPER:
         most = compose(str(row.experiment), budget).config["trainer"]["gpus"]
@@ -86,14 +86,17 @@ def settings_at(row: TableRow, budget: str) -> dict[str, Any]:
 
 
 def compose_row(row: TableRow, budget: str = PAPER, overrides: tuple[str, ...] = ()) -> Composition:
-    """Return the row's configuration; `overrides` are typed after the row's own."""
+    """Return the row's configuration; `overrides` are added after the row's own."""
     return compose(
         str(row.experiment), budget, (*overrides_of(settings_at(row, budget)), *overrides)
     )
 
 
 def overrides_for(experiment: str, budget: str, overrides: tuple[str, ...]) -> tuple[str, ...]:
-    """Return those of `overrides` whose key the experiment reads, as not every row has buckets."""
+    """Return the overrides whose key the experiment reads.
+
+    Others do not apply to it: not every row has buckets, for example.
+    """
     known = compose(experiment, budget).config
     return tuple(
         override
@@ -112,7 +115,7 @@ def _is_idle(experiment: str, budget: str, override: str) -> bool:
 
 
 def read_key(config: Config, key: str) -> Any:
-    """Return the value of a dotted key; ABSENT where there is no such key."""
+    """Return the value of a dotted key; ABSENT if there is no such key."""
     node: Any = config
     for part in key.split("."):
         if not isinstance(node, dict) or part not in node:

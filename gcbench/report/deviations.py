@@ -1,4 +1,4 @@
-"""Settings that the papers print, and where rows deviate from them: conf/deviations.yaml."""
+"""Settings that the papers print, and rows that deviate from them, from conf/deviations.yaml."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from gcbench.report.tables import Table
 
 
 class Setting(BaseModel):
-    """A setting that a paper prints for some rows, and what ours is where it differs."""
+    """A setting that a paper prints for some rows, and our value if it differs."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    rows: list[str]  # folders of conf/experiment, or rows there
+    rows: list[str]  # folders of conf/experiment, or experiments in them
     key: str | None = None
     paper: Any
     ours: Any = None
@@ -37,13 +37,13 @@ class Setting(BaseModel):
 
 
 def read_settings() -> list[Setting]:
-    """Return all settings; ConfigError names an entry that is none."""
+    """Return all settings. Raises ConfigError if an entry is invalid."""
     path = conf_directory() / "deviations.yaml"
     return [build_checked(Setting, node, path) for node in read_yaml(path)]
 
 
 def deviations_of(table: Table) -> list[tuple[Setting, list[str]]]:
-    """Return the deviations of a table, each with its rows' titles; none for all of them."""
+    """Return the deviations of a table, each with its rows' titles, or no titles if all deviate."""
     deviations = []
     for setting in read_settings():
         rows = [row for row in table.rows if row.experiment and setting.covers(row.experiment)]

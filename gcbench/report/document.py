@@ -1,4 +1,4 @@
-"""A report before it takes a form: what markdown, csv, LaTeX and the terminal all show."""
+"""The content of a report, independent of its format: markdown, csv, LaTeX or the terminal."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from gcbench.console import UNFOLDED, TextTable, width_of
 from gcbench.report.tables import Column, Table
 
 EMPTY = "-"
-DIRTY = "\N{DAGGER}"  # marks runs from a checkout with changes that no commit has
+DIRTY = "\N{DAGGER}"  # marks runs from a checkout with uncommitted changes
 DIRTY_NOTE = "from a checkout with changes that no commit has"
-OTHER_BUDGET = "\N{DOUBLE DAGGER}"  # marks columns of another budget than the report's
+OTHER_BUDGET = "\N{DOUBLE DAGGER}"  # marks columns whose budget is not the report's
 ARROWS = {"higher": "\N{UPWARDS ARROW}", "lower": "\N{DOWNWARDS ARROW}"}
 Published = float | str | None
 
 
 class Summary(NamedTuple):
-    """One number over seeds."""
+    """Statistics of one number over seeds."""
 
     mean: float
     low: float
     high: float
-    deviation: float | None  # of the sample; None for one seed
+    deviation: float | None  # standard deviation of the sample; None for one seed
     n: int
 
     @classmethod
@@ -35,27 +35,27 @@ class Summary(NamedTuple):
 
 
 class Heading(NamedTuple):
-    """A column of ours; the paper's number and the difference follow where the paper has any."""
+    """A column of our numbers; if `published`, the paper's and the difference follow it."""
 
     key: str
     title: str
     unit: str | None = None
     better: str | None = None  # higher | lower
-    budget: str | None = None  # if it is not the report's
+    budget: str | None = None  # only if it is not the report's
     published: bool = False
-    digits: int | None = None  # after the point; None: four significant ones
-    deviation: bool = False  # show seeds as +- deviation, in place of [lowest, highest]
+    digits: int | None = None  # after the decimal point; None: four significant digits
+    deviation: bool = False  # show the spread as +- deviation, not as [lowest, highest]
 
     @property
     def text(self) -> str:
-        """Return the title with the unit, an arrow to what is better, and a mark of its budget."""
+        """Return the title with a mark of its budget, its unit, and an arrow to the better side."""
         unit = f" ({self.unit})" if self.unit else ""
         arrow = f" {ARROWS[self.better]}" if self.better else ""
         return f"{self.title}{OTHER_BUDGET if self.budget else ''}{unit}{arrow}"
 
 
 def heading_of(column: Column, table: Table, budget: str | None = None) -> Heading:
-    """Return the heading of a table's column in a report, at `budget` where it has one."""
+    """Return the heading of a table's column, with the column's budget if it is not `budget`."""
     published = [(row.published or {}).get(column.key) for row in table.rows]
     return Heading(
         column.key,
@@ -74,11 +74,11 @@ class Cell(NamedTuple):
 
     ours: Summary | None = None
     published: Published = None
-    instead: str = EMPTY  # shown where ours is None
+    instead: str = EMPTY  # shown if ours is None
 
     @property
     def difference(self) -> float | None:
-        """Return our mean less the paper's number, where both are numbers."""
+        """Return our mean minus the paper's number; None unless both are numbers."""
         if self.ours is None or not isinstance(self.published, (int, float)):
             return None
         return self.ours.mean - self.published
@@ -91,8 +91,8 @@ class Line(NamedTuple):
     group: str | None
     experiment: str | None
     cells: list[Cell]
-    seeds: str  # of the runs, and what became of those that did not end well
-    stand_in_ratio: float | None = None  # of the model that runs in place of the paper's
+    seeds: str  # the seeds of the runs, and the status of those that did not end well
+    stand_in_ratio: float | None = None  # compression ratio on the model in place of the paper's
 
 
 class Section(NamedTuple):
@@ -115,7 +115,7 @@ class Document:
 
 
 def format_number(value: float, digits: int | None) -> str:
-    """Return a number with so many digits after the point, or with four significant ones."""
+    """Return a number with `digits` after the decimal point; None: with four significant digits."""
     if digits is not None:
         return f"{value:,.{digits}f}"
     if float(value).is_integer() and abs(value) < 1e15:
@@ -127,7 +127,7 @@ def format_summary(value: Summary, heading: Heading) -> str:
     """Return a text such as 94.3 [94.1, 94.5] (n=3), or 94.3 +- 0.1 (n=3)."""
     digits = heading.digits
     if digits is not None and 0 < abs(value.mean) < 0.5 * 10**-digits:
-        digits = None  # much smaller than the paper's numbers: zeros would hide it
+        digits = None  # so small that these digits would show only zeros
     parts = [format_number(value.mean, digits)]
     if value.low < value.high and value.deviation is not None:
         low, high = format_number(value.low, digits), format_number(value.high, digits)
@@ -137,7 +137,7 @@ def format_summary(value: Summary, heading: Heading) -> str:
 
 
 def format_signed(value: float, digits: int | None) -> str:
-    """Return a difference with its sign; a zero, and what rounds to it, has none."""
+    """Return a difference with its sign; one that rounds to zero has no sign."""
     text = format_number(value, digits)
     if not text.strip("-0."):
         return text.lstrip("-")
@@ -151,10 +151,10 @@ class _Column(NamedTuple):
 
 
 def text_tables(document: Document, width: int = UNFOLDED) -> list[TextTable]:
-    """Return the table as text: the rows' titles, their cells, and the runs behind them.
+    """Return the table as text: the rows' titles, their cells, and the seeds of their runs.
 
-    It is parted where it would be wider than `width` in markdown; every part has the titles, and
-    the paper's number stays beside ours.
+    A table that would be wider than `width` characters in markdown is split. Every part repeats the
+    titles, and the paper's number stays next to ours.
     """
     titles = _Column("row", [line.title for line in document.lines], left=True)
     parts = [[titles]]
@@ -175,7 +175,7 @@ def _to_table(columns: Sequence[_Column]) -> TextTable:
 
 
 def _blocks(document: Document) -> Iterator[list[_Column]]:
-    """Yield the columns after the titles, those together that are read together."""
+    """Yield the columns after the titles, in blocks that must not be split."""
     for i, heading in enumerate(document.headings):
         cells = [line.cells[i] for line in document.lines]
         ours = [format_summary(cell.ours, heading) if cell.ours else cell.instead for cell in cells]
@@ -198,12 +198,12 @@ def _difference(cell: Cell, heading: Heading) -> str:
 def _published(value: Published, heading: Heading) -> str:
     if value is None or isinstance(value, str):
         return value or EMPTY
-    # Ours may have more digits than the paper prints.
+    # Numbers of this column may have more digits than an integer that the paper prints.
     return format_number(value, 0 if isinstance(value, int) else heading.digits)
 
 
 def _digits_of(values: Sequence[Published]) -> int | None:
-    """Return the digits after the point of the published number that has the most."""
+    """Return the most digits after the decimal point of a published number; None without any."""
     numbers = [value for value in values if isinstance(value, (int, float))]
     digits = (max(0, -int(Decimal(str(value)).as_tuple().exponent)) for value in numbers)
     return max(digits, default=None)

@@ -32,7 +32,7 @@ def markdown(document: Document) -> str:
 
 
 def _mark_code(line: str) -> str:
-    """Return a line with its command, and nothing else of it, marked as code."""
+    """Return a line in which the command, and nothing else, is marked as code."""
     before, program, after = line.partition(COMMANDS)
     arguments, bracket, rest = after.partition(" (")
     if program and (not before or before.endswith(": ")):
@@ -45,7 +45,7 @@ def comma_separated(document: Document) -> str:
 
 
 def frame_of(document: Document) -> DataFrame:
-    """Return the table with plain numbers, each kind in a column of its own."""
+    """Return the table as plain numbers, with one column for each statistic of each heading."""
     from pandas import DataFrame
 
     records = []
@@ -95,7 +95,7 @@ def print_document(document: Document) -> None:
         console.print_table(table, output)
     for section in document.sections:
         output.print(Text(section.title, style="bold"))
-        for sentence in section.lines:  # whole, to be copied
+        for sentence in section.lines:  # not wrapped, so that it can be copied
             output.print(Text(f"  {sentence}"), soft_wrap=True)
 
 

@@ -1,4 +1,4 @@
-"""Write a report as files, and the runs behind it in a file a paper, to make it again from."""
+"""Write a report to files, along with its runs, one file per paper, to make it again from them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gcbench.report.formats import markdown
 def keep_table(folder: Path, document: Document, budget: str = PAPER) -> Path:
     """Write <folder>/tables/<paper>/<table>.md and return its path.
 
-    It is <table>-<budget>.md where the budget is not the paper's.
+    The file is <table>-<budget>.md if the budget is not the paper's.
     """
     path = folder / "tables" / f"{document.name}{'' if budget == PAPER else f'-{budget}'}.md"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -45,7 +45,8 @@ def _copy(source: Path, target: Path) -> None:
 def keep_runs(folder: Path, runs: Iterable[RecordedRun]) -> None:
     """Add runs to <folder>/results/<paper>.jsonl.xz, or to other.jsonl.xz if no paper has them.
 
-    Runs that were stopped are not kept, and leave the file where they stood in it.
+    Runs that were stopped are not kept, and are removed from a file that has them. Raises
+    ConfigError, and leaves the file as it is, if a part of it cannot be read.
     """
     by_paper: dict[str, list[RecordedRun]] = {}
     for run in runs:
@@ -66,7 +67,7 @@ def keep_runs(folder: Path, runs: Iterable[RecordedRun]) -> None:
 
 @contextmanager
 def _alone_in(folder: Path) -> Iterator[None]:
-    """Wait for other commands that add to files of a folder: each would drop what others add."""
+    """Lock a folder, as commands that add to its files at once would drop each other's runs."""
     opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(opened, fcntl.LOCK_EX)
@@ -76,7 +77,7 @@ def _alone_in(folder: Path) -> Iterator[None]:
 
 
 def without_stopped(runs: Iterable[RecordedRun]) -> list[RecordedRun]:
-    """Return the runs but those that a signal stopped, which may go on and say nothing yet."""
+    """Return the runs except those stopped by a signal, which may be resumed and are not final."""
     return [run for run in runs if run.status != "interrupted"]
 
 
@@ -93,7 +94,7 @@ INDEX = "## All tables"
 def keep_index(folder: Path) -> None:
     """Write the index at the end of <folder>/README.md: all tables and pictures.
 
-    What stands above the index in the file stays.
+    The text above the index stays as it is.
     """
     page = folder / "README.md"
     text = page.read_text(encoding="utf-8").partition(INDEX)[0] if page.exists() else RESULTS

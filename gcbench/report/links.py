@@ -1,4 +1,4 @@
-"""What a run's exchanges would take on other links, by the cost model."""
+"""The time that a run's exchanges would take on other links, by the cost model."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ INSTANT = Link(math.inf)
 
 
 def seconds_on(result: Result, network: str) -> float:
-    """Return the seconds that a mean step exchanges between hosts of one worker on that network.
+    """Return the seconds that a mean step's exchange takes between hosts of one worker each.
 
-    Workers of one node exchange at once; nodes are those of the method.
+    A hierarchical method keeps its nodes, and exchanges within a node take no time.
     """
     link = read_link("network", network)
     return exchange_seconds(messages_of(result), network_of(result, link))
@@ -38,6 +38,6 @@ def messages_of(result: Result) -> list[Message]:
 
 
 def network_of(result: Result, between: Link) -> Network:
-    """Return hosts of one worker, or the nodes of a hierarchical method, joined by that link."""
+    """Return the network of hosts of one worker, or of a hierarchical method's nodes."""
     inside = [c.workers for c in result.collectives if c.level == "inside"]
     return Network(result.workers or 1, inside[0] if inside else 1, INSTANT, between)

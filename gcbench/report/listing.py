@@ -19,11 +19,11 @@ from gcbench.report.tables import read_table, table_names
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-MOST = 4  # overrides of a run, with which a line still reads
+MOST = 4  # overrides of a run that are shown; more would make its line hard to read
 
 
 def list_tables(runs: Sequence[RecordedRun], folders: Sequence[str | Path]) -> TextTable:
-    """Return every table, and how many of its rows have a run that was done, by budget."""
+    """Return one line per table, with how many of its rows have a run that is done, by budget."""
     budgets = budget_names()
     lines = []
     for name in table_names():
@@ -55,7 +55,7 @@ def list_runs(runs: Sequence[RecordedRun]) -> TextTable:
 
 
 def _texts(run: RecordedRun, overrides: Sequence[str]) -> list[str]:
-    """Return the cells of a run; `overrides` tell it from other runs of its title."""
+    """Return the cells of a run; `overrides` distinguish it from other runs of its title."""
     result = run.result
     more = ["..."] if len(overrides) > MOST else []
     what = " ".join([run.title, *overrides[:MOST], *more])
@@ -83,9 +83,9 @@ def _text(value: float | None) -> str:
 def runs_frame(runs: Sequence[RecordedRun]) -> DataFrame:
     """Return a row for every run: what it was, how it ended, all measures, and all knobs.
 
-    Measures are plain numbers. Knobs are columns under the keys that one types.
+    Measures are plain numbers. The columns of knobs have their command-line keys as names.
     """
-    from pandas import DataFrame  # imports for longer than other commands take
+    from pandas import DataFrame  # slow to import, and other commands do not need it
 
     return DataFrame([_record(run) for run in runs])
 
@@ -108,6 +108,6 @@ def _record(run: RecordedRun) -> dict[str, Any]:
 
 
 def knobs_of(run: RecordedRun) -> dict[str, Any]:
-    """Return the values of a run's knobs by the keys that one types, also of how it executed."""
+    """Return a run's knobs by command-line key, including those of how it was executed."""
     every = all_knobs(run.config)
     return {key: every[key] for key in drop_copies(every) if not key.endswith("._target_")}

@@ -1,4 +1,4 @@
-"""Columns of tables: one function a measure, from a result to a number."""
+"""The measures that tables show: one function per measure, from a result to a number."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ COMMUNICATION = ("encode", "exchange", "wait", "decode")
 
 
 def emulated(result: Result) -> bool:
-    """Return whether its times are of exchanges that last as the cost model says."""
+    """Return whether the run was timed on an emulated network, which follows the cost model."""
     return bool(result.seconds and result.network and result.network.emulated)
 
 
@@ -26,7 +26,7 @@ def _error_rate(result: Result) -> float | None:
 
 
 def _data_mib_per_epoch(result: Result, steps_per_epoch: int | None = None) -> float | None:
-    """Return MiB that a worker sends in `steps_per_epoch` steps, else in as many as it took."""
+    """Return the MiB that a worker sends in `steps_per_epoch` steps, by default the run's own."""
     steps = steps_per_epoch or result.steps_per_epoch
     if result.bits_sent is None or steps is None:
         return None
@@ -34,14 +34,14 @@ def _data_mib_per_epoch(result: Result, steps_per_epoch: int | None = None) -> f
 
 
 def _ratio(result: Result) -> float | None:
-    """Return fp32 bits over sent bits; an older gcbench took bf16 parameters as 16 bits."""
+    """Return fp32 bits over sent bits; older versions counted a bf16 parameter as 16 bits."""
     if not result.bits_sent or not result.bits_sent.per_step or not result.parameters:
         return None
     return 32 * result.parameters / result.bits_sent.per_step
 
 
 def _coded_ratio(result: Result) -> float | None:
-    """Return the ratio of a code as short as the codes' Shannon bound."""
+    """Return the compression ratio of an ideal entropy code, which reaches the Shannon bound."""
     bound, parameters = result.shannon_bits_per_step, result.parameters
     return 32 * parameters / bound if bound and parameters else None
 
@@ -52,7 +52,7 @@ def _shannon_total_bits(result: Result) -> float | None:
 
 
 def seconds(result: Result, *phases: str) -> float | None:
-    """Return seconds of a step's `phases`, means over processes; None: it was not timed."""
+    """Return the seconds of a step's `phases`, averaged over processes; None if not timed."""
     times = result.seconds
     return None if times is None else sum(times[phase].mean for phase in phases)
 
@@ -92,10 +92,10 @@ def _images_per_second(result: Result) -> float | None:
 
 
 def _link_milliseconds(result: Result, network: str = "1gbit") -> float | None:
-    """Return milliseconds that a step's exchange takes on a network, by the cost model."""
+    """Return the milliseconds that a step's exchange takes on a network, by the cost model."""
     if not result.collectives:
         return None
-    from gcbench.report.links import seconds_on  # this imports torch, which other tables need not
+    from gcbench.report.links import seconds_on  # imports torch, which other measures do not
 
     return 1e3 * seconds_on(result, network)
 
@@ -104,14 +104,14 @@ MEASURES: dict[str, Callable[..., float | None]] = {
     "accuracy": _score("accuracy"),  # per cent
     "best_accuracy": _score("best_accuracy"),
     "top5_accuracy": _score("top5_accuracy"),
-    "tta_accuracy": _score("tta_accuracy"),  # by test-time augmentation
+    "tta_accuracy": _score("tta_accuracy"),  # with test-time augmentation
     "error_rate": _error_rate,  # per cent
     "loss": _score("loss"),
     "perplexity": _score("perplexity"),
     "perplexity_of_batches": _score("perplexity_of_batches"),
     "distance": _score("distance"),  # to the optimum
-    "data_mib_per_epoch": _data_mib_per_epoch,  # that a worker sends
-    "ratio": _ratio,  # metered, against fp32 gradients
+    "data_mib_per_epoch": _data_mib_per_epoch,  # sent by one worker
+    "ratio": _ratio,  # bits of fp32 gradients over metered bits
     "analytic_ratio": lambda result: result.analytic_ratio,  # as the method's paper counts
     "coded_ratio": _coded_ratio,
     "total_bits": lambda result: result.bits_sent.per_worker if result.bits_sent else None,
@@ -122,10 +122,10 @@ MEASURES: dict[str, Callable[..., float | None]] = {
     "step_milliseconds": _milliseconds("step"),
     "exchange_milliseconds": _milliseconds("exchange"),
     "coding_milliseconds": _milliseconds("encode", "decode"),
-    "link_milliseconds": _link_milliseconds,  # of a mean step between hosts of one worker
+    "link_milliseconds": _link_milliseconds,  # of a mean step, between hosts of one worker
     "share_of_communication": _share_of_communication,  # per cent of a step
     "parameters": lambda result: result.parameters,
-    "images_per_second": _images_per_second,  # samples, over all workers
+    "images_per_second": _images_per_second,  # samples of all workers
 }
 SCORES = {
     "accuracy",
@@ -138,7 +138,7 @@ SCORES = {
     "perplexity_of_batches",
     "distance",
 }
-MAIN_SCORES = ("accuracy", "perplexity", "loss")  # of which the first that a run has speaks for it
+MAIN_SCORES = ("accuracy", "perplexity", "loss")  # a run's main score: the first that it has
 TIMES = {
     "step_milliseconds",
     "exchange_milliseconds",
@@ -158,7 +158,7 @@ LOWER = {
 
 
 def measure(name: str, result: Result, **settings: Any) -> float | None:
-    """Return a measure of a run, or None.
+    """Return a measure of a run; None if the run lacks it. `settings` are the measure's arguments.
 
     A run that failed has no numbers, virtual workers have no times, and a score may be infinite.
     """
@@ -166,18 +166,18 @@ def measure(name: str, result: Result, **settings: Any) -> float | None:
 
 
 def measure_by_seed(name: str, runs: Iterable[RecordedRun], **settings: Any) -> dict[int, float]:
-    """Return a measure of runs that differ in their seeds, by seed, without those that lack it."""
+    """Return a measure by seed, for runs that differ only in their seeds, if they have it."""
     values = {run.seed: measure(name, run.result, **settings) for run in runs}
     return {seed: value for seed, value in values.items() if value is not None}
 
 
 def is_infinite(name: str, result: Result) -> bool:
-    """Return whether a run that was done has such a score, but no finite one."""
+    """Return whether a run that was done has this score, but with a value that is not finite."""
     scores = result.test or {}
     return result.status == "done" and name in scores and scores[name] is None
 
 
 def main_score(result: Result) -> tuple[str, float] | None:
-    """Return the name and the value of the score that speaks for a run, if it has one."""
+    """Return the name and the value of a run's main score; None if it has none."""
     values = ((name, measure(name, result)) for name in MAIN_SCORES)
     return next(((name, value) for name, value in values if value is not None), None)

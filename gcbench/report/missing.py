@@ -18,9 +18,9 @@ from gcbench.report.measures import TIMES
 from gcbench.report.tables import Table, TableRow
 from gcbench.report.verdicts import Verdict
 
-Costs = Callable[[Config], float | None]  # core-seconds of a run; None: not known
+Costs = Callable[[Config], float | None]  # core-seconds of a run; None if not known
 
-OPEN = {Verdict.NOT_DECIDED, Verdict.WITHIN_NOISE}  # which more seeds may decide
+OPEN = {Verdict.NOT_DECIDED, Verdict.WITHIN_NOISE}  # verdicts on claims that more seeds may decide
 
 
 @dataclass
@@ -28,31 +28,31 @@ class MissingRun:
     """A run that has no result, and the tables and claims that lack it."""
 
     experiment: str
-    overrides: tuple[str, ...]  # typed beside it
+    overrides: tuple[str, ...]  # added to the experiment
     budget: str
     seed: int
-    seconds: float | None  # of one core; None: nothing like it has run
+    seconds: float | None  # on one core; None if nothing like it has run
     claims: list[str] = field(default_factory=list)
     tables: list[str] = field(default_factory=list)
 
     @property
     def row(self) -> tuple[str, ...]:
-        """Return what is typed for the run but its seed."""
+        """Return what is typed for the run, except its seed."""
         budget = () if self.budget == PAPER else (f"budget={self.budget}",)
         return experiment_override(self.experiment), *budget, *self.overrides
 
 
 @dataclass(frozen=True)
 class Missing:
-    """The missing runs in order of value, and what is left out of them."""
+    """The missing runs in order of value, and the tables and rows that are left out."""
 
     runs: list[MissingRun]
-    timed: list[str]  # tables of times, which runs beside each other would spoil
-    needing: dict[str, list[str]]  # by what not everybody has, the rows that need it
+    timed: list[str]  # tables of times, which runs at the same time would distort
+    needing: dict[str, list[str]]  # rows by the special hardware or data that they need
 
 
 def budget_of(row: TableRow, asked: str) -> str:
-    """Return the budget at which the row's runs are: the first of the same configuration."""
+    """Return the paper's budget, or else the smallest, with the row's configuration at `asked`."""
     identity = compose_row(row, asked).identity
     smaller = [PAPER, *reversed(BUDGETS[BUDGETS.index(asked) :])] if asked in BUDGETS else []
     return next((b for b in smaller if compose_row(row, b).identity == identity), asked)
@@ -68,11 +68,11 @@ def find_missing(
 ) -> Missing:
     """Return the runs that tables and undecided claims lack at a budget.
 
-    First what undecided claims lack, always the claim that is cheapest to decide beside those
-    before it, whose rows it may share; claims that have their runs and are open all the same come
-    after the others. Then a run of every row that has none; then further seeds. A row whose
-    configuration at the budget is that of a smaller one, as text has no recipe of its own at
-    cpu_medium, counts there, and so does one that no budget makes smaller at the paper's.
+    First come the runs that undecided claims lack. The next claim is always the cheapest to decide,
+    given the runs of the claims before it, whose rows it may share; claims that have their runs and
+    are still open are the last of them. Then comes one run of every row that has none, then further
+    seeds. A row counts at a smaller budget if it has the same configuration there (text has no
+    recipe of its own at cpu_medium), and at the paper's budget if no budget makes it smaller.
     """
     collected = _Collected(evidence, budget, seconds)
     by_claim = {claim.claim.id: collected.of_claim(claim, seeds) for claim in claims}
@@ -119,7 +119,7 @@ def _has_spread(table: Table, budget: str) -> bool:
 
 
 class _Collected:
-    """The missing runs by what they compute, as tables and claims share rows."""
+    """The missing runs, each only once although tables and claims share rows."""
 
     def __init__(self, evidence: Evidence, budget: str, seconds: Costs) -> None:
         self.needing: dict[str, list[str]] = {}
@@ -127,7 +127,7 @@ class _Collected:
         self._runs: dict[tuple[str, str, int], MissingRun] = {}
 
     def of_claim(self, answered: AnsweredClaim, seeds: Sequence[int]) -> list[MissingRun]:
-        """Return the runs that an undecided claim lacks; none where they would not decide it."""
+        """Return the runs that an undecided claim lacks; none if they would not decide it."""
         claim = answered.claim
         if answered.decided or claim.check.open:
             return []
@@ -146,7 +146,7 @@ class _Collected:
         return self._each(missing)
 
     def about_seconds(self, runs: Collection[MissingRun]) -> float:
-        """Return what runs take; one like none so far is taken to be like the others."""
+        """Return the core-seconds of runs; an unknown cost counts as the median of the known."""
         known = [run.seconds for run in self._runs.values() if run.seconds is not None]
         typical = median(known) if known else 1.0
         return sum(typical if run.seconds is None else run.seconds for run in runs)
@@ -154,7 +154,7 @@ class _Collected:
     def of_row(
         self, table: Table, row: TableRow, seeds: Sequence[int]
     ) -> list[tuple[bool, MissingRun]]:
-        """Return what a row lacks, and whether it has any run."""
+        """Return the runs that a row lacks, each with whether the row has any run."""
         if row.path is None or not self._is_within_reach(row):
             return []
         score = str(table.chooser.measure) if table.chooser else "accuracy"
@@ -166,13 +166,16 @@ class _Collected:
         return [(bool(runs.runs), run) for run in self._each([missing])]
 
     def _budget_of_claim(self, claim: Claim) -> str:
-        """Return the budget of all rows of a claim: the asked one where any row has it."""
+        """Return one budget for all rows of a claim: the largest below the paper's of any row."""
         paths = {path for part in claim.check.rows for path in part.paths}
         budgets = {budget_of(self._evidence.spec(path), self._budget) for path in paths}
         return next((b for b in BUDGETS[1:] if b in budgets), PAPER if budgets else self._budget)
 
     def _is_within_reach(self, row: TableRow) -> bool:
-        """Return whether this machine can run the row; at the paper's budget that is not asked."""
+        """Return whether this machine can run the row; if not, note the row in `needing`.
+
+        At the paper's budget this is not checked, and every row counts as within reach.
+        """
         if self._budget == PAPER:
             return True
         config = compose(str(row.experiment)).config
@@ -199,5 +202,5 @@ class _Collected:
 
 
 def _is_at_hand(file: str) -> bool:
-    """Return whether a file or folder lies below the data folder, compressed or not."""
+    """Return whether a file or folder is in the data folder, compressed or not."""
     return any((data_folder() / f"{file}{ending}").exists() for ending in ("", ".bz2", ".xz"))

@@ -42,16 +42,16 @@ from gcbench.report.tables import Table, read_table, table_names
 PAGE_SCORES = ("accuracy", "top5_accuracy", "perplexity", "distance", "loss")
 CURVES = (*PAGE_SCORES, "train_loss", "relative_error")
 AXES = ("step", "epoch", "bits", "seconds")
-POINTS = 100  # of a curve; longer ones are thinned out
-DIGITS = 5  # significant ones of every number on the page
-LONG_NUMBER = re.compile(r"\d+\.\d{5,}")  # is shortened where it stands in a label
+POINTS = 100  # at most, per curve; longer curves are subsampled
+DIGITS = 5  # significant digits of every number on the page
+LONG_NUMBER = re.compile(r"\d+\.\d{5,}")  # to be shortened in labels
 
 
 def build_page(runs: Sequence[RecordedRun]) -> str:
     """Return the page as HTML; the same runs give the same text.
 
-    Texts of runs come from files of others. They stand in a block of JSON, of which the script
-    makes text nodes, and the page's policy lets no other script run and nothing be loaded.
+    Texts of runs may come from untrusted files. They are in a block of JSON that the script turns
+    into text nodes, and the page's policy lets no other script run and nothing be loaded.
     """
     folder = files("gcbench.report")
     style, script = (
@@ -68,12 +68,12 @@ def build_page(runs: Sequence[RecordedRun]) -> str:
 
 
 def _hash(text: str) -> str:
-    """Return the name by which a content security policy knows an inline element."""
+    """Return the hash by which a content security policy allows an inline element."""
     return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
 
 
 def _as_json(value: Any) -> str:
-    """Return JSON in which no text can end the element that holds it."""
+    """Return JSON in which no text can close the HTML element around it."""
     text = json.dumps(value, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
@@ -103,7 +103,7 @@ def collect(runs: Sequence[RecordedRun]) -> dict[str, Any]:
 
 
 def _settings(runs: Iterable[RecordedRun], devices: Sequence[Device]) -> Iterator[dict[str, Any]]:
-    """Yield the workloads in which scores can be compared: of one budget, on the same samples."""
+    """Yield one setting per budget and workload, within which scores can be compared."""
     by_budget: dict[str, list[RecordedRun]] = {}
     for run in runs:
         by_budget.setdefault(run.budget, []).append(run)
@@ -115,7 +115,7 @@ def _settings(runs: Iterable[RecordedRun], devices: Sequence[Device]) -> Iterato
 
 
 def _tables_by_identity(every_table: Sequence[Table], budget: str) -> dict[str, set[str]]:
-    """Return which tables have a row that is this computation: several may share one run."""
+    """Return by identity the tables that have such a row; several tables may share one run."""
     tables: dict[str, set[str]] = {}
     for table in every_table:
         for row in table.rows:
@@ -188,7 +188,7 @@ def _done(series: Series) -> list[RecordedRun]:
 
 
 def _predicted_computation(workload: Workload, devices: Sequence[Device]) -> dict[str, Any]:
-    """Return by device the seconds of a step's forward and backward pass, where it has them."""
+    """Return a step's seconds of forward and backward pass, by device that has the model."""
     return {
         device.name: _round(device.compute(workload.model, workload.batch_size).seconds)
         for device in devices
@@ -197,10 +197,11 @@ def _predicted_computation(workload: Workload, devices: Sequence[Device]) -> dic
 
 
 def _on_links(series: Series, devices: Sequence[Device]) -> dict[str, Any]:
-    """Return what a step takes of a link between hosts of one worker, and of every device.
+    """Return what a step costs on a link between hosts of one worker, and coding seconds by device.
 
-    A step exchanges for `messages` x latency + `link_bits` / rate, by the costs of
-    `comm/network.py`. Workers of one node exchange at once; nodes are those of the method.
+    An exchange takes `messages` x latency + `link_bits` / rate seconds, by the cost model of
+    `comm/network.py`. A hierarchical method keeps its nodes, and exchanges within a node take no
+    time.
     """
     done = [run.result for run in _done(series)]
     if not done:
@@ -222,7 +223,7 @@ def _on_links(series: Series, devices: Sequence[Device]) -> dict[str, Any]:
 
 
 def _exchange(result: Result) -> tuple[float, float]:
-    """Return how many latencies a step waits for, and how many bits pass a link meanwhile."""
+    """Return how many latencies a step waits for, and how many bits it waits to pass a link."""
     messages = messages_of(result)
     by_latency = exchange_seconds(messages, network_of(result, Link(math.inf, 1)))
     return by_latency, exchange_seconds(messages, network_of(result, Link(1)))
@@ -255,7 +256,7 @@ def _run(run: RecordedRun) -> dict[str, Any]:
 
 
 def _curve(run: RecordedRun, y: str) -> dict[str, Any] | None:
-    """Return a curve over every axis that the run has, at POINTS places at most."""
+    """Return a curve over every axis that the run has, with at most POINTS points."""
     tracks = {x: track(run, y, x) for x in AXES}
     by_step = tracks["step"]
     if by_step is None:
@@ -269,7 +270,7 @@ def _curve(run: RecordedRun, y: str) -> dict[str, Any] | None:
 
 
 def _round(value: float) -> float | int | None:
-    """Return a number with DIGITS significant digits; None for what JSON has no word for."""
+    """Return a number with DIGITS significant digits; None for NaN and infinity."""
     number = float(value)
     if not math.isfinite(number):
         return None

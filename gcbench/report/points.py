@@ -1,4 +1,4 @@
-"""The points of a sweep beside each other: a table of what differs and came out, and a picture."""
+"""Compare the points of a sweep: a table of their knobs and results, and a picture."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gcbench.records.store import RecordedRun
 from gcbench.report.document import EMPTY, Heading, Summary, format_summary
 from gcbench.report.figures.series import Drawn, Series, Workload, series_by_workload
 
-EXECUTED = attrgetter("executed")  # a sweep may ask for times alone
+EXECUTED = attrgetter("executed")  # a sweep may vary only what changes times
 COLUMNS = (
     Heading("accuracy", "accuracy", "%", digits=2),
     Heading("perplexity", "perplexity"),
@@ -24,7 +24,7 @@ COLUMNS = (
 
 
 def compare_points(runs: Sequence[RecordedRun]) -> Iterator[TextTable]:
-    """Yield a table for every workload of the runs: a row for every configuration, seeds together.
+    """Yield one table per workload of the runs, with one row per configuration over its seeds.
 
     A row is named by its method and the knobs in which it differs from the others.
     """
@@ -49,11 +49,12 @@ def _cell(series: Series, heading: Heading) -> str:
 
 
 def draw_points(runs: Sequence[RecordedRun], folder: Path, suffix: str) -> list[Path]:
-    """Draw the score over the compression ratio, a picture for every workload of several points.
+    """Draw the score over the compression ratio, and return the files.
 
-    Where all points have one ratio, the score is drawn over epochs. Return the files.
+    There is one picture per workload that has several points. If all of them have the same ratio,
+    the score is drawn over epochs.
     """
-    from matplotlib import rc_context  # takes longer to import than a table
+    from matplotlib import rc_context  # slow to import, and not needed for tables
 
     from gcbench.drawing import RC, save
     from gcbench.report.figures.curves import draw_curves

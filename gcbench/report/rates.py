@@ -21,26 +21,27 @@ class Rate(NamedTuple):
     """One learning rate of a grid."""
 
     lr: float
-    scores: dict[int, float]  # by seed; empty: none was done, or one diverged
+    scores: dict[int, float]  # by seed; empty unless every run was done and has a score
     runs: list[RecordedRun]
 
     @property
     def score(self) -> float | None:
-        """Return the mean over seeds, or None without any."""
+        """Return the mean over seeds; None without scores."""
         return fmean(self.scores.values()) if self.scores else None
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Learning rates that were tried, and by what the reported one was chosen."""
+    """Learning rates that were tried, and how the reported one was chosen."""
 
     rates: list[Rate]
-    split: str  # of the data that chose
-    validated: bool  # that data is not what is reported
+    split: str  # the data on which it was chosen
+    validated: bool  # whether that data is not the data of the reported scores
     measure: str
-    chosen: float | None  # None: no rate ended well with all its seeds
-    reported: list[RecordedRun]  # one a seed; empty: the chosen rate has not run on the test split
-    duplicates: list[RecordedRun]
+    chosen: float | None  # None if no rate ended well with all its seeds
+    # One run per seed; empty if the chosen rate has not run on the test split.
+    reported: list[RecordedRun]
+    duplicates: list[RecordedRun]  # older runs of the same seed and rate
 
     @property
     def runs(self) -> list[RecordedRun]:
@@ -52,14 +53,18 @@ class Grid:
 
 
 def is_swept(differs: Differences) -> bool:
-    """Return whether a run differs from a row in its rate, or in what data it is scored by, too."""
+    """Return whether a run differs from a row only in its rate, its validation scores, or both."""
     return set(differs) == {RATE} or (set(differs) <= {RATE, SPLIT} and _is_validation(differs))
 
 
 def find_grid(
     exact: list[RecordedRun], swept: list[RecordedRun], expected: Composition, chooser: Column
 ) -> Grid | None:
-    """Return the learning rates that were tried; None for one only."""
+    """Return the grid of the learning rates that were tried; None if that was only one.
+
+    `exact` are the row's own runs, `swept` those with another rate or split. If several rates have
+    validation scores, these choose the rate; otherwise the reported scores do.
+    """
     by_rate: dict[tuple[bool, float], list[RecordedRun]] = {}
     for run in [*exact, *swept]:
         validation = _is_validation(flat_differences(run.flat, expected.flat))
@@ -87,9 +92,10 @@ def _rate(lr: float, runs: list[RecordedRun], chooser: Column) -> Rate:
 
 
 def _best(rates: Iterable[Rate], lower: bool) -> float | None:
-    """Return the learning rate that gains most over the one with the most seeds.
+    """Return the learning rate with the best gain over the rate with the most seeds.
 
-    Gains are those on the seeds of both, so that one lucky seed does not win against a mean.
+    A gain is taken over the seeds that both have, so that one lucky seed does not win against a
+    mean.
     """
     known = [rate for rate in rates if rate.scores]
     if not known:
@@ -100,12 +106,12 @@ def _best(rates: Iterable[Rate], lower: bool) -> float | None:
 
 
 def _gain(rate: Rate, reference: Rate) -> float:
-    """Return how much higher a rate scores in the mean of the seeds of both, or of all seeds."""
+    """Return how much higher a rate scores, as a mean over shared seeds or else over all seeds."""
     shared = rate.scores.keys() & reference.scores.keys()
     a, b = (fmean(one.scores[seed] for seed in shared or one.scores) for one in (rate, reference))
     return a - b
 
 
 def _is_validation(differs: Differences) -> bool:
-    """Return whether the score is of held-out training samples, where the row's is of the test."""
+    """Return whether the run is scored on held-out training samples, unlike the row."""
     return SPLIT in differs and differs[SPLIT][0] == "valid"

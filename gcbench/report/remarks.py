@@ -18,7 +18,7 @@ from gcbench.report.tables import Column, Table
 
 
 def sections(table: Table, groups: RowsByBudget, budget: str) -> list[Section]:
-    """Return the sections below a table that have lines."""
+    """Return the sections below a table, without empty ones."""
     rows = [row for name in groups for row in groups[name] if row.spec.experiment]
     every = [
         Section("Runs that did not end well", [line for row in rows for line in _unfinished(row)]),
@@ -54,7 +54,7 @@ def _unfinished(row: Row) -> Iterator[str]:
 
 
 def _rate_override(run: RecordedRun) -> str:
-    """Return the run's learning rate as it is typed."""
+    """Return the override for the run's learning rate."""
     return f"{RATE}={run.config['optimizer']['lr']:g}"
 
 
@@ -204,7 +204,10 @@ def _commands_of(row: Row) -> Iterator[str]:
 
 
 def made_by(environments: Sequence[Environment], mark: str = "") -> list[str]:
-    """Return versions, commits, machines and days, a line each; `mark` stands at changed ones."""
+    """Return versions, commits, machines and days, one line each.
+
+    `mark` precedes the line on checkouts with uncommitted changes.
+    """
     if not environments:
         return []
     dirty = sum(bool(one.git and one.git.dirty) for one in environments)

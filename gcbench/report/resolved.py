@@ -1,7 +1,7 @@
-"""Configurations of all experiments, resolved when conf/ last changed, so that reports need not.
+"""Stored configurations of all experiments, so that reports need not compose them.
 
 Composing one takes 0.15 s, and a report on all claims asks for hundreds. `scripts/resolve` writes
-them to conf/experiment/resolved.jsonl.gz, with a hash of the files that they came from: where those
+them to conf/experiment/resolved.jsonl.gz, with a hash of the files that they came from. If these
 have changed since, reports compose what they need and say so.
 """
 
@@ -20,6 +20,7 @@ from gcbench.identity import Config
 
 log = logging.getLogger("gcbench")
 
+# Files and folders of conf/ that no stored configuration comes from.
 NO_PART = {
     "bench.yaml",
     "claims.yaml",
@@ -32,13 +33,13 @@ NO_PART = {
 
 
 def key_of(experiment: str, budget: str, overrides: Iterable[str]) -> str:
-    """Return what is typed for a configuration, as in `powersgd/table4/rank_2 budget=cpu`."""
+    """Return the key of a configuration, for example `powersgd/table4/rank_2 budget=cpu`."""
     return " ".join([experiment, f"budget={budget}", *overrides])
 
 
 @cache
 def read_resolved() -> Mapping[str, Config]:
-    """Return the stored configurations by `key_of`; none where conf/ has changed since."""
+    """Return the stored configurations by `key_of`; none if conf/ has changed since."""
     path = _stored()
     if not path.is_file():
         return {}
@@ -54,7 +55,7 @@ def read_resolved() -> Mapping[str, Config]:
 
 
 def write_resolved(configs: Mapping[str, Config]) -> Path:
-    """Write the file of configurations, the same bytes for the same ones, and return its path."""
+    """Write the configurations to a byte-for-byte reproducible file, and return its path."""
     lines = [hash_conf(), *([key, config] for key, config in sorted(configs.items()))]
     text = "".join(f"{json.dumps(line)}\n" for line in lines)
     _stored().write_bytes(gzip.compress(text.encode(), mtime=0))

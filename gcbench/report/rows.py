@@ -44,28 +44,28 @@ class Row:
 
     spec: TableRow
     budget: str
-    # The reported ones: one a seed, whatever their status, by seed.
+    # The reported runs, one per seed, whatever their status, sorted by seed.
     runs: list[RecordedRun] = field(default_factory=list)
     grid: Grid | None = None
     others: list[Other] = field(default_factory=list)
     # Older runs of the same seed and configuration.
     duplicates: list[RecordedRun] = field(default_factory=list)
-    # Typed after those of the table: with=..., or the learning rate that was chosen.
+    # Added after those of the table: with=..., or the learning rate that was chosen.
     overrides: tuple[str, ...] = ()
 
     @property
     def config(self) -> Config | None:
-        """Return the row's configuration at this budget; None where nobody runs it."""
+        """Return the row's configuration at this budget; None if it is not run."""
         return compose_row(self.spec, self.budget).config if self.spec.experiment else None
 
     @property
     def own_overrides(self) -> tuple[str, ...]:
-        """Return the overrides that the table types beside the experiment, at this budget."""
+        """Return the overrides that the table adds to the experiment at this budget."""
         return overrides_of(settings_at(self.spec, self.budget))
 
     @property
     def needs(self) -> str | None:
-        """Return the hardware and data of the row that not everybody has."""
+        """Return the special hardware and data that the row needs; None if it needs none."""
         if self.spec.experiment is None:
             return None
         needs = compose(self.spec.experiment).config["needs"], self.spec.needs
@@ -73,7 +73,7 @@ class Row:
 
     @property
     def stand_in(self) -> str | None:
-        """Return the model that runs in place of the paper's."""
+        """Return the model that runs in place of the paper's; None if the paper's own runs."""
         if self.spec.experiment is None or self.budget == PAPER:
             return None
         model = compose(self.spec.experiment, self.budget).choices["model"]
@@ -81,9 +81,9 @@ class Row:
 
     @property
     def fewer_workers(self) -> str | None:
-        """Return the number of workers in place of the paper's, if the budget has another.
+        """Return for example `4 workers in place of 16`; None if there are as many as in the paper.
 
-        Their times are not the row's.
+        Times of fewer workers do not count for the row.
         """
         if self.spec.experiment is None or self.budget == PAPER:
             return None
@@ -113,7 +113,7 @@ class Row:
 
     @property
     def borrowed(self) -> list[RecordedRun]:
-        """Return runs of another experiment, or another backend, with the same configuration."""
+        """Return the runs of another experiment or backend that have the row's configuration."""
         settings = settings_at(self.spec, self.budget)
         return [
             run
@@ -123,7 +123,7 @@ class Row:
 
     @property
     def every_run(self) -> list[RecordedRun]:
-        """Return all runs that the row rests on, by age."""
+        """Return all runs that the row rests on, the oldest first."""
         grid = self.grid.runs if self.grid else []
         others = [run for other in self.others for run in other.runs]
         return sort_by_age({*self.runs, *grid, *others, *self.duplicates})
@@ -137,10 +137,11 @@ def group_runs(
 ) -> list[Row]:
     """Return the table's rows, in its order, with their runs.
 
-    `overrides` are typed beside every experiment, as in trainer.precision=bf16.
+    `overrides` are added to every experiment, for example trainer.precision=bf16. Raises
+    ConfigError if no row has such a key.
     """
     refuse_unknown_keys(overrides, table.experiments, budget, table.name)
-    at_budget = [run for run in runs if run.budget == budget]  # once, as rows are many
+    at_budget = [run for run in runs if run.budget == budget]  # filtered once for all rows
     return [find_row(spec, table.chooser, at_budget, budget, overrides) for spec in table.rows]
 
 
@@ -149,7 +150,7 @@ def refuse_unknown_keys(
 ) -> None:
     """Raise ConfigError for an override whose key none of these experiments has at the budget.
 
-    So too for one whose key no identity has, as it would select nothing.
+    The same holds for a key that is not part of a run's identity, because it selects no runs.
     """
     for override in overrides:
         key, _, value = override.partition("=")
@@ -176,9 +177,10 @@ def find_row(
     budget: str,
     overrides: tuple[str, ...] = (),
 ) -> Row:
-    """Return a row with its runs, of a configuration with those of `overrides` whose key it has.
+    """Return a table row together with its runs.
 
-    `chooser` is the score by which one of several learning rates is reported.
+    Overrides whose key the row's configuration lacks are ignored. If several learning rates were
+    tried, the score `chooser` decides which one is reported.
     """
     candidates = [run for run in runs if run.budget == budget]
     if spec.experiment is None or not candidates:
@@ -217,7 +219,7 @@ def find_row(
 def _fill_from_others(
     own: Iterable[RecordedRun], others: Iterable[RecordedRun], expected: Composition
 ) -> tuple[list[RecordedRun], list[RecordedRun]]:
-    """Return one run a seed, borrowed where the row has none, and the older ones."""
+    """Return one run per seed, borrowed if the row has none that ended, and the runs left over."""
     exact, older = newest(own)
     ended = {run.seed for run in exact if run.status in ENDED}
     borrowed = _borrowed(others, expected, ended)
@@ -228,21 +230,21 @@ def _fill_from_others(
 
 
 def _chosen_overrides(grid: Grid | None, expected: Composition) -> tuple[str, ...]:
-    """Return what is typed for the learning rate that was chosen, where it is not the row's."""
+    """Return the override for the chosen learning rate; empty if it is the row's own."""
     if grid is None or grid.chosen in (None, expected.config["optimizer"]["lr"]):
         return ()
     return (f"{RATE}={grid.chosen:g}",)
 
 
 def agrees(run: RecordedRun, settings: Mapping[str, Any]) -> bool:
-    """Return whether the run has these settings, also those that change no number (backend)."""
+    """Return whether the run has these settings, including the backend, which changes no number."""
     return all(read_key(run.config, key) == value for key, value in settings.items())
 
 
 def _borrowed(
     runs: Iterable[RecordedRun], expected: Composition, seeds: set[int]
 ) -> list[RecordedRun]:
-    """Return runs that are not the row's, for the seeds that have no result of its own."""
+    """Return other runs that computed the same as the row, except with these seeds."""
     others = (run for run in runs if run.seed not in seeds and run.status in ENDED)
     return newest(run for run in others if is_same(run, expected))[0]
 

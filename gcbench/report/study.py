@@ -1,16 +1,16 @@
-"""Tables of studies: outputs/studies/<name>.json beside the paper's numbers.
+"""Tables of studies: outputs/studies/<name>.json next to the paper's numbers.
 
 A study is written as
 
-    {"study": "orq-table1",                       # as the table file's `study` says
-     "settings": {"bandwidth_gbps": 10, ...},     # what the numbers hang on, shown below the table
+    {"study": "orq-table1",                       # the `study` of the table file
+     "settings": {"bandwidth_gbps": 10, ...},     # what the numbers depend on, below the title
      "rows": [{"row": "GoogLeNet", "time": 41.6, ...}],  # `row` is a row's title; columns by key
      "environment": {...}}                        # with `finished`; null for pure arithmetic
 
-and a column reads `measure` of its rows, or the column's key where `measure` is null. A number may
-be a list: one for every seed. Where several tables share a study, a row's `table` (<paper>/<table>)
-says to which it belongs. Rows that the table file has not are added below, with what the study
-calls them.
+and a column reads its `measure` from these rows, or its own key if `measure` is null. A number may
+be a list with one number per seed. If several tables share a study, the `table` (<paper>/<table>)
+of a row says to which table it belongs. Rows that the table file lacks are added below the others,
+under the study's names.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class KeptStudy(NamedTuple):
 
 
 def find_study(name: str, folders: Sequence[str | Path]) -> KeptStudy | None:
-    """Return the newest `<name>.json` under `folders` that is a study."""
+    """Return the newest `<name>.json` under `folders` that is a study; None if there is none."""
     files = (file for folder in folders for file in Path(folder).rglob(f"{name}.json"))
     paths = sorted({file.resolve() for file in files}, key=lambda path: path.stat().st_mtime)
     studies = (KeptStudy(path, _read(path)) for path in reversed(paths))
@@ -55,7 +55,7 @@ def find_study(name: str, folders: Sequence[str | Path]) -> KeptStudy | None:
 
 
 def find_link_table(name: str, folders: Sequence[str | Path]) -> KeptStudy | None:
-    """Return the table of scripts/steps in `<folder>/**/links/<name>.json` with methods as rows."""
+    """Return the table of scripts/steps in `<folder>/**/<name>.json`, with methods as rows."""
     paths = (path for folder in folders for path in Path(folder).glob(f"**/{name}.json"))
     for path in paths:
         try:
@@ -68,7 +68,7 @@ def find_link_table(name: str, folders: Sequence[str | Path]) -> KeptStudy | Non
 
 
 def _read(path: Path) -> Study:
-    """Return the content of the file, or nothing where it is no study."""
+    """Return the content of the file; empty if it is not a study."""
     try:
         content = read_json(path)
         rows = content["rows"]

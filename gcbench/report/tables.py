@@ -1,4 +1,4 @@
-"""Table files: conf/table/<paper>/<table>.yaml, checked."""
+"""Tables, read from conf/table/<paper>/<table>.yaml and validated."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class Column:
 
     key: str
     title: str
-    # A name in measures.py; in a study the key of its rows, null for the key of the column.
+    # A name in measures.py; for a study, a key of its rows, by default the key of the column.
     measure: str | None = None
     unit: str | None = None
     better: Literal["higher", "lower"] | None = None
-    digits: int | None = None  # after the point; null: as the published numbers have
-    budget: str | None = None  # read from runs of this budget, whatever the report's
-    steps_per_epoch: int | None = None  # of the paper, for data_mib_per_epoch
+    digits: int | None = None  # after the decimal point; null: as in the published numbers
+    budget: str | None = None  # of the runs it is read from, if not the report's
+    steps_per_epoch: int | None = None  # in the paper, for data_mib_per_epoch
     network: str | None = None  # between hosts, for link_milliseconds
 
     @property
@@ -42,37 +42,37 @@ class Column:
 
 @dataclass(frozen=True, config=CHECKED)
 class TableRow:
-    """One row: an experiment, and what is typed beside it where the experiment has several rows."""
+    """One row: an experiment, and overrides of it if several rows share the experiment."""
 
     title: str
-    experiment: str | None = None  # paper/table/file; null: a published row that nobody runs
-    name: str | None = None  # by which claims and reports call it; null: the experiment's
+    experiment: str | None = None  # paper/table/file; null: a row with published numbers only
+    name: str | None = None  # in claims and reports; null: that of the experiment
     workers: int | None = None  # trainer.gpus
     backend: str | None = None  # trainer.backend
-    beside: Mapping[str, Any] = field(default_factory=dict)  # with: any other key and its value
-    # By budget: keys that a smaller model wants otherwise, such as a share for equal bytes.
+    beside: Mapping[str, Any] = field(default_factory=dict)  # `with` in the file: other overrides
+    # Overrides by budget that a smaller model needs, such as another share to send as many bytes.
     at: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    needs: str | None = None  # hardware that not everybody has, after what the experiment needs
+    needs: str | None = None  # special hardware, besides what the experiment needs
     group: str | None = None
-    # By column; a text where the paper has no number.
+    # By column; a text if the paper has no number.
     published: Mapping[str, int | float | str | None] | None = None
     note: str | None = None
 
     @property
     def label(self) -> str:
-        """Return the title with its group, as titles may come again in another group."""
+        """Return the title with its group, because another group may have the same title."""
         return self.title if self.group in (None, "none") else f"{self.group}: {self.title}"
 
     @property
     def path(self) -> str | None:
-        """Return paper/table/name, which stands for the same run in every table and claim."""
+        """Return paper/table/name, which means the same run in every table and claim."""
         if self.experiment is None or self.name is None:
             return self.experiment
         return f"{self.experiment.rpartition('/')[0]}/{self.name}"
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Return the keys that are typed beside the experiment, and their values."""
+        """Return the keys and values that the row adds to its experiment."""
         columns = {"trainer.gpus": self.workers, "trainer.backend": self.backend}
         return {
             **{key: value for key, value in columns.items() if value is not None},
@@ -81,11 +81,11 @@ class TableRow:
 
     @property
     def overrides(self) -> tuple[str, ...]:
-        """Return the overrides typed beside the experiment, as in `trainer.gpus=16 rank=2`."""
+        """Return the overrides that the row adds to its experiment: `trainer.gpus=16 rank=2`."""
         return overrides_of(self.settings)
 
 
-MADE_OF = ("experiment", "overrides", "at")  # what a row runs
+MADE_OF = ("experiment", "overrides", "at")  # attributes that determine what a row runs
 
 
 @dataclass(frozen=True, config=CHECKED)
@@ -97,11 +97,11 @@ class Table:
     source: str
     columns: list[Column]
     rows: list[TableRow]
-    spread: Literal["range", "deviation", "none"] = "range"  # how the paper prints seeds
-    seeds: int | None = None  # that the paper averages
+    spread: Literal["range", "deviation", "none"] = "range"  # how the paper prints the spread
+    seeds: int | None = None  # number of seeds that the paper averages over
     notes: tuple[str, ...] = ()
-    figure: Mapping[str, Any] | None = None  # kind, x, y: a picture stands in the paper
-    study: str | None = None  # a table that rests on no training run
+    figure: Mapping[str, Any] | None = None  # kind, x and y, if the paper has a picture
+    study: str | None = None  # the study with the numbers, if not from training runs
 
     @property
     def experiments(self) -> list[str]:
@@ -109,12 +109,12 @@ class Table:
 
     @property
     def chooser(self) -> Column | None:
-        """Return the score that chooses a learning rate: the first at the report's budget."""
+        """Return the first score without a budget of its own, which chooses learning rates."""
         return next((c for c in self.columns if c.measure in SCORES and c.budget is None), None)
 
 
 def overrides_of(settings: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return each key and value as Hydra reads it; 1.0 stays a float."""
+    """Return settings as overrides that Hydra parses back to the same values; 1.0 stays a float."""
     return tuple(
         f"{key}={value if isinstance(value, float) else format_value(value)}"
         for key, value in settings.items()
@@ -135,7 +135,10 @@ def table_names() -> list[str]:
 
 
 def tables_of(asked: str) -> list[str]:
-    """Return the tables that `table=asked` names: all, a paper's, one, or the parts of one."""
+    """Return the names of the tables that `table=asked` means: all, a paper's, one, or one's parts.
+
+    Raises ConfigError if there is no such table.
+    """
     names = table_names()
     if asked in names:
         return [asked]
@@ -158,7 +161,7 @@ def read_table(name: str) -> Table:
         raise ConfigError(f"{path}: a table has title, source, columns and rows")
     columns = node.pop("columns", None) or {}
     rows = node.pop("rows", None) or []
-    typed = node.pop("with", None) or {}  # beside every row
+    typed = node.pop("with", None) or {}  # added to every row
     parts = {
         "columns": [{"key": key, **(column or {})} for key, column in columns.items()],
         "rows": [_read_row(row, typed) for row in rows],
@@ -169,7 +172,7 @@ def read_table(name: str) -> Table:
 
 
 def _read_row(node: Mapping[str, Any], typed: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row's node, with what is typed beside all rows of its table in front of its own."""
+    """Return a row's node, in which the table's overrides for all rows precede the row's own."""
     row = {key: value for key, value in node.items() if key != "with"}
     common = typed if row.get("experiment") else {}
     return {**row, "beside": {**common, **(node.get("with") or {})}}

@@ -1,6 +1,7 @@
 """The record of a test run: what passed, at which commit.
 
-`scripts/claims_tests` writes it to outputs/results/tests.json, from a checkout without changes.
+`scripts/claims_tests` writes it to outputs/results/tests.json, from a checkout without uncommitted
+changes.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ log = logging.getLogger("gcbench")
 
 
 class TestsRecord(Record):
-    """The outcome of each test by its name below tests/, as in papers/test_qsgd.py::test_it."""
+    """The outcome of each test by its name below tests/, such as papers/test_qsgd.py::test_it."""
 
     commit: str
     finished: Time
-    outcomes: dict[str, str]  # passed | failed | skipped, of all a test's parameters together
+    outcomes: dict[str, str]  # passed | failed | skipped, over all parameters of a test
 
 
 class KeptTests(NamedTuple):
@@ -36,7 +37,7 @@ class KeptTests(NamedTuple):
 
 
 def find_tests(folders: Sequence[str | Path]) -> KeptTests | None:
-    """Return the newest record of a test run below the folders."""
+    """Return the newest record of a test run below the folders; None if there is none."""
     paths = (path for folder in folders for path in Path(folder).glob(f"**/{FILE}"))
     every = []
     for path in paths:

@@ -40,7 +40,7 @@ DECIDED = {
 
 
 def combine(verdicts: Iterable[Verdict]) -> Verdict:
-    """Return the verdict on a claim, all of whose parts have to hold."""
+    """Return the verdict on a claim from those on its parts, all of which have to hold."""
     kinds = set(verdicts)
     if not kinds or Verdict.NOT_YET in kinds:
         return Verdict.NOT_YET

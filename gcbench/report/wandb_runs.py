@@ -15,7 +15,10 @@ from gcbench.records.store import FoundRuns, Metrics, RecordedRun, sort_by_age
 
 
 def load_wandb(project: str, api: Any = None) -> FoundRuns:
-    """Return the runs of a project `entity/project`; `api` is a wandb.Api."""
+    """Return the runs of a project `entity/project`; `api` is a wandb.Api, by default a new one.
+
+    Raises ConfigError if the project is mistyped or cannot be read.
+    """
     if project.count("/") != 1:
         raise ConfigError(f"project={project}: type entity/project, as in project=my-team/gcbench")
     runs: dict[str, RecordedRun] = {}
@@ -35,11 +38,11 @@ def load_wandb(project: str, api: Any = None) -> FoundRuns:
 def _list_runs(project: str, api: Any) -> Iterable[Any]:
     try:
         if api is None:
-            import wandb  # reports from files need none
+            import wandb  # reports from files do not need it
 
             api = wandb.Api()
         return list(api.runs(project))
-    # No key, no network, no such project: W&B has a class for each.
+    # W&B raises different classes for a missing key, network or project.
     except Exception as error:
         gist = str(error).partition("\n")[0]
         raise ConfigError(
@@ -49,9 +52,9 @@ def _list_runs(project: str, api: Any) -> Iterable[Any]:
 
 
 def _metrics(run: Any) -> Metrics:
-    """Return the lines that were logged, of which W&B has those of a step in one row.
+    """Return the lines that were logged, which W&B merges into one row per step.
 
-    It fills rows with null, and has words for what is not finite.
+    Only finite numbers are kept: W&B fills rows with null, and writes others as text.
     """
     rows = [
         {k: v for k, v in row.items() if isinstance(v, (int, float)) and isfinite(v)}
