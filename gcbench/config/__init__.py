@@ -1,6 +1,6 @@
 """Compose and check a configuration.
 
-Imports no torch, so that help and mistakes answer at once.
+This package does not import torch, so that help and error messages appear at once.
 """
 
 from __future__ import annotations

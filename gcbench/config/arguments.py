@@ -17,12 +17,12 @@ from gcbench.identity import format_value
 
 
 def key(default: Any, about: str, *, name: str | None = None, choices: Collection[str] = ()) -> Any:
-    """Return a field that is typed as key=value; `name` is its key where that cannot be a field."""
+    """Return a field that is typed as key=value; `name` is its key if no field can be called so."""
     return field(default=default, metadata={"about": about, "name": name, "choices": choices})
 
 
 def option(about: str) -> Any:
-    """Return a field that is typed as --name DIR, as Hydra has it for a run."""
+    """Return a field that is typed as --name DIR, like an option of Hydra for a run."""
     return field(default=None, metadata={"about": about, "option": True})
 
 
@@ -30,17 +30,17 @@ def option(about: str) -> Any:
 class Arguments:
     """Arguments that were typed after a subcommand.
 
-    A subclass has the keys as fields, and its docstring is the help's text.
+    A subclass has the keys as fields, and its docstring is the text of --help.
     """
 
     usage: ClassVar[str]
     examples: ClassVar[str] = ""
     takes_other_keys: ClassVar[bool] = False
 
-    plain: tuple[str, ...] = field(init=False, default=())  # arguments that are no key=value
+    plain: tuple[str, ...] = field(init=False, default=())  # arguments that are not key=value
     others: tuple[str, ...] = field(
         init=False, default=()
-    )  # key=value of no field, where those are taken
+    )  # key=value without a field, if `takes_other_keys`
     given: Collection[str] = field(init=False, default=())  # the fields that were typed
 
 
@@ -48,9 +48,9 @@ A = TypeVar("A", bound=Arguments)
 
 
 def read_arguments(kind: type[A], typed: Sequence[str]) -> A:
-    """Return what was typed; --help prints the help and exits.
+    """Return the arguments that were typed; --help prints the help and exits.
 
-    Raises ConfigError with one sentence.
+    Raises ConfigError for a mistake, with one sentence.
     """
     options = vars(_parser(kind).parse_intermixed_args(typed))
     plain = tuple(argument for argument in options["arguments"] if "=" not in argument)
@@ -70,9 +70,9 @@ def read_arguments(kind: type[A], typed: Sequence[str]) -> A:
 def read_keys(kind: type[Any], typed: Sequence[str]) -> dict[str, Any]:
     """Return the fields of a dataclass that were typed as key=value.
 
-    Numbers are above 0. Several values have commas between them, with or without brackets; a key
-    may be typed again for more. A field of several texts without help takes only values that its
-    default has.
+    Numbers must be above 0. Several values are separated by commas, with or without brackets, and a
+    key may be typed again for more. A field of several texts that was not made by `key` takes only
+    values that its default has. Raises ConfigError for a mistake.
     """
     known, hints = _fields_by_key(kind), get_type_hints(kind)
     values: dict[str, Any] = {}
@@ -96,7 +96,7 @@ def refuse_unread(
 ) -> None:
     """Raise ConfigError for a typed key that this form of a command does not read.
 
-    `reads` has the fields of every form.
+    `reads` maps every form of the command to the fields that it reads.
     """
     keys = {field.name: key for key, field in _fields_by_key(type(arguments)).items()}
     for name in arguments.given:
@@ -112,9 +112,9 @@ def refuse_unread(
 
 
 def to_overrides(keys: Mapping[str, Any]) -> list[str]:
-    """Return keys and values of Python as key=value overrides of Hydra's grammar.
+    """Return Python keys and values as key=value overrides in Hydra's grammar.
 
-    trainer={"epochs": 1} is trainer.epochs=1.
+    For example, trainer={"epochs": 1} becomes trainer.epochs=1.
     """
     overrides = []
     for name, value in keys.items():
@@ -135,7 +135,7 @@ def _quote(value: Any) -> str:
 
 
 def near(typed: str, known: Collection[str], ending: str = "") -> str:
-    """Return the names like `typed`, for a sentence; nothing where there are none."""
+    """Return the names like `typed`, joined by "or"; an empty text if there are none."""
     return " or ".join(
         name + ending for name in get_close_matches(typed, list(known), n=3, cutoff=0.5)
     )
@@ -148,7 +148,7 @@ def _fields_by_key(kind: type[Any]) -> dict[str, Field[Any]]:
 
 def _value(argument: str, of: Field[Any], hint: Any) -> Any:
     name, _, text = argument.partition("=")
-    if get_origin(hint) in (Union, types.UnionType):  # with None
+    if get_origin(hint) in (Union, types.UnionType):  # a type or None
         if text == "null":
             return None
         hint = get_args(hint)[0]
@@ -172,13 +172,13 @@ def _value(argument: str, of: Field[Any], hint: Any) -> Any:
 
 
 def _parts(text: str) -> list[str]:
-    """Split at the commas that stand in no brackets but the outermost."""
+    """Split at the commas that are not in brackets, other than the outermost ones."""
     inner = text[1:-1] if text.startswith("[") and text.endswith("]") else text
     return [part.strip(" '\"") for part in re.split(r",(?![^\[]*\])", inner)]
 
 
 def _show(of: Field[Any]) -> str:
-    """Return the default as it would be typed; nothing where there is none."""
+    """Return the default as it would be typed; an empty text if there is none."""
     if isinstance(of.default, tuple):
         return ",".join(map(str, of.default))
     if of.default is None:

@@ -10,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 from gcbench.config.directory import choices_in, conf_directory
 
 PAPER = "paper"  # the settings of the papers, with nothing made smaller
-RECIPE_BATCH = 512  # samples of all workers, for which a recipe has its rate
+RECIPE_BATCH = 512  # samples of all workers for which a recipe gives its learning rate
 
 
 def budget_names() -> list[str]:
@@ -19,22 +19,22 @@ def budget_names() -> list[str]:
 
 
 def apply_budget(tree: DictConfig, choices: dict[str, str], typed: Collection[str]) -> None:
-    """Change `tree` and `choices` in place; what the user typed stays as typed.
+    """Apply the budget to `tree` and `choices` in place; what the user typed stays as typed.
 
-    `tree.budget` (conf/budget/NAME.yaml) has `models`: for a chosen model, or `default`, the
-    `model` that stands in for it and upper bounds for `gpus`, `batch_size` (a worker), `epochs` and
-    `max_steps`, which is at least H of local steps; `trainer`: keys for every run; `datasets`: keys
-    for a chosen data set. Learning rates follow the size of the whole batch (Goyal et al., 2017),
-    or only the number of workers where `scale_lr: false` stands beside the model; warm-up follows
-    the epochs; milestones are fractions already.
+    `tree.budget` (conf/budget/NAME.yaml) has these keys. `models`: for a chosen model, or
+    `default`, the `model` that replaces it and upper bounds for `gpus`, `batch_size` (per worker),
+    `epochs` and `max_steps` (raised to the H of local steps). `trainer`: keys for every run.
+    `datasets`: keys for a chosen data set. Learning rates are scaled with the total batch size
+    (Goyal et al., 2017), or only with the number of workers if the model has `scale_lr: false`;
+    warm-up is scaled with the epochs; milestones are fractions already.
 
-    `recipes` has, for a stand-in and each only if wanted, keys of model, data set, trainer,
-    optimizer and schedule that take the place of the row's, which keeps its method, its form of
-    optimizer and its momentum; `lr`, the multiple of the row's rate for a batch of 512 samples of
-    all workers, which other batches scale; `warmup`, the share of the run in which the rate rises
-    by that schedule; and `methods`, for a choice of compressor keys of the optimizer, such as a
-    rate that is never scaled, and `lr_scale`, by which it multiplies the rate of all. Where a row's
-    optimizer is among `optimizers`, its keys take the place of the recipe's.
+    `recipes` has settings for a model that replaces another, all of them optional. Keys of model,
+    data set, trainer, optimizer and schedule replace the row's, which keeps its method, its form of
+    optimizer and its momentum. `lr` multiplies the row's rate for a total batch of 512 samples, and
+    is scaled with the batch. `warmup` is the share of the run in which the rate rises with that
+    schedule. `methods` has keys of the optimizer for a choice of compressor, such as a rate that is
+    never scaled, and `lr_scale`, a factor on the rate of the recipe. `optimizers` has, for the
+    row's choice of optimizer, keys that replace those of the recipe.
     """
     budget, tree.budget = tree.budget, None
     if budget is None or choices.get("budget") == PAPER:
@@ -54,7 +54,7 @@ def apply_budget(tree: DictConfig, choices: dict[str, str], typed: Collection[st
 
 
 def _stand_in(tree: DictConfig, name: str, choices: dict[str, str], typed: Collection[str]) -> None:
-    """Put a model in the place of the row's, unless the user typed another, or keys of another."""
+    """Replace the row's model, unless the user typed a model, or keys that this one lacks."""
     model = OmegaConf.load(conf_directory() / "model" / f"{name}.yaml")
     keys = {key.partition(".")[2] for key in typed if key.partition(".")[0] == "model"}
     if keys <= set(model):
@@ -68,7 +68,7 @@ def _shrink(tree: DictConfig, part: Mapping[str, Any], typed: Collection[str]) -
     for key in ("gpus", "batch_size", "epochs", "max_steps"):
         if key in part and f"trainer.{key}" not in typed:
             bound = part[key]
-            if key == "max_steps":  # so many local steps end with an exchange
+            if key == "max_steps":  # local steps need H steps for an exchange
                 bound = max(bound, tree.estimator.get("every", 1))
             trainer[key] = bound if trainer[key] is None else min(bound, trainer[key])
     if trainer.record_gradients and trainer.max_steps and "trainer.record_gradients" not in typed:
@@ -90,7 +90,7 @@ def _follow(
     choices: dict[str, str],
     typed: Collection[str],
 ) -> None:
-    """Set the keys of a recipe, and those that it has for the chosen optimizer and method."""
+    """Set the keys of a recipe, including those for the chosen optimizer and method."""
     recipe = {**recipe, **recipe.get("optimizers", {}).get(choices["optimizer"], {})}
     for group in ("model", "trainer", "optimizer"):
         _set(tree[group], recipe.get(group, {}), group, typed)

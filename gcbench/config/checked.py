@@ -1,4 +1,4 @@
-"""Files of YAML as checked types: pydantic finds what is wrong, and one sentence says it."""
+"""Contents of YAML files as checked types: pydantic checks, one sentence reports a mistake."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gcbench.config.arguments import near
 from gcbench.config.errors import ConfigError
 
 CHECKED = ConfigDict(extra="forbid")
-Texts = Annotated[  # a single one may stand without brackets
+Texts = Annotated[  # a single text may be written without brackets
     tuple[str, ...], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)
 ]
 
@@ -19,7 +19,10 @@ T = TypeVar("T")
 
 
 def build_checked(kind: type[T], node: Any, place: str | Path) -> T:
-    """Return `kind` made of a node of YAML; raise ConfigError with the place and the first slip."""
+    """Return a `kind` made from a node of YAML.
+
+    Raises ConfigError with the place and the first mistake.
+    """
     if not isinstance(node, dict) or not all(isinstance(key, str) for key in node):
         raise ConfigError(f"{place}: type the keys {', '.join(get_type_hints(kind))}")
     try:
@@ -29,7 +32,7 @@ def build_checked(kind: type[T], node: Any, place: str | Path) -> T:
 
 
 def _describe_problem(kind: type, error: ValidationError) -> str:
-    # A mistyped key is missing, too.
+    # A mistyped key is also reported as missing, which says less.
     problem = min(error.errors(), key=lambda one: one["type"] == "missing")
     key = ".".join(map(str, problem["loc"]))
     match problem["type"]:
@@ -46,7 +49,7 @@ def _describe_problem(kind: type, error: ValidationError) -> str:
 
 
 def _kind_at(kind: type, path: list[int | str]) -> type:
-    """Return the type to which the keys of a path lead; numbers are those of lists."""
+    """Return the type to which the keys of a path lead; numbers in it are indices of lists."""
     for key in path:
         if get_origin(kind) is dict:
             kind = get_args(kind)[1]

@@ -24,19 +24,19 @@ SCHEMAS = {
 }
 
 
-# Keys that mean the same in any class; what its others mean, it says itself.
+# Keys that mean the same for any `_target_`; the class itself checks all others.
 OF_ANY_TARGET = ("lr", "groups", "interval")
 
 
 def to_floats(node: Config, schema: type[Any]) -> None:
-    """Make whole numbers floats where the key is one, so that lr=1 and lr=1.0 are one run."""
+    """Convert whole numbers of float keys to floats, so that lr=1 and lr=1.0 are the same run."""
     for name, hint in knobs_of(schema).items():
         if type(node.get(name)) is int and any(kind.type is float for kind in kinds_of(hint)):
             node[name] = float(node[name])
 
 
 def check_knobs(config: Config, *keys: type[Any]) -> None:
-    """Refuse a value outside its knob, of the top-level `keys` and of the nodes with a schema."""
+    """Refuse values that their knobs exclude, of top-level `keys` and of nodes with a schema."""
     for schema in keys:
         _check_node(config, schema, "")
     for group, schema in SCHEMAS.items():
@@ -62,7 +62,7 @@ def _check_node(node: Config, schema: type[Any], prefix: str) -> None:
 
 
 def check_division(trainer: Config) -> None:
-    """Refuse workers that processes, and batches that micro-batches, cannot share evenly."""
+    """Refuse workers that do not divide evenly over processes, or batches over micro-batches."""
     if trainer["processes"] and trainer["gpus"] % trainer["processes"]:
         raise ConfigError(
             f"trainer.processes={trainer['processes']} cannot share trainer.gpus={trainer['gpus']} "
@@ -76,7 +76,7 @@ def check_division(trainer: Config) -> None:
 
 
 def check_nesterov(optimizer: Config) -> None:
-    """Refuse a look ahead along a momentum that there is not."""
+    """Refuse Nesterov momentum if the momentum is 0."""
     if optimizer.get("nesterov") and optimizer.get("momentum") == 0:
         raise ConfigError(
             "optimizer.nesterov=true looks ahead along the momentum, and optimizer.momentum=0; "
@@ -85,9 +85,9 @@ def check_nesterov(optimizer: Config) -> None:
 
 
 def refuse_empty_sweep(arguments: Sequence[str], config_dir: str | None = None) -> None:
-    """Raise ConfigError for `group=glob(pattern)` that no choice of the group matches.
+    """Raise ConfigError for a `group=glob(pattern)` that no choice of the group matches.
 
-    Hydra would end such a sweep, of no rows, as if all had been done.
+    Hydra would end such an empty sweep without an error.
     """
     for argument in arguments:
         if not (typed := re.fullmatch(r"\+?([\w/]+)=glob\(([^][,]+)\)", argument)):
@@ -106,7 +106,7 @@ def refuse_empty_sweep(arguments: Sequence[str], config_dir: str | None = None) 
 
 
 def check_kinds(config: Config, choices: dict[str, str]) -> None:
-    """Refuse a model that cannot read the data; take out `reads` and `kind`, which say so."""
+    """Refuse a model that cannot read the data; remove `reads` and `kind`, which only say so."""
     reads, kind = config["model"].pop("reads", None), config["dataset"].pop("kind", None)
     if reads is None or kind is None or kind in reads:
         return

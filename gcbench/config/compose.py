@@ -19,7 +19,10 @@ from gcbench.config.typed import WITH_TARGETS
 
 
 def compose_overrides(overrides: Sequence[str], config_dir: str | None = None) -> DictConfig:
-    """Return what Hydra makes of a command line; files in `config_dir` count as those in conf/."""
+    """Return the configuration that Hydra composes from a command line.
+
+    Files in `config_dir` count like those in conf/. Raises ConfigError if there is no such folder.
+    """
     if config_dir and not Path(config_dir).is_dir():
         raise ConfigError(
             f"--config-dir {config_dir}: there is no such folder; type one with your "
@@ -31,10 +34,10 @@ def compose_overrides(overrides: Sequence[str], config_dir: str | None = None) -
 
 
 def open_nodes(overrides: Sequence[str]) -> list[str]:
-    """Return overrides with `++` before keys that the chosen files may lack, which Hydra refuses.
+    """Return overrides with `++` before keys that Hydra would refuse if the chosen files lack them.
 
-    These are the keys of a group whose `_target_` was typed, as its class may take any, and those
-    of the model with a budget, which may put another in its place.
+    These are the keys of a group whose `_target_` was typed, as its class may take any keys, and
+    those of the model if there is a budget, which may replace the model.
     """
     bare = [override.lstrip("+") for override in overrides]
     targets = tuple(f"{group}._target_=" for group in WITH_TARGETS)
@@ -51,7 +54,7 @@ def open_nodes(overrides: Sequence[str]) -> list[str]:
 
 @contextmanager
 def _open_conf() -> Iterator[None]:
-    """Open conf/ for composing, also inside of an application that uses Hydra for itself."""
+    """Open conf/ for composing, also within an application that uses Hydra itself."""
     outer, GlobalHydra.instance().hydra = GlobalHydra.instance().hydra, None
     try:
         with initialize_config_dir(str(conf_directory()), version_base="1.3"):
@@ -61,7 +64,7 @@ def _open_conf() -> Iterator[None]:
 
 
 def help_of(config: str) -> str:
-    """Return what --help says of conf/<config>.yaml."""
+    """Return the --help text of conf/<config>.yaml."""
     with _open_conf():
         return Template(compose(config, return_hydra_config=True).hydra.help.template).substitute()
 
@@ -69,9 +72,9 @@ def help_of(config: str) -> str:
 def compose_methods(
     choices: Sequence[str], config_dir: str | None = None
 ) -> dict[str, tuple[Config, list[str]]]:
-    """Return the node and the knobs of each choice of compressor.
+    """Return the `compressor` node and the knobs of each choice of compressor.
 
-    All are composed at once, as composing is what takes time.
+    All are composed at once, as each composition takes time.
     """
     side_by_side = [f"+compressor@methods.{choice}={choice}" for choice in choices]
     rest = compose_overrides(["~compressor", *side_by_side], config_dir)
@@ -85,7 +88,7 @@ def compose_methods(
 
 
 def method_node(target: str, settings: Sequence[str]) -> Config:
-    """Return a `_target_` with its arguments, which are typed as key=value."""
+    """Return a node with this `_target_` and its arguments, which are typed as key=value."""
     node = OmegaConf.to_container(OmegaConf.from_dotlist(list(settings)))
     assert isinstance(node, dict)
     return {"_target_": target, **{str(k): v for k, v in node.items()}}

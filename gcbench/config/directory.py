@@ -1,4 +1,4 @@
-"""The folder of all configuration files, and their content."""
+"""The folder of all configuration files, and their contents."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's, ten times 
 
 
 def conf_directory() -> Path:
-    """Return conf/ of the checkout, or the copy inside the package where that is installed."""
+    """Return conf/ of the checkout, or its copy inside an installed package."""
     package = Path(__file__).resolve().parents[1]
     checkout = package.parent
     return checkout / "conf" if (checkout / "pyproject.toml").is_file() else package / "conf"
@@ -26,14 +26,14 @@ def choices_in(group: str) -> list[str]:
 
 
 def top_comment(path: Path) -> list[str]:
-    """Return the comment on top of a file, a text a line, without where Hydra puts its keys."""
+    """Return the lines of the comment at the top of a file, without Hydra's `@package` line."""
     lines = path.read_text(encoding="utf-8").splitlines()
     comment = takewhile(lambda line: line.startswith("#"), lines)
     return [line.lstrip("# ") for line in comment if "@package" not in line]
 
 
 def read_yaml(path: Path) -> Any:
-    """Return the content of a YAML file; ConfigError where it is none."""
+    """Return the content of a YAML file; raise ConfigError if it is not valid YAML."""
     try:
         return yaml.load(path.read_text(encoding="utf-8"), _LOADER)
     except (yaml.YAMLError, UnicodeError) as error:

@@ -6,12 +6,12 @@ from gcbench.identity import Config as Config
 
 
 class ConfigError(ValueError):
-    """A mistake of the user's, in one sentence that names key, value and what to type instead."""
+    """A user's mistake; one sentence names the key, its value and what to type instead."""
 
 
 class IdleKeyError(ConfigError):
-    """A typed key that means nothing beside the others."""
+    """A typed key that has no effect with the other keys."""
 
 
 class RunFailed(RuntimeError):
-    """A run that did not end well; its traceback, where there is one, has been shown."""
+    """A run has failed; its traceback, if there is one, has been shown."""

@@ -1,4 +1,4 @@
-"""The tables of keys in --help, made of the knobs and of the files that have these keys."""
+"""The tables of keys in --help, made from the knobs and from the files that have these keys."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from gcbench.settings import BenchSettings, RunSettings
 TOP = {"run": RunSettings, "bench": BenchSettings}  # schemas of keys without a group
 NO_KNOBS = {"compressor", "recommended", "_target_"}
 WIDTH = 118
-COLUMN = 24  # where the text begins
-INDENT = "\n  "  # behind the two spaces at which the template has the first line
+COLUMN = 24  # at which descriptions begin
+INDENT = "\n  "  # between lines; the template itself indents the first one
 
 
 def method_keys() -> dict[str, list[str]]:
-    """Return the keys that each choice of compressor brings, in the order of their knobs."""
+    """Return the keys that each choice of compressor adds, in the order of their knobs."""
     return {choice: sort_keys(own) for choice, own in keys_by_choice("compressor").items()}
 
 
 def keys_by_choice(group: str) -> dict[str, list[str]]:
-    """Return the keys that the file of each choice of a group brings."""
+    """Return the keys that the file of each choice of a group has."""
     folder = conf_directory() / group
     return {choice: _keys_in(folder / f"{choice}.yaml") for choice in choices_in(group)}
 
 
 def sort_keys(keys: Collection[str]) -> list[str]:
-    """Return keys of methods in the order of their knobs, and behind them those without one."""
+    """Return keys of methods in the order of their knobs, followed by those without a knob."""
     known = list(knobs_of(MethodSettings))
     return sorted(keys, key=lambda key: known.index(key) if key in known else len(known))
 
 
 def list_method_knobs() -> str:
-    """Return what --help says of each key that a method may have, and which methods have it."""
+    """Return the --help text of each key that a method may have, with the methods that have it."""
     keys = method_keys()
     lines = []
     for name, hint in knobs_of(MethodSettings).items():
@@ -52,13 +52,13 @@ def list_method_knobs() -> str:
 
 
 def list_choices(group: str) -> str:
-    """Return the choices of a group as --help lists them, beside the group's name."""
+    """Return the choices of a group as --help lists them next to the group's name."""
     lines = wrap(" ".join(choices_in(group)), WIDTH - 14)
     return ("\n" + " " * 14).join(lines)
 
 
 def list_keys(*groups: str) -> str:
-    """Return what --help says of the keys of these groups; `run` and `bench` are at the top."""
+    """Return the --help text of the keys of these groups; `run` and `bench` are top-level keys."""
     lines = []
     for group in groups:
         prefix = "" if group in TOP else f"{group}."
@@ -68,7 +68,7 @@ def list_keys(*groups: str) -> str:
 
 
 def _keys_in(file: Path) -> list[str]:
-    """Return the keys of a file and of those that its defaults list names."""
+    """Return the keys of a file and of the files in its defaults list."""
     node = read_yaml(file)
     shared = [
         entry.partition("@")[0]
@@ -80,7 +80,7 @@ def _keys_in(file: Path) -> list[str]:
 
 
 def _lines(name: str, hint: Any, ending: str = "") -> list[str]:
-    """Return `key=what may be typed` and, in a column beside it, what it means."""
+    """Return `key=what may be typed` and, in a second column, what it means."""
     knobs = knobs_in(hint)
     choices = "|".join(choice for kind in kinds_of(hint) for choice in kind.choices)
     example = next((format_value(knob.example) for knob in knobs if knob.example is not None), "")
@@ -93,6 +93,6 @@ def _lines(name: str, hint: Any, ending: str = "") -> list[str]:
 
 
 def _describe(knob: Knob) -> str:
-    """Return the meaning and the range."""
+    """Return the meaning and the range of a knob."""
     interval = knob.interval.removeprefix("of ")
     return f"{knob.about} ({interval})" if interval else knob.about

@@ -1,4 +1,4 @@
-"""Typed keys that mean nothing beside the others; each is refused in one sentence."""
+"""Typed keys that have no effect with the other keys; each is refused in one sentence."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from gcbench.config.errors import Config, IdleKeyError
 from gcbench.identity import Flat, all_knobs, format_value
 
 # Keys of an error-feedback residual, and the kinds of error_feedback that read them. EF21 and LoCo
-# refuse by themselves other weights than 1.
+# themselves refuse weights other than 1.
 KINDS_OF_FEEDBACK = {
     "alpha": (True, "loco", "ef21"),
     "beta": (True, "loco", "ef21"),
     "reset_steps": ("loco",),
     "residual": (True, "loco", "ef21"),
 }
-# Keys of a schedule that one kind reads.
+# Keys of a schedule that only one kind reads.
 KIND_OF_SCHEDULE = {"milestones": "steps", "gamma": "steps", "end_factor": "linear"}
-# Keys that are read only where another one is on, or off, and what to type for that one.
+# Keys that are read only if another key is on (or off): that key, and what to type for it.
 NEEDED = {
     "warm_start": ("svd", False),
     "schedule.warmup_start": ("schedule.warmup_epochs", 5),
@@ -28,7 +28,7 @@ NEEDED = {
 
 
 def refuse_idle_keys(config: Config, typed: set[str]) -> None:
-    """Raise IdleKeyError for a typed key that nothing reads, as a sweep of it would be one run."""
+    """Raise IdleKeyError for a typed key that nothing reads: a sweep of it would repeat one run."""
     _refuse_hidden_copies(config, typed)
     _refuse_bucket_size(config, typed)
     _refuse_keys_of_a_residual(config, typed)
@@ -37,7 +37,7 @@ def refuse_idle_keys(config: Config, typed: set[str]) -> None:
 
 
 def _refuse_hidden_copies(config: Config, typed: set[str]) -> None:
-    """Refuse compressor.KEY where KEY is a key, too, which reports would go on to show."""
+    """Refuse compressor.KEY where KEY is a key too: reports would still show the value of KEY."""
     for name in sorted(typed):
         group, _, key = name.partition(".")
         if group == "compressor" and key in config:

@@ -12,7 +12,10 @@ SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 
 
 def emulated_link(network: Config) -> dict[str, float] | None:
-    """Return `bits_per_second` and `latency_seconds` of a network; None where none is emulated."""
+    """Return `bits_per_second` and `latency_seconds` of a network, or None if none is emulated.
+
+    Raises ConfigError for a text that is not a rate or a time.
+    """
     if not network:
         return None
     bandwidth, latency = (

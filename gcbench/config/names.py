@@ -1,4 +1,4 @@
-"""Names that people give to runs."""
+"""Names that users give to runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NAME_HINT = (
 
 
 def is_folder_name(name: str) -> bool:
-    """Return whether a name can be a folder, and is no option where people type it."""
+    """Return whether a name can be a folder, and is not read as an option when it is typed."""
     return (
         bool(name)
         and name.isprintable()

@@ -1,4 +1,4 @@
-"""What is said of a run before it starts."""
+"""Notices that are printed before a run starts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gcbench.identity import describe_choices
 
 
 def start_notice(config: Config, directory: str) -> str:
-    """Return what can be said of a run at once, before anything that takes seconds is imported."""
+    """Return a description of a run that needs no imports that take seconds."""
     choices, workers = config["choices"], config["trainer"]["gpus"]
     device = config["trainer"]["device"]
     where = "GPUs, or the CPU where there are none" if device == "auto" else device
@@ -17,7 +17,7 @@ def start_notice(config: Config, directory: str) -> str:
 
 
 def learning_rate_notice(config: Config) -> str | None:
-    """Return what to say of a learning rate far from the one that the method was published with."""
+    """Return a notice if the learning rate is far from the one that the method's paper used."""
     published = config.get("recommended", {}).get("lr")
     lr = config["optimizer"]["lr"]
     if published is None or published / 10 <= lr <= published * 10:
@@ -30,7 +30,7 @@ def learning_rate_notice(config: Config) -> str | None:
 
 
 def budget_notice(config: Config) -> str | None:
-    """Return what a budget has made of a run; None for the paper's own."""
+    """Return a notice of what a budget has made of a run; None for the settings of the paper."""
     trainer, name = config["trainer"], config["choices"]["budget"]
     if name == PAPER:
         return None

@@ -1,4 +1,4 @@
-"""What Hydra has to know before it composes: schemas, and functions that conf/ calls."""
+"""Registration with Hydra of the schemas, and of the functions that conf/ calls."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from gcbench.config.run_name import bench_name, run_directory, run_name
 
 
 def register() -> None:
-    """Make schemas and resolvers known to Hydra; safe to call twice."""
-    # Our files for these launchers take the place of the plugin's own; Hydra says five times that
-    # this will change.
+    """Register schemas and resolvers with Hydra; safe to call twice."""
+    # Our files for these launchers replace the plugin's own, and Hydra warns five times that this
+    # is deprecated.
     warnings.filterwarnings("ignore", message=r"\s*'hydra/launcher/submitit_")
     _store_schemas()
     resolvers: dict[str, Callable[..., str | int]] = {
@@ -37,7 +37,7 @@ def register() -> None:
 @cache
 def _store_schemas() -> None:
     for group, node in SCHEMAS.items():
-        # Files of these groups have only the keys that their class takes.
+        # The files of these two groups have only the keys that their class takes.
         if group not in ("optimizer", "estimator"):
             ConfigStore.instance().store(group=group, name="schema", node=node)
 
@@ -45,4 +45,4 @@ def _store_schemas() -> None:
 def _levels_of_bits(bits: Any) -> int:
     if isinstance(bits, int) and 2 <= bits <= 8:
         return int(2 ** (bits - 1) - 1)
-    return 7  # any number, as `bits` itself is refused later
+    return 7  # arbitrary, as these `bits` are refused later

@@ -1,4 +1,4 @@
-"""Check a composed configuration, and make it plain values."""
+"""Checks of a composed configuration, and its conversion to plain values."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from gcbench.settings import BenchSettings, RunSettings
 def resolve(composed: DictConfig) -> Config:
     """Return the checked configuration as plain values, with the `choices` of its groups.
 
-    `composed` is what Hydra made of the command line.
+    `composed` is the configuration that Hydra composed. Raises ConfigError for a mistake.
     """
     config = _settle_and_check(composed, MethodSettings, RunSettings)
     config["knobs"] = typed_knobs(composed, config)
     check_division(config["trainer"])
     check_nesterov(config["optimizer"])
-    emulated_link(config["network"])  # refuses what is no rate or time
+    emulated_link(config["network"])  # refuses what is not a rate or a time
     check_kinds(config, config["choices"])
     return config
 
@@ -61,7 +61,7 @@ def _settle_and_check(composed: DictConfig, *keys: type[Any]) -> Config:
 def settle(composed: DictConfig) -> Config:
     """Return plain values with the budget applied, `choices` by group, and `experiment`.
 
-    That is paper/table/row, or None.
+    The latter is paper/table/row, or None.
     """
     tree = OmegaConf.create(composed)
     OmegaConf.set_struct(tree, True)
@@ -93,7 +93,7 @@ def _check_rate(optimizer: Config) -> None:
 
 
 def _settle_bits(tree: DictConfig, typed: set[str]) -> None:
-    """Set `bits` to what typed `levels` need."""
+    """Set `bits` to the number that the typed `levels` need."""
     if (
         "levels" not in tree
         or OmegaConf.is_interpolation(tree, "levels")
@@ -101,7 +101,7 @@ def _settle_bits(tree: DictConfig, typed: set[str]) -> None:
     ):
         return
     if problem := refusal("levels", tree.levels, Levels):
-        raise ConfigError(problem)  # before it would be said of bits, which were not typed
+        raise ConfigError(problem)  # before `bits`, which were not typed, are blamed
     bits = (2 * tree.levels).bit_length()
     if "bits" in typed and tree.bits != bits:
         raise ConfigError(
@@ -112,7 +112,7 @@ def _settle_bits(tree: DictConfig, typed: set[str]) -> None:
 
 
 def _keep_typed_keys_of_other_target(group: str, config: Config, typed: set[str]) -> None:
-    """Drop the keys of a group's file where its target was replaced; those that were typed stay."""
+    """Keep only the typed keys of a group whose `_target_` was typed, not those of its file."""
     if f"{group}._target_" in typed:
         config[group] = {k: v for k, v in config[group].items() if f"{group}.{k}" in typed}
 
@@ -126,9 +126,9 @@ def plain_values(tree: DictConfig) -> Config:
 
 
 def _refuse_added_keys(composed: DictConfig, config: Config) -> None:
-    """Refuse an added key that nothing reads, as in +rank=2 or +optimizer.betas=[0.9,0.95].
+    """Refuse an added key that nothing reads, such as +rank=2 or +optimizer.betas=[0.9,0.95].
 
-    What is added to a node with a `_target_` is for its class to refuse.
+    Keys that are added to a node with a `_target_` are left to its class to refuse.
     """
     groups = {k.split("@")[0] for k in composed.hydra.runtime.choices}
     optimizers = keys_by_choice("optimizer")
@@ -145,7 +145,7 @@ def _refuse_added_keys(composed: DictConfig, config: Config) -> None:
 
 
 def _refuse_numbers_for_flags(composed: DictConfig, config: Config) -> None:
-    """Refuse a number typed for a key of true or false, which OmegaConf takes for true."""
+    """Refuse a number typed for a Boolean key, which OmegaConf would convert."""
     hints = hints_of_keys(benchmark="trainer" not in config)
     for override in composed.hydra.overrides.task:
         key, _, text = override.lstrip("+").partition("=")

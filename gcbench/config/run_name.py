@@ -15,16 +15,16 @@ from gcbench.config.resolve import plain_values, settle
 from gcbench.config.typed import choices_of, typed_knobs
 from gcbench.identity import CHOICE_GROUPS, digest, format_value, relevant_config
 
-KNOB = "+"  # before each knob in the name of a directory; no choice has it
-LONGEST = 60  # characters that knobs take there
+KNOB = "+"  # precedes each knob in the name of a directory; no choice contains it
+LONGEST = 60  # maximum number of characters of all knobs in such a name
 
 
 def run_name(composed: DictConfig) -> str:
-    """Return the name of a run's directory: what the run is called, its knobs, seed and hash.
+    """Return the name of a run's directory: the run's title, its knobs, seed and hash.
 
-    It is readable, and differs for runs that differ in anything that matters. Where the same run
-    has a directory already for which other knobs were typed, as those that are their default, it is
-    that one's name.
+    It is readable, and differs for runs that differ in anything that matters. If the same run
+    already has a directory, for which other knobs were typed (for example some at their defaults),
+    the name of that one is returned.
     """
     config = settle(composed)
     refuse_name(config["name"])
@@ -44,7 +44,7 @@ def run_name(composed: DictConfig) -> str:
 
 
 def _knobs_in_name(knobs: Config) -> str:
-    """Return knobs as in `+bits4+lr0.1+norm_l2`, as many as a name can have."""
+    """Return knobs in the form `+bits4+lr0.1+norm_l2`, as many as fit into `LONGEST`."""
     text = ""
     for key, value in knobs.items():
         short = re.sub(r"[^\w.-]+", "_", format_value(value)).strip("_")
@@ -55,12 +55,12 @@ def _knobs_in_name(knobs: Config) -> str:
 
 
 def run_directory(composed: DictConfig) -> str:
-    """Return where a run's files go, from the folder in which the command was typed."""
+    """Return the directory for a run's files; it may be relative to the working directory."""
     return str(composed.directory or Path(composed.outputs) / run_name(composed))
 
 
 def bench_name(composed: DictConfig) -> str:
-    """Return the name of a benchmark's folder."""
+    """Return the name of a benchmark's directory."""
     config = plain_values(composed)
     refuse_name(config["name"])
     return f"{config['name'] or choices_of(composed)['compressor']}-{digest(config)}"

@@ -1,4 +1,4 @@
-"""The sentences that end a command, in place of what Hydra and Python say."""
+"""The one-sentence error messages of a command, which replace those of Hydra and Python."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ GROUPS = (
 def unknown_key(key: str, value: str, benchmark: bool = False) -> str:
     """Return the sentence for `key=value` where the choices of a run have no such key.
 
-    It names the choices that have it, or the key that was probably meant; of a benchmark, if so.
+    It names the choices that have the key, or the key that was probably meant. `benchmark` says
+    that the command is gcbench bench, which has its own keys.
     """
     groups = ("compressor",) if benchmark else GROUPS
     owners, hints = _owners(groups), hints_of_keys(benchmark)
@@ -58,7 +59,10 @@ def unknown_key(key: str, value: str, benchmark: bool = False) -> str:
 
 
 def _likely(leaf: str, keys: Sequence[str], hints: Mapping[str, Any]) -> list[str]:
-    """Return the keys that end like `leaf`, begin or are described with it, or look like it."""
+    """Return the keys whose last part is `leaf`; if there are none, those that resemble it.
+
+    These are described by it, or else begin with it, or else have a similar spelling.
+    """
     word = leaf.replace("_", " ")
     described = {k: knob.about for k in keys if k in hints for knob in knobs_in(hints[k])[:1]}
     return (
@@ -78,13 +82,13 @@ def _admits(hint: Any, value: str) -> bool:
 
 
 def parse_value(value: str) -> Any:
-    """Return what Hydra makes of a value."""
+    """Return a typed value as Hydra parses it."""
     parsed = OverridesParser.create().parse_override(f"key={value}").value()
     return parsed.text if isinstance(parsed, QuotedString) else parsed
 
 
 def hints_of_keys(benchmark: bool) -> dict[str, Any]:
-    """Return the knobs of all keys of a run, or of a benchmark, as these are typed."""
+    """Return the annotated types of all keys of a run or of a benchmark, by key as it is typed."""
     hints = {**knobs_of(RunSettings), **knobs_of(MethodSettings)}
     if benchmark:
         return hints | knobs_of(BenchSettings)
@@ -94,9 +98,9 @@ def hints_of_keys(benchmark: bool) -> dict[str, Any]:
 
 
 def _owners(groups: Sequence[str]) -> dict[str, list[str]]:
-    """Return by key, as it is typed, the choices that bring it, as in `compressor=atomo, powersgd`.
+    """Return for each key, as typed, the choices that have it, like `compressor=atomo, powersgd`.
 
-    A group's own name is a key of no choice.
+    The name of a group is also such a key, which no choice has.
     """
     owners: dict[str, list[str]] = {group: [] for group in groups}
     for group in groups:
@@ -111,7 +115,7 @@ def _owners(groups: Sequence[str]) -> dict[str, list[str]]:
 
 
 def sentence_of(error: BaseException, benchmark: bool = False) -> str:
-    """Return what to say of an error that ends a command: ours, Hydra's, or a file's."""
+    """Return the sentence for an error that ends a command: ours, Hydra's, or one of a file."""
     if isinstance(error, OSError) and error.filename:
         return (
             f"{error.filename}: {error.strerror}; type outputs=DIR, directory=DIR or "
@@ -153,7 +157,7 @@ def sentence_of(error: BaseException, benchmark: bool = False) -> str:
 
 
 def _unknown_experiment(name: str) -> str:
-    """Return the sentence for `+experiment=name`, which is a folder or a name that is not there."""
+    """Return the sentence for `+experiment=name` where that is a folder or does not exist."""
     root = conf_directory() / "experiment"
     files = [str(file.relative_to(root).with_suffix("")) for file in root.rglob("*.yaml")]
     if inside := sorted(file for file in files if file.startswith(f"{name.rstrip('/')}/")):
@@ -170,7 +174,7 @@ def _unknown_experiment(name: str) -> str:
 
 def _unknown_choice(group: str, choice: str, choices: Sequence[str]) -> str:
     """Return the sentence for `group=choice` where the group has only `choices`."""
-    known = [one for one in choices if one != "schema"]  # which choices are held to
+    known = [one for one in choices if one != "schema"]  # which is not a choice
     if likely := get_close_matches(choice, known):
         advice = f"did you mean {' or '.join(f'{group}={one}' for one in likely)}?"
     else:
@@ -179,7 +183,7 @@ def _unknown_choice(group: str, choice: str, choices: Sequence[str]) -> str:
 
 
 def _config_error_in(error: BaseException | None) -> ConfigError | None:
-    """Return the mistake in a resolver of ours, around which OmegaConf has put its own errors."""
+    """Return the ConfigError from one of our resolvers that OmegaConf's errors wrap, or None."""
     while error is not None and not isinstance(error, ConfigError):
         error = error.__cause__ or error.__context__
     return error

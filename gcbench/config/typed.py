@@ -1,4 +1,4 @@
-"""What a command line typed and chose, from the node that Hydra keeps of it."""
+"""The keys that were typed and the choices that were made, from Hydra's record of them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from omegaconf import DictConfig
 from gcbench.config.errors import Config, ConfigError
 from gcbench.identity import CHOICE_GROUPS, ELSEWHERE, flatten_config, sort_knobs
 
-# Groups whose `_target_` may be typed: any class, with arguments of its own.
+# Groups whose `_target_` may be typed: it can be any class, which has its own arguments.
 WITH_TARGETS = ("model", "dataset", "optimizer", "schedule")
-WITH_KINDS = ("optimizer", "schedule")  # groups whose kinds have the names of their files
-# Keys of how often a run reports, which tell nobody what it is.
+WITH_KINDS = ("optimizer", "schedule")  # groups whose `kind` has the name of its file
+# Keys that say how often a run reports, which do not help to tell runs apart.
 HOW_OFTEN = {f"trainer.{key}" for key in ("log_every", "eval_every", "error_every")}
 
 
@@ -22,9 +22,9 @@ def typed_keys(composed: DictConfig) -> set[str]:
 
 
 def typed_knobs(composed: DictConfig, config: Config) -> dict[str, Any]:
-    """Return what was typed of all that changes numbers, beside what the run is called by.
+    """Return what was typed that changes numbers, except what the run's title already says.
 
-    Keys are groups with their choice, a method's knobs and, behind these, dotted ones.
+    First come groups with their choices and a method's knobs, then dotted keys.
     """
     named = {"budget"} if config["name"] or config["experiment"] else {*CHOICE_GROUPS, "budget"}
     choices = {k: v for k, v in config["choices"].items() if k not in {*named, *ELSEWHERE}}
@@ -34,7 +34,7 @@ def typed_knobs(composed: DictConfig, config: Config) -> dict[str, Any]:
 
 
 def choices_of(composed: DictConfig) -> dict[str, str]:
-    """Return the choice of each group; a typed kind, or another `_target_`, is the choice."""
+    """Return the choice of each group, which is the `kind` or `_target_` if one was typed."""
     chosen = composed.hydra.runtime.choices.items()
     choices = {k: v for k, v in chosen if "/" not in k and k != "experiment" and isinstance(v, str)}
     typed = typed_keys(composed)
@@ -49,7 +49,11 @@ def choices_of(composed: DictConfig) -> dict[str, str]:
 
 
 def experiment_of(composed: DictConfig) -> str | None:
-    """Return paper/table/row of the experiment that was chosen, in either spelling; or None."""
+    """Return paper/table/row of the experiment that was chosen, or None.
+
+    It may be typed as +experiment=PAPER/TABLE/ROW or +experiment/PAPER/TABLE=ROW. Raises
+    ConfigError for more than one.
+    """
     choices = composed.hydra.runtime.choices.items()
     chosen = {k: v for k, v in choices if k.partition("/")[0] == "experiment"}
     if len(chosen) > 1:

@@ -1,8 +1,8 @@
-"""Data sets with random access: a batch follows from epoch, step, worker and seed alone.
+"""Data sets with random access: a batch depends on epoch, step, worker and seed alone.
 
-So resuming is trivial.
+So a run can resume without any state of its data.
 
-One module holds one source of data; each yaml in conf/dataset names a factory that returns a
+Each module holds one source of data; each YAML file in conf/dataset names a factory that returns a
 `Data`.
 """
 

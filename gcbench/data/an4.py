@@ -1,10 +1,12 @@
-"""CMU AN4 (Acero, "Acoustical and environmental robustness in automatic speech recognition", 1990):
-frames and their phones.
+"""CMU AN4: speech whose frames are labeled with phones.
 
-948 + 130 spoken spellings and short sentences, 16 kHz. Every frame is classified on its own, and
-labeled by a flat start: the phones of the transcript, with silence before and after, share the
-frames of an utterance evenly. Nobody aligned them, so that the accuracy of frames here is a score
-of ours; it is not comparable with the accuracy that QSGD's paper prints for AN4.
+Acero, "Acoustical and environmental robustness in automatic speech recognition", 1990.
+
+948 training and 130 test utterances, spelled words and short sentences at 16 kHz. Every frame is
+classified separately, and labeled by a flat start: the phones of the transcript, with silence
+before and after, share the frames of an utterance evenly. They are not aligned with the speech, so
+the frame accuracy here is gcbench's own score; it is not comparable with the accuracy that QSGD's
+paper prints for AN4.
 """
 
 from __future__ import annotations
@@ -22,8 +24,8 @@ from gcbench.data.arrays import ArrayData, Pair
 from gcbench.data.split import Split, hold_out
 from gcbench.knobs import Knob
 
-RATE = 16_000  # samples a second
-WINDOW, HOP, FFT, BANDS = 400, 160, 512, 40  # 25 ms every 10 ms
+RATE = 16_000  # samples per second
+WINDOW, HOP, FFT, BANDS = 400, 160, 512, 40  # windows of 25 ms, every 10 ms
 
 
 Frames = Annotated[int, Knob("of a segment", unit="a number of frames", at_least=1, example=64)]
@@ -64,7 +66,7 @@ def _dictionary(file: Path) -> dict[str, list[str]]:
 def _utterances(
     folder: Path, part: str, words: dict[str, list[str]], phones: list[str], frames: int
 ) -> list[Pair]:
-    """Return of each utterance features `[segments, frames, 40]`, labels `[segments, frames]`."""
+    """Return each utterance's features `[segments, frames, 40]`, labels `[segments, frames]`."""
     files = (folder / "etc" / f"an4_{part}.fileids").read_text().split()
     transcripts = (folder / "etc" / f"an4_{part}.transcription").read_text().splitlines()
     utterances = []
@@ -103,12 +105,12 @@ def _waveform(file: Path) -> Tensor:
 
 
 def flat_start(phones: Tensor, frames: int) -> Tensor:
-    """Return the phone of each frame when all phones last equally long."""
+    """Return the phone of each frame, `[frames]`, if all phones are equally long."""
     return phones[torch.arange(frames) * len(phones) // frames]
 
 
 def log_mel(waveform: Tensor) -> Tensor:
-    """Return the log of the energy in bands, `[frames, 40]`.
+    """Return the logarithm of the energy in mel bands, `[frames, 40]`.
 
     Bands have equal width on the mel scale, from 0 to 8 kHz.
     """
@@ -119,7 +121,7 @@ def log_mel(waveform: Tensor) -> Tensor:
 
 
 def _mel_filters() -> Tensor:
-    """Return overlapping triangles, 1 at their centers, `[257, 40]`."""
+    """Return overlapping triangular filters, which are 1 at their centers, `[257, 40]`."""
     top = 2595 * np.log10(1 + RATE / 2 / 700)
     corners = 700 * (10 ** (np.linspace(0, top, BANDS + 2) / 2595) - 1)
     frequencies = np.linspace(0, RATE / 2, FFT // 2 + 1)[:, None]

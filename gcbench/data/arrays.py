@@ -1,4 +1,4 @@
-"""Images, vectors or speech held as tensors on the device, shuffled anew each epoch."""
+"""Images, vectors or speech held as tensors on the device, reshuffled every epoch."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from gcbench.data.split import Split, hold_out
 from gcbench.seeds import mix
 
 Pair = tuple[Tensor, Tensor]
-FLIPS = -1  # in the place of an epoch, for draws that hold for all
+FLIPS = -1  # replaces the epoch in the seed of draws that hold for all epochs
 
 
 @lru_cache(maxsize=1)
 def epoch_order(samples: int, seed: int, epoch: int, device: torch.device) -> Tensor:
-    """Return the epoch's order, drawn on the CPU so that it is the same on every device."""
+    """Return the epoch's order of samples, drawn on the CPU to be the same on every device."""
     generator = torch.Generator().manual_seed(mix(seed, epoch))
     return torch.randperm(samples, generator=generator).to(device)
 
 
 @lru_cache(maxsize=1)
 def first_sides(samples: int, seed: int, device: torch.device) -> Tensor:
-    """Return which samples are mirrored in the first epoch, drawn on the CPU as the order is."""
+    """Return which samples are mirrored in the first epoch, also drawn on the CPU."""
     generator = torch.Generator().manual_seed(mix(seed, FLIPS))
     return torch.randint(2, (samples,), generator=generator).bool().to(device)
 
 
 def part_of(order: Tensor, step: int, worker: int, workers: int, batch_size: int) -> Tensor:
-    """Return the samples of one worker's batch.
+    """Return the indices of the samples in one worker's batch, `[batch_size]`.
 
-    They are the `worker`-th part of the `step`-th workers x batch_size of the epoch's order.
+    Step t takes the t-th workers x batch_size samples in `order`; worker k the k-th part of these.
     """
     assert 0 <= worker < workers and 0 <= step < len(order) // (workers * batch_size)
     return order.narrow(0, (step * workers + worker) * batch_size, batch_size)
@@ -43,13 +43,11 @@ def part_of(order: Tensor, step: int, worker: int, workers: int, batch_size: int
 
 @dataclass(frozen=True, eq=False)
 class ArrayData:
-    """Samples in memory, dealt out to the workers in the epoch's order.
+    """Samples in memory, divided among the workers in the epoch's order, as in `part_of`.
 
-    Step t takes the t-th workers x batch_size samples of that order; worker k their k-th part.
-
-    `pixels` holds the mean and the deviation of the raw inputs, which are then standardized batch
-    by batch, so that images stay uint8 in memory; without it the inputs go to the model as they
-    are.
+    `pixels` holds the mean and the standard deviation of the raw inputs, by which these are
+    standardized batch by batch, so that images stay uint8 in memory; without it the model gets the
+    inputs unchanged.
     """
 
     name: str
@@ -89,8 +87,8 @@ class ArrayData:
     def score_on(self, split: Split) -> ArrayData:
         """Return the data with the test part that `split` names.
 
-        It is the test part itself for `test`; for `valid` a part of the training samples is held
-        out and takes its place.
+        For `test` that is the test part itself; for `valid` it is a part of the training samples,
+        which is held out from training.
         """
         if split == "test":
             return self

@@ -1,6 +1,6 @@
-"""Random crops and flips for CIFAR, of He et al. (CVPR 2016) or airbench, and GoogLeNet's crops.
+"""Random crops and flips for CIFAR, as in He et al. (CVPR 2016) or airbench, and for ImageNet.
 
-Also the views of an image for test-time augmentation.
+The crops for ImageNet are GoogLeNet's. Also the views of an image for test-time augmentation.
 """
 
 from __future__ import annotations
@@ -28,9 +28,8 @@ Flip = Literal["random", "alternating"]
 class Augmentation:
     """Crops off center by at most `crop_padding` pixels, and mirror images.
 
-    `crop_fill` says what lies outside of an image: black, or its reflection at the border.
-    `flip=alternating` mirrors an image in every other epoch (Jordan, arXiv:2404.00498), `random`
-    half of the time.
+    Outside an image, `crop_fill` puts black, or its reflection at the border. `flip=alternating`
+    mirrors an image in every other epoch (Jordan, arXiv:2404.00498), `random` half of the time.
     """
 
     crop_padding: int = 4
@@ -42,8 +41,8 @@ class Augmentation:
     ) -> Tensor:
         """Return each image `[count, channels, height, width]` cropped and perhaps mirrored.
 
-        `mirrored` `[count]` is drawn if it is None. Expects raw pixels: torchvision's pipelines pad
-        with black before they normalize, and so does this.
+        `mirrored` `[count]` says which are; it is drawn if it is None. Expects raw pixels: images
+        are padded with black before they are normalized, as in torchvision's pipelines.
         """
         count, channels, height, width = images.shape
 
@@ -68,12 +67,12 @@ class Augmentation:
 
 
 def tta_views(images: Tensor) -> list[tuple[float, Tensor]]:
-    """Return six views of images `[count, channels, height, width]` with weights of sum 1.
+    """Return six pairs (weight, view) of images `[count, channels, height, width]`.
 
-    Test-time augmentation averages the outputs for them, as airbench does (Jordan,
-    arXiv:2404.00498, `tta_level=2`). They are the images and their mirror images, as they are
-    (weight 1/4 each), and both shifted diagonally by a pixel either way, reflected at the border
-    (1/8 each).
+    Test-time augmentation averages the outputs for the views by these weights, which sum to 1, as
+    airbench does (Jordan, arXiv:2404.00498, `tta_level=2`). The views are the images and their
+    mirror images, unshifted (weight 1/4 each), and both shifted diagonally by a pixel in either
+    direction, with reflection at the border (1/8 each).
     """
     height, width = images.shape[-2:]
     padded = pad(images, (1,) * 4, mode="reflect")
@@ -83,7 +82,7 @@ def tta_views(images: Tensor) -> list[tuple[float, Tensor]]:
 
 
 def _reflect(places: Tensor, size: int) -> Tensor:
-    """Return places up to `size` - 1 off an image's border as those inside, mirrored there."""
+    """Return indices that are up to `size` - 1 outside an image, reflected at its border."""
     last = size - 1
     return last - (last - places.abs()).abs()
 
@@ -91,8 +90,8 @@ def _reflect(places: Tensor, size: int) -> Tensor:
 def crop_box(height: int, width: int, chance: Random) -> tuple[int, int, int, int]:
     """Return (top, left, height, width) of a random part of an image.
 
-    It has 8 to 100 % of the area at a ratio of 3:4 to 4:3, as torchvision's RandomResizedCrop draws
-    it: ten trials, then the largest box at the center.
+    It has 8 to 100 % of the area and an aspect ratio of 3:4 to 4:3. As in torchvision's
+    RandomResizedCrop, ten draws are tried before the largest box at the center is taken.
     """
     for _ in range(10):
         area = height * width * chance.uniform(0.08, 1)

@@ -1,8 +1,8 @@
-"""Handwritten digits: 1,797 images of 8 x 8, a set that needs no download and trains in seconds.
+"""Handwritten digits: 1,797 images of 8 x 8 pixels, which need no download and train in seconds.
 
 Alpaydin and Kaynak, "Optical recognition of handwritten digits", UCI Machine Learning Repository,
-1998, CC BY 4.0: the part of it that scikit-learn's `load_digits` has. It lies beside this module,
-as scikit-learn takes longer to import than a model to train on it.
+1998, CC BY 4.0: the part of it that scikit-learn's `load_digits` has. It is stored beside this
+module, as importing scikit-learn takes longer than training a model on it.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ FILE = Path(__file__).with_suffix(".npz")  # uint8 images [1797, 8, 8] and label
 
 
 def digits(test_fraction: float = 0.2, split: Split = "test") -> ArrayData:
-    """Return the digits in a stratified split that no seed changes.
+    """Return the digits in a stratified split that does not depend on the seed.
 
-    By default 1,437 images are to train on and 360 to test on.
+    By default there are 1,437 training images and 360 test images.
     """
     if not 0 < test_fraction < 1:
         raise ValueError(
@@ -39,10 +39,11 @@ def digits(test_fraction: float = 0.2, split: Split = "test") -> ArrayData:
 
 
 def _split_by_class(targets: Tensor, fraction: float) -> tuple[Tensor, Tensor]:
-    """Return rows to train on and rows to test on, which are a `fraction` of every class."""
+    """Return training rows and test rows; the latter are a `fraction` of every class."""
     order = torch.randperm(len(targets), generator=torch.Generator().manual_seed(0))
     by_class = order[targets[order].argsort(stable=True)]
-    # A row is held out where another whole number of rows is reached: evenly over the classes.
+    # A row is held out whenever the number of rows so far, times `fraction`, passes a whole number:
+    # this spreads the held-out rows evenly over the classes.
     reached = (torch.arange(len(targets) + 1) * fraction).ceil()
     held = torch.zeros(len(targets), dtype=torch.bool)
     held[by_class] = reached.diff().bool()

@@ -1,7 +1,7 @@
-"""gisette rebuilt from MNIST: fours against nines in 5,000 features, half of which say nothing.
+"""gisette rebuilt from MNIST: fours against nines in 5,000 features, half of them uninformative.
 
 Guyon, Gunn, Ben-Hur and Dror, "Result analysis of the NIPS 2003 feature selection challenge",
-NeurIPS 2004, who describe how gisette was made and do not print which pixels they drew.
+NeurIPS 2004, who describe how gisette was made, but not which pixels they drew.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ from gcbench.data.split import Split
 from gcbench.data.vision import mnist
 
 FOUR, NINE = 4, 9
-REAL = 2500  # pixels, and products of two of them; as many probes follow
+REAL = 2500  # number of pixels and products of two pixels; as many probes follow
 ROWS_PER_CLASS = {"train": 3000, "test": 500}
 
 
 def gisette_from_mnist(root: str, download: bool = True, split: Split = "test") -> ArrayData:
-    """Return 6,000 + 1,000 rows of 5,000 features in [-1, 1], fours as class 0 and nines as 1.
+    """Return 6,000 training and 1,000 test rows of 5,000 features in [-1, 1], and classes.
 
-    Features are the pixels that vary, products of random pairs of them up to 2,500, and 2,500
-    probes: the same columns, each with its rows in a random order of its own. No seed changes them.
+    Fours are class 0, nines class 1. Features are the pixels that vary, products of random pairs of
+    them to make up 2,500, and 2,500 probes: the same columns, each with its rows in a different
+    random order. None of this depends on the seed.
     """
     digits = mnist(root, download)
     train_rows, test_rows = _rows(digits.train, "train"), _rows(digits.test, "test")
@@ -37,7 +38,7 @@ def gisette_from_mnist(root: str, download: bool = True, split: Split = "test") 
 
 
 def _rows(part: Pair, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return pixels in [0, 1] as `[rows, 784]` and classes, the first images of each digit."""
+    """Return the pixels in [0, 1], `[rows, 784]`, and classes of the first images of each digit."""
     images, digits = (tensor.numpy() for tensor in part)
     chosen = np.sort(
         np.concatenate(
@@ -51,6 +52,6 @@ def _rows(part: Pair, name: str) -> tuple[np.ndarray, np.ndarray]:
 def _pair(real: np.ndarray, labels: np.ndarray, random: np.random.Generator) -> Pair:
     """Return features with their probes in [-1, 1], and labels."""
     probes = random.permuted(real, axis=0)
-    # Rows in one piece, as batches are gathered row by row.
+    # Rows are contiguous, as batches are gathered row by row.
     features = np.ascontiguousarray(np.hstack([real, probes]))
     return torch.from_numpy(2 * features - 1), torch.from_numpy(labels)

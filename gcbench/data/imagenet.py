@@ -1,4 +1,4 @@
-"""ImageNet, or any folder of its form, decoded batch by batch.
+"""ImageNet, or any folder with its layout, decoded batch by batch.
 
 Deng et al., CVPR 2009; Russakovsky et al., IJCV 2015.
 """
@@ -71,11 +71,11 @@ def _folders(folder: Path) -> tuple[Any, Any]:
 
 @dataclass(frozen=True, eq=False)
 class ImageFiles:
-    """Image files, decoded when they are asked for and dealt out as ArrayData is.
+    """Image files, decoded on demand and divided among workers as in ArrayData.
 
-    Training images are cropped to 8 to 100 % of their area at a ratio of 3:4 to 4:3, resized and
-    mirrored half of the time; test images are resized to 8/7 of `size` on their short side and
-    cropped at the center.
+    With `augment`, training images are cropped to 8 to 100 % of their area at an aspect ratio of
+    3:4 to 4:3, resized, and mirrored half of the time; other images are resized to 8/7 of `size` on
+    their short side and cropped at the center.
     """
 
     name: str

@@ -28,13 +28,14 @@ def libsvm(
     test_file: bool = False,
     split: Split = "test",
 ) -> ArrayData:
-    """Return the rows of `<root>/libsvm/<name>`, tested on those of `<name>.t` or else a fifth.
+    """Return the rows of `<root>/libsvm/<name>`, split into training and test rows.
 
-    No seed changes which fifth.
+    With `test_file` the test rows are those of `<name>.t`, else a fifth that does not depend on the
+    run's seed.
 
-    Labels become classes from 0 in the order of their numbers; for regression they stay in their
-    unit. `scale` brings each feature to [-1, 1] by its range in the training file, as svm-scale
-    does, and a constant one to 0.
+    Labels become classes from 0 in numerical order; for regression they keep their unit. `scale`
+    maps each feature to [-1, 1] by its range in the training rows, as svm-scale does, and a
+    constant one to 0.
     """
     folder = Path(root).expanduser() / "libsvm"
     inputs, labels = _read(folder, name, features)
@@ -67,7 +68,7 @@ def libsvm(
 def _read(folder: Path, name: str, features: int) -> tuple[Any, Any]:
     """Return dense features `[rows, features]` and labels.
 
-    scikit-learn opens .bz2 by itself, .xz not.
+    scikit-learn opens .bz2 files by itself, but not .xz files.
     """
     for file in (folder / name, folder / f"{name}.bz2"):
         if file.is_file():

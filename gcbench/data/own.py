@@ -1,4 +1,4 @@
-"""A user's own data as a `Data`, whatever `make_data` returned."""
+"""Conversion of a user's own data to a `Data`."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from gcbench.data.protocol import Data
 
 
 def as_data(made: object, name: str) -> Data:
-    """Return what `make_data` returned as a `Data`.
+    """Return what a user's `make_data` returned, `made`, as a `Data`.
 
     A `Data` stays as it is; a tuple (train, test) of tensor pairs or map-style datasets becomes an
-    `ArrayData`.
+    `ArrayData`. Anything else raises ValueError.
 
-    Float targets make it regression, whole numbers classification. uint8 inputs are divided by 255,
-    others are taken as they are.
+    Float targets mean regression, integer targets classification. uint8 inputs are divided by 255,
+    others are not scaled.
     """
     if isinstance(made, Data):
         return made

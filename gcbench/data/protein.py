@@ -1,4 +1,4 @@
-"""Proteins by 90 random features: a linear regression of the size of YearPredictionMSD.
+"""Proteins with 90 random features: a linear regression of the size of YearPredictionMSD.
 
 Rana, "Physicochemical Properties of Protein Tertiary Structure", UCI Machine Learning Repository,
 2013; Rahimi and Recht, "Random Features for Large-Scale Kernel Machines", NeurIPS 2007.
@@ -19,11 +19,11 @@ SITE = "https://github.com/treforevans/uci_datasets, where it is uci_datasets/pr
 
 
 def protein(root: str, features: Features = 90, split: Split = "test") -> ArrayData:
-    """Return 36,584 + 9,146 proteins of `<root>/regression/protein.csv.gz`, a fifth to test on.
+    """Return 36,584 training and 9,146 test proteins of `<root>/regression/protein.csv.gz`.
 
     A row has nine properties x and a target, centered. Features are cos(w x' + b) of the
     properties x', standardized over the training part, with w drawn from N(0, 1/9) and b from
-    [0, 2 pi]. No seed changes them, nor the fifth.
+    [0, 2 pi]. Neither they nor the split depend on the run's seed.
     """
     file = Path(root).expanduser() / "regression" / "protein.csv.gz"
     if not file.is_file():

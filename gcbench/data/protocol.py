@@ -1,4 +1,4 @@
-"""The protocol of data sets: any batch at any time, with nothing to remember in between."""
+"""The protocol of data sets: any batch can be asked for at any time, as there is no state."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ class Data(Protocol):
     def shape(self) -> tuple[int, ...]:
         """Return the shape of a sample as the model sees it.
 
-        It is (3, 32, 32), (64,), (frames, features), or () for tokens.
+        For example (3, 32, 32), (64,) or (frames, features); () for tokens.
         """
 
     @property
     def outputs(self) -> int:
         """Return how many outputs a model needs.
 
-        They are classes (of a sample, or of each frame), words of the vocabulary or, for
-        regression, columns of the targets.
+        They are classes (per sample or per frame), words of the vocabulary or, for regression,
+        columns of the targets.
         """
 
     @property
@@ -49,7 +49,7 @@ class Data(Protocol):
     def to(self, device: torch.device) -> Data: ...
 
     def steps_per_epoch(self, workers: int, batch_size: int) -> int:
-        """Return the full steps in an epoch; 0 when the data is too small for one.
+        """Return the number of full steps in an epoch; 0 if the data is too small for one.
 
         A last, smaller step is dropped.
         """

@@ -1,4 +1,4 @@
-"""The split of samples into those to train on and those held out to score a model on."""
+"""The split of samples into training samples and samples held out for scoring."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ Split = Literal["test", "valid"]
 
 
 def hold_out(samples: int, share: int = 10) -> tuple[Tensor, Tensor]:
-    """Return rows to train on and rows held out.
+    """Return the indices of training rows and of held-out rows.
 
-    The latter are the last `1 / share` of a permutation that no seed changes.
+    The latter are the last `1 / share` of a permutation that does not depend on the run's seed.
     """
     order = torch.randperm(samples, generator=torch.Generator().manual_seed(0))
     kept, held = order.split([samples - samples // share, samples // share])

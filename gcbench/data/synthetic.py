@@ -1,4 +1,4 @@
-"""Data that a random linear teacher labels: as large, as wide and as noisy as asked for."""
+"""Data labeled by a random linear teacher, of any number of samples, width and noise."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def synthetic(
     seed: int = 0,
     split: Split = "test",
 ) -> ArrayData:
-    """Return normal inputs with targets of a random linear teacher.
+    """Return normally distributed inputs with targets of a random linear teacher.
 
-    Targets are its noisy outputs (regression) or the largest of them (classification).
+    Targets are its noisy outputs (regression) or the index of the largest (classification).
 
     The test split has a fifth as many samples as the training split and comes from the same
     teacher.
@@ -57,7 +57,7 @@ def synthetic(
 def _normal(generator: torch.Generator, *size: int) -> Tensor:
     """Return normal draws in double precision.
 
-    So the labels do not depend on how many threads share the product.
+    With it the labels do not depend on how many threads share a product.
     """
     return torch.randn(size, generator=generator, dtype=torch.float64)
 
@@ -69,7 +69,7 @@ def synthetic_rows(
     seed: int = 0,
     split: Split = "test",
 ) -> SyntheticRows:
-    """Return the regression of `synthetic`, for data too large for memory.
+    """Return the regression task of `synthetic`, for data too large for memory.
 
     The test split has a fifth as many samples.
     """
@@ -82,11 +82,11 @@ def synthetic_rows(
 
 @dataclass(frozen=True, eq=False)
 class SyntheticRows:
-    """Rows made from (seed, number of the row) when asked for, dealt out as in ArrayData."""
+    """Rows made on demand from (seed, row number), divided among workers as in ArrayData."""
 
-    train: Tensor  # numbers of rows
+    train: Tensor  # row numbers
     test: Tensor
-    teacher: Tensor  # [features], double
+    teacher: Tensor  # [features], float64
     noise: float
     seed: int
     device: torch.device = torch.device("cpu")

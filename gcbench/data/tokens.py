@@ -48,7 +48,7 @@ class TokenData:
     def test_batches(self, batch_size: int = 10) -> int:
         """Return the number of test batches.
 
-        The PyTorch word-language example, and those after it, evaluate with ten columns.
+        Ten columns are those of PyTorch's word-language example and of the code based on it.
         """
         return -(-max(0, len(self.test) // batch_size - 1) // self.bptt)
 
@@ -59,7 +59,7 @@ class TokenData:
 def _window(tokens: Tensor, index: int, columns: int, length: int) -> tuple[Tensor, Tensor]:
     """Return the index-th window of each column, [columns, length], and its targets.
 
-    Targets are the same one word later.
+    The targets are the same window one word later. The last window may be shorter.
     """
     rows = len(tokens) // columns
     table = tokens[: columns * rows].view(columns, rows)

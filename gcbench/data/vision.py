@@ -1,7 +1,7 @@
-"""CIFAR-10, CIFAR-100 (Krizhevsky, 2009) and MNIST (LeCun et al., 1998) by torchvision.
+"""CIFAR-10, CIFAR-100 (Krizhevsky, 2009) and MNIST (LeCun et al., 1998), read by torchvision.
 
-The means and deviations are those of the training pixels, written out so that no run computes its
-own.
+The means and standard deviations of the training pixels are written out so that no run has to
+compute them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gcbench.data.arrays import ArrayData, Pair
 from gcbench.data.augment import Augmentation, CropFill, CropPadding, Flip
 from gcbench.data.split import Split
 
-# What a pickled array is made of, by module and name.
+# What unpickling an array has to call, by module and name.
 ARRAY_PARTS = {
     ("numpy", "dtype"),
     ("numpy", "ndarray"),
@@ -28,7 +28,7 @@ ARRAY_PARTS = {
     ("numpy.core.numeric", "_frombuffer"),
     ("_codecs", "encode"),
 }
-WRONG_CONTENT = (ValueError, TypeError, AttributeError)  # of a pickle that holds something else
+WRONG_CONTENT = (ValueError, TypeError, AttributeError)  # of pickles with other content
 
 
 def cifar10(
@@ -102,7 +102,7 @@ def _read_official(name: str, reader: type[datasets.CIFAR10], root: Path) -> tup
 
 
 class _Images(NamedTuple):
-    """Images as torchvision has them."""
+    """Images and labels with the attributes of torchvision's data sets."""
 
     data: np.ndarray  # [N, 32, 32, 3]
     targets: list[int]
@@ -114,7 +114,7 @@ class _Images(NamedTuple):
 
 
 class _ArraysOnly(pickle.Unpickler):
-    """An unpickler that runs nothing but what puts arrays together."""
+    """An unpickler that calls nothing except what rebuilds arrays."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module.replace("numpy._core", "numpy.core"), name) not in ARRAY_PARTS:
@@ -140,7 +140,7 @@ def _splits(
             root, train=False, download=download
         )
     except (OSError, RuntimeError) as error:
-        # torchvision spreads its account of failed mirrors over several lines.
+        # torchvision reports failed mirrors in several lines.
         cause = " ".join(str(error).split())
         reason = f"the download failed ({cause})" if download else "dataset.download=false"
         raise ValueError(
@@ -156,6 +156,6 @@ def _pair(split: datasets.CIFAR10) -> Pair:
 
 
 def _pixels(mean: tuple[float, ...], deviation: tuple[float, ...]) -> Pair:
-    """Return mean and deviation by channel for pixels from 0 to 255, from those for 0 to 1."""
+    """Return mean and standard deviation per channel for pixels up to 255, from those up to 1."""
     raw = 255 * torch.tensor([mean, deviation])
     return raw[0].view(-1, 1, 1), raw[1].view(-1, 1, 1)

@@ -1,8 +1,8 @@
 """WikiText-2, word by word (Merity et al., "Pointer sentinel mixture models", ICLR 2017).
 
-Words are split at blanks and every line ends in <eos>, as in PyTorch's word-language example.
-Models are tested on the validation file unless told otherwise, as in PowerSGD's code (Vogels et
-al., NeurIPS 2019).
+Words are split at white space and every line ends in <eos>, as in PyTorch's word-language example.
+By default models are tested on the validation file, as in PowerSGD's code (Vogels et al., NeurIPS
+2019).
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _words(folder: Path, part: str) -> list[str]:
 
 
 def _frequent(words: list[str], vocabulary: int) -> list[str]:
-    """Return the training split's most frequent words, so many that the markers still fit."""
+    """Return the training split's most frequent words, leaving room for the markers."""
     if vocabulary < len(_MARKERS):
         raise ValueError(
             f"dataset.vocabulary={vocabulary} is too small; type 2 or more, or null for all words"

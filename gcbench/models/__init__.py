@@ -1,6 +1,6 @@
-"""The benchmark's models: plain modules, one family a file.
+"""The benchmark's models: plain modules, one family per file.
 
-A factory takes `shape` (of one sample) and `outputs`, or `vocabulary`; each yaml in conf/model
+A factory takes `shape` (of one sample) and `outputs`, or `vocabulary`; each YAML file in conf/model
 names one.
 """
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 @runtime_checkable
 class InitializedFromData(Protocol):
-    """A model whose first weights depend on the data as well as on the seed."""
+    """A model whose initial weights depend on the data as well as on the seed."""
 
     def initialize_from(self, inputs: Tensor) -> None:
-        """Set weights from training inputs, standardized and augmented as in training."""
+        """Set initial weights from training inputs, standardized and augmented as in training."""

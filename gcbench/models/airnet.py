@@ -16,15 +16,15 @@ from torch.nn.functional import gelu, max_pool2d
 from gcbench.knobs import Knob
 
 STAGES = 3  # each halves the image
-PATCH = 2  # pixels on a side, which the stem whitens
+PATCH = 2  # side, in pixels, of the patches that the stem whitens
 LOGIT_SCALE = 1 / 9
 EPSILON = 5e-4  # added to the variances that the stem divides by
 
 
 class Stage(nn.Module):
-    """Two 3 x 3 convolutions, each normalized, with a max-pool behind the first.
+    """Two 3 x 3 convolutions, each batch-normalized, with a max-pool after the first.
 
-    The convolutions start as the identity, on as many channels as come in (`nn.init.dirac_`); the
+    The convolutions start as the identity on as many channels as come in (`nn.init.dirac_`); the
     weights of the normalizations stay 1, their biases are trained.
     """
 
@@ -48,8 +48,9 @@ class AirNet(nn.Module):
     """A frozen convolution that whitens 2 x 2 patches, three stages, a max-pool and a linear layer.
 
     The paper's network has the widths 64, 256, 256; its stem has a bias, which is trained for three
-    epochs. Here the stem has none, so that no gradient flows through the largest images. Running
-    statistics give the newest batch the weight 0.1, PyTorch's, where the paper's code has 0.4.
+    epochs. Here the stem has none, so that no gradient flows back to its outputs, the largest
+    images. Running statistics give the newest batch the weight 0.1, PyTorch's default, whereas the
+    paper's code has 0.4.
     """
 
     def __init__(
@@ -85,11 +86,11 @@ class AirNet(nn.Module):
 
     @torch.no_grad()
     def initialize_from(self, images: Tensor) -> None:
-        """Set the stem to the whitening of these images' patches, and to its negative.
+        """Set the stem's filters to those that whiten these images' patches, and their negatives.
 
-        With the covariance `V diag(s) V'` of patches `[channels * 4]` the stem's filters are the
-        rows of `diag(s + 5e-4)^(-1/2) V'`: what they answer has (nearly) the identity for its
-        second moments.
+        If patches `[channels * 4]` have the covariance `V diag(s) V'`, the stem's filters are the
+        rows of `diag(s + 5e-4)^(-1/2) V'`, so that the second moments of their outputs are (nearly)
+        the identity.
         """
         patches = nn.functional.unfold(images, PATCH).transpose(1, 2).flatten(0, 1).double()
         variances, directions = torch.linalg.eigh(patches.T @ patches / len(patches))

@@ -2,8 +2,9 @@
 
 "Deep residual learning for image recognition".
 
-Three stages of 16, 32 and 64 channels, (depth - 2) / 6 blocks each; option A: shortcuts without
-parameters. Weights start as in He et al., "Delving deep into rectifiers", ICCV 2015.
+Three stages have 16, 32 and 64 channels and (depth - 2) / 6 blocks each; shortcuts have no
+parameters (option A). Weights are initialized as in He et al., "Delving deep into rectifiers", ICCV
+2015.
 """
 
 from __future__ import annotations
@@ -54,9 +55,9 @@ def _build(depth: int, shape: Sequence[int], outputs: int, stem_stride: int = 1)
 
 
 def resnet8(shape: Sequence[int], outputs: int) -> nn.Module:
-    """Return a ResNet of one block a stage behind a stem of stride 2; it is in no paper.
+    """Return a ResNet with one block per stage and a stem of stride 2; it is not from a paper.
 
-    It takes a quarter of the work of one without that stride.
+    It takes a quarter of the computation of one without that stride.
     """
     return _build(8, shape, outputs, stem_stride=2)
 

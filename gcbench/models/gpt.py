@@ -16,7 +16,7 @@ from gcbench.models.knobs import Dropout, Layers, Width
 
 
 class Block(nn.Module):
-    """Causal attention and a two-layer perceptron, each added to its normalized input."""
+    """Causal attention and a two-layer perceptron, residual branches with normalized input."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -45,10 +45,11 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """A GPT that reads every window by itself: nothing is carried over from the one before.
+    """A GPT that reads every window separately: no state is carried over from the one before.
 
-    Learned positions; the output layer shares its weights with the embedding. Initial weights as in
-    GPT-2: deviation 0.02, and 0.02 / sqrt(2 layers) where a branch is added.
+    Positions are learned, and the output layer shares its weights with the embedding. Initial
+    weights are as in GPT-2: their standard deviation is 0.02, and 0.02 / sqrt(2 layers) in the last
+    layer of each residual branch.
     """
 
     def __init__(

@@ -1,10 +1,10 @@
-"""Networks for ImageNet: torchvision's, as they are.
+"""Networks for ImageNet: torchvision's, unchanged.
 
 AlexNet is that of Krizhevsky, "One weird trick for parallelizing convolutional neural networks"
 (2014), with 61.1 M parameters; the two-column one of 2012 has 62.4 M. VGG-19: Simonyan and
 Zisserman, ICLR 2015, without batch normalization. ResNet-50 and -152: He et al., CVPR 2016.
 GoogLeNet: Szegedy et al., "Going deeper with convolutions", CVPR 2015, with batch normalization.
-DenseNet-161: Huang et al., CVPR 2017. Sizes are those of a thousand classes.
+DenseNet-161: Huang et al., CVPR 2017. Parameter counts are those for a thousand classes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 from torchvision import models
 
-SMALLEST = 64  # pixels a side
+SMALLEST = 64  # pixels per side
 
 
 def alexnet(shape: Sequence[int], outputs: int) -> nn.Module:
@@ -43,7 +43,7 @@ def densenet161(shape: Sequence[int], outputs: int) -> nn.Module:
 
 
 class GoogLeNet(nn.Module):
-    """torchvision's GoogLeNet with the main classifier's output alone.
+    """torchvision's GoogLeNet, which returns only the main classifier's outputs.
 
     No loss reaches the auxiliary classifiers, whose gradients are sent as zeros.
     """

@@ -1,4 +1,4 @@
-"""GoogLeNet for CIFAR and BN-Inception for ImageNet, all of it batch-normalized."""
+"""GoogLeNet for CIFAR and BN-Inception for ImageNet, both batch-normalized throughout."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Pool = Literal["max", "average"]
 
 
 class Widths(NamedTuple):
-    """Channels of a block, a row in the papers' tables.
+    """Channels of a block, as in one row of the papers' tables.
 
-    0 stands for no such branch, or a pool that is not projected.
+    0 means that the branch is missing, or that the pool is not projected.
     """
 
     single: int  # 1 x 1
@@ -31,7 +31,7 @@ class Widths(NamedTuple):
 
 
 class Inception(nn.Module):
-    """Four parallel branches; at stride 2 the 1 x 1 is missing and the pool keeps its channels."""
+    """Four parallel branches; at stride 2 the 1 x 1 is left out and the pool keeps its channels."""
 
     def __init__(self, channels_in: int, widths: Widths, pool: Pool, stride: int = 1) -> None:
         super().__init__()
@@ -85,13 +85,13 @@ def googlenet(
     blocks: Sequence[int] = (2, 5, 2),
     stem_stride: int = 1,
 ) -> nn.Module:
-    """Return GoogLeNet as is usual for CIFAR.
+    """Return GoogLeNet in its usual form for CIFAR.
 
     Szegedy et al., "Going deeper with convolutions", CVPR 2015, table 1.
 
     Differences from the paper: the stem is one 3 x 3 convolution (of `stem_stride`), a 5 x 5 is two
     3 x 3, everything is batch-normalized, and there is neither dropout nor an auxiliary classifier.
-    `width` multiplies all channels, and of each stage the first `blocks` are kept.
+    `width` multiplies all channels, and `blocks` is how many blocks each stage keeps.
     """
     kept = len(blocks) == 3 and all(
         1 <= n <= len(rows) for n, rows in zip(blocks, GOOGLENET, strict=True)
@@ -134,9 +134,9 @@ def bn_inception(shape: Sequence[int], outputs: int) -> nn.Module:
 
     Ioffe and Szegedy, "Batch normalization", ICML 2015, figure 5.
 
-    Its columns of filters are followed; its column of output sizes (576 channels after 4c and 4d)
-    does not follow from them. Difference from the paper: the first 7 x 7 convolution is an ordinary
-    one, not separable.
+    The filter columns of the figure are followed; its column of output sizes (576 channels after 4c
+    and 4d) is inconsistent with them. Difference from the paper: the first 7 x 7 convolution is an
+    ordinary one, not separable.
     """
     check_images("bn_inception", shape)
     parts: list[nn.Module] = [

@@ -1,4 +1,4 @@
-"""The knobs that several models have."""
+"""Knobs that several models share."""
 
 from __future__ import annotations
 

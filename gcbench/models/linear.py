@@ -1,4 +1,4 @@
-"""One linear layer: linear regression, or logistic regression with a cross-entropy."""
+"""One linear layer: linear regression, or logistic regression with cross-entropy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Linear(nn.Sequential):
 
 
 class Logistic(Linear):
-    """A classifier of two classes by one weight vector.
+    """A classifier of two classes with one weight vector.
 
     Its scores are 0 and w^T x, whose cross-entropy is the log-loss of w^T x.
     """

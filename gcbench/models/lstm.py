@@ -13,12 +13,12 @@ Carry = tuple[Tensor, Tensor]
 
 
 class LSTM(nn.Module):
-    """The LSTM of PyTorch's word-language example, as large as in PowerSGD's paper.
+    """The LSTM of PyTorch's word-language example, at the size used in PowerSGD's paper.
 
     Vogels et al., NeurIPS 2019.
 
-    The decoder shares its weights with the embedding (Press and Wolf, EACL 2017). Returns its
-    hidden state too, which the caller detaches and passes in with the next window.
+    The decoder shares its weights with the embedding (Press and Wolf, EACL 2017). It also
+    returns its hidden state, which the caller detaches and passes in with the next window.
     """
 
     recurrent: ClassVar[bool] = True
@@ -44,10 +44,10 @@ class LSTM(nn.Module):
 class SpeechLSTM(nn.Module):
     """An LSTM that classifies every frame of a segment `[batch, time, features]`.
 
-    Each segment starts from a state of zeros.
+    Each segment starts from a zero state.
 
-    QSGD's paper (Alistarh et al., NeurIPS 2017, table 1) prints only that its LSTM for AN4 has 13 M
-    parameters. This one has as many: 3 layers of 800, of our choice.
+    QSGD's paper (Alistarh et al., NeurIPS 2017, table 1) says only that its LSTM for AN4 has 13 M
+    parameters. This one has as many; its 3 layers of 800 units are our choice.
     """
 
     def __init__(

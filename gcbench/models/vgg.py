@@ -2,7 +2,7 @@
 
 "Very deep convolutional networks for large-scale image recognition".
 
-torchvision's convolutions, but a single linear layer on top, as is usual for CIFAR.
+It has torchvision's convolutions but a single linear layer on top, as is usual for CIFAR.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ VGG8: list[str | int] = [8, "M", 16, 16, "M", 32, 32, "M", 64, 64, "M"]
 
 
 def vgg8(shape: Sequence[int], outputs: int) -> nn.Module:
-    """Return one of the family for small budgets, seven convolutions of few channels.
+    """Return a VGG for small budgets, with seven convolutions of few channels.
 
-    It is in no paper.
+    It is not from a paper.
     """
     return _build("vgg8", VGG8, shape, outputs)
 

@@ -1,7 +1,7 @@
 """The keys of a configuration: what each means, its range, and where it comes from.
 
-A file for each group of conf/, of the same name. Defaults lie in conf/. Standard library only, so
-that every room may read them.
+Each module is for the group of conf/ with the same name. Most defaults are in conf/. Only the
+standard library is needed, so that every package can import the settings.
 """
 
 from gcbench.settings.bench import BenchSettings

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from typing import Any
 
-MISSING: Any = "???"  # OmegaConf's mark of a value that conf/ must give
+MISSING: Any = "???"  # OmegaConf's mark for a value that conf/ must give

@@ -1,1 +1,1 @@
-"""A run: gradients `[w, ...]` of the workers, aggregated, applied."""
+"""Training: the workers' gradients `[w, ...]` are computed, aggregated and applied."""

@@ -1,10 +1,10 @@
-"""Checkpoints: one directory a step, one file for what all workers share and one for each worker.
+"""Checkpoints: one directory per step, with one file for shared state and one for each worker.
 
-A worker's file is the same whichever process held it, so a run may resume with its workers spread
-otherwise; `resharding` says what becomes of the files where there are more workers, or fewer. A
-directory is written under another name and renamed when it is complete; the manifest holds the
-checksum of every file, and one of itself. Tensors are read with `weights_only=True`: no pickled
-code is executed.
+A worker's file does not depend on the process that wrote it, so a run may resume with its workers
+spread differently over processes; `resharding` merges or splits the files if the number of workers
+changes. A directory is written under another name and renamed when it is complete; the manifest
+holds the checksums of every file and of itself. Tensors are read with `weights_only=True`, so that
+no pickled code is executed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from gcbench.train.snapshot import restore, shared_content, worker_content
 
 FORMAT = 7
 SHARED = "shared.pt"
-# The keys of a manifest, beside its checksum, and their types.
+# The keys of a manifest, besides its checksum, and their types.
 KEYS = {
     "format": int,
     "step": int,
@@ -46,20 +46,20 @@ T = TypeVar("T")
 
 
 class CheckpointError(ValueError):
-    """A checkpoint that cannot be used, and why."""
+    """A checkpoint cannot be written, read or continued; the message says why."""
 
 
 def last_step(directory: Path) -> int:
-    """Return the step of the latest whole checkpoint in a folder; 0: there is none."""
+    """Return the step of the latest complete checkpoint in a directory, or 0 if there is none."""
     folders = _complete_folders(directory)
     return max((int(path.name.removeprefix("step-")) for path in folders), default=0)
 
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """The checkpoints of one run directory.
+    """The checkpoints of one run directory, of which the last `keep` are kept.
 
-    `fingerprint` says which runs may continue each other; the last `keep` of them stay.
+    Only runs with the same `fingerprint` may continue each other.
     """
 
     directory: Path
@@ -69,7 +69,7 @@ class Checkpoints:
     def save(self, run: Run, progress: Progress) -> None:
         """Write a checkpoint: every process its workers' files, process 0 the rest.
 
-        Raises CheckpointError in all processes where one of them cannot.
+        If one of them cannot, all raise CheckpointError.
         """
         final = self.directory / _folder(progress.step)
         partial = final.with_suffix(".partial")
@@ -99,7 +99,7 @@ class Checkpoints:
                 partial / "manifest.json",
                 json.dumps({**manifest, "checksum": _checksum(manifest)}, indent=1),
             )
-            # An earlier one of this step stays until the new one has its name.
+            # An earlier checkpoint of this step is kept until the new one has its name.
             replaced = final.with_suffix(".replaced")
             shutil.rmtree(replaced, ignore_errors=True)
             if final.exists():
@@ -119,14 +119,14 @@ class Checkpoints:
         """
         try:
             outcome: tuple[T | None, str | None] = (work(), None)
-        except (OSError, RuntimeError) as error:  # torch wraps what the file system says
+        except (OSError, RuntimeError) as error:  # torch wraps errors of the file system
             outcome = (None, str(error))
         outcomes = run.control.gather(outcome)
         problem = next((problem for _, problem in outcomes if problem), None)
         if problem is None:
             return [returned for returned, _ in outcomes]
         if run.first:
-            shutil.rmtree(partial, ignore_errors=True)  # room for the result
+            shutil.rmtree(partial, ignore_errors=True)  # make room for the result
         before = self.latest()
         advice = "make room"
         if before:
@@ -140,9 +140,9 @@ class Checkpoints:
         return complete[-1] if complete else None
 
     def check(self, config: Config, steps_per_epoch: int) -> None:
-        """Raise CheckpointError where a run of `config` cannot go on from the latest checkpoint.
+        """Raise CheckpointError if a run of `config` cannot continue from the latest checkpoint.
 
-        `resume.workers=merge` lets workers take over what others remember.
+        `resume.workers=merge` allows residuals to be averaged for another number of workers.
         """
         path = self.latest()
         if path is None:
@@ -173,7 +173,10 @@ class Checkpoints:
                 )
 
     def load(self, path: Path, run: Run, progress: Progress) -> None:
-        """Restore model, optimizer, compressor state, meters and `progress` from the checkpoint."""
+        """Restore model, optimizer, compressor state, meters and `progress` from the checkpoint.
+
+        Raises CheckpointError if it is damaged, or belongs to a run with another fingerprint.
+        """
         manifest = self._manifest(path)
         shared = self._read(path / SHARED, manifest, run.replica.device)
         if shared["step"] != manifest["step"]:
@@ -184,7 +187,7 @@ class Checkpoints:
     def _read_worker(
         self, path: Path, manifest: dict[str, Any], worker: int, run: Run
     ) -> dict[str, Any]:
-        """Return the file that this worker would have written with as many workers as now."""
+        """Return the content of this worker's file, merged if the number of workers has changed."""
         shares = replaced_shares(worker, run.comm.workers, manifest["workers"])
         contents = [
             self._read(path / _worker_file(k), manifest, run.replica.device) for k in shares
@@ -200,7 +203,7 @@ class Checkpoints:
     def _load_file(self, path: Path, device: torch.device) -> dict[str, Any]:
         try:
             content = torch.load(path, map_location=device, weights_only=True)
-        except Exception as error:  # torch raises many classes for content that is not its own
+        except Exception as error:  # torch raises many classes for a file that it did not write
             raise self._damage_error(path, f"torch.load says {type(error).__name__}") from error
         if not isinstance(content, dict):
             raise self._damage_error(path, "it is no dictionary")
@@ -254,7 +257,7 @@ def _checksum(manifest: dict[str, Any]) -> str:
 
 
 def _is_whole(manifest: dict[str, Any], name: str) -> bool:
-    """Return whether the files are those of all workers, and the step that of the folder."""
+    """Return whether the manifest lists all workers' files, and has the directory's step."""
     files = manifest["sha256"]
     whole = len(files) == manifest["workers"] + 1 and set(files) == {
         SHARED,

@@ -1,7 +1,7 @@
 """A check that all replicas still hold the same parameters.
 
-A collective, or a codec, that gives two processes different bits makes them train two models, whose
-mean gradient is that of neither. Nothing else would tell.
+If a collective or a codec gives two processes different bits, they train two models, and the mean
+gradient is that of neither. Nothing else would reveal it.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from torch import Tensor
 from gcbench.train.run import Progress, Run
 
 _WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-_CHUNK = 1 << 16  # values that stay in a core's cache as 64-bit words
+_CHUNK = 1 << 16  # number of values that fit in a core's cache as 64-bit words
 
 
 class ReplicasDrifted(RuntimeError):
-    """Some processes hold other parameters than the rest."""
+    """Some processes hold parameters that differ from the others'."""
 
 
 def refuse_drift(run: Run, progress: Progress) -> None:
-    """Raise ReplicasDrifted in all processes if one holds other parameters.
+    """Raise ReplicasDrifted in all processes if some hold different parameters.
 
-    All processes call it after the same step.
+    All processes must call it after the same step.
     """
     hashes = run.control.gather(parameter_hash(list(run.replica.parameters.values())))
     right, _ = Counter(hashes).most_common(1)[0]
@@ -38,9 +38,9 @@ def refuse_drift(run: Run, progress: Progress) -> None:
 
 
 def parameter_hash(parameters: list[Tensor]) -> int:
-    """Return sum of (2 i + 1) x_i modulo 2^64, with x_i the i-th value's bits.
+    """Return the sum of (2 i + 1) x_i modulo 2^64, where x_i are the i-th value's bits.
 
-    No single altered value leaves it as it was.
+    Altering any single value changes the hash, as all factors are odd.
     """
     total, start = 0, 0
     for p in parameters:

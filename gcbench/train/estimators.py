@@ -28,7 +28,7 @@ class EveryStep(Estimator):
 
 @dataclass(frozen=True)
 class SGD(EveryStep):
-    """The mean gradient of the batch, as it is."""
+    """Plain SGD: the mean gradient over each worker's batch."""
 
     def gradients(self, run: Run, progress: Progress) -> Tensor:
         run.replica.begin()

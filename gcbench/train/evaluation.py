@@ -1,4 +1,4 @@
-"""Test scores, shared out over the processes and equal however many there are."""
+"""Test scores, which all processes compute together; their number does not change the scores."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ def evaluate(
 ) -> dict[str, float]:
     """Return the test scores, computed by all processes together.
 
-    `share` is (process, processes). Each process takes its batches; a text, which carries its
-    state, is read by all. `augmented`: by the mean outputs of several views of an image.
+    `share` is (process, processes): each process evaluates every `processes`-th batch, except that
+    all of them read the whole text if the model carries state from batch to batch. If `augmented`,
+    outputs are averaged over several views of each image.
     """
     control.broadcast(list(replica.model.buffers()))  # the running statistics of worker 0
     replica.begin_evaluation()
@@ -45,9 +46,9 @@ def evaluate(
 
 
 def _distance(replica: Replica, data: Data) -> dict[str, float]:
-    """Return the 2-norm ||w - w*|| where the weights that made the targets are known.
+    """Return `distance`, the 2-norm ||w - w*||, where the weights w* behind the targets are known.
 
-    The model must have just such weights.
+    Return an empty dictionary unless the model has a single parameter, of the shape of w*.
     """
     optimum, parameters = getattr(data, "optimum", None), list(replica.parameters.values())
     if optimum is None or [p.shape for p in parameters] != [optimum.shape]:

@@ -1,7 +1,7 @@
 """Exchanges in the background, one after the other in a thread.
 
-They go in the order in which they were submitted, and over a process group of their own: all
-processes issue the same collectives there in the same order, and no message meets another's.
+They run in the order in which they were submitted, over their own process group: all processes
+issue the same collectives there in the same order, so that no messages are mixed up.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from gcbench.train.run import Run
 class FinishedExchange(NamedTuple):
     out: Aggregated
     marks: Marks
-    meter_state: Any  # the state of the meter
+    meter_state: Any  # of the queue's meter, after this exchange
 
 
 class ExchangeQueue:
-    """A thread that aggregates what is submitted, over `comm`; on a GPU on a side stream."""
+    """A thread that aggregates submitted gradients over `comm`, on a GPU in a side stream."""
 
     def __init__(self, comm: Comm, clock: Clock, device: torch.device) -> None:
         self._comm = comm
@@ -48,12 +48,12 @@ class ExchangeQueue:
         self._thread: threading.Thread | None = None
 
     def catch_up(self, run: Run) -> None:
-        """Start from the run's meter. Call it only while the queue is empty."""
+        """Copy the run's meter to the queue's. Call it only while the queue is empty."""
         self._comm.meter.load(run.comm.meter.state())
 
     def submit(self, run: Run, grads: Grads, state: State, number: int) -> Future[FinishedExchange]:
         if self._thread is None:
-            # A daemon: a process that fails must not wait for a collective that nobody answers.
+            # A daemon, as a failing process must not wait for a collective that others never join.
             self._thread = threading.Thread(target=self._serve, name="exchange", daemon=True)
             self._thread.start()
         ready = torch.cuda.current_stream().record_event() if self._stream else None
@@ -95,9 +95,9 @@ class ExchangeQueue:
 
 
 def aggregate_in_run(run: Run, grads: Grads, state: State, comm: Comm, number: int) -> Aggregated:
-    """Return what the run's compressor makes of these gradients in their exchange `number`.
+    """Return the aggregate of these gradients by the run's compressor, in exchange `number`.
 
-    Raises MethodError for an update that does not fit them.
+    Raises MethodError for an update whose names or shapes do not match.
     """
     step = Step(number, run.seed, run.replica.workers, run.replica.offsets)
     with torch.no_grad():

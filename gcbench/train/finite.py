@@ -1,4 +1,4 @@
-"""The first value of a run that was not finite, noted on the device so no step waits for it."""
+"""The first value of a run that was not finite, noted on the device so that no step waits."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from torch import Tensor
 
 from gcbench.compressors import Aggregated
 
-# In one step the earlier kind is the cause of the later ones.
+# In order of cause: within one step, an earlier kind causes the later ones.
 KINDS = ("loss", "gradient", "residual", "update")
 
 
 class BadValue(NamedTuple):
-    """The first value of a worker that was not finite; the smallest of several came first."""
+    """A worker's first value that was not finite; of several, the smallest tuple came first."""
 
     step: int
     kind: int  # an index into KINDS
@@ -37,24 +37,24 @@ class FirstBad:
         return FirstBad(torch.full((workers, len(KINDS)), -1, device=device))
 
     def note_gradients(self, step: int, losses: Tensor, gradients: Tensor) -> None:
-        """Note losses `[w]` and gradients `[w, n]` of a step."""
+        """Note which losses `[w]` and gradients `[w, n]` of a step are not finite."""
         self._note(step, "loss", ~losses.isfinite())
         self._note(step, "gradient", not_finite([gradients]))
 
     def note_exchange(self, step: int, out: Aggregated) -> None:
-        """Note what workers remember after a step (`[w, ...]`), and the update (`[1, ...]`)."""
+        """Note non-finite residuals (`[w, ...]`) and updates (`[1, ...]`) of an exchange."""
         residuals = [x for layer in out.state.layers() for x in layer.per_worker.values()]
         if residuals:
             self._note(step, "residual", not_finite(residuals))
         self._note(step, "update", not_finite(out.update.values()))
 
     def _note(self, step: int, kind: str, bad: Tensor) -> None:
-        """Note the workers `[w]`, or `[1]` for all of them, for whom something is not finite."""
+        """Note the step for the workers where `bad`, `[w]` or `[1]` for all of them, is true."""
         column = self.steps[:, KINDS.index(kind)]
         column.copy_(torch.where(bad & (column < 0), step, column))
 
     def collect(self, workers: range) -> list[BadValue]:
-        """Return what was noted of `workers`; waits for the device."""
+        """Return what was noted for `workers`; this waits for the device."""
         return [
             BadValue(step, kind, worker)
             for worker, row in zip(workers, self.steps.tolist(), strict=True)
@@ -64,14 +64,14 @@ class FirstBad:
 
 
 def not_finite(tensors: Iterable[Tensor]) -> Tensor:
-    """Return for each worker whether a row of any tensor `[w, ...]` is not finite, `[w]`."""
+    """Return for each worker, `[w]`, whether its row of any tensor `[w, ...]` is not finite."""
     by_worker = list(zip(*(x for x in tensors if x.numel()), strict=True))
     if by_worker[0][0].device.type == "cpu":
         # A sum is faster than extremes, and finite only where all its terms are.
         sums = torch.stack([row.sum() for worker in by_worker for row in worker])
         if sums.isfinite().all():
             return torch.zeros(len(by_worker), dtype=torch.bool)
-    # A sum of finite values may overflow; extremes are exact. By row they are several times faster.
+    # A sum of finite values may overflow; extremes are exact, and fastest by row.
     return ~torch.stack(
         [
             torch.stack([e for row in worker for e in row.aminmax()]).isfinite().all()

@@ -1,4 +1,4 @@
-"""Local steps: workers exchange how far they have come, every H steps, instead of gradients."""
+"""Local steps: workers exchange differences of parameters every H steps instead of gradients."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ from gcbench.train.schedules import CONSTANT, steps_of_run
 class InnerSteps(Estimator):
     """Base of estimators whose workers have their own parameters between exchanges."""
 
-    worker_copies: ClassVar[int] = 3  # the parameters, and the moments of Adam
+    worker_copies: ClassVar[int] = 3  # the parameters and Adam's two moments
 
     def build_inner(self, replica: Replica, make_optimizer: MakeOptimizer) -> list[InnerModel]:
-        """Return a copy of the model for each worker here, with the optimizer that was typed."""
+        """Return a copy of the model, with the configured optimizer, for each worker here."""
         models = [deepcopy(replica.model) for _ in replica.workers]
         return [
             InnerModel(
@@ -47,7 +47,7 @@ class InnerSteps(Estimator):
         ]
 
     def backward(self, run: Run, progress: Progress) -> Tensor:
-        """Fill the rows with gradients at each worker's parameters; return the mean losses."""
+        """Fill each worker's row with the gradient at its parameters; return mean losses `[w]`."""
         replica, key = run.replica, (run.seed, progress.step)
         replica.begin()
         losses = []
@@ -61,8 +61,8 @@ class InnerSteps(Estimator):
     def step_inner(
         self, run: Run, progress: Progress, grads: Grads, clip_norm: float | None = None
     ) -> None:
-        """Let each worker take a step along its row of `grads`, or along the one they share."""
-        # Clipping, and an optimizer in place, would change what is recorded.
+        """Step each worker's optimizer with its row of `grads`, or with the row that all share."""
+        # Clipping and in-place optimizers would change the gradients that are to be recorded.
         recorded = progress.step in (run.settings.record_gradients or ())
         for row, inner in enumerate(run.inner):
             for name, p in inner.parameters.items():
@@ -76,37 +76,38 @@ class InnerSteps(Estimator):
 
 @dataclass(frozen=True)
 class LocalSteps(InnerSteps, Checked):
-    """DiLoCo, whose workers train by themselves between exchanges of their pseudo-gradients.
+    """DiLoCo: workers train on their own, and exchange pseudo-gradients every H steps.
 
     Douillard et al., "DiLoCo: Distributed Low-Communication Training of Language Models",
-    arXiv:2311.08105, algorithm 1; in fragments Douillard et al., "Streaming DiLoCo with overlapping
-    communication: Towards a Distributed Free Lunch", arXiv:2501.18512.
+    arXiv:2311.08105, algorithm 1; for fragments: Douillard et al., "Streaming DiLoCo with
+    overlapping communication: Towards a Distributed Free Lunch", arXiv:2501.18512.
 
-    With x the parameters that all workers share, which are tested and kept, x_i those of worker i,
-    and f its inner optimizer, `optimizer=` with `schedule=`, in every step t = 1, 2, ...:
+    Let x be the parameters that all workers share, which are evaluated and saved, x_i those of
+    worker i, and f its inner optimizer (`optimizer=` with `schedule=`). In every step t, counted
+    from 1:
 
-        x_i, s_i <- f(x_i, s_i, g_i(x_i); lr_t)             each worker on a batch of its own
+        x_i, s_i <- f(x_i, s_i, g_i(x_i); lr_t)             each worker on its own batch
 
-    and where H divides t, with eta the outer rate and mu the outer momentum:
+    and if H divides t, with the outer learning rate eta and the outer momentum mu:
 
-        d = Aggregate(x - x_1, ..., x - x_W)                the run's compressor, whichever it is
+        d = Aggregate(x - x_1, ..., x - x_W)                by the run's compressor
         m <- mu m + d;   x <- x - eta (d + mu m)            (eta m without `outer_nesterov`)
         x_i <- x
 
-    The states s_i stay with their workers. The paper's f is AdamW, eta = 0.7, mu = 0.9, H = 500.
-    What a compressor remembers (error feedback, factors) has the unit of a pseudo-gradient x - x_i,
-    which is a difference of parameters. H = 1 with plain SGD of rate a inside, eta = 1 and mu = 0
-    is SGD: x - mean of (x - (x - a g_i)), which rounds otherwise than x - a (mean of g_i).
+    The paper's f is AdamW, eta = 0.7, mu = 0.9, H = 500. The states s_i are not exchanged. The
+    compressor's state (error feedback, factors) has the unit of a pseudo-gradient x - x_i, which is
+    a difference of parameters. With H = 1, eta = 1, mu = 0 and plain SGD of rate a as f, this is
+    SGD: x - mean of (x - (x - a g_i)), which rounds differently from x - a (mean of g_i).
 
-    In P fragments, which are consecutive tensors of about equally many values, the k-th (from 0) is
-    exchanged where H divides t - floor(k H / P), with the same three lines for its part of x: the
-    same bits in H steps, but a P-th of them at a time.
+    With P fragments, which are groups of consecutive tensors with about equally many values,
+    fragment k (from 0) is exchanged if H divides t - floor(k H / P), by the same three lines for
+    its part of x: as many bits in H steps, but only 1/P of them at a time.
 
-    Sends what the compressor sends for a gradient, once in H steps.
+    Sends what the compressor sends for a gradient, once every H steps.
 
-    Differences from the papers: steps after the last exchange of a run are in no x. A fragment is
-    exchanged between two steps, not under the next ones, and takes the place of x_i, with which the
-    streaming paper mixes it; its fragments take layers in turn, not consecutive ones.
+    Differences from the papers: steps after a run's last exchange do not reach x. A fragment is
+    exchanged between two steps, not overlapped with the next ones, and replaces x_i, whereas the
+    streaming paper mixes the two; that paper deals layers out to fragments in turn.
     """
 
     every: Every
@@ -123,7 +124,7 @@ class LocalSteps(InnerSteps, Checked):
     def refuse(
         self, model: nn.Module, data: Data, compressor: Compressor, config: Mapping[str, Any]
     ) -> None:
-        """Raise ValueError where nothing would be exchanged, or something else than is meant."""
+        """Raise ValueError where parameters would not be exchanged, or where keys conflict."""
         steps = steps_of_run(config["trainer"], data)
         if steps < self.every:
             raise ValueError(
@@ -175,7 +176,7 @@ class LocalSteps(InnerSteps, Checked):
             )
 
     def build_optimizers(self, replica: Replica, make_optimizer: MakeOptimizer) -> Optimizers:
-        """Return the outer optimizer, which applies aggregated pseudo-gradients, and the inner."""
+        """Return the outer optimizer, which applies pseudo-gradients, and the inner ones."""
         outer = torch.optim.SGD(
             [{"params": list(replica.parameters.values()), "initial_lr": self.outer_lr}],
             lr=self.outer_lr,
@@ -192,7 +193,7 @@ class LocalSteps(InnerSteps, Checked):
 
     @torch.no_grad()
     def due_gradients(self, run: Run, progress: Progress) -> Grads:
-        """Return pseudo-gradients, which take the place of gradients in the rows."""
+        """Return the pseudo-gradients that are due, which overwrite the gradients in their rows."""
         rows = run.replica.grads
         due = self._due(sizes_of(rows), progress.step + 1)
         for name in due:
@@ -212,7 +213,7 @@ class LocalSteps(InnerSteps, Checked):
     def facts(
         self, run: Run, progress: Progress, sent_bits_per_step: float
     ) -> dict[str, Any] | None:
-        """Return H, P and the mean bits of an exchange, of which there are P in H steps."""
+        """Return H, P and the mean bits per exchange, of which there are P every H steps."""
         exchanges = progress.exchanges
         sent = sent_bits_per_step * progress.step
         return {
@@ -235,7 +236,7 @@ class LocalSteps(InnerSteps, Checked):
 
 
 def refuse_momentum(compressor: Compressor) -> None:
-    """Raise ValueError for a compressor that codes the momentum of the workers' optimizer."""
+    """Raise ValueError for a compressor that codes the optimizer's momentum."""
     if any(isinstance(part, MomentumCoding) for part in parts_of(compressor)):
         raise ValueError(
             "compressor=onebit_adam codes the optimizer's momentum, which workers that step by "
@@ -244,9 +245,9 @@ def refuse_momentum(compressor: Compressor) -> None:
 
 
 def cut_fragments(sizes: Sizes, count: int) -> list[list[str]]:
-    """Return the names in `count` parts of consecutive tensors, with about equally many values.
+    """Return the names, in order, in `count` groups of about equally many values.
 
-    No part is empty.
+    No group is empty.
     """
     names, offsets, values = list(sizes), offsets_of(sizes), sum(sizes.values())
     starts = [0]

@@ -19,7 +19,7 @@ from gcbench.train.step import sample, train_step
 
 Status = Literal["done", "diverged", "interrupted"]
 Record = Callable[[dict[str, Any]], None]
-NOTHING, CHECKPOINT, STOP = 0, 1, 2  # what processes propose to each other at each step
+NOTHING, CHECKPOINT, STOP = 0, 1, 2  # proposals in each step; the highest one wins
 
 
 def train(
@@ -29,7 +29,10 @@ def train(
     record: Record,
     between_steps: BetweenSteps | None = None,
 ) -> tuple[Status, str | None]:
-    """Train from `progress` to the end; return the status, and why when it is not `done`."""
+    """Train from `progress` to the end; return the status and, unless it is `done`, the reason.
+
+    `record` receives the lines of metrics.jsonl.
+    """
     saved_at, saved_step = time.monotonic(), progress.step
     urgency = NOTHING
     while True:
@@ -59,7 +62,7 @@ def train(
                 return "diverged", describe_bad_value(bad)
         if _drift_is_due(run, progress):
             refuse_drift(run, progress)
-        if urgency == STOP:  # an evaluation that is due now is made up for by the run that resumes
+        if urgency == STOP:  # the run that resumes makes up for an evaluation that is due now
             if diverged := _save(run, progress, checkpoints):
                 return "diverged", diverged
             return "interrupted", f"stopped by a signal after step {progress.step}"
@@ -80,7 +83,7 @@ def _step(run: Run, progress: Progress) -> Sample | None:
 
 
 def _record_gradients(run: Run, step: int) -> None:
-    """Write the gradients of a step, neither timed nor counted."""
+    """Write the gradients of a step to a file; this is neither timed nor counted."""
     rows = run.control.gather_tensors(run.replica.flat.cpu())
     if run.first:
         run.recordings.write(
@@ -89,19 +92,19 @@ def _record_gradients(run: Run, step: int) -> None:
 
 
 def _save(run: Run, progress: Progress, checkpoints: Checkpoints) -> str | None:
-    """Write a checkpoint; return why this state is not worth one, if so."""
-    run.pipeline.settle(run, progress)  # first, as the update under way may be what diverged
+    """Write a checkpoint; if the run has diverged, return the reason instead."""
+    run.pipeline.settle(run, progress)  # first, as the pending update may be what diverged
     if diverged := _divergence(run, progress):
         return diverged
-    _spend(run, progress)  # the seconds since the last line, which the checkpoint's ledger lacks
+    _spend(run, progress)  # so that the checkpoint's ledger includes the time since the last line
     checkpoints.save(run, progress)
     return None
 
 
 def _divergence(run: Run, progress: Progress) -> str | None:
-    """Return why this state is not worth keeping, if so.
+    """Return why the run has diverged, or None.
 
-    A loss was not finite, or the weights are not, with which the next one will not be.
+    It has if a value was not finite, or if the weights are not: then the next loss will not be.
     """
     if bad := _first_bad(run, progress):
         return describe_bad_value(bad)
@@ -112,7 +115,7 @@ def _divergence(run: Run, progress: Progress) -> str | None:
 
 
 def _first_bad(run: Run, progress: Progress) -> BadValue | None:
-    """Return the first bad value of all workers."""
+    """Return the first value of any worker that was not finite, or None."""
     by_process = run.control.gather(progress.first_bad.collect(run.comm.local))
     return min((BadValue(*bad) for part in by_process for bad in part), default=None)
 
@@ -164,7 +167,7 @@ def _evaluation_line(run: Run, progress: Progress) -> dict[str, Any]:
 
 
 def _log_line(run: Run, progress: Progress, bad: BadValue | None) -> dict[str, Any]:
-    """Return what all processes saw since the last line."""
+    """Return the log line for the steps since the last one, over all processes."""
     losses = run.control.gather(progress.losses.tolist())
     steps = progress.step - progress.logged
     progress.logged = progress.step
@@ -179,15 +182,15 @@ def _log_line(run: Run, progress: Progress, bad: BadValue | None) -> dict[str, A
 
 
 def _line(event: str, run: Run, progress: Progress) -> dict[str, Any]:
-    """Return what every line of metrics.jsonl begins with."""
+    """Return the entries with which every line of metrics.jsonl begins."""
     epoch = progress.step / run.steps_per_epoch
     return {"event": event, "step": progress.step, "epoch": epoch}
 
 
 def _spend(run: Run, progress: Progress) -> dict[str, float | None]:
-    """Return the bits and seconds of all steps so far, means over workers; laps go to the ledger.
+    """Add laps to the ledger; return the bits and seconds of all steps, as means over workers.
 
-    Virtual workers have no times.
+    Seconds are None for virtual workers.
     """
     local = run.comm.meter.sent_bits, run.clock.take()
     sent, laps = zip(*run.control.gather(local), strict=True)

@@ -1,28 +1,28 @@
-"""The optimizer's side of a step: d, the aggregated update, is the gradient that it is handed.
+"""Optimizers, which take the aggregated update d as their gradient.
 
-For any optimizer f with state s, `p.grad` of worker i's micro-batches is g_i, and
+For any optimizer f with state s, where g_i is the gradient of worker i over its micro-batches:
 
     d_t = Aggregate(g_1 + alpha e_1, ..., g_W + alpha e_W);   e_i <- beta e_i + g_i - sent_i
     x_{t+1}, s_{t+1} = f(x_t, s_t, d_t; lr_t)
 
-Codes, residuals e_i and clipping have the unit of the gradient: the rate enters after aggregation,
-so that a residual of one step is applied at the rate of a later one. (Karimireddy et al. 2019 keep
-lr e_i instead, which is the same at a constant rate.) Weight decay joins after aggregation too, and
-is neither compressed nor fed back; batch normalization has none.
+Codes, residuals e_i and clipping have the unit of the gradient: the learning rate enters after
+aggregation, so that a residual of one step is applied at the rate of a later one. (Karimireddy et
+al. 2019 keep lr e_i instead, which is the same at a constant rate.) Weight decay is also added
+after aggregation, so it is neither compressed nor fed back; batch normalization has none.
 
-Error feedback rests on the sum of all d being that of all g but for the last residual. SGD with
-momentum applies that sum, being linear in d; Adam does not:
+Error feedback relies on the sum of all d being that of all g except for the last residual. SGD with
+momentum is linear in d and applies that sum; Adam does not:
 
     m <- b1 m + (1 - b1) d;   v <- b2 v + (1 - b2) d^2;   x <- x - lr m' / (sqrt(v') + eps)
 
-where m', v' are without the bias of their start. v is that of the decompressed gradients: an
-unbiased code adds its variance to v, which shortens steps; a value that is sent every k-th step, as
-the sum of k gradients, adds k^2 g^2 every k steps, so that its steps are sqrt(k) times shorter than
-without compression. A constant factor of all d, such as a code's bias toward zero, changes nothing
-beyond eps. Tang et al., "1-bit Adam: Communication Efficient Large-Scale Training with Adam's
-Convergence Speed", ICML 2021, say why error compensation fails with Adam, which is not linear in
-the gradient, and compress the momentum instead, with v frozen after a warm-up: `FrozenAdam`. With
-Adam and AdamW v goes on moving after `dense_steps` without compression.
+where m', v' are bias-corrected. v is computed from the decompressed gradients: an unbiased code
+adds its variance to v, which shortens steps; a value that is sent every k-th step, as the sum of k
+gradients, adds k^2 g^2 every k steps, so that its steps are sqrt(k) times shorter than without
+compression. A constant factor of all d, such as a code's bias toward zero, changes nothing beyond
+eps. Tang et al., "1-bit Adam: Communication Efficient Large-Scale Training with Adam's Convergence
+Speed", ICML 2021, explain why error compensation fails with Adam, which is not linear in the
+gradient, and compress the momentum instead, with v frozen after a warm-up: `FrozenAdam`. With Adam
+and AdamW, v keeps changing after the `dense_steps` without compression.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class PowerSGDMomentum(torch.optim.Optimizer):
 
         m <- momentum m + d;   x <- x - lr (d + m)
 
-    Not torch's Nesterov: with momentum 0 the step is 2 lr d, with 0.9 a constant d is amplified 11
-    times, not 10.
+    This is not torch's Nesterov momentum: with momentum 0 the step is 2 lr d, and with 0.9 a
+    constant d is amplified 11 times, not 10.
     """
 
     def __init__(
@@ -81,19 +81,19 @@ class PowerSGDMomentum(torch.optim.Optimizer):
 
 
 class FrozenAdam(torch.optim.Optimizer):
-    """AdamW whose variance stands still after `freeze_steps` steps T, as in Tang et al. 2021:
+    """AdamW whose variance is frozen after T = `freeze_steps` steps, as in Tang et al. 2021:
 
-        m <- b1 m + (1 - b1) d;   v <- b2 v + (1 - b2) d^2 in steps of the first T
+        m <- b1 m + (1 - b1) d;   v <- b2 v + (1 - b2) d^2 in the first T steps
         x <- x - lr (m' / (sqrt(v') + eps) + weight_decay x)
 
-    m' and v' are without the bias of their start. Up to T steps this is `torch.optim.AdamW`, and
-    momentum with a rate for each value after them, linear in d. A value without any gradient until
-    then, whose v is 0, does not move: a code's errors, divided by eps, would throw it far off.
-    (DeepSpeed's 1-bit Adam has a mask to be typed for such values.)
+    m' and v' are bias-corrected. For T steps this is `torch.optim.AdamW`; after them it is momentum
+    with a learning rate for each value, which is linear in d. A value that had no gradient until
+    then, so that its v is 0, is not updated: the errors of a code, divided by eps, would throw it
+    far off. (DeepSpeed's 1-bit Adam lets the user provide a mask for such values.)
 
-    With `updates_per_interval` kappa the variance is frozen adaptively, as in Lu et al. 2022: it
-    moves in the steps k_0 = 0, k_{j+1} = k_j + 2^floor(j / kappa) below T only, so that an interval
-    doubles after kappa updates. Without, it moves in all of them.
+    With `updates_per_interval` = kappa the variance is frozen adaptively, as in Lu et al. 2022: it
+    is updated only in the steps k_0 = 0, k_{j+1} = k_j + 2^floor(j / kappa) below T, so that the
+    interval doubles after kappa updates. Without it, all steps below T update the variance.
     """
 
     def __init__(
@@ -112,21 +112,21 @@ class FrozenAdam(torch.optim.Optimizer):
 
     @property
     def freeze_steps(self) -> int:
-        """Return the steps after which no variance moves."""
+        """Return the number of steps after which no variance is updated."""
         return max(group["freeze_steps"] for group in self.param_groups)
 
     def updates_variance(self, step: int) -> bool:
-        """Return whether a variance moves in this step, counted from 0."""
+        """Return whether any variance is updated in this step, counted from 0."""
         return any(_updates_variance(group, step) for group in self.param_groups)
 
     def roots(self) -> dict[Tensor, Tensor]:
-        """Return by parameter the divisor of its steps: sqrt(v') + eps, or inf where v is 0."""
+        """Return the divisor of each parameter's steps: sqrt(v') + eps, or inf where v is 0."""
         return {
             p: _root(group, self.state[p]) for group in self.param_groups for p in group["params"]
         }
 
     def step_sizes(self) -> list[float]:
-        """Return by group what m / (sqrt(v') + eps) was multiplied by in the last step."""
+        """Return for each group the factor of m / (sqrt(v') + eps) in the last step."""
         return [
             group["lr"] / (1 - group["betas"][0] ** self.state[group["params"][0]]["step"])
             for group in self.param_groups
@@ -154,7 +154,7 @@ class FrozenAdam(torch.optim.Optimizer):
 
 
 def _updates_variance(group: Mapping[str, Any], step: int) -> bool:
-    """Return whether `FrozenAdam` moves the variance in this step, counted from 0."""
+    """Return whether `FrozenAdam` updates a group's variance in this step, counted from 0."""
     if step >= group["freeze_steps"]:
         return False
     updates: int | None = group["updates_per_interval"]
@@ -173,13 +173,13 @@ def _root(group: Mapping[str, Any], state: Mapping[str, Any]) -> Tensor:
 
 
 class DionOptimizer(torch.optim.Optimizer):
-    """The optimizer of Dion, which hands on directions for matrices and gradients for vectors.
+    """The optimizer for Dion, whose update is a direction for matrices, a gradient for vectors.
 
     Ahn et al., "Dion: Distributed Orthonormalized Updates", 2025 (arXiv 2504.05295), with Lion
-    (Chen et al., "Symbolic Discovery of Optimization Algorithms", NeurIPS 2023) for what is no
-    matrix, at the same rate.
+    (Chen et al., "Symbolic Discovery of Optimization Algorithms", NeurIPS 2023) for all tensors
+    that are not matrices, at the same learning rate.
 
-    Tensors of two and more dimensions, and then the others:
+    The first line is for tensors of two or more dimensions, the second for all others:
 
         x <- (1 - lr weight_decay) x - lr d
         x <- (1 - lr weight_decay) x - lr sign(b1 m + (1 - b1) d);   m <- b2 m + (1 - b2) d
@@ -208,7 +208,7 @@ class DionOptimizer(torch.optim.Optimizer):
 
 
 def options_by_group(optimizer: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the options of `optimizer.*`, and with them those of each of its groups."""
+    """Return the optimizer's options, followed by those of each group, merged over them."""
     return [dict(optimizer), *({**optimizer, **group} for group in optimizer.get("groups", []))]
 
 
@@ -225,12 +225,12 @@ def _compile(match: str) -> re.Pattern[str]:
 def parameter_groups(
     model: nn.Module, lr: float, groups: Sequence[Mapping[str, Any]] = ()
 ) -> list[dict[str, Any]]:
-    """Return the parameters of a model in groups, as any optimizer of torch takes them.
+    """Return the parameters of a model in groups, in the form that torch's optimizers take.
 
     A parameter has the options of the first of `groups` whose regular expression `match` is found
-    in its name, with `lr_scale` times the rate, which is the group's `lr` if it has one. Parameters
-    of no group come first. Batch normalization has no weight decay, unless its group says
-    otherwise. Raises ValueError for a group without parameters.
+    in its name. Its rate is the group's `lr`, or else `lr`, times the group's `lr_scale`.
+    Parameters in no group come first. Batch normalization has no weight decay unless its group sets
+    one. Raises ValueError for an invalid `match` and for a group without parameters.
     """
     norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
     undecayed = {id(p) for m in norms for p in m.parameters()}

@@ -1,4 +1,4 @@
-"""Pipelines exchange gradients after a step's backward pass, under it, or under the next step."""
+"""Pipelines, which exchange gradients after a backward pass, during it, or during the next step."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from gcbench.train.exchange_queue import ExchangeQueue, FinishedExchange, aggreg
 from gcbench.train.replica import Replica
 from gcbench.train.run import Estimator, ExchangeResult, Pipeline, Progress, Run
 
-TURN_STEPS = 5  # of one turn in the trial of `trainer.overlap=auto`
-TURNS = 3  # each way
+TURN_STEPS = 5  # steps per turn in the trial of `trainer.overlap=auto`
+TURNS = 3  # timed turns with overlap, and without
 
 
 class AfterBackward(Pipeline):
@@ -53,16 +53,16 @@ class AfterBackward(Pipeline):
 class UnderBackward(Pipeline):
     """The pipeline of `trainer.overlap`: a bucket is exchanged while others are still computed.
 
-    Its exchange begins when its gradients have arrived. DDP's buckets change after the first step,
-    so that a method's state is handed to it by the names of parameters. A method whose scope is a
-    tensor gives the same update as without overlap, up to rounding: an all-reduce of another length
-    adds in another order, and matrices are orthogonalized together with others.
+    Its exchange begins when its gradients are complete. DDP's buckets change after the first step,
+    so a method's state is selected by the names of parameters. A method whose scope is a tensor
+    gives the same update as without overlap, up to rounding: an all-reduce of another length adds
+    in another order, and matrices are orthogonalized in other batches.
     """
 
     def __init__(self, queue: ExchangeQueue, replica: Replica, bucket_mib: float) -> None:
         self._queue = queue
         self._buckets: list[Future[FinishedExchange]] = []
-        self._names: list[list[str]] = []  # of the parameters in each, in the last step
+        self._names: list[list[str]] = []  # parameters per bucket, in the last step
         self._at: tuple[Run, Progress] | None = None
         replica.hook_buckets(bucket_mib, self._submit_bucket)
 
@@ -102,19 +102,19 @@ class UnderBackward(Pipeline):
 
 
 class ByTrial(Pipeline):
-    """The pipeline of `trainer.overlap=auto`: after the backward pass or under it.
+    """The pipeline of `trainer.overlap=auto`: after the backward pass or during it.
 
-    Turns of a few steps go one way and the other. Then the run stays with the way whose turns took
-    less time, by their medians, as a test may fall into a turn, and by the mean over the processes.
-    Where the loss does not depend on all parameters, it stays with the exchange after the pass.
-    Where a backward pass leaves no core free, an exchange under it takes as much from it as it
-    hides.
+    A trial alternates between the two in turns of a few steps, and the run stays with the faster:
+    the ratio of their median times (a test may fall into a turn) is averaged over the processes. If
+    the loss does not depend on all parameters, it stays with the exchange after the backward pass.
+    Overlap need not be faster: if a backward pass leaves no core free, an exchange slows it down by
+    as much as it hides.
     """
 
     def __init__(self, after: AfterBackward, under: UnderBackward) -> None:
         self._ways: dict[bool, Pipeline] = {False: after, True: under}
-        self._seconds: dict[bool, list[float]] = {False: [], True: []}  # of each turn
-        self._overlaps = True  # the first turn goes the other way
+        self._seconds: dict[bool, list[float]] = {False: [], True: []}  # per turn
+        self._overlaps = True  # flipped before the first turn
         self._decided = False
         self._steps = 0
         self._began = 0.0
@@ -137,17 +137,17 @@ class ByTrial(Pipeline):
         if run.replica.device.type == "cuda":
             torch.cuda.synchronize(run.replica.device)
         now = time.perf_counter()
-        if self._steps > 2 * TURN_STEPS:  # DDP makes its buckets in the first turns
+        if self._steps > 2 * TURN_STEPS:  # in the first turns DDP builds its buckets
             self._seconds[self._overlaps].append(now - self._began)
         self._overlaps = not self._overlaps
-        if run.replica.unused:  # whose buckets would never be complete
+        if run.replica.unused:  # their buckets would never be complete
             self._overlaps, self._decided = False, True
         elif len(self._seconds[True]) == TURNS:
             self._decided = True
             ratios = run.control.gather(median(self._seconds[True]) / median(self._seconds[False]))
             self.overlap_ratio = sum(ratios) / len(ratios)
             self._overlaps = self.overlap_ratio < 1
-            # The times of a run are those of its way.
+            # From now on phases are timed for the chosen way only.
             progress.ledger.add(run.control.gather(run.clock.take()))
             progress.ledger.begin_anew()
         run.replica.use_hook(self._overlaps)
@@ -155,7 +155,7 @@ class ByTrial(Pipeline):
 
 
 class UnderNextStep(Pipeline):
-    """The pipeline of `trainer.double_buffering`: a step's exchange runs under the next step.
+    """The pipeline of `trainer.double_buffering`: a step's exchange runs during the next step.
 
         x_{t+1} = x_t - lr_t update(g_{t-1}),   x_1 = x_0
 
@@ -190,7 +190,7 @@ class UnderNextStep(Pipeline):
         future, gradients = self._under_way
         out = self._queue.result(future, run)
         self._under_way, progress.state = None, out.state
-        progress.first_bad.note_exchange(progress.step - 1, out)  # of the step before this one
+        progress.first_bad.note_exchange(progress.step - 1, out)  # exchange of the step before
         progress.late = ExchangeResult(out.update, gradients, out.shannon_bits)
 
     def messages(self, run: Run) -> list[list[str]]:
@@ -198,7 +198,7 @@ class UnderNextStep(Pipeline):
 
 
 def exchanges_in_background(trainer: Mapping[str, Any]) -> bool:
-    """Return whether exchanges run in the background, and need a `Comm` of their own."""
+    """Return whether exchanges run in the background, and so need their own `Comm`."""
     return bool(trainer["overlap"] or trainer["double_buffering"])
 
 
@@ -209,7 +209,11 @@ def make_pipeline(
     side_comm: Comm | None,
     may_overlap: bool,
 ) -> Pipeline:
-    """Return the pipeline; `side_comm` serves exchanges that run at the same time as others."""
+    """Return the pipeline that the settings ask for.
+
+    `side_comm` carries exchanges in the background, if any. `may_overlap` says whether one can run
+    during its backward pass.
+    """
     if side_comm is None:
         return AfterBackward()
     queue = ExchangeQueue(side_comm, clock, replica.device)
@@ -224,9 +228,9 @@ def make_pipeline(
 def refuse_pipeline(
     settings: TrainerSettings, compressor: Compressor, estimator: Estimator, alone: bool
 ) -> None:
-    """Raise ValueError for what cannot be exchanged in the background.
+    """Raise ValueError where exchanges cannot run in the background as the settings ask.
 
-    `alone`: every worker has a process of its own.
+    `alone` says whether every worker has its own process.
     """
     if settings.overlap is True and settings.double_buffering:
         raise ValueError(
@@ -243,7 +247,7 @@ def refuse_pipeline(
 
 
 def overlap_obstacle(compressor: Compressor, estimator: Estimator, alone: bool) -> str | None:
-    """Return the sentence why no exchange can run under its backward pass, if so."""
+    """Return the sentence why no exchange can run during its backward pass, or None if one can."""
     if not isinstance(estimator, SGD):
         return (
             "trainer.overlap=true: only plain gradients are exchanged that way; type estimator=sgd"

@@ -1,4 +1,4 @@
-"""Forward and backward passes in bfloat16, on any CPU."""
+"""Forward and backward passes in bfloat16, also on CPUs without instructions for it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
 
-# What torch.autocast computes in bfloat16, under the names that models call it by.
+# The functions that torch.autocast runs in bfloat16, under the names by which models call them.
 PRODUCTS: frozenset[Callable[..., Any]] = frozenset(
     {
         torch.conv1d,
@@ -47,25 +47,26 @@ PRODUCTS: frozenset[Callable[..., Any]] = frozenset(
 def has_fast_bf16() -> bool:
     """Return whether torch has fast products in bfloat16 for this CPU (on x86, with AVX-512).
 
-    Elsewhere those of torch take 4 to 20 times as long as in fp32, and its LSTM does not run.
+    On other CPUs torch's take 4 to 20 times as long as those in fp32, and its LSTM does not run.
     """
     return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 @contextmanager
 def autocast_bf16(device: str) -> Iterator[None]:
-    """Compute products in bfloat16 in this context, as in `torch.autocast`, and fast on any CPU."""
+    """Compute products in bfloat16 in this context, like `torch.autocast` but fast on any CPU."""
     slow = device == "cpu" and not has_fast_bf16()
     with torch.autocast(device, torch.bfloat16), ProductsInFp32() if slow else nullcontext():
         yield
 
 
 class ProductsInFp32(TorchFunctionMode):
-    """Computes in fp32 the products that `torch.autocast` would leave to bfloat16.
+    """A mode that computes in fp32 the products that `torch.autocast` would compute in bfloat16.
 
-    Operands are rounded to bfloat16 before, and results after: processors with instructions for
-    bfloat16 sum exact products in fp32, too, so that only the order of sums differs. Nothing is
-    rounded within an attention or a recurrent layer. Gradients take the same way back.
+    Operands are rounded to bfloat16 beforehand, and results afterwards. Processors with bfloat16
+    instructions also sum exact products in fp32, so that only the order of the sums differs.
+    Nothing is rounded within an attention or a recurrent layer. Gradients are rounded in the same
+    places in the backward pass.
     """
 
     def __torch_function__(
@@ -89,5 +90,5 @@ def _round(operand: Tensor) -> Tensor:
 
 
 def _cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return the tensor in `dtype` where autocast casts it: not doubles, integers or masks."""
+    """Return the tensor in `dtype` if autocast would cast it; doubles, integers and masks stay."""
     return tensor.to(dtype) if tensor.dtype in (torch.float32, torch.bfloat16) else tensor

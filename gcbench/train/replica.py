@@ -1,4 +1,4 @@
-"""One model in one process, and the gradients `[w, ...]` of the workers that live there."""
+"""The model of one process, and the gradients `[w, ...]` of the workers in it."""
 
 from __future__ import annotations
 
@@ -26,13 +26,12 @@ from gcbench.train.tasks import loss_of
 class Replica:
     """The model of a process, whose workers share the parameters.
 
-    Each worker has its row of gradients, dropout draws and hidden state.
+    Each worker has its own row of gradients, dropout draws and hidden state.
 
-    Rows are float32, whatever the parameters are: a model may have bf16 ones, whose gradients are
-    cast into the rows.
+    Rows are float32 whatever the type of the parameters: gradients of bf16 parameters are cast.
 
-    Batch normalization normalizes each worker's batch by itself; running statistics, also those of
-    instance normalization, follow worker 0, as in DDP.
+    Batch normalization treats each worker's batch separately; running statistics, including those
+    of instance normalization, follow worker 0, as in DDP.
     """
 
     def __init__(
@@ -63,17 +62,17 @@ class Replica:
         self._accumulate = settings.accumulate
         self.parameters = {k: p for k, p in self.model.named_parameters() if p.requires_grad}
         self.flat, self.grads = self._make_rows()
-        self._arrived: list[set[str]] = []  # of each worker, in this step
-        self.unused: set[str] = set()  # parameters on which the loss of the last one did not depend
+        self._arrived: list[set[str]] = []  # names per worker, in this step
+        self.unused: set[str] = set()  # parameters that did not affect the last loss
         self._other: tuple[Tensor, Grads] | None = None
         self._plain_forward = self._forward
         self._hooked: DistributedDataParallel | None = None
-        self._buckets: DistributedDataParallel | None = None  # where it takes this step
+        self._buckets: DistributedDataParallel | None = None  # set if steps go through it
         self.offsets = offsets_of({k: p.numel() for k, p in self.parameters.items()})
         self.carries: list[Any] = [None] * len(workers)
         modules = [*self.model.modules()]
         self._norms = [m for m in modules if isinstance(m, nn.modules.batchnorm._BatchNorm)]
-        # These go on with their statistics whatever track_running_stats says, but for a momentum 0.
+        # They update their statistics whatever track_running_stats says, unless the momentum is 0.
         self._momenta = {
             m: m.momentum
             for m in modules
@@ -90,20 +89,20 @@ class Replica:
         return 32 * self.numel
 
     def _make_rows(self) -> tuple[Tensor, Grads]:
-        """Return rows for all gradients end to end, and the part of each parameter in them."""
+        """Return rows for all gradients `[w, n]`, and a view of each parameter's part of them."""
         shapes = {k: p.shape for k, p in self.parameters.items()}
         numel = sum(shape.numel() for shape in shapes.values())
         flat = torch.zeros(len(self.workers), numel, device=self.device)
         return flat, split_rows(flat, shapes)
 
     def swap_rows(self) -> None:
-        """Leave the rows of the last step as they are, and use those before them for the next."""
+        """Keep the rows of the last step, and use the other set of rows for the next."""
         last = self.flat, self.grads
         self.flat, self.grads = self._other or self._make_rows()
         self._other = last
 
     def hook_buckets(self, mib: float, on_bucket: Callable[[Grads], None]) -> None:
-        """Make backward passes call `on_bucket` with a bucket's rows once its gradients arrived."""
+        """Make backward passes call `on_bucket` with a bucket's rows once these are complete."""
         names = {p: name for name, p in self.parameters.items()}
 
         def collect(parameters: Sequence[nn.Parameter], gradients: Sequence[Tensor]) -> None:
@@ -116,7 +115,7 @@ class Replica:
         self.use_hook(True)
 
     def use_hook(self, used: bool) -> None:
-        """Let the next steps go through the hook of `hook_buckets`, or pass it by."""
+        """Choose whether the next steps go through the hook of `hook_buckets`."""
         self._buckets = self._hooked if used else None
         self._forward = self._plain_forward if self._buckets is None else self._buckets
 
@@ -127,7 +126,7 @@ class Replica:
 
     @contextmanager
     def parameters_at(self, point: Sequence[Tensor]) -> Iterator[None]:
-        """Let the parameters be these tensors, one each, in a context."""
+        """Replace the parameters' data by these tensors, one each, within the context."""
         before = [p.data for p in self.parameters.values()]
         self._set(point)
         yield
@@ -147,7 +146,7 @@ class Replica:
     ) -> Tensor:
         """Add `weight` times the gradient of a worker's batch to its row; return the mean loss.
 
-        `key` is (seed, step), for dropout.
+        `key` is (seed, step), from which dropout is seeded.
         """
         worker = self.workers[row]
         self._seed_dropout(mix(key[0], site_number("dropout"), key[1], worker) >> 1)
@@ -173,9 +172,9 @@ class Replica:
 
     @contextmanager
     def _collecting(self, row: int) -> Iterator[None]:
-        """Let backward passes move every gradient to a worker's row as soon as it is whole.
+        """Make backward passes move each gradient to a worker's row as soon as it is complete.
 
-        That passes over memory less often than rows of zeros to which gradients are added.
+        This passes over memory less often than zeroing the rows and adding gradients to them.
         """
         arrived = self._arrived[row]
 
@@ -203,9 +202,9 @@ class Replica:
             arrived.add(name)
 
     def _seed_dropout(self, seed: int) -> None:
-        """Seed dropout as torch.manual_seed does.
+        """Seed dropout with the same effect as torch.manual_seed, but faster.
 
-        That formats the stack on every call of a process that has not begun to use a GPU.
+        That function formats the stack on every call in a process that has not used a GPU yet.
         """
         torch.default_generator.manual_seed(seed)
         if self.device.type != "cpu":
@@ -248,7 +247,7 @@ class Replica:
 
 
 def is_recurrent(model: nn.Module) -> bool:
-    """Return whether a model takes a hidden state and returns it, from window to window of text."""
+    """Return whether a model carries a hidden state from one window of text to the next."""
     return bool(getattr(model, "recurrent", False))
 
 

@@ -1,9 +1,8 @@
-"""Redistribute the workers' state when a run continues with another number of workers.
+"""Redistribution of the workers' state when a run continues with another number of workers.
 
-Worker i of W' has the place of the workers k of W between i / W' and (i + 1) / W', and takes the
-mean of what they remember: the mean of those merged where there are fewer, a copy for each of those
-split where there are more. So (1/W) times the sum of all residuals, the update that is still to
-come, stays what it was.
+Worker i of W' replaces the share from i / W' to (i + 1) / W' of the W workers before, and takes the
+weighted mean of their states: merged workers are averaged, split ones are copied. So (1/W) times
+the sum of all residuals, the update that is still to come, does not change.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from gcbench.identity import Config
 def replaced_shares(worker: int, workers: int, before: int) -> dict[int, float]:
     """Return which of the `before` workers this one replaces, and their shares in the mean.
 
-    There are `workers` now. It replaces those whose place it has.
+    `workers` is the number of workers now. The shares sum to 1.
     """
     overlaps = {
         k: min((k + 1) * workers, (worker + 1) * before) - max(k * workers, worker * before)
@@ -32,7 +31,10 @@ def replaced_shares(worker: int, workers: int, before: int) -> dict[int, float]:
 def unmergeable_reason(
     content: dict[str, Any], parameters: Collection[str], merge: bool
 ) -> str | None:
-    """Return why workers cannot take over files such as `content`, or None where they can."""
+    """Return why workers' files such as `content` cannot be redistributed, or None if they can.
+
+    Residuals may be averaged only if `merge`.
+    """
     if content.get("inner"):
         return "each worker has parameters of its own between exchanges (see its estimator=)"
     remembered = {name for layer in content["state"] for name in layer}
@@ -48,9 +50,9 @@ def unmergeable_reason(
 
 
 def other_epochs_reason(config: Config, workers: int, before: int, now: int) -> str | None:
-    """Return why a run of `workers` whose epochs had `before` steps may not go on with `now`.
+    """Return why a run whose epochs had `before` steps may not continue with `now`, or None.
 
-    None where nothing is counted in epochs.
+    It may if nothing is counted in epochs. `workers` is the number of workers before.
     """
     trainer, estimator = config["trainer"], config["estimator"]
     if trainer["max_steps"] is None:
@@ -69,9 +71,9 @@ def other_epochs_reason(config: Config, workers: int, before: int, now: int) -> 
 
 
 def merge_workers(contents: Sequence[dict[str, Any]], shares: Sequence[float]) -> dict[str, Any]:
-    """Return one worker's file, merged from those of several.
+    """Return the content of one worker's file, merged from those of several by `shares`.
 
-    A hidden state, which belongs to columns of text that are cut otherwise now, begins anew.
+    Hidden states are reset, as the text is now cut into other columns.
     """
     layers = zip(*(content["state"] for content in contents), strict=True)
     return {
@@ -99,7 +101,7 @@ def _mean(rows: Tensor, shares: Sequence[float]) -> Tensor:
 
 
 def _mean_totals(totals_by_worker: Sequence[Any], shares: Sequence[float]) -> list[Any]:
-    """Return the mean totals by kind of collective; all workers count the same kinds."""
+    """Return the mean totals per kind of collective; all workers count the same kinds."""
     rows = [dict(totals) for totals in totals_by_worker]
     return [
         (

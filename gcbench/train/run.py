@@ -1,4 +1,4 @@
-"""A run: everything that it consists of, and how far it has come."""
+"""A run: its fixed parts (`Run`), and how far it has come (`Progress`)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ where codes were gathered.
 
 @dataclass(frozen=True)
 class InnerModel:
-    """A worker's own parameters, and the optimizer that moves them from exchange to exchange."""
+    """A worker's own parameters, and the optimizer that updates them between exchanges."""
 
     parameters: dict[str, nn.Parameter]
     optimizer: torch.optim.Optimizer
@@ -39,8 +39,8 @@ class Optimizers(NamedTuple):
     """The optimizers of a run, with their schedules."""
 
     shared: torch.optim.Optimizer  # applies updates to the parameters that workers share
-    schedule: Schedule  # of its rates
-    inner: Sequence[InnerModel] = ()  # one for each worker here, where these step by themselves
+    schedule: Schedule  # sets the rates of `shared`
+    inner: Sequence[InnerModel] = ()  # one for each worker here, if these take local steps
 
 
 MakeOptimizer = Callable[[nn.Module], tuple[torch.optim.Optimizer, Schedule]]
@@ -52,37 +52,37 @@ class Estimator(Protocol):
 
     @property
     def period(self) -> int:
-        """Return the steps from one exchange to the next, at most."""
+        """Return the maximum number of steps from one exchange to the next."""
 
     @property
     def worker_copies(self) -> int:
-        """Return how many copies of the parameters each worker keeps to step by itself."""
+        """Return how many copies of the parameters each worker keeps for its local steps."""
 
     def build_optimizers(self, replica: Replica, make_optimizer: MakeOptimizer) -> Optimizers:
-        """Return the optimizer of the shared parameters and those of each worker's own."""
+        """Return the optimizer of the shared parameters, and those of the workers' own."""
 
     def refuse(
         self, model: nn.Module, data: Data, compressor: Compressor, config: Mapping[str, Any]
     ) -> None:
-        """Raise ValueError for what would run, but not do what the estimator promises."""
+        """Raise ValueError for settings that would run, but not do what the estimator promises."""
         return
 
     def gradients(self, run: Run, progress: Progress) -> Tensor:
-        """Fill the replica's rows; return the mean loss of each, `[w]`."""
+        """Fill the replica's rows of gradients; return each worker's mean loss, `[w]`."""
 
     def due_gradients(self, run: Run, progress: Progress) -> Grads:
         """Return the rows that are exchanged in this step: all of them, a part, or none."""
 
     def messages(self, run: Run) -> list[list[str]]:
-        """Return the names of the rows that are ever exchanged together."""
+        """Return the groups of parameter names that are exchanged together."""
         return [list(run.replica.grads)]
 
     def whole_gradients(self, run: Run, progress: Progress) -> int:
-        """Return how many gradients it has sent whole, beside what the compressor exchanged."""
+        """Return how many uncompressed gradients were sent besides the compressor's exchanges."""
         return 0
 
     def end_step(self, run: Run, progress: Progress) -> None:
-        """End a step, when the parameters have moved and `progress.step` counts it."""
+        """Finish a step, after parameters were updated and `progress.step` was increased."""
         return
 
     def facts(
@@ -90,15 +90,16 @@ class Estimator(Protocol):
     ) -> dict[str, Any] | None:
         """Return facts about the estimator for result.json, or None.
 
-        `sent_bits_per_step` is a worker's metered payload.
+        `sent_bits_per_step` is the payload that a worker sends per step, as metered.
         """
         return None
 
 
 class ExchangeResult(NamedTuple):
-    """The result of an exchange: the update, and the gradients `[w, n]` behind it.
+    """The result of an exchange: the update, and the gradients `[w, n]` it was made from.
 
-    `shannon_bits` returns the Shannon bound of their codes.
+    `shannon_bits()` returns the Shannon bound of their codes, `[w]`; it is None where no codes were
+    gathered.
     """
 
     update: Grads
@@ -107,23 +108,23 @@ class ExchangeResult(NamedTuple):
 
 
 class Pipeline(Protocol):
-    """The order of a step: `gradients`, then `exchange`, once each."""
+    """The order of work in a step, which calls `gradients` and then `exchange`, once each."""
 
     overlap_ratio: float | None = None
     """Seconds of steps with overlap over those without, where a trial has compared them."""
 
     def gradients(self, run: Run, progress: Progress) -> Tensor:
-        """Fill the replica's rows; return the mean loss of each, `[w]`."""
+        """Fill the replica's rows of gradients; return each worker's mean loss, `[w]`."""
 
     def exchange(self, run: Run, progress: Progress) -> ExchangeResult | None:
-        """Return what to apply now, or None where there is nothing yet."""
+        """Return the exchange to apply now, or None if there is none yet."""
 
     def settle(self, run: Run, progress: Progress) -> None:
-        """Wait for background exchanges, so that `progress` and the run's meter have them all."""
+        """Wait for background exchanges, so that `progress` and the run's meter include them."""
         return
 
     def messages(self, run: Run) -> list[list[str]]:
-        """Return which parameters' gradients a step exchanges together, as the last one did."""
+        """Return the groups of parameter names that a step, like the last, exchanges together."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,7 @@ class Run:
     control: Control
     optimizer: torch.optim.Optimizer  # applies updates to the parameters that workers share
     schedule: Schedule
-    inner: Sequence[InnerModel]  # one for each worker here, where these step by themselves
+    inner: Sequence[InnerModel]  # one for each worker here, if these take local steps
     clock: Clock
     recordings: GradientFiles
     settings: TrainerSettings
@@ -151,20 +152,20 @@ class Run:
 
     @property
     def first(self) -> bool:
-        """Return whether this process writes files for all."""
+        """Return whether this process writes the files of the run."""
         return self.process == 0
 
     @property
     def learning_rate(self) -> float:
-        """Return the rate at which a batch moves the parameters that `optimizer.groups` leaves."""
+        """Return the (inner) optimizer's current rate for parameters in no `optimizer.groups`."""
         optimizer = self.inner[0].optimizer if self.inner else self.optimizer
         rate: float = optimizer.param_groups[0]["lr"]
         return rate
 
     def samples_error(self, step: int, progress: Progress) -> bool:
-        """Return whether the compression error of this step, if it exchanges, is sampled.
+        """Return whether the compression error of this step is sampled, if it has an exchange.
 
-        It is in the first exchange after every `error_every` steps.
+        The first exchange in every `error_every` steps is sampled.
         """
         every = self.settings.error_every
         if not every or step % every >= self.estimator.period:
@@ -180,16 +181,16 @@ class Progress:
     losses: Tensor  # [w] float64, summed since the last log line
     first_bad: FirstBad
     step: int = 0
-    exchanges: int = 0  # through the compressor
+    exchanges: int = 0  # number of exchanges by the compressor
     logged: int = 0  # the step of the last log line
     state: State = field(default_factory=State)
-    late: ExchangeResult | None = None  # of the step before, to be applied in the next
-    # The estimator's state, equal on all workers.
+    late: ExchangeResult | None = None  # the last step's exchange, to be applied in the next
+    # The estimator's state, identical on all workers.
     estimator: dict[str, list[Tensor]] = field(default_factory=dict)
     tests: list[dict[str, Any]] = field(default_factory=list)
-    samples: list[Sample] = field(default_factory=list)  # of the compression, at some steps
-    sampled: int = -1  # the last one's step, in multiples of error_every
-    # How codecs added floats up, as in "native"; several in turn where a continued run changed it.
+    samples: list[Sample] = field(default_factory=list)  # of the compression error
+    sampled: int = -1  # the last sample's step // error_every
+    # How codecs summed floats, for example "native"; one more entry whenever a resume changed it.
     codec_sums: list[Sums] = field(default_factory=list)
 
     @staticmethod

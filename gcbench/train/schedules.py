@@ -1,4 +1,4 @@
-"""Learning rates: ours, a pure function of how far the run has come, or a scheduler of torch."""
+"""Learning-rate schedules: a pure function of the step, or a scheduler of torch."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from gcbench.settings import Interval, ScheduleKind, ScheduleSettings
 
 
 def total_steps(max_steps: int | None, epochs: float, steps_per_epoch: int) -> int:
-    """Return the steps of a run, which may end inside an epoch."""
+    """Return the number of steps of a run, which may end inside an epoch."""
     return max_steps or max(1, round(epochs * steps_per_epoch))
 
 
 def steps_of_run(trainer: Mapping[str, Any], data: Data) -> int:
-    """Return the steps of a run by its keys of conf/trainer and its data."""
+    """Return the number of steps of a run, from its trainer settings and its data."""
     steps_per_epoch = data.steps_per_epoch(trainer["gpus"], trainer["batch_size"])
     return total_steps(trainer["max_steps"], trainer["epochs"], steps_per_epoch)
 
@@ -32,18 +32,18 @@ class Schedule(Protocol):
         """Set the rates for a step; called once before each, from the first step on."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what `set_rates` needs to know besides the step, for a checkpoint."""
+        """Return the state that `set_rates` needs besides the step, for a checkpoint."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
 @dataclass(frozen=True)
 class FactorSchedule:
-    """A factor on every group's learning rate, computed anew from the step.
+    """A factor on every group's learning rate that depends on the step alone.
 
-    The warm-up rises linearly over `warmup_epochs` from `warmup_start`, a fraction of the rate that
-    it reaches: at step 0 it is exactly that. By default it starts at the rate of a single worker
-    where `scale_by_workers` multiplies that by W (Goyal et al. 2017), else one step above zero.
+    The warm-up rises linearly over `warmup_epochs`; at step 0 it is exactly `warmup_start`, a
+    fraction of the rate that it reaches. By default it starts at the rate of a single worker if
+    `scale_by_workers` multiplies that by W (Goyal et al. 2017), else one step above zero.
     `milestones` are fractions of the whole run.
     """
 

@@ -1,4 +1,4 @@
-"""The contents of a checkpoint's files, taken from a run and given back to it."""
+"""The contents of a checkpoint's files, taken from a run and restored to it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def shared_content(run: Run, progress: Progress) -> dict[str, Any]:
 
 
 def worker_content(run: Run, progress: Progress, row: int) -> dict[str, Any]:
-    """Return the content of the file of the worker of this row."""
+    """Return the content of the file for the worker of this row."""
     return {
         "state": [
             {k: t[row].clone() for k, t in layer.per_worker.items()}
@@ -52,7 +52,7 @@ def worker_content(run: Run, progress: Progress, row: int) -> dict[str, Any]:
 def restore(
     run: Run, progress: Progress, shared: dict[str, Any], workers: Sequence[dict[str, Any]]
 ) -> None:
-    """Give the run and `progress` the contents of the shared file and of the local workers'."""
+    """Restore the run and `progress` from the contents of the shared and the workers' files."""
     run.replica.model.load_state_dict(shared["model"])
     run.optimizer.load_state_dict(shared["optimizer"])
     run.schedule.load_state_dict(shared["schedule"])

@@ -1,4 +1,4 @@
-"""One training step: gradients of every worker, aggregated, applied."""
+"""One training step: the gradients of all workers are computed, aggregated and applied."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from gcbench.train.run import ExchangeResult, Progress, Run, Sample
 
 
 def train_step(run: Run, progress: Progress) -> ExchangeResult | None:
-    """Take one step; return what was applied, if anything was.
+    """Take one step; return the exchange that was applied, or None if there was none.
 
     The gradients stay in the replica until the next step.
     """
     replica, clock, number = run.replica, run.clock, progress.step
-    clock.lap("update")  # what an estimator does to the parameters and to zeroed gradients
+    clock.lap("update")  # for the time in which the estimator changes parameters or zeroes rows
     losses = run.pipeline.gradients(run, progress)
     progress.losses += losses
     progress.first_bad.note_gradients(number, losses, replica.flat)
@@ -22,7 +22,7 @@ def train_step(run: Run, progress: Progress) -> ExchangeResult | None:
     clock.lap("update")
     run.schedule.set_rates(run.optimizer, number)
     if exchanged is not None:
-        # Some optimizers write into gradients (Nesterov's momentum), and a sample comes later.
+        # Some optimizers write into p.grad (Nesterov momentum), but `sample` needs the update.
         copy = run.samples_error(number, progress)
         for name, p in replica.parameters.items():
             update = exchanged.update.get(name)
@@ -38,14 +38,15 @@ def train_step(run: Run, progress: Progress) -> ExchangeResult | None:
 def sample(run: Run, exchanged: ExchangeResult) -> Sample:
     """Return the update's relative 2-norm error and its cosine to the true mean gradient.
 
-    `shannon_bits`, the least that the codes could cost, comes with them. Not counted, not timed.
+    Where codes were gathered, `shannon_bits`, the least that these could cost, is included. The
+    communication for a sample is neither counted nor timed.
     """
     mean = run.control.sum(exchanged.gradients.sum(0, dtype=torch.float64)) / run.comm.workers
     updates = [exchanged.update[name] for name in run.replica.grads if name in exchanged.update]
     applied = torch.cat([update.flatten() for update in updates]).double()
     norm, applied_norm = mean.norm(), applied.norm()
     error, cosine = (applied - mean).norm() / norm, (applied @ mean) / (applied_norm * norm)
-    # float32 hides in which order the sum over workers went.
+    # Rounding to float32 hides the order in which the workers were summed.
     measured = {
         "relative": float(error.float()),
         "cosine": float(cosine.float()),

@@ -1,4 +1,4 @@
-"""Variance-reduced gradients, which a quantizer may round without a floor under the error."""
+"""Variance-reduced gradients, with which quantization leaves no error floor."""
 
 from __future__ import annotations
 
@@ -18,49 +18,49 @@ from gcbench.train.optimizers import options_by_group
 from gcbench.train.replica import is_recurrent
 from gcbench.train.run import Progress, Run
 
-F = 32  # bits of a value that is not quantized
+F = 32  # bits per unquantized value
 
 
 @dataclass(frozen=True)
 class SVRG(EveryStep, Checked):
-    """QSVRG, whose variance-reduced gradients lead a quantizer to the minimum itself.
+    """QSVRG: quantized variance-reduced gradients, which lead to the minimum itself.
 
     Alistarh et al., "QSGD: Communication-Efficient SGD via Gradient Quantization and Encoding",
     NeurIPS 2017, section 3.3, after Johnson and Zhang, "Accelerating Stochastic Gradient Descent
     using Predictive Variance Reduction", NeurIPS 2013.
 
-    Epoch p of T iterations, with K processors of which processor i holds the part h_i of f = h_1 +
-    ... + h_K:
+    An epoch has T iterations; each processor i of K holds the part h_i of f = h_1 + ... + h_K:
 
         grad f(y) = sum_i grad h_i(y)                 at its start, not quantized;  x_1 = y
         u_t = 1/K sum_i Q(grad f_j(x_t) - grad f_j(y) + grad f(y))    each i draws j for each t
         x_{t+1} = x_t - eta u_t
         y <- 1/T sum_t x_t                            at its end, t = 1 .. T
 
-    As x and y approach the minimizer, what is quantized goes to zero, and an unbiased Q's error
-    with it: f strongly convex and f_i smooth, eta = O(1/L) and T = O(L/l) shrink f(y) - f* by 0.9
-    an epoch (theorem 3.6). Q is the run's compressor, whichever it is; the paper's has s = sqrt(n)
-    levels, one bucket of n values with the 2-norm, and Elias's dense code.
+    As x and y approach the minimizer, what is quantized goes to zero, and with it the error of an
+    unbiased Q. For strongly convex f and smooth f_i, eta = O(1/L) and T = O(L/l) multiply f(y) - f*
+    by 0.9 per epoch (theorem 3.6). Q is the run's compressor; the paper's has s = sqrt(n) levels,
+    one bucket of n values with the 2-norm, and Elias's dense code.
 
-    Sends F = 32 bits a value at the start of an epoch, gathered from all workers, and what the
-    compressor sends in each iteration: in the paper at most (F + 2.8 n)(T + 1) + F n bits an epoch.
+    Sends F = 32 bits per value at the start of an epoch, gathered from all workers, and what the
+    compressor sends in each iteration: in the paper at most (F + 2.8 n)(T + 1) + F n bits per
+    epoch.
 
     Differences from the paper: f_j is the mean over a worker's batch. Batches are drawn without
-    replacement from all samples, in an order that is new in every pass over the data, and a
-    worker's share of the full gradient is new with it. An epoch of T steps need not be a pass over
-    the data. A run that ends inside an epoch ends at x, not at an average.
+    replacement from all samples, which are reshuffled for every pass over the data, as are the
+    workers' shares of the full gradient. An epoch of T steps need not be a pass over the data. A
+    run that ends inside an epoch ends at x, not at an average.
     """
 
     epoch_steps: EpochSteps = None  # T
-    # With it what is quantized goes to zero, with an optimizer's weight decay it does not.
+    # As a part of f, it lets what is quantized go to zero; weight decay would not.
     penalty: Penalty = 0.0
 
     def refuse(
         self, model: nn.Module, data: Data, compressor: Compressor, config: Mapping[str, Any]
     ) -> None:
-        """Raise ValueError where batches' mean gradient is not the full gradient.
+        """Raise ValueError where the batches' mean gradient is not the full gradient.
 
-        That must be a function of the parameters alone.
+        The latter must be a function of the parameters alone.
         """
         for options in options_by_group(config["optimizer"]):
             _refuse_optimizer(options, self.penalty)
@@ -101,7 +101,7 @@ class SVRG(EveryStep, Checked):
         return torch.stack(losses)
 
     def whole_gradients(self, run: Run, progress: Progress) -> int:
-        """Return how many full gradients there were, one at the start of an epoch."""
+        """Return how many full gradients there were, one at the start of each epoch."""
         return len(progress.estimator.get("norms", []))
 
     def end_step(self, run: Run, progress: Progress) -> None:
@@ -111,12 +111,12 @@ class SVRG(EveryStep, Checked):
     def facts(
         self, run: Run, progress: Progress, sent_bits_per_step: float
     ) -> dict[str, Any] | None:
-        """Return the bits of an epoch and `gradient_norms`, ||grad f(y)|| at every epoch's start.
+        """Return the bits per epoch and `gradient_norms`, ||grad f(y)|| at every epoch's start.
 
-        f(y) - f* is at most its square / (2 l).
+        f(y) - f* is at most ||grad f(y)||^2 / (2 l).
         """
         steps, full = self._length(run), run.replica.dense_bits
-        # A run may end within an epoch, of which it has sent the full gradient.
+        # A run may end within an epoch, whose full gradient it has sent already.
         epochs = self.whole_gradients(run, progress)
         coded = sent_bits_per_step - full * epochs / max(1, progress.step)
         return {
@@ -127,7 +127,7 @@ class SVRG(EveryStep, Checked):
         }
 
     def _anchor(self, run: Run, progress: Progress) -> dict[str, list[Tensor]]:
-        """Return y, grad f(y) without the penalty's part and room for the iterates' average."""
+        """Return y, grad f(y) without the penalty, a zero average, and the norms of all epochs."""
         point = _parameters(run)
         full = _full_gradient(run, progress.step)
         return {
@@ -164,9 +164,9 @@ def _refuse_optimizer(optimizer: Mapping[str, Any], penalty: float) -> None:
 
 
 def paper_bits(n: int, steps: int) -> float:
-    """Return the bits that the paper lets a processor send in an epoch (theorem 3.6).
+    """Return the paper's bound on the bits that a processor sends per epoch (theorem 3.6).
 
-    Its 2.8 n leaves out an o(n).
+    `n` is the number of values. The 2.8 n leaves out an o(n) term.
     """
     return (F + 2.8 * n) * (steps + 1) + F * n
 
@@ -174,7 +174,7 @@ def paper_bits(n: int, steps: int) -> float:
 def _full_gradient(run: Run, number: int) -> Tensor:
     """Return the gradient over all training samples, `[n]`.
 
-    It is gathered rather than averaged on the way, so that it is the same in any layout.
+    Workers' parts are gathered, not reduced on the way, so that any layout gives the same bits.
     """
     replica, samples = run.replica, run.data.train_samples
     epoch = number // run.steps_per_epoch
@@ -195,9 +195,9 @@ def _full_gradient(run: Run, number: int) -> Tensor:
 
 
 def cover_samples(samples: int, largest: int) -> list[tuple[int, int]]:
-    """Return (step, batch size) of batches that hold every sample once.
+    """Return (step, batch size) of batches that together hold every sample once.
 
-    A batch starts at a multiple of its size.
+    Every batch has at most `largest` samples, and starts at a multiple of its size.
     """
     batches, start = [], 0
     while start < samples:
@@ -216,7 +216,7 @@ def _flat(tensors: list[Tensor]) -> Tensor:
 
 
 def _is_random(module: nn.Module) -> bool:
-    """Return whether a module is dropout, by itself or inside a layer such as attention."""
+    """Return whether a module is dropout, or a layer with dropout inside such as attention."""
     rate = getattr(module, "dropout", 0.0)
     if isinstance(module, nn.modules.dropout._DropoutNd):
         rate = module.p

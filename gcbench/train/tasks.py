@@ -19,15 +19,15 @@ def loss_of(task: Task, outputs: Tensor, targets: Tensor, label_smoothing: float
     )
 
 
-COLUMNS = 5  # of a batch: what `scores_of` returns
-MANY_CLASSES = 100  # from which on the five likeliest are looked at too, as in ImageNet's tables
+COLUMNS = 5  # number of values that `scores_of` returns for a batch
+MANY_CLASSES = 100  # from this number on there is a top-5 accuracy too, as for ImageNet
 
 
 def scores_of(task: Task, outputs: Tensor, targets: Tensor) -> list[Tensor]:
-    """Return what a batch adds to the test scores.
+    """Return what a batch adds to the test scores, as scalars.
 
-    These are the sum of losses, the number of targets, how many are right, and among the five
-    likeliest, and the exponential of the mean loss.
+    These are the sum of losses, the number of targets, how many were predicted correctly, how
+    many were among the five likeliest classes, and the exponential of the mean loss.
     """
     loss = loss_of(task, outputs, targets).double()
     right = among_five = loss.new_zeros(())
@@ -42,8 +42,7 @@ def scores_of(task: Task, outputs: Tensor, targets: Tensor) -> list[Tensor]:
 def summary_of(task: Task, batches: Tensor, classes: int) -> dict[str, float]:
     """Return the test scores of `batches` `[number of batches, COLUMNS]`.
 
-    Perplexity is exp of the mean loss a word.
-
+    Accuracies are in percent. Perplexity is exp of the mean loss per word;
     `perplexity_of_batches`, the mean over batches of exp(loss), is what the PowerSGD paper's code
     prints.
     """

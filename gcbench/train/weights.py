@@ -1,4 +1,4 @@
-"""The exports of a finished run: its weights, and the checkpoint that can be extended."""
+"""Exports of a finished run: its weights, and a checkpoint from which it can be extended."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from gcbench.records.files import replacing
 from gcbench.train.checkpoints import CheckpointError, Checkpoints
 from gcbench.train.run import Progress, Run
 
-LIMIT_BYTES = 200e6  # up to which either is kept where nobody has typed trainer.keep_weights
+LIMIT_BYTES = 200e6  # size up to which each is kept unless trainer.keep_weights is typed
 
 log = logging.getLogger("gcbench")
 
 
 def save_weights(run: Run, progress: Progress, checkpoints: Checkpoints, path: Path) -> None:
-    """Write the model's `state_dict` to `path`, and the last checkpoint; every process calls it.
+    """Write the model's `state_dict` to `path`, and a last checkpoint; every process calls it.
 
-    A disk that has no room for them costs a finished run nothing else.
+    If they cannot be written, for example to a full disk, a warning is logged instead.
     """
     asked = run.settings.keep_weights
     if asked is False:
@@ -33,7 +33,7 @@ def save_weights(run: Run, progress: Progress, checkpoints: Checkpoints, path: P
         if run.first and (asked or _bytes(weights) <= LIMIT_BYTES):
             with replacing(path) as file:
                 torch.save({name: tensor.cpu() for name, tensor in weights.items()}, file)
-    except (CheckpointError, OSError, RuntimeError) as error:  # torch wraps errors of the disk
+    except (CheckpointError, OSError, RuntimeError) as error:  # torch wraps disk errors
         if run.first:
             log.warning("the weights of the finished run are not kept: %s", error)
 

@@ -1,4 +1,4 @@
-"""0/1 Adam: a variance that is updated ever more seldom, and exchanges that are skipped."""
+"""0/1 Adam: the variance is updated less and less often, and exchanges are skipped."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from gcbench.train.schedules import CONSTANT
 
 @dataclass(frozen=True)
 class ZeroOneAdam(InnerSteps, Checked):
-    """0/1 Adam: workers exchange their accumulated steps, scaled by a variance that all share.
+    """0/1 Adam: workers exchange their accumulated steps, scaled by a shared variance.
 
     Lu, Li, Zhang, De Sa and He, "Maximizing Communication Efficiency for Large-scale Training via
-    0/1 Adam", ICLR 2023 (arXiv 2202.06009), algorithm 1. The optimizer is `frozen_adam`, which has
-    the rate g_t (without the bias of the momentum's start), beta_1, beta_2, eps and the steps T_v
-    that update the variance: k_0 = 0, k_{j+1} = k_j + 2^floor(j / kappa) below `freeze_steps`. With
-    x the parameters that all workers share, which are tested and kept, x_i those of worker i, m_i
-    its momentum, and v, in every step t:
+    0/1 Adam", ICLR 2023 (arXiv 2202.06009), algorithm 1. The optimizer is `frozen_adam`, which sets
+    the learning rate g_t (including the momentum's bias correction), beta_1, beta_2, eps and the
+    steps T_v that update the variance: k_0 = 0, k_{j+1} = k_j + 2^floor(j / kappa) below
+    `freeze_steps`. Let x be the parameters that all workers share, which are evaluated and saved,
+    x_i those of worker i, m_i its momentum, and v the variance. In every step t:
 
         t in T_v:   g <- mean over workers of the gradients, in fp32
                     v <- beta_2 v + (1 - beta_2) g^2;   m_i <- beta_1 m_i + (1 - beta_1) g
@@ -38,25 +38,25 @@ class ZeroOneAdam(InnerSteps, Checked):
         others:     m_i <- beta_1 m_i + (1 - beta_1) g_i
                     x_i <- x_i - g_t m_i / (sqrt(v) + eps)
         t in T_u:   u_i = (sqrt(v) + eps) (x - x_i), the sum of g_t m_i since the last exchange
-                    u = Aggregate(u_1, ..., u_W)           the run's compressor, whichever it is
+                    u = Aggregate(u_1, ..., u_W)           by the run's compressor
                     x <- x - u / (sqrt(v) + eps);   m_i <- u / (sum of these g_t);   x_i <- x
 
-    T_u are all steps outside of T_v until the variance is frozen. From then on the steps between
-    exchanges are 1, and double every `double_steps` steps up to H = `max_every`. The paper's
-    compressor is `scaled_sign error_feedback=true exchange=scatter_coded`; what it remembers has
-    the unit of u, so that it means the same whatever the steps between exchanges.
+    T_u contains all steps outside T_v until the variance is frozen. After that, exchanges are one
+    step apart, and this distance doubles every `double_steps` steps up to H = `max_every`. The
+    paper's compressor is `scaled_sign error_feedback=true exchange=scatter_coded`; its state has
+    the unit of u, so that it keeps its meaning when that distance changes.
 
-    Sends 32 bits a value by an all-reduce in steps of T_v, and what the compressor sends for a
-    gradient in those of T_u.
+    Sends 32 bits per value by an all-reduce in steps of T_v, and what the compressor sends for a
+    gradient in steps of T_u.
 
-    Differences from the paper: its printed algorithm begins with v = 0, and exchanges u in steps of
-    T_v, too; v comes first here, as in its code (DeepSpeed), which is where the mean gradient is
-    known to m as well. Its T_u follows the rate, which halves every 32678 steps in its experiments;
-    its code counts these steps from the frozen variance, as here. Differences from the code: that
-    codes gradients, not u, until the variance is frozen, and forgets the residuals then. Both
-    moments are without the bias of their start. Weight decay takes its share of x, of x_i, and so
-    of what u is from earlier steps; in the code it is a part of u, and so of the momentum. A value
-    whose v is 0 moves by decay only.
+    Differences from the paper: its printed algorithm starts with v = 0, and exchanges u in steps of
+    T_v too. Here, as in its code (DeepSpeed), v is updated first, and m uses the mean gradient in
+    these steps as well. The paper ties T_u to the learning rate, which halves every 32678 steps in
+    its experiments; its code counts these steps from when the variance is frozen, as here.
+    Differences from the code: it codes gradients, not u, until the variance is frozen, and then
+    discards the residuals. Here both moments are bias-corrected. Weight decay scales x and x_i, and
+    thus the part of u from earlier steps; in the code it is a part of u, and so of the momentum. A
+    value whose v is 0 changes by weight decay only.
     """
 
     max_every: MaxEvery
@@ -75,7 +75,7 @@ class ZeroOneAdam(InnerSteps, Checked):
     def refuse(
         self, model: nn.Module, data: Data, compressor: Compressor, config: Mapping[str, Any]
     ) -> None:
-        """Raise ValueError for another optimizer, and for a momentum or a clipping beside it."""
+        """Raise ValueError for another optimizer, a coded momentum, or norm clipping."""
         optimizer = config["optimizer"]
         if optimizer.get("kind") != "frozen_adam":
             raise ValueError(
@@ -106,13 +106,13 @@ class ZeroOneAdam(InnerSteps, Checked):
                 run.replica.parameters[names[p]].data.mul_(1 - decay)
         sizes = torch.tensor(optimizer.step_sizes(), dtype=torch.float64)
         (moved,) = progress.estimator.get("moved", [torch.zeros_like(sizes)])
-        # A checkpoint loads onto the device of the model, which may be a GPU.
+        # After a resume this tensor is on the model's device, which may be a GPU.
         progress.estimator = {"moved": [moved.cpu() + sizes]}
         return losses
 
     @torch.no_grad()
     def due_gradients(self, run: Run, progress: Progress) -> Grads:
-        """Return u, which takes the place of gradients in the rows."""
+        """Return u, which overwrites the gradients in the rows, or nothing outside T_u."""
         if not self._exchanges(_optimizer_of(run), progress.step):
             return {}
         rows = run.replica.grads
@@ -123,7 +123,7 @@ class ZeroOneAdam(InnerSteps, Checked):
         return rows
 
     def whole_gradients(self, run: Run, progress: Progress) -> int:
-        """Return how many updates of the variance there were, each of a mean gradient in fp32."""
+        """Return how many variance updates there were, each with a mean gradient sent in fp32."""
         return sum(map(_optimizer_of(run).updates_variance, range(progress.step)))
 
     @torch.no_grad()
@@ -142,7 +142,7 @@ class ZeroOneAdam(InnerSteps, Checked):
     def _take_over(
         self, inner: InnerModel, shared: Mapping[str, nn.Parameter], moved: Tensor
     ) -> None:
-        """Give a worker the parameters that all share, and the momentum that led to them."""
+        """Set a worker's parameters to the shared ones, and its momentum to u / (sum of g_t)."""
         names = {p: name for name, p in inner.parameters.items()}
         for group, size in zip(inner.optimizer.param_groups, moved.tolist(), strict=True):
             for p in group["params"]:
@@ -170,7 +170,7 @@ class ZeroOneAdam(InnerSteps, Checked):
 
 
 class DividedSteps(torch.optim.Optimizer):
-    """An optimizer that subtracts the update divided by `divisors()`, called anew in every step."""
+    """An optimizer that subtracts the update divided by `divisors()`, called in every step."""
 
     def __init__(
         self, params: Iterable[nn.Parameter], divisors: Callable[[], Iterable[Tensor]]
@@ -185,11 +185,11 @@ class DividedSteps(torch.optim.Optimizer):
 
 
 def _optimizer_of(run: Run) -> FrozenAdam:
-    """Return the optimizer of the first worker here, whose variance and steps are those of all."""
+    """Return the first local worker's optimizer; variance and step are the same in all."""
     return cast(FrozenAdam, run.inner[0].optimizer)
 
 
 def _roots(inner: InnerModel) -> dict[str, Tensor]:
-    """Return the divisors of steps by name, in the order of the parameters."""
+    """Return the divisor of each parameter's steps by name, in the order of the parameters."""
     roots = cast(FrozenAdam, inner.optimizer).roots()
     return {name: roots[p] for name, p in inner.parameters.items()}
