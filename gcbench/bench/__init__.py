@@ -1,1 +1,1 @@
-"""Times of methods: the command `gcbench bench`."""
+"""Timing of methods: the command `gcbench bench`."""

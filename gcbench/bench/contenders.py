@@ -1,4 +1,4 @@
-"""What takes training steps in turn with others: a method as gcbench runs it, or PyTorch's own."""
+"""Contenders, which take training steps in turn: gcbench's methods, and PyTorch's own."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ class Contender(Protocol):
 
     def step(self) -> None: ...
     def settle(self) -> None:
-        """Wait for what is under way, before others have their turn."""
+        """Wait for pending exchanges, before other contenders take their turn."""
 
     def facts(self, control: ProcessGroupControl) -> Row:
-        """Return more columns of its row."""
+        """Return further columns of this contender's row."""
 
 
 class GcbenchSteps:
-    """A method as `gcbench` runs it; `mirrored` joins it to mirrors of its process."""
+    """A method as `gcbench` runs it; if `mirrored`, other processes are mirrors of this one."""
 
     def __init__(
         self, config: Config, data: Data, control: ProcessGroupControl, mirrored: bool = False
@@ -83,10 +83,10 @@ class GcbenchSteps:
         self._run.pipeline.settle(self._run, self._progress)
 
     def facts(self, control: ProcessGroupControl) -> Row:
-        """Return the seconds of a step's exchange and coding, hidden or not, and its collectives.
+        """Return a step's seconds of exchange and coding, hidden or not, its bits and collectives.
 
-        They are means over a period, and medians over periods. A collective is its kind, how many
-        there are, and the payload bits of each.
+        Seconds are means within a period and medians over periods. A collective is its kind, the
+        number of its messages per step, and the payload bits of each.
         """
         steps, run = self._progress.step, self._run
         taken = control.gather(run.clock.take())
@@ -109,9 +109,9 @@ class GcbenchSteps:
 
 @dataclass
 class TorchSteps:
-    """DistributedDataParallel without a hook, or with its PowerSGD of `rank`.
+    """DistributedDataParallel without a hook, or with PyTorch's PowerSGD hook of `rank`.
 
-    The hook has one bucket: with several it fails on gloo.
+    The hook gets a single bucket, since with several it fails on gloo.
     """
 
     config: Config
@@ -171,7 +171,7 @@ class TorchSteps:
 
 
 def hook_state(group: dist.ProcessGroup | None, rank: int) -> PowerSGDState:
-    """Return the state of PyTorch's PowerSGD that compresses every matrix from step 2 on."""
+    """Return the state of PyTorch's PowerSGD hook that compresses every matrix from step 2 on."""
     return PowerSGDState(
         group, matrix_approximation_rank=rank, start_powerSGD_iter=2, min_compression_rate=1
     )
@@ -183,5 +183,5 @@ def gloo_group() -> dist.ProcessGroup:
 
 
 def _comm(workers: int) -> Comm:
-    """Return a Comm over a group of its own; one worker alone has nobody to exchange with."""
+    """Return a Comm over a group of its own; a single worker has nobody to exchange with."""
     return Comm(workers, GlooTransport(gloo_group()) if workers > 1 else None)

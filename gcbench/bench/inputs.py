@@ -1,4 +1,4 @@
-"""Gradients to time methods on: drawn, or recorded from a run."""
+"""Gradients on which methods are timed: drawn, or recorded from a run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gcbench.compressors import Grads
 from gcbench.records.gradients import read_gradients
 
 Shapes = Mapping[str, tuple[int, ...]]
-InputOf = Callable[[torch.device, int], "Input"]  # of a device and a worker
+InputOf = Callable[[torch.device, int], "Input"]  # arguments: a device and a worker
 
 
 class Input(NamedTuple):
@@ -67,9 +67,9 @@ def draw_input(name: str, shapes: Shapes, device: torch.device, worker: int = 0)
 
 
 def read_input(path: Path, device: torch.device, worker: int = 0) -> Input:
-    """Return a worker's gradients in a file that trainer.record_gradients wrote.
+    """Return a worker's gradients from a file that trainer.record_gradients wrote.
 
-    Where the file has fewer workers, several take the same.
+    If the file has fewer workers, several workers get the same gradients.
     """
     recorded = read_gradients(path)
     row = worker % len(recorded.gradients)
@@ -78,7 +78,7 @@ def read_input(path: Path, device: torch.device, worker: int = 0) -> Input:
 
 
 def one_matrix(values: int) -> Shapes:
-    """Return the shape of a tensor of about so many values, as square as powers of two allow.
+    """Return the shape of a tensor of about `values` values, as square as powers of two allow.
 
     Low-rank methods need a matrix.
     """

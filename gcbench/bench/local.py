@@ -14,12 +14,12 @@ from gcbench.compressors.virtual import Stepper
 
 
 def measure(compressor: Compressor, gradients: Input, rounds: int) -> Iterator[Row]:
-    """Yield a row for each part of the work, beside a copy of the gradients' bytes."""
+    """Yield a row for each part of the work, timed beside a copy of the gradients' bytes."""
     x = flatten(gradients.grads)
     for part in parts_of(compressor):
         if isinstance(part, Codec):
             yield from _codec_rows(part, gradients, rounds)
-            break  # the codec as it is sent; one inside it is a part of that
+            break  # the codec whose messages are sent; any codec inside it is a part of it
     stepper = Stepper(compressor, gradients.grads, Comm(1))
     yield _row("aggregate", gradients, time_beside_copy(stepper.step, x, rounds))
 

@@ -1,4 +1,4 @@
-"""The aggregation of a step between real processes, beside a dense one and PyTorch's PowerSGD."""
+"""Aggregation between real processes, timed beside dense aggregation and PyTorch's PowerSGD."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def measure_here(
     kind: str,
     answer: str,
 ) -> None:
-    """Measure as one of the processes; the first writes the rows to the file `answer`.
+    """Measure as one of the processes; the first one writes the rows to the file `answer`.
 
-    `kind` is `cpu`, where gloo joins the processes, or `cuda`, where NCCL joins one a GPU.
+    `kind` is `cpu`, where gloo joins the processes, or `cuda`, where NCCL joins one per GPU.
     """
     torch.set_num_threads(threads)
     use_backend(backend)
@@ -117,7 +117,7 @@ def _timed_step(stepper: Stepper, clock: Clock) -> Callable[[], None]:
 def _hook(
     compressor: Compressor, grads: Grads, group: dist.ProcessGroup
 ) -> Callable[[], None] | None:
-    """Return a step of PyTorch's PowerSGD; None where the method is another.
+    """Return a step of PyTorch's PowerSGD hook; None if the method is not PowerSGD.
 
     The gradients come in one bucket, as DistributedDataParallel would hand them to the hook.
     """
@@ -134,7 +134,7 @@ def _hook(
 
 
 class _Bucket:
-    """A `GradBucket` for the hook, filled anew before every step as by a backward pass."""
+    """A `GradBucket` for the hook, refilled before every step as by a backward pass."""
 
     def __init__(self, grads: Grads) -> None:
         self._full = torch.cat(flatten_each(grads), dim=1)[0]
@@ -145,7 +145,7 @@ class _Bucket:
         ]
 
     def buffer(self) -> Tensor:
-        return self._buffer.copy_(self._full)  # the hook leaves its result there
+        return self._buffer.copy_(self._full)  # the hook overwrites it with its result
 
     def gradients(self) -> list[Tensor]:
         return self._gradients

@@ -1,4 +1,4 @@
-"""One benchmark, to a table and a json file."""
+"""One benchmark, from its config to a table and a JSON file."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from gcbench.records.environment import describe_environment
 
 
 def bench(config: Config, directory: str) -> None:
-    """Measure, print, and write bench.json.
+    """Measure, print the results, and write bench.json to `directory`.
 
-    Processes that torchrun or scripts/netlab started all come here, and time a step between each
-    other.
+    Processes that torchrun or scripts/netlab started all call this, and time a step between them.
+    Raises ConfigError for keys that contradict each other, or that this machine cannot run.
     """
     together = _started_together(config["workers"])
     first = not together or os.environ["RANK"] == "0"
@@ -48,7 +48,7 @@ def bench(config: Config, directory: str) -> None:
     sources = _sources(config)
     inputs = [source(device, 0) for of_size in sources for source in of_size] if first else []
     rows = [row for x in inputs for row in measure(compressor, x, config["rounds"])]
-    # With draws=[] nothing is measured here, and steps between processes are of normal draws.
+    # With draws=[] only steps between processes are measured, on normal draws.
     of_last_size = sources[-1] or [partial(draw_input, "normal", _shapes(config)[-1])]
     network = [
         row
@@ -90,7 +90,7 @@ def _check_gpus(workers: list[int], together: bool, device: torch.device) -> Non
 
 
 def _refuse_idle_inputs(config: Config, together: bool) -> None:
-    """Refuse a benchmark of nothing, and keys that are not conf's where others take their place."""
+    """Refuse a benchmark of nothing, and changed keys that have no effect beside another one."""
     known = {**config, "model": config["choices"].get("model")}
     usual = {"model": None, **read_yaml(conf_directory() / "bench.yaml")}
     for taker, taken in (("recorded", ("draws", "model", "sizes")), ("model", ("sizes",))):
@@ -109,7 +109,7 @@ def _name(device: torch.device) -> str:
 
 
 def _shapes(config: Config) -> list[Shapes]:
-    """Return a model's tensors, or a matrix for each of the sizes."""
+    """Return the shapes of a model's tensors, or of a matrix for each of the sizes."""
     if "model" not in config:
         return [one_matrix(int(n)) for n in config["sizes"]]
     outputs = config["vocabulary" if "vocabulary" in config["model"] else "classes"]
@@ -117,7 +117,7 @@ def _shapes(config: Config) -> list[Shapes]:
 
 
 def _sources(config: Config) -> list[list[InputOf]]:
-    """Return where gradients come from, those of a size together."""
+    """Return the sources of gradients, in one list per size."""
     if config["recorded"]:
         file = Path(config["recorded"])
         if not file.is_file():
@@ -147,7 +147,7 @@ def _between(
     device: torch.device,
     processes: int | None,
 ) -> list[Row]:
-    """Return the rows of steps between so many processes; None: between those that are here."""
+    """Return the rows of steps between `processes` new processes; None: between those running."""
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder) / "rows.json"
         args = (

@@ -1,8 +1,8 @@
 """Whole training steps by several methods in turn, beside PyTorch's own, between processes.
 
-Torchrun or netlab starts the processes. Methods take turns in them, a few steps at a time, of which
-the first is not timed: a slow spell of the machine meets all of them. The median over the timed
-steps counts, each as long as in the slowest process.
+Torchrun or netlab starts the processes. Methods take turns in them, a few steps at a time, so that
+a slow spell of the machine affects all of them; the first step of a turn is not timed. The result
+is the median over the timed steps, each with the time of its slowest process.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from gcbench.launch.instantiate import make_data
 from gcbench.launch.meeting import join
 from gcbench.launch.memory import keep_freed_memory
 
-TURN = 3  # steps of a method before the next one's
-MESSAGES = 50  # the median of so many counts
+TURN = 3  # consecutive steps of a method in one turn
+MESSAGES = 50  # all-reduces that are timed, of which the median counts
 BASELINE = "no exchange"
-TORCH = {"torch DDP": None, "torch DDP, powerSGD_hook rank 2": 2}  # ranks
+TORCH = {"torch DDP": None, "torch DDP, powerSGD_hook rank 2": 2}  # the ranks of PowerSGD
 
 
 class Steps(NamedTuple):
@@ -49,10 +49,10 @@ def step_times(
     mirrored: Collection[str] = (),
     beside_torch: bool = True,
 ) -> Steps:
-    """Return a row a method, alike in all processes.
+    """Return one row per method and the seconds of a message, identical in all processes.
 
     `overrides` choose model, data and batch size, as `gcbench` takes them. Methods named in
-    `mirrored` exchange nothing: a process codes, and decodes as many messages as it would get.
+    `mirrored` exchange nothing: a process encodes, and decodes as many messages as it would get.
     """
     keep_freed_memory()
     torch.set_num_threads(1)
@@ -72,9 +72,9 @@ def make_contenders(
     mirrored: Collection[str] = (),
     beside_torch: bool = True,
 ) -> dict[str, Contender]:
-    """Return a step without any exchange, PyTorch's own, and `methods` (overrides for each).
+    """Return contenders by name: a step without any exchange, PyTorch's own, and `methods`.
 
-    All have one data set and one set of weights.
+    `methods` are overrides by name. All contenders share one data set and one set of weights.
     """
     workers = dist.get_world_size()
     data = make_data(_config(overrides, workers))
@@ -94,7 +94,7 @@ def make_contenders(
 def time_rows(
     contenders: Mapping[str, Contender], control: ProcessGroupControl, rounds: int
 ) -> list[Row]:
-    """Return a row a contender, after a round that is not timed and `rounds` that are."""
+    """Return one row per contender, after one round that is not timed and `rounds` that are."""
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     for number in range(1 + rounds):
         for name, contender in contenders.items():
@@ -114,11 +114,11 @@ def time_rows(
 
 
 def message_seconds(control: ProcessGroupControl) -> float:
-    """Return the seconds of a message, however small.
+    """Return the seconds that any message takes, however small it is.
 
     They are the latency of the link and of gloo's threads, which on a slow core is the larger part.
-    An all-reduce of one number is 2 (W - 1) messages one after the other, from when the last
-    process has come.
+    An all-reduce of one number is 2 (W - 1) messages one after the other, timed from the arrival of
+    the last process.
     """
     number, times = torch.zeros(1), []
     for _ in range(MESSAGES):
@@ -151,14 +151,14 @@ def _turn(contender: Contender, control: ProcessGroupControl) -> list[float]:
         times.append((time.perf_counter() - start) / contender.period)
     contender.settle()
     for p in contender.model.parameters():
-        p.grad = None  # room for the others
+        p.grad = None  # to make room for the others
     return times
 
 
 def _share_weights(contenders: Iterable[Contender]) -> None:
     """Make all contenders share the first one's weights, to save memory.
 
-    Only times are measured.
+    This does no harm, as only times are measured.
     """
     first, *others = (list(contender.model.parameters()) for contender in contenders)
     for other in others:
@@ -167,7 +167,7 @@ def _share_weights(contenders: Iterable[Contender]) -> None:
 
 
 def _config(overrides: Sequence[str], workers: int) -> Config:
-    launcher = "local" if workers > 1 else "virtual"  # a process a worker, whoever started it
+    launcher = "local" if workers > 1 else "virtual"  # one process per worker, whoever started it
     fixed = [
         f"trainer.gpus={workers}",
         "optimizer.momentum=0",

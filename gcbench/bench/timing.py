@@ -1,4 +1,4 @@
-"""Times against a copy of the same bytes in the same run, for machines that others use, too."""
+"""Times relative to a copy of the same bytes in the same run, as the machine may be shared."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gcbench.records.clock import Lap, Ledger
 
 Row = dict[str, Any]
 Work = Callable[[], object]
-UNTIMED = 2  # calls before the first that counts: compilation, allocation, caches
+UNTIMED = 2  # calls before the first timed one, for compilation, allocation and caches
 
 
 class Timing(NamedTuple):
@@ -23,11 +23,11 @@ class Timing(NamedTuple):
 
     seconds: float
     memcpy_seconds: float
-    ratio: float  # memcpy over the work, of the pairs; 1: as fast as a copy
+    ratio: float  # time of a copy over that of the work, by pairs; 1: as fast as a copy
 
 
 def time_beside_copy(work: Work, x: Tensor, rounds: int) -> Timing:
-    """Return the times of `work` and of a copy of `x`, in turn: slow spells meet both."""
+    """Return the times of `work` and of a copy of `x`, in turn, so that slow spells affect both."""
     target = torch.empty_like(x)
     pairs = [
         (seconds(lambda: target.copy_(x), x.device), seconds(work, x.device))
@@ -38,7 +38,7 @@ def time_beside_copy(work: Work, x: Tensor, rounds: int) -> Timing:
 
 
 def slowest(times: Mapping[str, list[float]], control: Control) -> dict[str, list[float]]:
-    """Return the times of every method, each that of the process that took longest for it."""
+    """Return the times of every method, each that of the slowest process."""
     return {
         name: [max(same) for same in zip(*control.gather(of_one), strict=True)]
         for name, of_one in times.items()
@@ -46,14 +46,14 @@ def slowest(times: Mapping[str, list[float]], control: Control) -> dict[str, lis
 
 
 def ratio_in_turn(times: Sequence[float], others: Sequence[float]) -> float:
-    """Return the median ratio of steps to those that another method took in the same turns."""
+    """Return the median ratio of step times to those of another method in the same turns."""
     return median(a / b for a, b in zip(times, others, strict=True))
 
 
 def mean_seconds(laps: list[list[list[Lap]]]) -> dict[str, float]:
-    """Return the seconds of a step by phase, means over the processes, whose laps these are.
+    """Return the seconds of a step by phase, averaged over the processes that `laps` are from.
 
-    Of every collective the shortest over the processes counts, as in a run's ledger.
+    Every collective counts with its shortest time over the processes, as in a run's ledger.
     """
     ledger = Ledger(len(laps))
     ledger.add(laps)
@@ -63,7 +63,7 @@ def mean_seconds(laps: list[list[list[Lap]]]) -> dict[str, float]:
 
 
 def seconds(work: Work, device: torch.device) -> float:
-    """Return the seconds that `work` takes, on a GPU by its own events."""
+    """Return the seconds that `work` takes, on a GPU measured by CUDA events."""
     if device.type != "cuda":
         start = time.perf_counter()
         work()

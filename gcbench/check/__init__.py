@@ -1,1 +1,1 @@
-"""The duties of every method. The tests hold ours to them, `gcbench check` anybody's."""
+"""The checks that every method must pass: the tests run them on ours, `gcbench check` on yours."""

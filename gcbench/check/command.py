@@ -1,4 +1,4 @@
-"""The commands `gcbench check` and `gcbench methods`; torch is imported when arguments are read."""
+"""The commands `gcbench check` and `gcbench methods`; torch is imported once arguments are read."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from gcbench.config import Arguments, Config, compose_methods, key, option, read
 
 @dataclass
 class Check(Arguments):
-    """Runs the tests that every method of gcbench passes on a method of your own: a class by its
-    dotted name, or compressor=NAME, and settings as key=value."""
+    """Runs the tests that every method of gcbench passes on a method of your own, given by the
+    dotted name of its class or by compressor=NAME, with settings as key=value."""
 
     usage = "gcbench check [gpu] CLASS | compressor=NAME [key=value ...] [--config-dir DIR]"
     examples = """
@@ -27,8 +27,8 @@ gcbench check gpu --help
 
 @dataclass
 class CheckGPU(Arguments):
-    """Compiles every kernel that methods call for an H100 and watches a step of each, where no GPU
-    is needed: registers, spills, launches, types that NCCL has, and where the host would wait."""
+    """Compiles the kernels of all methods for an H100, and observes a step of each, without a GPU:
+    registers, spills, launches, types that NCCL lacks, and where the host would wait."""
 
     usage = "gcbench check gpu [CLASS | compressor=NAME [key=value ...]] [kernel=NAME]"
     examples = """
@@ -44,8 +44,8 @@ gcbench check gpu my_package.MyMethod rank=2
 
 @dataclass
 class Methods(Arguments):
-    """Lists all methods, or those named: what they are, their knobs, what they promise, and,
-    measured, what they send."""
+    """Lists all methods, or those named: what they are, their knobs, what they promise and,
+    if measured, what they send."""
 
     usage = "gcbench methods [NAME ...] [measure=true] [--config-dir DIR]"
 

@@ -22,9 +22,9 @@ from gcbench.compressors.virtual import aggregate
 
 
 def demand(holds: object, sentence: str) -> None:
-    """Raise AssertionError with the sentence.
+    """Raise AssertionError with `sentence` unless `holds`.
 
-    It is no `assert` statement, as users' methods are checked under `python -O` as well.
+    This is not an `assert` statement, as users' methods are checked under `python -O`, too.
     """
     if not holds:
         raise AssertionError(sentence)
@@ -82,7 +82,7 @@ def check_shapes(compressor: Compressor) -> None:
 
 
 def check_state_is_pure(compressor: Compressor) -> None:
-    """Check that an old state gives the same step again."""
+    """Check that an old state gives the same step a second time."""
     state = aggregate(compressor, gradients(range(4), 0)).state
     once = aggregate(compressor, gradients(range(4), 1), number=1, state=state)
     once.sent()
@@ -93,7 +93,7 @@ def check_state_is_pure(compressor: Compressor) -> None:
 
 
 def check_state_restores(compressor: Compressor) -> None:
-    """Check that a state made again from its tensors gives the same step."""
+    """Check that a state rebuilt from its tensors gives the same step."""
     state = State()
     for number in range(2):
         state = aggregate(compressor, gradients(range(4), number), number=number, state=state).state
@@ -115,7 +115,7 @@ def check_state_restores(compressor: Compressor) -> None:
 
 
 def check_same_bits(make: Callable[[], Compressor]) -> None:
-    """Check that a compressor made anew gives the same step, whatever else draws random numbers."""
+    """Check that a new compressor gives the same step, whatever else draws random numbers."""
     grads = gradients(range(4), 0)
     first = aggregate(make(), grads, number=3, seed=5)
     torch.manual_seed(99)
@@ -164,9 +164,9 @@ def _with_one(x: Tensor, value: float) -> Tensor:
 
 
 def check_odd_input(compressor: Compressor, kind: str, zero_of_zeros: bool) -> None:
-    """Check steps of odd gradients, on tensors of 1 value, of a prime number, and others.
+    """Check steps on odd gradients: tensors of 1 value, of a prime number of values, and others.
 
-    A huge value is one that fits what travels.
+    A huge value is one that fits the types that are sent.
     """
     huge = min(largest_sent(compressor), 1e30) if kind == "one huge value" else 0.0
     torch.manual_seed(0)
@@ -188,7 +188,7 @@ def check_odd_input(compressor: Compressor, kind: str, zero_of_zeros: bool) -> N
 
 
 def largest_sent(compressor: Compressor) -> float:
-    """Return the largest value of the narrowest float that travels."""
+    """Return the largest value of the narrowest float type that is sent."""
     comm, seen = observe(WORKERS)
     trace(compressor, comm, STEPS)
     return min(
@@ -201,7 +201,7 @@ LENGTHS = (1, 7, 8, 9, 15, 16, 17, 512, 513)
 
 
 def check_length(compressor: Compressor, n: int) -> None:
-    """Check a step of a tensor of n values."""
+    """Check a step on a tensor of n values."""
     grads = {"w": torch.randn(2, n, generator=torch.Generator().manual_seed(n))}
     update = aggregate(compressor, grads).update["w"]
     demand(

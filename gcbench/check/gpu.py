@@ -1,4 +1,4 @@
-"""The command `gcbench check gpu`: what methods would do on a GPU, proven where there is none."""
+"""The command `gcbench check gpu`: what methods would do on a GPU, checked without one."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from gcbench.config import Config, ConfigError
 from gcbench.console import TextTable, print_table
 from gcbench.launch.instantiate import make_compressor
 
-# Kernels that reduce rows. Many blocks share a long row, and a second loop takes their few results;
-# `_signs_and_sums` reduces columns to words as well, for which Inductor reads the values again.
+# Kernels that reduce rows, which may be two loops. Many blocks share a long row, and a second loop
+# reduces their few results; `_signs_and_sums` also reduces columns to words, for which Inductor
+# reads the values again.
 REDUCTIONS = {"max_norm", "_sum", "_mean_of_magnitudes", "_signs_and_sums"}
 
-# A thread codes up to 96 values at once. Spills up to here stay below the 8 bytes a value that a
-# second loop would move.
+# A thread codes up to 96 values at once. Up to this limit, spills stay below the 8 bytes per value
+# that a second loop would move.
 MOST_SPILLED_BYTES = 512
 
 SHAPES = {"matrix": (1000, 1000)}
@@ -32,7 +33,8 @@ VALUES = 1000 * 1000
 def check_gpu(methods: Mapping[str, Config], kernels: Collection[str] = ()) -> bool:
     """Print a table of the methods and their kernels, and return whether all is well.
 
-    `kernels` are the names of those to compile, if not all.
+    `kernels` are the names of the kernels to compile; without any, all are compiled. Raises
+    ConfigError for a name that no method calls.
     """
     rows: list[list[str]] = []
     groups: list[str] = []
@@ -40,7 +42,7 @@ def check_gpu(methods: Mapping[str, Config], kernels: Collection[str] = ()) -> b
     reason = missing()
     called: set[str] = set()
     for name, node in methods.items():
-        compressor = make_compressor(node, quiet=True)  # a setting of a file may be one to warn of
+        compressor = make_compressor(node, quiet=True)  # warnings about settings do not matter
         step = observe_steps(compressor, SHAPES)[-1]
         problems += [f"{name}: {problem}" for problem in step_problems(step)]
         called |= {call.name for call in step.kernel_calls}
@@ -51,7 +53,7 @@ def check_gpu(methods: Mapping[str, Config], kernels: Collection[str] = ()) -> b
                 continue
             try:
                 compiled = compile_call(call)
-            except Exception as error:  # of three compilers, each with errors of its own
+            except Exception as error:  # from three compilers, each with errors of its own
                 problems.append(f"{name}: {call.name} does not compile: {error}")
                 continue
             cells.append(_kernel_cells(call, compiled))
@@ -90,7 +92,7 @@ def check_gpu(methods: Mapping[str, Config], kernels: Collection[str] = ()) -> b
 
 
 def largest_calls(calls: list[KernelCall], kernels: Collection[str] = ()) -> list[KernelCall]:
-    """Return the largest call of each kernel: the others are of a tensor's last values."""
+    """Return the largest call of each kernel; smaller calls are for a tensor's last values."""
     largest: dict[str, KernelCall] = {}
     for call in calls:
         chosen = not kernels or call.name in kernels
@@ -100,7 +102,7 @@ def largest_calls(calls: list[KernelCall], kernels: Collection[str] = ()) -> lis
 
 
 def step_problems(step: ObservedStep) -> Iterator[str]:
-    """Yield what a step does that a GPU between GPUs should not, or cannot."""
+    """Yield what a step does that it should not, or cannot, do on one of several GPUs."""
     for place, operation in step.host_reads.items():
         if place not in CANNOT_DO_WITHOUT:
             yield f"the host waits for the GPU in {place} ({operation})"
@@ -109,7 +111,7 @@ def step_problems(step: ObservedStep) -> Iterator[str]:
 
 
 def kernel_problems(call: KernelCall, compiled: CompiledCall) -> Iterator[str]:
-    """Yield what keeps a kernel from the speed of memory, or from the bits of its eager form."""
+    """Yield what keeps a kernel from the speed of memory, or from the bits of eager kernels."""
     loops = len(compiled.triton_kernels)
     if loops > 1 + (call.name in REDUCTIONS):
         yield f"{call.name} is {loops} loops on a GPU, where one was meant"
@@ -139,7 +141,7 @@ def _kernel_cells(call: KernelCall, compiled: CompiledCall) -> list[str]:
 
 
 def _side_by_side(cells: list[list[str]]) -> list[list[str]]:
-    """Return rows of a method's cells, in the first row only, and of one kernel each."""
+    """Return one row per kernel, with the method's cells in the first row only."""
     method, *kernels = cells
     blank = [""] * len(method)
     lines = [kernel + [""] * (7 - len(kernel)) for kernel in kernels or [[]]]

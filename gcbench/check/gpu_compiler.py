@@ -1,4 +1,4 @@
-"""Kernels compiled for an H100 that is not there, by Inductor, Triton and its ptxas."""
+"""Kernels compiled by Inductor, Triton and its ptxas for an H100, without having one."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 from gcbench.check.gpu_steps import KernelCall, fake_tensors
 from gcbench.codecs.kernels import COMPILER_OPTIONS
 
-# Products added without rounding them first, approximate functions, subnormals taken as zero. Not
-# floor (cvt.rmi), which does so, too: only a negative one becomes another integer, and a code's is
-# negative only where a draw in [0, 1) is exactly 0.
+# Products added without rounding them first, approximate functions, and subnormals taken as zero.
+# Floor (cvt.rmi) is exempt, although it takes them as zero, too: this changes its result only for
+# negative subnormals, and a code's floor gets one only if a draw in [0, 1) is exactly 0.
 _INEXACT = re.compile(
     r"(?<![\w.])(?!cvt\.rmi)(fma\.rn\.f32|[a-z]\w*(?:\.\w+)*?\.(?:full|approx|ftz)(?:\.\w+)*)\s"
 )
@@ -48,12 +48,12 @@ _H100 = SimpleNamespace(
 
 
 class TritonKernel(NamedTuple):
-    """A cubin of sm_90, of the configuration with the fewest spills and registers."""
+    """A cubin for sm_90, in the configuration with the fewest spills and registers."""
 
     registers: int
-    spilled_bytes: int  # a thread's stack
-    shared_bytes: int  # of a block
-    inexact: tuple[str, ...]  # instructions that round otherwise than operations one by one
+    spilled_bytes: int  # the stack of a thread
+    shared_bytes: int  # per block
+    inexact: tuple[str, ...]  # instructions that round differently from separate operations
 
 
 class CompiledCall(NamedTuple):
@@ -64,7 +64,7 @@ class CompiledCall(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """Return a lower bound of the time, that of moving the bytes."""
+        """Return a lower bound of the time: that of moving the bytes."""
         return self.moved_bytes / BYTES_PER_SECOND
 
 
@@ -78,7 +78,7 @@ def missing() -> str | None:
 
 
 def compile_call(call: KernelCall) -> CompiledCall:
-    """Return a kernel's call compiled; raises what Inductor, Triton or ptxas raise."""
+    """Return a kernel's call, compiled. Raises what Inductor, Triton or ptxas raise."""
     with fake_tensors(), _pretend_h100() as autotuners:
         graph, inputs = trace_call(call.function, call.args, call.kwargs)
         compile_graph(graph, inputs)
@@ -88,7 +88,7 @@ def compile_call(call: KernelCall) -> CompiledCall:
 def trace_call(
     function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
 ) -> tuple[fx.GraphModule, list[Tensor]]:
-    """Return a call as a graph of all its tensors, and those tensors."""
+    """Return a call as a graph whose inputs are all its tensors, and these tensors."""
     from torch._inductor.decomposition import select_decomp_table
     from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -114,7 +114,7 @@ def compile_graph(graph: fx.GraphModule, inputs: list[Tensor]) -> Callable[..., 
 
     settings: dict[str, Any] = {
         **COMPILER_OPTIONS,
-        "joint_graph_constant_folding": False,  # which would run a kernel
+        "joint_graph_constant_folding": False,  # folding would run a kernel
         "use_static_cuda_launcher": False,
         "compile_threads": 1,
         "force_disable_caches": True,
@@ -124,7 +124,7 @@ def compile_graph(graph: fx.GraphModule, inputs: list[Tensor]) -> Callable[..., 
 
 
 class FakeDriver:
-    """The driver of Triton, as far as compilers ask it."""
+    """A stand-in for Triton's driver that answers what compilers ask."""
 
     def get_current_target(self) -> Any:
         from triton.backends.compiler import GPUTarget
@@ -183,7 +183,7 @@ def _pretend_h100() -> Iterator[list[Any]]:
         (torch.cuda, "current_device", lambda: 0),
     ]
     with ExitStack() as stack:
-        has_triton.cache_clear()  # another compilation in this process may have asked it
+        has_triton.cache_clear()  # an earlier compilation may have filled it
         stack.callback(has_triton.cache_clear)
         for owner, name, answer in answers:
             static = isinstance(owner, type) and name != "triton"
@@ -196,7 +196,7 @@ def _pretend_h100() -> Iterator[list[Any]]:
 
 
 def _smallest(autotuner: Any) -> TritonKernel:
-    """Return the leanest of the configurations among which a GPU would choose by their time."""
+    """Return the leanest configuration; on a GPU, the autotuner would choose the fastest."""
     kernels = [result.kernel for result in autotuner.compile_results]
     return min(
         map(_resources, kernels), key=lambda kernel: (kernel.spilled_bytes, kernel.registers)
@@ -218,12 +218,12 @@ def _resources(kernel: Any) -> TritonKernel:
 
 
 def inexact_instructions(ptx: str) -> tuple[str, ...]:
-    """Return the instructions of a kernel that round otherwise than operations one by one."""
+    """Return the instructions of a kernel that round differently from separate operations."""
     return tuple(sorted(set(_INEXACT.findall(ptx))))
 
 
 def _moved_bytes(graph: fx.GraphModule) -> int:
-    """Return the bytes of what a graph reads and writes, each once."""
+    """Return the bytes that a graph reads and writes, counting each value once."""
     moved = 0
     for node in graph.graph.find_nodes(op="placeholder"):
         mutations = [user for user in node.users if _mutates(user, node)]
@@ -240,7 +240,7 @@ def _mutates(user: fx.Node, node: fx.Node) -> bool:
 
 
 def _bytes(x: Tensor) -> int:
-    """Return the bytes of the different values of a tensor, however often it repeats them."""
+    """Return the bytes of a tensor's distinct elements; expanded dimensions count once."""
     distinct = 1
     for size, stride in zip(x.shape, x.stride(), strict=True):
         distinct *= size if stride else 1

@@ -1,7 +1,8 @@
-"""Steps of a method on a GPU that is not there: fake tensors on `cuda`, between 16 fake ranks.
+"""Steps of a method as on a GPU, without having one: fake tensors on `cuda`, on 16 fake ranks.
 
-Fake tensors have shapes, types and devices but no values. So a step of them launches nothing, yet
-takes every branch that a GPU takes, and what it launches, exchanges and reads back can be counted.
+Fake tensors have shapes, types and devices but no values. So a step on them launches nothing, yet
+takes every branch that it takes on a GPU, and what it would launch, exchange and read back can be
+counted.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from gcbench.compressors import Compressor, State
 from gcbench.compressors.virtual import aggregate
 
 RANKS = 16
-NCCL_TYPES = {  # ncclDataType_t, as torch maps its types to it
+NCCL_TYPES = {  # the types that PyTorch maps to an ncclDataType_t
     torch.bool,
     torch.int8,
     torch.uint8,
@@ -90,18 +91,18 @@ class ObservedStep:
     # Places in gcbench (`file function`) where the host waits for values, with the operation.
     host_reads: dict[str, str] = field(default_factory=dict)
     exchanged: set[torch.dtype] = field(default_factory=set)
-    cut_short: bool = False  # at a host read that no made-up value can answer
+    cut_short: bool = False  # whether it ended at a host read that no made-up value can answer
 
     @property
     def launches(self) -> int:
-        """Return a lower bound of what is launched, where a kernel is one loop."""
+        """Return a lower bound of the number of launches, if every kernel is one loop."""
         return len(self.kernel_calls) + self.operations.total()
 
 
 def observe_steps(
     compressor: Compressor, shapes: Mapping[str, tuple[int, ...]], steps: int = 2
 ) -> list[ObservedStep]:
-    """Return what each of some steps does on one of 16 ranks of NCCL; the first makes the state."""
+    """Return what each step does on one of 16 ranks of NCCL; the first step creates the state."""
     state, observed = State(), []
     with _fake_ranks(), fake_tensors(), torch.no_grad():
         for number in range(steps):
@@ -124,12 +125,11 @@ def observe_steps(
 
 @cache
 def fake_tensors() -> FakeTensorMode:
-    """Return the mode of all fake tensors of this process.
+    """Return the only mode of fake tensors in this process.
 
-    There is one, as tables of a method that are kept from step to step may not meet tensors of
-    another mode.
+    Tables that a method keeps from step to step cannot be combined with tensors of another mode.
     """
-    # What this logger says is raised as well.
+    # What this logger reports is also raised.
     logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)
     return FakeTensorMode()
 
@@ -146,7 +146,7 @@ def _fake_ranks() -> Iterator[None]:
         dist.destroy_process_group()
 
 
-_WAITS = {  # for what the host has to see
+_WAITS = {  # operations whose results the host has to see
     "_local_scalar_dense",
     "_linalg_svd",
     "bincount",
@@ -166,7 +166,7 @@ _LAUNCH_NOTHING = {
 
 
 class _Watch(TorchDispatchMode):
-    """Notes every operation on tensors of the GPU, and answers where the host asks for a value."""
+    """Records every operation on GPU tensors, and makes up the values that the host asks for."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -201,7 +201,7 @@ class _Watch(TorchDispatchMode):
         return result
 
 
-_ANSWERS: dict[bool, float] = {True: 64.0, False: 64}  # to the host: fake tensors have no values
+_ANSWERS: dict[bool, float] = {True: 64.0, False: 64}  # made up for the host
 
 
 def _makes_the_host_wait(name: str, inputs: list[Tensor], device: torch.device | None) -> bool:

@@ -1,4 +1,4 @@
-"""Virtual workers and real processes compute the same updates and count the same bits."""
+"""Checks that virtual workers and real processes have the same updates, states and bits."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from gcbench.compressors import Compressor, Grads
 def check_updates_agree(compressor: Compressor, virtual: Trace, processes: Sequence[Trace]) -> None:
     """Check that real processes apply the updates of virtual workers.
 
-    They agree to the bit where no floats are summed; else up to the order of sums, and the rounding
-    of what is summed.
+    They agree to the bit if no floats are summed, else up to the order of sums and the rounding of
+    the type that is summed.
     """
     apart = [
         (number, real, expected)
@@ -60,7 +60,7 @@ def check_replicas(processes: Sequence[Trace]) -> None:
 
 
 def check_residuals(virtual: Trace, processes: Sequence[Trace]) -> None:
-    """Check that real workers keep the states of virtual ones."""
+    """Check that real workers keep the same states as virtual ones."""
     scale = max(float(flat(update).abs().max()) for update in virtual.updates)
     for number in range(STEPS):
         for depth, expected in enumerate(virtual.residuals[number]):
@@ -77,7 +77,7 @@ def check_residuals(virtual: Trace, processes: Sequence[Trace]) -> None:
 
 
 def check_bits(virtual: Trace, processes: Sequence[Trace]) -> None:
-    """Check that real and virtual workers are charged the same bits, and some."""
+    """Check that the same bits are counted for real and virtual workers, and more than none."""
     for what in ("sent_bits", "received_bits"):
         real = [bits for process in processes for bits in getattr(process, what)]
         expected = getattr(virtual, what)

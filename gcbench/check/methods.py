@@ -20,13 +20,13 @@ from gcbench.launch.instantiate import make_compressor
 
 
 class Method(NamedTuple):
-    """A line of the list."""
+    """An entry of the list of methods."""
 
     name: str
     about: str
     knobs: list[str]
     promises: list[str]
-    wire: Wire | None  # where it was measured
+    wire: Wire | None  # None if it was not measured
 
 
 def choices(config_dir: str | None = None) -> dict[str, Path]:
@@ -42,7 +42,10 @@ def choices(config_dir: str | None = None) -> dict[str, Path]:
 def read_methods(
     names: Sequence[str], measure: bool, config_dir: str | None = None
 ) -> Iterator[Method]:
-    """Yield the methods of these names, or all where there are none."""
+    """Yield the methods of these names, or all methods if there are no names.
+
+    Raises ConfigError for an unknown name.
+    """
     files = choices(config_dir)
     for name in names:
         if name not in files:
@@ -61,7 +64,7 @@ def read_methods(
 
 
 def _promises(compressor: Compressor) -> list[str]:
-    """Return the promises of the method by itself, and the error feedback that it has."""
+    """Return the promises of the method by itself, and its kind of error feedback."""
     feedback = next((p for p in parts_of(compressor) if isinstance(p, Feedback)), None)
     properties = (feedback.inner if feedback else compressor).properties
     promises = {
@@ -81,7 +84,7 @@ def _promises(compressor: Compressor) -> list[str]:
 def list_methods(
     names: Sequence[str] = (), measure: bool = False, config_dir: str | None = None
 ) -> None:
-    """Print the methods of these names, or all; with `measure`, what they send, too."""
+    """Print the methods of these names, or all; with `measure`, also what they send."""
     measured = ["bits a value it sends", "x fewer"] if measure else []
     rows = []
     for method in read_methods(names, measure, config_dir):

@@ -29,7 +29,7 @@ Traces = dict[str, list[list[Trace]]]
 def traces_over_gloo(nodes: Sequence[Config]) -> Traces:
     """Return the traces of every compressor in every layout, by process.
 
-    One start serves both layouts, as it costs seconds.
+    Processes are started once for both layouts, as this takes seconds.
     """
     with tempfile.TemporaryDirectory() as folder:
         run_processes(_trace_here, (nodes, folder), max(LAYOUTS.values()))

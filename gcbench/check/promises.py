@@ -1,4 +1,4 @@
-"""The checks of what a method's `properties` promise."""
+"""Checks of what a method's `properties` promise."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from gcbench.compressors.wrappers import ErrorFeedback
 
 
 def rounding_of_sums(compressor: Compressor) -> float:
-    """Return the relative rounding of the coarsest float that is summed over workers, or 0."""
+    """Return the relative rounding of the coarsest float type summed over workers, or 0."""
     comm, seen = observe(WORKERS)
     trace(compressor, comm)
     types = [
@@ -36,7 +36,7 @@ def rounding_of_sums(compressor: Compressor) -> float:
 
 
 def check_exact(compressor: Compressor) -> None:
-    """Check that an update is the mean of the gradients, up to the rounding of what travels."""
+    """Check that an update is the mean of the gradients, up to the rounding of sums."""
     grads = gradients(range(4), 0)
     error = (flat(aggregate(compressor, grads).update)[0] - flat(grads).mean(0)).abs().max()
     allowed = max(1e-6, rounding_of_sums(compressor)) * flat(grads).abs().max()
@@ -47,9 +47,9 @@ def check_exact(compressor: Compressor) -> None:
 
 
 def check_unbiased(compressor: Compressor, repeats: int = 600) -> None:
-    """Check that the mean of N updates errs by the noise of one over sqrt N.
+    """Check that the mean of N updates is off by the noise of one update over sqrt(N).
 
-    It does so in all directions, and along the gradient.
+    This must hold over all directions, and along the gradient.
     """
     grads = gradients(range(2), 0)
     mean = flat(grads).mean(0)
@@ -72,11 +72,11 @@ def check_unbiased(compressor: Compressor, repeats: int = 600) -> None:
 
 
 def vectors(n: int) -> dict[str, Tensor]:
-    """Return vectors that are hard to code, each in another way."""
+    """Return vectors that are hard to code, each in a different way."""
     generator = torch.Generator().manual_seed(0)
     spike, few = torch.zeros(n), torch.zeros(n)
     spike[n // 3], few[:: n // 7] = -3, torch.arange(len(few[:: n // 7])) + 1.0
-    quarter = torch.full((n,), 0.25 / 7)  # between two levels of 7
+    quarter = torch.full((n,), 0.25 / 7)  # between two of 7 levels
     quarter[0] = 1
     return {
         "random": torch.randn(n, generator=generator),
@@ -94,9 +94,9 @@ VECTORS = vectors(156)
 
 
 def check_contractive(compressor: Compressor, kind: str, slack: float = 1e-6) -> float:
-    """Check that a worker's mean error is less than its gradient; return the share 1 - delta.
+    """Check that a worker's mean squared error is below |v|^2; return their ratio, 1 - delta.
 
-    With the slack a sketch may miss a gradient altogether, but never add to it.
+    The slack lets a sketch miss a gradient altogether, but not add to it.
     """
     rows = torch.stack([VECTORS[kind], VECTORS["random"]])
     grads = {"w": rows.view(2, 12, 13)}
@@ -131,7 +131,7 @@ def check_mean_linear(compressor: Compressor) -> None:
 
 
 def check_divisible(compressor: Compressor) -> None:
-    """Check that tensors' shapes mean nothing: flat ones have the same update, to the bit."""
+    """Check that shapes do not matter: flattened tensors have the same update, to the bit."""
     grads = gradients(range(4), 0)
     shaped = aggregate(compressor, grads)
     flattened = aggregate(compressor, dict(zip(grads, flatten_each(grads), strict=True)))
@@ -146,9 +146,9 @@ PARTS = [("conv", "scalar", "twin", "one"), ("conv bias", "matrix", "row")]
 
 
 def check_scope(compressor: Compressor) -> None:
-    """Check that updates depend on other tensors where the scope is global, and only there.
+    """Check that updates depend on other tensors if the scope is global, and only then.
 
-    Some tensors are tried alone, at their places in the model.
+    Some tensors are aggregated without the others, at their places in the model.
     """
     of_all = _updates(compressor, list(SHAPES))
     errors = [
@@ -170,7 +170,7 @@ def check_scope(compressor: Compressor) -> None:
 
 
 def _updates(compressor: Compressor, names: Sequence[str]) -> list[Grads]:
-    """Return the updates of three steps; in the second one tensor is much larger than others."""
+    """Return the updates of three steps; in the second, one tensor is much larger than others."""
     state, updates = State(), []
     for number in range(3):
         grads = gradients(range(4), number)

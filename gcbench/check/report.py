@@ -1,4 +1,4 @@
-"""The command `gcbench check`: every check of a method, and a line for each."""
+"""The command `gcbench check`: all checks of a method, with one line for each."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ Check = Callable[[], str | None]
 
 
 def check_method(subject: Subject) -> bool:
-    """Print a line a check, and return whether all is well."""
+    """Print one line per check, and return whether all is well."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a setting of the checks may be one to warn of
+        warnings.simplefilter("ignore")  # the checks try settings that cause warnings
         typed = make_compressor(subject.typed)
         if not print_line("has what a method has", {"": partial(check_parts, typed)}):
             return False
@@ -95,9 +95,9 @@ def _checks(maker: Callable[[], Compressor]) -> Iterator[tuple[str, Check]]:
 
 
 def _odd_inputs(compressor: Compressor) -> None:
-    """Check all odd gradients.
+    """Check steps on all odd gradients.
 
-    A promise about the error leaves zeros as the only update of gradients of zeros.
+    If a method promises anything about its error, the update of zero gradients must be zero.
     """
     promises: Properties = compressor.properties
     for kind in ODD_INPUTS:
@@ -159,14 +159,14 @@ def _sends(compressor: Compressor) -> str:
 
 
 def print_line(name: str, cases: dict[str, Check]) -> bool:
-    """Print the line of one check, in all cases or the first in which it fails."""
+    """Print the line of one check for all cases, or for the first case in which it fails."""
     remarks = []
     for label, check in cases.items():
         try:
             remarks.append(check())
         except AssertionError as error:
             return _print_failure(name, label, str(error) or _place(error))
-        except Exception as error:  # in somebody else's code
+        except Exception as error:  # raised by somebody else's code
             return _print_failure(name, label, f"{type(error).__name__}: {error} ({_place(error)})")
     print(f"ok      {name}{f': {remarks[0]}' if remarks[0] else ''}", flush=True)
     return True
@@ -178,7 +178,7 @@ def _print_failure(name: str, label: str, sentence: str) -> bool:
 
 
 def _place(error: BaseException) -> str:
-    """Return the place of an error in their code, or else where it was raised."""
+    """Return the place of an error in the user's code, or else where it was raised."""
     frames = traceback.extract_tb(error.__traceback__)
     theirs = [
         f

@@ -1,4 +1,4 @@
-"""Steps of a method on small gradients, alike for virtual workers and for real ones."""
+"""Steps of a method on small gradients, which are the same for virtual and real workers."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ SHAPES: dict[str, tuple[int, ...]] = {
 def gradients(
     workers: Sequence[int], number: int, shapes: Mapping[str, tuple[int, ...]] = SHAPES
 ) -> Grads:
-    """Return `{name: [w, *shape]}` for one step.
+    """Return the workers' gradients of one step, `{name: [w, *shape]}`.
 
-    Each worker's are from its own generator, with a part that all share.
+    Each worker's are drawn from its own generator, plus a part that all workers share.
     """
     grads: Grads = {}
     for i, (name, shape) in enumerate(shapes.items()):
@@ -50,22 +50,22 @@ def shapes_of(grads: Grads) -> dict[str, tuple[int, ...]]:
 
 
 def flat(grads: Grads) -> Tensor:
-    """Return all tensors end to end, `[w, n]` in float64."""
+    """Return all tensors concatenated, `[w, n]` in float64."""
     return flatten(grads).double()
 
 
 class Trace(NamedTuple):
-    """The updates, messages, states and bits of some steps, as a process had them."""
+    """The updates, messages, states and bits of some steps in one process."""
 
     updates: list[Grads]
     sent: list[Grads]
-    residuals: list[list[Grads]]  # by step and layer of the state, each worker's own
+    residuals: list[list[Grads]]  # by step and layer of the state, of each worker
     sent_bits: list[int]
     received_bits: list[int]
 
 
 def trace(compressor: Compressor, comm: Comm, steps: int = STEPS) -> Trace:
-    """Take some steps on `gradients`, and return what this process has of them."""
+    """Take some steps on `gradients`, and return their trace in this process."""
     state = State()
     updates, sent, residuals = [], [], []
     for number in range(steps):
@@ -84,7 +84,7 @@ Seen = dict[tuple[str, torch.dtype], int]
 
 
 def observe(workers: int) -> tuple[Comm, Seen]:
-    """Return virtual workers, and a record of what will travel between them."""
+    """Return a Comm of virtual workers, and a record of what will be sent between them."""
     seen: Seen = {}
 
     def note(collective: str, tensors: Sequence[Tensor], lengths: Lengths) -> None:

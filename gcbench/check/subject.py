@@ -1,4 +1,4 @@
-"""The subject of the checks: a method by its name, or a choice of conf/compressor."""
+"""The subject of the checks: a class by its dotted name, or a choice of conf/compressor."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from gcbench.config import Config, ConfigError, compose_overrides, method_node, resolve
 
-# Settings that every method is tried with, wherever it has the keys. Buckets are smaller than the
+# Settings with which every method is tried, as far as it has the keys. Buckets are smaller than the
 # gradients of the checks.
 SETTINGS: dict[str, dict[str, Any]] = {
     "all tensors": {"min_size": 0, "bucket_size": 16, "error_feedback": False},
@@ -17,11 +17,11 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 
 class Subject(NamedTuple):
-    """A compressor's node as it was typed, and with other settings."""
+    """The config node of a compressor as it was typed, and with other settings."""
 
     typed: Config
-    # By the overrides of the other settings. The first case only has small tensors compressed, too,
-    # as those of the checks are.
+    # Keyed by the overrides that make the other settings. The first case only lets small tensors be
+    # compressed, too, as the tensors of the checks are small.
     cases: dict[str, Config]
 
 
@@ -55,7 +55,7 @@ def _of_choice(overrides: Sequence[str], config_dir: str | None) -> Subject:
 
 
 def _changes(now: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the settings of each case that differ from those `now`."""
+    """Return, for each case, its settings that differ from those of `now`."""
     return [
         {k: v for k, v in settings.items() if k in now and now[k] != v}
         for settings in ({"min_size": 0}, *SETTINGS.values())

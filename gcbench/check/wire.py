@@ -10,17 +10,17 @@ from gcbench.check.steps import WORKERS, observe
 from gcbench.compressors import Compressor
 from gcbench.compressors.virtual import aggregate
 
-# Parameters as networks have them, small enough to be quick.
+# Shapes of parameters that networks have, small enough to be quick.
 REFERENCE = {"conv": (256, 128, 3, 3), "matrix": (512, 512), "bias": (512,)}
 VALUES = sum(torch.Size(shape).numel() for shape in REFERENCE.values())
 SHORT = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
 
 
 class Wire(NamedTuple):
-    """The bits a value that a worker sends."""
+    """The bits per value that a worker sends."""
 
     bits_per_value: float
-    parts: dict[tuple[str, str], float]  # the same by kind of numbers and collective
+    parts: dict[tuple[str, str], float]  # the same, by type of numbers and collective
 
     @property
     def ratio(self) -> float:
@@ -32,7 +32,7 @@ class Wire(NamedTuple):
 
 
 def wire(compressor: Compressor) -> Wire:
-    """Return what the first step of 4 workers sends."""
+    """Return the bits that a worker sends in the first step of 4 workers."""
     comm, seen = observe(WORKERS)
     generator = torch.Generator().manual_seed(0)
     aggregate(

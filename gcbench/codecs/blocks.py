@@ -1,4 +1,4 @@
-"""Blocks of consecutive codes, each coded by itself, so that all are decoded at once."""
+"""Blocks of consecutive codes, encoded independently so that all can be decoded in parallel."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from gcbench.codecs.kernels import CACHED_VALUES, block_slices
 
 @dataclass(frozen=True)
 class Blocks:
-    """Blocks of `size` codes over tensors laid end to end.
+    """Blocks of `size` codes over concatenated tensors, whose lengths are `segments`.
 
-    No block crosses a tensor's border; the last one of each tensor may be short.
+    No block crosses a tensor boundary; the last block of each tensor may be short.
     """
 
     segments: tuple[int, ...]
@@ -28,9 +28,9 @@ class Blocks:
         return [-(-n // self.size) for n in self.segments]
 
     def split(self, codes: Tensor, size: int, fill: int) -> Tensor:
-        """Return the codes `[w, n]` as `[w, blocks, size]`, with `fill` behind a block's end.
+        """Return codes `[w, n]` as `[w, blocks, size]`, each block padded with `fill`.
 
-        `size` is at least that of the blocks.
+        `size` is at least the size of the blocks.
         """
         parts = codes.split(self.segments, dim=1)
         if any(n % self.size for n in self.segments):
@@ -43,11 +43,11 @@ class Blocks:
         return F.pad(blocks, (0, size - self.size), value=fill) if size > self.size else blocks
 
     def join(self, blocks: Tensor) -> Tensor:
-        """Return the codes `[w, n]` that `split` took."""
+        """Return codes `[w, n]`: the inverse of `split`."""
         parts = blocks[..., : self.size].split(self.counts, dim=1)
         rows = [part.flatten(1)[:, :n] for part, n in zip(parts, self.segments, strict=True)]
         return rows[0] if len(rows) == 1 else torch.cat(rows, dim=1)
 
     def chunks(self, device: torch.device) -> Iterator[slice]:
-        """Yield ranges of blocks that stay in a core's cache together; a GPU takes all at once."""
+        """Yield ranges of blocks that fit in a core's cache; on a GPU, one range of all blocks."""
         return block_slices(sum(self.counts), self.size, device, CACHED_VALUES)

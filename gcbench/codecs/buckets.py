@@ -1,4 +1,4 @@
-"""Buckets of consecutive values that share a scale, and the order in which codecs take values."""
+"""Buckets of consecutive values that share a scale, and the order in which codecs read values."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from torch import Tensor
 from gcbench.codecs.kernels import block_slices
 
 ROW = 512
-# Values to fit parameters to in one call; with more, the overhead of a call no longer matters.
+# How many values one call fits parameters to: enough that the overhead of a call does not matter.
 FIT_VALUES = 1 << 20
-# Values that a CPU copies in about the time that a kernel's call takes.
+# How many values a CPU copies in about the time of one kernel call.
 LARGE = 1 << 18
 
 Index = NDArray[np.int64]
@@ -32,43 +32,44 @@ class Piece(NamedTuple):
     length: int
 
     def of(self, tensors: Sequence[Tensor]) -> Tensor:
-        """Return these values of the tensors `[w, segment]`, as a view."""
+        """Return these values as a view of their tensor; `tensors` are `[w, segment]` each."""
         return tensors[self.tensor][:, self.offset : self.offset + self.length]
 
 
 class Rows(NamedTuple):
-    """Values in the order of codes: groups of rows, and the rest."""
+    """Values in the order of their codes: groups of rows, then the rest."""
 
-    tensors: Sequence[Tensor]  # whose values these are, `[w, segment]` each
-    matrices: list[tuple[slice, Tensor]]  # which groups, and these: `[w, groups, rows, row]`
-    rest: Tensor  # `[w, rest]`
-    copied: Tensor  # `[w, n]`: all of these that are no views of the tensors
-    row: int
+    tensors: Sequence[Tensor]  # the tensors that the values belong to, `[w, segment]` each
+    matrices: list[tuple[slice, Tensor]]  # ranges of groups, with `[w, groups, rows, row]` each
+    rest: Tensor  # `[w, rest]`: the values outside groups
+    copied: Tensor  # `[w, n]`: all values that are copies rather than views of the tensors
+    row: int  # the length of a row
 
 
 class Groups(NamedTuple):
     """The place and the bucket of every row of values, and of every value of the rest."""
 
-    # [groups, rows a group]: where each row's first value is in the tensors laid end to end.
+    # [groups, rows per group]: positions of the rows' first values in the concatenated tensors.
     starts: Tensor
-    buckets: Tensor  # [groups, rows a group]
-    one_row: bool  # is each of these buckets, in order
+    buckets: Tensor  # [groups, rows per group]
+    one_row: bool  # whether the i-th row belongs to the i-th bucket, for all rows
     rest_positions: Tensor  # [rest]
     rest_buckets: Tensor  # [rest]
-    by_bucket: Tensor  # [rows + rest]: the rows of groups and the rest, in the order of buckets
-    bucket_lengths: Tensor  # [buckets]: how many of these a bucket has
+    by_bucket: Tensor  # [rows + rest]: indices of rows and of values of the rest, by bucket
+    bucket_lengths: Tensor  # [buckets]: how many of these indices a bucket has
 
 
 class Buckets:
-    """Buckets of `size` values over tensors; without a size, one bucket a tensor.
+    """Buckets of `size` values over tensors; without a size, one bucket per tensor.
 
-    No bucket crosses a tensor's border, the last of each is short: tensors keep buckets of their
-    own, so that a method sees the same buckets however a model is cut into messages.
+    No bucket crosses a tensor boundary; the last bucket of a tensor may be short. So a method sees
+    the same buckets however a model is split into messages.
 
-    Kernels want groups of rows of equal length that belong to one bucket each. First come those
-    that fill groups inside a large tensor, which a CPU takes where they lie; then the other rows of
-    full buckets, those of short buckets, and the tails, which fill no row. These are copied; a GPU,
-    where a copy takes less than the calls for all large tensors, copies everything.
+    Kernels take groups of rows of equal length, where a row belongs to a single bucket. First come
+    the rows that fill whole groups inside a large tensor, which a CPU reads in place; then the
+    other rows of full buckets, the rows of short buckets, and the tails, which are shorter than a
+    row. All but the first are copied. A GPU copies everything, since that costs less than one call
+    per large tensor.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class Buckets:
         self.device = device
         self.size = size
         self.row = ROW if size is None or size % ROW == 0 else size
-        self.rows = rows  # a group
+        self.rows = rows  # per group
         unit = math.lcm(rows * self.row, size or 1)
         large, full, short, tails = [], [], [], []
         for i, n in enumerate(segments):
@@ -104,25 +105,25 @@ class Buckets:
         self.groups = self._make_groups()
 
     def take(self, tensors: Sequence[Tensor]) -> Rows:
-        """Return the values of the tensors, `[w, segment]` each."""
+        """Return the values of `tensors`, `[w, segment]` each, in the order of their codes."""
         parts = [piece.of(tensors) for piece in self._copied]
         return self._as_rows(tensors, torch.cat([tensors[0][:, :0], *parts], dim=1))
 
     def make_room(self, tensors: Sequence[Tensor]) -> Rows:
-        """Return rows to write the values of the tensors to; `put_back` completes the tensors."""
+        """Return rows to write values of `tensors` into; `put_back` then completes the tensors."""
         n = sum(piece.length for piece in self._copied)
         return self._as_rows(tensors, tensors[0].new_empty(len(tensors[0]), n))
 
     def put_back(self, rows: Rows) -> None:
-        """Write what was copied into its tensors."""
+        """Write the copied values of `rows` back into its tensors."""
         if self._copied:
             places = [piece.of(rows.tensors) for piece in self._copied]
             lengths = [piece.length for piece in self._copied]
-            # No public function copies many tensors by one launch.
+            # No public function copies many tensors in one launch.
             torch._foreach_copy_(places, list(rows.copied.split(lengths, dim=1)))
 
     def reduce(self, rows: Rows, function: Callable[[Tensor], Tensor]) -> Tensor:
-        """Return one value, or a few, of each bucket, `[w, buckets, ...]`.
+        """Return one or more values per bucket, `[w, buckets, ...]`.
 
         `function` reduces the last dimension of `[w, b, size]`.
         """
@@ -136,7 +137,7 @@ class Buckets:
         return torch.cat(parts, dim=1)
 
     def spread(self, per_bucket: Tensor) -> Tensor:
-        """Return each bucket's value repeated for all of the bucket's elements, `[r, n]`."""
+        """Return each bucket's value `[r, buckets]` repeated for all its elements, `[r, n]`."""
         each = [
             per_bucket.index_select(1, ids).repeat_interleave(self.size or n, dim=1)[:, :n]
             for ids, n in zip(map(self._to_device, self._ids), self.segments, strict=True)
@@ -156,9 +157,9 @@ class Buckets:
         return Rows(tensors, matrices, copied[:, inside:], copied, self.row)
 
     def _as_groups(self, x: Tensor) -> Tensor:
-        """Return a view `[w, groups, rows, row]`.
+        """Return a view of `[w, n]` as `[w, groups, rows, row]`.
 
-        With one worker its strides follow from the shape alone.
+        With one worker, its strides depend on the shape alone.
         """
         shape = -1, self.rows, self.row
         return x[0].view(shape).unsqueeze(0) if len(x) == 1 else x.unflatten(1, shape)
@@ -171,7 +172,7 @@ class Buckets:
             yield rows.copied[:, :n].unflatten(1, (-1, self.size))
 
     def _number_buckets(self) -> tuple[list[Index], Index]:
-        """Return the buckets of each tensor, by where they begin in it, and the sizes of all."""
+        """Return the bucket numbers of each tensor, by position, and the sizes of all buckets."""
         ids: list[list[Index]] = [[] for _ in self.segments]
         sizes: list[int] = []
         for piece in self._full:
@@ -206,7 +207,7 @@ class Buckets:
         )
 
     def _places(self, pieces: Sequence[Piece], step: int) -> tuple[Index, Index]:
-        """Return where every step-th value is in the tensors end to end, and in which bucket."""
+        """Return the position in the concatenated tensors and the bucket of every step-th value."""
         starts = list(accumulate(self.segments, initial=0))
         places, buckets = [_NONE], [_NONE]
         for i, offset, length in pieces:

@@ -1,13 +1,13 @@
-"""Elias's omega code (Elias 1975, "recursive Elias coding"), and the codes that QSGD makes of it.
+"""Elias's omega code (Elias 1975, "recursive Elias coding"), and the codes that QSGD builds on it.
 
-Codes on a grid are 0 to 2 s, s stands for zero, k = |code - s| is the magnitude. The magnitude
-comes before the sign, whose presence it tells, so that no code is the beginning of another:
+Grid codes run from 0 to 2 s, where s stands for zero and k = |code - s| is the magnitude. No code
+is a prefix of another; in the dense code, the magnitude tells whether a sign follows:
 
     dense:  for every value   omega(k + 1), the sign where k > 0
     sparse: for every k > 0   omega(distance from the one before), the sign, omega(k)
 
-A block of up to 2048 codes is coded by itself and its number of bits is sent beside the stream: all
-blocks are decoded at once. In the stream a worker's blocks follow each other without padding.
+Blocks of up to 2048 codes are encoded independently, and each block's length in bits is sent beside
+the stream, so that all blocks are decoded in parallel. The stream has no padding between blocks.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from torch import Tensor
 from gcbench.codecs.bitstream import BitReader
 from gcbench.codecs.kernels import block_slices
 
-# With at most 127 levels a value costs at most 15 bits (dense 14 and a sign; sparse a distance of
-# 1, a sign, 13), a block 30,720: 16 bits hold its length. No distance takes more than 19 bits, so
-# that 33 hold any distance, sign and magnitude.
+# With at most 127 levels a value takes at most 15 bits (dense: 14 and a sign; sparse: 1 for the
+# distance, a sign, and 13) and a block at most 30,720, so that 16 bits hold its length. No distance
+# takes more than 19 bits, so that 33 bits hold any distance, sign and magnitude.
 LONGEST_BLOCK = 2048
 
-# Blocks that a core decodes together: enough for a step's arrays to outweigh its calls, few enough
-# to stay in cache.
+# How many blocks a core decodes together: enough that the work of a step outweighs the overhead of
+# its calls, few enough to stay in cache.
 _LANES = 8192
 
 
 def omega(k: int) -> str:
     """Return Elias's omega code of k >= 1.
 
-    It ends in "0"; before that comes k in binary, before that the number of its digits less one,
-    and so on down to 1.
+    It ends in "0"; before that comes k in binary, before that k's number of binary digits minus
+    one, also in binary, and so on down to 1.
     """
     code = "0"
     while k > 1:
@@ -48,14 +48,15 @@ def sign(code: int, levels: int) -> str:
 
 
 def as_number(code: str) -> int:
-    """Return a code as a number with the first bit lowest, as streams hold it."""
+    """Return a code as a number whose lowest bit is the code's first, as in streams."""
     return int(f"0{code[::-1]}", 2)
 
 
 def first_codes(codes: list[str]) -> tuple[Tensor, Tensor]:
-    """Return, for all numbers `[2^longest]`, the code with which their bits begin, and its length.
+    """Return the index and the length of the code that each number begins with, `[2^longest]` each.
 
-    `codes` are prefix-free; a length of 0 says that the bits begin with none of them.
+    A number begins with its lowest bit. `codes` are prefix-free; a length of 0 means that the
+    number begins with none of them.
     """
     size = 1 << max(map(len, codes))
     first = torch.zeros(size, dtype=torch.int64)
@@ -67,9 +68,9 @@ def first_codes(codes: list[str]) -> tuple[Tensor, Tensor]:
 
 
 def borders(reader: BitReader, lengths: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the places `[r blocks]` where blocks of `[r, blocks]` lengths start and end.
+    """Return the places `[r blocks]` where blocks of lengths `[r, blocks]` start and end.
 
-    Raises ValueError where they lie outside the stream.
+    Raises ValueError if a block is outside its stream.
     """
     ends = lengths.to(torch.int64).cumsum(1) + reader.starts
     if bool((lengths < 0).any() | (ends[:, -1:] > reader.ends).any()):
@@ -81,5 +82,5 @@ def borders(reader: BitReader, lengths: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def lanes(starts: Tensor) -> Iterator[slice]:
-    """Return slices of blocks that are decoded in lockstep; on a GPU one slice of all."""
+    """Return slices of blocks to decode in lockstep; on a GPU, one slice of all blocks."""
     return block_slices(len(starts), 1, starts.device, _LANES)

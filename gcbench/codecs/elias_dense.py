@@ -1,4 +1,4 @@
-"""The dense Elias code: every value by its magnitude and sign, several at a time through tables."""
+"""The dense Elias code: the magnitude and sign of every value, several at a time by tables."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from gcbench.codecs.blocks import Blocks
 from gcbench.codecs.elias import as_number, borders, first_codes, lanes, omega, sign
 from gcbench.codecs.kernels import CACHED_VALUES, block_slices
 
-_LOOK = 15  # bits looked up at once, at least a code's longest
-_RUN = 7  # codes of a byte that an entry of the decoder's table has room for
+_LOOK = 15  # bits looked up at once; at least the length of the longest code
+_RUN = 7  # how many codes, of one byte each, fit in an entry of the decoder's table
 
 
 def dense_code(code: int, levels: int) -> str:
@@ -22,12 +22,12 @@ def dense_code(code: int, levels: int) -> str:
 
 
 def encode_dense(codes: Tensor, blocks: Blocks, levels: int) -> tuple[Tensor, Tensor]:
-    """Return the streams of codes `[w, n]`, and the bits of every block.
+    """Return the bit streams of uint8 codes `[w, n]`, and the length in bits of every block.
 
-    uint8 codes become `[w, bytes of the longest]` uint8 and `[w, blocks]` int16.
+    The streams are uint8 `[w, bytes of the longest]`, the lengths int16 `[w, blocks]`.
     """
     table = _join_table(levels, codes.device)
-    # The fill stands for a code of no bits.
+    # The fill value stands for a code of no bits.
     padded = blocks.split(codes, blocks.size + -blocks.size % 8, fill=2 * levels + 1)
     writer = BitWriter(codes.shape[0], codes.shape[1] * len(dense_code(0, levels)), codes.device)
     lengths = []
@@ -44,15 +44,15 @@ def encode_dense(codes: Tensor, blocks: Blocks, levels: int) -> tuple[Tensor, Te
 
 
 def _width(levels: int) -> int:
-    """Return the bits of a code in an index of 16: a power of two, with room for one code more."""
+    """Return the bits per code in a 16-bit index: a power of two, with room for one extra code."""
     if levels == 1:
         return 2
     return 4 if levels <= 7 else 8
 
 
 def _join(codes: Tensor, width: int) -> Tensor:
-    """Return indices of 16 bits that join the lowest bits of 16 / width neighboring codes."""
-    words = codes.contiguous().view(torch.int64).flatten()  # of eight codes
+    """Return 16-bit indices that join the lowest `width` bits of 16 / width neighboring codes."""
+    words = codes.contiguous().view(torch.int64).flatten()  # eight codes per word
     if width < 8:
         words = (words | (words >> 4)) & 0x00FF00FF00FF00FF
         words = (words | (words >> 8)) & 0x0000FFFF0000FFFF
@@ -73,9 +73,9 @@ def _join(codes: Tensor, width: int) -> Tensor:
 
 @lru_cache(maxsize=8)
 def _join_table(levels: int, device: torch.device) -> Tensor:
-    """Return the table from an index of `_join` to the joined codes of its values.
+    """Return the table from an index of `_join` to the concatenated Elias codes of its values.
 
-    32 bits hold the codes, their number of bits lies above.
+    The low 32 bits of an entry hold the codes, the high 32 bits their total length in bits.
     """
     width = _width(levels)
     codes = [dense_code(code, levels) for code in range(2 * levels + 1)]
@@ -92,7 +92,10 @@ def _join_table(levels: int, device: torch.device) -> Tensor:
 
 
 def decode_dense(streams: Tensor, lengths: Tensor, blocks: Blocks, levels: int) -> Tensor:
-    """Return the codes `[r, n]` uint8 that `encode_dense` took."""
+    """Return uint8 codes `[r, n]`: the inverse of `encode_dense`.
+
+    Raises ValueError if the lengths do not fit the streams.
+    """
     table, mask = _run_table(levels, streams.device), (1 << _LOOK) - 1
     reader = BitReader(streams, beyond=_LOOK * (blocks.size + 2))
     starts, ends = borders(reader, lengths)
@@ -115,9 +118,9 @@ def decode_dense(streams: Tensor, lengths: Tensor, blocks: Blocks, levels: int) 
 
 
 def _scatter_codes(runs: Tensor, words: Tensor, size: int) -> None:
-    """Write the codes of `runs` `[blocks, entries]` to `words` `[blocks, words]`, one in a byte.
+    """Write the codes of `runs` `[blocks, entries]` to `words` `[blocks, words]`, one per byte.
 
-    What is behind `size` codes means nothing.
+    Bytes after the first `size` of a block are undefined.
     """
     for some in block_slices(len(runs), runs.shape[1], runs.device, CACHED_VALUES):
         part, out = runs[some], words[some].view(-1)
@@ -132,10 +135,10 @@ def _scatter_codes(runs: Tensor, words: Tensor, size: int) -> None:
 
 @lru_cache(maxsize=8)
 def _run_table(levels: int, device: torch.device) -> Tensor:
-    """Return the table from the next 15 bits to the whole codes in them.
+    """Return the table from the next 15 bits to the complete codes in them.
 
-    Up to 7 codes lie in as many bytes, above those 3 bits with their number, and 4 with the bits
-    that they take.
+    The low 56 bits of an entry hold up to 7 codes, one per byte. The next 3 bits hold the number of
+    codes, and the 4 bits above those how many bits they take.
     """
     first, lengths = first_codes([dense_code(code, levels) for code in range(2 * levels + 1)])
     first, lengths = (table.repeat((1 << _LOOK) // table.shape[0]) for table in (first, lengths))

@@ -13,14 +13,14 @@ from gcbench.codecs.elias import as_number, borders, first_codes, lanes, omega, 
 
 
 def sparse_code(code: int, levels: int) -> str:
-    """Return the part of the code behind the distance."""
+    """Return the part of the code that follows the distance."""
     return sign(code, levels) + omega(abs(code - levels))
 
 
 def encode_sparse(codes: Tensor, blocks: Blocks, levels: int) -> tuple[Tensor, Tensor]:
-    """Return the streams of codes `[w, n]`, and the bits of every block.
+    """Return the bit streams of uint8 codes `[w, n]`, and the length in bits of every block.
 
-    uint8 codes become `[w, bytes of the longest]` uint8 and `[w, blocks]` int16.
+    The streams are uint8 `[w, bytes of the longest]`, the lengths int16 `[w, blocks]`.
     """
     distances = _distance_codes(blocks.size, codes.device)
     values = _value_codes(levels, codes.device)
@@ -45,7 +45,7 @@ def encode_sparse(codes: Tensor, blocks: Blocks, levels: int) -> tuple[Tensor, T
         writer.ends = ends[:, -1:]
         from_chunk = (
             ends - of_block.view(-1).cumsum(0).view_as(ends)
-        ).flatten()  # each row goes on where it had ended
+        ).flatten()  # each row continues where the last chunk ended
         places = bits.cumsum(0).sub_(bits).add_(from_chunk.index_select(0, block))
         writer.put((distance & 0xFFFFFFFF) | ((value & 0xFFFFFFFF) << (distance >> 32)), places)
         lengths.append(of_block)
@@ -53,7 +53,7 @@ def encode_sparse(codes: Tensor, blocks: Blocks, levels: int) -> tuple[Tensor, T
 
 
 def _before(at: Tensor, block: Tensor, size: int) -> Tensor:
-    """Return the place before each of `at` in the same block, or that before the block's first."""
+    """Return each position's predecessor in its block, or the position just before the block."""
     start = block * size - 1
     return torch.maximum(torch.cat([start[:1], at[:-1]]), start)
 
@@ -72,12 +72,15 @@ def _value_codes(levels: int, device: torch.device) -> Tensor:
 
 
 def _numbers(codes: list[str], device: torch.device) -> Tensor:
-    """Return each code as a number, with its length above 32 bits."""
+    """Return each code as a number in the low 32 bits, with its length in the high 32 bits."""
     return torch.tensor([as_number(code) | (len(code) << 32) for code in codes], device=device)
 
 
 def decode_sparse(streams: Tensor, lengths: Tensor, blocks: Blocks, levels: int) -> Tensor:
-    """Return the codes `[r, n]` uint8 that `encode_sparse` took."""
+    """Return uint8 codes `[r, n]`: the inverse of `encode_sparse`.
+
+    Raises ValueError if the lengths do not fit the streams.
+    """
     distances, values = _distances(blocks.size, streams.device), _values(levels, streams.device)
     reader = BitReader(streams, beyond=33 * blocks.size)
     starts, ends = borders(reader, lengths)
@@ -94,7 +97,7 @@ def decode_sparse(streams: Tensor, lengths: Tensor, blocks: Blocks, levels: int)
             distance = distances.index_select(0, window & (distances.shape[0] - 1))
             used = distance >> 16
             value = values.index_select(0, (window >> used) & (values.shape[0] - 1))
-            # Rows that have ended write to a place where nobody looks.
+            # Blocks that have ended write to the spare last column.
             at = torch.where(place < end, at + (distance & 0xFFFF), blocks.size).clamp_max_(
                 blocks.size
             )
@@ -108,7 +111,7 @@ def decode_sparse(streams: Tensor, lengths: Tensor, blocks: Blocks, levels: int)
 def _distances(size: int, device: torch.device) -> Tensor:
     """Return the table from the next bits to the distance that they begin with.
 
-    Its number of bits lies above bit 16.
+    The number of bits that it takes is above the low 16 bits.
     """
     index, lengths = first_codes([omega(k) for k in range(1, size + 1)])
     return ((index + 1) | (lengths << 16)).to(device)
@@ -118,7 +121,7 @@ def _distances(size: int, device: torch.device) -> Tensor:
 def _values(levels: int, device: torch.device) -> Tensor:
     """Return the table from the next bits to the code of the value that they begin with.
 
-    Its number of bits lies above bit 16.
+    The number of bits that it takes is above the low 16 bits.
     """
     others = [code for code in range(2 * levels + 1) if code != levels]
     index, lengths = first_codes([sparse_code(code, levels) for code in others])

@@ -1,4 +1,4 @@
-"""Codes at the length that Shannon's bound gives them: the bound, and a coder that meets it."""
+"""Shannon's bound on the length of codes, and an entropy coder that meets it."""
 
 from __future__ import annotations
 
@@ -10,26 +10,27 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-_HEAVIEST = 32767  # of the weights that stand for counts in 16 bits
+_HEAVIEST = 32767  # the largest weight; weights stand for counts in 16 bits
 
 
 def shannon_bits(codes: Tensor, values: int) -> Tensor:
-    """Return Shannon's bound for each row of codes below `values`, `[w, n] -> [w]` float64.
+    """Return Shannon's bound in bits for each row of codes below `values`, `[w, n] -> [w]` float64.
 
-    It is sum_k d_k log2(d / d_k), of d codes d_k of which are k. No code that gives each of them
-    one length, or a share of one, falls below.
+    It is sum_k d_k log2(d / d_k) for d codes, d_k of which are k. No code in which each k takes the
+    same number of bits everywhere, whole or fractional, is shorter.
     """
     counts = _counts(codes, values).double()
     return -torch.xlogy(counts, counts / codes.shape[1]).sum(1) / math.log(2)
 
 
 def encode_ans(codes: Tensor, values: int) -> tuple[Tensor, Tensor]:
-    """Return the words of codes `[w, n]` uint8, and the model that their decoder needs.
+    """Return the compressed words of uint8 codes `[w, n]`, and the model that decoding needs.
 
-    Words are `[w, longest]` int32, of which the first is how many follow in this row. The model
-    `[w, values]` int16 is how frequent each code is, in parts of 32767 rounded up.
+    The words are int32 `[w, longest]`; the first word of a row says how many follow. The model,
+    int16 `[w, values]`, holds the frequency of each code in units of 1/32767, rounded up.
 
-    Asymmetric numeral systems (Duda 2009) by `constriction`, on the CPU wherever the codes are.
+    The coder is `constriction`'s asymmetric numeral systems (Duda 2009). It runs on the CPU, on
+    whatever device the codes are.
     """
     weights = (
         (_counts(codes, values).double() * _HEAVIEST / codes.shape[1]).ceil().to(torch.int16).cpu()
@@ -46,7 +47,7 @@ def encode_ans(codes: Tensor, values: int) -> tuple[Tensor, Tensor]:
 
 
 def decode_ans(words: Tensor, weights: Tensor, n: int) -> Tensor:
-    """Return the codes `[r, n]` uint8 that `encode_ans` took.
+    """Return uint8 codes `[r, n]`: the inverse of `encode_ans`.
 
     Raises ValueError for words or a model that no encoder writes.
     """
@@ -66,5 +67,5 @@ def _model(weights: np.ndarray) -> constriction.stream.model.Categorical:
 
 
 def _counts(codes: Tensor, values: int) -> Tensor:
-    # The counts are cut, as a NaN's code may be any byte.
+    # The code of a NaN may be any byte: counts of bytes that are no codes are dropped.
     return torch.stack([row.bincount(minlength=values)[:values] for row in codes])

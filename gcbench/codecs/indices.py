@@ -1,4 +1,4 @@
-"""Positions of k of n values: which they are, and as bytes."""
+"""Positions of k of n values: finding the largest ones, and packing positions into bytes."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ _FUNCTIONS = (("largest", "**nn"),)
 def largest(x: Tensor, k: int) -> Tensor:
     """Return the positions `[w, k]`, ascending, of the k largest magnitudes of each row `[w, n]`.
 
-    Of equal magnitudes the first are taken.
+    Ties are broken in favor of lower positions.
 
-    Bits of such floats order as they do. With the position below them no two keys are equal, so
-    that the choice is the same on any device; NaN counts as the largest, and is seen by all.
+    The bits of magnitudes, read as integers, have the same order. A key is these bits above the
+    position, so that no two keys are equal and the choice is the same on every device. NaN counts
+    as the largest magnitude, so that it is sent and all workers see it.
     """
     n = x.shape[1]
     if not x.is_cpu or n <= _SAMPLE or k > n // _SHARE:
@@ -38,11 +39,11 @@ def largest(x: Tensor, k: int) -> Tensor:
 
 
 def largest_of_each(x: Tensor, segments: Sequence[int], counts: Sequence[int]) -> list[Tensor]:
-    """Return `largest` of each segment of rows `[w, n]`, with a k of `counts` each."""
+    """Return `largest` of each segment of rows `[w, n]`, with its k from `counts`."""
     if not x.is_cuda:
         parts = x.split(list(segments), dim=1)
         return [largest(part, k) for part, k in zip(parts, counts, strict=True)]
-    # Keys of all segments at once; then a radix select, which `topk` is on CUDA, for each.
+    # The keys of all segments are computed at once; `topk`, on CUDA a radix select, runs on each.
     keys = _keys(_bits(x), torch.arange(x.shape[1], device=x.device))
     parts = keys.split(list(segments), dim=1)
     chosen = [part.topk(k, sorted=False).indices for part, k in zip(parts, counts, strict=True)]
@@ -50,12 +51,12 @@ def largest_of_each(x: Tensor, segments: Sequence[int], counts: Sequence[int]) -
 
 
 def _bits(x: Tensor) -> Tensor:
-    """Return the bits of magnitudes, which order as these do."""
+    """Return the bits of magnitudes as int32, which have the same order."""
     return x.abs().view(torch.int32)
 
 
 def _largest_of(bits: Tensor, positions: Tensor, k: int) -> Tensor:
-    """Return the positions of the k largest among bits of floats `[w, c]`, ascending."""
+    """Return the positions of the k largest of `bits` `[w, c]`, ascending."""
     chosen = _keys(bits, positions).topk(k, sorted=False).indices
     return positions.gather(1, chosen).sort().values
 
@@ -64,15 +65,15 @@ def _keys(bits: Tensor, positions: Tensor) -> Tensor:
     return (bits.to(torch.int64) << 32) - positions
 
 
-_SHARE = 8  # of the values, at most, for which it pays to look for candidates first
+_SHARE = 8  # looking for candidates first pays only where k <= n / _SHARE
 _SAMPLE = 1 << 14
 
 
 def _candidates(bits: Tensor, k: int) -> Tensor:
-    """Return the positions of all values from some threshold on, at least k of them.
+    """Return the positions of all values that reach some threshold, at least k of them.
 
-    A sample says where the threshold is, a count whether it was right. Where it was too high by bad
-    luck, all values are candidates.
+    The threshold is estimated from a sample. If fewer than k values reach it, all values are
+    candidates.
     """
     n = len(bits)
     sample = bits[:: max(1, n // _SAMPLE)]
@@ -85,14 +86,14 @@ def _candidates(bits: Tensor, k: int) -> Tensor:
 
 
 def index_bytes(n: int, k: int) -> int:
-    """Return the size of what `pack_indices` makes of k of n positions."""
+    """Return the size in bytes of k of n positions packed by `pack_indices`."""
     return min(_fixed_bytes(n, k), packed_bytes(n, 1))
 
 
 def pack_indices(index: Tensor, n: int) -> Tensor:
-    """Return ascending positions `[w, k]` below n as bytes.
+    """Return ascending positions `[w, k]` below n packed into uint8 `[w, index_bytes(n, k)]`.
 
-    They take ceil(log2 n) bits each, or a map of n bits where that is less.
+    They take ceil(log2 n) bits each, or together a bitmap of n bits where that is smaller.
     """
     k = index.shape[1]
     if index_bytes(n, k) < _fixed_bytes(n, k):
@@ -108,12 +109,12 @@ def pack_indices(index: Tensor, n: int) -> Tensor:
 
 
 def unpack_indices(packed: Tensor, n: int, k: int) -> Tensor:
-    """Return the positions `[w, k]` int64 that `pack_indices` took."""
+    """Return int64 positions `[w, k]`: the inverse of `pack_indices`."""
     if index_bytes(n, k) < _fixed_bytes(n, k):
         marks = unpack(packed, n, 1)
         if marks.is_cpu:
             marked = marks.nonzero()
-        else:  # where the host would wait to see how many there are
+        else:  # `nonzero` would make the host wait for their number
             marked = torch.nonzero_static(marks, size=len(marks) * k)
         return marked[:, 1].view(-1, k)
     whole, rest = divmod(width_of(n), 8)

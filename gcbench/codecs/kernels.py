@@ -1,8 +1,9 @@
-"""Kernels, which are pure element-wise functions of very many values, run eager or compiled.
+"""Kernels: pure element-wise functions of very many values, run eager or compiled.
 
-Compiled (`torch.compile`: C++ on a CPU, Triton on a GPU) a kernel is one loop that reads and writes
-memory once. Eager, it is called on blocks that stay in a core's cache. Both give the same bits, but
-for kernels that add floats up. A run that changes to compiled kernels leaves those as they began.
+Compiled (`torch.compile`: C++ on a CPU, Triton on a GPU), a kernel is one loop that reads and
+writes memory once. Eager, it is called on blocks that fit in a core's cache. Both give the same
+bits, except in kernels that sum floats: a run that switches to compiled kernels midway keeps these
+as they were.
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ R = TypeVar("R")
 Backend = Literal["eager", "compiled"]
 Sums = Literal["eager", "native", "compiled"]
 
-CACHED_VALUES = 1 << 16  # stay in a core's cache with what is computed from them
+CACHED_VALUES = 1 << 16  # values that fit in a core's cache with what is computed from them
 BLOCK_VALUES: dict[Backend, int] = {"eager": CACHED_VALUES, "compiled": 1 << 24}
 
 COMPILER_OPTIONS: dict[str, str | int | bool | Callable[..., Any]] = {
-    # One loop, however long the expression: by default a value that is used often, took many
-    # operations or was read from many places is stored.
+    # Keep a kernel one loop, however long its expression is: by default Inductor stores a value
+    # that is used often, took many operations or was read from many places.
     "realize_opcount_threshold": 10_000,
     "realize_reads_threshold": 1_000,
     "realize_acc_reads_threshold": 10_000,
     "max_fusion_size": 1_000,
-    # The bits of eager kernels, on a GPU too: by default its products are added without rounding
-    # them first, and its quotients are approximate.
+    # Give the bits of eager kernels on a GPU, too: by default products are added there without
+    # rounding them first, and quotients are approximate.
     "emulate_precision_casts": True,
     "eager_numerics.division_rounding": True,
 }
@@ -56,12 +57,12 @@ def use_backend(backend: Backend, sums: Sums | None = None, may_fall_back: bool 
     """Choose how all kernels of this process run.
 
     Args:
-        backend: `compiled` raises ValueError where the compiler's cache is not the user's own.
+        backend: `compiled` raises ValueError if others can write to the compiler's cache.
         sums: How sums of floats are computed, by default as `backend` says. It changes their
-            rounding, so that a run that must stay the same to the bit keeps it. `native`: by C++ of
-            our own where there is some, and by eager kernels elsewhere.
-        may_fall_back: True lets all kernels run eager, with a warning, when one cannot be
-            compiled; otherwise that is an error.
+            rounding, so that a run that must stay the same to the bit keeps it. `native` uses our
+            own C++ where there is some, and eager kernels elsewhere.
+        may_fall_back: True lets all kernels run eager, with a warning, if one cannot be compiled;
+            otherwise that is an error.
     """
     global _backend, _sums, _may_fall_back
     if "compiled" in (backend, sums) or sums == "native":
@@ -75,12 +76,12 @@ def use_backend(backend: Backend, sums: Sums | None = None, may_fall_back: bool 
 
 
 def kernels_are_compiled() -> bool:
-    """Return whether code of this process runs compiled where that gives the same bits."""
+    """Return whether this process runs compiled code where that gives the same bits as eager."""
     return _backend == "compiled" and _runner is None
 
 
 def sums_in_use() -> Sums:
-    """Return how what adds floats up runs."""
+    """Return how sums of floats are computed in this process."""
     return _sums
 
 
@@ -96,12 +97,15 @@ def run_kernels_by(runner: Runner) -> Iterator[None]:
 
 
 def kernel(function: Callable[P, R]) -> Callable[P, R]:
-    """Return a pure function, or one that writes into its arguments called `out`, as one loop."""
+    """Return a function as a kernel, which is one loop when it is compiled.
+
+    The function is pure, or writes only into its arguments called `out`.
+    """
     return _kernel(function, adds_floats=False)
 
 
 def summing_kernel(function: Callable[P, R]) -> Callable[P, R]:
-    """Return a kernel that adds floats up, in another order when it is compiled."""
+    """Return a kernel that sums floats, in a different order when it is compiled."""
     return _kernel(function, adds_floats=True)
 
 
@@ -126,9 +130,9 @@ def _kernel(function: Callable[P, R], adds_floats: bool) -> Callable[P, R]:
 
 
 def _configure_thread() -> None:
-    """Make Dynamo's settings in this thread; PyTorch holds them per thread.
+    """Configure Dynamo in this thread, since PyTorch keeps its settings per thread.
 
-    Exchanges under a backward pass have a thread of their own.
+    Exchanges that overlap with a backward pass run in their own thread.
     """
     if getattr(_thread, "configured", False):
         return
@@ -136,16 +140,16 @@ def _configure_thread() -> None:
 
     dynamo.specialize_int = True  # levels and widths are constants of a kernel
     dynamo.recompile_limit = 64
-    dynamo.fail_on_recompile_limit_hit = True  # never silently eager
+    dynamo.fail_on_recompile_limit_hit = True  # rather than silently run eager
     _thread.configured = True
 
 
 def _run_or_fall_back(
     compiled: Callable[..., R], function: Callable[..., R], args: Any, kwargs: Any
 ) -> R:
-    """Run a kernel compiled; where that fails, all kernels are eager from then on.
+    """Run a compiled kernel; if it does not compile, run all kernels eager from then on.
 
-    An error of the compiler comes before the kernel has written anything.
+    The compiler fails before the kernel has written anything, so that the call can be repeated.
     """
     from torch._dynamo.exc import FailOnRecompileLimitHit, TorchDynamoException  # slow to import
 
@@ -159,17 +163,17 @@ def _run_or_fall_back(
 
 
 def in_one_line(error: Exception) -> str:
-    """Return an error's type and the first line of what it says."""
+    """Return an error's type and the first line of its message."""
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
 
 
 def block_slices(
     count: int, values: int, device: torch.device, block: int | None = None
 ) -> Iterator[slice]:
-    """Yield slices of `count` items of `values` values each, one slice for a kernel's call.
+    """Yield slices of `count` items of `values` values each, one slice per kernel call.
 
-    A slice has as many values as suit the backend, or `block` of them where sums may depend on how
-    many are taken at once; on a GPU one slice has all.
+    A slice has as many values as suit the backend, or `block` values where sums may depend on how
+    many are added at once. On a GPU, a single slice has all items.
     """
     size = max(count, 1)
     if device.type == "cpu":

@@ -9,9 +9,9 @@
 namespace {
 
 using Index = std::int64_t;
-using Key = std::uint64_t;  // bits of a magnitude, which order as it does, above ~position
+using Key = std::uint64_t;  // bits of a magnitude, which have its order, above ~position
 
-constexpr Index LINE = 16;  // floats of a cache line
+constexpr Index LINE = 16;  // floats per cache line
 constexpr Index SAMPLE = 1 << 14;
 
 inline std::uint32_t magnitude_of(float x) {
@@ -24,7 +24,7 @@ inline Key key_of(const float* x, Index i) {
   return Key(magnitude_of(x[i])) << 32 | ~std::uint32_t(i);
 }
 
-// Returns a magnitude that a few more than k values reach, unless luck is bad: as a sample says.
+// Returns a threshold, estimated from a sample, that most likely a few more than k values reach.
 std::uint32_t threshold_of(const float* x, Index n, Index k) {
   const Index stride = std::max<Index>(1, n / SAMPLE);
   std::vector<std::uint32_t> sample;
@@ -36,13 +36,13 @@ std::uint32_t threshold_of(const float* x, Index n, Index k) {
   return sample[above];
 }
 
-// Returns the keys of all values that reach the threshold, by position.
+// Returns the keys of all values that reach the threshold, in order of position.
 std::vector<Key> reaching(const float* x, Index n, std::uint32_t threshold, Index expected) {
   std::vector<Key> keys;
   keys.reserve(expected);
   Index i = 0;
   for (; i + LINE <= n; i += LINE) {
-    std::uint32_t reached = 0;  // a bit a value; there is no branch, so that it is vectorized
+    std::uint32_t reached = 0;  // one bit per value; without a branch, the loop is vectorized
 #pragma omp simd reduction(| : reached)
     for (Index lane = 0; lane < LINE; lane++) {
       reached |= std::uint32_t(magnitude_of(x[i + lane]) >= threshold) << lane;
@@ -59,8 +59,8 @@ std::vector<Key> reaching(const float* x, Index n, std::uint32_t threshold, Inde
 
 extern "C" {
 
-// Writes the positions, ascending, of the k of n values of largest magnitude; of equal ones the
-// first. n is below 2^32.
+// Writes the positions, ascending, of the k largest magnitudes of n values, with ties broken in
+// favor of lower positions. n is below 2^32.
 void largest(const float* x, std::int64_t* chosen, Index n, Index k) {
   std::vector<Key> keys = reaching(x, n, threshold_of(x, n, k), k + k / 2);
   if (Index(keys.size()) < k) keys = reaching(x, n, 0, n);

@@ -1,6 +1,6 @@
-"""Level tables: where the levels of a bucket are put, and rounding to them.
+"""Level tables: searches for the levels of a bucket, and rounding to them.
 
-The searches take `[..., d]` buckets to `[..., s]` rising levels, all buckets at once.
+The searches map buckets `[..., d]` to ascending levels `[..., s]`, all buckets at once.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _RUN = 16
 def orq_levels(v: Tensor, count: int) -> Tensor:
     """Return `count` = 2^K + 1 levels of each bucket (ORQ, algorithm 1).
 
-    These are minimum, maximum, and between any two levels the one of least error. Levels are values
-    of the bucket: an interval is a pair of places in the sorted bucket, its sum a difference of
-    prefix sums.
+    These are the minimum, the maximum and, recursively between two neighboring levels, the level of
+    least error. Levels are values of the bucket, so that an interval is a pair of places in the
+    sorted bucket and its sum a difference of prefix sums.
     """
     w = sort(v)
     sums = _PrefixSums(w)
@@ -44,11 +44,11 @@ def orq_levels(v: Tensor, count: int) -> Tensor:
 def _middle(places: Tensor, levels: Tensor, below: Tensor) -> Tensor:
     """Return the place of the level of least error in each of the intervals between `places`.
 
-    The places hold `levels` and have `below` as the sum of all values before them. With c = sum (w
-    - b_l) / (b_r - b_l) over the m values of [b_l, b_r] it is m - 1 - floor(c) places above the
-    left one: the error is convex and piecewise linear in the level, and falls while more than c
-    values lie at or above it. More values equal to an end than the interval holds would not change
-    the place.
+    `levels` are the values at `places`, and `below` the sums of all values before them. With c =
+    sum (w - b_l) / (b_r - b_l) over the m values of [b_l, b_r], the result is m - 1 - floor(c)
+    places above the left end: the error is convex and piecewise linear in the level, and falls
+    while more than c values are at or above it. Further values equal to an end, but outside the
+    interval's places, would not change the result.
     """
     left, right = places[..., :-1], places[..., 1:]
     low, high = levels[..., :-1].double(), levels[..., 1:].double()
@@ -59,16 +59,16 @@ def _middle(places: Tensor, levels: Tensor, below: Tensor) -> Tensor:
 
 
 def _between(ends: Tensor, middles: Tensor) -> Tensor:
-    """Return `[..., k + 1]` ends and `[..., k]` middles in turn, `[..., 2 k + 1]`."""
+    """Return ends `[..., k + 1]` interleaved with middles `[..., k]`, `[..., 2 k + 1]`."""
     return torch.cat(
         [torch.stack([ends[..., :-1], middles], dim=-1).flatten(-2), ends[..., -1:]], dim=-1
     )
 
 
 class _PrefixSums:
-    """Prefix sums at a few places only.
+    """Prefix sums of sorted values, computed at a few places only.
 
-    They are sums of whole runs, and of the values between a run's end and the place.
+    Each is the sum of all complete runs before the place, plus the values from there to the place.
     """
 
     def __init__(self, w: Tensor) -> None:
@@ -86,9 +86,9 @@ class _PrefixSums:
 
 @kernel
 def _run_sums(runs: Tensor) -> Tensor:
-    """Return the sum of each run in one order whatever computes it, float64 `[..., runs]`.
+    """Return the sum of each run, float64 `[..., runs]`, in the same order on every backend.
 
-    Runs are `[..., runs, values]`, a power of two of values.
+    `runs` is `[..., runs, values]`, where the number of values is a power of two.
     """
     sums = runs[..., ::2].double() + runs[..., 1::2].double()
     while sums.shape[-1] > 1:
@@ -97,7 +97,7 @@ def _run_sums(runs: Tensor) -> Tensor:
 
 
 def quantile_levels(v: Tensor, count: int) -> Tensor:
-    """Return the quantiles 0, 1/(count - 1), ..., 1, by nearest rank, so that each is a value."""
+    """Return the quantiles 0, 1/(count - 1), ..., 1 by nearest rank: values of the bucket."""
     last = v.shape[-1] - 1
     places = [(2 * k * last + count - 1) // (2 * (count - 1)) for k in range(count)]
     return _nan_unless_finite(sort(v)[..., torch.tensor(places, device=v.device)])
@@ -106,9 +106,8 @@ def quantile_levels(v: Tensor, count: int) -> Tensor:
 def _nan_unless_finite(levels: Tensor) -> Tensor:
     """Return the levels of each bucket, all NaN where its values are not all finite.
 
-    Every code then decodes to NaN.
-
-    A sorted bucket has -inf first, and inf or NaN last.
+    Every code then decodes to NaN. The first and last levels tell, as sorting puts -inf first, and
+    inf or NaN last.
     """
     return torch.where(
         (levels[..., :1].isfinite() & levels[..., -1:].isfinite()), levels, torch.nan
@@ -118,7 +117,7 @@ def _nan_unless_finite(levels: Tensor) -> Tensor:
 def sort(v: Tensor) -> Tensor:
     """Return the values sorted along the last dimension.
 
-    On a CPU numpy sorts them: it is an order of magnitude faster than torch.
+    On a CPU NumPy sorts them, an order of magnitude faster than PyTorch.
     """
     return torch.from_numpy(np.sort(v.numpy(), axis=-1)) if v.is_cpu else v.sort(dim=-1).values
 
@@ -126,14 +125,14 @@ def sort(v: Tensor) -> Tensor:
 def two_means(v: Tensor) -> Tensor:
     """Return b_-1, b_0, b_1 of each bucket `[..., 3]` (BinGrad-b, equation 17).
 
-    b_0 is the mean, b_-1 the mean of the values below it, b_1 that of the others.
+    b_0 is the mean, b_-1 the mean of the values below it, and b_1 the mean of the others.
 
-    Some value is always at or above the mean; where all are equal, none is below it, and b_-1 is 0
-    and unused.
+    Some value is always at or above the mean. If all values are equal, none is below it, and b_-1
+    is 0 and unused.
     """
     wide = v.double()
     b0 = mean_where(wide, torch.ones_like(v, dtype=torch.bool)).to(v.dtype)
-    # A mean that is NaN has all values below it, as rounding has it too.
+    # If the mean is NaN, all values count as below it, as they do in rounding.
     below = ~(v >= b0.unsqueeze(-1))
     return torch.stack(
         [mean_where(wide, below).to(v.dtype), b0, mean_where(wide, ~below).to(v.dtype)], dim=-1
@@ -143,22 +142,22 @@ def two_means(v: Tensor) -> Tensor:
 def clamp_level(v: Tensor) -> Tensor:
     """Return the b with b d = sum of the |v_i| >= b (BinGrad-pb, equation 15), `[..., d] -> [...]`.
 
-    The left side rises with b and the right one falls, in steps at the |v_i|. With a_1 >= a_2 >=
-    ... the sorted |v_i| and A_k their first sums, the crossing above a_(k+1) is at A_k / d, or at
-    the step a_k before it.
+    The left side rises with b and the right side falls, in steps at the |v_i|. With a_1 >= a_2 >=
+    ... the sorted |v_i| and A_k = a_1 + ... + a_k, the sides cross above a_(k+1) at A_k / d, or at
+    the step a_k if that is smaller.
     """
     a = -sort(-v.abs())
     crossings = (a.cumsum(-1, dtype=torch.float64) / v.shape[-1]).to(v.dtype)
     return torch.minimum(a, crossings).amax(-1)
 
 
-# Rounding, in kernels: levels come as one tensor each, of a shape that goes with the values'
+# Rounding, inside kernels: every level is a tensor of its own, which broadcasts with the values
 
 
 def random_codes(v: Tensor, levels: Sequence[Tensor], words: Tensor) -> Tensor:
-    """Return the code of either level around each value, with E[level] = the value.
+    """Return the code of one of the two levels around each value, so that E[level] = value.
 
-    Only the first and the last level may fail to enclose it.
+    Values outside the first and the last level are rounded to the nearer of these.
     """
     place, count = torch.zeros_like(words), len(levels)
     while len(levels) > 2:  # bisection: either half of the levels, its middle one in both
@@ -177,7 +176,7 @@ def random_codes(v: Tensor, levels: Sequence[Tensor], words: Tensor) -> Tensor:
 
 
 def level_values(codes: Tensor, levels: Sequence[Tensor]) -> Tensor:
-    """Return the levels that `codes` name."""
+    """Return the level of each code."""
     values = levels[0]
     for code, level in enumerate(levels[1:], start=1):
         values = torch.where(codes >= code, level, values)

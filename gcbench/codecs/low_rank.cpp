@@ -1,8 +1,8 @@
-// A step of power iteration on matrices M [n, m], in as few passes over memory as there can be.
+// A step of power iteration on matrices M [n, m], in as few passes over memory as possible.
 //
-// Factors are transposed, P [r, n] and Q [r, m], so that their long side is contiguous; those of
-// all matrices lie end to end. A sum is added up in one order, however many threads there are and
-// whichever worker it is of.
+// Factors are stored transposed, P [r, n] and Q [r, m], so that their long side is contiguous; the
+// factors of all matrices are concatenated. Every sum is added in the same order, however many
+// threads there are and whichever worker it belongs to.
 
 #include <algorithm>
 #include <cmath>
@@ -22,12 +22,12 @@ struct Shape {
   Index rows, columns, rank;
 };
 
-constexpr Index LINE = 16;    // floats of a cache line; sums side by side
-constexpr Index AHEAD = 256;  // floats are fetched so early
-constexpr Index TILE = 4096;  // columns of which the sums stay in a core's caches
+constexpr Index LINE = 16;    // floats per cache line; as many sums are added side by side
+constexpr Index AHEAD = 256;  // how many floats ahead to prefetch
+constexpr Index TILE = 4096;  // columns per tile, whose sums stay in a core's caches
 
-// Calls f(c, k) for columns c to c + k of the factors, where the compiler knows k: sums of four at
-// most stay in registers.
+// Calls f(c, k) for the k columns of the factors that begin at c. The compiler knows k, which is at
+// most four, so that the sums stay in registers.
 template <class F>
 inline void few_columns(Index rank, F f) {
   Index c = 0;
@@ -39,9 +39,10 @@ inline void few_columns(Index rank, F f) {
   }
 }
 
-// What is next read when all other matrices have been goes past the caches, which would first read
-// what it overwrites. Only whole lines can; and further columns of the factors come back to what
-// the first have written.
+// Returns whether to write with streaming stores. The output is not read again until all other
+// matrices have been processed, so it bypasses the caches, which would first read what is
+// overwritten. Only whole cache lines can be streamed, and only if the factors have at most four
+// columns: further columns would read again what the first ones have written.
 inline bool goes_past_caches(const float* x, Shape s) {
   const bool aligned = reinterpret_cast<std::uintptr_t>(x) % (LINE * sizeof(float)) == 0;
   return aligned && s.columns % LINE == 0 && s.rank <= 4;
@@ -58,8 +59,7 @@ inline void write_line(float* to, const float* x, bool past_caches) {
   std::copy(x, x + LINE, to);
 }
 
-// Calls f(i) for all i below n, over so many threads, which then wait for what they wrote past the
-// caches.
+// Calls f(i) for all i below n on `threads` threads, which then wait for their streaming stores.
 template <class F>
 inline void in_parallel(Index n, int threads, F f) {
 #pragma omp parallel num_threads(threads) if (threads > 1)
@@ -202,13 +202,13 @@ void product_and_rest(Shape s, const float* p, const float* q, const float* r, f
 
 }  // namespace
 
-// The functions take `count` matrices of `workers` each: m[i] is [workers, n, m]. Where steps are
-// given, a worker's part of matrix i begins steps[i] floats behind that of the worker before it, else
-// n m floats. Factors that differ between workers are [workers, all].
+// The functions take `count` matrices for each of `workers` workers: m[i] is [workers, n, m]. The
+// parts of two consecutive workers in matrix i begin steps[i] floats apart where steps are given,
+// else n m floats. Factors that differ between workers are [workers, all].
 extern "C" {
 
-// Scales columns of Q to a largest entry of 1; those that are zero, or not finite, become the fresh
-// ones.
+// Scales the columns of Q to a largest magnitude of 1; columns that are zero, or not finite, are
+// replaced by those of `fresh`.
 void restart(Index count, const Shape* shapes, const float* const* q, const float* fresh,
              float* out) {
   for (Index i = 0; i < count; i++)
@@ -229,8 +229,8 @@ void restart(Index count, const Shape* shapes, const float* const* q, const floa
     }
 }
 
-// Orthogonalizes in place, by Gram-Schmidt as low_rank.py: a column is projected twice, and becomes
-// zero if it is dependent.
+// Makes the columns of each P orthonormal in place, by Gram-Schmidt as in low_rank.py: a column is
+// projected twice, and becomes zero if it is dependent.
 void orthogonalize(Index count, const Shape* shapes, float* p) {
   for (Index i = 0; i < count; i++) {
     const auto [rows, _, rank] = shapes[i];
@@ -282,7 +282,7 @@ void transposed_times(Index count, const Shape* shapes, Index workers, const flo
   }
 }
 
-// U = P Q^T and, in place, M - P R^T: R is a worker's own Q, or, with r_size = 0, that of all.
+// U = P Q^T and, in place, M = M - P R^T. R is a worker's own Q or, if r_size is 0, that of all.
 void product_and_rest(Index count, const Shape* shapes, Index workers, const float* p,
                       const float* q, const float* r, Index r_size, float* const* m,
                       float* const* u, int threads) {

@@ -1,4 +1,4 @@
-"""Thin orthonormal factors of batches of matrices, and chance among singular values."""
+"""Orthonormal factors of batches of matrices, and random choices among singular values."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ def orthogonalize(p: Tensor) -> Tensor:
 
     A zero column stays zero.
 
-    Each column is projected twice ("twice is enough", Kahan and Parlett): after one pass the
-    remainder of a nearly dependent column is rounding noise that points back at the others. What
-    the second pass all but removes was that noise alone (of two flat columns, say): the column is
-    dependent, and becomes zero. Scaling by the largest entry keeps tiny gradients from underflowing
-    in the squares.
+    Each column is projected twice ("twice is enough", Kahan and Parlett): after one pass, the
+    remainder of a nearly dependent column is rounding noise that is not orthogonal to the others.
+    If the second pass removes half of its norm or more, the remainder was only such noise (for
+    example of two constant columns): the column is dependent, and becomes zero. Scaling by the
+    largest entry keeps the squares of tiny gradients from underflowing.
     """
     largest = p.abs().amax(-2, keepdim=True)
     columns: list[Tensor] = []
@@ -33,7 +33,7 @@ def orthogonalize(p: Tensor) -> Tensor:
 
 
 def _project(basis: Tensor, x: Tensor) -> Tensor:
-    """Return the projection of x on the rows of the basis `[..., k, n]`."""
+    """Return the projection of x onto the rows of the basis `[..., k, n]`."""
     return (basis.mT @ (basis @ x.unsqueeze(-1))).squeeze(-1)
 
 
@@ -42,11 +42,12 @@ def _unit(x: Tensor) -> Tensor:
 
 
 def svd(m: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return U `[w, ..., n, k]`, s `[w, ..., k]` falling and V^T `[w, ..., k, m]` of each matrix.
+    """Return U `[w, ..., n, k]`, s `[w, ..., k]` and V^T `[w, ..., k, m]` of each matrix.
 
-    k = min(n, m). Each row by itself: in a batch a matrix is rounded as its address in memory is
-    aligned, and so virtual workers otherwise than real ones. Where a matrix is not finite, s is
-    NaN: LAPACK would raise, and the run end without saying why.
+    k = min(n, m), and s is descending. Each row is decomposed by itself: in a batch, rounding
+    depends on how a matrix is aligned in memory, and so would differ between virtual and real
+    workers. Where a matrix is not finite, s is NaN; LAPACK would raise, and the run would end
+    without saying why.
     """
     finite = m.isfinite().all(-1).all(-1)[..., None]
     rows = [
@@ -57,12 +58,12 @@ def svd(m: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def conditional_bernoulli(p: Tensor, count: Tensor, most: int, uniform: Tensor) -> Tensor:
-    """Return coins `[k, ...]` that fall heads with probability p, given that `count` of them do.
+    """Return coins `[k, ...]` that are heads with probability p, given that `count` of them are.
 
-    They are thrown again until exactly `count` `[...]` are heads, which is nowhere more than
-    `most`. One pass has that distribution: with f_ij the chance of j heads among the coins i to k,
-    coin i is heads with probability p_i f_(i+1)(j-1) / f_ij where j more are wanted. Where no throw
-    has so many (too many p are zero), the first are taken.
+    The distribution is that of tossing all coins until exactly `count` `[...]`, at most `most`, are
+    heads. One pass draws from it: with f_ij the probability of j heads among the coins i to k, coin
+    i is heads with probability p_i f_(i+1)(j-1) / f_ij if j more are wanted. If `count` heads are
+    impossible (too many p are zero), the first coins are taken.
     """
     wanted = count.expand(p.shape[1:]).unsqueeze(-1)
     none_left = F.pad(p.new_ones(*p.shape[1:], 1), (0, most))

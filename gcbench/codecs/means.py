@@ -1,7 +1,8 @@
-"""Means, norms and deviations over the last dimension, each row reduced by itself.
+"""Means, norms and standard deviations over the last dimension, each row reduced by itself.
 
-torch splits one long sum over threads but not several, so that a row's mean would depend in its
-last bits on how many rows this process holds: real and virtual workers would send different scales.
+PyTorch splits one long sum over threads, but not several sums: the last bits of a row's mean would
+depend on how many rows this process holds, and real and virtual workers would send different
+scales.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ def mean_where(x: Tensor, chosen: Tensor) -> Tensor:
 def norm(x: Tensor) -> Tensor:
     """Return the 2-norm of each row, `[w, n] -> [w]` float64.
 
-    No square of a float32 over- or underflows in it.
+    In float64, no square of a float32 overflows or underflows.
     """
     return _by_row(_norm, x)
 
 
 def standard_deviation(x: Tensor) -> Tensor:
-    """Return the deviation of each row from its mean, `[w, n] -> [w]` float64.
+    """Return the standard deviation (divided by n) of each row, `[w, n] -> [w]` float64.
 
     It is 0 where all values are equal.
     """
@@ -60,6 +61,6 @@ def _sum(row: Tensor) -> Tensor:
 
 
 def _by_row(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    if len(x) == 1:  # which needs no copy
+    if len(x) == 1:  # a single row needs no copy
         return function(x[0]).unsqueeze(0)
     return torch.stack([function(row) for row in x])

@@ -1,10 +1,10 @@
-"""C++ of our own, where `torch.compile` does not come near to memory speed.
+"""Our own C++, where `torch.compile` does not come near the speed of memory.
 
-torch's compiler compiles it and keeps it in its cache, not `torch.utils.cpp_extension`, the public
-way: that needs ninja, which is no dependency of torch, and includes torch's headers, with which a
-file takes twice as long to compile. Operators of `torch.library` would be traced by compilers,
-which nothing here needs. The price is a private import, `CppCodeCache`, in one place; the tests of
-compiled codecs fail on a PyTorch without it.
+Inductor compiles and caches it. The public way, `torch.utils.cpp_extension`, needs ninja, on which
+PyTorch does not depend, and includes PyTorch's headers, with which a file takes twice as long to
+compile. Operators of `torch.library` would be traced by compilers, which nothing here needs. The
+price is one private import, `CppCodeCache`; the tests of compiled codecs fail on a PyTorch without
+it.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _TYPES: dict[str, Any] = {"*": c_void_p, "f": c_float, "i": c_int, "n": c_int64}
 def load_native(
     file: str, functions: tuple[tuple[str, str], ...], x: Tensor, adds_floats: bool = True
 ) -> CDLL | None:
-    """Return the functions of `<file>.cpp` beside this module, or None where they do not apply.
+    """Return the compiled `<file>.cpp` beside this module, or None where it does not apply.
 
-    `functions` names each with its arguments (* a pointer, f float, i int, n 64 bits). They apply
-    where x is float32 in this computer's memory and codecs, or for functions that add floats up
-    the sums, are not eager.
+    `functions` are names with their arguments (*: pointer, f: float, i: int, n: int64). They apply
+    if x is float32 on the CPU and codecs or, for functions that add floats, sums are not eager.
+    Raises RuntimeError if the file cannot be compiled.
     """
     applies = sums_in_use() != "eager" if adds_floats else kernels_are_compiled()
     if not applies or x.device.type != "cpu" or x.dtype != torch.float32:
@@ -43,9 +43,9 @@ def _library(file: str, functions: tuple[tuple[str, str], ...]) -> CDLL:
 
     source = Path(__file__).with_name(f"{file}.cpp").read_text()
     try:
-        # The compiler turns vectorization of loops off for its own code.
+        # Inductor turns the vectorization of loops off for the code that it generates.
         library: CDLL = CppCodeCache.load(source, extra_flags=["-ftree-loop-vectorize"])
-    except Exception as error:  # CppCompileError and whatever else a broken compiler leads to
+    except Exception as error:  # CppCompileError, or whatever else a broken compiler causes
         raise RuntimeError(
             f"the C++ of codecs cannot be compiled here ({in_one_line(error)}); "
             "type trainer.codec_backend=eager"

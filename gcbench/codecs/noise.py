@@ -1,12 +1,12 @@
 """Randomness as a function of (seed, site, step, worker, element), not a stream.
 
-Two runs with the same arguments draw the same numbers whatever came before: a resumed run continues
-to the bit, and a virtual worker rounds as the real one does. Keys come from `gcbench.seeds.mix`;
-`random_words` is a two-round hash (the one of hash-prospector with 16 21f0aaad 15 735a2d97 15) of
-the element's index with two independent 32-bit keys, one before and one inside: `hash(index ^ key)`
-alone would give every worker a permutation of one and the same sequence. Within one key its draws
-are as uniform as Philox's; a third round would change nothing that is measured, and cost 4 to 10 %
-of an encode.
+The same arguments give the same numbers whatever was drawn before: a resumed run continues bit for
+bit, and a virtual worker rounds as the real one does. Keys come from `gcbench.seeds.mix`.
+`random_words` is a two-round hash (hash-prospector's 16 21f0aaad 15 735a2d97 15) of the element's
+index with two independent 32-bit keys, one before and one inside the rounds: `hash(index ^ key)`
+alone would give every worker a permutation of the same sequence. For one key, the draws are as
+uniform as Philox's; a third round would change nothing that is measured, and cost 4 to 10 % of an
+encode.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def site_number(site: str) -> int:
 
 
 def keys(values: Sequence[int], device: torch.device) -> Tensor:
-    """Return 64-bit values, one a worker, as `[w, 2]` int32 keys."""
+    """Return 64-bit values, one per worker, as int32 keys `[w, 2]`."""
     words = torch.tensor([v - (1 << 64) if v >> 63 else v for v in values], dtype=torch.int64)
     return words.view(torch.int32).view(-1, 2).to(device)
 
@@ -36,27 +36,27 @@ def keys(values: Sequence[int], device: torch.device) -> Tensor:
 class Noise:
     """Random draws for rows of elements, computed where they are used.
 
-    Row i has `keys[i]`, its elements are `index` (`[n]` int32, or `[rows, n]`).
+    Row i has the key `keys[i]`. Its elements are numbered by `index`, int32 `[n]` or `[rows, n]`.
     """
 
     keys: Tensor
     index: Tensor
 
     def uniform(self, start: int = 0, stop: int | None = None) -> Tensor:
-        """Return `[rows, stop - start]` float32 multiples of 2^-24 in [0, 1)."""
+        """Return uniform draws `[rows, stop - start]`, float32 multiples of 2^-24 in [0, 1)."""
         return unit_interval(self.of(slice(start, stop)).words())
 
     def at(self, positions: Tensor) -> Draws:
-        """Return the draws at `positions` of a row, or of runs of elements that begin there."""
+        """Return the draws of the elements at `positions`, or of runs that begin there."""
         first = _first if self.index.dim() == 1 else _first.__wrapped__
         return Draws(first(self.index, positions), self.keys)
 
     def of(self, columns: slice = slice(None)) -> Draws:
-        """Return the draws of these elements, as kernels take them."""
+        """Return the draws of the elements in `columns`, in the form that kernels take."""
         return Draws(self.index.view(-1, self.index.shape[-1])[:, columns], self.keys)
 
     def in_parts(self, parts: int) -> Noise:
-        """Return the same draws for rows that are cut into `parts` equal ones."""
+        """Return the same draws for rows that are each split into `parts` equal ones."""
         index = self.index.view(parts, -1).repeat(self.keys.shape[0], 1)
         return Noise(self.keys.repeat_interleave(parts, dim=0), index)
 
@@ -71,14 +71,14 @@ class Noise:
 def _first(index: Tensor, positions: Tensor) -> Tensor:
     """Return the elements at `positions`, `[1 or rows, ...]`.
 
-    They are cached, as the same two tensors come every step.
+    They are cached, as the same two tensors are used in every step.
     """
     rows = index.view(-1, index.shape[-1])
     return rows.index_select(1, positions.flatten()).view(len(rows), *positions.shape)
 
 
 class Draws(NamedTuple):
-    first: Tensor  # [1 or rows, ...]
+    first: Tensor  # [1 or rows, ...]: the elements, or the first ones of runs
     keys: Tensor  # [rows, 2]
 
     def of(self, part: slice) -> Draws:
@@ -86,7 +86,7 @@ class Draws(NamedTuple):
         return Draws(self.first[:, part], self.keys)
 
     def words(self, run: int = 0) -> Tensor:
-        """Return random words `[rows, ...]`, or `[rows, ..., run]` of `run` elements each."""
+        """Return random words `[rows, ...]`, or `[rows, ..., run]` for runs of `run` elements."""
         index = self.first
         if run:
             index = index.unsqueeze(-1) + torch.arange(run, dtype=torch.int32, device=index.device)
@@ -95,11 +95,10 @@ class Draws(NamedTuple):
 
 
 def random_words(index: Tensor, key: Tensor, inner_key: Tensor) -> Tensor:
-    """Return int32 whose high bits are random.
+    """Return int32 words whose high bits are random.
 
-    Products wrap, and the masks make arithmetic shifts logical.
-
-    What the hash does after its last product would only improve the lowest bits.
+    Products wrap around, and the masks make arithmetic shifts logical. The hash's last step, after
+    its last product, is left out: it would only improve the lowest bits.
     """
     x = index ^ key
     x = x ^ ((x >> 16) & 0xFFFF)

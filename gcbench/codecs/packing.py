@@ -1,8 +1,8 @@
-"""Codes of 1 to 8 bits as bytes, at exactly their width.
+"""Codes of 1 to 8 bits packed into bytes, at exactly their width.
 
-Planar: with m = ceil(n / 8), the values j, j + m, ..., j + 7 m share a word of 8 x width bits, so
-that packing is eight shifts of contiguous planes rather than a walk over neighbors. Every row
-costs `width * m` bytes, or n where a code is one.
+The layout is planar: with m = ceil(n / 8), the values j, j + m, ..., j + 7 m share a word of
+8 x width bits, so that packing is eight shifts of contiguous planes rather than a walk over
+neighbors. A row takes `width * m` bytes, or n bytes if a code is a byte.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _WORDS = {1: torch.uint8, 2: torch.int16, 3: torch.int32, 4: torch.int32}
 
 
 def width_of(values: int) -> int:
-    """Return the bits of a code that takes `values` different values."""
+    """Return the number of bits in a code of `values` different values."""
     return (values - 1).bit_length()
 
 
@@ -26,7 +26,7 @@ def packed_bytes(n: int, width: int) -> int:
 
 
 def pack(codes: Tensor, width: int) -> Tensor:
-    """Return uint8 codes `[w, n]` below 2^width as `[w, packed_bytes(n, width)]` uint8."""
+    """Return uint8 codes `[w, n]` below 2^width packed into uint8 `[w, packed_bytes(n, width)]`."""
     if width == 8:
         return codes
     planes = F.pad(codes, (0, -codes.shape[1] % 8)).unflatten(1, (8, -1))
@@ -38,7 +38,7 @@ def pack(codes: Tensor, width: int) -> Tensor:
 
 
 def unpack(packed: Tensor, n: int, width: int) -> Tensor:
-    """Return the codes `[w, n]` uint8 that `pack` took."""
+    """Return uint8 codes `[w, n]`: the inverse of `pack`."""
     if width == 8:
         return packed[:, :n]
     if width == 1:  # all planes at once, which is faster only where a word is a byte
@@ -46,7 +46,7 @@ def unpack(packed: Tensor, n: int, width: int) -> Tensor:
         return ((packed.unsqueeze(1) >> shifts) & 1).flatten(1)[:, :n]
     dtype = _WORDS.get(width, torch.int64)
     spare = dtype.itemsize - width
-    # Views as wider words need aligned memory.
+    # A view as wider words needs aligned memory.
     chunks = packed.clone(memory_format=torch.contiguous_format).unflatten(1, (-1, width))
     words = (F.pad(chunks, (0, spare)) if spare else chunks).flatten(1).view(dtype)
     mask = (1 << width) - 1
@@ -60,10 +60,10 @@ def lanes_of(bits: int) -> int:
 
 
 def pack_lanes(codes: Tensor, bits: int) -> Tensor:
-    """Return codes `[w, n]` as int64 words whose lanes are wide enough to add the words up.
+    """Return codes `[w, n]` packed into int64 words whose lanes have room for sums of the words.
 
-    Planar like `pack`. The caller chose `bits` such that no sum of all workers reaches 2^bits, so
-    that none carries over.
+    The layout is planar, as in `pack`. The caller chooses `bits` so that no sum over all workers
+    reaches 2^bits; then no lane carries over into the next.
     """
     lanes = lanes_of(bits)
     planes = F.pad(codes, (0, -codes.shape[1] % lanes)).unflatten(1, (lanes, -1))
@@ -71,13 +71,13 @@ def pack_lanes(codes: Tensor, bits: int) -> Tensor:
 
 
 def unpack_lanes(words: Tensor, n: int, bits: int) -> Tensor:
-    """Return sums of what `pack_lanes` took, `[r, words]` to `[r, n]` int32."""
+    """Return the codes, or sums, in words of `pack_lanes`, `[r, words] -> [r, n]` int32."""
     return _part_lanes(words, bits).flatten(1)[:, :n]
 
 
 @kernel
 def _join_lanes(planes: Tensor, bits: int) -> Tensor:
-    """Return the planes `[w, lanes, words]` side by side in words `[w, words]`."""
+    """Return planes `[w, lanes, words]` packed side by side into words `[w, words]`."""
     words = planes[:, 0].to(torch.int64)
     for k in range(1, planes.shape[1]):
         words = words | planes[:, k].to(torch.int64) << (bits * k)
@@ -86,7 +86,7 @@ def _join_lanes(planes: Tensor, bits: int) -> Tensor:
 
 @kernel
 def _part_lanes(words: Tensor, bits: int) -> Tensor:
-    """Return the planes `[r, lanes, words]`, int32, of words."""
+    """Return int32 planes `[r, lanes, words]`: the inverse of `_join_lanes`."""
     shifts = torch.arange(lanes_of(bits), dtype=torch.int64, device=words.device) * bits
     planes = (words.unsqueeze(1) >> shifts.unsqueeze(1)) & ((1 << bits) - 1)
     return planes.to(torch.int32)

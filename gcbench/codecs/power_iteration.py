@@ -1,13 +1,13 @@
-"""A step of power iteration on many matrices, by PyTorch's operations or in C++.
+"""A step of power iteration on many matrices, by PyTorch's operations or, on a CPU, in C++.
 
-C++, compiled for a CPU, reads memory once.
+The C++ reads memory once.
 
-Matrices M are `[w, n, m]`, and on a GPU those of one shape that follow one another are a stack
-`[k, w, n, m]`, for which one product is enough. Their factors are transposed, P `[r, n]` and Q
-`[r, m]`, since products with thin factors are as fast as memory only where their long side is
-contiguous, and lie end to end: `[w, all]` of each worker, `[1, all]` where all workers have the
-same. The two ways are equal up to rounding, and each is to the bit however many workers share a
-process.
+Matrices M are `[w, n, m]`; on a GPU, consecutive matrices of the same shape form a stack
+`[k, w, n, m]`, for which one product is enough. Factors are stored transposed, P `[r, n]` and Q
+`[r, m]`, since products with thin factors are as fast as memory only if their long side is
+contiguous. The factors of all matrices are concatenated: `[w, all]`, or `[1, all]` if they are the
+same on all workers. The two implementations agree up to rounding, and each gives the same bits
+however many workers share a process.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from gcbench.codecs.native import load_native
 Matrices = Sequence[Tensor]
 Stacks = Sequence[Tensor]
 
-# On a CPU a stack would save nothing, and be a block of memory so large that the system hands it
-# out anew in every step, page by page.
+# On a CPU a stack would save nothing, and be so large a block of memory that the system allocates
+# it anew in every step, page by page.
 STACKED_ON = {"cuda"}
 
-_FUNCTIONS = (  # n*: how many matrices, and their shapes
+_FUNCTIONS = (  # n*: the number of matrices, and their shapes
     ("restart", "n*" + "***"),
     ("orthogonalize", "n*" + "*"),
     ("add_times", "n*" + "n****f***ni"),
@@ -54,7 +54,7 @@ Shapes = tuple[Shape, ...]
 def stack(ms: Matrices, shapes: Shapes) -> list[Tensor]:
     """Return matrices `[w, n, m]` as stacks.
 
-    One that is alone is copied only if its workers' parts do not follow each other.
+    A matrix that is a stack by itself is copied only if it is not contiguous.
     """
     remaining = iter(ms)
     stacks = []
@@ -95,9 +95,9 @@ def _split(flat: Tensor, sizes: Sequence[tuple[int, int, int]]) -> list[Tensor]:
 
 
 def restart(qs: Sequence[Tensor], fresh: Tensor, shapes: Shapes) -> Tensor:
-    """Return the columns scaled to a largest entry of 1.
+    """Return the columns of all Q, `[1, all]`, each scaled to a largest magnitude of 1.
 
-    Columns that are zero, or not finite, are replaced by `fresh` ones.
+    Columns that are zero, or not finite, are replaced by those of `fresh`.
     """
     library, out = _native(qs), torch.empty_like(fresh, dtype=qs[0].dtype)
     if library is not None:
@@ -105,7 +105,7 @@ def restart(qs: Sequence[Tensor], fresh: Tensor, shapes: Shapes) -> Tensor:
         return out
     q = torch.cat([q.flatten() for q in qs])
     lengths, columns = _columns(shapes, q.device)
-    # `unsafe`: otherwise the host would wait to see that the lengths add up.
+    # `unsafe` skips a check of the lengths, for which the host would wait.
     largest = torch.segment_reduce(q.abs(), "max", lengths=lengths, unsafe=True)[columns]
     torch.where((largest > 0) & (largest < torch.inf), q / largest, fresh[0], out=out[0])
     return out
@@ -116,7 +116,7 @@ def add_times(
 ) -> tuple[list[Tensor], Tensor]:
     """Return stacks of M = G + alpha E, and P = M Q.
 
-    The parts of a worker are contiguous in G and E, but may lie apart from those of others.
+    Each worker's matrix is contiguous in G and E, but need not be next to another worker's.
     """
     library = _native(gs, es)
     workers = len(gs[0])
@@ -146,7 +146,7 @@ def times(stacks: Stacks, q: Tensor, shapes: Shapes) -> Tensor:
 
 
 def orthogonalize(p: Tensor, shapes: Shapes) -> Tensor:
-    """Return the columns of `[1, all]` made orthonormal, those of each matrix on its own."""
+    """Return P `[1, all]` with the columns of each matrix made orthonormal."""
     library, out = _native([p]), p.clone()
     if library is not None:
         library.orthogonalize(*_c_shapes(shapes), out.data_ptr())
@@ -188,7 +188,10 @@ def product(p: Tensor, q: Tensor, shapes: Shapes) -> list[Tensor]:
 def product_and_rest(
     p: Tensor, q: Tensor, worker_q: Tensor, stacks: Stacks, shapes: Shapes
 ) -> list[Tensor]:
-    """Return stacks of P Q^T, and replace every M by M - P Q'^T with its row Q' of `worker_q`."""
+    """Return stacks of P Q^T, and replace each worker's M by M - P Q'^T.
+
+    Q' is the worker's row of `worker_q`, or its only row.
+    """
     library = _native(stacks)
     if library is None:
         for ms, (left,), rights in zip(
@@ -215,7 +218,7 @@ def _stack_sizes(shapes: Shapes, device: torch.device) -> tuple[tuple[Shape, int
     return _runs(shapes, device.type in STACKED_ON)
 
 
-@lru_cache(maxsize=64)  # buckets
+@lru_cache(maxsize=64)  # one entry per bucket of DDP
 def _runs(shapes: Shapes, stacked: bool) -> tuple[tuple[Shape, int], ...]:
     """Return each stack's shape, and how many matrices it has."""
     if not stacked:
@@ -234,14 +237,14 @@ def _columns(shapes: Shapes, device: torch.device) -> tuple[Tensor, Tensor]:
 class Batch(NamedTuple):
     """A batch of factors P, padded with zeros to one size and orthonormalized by one call."""
 
-    positions: Tensor  # [k, r, n] in a row of all P; behind its end where there is padding
-    chosen: Tensor  # which of these positions, flattened, are no padding
-    inside: Tensor  # these positions
+    positions: Tensor  # [k, r, n]: places in the concatenated P; padding is past its end
+    chosen: Tensor  # which of these positions, flattened, are not padding
+    inside: Tensor  # the positions that are not padding
 
 
 @lru_cache(maxsize=64)
 def _batches(shapes: Shapes, device: torch.device) -> list[Batch]:
-    """Return batches of no more than four times the values of their factors."""
+    """Return batches that padding makes at most four times as large as their factors."""
     starts = list(accumulate([s.r * s.n for s in shapes], initial=0))
     batches = []
     for batch in _similar(shapes):
@@ -256,7 +259,7 @@ def _batches(shapes: Shapes, device: torch.device) -> list[Batch]:
 
 
 def _similar(shapes: Shapes) -> Iterator[list[int]]:
-    """Yield the indices of factors P, the longest first, that go into one batch."""
+    """Yield the indices of the factors P in each batch, the longest first."""
     batch: list[int] = []
     values = 0
     for i in sorted(range(len(shapes)), key=lambda i: (shapes[i].r, shapes[i].n), reverse=True):
@@ -280,10 +283,10 @@ def _addresses(tensors: Sequence[Tensor]) -> Array[c_void_p]:
 
 
 def _places(tensors: Sequence[Tensor]) -> tuple[Array[c_void_p], Array[c_int64]]:
-    """Return the addresses of `[w, ...]`, and the distance from a worker to the next in each."""
+    """Return the addresses of tensors `[w, ...]`, and the stride between workers in each."""
     return _addresses(tensors), (c_int64 * len(tensors))(*[t.stride(0) for t in tensors])
 
 
-@lru_cache(maxsize=64)  # buckets
+@lru_cache(maxsize=64)  # one entry per bucket of DDP
 def _c_shapes(shapes: Shapes) -> tuple[int, Array[c_int64]]:
     return len(shapes), (c_int64 * (3 * len(shapes)))(*[size for shape in shapes for size in shape])

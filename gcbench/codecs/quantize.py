@@ -21,7 +21,7 @@ def max_norm(x: Tensor) -> Tensor:
 def l2_norm(x: Tensor) -> Tensor:
     """Return the 2-norm along the last dimension, never below the largest magnitude.
 
-    Values are scaled by that so that no square over- or underflows.
+    Values are divided by the largest magnitude so that no square overflows or underflows.
     """
     largest = max_norm(x)
     unit = torch.where(largest > 0, largest, 1).unsqueeze(-1)
@@ -32,25 +32,26 @@ NORMS = {"linf": max_norm, "l2": l2_norm}
 
 
 def stochastic_round(x: Tensor, noise: Tensor) -> Tensor:
-    """Return x rounded up with the probability of its fraction, else down: E = x.
+    """Return x rounded up with the probability of its fraction, else down, so that E = x.
 
-    Integers stay where they are.
+    Integers are unchanged. `noise` is uniform in [0, 1).
     """
     low = x.floor()
     return low.add_(noise < x - low)
 
 
-_ONE = 1 << 23  # a step of the grid in fixed point: codes of 8 bits fill an int32
+_ONE = 1 << 23  # a grid step in fixed point; with it, 8-bit codes fill an int32
 
 
 def grid_codes(v: Tensor, scale: Tensor, highest: int, words: Tensor) -> Tensor:
     """Return int32 codes 0 to `highest` <= 255 with E[code] = (v / scale + 1) highest / 2.
 
-    |v| <= scale.
+    |v| must not exceed `scale`.
 
-    In fixed point: the code is the integer part of the place on the grid plus a draw from [0, 1). A
-    zero scale codes anything. Dividing first keeps |v| / scale <= 1 exactly, even for denormals. A
-    NaN may be any code, but has to be one, as its neighbors share its words.
+    The code is the integer part of the place on the grid plus a draw from [0, 1), in fixed point.
+    For a scale of zero it is arbitrary. Dividing by the scale first keeps |v| / scale <= 1 exactly,
+    even for denormals. A NaN may get any code, but the code must be in range, as its neighbors
+    share its words.
     """
     end = highest * (_ONE // 2)
     place = (v / torch.where(scale > 0, scale, 1) * float(end)).to(torch.int32).clamp(-end, end)
@@ -58,8 +59,8 @@ def grid_codes(v: Tensor, scale: Tensor, highest: int, words: Tensor) -> Tensor:
 
 
 def grid_values(centered: Tensor, scale: Tensor, highest: int) -> Tensor:
-    """Return the values of codes less `highest / 2`, or of sums of such codes.
+    """Return the values of codes minus `highest / 2`, or of sums of such codes.
 
-    They are exactly -scale and scale at the ends.
+    The lowest and the highest code give exactly -scale and scale.
     """
     return centered.to(torch.float32) / (highest / 2) * scale

@@ -1,12 +1,13 @@
-"""Codes of any number of values as bytes, at close to log2(values) bits each.
+"""Codes of any number of values packed into bytes, at close to log2(values) bits each.
 
 Several digits share a word. A word of k base-s digits is the number d_0 + d_1 s + ... + d_(k-1)
-s^(k-1). Of the words of 1 to 8 bits, or 16, the one with the fewest bits a digit is used, the
-shortest among equals: 5 ternary digits in 8 bits (1.6 bits a digit, log2(3) = 1.58), 3 quinary ones
-in 7, 5 of base 9 in 16. Where that is more than 5 % above log2(s), the shortest word that is not: 4
-digits of base 17 in 17 bits. Powers of two are plain bits.
+s^(k-1). Of the words of 1 to 8 or 16 bits, the one with the fewest bits per digit is used, and the
+shortest among equals: 5 ternary digits in 8 bits (1.6 bits per digit; log2(3) = 1.58), 3 quinary
+digits in 7, 5 digits of base 9 in 16. If that is more than 5 % above log2(s), the shortest word of
+any length that is not is used: 4 digits of base 17 in 17 bits. Powers of two are plain bits.
 
-Planar like `packing`: with m = ceil(n / k) words, the values j, j + m, j + 2 m, ... share word j.
+The layout is planar, as in `packing`: with m = ceil(n / k) words, the values j, j + m, j + 2 m, ...
+share word j.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from torch import Tensor
 
 from gcbench.codecs.packing import pack, packed_bytes, unpack
 
-_WORD_BITS = (1, 2, 3, 4, 5, 6, 7, 8, 16)  # of which codecs are fastest
-_LONGEST_WORD = 31  # a number of an int32
+_WORD_BITS = (1, 2, 3, 4, 5, 6, 7, 8, 16)  # the word lengths for which codecs are fastest
+_LONGEST_WORD = 31  # the bits of a non-negative int32
 _SLACK = 1.05
 
 
 def word_of(base: int) -> tuple[int, int]:
-    """Return the digits in a word, and the bits of the word."""
+    """Return the number of digits in a word, and its number of bits."""
     assert 2 <= base <= 256, "a code is a byte of at least two values"
     return _WORDS[base]
 
@@ -48,14 +49,14 @@ def _digits_in(bits: int, base: int) -> int:
     return digits
 
 
-# A table, since kernels read it and not all of Python can be compiled.
+# A table, since kernels read it, and `torch.compile` does not compile all of Python.
 _WORDS = {base: _shortest_word(base) for base in range(2, 257)}
 
 
 def digit_bytes(n: int, base: int) -> int:
-    """Return the bytes of `n` digits.
+    """Return the size in bytes of `n` packed digits.
 
-    Words of less than a byte come in groups of eight, as `pack` makes them.
+    Words shorter than a byte come in groups of eight, as `pack` makes them.
     """
     digits, bits = word_of(base)
     words = -(-n // digits)
@@ -63,12 +64,12 @@ def digit_bytes(n: int, base: int) -> int:
 
 
 def _byte_widths(bits: int) -> list[int]:
-    """Return the widths of the bytes, lowest first, that a word of `bits` is cut into."""
+    """Return the widths of the bytes, lowest first, that a word of `bits` bits is split into."""
     return [min(8, bits - start) for start in range(0, bits, 8)]
 
 
 def pack_digits(codes: Tensor, base: int) -> Tensor:
-    """Return uint8 codes `[w, n]` below `base` as `[w, digit_bytes(n, base)]` uint8."""
+    """Return uint8 codes `[w, n]` below `base` packed into uint8 `[w, digit_bytes(n, base)]`."""
     digits, bits = word_of(base)
     if digits == 1:
         return pack(codes, bits)
@@ -84,7 +85,7 @@ def pack_digits(codes: Tensor, base: int) -> Tensor:
 
 
 def unpack_digits(packed: Tensor, n: int, base: int) -> Tensor:
-    """Return the codes `[w, n]` uint8 that `pack_digits` took."""
+    """Return uint8 codes `[w, n]`: the inverse of `pack_digits`."""
     digits, bits = word_of(base)
     if n == 0:
         return packed
@@ -93,9 +94,9 @@ def unpack_digits(packed: Tensor, n: int, base: int) -> Tensor:
     rest = _words(packed, -(-n // digits), bits)
     planes = []
     for _ in range(digits - 1):
-        # Quotients in floating point are several times faster than integer ones. With the half,
-        # none is nearer to an integer than 0.5 / base, so that its floor is right even where a
-        # device multiplies by the reciprocal.
+        # Floating-point division is several times faster than integer division. Adding 0.5 keeps
+        # every quotient at least 0.5 / base away from an integer, so that its floor is right even
+        # where a device multiplies by the reciprocal.
         quotient = (rest + 0.5).div_(base).floor_()
         planes.append(rest.sub_(quotient, alpha=base).to(torch.uint8))
         rest = quotient
@@ -106,7 +107,7 @@ def unpack_digits(packed: Tensor, n: int, base: int) -> Tensor:
 def _words(packed: Tensor, count: int, bits: int) -> Tensor:
     """Return the words of `packed` as floats `[w, count]`.
 
-    Floats hold them, and their halves, exactly.
+    The float type holds them exactly, and also with 0.5 added.
     """
     widths = _byte_widths(bits)
     parts = packed.split([packed_bytes(count, width) for width in widths], dim=1)
@@ -117,8 +118,8 @@ def _words(packed: Tensor, count: int, bits: int) -> Tensor:
 
 
 def float_of(bits: int) -> torch.dtype:
-    """Return a float type in which numbers of `bits` are exact enough for `unpack_digits` to floor.
+    """Return a float type that is precise enough for `unpack_digits` on numbers of `bits` bits.
 
-    So are their halves and their quotients by a base.
+    Numbers plus 0.5 are exact, and their quotients by a base have the right floor.
     """
     return torch.float32 if bits <= 21 else torch.float64

@@ -1,4 +1,4 @@
-// Signs as bits, and the sums of either side, in one pass over memory.
+// Signs as bits, and the sums of either sign, in one pass over memory.
 
 #include <algorithm>
 #include <cstdint>
@@ -8,8 +8,8 @@ namespace {
 
 using Index = std::int64_t;
 
-constexpr Index LINE = 16;    // floats of a cache line; sums side by side
-constexpr Index AHEAD = 256;  // floats are fetched so early
+constexpr Index LINE = 16;    // floats per cache line; as many sums are added side by side
+constexpr Index AHEAD = 256;  // how many floats ahead to prefetch
 
 inline std::int32_t bits_of(float x) {
   std::int32_t bits;
@@ -27,8 +27,8 @@ inline float float_of(std::int32_t bits) {
 
 extern "C" {
 
-// Writes groups of 32 rows x, each in one bucket, as words: bit k of word j says whether value j of
-// row k is at least 0.
+// Writes the signs of groups of 32 rows as words: bit k of word j says whether value j of row k is
+// at least 0. Adds each row to the sides of its bucket, as add_sides does.
 void signs(const float* x, const Index* buckets, std::int32_t* words, double* sides, Index groups,
            Index row) {
   for (Index group = 0; group < groups; group++, words += row) {

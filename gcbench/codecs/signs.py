@@ -1,4 +1,4 @@
-"""Signs as bits and the sums of either side, in one pass where C++ or Triton is compiled."""
+"""Signs as bits, and the sums of either sign, in one pass where C++ or Triton is compiled."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ class Sides(NamedTuple):
     """Sums over the d values of each bucket, float64 `[w, buckets]`."""
 
     positive: Tensor  # the sum of those that are at least 0
-    negative: Tensor  # of the others
+    negative: Tensor  # the sum of the others
     nonnegative: Tensor  # how many are at least 0
 
 
 def signs_and_sides(rows: Rows, groups: Groups) -> tuple[Tensor, Sides] | None:
-    """Return the bits v >= 0 of groups of rows as words, and the sides of all values.
+    """Return the bits v >= 0 of groups of rows as words, and the sides of each bucket.
 
-    The words of groups `[w, groups, 32, row]` are `[w, groups, 1, row]`, in the order of
-    `to_words`. The sides are those of each bucket, and count the rest, too. None where nothing does
-    all at once.
+    Groups `[w, groups, 32, row]` become int32 words `[w, groups, 1, row]`, in the order of
+    `to_words`. The sides include the values outside groups. Returns None where no code computes
+    both in one pass.
     """
     if rows.rest.is_cuda:
         return sum_rows_then_buckets(rows, groups)
@@ -57,7 +57,7 @@ def _addresses(*tensors: Tensor) -> list[int]:
 
 
 def sum_rows_then_buckets(rows: Rows, groups: Groups) -> tuple[Tensor, Sides]:
-    """Return what `signs_and_sides` does, by a kernel over the rows and sums over buckets."""
+    """Return the result of `signs_and_sides`, by a kernel over rows, then sums over buckets."""
     words, sides = [], []
     for worker, tail in enumerate(rows.rest):
         parts = [_signs_and_sums(matrix[worker]) for _, matrix in rows.matrices]
@@ -69,7 +69,7 @@ def sum_rows_then_buckets(rows: Rows, groups: Groups) -> tuple[Tensor, Sides]:
             torch.cat([*(part[k].flatten() for part in parts), sums.double()])
             for k, sums in enumerate(of_tail, start=1)
         ]
-        # `unsafe`: otherwise the host would wait to see that the lengths add up.
+        # `unsafe` skips a check of the lengths, for which the host would wait.
         sides.append(
             [
                 torch.segment_reduce(

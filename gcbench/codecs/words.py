@@ -1,8 +1,8 @@
-"""Codes of many rows of values as 32-bit words, by kernels.
+"""Codes of many rows of values packed into 32-bit words, by kernels.
 
-The digits of `radix` are put into the words of `packing`, but across the rows of a group: word j of
-a group holds the codes j of its rows. Rows follow each other in memory, so that a kernel walks them
-side by side.
+Codes are packed as in `radix` and `packing`, but across the rows of a group: word j of a group
+holds code j of each of its rows. Rows are adjacent in memory, so that a kernel walks them side by
+side.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def rows_of(base: int) -> int:
 
 
 def words_of(base: int) -> int:
-    """Return the words of a group for each value of a row."""
+    """Return how many words a group has for each value of a row."""
     _, bits = word_of(base)
     return _numbers_of(bits) * bits // 32
 
@@ -33,7 +33,7 @@ def _numbers_of(bits: int) -> int:
 
 
 def to_words(codes: Tensor, base: int) -> list[Tensor]:
-    """Return int32 codes `[..., rows, row]` below `base` as int32 words, `[..., row]` each."""
+    """Return int32 codes `[..., rows, row]` below `base` as int32 words `[..., row]`."""
     digits, bits = word_of(base)
     numbers = _number(codes.unflatten(-2, (-1, digits)).unbind(-2), base)
     if 32 % bits == 0:
@@ -44,7 +44,7 @@ def to_words(codes: Tensor, base: int) -> list[Tensor]:
 def _number(digits: Sequence[Tensor], base: int) -> Tensor:
     """Return d_0 + d_1 base + d_2 base^2 + ..., by Horner's rule.
 
-    That is one operation a digit where shifts and ors are two.
+    This takes one operation per digit, where shifts and ors would take two.
     """
     number = digits[-1]
     for digit in reversed(digits[:-1]):
@@ -53,7 +53,7 @@ def _number(digits: Sequence[Tensor], base: int) -> Tensor:
 
 
 def _word(numbers: Tensor, bits: int, i: int) -> Tensor:
-    """Return the i-th word of the bit string of all numbers, lowest first."""
+    """Return the i-th 32-bit word of the concatenated bits of all numbers, lowest first."""
     word = None
     for k, number in enumerate(numbers.unbind(-2)):
         shift = bits * k - 32 * i
@@ -65,14 +65,14 @@ def _word(numbers: Tensor, bits: int, i: int) -> Tensor:
 
 
 def from_words(words: Tensor, base: int) -> Tensor:
-    """Return the codes `[..., rows, row]` int32 that `to_words` took, `[..., words, row]`."""
+    """Return int32 codes `[..., rows, row]` of words `[..., words, row]`: inverts `to_words`."""
     digits, bits = word_of(base)
     numbers = _numbers(words, bits)
     if digits == 1:
         return numbers
-    # Quotients of floats are vectors, those of integers are not. With the half, none is nearer to
-    # an integer than 0.5 over the power, so that its floor is right even where a device multiplies
-    # by the reciprocal.
+    # Floating-point division is vectorized, integer division is not. Adding 0.5 keeps every
+    # quotient at least 0.5 / power away from an integer, so that its floor is right even where a
+    # device multiplies by the reciprocal.
     exact = float_of(bits)
     halves = numbers.unsqueeze(-2).to(exact) + 0.5
     powers = torch.tensor(
@@ -83,7 +83,7 @@ def from_words(words: Tensor, base: int) -> Tensor:
 
 
 def _numbers(words: Tensor, bits: int) -> Tensor:
-    """Return the numbers in words, `[..., words, row]` to `[..., numbers, row]`."""
+    """Return the numbers that words hold, `[..., words, row] -> [..., numbers, row]`."""
     places = (
         torch.arange(_numbers_of(bits), dtype=torch.int32, device=words.device).unsqueeze(-1) * bits
     )

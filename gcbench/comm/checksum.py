@@ -1,10 +1,10 @@
-"""Checksums beside messages: an altered bit is found, and named by who sent it.
+"""Checksums of messages, which detect an altered bit and name the worker that sent it.
 
-A CRC-32 goes with everything: 32 bits more a worker for what is gathered, a pair of workers for
-what is transposed, and a worker for the result of a reduction. Every bit of a gathered or
-transposed message is covered. A reduction gives other bits than were sent: its results are
-compared among the workers, so a bit altered before all got the same sum is not seen. On GPUs
-every message is copied to the host.
+A CRC-32 goes with every message: 32 more bits per worker for a gather, per pair of workers for an
+all-to-all, and per worker for the result of a reduction. Every bit of a gather or an all-to-all is
+covered. The result of a reduction is not what was sent: the workers compare their results, so that
+a bit altered before all of them got the same sum goes unnoticed. On GPUs every message is copied to
+the host.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class MessageAltered(RuntimeError):
 def row_sums(tensors: Sequence[Tensor], lengths: Sequence[Tensor | None] | None = None) -> Tensor:
     """Return the checksum of each row of `[w, ...]` tensors, `[w, 4]` bytes.
 
-    Zeros at the end do not count, since a ragged row has as many as the longest needs.
+    Trailing zeros do not count, since ragged rows are padded to the length of the longest.
     """
     lengths = lengths or [None] * len(tensors)
     trimmed = [_zero_behind_end(t, n) for t, n in zip(tensors, lengths, strict=True)]
@@ -41,12 +41,12 @@ def row_sums(tensors: Sequence[Tensor], lengths: Sequence[Tensor | None] | None 
 
 
 def pair_sums(tensors: Sequence[Tensor]) -> Tensor:
-    """Return the checksum of each pair of workers' part of `[w, W, ...]` tensors, `[w, W, 4]`."""
+    """Return the checksum of each pair's part of `[w, W, ...]` tensors, `[w, W, 4]` bytes."""
     return row_sums([t.flatten(0, 1) for t in tensors]).unflatten(0, tensors[0].shape[:2])
 
 
 def _zero_behind_end(x: Tensor, length: Tensor | None) -> Tensor:
-    """Return rows with zeros behind each one's end, as its copies have them."""
+    """Return rows with zeros past their lengths, as receivers get them."""
     if length is None:
         return x
     behind = torch.arange(x[0].numel(), device=x.device) >= length.unsqueeze(1)
@@ -54,7 +54,7 @@ def _zero_behind_end(x: Tensor, length: Tensor | None) -> Tensor:
 
 
 def refuse_altered(collective: str, arrived: Tensor, sent: Tensor, receiver: int) -> None:
-    """Raise an error that names the workers whose message, `[W, 4]`, has another checksum now."""
+    """Raise MessageAltered if checksums `[W, 4]` are not those sent, naming the senders."""
     same = (arrived == sent).all(1).tolist()
     wrong = [worker for worker, is_same in enumerate(same) if not is_same]
     if wrong:
@@ -64,13 +64,13 @@ def refuse_altered(collective: str, arrived: Tensor, sent: Tensor, receiver: int
 
 
 def refuse_different(op: str, sums: Tensor) -> None:
-    """Raise an error that names the workers whose result of a reduction is another, `[W, 4]`."""
+    """Raise MessageAltered if the checksums `[W, 4]` of a reduction's results differ."""
     if difference := disagreement([(*row,) for row in sums.tolist()]):
         raise MessageAltered(f"all_reduce ({op}) gave {difference}")
 
 
 def disagreement(sums: Sequence[Hashable]) -> str | None:
-    """Return which workers differ from the majority, or that there is none; None if all agree."""
+    """Return which workers differ from the majority, or that none exists; None if all agree."""
     right, times = Counter(sums).most_common(1)[0]
     wrong = [worker for worker, its_sum in enumerate(sums) if its_sum != right]
     if not wrong:

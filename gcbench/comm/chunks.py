@@ -1,6 +1,6 @@
 """Messages between the processes of a gloo group, sent in chunks.
 
-They are 1-d bytes in the host's memory, of sizes that all processes know.
+Messages are 1-d uint8 tensors in host memory, whose sizes all processes know.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from collections.abc import Sequence
 import torch.distributed as dist
 from torch import Tensor
 
-# Several chunks on their way hide the handshake with which gloo begins each; smaller chunks take
-# longer.
+# Several chunks in flight hide the handshake with which gloo begins each of them; smaller chunks
+# take longer.
 CHUNK_BYTES = 1024 * 1024
 
 
 def gather(group: dist.ProcessGroup, messages: Sequence[Sequence[Tensor]]) -> None:
     """Fill `messages[p]` with what process p has there.
 
-    It is a ring, in which each chunk is handed on when it arrives.
-    All receives are posted before the first send.
+    The algorithm is a ring, in which each chunk is passed on when it arrives. All receives are
+    posted before the first send.
     """
     size, me = group.size(), group.rank()
     left, right = (me - 1) % size, (me + 1) % size
@@ -42,10 +42,10 @@ def exchange(
 ) -> None:
     """Send `leaving[p]` to process p and fill `arriving[p]` from it.
 
-    What a process has for itself stays where it is. In round i everybody sends to the i-th on its
-    right and receives from the i-th on its left, so that hardly two messages share a link; a round
-    begins while the last chunk of the one before arrives. All receives are posted before the first
-    send.
+    A process's message to itself is not copied. In round i every process sends to its i-th right
+    neighbor and receives from its i-th left neighbor, so that messages seldom share a link; a round
+    begins while the last chunk of the previous round arrives. All receives are posted before the
+    first send.
     """
     size, me = group.size(), group.rank()
     lefts, rights = ([(me + sign * i) % size for i in range(1, size)] for sign in (-1, 1))

@@ -1,9 +1,9 @@
-"""The collectives, through which all traffic of gradients goes.
+"""The collectives, through which all gradient traffic goes.
 
-Dimension 0 of every tensor is the worker axis: `[w, ...]` holds one row per worker that lives in
-this process, `[1, ...]` is a value on which all workers agree, `[W, ...]` is everything gathered.
-Collectives take lists, coalesce them into one message, count its payload and time themselves. All
-ranks issue them in one order.
+Dimension 0 of every tensor is the worker axis: `[w, ...]` holds one row per worker in this process,
+`[1, ...]` is a value on which all workers agree, and `[W, ...]` has the gathered rows of all
+workers. Collectives take lists of tensors, coalesce them into one message, count its payload and
+time themselves. All ranks issue them in the same order.
 """
 
 from __future__ import annotations
@@ -41,8 +41,9 @@ class NoClock:
 class Comm:
     """The collectives of `workers` workers, of which this process holds the rows `local`.
 
-    Without a `transport` all of them are here. With one every process holds equally many: process
-    p the workers `p * w .. (p + 1) * w - 1`, so that gathered rows come in worker order.
+    Without a `transport`, all workers are in this process. With one, every process holds equally
+    many: process p holds the workers `p * w .. (p + 1) * w - 1`, so that gathered rows are in
+    worker order. With `checksum`, collectives raise MessageAltered if a message arrives altered.
     """
 
     def __init__(
@@ -68,21 +69,21 @@ class Comm:
         self.meter = meter or Meter.of_workers(w)
         self._checksum = checksum
         self._listener = listener
-        self._split: dict[int, tuple[Transport, Transport]] = {}  # making a group takes long
+        self._split: dict[int, tuple[Transport, Transport]] = {}  # cached: new groups take long
 
     def mean(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Return the mean over all workers, `[w, ...] -> [1, ...]`.
 
-        Half precision is divided first so that no sum overflows.
+        Half-precision values are divided before they are added, so that no sum overflows.
         """
         if tensors[0].dtype in (torch.float16, torch.bfloat16):
             return _parts(self._reduce([t / self.workers for t in tensors], "sum"), tensors)
         return _parts(self._reduce(tensors, "sum").div_(self.workers), tensors)
 
     def sum(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Return the sum over all workers, `[w, ...] -> [1, ...]`, of integers.
+        """Return the sum of integers over all workers, `[w, ...] -> [1, ...]`.
 
-        The caller chose a type in which W of them fit.
+        The caller chooses a type in which the sum of W integers fits.
         """
         assert not any(t.is_floating_point() for t in tensors)
         return _parts(self._reduce(tensors, "sum"), tensors)
@@ -102,11 +103,10 @@ class Comm:
         return _parts(self._reduce(tensors, "and"), tensors)
 
     def gather(self, tensors: Sequence[Tensor], lengths: Lengths | None = None) -> list[Tensor]:
-        """Return the rows of all workers, `[w, ...] -> [W, ...]` of any types, as one message.
+        """Return the rows of all workers, `[w, ...] -> [W, ...]`; all types travel in one message.
 
-        With `lengths[i]` (`[w]`, values of the first `lengths[i][row]` entries count) tensor i is
-        ragged: only the true bytes travel, and the result `[W, longest]` is zero behind each
-        row's end.
+        If `lengths[i]` (`[w]`) is given, tensor i is ragged: only the first `lengths[i][row]`
+        values of each row are sent, and the result is zero-padded to `[W, longest]`.
         """
         lengths = lengths or [None] * len(tensors)
         self._listener("all_gather", tensors, lengths)
@@ -117,7 +117,7 @@ class Comm:
         return everyone
 
     def transpose(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Return the all-to-all of any types as one message, `[w, W, ...] -> [w, W, ...]`.
+        """Return the all-to-all, `[w, W, ...] -> [w, W, ...]`; all types travel in one message.
 
         Row i of a result holds what each worker had for worker i.
         """
@@ -130,18 +130,18 @@ class Comm:
         return arrived
 
     def split(self, size: int) -> tuple[list[Comm], Comm]:
-        """Return the two levels of nodes of `size` consecutive workers; all ranks call it.
+        """Return the Comms inside and between nodes of `size` consecutive workers.
 
-        They are a Comm inside each node of which workers are here, and one between the nodes,
-        whose rows are these nodes. They count on this one's meter.
+        There is one Comm inside each node that has workers in this process, and one between the
+        nodes, whose rows are these nodes. All count on this Comm's meter. All ranks must call it.
         """
         w = len(self.local)
-        held = min(size, w)  # of a node's workers
+        held = min(size, w)  # how many of a node's workers are here
         nodes = [range(i, i + held) for i in range(0, w, held)]
         within = [
             self.meter.part("inside", [range(k, k + 1) for k in node])
             if size > 1
-            else Meter.of_workers(1)  # which nobody reads: a worker alone in its node sends nothing
+            else Meter.of_workers(1)  # unused: a single worker in its node sends nothing
             for node in nodes
         ]
         among = self.meter.part("between", nodes)
@@ -151,7 +151,7 @@ class Comm:
         return nodes_here, part(self.workers // size, between, meter=among)
 
     def count_gather(self, bits: int) -> None:
-        """Count a gather of rows of so many bits."""
+        """Count a gather of rows of `bits` bits each."""
         self.meter.count_equal("all_gather", self.workers, bits, bits * (self.workers - 1))
 
     def _split_transport(self, size: int) -> tuple[Transport, Transport]:
@@ -161,12 +161,12 @@ class Comm:
         return self._split[size]
 
     def _reduce(self, tensors: Sequence[Tensor], op: Reduction) -> Tensor:
-        """Return the reduction of all tensors end to end, `[w, ...] -> [1, n]`."""
+        """Return the reduction of the concatenated tensors, `[w, ...] -> [1, n]`."""
         self._listener(f"all_reduce {op}", tensors, [None] * len(tensors))
         assert len({t.dtype for t in tensors}) == 1, "one message holds one type"
         w = tensors[0].shape[0]
         rows = [t.reshape(w, -1) for t in tensors]
-        # gloo and NCCL lose a NaN that meets a number; as an integer of the same order it survives.
+        # gloo and NCCL lose a NaN that meets a number; as an integer of the same order it is kept.
         as_integers = op in ("max", "min") and tensors[0].is_floating_point()
         if as_integers:
             rows = [float_to_ordered(x, nan_is_largest=op == "max") for x in rows]
@@ -196,7 +196,7 @@ class Comm:
     def _gather_ragged(self, tensors: Sequence[Tensor], lengths: Lengths) -> list[Tensor]:
         full = [torch.full((len(t),), t[0].numel(), device=t.device) for t in tensors]
         counts = [n if n is not None else whole for n, whole in zip(lengths, full, strict=True)]
-        # The lengths travel too, and are charged.
+        # The lengths are sent and counted, too.
         local_counts = torch.stack(counts, dim=1).to(torch.int32)
         all_counts = self.gather([local_counts])[0].long().cpu()
         item_bytes = torch.tensor([t.element_size() for t in tensors])
@@ -229,12 +229,12 @@ class Comm:
         by_process = message.view(w, self.processes, w, -1).transpose(0, 1).contiguous()
         with self.clock.exchange():
             arrived = self.transport.all_to_all(by_process)
-        rows = arrived.permute(2, 0, 1, 3).flatten(0, 2)  # [w W, bytes], sender by sender
+        rows = arrived.permute(2, 0, 1, 3).flatten(0, 2)  # [w W, bytes], by receiver and sender
         return [from_bytes(rows, part).unflatten(0, (w, self.workers)) for part in parts]
 
 
 def _parts(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
-    """Return the tensors that lie end to end in `flat`, `[1, ...]` each, as views."""
+    """Return the tensors that are concatenated in `flat` as views, `[1, ...]` each."""
     w = like[0].shape[0]
     parts = flat.split([t.numel() // w for t in like], dim=1)
     return [part.view(1, *t.shape[1:]) for part, t in zip(parts, like, strict=True)]

@@ -1,4 +1,4 @@
-"""Agreement between processes besides gradients: never metered, never timed."""
+"""Communication between processes other than that of gradients: never metered, never timed."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from torch import Tensor
 
 
 class Control(Protocol):
-    waits: bool  # for other processes, at this moment
+    waits: bool  # whether it is waiting for other processes at this moment
 
     def gather(self, value: Any) -> list[Any]:
-        """Return each process's `value`, plain and of what JSON has; tuples come back as lists."""
+        """Return each process's `value`, which JSON can represent; tuples come back as lists."""
 
     def gather_tensors(self, x: Tensor) -> list[Tensor]:
-        """Return each process's `x`, which are on the CPU and all of one shape and type."""
+        """Return each process's `x`; all are on the CPU and have the same shape and type."""
 
     def sum(self, x: Tensor) -> Tensor:
-        """Return the sum of each process's `x`, which stays as it is."""
+        """Return the sum of `x` over all processes; `x` itself is unchanged."""
 
     def broadcast(self, tensors: Sequence[Tensor]) -> None:
         """Replace the tensors by those of process 0."""
 
     def propose(self, urgency: int) -> None:
-        """Start to ask all processes; the computation that follows hides the wait for `agree`."""
+        """Start an agreement; computation until `agree` hides the wait for other processes."""
 
     def agree(self) -> int:
         """Return the highest urgency that any process proposed."""
@@ -38,7 +38,7 @@ class Control(Protocol):
 
 
 class LocalControl:
-    """The agreement of one process with itself."""
+    """The control of a single process."""
 
     waits = False
 
@@ -68,17 +68,17 @@ class LocalControl:
 
 
 class ProcessGroupControl:
-    """Agreement over a gloo group of its own, which mixes with no gradients and waits for no GPU.
+    """Control over a gloo group of its own, which carries no gradients and waits for no GPU.
 
-    Values travel as JSON: whoever gets at a socket of the run can disturb it, but has nothing here
-    that runs code.
+    Values travel as JSON: whoever gets access to a socket of the run can disturb it, but cannot run
+    code through it.
     """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self._group = group
         self._flag = torch.zeros(1, dtype=torch.int32)
         self._work: dist.Work | None = None
-        self.waits = False  # for other processes, at this moment
+        self.waits = False
 
     def gather(self, value: Any) -> list[Any]:
         text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
@@ -97,7 +97,7 @@ class ProcessGroupControl:
         return everyone
 
     def sum(self, x: Tensor) -> Tensor:
-        total = x.to("cpu", copy=True)  # not in place in the caller's
+        total = x.to("cpu", copy=True)  # a copy, so that the caller's `x` is unchanged
         with self._mark_waiting():
             dist.all_reduce(total, group=self._group)
         return total.to(x.device)
@@ -129,4 +129,4 @@ class ProcessGroupControl:
     def _mark_waiting(self) -> Iterator[None]:
         self.waits = True
         yield
-        self.waits = False  # where it fails, it has waited in vain until then
+        self.waits = False  # not after an error: the process was waiting until then

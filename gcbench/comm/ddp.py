@@ -28,9 +28,9 @@ def hook_buckets(
 ) -> DistributedDataParallel:
     """Return `module` in a DDP whose buckets hold `mib` MiB of parameters or a little more.
 
-    DDP itself exchanges nothing but, after the first step, in which all is one bucket, the order in
-    which rank 0 saw the gradients: buckets are made by that. What it leaves in `p.grad` is the
-    worker's own gradient.
+    DDP itself exchanges only the order in which rank 0 saw the gradients, once, after the first
+    step, which has a single bucket: later buckets follow that order. `p.grad` holds the worker's
+    own gradient.
     """
     with warnings.catch_warnings():
         # Newer versions of PyTorch have another name for `broadcast_buffers`.
@@ -51,9 +51,9 @@ def hook_buckets(
 
 
 class WholeGradient:
-    """The hook of a user's DDP that waits for the last bucket and shows all gradients at once.
+    """The hook of a user's DDP that waits for the last bucket and passes on all gradients at once.
 
-    DDP takes one hook, once: without an `on_gradients` it averages as if it had none.
+    DDP takes one hook, once: while `on_gradients` is None, it averages as if there were no hook.
     """
 
     def __init__(self, ddp: DistributedDataParallel) -> None:
@@ -65,7 +65,7 @@ class WholeGradient:
 
     @staticmethod
     def of(ddp: DistributedDataParallel) -> WholeGradient:
-        """Return the hook of `ddp`. Raises RuntimeError where it has another one."""
+        """Return the hook of `ddp`. Raises RuntimeError if it has another one."""
         if ddp not in _hooks:
             _hooks[ddp] = WholeGradient(ddp)
         return _hooks[ddp]
@@ -96,8 +96,8 @@ _hooks: WeakKeyDictionary[DistributedDataParallel, WholeGradient] = WeakKeyDicti
 def _gradients_of(bucket: Any) -> dict[nn.Parameter, Tensor]:
     """Return the gradients of a bucket by parameter, as views of its buffer.
 
-    They lie as their parameters do (channels last, for one), which the views that DDP hands out
-    know nothing of.
+    They have the strides of their parameters (for example channels last), unlike the views that
+    DDP hands out.
     """
     return {
         p: g.as_strided(p.shape, p.stride())

@@ -1,4 +1,4 @@
-"""A slower network than there is: collectives that last as long as the cost model says."""
+"""Emulation of a slower network: collectives that last as long as the cost model says."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gcbench.comm.transport import GlooTransport, NcclTransport, Reduction, Tran
 
 
 class EmulatedTransport:
-    """A transport that lasts as if every process were a host with such a link."""
+    """A transport whose calls last as if every process were a host with the given link."""
 
     def __init__(self, inner: GlooTransport | NcclTransport, link: Link) -> None:
         self.rank = inner.rank
@@ -49,9 +49,9 @@ class EmulatedTransport:
 
     @contextmanager
     def _stretch(self, seconds: float, device: torch.device) -> Iterator[None]:
-        """Make the block last at least so many `seconds`, counted from the last process's arrival.
+        """Make the block last at least `seconds`, counted from the last process's arrival.
 
-        The barrier that tells all processes of this arrival comes on top: 0.1 ms on one machine.
+        The barrier that waits for this arrival takes 0.1 ms more on one machine.
         """
         _finish(device)
         dist.barrier(self._inner.group)

@@ -1,4 +1,4 @@
-"""FSDP2's parameter groups: the gradient of each is one flat tensor, cut into shards."""
+"""FSDP2's parameter groups: the gradient of each is one flat tensor, split into shards."""
 
 from __future__ import annotations
 
@@ -20,24 +20,25 @@ of this worker's shard where the gradient is that of all shards, else of the gra
 
 
 class FlatGradient:
-    """The hook of a module of `fully_shard`, which shows its parameter group's gradient.
+    """The hook of a `fully_shard` module that passes on its parameter group's gradient.
 
-    Without `replicas` it stands in for the reduce-scatter, and shows the gradient of all shards.
-    With them, the processes that hold the same shard in other nodes, it follows the reduce-scatter
-    and shows the shard. Without an `on_gradient` it averages as if there were no compressor.
+    Without `replicas`, it replaces the reduce-scatter and passes on the gradient of all shards.
+    With `replicas`, the processes that hold the same shard in other nodes, it runs after the
+    reduce-scatter and passes on the shard. While `on_gradient` is None, it averages as if there
+    were no compressor.
     """
 
     def __init__(self, module: FSDPModule, replicas: dist.ProcessGroup | None) -> None:
         self.on_gradient: FlatHook | None = None
         self._replicas = replicas
         if replicas is None:
-            module.set_custom_reduce_scatter(self)  # type: ignore[arg-type]  # by its methods
+            module.set_custom_reduce_scatter(self)  # type: ignore[arg-type]  # duck-typed
         else:
             module.set_all_reduce_hook(self._average)
 
     @staticmethod
     def of(module: FSDPModule, replicas: dist.ProcessGroup | None) -> FlatGradient:
-        """Return a hook of `module` in place of an idle one. Raises RuntimeError: it is in use."""
+        """Return a new hook of `module`. Raises RuntimeError if the one that it has is in use."""
         if module in _hooks and _hooks[module].on_gradient is not None:
             raise RuntimeError("a hook is in use")
         _hooks[module] = FlatGradient(module, replicas)
@@ -54,7 +55,10 @@ class FlatGradient:
         op: dist.ReduceOp | dist.ReduceOp.RedOpType,
         async_op: bool = False,
     ) -> dist.Work | None:
-        """Reduce-scatter `[W n]` to `[n]`, as FSDP calls it."""
+        """Reduce-scatter `[W n]` to `[n]`, as FSDP calls it.
+
+        Raises ValueError unless `op` is a mean or a sum.
+        """
         if self.on_gradient is None:
             return dist.reduce_scatter_tensor(output_tensor, input_tensor, op, group, async_op)
         if op not in (dist.ReduceOp.AVG, dist.ReduceOp.SUM):

@@ -17,7 +17,7 @@ def as_bytes(x: Tensor) -> Tensor:
 
 
 def to_bytes(tensors: Sequence[Tensor]) -> tuple[Tensor, list[Part]]:
-    """Return `[w, ...]` tensors end to end as `[w, bytes]`, and where each lies."""
+    """Return `[w, ...]` tensors concatenated as `[w, bytes]`, and the place of each."""
     rows = [as_bytes(t.reshape(t.shape[0], -1)) for t in tensors]
     parts, start = [], 0
     for t, row in zip(tensors, rows, strict=True):
@@ -27,7 +27,7 @@ def to_bytes(tensors: Sequence[Tensor]) -> tuple[Tensor, list[Part]]:
 
 
 def from_bytes(everyone: Tensor, part: Part) -> Tensor:
-    """Return the tensor that lies at `part` of every row, `[W, ...]`."""
+    """Return the tensor at `part` of every row, `[W, bytes] -> [W, ...]`."""
     where, dtype, shape = part
     columns = everyone[:, where]
     if dtype != torch.uint8:  # a view as a wider type needs aligned rows
@@ -36,7 +36,10 @@ def from_bytes(everyone: Tensor, part: Part) -> Tensor:
 
 
 def pad_rows(rows: list[Tensor], starts: Tensor, lengths: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return one tensor of every row's message as `[W, longest]`, zero behind each row's end."""
+    """Return one tensor of every row's message, zero-padded to `[W, longest]`.
+
+    `starts` are in bytes, `lengths` in values.
+    """
     out = torch.zeros(len(rows), int(lengths.max()), dtype=dtype, device=rows[0].device)
     for row, target, start, n in zip(rows, out, starts.tolist(), lengths.tolist(), strict=True):
         target[:n] = row[start : start + n * dtype.itemsize].clone().view(dtype)

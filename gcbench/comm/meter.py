@@ -1,4 +1,4 @@
-"""Payload bits, counted from the tensors that workers hand to collectives and get from them."""
+"""Payload bits, counted from the tensors that workers pass to collectives and get from them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Kind(NamedTuple):
 
     level: Level
     collective: Collective
-    workers: int  # that take part in one
+    workers: int  # that take part in one collective
 
 
 @dataclass
@@ -42,11 +42,11 @@ Totals = dict[Kind, Total]
 class Meter:
     """Running totals of the workers in this process; integers, so that nothing waits for a device.
 
-    What the wire carries for a payload follows from its kind, and is worked out when somebody asks.
+    The bits on the wire follow from a payload and its kind, and are computed on demand.
     """
 
     def __init__(self, rows: Sequence[Sequence[Totals]], level: Level = "all") -> None:
-        # A row of tensors counts for one worker, or for those of a node, who share its bits evenly.
+        # A row of tensors belongs to a worker, or to a node, whose workers share its bits evenly.
         self._rows = rows
         self._level = level
 
@@ -55,7 +55,7 @@ class Meter:
         return Meter([[{}] for _ in range(count)])
 
     def part(self, level: Level, rows: Sequence[range]) -> Meter:
-        """Return a meter that counts a level on this one; its row i is this one's `rows[i]`."""
+        """Return a meter that adds a level to these totals; its row i is this one's `rows[i]`."""
         return Meter([[totals for k in group for totals in self._rows[k]] for group in rows], level)
 
     @property
@@ -86,7 +86,7 @@ class Meter:
     def count(
         self, collective: Collective, workers: int, sent: Sequence[int], received: Sequence[int]
     ) -> None:
-        """Count one message of every row."""
+        """Count one message per row, with its `sent` and `received` bits."""
         kind = Kind(self._level, collective, workers)
         for row, out, back in zip(self._rows, sent, received, strict=True):
             for i, totals in enumerate(row):
@@ -99,7 +99,7 @@ class Meter:
         self.count(collective, workers, [sent] * len(self._rows), [received] * len(self._rows))
 
     def state(self) -> list[PlainTotals]:
-        """Return the totals of each worker in plain values, for a file."""
+        """Return the totals of each worker as plain values, for a file."""
         return [
             [((*k,), (t.messages, t.sent_bits, t.received_bits)) for k, t in totals.items()]
             for totals in self.totals_by_worker

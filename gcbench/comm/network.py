@@ -1,17 +1,17 @@
 """The cost of collectives from sizes alone: the bits that they move and the seconds they take.
 
-A payload is what one worker has for the others, as the meter counts it: what it puts into a sum or
-a gather, of an all-to-all the parts that are not its own. Which algorithm runs is stated:
+A payload is what one worker has for the others, as the meter counts it: what it contributes to a
+sum or a gather, and in an all-to-all the parts for other workers. The algorithms are:
 
-    all_reduce       a ring that passes W-ths of the message on, first adding them up, then handing
-                     the sums around
-    all_gather       a ring that passes whole messages on
-    ragged_gather    every worker sends its message, of a size of its own, to every other one (on
-                     gloo a ring passes them on: as many bits, and no slower)
-    all_to_all       every worker sends every other one its part
+    all_reduce       a ring that passes on W-ths of the message, first to add them up, then to
+                     distribute the sums
+    all_gather       a ring that passes on whole messages
+    ragged_gather    every worker sends its message, whose size is its own, to every other worker
+                     (on gloo a ring passes them on: as many bits, and no slower)
+    all_to_all       every worker sends every other worker its part
 
-gloo and NCCL run them so, on gloo with gathers and all-to-alls that we send ourselves;
-NCCL, which may take trees for small sums, moves as many bits with them.
+gloo and NCCL run these; on gloo, we send gathers and all-to-alls ourselves. NCCL may use trees for
+small sums, which move as many bits.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 Collective = Literal["all_reduce", "all_gather", "ragged_gather", "all_to_all"]
-Level = Literal["all", "inside", "between"]  # all workers; those of a node; one of every node
+Level = Literal["all", "inside", "between"]  # all workers; those of a node; one per node
 
 
 def wire_bits(collective: Collective, payload_bits: float, workers: int) -> float:
-    """Return the bits that a worker sends, or hands on for others, until all have their result.
+    """Return the bits that a worker sends, or passes on for others, until all have their result.
 
-    They are the mean over workers where these differ.
+    Where workers differ, it is their mean.
     """
     if collective == "all_reduce":
         return 2 * (workers - 1) * payload_bits / workers
@@ -38,9 +38,9 @@ def wire_bits(collective: Collective, payload_bits: float, workers: int) -> floa
 
 @dataclass(frozen=True)
 class Link:
-    """A link that carries `bits_per_second` of payload in either direction at the same time.
+    """A link that carries `bits_per_second` of payload in both directions at the same time.
 
-    The headers of TCP leave 95 % of an Ethernet's rate.
+    TCP's headers leave 95 % of the rate of Ethernet.
     """
 
     bits_per_second: float
@@ -54,7 +54,7 @@ class Link:
 class Network:
     """Nodes of `workers_per_node` workers.
 
-    Every worker has a link to the others of its node, all of them share the node's link to the
+    Every worker has a link to the others of its node; all of them share the node's link to the
     other nodes.
     """
 
@@ -70,8 +70,8 @@ class Network:
     def level(self, level: Level) -> Network:
         """Return the network as one level of a hierarchical exchange uses it.
 
-        That is inside every node, or among the i-th workers of all nodes while the others of the
-        node do the same.
+        `inside` is a single node. `between` connects the i-th workers of all nodes, while the other
+        workers of each node use the same links.
         """
         size = self.workers_per_node
         if level == "inside":
@@ -82,7 +82,7 @@ class Network:
         return self
 
     def seconds(self, collective: Collective, bits: float) -> float:
-        """Return the seconds of one collective to which every worker brings a payload of `bits`."""
+        """Return the seconds of one collective, where every worker has a payload of `bits`."""
         others = self.workers - 1
         if collective == "all_reduce":
             return 2 * others * self._ring_round(bits / self.workers)
@@ -93,9 +93,9 @@ class Network:
         )
 
     def _ring_round(self, bits: float) -> float:
-        """Return the seconds in which all pass a message on at once.
+        """Return the seconds in which all workers pass on a message at the same time.
 
-        The ring goes from node to node, so that one message leaves each and one arrives.
+        The ring goes from node to node, so that one message leaves each node and one arrives.
         """
         inside = self.inside.seconds(bits) if self.workers_per_node > 1 else 0.0
         return max(inside, self.between.seconds(bits)) if self.nodes > 1 else inside
@@ -103,7 +103,8 @@ class Network:
     def point_to_point_seconds(self, bits: Sequence[float]) -> float:
         """Return the seconds in which worker i sends `bits[i]` to each of the others.
 
-        Who sends most sets the time, as nobody receives as much. Both levels work at once.
+        The worker that sends most sets the time, as none receives more. Both levels work at the
+        same time.
         """
         size, strangers = self.workers_per_node, self.workers - self.workers_per_node
         by_node = [sum(bits[i : i + size]) for i in range(0, self.workers, size)]

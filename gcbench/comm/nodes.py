@@ -1,4 +1,4 @@
-"""Two levels of workers: those of a node, and the nodes among each other."""
+"""Two levels of communication: among the workers of a node, and among the nodes."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from gcbench.comm.messages import from_bytes, to_bytes
 class Nodes:
     """Nodes of `size` consecutive workers, of which those in `local` have workers in this process.
 
-    Processes hold whole nodes, or nodes whole processes.
+    Every process holds whole nodes, or every node consists of whole processes.
     """
 
     size: int
-    inside: list[Comm]  # one for each of `local`
+    inside: list[Comm]  # one per node of `local`
     between: Comm
 
     @staticmethod
     def of(comm: Comm, size: int | None) -> Nodes:
-        """Return the nodes of `size` workers that make up `comm`; without a size, its hosts."""
+        """Return nodes of `size` workers of `comm`; without a size, the nodes are its hosts."""
         settled = node_size(size, comm.workers, len(comm.local), comm.workers_per_host)
         return Nodes(settled, *comm.split(settled))
 
@@ -49,16 +49,16 @@ class Nodes:
         return [torch.cat(means) for means in zip(*by_node, strict=True)]
 
     def gather(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Return the rows of all nodes, `[nodes here, ...] -> [nodes, ...]`, as one message a node.
+        """Return the rows of all nodes, `[nodes here, ...] -> [nodes, ...]`, one message each.
 
         All workers of a node have its rows, which may be of any types.
 
-        Each of a node's workers sends its own slice of the message to its peers in the other nodes,
-        and what it got from them to the others of its node: between two nodes every bit travels
-        once, over as many links as a node has workers.
+        Each worker sends its own slice of the message to its peers in the other nodes, and what it
+        got from them to the others of its node: between two nodes every bit travels once, over as
+        many links as a node has workers.
         """
         message, parts = to_bytes(tensors)
-        size = -(-message.shape[1] // self.size)  # of a slice, in bytes
+        size = -(-message.shape[1] // self.size)  # size of a slice in bytes
         padded = F.pad(message, (0, self.size * size - message.shape[1]))
         slices = self.inside[0].local
         arrived = self.between.gather([padded[:, slices.start * size : slices.stop * size]])[0]
@@ -66,7 +66,7 @@ class Nodes:
         return [from_bytes(everyone, part) for part in parts]
 
     def _complete(self, arrived: Tensor, message: Tensor, size: int) -> Tensor:
-        """Return all slices of `[nodes, slices here]`, with what the others of the node have."""
+        """Return the full messages of all nodes, of which `arrived` has `[nodes, slices here]`."""
         if len(self.inside[0].local) == self.size:
             for inside in self.inside:
                 inside.count_gather(8 * size * (self.count - 1))
@@ -79,7 +79,10 @@ class Nodes:
 
 
 def node_size(asked: int | None, workers: int, rows: int, host: int | None) -> int:
-    """Return the workers of a node, when a process holds `rows` of all and a host `host`."""
+    """Return the number of workers per node, where a process has `rows` of them and a host `host`.
+
+    Raises ValueError if `asked`, or without it `host`, does not divide the workers into such nodes.
+    """
     size = asked or host
     smaller = max(
         (n for n in range(1, workers) if workers % n == 0 and (n % rows == 0 or rows % n == 0)),

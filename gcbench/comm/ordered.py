@@ -13,7 +13,7 @@ def float_to_ordered(x: Tensor, nan_is_largest: bool) -> Tensor:
     """Return int32 numbers in the order of the float32 values, with NaN above or below all others.
 
     The bits of non-negative floats already rise with their value; those of negative ones fall, and
-    are flipped.
+    are flipped. Raises TypeError for other types than float32.
     """
     if x.dtype != torch.float32:
         raise TypeError(
@@ -24,5 +24,5 @@ def float_to_ordered(x: Tensor, nan_is_largest: bool) -> Tensor:
 
 
 def ordered_to_float(ordered: Tensor) -> Tensor:
-    """Return the float32 values that `float_to_ordered` took."""
+    """Return float32 values: the inverse of `float_to_ordered`."""
     return (ordered ^ ((ordered >> 31) & _MAGNITUDE)).view(torch.float32)

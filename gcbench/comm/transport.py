@@ -1,4 +1,4 @@
-"""Transports: they move bytes and sums between processes, without knowing what these mean."""
+"""Transports, which move bytes and sums between processes, whatever these mean."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Reduction = Literal["sum", "max", "min", "and"]
 
 
 class Transport(Protocol):
-    """A connection of `processes` processes, this one `rank`; all must make the same calls."""
+    """A connection of `processes` processes, of which this is `rank`; all make the same calls."""
 
     rank: int
     processes: int
@@ -30,12 +30,12 @@ class Transport(Protocol):
         """Return what each process had for this one; slice p goes to and comes from process p."""
 
     def exchange_rows(self, rows: list[Tensor], row_bytes: list[int]) -> list[Tensor]:
-        """Return the rows of all processes, of `row_bytes` each, of which this one has `rows`."""
+        """Return the rows of all processes, whose sizes are `row_bytes`; this one has `rows`."""
 
     def split(self, size: int) -> tuple[Transport, Transport]:
         """Return two transports: one within this process's node, one among its peers in all nodes.
 
-        A node is `size` consecutive processes; peers have the same place in theirs.
+        A node is `size` consecutive processes; peers have the same place in their nodes.
         """
 
 
@@ -43,7 +43,7 @@ AnyGroup = TypeVar("AnyGroup", bound="_GroupTransport")
 
 
 class _GroupTransport:
-    """The common part of transports over a process group; `timeout` is for those of `split`."""
+    """The common part of transports over a process group; `timeout` applies to those of `split`."""
 
     def __init__(self, group: dist.ProcessGroup, timeout: timedelta | None = None) -> None:
         self.group = group
@@ -72,7 +72,7 @@ class _GroupTransport:
         return type(self)(cast(dist.ProcessGroup, group), self._timeout)
 
     def _by_process(self, rows: list[Tensor], row_bytes: list[int]) -> list[list[Tensor]]:
-        """Return the rows of each process: those of this one, and empty ones for what will come."""
+        """Return the rows of each process: those of this one, and buffers for those of others."""
         w = len(rows)
         sizes = [row_bytes[k : k + w] for k in range(0, len(row_bytes), w)]
         by_process = [[rows[0].new_empty(n) for n in of_process] for of_process in sizes]
@@ -81,9 +81,10 @@ class _GroupTransport:
 
 
 class GlooTransport(_GroupTransport):
-    """Sends gathers and all-to-alls itself, as gloo's own leave up to a third of a slow link idle.
+    """A gloo transport that sends gathers and all-to-alls itself.
 
-    They go through the host's memory, and come back to the device of what was sent.
+    gloo's own leave up to a third of a slow link idle. Messages go through host memory, and results
+    return to the device of the input.
     """
 
     def all_gather(self, message: Tensor) -> Tensor:
@@ -108,7 +109,7 @@ class GlooTransport(_GroupTransport):
 
 
 class NcclTransport(_GroupTransport):
-    """Leaves every exchange to torch, as suits NCCL, where a call is one kernel."""
+    """A transport that leaves every exchange to PyTorch, as with NCCL a call is one kernel."""
 
     def all_gather(self, message: Tensor) -> Tensor:
         rows, size = message.shape
@@ -129,7 +130,7 @@ class NcclTransport(_GroupTransport):
         operations = [
             dist.P2POp(call, row, group=self.group, group_peer=p)
             for call, row, p in [*arriving, *leaving]
-            if row.numel()  # nobody sends or awaits what is empty
+            if row.numel()  # empty rows are neither sent nor received
         ]
         if operations:
             for work in dist.batch_isend_irecv(operations):
@@ -138,9 +139,9 @@ class NcclTransport(_GroupTransport):
 
 
 class MirrorTransport:
-    """A transport without other processes, all of which would send what this one sends.
+    """A transport without other processes, as if all of them sent what this one sends.
 
-    A method runs on it as between processes, with tensors of the same shapes.
+    A method runs on it as it does between processes, with tensors of the same shapes.
     """
 
     def __init__(self, rank: int, processes: int) -> None:
@@ -165,6 +166,6 @@ class MirrorTransport:
 
 
 def transport_of(group: dist.ProcessGroup, device: torch.device) -> Transport:
-    """Return the transport of tensors on `device` over a group that somebody else has made."""
+    """Return a transport of tensors on `device` over an existing process group."""
     nccl = device.type == "cuda" and "cuda:nccl" in dist.get_backend_config(group)
     return NcclTransport(group) if nccl else GlooTransport(group)
