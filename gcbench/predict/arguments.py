@@ -1,4 +1,4 @@
-"""The arguments that are typed after `gcbench predict`."""
+"""The arguments of `gcbench predict`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SCENARIO = set(
     "model shapes dataset compressor network latency inside workers workers_per_node batch_size "
     "seconds every overlap device format".split()
 )
-READS = {  # the keys of each command
+READS = {  # the keys that each command reads
     "": SCENARIO | {"samples"},
     "pays": SCENARIO | {"picture"},
     "measure": {"device", "title", "format"},
@@ -25,9 +25,9 @@ READS = {  # the keys of each command
 
 @dataclass
 class Predict(Arguments):
-    """Predicts steps on clusters: seconds, samples a second, and where compression pays. Other keys
-    are knobs of the compressors (rank=2, bits=4, exchange=scatter; several values as in
-    rank=1,2,4)."""
+    """Predicts steps on clusters: their seconds, samples per second, and where compression pays.
+    Other keys are knobs of the compressors (rank=2, bits=4, exchange=scatter; several values are
+    separated by commas, for example rank=1,2,4)."""
 
     usage = f"gcbench predict [{' | '.join(COMMANDS)}] [key=value ...]"
     examples = """
@@ -92,7 +92,7 @@ gcbench predict compare outputs/RUN network=1gbit    a run's times beside the pr
 
 
 def read_predict(typed: Sequence[str]) -> Predict:
-    """Return what was typed; raise ConfigError for a mistyped argument."""
+    """Return the arguments that were typed; raise ConfigError for a mistyped one."""
     arguments = read_arguments(Predict, typed)
     unknown = (
         ()

@@ -9,8 +9,9 @@ from gcbench.predict.arguments import read_predict
 
 
 def predict_steps(typed: Sequence[str]) -> None:
-    """Print what was asked for; raise ConfigError for a mistyped argument."""
+    """Print the table that was asked for; raise ConfigError for a mistyped argument."""
     arguments = read_predict(typed)
-    from gcbench.predict.tables import answer  # imports torch, which help and mistakes need not
+    # Imported here because it imports torch, which help and error messages do not need.
+    from gcbench.predict.tables import answer
 
     show_table(answer(arguments), arguments.format)

@@ -1,4 +1,4 @@
-"""Times of a step's computation and coding by device: conf/devices, or a file of your own."""
+"""Devices and their times of computation and coding, from conf/devices or files of your own."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from gcbench.config import ConfigError, choices_in, conf_directory, read_yaml
 from gcbench.config.checked import CHECKED, build_checked
 from gcbench.predict.model import CodecSeconds, Compute
 
-DEVICE_FILES = (".yaml", ".yml")  # how the names of files of your own end
-OTHER = "other"  # the codec of methods that a device has no line for
+DEVICE_FILES = (".yaml", ".yml")  # file name extensions of devices of your own
+OTHER = "other"  # the codec of methods without an entry of their own
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -24,10 +24,10 @@ SecondsBySize = Annotated[dict[Positive, NotNegative], Field(min_length=1)]
 
 @dataclass(frozen=True, config=CHECKED)
 class Codec:
-    """Seconds of a codec by values, or else as copies of the gradient."""
+    """Times of a codec: seconds by number of values, or else a number of copies of the gradient."""
 
-    aggregate_seconds: SecondsBySize | None = None  # all of a worker's own work
-    decode_seconds: SecondsBySize | None = None  # of every further message
+    aggregate_seconds: SecondsBySize | None = None  # encoding, and decoding one message
+    decode_seconds: SecondsBySize | None = None  # decoding each further message
     aggregate_copies: NotNegative | None = None
     decode_copies: NotNegative = 0.0
     source: str | None = None
@@ -39,31 +39,32 @@ class Codec:
 
 @dataclass(frozen=True, config=CHECKED)
 class ModelSeconds:
-    """Seconds of a step's computation by the samples of a worker."""
+    """Seconds of a step's computation by batch size per worker."""
 
     seconds: SecondsBySize
     source: str | None = None
 
 
-DENSE = {"none": Codec(aggregate_copies=0.0)}  # the all-reduce is on the gradient itself
+DENSE = {"none": Codec(aggregate_copies=0.0)}  # the gradient itself is all-reduced
 
 
 @dataclass(frozen=True, config=CHECKED)
 class Device:
-    """Seconds of a device: of models by batch size, and of codecs by values or in copies."""
+    """A device: seconds of models by batch size, and times of codecs."""
 
     name: str
     title: str
     copy_bytes_per_second: Positive
-    backward_share: Annotated[float, Field(ge=0, le=1)]  # of the seconds of a model
+    backward_share: Annotated[float, Field(ge=0, le=1)]  # part of the seconds of a model
     codecs: dict[str, Codec]
     models: dict[str, ModelSeconds]
 
     def compute(self, model: str, batch_size: int | None, seconds: float | None = None) -> Compute:
-        """Return the computation of a step, of `seconds` or of those that the device has.
+        """Return a step's computation, which takes `seconds` or by default the device's own time.
 
-        Between two known batch sizes the seconds lie on the line through them. Raises ConfigError
-        where the device has no seconds of the model.
+        The latter is interpolated linearly between known batch sizes and proportional beyond
+        them; `batch_size` is per worker, and by default the largest known one. Raises ConfigError
+        if the device has no seconds for the model.
         """
         if seconds is None:
             if model not in self.models:
@@ -79,7 +80,10 @@ class Device:
         return Compute(seconds, seconds * self.backward_share, batch_size)
 
     def codec(self, compressor: str, values: int) -> CodecSeconds:
-        """Return the seconds of a choice of conf/compressor for a gradient of so many values."""
+        """Return the seconds of a choice of conf/compressor for a gradient of `values` values.
+
+        Raises ConfigError if the device has none.
+        """
         entry = self._codec(compressor)
         if entry is None:
             others = f"type one of {', '.join(self.codecs)}" if self.codecs else "it has none"
@@ -93,7 +97,7 @@ class Device:
         )
 
     def times(self, compressor: str) -> bool:
-        """Return whether seconds of that choice are known, or those of any other method."""
+        """Return whether the device has codec seconds for that choice, or for any other method."""
         return self._codec(compressor) is not None
 
     def _codec(self, compressor: str) -> Codec | None:
@@ -108,7 +112,7 @@ class Device:
 
 
 def interpolate(seconds_by_size: Mapping[float, float], size: float) -> float:
-    """Return the seconds of a size: between known ones on a line, beyond them in proportion."""
+    """Return the seconds for `size`: linear between known sizes, proportional beyond them."""
     sizes = sorted(seconds_by_size)
     if size <= sizes[0] or size >= sizes[-1]:
         nearest = sizes[0] if size <= sizes[0] else sizes[-1]
@@ -121,7 +125,7 @@ def device_names() -> list[str]:
 
 
 def read_device(name: str) -> Device:
-    """Return a device of conf/devices, or of a yaml file; ConfigError where it is none."""
+    """Return a device from conf/devices or a yaml file; raise ConfigError if there is none."""
     path = _file_of(name)
     node = read_yaml(path)
     if isinstance(node, dict):
@@ -143,7 +147,7 @@ def _file_of(name: str) -> Path:
 
 
 def _codecs_of(name: str, path: Path) -> dict[str, Any]:
-    """Return the codecs of the device that the file `path` names in place of its own."""
+    """Return the codecs of the device `name`, which the file `path` uses in place of its own."""
     node = read_yaml(_file_of(name))
     codecs = node.get("codecs") if isinstance(node, dict) else None
     if not isinstance(codecs, dict):

@@ -1,4 +1,4 @@
-"""Links by name: a preset of conf/links.yaml, or an Ethernet by its rate."""
+"""Links by name: presets of conf/links.yaml, or Ethernet links by their rate."""
 
 from __future__ import annotations
 
@@ -7,18 +7,21 @@ from typing import Any
 from gcbench.comm.network import Link
 from gcbench.config import ConfigError, conf_directory, emulated_link, near, read_yaml
 
-PAYLOAD = 0.95  # of an Ethernet's rate
+PAYLOAD = 0.95  # the part of an Ethernet link's rate that is left for payload
 LATENCY = "50us"
 
 
 def read_presets() -> dict[str, dict[str, Any]]:
-    """Return conf/links.yaml: by name bits_per_second, latency_seconds and their source."""
+    """Return conf/links.yaml: bits_per_second, latency_seconds and their source, by name."""
     presets: dict[str, dict[str, Any]] = read_yaml(conf_directory() / "links.yaml")
     return presets
 
 
 def read_link(key: str, name: str, latency: str | None = None) -> Link:
-    """Return the link that was typed as `key` (network or inside); ConfigError where it is none."""
+    """Return the link that was typed as key=name (network or inside).
+
+    `latency` replaces the link's own. Raises ConfigError if there is no such link.
+    """
     presets = read_presets()
     if name in presets:
         preset = presets[name]

@@ -1,4 +1,4 @@
-"""Devices measured by real runs, and predictions beside real runs, from their json files."""
+"""Devices measured from the json files of real runs, and predictions compared with such runs."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from gcbench.records.store import RecordedRun, find_runs, read_run
 
 log = logging.getLogger("gcbench")
 
-COPY_BYTES_PER_SECOND = 10**10  # where no benchmark says
-BACKWARD_SHARE = 0.667  # where no run says
+COPY_BYTES_PER_SECOND = 10**10  # assumed if there is no benchmark
+BACKWARD_SHARE = 0.667  # assumed if there is no run
 PARTS = {"aggregate": "aggregate_seconds", "decode-and-add": "decode_seconds"}
 COMPUTATION = ("data", "forward", "backward", "update")
-# Keys on which, beside those of the model and the data set, the seconds of a batch hang.
+# Keys on which the seconds of a batch depend, besides those of the model and the data set.
 TIMED = ("trainer.precision", "trainer.threads", "trainer.accumulate")
 
 
@@ -43,7 +43,7 @@ def _benchmarks(paths: Sequence[str]) -> Iterator[dict[str, Any]]:
 
 
 def _read_benchmark(file: Path) -> dict[str, Any]:
-    """Return a benchmark; ValueError where the file is none."""
+    """Return the benchmark in a file; raise ValueError if it holds none."""
     try:
         bench = read_json(file)
         _ = bench["config"]["choices"]["compressor"]
@@ -57,7 +57,7 @@ def _read_benchmark(file: Path) -> dict[str, Any]:
 
 
 def _timed_runs(paths: Sequence[str]) -> list[RecordedRun]:
-    """Return the runs with times, by directory."""
+    """Return the runs with times in and below `paths`, sorted by directory."""
     folders = [
         Path(path).parent if Path(path).name == "result.json" else Path(path)
         for path in paths
@@ -70,10 +70,11 @@ def _timed_runs(paths: Sequence[str]) -> list[RecordedRun]:
 
 
 def measure_device(paths: Sequence[str], title: str) -> dict[str, Any]:
-    """Return a device as it stands in a file of conf/devices, from the runs below `paths`.
+    """Return the content of a device file, as in conf/devices, from the runs below `paths`.
 
-    Codecs come from `gcbench bench` (aggregate, decode-and-add), computation from runs with real
-    workers; of several the median.
+    Codec times come from `gcbench bench` (aggregate, decode-and-add), computation times from runs
+    with real workers; where there are several, it is their median. Raises ConfigError if there
+    are none, or if those of one method or model have different settings.
     """
     for path in paths:
         if not Path(path).exists():
@@ -81,7 +82,7 @@ def measure_device(paths: Sequence[str], title: str) -> dict[str, Any]:
                 f"{path}: there is no such file or folder; type one with bench.json or result.json "
                 "in it"
             )
-    # Of draws=[] a benchmark has steps between processes only.
+    # With draws=[] a benchmark only has steps between processes, and no codec times.
     benches = [bench for bench in _benchmarks(paths) if bench["local"]]
     runs = _timed_runs(paths)
     if not benches and not runs:
@@ -126,7 +127,7 @@ def measure_device(paths: Sequence[str], title: str) -> dict[str, Any]:
 
 
 def _timed_settings(run: RecordedRun) -> Flat:
-    """Return the settings on which the seconds of a batch hang, whatever the method."""
+    """Return the settings on which the seconds of a batch depend, whatever the method."""
     timed = {
         key: value
         for key, value in run.executed.items()
@@ -159,21 +160,22 @@ COMMENTS = {
     "message (decode)",
     "models": "data, forward, backward and update: seconds by samples a worker",
 }
-ASSUMED = {  # by the part of the device without which nothing says them
+# Comments on assumed values, by the part of the device whose absence leaves them unmeasured.
+ASSUMED = {
     "codecs": {"copy_bytes_per_second": "of fp32 values; assumed, as there was no benchmark"},
     "models": {"backward_share": "of the seconds of models; assumed, as there was no run"},
 }
 
 
 def write_device(node: dict[str, Any], path: Path) -> None:
-    """Write a device's file, with comments that say what its numbers are."""
+    """Write a device file, with comments that explain its numbers."""
     path.parent.mkdir(parents=True, exist_ok=True)
     comments = dict(COMMENTS)
     for part, assumed in ASSUMED.items():
         comments |= {} if node[part] else assumed
     parts = []
     for key, value in node.items():
-        flow = None if isinstance(value, dict) else False  # one line for each table of sizes
+        flow = None if isinstance(value, dict) else False  # one line per table of sizes
         text = yaml.safe_dump({key: value}, sort_keys=False, default_flow_style=flow, width=120)
         first, newline, rest = text.partition("\n")
         parts.append(f"{first}  # {comments[key]}{newline}{rest}")
@@ -181,28 +183,29 @@ def write_device(node: dict[str, Any], path: Path) -> None:
 
 
 class Comparison(NamedTuple):
-    """A run's times and those predicted for it."""
+    """The measured times of a run's step and those predicted for it."""
 
     title: str
     workers: int
-    exchange_seconds: float  # of a step, predicted
+    exchange_seconds: float  # predicted
     measured_exchange_seconds: float
-    step_seconds: float  # with the run's own computation and codec, predicted
+    step_seconds: float  # predicted, with the measured computation and codec
     measured_step_seconds: float
 
     @property
     def ratio(self) -> float:
-        """Measured over predicted exchange."""
+        """Return the measured over the predicted seconds of the exchange."""
         return self.measured_exchange_seconds / self.exchange_seconds
 
 
 def compare(
     path: str, network: str | None = None, latency: str | None = None, own: Sequence[str] = ()
 ) -> Comparison:
-    """Return a run on hosts of one worker each beside its prediction.
+    """Return the times of a run on hosts with one worker each, compared with their prediction.
 
-    Without `network` it is on the link that its result names. Its model and method are gcbench's,
-    or among the classes `own`: a result from elsewhere chooses no code to run here.
+    The link is `network`, by default the one that the result names. The model and the method must
+    be gcbench's or among the classes `own`, so that a result from elsewhere cannot choose code to
+    run here. Raises ConfigError for a run that cannot be predicted.
     """
     file = Path(path) if Path(path).is_file() else Path(path) / "result.json"
     if not file.is_file():
@@ -228,12 +231,12 @@ def compare(
         config["model"], facts_of(result.choices["model"], result.choices["dataset"])
     )
     between = _link(result.network, network, latency, path)
-    # Hosts make up the nodes of a hierarchical method, and have a link each to the other nodes.
+    # A node of a hierarchical method is made up of hosts, each with its own link to other nodes.
     size = next((c.workers for c in result.collectives if c.level == "inside"), 1)
     cluster = Cluster(between, between, size).at(size * between.bits_per_second)
     messages = Payload(compressor_of(config), shapes, size).at(result.workers)
     local = {"every": 1, "fragments": 1, **config.get("estimator", {})}
-    # As many bits in all fragments as in the whole, in as many messages for each of them.
+    # All fragments together carry as many bits as the whole, but each needs as many messages.
     messages = [m._replace(number=m.number * local["fragments"]) for m in messages]
     exchange = exchange_seconds(messages, cluster.network(result.workers)) / local["every"]
     rest = sum(_seconds(result, phase) for phase in (*COMPUTATION, "encode", "decode", "wait"))
@@ -248,7 +251,7 @@ def compare(
 
 
 def _refuse_schedules(config: Config, path: str) -> None:
-    """Refuse a run whose exchanges change with its steps, where one kind is predicted."""
+    """Raise ConfigError if the run's exchanges vary by step, as only one kind is predicted."""
     estimator = config["choices"].get("estimator", "sgd")
     dense_steps = config["compressor"].get("dense_steps", 0)
     if estimator not in ("sgd", "local_steps"):

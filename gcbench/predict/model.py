@@ -10,7 +10,8 @@ from typing import NamedTuple
 from gcbench.comm.network import Collective, Level, Link, Network
 from gcbench.config import ConfigError
 
-BUCKET_BYTES = 25 * 2**20  # of DistributedDataParallel, which exchanges a bucket when it is full
+# The bucket size of DistributedDataParallel, which exchanges a bucket when it is full.
+BUCKET_BYTES = 25 * 2**20
 
 
 class Message(NamedTuple):
@@ -19,7 +20,7 @@ class Message(NamedTuple):
     level: Level
     collective: Collective
     number: float
-    bits: float  # payload of a worker, in all of them
+    bits: float  # payload per worker, in all of them together
 
 
 class Compute(NamedTuple):
@@ -31,10 +32,10 @@ class Compute(NamedTuple):
 
 
 class CodecSeconds(NamedTuple):
-    """Seconds that a worker alone spends on a gradient."""
+    """Seconds that a single worker spends on coding a gradient."""
 
     aggregate_seconds: float  # encoding its gradient, and decoding one message
-    decode_seconds: float = 0.0  # every further message
+    decode_seconds: float = 0.0  # decoding each further message
 
 
 @dataclass(frozen=True)
@@ -43,28 +44,28 @@ class Method:
 
     title: str
     family: str  # the choice of conf/compressor
-    messages: Callable[[int], Sequence[Message]]  # by the number of workers
+    messages: Callable[[int], Sequence[Message]]  # takes the number of workers
     codec: CodecSeconds
-    dense_bytes: int  # of the gradient in fp32
-    in_buckets: bool = True  # may be exchanged bucket by bucket
+    dense_bytes: int  # size of the fp32 gradient
+    in_buckets: bool = True  # whether it can be exchanged bucket by bucket
     every: int = 1  # steps from one exchange to the next (estimator=local_steps)
 
     def at_every(self, every: int) -> Method:
-        """Return this method with an exchange every so many steps."""
+        """Return this method with one exchange in every `every` steps."""
         title = f"{self.title} every={every}" if every > 1 else self.title
         return replace(self, title=title, every=every)
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """Nodes of `workers_per_node` workers: an `inside` link each, one `between` link a node."""
+    """Nodes of several workers: one `inside` link per worker, one `between` link per node."""
 
     between: Link
     inside: Link
     workers_per_node: int = 1
 
     def network(self, workers: int) -> Network:
-        """Return the network of so many workers; ConfigError where they do not fill the nodes."""
+        """Return the network of these workers; raise ConfigError if they do not fill the nodes."""
         size = min(self.workers_per_node, workers)
         if workers % size:
             whole = math.ceil(workers / size) * size
@@ -82,16 +83,16 @@ class Cluster:
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """A step of a method on so many workers, as a mean over steps with and without an exchange."""
+    """A predicted step of a method, as the mean over steps with and without an exchange."""
 
     method: str
     workers: int
-    batch_size: int  # of a worker
+    batch_size: int  # per worker
     compute_seconds: float
     codec_seconds: float
     exchange_seconds: float
     exposed_seconds: float  # the part of the exchange that computation does not hide
-    sent_bits: float  # by a worker in a step
+    sent_bits: float  # per worker and step
 
     @property
     def step_seconds(self) -> float:
@@ -107,16 +108,17 @@ class Prediction:
         return self.step_seconds / self.compute_seconds
 
     def epoch_seconds(self, samples: int) -> float:
-        """Return the seconds of an epoch's full steps, as a run drops a last, smaller one."""
+        """Return the seconds of an epoch, which drops a last, smaller batch."""
         return max(1, samples // (self.workers * self.batch_size)) * self.step_seconds
 
 
 def predict(
     method: Method, workers: int, cluster: Cluster, compute: Compute, overlap: bool = False
 ) -> Prediction:
-    """Return a step's times; with `overlap`, buckets are exchanged under the backward pass.
+    """Return a step's times; with `overlap`, buckets are exchanged during the backward pass.
 
-    Of a method that exchanges every H steps, a step has an H-th of an exchange.
+    If a method exchanges every H steps, each step is charged 1/H of an exchange. Raises
+    ConfigError if the workers do not fill the nodes.
     """
     messages = method.messages(workers) if workers > 1 else []
     network = cluster.network(workers)
@@ -136,7 +138,7 @@ def predict(
 
 
 def exchange_seconds(messages: Sequence[Message], network: Network) -> float:
-    """Return the seconds of collectives one after the other, by the costs of `comm/network.py`."""
+    """Return the seconds of consecutive collectives, with the costs of `comm/network.py`."""
     return sum(
         m.number * network.level(m.level).seconds(m.collective, m.bits / m.number) for m in messages
     )
@@ -145,15 +147,15 @@ def exchange_seconds(messages: Sequence[Message], network: Network) -> float:
 def exposed_seconds(exchange: float, backward: float, buckets: int) -> float:
     """Return the seconds of an exchange that a backward pass does not hide.
 
-    The exchange takes E in k equal buckets, and of a backward pass of b seconds the i-th bucket is
-    there at i b / k. All is done at max over i of (i b / k + (k - i + 1) E / k), which is one of
-    its ends: exposed = max(E - (1 - 1/k) b, E / k).
+    The exchange takes E seconds in k equal buckets. In a backward pass of b seconds, the i-th
+    bucket is ready after i b / k, and the exchange ends at max over i of (i b / k + (k - i + 1) E
+    / k). The maximum is at i = 1 or i = k, so that exposed = max(E - (1 - 1/k) b, E / k).
     """
     return max(exchange - (1 - 1 / buckets) * backward, exchange / buckets)
 
 
 def codec_seconds(codec: CodecSeconds, messages: Sequence[Message], network: Network) -> float:
-    """Return the seconds in which a worker encodes its gradient and decodes what it gets."""
+    """Return the seconds that a worker takes to encode its gradient and decode what it receives."""
     further = decoded_gradients(messages, network) - 1
     return codec.aggregate_seconds + further * codec.decode_seconds
 
@@ -161,8 +163,8 @@ def codec_seconds(codec: CodecSeconds, messages: Sequence[Message], network: Net
 def decoded_gradients(messages: Sequence[Message], network: Network) -> int:
     """Return how many gradients' worth of codes a worker decodes.
 
-    In a scatter these are all workers' codes of its shard, and the means of all shards; in a gather
-    one message of every worker or node; else one.
+    In a scatter it decodes all workers' codes of its shard and then the means of all shards, which
+    is two; in a gather, one message per worker or node; otherwise, one.
     """
     kinds = {(m.level, m.collective) for m in messages}
     if ("all", "all_to_all") in kinds:

@@ -1,4 +1,4 @@
-"""The payload of a step: counted from the step itself, for any number of workers."""
+"""The payload of a step, counted by running the step, for any number of workers."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from gcbench.predict.model import Message
 
 Shapes = Mapping[str, tuple[int, ...]]
 
-LATE = 2**20  # number of the step that is counted: no warm-up lasts so long
-FEW, MANY = 16, 1024  # workers, or nodes of them, to count with
+LATE = 2**20  # the number of the step that is counted, after the end of any warm-up
+FEW, MANY = 16, 1024  # the numbers of workers, or of nodes, for which messages are counted
 
 
 class _Last(Exception):
-    """All that is to be counted has been sent."""
+    """Raised to end a step once all messages to be counted have been sent."""
 
 
 class _OneOfMany:
-    """A transport to processes that bring what this one brings; it stops after so many exchanges.
+    """A transport to processes that all send what this one sends, for a given number of exchanges.
 
-    `left` counts them down for all transports that it is split into.
+    `left` holds that number, which all transports made by `split` count down together. `_Last` is
+    raised when it reaches 0; if it starts at 0, exchanges are only counted.
     """
 
     rank = 0
@@ -63,25 +64,26 @@ class _OneOfMany:
 class Payload:
     """The messages of a compressor on tensors of these shapes.
 
-    A step of one worker is run, its collectives counted by the meter, and not decoded; of methods
-    whose messages take turns, as ACP-SGD's, a step of each turn, and their mean. What does not
-    depend on the number of workers is counted once. All-to-alls and gathers of shards are
-    scaled from 16 workers, gathers inside nodes from 16 nodes; sums, whose lanes widen with the
-    workers, are counted for every number. Codes of variable length are those of a normal gradient.
-    `workers_per_node` is for methods that exchange by node.
+    One worker's step is run up to its last collective, without decoding, and the meter counts its
+    collectives. If a method's messages take turns, as in ACP-SGD, a step of each turn is run, and
+    the mean is taken. Messages that do not depend on the number of workers are counted once.
+    All-to-alls and gathers of shards are scaled from 16 workers, gathers inside nodes from 16
+    nodes; sums whose lanes widen with the number of workers are counted for every number. Codes
+    of variable length are those of a normally distributed gradient. `workers_per_node` is for
+    methods that exchange by node.
     """
 
     compressor: Compressor
     shapes: Shapes
     workers_per_node: int = 1
     _counted: dict[int, list[Message]] = field(default_factory=dict)
-    _collectives: int = 0  # in a step, or in one of each turn
+    _collectives: int = 0  # in all steps that are counted, one per turn
     _varies: bool | None = None  # whether the bits of sums depend on the number of workers
 
     def at(self, workers: int) -> list[Message]:
-        """Return the messages of a step of so many workers; one worker sends none.
+        """Return the messages of a step with this number of workers; a single worker sends none.
 
-        Raises ValueError for methods that exchange by node where all workers are in one.
+        Raises ValueError for methods that exchange by node if all workers are in one node.
         """
         if workers == 1:
             return []
@@ -98,7 +100,7 @@ class Payload:
         return nodes * self.workers_per_node
 
     def _widens(self, few: int) -> bool:
-        """Return whether sums take more bits of more workers."""
+        """Return whether sums take more bits with more workers."""
         kinds = {m.collective for m in self._count(few)}
         if "all_to_all" in kinds or "all_reduce" not in kinds:
             return False
@@ -133,7 +135,8 @@ class Payload:
         if workers not in self._counted:
             try:
                 self._counted[workers] = self._step(workers, torch.device("meta"))
-            except (NotImplementedError, RuntimeError, TypeError):  # the codes depend on values
+            except (NotImplementedError, RuntimeError, TypeError):
+                # The codes depend on the values, which meta tensors do not have.
                 self._counted[workers] = self._step(workers, torch.device("cpu"))
         return self._counted[workers]
 

@@ -1,4 +1,4 @@
-"""Where a method pays: its step is shorter than the dense one."""
+"""Where a method pays, that is, where its step is shorter than the dense one."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from typing import NamedTuple
 
 from gcbench.predict.model import Cluster, Compute, Method, Prediction, predict
 
-SLOWEST, FASTEST = 1e6, 1e13  # bits a second that are tried
-HALVINGS = 24  # of that range on a logarithmic scale: to 1 part in a million
+SLOWEST, FASTEST = 1e6, 1e13  # the rates that are tried, in bits per second
+HALVINGS = 24  # of that range on a logarithmic scale, for a precision of 1 part in a million
 
 
 class Threshold(NamedTuple):
-    """The rates between nodes at which a method pays; with no bound always, or `never`."""
+    """The rates between nodes at which a method pays: without bounds, always or `never`."""
 
-    below: float | None = None  # bits a second
+    below: float | None = None  # bits per second
     above: float | None = None
     never: bool = False
 
 
 class MethodVerdict(NamedTuple):
-    """A method's steps on every network, beside dense ones, and the rates at which it pays."""
+    """A method's steps on every network, against dense ones, and the rates at which it pays."""
 
     method: Method
-    thresholds: list[Threshold]  # by the number of workers, with the first network's latency
-    speedups: dict[str, list[float]]  # dense step over its step, by network and workers
-    predictions: dict[str, list[Prediction]]  # likewise
+    thresholds: list[Threshold]  # by number of workers, with the first network's latency
+    speedups: dict[str, list[float]]  # dense over own step time, by network and number of workers
+    predictions: dict[str, list[Prediction]]  # by network and number of workers
 
     @property
     def mean_speedup(self) -> float:
@@ -42,7 +42,10 @@ def find_threshold(
     compute: Compute,
     overlap: bool = False,
 ) -> Threshold:
-    """Return the rate at which the two steps are equally long; there is one at most."""
+    """Return the rates at which `method` has a shorter step than `dense`.
+
+    There is at most one rate at which their steps take equally long, which is found by bisection.
+    """
 
     def pays(rate: float) -> bool:
         at_rate = cluster.at(rate)
@@ -69,7 +72,7 @@ def find_verdicts(
     compute: Compute,
     overlap: bool = False,
 ) -> list[MethodVerdict]:
-    """Return a verdict on every method, the fastest first; `clusters` are named by network."""
+    """Return a verdict on every method, the fastest first; `clusters` has the networks as keys."""
     first = next(iter(clusters.values()))
 
     def steps(method: Method) -> dict[str, list[Prediction]]:

@@ -26,10 +26,10 @@ def draw(
     path: Path,
     title: str,
 ) -> list[Path]:
-    """Draw two panels over the workers, and return the files.
+    """Draw two panels over the number of workers as svg and png, and return the files.
 
-    Left: the rate between nodes below which a method pays. Right: its step over that without
-    exchange, on `network`.
+    Left: the rate between nodes below which a method pays. Right: its step time on `network`,
+    relative to that of a step without exchange or codec.
     """
     return save(_draw_panels(verdicts, dense, network, cluster, title), path)
 
@@ -73,7 +73,7 @@ def _draw_panels(
 
 
 def _rate(verdict: MethodVerdict, i: int) -> float:
-    """Return the Gbit/s below which a method pays; none where it pays above a rate only."""
+    """Return the Gbit/s below which a method pays; NaN if it only pays above a rate."""
     threshold = verdict.thresholds[i]
     if threshold.above is not None:
         return float("nan")

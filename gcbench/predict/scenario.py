@@ -34,13 +34,13 @@ class Scenario(NamedTuple):
     clusters: dict[str, Cluster]  # by network
     compute: Compute
     samples: int
-    left_out: dict[str, str]  # of compressor=all: methods that cannot run there, and why
-    untimed: list[str]  # of compressor=all, too: methods whose codec was never timed on that device
-    guessed: list[str]  # methods with the seconds that the device has for any other
+    left_out: dict[str, str]  # with compressor=all: methods that cannot run there, and why
+    untimed: list[str]  # with compressor=all: methods for which the device has no codec seconds
+    guessed: list[str]  # methods with the codec seconds of the device for any other method
 
 
 class ModelOnDevice(NamedTuple):
-    """A model, the samples of an epoch, and what a device takes to compute a step of it."""
+    """A model, the samples of an epoch, and the time that a device takes to compute a step."""
 
     name: str
     shapes: Shapes
@@ -49,7 +49,7 @@ class ModelOnDevice(NamedTuple):
 
 
 def build_scenario(arguments: Predict) -> Scenario:
-    """Return what was typed; raise ConfigError where it is not known."""
+    """Return the scenario that was typed; raise ConfigError if a part of it is not known."""
     device = read_device(arguments.device)
     inside = read_link("inside", arguments.inside)
     clusters = {
@@ -106,7 +106,7 @@ def _choose_methods(arguments: Predict) -> Sequence[str]:
 
 
 def find_model(arguments: Predict, device: Device) -> ModelOnDevice:
-    """Return the typed model, or the one of `shapes=FILE`, with what the device takes for it."""
+    """Return the model that was typed, or the one in `shapes=FILE`, with its time on the device."""
     if arguments.shapes:
         model = read_shapes(arguments.shapes)
         batch = arguments.batch_size or int(max(model.seconds))
@@ -128,7 +128,7 @@ def find_model(arguments: Predict, device: Device) -> ModelOnDevice:
 
 
 def predictions(arguments: Predict, scenario: Scenario) -> list[tuple[str, Prediction]]:
-    """Return the steps of every method on every network and number of workers."""
+    """Return (network, step) for every method, network and number of workers."""
     return [
         (network, predict(m, w, cluster, scenario.compute, arguments.overlap))
         for network, cluster in scenario.clusters.items()

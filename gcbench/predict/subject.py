@@ -1,4 +1,4 @@
-"""The subject of a prediction: a model's tensors, and methods as they were typed."""
+"""The subject of a prediction: the tensors of a model, and methods with the typed knobs."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ from gcbench.predict.payload import Payload, Shapes
 class Facts(NamedTuple):
     """The facts of a data set that a prediction needs."""
 
-    sample: tuple[int, ...]  # its shape
+    sample: tuple[int, ...]  # the shape of a sample
     outputs: int
     samples: int  # in an epoch
 
 
-WORDS = 2_088_628  # of WikiText-2's training text
-WINDOW = 30  # words that a model reads at a time, unless it has a context
+WORDS = 2_088_628  # in WikiText-2's training text
+WINDOW = 30  # words in a sample, unless the model sets a context
 DATASETS = {
     "digits": Facts((1, 8, 8), 10, 1437),
     "mnist": Facts((1, 28, 28), 10, 60_000),
@@ -59,12 +59,12 @@ DATASET_OF = {
 
 
 def dataset_of(model: str) -> str:
-    """Return the data set on which a model is mostly trained."""
+    """Return the data set on which a model is usually trained."""
     return "imagenet" if model.endswith("_imagenet") else DATASET_OF.get(model, "cifar10")
 
 
 def facts_of(model: str, dataset: str | None) -> Facts:
-    """Return the facts of a data set, or of the one on which the model is mostly trained."""
+    """Return the facts of a data set, by default the one on which the model is usually trained."""
     name = dataset or dataset_of(model)
     if name not in DATASETS:
         raise ConfigError(
@@ -83,10 +83,11 @@ def _window(model: str) -> int:
 
 
 def refuse_foreign_code(node: Any, own: Collection[str], place: str) -> None:
-    """Raise ConfigError where a configuration from elsewhere names code of others.
+    """Raise ConfigError if a configuration from elsewhere names code that is not gcbench's.
 
-    Targets that gcbench's conf/ names, and those in `own`, may stand in it. Interpolations and
-    Hydra's other keys, which gcbench writes into no result, could bring in more of them.
+    Only targets that gcbench's conf/ names, and those in `own`, are allowed. Interpolations and
+    Hydra's other keys are refused, as they could bring in further targets; gcbench never writes
+    them into a result.
     """
     if isinstance(node, str) and "${" in node:
         raise ConfigError(
@@ -113,9 +114,9 @@ def refuse_foreign_code(node: Any, own: Collection[str], place: str) -> None:
 
 @cache
 def _targets_of_conf() -> frozenset[str]:
-    """Return the targets of models and methods by their whole names.
+    """Return the full names of all targets of models and methods.
 
-    A longer dotted name could lead from our modules to any other.
+    Only full names are compared: a longer one could lead from our modules into any other.
     """
     files = [
         path
@@ -142,7 +143,7 @@ def shapes_of_model(node: Config, facts: Facts) -> Shapes:
 
 @dataclass(frozen=True, config=CHECKED)
 class OwnModel:
-    """A model of `shapes=FILE`: its tensors, and the seconds of its steps by batch size."""
+    """The model in `shapes=FILE`: its tensors, and the seconds of its steps by batch size."""
 
     shapes: Annotated[list[list[PositiveInt]], Field(min_length=1)]
     seconds: SecondsBySize
@@ -154,7 +155,7 @@ class OwnModel:
 
 
 def read_shapes(path: str) -> OwnModel:
-    """Return the model in a file; ConfigError where there is none in it."""
+    """Return the model in a file; raise ConfigError if there is none."""
     if not Path(path).is_file():
         raise ConfigError(
             f"shapes={path}: there is no such file; type one with the keys shapes and seconds"
@@ -173,7 +174,7 @@ def method_names() -> list[str]:
 
 
 def refuse_unknown_knobs(names: Sequence[str], overrides: Sequence[str]) -> None:
-    """Raise ConfigError where an override is a key of none of the methods."""
+    """Raise ConfigError if an override is a knob of none of the methods."""
     keys = method_keys()
     for override in overrides:
         if not any(override.partition("=")[0] in keys[name] for name in names):
@@ -186,7 +187,10 @@ def refuse_unknown_knobs(names: Sequence[str], overrides: Sequence[str]) -> None
 def make_methods(
     name: str, overrides: Sequence[str], shapes: Shapes, device: Device, workers_per_node: int
 ) -> list[Method]:
-    """Return a method with every combination of the values that were typed for its knobs."""
+    """Return a method for every combination of the values that were typed for its knobs.
+
+    Overrides that are not its knobs are ignored.
+    """
     keys = method_keys()[name]
     knobs = [override for override in overrides if override.partition("=")[0] in keys]
     every = []
@@ -203,7 +207,7 @@ def make_methods(
 
 @cache
 def _defaults() -> dict[str, tuple[Config, list[str]]]:
-    """Return every method with its default knobs: composing them one by one takes many seconds."""
+    """Return every method with its default knobs; composing each by itself takes many seconds."""
     return compose_methods(method_names())
 
 
@@ -224,7 +228,7 @@ def make_method(
     device: Device,
     workers_per_node: int = 1,
 ) -> Method:
-    """Return a method on a model, with its payload counted and its seconds those of the device."""
+    """Return a method on a model, with its counted payload and its codec seconds on the device."""
     values = sum(prod(shape) for shape in shapes.values())
     payload = Payload(compressor, shapes, workers_per_node)
     in_buckets = compressor.properties.scope != "global"

@@ -166,9 +166,9 @@ def _rank_methods(arguments: Predict) -> TextTable:
 
 
 def _latency_of(scenario: Scenario) -> str:
-    """Return the words that name the network whose latency the thresholds use.
+    """Return words that name the network whose latency the thresholds use.
 
-    They are empty with one network.
+    They are empty if there is only one network.
     """
     if len(scenario.clusters) == 1:
         return ""

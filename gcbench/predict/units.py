@@ -1,4 +1,4 @@
-"""Seconds and rates as text, with the unit that suits them."""
+"""Seconds and rates as text, in a suitable unit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def format_rate(bits_per_second: float) -> str:
 
 
 def _scale(value: float, factors: dict[str, float]) -> str:
-    """Return three digits in the first unit that leaves one before the point, else in the last."""
+    """Return three digits in the first unit in which the value is at least 1, else in the last."""
     texts = {unit: f"{value * factor:.3g}" for unit, factor in factors.items()}
     unit = next((unit for unit, text in texts.items() if float(text) >= 1), [*texts][-1])
     return f"{texts[unit]} {unit}"

@@ -1,10 +1,10 @@
 """The time of a step, by phase.
 
-A step is cut into consecutive laps, each named when it begins; the collectives cut themselves out
-of the lap around them. What lies between the start of compression and the last collective is
-`encode`, what follows it is `decode`. What a second thread exchanges while this one computes is
-hidden; only what this one then waits for is part of the step. On CUDA a lap is a pair of events on
-the stream, read at the log interval only: nothing waits for the device inside a step.
+A step is divided into consecutive laps, each named when it begins; a collective interrupts the lap
+around it. Time between the start of compression and the last collective is `encode`, and after it
+`decode`. An exchange on a second thread while this one computes is hidden; only the part that this
+one then waits for belongs to the step. On CUDA a lap is a pair of events on the stream. They
+are only read at the log interval, so that nothing waits for the device inside a step.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 
 PHASES = ("data", "forward", "backward", "encode", "exchange", "wait", "decode", "update", "step")
-HIDDEN = ("hidden_exchange", "hidden_coding")  # under the computation, no part of the step
+HIDDEN = ("hidden_exchange", "hidden_coding")  # under the computation, and not part of the step
 WARMUP_STEPS = 3
 
 Marks = list[tuple[str, Any]]
@@ -32,7 +32,7 @@ class Lap(NamedTuple):
 
 
 class Span(NamedTuple):
-    """A lap by its begin and end, in seconds since the first mark of a step."""
+    """A lap, given by its begin and end in seconds since the first mark of a step."""
 
     name: str
     begin: float
@@ -48,7 +48,7 @@ class Stopwatch:
     def __init__(self, device: torch.device) -> None:
         self._cuda = device.type == "cuda"
         self._marks: Marks = []
-        self.name = "end"  # of the lap that has begun last
+        self.name = "end"  # the name of the current lap
 
     def lap(self, name: str) -> None:
         """End the current lap and begin `name`."""
@@ -78,8 +78,8 @@ class Stopwatch:
 class Clock(Stopwatch):
     """A recorder of the laps of all steps since the last `take`.
 
-    `side_stream` is for the thread that exchanges meanwhile, if there is one. A lap `await` is
-    spent waiting for that thread.
+    `side_stream` is for the thread that exchanges in the background, if there is one. A lap `await`
+    is spent waiting for that thread.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -91,7 +91,7 @@ class Clock(Stopwatch):
 
     @property
     def phase(self) -> str:
-        """Return the current lap of this process, or the one of the side stream it waits for."""
+        """Return the name of the current lap, or of the side stream's lap for which it waits."""
         return self.side_stream.name if self.name == "await" else self.name
 
     def add_awaited(self, work: Sequence[Marks]) -> None:
@@ -100,14 +100,14 @@ class Clock(Stopwatch):
 
     def end_step(self) -> None:
         marks = self.stop()
-        # Caches, lazy initialization and autotuning belong to no method.
+        # Warm-up is left out: caches, lazy initialization and autotuning belong to no method.
         if self._seen >= WARMUP_STEPS:
             self._steps.append((marks, self._awaited))
         self._awaited = []
         self._seen += 1
 
     def take(self) -> list[list[Lap]]:
-        """Return the laps of every step since the last call."""
+        """Return the laps of every step since the last call, warm-up steps aside."""
         if self._cuda and self._steps:
             self._steps[-1][0][-1][1].synchronize()
         steps = [self._laps(marks, awaited) for marks, awaited in self._steps]
@@ -140,9 +140,9 @@ class Clock(Stopwatch):
 
 
 def _split_wait(waited: Span, work: Sequence[Span]) -> list[Lap]:
-    """Return the laps of the work, with the part of each that was waited for.
+    """Return the laps of the work: the seconds that were waited for, and the hidden ones.
 
-    The time to wake up is a lap `wait`.
+    What remains of the wait, the time to wake up, is a lap `wait`.
     """
     shown = [span.within(waited) for span in work]
     laps = [
@@ -153,10 +153,10 @@ def _split_wait(waited: Span, work: Sequence[Span]) -> list[Lap]:
 
 
 class Ledger:
-    """The seconds by phase over all processes.
+    """The seconds of each phase in all processes.
 
-    A collective's exchange is its minimum over ranks; the rest is `wait`. Where processes have
-    several workers each, virtual ones, `timed` is false and no seconds have elapsed.
+    The exchange of a collective is its shortest time over ranks; the rest is `wait`. `timed` is
+    false if processes have several (virtual) workers each; `elapsed()` is None then.
     """
 
     def __init__(self, processes: int, timed: bool = True) -> None:
@@ -169,15 +169,15 @@ class Ledger:
         self._steps = 0
 
     def begin_anew(self) -> None:
-        """Start the times of phases anew; earlier steps still count in `elapsed()`."""
+        """Reset the times of phases; earlier steps still count in `elapsed()`."""
         self._earlier = self.elapsed() or 0.0
         self._begin(len(self._totals))
 
     def add(self, by_process: list[list[list[Lap]]]) -> None:
-        """Add the laps of the same steps of all processes, `by_process[p]` those of process p.
+        """Add the laps of the same steps in all processes; `by_process[p]` are those of process p.
 
-        All issued the same collectives in them. A lap may be a plain sequence, as other processes
-        send it.
+        All processes must have issued the same collectives. A lap may be a plain sequence, as it
+        is received from other processes.
         """
         for same_step in zip(*by_process, strict=True):
             steps = [[Lap(*lap) for lap in laps] for laps in same_step]
@@ -189,7 +189,7 @@ class Ledger:
             ]
             for totals, laps, exchanged in zip(self._totals, steps, exchanges, strict=True):
                 for lap, seconds in zip(exchanged, shortest, strict=True):
-                    # A wait comes first, so that it is the first to be hidden.
+                    # Waiting comes before exchanging, so it is the first to be hidden.
                     shown = min(lap.seconds, seconds)
                     totals["exchange"] += shown
                     totals["wait"] += lap.seconds - shown
@@ -201,7 +201,10 @@ class Ledger:
                         totals["hidden_coding"] += lap.hidden
 
     def seconds(self) -> dict[str, dict[str, float]] | None:
-        """Return the mean and maximum over processes, per step; None before the end of warm-up."""
+        """Return the seconds per step of each phase, mean and maximum over processes.
+
+        None before the end of warm-up.
+        """
         if not self._steps:
             return None
         rows = {
@@ -225,9 +228,10 @@ class Ledger:
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """Restore a state; of another number of processes only what has elapsed, not its phases."""
+        """Restore a state; if the number of processes has changed, only the elapsed seconds."""
         if len(state["totals"]) == len(self._totals):
             self._totals, self._steps = state["totals"], state["steps"]
-            self._earlier = state.get("earlier", 0.0)  # which older checkpoints do not have
+            self._earlier = state.get("earlier", 0.0)  # not in older checkpoints
         else:
-            self._earlier = state.get("elapsed") or 0.0  # likewise; None of virtual workers
+            # Older checkpoints do not have it; it is None for virtual workers.
+            self._earlier = state.get("elapsed") or 0.0

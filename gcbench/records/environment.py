@@ -17,17 +17,17 @@ PACKAGES = ("torch", "torchvision", "numpy", "hydra-core", "omegaconf", "wandb",
 
 
 def now() -> str:
-    """Return the time in UTC, ISO 8601."""
+    """Return the current time in UTC, in ISO 8601 format."""
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
 def slurm_job() -> str | None:
-    """Return the number of the job of Slurm that this process is of; None where it is of none."""
+    """Return the id of the Slurm job of this process, or None if it belongs to none."""
     return os.environ.get("SLURM_JOB_ID")
 
 
 def describe_environment(git: Git | None = None) -> Environment:
-    """Return this machine, its packages and the time; `git` is that of now unless it is given."""
+    """Return this machine, its packages and the time; `git` is by default that of `checked_out`."""
     return Environment(
         versions=_versions(), git=git or checked_out(), machine=_machine(), finished=now()
     )
@@ -50,7 +50,7 @@ def _version(package: str) -> str | None:
 def checked_out() -> Git:
     """Return the commit of the checkout that gcbench is imported from, and whether it has changes.
 
-    An installed gcbench says nothing, the project around it might.
+    An installed gcbench is in no checkout; then it is that of the working directory, if any.
     """
     for directory in (Path(__file__).resolve().parent, Path.cwd()):
         commit = _git_says(directory, "rev-parse", "HEAD")

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 from gcbench.records.reading import printable, read_json
 from gcbench.records.schema import Result
 
-ENDED = ("done", "diverged")  # statuses that the same run would come to again
+ENDED = ("done", "diverged")  # statuses that the same run would reach again
 
 
 class RunFiles:
@@ -25,7 +25,7 @@ class RunFiles:
         self.directory = directory
         self.result = directory / "result.json"
         self.metrics = directory / "metrics.jsonl"
-        self.table = directory / "metrics.csv"  # of logger=csv
+        self.table = directory / "metrics.csv"  # written with logger=csv
         self.weights = directory / "weights.pt"
         self.checkpoints = directory / "checkpoints"
         self._start = directory / "start.json"
@@ -36,7 +36,7 @@ class RunFiles:
         replace_file(self.result, content.encode() + b"\n")
 
     def read_result(self) -> Result | None:
-        """Return the result; None where there is none; ValueError where result.json is damaged."""
+        """Return the result, or None if there is none; raise ValueError if it is damaged."""
         try:
             return Result.parse(read_json(self.result))
         except FileNotFoundError:
@@ -45,7 +45,7 @@ class RunFiles:
             raise ValueError(f"{self.result}: {error}; move it away, or type rerun=true") from error
 
     def write_start(self, start: dict[str, Any]) -> None:
-        """Write start.json: the run and its origin, which a run that is killed leaves behind."""
+        """Write start.json: the run and its origin, which remain even if the run is killed."""
         replace_file(self._start, _strict_json(start, indent=2).encode() + b"\n")
 
     def read_start(self) -> dict[str, Any] | None:
@@ -58,7 +58,7 @@ class RunFiles:
         append_text(self.metrics, _strict_json(metrics) + "\n")
 
     def read_metrics(self) -> list[dict[str, Any]]:
-        """Return the lines of metrics.jsonl without a last one that a crash has torn."""
+        """Return the records of metrics.jsonl, without lines that a crash cut short."""
         if not self.metrics.exists():
             return []
         lines = []
@@ -72,12 +72,15 @@ class RunFiles:
         return lines
 
     def last_logged(self) -> int:
-        """Return the step of the last line of training; 0: there is none."""
+        """Return the step of the last training record, or 0 if there is none."""
         lines = (line for line in self.read_metrics() if line.get("event") == "train")
         return max((int(line["step"]) for line in lines), default=0)
 
     def truncate_metrics(self, step: int) -> None:
-        """Remove the lines after `step`, to which a checkpoint goes back."""
+        """Remove the lines after `step`, that of the checkpoint from which the run continues.
+
+        Raises ValueError if the file is not UTF-8 text.
+        """
         if self.metrics.exists():
             try:
                 lines = self.metrics.read_text(encoding="utf-8").splitlines()
@@ -91,10 +94,10 @@ class RunFiles:
             )
 
     def set_aside(self, extends: bool = False) -> None:
-        """Rename the files of an earlier run, as in result.2025-01-31T12-30-59.123456Z.json.
+        """Rename an earlier run's files to names such as result.2025-01-31T12-30-59.123456Z.json.
 
-        The result of a run that is extended stays as well until there is the next one, and its
-        metrics go on.
+        If the run is extended, its result is copied instead, to stay until there is the next one,
+        and its metrics are continued.
         """
         files = [self.result, self.weights, *([] if extends else [self.metrics, self.table])]
         left = [path for path in files if path.exists()]
@@ -115,7 +118,7 @@ def _strict_json(value: Any, indent: int | None = None) -> str:
 
 
 def _finite(value: Any) -> Any:
-    """Return the value with None for NaN and infinity, for which JSON has no word."""
+    """Return the value with None for NaN and infinity, which JSON cannot represent."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
@@ -128,7 +131,7 @@ def _finite(value: Any) -> Any:
 def _is_up_to(line: str, step: int) -> bool:
     try:
         return bool(json.loads(line).get("step", 0) <= step)
-    # The end of the file, torn by a crash, or no record.
+    # The end of the file, cut short by a crash, or a line that is no record.
     except (ValueError, TypeError, AttributeError, RecursionError):
         return False
 
@@ -141,10 +144,10 @@ def replace_file(path: Path, content: bytes) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Yield a file that takes the place of `path` once it is written, and only then."""
+    """Yield a binary file that replaces `path` once it is completely written."""
     new = path.with_name(path.name + ".new")
     with _clear_errors(path):
-        # What a crash left; or a link, by which something else would be overwritten.
+        # Left by a crash, or a link through which another file would be overwritten.
         new.unlink(missing_ok=True)
         try:
             with new.open("xb") as file:
@@ -153,7 +156,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
                 os.fsync(file.fileno())
             new.replace(path)
         except BaseException:
-            new.unlink(missing_ok=True)  # room for the result
+            new.unlink(missing_ok=True)  # makes room for the result
             raise
 
 

@@ -1,4 +1,4 @@
-"""Gradients of chosen steps as files, to measure codecs on those of real training."""
+"""Files with the gradients of chosen steps, to measure codecs on those of real training."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Recorded:
     The file holds these fields as a dictionary, written by `torch.save`.
     """
 
-    names: list[str]  # of the parameters, in the model's canonical order
-    shapes: list[list[int]]  # of each, without the worker axis
-    # [W, n] float32 on the CPU: each worker's as it was compressed, all tensors end to end.
+    names: list[str]  # names of the parameters, in the model's canonical order
+    shapes: list[list[int]]  # shapes of the parameters, without the worker axis
+    # [W, n] float32 on the CPU: each worker's gradient as it was compressed, tensors end to end.
     gradients: Tensor
-    step: int  # from 0
+    step: int  # counted from 0
     config: dict[str, Any]  # the run in short: model, dataset, compressor, seed, workers, ...
 
     def tensors(self) -> dict[str, Tensor]:

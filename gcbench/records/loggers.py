@@ -15,7 +15,7 @@ from gcbench.records.store import Metrics
 from gcbench.records.wandb_logger import start_wandb
 
 if TYPE_CHECKING:
-    from gcbench.records.result import Begun  # it imports torch, and reports need none
+    from gcbench.records.result import Begun  # it imports torch, which reports do not need
 
 
 class Logger(Protocol):
@@ -23,7 +23,7 @@ class Logger(Protocol):
 
     @property
     def logged(self) -> Logged | None:
-        """Return what result.json says of it."""
+        """Return what result.json says about the logger."""
 
     def log(self, line: dict[str, Any]) -> None:
         """Log a line of metrics.jsonl."""
@@ -42,11 +42,11 @@ class NoLogger:
 
 
 class CsvLogger:
-    """metrics.csv: a row a step, a column a metric.
+    """A logger to metrics.csv, with one row per step and one column per metric.
 
     Args:
-        path: of the file, which is written anew.
-        lines: of the run up to here, where it is continued.
+        path: the file, which is overwritten.
+        lines: the metrics of the run so far, if it is continued.
     """
 
     def __init__(self, path: Path, lines: Metrics) -> None:
@@ -59,7 +59,7 @@ class CsvLogger:
         self._rewrite()
 
     def log(self, line: dict[str, Any]) -> None:
-        """Take a line; rows are written when they are complete, as the next step begins."""
+        """Log a line; a row is written when it is complete, that is, when the next step begins."""
         if self._rows and self._rows[-1][STEP] != line["step"]:
             self._write_last()
         self._merge(line)
@@ -90,12 +90,12 @@ class CsvLogger:
 
 
 class TensorBoardLogger:
-    """Event files of TensorBoard, and the run's knobs beside its scores in its HParams tab.
+    """A logger to TensorBoard event files, with the run's knobs and scores for the HParams tab.
 
     Args:
-        directory: of the event files.
-        first_step: the first that is to come; what a continued run had logged after it is purged.
-        knobs: what tells the run from others.
+        directory: the folder of the event files.
+        first_step: the first step to log; what a continued run had logged from there on is purged.
+        knobs: the settings that tell the run from others.
     """
 
     def __init__(self, directory: Path, first_step: int, knobs: dict[str, str]) -> None:
@@ -119,7 +119,7 @@ class TensorBoardLogger:
 
 
 def start_logger(config: Config, files: RunFiles, begun: Begun) -> Logger:
-    """Return the logger of a run that begins, or goes on after the last line of its metrics."""
+    """Return the logger of a run that begins, or continues after the last line of its metrics."""
     kind = config["logger"]["kind"]
     lines = files.read_metrics()
     if kind == "csv":

@@ -1,7 +1,8 @@
-"""The names of a run's numbers in W&B, TensorBoard and metrics.csv, as in `train/loss`.
+"""The names of a run's numbers in W&B, TensorBoard and metrics.csv, such as `train/loss`.
 
-`bits/sent` and `time/elapsed` are what the run has spent so far: bits that a worker sent, seconds
-of training steps. Other `bits/...` and `time/...` are of a whole run, and come once, at its end.
+`bits/sent` and `time/elapsed` are what the run has spent so far: bits that a worker sent, and
+seconds of training steps. Other `bits/...` and `time/...` describe the whole run and are logged
+once, at its end.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ STEP = "step"
 EPOCH, BITS, SECONDS = "epoch", "bits/sent", "time/elapsed"
 AXES = {"epoch": EPOCH, "bits_sent_per_worker": BITS, "seconds": SECONDS}  # by metrics.jsonl's keys
 
-Line = dict[str, Any]  # of metrics.jsonl
+Line = dict[str, Any]  # a line of metrics.jsonl
 
 
 def prefix_event(line: Line) -> Line:
-    """Return a line with its event in the keys, without step, and without what does not apply."""
+    """Return a line with its event as prefix of the keys, without the step and without None."""
     return {
         AXES.get(key, f"{line['event']}/{key}"): value
         for key, value in line.items()
@@ -29,7 +30,7 @@ def prefix_event(line: Line) -> Line:
 
 
 def split_events(row: Line, step: int) -> Iterator[Line]:
-    """Yield the lines of metrics.jsonl that are merged in the row of a step."""
+    """Yield the lines of metrics.jsonl that were merged into the row of a step."""
     spent = {key: row[name] for key, name in AXES.items() if name in row}
     for event in EVENTS:
         prefix = f"{event}/"
@@ -39,7 +40,7 @@ def split_events(row: Line, step: int) -> Iterator[Line]:
 
 
 def totals(result: Result) -> dict[str, float]:
-    """Return a finished run's bits and, where it was timed, seconds of a step by phase."""
+    """Return a finished run's bits and, if it was timed, the seconds per step of each phase."""
     seconds = {f"time/{phase}": value.mean for phase, value in (result.seconds or {}).items()}
     bits: dict[str, float | None] = {
         "shannon_per_step": result.shannon_bits_per_step,

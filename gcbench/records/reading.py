@@ -1,4 +1,4 @@
-"""JSON of others, made safe to print."""
+"""JSON from elsewhere, made safe to print."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-DEEPEST = 40  # levels; a result has seven
+DEEPEST = 40  # levels of nesting; a result has seven
 
 
 def read_json(path: Path) -> Any:
-    """Return the content of a JSON file, printable; OSError, or ValueError with what is wrong."""
+    """Return the content of a JSON file, made printable.
+
+    Raises OSError, or ValueError that says what is wrong with the content.
+    """
     try:
         return printable(json.loads(path.read_text(encoding="utf-8")))
     except RecursionError:
@@ -21,12 +24,15 @@ def read_json(path: Path) -> Any:
 
 
 def printable(value: Any, depth: int = 0) -> Any:
-    """Return `value` with control characters written out, which a terminal would obey."""
+    """Return `value` with control characters, which a terminal would obey, escaped.
+
+    Raises ValueError if it is nested too deeply.
+    """
     if depth > DEEPEST:
         raise ValueError("nested too deeply")
     if isinstance(value, str):
         return value if value.isprintable() else "".join(map(_write_out, value))
-    if isinstance(value, Mapping):  # W&B's tables are no dictionaries
+    if isinstance(value, Mapping):  # W&B's tables are not dictionaries
         return {printable(key): printable(item, depth + 1) for key, item in value.items()}
     if isinstance(value, list):
         return [printable(item, depth + 1) for item in value]

@@ -1,4 +1,4 @@
-"""A result while it comes into being: counts, scores, and what was known at the start."""
+"""What a result is made of: counts, scores, and what was known at the start."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PLACE = ("event", "step", "epoch", "bits_sent_per_worker", "seconds")
 
 
 def count_bits(per_worker: Sequence[float], steps: int, steps_per_epoch: int, dense: float) -> Bits:
-    """Return the bits of a run from each worker's total; fp32 takes `dense` bits a step."""
+    """Return the bits of a run from each worker's total; fp32 takes `dense` bits per step."""
     mean = sum(per_worker) / len(per_worker)
     per_step = mean / max(steps, 1)
     return Bits(
@@ -41,7 +41,7 @@ def count_bits(per_worker: Sequence[float], steps: int, steps_per_epoch: int, de
 def count_bits_between_nodes(
     per_node: Sequence[float], steps: int, dense: float
 ) -> BitsBetweenNodes:
-    """Return the bits between nodes from each node's total; fp32 takes `dense` bits a step."""
+    """Return the bits between nodes from each node's total; fp32 takes `dense` bits per step."""
     mean = sum(per_node) / len(per_node)
     per_step = mean / max(steps, 1)
     ratio = dense / per_step if per_step else None
@@ -49,9 +49,9 @@ def count_bits_between_nodes(
 
 
 def summarize_tests(tests: Sequence[dict[str, Any]]) -> dict[str, float | None] | None:
-    """Return the last value of every score, and the best of each that all tests have.
+    """Return the last value of every score, and the best value of each score that all tests have.
 
-    None without tests.
+    None if there are no tests.
     """
     if not tests:
         return None
@@ -68,10 +68,10 @@ def summarize_tests(tests: Sequence[dict[str, Any]]) -> dict[str, float | None] 
 class Begun(NamedTuple):
     """The facts of a run that are known when it starts."""
 
-    started: str  # now, whether it begins or continues
+    started: str  # the time of this start, whether the run begins or continues
     git: Git
     extended: list[Extended]
-    run_id: str  # that W&B knows the run by; the same when it is continued
+    run_id: str  # the id of the run in W&B, which stays the same when it is continued
     resharded: Sequence[Resharded] = ()
 
     @staticmethod
@@ -84,8 +84,8 @@ class Begun(NamedTuple):
 
         Args:
             before: start.json of an earlier start of the run.
-            extended: where the run ended that is extended now.
-            resharded: where it went on with another number of workers, now included.
+            extended: the end of the shorter run that is extended now.
+            resharded: all changes of the number of workers so far, including one at this start.
         """
         git, run_id = checked_out(), secrets.token_hex(4)
         earlier: list[Extended] = []
@@ -106,7 +106,7 @@ class Begun(NamedTuple):
         return Begun(now(), git, [*earlier, *anew], run_id, resharded)
 
     def identity(self, config: Config) -> str:
-        """Return the identity of a run of `config` that was begun so."""
+        """Return the identity of a run of `config` with this start."""
         return identify(
             config,
             [extended.from_step for extended in self.extended],
@@ -114,11 +114,11 @@ class Begun(NamedTuple):
         )
 
     def as_json(self, config: Config) -> dict[str, Any]:
-        """Return start.json: what the run is, and what it was begun from."""
+        """Return the content of start.json: the run and its origin."""
         return {
             "config": config,
             "run_id": self.run_id,
-            "slurm_job": slurm_job(),  # which goes on with it when requeued
+            "slurm_job": slurm_job(),  # which continues the run when it is requeued
             "git": self.git.model_dump(),
             "extended": [where.model_dump() for where in self.extended],
             "resharded": [where.model_dump() for where in self.resharded],
@@ -128,7 +128,7 @@ class Begun(NamedTuple):
 def make_result(
     config: Config, begun: Begun, status: Status, reason: str | None, **measured: Any
 ) -> Result:
-    """Return the result of a run that ends now; without `measured` where no worker wrote any."""
+    """Return the result of a run that ends now; `measured` is empty if no worker wrote a result."""
     beside = ("choices", "experiment", "knobs")
     own = {key: value for key, value in config.items() if key not in beside}
     return Result(

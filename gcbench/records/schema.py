@@ -1,7 +1,7 @@
-"""The types of result.json, the configuration and the outcome of a run.
+"""The types of result.json, which holds the configuration and the outcome of a run.
 
 `Result` is checked strictly when it is read, as files come from other machines and other people:
-a truth value is no number, a number is no text, and what is missing is named.
+a bool is not taken for a number, nor a number for text, and errors name what is missing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ SCHEMA_VERSION: Final = 2
 BITS_PER_MIB: Final = 8 * 2**20
 
 Status = Literal["done", "diverged", "interrupted", "failed"]
-Number = float | None  # None: not finite, for which JSON has no word
+Number = float | None  # None: not finite, which JSON cannot represent
 
 
 def _check_time(text: str) -> str:
@@ -28,7 +28,7 @@ Time = Annotated[str, AfterValidator(_check_time)]  # UTC, ISO 8601
 
 
 class Record(BaseModel):
-    """Base of all parts of a result: immutable, of exact types."""
+    """The base class of all parts of a result: immutable, with strictly checked types."""
 
     model_config = ConfigDict(strict=True, frozen=True, protected_namespaces=())
 
@@ -38,9 +38,9 @@ class Bits(Record):
 
     per_worker: float  # mean over workers, whole run
     per_worker_max: float
-    per_step: float  # a mean over all steps, of which some may exchange nothing
+    per_step: float  # mean over all steps, including those without an exchange
     per_epoch_mib: float
-    dense_per_step: float  # of fp32 gradients
+    dense_per_step: float  # what fp32 gradients would take
     ratio: Number  # dense_per_step / per_step; None: nothing was sent
 
 
@@ -49,7 +49,7 @@ class BitsBetweenNodes(Record):
 
     per_node: float  # mean over nodes, whole run
     per_step: float
-    ratio: Number  # against one fp32 gradient a node
+    ratio: Number  # compared with one fp32 gradient per node
 
 
 class Collective(Record):
@@ -84,15 +84,15 @@ class Network(Record):
 
     model_config = ConfigDict(strict=True, frozen=True, extra="allow")
     emulated: bool
-    link: str | None = None  # what GCBENCH_LINK calls a real one
+    link: str | None = None  # the name of a real one, from GCBENCH_LINK
 
 
 class Git(Record):
     """Commit of gcbench at the first start; None where there is no repository."""
 
     commit: str | None
-    dirty: bool | None  # changes that no commit had, at any start
-    later_commits: list[str] = []  # others with which the run was continued
+    dirty: bool | None  # whether there were uncommitted changes at any start
+    later_commits: list[str] = []  # other commits with which the run was continued
 
 
 class Extended(Record):
@@ -103,19 +103,19 @@ class Extended(Record):
 
 
 class Resharded(Record):
-    """The step from which a run went on with another number of workers."""
+    """The step from which a run continued with another number of workers."""
 
     from_step: int
-    workers: int  # up to there
+    workers: int  # their number up to that step
 
 
 class Logged(Record):
     """The place where a logger has put the run's numbers, besides the run's own files."""
 
     logger: Literal["wandb", "tensorboard", "csv"]
-    id: str | None = None  # of the W&B run, which stays when a run is continued
+    id: str | None = None  # of the W&B run, which stays the same when a run is continued
     url: str | None = None  # of the W&B run; None: offline
-    path: str | None = None  # beside result.json; offline W&B has a folder for every start
+    path: str | None = None  # relative to result.json; offline W&B has a folder per start
 
 
 class Machine(Record):
@@ -124,7 +124,7 @@ class Machine(Record):
     hostname: str | None = None
     platform: str | None = None
     cpu: str | None = None
-    cpu_capability: str | None = None  # instructions that torch uses, as in AVX2
+    cpu_capability: str | None = None  # the instruction set that torch uses, such as AVX2
     aten_cpu_capability: str | None = None  # what ATEN_CPU_CAPABILITY asks for
     cores: int | None = None
     memory_gib: float | None = None
@@ -137,7 +137,7 @@ class Environment(Record):
     versions: dict[str, str | None] = {}  # package to version; None: not installed
     git: Git | None = None
     machine: Machine | None = None
-    device: str | None = None  # cpu or cuda; None: not said
+    device: str | None = None  # cpu or cuda; None: unknown
     finished: Time
 
 
@@ -187,7 +187,7 @@ class _Trained(Record):
 
 
 class Result(Environment):
-    """result.json of one run; fields that are None below `config` are unknown or do not apply."""
+    """The content of result.json; fields after `config` are None if unknown or not applicable."""
 
     schema_version: Literal[2] = SCHEMA_VERSION
     identity: str  # equal for runs of the same computation, whatever seed, name and machine
@@ -197,19 +197,19 @@ class Result(Environment):
     choices: dict[str, str]  # group to choice
     config: dict[str, Any]
 
-    workers: int | None = None  # None: the workers could write no result of their own
+    workers: int | None = None  # None: no worker could write a result
     processes: int | None = None
     launcher: str | None = None
     backend: str | None = None
     codec_backend: str | None = None
-    # The step before which eager codecs gave way to compiled ones that are the same to the bit,
-    # since when `seconds` count; None: all steps since the last start had `codec_backend`.
+    # The first step with compiled codecs in place of eager ones with bitwise identical results;
+    # `seconds` count from there. None: all steps since the last start had `codec_backend`.
     compiled_from_step: int | None = None
-    # How codecs added floats up: eager | native | compiled; "native, then eager" where a continued
-    # run changed it.
+    # How codecs summed floats: eager | native | compiled; "native, then eager" if this changed when
+    # the run was continued.
     codec_sums: str | None = None
-    # With trainer.overlap=auto the seconds of a step with overlap over those of one without, in
-    # the trial: below 1 the run went on with overlap.
+    # With trainer.overlap=auto: in the trial, the seconds of a step with overlap over those of a
+    # step without. If it is below 1, the run continued with overlap.
     overlap_ratio: Number = None
     network: Network | None = None
     threads: int | None = None
@@ -225,9 +225,9 @@ class Result(Environment):
     bits_between_nodes: BitsBetweenNodes | None = None
     collectives: list[Collective] = []
     shannon_bits_per_step: Number = None
-    analytic_ratio: Number = None  # as the method's paper counts
-    compressed_share: Number = None  # of the gradient's values
-    seconds: dict[str, Phase] | None = None  # of a step, by phase; None: not timed
+    analytic_ratio: Number = None  # by the count of the method's paper
+    compressed_share: Number = None  # the part of the gradient's values that is compressed
+    seconds: dict[str, Phase] | None = None  # per step, by phase; None: not timed
     compression_error: CompressionError | None = None
     estimator: dict[str, Any] | None = None
     extended: list[Extended] = []
@@ -235,11 +235,14 @@ class Result(Environment):
     weights: str | None = None  # file beside result.json
     logged: Logged | None = None
     started: Time
-    resumed_step: int = 0  # from which it went on at `started`
+    resumed_step: int = 0  # the step from which it continued at `started`
 
     @classmethod
     def parse(cls, data: Any) -> Result:
-        """Return the result in `data`, which JSON or W&B holds; ValueError says what is wrong."""
+        """Return the result in `data`, from JSON or W&B.
+
+        Raises ValueError that says what is wrong.
+        """
         if not isinstance(data, Mapping) or "schema_version" not in data:
             raise ValueError("no result of a run of gcbench")
         if data["schema_version"] != SCHEMA_VERSION:
@@ -258,17 +261,17 @@ class Result(Environment):
 
     @property
     def has_virtual_workers(self) -> bool:
-        """Return whether processes had several workers each, which has no times."""
+        """Return whether processes had several workers each, in which case nothing is timed."""
         return (self.workers or 0) > (self.processes or 0)
 
     @property
     def finished_minute(self) -> str:
-        """Return when it ended, as in 2026-01-31 12:34."""
+        """Return when it ended, for example 2026-01-31 12:34."""
         return self.finished.replace("T", " ")[:16]
 
     @property
     def cores(self) -> int:
-        """Return how many cores computed, or how many processes where these have a GPU."""
+        """Return the number of cores that computed, or of processes if each has a GPU."""
         threads = self.threads if self.device == "cpu" else 1
         return (self.processes or 1) * (threads or 1)
 

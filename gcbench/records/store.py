@@ -1,4 +1,4 @@
-"""Runs that have left a result: in a directory each, or many in one compressed file."""
+"""Runs that have a result: each in its directory, or many in one compressed file."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from gcbench.records.schema import Result, Status
 
 log = logging.getLogger("gcbench")
 
-SUFFIX = ".jsonl.xz"  # of a file of kept runs
+SUFFIX = ".jsonl.xz"  # the extension of a file of kept runs
 
 Metrics = list[dict[str, Any]]  # lines of metrics.jsonl
 
 
 @dataclass(eq=False)
 class RecordedRun:
-    """A run that has ended in some way, with the curves that it left."""
+    """A run that has ended, with any status, and its curves."""
 
     result: Result
     place: str  # its directory, its line in a file of kept runs, or entity/project/id of W&B
@@ -46,7 +46,7 @@ class RecordedRun:
 
     @property
     def experiment(self) -> str | None:
-        """Return paper/table/row; None: the run is no experiment's."""
+        """Return paper/table/row, or None if the run belongs to no experiment."""
         return self.result.experiment
 
     @property
@@ -68,14 +68,14 @@ class RecordedRun:
 
     @property
     def dirty(self) -> bool:
-        """Return whether it ran from a checkout with changes that no commit has."""
+        """Return whether it ran from a checkout with uncommitted changes."""
         return bool(self.result.git and self.result.git.dirty)
 
     @property
     def title(self) -> str:
-        """Return its experiment, its name, or what it is made of.
+        """Return its experiment, else its name, else what it is made of.
 
-        Not its name first, as in `label_run`: one name may be that of a whole sweep of rows.
+        Unlike in `label_run`, the name does not come first, as a whole sweep of rows may share it.
         """
         made_of = describe_choices(self.result.choices)
         return self.experiment or self.config.get("name") or made_of
@@ -87,7 +87,7 @@ class RecordedRun:
 
     @cached_property
     def flat(self) -> Flat:
-        """Return by dotted key what of its configuration changes numbers."""
+        """Return, by dotted key, the settings that change the run's numbers."""
         steps = [extended.from_step for extended in self.result.extended]
         groups = [[where.from_step, where.workers] for where in self.result.resharded]
         return (
@@ -98,7 +98,7 @@ class RecordedRun:
 
     @property
     def executed(self) -> Flat:
-        """Return `flat` with the keys of how it was executed, on which its times hang."""
+        """Return `flat` with the settings of how it was executed, on which its times depend."""
         trainer = self.config["trainer"]
         return self.flat | {f"trainer.{key}": trainer[key] for key in EXECUTION if key in trainer}
 
@@ -111,13 +111,13 @@ class RecordedRun:
 
 
 class FoundRuns(NamedTuple):
-    """The runs in some folders, and the files there that are none."""
+    """The runs in some folders, and the files there that could not be read."""
 
     runs: list[RecordedRun]  # the oldest first
-    unreadable: list[str]  # a sentence each
+    unreadable: list[str]  # one sentence per file
 
     def warn(self) -> None:
-        """Name in the log the files that are no results."""
+        """Log a warning for every file that could not be read."""
         for sentence in self.unreadable:
             log.warning("not read: %s", sentence)
 
@@ -136,14 +136,14 @@ def find_runs(folders: Sequence[str | Path]) -> FoundRuns:
 
 
 def read_run(directory: Path) -> RecordedRun:
-    """Return the run of a directory. Raises OSError, or ValueError with what is wrong with it."""
+    """Return the run of a directory. Raises OSError, or ValueError that says what is wrong."""
     files = RunFiles(directory)
     result = Result.parse(read_json(files.result))
     return RecordedRun(result, printable(str(directory)), files.read_metrics)
 
 
 def read_kept(path: Path) -> Iterator[RecordedRun | str]:
-    """Yield the runs of a kept file; for a line that holds none, a sentence that says why."""
+    """Yield the runs of a kept file, and for each line without one a sentence that says why."""
     with lzma.open(path, "rt", encoding="utf-8") as file:
         for number, line in enumerate(file, start=1):
             try:
@@ -153,7 +153,7 @@ def read_kept(path: Path) -> Iterator[RecordedRun | str]:
 
 
 def write_kept(path: Path, runs: Iterable[RecordedRun]) -> None:
-    """Write a file of kept runs with their curves: the same bytes for the same runs."""
+    """Write a file of kept runs with their curves; the same runs give the same bytes."""
     ordered = sorted(runs, key=lambda run: (run.experiment or "", run.name, run.result.finished))
     text = "".join(f"{_format_line(run)}\n" for run in ordered)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -166,7 +166,7 @@ def sort_by_age(runs: Iterable[RecordedRun]) -> list[RecordedRun]:
 
 
 def newest(runs: Iterable[RecordedRun]) -> tuple[list[RecordedRun], list[RecordedRun]]:
-    """Return the newest run of every seed, by seed, and the older ones."""
+    """Return the newest run of every seed, sorted by seed, and all older runs."""
     by_seed: dict[int, list[RecordedRun]] = {}
     for run in sort_by_age(runs):
         by_seed.setdefault(run.seed, []).append(run)
@@ -182,7 +182,7 @@ def _result_files(folders: Sequence[str | Path]) -> Iterator[Path]:
         for root, folders_inside, files in os.walk(folder):
             folders_inside.sort()
             if "result.json" in files:
-                folders_inside.clear()  # checkpoints and logs of the run
+                folders_inside.clear()  # skips checkpoints and logs of the run
                 yield Path(root) / "result.json"
             yield from (Path(root) / name for name in sorted(files) if name.endswith(SUFFIX))
 
@@ -197,7 +197,7 @@ def _read_file(path: Path, unreadable: list[str]) -> Iterator[RecordedRun]:
             problems.append(run)
         else:
             yield run
-    if problems:  # one sentence a file, as any file may have that ending
+    if problems:  # one sentence per file, as any file may have that extension
         more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
         unreadable.append(f"{path}: {problems[0]}{more}")
 
@@ -211,7 +211,7 @@ def _parse_line(line: str, path: Path) -> RecordedRun:
 
 
 def _format_line(run: RecordedRun) -> str:
-    """Return the line of a run without folders of its machine."""
+    """Return the line of a run in a kept file, without folders of its machine."""
     result = run.result.model_copy(update={"config": clear_folders(run.config)})
     line = {"name": run.name, "result": result.model_dump(), "metrics": run.read_metrics()}
     return json.dumps(line, allow_nan=False)

@@ -1,4 +1,4 @@
-"""The progress of a run while it goes, and a short table at its end."""
+"""The progress of a run, and a short table at its end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHOWN_SCORES = ("accuracy", "top5_accuracy", "perplexity", "loss", "distance")
 
 
 class ProgressDisplay:
-    """A bar on a terminal, which moves with every record; elsewhere a plain line for each."""
+    """A progress bar on a terminal, updated at every record; elsewhere a line per record."""
 
     def __init__(self, total_steps: int, console: Console, enabled: bool) -> None:
         self._console = console
@@ -64,7 +64,7 @@ def print_summary(result: Result, directory: Path, console: Console) -> None:
 
 
 def where_logged(logged: Logged, directory: Path) -> str:
-    """Return where to look at what a logger has put down, or what to type for that."""
+    """Return where to see what a logger has written, or what to type to see it."""
     path = f"{shlex.quote(str(directory))}/{logged.path}"
     if logged.logger == "wandb":
         return f"W&B: {logged.url}" if logged.url else f"W&B: type wandb sync {path}"
@@ -130,9 +130,9 @@ def share_in_words(share: float) -> str:
 
 
 def advice_on_share(share: float, config: dict[str, Any]) -> str:
-    """Return why less than half of the gradient is compressed, and what to type.
+    """Return why less than half of the gradient is compressed, and what to type to change that.
 
-    It is empty where there is nothing to type.
+    It is empty if at least half is compressed, or if no setting is the reason.
     """
     compressor = config["compressor"]
     reasons = []
@@ -140,7 +140,7 @@ def advice_on_share(share: float, config: dict[str, Any]) -> str:
         key = "min_size" if "min_size" in config else "compressor.min_size"
         reasons.append(f"tensors of fewer than {min_size:,} values travel whole; type {key}=0")
     if dense_steps := compressor.get("dense_steps"):
-        # A method that takes them from the optimizer's warm-up has no such key.
+        # Methods that take them from the optimizer's warm-up have no key dense_steps.
         advice = "; type dense_steps=0" if "dense_steps" in config else ""
         reasons.append(f"the first {dense_steps:,} steps send all whole{advice}")
     return f"({', and '.join(reasons)})" if reasons and share < 0.5 else ""
@@ -182,6 +182,6 @@ def _phases(seconds: dict[str, Phase]) -> TextTable:
             f"{1e3 * value.max:.3f} ms",
         ]
         for phase, value in seconds.items()
-        if value.max or not phase.startswith("hidden")  # else nothing ran beside the computation
+        if value.max or not phase.startswith("hidden")  # nothing was hidden if it is 0
     ]
     return TextTable([], [["phase", "mean", "max over processes"], *rows])

@@ -1,4 +1,4 @@
-"""Weights & Biases, as far as it works: its errors are logged once and never end a run."""
+"""The logger to Weights & Biases, whose errors are logged once and never end a run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gcbench.records.metric_keys import BITS, EPOCH, EVENTS, SECONDS, prefix_eve
 from gcbench.records.schema import Logged, Result
 
 if TYPE_CHECKING:
-    from gcbench.records.result import Begun  # it imports torch, and reports need none
+    from gcbench.records.result import Begun  # it imports torch, which reports do not need
 
 log = logging.getLogger("gcbench")
 
@@ -28,16 +28,16 @@ SETTINGS: dict[str, Any] = {
     "x_disable_stats": True,  # sampling the machine would take time from what is timed
     "init_timeout": 30,
     "x_service_wait": 30,
-    "finish_timeout": 15,  # within what a worker that was asked to stop has left
+    "finish_timeout": 15,  # less than the time that a worker has left when asked to stop
     "finish_timeout_raises": True,
 }
-# W&B draws a metric over one axis only, so that scores have a name for each.
+# W&B draws a metric over one axis only, so scores have one name per axis.
 SCORES_OVER = {"test_over_bits": BITS, "test_over_time": SECONDS}
-LONGEST_NAME, LONGEST_TAG = 128, 64  # characters that W&B takes
+LONGEST_NAME, LONGEST_TAG = 128, 64  # in characters; limits of W&B
 
 
 class WandbLogger:
-    """A run of W&B; `run` has been started, and knows the axes of its metrics."""
+    """A logger to a W&B run; `run` is already started, with the axes of its metrics defined."""
 
     def __init__(self, run: Any) -> None:
         self._run = run
@@ -45,7 +45,7 @@ class WandbLogger:
             logger="wandb",
             id=run.id,
             url=run.url,
-            # A start in the same second as the one before it gets a number behind the identity.
+            # W&B adds a number after the id if two starts are in the same second.
             path=f"wandb/offline-run-*-{run.id}*" if run.offline else None,
         )
 
@@ -82,18 +82,18 @@ class WandbLogger:
 def _disable_analytics() -> None:
     """Turn off W&B's reports on itself, which wait forever for a service that does not start.
 
-    wandb 0.31 reports the failure while it holds the lock that reporting takes.
+    wandb 0.31 reports the failure while it holds the lock that the report needs.
     """
-    with suppress(ImportError, AttributeError):  # other versions
+    with suppress(ImportError, AttributeError):  # other versions do not have it
         from wandb.analytics.opentelemetry import opentelemetry_proxy
 
         opentelemetry_proxy.disable()
 
 
 def start_wandb(config: dict[str, Any], directory: Path, begun: Begun) -> WandbLogger | None:
-    """Return a logger to the W&B run of this run, which goes on where the run was continued.
+    """Return a logger to this run's W&B run, or None if W&B is disabled or does not work.
 
-    None: it is disabled, or does not work.
+    A continued run continues its W&B run.
     """
     settings = config["logger"]
     mode = _choose_mode(settings["mode"])
@@ -108,7 +108,7 @@ def start_wandb(config: dict[str, Any], directory: Path, begun: Begun) -> WandbL
 
         _disable_analytics()
         quiet = wandb.Settings(**SETTINGS)
-        wandb.setup(quiet)  # it prints before init has read its settings
+        wandb.setup(quiet)  # else it prints before init has read its settings
         run = wandb.init(
             id=begun.run_id,
             resume="allow",
@@ -138,7 +138,7 @@ def start_wandb(config: dict[str, Any], directory: Path, begun: Begun) -> WandbL
 
 
 def _choose_mode(mode: str) -> Any:
-    """Return the mode of W&B, offline where it has no key: it would stop and ask for one."""
+    """Return the mode of W&B: offline without an API key, as W&B would stop and ask for one."""
     if mode == "online" and not _key_is_configured():
         log.warning(
             "logger.mode=online, but no W&B API key is configured: logging offline; "

@@ -1,2 +1,4 @@
-"""Measurements that the papers' figures, tables and claims ask for and that no training run
-answers, one file each."""
+"""Measurements for the papers' figures, tables and claims that no training run provides.
+
+Each study has its own file.
+"""

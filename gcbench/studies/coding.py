@@ -1,4 +1,4 @@
-"""The codes of rows of values, each row another worker's."""
+"""The codes of rows of values, one row per worker."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from gcbench.compressors.bucketed import Bucketed
 
 
 class Coded(NamedTuple):
-    """Rows as codes, and the values that these decode to."""
+    """The codes of some rows, and the values that they decode to."""
 
     codes: Tensor  # [w, n] uint8
     values: Tensor  # [w, n] float32
 
 
 def code(codec: Bucketed, rows: Tensor, segments: tuple[int, ...], number: int = 0) -> Coded:
-    """Return the codes of `[w, n]` rows that hold tensors of these sizes.
+    """Return the codes of `[w, n]` rows, and the values that these decode to.
 
-    `number` is the step, of which the draws are a function.
+    Each row holds tensors of the sizes `segments`, end to end. `number` is the step, which
+    determines the random draws.
     """
     noise = draw_noise(rows, segments, number)
     out = torch.zeros_like(rows)
@@ -38,6 +39,6 @@ def draw_noise(rows: Tensor, segments: tuple[int, ...], number: int) -> Noise:
 
 
 def relative_error(values: Tensor, of: Tensor) -> Tensor:
-    """Return `|values - of|^2 / |of|^2` in squared 2-norms, `[w]`."""
+    """Return `|values - of|^2 / |of|^2` of every row of `[w, n]`, in 2-norms, as `[w]`."""
     exact = of.double()
     return (values.double() - exact).square().sum(1) / exact.square().sum(1)

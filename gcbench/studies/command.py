@@ -1,4 +1,4 @@
-"""The command `gcbench study`: a study's rows to a table and a json file."""
+"""The command `gcbench study`, which prints the rows of a study and writes them as json."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class StudyArguments(Arguments):
 gcbench study list                          all studies, and their settings
 gcbench study quantizer_bounds seeds=3      one, to outputs/studies/quantizer_bounds.json
 """
-    takes_other_keys = True  # those of the study
+    takes_other_keys = True  # the settings of the study
 
 
 def study(typed: Sequence[str]) -> None:
-    """Measure what was asked for, print it, and write outputs/studies/<name>.json."""
+    """Run the study that was typed, print its rows, and write outputs/studies/<name>.json."""
     arguments = read_arguments(StudyArguments, typed)
     if len(arguments.plain) != 1:
         raise ConfigError(
@@ -68,7 +68,7 @@ def study(typed: Sequence[str]) -> None:
 
 
 def _json(content: dict[str, Any]) -> str:
-    """Return json with a line for each row, however long its lists are."""
+    """Return json with one line per row, however long its lists are."""
     rows = ",\n  ".join(json.dumps(row, allow_nan=False) for row in content["rows"])
     parts = {
         k: f"[\n  {rows}\n ]" if k == "rows" else json.dumps(v, allow_nan=False)
@@ -78,7 +78,7 @@ def _json(content: dict[str, Any]) -> str:
 
 
 def _table(name: str, rows: Sequence[Row]) -> TextTable:
-    """Return the rows without their lists, which are for figures."""
+    """Return the rows as a table without their lists, which are for figures."""
     columns = dict.fromkeys(
         k for row in rows for k, v in row.items() if not isinstance(v, (list, dict))
     )

@@ -11,8 +11,8 @@ from gcbench.studies.study import Row, Study, model_shapes
 
 
 class Network(NamedTuple):
-    overrides: tuple[str, ...]  # the model, as typed
-    printed: float  # million parameters
+    overrides: tuple[str, ...]  # choose the model, as typed
+    printed: float  # millions of parameters, in the paper
 
 
 NETWORKS = {
@@ -28,9 +28,9 @@ NETWORKS = {
 class CommunicationTimes(Study):
     """Time of one fp32 gradient on a link: Xu et al. (ORQ), 2020, table 1.
 
-    32 bits a parameter over the link's rate, for the parameters (in millions) that our models have,
-    and for those that the paper prints; latency and protocol are left out, as there. No chance in
-    it; some seconds.
+    It is 32 bits per parameter over the link's rate, for the parameters (in millions) of our models
+    and for those that the paper prints. Latency and protocol are left out, as in the paper. Nothing
+    is random. Takes some seconds.
     """
 
     gigabits_per_second: float = 10.0

@@ -1,4 +1,4 @@
-"""The decoding and traffic of one worker of many."""
+"""The decoding time and the traffic of one worker among many."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ METHODS = {
 
 
 class Worker:
-    """One of `workers` workers, which takes step after step."""
+    """One of `workers` workers, with the times and the traffic of its steps."""
 
     def __init__(self, workers: int, compressor: Compressor, grads: Grads) -> None:
         self.clock = Clock(torch.device("cpu"))
@@ -40,11 +40,11 @@ class Worker:
 
     @property
     def received_bits(self) -> int:
-        """Return the payload that it gets in a step."""
+        """Return the payload that the worker receives per step."""
         return self.stepper.comm.meter.received_bits[0] // self.stepper.steps
 
     def milliseconds(self) -> dict[str, float]:
-        """Return the milliseconds of encoding and decoding, medians over the steps."""
+        """Return the milliseconds of encoding and of decoding, as medians over the steps."""
         by_phase: dict[str, list[float]] = defaultdict(list)
         for laps in self.clock.take():
             for phase in ("encode", "decode"):
@@ -57,11 +57,12 @@ class DecodeScaling(Study):
     """Decoding time and received payload of one worker of W: Vogels et al. (PowerSGD), 2019,
     section 5.2 and table 5.
 
-    signum and 4-bit qsgd gather everybody's codes, powersgd (rank 2) and qsgd with exchange=sum are
-    added on the way. Of normal gradients in the shapes of `model`, all methods and W in turn in
-    every round, medians over the rounds, in one process, which gets its own messages where those
-    of the others would come: the computation of a real worker, without a network's time. Decoding
-    is all that follows the last collective. Eager codecs; about two minutes.
+    signum and 4-bit qsgd gather the codes of all workers; the messages of powersgd (rank 2) and of
+    qsgd with exchange=sum are summed by the collectives. Gradients are normal, in the shapes of
+    `model`. Each round runs all methods and W in turn, and times are medians over the rounds. A
+    single process receives its own messages in place of those of the other workers: it computes
+    what a real worker does, without the time of a network. Decoding is everything after the last
+    collective. Codecs are eager. Takes about two minutes.
     """
 
     workers: Sequence[int] = (2, 4, 8, 16)

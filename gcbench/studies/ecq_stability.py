@@ -1,4 +1,4 @@
-"""The alphas with which the residual of error-compensated quantization stays bounded."""
+"""The alphas for which the residual of error-compensated quantization stays bounded."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ from gcbench.compressors.virtual import aggregate
 from gcbench.compressors.wrappers import ErrorFeedback
 from gcbench.studies.study import Row, Study
 
-GROWS = 1.5  # from the second tenth of the steps to the last: more than settled residuals scatter
-TOO_LARGE = 1e15  # a residual whose squares are still floats
+# A residual grows if the last tenth of its steps exceeds the second tenth by more than this
+# factor. Residuals that have settled vary by less.
+GROWS = 1.5
+TOO_LARGE = 1e15  # a larger residual ends its run, before its squares overflow
 
 
 class Course(NamedTuple):
-    """The residual with one alpha."""
+    """The residual for one alpha."""
 
     contraction: float  # lambda
     residual: list[float]  # root mean square by step, until it is too large
@@ -34,19 +36,19 @@ class Course(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class EcqStability(Study):
-    """The alpha up to which ECQ-SGD's residual is bounded, beside lambda = 1.
+    """The alpha up to which ECQ-SGD's residual is bounded, compared with the alpha of lambda = 1.
 
     Wu et al., 2018, lemma 2 and section 6.4.
 
-    The recursion of equations 6 and 7 around QSGD with `levels` levels in buckets of d values, on
-    normal gradients of variance 1, of which `values` (or one bucket, if that is more) are drawn
-    anew every step. The theory asks for
+    Runs the recursion of equations 6 and 7 around QSGD with `levels` levels in buckets of d values.
+    Gradients are normal with variance 1, and `values` of them (or one bucket, if that is more) are
+    drawn at every step. The theory requires
 
         lambda = alpha^2 gamma + (beta - alpha)^2 < 1 with gamma = min(d / s^2, sqrt(d) / s)
 
-    and is sufficient only. A residual grows if its root mean square over the last tenth of the
-    steps is more than 1.5 times that over the second tenth. One seed; the mean is over values and
-    buckets. Three to six minutes.
+    which is sufficient, but not necessary. A residual grows if its root mean square over the last
+    tenth of the steps is more than 1.5 times that over the second tenth. Uses one seed; means are
+    over values and buckets. Takes three to six minutes.
     """
 
     sizes: Sequence[int] = (256, 1024, 4096)  # d
@@ -98,7 +100,7 @@ class EcqStability(Study):
         return min(d / self.levels**2, math.sqrt(d) / self.levels)
 
     def _steps_to_show(self) -> list[int]:
-        """Return about forty steps, as a logarithmic axis spaces them."""
+        """Return about forty steps, evenly spaced on a logarithmic axis."""
         return sorted({round(self.steps ** (i / 40)) for i in range(41)})
 
     def _course(self, d: int, norm: str, alpha: float, beta: float) -> Course:
@@ -135,5 +137,5 @@ def _rms(values: Sequence[float]) -> float:
 
 
 def _near(residual: Sequence[float], step: int) -> float | None:
-    """Return the mean over ten steps that end there; None after the residual became too large."""
+    """Return the root mean square over ten steps up to `step`, or None if too few were taken."""
     return _rms(residual[max(0, step - 10) : step]) if step <= len(residual) else None

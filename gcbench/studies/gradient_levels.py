@@ -21,7 +21,7 @@ from gcbench.studies.real_gradients import OnRealGradients
 from gcbench.studies.study import Row
 
 LEVELS = (9, 5, 3)
-ANOTHER_DRAW = 10**6  # steps on, whose noise no recorded step has
+ANOTHER_DRAW = 10**6  # is added to a step for different noise, which no recorded step has
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,20 +29,22 @@ class GradientLevels(OnRealGradients):
     """Error, use of levels and shape of quantized real gradients: Xu et al. (ORQ), 2020, figures 1
     and 2, section 5.1.2.
 
-    The first step of every recorded window, both workers' whole gradients, all tensors in buckets
-    of `bucket_size` values. Columns are of the last such step, `by_step` has all:
+    Quantizes the whole gradients of both workers at the first step of every recorded window, with
+    all tensors in buckets of `bucket_size` values. Columns are for the last of these steps, and
+    `by_step` has all of them:
 
         relative_error     |Q(v) - v|^2 / |v|^2
-        squared_bias       |E Q(v) - v|^2 / |v|^2, by the product of two draws' errors
-        code_entropy_bits  of a code, over all buckets
-        outer_share        of the values, on the first and the last level; `shares` has all levels
-        wasserstein        distance of the values' distribution to that of FP, in units of FP's mean
-                           magnitude
+        squared_bias       |E Q(v) - v|^2 / |v|^2, from the product of the errors of two draws
+        code_entropy_bits  entropy of a code, over all buckets
+        outer_share        share of the values on the first and the last level; `shares` has all
+        wasserstein        distance between the distributions of the values and of FP, in units of
+                           FP's mean magnitude
         histogram          counts of values within `clip_sigma` deviations of FP, and how many lie
                            below and above
 
-    QSGD has levels evenly spaced to the maximum (TernGrad for 3). One draw of the rounding (two for
-    the bias). Some seconds, and three minutes where no gradients are recorded yet.
+    QSGD has evenly spaced levels up to the maximum (with 3 levels it is TernGrad). The rounding is
+    drawn once, for the bias twice. Takes some seconds, and three minutes if no gradients are
+    recorded yet.
     """
 
     bucket_size: int = 2048
@@ -122,5 +124,5 @@ def _mean_product(a: Tensor, b: Tensor) -> float:
 
 
 def _wasserstein(a: Tensor, b: Tensor) -> float:
-    """Return the mean distance between as many values, in the pairing with the least."""
+    """Return the Wasserstein-1 distance between two tensors with the same number of values."""
     return float((a.flatten().sort().values.double() - b.flatten().sort().values).abs().mean())

@@ -19,19 +19,18 @@ METHODS = ("qsgd bits=4 min_size=0", "orq level_count=5", "powersgd rank=2", "to
 
 @dataclass(frozen=True, kw_only=True)
 class Layers(OnRealGradients):
-    """Bits and error of each tensor, of methods whose scope is a tensor or a bucket of it, on
-    recorded gradients.
+    """Bits and error of each tensor of recorded gradients, for methods whose scope is a tensor or a
+    bucket of it.
 
-    Every tensor is compressed by itself over the recorded steps of the last window, one after the
-    other with their residual, and `bits_a_step` is what a worker's collectives were charged for it;
-    `relative` is the 2-norm of update - mean gradient in units of the mean gradient's, over the
-    steps. A row is a method as typed after compressor=. Some seconds, and three minutes where no
+    Compresses each tensor by itself over the recorded steps of the last window, in order and with
+    its residual. `bits_a_step` is the payload that a worker sends for the tensor; `relative` is
+    |update - mean gradient| / |mean gradient| in 2-norms, as a root mean square over the steps. A
+    row is a method as typed after compressor=. Takes some seconds, and three minutes if no
     gradients are recorded yet.
     """
 
-    methods: Sequence[str] | None = (
-        None  # as typed after compressor=; null: qsgd, orq, powersgd, top_k and sign_norm
-    )
+    # As typed after compressor=; null: qsgd, orq, powersgd, top_k and sign_norm.
+    methods: Sequence[str] | None = None
 
     def rows(self) -> Iterator[Row]:
         window = self.windows()[-1]

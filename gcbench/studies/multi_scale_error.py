@@ -1,4 +1,4 @@
-"""The error that a second scale saves."""
+"""The error that a second scale avoids."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ class MultiScaleError(OnRealGradients):
     """Error of two-scale against single-scale quantizers on real gradients: Vineeth S
     (QSGDMaxNorm), 2021, section 5.1.
 
-    The error is |Q(g) - g|^2 / |g|^2 of every worker's whole gradient, mean over workers, on the
-    first step of every recorded window: with scales of 2^b levels, and of 2^b and 2^(b + 4), whose
-    codes take the same bits. With the maximum as norm as in the authors' code, and the 2-norm as in
-    the text. Columns are means over the steps, `*_by_step` has all; the largest ratio is of the
-    step where a second scale helps least. One draw of the rounding. Some seconds, and three minutes
-    where no gradients are recorded yet.
+    The error is |Q(g) - g|^2 / |g|^2 of a worker's whole gradient, as a mean over workers, at the
+    first step of every recorded window. It is measured with one scale of 2^b levels, and with two
+    scales of 2^b and 2^(b + 4) levels, whose codes take the same number of bits. The norm is the
+    maximum, as in the authors' code, or the 2-norm, as in the text. Columns are means over these
+    steps, and `*_by_step` has all of them; the largest ratio is that of the step where a second
+    scale helps least. The rounding is drawn once. Takes some seconds, and three minutes if no
+    gradients are recorded yet.
     """
 
     bits: Sequence[int] = (8, 4, 2)
-    further_bits: int = 4  # of the larger scale
+    further_bits: int = 4  # extra bits of the larger scale
     norms: Sequence[str] = ("linf", "l2")
 
     def rows(self) -> Iterator[Row]:

@@ -1,4 +1,4 @@
-"""QSGD's quantizer beside its theorems."""
+"""QSGD's quantizer compared with the bounds of its theorems."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from gcbench.studies.study import Row, Study
 
 @dataclass(frozen=True, kw_only=True)
 class QuantizerBounds(Study):
-    """Variance, sparsity and code length of QSGD beside its bounds: Alistarh et al., 2017, lemma
-    3.1 and theorem 3.2.
+    """Variance, sparsity and code length of QSGD compared with its bounds: Alistarh et al., 2017,
+    lemma 3.1 and theorem 3.2.
 
-    For n values on s levels scaled by their 2-norm, in one bucket: E|Q(v) - v|^2 / |v|^2 <= min(n /
-    s^2, sqrt(n) / s), at most s (s + sqrt n) values that are not zero, and (3 + 1.5 log2(2 (s^2 +
-    n) / (s (s + sqrt n)))) s (s + sqrt n) + 32 bits, the theorem's o(1) left out. Measured on
-    vectors of equal values, normal ones and Student's t with three degrees of freedom: means of
-    `seeds` drawn vectors, each rounded with draws of its own. Bits are those of the real Elias
-    streams and a scale, without the lengths sent beside them; the shorter of both codes is what
-    corollary 3.3 speaks of. Half a minute.
+    For n values in one bucket, on s levels scaled by their 2-norm, the bounds are E|Q(v) - v|^2 /
+    |v|^2 <= min(n / s^2, sqrt(n) / s), at most s (s + sqrt n) values that are not zero, and at most
+    (3 + 1.5 log2(2 (s^2 + n) / (s (s + sqrt n)))) s (s + sqrt n) + 32 bits, where the theorem's
+    o(1) is left out. They are compared with means over `seeds` vectors of equal values, of normal
+    values, and of Student's t values with three degrees of freedom, each rounded with its own
+    random draws. Bits are those of the actual Elias streams and a scale, without the lengths that
+    are sent with them; corollary 3.3 is about the shorter of the two codes. Takes half a minute.
     """
 
     vectors: Sequence[str] = ("flat", "normal", "student")

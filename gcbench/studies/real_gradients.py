@@ -1,4 +1,4 @@
-"""Gradients of real training for studies: recorded ones, or those of a short training."""
+"""Gradients of real training for studies, from recorded files or from a short training run."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ TRAINING = {"model", "dataset", "steps", "every", "window"}  # settings of a run
 
 @dataclass(frozen=True, kw_only=True)
 class OnRealGradients(Study, ABC):
-    """A study of gradients that real training has.
+    """A study of the gradients of real training.
 
     By default two virtual workers with 64 images each train `model` in full precision (learning
-    rate 0.1, momentum 0.9, weight decay 5e-4, seed 1), which takes one core about three minutes;
-    the run lies in the outputs like any other, and studies with the same settings share it.
+    rate 0.1, momentum 0.9, weight decay 5e-4, seed 1), which takes one core about three minutes.
+    The run is kept in the outputs like any other, and studies with the same settings share it.
     """
 
-    # A file that trainer.record_gradients wrote, or a folder of such; null: train first.
+    # A file that trainer.record_gradients wrote, or a folder of such files; null: train first.
     recorded: str | None = None
     model: str = "resnet20"
     dataset: str = "cifar10"
-    steps: int = 220  # of the training
-    every: int = 100  # steps from the start of a recorded window to the next; the first is step 0
-    window: int = 20  # steps recorded in a row
+    steps: int = 220  # the length of the training
+    every: int = 100  # steps from the start of one recorded window to the next; the first is 0
+    window: int = 20  # consecutive steps that are recorded
 
     def settings(self) -> dict[str, Any]:
         """Return the study's settings, with those of the run that recorded the gradients.
 
-        A run that was made for the study has no others.
+        The settings of a run that was made for the study are already among the study's own.
         """
         settings = super().settings()
         if self.recorded is None:
@@ -47,7 +47,7 @@ class OnRealGradients(Study, ABC):
         }
 
     def windows(self) -> list[list[Recorded]]:
-        """Return the recorded steps, those that follow each other together."""
+        """Return the recorded steps, grouped into windows of consecutive steps."""
         windows: list[list[Recorded]] = []
         for recorded in map(read_gradients, self._files()):
             if windows and recorded.step == windows[-1][-1].step + 1:
@@ -73,7 +73,7 @@ class OnRealGradients(Study, ABC):
         return files
 
     def _train(self) -> Path:
-        """Train if that was not done before, and return the directory of the run."""
+        """Train, unless that was done before, and return the run's directory."""
         composed = compose_overrides(self._overrides())
         config, default = resolve(composed), Path(run_directory(composed))
         directory = find_same_run(config, default) or default

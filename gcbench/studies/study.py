@@ -1,4 +1,4 @@
-"""The base of all studies, and how they are found: each is a class in a file of this room."""
+"""The base class of all studies, and functions that find them in the modules of this package."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Study(ABC):
-    """A measurement whose fields are its settings.
+    """A measurement, whose settings are the fields of its class.
 
-    The defaults are those of what is kept in the repository. The docstring of a subclass says what
-    is measured, of which paper, and how. Numbers are above 0; a list of names holds some of the
-    default's.
+    The defaults are the settings of the results that are kept in the repository. The docstring of
+    a subclass says what is measured, for which paper, and how. Numbers must be above 0, and a list
+    of names may only hold names of the default.
     """
 
     outputs: str = "outputs"  # folder for studies/<name>.json
 
     @abstractmethod
     def rows(self) -> Iterator[Row]:
-        """Measure, and yield a row at a time."""
+        """Measure, and yield one row at a time."""
 
     def settings(self) -> dict[str, Any]:
         """Return the settings on which the numbers depend."""
@@ -63,18 +63,21 @@ def _in(name: str) -> list[type[Study]]:
 
 
 def make_study(name: str, arguments: Sequence[str]) -> Study:
-    """Return a study with settings as they were typed, key=value."""
+    """Return a study with the settings that were typed as key=value.
+
+    Raises ConfigError for an unknown study, key or value.
+    """
     kind = class_of(name)
     return kind(**read_keys(kind, arguments))
 
 
 def compressor(*overrides: str) -> Compressor:
-    """Return the compressor that `gcbench` makes of overrides such as compressor=qsgd bits=4."""
+    """Return the compressor that overrides such as compressor=qsgd bits=4 choose."""
     return make_compressor(resolve(compose_overrides(overrides))["compressor"])
 
 
 def model_shapes(*overrides: str) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the model that these overrides choose, such as model=resnet18."""
+    """Return the shapes of the parameters of a model, by overrides such as model=resnet18."""
     config = resolve(compose_overrides(overrides))
     facts = facts_of(config["choices"]["model"], None)
     return parameter_shapes(config["model"], facts.sample, facts.outputs)

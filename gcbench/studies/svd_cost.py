@@ -1,4 +1,4 @@
-"""The cost of singular vectors beside a step of power iteration."""
+"""The cost of singular vectors compared with a step of power iteration."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class SvdCost(Study):
     4.2 and table 6.
 
     The paper has 673 ms for the SVD and 105 ms for a whole step of rank 2 with communication, on a
-    GPU. Here one worker's computation on normal gradients in the shapes of `model`, without a
-    network: every matrix in PowerSGD's shapes decomposed, a step of Atomo with its own shapes, and
-    a step of PowerSGD from the last one's Q; vectors are left out. In turn in every round, medians
-    over the rounds. About two minutes.
+    GPU. This study times one worker's computation on normal gradients in the shapes of `model`,
+    without a network: the SVD of every matrix in PowerSGD's shapes, a step of Atomo with its own
+    shapes, and a step of PowerSGD that starts from the previous Q. Vectors are left out. Each round
+    runs all three in turn, and times are medians over the rounds. Takes about two minutes.
     """
 
     model: str = "resnet18"

@@ -15,12 +15,12 @@ from gcbench.report.tables import TableRow
 
 
 def config_of(row: TableRow, *overrides: str) -> Config:
-    """Return the row's configuration, with `overrides` typed after its own."""
+    """Return the row's configuration, with `overrides` after its own."""
     return compose(str(row.experiment), overrides=(*row.overrides, *overrides)).config
 
 
 def method_of(row: TableRow, device: str, *overrides: str) -> Method:
-    """Return the method of a row on a device."""
+    """Return the method of a row, with its codec seconds on a device."""
     config = config_of(row, *overrides)
     choices = config["choices"]
     counted = _count(
@@ -38,7 +38,7 @@ def method_of(row: TableRow, device: str, *overrides: str) -> Method:
 def _count(
     compressor: str, node: str, model: str, dataset: str, family: str, device: str
 ) -> Method:
-    """Return a method whose payload is counted once for rows that differ in their workers only."""
+    """Return a method, whose payload is counted once for rows that differ only in their workers."""
     shapes = shapes_of_model(json.loads(node), facts_of(model, dataset))
     made = compressor_of({"compressor": json.loads(compressor)})
     return make_method("", family, made, shapes, read_device(device))

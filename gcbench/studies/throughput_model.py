@@ -15,10 +15,10 @@ from gcbench.studies.table_rows import config_of, method_of
 
 
 def through_servers(messages: Sequence[Message], workers: int) -> list[Message]:
-    """Return the messages of parameter servers in place of collectives, a shard on every worker.
+    """Return the messages of parameter servers in place of collectives, with one shard per worker.
 
-    All push their part of each shard, and pull its sum. The model of ECQ-SGD (Yan et al., 2015) has
-    such servers, and every GPU sends for itself.
+    Every worker pushes its part of each shard and pulls the sum. The performance model of ECQ-SGD
+    (Yan et al., 2015) has such servers, and every GPU sends its own messages.
     """
     share = (workers - 1) / workers
     sent = []
@@ -37,13 +37,13 @@ def _with_servers(method: Method) -> Method:
 
 
 class Scene(NamedTuple):
-    """The hardware of a table's rows, and what they set."""
+    """The hardware of a table's rows, and settings that differ from the rows' own."""
 
     device: str
     inside: str
     servers: bool = False
-    overrides: tuple[str, ...] = ()  # typed after the experiments of methods that compress
-    batch_size: int | None = None  # in place of the rows' own
+    overrides: tuple[str, ...] = ()  # are added to rows whose method compresses
+    batch_size: int | None = None  # replaces the rows' own
 
 
 MAXNORM = Scene("v100", "nvlink2")
@@ -60,15 +60,16 @@ SCENES = {
 
 @dataclass(frozen=True, kw_only=True)
 class ThroughputModel(Study):
-    """Predicted images a second: Vineeth S (QSGDMaxNorm), 2021, figures 11 to 14, and Wu et al.
+    """Predicted images per second: Vineeth S (QSGDMaxNorm), 2021, figures 11 to 14, and Wu et al.
     (ECQ-SGD), 2018, figure 6.
 
-    Payloads are counted from the methods' steps, seconds of computation and coding are those of
-    conf/devices, which says what is derived; collectives take what gcbench/comm/network.py says.
-    A V100's seconds are derived; a P40's are from ECQ-SGD's own 66,420 images/s, with batches of 32
-    images and codecs of ours. In ECQ-SGD every GPU pushes to and pulls from shards on all GPUs, as
-    with the parameter servers of Yan et al. (2015), in codes both ways; a ring, which passes a
-    node's link once, would leave little to compress. No chance in it; a minute.
+    Payloads are counted from the methods' steps. Seconds of computation and coding are those of
+    conf/devices, which says which of them are derived, and those of collectives come from
+    gcbench/comm/network.py. The V100's seconds are derived; the P40's are from ECQ-SGD's own 66,420
+    images/s, with batches of 32 images and with our codecs. In ECQ-SGD every GPU pushes to and
+    pulls from shards on all GPUs, as with the parameter servers of Yan et al. (2015), with codes in
+    both directions; a ring, which uses a node's link once, would leave little to compress. Nothing
+    is random. Takes a minute.
     """
 
     tables: tuple[str, ...] = tuple(SCENES)
@@ -79,11 +80,11 @@ class ThroughputModel(Study):
 
 
 def rows_of(name: str) -> Iterator[Row]:
-    """Yield the rows of a table whose figure says the GPUs, those of a node, and the rates."""
+    """Yield the rows of a table whose figure has the GPUs, the GPUs per node, and the rates."""
     table, scene = read_table(name), SCENES[name]
     figure, device = table.figure or {}, read_device(scene.device)
     rates = [figure["bandwidth_gbps"], *figure.get("also_gbps", [])]
-    full_precision: dict[float, float] = {}  # images a second of the table's first row, by rate
+    full_precision: dict[float, float] = {}  # images per second of the first row, by rate
     for row in table.rows:
         config = config_of(row)
         overrides = scene.overrides if config["choices"]["compressor"] != "none" else ()

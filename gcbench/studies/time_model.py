@@ -1,4 +1,4 @@
-"""Times of steps that the papers print, predicted."""
+"""Predictions of step times that the papers print."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PRINTED_MILLISECONDS = {  # with NCCL on 16 workers: tables 3 and 6
     ("Rank 2", 16): 239.0,
     ("Signum", 16): 301.0,
 }
-NETWORKS = (  # of QSGD, with seconds on a K80
+NETWORKS = (  # of the QSGD paper, where seconds on a K80 are known
     "AlexNet",
     "VGG19",
     "BN-Inception",
@@ -32,18 +32,19 @@ NETWORKS = (  # of QSGD, with seconds on a K80
 
 @dataclass(frozen=True, kw_only=True)
 class TimeModel(Study):
-    """Predicted times beside printed ones: Vogels et al. (PowerSGD), 2019, figure 3, and Alistarh
+    """Predicted times against printed ones: Vogels et al. (PowerSGD), 2019, figure 3, and Alistarh
     et al. (QSGD), 2017, figure 2 and table 1.
 
     PowerSGD: the device powersgd_cluster and the link powersgd_nccl are derived from its tables 3
     and 6 and its text, so that SGD and Signum on 16 workers with NCCL agree by construction;
-    `printed` are the milliseconds of these tables. GLOO is taken for 1 Gbit/s, as nothing is
-    printed.
+    `printed` has the milliseconds of these tables. GLOO is assumed to run at 1 Gbit/s, as no rate
+    is printed.
 
-    QSGD: the link is derived from AlexNet's share of 80 % on 16 GPUs, the LSTM's seconds from its
-    71 %, other seconds as conf/devices/k80.yaml says. Without double buffering. Its implementation
-    builds on that of 1BitSGD, which scatters: `faster` is by scatter, coded both ways. ResNet110
-    has no published seconds on a K80. No chance in it; a minute.
+    QSGD: the link is derived from AlexNet's share of communication of 80 % on 16 GPUs, the LSTM's
+    seconds from its share of 71 %, and other seconds as conf/devices/k80.yaml says. There is no
+    double buffering. The authors' implementation builds on that of 1BitSGD, which scatters, so
+    `faster` is for a scatter with codes in both directions. ResNet110 is left out, as it has no
+    published seconds on a K80. Nothing is random. Takes a minute.
     """
 
     tables: tuple[str, ...] = (POWERSGD, "qsgd/figure2", "qsgd/table1")
@@ -104,12 +105,12 @@ def _qsgd_rows(name: str) -> Iterator[Row]:
 def _qsgd_steps(
     row: TableRow, dense: TableRow, between: Link
 ) -> tuple[Prediction, Prediction, Prediction]:
-    """Return the dense step, QSGD's by scatter, coded both ways, and QSGD's by gather."""
+    """Return the dense step, and QSGD's with a scatter of codes in both directions and a gather."""
     gpus = config_of(row)["trainer"]["gpus"]
     config = config_of(dense)
     model, batch = config["choices"]["model"], config["trainer"]["batch_size"]
     compute, cluster = read_device("k80").compute(model, batch), Cluster(between, between)
-    scatter = ("exchange=scatter_coded", "align=false")  # shards run through the gradient
+    scatter = ("exchange=scatter_coded", "align=false")  # only a gather can align
     methods = [method_of(dense, "k80"), method_of(row, "k80", *scatter), method_of(row, "k80")]
     plain, scattered, gathered = (predict(m, gpus, cluster, compute) for m in methods)
     return plain, scattered, gathered

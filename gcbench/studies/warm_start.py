@@ -1,4 +1,4 @@
-"""The distance of PowerSGD from the best approximation of real gradients."""
+"""The error of PowerSGD compared with the best approximation of real gradients."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gcbench.studies.study import Row
 
 
 class Errors(NamedTuple):
-    """Errors by step of a window, in units of the squared norm of what was approximated."""
+    """Errors at each step of a window, relative to the squared norm of what is approximated."""
 
     method: list[float]
     best: list[float]  # of the best approximation of the same matrices
@@ -31,12 +31,13 @@ class WarmStart(OnRealGradients):
     """Approximation error of PowerSGD with and without warm start: Vogels et al., 2019, section 4.2
     and table 2.
 
-    In every recorded window, from its first step on, the mean gradient of all workers: |M - P
-    Q^T|^2 / |M|^2 summed over all matrices, vectors left out, beside the error of the best
-    approximation of the same M (its SVD). With error feedback M is the gradient plus the method's
-    own residual, as in training. Columns are means over the second halves of the windows, and
-    `*_by_step` has every step of every window. Three iterations from a random Q are the authors'
-    "best approximation". Half a minute, and three minutes where no gradients are recorded yet.
+    Approximates the mean gradient of all workers in every recorded window, from its first step on.
+    The error is |M - P Q^T|^2 / |M|^2, summed over all matrices without vectors, and is compared
+    with that of the best approximation of the same M (its SVD). With error feedback M is the
+    gradient plus the method's own residual, as in training. Columns are means over the second
+    halves of the windows, and `*_by_step` has every step of every window. Three iterations from a
+    random Q are the authors' "best approximation". Takes half a minute, and three minutes if no
+    gradients are recorded yet.
     """
 
     rank: int = 2
@@ -107,7 +108,7 @@ def _energy(tensors: Iterable[Tensor]) -> float:
 
 
 def _left_by_best(g: Tensor, rank: int) -> float:
-    """Return the squared norm of what the best approximation of `[1, ...]` leaves."""
+    """Return the squared error of the best rank-`rank` approximation of a matrix `[1, ...]`."""
     values = torch.linalg.svdvals(g.reshape(matrix_shape(g)).double())
     return float(values[rank:].square().sum())
 

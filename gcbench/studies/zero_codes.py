@@ -18,11 +18,11 @@ from gcbench.studies.study import Row
 class ZeroCodes(OnRealGradients):
     """Share of zero codes by the scale of a bucket: Alistarh et al. (QSGD), 2017, section 4.
 
-    The first step of every recorded window, both workers' whole gradients, all tensors in buckets
-    of `bucket_size` values, scaled by their maximum or their 2-norm. `zero_share` is of all codes
-    of all these steps, `relative_error` the mean of |Q(v) - v|^2 / |v|^2 over them; `*_by_step` has
-    every step. One draw of the rounding. Some seconds, and three minutes where no gradients are
-    recorded yet.
+    Quantizes the whole gradients of both workers at the first step of every recorded window, with
+    all tensors in buckets of `bucket_size` values, scaled by their maximum or their 2-norm.
+    `zero_share` is the share among all codes of these steps, and `relative_error` the mean of
+    |Q(v) - v|^2 / |v|^2 over them; `*_by_step` has every step. The rounding is drawn once. Takes
+    some seconds, and three minutes if no gradients are recorded yet.
     """
 
     bits: Sequence[int] = (2, 4, 8)

@@ -1,4 +1,4 @@
-"""The labels of axes: names with units."""
+"""Axis labels: names with units."""
 
 from __future__ import annotations
 
@@ -42,9 +42,10 @@ LOSSES = {"loss", "train_loss"}
 
 
 def label_of(name: str, series: Iterable[Series]) -> str:
-    """Return the label of a measure of these series.
+    """Return the axis label of the measure `name` for these series.
 
-    A loss over words or classes is a cross-entropy, in nats; scores may all be of validation.
+    The loss of runs with an accuracy or a perplexity is a cross-entropy, in nats. The label says
+    so, and also if all runs were scored on validation data.
     """
     runs = [run for one in series for run in one.runs]
     tests = [run.result.test or {} for run in runs]

@@ -1,4 +1,4 @@
-"""Bars by row: the phases of a step, or one measure."""
+"""Horizontal bars, one per row: the phases of a step, or a single measure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from gcbench.report.figures.axes import LABELS, label_of
 from gcbench.report.figures.series import Drawn, Series, caveats, untimed
 from gcbench.report.measures import seconds
 
-BAR = 0.17  # inches for a bar with its gap
+BAR = 0.17  # inches per bar, including its gap
 FILLS = {
     "data": (GRAY, ""),
     "forward": (ORANGE, ""),
@@ -44,7 +44,10 @@ PHASES = tuple(FILLS)
 def draw_breakdown(
     drawn: Drawn, by_group: bool = False, caption: str | None = None
 ) -> Figure | None:
-    """Draw a stacked bar a row: the mean time of a step over processes and seeds, by phase."""
+    """Draw one stacked bar per row: the mean time of a step over processes and seeds, by phase.
+
+    The mean of the measure `caption` is added to each row's name. Return None if no run is timed.
+    """
     times = {s: _phases(s) for s in drawn.series}
     shown = [s for s, by_phase in times.items() if by_phase]
     if not shown:
@@ -89,7 +92,7 @@ def _patch(phase: str) -> Patch:
 
 
 def _phases(series: Series) -> dict[str, float]:
-    """Return the seconds by phase, means over seeds; nothing where no run is timed."""
+    """Return the seconds per phase, as means over seeds; empty if no run is timed."""
     timed = [run.result for run in series.runs if series.timed and run.result.seconds]
     return (
         {p: float(np.mean([seconds(result, p) for result in timed])) for p in PHASES}
@@ -105,9 +108,10 @@ def headings_of(series: Sequence[Series]) -> list[str]:
 def name_rows(
     ax: Axes, series: Sequence[Series], *, headings: bool, caption: str | None = None
 ) -> list[int]:
-    """Name the rows from the top down, and return the places of their bars.
+    """Label the rows from the top down, and return the y positions of their bars.
 
-    Groups of rows get headings.
+    With `headings`, each group of rows has its name above it. The mean of the measure `caption`
+    is added to each row's name.
     """
     labels: list[str] = []
     places, group = [], ""

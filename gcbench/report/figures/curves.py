@@ -17,15 +17,15 @@ from gcbench.report.figures.tracks import Band, band
 
 ERRORS = {"relative_error", "squared_error"}
 LOGARITHMIC = {*ERRORS, "distance", "bits"}
-EXACT = 1e-5  # a relative error below it is rounding
-FAR = 5  # times the lowest
-MARKS = 7  # on a line
+EXACT = 1e-5  # relative errors below this are only rounding
+FAR = 5  # a loss axis is logarithmic if the highest loss is more than this times the lowest
+MARKS = 7  # markers per line
 
 
 def draw_curves(drawn: Drawn, y: str, x: str, by_group: bool = False) -> Figure | None:
-    """Draw a line a row, its mean over seeds, with their range as a band.
+    """Draw `y` over `x`, one line per row: the mean over seeds, with their range as a band.
 
-    Return None where no run has such a curve.
+    Return None if no run has such a curve.
     """
     bands = {s: band(s.runs_over(x), y, x) for s in drawn.series}
     exact = [s for s, b in bands.items() if b is not None and y in ERRORS and b.mean.max() < EXACT]
@@ -43,9 +43,9 @@ def draw_curves(drawn: Drawn, y: str, x: str, by_group: bool = False) -> Figure 
 
 
 def _group(shown: Iterable[Series]) -> dict[str, list[Series]]:
-    """Return the series of each panel, by its title.
+    """Return the series of each panel, by the panel's title.
 
-    Groups of the same runs, as where one model stands in for several, have one panel.
+    Groups with the same runs, for example where one model stands in for several, share a panel.
     """
     groups: dict[str, list[Series]] = {}
     for series in shown:
@@ -83,7 +83,7 @@ def _panel(ax: Axes, bands: dict[Series, Band], y: str, x: str) -> None:
 
 
 def _is_logarithmic(name: str, bands: dict[Series, Band]) -> bool:
-    """Return whether an axis is logarithmic; a loss is only where it spans a factor of FAR."""
+    """Return whether an axis is logarithmic: for a loss only if it spans more than a factor FAR."""
     lowest = min(b.mean.min() for b in bands.values())
     highest = max(b.mean.max() for b in bands.values())
     return name in LOGARITHMIC or (name in LOSSES and 0 < FAR * lowest < highest)

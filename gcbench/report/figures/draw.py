@@ -1,4 +1,4 @@
-"""The files of the figures of a table, a study, or everything that ran."""
+"""Figures as files: those of a table, of a study, or of everything that ran."""
 
 from __future__ import annotations
 
@@ -25,9 +25,8 @@ from gcbench.report.tables import Table, read_table, tables_of
 
 WHICH, RUNS, ALL = "which_method", "runs", "all"
 AXES = ("epoch", "bits", "seconds")
-Pictures = Iterator[
-    tuple[str, Figure | None]
-]  # the name of a file; None where no run has what it shows
+# Pairs of a file name and a figure, which is None if no run has the data that it shows.
+Pictures = Iterator[tuple[str, Figure | None]]
 
 
 @matplotlib.rc_context(RC)
@@ -39,10 +38,12 @@ def draw(
     overrides: tuple[str, ...] = (),
     results: Sequence[str] = (),
 ) -> list[str]:
-    """Draw what `figure=asked` asks for, as svg and png below `folder`.
+    """Draw what `figure=asked` asks for, and return the path of every file that was written.
 
-    Return a line for every file, and for what has no data. `asked` is a table (orq/figure2), a
-    paper, a study (ecq_stability), which_method, runs (everything that ran), or all.
+    The files are svg and png below `folder`. For a figure without data, the list has a line that
+    says how to get the data. `asked` is a table (orq/figure2), a paper, a study (ecq_stability),
+    which_method, runs (everything that ran), or all. Raises ConfigError if it is none of these,
+    or if `overrides` are given for a figure that does not show the rows of a table.
     """
     at_budget = [run for run in runs if run.budget == budget]
     special = {
@@ -103,7 +104,7 @@ WANTS_TWO = "it wants two finished settings of one workload that differ in what 
 
 
 def figures_of_methods(runs: Sequence[RecordedRun], budget: str) -> Pictures:
-    """Yield the figure of all methods: scores over compression ratios, a panel each workload."""
+    """Yield the figure of all methods: scores over compression ratios, one panel per workload."""
     workloads = {workload.title: drawn for workload, drawn in series_by_workload(runs).items()}
     yield (
         WHICH,
@@ -133,9 +134,10 @@ def figures_of_table(
     overrides: tuple[str, ...],
     results: Sequence[str],
 ) -> Pictures:
-    """Yield the figure that stands in the paper.
+    """Yield a table's figures: of the kind that its file asks for, by default those of its score.
 
-    Of a table these are the curves of its score and its trade-off.
+    The latter are its trade-off with the compression ratio, its curves, and the time to reach it.
+    Raises ConfigError if the kind is unknown.
     """
     spec: Mapping[str, Any] = table.figure or {}
     kind, by_group = spec.get("kind"), spec.get("panels") == "group"

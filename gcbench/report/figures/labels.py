@@ -1,4 +1,4 @@
-"""Names at points, none over another."""
+"""Names next to points, placed so that they do not overlap."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.transforms import Bbox
 
-Line = Sequence[tuple[float, float]]  # its corners
-REACHES = (9, 14, 20, 28, 39, 52)  # points between a marker and its name
+Line = Sequence[tuple[float, float]]  # the corners of a polyline
+REACHES = (9, 14, 20, 28, 39, 52)  # distances to try between a marker and its name, in points
 ANGLES = [pi * k / 8 for k in (0, 8, 4, 12, 2, 6, 14, 10, 1, 7, 15, 9, 3, 5, 13, 11)]
 SIZE = 7
 
@@ -23,9 +23,10 @@ def place_labels(
     points: Sequence[Sequence[tuple[float, float, str]]],
     lines: Sequence[Sequence[Line]],
 ) -> None:
-    """Write (x, y, name) of every panel, away from its points and from `lines`.
+    """Write the names into every panel, clear of its points and of its `lines`.
 
-    Call it when the panels have their sizes.
+    For each panel, `points` has a list of (x, y, name) and `lines` a list of polylines, both in
+    data coordinates. Call it once the panels have their final sizes.
     """
     figure = axes[0].get_figure(root=True)
     assert figure is not None
@@ -52,7 +53,7 @@ def _place(
             fontsize=SIZE,
             ha="center",
             va="center",
-            # Leaders of other names that cross this one run behind it.
+            # Leader lines of other names that cross this one run behind it.
             bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 0.5},
         )
         note.set_in_layout(False)
@@ -65,7 +66,7 @@ def _place(
 
 
 def _best(box: Bbox, taken: Sequence[Bbox], frame: Bbox, scale: float) -> tuple[float, float]:
-    """Return the first offset that is free, near ones first; else the one that covers least."""
+    """Return the nearest free offset in pixels, or the one that covers least if none is free."""
     costs = []
     others = np.array([other.extents for other in taken])
     for reach, angle in product(REACHES, ANGLES):
@@ -81,7 +82,7 @@ def _best(box: Bbox, taken: Sequence[Bbox], frame: Bbox, scale: float) -> tuple[
 
 
 def _overlap(box: Bbox, others: np.ndarray) -> float:
-    """Return the area that a box has in common with others `[n, 4]`, x0, y0, x1 and y1, in all."""
+    """Return the total overlap of a box with `others`, `[n, 4]` as x0, y0, x1 and y1."""
     x0, y0, x1, y1 = others.T
     width = np.minimum(box.x1, x1) - np.maximum(box.x0, x0)
     height = np.minimum(box.y1, y1) - np.maximum(box.y0, y0)

@@ -1,4 +1,4 @@
-"""Bits and error of every layer."""
+"""The figure of the bits and the error of every layer."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from gcbench.report.study import Study
 
 
 def draw_layers(study: Study) -> Figure | None:
-    """Draw bits and error a line a method, the tensors from the input on.
+    """Draw bits and error over the tensors from input to output, one line per method.
 
-    A tensor that is sent without error has no point.
+    A tensor that is sent without error has no point. Return None if the study has no rows.
     """
     by_method: dict[str, list[Mapping[str, Any]]] = {
         row["row"]: row["layers"] for row in study["rows"]

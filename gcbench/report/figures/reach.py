@@ -13,13 +13,14 @@ from gcbench.report.figures.tracks import track
 from gcbench.report.measures import LOWER
 
 SPENDING = ("step", "bits", "seconds")
-REACH = 0.98  # of full precision's score
+REACH = 0.98  # the part of full precision's score that is to be reached
 
 
 def target_of(drawn: Drawn, y: str) -> float | None:
-    """Return a score that is a little worse than full precision's best.
+    """Return the target score, a little worse than full precision's best.
 
-    Without full precision it is a little worse than the median row's.
+    Without a row in full precision, it is a little worse than the median row's best. None if no
+    row has such a score.
     """
     best = {s: v for s in drawn.series if (v := _best(s, y))}
     exact = [np.mean(v) for s, v in best.items() if s.family == "none"]
@@ -40,9 +41,9 @@ def _best(series: Series, y: str) -> list[float]:
 
 
 def draw_time_to_score(drawn: Drawn, y: str, goal: float) -> Figure | None:
-    """Draw steps, bits and seconds until a test first reached `goal`.
+    """Draw the steps, bits and seconds until a test first reaches `goal`.
 
-    Each has a panel, every row a bar.
+    Each quantity has a panel with one bar per row. Return None if no row reaches the goal.
     """
     spent = {x: {s: _until(s, y, x, goal) for s in drawn.series} for x in SPENDING}
     kinds = [x for x in SPENDING if any(spent[x].values())]
@@ -90,7 +91,7 @@ def _why_not(series: Series, x: str) -> str:
 
 
 def _until(series: Series, y: str, x: str, goal: float) -> list[float]:
-    """Return the spending by seed; nothing unless every seed reached the goal."""
+    """Return what each seed spent to reach the goal; empty unless every seed reached it."""
     spending = []
     for run in series.runs_over(x):
         curve = track(run, y, x)

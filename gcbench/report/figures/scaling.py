@@ -1,4 +1,4 @@
-"""The growth of throughput with the workers."""
+"""The figure of the speed-up over the number of workers."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from matplotlib.lines import Line2D
 from gcbench.drawing import finish, logarithmic, panels, style_of_method, tick_counts
 from gcbench.report.figures.series import Drawn, Series, caveats, untimed
 
-COUNT = re.compile(r"[,;]?\s*\d+ (workers?|GPUs?|nodes?)\s*[,;]?\s*")  # in a row's title
+COUNT = re.compile(r"[,;]?\s*\d+ (workers?|GPUs?|nodes?)\s*[,;]?\s*")  # within a row's title
 
 
 def method_of(series: Series) -> str:
-    """Return the name that rows share whose titles differ in the number of workers only."""
+    """Return the name of a method: the row's title without its number of workers."""
     return COUNT.sub("", series.short).strip(" ,") or series.short
 
 
 def draw_scaling(drawn: Drawn) -> Figure | None:
-    """Draw the speed-up of the throughput over full precision on one worker.
+    """Draw throughput over the number of workers, relative to full precision on one worker.
 
-    Both axes are logarithmic; a group of rows has a panel.
+    Each group of rows has a panel, with two logarithmic axes. Return None if no group has a run
+    of one worker.
     """
     timed = [s for s in drawn.series if s.values("images_per_second")]
     groups = {
@@ -62,7 +63,7 @@ def workers_of(series: Series) -> int:
 
 
 def _base(series: Sequence[Series]) -> float | None:
-    """Return the samples a second of one worker: full precision's, or the best there is."""
+    """Return the samples per second of one worker: in full precision, or else the most."""
     alone = [s for s in series if workers_of(s) == 1]
     exact = [s for s in alone if s.family == "none"]
     return max(
@@ -94,7 +95,7 @@ def _panel(ax: Axes, series: Sequence[Series], base: float) -> None:
 
 
 def _nth(series: Series, among: Sequence[Series]) -> int:
-    """Return the number of its method within its family."""
+    """Return the index of the series' method within its family."""
     methods = list(dict.fromkeys(method_of(s) for s in among if s.family == series.family))
     return methods.index(method_of(series))
 

@@ -1,4 +1,4 @@
-"""The series of a figure: runs of a table's row, or of a configuration that ran."""
+"""The series of a figure: the runs of a table's row, or of a configuration that ran."""
 
 from __future__ import annotations
 
@@ -14,31 +14,32 @@ from gcbench.report.measures import TIMES, emulated, measure_by_seed
 from gcbench.report.rates import SPLIT
 from gcbench.report.rows import Row
 
-NAMED = 5  # rows that are not in a figure
+NAMED = 5  # series that a note names before it only counts the others
 
 
 @dataclass(frozen=True, eq=False)
 class Series:
-    """Runs that differ in their seeds only."""
+    """Runs that differ only in their seeds."""
 
-    label: str  # no other series of as many workers has it
+    label: str  # unique among the series with the same number of workers
     family: str  # the compressor
-    runs: list[RecordedRun]  # that were done
-    nth: int = 0  # within its family
-    group: str = ""  # of the table's row
-    title: str = ""  # under the group's heading; empty: the label
-    timed: bool = True  # else by fewer workers than the row has, and their times are not its own
+    runs: list[RecordedRun]  # only runs with the status done
+    nth: int = 0  # index within its family
+    group: str = ""  # the group of the table's row
+    title: str = ""  # name under the group's heading; if empty, the label
+    # False if the runs had fewer workers than the row, so that their times are not the row's.
+    timed: bool = True
 
     @property
     def short(self) -> str:
         return self.title or self.label
 
     def runs_over(self, x: str) -> list[RecordedRun]:
-        """Return the runs whose curves have this axis: none over seconds that are not the row's."""
+        """Return the runs to draw over `x`: none over seconds if their times are not the row's."""
         return [] if x == "seconds" and not self.timed else self.runs
 
     def values(self, name: str, **settings: Any) -> list[float]:
-        """Return one measure by seed; a run that has no such number is left out."""
+        """Return a measure for each seed that has it; `settings` are arguments of the measure."""
         if name in TIMES and not self.timed:
             return []
         return list(measure_by_seed(name, self.runs, **settings).values())
@@ -48,15 +49,15 @@ class Drawn(NamedTuple):
     """The series of a figure, and notes on what is not in it."""
 
     series: list[Series]
-    notes: list[str]  # which rows are missing, which did not end well
+    notes: list[str]  # which rows are missing, and which did not finish
 
 
 def series_of_rows(rows: Sequence[Row], by_group: bool = False) -> Drawn:
-    """Return the rows of a table in its order.
+    """Return the series of a table's rows, in the table's order.
 
-    With a panel for every group, rows of one title look alike in all panels.
+    With `by_group`, rows with the same title look the same in the panels of all groups.
     """
-    looks: dict[str, dict[str, int]] = {}  # of a family: its titles, numbered
+    looks: dict[str, dict[str, int]] = {}  # by family: the index of each title
     series = []
     for row in rows:
         if row.done:
@@ -78,7 +79,7 @@ def untimed(series: Iterable[Series]) -> list[str]:
 
 
 def caveats(timed: Sequence[Series]) -> list[str]:
-    """Return notes on the series whose times say less: of shared cores, or an emulated network."""
+    """Return notes on times that say less: from shared cores, or on an emulated network."""
     runs = [(series, run.result) for series in timed for run in series.runs]
     crowded = {
         f"{series.label} ({result.workers})": None
@@ -102,18 +103,18 @@ def _absent(rows: Sequence[Row]) -> list[str]:
 
 
 class Workload(NamedTuple):
-    """The task of several methods; only within it can their scores be compared."""
+    """A task that several methods share; only scores on the same task can be compared."""
 
     model: str
     dataset: str
     workers: int
     batch_size: int
     length: str
-    split: str = "test"  # of the data that gives the scores
+    split: str = "test"  # the data on which scores are measured
 
     @property
     def name(self) -> str:
-        """Return the name of a folder."""
+        """Return the name of the folder of its figures."""
         length = self.length.replace(" ", "_")
         split = "" if self.split == "test" else f"-{self.split}"
         return f"{self.model}-{self.dataset}-{self.workers}x{self.batch_size}-{length}{split}"
@@ -139,14 +140,14 @@ def workload_of(run: RecordedRun) -> Workload:
     )
 
 
-FlatOf = Callable[[RecordedRun], Flat]  # by which runs are told apart
+FlatOf = Callable[[RecordedRun], Flat]  # returns the settings that tell runs apart
 FLAT: FlatOf = attrgetter("flat")
 
 
 def series_by_workload(
     runs: Iterable[RecordedRun], flat_of: FlatOf = FLAT
 ) -> dict[Workload, Drawn]:
-    """Return everything that ran, with or without a table, by workload."""
+    """Return the series of all runs by workload, whether or not a table has them."""
     return {
         workload: _draw_done(name_configurations(configurations, flat_of))
         for workload, configurations in group_configurations(runs, flat_of).items()
@@ -156,7 +157,7 @@ def series_by_workload(
 def group_configurations(
     runs: Iterable[RecordedRun], flat_of: FlatOf = FLAT
 ) -> dict[Workload, list[list[RecordedRun]]]:
-    """Return by workload the runs of every configuration, which differ in their seeds only."""
+    """Return, by workload, the runs of each configuration, which differ only in their seeds."""
     by_workload: dict[Workload, dict[str, list[RecordedRun]]] = {}
     for run in runs:
         by_configuration = by_workload.setdefault(workload_of(run), {})
@@ -168,9 +169,10 @@ def group_configurations(
 
 
 def series_by_task(runs: Iterable[RecordedRun]) -> dict[str, Drawn]:
-    """Return timed runs by model, data and batch, where they ran on several numbers of workers.
+    """Return the series of timed runs by model, data set and batch size.
 
-    A configuration has the same label on every number of workers.
+    Only those that ran with several numbers of workers are included. A configuration has the
+    same label with every number of workers.
     """
     timed = (run for run in runs if run.result.seconds)
     by_name: dict[str, list[list[RecordedRun]]] = {}
@@ -191,7 +193,7 @@ def _flat_of_any_workers(run: RecordedRun) -> Flat:
 def name_configurations(
     configurations: Iterable[Sequence[RecordedRun]], flat_of: FlatOf = FLAT
 ) -> list[Series]:
-    """Return the newest run of every seed of each configuration, uncompressed ones first."""
+    """Return a series per configuration, with its newest run of every seed; uncompressed first."""
     families: dict[str, list[list[RecordedRun]]] = {}
     for runs in configurations:
         families.setdefault(runs[0].result.choices["compressor"], []).append(newest(runs)[0])
@@ -210,7 +212,7 @@ def _sort_by_label(
 
 
 def _draw_done(series: Sequence[Series]) -> Drawn:
-    """Return the series of the runs that were done, and a note on the others."""
+    """Return series of only the runs that are done, and a note on the others."""
     drawn: list[Series] = []
     ended: list[str] = []
     for one in series:
@@ -224,5 +226,5 @@ def _draw_done(series: Sequence[Series]) -> Drawn:
 
 
 def labels_of(family: str, flats: Sequence[Flat]) -> list[str]:
-    """Return the method with the knobs, as typed, that tell its configurations apart."""
+    """Return a label for each configuration: the method and the knobs that tell them apart."""
     return [" ".join([family, *overrides]) for overrides in tell_apart(flats, fewest=True)]

@@ -1,4 +1,4 @@
-"""Figures of studies, from outputs/studies/<name>.json; gcbench/studies/ says what is in them."""
+"""Figures of studies, from outputs/studies/<name>.json; gcbench/studies/ explains the numbers."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from gcbench.report.study import Study
 from gcbench.report.tables import Table
 
 StudyRow = Mapping[str, Any]
-LEAST = {"variance": 1e-3}  # flat vectors are exact on some numbers of levels
-FEW = 6  # lines whose legend a column of the paper has room for
-SETTING = re.compile(r"[ -]\(?\d.*$")  # in a row's title, as in QSGD-MN 8
+# Lower ends of axes: flat vectors have a variance of 0 with some numbers of levels.
+LEAST = {"variance": 1e-3}
+FEW = 6  # the most lines whose legend fits into a column of a paper
+SETTING = re.compile(r"[ -]\(?\d.*$")  # the number in a row's title such as QSGD-MN 8
 SOLID: Any = "-"
 DASHED: Any = (0, (3, 1.5))
 
@@ -31,7 +32,10 @@ def _distinct(rows: Sequence[StudyRow], key: str) -> list[Any]:
 
 
 def draw_histograms(study: Study, titles: Sequence[str] = ()) -> Figure | None:
-    """Draw the share of the values by size, a panel a quantizer, over the gradients' own."""
+    """Draw histograms of quantized values over those of the gradients, one panel per quantizer.
+
+    `titles` selects rows; by default all that have a histogram. Return None if there are none.
+    """
     rows = {
         row["row"]: row
         for row in study["rows"]
@@ -74,7 +78,7 @@ def draw_histograms_of_table(table: Table, study: Study) -> Figure | None:
 
 
 def _shares(histogram: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the middles of the bins, and the per cent of all values in each."""
+    """Return the centers of the bins, and the percentage of all values in each."""
     counts = np.array(histogram["counts"], dtype=float)
     edges = np.linspace(histogram["low"], histogram["high"], len(counts) + 1)
     total = counts.sum() + histogram["below"] + histogram["above"]
@@ -89,7 +93,7 @@ MEASURED = {
 
 
 def draw_quantizer_bounds(study: Study) -> Figure | None:
-    """Draw a row of panels a quantity, a panel a length, with the theorems' bounds above."""
+    """Draw quantities and their bounds, with one row of panels each and one column per length."""
     rows = study["rows"]
     kinds, every = _distinct(rows, "vector"), _distinct(rows, "n")
     lengths = sorted({every[0], every[len(every) // 2], every[-1]})
@@ -125,7 +129,7 @@ def draw_quantizer_bounds(study: Study) -> Figure | None:
 
 
 def draw_ecq_stability(study: Study) -> Figure | None:
-    """Draw the residual over steps for every alpha, solid where lambda < 1."""
+    """Draw the residual over steps for every alpha, with solid lines where lambda < 1."""
     rows = study["rows"]
     columns = len(_distinct(rows, "d"))
     figure, axes = panels([row["row"] for row in rows], 1.75, columns=columns)
@@ -157,7 +161,7 @@ def draw_ecq_stability(study: Study) -> Figure | None:
 
 
 def _shade(share: float) -> tuple[float, float, float]:
-    """Return a color from light to dark, of a map that gray keeps in order."""
+    """Return a color from light (0) to dark (1), which stay in order when printed in gray."""
     red, green, blue, _ = colormaps["viridis_r"](0.12 + 0.88 * share)
     return red, green, blue
 
@@ -189,10 +193,10 @@ def draw_decode_scaling(study: Study) -> Figure | None:
 
 
 def draw_predicted_throughput(table: Table, study: Study) -> Figure | None:
-    """Draw the throughput against the number of GPUs, a line a row of this table.
+    """Draw throughput over the number of GPUs, one line per row of the table.
 
-    Rows of one method share a color. A row of the study has the `table` that it belongs to, and
-    `gpus` and `images_per_second_by_gpus`, two lists.
+    Rows of the same method share a color. A row of the study names its `table` and has two lists,
+    `gpus` and `images_per_second_by_gpus`. Return None if the study has none of the table's rows.
     """
     known = {
         row["row"]: row
@@ -233,7 +237,8 @@ STUDIES: dict[str, Callable[[Study], Figure | None]] = {
     "layers": draw_layers,
     "decode_scaling": draw_decode_scaling,
 }
-TABLE_STUDIES: dict[str, Callable[[Table, Study], Figure | None]] = {  # behind a paper's figure
+# Studies whose figure shows the rows of a table.
+TABLE_STUDIES: dict[str, Callable[[Table, Study], Figure | None]] = {
     "gradient_levels": draw_histograms_of_table,
     "throughput_model": draw_predicted_throughput,
 }

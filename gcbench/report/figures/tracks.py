@@ -21,14 +21,14 @@ SPENT = {"bits": ("bits_sent_per_worker", 1 / BITS_PER_MIB), "seconds": ("second
 
 
 class Track(NamedTuple):
-    """A curve of one run."""
+    """The curve of one run: two arrays `[n]`."""
 
     x: np.ndarray
     y: np.ndarray
 
 
 class Band(NamedTuple):
-    """A curve over several seeds: mean, lowest, highest."""
+    """The curve of several seeds: mean, lowest and highest at each point, in arrays `[n]`."""
 
     x: np.ndarray
     mean: np.ndarray
@@ -37,7 +37,7 @@ class Band(NamedTuple):
 
 
 def track(run: RecordedRun, y: str, x: str) -> Track | None:
-    """Return a curve of a run; None where it has no such lines."""
+    """Return a run's curve of `y` over `x`, or None if metrics.jsonl does not have both."""
     lines = run.read_metrics()
     event, key = EVENTS.get(y, ("test", y))
     points = [line for line in lines if line["event"] == event and line.get(key) is not None]
@@ -50,7 +50,7 @@ def track(run: RecordedRun, y: str, x: str) -> Track | None:
 
 
 def _spent(lines: Metrics, x: str, steps: Sequence[int]) -> np.ndarray | None:
-    """Return the bits or seconds until these steps; straight between two lines that have them."""
+    """Return the MiB or seconds spent up to each step, interpolated linearly between lines."""
     key, scale = SPENT[x]
     known = [(line["step"], line[key]) for line in lines if line.get(key) is not None]
     if not known:
@@ -60,7 +60,10 @@ def _spent(lines: Metrics, x: str, steps: Sequence[int]) -> np.ndarray | None:
 
 
 def band(runs: Sequence[RecordedRun], y: str, x: str) -> Band | None:
-    """Return the curves of all seeds point by point, as far as the shortest goes."""
+    """Return mean and range over seeds at each point, up to the end of the shortest curve.
+
+    None if no run has such a curve.
+    """
     tracks = [curve for run in runs if (curve := track(run, y, x))]
     if not tracks:
         return None

@@ -1,4 +1,4 @@
-"""The score against what a method costs: its compression ratio, or its exchanges on links."""
+"""The score against a method's cost: its compression ratio, or its exchange time on a link."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ from gcbench.report.figures.labels import place_labels
 from gcbench.report.figures.series import Drawn, Series
 from gcbench.report.measures import LOWER, MAIN_SCORES
 
-CROWDED = 20  # points in a panel from which on numbers stand at them, and names in the legend
+# From this many points on, a panel numbers its points, and the legend has their names.
+CROWDED = 20
 
 
 class Point(NamedTuple):
     series: Series
-    x: float  # of the measure on that axis, mean over seeds, as the score
+    x: float  # the cost; like the score, a mean over seeds
     score: float
-    low: float
+    low: float  # the lowest and the highest score over seeds
     high: float
 
 
 class Panel(NamedTuple):
-    """Methods to compare, and the measure that says what each costs."""
+    """Methods to compare, and the measure of their cost."""
 
     drawn: Drawn
     x: str = "ratio"
@@ -52,7 +53,7 @@ def score_of(series: Sequence[Series]) -> str | None:
 def points_of(series: Sequence[Series], y: str, x: str = "ratio", **settings: Any) -> list[Point]:
     """Return a point for each series that has both a score and a cost, cheapest first.
 
-    The cost is the measure `x`, of which `settings` are arguments.
+    The cost is the measure `x`, which takes `settings` as arguments.
     """
     values = [(s, s.values(x, **settings), s.values(y)) for s in series]
     points = [
@@ -64,9 +65,9 @@ def points_of(series: Sequence[Series], y: str, x: str = "ratio", **settings: An
 
 
 def front(points: Sequence[Point], y: str, x: str = "ratio") -> list[Point]:
-    """Return the Pareto front, by x: no other point is better in both.
+    """Return the Pareto front in the order of `points`: those that no other point dominates.
 
-    A ratio is better where it is high, anything else that a method costs where it is low.
+    A high ratio is better; any other cost is better if it is low.
     """
     x_sign, y_sign = 1 if x == "ratio" else -1, -1 if y in LOWER else 1
     return [p for p in points if not any(_beats(q, p, x_sign, y_sign) for q in points)]
@@ -78,12 +79,16 @@ def _beats(q: Point, p: Point, x_sign: int, y_sign: int) -> bool:
 
 
 def draw_accuracy_ratio(workloads: Mapping[str, Drawn], notes: Sequence[str] = ()) -> Figure | None:
-    """Draw the score over the compression ratio, a panel for every workload."""
+    """Draw the score over the compression ratio, one panel per workload."""
     return draw_tradeoff({title: Panel(drawn) for title, drawn in workloads.items()}, notes)
 
 
 def draw_tradeoff(asked: Mapping[str, Panel], notes: Sequence[str] = ()) -> Figure | None:
-    """Draw the panels, each with its Pareto front as a line; a series has one number in all."""
+    """Draw the panels, each with its Pareto front as a line.
+
+    Where points are numbered, a series has the same number in all panels. Panels whose points all
+    have the same cost are left out; return None if no others remain.
+    """
     points = {title: panel.points() for title, panel in asked.items()}
     shown = {title: members for title, members in points.items() if len({p.x for p in members}) > 1}
     if not shown:
@@ -104,7 +109,8 @@ def draw_tradeoff(asked: Mapping[str, Panel], notes: Sequence[str] = ()) -> Figu
         if len(members) < CROWDED:
             labels = [_short(p, members) for p in members]
             several = {p.series.family for p in members if _has_several(p, members)}
-            families |= {name: _handle(name, name) for name in several}  # else a label says all
+            # The label of a family's only point already names the family.
+            families |= {name: _handle(name, name) for name in several}
         else:
             for p in members:
                 if p.series not in numbers:
@@ -162,7 +168,7 @@ def _spreads(points: Sequence[Point]) -> list[list[tuple[float, float]]]:
 
 
 def _short(point: Point, points: Sequence[Point]) -> str:
-    """Return what tells a point from others of its family, which the legend names."""
+    """Return a point's label, without the family if the legend names it."""
     label = point.series.label
     if not _has_several(point, points):
         return label
