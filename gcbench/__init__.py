@@ -2,12 +2,12 @@
 
 In a script or a notebook:
 
-- `compress(ddp, "powersgd", rank=2)`: a compressor in your own training loop;
-- `run("model=resnet20", "compressor=qsgd", bits=4)`: a run, and its result;
-- `sweep("compressor=qsgd", bits=[2, 4, 8])`: the results of a grid of runs;
-- `load_runs("outputs")`: what ran, as a pandas DataFrame.
+- `compress(ddp, "powersgd", rank=2)`: use a compressor in your own training loop;
+- `run("model=resnet20", "compressor=qsgd", bits=4)`: train once and return the result;
+- `sweep("compressor=qsgd", bits=[2, 4, 8])`: run a grid and return all results;
+- `load_runs("outputs")`: load recorded runs as a pandas DataFrame.
 
-Nothing heavy is imported before one of them is used.
+Slow imports, such as torch's, wait until one of them is used.
 """
 
 from __future__ import annotations

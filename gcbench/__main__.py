@@ -1,4 +1,4 @@
-"""`python -m gcbench`, for torchrun."""
+"""Entry point of `python -m gcbench`, which torchrun needs."""
 
 from gcbench.cli import main
 

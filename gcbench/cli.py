@@ -42,7 +42,7 @@ from gcbench.sweep_progress import listed_errors
 INTERRUPTED = 130
 
 _log = logging.getLogger("gcbench")
-# Errors of a single run wait here: Hydra would print a line of its own before ours.
+# Errors of a single run, raised once Hydra has returned: it would print its own line first.
 _deferred_errors: list[Exception] = []
 
 
@@ -69,7 +69,7 @@ def _defer_errors(start: Callable[[DictConfig], None], composed: DictConfig) -> 
 
 
 def _remove_refused(directory: Path) -> None:
-    """Remove the directory of a run that was refused: nothing is in it but what Hydra wrote."""
+    """Remove the directory of a refused run if it holds nothing but Hydra's own files."""
     if directory.is_dir() and {path.name for path in directory.iterdir()} <= {".hydra"}:
         shutil.rmtree(directory)
 
@@ -82,7 +82,7 @@ def _run(composed: DictConfig) -> None:
         _log.info(start_notice(config, hydra_config.runtime.output_dir))
     for notice in filter(None, (budget_notice(config), learning_rate_notice(config))):
         _log.warning(notice)
-    # This imports torch, for which a mistake above should not wait.
+    # This imports torch, which is slow: the mistakes above are reported before it.
     from gcbench.launch.start import start
 
     start(config, hydra_config.runtime.output_dir, in_sweep)
@@ -96,15 +96,15 @@ def _benchmark(composed: DictConfig) -> None:
 
 
 def _with_hydra(composed: DictConfig) -> DictConfig:
-    """Return the configuration with Hydra's own node, which says what was typed and chosen."""
+    """Return the configuration with Hydra's own node, which records overrides and choices."""
     with open_dict(composed):
         composed.hydra = HydraConfig.get()
     return composed
 
 
 class Subcommand(NamedTuple):
-    module: str  # imported only when asked for
-    function: str  # called with the other arguments
+    module: str  # imported only when the subcommand is called
+    function: str  # called with the remaining arguments
     about: str
 
     def start(self, arguments: Sequence[str]) -> None:
@@ -137,7 +137,8 @@ SUBCOMMANDS = {
         "check.command", "check", "holds a method of your own to what every method owes"
     ),
 }
-READS_OTHERS_FILES = ("report", "runs", "claims")  # in whose folder it may be typed
+# These may be run in a folder of other people's files, whose modules must not be imported.
+READS_OTHERS_FILES = ("report", "runs", "claims")
 
 
 def main() -> None:
@@ -169,12 +170,12 @@ def bench(arguments: Sequence[str]) -> None:
 
 
 def _start_hydra(command: Callable[[], None], config: str, arguments: Sequence[str]) -> None:
-    """Start a command of Hydra.
+    """Start a Hydra command.
 
-    Under torchrun and srun every rank comes here; only the first lets Hydra write its files.
+    Under torchrun and srun every rank calls this, but only on the first does Hydra write files.
     """
     if {"-h", "--help"} & set(arguments):
-        # Hydra's own help is the same, after two seconds in which it lists all files of all groups.
+        # Hydra prints the same help, but first takes two seconds to list all files of all groups.
         print(help_of(config))
     elif "--version" in arguments:
         print(f"gcbench {version('gcbench')}")
@@ -188,7 +189,7 @@ def _start_hydra(command: Callable[[], None], config: str, arguments: Sequence[s
 
 
 def _refuse_options(arguments: Sequence[str]) -> None:
-    """Raise ConfigError for an option that Hydra has not, and for a sweep of no rows."""
+    """Raise ConfigError for an option that Hydra lacks, and for a sweep without rows."""
     from hydra._internal.utils import get_args_parser
 
     parser = get_args_parser()
@@ -203,7 +204,7 @@ def _refuse_options(arguments: Sequence[str]) -> None:
 
 
 def _list_subcommands() -> str:
-    """Return the lines of --help, indented as they stand there."""
+    """Return the lines of --help that list the subcommands, indented to match."""
     return "\n  ".join(f"{name:10}{one.about}" for name, one in SUBCOMMANDS.items())
 
 
@@ -214,7 +215,7 @@ def _command(
     its_modules: bool = True,
 ) -> None:
     full_error = os.environ.get("HYDRA_FULL_ERROR") == "1"
-    # Hydra hands errors through, and we say them in one sentence.
+    # Hydra then raises errors instead of printing them, and we print one sentence.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     if its_modules:
         sys.path.append(os.getcwd())  # the user's own packages, as with `python -m`
@@ -234,7 +235,7 @@ def _command(
             sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
-    except BrokenPipeError:  # whoever reads, as in `gcbench report list | head -1`, has read enough
+    except BrokenPipeError:  # the reader has closed the pipe, as in `gcbench runs | head -1`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (ConfigError, RunFailed, HydraException, OmegaConfBaseException, OSError) as error:
         if full_error:
@@ -245,21 +246,21 @@ def _command(
 
 
 def _log_to_stderr(name: str) -> None:
-    """Send our notices to stderr in our own words, whatever Hydra sets up for logging."""
+    """Send gcbench's notices to stderr in its own format, whatever logging Hydra sets up."""
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter(f"{name}: %(message)s"))
     logger = logging.getLogger("gcbench")
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     logger.propagate = False
-    # Hydra's logger would report mistakes first, in its own words.
+    # Without a handler, Hydra's logger would print errors first, in its own words.
     logging.getLogger("hydra").addHandler(logging.NullHandler())
 
 
 def _is_first_rank() -> bool:
     """Return whether this process is the first of a run, or its only one.
 
-    A RANK without the rest of torchrun's names is none.
+    RANK counts only if torchrun's other variables are set, too.
     """
     rank = "RANK" if all(name in os.environ for name in slurm.TORCHRUN) else "SLURM_PROCID"
     return os.environ.get(rank, "0") == "0"

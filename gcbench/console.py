@@ -1,4 +1,4 @@
-"""Where commands print, and a table of text in its forms: terminal, markdown, csv, LaTeX."""
+"""The console that commands print to, and text tables for terminal, markdown, csv and LaTeX."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 FORMATS = ("terminal", "markdown", "csv", "latex")
-PAGE_WIDTH = 100  # columns of a table in a kept page
-UNFOLDED = 1_000_000  # columns of a file or a pipe, where a row is one line, however long
+PAGE_WIDTH = 100  # width of a table in a kept page, in characters
+UNFOLDED = 1_000_000  # width of a file or a pipe, where no row is folded
 
 
 class _Output(Console):
     def on_broken_pipe(self) -> None:
-        """Go on in silence: a run does not end because `head -1` has read enough of it."""
+        """Print nothing more: a run must not end because `head -1` has closed the pipe."""
         self.quiet = True
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def console() -> Console:
-    """Return a console on standard output, which folds lines at a terminal's width only."""
+    """Return a console on standard output that folds lines only on a terminal."""
     output = _Output()
     return output if output.is_terminal else _Output(width=UNFOLDED)
 
 
 def name_first(names: Sequence[str], count: int) -> str:
-    """Return the first names and how many more there are, or all if that leaves out one at most."""
+    """Return the first `count` names and the number of others, or all if it is at most one."""
     if len(names) <= count + 1:
         return ", ".join(names)
     return f"{', '.join(names[:count])} and {len(names) - count} more"
@@ -45,24 +45,24 @@ def name_first(names: Sequence[str], count: int) -> str:
 
 @dataclass(frozen=True)
 class TextTable:
-    """A table of text: rows of cells below headings, a title above them and notes below."""
+    """A table of text cells with headings, a title above and notes below."""
 
-    headings: Sequence[str]  # none where the first column names what stands in the second
+    headings: Sequence[str]  # empty if the first column labels the second
     rows: Sequence[Sequence[str]]
-    left: Collection[int] = (0,)  # columns of words; the others hold numbers and align right
-    groups: Sequence[object] = ()  # of every row, where a space or a rule parts the groups
+    left: Collection[int] = (0,)  # left-aligned columns; the others hold numbers
+    groups: Sequence[object] = ()  # the group of each row; a space or a rule separates groups
     title: str = ""
     notes: Sequence[str] = ()
 
     @property
     def group_ends(self) -> list[bool]:
-        """Return for every row whether another group begins below it."""
+        """Return, for every row, whether another group begins below it."""
         groups = self.groups or [None] * len(self.rows)
         return [*(above != below for above, below in pairwise(groups)), False][: len(groups)]
 
 
 def print_table(table: TextTable, output: Console | None = None) -> None:
-    """Print a table, folded to the width of a terminal; elsewhere whole, a line a row."""
+    """Print a table, folded to the width of a terminal; elsewhere with one line per row."""
     output = output or console()
     if table.title:
         output.print(Text(table.title, style="bold"))
@@ -89,7 +89,7 @@ def print_table(table: TextTable, output: Console | None = None) -> None:
 
 
 def markdown(table: TextTable) -> str:
-    """Return headings and rows as a table of GitHub's markdown, aligned as it stands."""
+    """Return headings and rows as a GitHub markdown table whose source is aligned, too."""
     rows = [[escape_markdown(cell) for cell in row] for row in (table.headings, *table.rows)]
     widths = [max(3, *map(len, column)) for column in zip(*rows, strict=True)]
     rules = [
@@ -107,7 +107,7 @@ def markdown(table: TextTable) -> str:
 
 
 def width_of(table: TextTable) -> int:
-    """Return how many columns the table takes in markdown."""
+    """Return the width of the table in markdown, in characters."""
     return len(markdown(table).partition("\n")[0])
 
 
@@ -116,7 +116,7 @@ def escape_markdown(text: str) -> str:
 
 
 def comma_separated(frame: DataFrame) -> str:
-    """Return headings and rows as csv, numbers with all their digits."""
+    """Return headings and rows as csv, with numbers at full precision."""
     return frame.to_csv(index=False, lineterminator="\n")
 
 
@@ -134,7 +134,7 @@ ESCAPES = {
 
 
 def escape_latex(text: str) -> str:
-    """Return text as LaTeX prints it."""
+    """Return text with LaTeX's special characters escaped."""
     special = "[" + re.escape("&%$#_{}" + "".join(ESCAPES)) + "]"
     escaped = re.sub(special, lambda match: ESCAPES.get(match[0], "\\" + match[0]), text)
     return escaped.replace("+-", r"$\pm$")
@@ -155,14 +155,14 @@ def _latex_row(cells: Sequence[str]) -> str:
 
 
 def show_table(table: TextTable, form: str) -> None:
-    """Print a table in one of FORMATS, with its title and notes where the format has a place."""
+    """Print a table in one of FORMATS, with its title and notes where the format allows them."""
     if form == "terminal":
         print_table(table)
     elif form == "markdown":
         print(f"# {table.title}\n\n{markdown(table)}")
         print("".join(f"\n{note}  " for note in table.notes))
     elif form == "csv":
-        from pandas import DataFrame  # takes longer to import than many commands take
+        from pandas import DataFrame  # slower to import than many commands
 
         print(comma_separated(DataFrame(table.rows, columns=table.headings)), end="")
     else:

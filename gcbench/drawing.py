@@ -1,4 +1,4 @@
-"""The look of every figure: sizes for a paper's column, and colors that all eyes tell apart."""
+"""The style of all figures: widths of a paper's columns, and colors for the color-blind, too."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatter
 from PIL import Image
 
-COLUMN, PAGE = 3.4, 6.9  # inches: one column of a paper, and both
+COLUMN, PAGE = 3.4, 6.9  # widths in inches: one column of a paper, and both
 PANEL_HEIGHT = 2.2
 LEGEND_LINE = 0.15  # inches
-NOTE_POINTS, NOTE_LINE, NOTE_LETTERS = 7, 0.125, 19  # size; inches a line; letters an inch
-# The colors of Okabe and Ito, with a gray in place of their yellow, which print does not show.
+NOTE_POINTS, NOTE_LINE, NOTE_LETTERS = 7, 0.125, 19  # font size; inches per line; letters per inch
+# The colors of Okabe and Ito, with gray in place of their yellow, which is hard to see in print.
 BLACK = "#000000"
 BLUE = "#0072B2"
 VERMILLION = "#D55E00"
@@ -37,7 +37,7 @@ LINES: tuple[Any, ...] = (
     (0, (5, 1.5, 1, 1.5)),
     (0, (3, 1, 1, 1, 1, 1)),
 )
-# The methods of one paper differ in color and in shape.
+# The color and marker of each method; methods of one paper differ in both.
 FAMILIES = {
     "none": (BLACK, "o"),
     "fp16": (GRAY, "p"),
@@ -75,7 +75,7 @@ FAMILIES = {
     "global_randk_multiscale": (ORANGE, "*"),
 }
 RC: Any = {
-    "font.family": "DejaVu Sans",  # comes with matplotlib: figures are alike on all machines
+    "font.family": "DejaVu Sans",  # comes with matplotlib, so figures are identical everywhere
     "font.size": 8,
     "axes.labelsize": 8,
     "axes.titlesize": 8,
@@ -96,15 +96,16 @@ RC: Any = {
     "hatch.linewidth": 0.5,
     "figure.dpi": 100,
     "savefig.dpi": 200,
-    "svg.hashsalt": "gcbench",  # the same picture is the same file
+    "svg.hashsalt": "gcbench",  # makes the bytes of a figure reproducible
     "svg.fonttype": "path",
 }
 
 
 def style_of_method(family: str, nth: int = 0) -> dict[str, Any]:
-    """Return color, marker, line and filling of a method's `nth` row, as `Axes.plot` takes them.
+    """Return the keyword arguments of `Axes.plot` for the `nth` row of a method.
 
-    Color and marker are the family's, a choice of conf/compressor; line and filling are the row's.
+    Color and marker follow from `family`, a choice of conf/compressor; line style and filling
+    follow from `nth`.
     """
     index = crc32(family.encode())
     color, marker = FAMILIES.get(
@@ -115,7 +116,7 @@ def style_of_method(family: str, nth: int = 0) -> dict[str, Any]:
 
 
 def style_of_line(nth: int) -> dict[str, Any]:
-    """Return color, marker and line of the `nth` of some lines that are no methods."""
+    """Return the keyword arguments of `Axes.plot` for the `nth` of lines that are not methods."""
     return {
         "color": COLORS[nth % len(COLORS)],
         "marker": MARKERS[nth % len(MARKERS)],
@@ -126,9 +127,10 @@ def style_of_line(nth: int) -> dict[str, Any]:
 def panels(
     titles: Sequence[str], height: float = PANEL_HEIGHT, *, columns: int = 2, wide: bool = False
 ) -> tuple[Figure, list[Axes]]:
-    """Return a figure and its panels.
+    """Return a figure and its panels, one for each title, each row `height` inches high.
 
-    One panel takes a column of the paper, several in a row take the page; `wide` ones take it each.
+    A single panel is as wide as a column of the paper, and a row of several is as wide as the page.
+    If `wide`, each panel is as wide as the page.
     """
     columns = min(len(titles), 1 if wide else columns)
     rows = -(-len(titles) // columns)
@@ -138,14 +140,14 @@ def panels(
 
 
 class _Between(LogFormatter):
-    """Numbers between the powers of ten, where there is room for them."""
+    """A formatter that labels ticks between powers of ten where there is room."""
 
     def __call__(self, value: float, position: int | None = None) -> str:
         return f"{value:g}" if super().__call__(value, position) else ""
 
 
 def logarithmic(ax: Axes, *names: str) -> None:
-    """Make the axes `x`, `y` or both logarithmic, with plain numbers at their ticks."""
+    """Make the axes `x`, `y` or both logarithmic, with plain numbers as tick labels."""
     for name in names:
         getattr(ax, f"set_{name}scale")("log")
         axis = getattr(ax, f"{name}axis")
@@ -154,7 +156,7 @@ def logarithmic(ax: Axes, *names: str) -> None:
 
 
 def tick_counts(ax: Axes, counts: Sequence[int]) -> None:
-    """Put ticks at these places of the x axis and nowhere else, with the numbers in full."""
+    """Put ticks of the x axis at `counts` only, labeled with the numbers in full."""
     ax.set_xticks(counts, [str(count) for count in counts])
     ax.set_xticks([], minor=True)
 
@@ -199,11 +201,11 @@ def finish(figure: Figure, handles: Sequence[Artist] = (), notes: Sequence[str] 
 
 
 def save(figure: Figure, path: Path) -> list[Path]:
-    """Write `path`.svg and `path`.png; the same figure gives the same bytes."""
+    """Write `path`.svg and `path`.png, reproducible byte for byte, and return both paths."""
     path.parent.mkdir(parents=True, exist_ok=True)
     svg, png = path.with_name(path.name + ".svg"), path.with_name(path.name + ".png")
     figure.savefig(svg, metadata={"Date": None, "Creator": "gcbench"})
     figure.savefig(png, metadata={"Software": None})
-    with Image.open(png) as picture:  # a palette takes a third of the bytes
+    with Image.open(png) as picture:  # a palette saves two thirds of the bytes
         picture.convert("RGB").quantize(dither=Image.Dither.NONE).save(png, optimize=True)
     return [svg, png]

@@ -1,4 +1,4 @@
-"""The identity of a run: the part of its configuration that changes numbers, and the hash of it."""
+"""The identity of a run: the part of its configuration that affects its numbers, and a hash."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 Config = dict[str, Any]
-Flat = dict[str, Any]  # by dotted key
+Flat = dict[str, Any]  # dotted key to value
 Differences = dict[str, tuple[Any, Any]]  # dotted key to (before, now)
 
-# Keys of `trainer`: how and where a run executes, but not what it computes.
+# Keys of `trainer` that say how and where a run executes, but not what it computes.
 EXECUTION = {
     "launcher",
     "nodes",
@@ -24,7 +24,7 @@ EXECUTION = {
     "overlap",
     "bucket_mib",
 }
-# Keys of `trainer`: what a run writes, and how it is watched.
+# Keys of `trainer` that say what a run writes and how it is monitored.
 BOOKKEEPING = {
     "checkpoint_steps",
     "checkpoint_minutes",
@@ -35,7 +35,7 @@ BOOKKEEPING = {
     "drift_every",
     "tta",
 }
-LENGTH = {"epochs", "max_steps"}  # keys of `trainer` that an extension of a run changes
+LENGTH = {"epochs", "max_steps"}  # keys of `trainer` that change when a run is extended
 # Top-level keys that say where results go and what they are called.
 ELSEWHERE = {
     "needs",
@@ -52,8 +52,8 @@ ELSEWHERE = {
     "experiment",
     "knobs",
 }
-# A key that came after runs were kept, with the value that means what gcbench did before: a
-# configuration with that value is the same as one without the key.
+# Keys that were added when runs had already been kept, each with the value for the earlier
+# behavior: a configuration with that value is the same as one without the key.
 NEUTRAL = {
     "checksum": False,
     "overlap": False,
@@ -72,22 +72,22 @@ NEUTRAL = {
     "end_factor": 0.0,
 }
 ABSENT = "(absent)"
-CHOICE_GROUPS = ("model", "dataset", "compressor")  # groups of conf/ that say what a run is of
+CHOICE_GROUPS = ("model", "dataset", "compressor")  # groups of conf/ that describe a run
 
 
 def relevant_config(config: Config, ignored: Collection[str] = BOOKKEEPING) -> Config:
-    """Return what changes a run's numbers in `config`, less `ignored` keys of the trainer."""
+    """Return the part of `config` that affects a run's numbers, without `ignored` trainer keys."""
     relevant = {key: value for key, value in config.items() if key not in ELSEWHERE}
     trainer = {key: value for key, value in config["trainer"].items() if key not in ignored}
     if not config["trainer"].get("overlap"):
-        trainer.pop("bucket_mib", None)  # which only overlapped exchanges use
+        trainer.pop("bucket_mib", None)  # used by overlapped exchanges only
     dataset = {k: v for k, v in config["dataset"].items() if k not in {"root", "download"}}
     stripped: Config = _drop_neutral({**relevant, "trainer": trainer, "dataset": dataset})
     return stripped
 
 
 def clear_folders(config: Config) -> Config:
-    """Return `config` without folders of the machine that made it, which mean nothing elsewhere."""
+    """Return `config` without its folders, which mean nothing on another machine."""
     cleared: Config = {key: None for key in ("outputs", "directory", "data") if key in config}
     dataset = config["dataset"] | ({"root": None} if "root" in config["dataset"] else {})
     return {**config, **cleared, "dataset": dataset}
@@ -98,12 +98,12 @@ def identify(
     extended_from: Sequence[int] = (),
     resharded: Sequence[tuple[int, int]] = (),
 ) -> str:
-    """Return the identity of a run: equal for runs of one computation, whatever seed and place.
+    """Return the identity of a run: a hash that ignores its seed and where it executes.
 
     Args:
         config: the resolved configuration.
-        extended_from: the steps at which shorter runs had ended that became this one.
-        resharded: the steps from which it had another number of workers, and those before.
+        extended_from: the steps at which shorter runs ended that were extended into this one.
+        resharded: each step from which it had another number of workers, with the number before.
     """
     relevant = relevant_config(config, EXECUTION | BOOKKEEPING)
     relevant.pop("seed", None)
@@ -124,19 +124,19 @@ def digest(value: Any) -> str:
 
 
 def flatten_config(config: Config) -> Flat:
-    """Return by dotted key what changes numbers, without seed, place and manner of execution."""
+    """Return the settings that affect numbers by dotted key, without seed and execution."""
     relevant = relevant_config(config, EXECUTION | BOOKKEEPING)
     return dict(iterate_leaves({key: value for key, value in relevant.items() if key != "seed"}))
 
 
 def all_knobs(config: Config) -> Flat:
-    """Return by dotted key everything that is typed of a run, without seed and place."""
+    """Return all settings of a run by dotted key, without its seed and where its results go."""
     nodes = {key: node for key, node in config.items() if key not in {*ELSEWHERE, "seed"}}
     return dict(iterate_leaves(nodes))
 
 
 def differences(before: Config, now: Config, ignored: Collection[str]) -> Differences:
-    """Return where two configurations differ, without `ignored` keys of the trainer."""
+    """Return the differences of two configurations, without `ignored` trainer keys."""
     return flat_differences(
         *(dict(iterate_leaves(relevant_config(config, ignored))) for config in (before, now))
     )
@@ -149,7 +149,7 @@ def flat_differences(before: Flat, now: Flat) -> Differences:
 
 
 def format_differences(different: Mapping[str, tuple[Any, Any]]) -> str:
-    """Return differences as in `bits=4 -> 2, seed=1 -> 2`."""
+    """Return differences as text, for example `bits=4 -> 2, seed=1 -> 2`."""
     return ", ".join(
         f"{key}={format_value(before)} -> {format_value(now)}"
         for key, (before, now) in different.items()
@@ -157,10 +157,10 @@ def format_differences(different: Mapping[str, tuple[Any, Any]]) -> str:
 
 
 def as_overrides(different: Differences) -> list[str]:
-    """Return the first side of differences as it was typed.
+    """Return the overrides that set the first side of the differences.
 
-    The numbers of a link follow the override that brings them; what only the other side has comes
-    with its model or method.
+    Values of an emulated link follow the `network=` override that they need. Keys that only the
+    second side has are left out, as they belong to its model or method.
     """
     links = [pair for key, pair in different.items() if key.startswith("network.")]
     overrides = [f"{key}={format_value(a)}" for key, (a, _) in different.items() if a != ABSENT]
@@ -170,10 +170,10 @@ def as_overrides(different: Differences) -> list[str]:
 
 
 def tell_apart(peers: Sequence[Flat], fewest: bool = False) -> list[list[str]]:
-    """Return the overrides, for each of `peers`, by which it differs from the others.
+    """Return, for each of `peers`, the overrides that distinguish it from the others.
 
-    These are its values of all keys in which any two of them differ, as they were typed, or of the
-    `fewest` that tell all apart.
+    They are its values of all keys in which any two peers differ or, with `fewest`, of only as
+    many keys as it takes to distinguish all.
     """
     keys = sort_knobs({key for flat in peers for key in flat})
     differing = drop_copies(
@@ -181,7 +181,7 @@ def tell_apart(peers: Sequence[Flat], fewest: bool = False) -> list[list[str]]:
         for key in keys
         if any(flat.get(key, ABSENT) != peers[0].get(key, ABSENT) for flat in peers)
     )
-    if {"bits", "levels"} <= {*differing}:  # one follows from the other, and several may share bits
+    if {"bits", "levels"} <= {*differing}:  # one of them suffices, as levels determine bits
         bits, levels = ({str(flat.get(key)) for flat in peers} for key in ("bits", "levels"))
         differing.remove("levels" if len(levels) <= len(bits) else "bits")
     if fewest:
@@ -196,26 +196,26 @@ def tell_apart(peers: Sequence[Flat], fewest: bool = False) -> list[list[str]]:
 
 
 def _count_kinds(peers: Sequence[Flat], keys: Sequence[str]) -> int:
-    """Return how many kinds the values of these keys tell apart."""
+    """Return how many different combinations of these keys' values the peers have."""
     return len({repr([flat.get(key, ABSENT) for key in keys]) for flat in peers})
 
 
 def sort_knobs(keys: Iterable[str]) -> list[str]:
-    """Return dotted keys, those of a method and groups first."""
+    """Return dotted keys in order, top-level ones first."""
     return sorted(keys, key=lambda key: ("." in key, key))
 
 
 def describe_choices(choices: Mapping[str, str]) -> str:
-    """Return what a run is made of, as in `resnet18 cifar10 powersgd`."""
+    """Return model, data set and compressor, for example `resnet18 cifar10 powersgd`."""
     return " ".join(choices[group] for group in CHOICE_GROUPS)
 
 
 def label_run(config: Config, knobs: Iterable[str] = ()) -> str:
-    """Return what people call a run: its name, its experiment or its choices, and its knobs.
+    """Return a label for a run: its name, its experiment or its choices, and then `knobs`.
 
     Args:
-        config: with `choices` and `experiment`.
-        knobs: overrides that tell the run from others so called, as in `bits=4`.
+        config: a configuration with `choices` and `experiment`.
+        knobs: overrides that distinguish the run from others of that name, for example `bits=4`.
     """
     title = config.get("name") or config["experiment"] or describe_choices(config["choices"])
     return " ".join([title, *knobs])
@@ -231,7 +231,7 @@ def iterate_leaves(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def drop_copies(keys: Iterable[str]) -> list[str]:
-    """Return `keys` without those by which a top-level knob reaches the compressor."""
+    """Return `keys` without the `compressor.` copies of top-level knobs among them."""
     listed = list(keys)
     knobs = {key for key in listed if "." not in key}
     return [
@@ -265,5 +265,5 @@ def _drop_neutral(node: Any) -> Any:
 
 
 def value_of(flat: Flat, key: str) -> Any:
-    """Return the value of a dotted key; of a missing one its default in NEUTRAL, or ABSENT."""
+    """Return the value of a dotted key; if it is missing, that in NEUTRAL, or else ABSENT."""
     return flat.get(key, NEUTRAL.get(key.rpartition(".")[2], ABSENT))

@@ -1,4 +1,4 @@
-"""Commands run one after another, a few at once, until all have ended or somebody stops them."""
+"""A queue that runs commands, several at a time, until all have ended or a signal stops it."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from typing import IO
 
 from gcbench.launch.local import collect_signals
 
-LOOK_SECONDS = 0.2  # between looks for commands that have ended
-STOP_SECONDS = 600.0  # from the request to stop, in which a run leaves a checkpoint, to the kill
+LOOK_SECONDS = 0.2  # between checks for commands that have ended
+STOP_SECONDS = 600.0  # from SIGINT, after which a run writes a checkpoint, to SIGKILL
 
 
 @dataclass(frozen=True)
@@ -27,18 +27,18 @@ class Ended:
     index: int  # in the list of commands
     seconds: float
     code: int  # its exit status
-    stopped: bool  # it had been asked to stop
+    stopped: bool  # whether it was asked to stop
     said: str  # the last line that it printed
 
 
 class _Running:
-    """A command that runs."""
+    """A running command."""
 
     def __init__(self, index: int, command: Sequence[str], place: Mapping[str, str]) -> None:
         self.index, self.place = index, place
         self.started = time.monotonic()
         self._output: IO[bytes] = tempfile.TemporaryFile()
-        # In a session of its own: Ctrl-C at the terminal reaches it once, by way of the queue.
+        # In a session of its own, so that Ctrl-C reaches it only once, through the queue.
         self.process = subprocess.Popen(
             command,
             env={**os.environ, **place},
@@ -47,7 +47,7 @@ class _Running:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-        # Where Linux groups processes by session, it weighs the groups, by a niceness of their own.
+        # With autogroup scheduling, Linux weighs sessions by a niceness that each has of its own.
         with suppress(OSError):
             Path(f"/proc/{self.process.pid}/autogroup").write_text(str(os.nice(0)))
 
@@ -62,16 +62,16 @@ class _Running:
 def run_commands(
     commands: Sequence[Sequence[str]], places: Sequence[Mapping[str, str]], seconds: float = inf
 ) -> Iterator[Ended]:
-    """Run commands in their order, one in each place at a time, and yield each when it has ended.
+    """Run commands in order, one per place at a time, and yield each when it has ended.
 
-    After `seconds`, and on Ctrl-C, SIGTERM or the end of the terminal, no other is started, and
-    those that run get SIGINT and STOP_SECONDS to end. A second signal kills them. Commands have the
-    niceness of this process.
+    After `seconds`, and on Ctrl-C, SIGTERM or when the terminal is closed, no further command is
+    started, and the running ones get SIGINT and STOP_SECONDS to end. A second signal kills them.
+    Commands inherit the niceness of this process.
 
     Args:
-        commands: arguments of each, the program first.
-        places: variables of the environment, one set for each command that runs at the same time.
-        seconds: after which the commands are stopped.
+        commands: the arguments of each command, the program first.
+        places: environment variables, one set for each command that runs at the same time.
+        seconds: the time after which the commands are stopped.
     """
     end = time.monotonic() + seconds
     waiting = list(enumerate(commands))[::-1]

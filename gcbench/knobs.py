@@ -1,9 +1,10 @@
-"""A knob: a field or an argument that says what it means and what may be typed for it.
+"""Knobs: annotations that say what a field or an argument means and which values it takes.
 
     rank: Annotated[int, Knob("columns of the factors", unit="a rank", at_least=1, example=2)]
 
-The type says whether `null`, or only some texts, may be typed. Checks, refusals, `--help` and the
-tests of ranges are made of this. Standard library only, so that every room may read it.
+The type says whether `null` is allowed, and whether only certain texts are. Checks, error messages,
+`--help` and the tests of ranges are derived from knobs. This module needs only the standard
+library, so that every package may import it.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Knob:
-    """The meaning and the range of a value; of every entry, where the value is a list."""
+    """The meaning and the range of a value or, if the value is a list, of each entry."""
 
     about: str
     _: KW_ONLY
@@ -46,11 +47,11 @@ class Knob:
     at_most: float | None = None
     below: float | None = None
     among: tuple[int, ...] = ()
-    texts: tuple[str, ...] = ()  # the only ones
+    texts: tuple[str, ...] = ()  # the only ones allowed
     example: Any = field(default=None, hash=False)
-    distinct: bool = False  # no two entries of a list are equal
-    filled: bool = False  # a list has an entry
-    length: int | None = None  # of a list
+    distinct: bool = False  # whether the entries of a list must differ
+    filled: bool = False  # whether a list needs an entry
+    length: int | None = None  # that a list must have
     source: str = ""  # the paper that defines it
 
     def admits(self, value: Any) -> bool:
@@ -75,7 +76,7 @@ class Knob:
 
     @property
     def interval(self) -> str:
-        """The range in words, as in `from 2 to 8`; nothing where there is none."""
+        """The range in words, for example `from 2 to 8`; empty if there is none."""
         if self.among:
             return _either(list(map(_number, self.among)))
         if self.at_least is not None and self.at_most is not None:
@@ -93,7 +94,7 @@ class Knob:
 
 
 class Kind(NamedTuple):
-    """One of the types that a hint allows, with the knob that it stands in."""
+    """One of the types that a type hint allows, with the knob that annotates it."""
 
     type: Any
     knob: Knob | None
@@ -105,7 +106,7 @@ class Kind(NamedTuple):
 
     @property
     def choices(self) -> list[str]:
-        """The texts that may be typed; none where these are too many to list."""
+        """The texts that may be typed; empty if there are too many to list."""
         if get_origin(self.type) is Literal:
             return [format_value(value) for value in get_args(self.type)]
         if inspect.isclass(self.type) and issubclass(self.type, Enum):
@@ -133,7 +134,7 @@ def knobs_in(hint: Any) -> list[Knob]:
 
 
 def refusal(name: str, value: Any, hint: Any) -> str | None:
-    """Return the sentence for a value that `name` cannot have; None where it fits the hint."""
+    """Return the error message for a value that `name` cannot have; None if it fits the hint."""
     kinds = list(kinds_of(hint))
     if any(kind.admits(value) for kind in kinds):
         return None
@@ -148,7 +149,7 @@ def hints_of(target: Any) -> dict[str, Any]:
 
 
 def knobs_of(target: Any) -> dict[str, Any]:
-    """Return the annotations that carry a knob."""
+    """Return the annotations that carry a knob, by name."""
     return dict(_knobs_of(target))
 
 
@@ -158,7 +159,7 @@ def _knobs_of(target: Any) -> dict[str, Any]:
 
 
 class Checked:
-    """Base of a dataclass that raises ValueError when it is made with a value outside its knobs."""
+    """Base class of dataclasses that raise ValueError for a field outside its knob's range."""
 
     def __post_init__(self) -> None:
         for name, hint in knobs_of(type(self)).items():
@@ -166,7 +167,7 @@ class Checked:
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
-    """Return `function`, which now raises ValueError for a keyword argument outside its knob."""
+    """Wrap `function` to raise ValueError for a keyword argument outside its knob's range."""
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -184,7 +185,7 @@ def _refuse(name: str, value: Any, hint: Any) -> None:
 
 
 def _is_of(kind: Any, value: Any) -> bool:
-    """Return whether a value has a plain type; any value will do for another one."""
+    """Return whether a value has a plain type; True for types that are not checked."""
     origin, args = get_origin(kind), get_args(kind)
     if origin is Literal:
         return value in args
@@ -205,7 +206,7 @@ def _is_of(kind: Any, value: Any) -> bool:
 
 
 def _wanted(name: str, kinds: Sequence[Kind]) -> str:
-    """Return what to type, as in `a rank of at least 1, as in rank=2, or null`."""
+    """Return what to type, for example `a rank of at least 1, as in rank=2, or null`."""
     choices = [choice for kind in kinds for choice in kind.choices]
     wanted = [f"{name}={_either(choices)}"] if choices else []
     wanted += [_describe(name, kind) for kind in kinds if not kind.choices and not _is_null(kind)]
@@ -235,7 +236,7 @@ def _is_null(kind: Kind) -> bool:
 
 
 def _number(bound: float) -> str:
-    """Return a bound as people write it."""
+    """Return a bound as text, with large powers of two as `2^n`."""
     if isinstance(bound, int) and bound >= 2**31 and bound.bit_count() == 1:
         return f"2^{bound.bit_length() - 1}"
     return str(bound)

@@ -1,7 +1,8 @@
-"""The keys of a method: what each means, its range, and where it comes from.
+"""The keys of all methods: the meaning, the range and the source of each.
 
-Defaults lie in conf/compressor. Methods annotate their fields with these types, and so do the
-wrappers around them. Standard library only, so that a mistake is refused before torch is imported.
+Defaults are in conf/compressor. Methods and the wrappers around them annotate their fields with
+these types. This module needs only the standard library, so that mistakes are reported before torch
+is imported.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The compiler's folders: nobody else may write them, and the libraries in them are whole."""
+"""Checks of the compiler's folders: no other user can write to them, no library is truncated."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-LINKING_SECONDS = 10.0  # more than a linker takes for a library of codecs
+LINKING_SECONDS = 10.0  # longer than linking a library of codecs takes
 COMPILER_CACHE = "TORCHINDUCTOR_CACHE_DIR"
 
 
 def use_own_compiler_cache() -> None:
-    """Let torch.compile use a cache in the user's folder, unless the user has named another.
+    """Make torch.compile use a cache in the user's own folder, unless the user has named another.
 
-    By default compiled code lies in the temporary folder of all users, under a name that anybody
-    can guess, and is loaded from there; some of torch's headers stay in that folder. Raises
-    ValueError where others may write either one.
+    By default compiled code is stored in, and loaded from, the temporary folder that all users
+    share, under a name that anybody can guess; some of torch's headers stay there in any case.
+    Raises ValueError if others can write to either folder.
     """
     from torch._inductor.runtime.cache_dir_utils import default_cache_dir  # slow to import
 
     shared = default_cache_dir()
-    # That import, like any of the compiler, names torch's default in the environment.
+    # That import, like any of the compiler, sets the variable to torch's default.
     if os.environ.get(COMPILER_CACHE, shared) == shared:
         os.environ.pop(COMPILER_CACHE, None)
         os.environ[COMPILER_CACHE] = str(compiler_cache())
@@ -33,41 +33,41 @@ def use_own_compiler_cache() -> None:
 
 
 def _drop_torn_libraries(cache: Path) -> None:
-    """Remove libraries whose linker was killed, which torch would load, and not compile again.
+    """Remove libraries whose linker was killed: torch would load them and not compile again.
 
-    What changed a moment ago may still be written.
+    Recently changed ones are left alone, as a linker may still be writing them.
     """
     for library in cache.rglob("*.so"):
-        with suppress(OSError):  # somebody else removes it
+        with suppress(OSError):  # another process has removed it
             age = time.time() - library.stat().st_mtime
             if age > LINKING_SECONDS and not _is_whole(library):
                 library.unlink()
 
 
 def _is_whole(library: Path) -> bool:
-    """Return whether a library of ELF, with 64 bits, is as long as its header says.
+    """Return whether a 64-bit ELF library is as long as its header says.
 
-    Its end is the table of sections, whose place, entry size and length stand in the header.
+    It ends with the table of sections, whose offset, entry size and length are in the header.
     """
     with library.open("rb") as file:
         header = file.read(64)
     if header[:5] != b"\x7fELF\x02":
-        return len(header) == 64 and any(header)  # of another kind, which this cannot judge
+        return len(header) == 64 and any(header)  # another format, which this cannot check
     (place,) = struct.unpack_from("<Q", header, 0x28)
     size, count = struct.unpack_from("<HH", header, 0x3A)
     return bool(place) and library.stat().st_size >= place + size * count
 
 
 def compiler_cache() -> Path:
-    """Return the folder that the user has named for torch.compile, or the one in their own."""
+    """Return torch.compile's cache folder: the one that the user has named, or gcbench's."""
     caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(os.environ.get(COMPILER_CACHE) or Path(caches) / "gcbench" / "inductor")
 
 
 def private_folder(path: Path, key: str) -> None:
-    """Make `path` where it is missing, and refuse it where others may write it.
+    """Make the folder `path` if it is missing; raise ValueError if others can write to it.
 
-    ValueError says what to do about `key`.
+    The message says what to do about `key`, the environment variable that names the folder.
     """
     try:
         path.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -18,7 +18,7 @@ def _splitmix64(state: int) -> int:
 def mix(*values: int) -> int:
     """Return a 64-bit seed for a tuple such as (seed, epoch).
 
-    Unlike with sums, similar tuples share nothing.
+    Unlike with sums of the values, the seeds of similar tuples are unrelated.
     """
     state = len(values)
     for value in values:

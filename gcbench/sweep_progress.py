@@ -1,6 +1,6 @@
-"""The report on a sweep: rows and time before it starts, progress, what failed, what came out.
+"""Reports on a sweep: its rows and expected time, then progress, failures and results.
 
-Imports no torch at import time, as Hydra makes this object for every command.
+This module imports torch only when it is needed, as Hydra makes the callback for every command.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from gcbench.records.store import read_run
 
 log = logging.getLogger("gcbench")
 
-# Errors of rows that are told of in the list of failures, for whoever ends the process.
+# Errors that the list of failures has reported; because of them the command exits with status 1.
 listed_errors: list[Exception] = []
 
 
@@ -38,26 +38,26 @@ class SweepRow:
 
     name: str  # its directory
     config: Config | None = None
-    mistake: str | None = None  # for which it will be refused when its turn comes
-    done: bool = False  # or diverged, which it would again
-    # The directory of another row that is the same run, and has or will have its result.
+    mistake: str | None = None  # why it will be refused when its turn comes
+    done: bool = False  # or diverged, as it would again
+    # The directory of the same run under another name, which has or will have the result.
     same: str | None = None
-    seconds: float | None = None  # expected; None: cannot be known
-    took: float = 0.0  # seconds
+    seconds: float | None = None  # expected; None if unknown
+    took: float = 0.0  # actual seconds
 
 
 @dataclass
 class SweepProgress(Callback):
     """A callback that reports the progress of a sweep over its rows.
 
-    The run itself skips rows that have a result, their own or of the same run under another name,
-    and resumes interrupted ones.
+    Skipping and resuming are left to the runs: one that has a result, also under another name, is
+    skipped, and an interrupted one is resumed.
     """
 
     rows: list[SweepRow] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
     ended: int = 0
-    # Where jobs run in parallel, those that have ended do not tell how much is left.
+    # Whether jobs run in sequence; if not, the ended ones do not tell how much time is left.
     one_by_one: bool = True
     started: float = 0.0
 
@@ -84,7 +84,7 @@ class SweepProgress(Callback):
             error = getattr(job_return, "_return_value", None)
             self.failed.append(f"{row.name}: {error}")
             if isinstance(error, (ConfigError, RunFailed, OSError)):
-                # Hydra would end the sweep with the first of them, in a line of its own.
+                # Hydra would end the sweep at the first such error, with a message of its own.
                 listed_errors.append(error)
                 job_return.status, job_return.return_value = JobStatus.COMPLETED, None
             ending_note = "failed"
@@ -100,7 +100,7 @@ class SweepProgress(Callback):
                 self._list_failures()
 
     def _compare(self, config: DictConfig) -> None:
-        """Print the points that ended well beside each other, and draw them."""
+        """Print a comparison of the points that ended well, and draw it."""
         from gcbench.report.points import compare_points, draw_points
 
         directories = dict.fromkeys(Path(row.same or row.name) for row in self.rows)
@@ -139,7 +139,7 @@ class SweepProgress(Callback):
 
 
 def plan_sentence(rows: Sequence[SweepRow]) -> str:
-    """Return the sentence that says how many rows there are and how long they take."""
+    """Return a sentence that says how many rows there are and how long they take."""
     todo = [row for row in rows if not row.done and not row.mistake]
     done = sum(row.done and not row.same for row in rows)
     mistaken = [row.mistake for row in rows if row.mistake]
@@ -164,7 +164,7 @@ def plan_sentence(rows: Sequence[SweepRow]) -> str:
 def _jobs(config: DictConfig) -> Iterator[DictConfig]:
     """Yield the composed configuration of every job, as Hydra's own sweeper makes it.
 
-    There are none for sweepers that choose as they go.
+    Nothing is yielded for other sweepers, which choose points as they go.
     """
     from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 
@@ -190,7 +190,7 @@ def _make_row(composed: DictConfig) -> SweepRow:
 
 
 def _mark_same(rows: Sequence[SweepRow]) -> None:
-    """Mark rows whose result lies elsewhere, or will when an earlier row has run."""
+    """Mark rows whose result is in another directory, or will be once an earlier row has run."""
     earlier: dict[tuple[str, str], str] = {}
     for row in rows:
         if row.config is None or row.config["rerun"]:
@@ -205,7 +205,7 @@ def _mark_same(rows: Sequence[SweepRow]) -> None:
 
 
 def _seconds(directory: Path) -> float | None:
-    """Return the seconds of the run itself, which may have waited for a cluster before."""
+    """Return the seconds of the run itself, without its time in the queue of a cluster."""
     result = read_result_or_warn(directory / "result.json")
     return result.duration if result else None
 

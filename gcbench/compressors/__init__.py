@@ -1,4 +1,4 @@
-"""Gradient-compression methods, one file each, behind one function: `aggregate`."""
+"""Gradient-compression methods, one per file, all called through `aggregate`."""
 
 from gcbench.compressors.base import (
     Aggregated,

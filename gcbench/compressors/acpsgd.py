@@ -1,4 +1,4 @@
-"""ACP-SGD: half a step of PowerSGD's power iteration, and one all-reduce, a step."""
+"""ACP-SGD: half of PowerSGD's power iteration, and one all-reduce, per step."""
 
 from __future__ import annotations
 
@@ -19,27 +19,28 @@ from gcbench.method_settings import Rank
 
 @dataclass(frozen=True)
 class ACPSGD(Checked):
-    """One of the two factors of a rank-r approximation, by turns.
+    """A rank-r approximation, one of whose two factors is updated and sent per step.
 
     Zhang, Zhang, Shi, Chu and Li, "Evaluation and Optimization of Gradient Compression for
     Distributed Deep Learning", ICDCS 2023 (arXiv 2306.08881), algorithm 1. Every tensor is a matrix
-    M `[n, m]`, as in PowerSGD. From a random Q `[m, r]` on, by turns:
+    M `[n, m]`, as in PowerSGD. Starting with a random Q `[m, r]`, in turn:
 
         Q <- orthogonalize(Q);   P <- mean over workers of M Q
         P <- orthogonalize(P);   Q <- mean over workers of M^T P
         decode: P Q^T
 
-    Linear in M: the update is that of the workers' mean gradient. A projection of it, so that
-    |M - P Q^T|^2 <= |M|^2. With error feedback, as in the paper, a worker's residual keeps M less
-    its own projection, M Q Q^T or P P^T M.
+    Linear in M: the update is that of the workers' mean gradient. It is a projection of that
+    gradient, so that |M - P Q^T|^2 <= |M|^2. With error feedback, as in the paper, a worker's
+    residual is M minus its own projection, M Q Q^T or P P^T M.
 
-    Sends r n and r m floats a matrix in turn, r = min(rank, n, m), in one all-reduce: half of what
-    PowerSGD sends, and its second round not at all.
+    Sends r n and r m floats per matrix in alternating steps, r = min(rank, n, m), in one
+    all-reduce: half of what PowerSGD sends, without its second all-reduce.
 
-    Differences from the paper and its code, lzhangbv/acpsgd: a factor column that has become zero
-    is drawn anew, as in our PowerSGD, where its QR decomposition makes an arbitrary one; Gram-
-    Schmidt stands for that. The first Q is the same on all workers by its seed; the code draws it
-    on each of them. Vectors travel in an all-reduce of their own, not in that of the factors.
+    Differences from the paper and its code, lzhangbv/acpsgd: Gram-Schmidt replaces their QR
+    decomposition. A column of a factor that has become zero is drawn again, as in `PowerSGD` here;
+    QR makes an arbitrary one. The first Q comes from a seed that all workers share; the code draws
+    it on each worker. Vectors have a separate all-reduce, where the code adds them to that of the
+    factors.
     """
 
     rank: Rank
@@ -48,8 +49,9 @@ class ACPSGD(Checked):
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
         matrices = {k: g.reshape(-1, *matrix_shape(g)) for k, g in grads.items()}  # [w, n, m]
         ranks = {k: min(self.rank, *m.shape[1:]) for k, m in matrices.items()}
-        # The state has the factor that was sent last, and its shape says which of the two that is:
-        # P `[1, n, r]`, or Q^T `[1, r, m]`. Where both are the same, n = m = r, so does either.
+        # The state has the factor that was sent last, and its shape tells which one that is: P
+        # `[1, n, r]` or Q^T `[1, r, m]`. If n = m = r, the shapes are equal, and either reading
+        # will do.
         turned = {
             k: bool(state.shared) and state.shared[k].shape[1:] == (m.shape[1], ranks[k])
             for k, m in matrices.items()
@@ -72,7 +74,7 @@ class ACPSGD(Checked):
     def _bases(
         self, ms: Grads, ranks: dict[str, int], turned: dict[str, bool], state: State, step: Step
     ) -> Grads:
-        """Return the orthonormal factor `[1, m, r]` of each matrix `[w, n, m]`."""
+        """Return the orthonormal factor `[1, m, r]` to multiply each matrix `[w, n, m]` with."""
         bases: dict[str, Tensor] = {}
         for k, drawn in draw_sketches(ms, ranks, step).items():
             last = drawn
@@ -83,9 +85,9 @@ class ACPSGD(Checked):
 
 
 def draw_sketches(ms: Grads, ranks: Mapping[str, int], step: Step) -> Grads:
-    """Return a random `[1, m, r]` for each matrix `[w, n, m]`, alike on all workers, from N(0, 1).
+    """Return a standard normal `[1, m, r]` per matrix `[w, n, m]`, the same on all workers.
 
-    They are those that PowerSGD's authors published with the unbiased estimator, for both methods.
+    ACP-SGD and `UnbiasedLowRank`, a variant of which is ACP-SGD, draw the same sketches.
     """
     like = {k: m.new_empty(1, m.shape[2], ranks[k]) for k, m in ms.items()}
     device = next(iter(like.values())).device

@@ -16,17 +16,17 @@ from gcbench.method_settings import Code
 
 @dataclass(frozen=True)
 class Aligned:
-    """Buckets of a size that holds whole receptive fields.
+    """Buckets that hold whole receptive fields.
 
-    Tensors are grouped by the largest multiple of their receptive field that `bucket_size`
-    holds, at least one field:
+    Tensors are grouped by their bucket size d': the largest multiple of their receptive field that
+    is at most `bucket_size`, and at least one field:
 
         d' = max(1, floor(d / f)) f    for a field of f values
 
     so that "no receptive field is split across two buckets" (QSGD, section 5). The field of a
     convolution `[out, in, height, width]` is height x width, the weights of one filter for one
-    input channel; that of other tensors is one value. Every group is a message of its own: one for
-    each size of filters that a model has.
+    input channel; that of other tensors is one value. Each group is sent in a separate message: one
+    for each filter size in the model.
     """
 
     codec: Bucketed

@@ -1,4 +1,4 @@
-"""Spectral Atomo: a random few of each matrix's singular values, as PowerSGD compares with it."""
+"""Spectral Atomo: a few randomly drawn singular values of each matrix, as in PowerSGD's paper."""
 
 from __future__ import annotations
 
@@ -18,32 +18,33 @@ from gcbench.method_settings import AtomoVariant, Rank
 
 @dataclass(frozen=True)
 class Atomo(Checked):
-    """Spectral Atomo: a random few of each matrix's singular values.
+    """Spectral Atomo: a few randomly drawn singular values of each matrix.
 
     Wang et al., "ATOMO: Communication-efficient Learning via Atomic Sparsification", NeurIPS
-    2018, with the spectral atoms; the comparison of Vogels et al. (PowerSGD), NeurIPS 2019, table
-    6. Without error feedback. For a matrix M = sum of s_i u_i v_i^T, each worker its own:
+    2018, with spectral atoms; a baseline of Vogels et al. (PowerSGD), NeurIPS 2019, table 6.
+    Without error feedback. For each worker's own matrix M = sum of s_i u_i v_i^T:
 
         keep i with probability p_i = min(1, r s_i / (s_1 + ... + s_k))
         decode: sum over the kept i of (s_i / p_i) u_i v_i^T
 
-    `variant=published`: drawn again until exactly r are kept, as in the code behind the published
-    rows. Not unbiased, as p_i no longer is the probability of i: of s = (10, 1, 1), r = 2, the two
-    small ones come out 3 times too large on average.
+    `variant=published`: draws are repeated until exactly r values are kept, as in the code behind
+    the published rows. Not unbiased, since p_i is then not the probability of i: with s = (10, 1,
+    1) and r = 2, the two small values are 3 times too large on average.
 
-    `variant=unbiased`: drawn once, so that E[decode] = M. Some r or fewer values are expected, any
-    number is possible.
+    `variant=unbiased`: values are drawn once, so that E[decode] = M. At most r values are expected,
+    but any number is possible.
 
-    Matrices are those of the authors: a convolution [a, b, k, k] becomes (a b / 2) x (2 k^2), [a,
+    Matrices are shaped as the authors': a convolution [a, b, k, k] becomes (a b / 2) x (2 k^2), [a,
     b] and [a, b, 1, 1] stay a x b, a vector of n becomes (n / 2) x 2; r = min(rank, n, m).
 
-    Sends u, s / p and v of every kept value, n + m + 1 floats; of exactly r of them, or of any
-    number together with the length of each matrix's message (32 bits).
+    Sends u, s / p and v of each kept value, n + m + 1 floats. `published` sends exactly r of them,
+    `unbiased` any number, and the length of each matrix's message (32 bits).
 
-    Differences from the published code: exactly r are drawn in one pass from the distribution which
-    drawing again has; where a matrix has fewer than r values above zero (there it would draw for
-    ever) the largest are kept. What is odd is not folded in two. The paper's own probabilities give
-    the mass that min(1, .) cuts off to the other values; those of the code do not.
+    Differences from the published code: exactly r values are drawn in one pass, from the same
+    distribution as by repeated draws. If a matrix has fewer than r values above zero, for which the
+    code would repeat draws forever, the largest are kept. An odd side is not halved. The
+    probabilities in the paper give the mass that min(1, .) cuts off to the other values; those in
+    the code, as here, do not.
     """
 
     rank: Rank
@@ -67,7 +68,7 @@ class Atomo(Checked):
         everyone = comm.gather(atoms, lengths if self.variant == "unbiased" else None)
 
         def decode(messages: list[Tensor], rows: int) -> Grads:
-            """Return the means over every `rows` workers."""
+            """Return the means over groups of `rows` workers."""
             means = [
                 _mean(x.flatten(1), m.shape[1], m.shape[2], rows)
                 for x, m in zip(messages, ms.values(), strict=True)
@@ -79,14 +80,14 @@ class Atomo(Checked):
         return Aggregated(decode(everyone, comm.workers), lambda: decode(atoms, 1), state)
 
     def _most(self, kept: Tensor) -> int:
-        """Return how many values of a matrix any worker keeps, which `published` knows unseen."""
+        """Return the largest number of values that a worker keeps, which `published` fixes."""
         published = self.variant == "published"
         return min(self.rank, kept.shape[1]) if published else int(kept.sum(1).max())
 
     def _probabilities(self, s: Tensor) -> Tensor:
-        """Return the probabilities `[w, k]`, float64, to keep each value.
+        """Return the probabilities `[w, k]`, float64, of keeping each value.
 
-        A matrix that is not finite is kept whole, so that it is seen.
+        All values of a matrix that is not finite are kept, so that this shows in the update.
         """
         s = s.double()
         total = s.sum(1, keepdim=True)
@@ -96,7 +97,7 @@ class Atomo(Checked):
     def _draw(self, ps: Grads, step: Step) -> list[Tensor]:
         """Return which values are kept, `[w, k]` for each matrix.
 
-        All matrices are drawn at once, those of fewer values filled up with p = 0.
+        All matrices are drawn at once; those with fewer values are padded with p = 0.
         """
         sizes = {k: p.shape[1] for k, p in ps.items()}
         device = next(iter(ps.values())).device
@@ -116,7 +117,7 @@ class Atomo(Checked):
 
 
 def authors_shape(g: Tensor) -> tuple[int, int]:
-    """Return n and m of a gradient `[w, ...]` as one of the authors' matrices."""
+    """Return the shape (n, m) of a gradient `[w, ...]` as one of the authors' matrices."""
     if g.dim() <= 2:
         n, m = g[0].numel(), 1
     else:
@@ -130,7 +131,7 @@ def authors_shape(g: Tensor) -> tuple[int, int]:
 def _atoms(u: Tensor, s: Tensor, vt: Tensor, p: Tensor, kept: Tensor, most: int) -> Tensor:
     """Return u, s / p and v of each row's kept values, `[w, most, n + 1 + m]`.
 
-    The kept values of a row come first; behind them s / p is zero.
+    The kept values of a row come first; s / p is zero in the entries after them.
     """
     scale = torch.where(kept & (p > 0), s / p, 0).to(s.dtype)
     order = kept.long().argsort(dim=1, descending=True, stable=True)[:, :most]
@@ -139,7 +140,7 @@ def _atoms(u: Tensor, s: Tensor, vt: Tensor, p: Tensor, kept: Tensor, most: int)
 
 
 def _mean(atoms: Tensor, n: int, m: int, rows: int) -> Tensor:
-    """Return the means `[r / rows, n, m]` of every `rows` workers' atoms `[r, atoms]`."""
+    """Return the means `[r / rows, n, m]` of groups of `rows` workers' atoms `[r, atoms]`."""
     each = atoms.shape[1] // (n + 1 + m)
     x = atoms.view(atoms.shape[0] // rows, rows * each, n + 1 + m)
     u, scale, v = x.split([n, 1, m], dim=2)

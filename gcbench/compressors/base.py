@@ -1,10 +1,10 @@
 """The interface of compressors.
 
-A compressor is one pure function from the workers' gradients to the update that all of them apply.
+A compressor is a pure function from all workers' gradients to the update that every worker applies.
 
-Shapes: `[w, ...]` one row per worker in this process, `[1, ...]` a value on which all workers
-agree. A method never asks which rank it runs on, counts no bits, reads no clock and packs nothing
-for the network: `comm` does.
+Shapes: `[w, ...]` has one row per worker in this process, `[1, ...]` is a value on which all
+workers agree. A method does not ask for its rank, count bits, read a clock or pack messages for the
+network: `comm` does all of this.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ Sizes = dict[str, int]
 class State:
     """The tensors that a method remembers, keyed by parameter name.
 
-    Shared tensors and those of each worker lie in two dicts, as in a process of one worker their
-    shapes are the same.
+    Shared and per-worker tensors are kept in separate dicts, because in a process with one worker
+    their shapes are the same.
     """
 
-    shared: Grads = field(default_factory=dict)  # [1, ...], equal on all workers
+    shared: Grads = field(default_factory=dict)  # [1, ...], identical on all workers
     per_worker: Grads = field(default_factory=dict)  # [w, ...], different on each worker
-    inner: State | None = None  # of the wrapped compressor
+    inner: State | None = None  # the state of the wrapped compressor
 
     def layers(self) -> Iterator[State]:
-        """Yield this state and those inside it, outermost first."""
+        """Yield this state and the states nested in it, outermost first."""
         yield self
         if self.inner is not None:
             yield from self.inner.layers()
@@ -57,7 +57,7 @@ class State:
         return State.of_layers([(keep(shared), keep(own)) for shared, own in self._pairs()])
 
     def replace(self, newer: State) -> State:
-        """Return this state with the parameters of `newer` as they are there."""
+        """Return this state, with the tensors in `newer` added or replaced."""
         nothing: tuple[Grads, Grads] = ({}, {})
         pairs = zip_longest(self._pairs(), newer._pairs(), fillvalue=nothing)
         return State.of_layers([(a | c, b | d) for (a, b), (c, d) in pairs])
@@ -67,7 +67,7 @@ class State:
 
     @staticmethod
     def of_layers(layers: Sequence[tuple[Grads, Grads]]) -> State:
-        """Return the state of these pairs (shared, per worker): the inverse of `layers`."""
+        """Return nested states from (shared, per-worker) pairs, outermost first."""
         state: State | None = None
         for shared, per_worker in reversed(layers):
             state = State(shared, per_worker, state)
@@ -75,12 +75,12 @@ class State:
 
 
 class Aggregated(NamedTuple):
-    """One step's result: the update that all workers apply, and what belongs to it.
+    """The result of one step: the update that all workers apply, the new state, and what was sent.
 
-    `update` is `[1, ...]`. `sent()`, computed only when a wrapper asks, is what error feedback
-    subtracts: `[w, ...]`, or `[1, ...]` where it is the update. `shannon_bits()` `[w]` is the least
-    that an entropy code of the gathered codes would cost; None where no codes were gathered. Both
-    may read the gradients, and are called before these change.
+    `update` is `[1, ...]`. `sent()`, computed only on demand, is what error feedback subtracts:
+    `[w, ...]`, or `[1, ...]` if it is the update. `shannon_bits()` is the lowest number of bits
+    `[w]` that an entropy code of the gathered codes could take; it is None if no codes were
+    gathered. Both may read the gradients, so they must be called before the gradients change.
     """
 
     update: Grads
@@ -90,7 +90,10 @@ class Aggregated(NamedTuple):
 
 
 def merge(parts: Sequence[Aggregated], like: Grads) -> Aggregated:
-    """Return the aggregates of disjoint groups of tensors as one, in the order of `like`."""
+    """Return the aggregates of disjoint groups of tensors as one, in the order of `like`.
+
+    Raises MethodError unless the groups together have exactly the tensors of `like`.
+    """
     state = parts[0].state
     for part in parts[1:]:
         state = state.replace(part.state)
@@ -114,9 +117,9 @@ def _join(parts: Sequence[Grads], like: Grads) -> Grads:
 def aggregate_parts(
     parts: Iterable[tuple[Compressor, Grads]], like: Grads, state: State, comm: Comm, step: Step
 ) -> Aggregated:
-    """Return the aggregate of disjoint groups of tensors, each by a compressor of its own.
+    """Return the aggregate of disjoint groups of tensors, each with its own compressor.
 
-    Every group travels in messages of its own.
+    Each group is sent in separate messages.
     """
     return merge(
         [method.aggregate(part, state.select(part), comm, step) for method, part in parts if part],
@@ -125,11 +128,11 @@ def aggregate_parts(
 
 
 class MethodError(ValueError):
-    """Raised where a method does not return what it owes."""
+    """Raised when an update lacks tensors, or has some with unknown names or wrong shapes."""
 
 
 def refuse_other_tensors(returned: Grads, grads: Grads) -> None:
-    """Raise MethodError unless a method `returned` the tensors of `grads` and no others."""
+    """Raise MethodError unless a method `returned` exactly the tensors of `grads`."""
     if returned.keys() == grads.keys():
         return
     wrong = [f"no tensor for {name}" for name in grads if name not in returned]
@@ -148,10 +151,10 @@ class Properties(NamedTuple):
     exact: bool = False  # the update is the mean of the gradients, up to rounding of the sum
     unbiased: bool = False  # E[update] is the mean of the gradients
     contractive: bool = False  # E|v - C(v)|^2 < |v|^2 for every v: safe under plain error feedback
-    mean_linear: bool = False  # rows and their mean give the same update
-    divisible: bool = False  # any part of a gradient, flat, can be sent by itself, as in a shard
+    mean_linear: bool = False  # the rows give the same update as their mean
+    divisible: bool = False  # any part of a flattened gradient can be sent alone, e.g. a shard
     scope: Literal["tensor", "global"] = "tensor"  # global: a scale, bucket or draw spans tensors
-    turns: int = 1  # kinds of messages that take turns, as P and Q of ACP-SGD do
+    turns: int = 1  # kinds of messages that alternate between steps: P and Q of ACP-SGD are 2
 
 
 @runtime_checkable
@@ -162,17 +165,16 @@ class Compressor(Protocol):
     def properties(self) -> Properties: ...
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
-        """Return what all workers apply, from float32 gradients of any shape, which stay as they
-        are.
+        """Return the update for float32 gradients of any shape, which are not modified.
 
-        Compressors that `build` puts together refuse other types of values by name, and pass by
-        parameters that hold none.
+        Compressors made by `build` raise TypeError for another dtype, and do not pass empty
+        parameters on to the method.
         """
 
 
 @runtime_checkable
 class Correcting(Compressor, Protocol):
-    """A compressor that adds the error-feedback residual itself, to pass over memory less often."""
+    """A compressor that adds the error-feedback residual itself, which saves passes over memory."""
 
     def aggregate_corrected(
         self, grads: Grads, residual: Grads, alpha: float, state: State, comm: Comm, step: Step
@@ -182,15 +184,16 @@ class Correcting(Compressor, Protocol):
 
 @dataclass(frozen=True)
 class Step:
-    """The place of an exchange in a run, of which its randomness is a function."""
+    """The position of an exchange in a run, which determines its random draws."""
 
-    number: int  # exchanges of the same tensors before this one; without local steps, the steps
+    # How many exchanges of the same tensors came before; without local steps, how many steps.
+    number: int
     seed: int
-    workers: range  # the workers of this process's rows
-    offsets: Mapping[str, int]  # first element of each parameter in canonical order
+    workers: range  # the workers to which this process's rows belong
+    offsets: Mapping[str, int]  # index of each parameter's first value, in canonical order
 
     def noise(self, site: str, sizes: Sizes, device: torch.device, shared: bool = False) -> Noise:
-        """Return draws for `sizes[name]` elements of each parameter, laid end to end.
+        """Return random draws for `sizes[name]` values of each parameter, concatenated.
 
         `shared` draws are the same on all workers.
         """
@@ -200,7 +203,7 @@ class Step:
         return Noise(keys(per_row, device), _canonical_index(runs, device))
 
     def worker_noise(self, site: str, n: int, device: torch.device) -> Noise:
-        """Return draws for n values of a worker rather than of parameters, such as its shard."""
+        """Return random draws for n values that belong to a worker, such as those of its shard."""
         per_row = [
             mix(self.seed, site_number(site), self.number, 1 + worker) for worker in self.workers
         ]
@@ -215,34 +218,34 @@ def _canonical_index(runs: tuple[tuple[int, int], ...], device: torch.device) ->
 
 
 def sizes_of(grads: Grads) -> Sizes:
-    """Return the number of values of each tensor, in one row."""
+    """Return the number of values that each tensor has in one row."""
     return {name: g.numel() // g.shape[0] for name, g in grads.items()}
 
 
 def offsets_of(sizes: Sizes) -> dict[str, int]:
-    """Return the place of each tensor's first value where all tensors lie end to end."""
+    """Return the index of each tensor's first value in the concatenated tensors."""
     return dict(zip(sizes, accumulate(sizes.values(), initial=0), strict=False))
 
 
 def add_scaled(tensors: Grads, others: Grads, alpha: float = 1) -> Grads:
-    """Return x + alpha y of all tensors; a GPU adds them up in one kernel."""
+    """Return x + alpha y for all tensors, with a single kernel on a GPU."""
     others_in_order = [others[name] for name in tensors]
     sums = torch._foreach_add(list(tensors.values()), others_in_order, alpha=alpha)
     return dict(zip(tensors, sums, strict=True))
 
 
 def flatten_each(grads: Grads) -> list[Tensor]:
-    """Return every tensor as `[w, values]`."""
+    """Return each tensor reshaped to `[w, values]`."""
     return [g.flatten(1) if g.dim() > 1 else g.unsqueeze(1) for g in grads.values()]
 
 
 def flatten(grads: Grads) -> Tensor:
-    """Return all tensors end to end, `[w, n]`."""
+    """Return all tensors flattened and concatenated, `[w, n]`."""
     return torch.cat(flatten_each(grads), dim=1)
 
 
 def flatten_sum(tensors: Grads, others: Grads, alpha: float = 1) -> Tensor:
-    """Return x + alpha y of all tensors end to end, `[w, n]`; a CPU passes over them once."""
+    """Return x + alpha y for all tensors, concatenated to `[w, n]`; a CPU reads them only once."""
     first = next(iter(tensors.values()))
     if first.device.type != "cpu":
         return flatten(add_scaled(tensors, others, alpha))
@@ -253,12 +256,12 @@ def flatten_sum(tensors: Grads, others: Grads, alpha: float = 1) -> Tensor:
 
 
 def unflatten(x: Tensor, like: Grads) -> Grads:
-    """Return the tensors of `[r, n]` as views, shaped as those of `like`: inverts `flatten`."""
+    """Return views of `[r, n]` with the names and shapes of `like`: the inverse of `flatten`."""
     return split_rows(x, {k: g.shape[1:] for k, g in like.items()})
 
 
 def split_rows(x: Tensor, shapes: Mapping[str, Sequence[int]]) -> Grads:
-    """Return the tensors `[r, *shape]` that lie end to end in the rows of `[r, n]`, as views."""
+    """Return views of the tensors `[r, *shape]` that are concatenated in the rows of `[r, n]`."""
     parts = x.split([math.prod(shape) for shape in shapes.values()], dim=1)
     return {
         k: part.view(len(x), *shape) for (k, shape), part in zip(shapes.items(), parts, strict=True)

@@ -1,4 +1,4 @@
-"""BinGrad: one bit a value, partially biased (pb) or biased (b)."""
+"""BinGrad: one bit per value, partially biased (pb) or biased (b)."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ class BinGradPB(GridQuantizer):
     Xu, Huo and Huang, "Optimal Gradient Quantization Condition for Communication-Efficient
     Distributed Training", 2020, equations 14 and 15.
 
-    Levels -b and b for the D values of a bucket. Values between them are rounded to either, with
-    E[Q(v)] = v; those outside are clamped, which is where the bias comes from:
+    The D values of a bucket have the levels -b and b. Values between them are rounded to either,
+    with E[Q(v)] = v; values outside are clamped, which causes the bias:
 
         Q(v) = b with probability (v + b) / (2 b), else -b, for |v| < b;    b sgn(v) otherwise
         b D = sum over |v_i| >= b of |v_i|
 
     The error |v|^2 - 2 (sum over |v_i| < b of v_i^2) - b^2 D is below |v|^2 for every v.
 
-    Sends a bit a value and a float32 b a bucket.
+    Sends one bit per value and one float32 b per bucket.
 
-    Differences from the paper: the last case of equation 14 has its bounds swapped. Equation 15
-    seldom has a solution among the values; b is where its two sides cross, the least error of all
-    real numbers. All workers get the codes of all, where the paper has a server; with
-    `exchange=sum` b is the largest of all workers'. Buckets restart at every tensor, unless
+    Differences from the paper: it swaps the bounds of the last case of equation 14. Equation 15
+    rarely has a solution among the values; here b is where its two sides cross, which has the least
+    error of all real numbers. Every worker receives all codes, where the paper has a server; with
+    `exchange=sum`, b is the largest of all workers. Buckets restart at every tensor, unless
     `bucket_scope=gradient`.
     """
 
@@ -52,22 +52,24 @@ class BinGradPB(GridQuantizer):
 
 @dataclass(frozen=True)
 class BinGradB(Bucketed):
-    """Biased BinGrad: the means of the values below a bucket's mean and of the others.
+    """Biased BinGrad: two levels, the means of the values below a bucket's mean and of the others.
 
     Xu, Huo and Huang, "Optimal Gradient Quantization Condition for Communication-Efficient
     Distributed Training", 2020, equations 16 and 17.
 
         Q(v) = b_-1 for v < b_0, else b_1
 
-    with b_0 the mean of the bucket, b_-1 and b_1 the means of the values below it and not.
+    where b_0 is the mean of the bucket, and b_-1 and b_1 are the means of the values below b_0 and
+    of the others.
 
-    Deterministic. The error |v|^2 - sum of n_k b_k^2 over both sides is below |v|^2 for every v.
+    Deterministic. With n_k values coded as b_k, the error |v|^2 - sum of n_k b_k^2 over both levels
+    is below |v|^2 for every v.
 
-    Sends a bit a value and two float32 levels a bucket.
+    Sends one bit per value and two float32 levels per bucket.
 
-    Differences from the paper: none in the code: b_0 is the mean, its "ease of implementation",
-    rather than the middle of the two levels. All workers get the codes of all, where the paper has
-    a server. Buckets restart at every tensor, unless `bucket_scope=gradient`.
+    Differences from the paper: none in the code, which for the paper's "ease of implementation" has
+    the mean as b_0 rather than the middle of the two levels. Every worker receives all codes, where
+    the paper has a server. Buckets restart at every tensor, unless `bucket_scope=gradient`.
     """
 
     random: ClassVar[bool] = False

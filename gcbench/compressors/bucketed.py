@@ -1,4 +1,4 @@
-"""Codes that fit parameters to every bucket, and code every value by those of its bucket."""
+"""Codecs that fit parameters to each bucket, and code values with those of their bucket."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from gcbench.compressors.codec import Codec, Message
 from gcbench.knobs import Checked
 from gcbench.method_settings import BucketSize, PerLayer
 
-_TOGETHER = 4  # messages that are decoded in one pass over the mean
-# With so few parameters the codes of all rows of a group are computed at once in a core's
-# registers; a thread of a GPU has room for so many rows.
+_TOGETHER = 4  # how many messages are decoded in one pass over the mean
+# With at most this many parameters, the codes of all rows of a group are computed at once in the
+# registers of a CPU core, or of a GPU thread if a group has at most _FEW_ROWS rows.
 _FEW = 4
 _FEW_ROWS = 64
 
@@ -34,20 +34,21 @@ Parameters = Sequence[Tensor]
 class Bucketed(Checked, Codec, ABC):
     """A codec that fits parameters to each bucket and codes values with them.
 
-    A subclass says what is fitted (`fit`), and how values are coded by that (`code`, `value`).
+    A subclass defines what is fitted (`fit`), and how values are coded and decoded with it (`code`,
+    `value`).
 
-    Values that fill rows go through one kernel each way, as 32-bit words; those left over, fewer
-    than a group of rows and the tails of tensors, as digits.
+    Groups of full rows are coded and decoded by one kernel each, as 32-bit words. The rest, which
+    are rows that do not fill a group and the tails of tensors, is packed as digits.
     """
 
-    bucket_size: BucketSize = 2048  # D, values that share parameters
-    per_layer: PerLayer = False  # a bucket is a tensor, however large
+    bucket_size: BucketSize = 2048  # D, the number of values that share parameters
+    per_layer: PerLayer = False  # whether each tensor is one bucket, however large
     random: ClassVar[bool] = True
 
     @property
     @abstractmethod
     def base(self) -> int:
-        """Codes are 0 to base - 1."""
+        """Return the number of codes, which are 0 to base - 1."""
 
     @abstractmethod
     def fit(self, v: Tensor) -> Tensor:
@@ -55,14 +56,14 @@ class Bucketed(Checked, Codec, ABC):
 
     @abstractmethod
     def code(self, v: Tensor, parameters: Parameters, words: Tensor | None) -> Tensor:
-        """Return the code of every value, int32; `words` are random, one a value, or None."""
+        """Return the code of each value, int32; `words` has a random word per value, or is None."""
 
     @abstractmethod
     def value(self, codes: Tensor, parameters: Parameters) -> Tensor:
         """Return the values that codes stand for, float32."""
 
     def sends(self, fitted: Tensor) -> Tensor:
-        """Return the parameters that `value` needs, which are sent."""
+        """Return the parameters to send: those that `value` needs."""
         return fitted
 
     def buckets(self, segments: tuple[int, ...], device: torch.device) -> Buckets:
@@ -70,7 +71,7 @@ class Bucketed(Checked, Codec, ABC):
         return buckets_of(segments, size, rows_of(self.base), device)
 
     def shorter_than(self, size: int) -> bool:
-        """Return whether no bucket holds `size` values."""
+        """Return whether all buckets have fewer than `size` values."""
         return self.bucket_size < size and not self.per_layer
 
     def fit_buckets(self, x: Tensor, segments: tuple[int, ...]) -> Tensor:
@@ -81,7 +82,7 @@ class Bucketed(Checked, Codec, ABC):
     def codes_by(
         self, x: Tensor, segments: tuple[int, ...], fitted: Tensor, noise: Noise
     ) -> Tensor:
-        """Return the codes `[w, n]`, uint8, that the buckets' parameters `fitted` give."""
+        """Return the codes `[w, n]`, uint8, of `x` with the buckets' parameters `fitted`."""
         buckets = self.buckets(segments, x.device)
         rows = buckets.take(x.split(segments, dim=1))
         codes = torch.empty(x.shape, dtype=torch.uint8, device=x.device)
@@ -103,7 +104,7 @@ class Bucketed(Checked, Codec, ABC):
         return self._encode_rows(buckets.take(tensors), buckets, noise)
 
     def _encode_rows(self, rows: Rows, buckets: Buckets, noise: Noise) -> Message:
-        """Return words of groups `[w, groups, words, row]`, digits of the rest, parameters."""
+        """Return the groups' words `[w, groups, words, row]`, the rest's digits, and parameters."""
         groups, fitted = buckets.groups, buckets.reduce(rows, self.fit)
         table, draws = _of_rows(fitted, groups), noise.at(groups.starts) if self.random else None
         out = torch.empty(
@@ -170,14 +171,14 @@ class Bucketed(Checked, Codec, ABC):
 
 
 def _of_rows(fitted: Tensor, groups: Groups) -> Tensor:
-    """Return the parameters `[w, buckets, k]` by row of values, `[w, groups, rows, k]`."""
+    """Return the parameters of each row, `[w, groups, rows, k]`, from `[w, buckets, k]`."""
     index = groups.buckets.flatten()
     each = fitted[:, : len(index)] if groups.one_row else fitted.index_select(1, index)
     return each.view(len(fitted), *groups.buckets.shape, fitted.shape[2])
 
 
 def _blocks(rows: Rows) -> Iterator[tuple[slice, Tensor]]:
-    """Yield blocks that fit one kernel call: the slice of groups, and their values."""
+    """Yield blocks for one kernel call each: a slice of groups, and their values."""
     for place, matrix in rows.matrices:
         workers, count, together, row = matrix.shape
         for part in block_slices(count, workers * together * row, matrix.device):
@@ -229,7 +230,8 @@ def _kernels(method: Bucketed) -> Kernels:
     @kernel
     def decode_mean(words: Tensor, table: Tensor, onto: bool, divisor: int, out: Tensor) -> None:
         first, *others = map(values_of, words.unbind(0), table.unbind(0))
-        total = out + first if onto else first + 0.0  # no sum from zero is -0
+        # Adding 0.0 turns -0 into 0, as in a sum that starts at zero.
+        total = out + first if onto else first + 0.0
         for values in others:
             total = total + values
         out.copy_(total / divisor)

@@ -1,4 +1,4 @@
-"""Build a compressor of a method and its wrappers, in their one order."""
+"""Build a compressor from a method and its wrappers, which have a fixed order."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ Feedback = ErrorFeedback | EF21 | LoCo
 
 @runtime_checkable
 class Counting(Protocol):
-    """A method whose paper counts its bits."""
+    """A method whose paper states how many bits it sends."""
 
     @property
     def analytic_bits_per_value(self) -> float | None:
-        """Return the bits, scales and tables apart; None where the codes decide."""
+        """Return the bits without scales and tables; None if they depend on the codes."""
 
 
 @checked
@@ -80,9 +80,10 @@ def build(
     momentum: CodedMomentum | None = None,
     clip_sigma: ClipSigma | None = None,
 ) -> Compressor:
-    """Return `method` with every wrapper that was asked for.
+    """Return `method` as a compressor, inside the wrappers that the settings ask for.
 
-    A codec's codes are sent in `code` and travel by `exchange`.
+    The codes of a codec are written in `code` and sent by `exchange`. Raises ValueError for
+    settings that have no effect or contradict one another.
     """
     _refuse_idle(exchange, code, align, workers_per_node)
     if bucket_scope == "gradient" and align:
@@ -116,7 +117,7 @@ def _send_codes(
     exchange: Exchange,
     workers_per_node: WorkersPerNode | None,
 ) -> Compressor:
-    """Return a codec's compressor; a method that is one already comes back as it is."""
+    """Return a compressor that sends a codec's codes; a compressor is returned unchanged."""
     if isinstance(method, Compressor):
         return method
     if align:
@@ -134,7 +135,7 @@ def _add_feedback(
     beta: Beta,
     reset_steps: ResetSteps | None,
 ) -> Compressor:
-    """Return the compressor with the error feedback of this kind around it; False adds none."""
+    """Return the compressor inside error feedback of this kind; False adds none."""
     if kind == "ef21":
         _refuse_with_ef21(exchange, alpha, beta)
         _warn_if_expanding(compressor, "error_feedback=ef21")
@@ -156,7 +157,7 @@ def _add_feedback(
 def _refuse_idle(
     exchange: Exchange, code: Code, align: Align, workers_per_node: WorkersPerNode | None
 ) -> None:
-    """Refuse settings that mean nothing with this exchange."""
+    """Raise ValueError for settings that have no effect with this exchange."""
     if code != "fixed" and exchange != "gather":
         raise ValueError(
             f"code={code}: messages that differ in length can only be gathered, not sent by "
@@ -175,7 +176,7 @@ def _refuse_idle(
 
 
 def _refuse_split_layers(bucket_scope: BucketScope, exchange: Exchange) -> None:
-    """Refuse settings that cut a tensor which is to be one bucket."""
+    """Raise ValueError for settings that would split a tensor which has to be one bucket."""
     if bucket_scope == "gradient":
         raise ValueError(
             "per_layer=true bucket_scope=gradient: a bucket is a tensor, or runs through all; "
@@ -189,7 +190,7 @@ def _refuse_split_layers(bucket_scope: BucketScope, exchange: Exchange) -> None:
 
 
 def parts_of(compressor: Compressor) -> Iterator[object]:
-    """Yield the compressor and what is inside it, outermost first."""
+    """Yield the compressor and what it wraps, outermost first."""
     part: object | None = compressor
     while part is not None:
         yield part
@@ -197,9 +198,10 @@ def parts_of(compressor: Compressor) -> Iterator[object]:
 
 
 def analytic_ratio(compressor: Compressor) -> float | None:
-    """Return 32 over the bits a value that the method's paper counts, scales and tables apart.
+    """Return 32 divided by the bits per value that the method's paper counts.
 
-    None where these depend on the codes, or the paper counts otherwise.
+    Scales and tables are left out. None if the bits depend on the codes, or if the paper counts
+    them in another way.
     """
     counted = next((part for part in parts_of(compressor) if isinstance(part, Counting)), None)
     bits = counted.analytic_bits_per_value if counted else None
@@ -209,9 +211,10 @@ def analytic_ratio(compressor: Compressor) -> float | None:
 def compressed_share(
     compressor: Compressor, shapes: Collection[Sequence[int]], exchanges: int, whole: int = 0
 ) -> float:
-    """Return the share of a gradient's values that is compressed, as a mean over `exchanges`.
+    """Return the share of gradient values that are compressed, averaged over `exchanges`.
 
-    The others are sent whole in fp32, and so are `whole` gradients beside these exchanges.
+    The other values are sent in fp32, as are `whole` gradients in addition to these exchanges,
+    which count in the average.
     """
     share = _count_compressed(compressor, shapes) / max(1, sum(map(math.prod, shapes)))
     if not exchanges + whole:
@@ -221,7 +224,7 @@ def compressed_share(
 
 
 def dense_steps_of(compressor: Compressor) -> int:
-    """Return how many exchanges send whole gradients, as a warm-up, before the first is coded."""
+    """Return how many exchanges of a warm-up send uncompressed gradients."""
     return sum(part.dense_steps for part in parts_of(compressor) if isinstance(part, DenseWarmup))
 
 
@@ -242,7 +245,7 @@ def _count_compressed(part: Any, shapes: Collection[Sequence[int]]) -> int:
 
 
 def _refuse_with_ef21(exchange: Exchange, alpha: float, beta: float) -> None:
-    """Refuse settings that mean nothing with error_feedback=ef21."""
+    """Raise ValueError for settings that do not work with error_feedback=ef21."""
     if (alpha, beta) != (1, 1):
         raise ValueError(
             f"alpha={alpha} beta={beta} weigh the error-feedback residual, which EF21 has not; "

@@ -26,10 +26,11 @@ def is_convolution(shape: Sequence[int]) -> bool:
 class ByKind:
     """One method for convolutions, another for all other tensors.
 
-    For what QSGD's text says of few bits on either (Alistarh et al., NeurIPS 2017, section 5).
+    It serves to test what QSGD's text says about few bits for either kind (Alistarh et al., NeurIPS
+    2017, section 5).
 
-    A convolution is a tensor `[out, in, ...]` of three dimensions and more, as for `align`. Each
-    kind is a message of its own.
+    A convolution is a tensor `[out, in, ...]` with three or more dimensions, as for `align`. Each
+    kind is sent in a separate message.
     """
 
     convolutions: Compressor

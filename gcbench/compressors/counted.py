@@ -25,7 +25,7 @@ from gcbench.compressors.codec import TableCodec
 
 @dataclass(frozen=True)
 class CountExchange:
-    """All workers agree on levels, and it is counted how many of them chose each.
+    """All workers agree on levels, and an all-reduce counts how many workers chose each.
 
     ORQ's option (a), section 4: levels "coherent among all the worker nodes", so that the average
     needs few bits.
@@ -34,11 +34,11 @@ class CountExchange:
         c_k = number of workers that chose b_k
         update = (1/W) sum over k of c_k b_k
 
-    A mean of uneven levels is no level, and their codes cannot be added. The counts of all levels
-    but the first can: as digits of base W + 1, log2(W + 1) (s - 1) bits a value, in lanes of a
-    64-bit word. That is less than a gather brings in from about 5, 7 and 10 workers on for 3, 5 and
-    9 levels. Each bucket costs an all-reduce of s floats. The levels are not those of least error
-    for any one worker.
+    The mean of unevenly spaced levels is in general not a level, so their codes cannot be added.
+    Counts can: those of all levels except the first are sent as digits in base W + 1, which take
+    log2(W + 1) (s - 1) bits per value, in lanes of a 64-bit word. For 3, 5 and 9 levels, a worker
+    receives less than with a gather from about 5, 7 and 10 workers on. In addition, each bucket
+    costs an all-reduce of s floats. The levels do not minimize the error of any single worker.
     """
 
     codec: TableCodec
@@ -68,17 +68,17 @@ class CountExchange:
 
 
 def _agree(tables: Tensor, comm: Comm) -> Tensor:
-    """Return the levels `[1, buckets, s]` of all workers, from each worker's `[w, buckets, s]`."""
+    """Return levels `[1, buckets, s]` for all workers, from each worker's `[w, buckets, s]`."""
     least, greatest = comm.min([tables[..., :1]])[0], comm.max([tables[..., -1:]])[0]
     if tables.shape[2] == 2:
         return torch.cat([least, greatest], dim=2)
-    # A mean of equal levels is rounded, and may come to lie outside.
+    # Rounding may put the mean of equal levels outside the range.
     inner = comm.mean([tables[..., 1:-1]])[0].maximum(least).minimum(greatest)
     return torch.cat([least, inner, greatest], dim=2)
 
 
 def _count(codes: Tensor, levels: int, comm: Comm) -> list[Tensor]:
-    """Return how many workers chose each level, `[1, n]` for every level."""
+    """Return how many workers chose each level, one `[1, n]` per level."""
     base = comm.workers + 1
     bits = (base ** (levels - 1) - 1).bit_length()
     if bits > 31:

@@ -1,4 +1,4 @@
-"""DeMo: the strongest frequencies of a momentum that keeps what it did not send."""
+"""DeMo: the strongest frequencies of a momentum, which keeps what was not sent."""
 
 from __future__ import annotations
 
@@ -20,29 +20,28 @@ from gcbench.method_settings import ChunkSide, Coefficients, SignumMomentum
 
 @dataclass(frozen=True)
 class DeMo(Checked):
-    """The strongest frequencies of each block of a momentum, which loses what was sent.
+    """The strongest frequencies of each block of a momentum, which keeps the others.
 
     Peng, Quesnelle and Kingma, "DeMo: Decoupled Momentum Optimization", 2024 (arXiv 2411.19870),
-    algorithm 1. Every tensor is a matrix, cut into blocks of at most s x s values, whose sides
-    divide its own. At worker i with gradient g_i, and D the orthonormal discrete cosine transform
-    of every block:
+    algorithm 1. Every tensor is a matrix, cut into equal blocks of at most s x s values. At worker
+    i with gradient g_i, and with D the orthonormal discrete cosine transform of each block:
 
         m_i <- beta m_i + g_i
-        q_i = the K coefficients of D m_i of largest magnitude in each block, or all it has
+        q_i = the K coefficients of D m_i of largest magnitude in each block, or all of them
         m_i <- m_i - D^T q_i
         update = sign(D^T sum over workers of q_i)
 
-    The momentum takes the place of an error-feedback residual. The update is a direction of values
-    -1, 0 and 1, as that of `Signum`: the learning rate is the length of a step, and the optimizer
-    has no momentum of its own.
+    The momentum takes the place of an error-feedback residual. The update consists of -1, 0 and 1,
+    as in `Signum`: the learning rate is the change of every value in a step, and the optimizer has
+    no momentum of its own.
 
-    Sends per block K float32 coefficients and K positions of ceil(log2 of its size) bits (12 for
-    64 x 64), or a map of its size in bits where that is less.
+    Sends K float32 coefficients per block, and K positions of ceil(log2(block size)) bits (12 for
+    64 x 64), or a bitmap of the block if that is smaller.
 
-    Differences from the paper: a coefficient is summed over all workers; its code, bloc97/DeMo,
-    averages it over those that sent it; that code adds lr g_i to the momentum, which is the same
-    while the rate is constant. Tensors of more than two dimensions are matrices with their first
-    dimension as rows.
+    Differences from the paper: a coefficient is summed over all workers, where its code,
+    bloc97/DeMo, averages it over the workers that sent it. That code also adds lr g_i to the
+    momentum, which is equivalent while the learning rate is constant. Tensors with more than two
+    dimensions are matrices with their first dimension as rows.
     """
 
     coefficients: Coefficients  # K
@@ -71,7 +70,7 @@ class DeMo(Checked):
     def _decode(
         self, positions: Tensor, values: Tensor, blocks: dict[str, _Blocks], grads: Grads
     ) -> Grads:
-        """Return the signs of the sum of what the workers sent, `[W, bytes]` and `[W, values]`."""
+        """Return the signs of the sum of all workers' messages, `[W, bytes]` and `[W, values]`."""
         parts = zip(
             blocks.items(),
             positions.split([b.number * b.bytes_of_positions for b in blocks.values()], dim=1),
@@ -95,13 +94,13 @@ class DeMo(Checked):
 
 
 class _Blocks(NamedTuple):
-    """The blocks of equal size that a matrix of n x m is cut into."""
+    """The blocks of equal size into which an n x m matrix is cut."""
 
     n: int
     m: int
     height: int
     width: int
-    chosen: int  # coefficients of each
+    chosen: int  # number of coefficients sent per block
 
     @property
     def size(self) -> int:
@@ -113,14 +112,14 @@ class _Blocks(NamedTuple):
 
     @property
     def bytes_of_positions(self) -> int:
-        """Return the size of a block's packed positions."""
+        """Return the size of a block's packed positions, in bytes."""
         return index_bytes(self.size, self.chosen)
 
     def transform(self, x: Tensor) -> Tensor:
-        """Return the coefficients of `[w, ...]` by block, `[w number, size]`."""
+        """Return the coefficients `[w number, size]` of the blocks of `[w, ...]`."""
         rows = x.reshape(-1, self.n // self.height, self.height, self.m // self.width, self.width)
         left, right = _cosines(self.height, x.device), _cosines(self.width, x.device)
-        # Every worker by itself: products of several would round otherwise than one alone.
+        # One worker at a time: a batched product would round differently from a single one.
         return torch.cat(
             [(left @ row.transpose(1, 2) @ right.mT).reshape(-1, self.size) for row in rows]
         )
@@ -135,7 +134,7 @@ class _Blocks(NamedTuple):
         )
 
     def restore(self, chosen: Tensor, values: Tensor, like: Tensor) -> Tensor:
-        """Return what positions and coefficients `[w number, k]` stand for, shaped as `like`."""
+        """Return the values of k coefficients per block, `[w number, k]`, shaped as `like`."""
         coefficients = values.new_zeros(len(values), self.size).scatter(1, chosen, values)
         return self.inverse(coefficients.view(len(like), self.number, self.size), like)
 

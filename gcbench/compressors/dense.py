@@ -18,10 +18,10 @@ Dtype = Annotated[Literal["float32", "float16", "bfloat16"], Knob("type of value
 class Dense(Checked):
     """An all-reduce of the gradients: the baselines in full and in half precision.
 
-    The mean of the gradients by one all-reduce, in `dtype` on the wire: 32 bits a value, or 16.
+    The mean of the gradients by one all-reduce, in `dtype` on the wire: 32 or 16 bits per value.
 
-    Half precision is divided by W before it is summed, so that no sum of finite gradients
-    overflows; what a worker sent is its gradient rounded to that type.
+    In half precision, gradients are divided by W before they are summed, so that no sum of finite
+    gradients overflows; what a worker sent is its gradient rounded to that type.
     """
 
     dtype: Dtype = "float32"

@@ -1,4 +1,4 @@
-"""Dion: the orthonormal low-rank part of a momentum, of which workers exchange the factors."""
+"""Dion: an orthonormal low-rank update from a momentum, whose factors workers exchange."""
 
 from __future__ import annotations
 
@@ -32,14 +32,15 @@ from gcbench.compressors.powersgd import (
 from gcbench.knobs import Checked
 from gcbench.method_settings import KeptMomentum, Rank
 
-# Of the largest column of R: what B is rounded to reaches 1e-6 of it. A gradient of lower rank than
-# r, such as that of a layer before a softmax, leaves columns that are nothing else.
+# Columns of R below this fraction of the largest one count as noise: rounding errors of B reach
+# 1e-6 of it. If a gradient has a lower rank than r, such as that of a layer before a softmax, some
+# columns have nothing else.
 _NOISE = 1e-5
 
 
 @dataclass(frozen=True)
 class Dion(Checked):
-    """An orthonormal direction of rank r, from a momentum that keeps what was not sent.
+    """An orthonormal update of rank r, from a momentum that keeps what was not sent.
 
     Ahn, Xu, Abreu, Fan, Magakyan, Sharma, Zhan and Langford, "Dion: Distributed Orthonormalized
     Updates", 2025 (arXiv 2504.05295), with compressed data-parallel synchronization. Every tensor
@@ -52,22 +53,22 @@ class Dion(Checked):
         Q <- R with columns of norm 1
         update = sqrt(n / m) P Q^T
 
-    The momentum takes the place of an error-feedback residual: the part of B that is outside of P
-    stays in it whole. M_i differ from worker to worker, and their mean is what one momentum of the
-    mean gradient would be, as all is linear in B but for the last line.
+    The momentum takes the place of an error-feedback residual: it keeps all of the part of B that
+    is outside the span of P. The M_i differ between workers; their mean is the same as a single
+    momentum of the mean gradient, since everything except the last line is linear in B.
 
-    The update is a direction, whose r singular values are about sqrt(n / m) whatever the gradient's
-    are: the learning rate is the length of a step. `optimizer=dion` applies it as it is, and moves
-    vectors, which travel whole, by Lion (`gcbench.train.optimizers.DionOptimizer`).
+    The r singular values of the update are about sqrt(n / m), whatever those of the gradient: the
+    learning rate alone sets the length of a step. `optimizer=dion` applies the update unchanged,
+    and Lion to vectors, which are sent uncompressed (`gcbench.train.optimizers.DionOptimizer`).
 
-    Sends r (n + m) floats a matrix in two all-reduces, r = min(rank, n, m), as PowerSGD.
+    Sends r (n + m) floats per matrix in two all-reduces, r = min(rank, n, m), as PowerSGD does.
 
     Differences from the paper: the rank is a number, not a fraction of the smaller side. Gram-
-    Schmidt stands for its randomized Cholesky QR, which spans the same. Columns of R that are
-    rounding noise, as where B has a lower rank than r, count as zero, in place of directions of
-    full length. Differences from its code, microsoft/dion: that transposes wide matrices, so that
-    the longer side is the orthonormal one, sends the gradient where that is smaller, and adds 1e-8
-    to norms. Embeddings and the last layer are matrices here, which it leaves to Lion, too.
+    Schmidt replaces its randomized Cholesky QR, which spans the same space. Columns of R that are
+    rounding noise, as when B has a lower rank than r, count as zero; the paper makes them as long
+    as the others. Differences from its code, microsoft/dion: the code transposes wide matrices, so
+    that the longer side is the orthonormal one, sends the gradient if that is smaller, adds 1e-8 to
+    norms, and uses Lion for embeddings and the last layer, too, which are matrices here.
     """
 
     rank: Rank
@@ -99,7 +100,7 @@ def _normalize(r: Tensor, shapes: Shapes) -> Tensor:
     """Return factors `[1, all]` with columns of norm sqrt(n / m), or zero where they are noise."""
     out = torch.empty_like(r)
     for factor, target, s in zip(qs_of(r, shapes), qs_of(out, shapes), shapes, strict=True):
-        # Scaling by the largest entry keeps tiny columns from underflowing in the squares.
+        # Dividing by the largest entry first keeps the squares of tiny columns from underflowing.
         largest = factor.abs().amax(-1, keepdim=True)
         is_noise = largest <= _NOISE * largest.amax()
         unit = F.normalize(factor / torch.where(is_noise, 1, largest), dim=-1)

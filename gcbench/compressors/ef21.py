@@ -1,4 +1,4 @@
-"""EF21: workers send the compressed change of their gradients, and all add it up."""
+"""EF21: workers send compressed changes of their gradients, which all workers add up."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from gcbench.compressors.base import (
 
 @dataclass(frozen=True)
 class EF21:
-    """Compress how much each gradient differs from its estimate, and apply the mean estimate.
+    """Compress the difference of each gradient from its estimate, and apply the mean estimate.
 
     Richtarik, Sokolov and Fatkhullin, "EF21: A New, Simpler, Theoretically Better, and Practically
-    Faster Error Feedback", NeurIPS 2021, algorithm 2. Worker i, with gradient g_i and the estimate
-    h_i of it that all could know:
+    Faster Error Feedback", NeurIPS 2021, algorithm 2. At worker i with gradient g_i and
+    its estimate h_i, the sum of what the worker sent:
 
         c_i = C(g_i - h_i);   h_i <- h_i + c_i;   h <- h + mean over workers of c_i
         update = h, which is the mean of all h_i
 
-    For a contractive C, E|C(v) - v|^2 <= (1 - delta) |v|^2, h_i comes as near to g_i as g_i stands
-    still, so that nothing of the residual is left at a minimum; plain error feedback keeps one that
-    does not vanish where the workers' gradients differ. Before the first step h_i and h are 0, so
-    that the first update is the mean of C(g_i), the start of the paper's experiments.
+    For a contractive C, E|C(v) - v|^2 <= (1 - delta) |v|^2, h_i approaches g_i as g_i settles, so
+    that the residual vanishes at a minimum; that of plain error feedback does not if the workers'
+    gradients differ. Before the first step, h_i and h are 0, so that the first update is the mean
+    of C(g_i), as in the paper's experiments.
 
-    Sends what C sends. Remembers h_i at each worker, and h.
+    Sends what C sends. Each worker keeps h_i and h.
 
-    Differences from the paper: h, which its server keeps, is kept by every worker, as there is no
-    server; all add the same changes to it.
+    Differences from the paper: there is no server to keep h; every worker keeps it and adds the
+    same changes to it.
     """
 
     inner: Compressor
@@ -59,7 +59,7 @@ class EF21:
         newer = add_scaled(estimates, sent)
         before = state.shared
         update = add_scaled(out.update, before) if before else out.update
-        # An optimizer may change the update in place, so that the state has tensors of its own.
+        # The state gets its own tensors, because an optimizer may change the update in place.
         mean = {k: u.clone() for k, u in update.items()}
         return Aggregated(
             update,

@@ -1,4 +1,4 @@
-"""Codes on a grid, sent at a length that depends on what they are."""
+"""Codes on a grid, sent in variable-length codes."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from gcbench.method_settings import Code
 
 @dataclass(frozen=True)
 class EntropyCoded(Codec, ABC):
-    """A codec whose codes travel in a variable-length code; its scales stay float32."""
+    """A codec whose codes are sent in a variable-length code, and its scales in float32."""
 
     codec: GridCodec
-    analytic_bits_per_value: ClassVar[None] = None  # the codes decide
+    analytic_bits_per_value: ClassVar[None] = None  # the bits depend on the codes
 
     @property
     def properties(self) -> Properties:
@@ -61,7 +61,7 @@ class EntropyCoded(Codec, ABC):
 
     @abstractmethod
     def write(self, codes: Tensor, segments: tuple[int, ...]) -> Message:
-        """Return all that is sent of codes `[w, n]`, uint8, with the tensors end to end."""
+        """Return the message for the codes `[w, n]`, uint8, of concatenated tensors."""
 
     @abstractmethod
     def read(self, written: Message, segments: tuple[int, ...]) -> Tensor:
@@ -69,21 +69,21 @@ class EntropyCoded(Codec, ABC):
 
     @abstractmethod
     def lengths_of(self, message: Message) -> list[Tensor | None]:
-        """Return how many entries of each tensor count, by row, as `comm.gather` takes it."""
+        """Return how many entries of each tensor are used, per row, as `comm.gather` takes it."""
 
 
 class Elias(EntropyCoded):
-    """QSGD's codes, with integers in Elias's omega code.
+    """QSGD's codes, with integers written in Elias's omega code.
 
     Alistarh et al., "QSGD: Communication-Efficient SGD via Gradient Quantization and Encoding",
-    NeurIPS 2017, section 3.1 and theorem 3.2; the code of integers is Elias's omega.
+    NeurIPS 2017, section 3.1 and theorem 3.2.
 
-    Sends per worker the codes' bits, rounded up to whole bytes once, and 16 bits a bucket with how
-    many of them are its own.
+    A worker sends the bits of all codes, rounded up once to whole bytes, and 16 bits per bucket
+    with the length of its part.
 
-    Differences from the paper: the lengths, which let all buckets be decoded at once. A bucket of
-    more than 2048 values is coded in runs of 2048, each with a length of its own. The sparse code
-    starts anew with each of them.
+    Differences from the paper: the lengths, which allow all buckets to be decoded in parallel. A
+    bucket of more than 2048 values is coded in runs of 2048, each with its own length; the sparse
+    code restarts with each run.
     """
 
     def blocks(self, segments: tuple[int, ...]) -> Blocks:
@@ -95,13 +95,13 @@ class Elias(EntropyCoded):
 
 
 class EliasDense(Elias):
-    """The dense code: every value, for codes of which few are zero.
+    """The dense code, which has every value: for codes of which few are zero.
 
-    Of a value it writes omega(k + 1) of the magnitude k, and the sign where k > 0 (corollary 3.3,
-    for s of about sqrt(n) levels).
+    For a value of magnitude k it writes omega(k + 1), and the sign if k > 0 (corollary 3.3, for s
+    of about sqrt(n) levels).
 
-    Differences from the paper: its 2.8 n + 32 bits drop an o(1); with s = sqrt(n) the code has up
-    to 4.1 n + 32.
+    Differences from the paper: its 2.8 n + 32 bits leave out an o(1) term; with s = sqrt(n) the
+    code takes up to 4.1 n + 32 bits.
     """
 
     def write(self, codes: Tensor, segments: tuple[int, ...]) -> Message:
@@ -113,12 +113,12 @@ class EliasDense(Elias):
 
 
 class EliasSparse(Elias):
-    """The sparse code: every value that is not zero, with its distance from the one before.
+    """The sparse code, which has every nonzero value, and its distance from the one before.
 
-    Of such a value it writes omega of that distance, the sign, and omega of the magnitude k.
+    For such a value it writes omega of the distance, the sign, and omega of the magnitude k.
 
     At most (3 + 1.5 log2(2 (s^2 + n) / (s (s + sqrt n)))) s (s + sqrt n) bits on average for n
-    values scaled by their 2-norm (theorem 3.2), lengths and scale apart.
+    values scaled by their 2-norm (theorem 3.2), without lengths and scale.
     """
 
     def write(self, codes: Tensor, segments: tuple[int, ...]) -> Message:
@@ -130,16 +130,17 @@ class EliasSparse(Elias):
 
 
 class Ans(EntropyCoded):
-    """Asymmetric numeral systems: an entropy code of all codes of a message.
+    """Asymmetric numeral systems: an entropy code for all codes of a message.
 
     Wu et al., "Error Compensated Quantized SGD and its Applications to Large-scale Distributed
-    Optimization", ICML 2018, section 3 proposes it: sum_k d_k log2(d / d_k) bits at best.
+    Optimization", ICML 2018, section 3 proposes an entropy code: at best sum_k d_k log2(d / d_k)
+    bits, if d_k of the d values have code k.
 
-    Sends per worker the codes in 32-bit words, one more with their number, and 16 bits for each of
-    the 2 s + 1 values that a code can take, with how frequent it is.
+    A worker sends the codes in 32-bit words, one more word with their number, and 16 bits for the
+    frequency of each of the 2 s + 1 codes.
 
-    Differences from the paper: asymmetric numeral systems instead of a Huffman code, which spends
-    at least a bit on every value where ECQ-SGD's coarse levels need a third of one.
+    Differences from the paper: asymmetric numeral systems instead of a Huffman code, which takes at
+    least one bit per value where ECQ-SGD's coarse levels need a third of a bit.
     """
 
     def write(self, codes: Tensor, segments: tuple[int, ...]) -> Message:
@@ -162,7 +163,10 @@ CODES: dict[str, type[EntropyCoded]] = {
 
 
 def apply_code(codec: Codec, code: Code) -> Codec:
-    """Return `codec` with its codes sent in `code`; `fixed` leaves it as it is."""
+    """Return `codec` with its codes sent in `code`; `fixed` returns it unchanged.
+
+    Raises ValueError for a codec whose codes are not on a grid with a level at zero.
+    """
     if code == "fixed":
         return codec
     if not isinstance(codec, GridCodec):

@@ -1,4 +1,4 @@
-"""Random rounding to even levels: QSGD-s as ORQ counts levels, and TernGrad."""
+"""Random rounding to evenly spaced levels: QSGD-s, as named in ORQ, and TernGrad."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ class EvenLevels(LevelQuantizer, GridQuantizer):
         Q(v_i) = m sgn(v_i) b_i,    b_i in {0, 1} with P(b_i = 1) = |v_i| / m
         E|Q(v) - v|^2 = sum m |v_i| - v_i^2
 
-    Sends log2(s) bits a value, rounded up to whole digits in a word (1.6 for 3 levels), and a
-    float32 m a bucket.
+    Sends log2(s) bits per value, rounded up so that words hold whole numbers of codes (1.6 for 3
+    levels), and one float32 m per bucket.
 
     Differences from the papers: TernGrad clips values to 2.5 standard deviations of their tensor
-    (`clip_sigma`), has one m a layer (`per_layer`), and in one of its options the largest m of all
-    workers, which is `exchange=sum`; with the others m is each worker's own. All workers get the
-    codes of all, where both papers have a server. Buckets restart at every tensor, unless
-    `bucket_scope=gradient` (ORQ's experiments).
+    (`clip_sigma`), has one m per layer (`per_layer`), and in one of its options uses the largest m
+    of all workers, which is `exchange=sum`; with other exchanges each worker has its own m. Every
+    worker receives all codes, where both papers have a server. Buckets restart at every tensor,
+    unless `bucket_scope=gradient`, as in ORQ's experiments.
     """
 
     @property
     def properties(self) -> Properties:
-        # The error of a value is at most (m / (s - 1))^2, half-way between two levels; that of the
-        # largest is none.
+        # The expected squared error of a value is at most (m / (s - 1))^2, halfway between two
+        # levels; the value of largest magnitude has none.
         return Properties(
             unbiased=True, contractive=self.shorter_than((self.level_count - 1) ** 2 + 1)
         )

@@ -1,4 +1,4 @@
-"""Exchanges: each makes a compressor of any codec, and decides how its codes travel."""
+"""Exchanges: each turns a codec into a compressor, and determines how its codes are sent."""
 
 from __future__ import annotations
 
@@ -42,10 +42,11 @@ from gcbench.method_settings import Exchange
 
 @dataclass(frozen=True)
 class GatherExchange:
-    """An all-gather of codes: every worker decodes those of all and adds the values up.
+    """An all-gather of codes: every worker decodes all of them and averages the values.
 
-    It adds them in the order of the workers, which makes replicas, virtual workers and real ones
-    equal to the bit. Receives (W - 1) messages a step.
+    Values are added in the order of the workers, which makes replicas bitwise identical, and runs
+    with virtual workers bitwise identical to those with real ones. A worker receives W - 1 messages
+    per step.
     """
 
     codec: Codec
@@ -100,7 +101,7 @@ class GatherExchange:
 
 
 def _sizes_and_noise(grads: Grads, step: Step) -> tuple[tuple[int, ...], Noise]:
-    """Return the sizes of the tensors, and the noise of their codes."""
+    """Return the sizes of the tensors, and the noise for coding them."""
     sizes = sizes_of(grads)
     device = next(iter(grads.values())).device
     return tuple(sizes.values()), step.noise("codec", sizes, device)
@@ -108,28 +109,28 @@ def _sizes_and_noise(grads: Grads, step: Step) -> tuple[tuple[int, ...], Noise]:
 
 @dataclass(frozen=True)
 class ScatterExchange:
-    """Every worker averages one shard of all workers' codes, and sends the mean to all.
+    """Every worker averages all workers' codes of one shard, and sends the mean to all of them.
 
-    For shard j, which worker j owns, of the gradient of worker i:
+    Worker j owns shard j. For the gradient of worker i:
 
         m_ij = encode(shard j of worker i);   mean_j = (1/W) sum_i decode(m_ij), at worker j
         update_j = mean_j, or decode(encode(mean_j)) with `code_means`
 
-    The owner, too, applies what it sent, so that replicas are equal to the bit. A worker receives
-    (W - 1) coded shards and (W - 1) shards of the mean: about two gradients' worth of code with
-    `code_means`, however many workers there are. A biased code is corrected by error feedback at
-    the owner, whose residual is what the second coding left out of its shard.
+    The owner, too, applies what it sent, so that replicas are bitwise identical. A worker receives
+    W - 1 coded shards and W - 1 shards of means; with `code_means`, this is about as much as two
+    coded gradients for any number of workers. If the code is biased, the owner corrects it by error
+    feedback; its residual is the error of the second coding of its shard.
 
-    Buckets run through the gradient as one row, for shards to be of one size; the last is filled up
-    with zeros.
+    All shards have the same size, so buckets run through the whole gradient, which is padded with
+    zeros at its end.
     """
 
     codec: Codec
-    code_means: bool  # else means travel in fp32
+    code_means: bool  # whether means are coded, too, rather than sent in fp32
 
     @property
     def properties(self) -> Properties:
-        # Buckets run through the gradient.
+        # Buckets run through the whole gradient, hence the global scope.
         return Properties(unbiased=self.codec.properties.unbiased, scope="global", divisible=True)
 
     def aggregate(self, grads: Grads, state: State, comm: Comm, step: Step) -> Aggregated:
@@ -140,15 +141,15 @@ class ScatterExchange:
         update, state = self._send_on(mean, state, comm, step)
 
         def join_shards(rows: Tensor) -> Grads:
-            """Return the gradients of r rows, from their shards `[r W, size]`."""
+            """Return r rows of gradients, from their shards `[r W, size]`."""
             return unflatten(rows.view(-1, comm.workers * size)[:, : x.shape[1]], grads)
 
         return Aggregated(join_shards(update), lambda: join_shards(decode_sent()), state)
 
     def _send_on(self, mean: Tensor, state: State, comm: Comm, step: Step) -> tuple[Tensor, State]:
-        """Return the means `[W, size]` of all shards, as all workers have them, and the new state.
+        """Return the means `[W, size]` of all shards, identical on all workers, and the new state.
 
-        `mean` `[w, size]` is that of the shards which this process's workers own.
+        `mean` is `[w, size]`: the means of the shards that the workers in this process own.
         """
         if not self.code_means:
             return comm.gather([mean])[0], state
@@ -165,17 +166,17 @@ class ScatterExchange:
         return update, State(state.shared, {"shard": residual}, state.inner)
 
     def _shard_size(self, n: int, workers: int) -> int:
-        """Return a multiple of eight values, so that only the last shard's code is padded."""
+        """Return a shard's size, a multiple of 8 so that only the last shard's code is padded."""
         return 8 * -(-n // (8 * workers))
 
 
 def average_shards(
     codec: Codec, x: Tensor, comm: Comm, step: Step
 ) -> tuple[Tensor, Callable[[], Tensor]]:
-    """Return the means of the shards that workers here own, and a function for what they sent.
+    """Return the means of this process's shards, and a function that decodes what was sent.
 
-    x is `[w, W size]`, a shard for each worker. The means are `[w, size]`; what workers sent is
-    `[w W, size]`, shard by shard.
+    `x` is `[w, W size]`, with one shard per worker. The means are `[w, size]`, of the shards that
+    this process's workers own; the function returns `[w W, size]`, shard by shard.
     """
     size = x.shape[1] // comm.workers
     shards = x.reshape(-1, size)  # [w W, size], worker by worker
@@ -194,7 +195,7 @@ def average_shards(
 
 
 def _shannon_bits(codec: GridCodec, x: Tensor, segments: tuple[int, ...], noise: Noise) -> Tensor:
-    """Return the least bits `[w]` that these codes can cost, with 32 for each scale."""
+    """Return the fewest bits `[w]` that the codes of `x` can take, plus 32 for each scale."""
     scales = codec.scales_of(x, segments)
     codes = codec.codes_of(x, segments, scales, noise)
     return shannon_bits(codes, codec.highest + 1) + 32 * scales.shape[1]
@@ -202,13 +203,14 @@ def _shannon_bits(codec: GridCodec, x: Tensor, segments: tuple[int, ...], noise:
 
 @dataclass(frozen=True)
 class SumExchange:
-    """An all-reduce of codes: all workers code on one grid, that of the largest scale.
+    """An all-reduce of codes: all workers use the same grid, that of the largest scale.
 
         scale = max over workers;   update = decode(sum of codes) / W
 
     A sum of W codes of s levels needs b = ceil(log2(2 W s + 1)) bits, so floor(64 / b) lanes share
-    a 64-bit word: never more than the smallest integer type that holds such sums, and less than 8
-    bits a value whenever W s <= 63. What is received does not grow with W, but for that logarithm.
+    a 64-bit word. This never takes more than the smallest integer type that holds such sums, and
+    takes less than 8 bits per value if W s <= 63. What a worker receives grows with W only by that
+    logarithm.
     """
 
     codec: GridCodec
@@ -232,9 +234,9 @@ class SumExchange:
 
 
 def sum_codes(codes: Tensor, highest: int, comm: Comm) -> Tensor:
-    """Return the sum `[1, n]`, around zero, of all workers' codes `[w, n]` from 0 to `highest`.
+    """Return the sum `[1, n]` of all workers' codes `[w, n]`, centered on zero.
 
-    The codes travel in lanes that hold their sum.
+    Codes are from 0 to `highest`. They are sent in lanes that are wide enough for their sum.
     """
     bits = (comm.workers * highest).bit_length()
     total = unpack_lanes(comm.sum([pack_lanes(codes, bits)])[0], codes.shape[1], bits)
@@ -243,12 +245,15 @@ def sum_codes(codes: Tensor, highest: int, comm: Comm) -> Tensor:
 
 @kernel
 def _around_zero(total: Tensor, highest: int) -> Tensor:
-    # In integers up to the halves: a float32 holds no odd number above 2^24.
+    # In integers until the last division: float32 cannot represent odd numbers above 2^24.
     return (2 * total - highest).to(torch.float32) / 2
 
 
 def build_exchange(codec: Codec, exchange: Exchange) -> Compressor:
-    """Return the compressor whose codes are those of `codec` and travel by `exchange`."""
+    """Return a compressor that sends the codes of `codec` by `exchange`.
+
+    Raises ValueError for exchange=sum with a codec that cannot share a grid or tables.
+    """
     if exchange == "gather":
         return GatherExchange(codec)
     if exchange == "sum":

@@ -1,4 +1,4 @@
-"""GlobalRandK: a quantizer of a few values, drawn from the whole gradient."""
+"""GlobalRandK: a quantizer of a few values, drawn at random from the whole gradient."""
 
 from __future__ import annotations
 
@@ -27,25 +27,26 @@ from gcbench.method_settings import K
 
 @dataclass(frozen=True)
 class GlobalRandK(Checked):
-    """A quantizer of a few values, drawn from the whole gradient.
+    """A quantizer of a few values, drawn at random from the whole gradient.
 
     Vineeth S, "Unbiased Single-scale and Multi-scale Quantizers for Distributed Optimization",
     2021, sections 3.3 and 3.4 (GRandK-MN, GRandK-MN-TS). Of the n values of the whole gradient
 
-        K are drawn without replacement every step, alike on all workers
+        K are drawn without replacement every step, the same on all workers
         update = Q of the drawn values, 0 elsewhere
 
-    with Q = `MaxNorm` or `MultiScale`, whose norm and scales are those of the drawn values. K >= n
-    draws all of them.
+    with Q = `MaxNorm` or `MultiScale`, whose norm and scales are those of the drawn values. If K >=
+    n, all values are drawn.
 
-    The drawn values are not scaled up, so that E[update] = K / n of the mean: a smaller step for
-    every value, biased.
+    The drawn values are not scaled up, so that E[update] is K / n times the mean: biased, with a
+    smaller step for every value.
 
     Sends what Q sends for min(K, n) values, and no positions.
 
-    Differences from the paper: it says uniformly and no more; the authors' code walks through one
-    fixed permutation, K values a step. It also leaves each worker's own gradient in the values that
-    were not drawn, so that its replicas drift apart; here every worker applies zero there.
+    Differences from the paper: it only says that values are drawn uniformly; the authors' code goes
+    through one fixed permutation, K values per step. That code also keeps each worker's own
+    gradient in the values that were not drawn, so that its replicas drift apart; here the update is
+    zero there.
     """
 
     quantizer: Compressor

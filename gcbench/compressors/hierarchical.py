@@ -32,17 +32,17 @@ class Hierarchical(Checked):
         u_k = (1/g) sum of v_i over node k;   m_k = encode(u_k)
         update = (1/N) sum over k of decode(m_k)
 
-    All workers of a node make the same code, as its noise is the node's. Each sends one g-th of it
-    to its peers in the other nodes, and what it gets from them to the others of its node, so that
-    every code travels once between two nodes. With g = 1 it is a gather.
+    All workers of a node make the same code, since they share the node's noise. Each sends 1/g of
+    it to its peers in the other nodes, and passes on what it receives from them inside its node, so
+    that every code is sent once between two nodes. With g = 1 this is a gather.
 
-    A node's code misses e_k = u_k - decode(m_k), whoever's gradient that came from. What worker i
-    sent is therefore v_i - e_k, whose mean over the node is decode(m_k): error feedback then keeps
-    beta h - alpha h + e_k, the same residual on all workers of a node, as a single worker with
-    their mean gradient would.
+    A node's code has the error e_k = u_k - decode(m_k), which no single worker is responsible for.
+    Worker i therefore counts as having sent v_i - e_k, whose mean over the node is decode(m_k).
+    Error feedback then keeps beta h - alpha h + e_k: the residual is the same on all workers of a
+    node, as for a single worker with their mean gradient.
 
-    Sends per worker: the gradient in fp32 inside the node, a g-th of the node's code between nodes,
-    and a g-th of the other N - 1 nodes' codes inside.
+    A worker sends the gradient in fp32 inside the node, 1/g of the node's code between nodes, and
+    1/g of the other N - 1 nodes' codes inside the node.
     """
 
     codec: Codec
@@ -50,7 +50,7 @@ class Hierarchical(Checked):
 
     @property
     def properties(self) -> Properties:
-        # Contractive for the node's mean, which is all that is coded and remembered.
+        # Contractive for the node's mean, since only that is coded and kept as a residual.
         inner = self.codec.properties
         return Properties(unbiased=inner.unbiased, contractive=inner.contractive, scope=inner.scope)
 

@@ -22,16 +22,18 @@ class Linear(TableQuantizer):
     1), from the minimum to the maximum. A value is rounded to either of its neighboring levels, so
     that E[Q(v)] = v (equation 7).
 
-    Sends log2(s) bits a value, rounded up to whole digits in a word, and s float32 levels a bucket.
+    Sends log2(s) bits per value, rounded up so that words hold whole numbers of codes, and s
+    float32 levels per bucket.
 
-    Differences from the paper: it does not say how quantiles between two values are read; the
-    nearest value is taken here. All workers get the codes of all, where the paper has a server;
-    `exchange` as in `ORQ`. Buckets restart at every tensor, unless `bucket_scope=gradient`.
+    Differences from the paper: it does not define quantiles that fall between two values; here they
+    are the nearest value. Every worker receives all codes, where the paper has a server; the other
+    exchanges are described in `ORQ`. Buckets restart at every tensor, unless
+    `bucket_scope=gradient`.
     """
 
     @property
     def properties(self) -> Properties:
-        # Levels crowd where values do, so that no bound holds for the others.
+        # Levels are dense where values are, so that no bound holds for values elsewhere.
         return Properties(unbiased=True)
 
     def fit(self, v: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""LoCo: rounding to the nearest level, and a residual in 8 bits that is reset now and then."""
+"""LoCo: rounding to the nearest level, and a residual in 8 bits that is reset periodically."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from gcbench.compressors.wrappers import ErrorFeedback
 from gcbench.knobs import Checked
 from gcbench.method_settings import Alpha, ResetSteps
 
-_LARGEST = 127  # of a signed byte
-_BLOCK = 512  # values of a residual that share a scale
+_LARGEST = 127  # the largest code of a residual, in a signed byte
+_BLOCK = 512  # how many values of a residual share a scale
 
 
 @dataclass(frozen=True)
 class NearestLevel(SignedGridQuantizer):
-    """Rounding to the nearest of evenly spaced levels, with a scale a bucket: the code of LoCo.
+    """Rounding to the nearest of evenly spaced levels, with one scale per bucket: the code of LoCo.
 
     For a bucket v with scale m = max|v_i| and s levels above zero:
 
         Q(v_i) = (m / s) round(s v_i / m)
 
-    Zero is a level and m is one, so that |Q(v_i) - v_i| <= |v_i|, and Q(v) errs less than |v|
-    however large the bucket. Deterministic and biased.
+    Zero and m are levels, so that |Q(v_i) - v_i| <= |v_i|, and the error of Q(v) is below |v| for
+    buckets of any size. Deterministic and biased.
 
-    Sends ceil(log2(2 s + 1)) bits a value and a float32 scale a bucket.
+    Sends ceil(log2(2 s + 1)) bits per value and one float32 scale per bucket.
     """
 
     random: ClassVar[bool] = False
@@ -45,13 +45,13 @@ class NearestLevel(SignedGridQuantizer):
     def code(self, v: Tensor, parameters: Parameters, words: Tensor | None) -> Tensor:
         scale = parameters[0]
         place = v / torch.where(scale > 0, scale, 1) * float(self.levels)
-        # A NaN may be any code, but has to be one, as its neighbors share its words.
+        # A NaN may get any code, but the code must be in range, as its neighbors share its words.
         return place.round().to(torch.int32).clamp(-self.levels, self.levels) + self.levels
 
 
 @dataclass(frozen=True)
 class LoCo(Checked):
-    """Error feedback with a moving average of what was lost, kept in 8 bits.
+    """Error feedback with a moving average of coding errors, kept in 8 bits.
 
     Xie, Lin, Toh and Zhou, "LoCo: Low-Bit Communication Adaptor for Large-scale Model Training",
     TPAMI 2025, algorithm 1. With worker i's gradient g and its residual e, beta in (0, 1]:
@@ -63,19 +63,19 @@ class LoCo(Checked):
 
         h = g + alpha E;   E <- round to 8 bits of E + g - Q(h)
 
-    E is what is kept, a byte a value, with a float32 scale for each 512 values of a tensor.
+    E is what is kept, in one byte per value, with one float32 scale per 512 values of a tensor.
 
-    Sends what Q sends; `compressor=loco` has Q of 4 bits (`NearestLevel`), as the paper.
+    Sends what Q sends; in `compressor=loco`, Q is `NearestLevel` with 4 bits, as in the paper.
 
-    Differences from the paper: the scales of Q and of E are the largest magnitude of a bucket or of
-    512 values, where the paper has two constants for the whole run. Every worker gathers all codes;
-    the paper's all-to-all of shards, averaged in full precision, is `exchange=scatter`.
+    Differences from the paper: the scale is the largest magnitude of a bucket for Q, and of 512
+    values for E, where the paper has two constants for the whole run. Every worker gathers all
+    codes; the paper's all-to-all of shards, averaged in full precision, is `exchange=scatter`.
 
-    Differences from the published code, that for ZeRO++ in DeepSpeed (err_beta = 1 - beta): its
-    levels are -8 to 7 times max / 8, so that the largest positive value loses an eighth, where ours
-    are -7 to 7 times max / 7; scales of e are those of the code's groups, about a row of a matrix;
-    vectors travel whole; the mean of a node is coded again for other nodes, with a residual of its
-    own; T counts tensors, not steps.
+    Differences from the published code for ZeRO++ in DeepSpeed (err_beta = 1 - beta): its levels
+    are -8 to 7 times max / 8, so that the largest positive value loses an eighth, where ours are -7
+    to 7 times max / 7. It has one scale of e per group of codes, about a row of a matrix; sends
+    vectors uncompressed; codes the mean of a node again for other nodes, with a separate residual;
+    and lets T count tensors, not steps.
     """
 
     inner: Compressor
@@ -110,7 +110,7 @@ class LoCo(Checked):
 
 
 def _to_bytes(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return values `[w, ...]` rounded to int8, and the scale `[w, blocks]` of each 512 of them."""
+    """Return values `[w, ...]` rounded to int8, and one scale per 512 of them, `[w, blocks]`."""
     blocks = _in_blocks(x)
     scales = max_norm(blocks) / _LARGEST
     codes = (blocks / torch.where(scales > 0, scales, 1).unsqueeze(-1)).round()
@@ -125,6 +125,6 @@ def _from_bytes(codes: Tensor, scales: Tensor) -> Tensor:
 
 
 def _in_blocks(x: Tensor) -> Tensor:
-    """Return `[w, ...]` as `[w, blocks, 512]`, filled up with zeros."""
+    """Return `[w, ...]` as `[w, blocks, 512]`, padded with zeros."""
     rows = x.reshape(len(x), -1)
     return F.pad(rows, (0, -rows.shape[1] % _BLOCK)).unflatten(1, (-1, _BLOCK))

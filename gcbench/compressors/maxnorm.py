@@ -37,7 +37,7 @@ _TINY = 2.0**-100
 
 @dataclass(frozen=True)
 class MaxNorm(Checked):
-    """QSGD-MN: all workers round to multiples of one grid, that of the largest norm.
+    """QSGD-MN: all workers round to the same grid, that of the largest norm.
 
     Vineeth S, "Unbiased Single-scale and Multi-scale Quantizers for Distributed Optimization",
     2021, algorithm 1 (QSGD-MN). For the whole gradient g_m of worker m, with ||w|| = max over
@@ -47,20 +47,19 @@ class MaxNorm(Checked):
         update = ||w|| sum_m zeta_m / (s M)
 
     for M workers, equations 7 to 9. Unbiased, and with either norm E||Q(g) - g||^2 <= min(n / s^2,
-    sqrt(n) / s) ||w||_2^2 for n values (lemma 1, whose 1 is slack).
+    sqrt(n) / s) ||w||_2^2 for n values (lemma 1, whose additional 1 is not needed).
 
-    Sends 32 bits of norm (an all-reduce MAX), and codes that an all-reduce adds: lanes of b =
-    ceil(log2(2 M s + 1)) bits, floor(64 / b) of them in a 64-bit word, in which no sum can
-    overflow.
+    Sends a norm of 32 bits (an all-reduce with MAX), and codes that an all-reduce adds, in lanes of
+    b = ceil(log2(2 M s + 1)) bits, floor(64 / b) per 64-bit word, in which no sum can overflow.
 
-    Here a code of `bits` has s = 2^(bits-1) - 1 levels and a sign. "b bits" of the paper leave out
-    the sign and mean s = 2^b (the text) or 2^b - 1 (the authors' code, our bits = b + 1).
+    Here a code of `bits` has s = 2^(bits-1) - 1 levels and a sign. The paper's "b bits" leave out
+    the sign and mean s = 2^b (in the text) or 2^b - 1 (in the authors' code; our bits = b + 1).
 
-    Differences from the paper: it counts 32 + n (ceil(log2 s) + 1) bits, which hold one code (where
-    s is no power of two) but no sum of codes; the authors' code sends int8 or int32, and until its
-    commit 2ce3c49 (June 2021) added updates where the text averages them; since 7537e00 (September
-    2021) it divides by M. `norm=l2` is the text, `linf` (the maximum) is what its curves were made
-    with: with the 2-norm of millions of values hardly any code but 0 is left.
+    Differences from the paper: it counts 32 + n (ceil(log2 s) + 1) bits, which are enough for a
+    single code (unless s is a power of two) but not for a sum of codes. The authors' code sends
+    int8 or int32; until its commit 2ce3c49 (June 2021) it added updates, which the text averages,
+    and since 7537e00 (September 2021) it divides by M. The text has `norm=l2`, but its curves were
+    made with `linf` (the maximum): with the 2-norm of millions of values, nearly all codes are 0.
     """
 
     levels: ManyLevels  # s
@@ -81,23 +80,23 @@ class MaxNorm(Checked):
 class MultiScale(Checked):
     """QSGD-MN-TS and more scales: every value on the finest grid that all workers can use.
 
-    Vineeth S, 2021, algorithm 2 (QSGD-MN-TS for two scales), equations 10 to 13. Every value i
-    has the largest of the scales s_1 < ... < s_N at which the codes of all workers fit into those
-    of the smallest:
+    Vineeth S, 2021, algorithm 2 (QSGD-MN-TS for two scales), equations 10 to 13. Value i uses the
+    largest of the scales s_1 < ... < s_N at which the codes of all workers are in the range of the
+    smallest scale's codes:
 
         s*_i = min over workers of max {s_j : s_j |g_i| <= s_1 ||w||}
         update_i = ||w|| sum_m zeta_mi / (s*_i M),   zeta_mi as in `MaxNorm` with s*_i
 
-    Unbiased, with lemma 1's bound for s_1 (lemma 2); no code is above s_1. Scales are typed in
-    bits: `scales=[2,6]` are 2^2 and 2^6 levels, the paper's (2, 6). A single one, `scales=[8]`, is
-    the paper's QSGD-MN with 8 bits.
+    Unbiased, with lemma 1's bound for s_1 (lemma 2); no code is above s_1. `scales` are in bits:
+    `scales=[2,6]` are 2^2 and 2^6 levels, the paper's (2, 6). A single one, `scales=[8]`, is the
+    paper's QSGD-MN with 8 bits.
 
-    Sends what `MaxNorm` sends for s = s_1, and before it N - 1 bits a value, packed, whose bit j
-    says that s_(j+1) fits: their bitwise and over workers (an all-reduce; an all-gather on a GPU,
-    whose library has none) is the smallest scale of all.
+    Sends what `MaxNorm` sends for s = s_1, and before that N - 1 packed bits per value, of which
+    bit j tells whether s_(j+1) fits. Their bitwise AND over all workers (an all-reduce; on a GPU an
+    all-gather, because NCCL has no bitwise reductions) gives the smallest of the workers' scales.
 
-    Differences from the paper: it counts ceil(log2 N) bits for the scale, the same for N = 2 and 3.
-    The authors' code chooses a scale by the rounded code, with 2^b - 1 levels.
+    Differences from the paper: it counts ceil(log2 N) bits for the scale, which is N - 1 for N = 2
+    and 3. The authors' code chooses a scale by the rounded code, with 2^b - 1 levels.
     """
 
     scales: Scales  # log2 of s_1 to s_N, in any order
@@ -141,15 +140,15 @@ def _largest_norm(g: Tensor, norm: Norm, comm: Comm) -> Tensor:
 def _aggregate_on_grid(
     grads: Grads, g: Tensor, reach: Tensor, levels: int, state: State, comm: Comm, step: Step
 ) -> Aggregated:
-    """Aggregate `g`, all of `grads` end to end, in codes of `levels` steps up to `reach`.
+    """Aggregate `g`, the concatenated `grads`, in codes with `levels` steps from 0 to `reach`.
 
-    `reach` is `[1, 1]`, or `[1, n]` with one for every value.
+    `reach` is `[1, 1]`, or `[1, n]` with one entry per value.
     """
     codes = _codes(
         g, reach.expand(1, g.shape[1]), levels, step.noise("codec", sizes_of(grads), g.device)
     )
-    # A step of the grid may be smaller than any float32. Powers of two take it there and back
-    # without rounding.
+    # A step of the grid may be too small for float32. Scaling by a power of two and back avoids
+    # that without rounding.
     lift = torch.where(reach < _TINY, 1 / _TINY, 1)
     unit = reach * lift / levels
     update = _values(sum_codes(codes, 2 * levels, comm), unit, comm.workers * lift)
@@ -161,7 +160,7 @@ def _aggregate_on_grid(
 
 
 def _codes(v: Tensor, reach: Tensor, levels: int, noise: Noise) -> Tensor:
-    """Return codes `[w, n]` from 0 to 2 `levels`, more than a byte holds; zero is `levels`."""
+    """Return int16 codes `[w, n]` from 0 to 2 `levels`, of which `levels` stands for zero."""
     codes = torch.empty(v.shape, dtype=torch.int16, device=v.device)
     for columns in block_slices(v.shape[1], v.shape[0], v.device):
         draws = noise.of(columns)
@@ -171,7 +170,7 @@ def _codes(v: Tensor, reach: Tensor, levels: int, noise: Noise) -> Tensor:
 
 @kernel
 def _write_codes(v: Tensor, reach: Tensor, levels: int, draws: Draws, out: Tensor) -> None:
-    # Dividing first keeps it at 1 or below, even for denormals.
+    # Dividing before multiplying keeps the share at 1 or below, even for denormals.
     share = v.abs() / torch.where(reach > 0, reach, 1)
     magnitude = stochastic_round(share * levels, unit_interval(draws.words()))
     out.copy_(torch.where(v < 0, -magnitude, magnitude) + levels)
@@ -179,5 +178,5 @@ def _write_codes(v: Tensor, reach: Tensor, levels: int, draws: Draws, out: Tenso
 
 @kernel
 def _values(codes: Tensor, unit: Tensor, divisor: Tensor) -> Tensor:
-    """Return what codes around zero stand for."""
+    """Return the values of codes that are centered on zero."""
     return codes * unit / divisor

@@ -28,14 +28,14 @@ class Natural(Codec):
         p(t) = (2^ceil(log2 |t|) - |t|) / 2^floor(log2 |t|)
 
     so that E[C(t)] = t and E|C(v) - v|^2 <= |v|^2 / 8 (theorem 1), whatever the dimension. 1 - p is
-    the mantissa of a float: a random one is added to it, and what it carries into the exponent is
-    the choice.
+    the mantissa of a float32: a random mantissa is added to it, and rounding is up if this carries
+    into the exponent.
 
-    Sends 9 bits a value, without scales: a sign, and the exponent of a float32.
+    Sends 9 bits per value, without scales: a sign, and the exponent of a float32.
 
-    Differences from the paper: below 2^-126 a value is rounded to that or to zero, which keeps it
-    unbiased but not within the bound, and above 2^127 to that, as there is no larger power. An
-    infinity or a NaN arrives as an infinity.
+    Differences from the paper: a magnitude below 2^-126 is rounded to 2^-126 or to zero, which is
+    unbiased but not within the bound; one above 2^127 is rounded to 2^127, since float32 has no
+    larger power of two. An infinity or a NaN arrives as an infinity.
     """
 
     properties: ClassVar[Properties] = Properties(unbiased=True, contractive=True)
@@ -52,7 +52,7 @@ class Natural(Codec):
 
 @kernel
 def _random_exponents(bits: Tensor, draws: Draws) -> Tensor:
-    """Return the exponents, uint8, to which floats of these bits are rounded."""
+    """Return the exponents, uint8, to which floats with these bits are rounded."""
     magnitudes = bits & 0x7FFFFFFF
     mantissas = (draws.words() >> (32 - _MANTISSA_BITS)) & ((1 << _MANTISSA_BITS) - 1)
     rounded = ((magnitudes + mantissas) >> _MANTISSA_BITS).clamp_max(_NOT_FINITE - 1)

@@ -1,4 +1,4 @@
-"""1BitSGD: signs with the mean of each side."""
+"""1BitSGD: signs, and the mean of the values of either sign."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gcbench.compressors.quantizers import Signs
 
 @dataclass(frozen=True)
 class OneBit(Signs):
-    """1BitSGD: the sign of every value, and the mean of each side of a bucket.
+    """1BitSGD: the sign of each value, and the means of the values of either sign in a bucket.
 
     Seide et al., "1-Bit Stochastic Gradient Descent and its Application to Data-Parallel
     Distributed Training of Speech DNNs", Interspeech 2014; the baseline 1BitSGD of QSGD. For a
@@ -26,14 +26,14 @@ class OneBit(Signs):
 
         Q(v_i) = mean of {v_j : v_j >= 0} where v_i >= 0,    mean of {v_j : v_j < 0} where v_i < 0
 
-    the nearest to v of all codes that threshold at zero. Deterministic and biased: made for error
-    feedback.
+    which is the closest to v of all codes with a threshold at zero. Deterministic and biased: meant
+    for error feedback.
 
-    Sends one bit a value and two float32 reconstruction points a bucket.
+    Sends one bit per value and two float32 reconstruction points per bucket.
 
-    Differences from the paper: buckets stand for the columns of a weight matrix. With the default
-    exchange every worker gathers all codes, where the paper's workers each average a stripe of the
-    gradient and quantize it again, with error feedback for the stripe: that is
+    Differences from the paper: buckets take the place of the columns of a weight matrix. With the
+    default exchange, every worker gathers all codes; the paper's workers each average a stripe of
+    the gradient and quantize it again, with error feedback for the stripe, which is
     `exchange=scatter_coded`.
     """
 
@@ -41,7 +41,7 @@ class OneBit(Signs):
 
     def fit(self, v: Tensor) -> Tensor:
         nonnegative = v >= 0
-        # Not v < 0: a NaN, which is sent as a negative sign, has to show in that side's mean.
+        # Not v < 0, because a NaN is sent as a negative sign and has to show in that mean.
         return torch.stack([mean_where(v, ~nonnegative), mean_where(v, nonnegative)], dim=-1)
 
     def fit_sides(self, sides: Sides, d: Tensor) -> Tensor:

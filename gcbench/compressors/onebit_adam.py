@@ -1,4 +1,4 @@
-"""1-bit Adam: what is coded is a momentum, and the optimizer gets the gradient that makes it."""
+"""1-bit Adam: workers code momenta, and the optimizer gets the gradient that yields their mean."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gcbench.method_settings import CodedMomentum
 
 @dataclass(frozen=True)
 class MomentumCoding(Checked):
-    """Code each worker's momentum, and hand on the gradient that gives an optimizer their mean.
+    """Code each worker's momentum, and return the gradient that gives an optimizer their mean.
 
     Tang et al., "1-bit Adam: Communication Efficient Large-Scale Training with Adam's Convergence
     Speed", ICML 2021, algorithm 1. With the momentum m that all workers have, and worker i's
@@ -26,18 +26,18 @@ class MomentumCoding(Checked):
         m' = mean over workers of C(m_i + e_i)
         update d = (m' - beta m) / (1 - beta);   m <- m'
 
-    d is the gradient of which an optimizer with the same weight, `optimizer.betas=[beta, ...]`,
-    makes m': beta m + (1 - beta) d = m'. Its own momentum from before, that of the warm-up, decays
-    beside it, as both are linear. The variance of 1-bit Adam, which is that of the warm-up for
-    ever, is the optimizer's: `optimizer=frozen_adam optimizer.freeze_steps=T`. beta and T of
-    `compressor=onebit_adam` are taken from there. SGD, which is linear in d as well, has a momentum
-    and no warm-up.
+    From d, an optimizer with the same beta (`optimizer.betas=[beta, ...]`) computes the momentum
+    beta m + (1 - beta) d = m'. The momentum that it has from the warm-up decays in addition, since
+    the update is linear. The variance of 1-bit Adam stays that of the warm-up; this is the
+    optimizer's task: `optimizer=frozen_adam optimizer.freeze_steps=T`, from which
+    `compressor=onebit_adam` takes beta and T. SGD works as well, since it is linear in d; it has a
+    momentum and no warm-up.
 
-    Sends what C sends. C and e_i are those of `inner`: error feedback around signs with a scale a
-    bucket in `compressor=onebit_adam`. Before the first step m is 0.
+    Sends what C sends. `inner` provides C and e_i; in `compressor=onebit_adam` it is error feedback
+    around signs with one scale per bucket. m is 0 before the first step.
 
-    Differences from the paper: all workers get the codes of all; its server, which codes the mean
-    again with a residual of its own, is `exchange=scatter_coded`. A scale is that of a bucket.
+    Differences from the paper: every worker receives all codes; the paper's server, which codes the
+    mean again with its own residual, is `exchange=scatter_coded`. There is one scale per bucket.
     """
 
     inner: Compressor
@@ -51,7 +51,7 @@ class MomentumCoding(Checked):
     def refuse_optimizer(self, optimizer: Mapping[str, Any], dense_steps: int) -> None:
         """Raise ValueError for an optimizer that is not linear in d after `dense_steps`.
 
-        So is one that weighs the old momentum otherwise.
+        The same holds for an optimizer that weighs the old momentum differently.
         """
         kind = optimizer.get("kind")
         if kind not in ("frozen_adam", "sgd", "powersgd"):

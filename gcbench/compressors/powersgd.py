@@ -1,4 +1,4 @@
-"""PowerSGD: low-rank approximation by steps of power iteration, or the best there is."""
+"""PowerSGD: low-rank approximation by power iteration, or the best one, by an SVD."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class Factors(NamedTuple):
     """The factors of all matrices, transposed as in `power_iteration`."""
 
     p: Tensor
-    worker_q: Tensor  # of each worker
-    q: Tensor  # their mean
+    worker_q: Tensor  # each worker's own
+    q: Tensor  # the mean of the workers'
 
 
 @dataclass(frozen=True)
@@ -61,29 +61,29 @@ class PowerSGD(Checked):
         P <- mean over workers of M Q;   P <- orthogonalize(P);   Q <- mean over workers of M^T P
         decode: P Q^T
 
-    Linear in M: the update is that of the workers' mean gradient. Sends r (n + m) floats a matrix,
-    r = min(rank, n, m).
+    Linear in M: the update is that of the workers' mean gradient. Sends r (n + m) floats per
+    matrix, r = min(rank, n, m).
 
-    The "best approximation" of table 2 is printed without a recipe. `iterations=k` repeats the
-    above k times a step, each from the last Q, and sends k r (n + m) floats; the authors' row is
-    `iterations=3 warm_start=false`, their "two extra" iterations. `svd=true` is what these
-    approach: P are the first r left singular vectors of the mean of M, and Q = mean of M^T P. It
-    sends all n m floats of M, as the singular vectors of a mean are not to be had from those of the
-    workers.
+    The paper does not say how to compute the "best approximation" of table 2. `iterations=k`
+    repeats the above k times per step, each time from the last Q, and sends k r (n + m) floats; the
+    authors' row is `iterations=3 warm_start=false`, with their "two extra" iterations. `svd=true`
+    is what these approach: P has the first r left singular vectors of the mean of M, and Q = mean
+    of M^T P. It sends all n m floats of M, because the singular vectors of a mean cannot be
+    computed from those of the workers.
 
-    Differences from the paper: a column of Q that has become zero (a gradient that was exactly
-    zero) is drawn anew, where the paper's warm start would keep it zero for ever; the others are
-    scaled to a largest entry of 1, which leaves P as it is but keeps M Q from under- and
-    overflowing. `residual=own` subtracts the worker's own projection P P^T M, as algorithm 2 is
-    printed; `aggregated` subtracts the update, as the authors' code does. The updates are the same
-    up to rounding; with `aggregated` the workers' residuals drift apart like a random walk.
+    Differences from the paper: a column of Q that has become zero (because a gradient was exactly
+    zero) is drawn again, where the paper's warm start would keep it zero forever. The other columns
+    are scaled to a largest entry of 1, which leaves P unchanged but keeps M Q from underflow and
+    overflow. `residual=own` subtracts the worker's own projection P P^T M, as in algorithm 2;
+    `aggregated` subtracts the update, as in the authors' code. The updates are the same up to
+    rounding; with `aggregated`, the workers' residuals drift apart like a random walk.
     """
 
     rank: Rank
-    warm_start: WarmStart = True  # reuse the last Q; else draw it anew every step
+    warm_start: WarmStart = True  # whether to reuse the last Q, not draw it every step
     residual: SubtractedUpdate = "own"
-    iterations: Iterations = 1  # power iterations a step
-    svd: Svd = False  # the best approximation instead, from the dense mean
+    iterations: Iterations = 1  # power iterations per step
+    svd: Svd = False  # whether to take the best approximation of the dense mean instead
     properties: ClassVar[Properties] = Properties(contractive=True, mean_linear=True)
 
     def __post_init__(self) -> None:
@@ -162,8 +162,8 @@ class PowerSGD(Checked):
 
 
 def continue_q(last: Grads, grads: Grads, shapes: Shapes, step: Step) -> Tensor:
-    """Return the last step's Q to start from, with random columns for those that are zero."""
-    fresh = draw_q(grads, shapes, step, number=0)  # one draw serves a whole run
+    """Return the last step's Q to start from, with zero columns replaced by random ones."""
+    fresh = draw_q(grads, shapes, step, number=0)  # the same draw in a whole run
     return restart([last[k].contiguous() for k in grads], fresh, shapes) if last else fresh
 
 
@@ -173,7 +173,8 @@ def draw_q(grads: Grads, shapes: Shapes, step: Step, number: int) -> Tensor:
     return _draw_q(step.seed, number, offsets, shapes, next(iter(grads.values())).device)
 
 
-@lru_cache(maxsize=64)  # buckets of DDP, whose Q are the same every step
+# One entry per bucket of DDP, since a warm start uses the same draw every step.
+@lru_cache(maxsize=64)
 def _draw_q(
     seed: int, number: int, offsets: tuple[int, ...], shapes: Shapes, device: torch.device
 ) -> Tensor:
@@ -187,35 +188,35 @@ def _draw_q(
 
 
 def matrix_shape(g: Tensor) -> tuple[int, int]:
-    """Return n and m of a gradient `[w, n, ...]` as a matrix; a vector is a column."""
+    """Return the shape (n, m) of a gradient `[w, n, ...]` as a matrix; a vector is a column."""
     n = g.shape[1] if g.dim() > 1 else 1
     return n, g.numel() // (g.shape[0] * n)
 
 
 def by_shape(grads: Grads) -> Grads:
-    """Return the gradients such that those whose matrices have one shape follow one another."""
+    """Return the gradients, sorted so that matrices of the same shape are adjacent."""
     return dict(sorted(grads.items(), key=lambda item: matrix_shape(item[1])))
 
 
 def shapes_of(grads: Grads, rank: int) -> Shapes:
-    """Return the sides of all gradients as matrices, and r = min(rank, n, m) of each."""
+    """Return the shape of each gradient as a matrix, with r = min(rank, n, m)."""
     sides = map(matrix_shape, grads.values())
     return tuple([Shape(n, m, min(rank, n, m)) for n, m in sides])
 
 
 def matrices_of(grads: Grads, shapes: Shapes) -> list[Tensor]:
-    """Return gradients `[w, n, ...]` as matrices `[w, n, m]`, those of a worker contiguous."""
+    """Return gradients `[w, n, ...]` as matrices `[w, n, m]`, contiguous for each worker."""
     matrices = [g.reshape(-1, s.n, s.m) for g, s in zip(grads.values(), shapes, strict=True)]
     return [m if m[0].is_contiguous() else m.contiguous() for m in matrices]
 
 
 def tensors_of(stacks: Stacks, grads: Grads) -> Grads:
-    """Return stacks of the matrices `by_shape` with the names and shapes of `grads`."""
+    """Return stacks, in the order of `by_shape`, as tensors with names and shapes of `grads`."""
     matrices = dict(zip(by_shape(grads), unstack(stacks), strict=True))
     return {name: matrices[name].view(-1, *g.shape[1:]) for name, g in grads.items()}
 
 
 def qs_by_name(q: Tensor, shapes: Shapes, grads: Grads) -> Grads:
-    """Return the factors Q of the matrices `by_shape`, by the names of `grads`."""
+    """Return the factors Q, which are in the order of `by_shape`, by the names of `grads`."""
     qs = dict(zip(by_shape(grads), qs_of(q, shapes), strict=True))
     return {name: qs[name] for name in grads}

@@ -1,4 +1,4 @@
-"""QSGD: random rounding to evenly spaced levels, a scale a bucket."""
+"""QSGD: random rounding to evenly spaced levels, with one scale per bucket."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gcbench.method_settings import NormKind
 
 @dataclass(frozen=True)
 class QSGD(SignedGridQuantizer):
-    """Random rounding to evenly spaced levels, with a scale a bucket.
+    """Random rounding to evenly spaced levels, with one scale per bucket.
 
     Alistarh et al., "QSGD: Communication-Efficient SGD via Gradient Quantization and Encoding",
     NeurIPS 2017, section 3.1.
@@ -26,22 +26,22 @@ class QSGD(SignedGridQuantizer):
     so that E[Q_s(v)] = v and, with the 2-norm, E||Q_s(v) - v||^2 <= min(d / s^2, sqrt(d) / s)
     ||v||^2 (lemma 3.1).
 
-    Sends ceil(log2(2 s + 1)) bits a value (b bits carry s = 2^(b-1) - 1, sign included) and a
-    float32 scale a bucket; `code=elias_dense` and `elias_sparse` send the paper's codes instead
-    (`entropy_coded.py`).
+    Sends ceil(log2(2 s + 1)) bits per value (b bits are enough for s = 2^(b-1) - 1 and a sign) and
+    one float32 scale per bucket; `code=elias_dense` and `elias_sparse` send the paper's codes
+    instead (`entropy_coded.py`).
 
-    Differences from the paper: `norm=linf` (the maximum) is what its experiments use, `l2` is its
-    theory. Buckets restart at every tensor, as its experiments reshape matrices, and with
-    `align=true` none splits a receptive field; the text's buckets of "each gradient as a
-    one-dimensional vector" are `bucket_scope=gradient`. The rounding is of v_i / ||v|| + 1 on the
-    grid of both signs, in steps of 2^-23: the same probabilities, but for those below 10^-7.
+    Differences from the paper: its experiments use `norm=linf` (the maximum), its theory `l2`.
+    Buckets restart at every tensor, as in its experiments, which reshape matrices; with
+    `align=true`, none splits a receptive field; the text's buckets of "each gradient as a
+    one-dimensional vector" are `bucket_scope=gradient`. What is rounded is v_i / ||v|| + 1, on a
+    grid for both signs and in steps of 2^-23. Probabilities are the same, except those below 10^-7.
     """
 
     norm: NormKind = "linf"
 
     @property
     def properties(self) -> Properties:
-        # Worst variance of a bucket against |v|^2: at most d / (4 s^2), from d values half-way
+        # The variance of a bucket relative to |v|^2 is at most d / (4 s^2), with d values halfway
         # between two levels.
         return Properties(unbiased=True, contractive=self.shorter_than(4 * self.levels**2))
 

@@ -23,7 +23,7 @@ from gcbench.method_settings import LevelCount, Levels
 
 
 class Signs(Bucketed, ABC):
-    """A codec of the sign of every value, and of parameters that the sums of either side give."""
+    """A codec of signs, with parameters that follow from the sums of the values of either sign."""
 
     random: ClassVar[bool] = False
 
@@ -33,7 +33,7 @@ class Signs(Bucketed, ABC):
 
     @abstractmethod
     def fit_sides(self, sides: Sides, d: Tensor) -> Tensor:
-        """Return what `fit` returns, computed from each side's sums `[w, buckets]`."""
+        """Return what `fit` returns, from the sums of each side and the sizes d of the buckets."""
 
     def code(self, v: Tensor, parameters: Parameters, words: Tensor | None) -> Tensor:
         return (v >= 0).to(torch.int32)
@@ -51,7 +51,7 @@ class Signs(Bucketed, ABC):
 class LevelQuantizer(Bucketed, ABC):
     """A codec that rounds to one of `level_count` levels of a bucket."""
 
-    level_count: LevelCount  # s, levels in all
+    level_count: LevelCount  # s, the number of levels
 
     @property
     def base(self) -> int:
@@ -59,20 +59,20 @@ class LevelQuantizer(Bucketed, ABC):
 
     @property
     def analytic_bits_per_value(self) -> float:
-        """Return the bits a value as ORQ counts, which leaves out levels and scales."""
+        """Return the bits per value as counted by ORQ, without levels and scales."""
         return math.log2(self.level_count)
 
 
 class GridQuantizer(Bucketed, ABC):
-    """A codec of a scale a bucket, with random rounding to even levels from -scale to scale.
+    """A codec with one scale per bucket: random rounding to even levels from -scale to scale.
 
-    On one scale for all workers the codes can be added (`exchange=sum`).
+    If all workers use the same scales, their codes can be added (`exchange=sum`).
     """
 
     @property
     @abstractmethod
     def highest(self) -> int:
-        """Codes are 0 to `highest`; `highest / 2` stands for zero."""
+        """Return the largest code; codes are 0 to `highest`, and `highest / 2` stands for zero."""
 
     @property
     def base(self) -> int:
@@ -80,7 +80,7 @@ class GridQuantizer(Bucketed, ABC):
 
     @abstractmethod
     def scale(self, v: Tensor) -> Tensor:
-        """Return a scale `[...]` for buckets `[..., d]`, at least as large as their values."""
+        """Return scales `[...]` for buckets `[..., d]`; `code` must clamp any larger magnitudes."""
 
     def fit(self, v: Tensor) -> Tensor:
         return self.scale(v).unsqueeze(-1)
@@ -107,9 +107,9 @@ class GridQuantizer(Bucketed, ABC):
 
 @dataclass(frozen=True)
 class SignedGridQuantizer(GridQuantizer, ABC):
-    """A grid of `levels` levels above zero, as many below, and zero, in codes of whole bits."""
+    """A grid of zero and `levels` levels on either side, in codes with a whole number of bits."""
 
-    levels: Levels  # s, positive levels; 2 s + 1 codes
+    levels: Levels  # s, the number of positive levels; there are 2 s + 1 codes
 
     @property
     def highest(self) -> int:
@@ -121,15 +121,15 @@ class SignedGridQuantizer(GridQuantizer, ABC):
 
     @property
     def analytic_bits_per_value(self) -> float:
-        """Return the bits of a code, scales apart."""
+        """Return the bits of a code, without scales."""
         return width_of(self.highest + 1)
 
 
 @dataclass(frozen=True)
 class TableQuantizer(LevelQuantizer, ABC):
-    """A codec of a table of levels a bucket, with random rounding to the two around a value.
+    """A codec with a table of levels per bucket: random rounding to the two around a value.
 
-    Levels rise from the minimum to the maximum of the bucket.
+    Levels are in ascending order, from the minimum to the maximum of the bucket.
     """
 
     def code(self, v: Tensor, parameters: Parameters, words: Tensor | None) -> Tensor:

@@ -20,21 +20,21 @@ from gcbench.seeds import mix
 
 @dataclass(frozen=True)
 class RandomK(Checked):
-    """Values at positions drawn anew every step, alike on all workers.
+    """Values at positions that are drawn again every step, the same on all workers.
 
-    As compared with in PowerSGD (Vogels et al., NeurIPS 2019, table 4), with PowerSGD's budget.
+    A baseline of PowerSGD (Vogels et al., NeurIPS 2019, table 4), with PowerSGD's budget.
     For a tensor M `[n, m]`:
 
         K = r (n + m) positions, drawn without replacement every step from a shared seed
         values <- mean over workers of M at these positions;   decode: the values there, 0 elsewhere
 
-    Linear in M. E||C(v) - v||^2 = (1 - K / (n m)) ||v||^2: biased (each value is sent as it is),
-    made for error feedback.
+    Linear in M. E||C(v) - v||^2 = (1 - K / (n m)) ||v||^2: biased (values are not scaled up),
+    meant for error feedback.
 
-    Sends K = min(r (n + m), n m) floats a tensor with r = min(rank, n, m), and no positions.
+    Sends K = min(r (n + m), n m) floats per tensor with r = min(rank, n, m), and no positions.
 
-    Differences from the authors' code: positions are those of the largest of n m random numbers of
-    the step.
+    Differences from the authors' code: positions are those of the K largest of n m random numbers,
+    which are drawn for the step.
     """
 
     rank: Rank
@@ -64,13 +64,14 @@ class RandomK(Checked):
 
 @dataclass(frozen=True)
 class RandomBlock(Checked):
-    """Consecutive values from a position drawn anew every step, alike on all workers.
+    """Consecutive values from a position drawn again every step, the same on all workers.
 
-    The K values of Random K lie side by side from one shared random position on, and continue at
-    the tensor's beginning when they pass its end: memory is read in order.
+    Differs from `RandomK` in that the K values are adjacent: they start at one shared random
+    position and continue at the tensor's beginning when they pass its end, so that memory is read
+    in order.
 
-    Sends and errs as Random K does: every value is sent with probability K / (n m), though
-    neighbors together.
+    Sends as much as `RandomK`, with the same error: every value is sent with probability K / (n m),
+    but neighbors are sent together.
 
     Differences from the authors' code: none known.
     """
@@ -98,7 +99,7 @@ class RandomBlock(Checked):
 
 
 def _budget(g: Tensor, rank: int) -> int:
-    """Return how many values PowerSGD of this rank sends of `g`, at most all."""
+    """Return how many values PowerSGD of this rank sends for `g`, at most all of them."""
     n, m = matrix_shape(g)
     return min(min(rank, n, m) * (n + m), n * m)
 

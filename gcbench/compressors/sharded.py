@@ -1,4 +1,4 @@
-"""Reduce-scatters of codes: what a worker keeps of an update is its shard."""
+"""Reduce-scatters of codes: each worker keeps only its shard of the update."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from gcbench.compressors.exchange import GatherExchange, ScatterExchange, averag
 
 @dataclass(frozen=True)
 class ShardExchange:
-    """Every worker averages one shard of all workers' codes, and keeps it: a reduce-scatter.
+    """Every worker averages all workers' codes of its shard and keeps the mean: a reduce-scatter.
 
-    For shard j, which worker j owns, of the gradient of worker i:
+    Worker j owns shard j. For the gradient of worker i:
 
         m_ij = encode(shard j of worker i);   update at worker j = (1/W) sum_i decode(m_ij)
 
-    Takes one tensor `[w, W size]`, a shard for each worker, and its update is `[w, size]`: unlike
-    that of other exchanges, another one at every worker. What was sent is of the whole gradient, as
-    is therefore the residual of error feedback around it.
+    Takes one tensor `[w, W size]`, with one shard per worker. The update is `[w, size]`: unlike in
+    other exchanges, it differs between workers. What was sent covers the whole gradient, and
+    therefore so does the residual of error feedback around this exchange.
 
-    Sends (W - 1) coded shards, and receives as many.
+    A worker sends W - 1 coded shards, and receives as many.
     """
 
     codec: Codec
@@ -49,7 +49,7 @@ class ShardExchange:
 
 @dataclass(frozen=True)
 class Cast(Codec):
-    """Values as they are, in a type of their own on the wire."""
+    """A codec that only casts values, to the type that they have on the wire."""
 
     dtype: torch.dtype
 
@@ -67,7 +67,7 @@ class Cast(Codec):
 def shard_exchange(compressor: Compressor) -> Compressor:
     """Return `compressor` with its exchange replaced by a reduce-scatter of the same codes.
 
-    Raises ValueError where its messages do not consist of shards' codes of equal length.
+    Raises ValueError if its messages do not consist of one code of equal length per shard.
     """
     if isinstance(compressor, Dense):
         return ShardExchange(Cast(getattr(torch, compressor.dtype)))

@@ -20,18 +20,18 @@ class ScaledSign(Signs):
     """Scaled signSGD: signs times the mean magnitude of a bucket or tensor.
 
     Karimireddy et al., "Error Feedback Fixes SignSGD and other Gradient Compression Schemes",
-    ICML 2019, algorithm 1; ORQ's baseline "Scaled SignSGD" (equation 13) and, a scale a tensor and
-    with error feedback, PowerSGD's "Sign + Norm":
+    ICML 2019, algorithm 1; ORQ's baseline "Scaled SignSGD" (equation 13) and, with one scale per
+    tensor and with error feedback, PowerSGD's "Sign + Norm":
 
         Q(v) = (||v||_1 / d) sign(v)    for the d values v of a tensor or of a bucket
 
-    The nearest to v of all signs with one magnitude: ||Q(v) - v||^2 = (1 - ||v||_1^2 / (d
+    No other signs with a single magnitude are closer to v: ||Q(v) - v||^2 = (1 - ||v||_1^2 / (d
     ||v||_2^2)) ||v||_2^2. Deterministic and biased.
 
-    Sends one bit a value and a float32 scale a bucket or tensor.
+    Sends one bit per value and one float32 scale per bucket or tensor.
 
-    Differences from the papers: sign(0) = +1, as a bit has no third value; the error above stays
-    the same. ORQ prints one scale for the whole gradient and experiments with buckets
+    Differences from the papers: sign(0) = +1, because one bit cannot encode zero; the error above
+    stays the same. ORQ's text has one scale for the whole gradient, its experiments have buckets
     (`bucket_scope=gradient`).
     """
 

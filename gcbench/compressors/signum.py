@@ -19,26 +19,26 @@ class Signum(Checked):
     """Signs of a momentum, and a majority vote.
 
     Bernstein et al., "signSGD with Majority Vote is Communication Efficient and Fault Tolerant",
-    ICLR 2019, algorithm 1, as compared with in PowerSGD (tables 6 and 7). At worker m with gradient
-    g_m:
+    ICLR 2019, algorithm 1, a baseline of PowerSGD (tables 6 and 7). At worker m with gradient g_m:
 
         v_m <- beta v_m + (1 - beta) g_m;   update = sign(sum over m of sign(v_m))
 
-    Before the first step v_m is 0 (`momentum_start=zero`, the algorithm) or the first g_m
-    (`momentum_start=gradient`, the code behind PowerSGD's tables), in which the first gradient
-    weighs 1 / (1 - beta) times as much: about a tenth to a fifth of the signs of the first eight
-    steps differ.
+    Before the first step, v_m is 0 (`momentum_start=zero`, as in the algorithm) or the first g_m
+    (`momentum_start=gradient`, as in the code behind PowerSGD's tables). In the latter the first
+    gradient weighs 1 / (1 - beta) times as much, and about a tenth to a fifth of the signs differ
+    in the first eight steps.
 
-    The update is a direction of values -1, 0 and 1: the learning rate is the length of a step, and
-    the momentum belongs to the method, not to the optimizer. Linear in nothing, and without error
-    feedback as what is sent has no scale.
+    The update consists of -1, 0 and 1: the learning rate is the change of every value in a step,
+    and the momentum is part of the method, not of the optimizer. The method is not linear in the
+    gradients, and has no error feedback, because what is sent has no scale.
 
-    Sends one bit a value by an all-gather; every worker counts the votes.
+    Sends one bit per value by an all-gather; every worker counts the votes.
 
-    Differences from the paper: a tie moves nothing. A bit has no third value, so that sign(0) = +1
-    in even exchanges and -1 in odd ones: a value that has no gradient (the embedding of a word that
-    is not in the batch) stays where it is but for one step of the learning rate, where a fixed sign
-    would let it drift for ever. There is no server that counts and sends one bit back.
+    Differences from the paper: with a tie, a value does not change. One bit cannot encode zero, so
+    that sign(0) = +1 in even exchanges and -1 in odd ones. A value without a gradient (for example
+    in the embedding of a word that is not in the batch) therefore stays within one learning rate of
+    where it was; with a fixed sign, it would drift forever. There is no server that counts votes
+    and sends one bit back.
     """
 
     momentum: SignumMomentum  # beta

@@ -1,4 +1,4 @@
-"""SparseLoCo's code: the largest values of each chunk, in two bits."""
+"""SparseLoCo's code: the largest values of each chunk, in two bits each."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ from gcbench.compressors.top_k import count_share
 from gcbench.knobs import Checked
 from gcbench.method_settings import ChunkSize, Fraction
 
-_BINS = 4  # two bits
-_BIN_IN_DEVIATIONS = 6 / _BINS  # the bins are six standard deviations wide together
+_BINS = 4  # a bin number takes two bits
+_BIN_IN_DEVIATIONS = 6 / _BINS  # together, the bins span six standard deviations
 
 
 @dataclass(frozen=True)
 class SparseLoCo(Checked, Codec):
-    """The largest values of each chunk of a tensor, in two bits, with their positions.
+    """The largest values of each chunk of a tensor, in two bits each, with their positions.
 
     Sarfi, Therien, Lidin and Belilovsky, "Communication Efficient LLM Pre-training with
     SparseLoCo", 2025 (arXiv 2508.15706), the code of its pseudo-gradients. Of every chunk of c
-    consecutive values of a tensor
+    consecutive values of a tensor,
 
         K = max(1, floor(fraction c)) of largest magnitude are chosen
 
-    and those chosen of a tensor, with mean mu and standard deviation sigma, go to four bins:
+    and the chosen values of a tensor, with mean mu and standard deviation sigma, go to four bins:
 
         bin(v) = round((v - mu) / (1.5 sigma)) + 2, clamped to 0, ..., 3
         decode: the mean of the values in the bin
 
-    A value's bin mean is the nearest that all values of the bin can have, and no further than zero
-    on average: |C(v) - v|^2 < |v|^2. Deterministic and biased, made for the error feedback of the
-    paper, which forgets: e <- 0.95 e + g, sends C(e), e <- e - C(e), which is alpha = beta = 0.95.
+    The mean of a bin is the single number closest to its values, and thus no further from them than
+    zero: |C(v) - v|^2 < |v|^2. Deterministic and biased: meant for the paper's error feedback with
+    decay, e <- 0.95 e + g, sends C(e), e <- e - C(e), which is alpha = beta = 0.95.
 
-    Sends per chunk K positions of ceil(log2 c) bits (12 for 4096 values), or a map of c bits where
-    that is less, and two bits a chosen value; four float32 means a tensor.
+    Sends K positions of ceil(log2 c) bits per chunk (12 for 4096 values), or a bitmap of c bits if
+    that is less, two bits per chosen value, and four float32 means per tensor.
 
     Differences from the paper: chunks are 4096 values in the order of memory, where its code takes
-    blocks of 64 x 64 of matrices. What it does between two exchanges, local steps and an outer
-    optimizer, is no part of the code.
+    64 x 64 blocks of matrices. What the paper does between two exchanges, local steps and an outer
+    optimizer, is not part of this codec.
     """
 
     fraction: Fraction
@@ -91,7 +91,7 @@ class SparseLoCo(Checked, Codec):
         out.scatter_add_(1, torch.cat(in_row, dim=1), torch.cat(values, dim=1))
 
     def _chunks(self, segments: tuple[int, ...]) -> list[list[_Chunks]]:
-        """Return the chunks of each tensor: those of full size, and the one that is left."""
+        """Return the chunks of each tensor: those of full size, and a shorter last one."""
         tensors = []
         for start, n in zip(accumulate(segments, initial=0), segments, strict=False):
             full, left = divmod(n, self.chunk_size)
@@ -107,16 +107,16 @@ class SparseLoCo(Checked, Codec):
 
 
 class _Chunks(NamedTuple):
-    """Chunks of one size that lie side by side in a row of values."""
+    """Adjacent chunks of equal size in a row of values."""
 
     start: int
     number: int
     size: int
-    chosen: int  # values of each
+    chosen: int  # how many values of each chunk are chosen
 
     @property
     def index_bytes(self) -> int:
-        """Return the size of a chunk's packed positions."""
+        """Return the size of a chunk's packed positions, in bytes."""
         return index_bytes(self.size, self.chosen)
 
     def rows_of(self, x: Tensor) -> Tensor:
@@ -124,7 +124,7 @@ class _Chunks(NamedTuple):
         return x[:, self.start : self.start + self.number * self.size].reshape(-1, self.size)
 
     def positions_in_row(self, chosen: Tensor) -> Tensor:
-        """Return positions in chunks `[w number, k]` as those in rows, `[w, number k]`."""
+        """Return positions in chunks `[w number, k]` as positions in rows, `[w, number k]`."""
         starts = self.start + self.size * torch.arange(self.number, device=chosen.device)
         return (chosen.view(-1, self.number, self.chosen) + starts.unsqueeze(1)).flatten(1)
 
@@ -134,7 +134,7 @@ def _to_bins(v: Tensor) -> tuple[Tensor, Tensor]:
     width = (_BIN_IN_DEVIATIONS * standard_deviation(v)).to(v.dtype).unsqueeze(1)
     mean = mean_where(v, torch.ones_like(v, dtype=torch.bool)).unsqueeze(1)
     place = (v - mean) / torch.where(width > 0, width, 1)
-    # A NaN may be in any bin, but has to be in one, whose mean it is.
+    # A NaN may go to any bin, but has to go to one, so that the bin's mean is NaN.
     bins = (place.round().to(torch.int32) + _BINS // 2).clamp(0, _BINS - 1)
     means = [mean_where(v, bins == b) for b in range(_BINS)]
     return bins.to(torch.uint8), torch.stack(means, dim=1)

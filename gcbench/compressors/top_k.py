@@ -23,18 +23,18 @@ class TopK(Checked, Codec):
     """The largest values of each tensor, with their positions.
 
     Aji and Heafield, "Sparse Communication for Distributed Gradient Descent", EMNLP 2017; Stich
-    et al., "Sparsified SGD with Memory", NeurIPS 2018; as compared with in PowerSGD (table 4). Of a
-    tensor of n values
+    et al., "Sparsified SGD with Memory", NeurIPS 2018; a baseline of PowerSGD (table 4). Of a
+    tensor with n values,
 
-        K = max(1, floor(fraction n)) of largest magnitude are sent as they are, the others as 0
+        K = max(1, floor(fraction n)) of largest magnitude are sent unchanged, the others become 0
 
-    so that ||C(v) - v||^2 <= (1 - K / n) ||v||^2. Exactly K, of equal magnitudes the first in the
-    tensor. Deterministic and biased: made for error feedback. Workers choose different values, so
-    that an all-gather is needed.
+    so that ||C(v) - v||^2 <= (1 - K / n) ||v||^2. Exactly K values are sent; of equal magnitudes,
+    the first in the tensor. Deterministic and biased: meant for error feedback. Workers choose
+    different values, so that an all-gather is needed.
 
-    Sends per tensor K float32 values and K positions. `index=int32`: 32 bits each, which fraction =
-    0.5 / 32 and 0.5 / 136 of PowerSGD's table count. `index=auto`: ceil(log2 n) bits each, or n
-    bits in all (a map) where that is less.
+    Sends K float32 values and K positions per tensor. With `index=int32`, a position takes 32 bits,
+    as fraction = 0.5 / 32 and 0.5 / 136 of PowerSGD's table assume. With `index=auto`, it takes
+    ceil(log2 n) bits, or all positions together take n bits (a bitmap) if that is less.
 
     Differences from the papers: none known; positions are sent in ascending order.
     """
@@ -64,7 +64,7 @@ class TopK(Checked, Codec):
         x.scatter_(1, self._positions(message, segments), 0)
 
     def _positions(self, message: Message, segments: tuple[int, ...]) -> Tensor:
-        """Return where the message's values are in a row, `[r, values]`."""
+        """Return the positions in a row of the message's values, `[r, values]`."""
         counts = [self.count(n) for n in segments]
         positions = message[0]
         if self.index == "auto":
@@ -78,12 +78,13 @@ class TopK(Checked, Codec):
 
 
 def count_share(fraction: float, n: int) -> int:
-    """Return how many of n values a share of them is, at least one."""
-    return max(1, int(fraction * n + 1e-6))  # 1e-6: 1/272 as typed, times 272, is 1
+    """Return `fraction` of n values as a count, rounded down but at least one."""
+    # Adding 1e-6 makes up for rounding: 1/272 with a few typed digits, times 272, has to give 1.
+    return max(1, int(fraction * n + 1e-6))
 
 
-@lru_cache(maxsize=64)  # buckets of DDP
+@lru_cache(maxsize=64)  # one entry per bucket of DDP
 def _starts(segments: tuple[int, ...], counts: tuple[int, ...], device: torch.device) -> Tensor:
-    """Return for each chosen value where its tensor starts in a row, `[values]`."""
+    """Return, for each chosen value, where its tensor starts in a row, `[values]`."""
     starts = np.cumsum([0, *segments[:-1]]).repeat(counts)
     return torch.tensor(starts, device=device)

@@ -1,4 +1,4 @@
-"""The unbiased low-rank estimator that PowerSGD is compared with, as printed and as published."""
+"""The unbiased low-rank estimator of the PowerSGD paper, as in its text and as in its code."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from gcbench.method_settings import LowRankVariant, Rank
 
 @dataclass(frozen=True)
 class UnbiasedLowRank(Checked):
-    """Low-rank sketches without error feedback, as printed and as published.
+    """Low-rank sketches without error feedback, as in PowerSGD's text and as in its code.
 
-    The comparison of Vogels et al., NeurIPS 2019, section 4.1 and table 1. For a matrix M `[n,
+    A baseline of Vogels et al., NeurIPS 2019, section 4.1 and table 1. For a matrix M `[n,
     m]`, without error feedback:
 
-    `variant=text`, as printed: with U `[m, r]`, values drawn from N(0, 1/r) anew every step and
-    alike on all workers,
+    `variant=text`: with U `[m, r]`, drawn from N(0, 1/r) again every step, the same on all workers,
 
         P <- mean over workers of M U;   decode: P U^T,    E[U U^T] = I so that E[M U U^T] = M
 
-    with E||M U U^T - M||^2 = (m + 1) / r ||M||^2. Sends r n floats a matrix, as U comes from a
-    shared seed.
+    with E||M U U^T - M||^2 = (m + 1) / r ||M||^2. Sends r n floats per matrix, since U comes from
+    a shared seed.
 
     `variant=alternating`, with which the authors' code made the published rows: half a power
-    iteration a step, a projection, and so not unbiased. It is what ACP-SGD does with error
-    feedback, and `ACPSGD` here. Sends r n and r m floats in turn: r (n + m) / 2 on average.
+    iteration per step. This is a projection, and therefore not unbiased. ACP-SGD is the same with
+    error feedback, so that the code here is `ACPSGD`. Sends r n and r m floats in alternating
+    steps: r (n + m) / 2 on average.
 
     Both are linear in M; r = min(rank, n, m).
 

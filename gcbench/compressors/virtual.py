@@ -1,4 +1,4 @@
-"""Steps of a method without a run around them."""
+"""Steps of a method outside of a training run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def aggregate(
     state: State | None = None,
     comm: Comm | None = None,
 ) -> Aggregated:
-    """Return the aggregate of one step; without `comm`, of a virtual worker for every row."""
+    """Return the aggregate of one step; without `comm`, each row is a virtual worker."""
     comm = comm or Comm(len(next(iter(grads.values()))))
     step = Step(number, seed, comm.local, offsets_of(sizes_of(grads)))
     return compressor.aggregate(grads, state or State(), comm, step)
@@ -34,9 +34,9 @@ def aggregate(
 
 @dataclass
 class Stepper:
-    """A method that takes step after step on the same gradients, each with the last one's state.
+    """A method that repeats steps on the same gradients, each with the state of the last one.
 
-    The first comes after those that a warm-up sends whole.
+    The first step is the first after a warm-up, whose gradients are sent uncompressed.
     """
 
     compressor: Compressor

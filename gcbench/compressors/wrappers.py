@@ -1,7 +1,8 @@
 """Wrappers around a method.
 
-They have one order, outermost first: checked gradients, norm clipping, dense warm-up, small tensors
-set aside, momentum coding, error feedback, sigma clipping, buckets through the gradient.
+They have a fixed order, outermost first: checked gradients, norm clipping, dense warm-up, small
+tensors sent uncompressed, momentum coding, error feedback, sigma clipping, buckets that run through
+the whole gradient.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from gcbench.method_settings import Alpha, Beta, ClipNorm, ClipSigma, DenseSteps
 
 @dataclass(frozen=True)
 class CheckedGradients:
-    """Refuse gradients that are not float32, and pass by parameters that hold no values."""
+    """Raise TypeError for gradients that are not float32, and leave out empty parameters."""
 
     inner: Compressor
 
@@ -84,7 +85,7 @@ class NormClipping(Checked):
 
 @dataclass(frozen=True)
 class DenseWarmup(Checked):
-    """Send gradients whole, in fp32, in their first `dense_steps` exchanges."""
+    """Send gradients uncompressed, in fp32, in the first `dense_steps` exchanges."""
 
     inner: Compressor
     dense_steps: DenseSteps
@@ -102,9 +103,9 @@ class DenseWarmup(Checked):
 
 @dataclass(frozen=True)
 class SmallTensorsWhole(Checked):
-    """Send small tensors whole, in fp32 by an all-reduce.
+    """Send small tensors uncompressed, in fp32 by an all-reduce.
 
-    Small are those of fewer than `min_size` values or fewer than `min_dims` dimensions.
+    A tensor is small if it has fewer than `min_size` values or fewer than `min_dims` dimensions.
     """
 
     inner: Compressor
@@ -140,13 +141,13 @@ class SmallTensorsWhole(Checked):
 
 @dataclass(frozen=True)
 class ErrorFeedback(Checked):
-    """Add the error-feedback residual, which was not sent before, to every gradient.
+    """Add the error-feedback residual, the part that was not sent before, to each gradient.
 
         corrected = grad + alpha residual;   residual <- beta residual + grad - sent(corrected)
 
     so that sent + residual' = grad + beta residual. alpha = beta = 1 is error feedback as in
     PowerSGD, algorithm 2 (Stich et al. 2018, Karimireddy et al. 2019); other values are ECQ-SGD's
-    (Wu et al. 2018, equations 6 and 7); alpha = 0 leaves the method as it is.
+    (Wu et al. 2018, equations 6 and 7); alpha = 0 switches error feedback off.
     """
 
     inner: Compressor
@@ -182,7 +183,7 @@ class ErrorFeedback(Checked):
 
 @dataclass(frozen=True)
 class SigmaClipping(Checked):
-    """Clip every value to `clip_sigma` standard deviations of its worker's tensor.
+    """Clip each value to `clip_sigma` standard deviations of its tensor, on each worker.
 
     Wen et al., "TernGrad: Ternary Gradients to Reduce Communication in Distributed Deep Learning",
     NeurIPS 2017, section 4:
@@ -190,8 +191,8 @@ class SigmaClipping(Checked):
         clip(v_i) = v_i where |v_i| <= c sigma, else sgn(v_i) c sigma
         sigma^2 = the variance of the tensor's values
 
-    Differences from the paper: a tensor whose values are all equal (or just one) has no deviation,
-    and stays as it is.
+    Differences from the paper: a tensor whose standard deviation is zero, because its values are
+    all equal or it has only one, is not clipped.
     """
 
     inner: Compressor
@@ -217,11 +218,11 @@ class SigmaClipping(Checked):
 
 @dataclass(frozen=True)
 class BucketsThroughGradient:
-    """Hand all tensors on as one, so that buckets run through the whole gradient.
+    """Pass all tensors on as one, so that buckets run through the whole gradient.
 
-    This is `bucket_scope=gradient`, the view of QSGD (section 4, "each gradient as a
+    This is `bucket_scope=gradient`, as described in QSGD (section 4, "each gradient as a
     one-dimensional vector") and ORQ (section 5, "evenly divides the whole gradient into buckets of
-    the same length"): only the last bucket is short, and a large one spans tensors.
+    the same length"): only the last bucket is short, and a bucket may span tensors.
     """
 
     inner: Compressor
@@ -240,10 +241,10 @@ class BucketsThroughGradient:
 
 
 def _with_values(g: Tensor) -> Tensor:
-    """Return `[w, ...]` with a dimension of values, which the rows of a scalar parameter lack."""
+    """Return `[w, ...]`, or `[w, 1]` for the gradient `[w]` of a scalar parameter."""
     return g if g.dim() > 1 else g.unsqueeze(1)
 
 
 def _per_row(x: Tensor, like: Tensor) -> Tensor:
-    """Return `[w]` in a shape that multiplies `[w, ...]`."""
+    """Return `x` `[w]` reshaped so that it broadcasts over `like` `[w, ...]`."""
     return x.view(-1, *[1] * (like.dim() - 1))

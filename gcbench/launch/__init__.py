@@ -1,1 +1,1 @@
-"""Start the workers, or join those that somebody started."""
+"""Start the workers of a run, or join workers that torchrun or srun started."""

@@ -1,4 +1,4 @@
-"""Checks that need torch, the data and the devices, made in the parent before workers start."""
+"""Checks that need torch, data and devices, made in the parent process before workers start."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ log = logging.getLogger("gcbench")
 
 
 def check(config: Config, plan: Plan, data: Data, directory: Path) -> None:
-    """Raise ConfigError or ValueError for a run that could not do what was typed; warn of waste."""
+    """Raise ConfigError or ValueError for a run that cannot work; warn if it compresses little."""
     _check_directory(directory)
     if config["logger"]["kind"] == "tensorboard" and find_spec("tensorboard") is None:
         raise ConfigError(
@@ -90,7 +90,7 @@ def check(config: Config, plan: Plan, data: Data, directory: Path) -> None:
 
 @torch.no_grad()
 def _check_outputs(config: Config, model: nn.Module, data: Data) -> None:
-    """Refuse a user's model that does not take the data, or returns what its loss cannot take."""
+    """Refuse a user's model that fails on the data, or whose outputs do not fit the loss."""
     trainer, choices = config["trainer"], config["choices"]
     name = f"model={choices['model']}"
     batch = data.batch(
@@ -200,7 +200,7 @@ def _check_samples(trainer: Config, data: Data) -> None:
 
 
 def _check_momentum(config: Config, compressor: Compressor) -> None:
-    """Refuse an optimizer that makes something else of a coded momentum."""
+    """Refuse an optimizer that would not use a coded momentum as the method assumes."""
     coding = [part for part in parts_of(compressor) if isinstance(part, MomentumCoding)]
     for options in options_by_group(config["optimizer"]):
         for part in coding:
@@ -208,7 +208,7 @@ def _check_momentum(config: Config, compressor: Compressor) -> None:
 
 
 def _check_directions(config: Config, compressor: Compressor, estimator: Estimator) -> None:
-    """Refuse Dion's optimizer where no compressor hands it directions of Dion."""
+    """Refuse Dion's optimizer unless a Dion compressor supplies its directions."""
     if config["optimizer"].get("kind") != "dion":
         return
     if not any(isinstance(part, Dion) for part in parts_of(compressor)):

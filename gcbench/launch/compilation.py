@@ -1,12 +1,12 @@
-"""Compiled codecs for a run that began with eager ones, as soon as there are some.
+"""The change of a run from eager to compiled codecs, once these have been compiled.
 
-A process in the background, of low priority, fills the cache of torch.compile. Then all processes
-of the run load the kernels from there between the same two steps. They compute the same to the bit:
-what adds floats up stays as it was. A mark in the cache lets the next such run on this machine load
-them at its start.
+A background process of low priority fills the cache of torch.compile. Then all processes of the run
+load the kernels from there between the same two steps. Results stay bitwise identical, as the code
+that sums floats does not change. A mark in the cache lets the next such run on this machine load
+the kernels at its start.
 
-What adds floats up is C++ of our own from the first step on where models are large, so that a run
-is rounded alike from its beginning to its end, whatever is in the cache.
+For large models, gcbench's own C++ code sums floats from the first step on, so that a run is
+rounded in the same way from beginning to end, whatever is in the cache.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from gcbench.private import use_own_compiler_cache
 from gcbench.records.clock import WARMUP_STEPS
 from gcbench.train.run import Progress, Run
 
-LOOK_STEPS = 10  # between looks whether kernels are compiled
-BUCKETING_STEPS = 2  # before which the buckets of overlapped exchanges are not final
-# Seconds of eager coding ahead that are worth compiling, and worth loading what was compiled, which
-# takes about 4 in each process.
+LOOK_STEPS = 10  # between checks whether kernels are compiled
+BUCKETING_STEPS = 2  # after which the buckets of overlapped exchanges are final
+# Remaining seconds of eager coding from which on it pays to compile, and to load compiled kernels,
+# which takes each process about 4 seconds.
 WORTH_SECONDS = 30.0
 WORTH_LOADING_SECONDS = 10.0
-NATIVE_VALUES = 1_000_000  # of a model, from which on sums are native
+NATIVE_VALUES = 1_000_000  # size of a model from which on sums are native
 
 log = logging.getLogger("gcbench")
 
@@ -48,9 +48,9 @@ def _has_own_cache() -> bool:
 
 
 class BackgroundCompilation:
-    """The change of a run from eager to compiled codecs.
+    """A context manager that changes a run from eager to compiled codecs.
 
-    The compiling process lives as long as this context.
+    On exit it ends the compiling process.
     """
 
     def __init__(self, config: Config, plan: Plan, console: Console) -> None:
@@ -58,13 +58,13 @@ class BackgroundCompilation:
         self._compressor: Config = config["compressor"]
         self._plan = plan
         self._console = console
-        # One process a machine compiles.
+        # One process per machine compiles.
         self._compiles = plan.processes == 1 or os.environ["LOCAL_RANK"] == "0"
         self._stage: Literal["eager", "compiling", "settled"] = (
             "eager" if plan.may_change_codecs else "settled"
         )
         self._steps = 0
-        self._computed_before = 0.0  # seconds of this process's cores before the first timed step
+        self._computed_before = 0.0  # CPU seconds of this process before the first timed step
         self._compiler: Compiler | None = None
 
     def __enter__(self) -> BackgroundCompilation:
@@ -75,10 +75,10 @@ class BackgroundCompilation:
             self._compiler.end()
 
     def choose_sums(self, run: Run, progress: Progress) -> None:
-        """Let C++ of our own add floats up in a run of a large model, if all machines compile it.
+        """Use gcbench's own C++ code for sums of a large model, if all machines can compile it.
 
-        To be called before the first step. A run that continues keeps the sums that it began with,
-        where this machine can compile them.
+        Call it before the first step. A run that continues keeps the kind of sums that it began
+        with, if this machine can compile them.
         """
         before = progress.codec_sums
         if before[-1:] != ["eager"]:
@@ -99,7 +99,7 @@ class BackgroundCompilation:
         if not self._plan.may_change_codecs or run.replica.numel < NATIVE_VALUES:
             return
         if not all(run.control.gather(self._plan.compiler and _has_own_cache())):
-            return  # of which the user hears where codecs would be compiled
+            return  # a warning follows if codecs are to be compiled
         largest = max(run.replica.parameters.items(), key=lambda item: item[1].numel())[0]
         problem = (
             self._rehearsal(run).of_tensor(largest).try_with("eager", "native", run.compressor)
@@ -108,7 +108,7 @@ class BackgroundCompilation:
             use_backend("eager")
 
     def between_steps(self, run: Run, progress: Progress) -> None:
-        """Change to what is compiled, or begin to compile where that is worth it."""
+        """Change to compiled codecs if they are ready, or start to compile them if that pays."""
         if self._stage == "settled":
             return
         if self._steps == WARMUP_STEPS:
@@ -123,7 +123,7 @@ class BackgroundCompilation:
         self._steps += 1
 
     def _change_if_marked(self, run: Run, progress: Progress) -> None:
-        """Change to what another run has compiled on each of the machines."""
+        """Change to compiled codecs that an earlier run has left on every machine, if that pays."""
         mark = Mark.on(self._rehearsal(run))
         seconds = run.control.gather(mark.read() if self._plan.compiler else None)
         if None in seconds:
@@ -143,7 +143,7 @@ class BackgroundCompilation:
             self._compiler = Compiler(self._rehearsal(run))
 
     def _obstacle(self, run: Run) -> str | None:
-        """Return why this machine cannot compile in the background, if so."""
+        """Return why this machine cannot compile in the background, or None if it can."""
         if not self._plan.compiler:
             return "there is no C++ compiler on this machine; install g++ to make them faster"
         needed = needed_bytes(
@@ -175,13 +175,13 @@ class BackgroundCompilation:
         if self._agree_on(problem, run, "codecs stay eager, as loading compiled ones failed"):
             use_backend("eager", sums)
             return
-        use_backend("compiled", sums, may_fall_back=True)  # for shapes that come later
+        use_backend("compiled", sums, may_fall_back=True)  # for shapes that occur later
         self._stage = "settled"
         self.compiled_from_step = progress.step
         _take_times(run, progress)
         progress.ledger.begin_anew()
         if run.first:
-            # Workers have no handler for what is no warning.
+            # Worker processes have no log handler for anything below a warning.
             text = Text(f"codecs are compiled from step {progress.step} on")
             self._console.print(text, soft_wrap=True)
 
@@ -196,9 +196,9 @@ class BackgroundCompilation:
         return True
 
     def _coding_seconds(self, run: Run, progress: Progress) -> float:
-        """Return the seconds of coding in a step, a mean over processes.
+        """Return the seconds of coding per step, averaged over processes.
 
-        They are those of cores that nobody else uses: compiling, too, takes longer on busy ones.
+        They are scaled to cores that nobody else uses, as compiling is slower on busy cores, too.
         """
         _take_times(run, progress)
         phases = progress.ledger.seconds()

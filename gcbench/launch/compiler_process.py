@@ -1,4 +1,4 @@
-"""The process that compiles a method's kernels: steps of it alone, on tensors of a run's shapes."""
+"""The process that compiles a method's kernels: it takes steps on tensors of a run's shapes."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ from gcbench.private import compiler_cache
 from gcbench.records.files import replace_file
 from gcbench.train.run import Run
 
-STOP_SECONDS = 1.0  # from the request to stop to the kill
+STOP_SECONDS = 1.0  # from SIGTERM to SIGKILL
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rehearsal:
-    """Steps of a method in one process alone, with tensors of the shapes that it has in a run."""
+    """Steps of a method in a single process, with tensors of the shapes that it has in a run."""
 
     compressor: Config
     threads: int
-    shapes: dict[str, list[int]]  # of parameters
+    shapes: dict[str, list[int]]  # parameter name to shape
     messages: list[list[str]]  # the parameters whose gradients are exchanged together
     workers: int
     workers_per_host: int | None
     rank: int
     processes: int
-    number: int  # of the first of the steps
+    number: int  # step number of the first step
     sums: Sums
 
     @staticmethod
@@ -57,16 +57,16 @@ class Rehearsal:
             workers_per_host=run.comm.workers_per_host,
             rank=run.process,
             processes=run.comm.processes,
-            number=run.total_steps,  # which no dense warm-up reaches
+            number=run.total_steps,  # beyond any dense warm-up
             sums=sums_in_use(),
         )
 
     def of_tensor(self, name: str) -> Rehearsal:
-        """Return the same of one parameter alone."""
+        """Return a rehearsal with this parameter only."""
         return replace(self, shapes={name: self.shapes[name]}, messages=[[name]])
 
     def make_gradients(self) -> Grads:
-        """Return random gradients that lie in memory like those of a replica."""
+        """Return random gradients `[w, ...]` with the memory layout of a replica's."""
         rows = self.workers // self.processes
         values = sum(math.prod(shape) for shape in self.shapes.values())
         flat = torch.randn(rows, values, generator=torch.Generator().manual_seed(0))
@@ -74,7 +74,7 @@ class Rehearsal:
 
     @torch.no_grad()
     def take_steps(self, compressor: Compressor, grads: Grads) -> None:
-        """Take a step that makes the method's state, and one that uses it and is sampled."""
+        """Take two steps: one makes the method's state, the next uses it and is sampled."""
         offsets = offsets_of({name: torch.Size(s).numel() for name, s in self.shapes.items()})
         transport = MirrorTransport(self.rank, self.processes)
         comm = Comm(self.workers, transport, workers_per_host=self.workers_per_host)
@@ -90,7 +90,7 @@ class Rehearsal:
                     out.shannon_bits()
 
     def try_with(self, backend: Backend, sums: Sums, compressor: Compressor) -> str | None:
-        """Take steps that compile or load what the method needs; return what went wrong, if any."""
+        """Take steps that compile or load what the method needs; return the error, or None."""
         try:
             use_backend(backend, sums)
             self.take_steps(compressor, self.make_gradients())
@@ -101,16 +101,16 @@ class Rehearsal:
 
 @dataclass(frozen=True)
 class Mark:
-    """The file which says that the cache of torch.compile holds the kernels of a method.
+    """A file whose presence says that torch.compile's cache holds the kernels of a method.
 
-    It holds the seconds of coding in a step that is not compiled.
+    It contains the seconds of eager coding per step.
     """
 
     path: Path
 
     @staticmethod
     def on(rehearsal: Rehearsal) -> Mark:
-        """Return the mark of a method's kernels, by this code and PyTorch for this machine."""
+        """Return the mark of a method's kernels for this code, PyTorch, Python and machine."""
         versions = [torch.__version__, platform.python_version(), platform.node(), _sources()]
         of_all_ranks = asdict(replace(rehearsal, rank=0, number=0))
         name = f"gcbench-{digest([versions, of_all_ranks])}.txt"
@@ -124,32 +124,33 @@ class Mark:
             return None
 
     def write(self, seconds: float) -> None:
-        with suppress(OSError):  # the next run compiles in the background again
+        with suppress(OSError):  # without a mark the next run compiles again
             replace_file(self.path, f"{seconds}\n".encode())
 
 
 @cache
 def _sources() -> list[str]:
-    """Return the code from which kernels are compiled."""
+    """Return the texts of the source files from which kernels are compiled."""
     rooms = [Path(__file__).parents[1] / room for room in ("codecs", "compressors")]
     return [path.read_text("utf-8") for room in rooms for path in sorted(room.glob("*.[pc]*"))]
 
 
 class Compiler:
-    """The process in the background.
+    """The background process that compiles.
 
-    It ends when its work is done, when it is asked to, or when the process that started it is gone.
+    It ends when its work is done, when `end` is called, or when the process that started it ends.
     """
 
     def __init__(self, rehearsal: Rehearsal) -> None:
         self._errors = tempfile.TemporaryFile()
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-c", _START],
-            stdin=subprocess.PIPE,  # at whose end it ends
+            stdin=subprocess.PIPE,  # the process ends when this is closed
             stdout=subprocess.DEVNULL,
             stderr=self._errors,
             env={**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "1"},
-            start_new_session=True,  # for Ctrl-C, which is the run's, and to end its compilers too
+            # So that Ctrl-C reaches only the run, and `end` also ends the compilers.
+            start_new_session=True,
         )
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):  # `problem` says why
@@ -160,7 +161,7 @@ class Compiler:
         return self._process.poll() is not None
 
     def problem(self) -> str | None:
-        """Return why it failed, if it did; it has ended."""
+        """Return why the process, which must have ended, failed; None if it did not."""
         exitcode = self._process.returncode
         if exitcode == 0:
             return None
@@ -169,7 +170,7 @@ class Compiler:
         return lines[-1] if lines and exitcode > 0 else describe_exit(exitcode)
 
     def end(self) -> None:
-        """End it and its compilers, which remove what they have half written."""
+        """End the process and its compilers, which remove files that they have half written."""
         if not self.has_ended():
             os.killpg(self._process.pid, signal.SIGTERM)
             try:
@@ -183,7 +184,7 @@ class Compiler:
             self._process.stdin.close()
 
 
-# It listens for its end before it imports what takes long.
+# It watches for the end of its input before the slow imports.
 _START = """
 import json, os, signal, sys, threading
 
@@ -204,6 +205,6 @@ compile_kernels(Rehearsal(**rehearsal))
 
 
 def compile_kernels(steps: Rehearsal) -> None:
-    """Compile the kernels that a method needs in a run, as the process in the background."""
+    """Compile the kernels that a method needs in a run, then exit; `Compiler` runs this."""
     torch.set_num_threads(steps.threads)
     sys.exit(steps.try_with("compiled", steps.sums, make_compressor(steps.compressor)))

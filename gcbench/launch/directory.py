@@ -1,4 +1,4 @@
-"""The directory of a run: does it hold this run, another one, or a shorter one to extend?"""
+"""Checks whether a directory holds this run, another one, or a shorter one to extend."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MAY_CHANGE = BOOKKEEPING | EXECUTION | {"gpus"}
 
 
 def refuse_other_run(config: Config, files: RunFiles) -> None:
-    """Raise ConfigError where the directory holds the run of another configuration."""
+    """Raise ConfigError if the directory holds a run with another configuration."""
     result = result_in(files)
     if result is not None and result.status in ENDED:
         _refuse_other_result(config, files, result)
@@ -48,7 +48,7 @@ def refuse_other_run(config: Config, files: RunFiles) -> None:
 
 
 def result_in(files: RunFiles) -> Result | None:
-    """Return the result in the run's directory, or None. Raises ConfigError: it is damaged."""
+    """Return the result in the run's directory, or None. Raises ConfigError if it is damaged."""
     try:
         return files.read_result()
     except ValueError as error:
@@ -94,28 +94,28 @@ def _on(link: str | None) -> str:
 
 
 def extends(config: Config, result: Result) -> bool:
-    """Return whether `config` asks for more steps than a run that is done has taken.
+    """Return whether `config` asks for more steps than a finished run has taken.
 
-    They are taken from its end.
+    Such a run continues from its last step.
     """
     if result.status != "done" or config["resume"]["mode"] != "auto":
         return False
     trainer = config["trainer"]
-    assert result.steps is not None and result.steps_per_epoch is not None  # as it is done
+    assert result.steps is not None and result.steps_per_epoch is not None  # as the run is done
     return (
         total_steps(trainer["max_steps"], trainer["epochs"], result.steps_per_epoch) > result.steps
     )
 
 
 def _differences(before: Config, now: Config, trainer_keys: Collection[str]) -> Differences:
-    """Return the differences, but for the emulated network, which changes times only."""
+    """Return the differences, except in the emulated network, which affects times only."""
     return differences({**before, "network": {}}, {**now, "network": {}}, trainer_keys)
 
 
 def _describe(differs: Differences, was: dict[str, str], config: Config) -> str:
     """Return the differences as a phrase for an error.
 
-    Keys that come and go with another model, data set or compressor are left out.
+    Keys that differ only because the model, data set or compressor does are left out.
     """
     asked = config["choices"]
     other = {

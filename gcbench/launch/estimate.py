@@ -1,6 +1,6 @@
-"""Estimates of how long runs take: from earlier ones of their size, else from a few gradients.
+"""Estimates of how long runs take, from earlier runs of the same size or else a few gradients.
 
-Of two earlier runs the shorter one counts, as a run that was paused lasts as long as its pause.
+Of two earlier runs the faster one counts, as the time of a paused run includes the pause.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from gcbench.records.schema import Result
 from gcbench.train.replica import Replica
 from gcbench.train.schedules import total_steps
 
-START_SECONDS = 5.0  # imports, data, process groups
+START_SECONDS = 5.0  # for imports, data and process groups
 
 Size = tuple[Any, ...]
 
 
 class Estimates:
-    """Estimates of the seconds of runs; those of one size are estimated only once."""
+    """Estimates of the seconds that runs take; each size of run is measured only once."""
 
     def __init__(self, results: Iterable[Result]) -> None:
         self._past: dict[Size, list[Result]] = {}
@@ -41,9 +41,9 @@ class Estimates:
         self._tried: dict[Size, tuple[float, int]] = {}
 
     def seconds(self, config: Config) -> float | None:
-        """Return the expected seconds, or None without data or model.
+        """Return the expected seconds, or None if no step can be measured.
 
-        The run itself will say why these are missing.
+        If data or model are missing, the run itself will say why.
         """
         size = _size(config, config["choices"])
         past = _alike(self._past.get(size, []), config)
@@ -60,9 +60,9 @@ class Estimates:
         return max(START_SECONDS, step_seconds * _steps(config, steps_per_epoch))
 
     def core_seconds(self, config: Config, device: str) -> float | None:
-        """Return the seconds of one core, or of one GPU, that earlier runs on `device` tell.
+        """Return the core seconds, or GPU seconds, expected from earlier runs on `device`.
 
-        None where there was none of this network, data set and batch.
+        None if none had this model, data set, number of workers, batch size and precision.
         """
         past = _alike(self._past_work.get(_work(config, config["choices"], device), []), config)
         if not past:
@@ -72,7 +72,7 @@ class Estimates:
 
 
 def _alike(past: list[Result], config: Config) -> list[Result]:
-    """Return the runs of the same compressor; all of them where there is none."""
+    """Return the runs with the same compressor, or all of them if there are none."""
     compressor = config["choices"]["compressor"]
     return [result for result in past if result.choices["compressor"] == compressor] or past
 
@@ -83,29 +83,29 @@ def _steps(config: Config, steps_per_epoch: int) -> int:
 
 
 def _steps_per_epoch(result: Result) -> int:
-    assert result.steps_per_epoch is not None  # as runs that are done say it
+    assert result.steps_per_epoch is not None  # as the run is done
     return result.steps_per_epoch
 
 
 def _work(config: Config, choices: dict[str, str], device: str | None) -> Size:
-    """Return the size of a run on a device, whatever its number of threads."""
+    """Return the size of a run on a device, regardless of its number of threads."""
     trainer = config["trainer"]
     asked = (trainer.get(key) for key in ("gpus", "batch_size", "precision"))
     return digest(config["model"]), choices["dataset"], device, *asked
 
 
 def _size(config: Config, choices: dict[str, str]) -> Size:
-    """Return the size of a run with its number of threads, on whatever device."""
+    """Return the size of a run with its number of threads, regardless of its device."""
     return *_work(config, choices, None), config["trainer"].get("threads")
 
 
 def _duration_of_step(result: Result) -> float:
-    assert result.duration_of_step is not None  # as those of the past took steps
+    assert result.duration_of_step is not None  # as past runs took steps
     return result.duration_of_step
 
 
 def _measure(config: Config) -> tuple[float, int]:
-    """Return the seconds of a step without compression and tests, and the steps an epoch."""
+    """Return the seconds per step, without compression and tests, and the steps per epoch."""
     plan = make_plan(config, Machine.detect())
     if plan.device != "cpu":
         raise ConfigError("a device is not woken up for an estimate")

@@ -1,4 +1,4 @@
-"""Notes that failing workers leave in a folder, and the one of them that failed first."""
+"""Notes that failing workers leave in a folder, which tell which of them failed first."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from typing import NamedTuple
 
 from gcbench.records.files import replace_file
 
-ECHO_SECONDS = 5.0  # how long a worker that has only lost another one waits for that one's note
+ECHO_SECONDS = 5.0  # how long a worker that has only lost a peer waits for the peer's note
 
 
 class Failure(NamedTuple):
     """A worker's failure; the smallest of several is the one that caused the others."""
 
     is_echo: bool
-    nanoseconds: int  # of the clock, as machines may be several
+    nanoseconds: int  # wall-clock time, as workers may be on several machines
     rank: int
     reason: str
-    traceback_text: str = ""  # of a worker that could say one
+    traceback_text: str = ""  # empty if the worker died without one
 
 
 def failure_of(error: BaseException, rank: int) -> Failure:
-    """Return an error as a failure of this worker, its traceback without the caller's line."""
+    """Return an error as a failure of worker `rank`, its traceback without the caller's frame."""
     frames = error.__traceback__ and error.__traceback__.tb_next
     text = "".join(traceback.format_exception(type(error), error, frames))
     reason = f"{type(error).__name__}: {error}"
@@ -33,14 +33,14 @@ def failure_of(error: BaseException, rank: int) -> Failure:
 
 
 def describe_exit(exitcode: int) -> str:
-    """Return how a process ended, of which Python says the signal as a negative number."""
+    """Return how a process ended, in words; a negative exit code is minus a signal number."""
     return (
         f"killed by {signal.Signals(-exitcode).name}" if exitcode < 0 else f"exit code {exitcode}"
     )
 
 
 def is_echo(error: BaseException) -> bool:
-    """Return whether an error only reports another worker's end."""
+    """Return whether an error only reports that another worker has ended."""
     return isinstance(error, RuntimeError) and any(
         word in str(error) for word in ("by peer", "Broken pipe")
     )
@@ -52,7 +52,7 @@ def leave_note(failure: Failure, folder: Path) -> None:
 
 
 def read_notes(folder: Path) -> list[Failure]:
-    """Return the failures of a folder."""
+    """Return the failures noted in a folder."""
     return [Failure(*json.loads(path.read_text())) for path in folder.glob("failure-*.json")]
 
 
@@ -63,10 +63,10 @@ def forget_notes(folder: Path) -> None:
 
 
 def first_failure(error: Exception, rank: int, directory: Path) -> Failure:
-    """Return the failure that ended the run, of which this worker knows `error`.
+    """Return the failure that ended the run; `error` is what this worker has seen of it.
 
-    Where srun or torchrun started the workers, none is the parent of all. Each that fails leaves a
-    note in the directory of the run, which all share, before its end can reach the others.
+    If srun or torchrun started the workers, none is the parent of all. So each worker that fails
+    leaves a note in the shared directory of the run before the others can notice its end.
     """
     this_one = failure_of(error, rank)
     leave_note(this_one, directory)

@@ -18,22 +18,22 @@ LOCK = "lock"
 
 class Temporary(NamedTuple):
     path: Path
-    lock: Lock  # held as long as anybody needs the folder
+    lock: Lock  # held as long as any process needs the folder
 
 
 @contextmanager
 def temporary_folder() -> Iterator[Temporary]:
-    """Make a folder and remove it afterwards.
+    """Make a private folder and remove it afterwards.
 
-    Folders that killed runs of this user have left are removed, too.
+    Folders that killed runs of this user have left behind are removed, too.
     """
     for left in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         _remove_if_left(left)
-    path = Path(tempfile.mkdtemp(prefix=PREFIX))  # of mode 0700
+    path = Path(tempfile.mkdtemp(prefix=PREFIX))  # with mode 0700
     draft = path / f"{LOCK}.new"
     lock = Lock(draft)
     lock.take()
-    draft.rename(path / LOCK)  # so that it is never seen free before the end
+    draft.rename(path / LOCK)  # so that nobody ever finds the file unlocked before the end
     try:
         yield Temporary(path, lock)
     finally:
@@ -42,7 +42,7 @@ def temporary_folder() -> Iterator[Temporary]:
 
 
 def _remove_if_left(path: Path) -> None:
-    with suppress(OSError):  # somebody else's, or just removed by another run
+    with suppress(OSError):  # another user's, or just removed by another run
         if path.lstat().st_uid != os.getuid() or not (path / LOCK).exists():
             return
         lock = Lock(path / LOCK)

@@ -1,4 +1,4 @@
-"""Objects from `_target_` nodes, with the mistakes in them named by their key."""
+"""Objects made from `_target_` nodes, with error messages that name the key at fault."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
 def make(node: Config, key: str, *arguments: Any) -> Any:
     """Return the object that `node` describes; `key` is its place in the configuration.
 
-    `arguments` come first, and are no keys of the node.
+    `arguments` are passed first and are not keys of the node. Raises ConfigError for a key or a
+    value that the target does not take.
     """
     _check(node, key, len(arguments))
     try:
@@ -43,7 +44,7 @@ def make(node: Config, key: str, *arguments: Any) -> Any:
 
 
 def make_compressor(node: Config, quiet: bool = False) -> Compressor:
-    """Return the compressor of a node; `quiet` drops warnings that somebody else has shown."""
+    """Return the compressor of a node; `quiet` drops warnings that were shown elsewhere."""
     with warnings.catch_warnings():
         if quiet:
             warnings.simplefilter("ignore")
@@ -56,7 +57,7 @@ def is_user_code(node: Config) -> bool:
 
 
 def user_code_error(what: str, error: BaseException) -> str:
-    """Return the sentence for an exception that a user's code has raised."""
+    """Return the error message for an exception that a user's code has raised."""
     gist = str(error).partition("\n")[0]
     return (
         f"{what} raises {type(error).__name__}: {gist}; type HYDRA_FULL_ERROR=1 before the command "
@@ -70,13 +71,14 @@ def make_data(config: Config) -> Data:
 
 
 def make_model(node: Config, shape: Sequence[int], outputs: int) -> nn.Module:
-    """Return a model for samples of `shape` and so many outputs.
+    """Return a model for samples of `shape`, with `outputs` outputs.
 
-    These settle what the node leaves open (null), or what the arguments of a user's own model do.
+    Both fill arguments that the node, or the signature of a user's own model, leaves open (null).
+    Raises ConfigError if the result is not a Module.
     """
     facts = {"shape": list(shape), "outputs": outputs, "vocabulary": outputs}
     settled = fill_open(node, "model", facts)
-    settled.pop("reads", None)  # the kind of data, which is for the checks of a run
+    settled.pop("reads", None)  # the kind of data, used only by the checks of a run
     model = make(settled, "model")
     if not isinstance(model, nn.Module):
         raise ConfigError(
@@ -90,19 +92,19 @@ def make_model(node: Config, shape: Sequence[int], outputs: int) -> nn.Module:
 def parameter_shapes(
     node: Config, shape: Sequence[int], outputs: int
 ) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of a model's trained parameters by name, without making its weights."""
+    """Return the shapes of a model's trained parameters by name, without allocating its weights."""
     with torch.device("meta"):
         model = make_model(node, shape, outputs)
     return {name: tuple(p.shape) for name, p in model.named_parameters() if p.requires_grad}
 
 
 def to_dataclass(schema: type[Any], node: Config) -> Any:
-    """Return a node of the configuration as its dataclass."""
+    """Return a node of the configuration as an instance of the dataclass `schema`."""
     return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), node))
 
 
 def fill_open(node: Config, key: str, facts: Config) -> Config:
-    """Return a node in which `facts` fill what it, or the signature of its target, leaves open."""
+    """Return a node in which `facts` fill the arguments that it or its target leaves open."""
     parameters = inspect.signature(_target(node, key)).parameters
     left_open = {
         k: None for k, p in parameters.items() if k in facts and p.default in (p.empty, None)
@@ -117,9 +119,9 @@ def _name_key(text: str, key: str) -> str:
 
 
 def _check(node: Config, key: str, arguments: int = 0) -> None:
-    """Refuse keys of a node, and of nodes inside it, that its target does not take.
+    """Refuse keys of a node, and of nodes inside it, that are unknown, missing or out of range.
 
-    The first `arguments` of the target come from elsewhere.
+    The first `arguments` parameters of the target are passed separately.
     """
     target = _target(node, key)
     parameters = dict([*inspect.signature(target).parameters.items()][arguments:])
@@ -152,7 +154,7 @@ def _target(node: Config, key: str) -> Any:
     except Exception as error:
         typed = f"{key}._target_={node['_target_']}"
         module, _, name = node["_target_"].rpartition(".")
-        if module in sys.modules:  # it could be imported, and lacks the name
+        if module in sys.modules:  # the module can be imported but lacks the name
             advice = near(name, vars(sys.modules[module])) or "a name that it has"
             raise ConfigError(f"{typed}: {module} has no {name}; type {advice}") from error
         raise ConfigError(f"{typed} cannot be imported: {_root(error)}") from error
@@ -163,7 +165,7 @@ def _root(error: BaseException) -> BaseException:
 
 
 def _hints(target: Any) -> dict[str, Any]:
-    """Return annotations; none of a user's target whose annotations cannot be resolved."""
+    """Return the annotations of a target; none if those of a user's code cannot be resolved."""
     try:
         return hints_of(target)
     except (NameError, TypeError, AttributeError):

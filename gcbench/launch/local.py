@@ -1,6 +1,6 @@
-"""Worker processes on this machine: when one dies all are ended, and none is left behind.
+"""Worker processes on this machine: when one dies, all are ended, and none is left behind.
 
-They listen to no other machine.
+They accept connections from this machine only.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from gcbench.launch.folder import temporary_folder
 from gcbench.launch.lock import Lock
 from gcbench.launch.meeting import MEETING_FILE
 
-STOP_SECONDS = 20.0  # from the request to stop to the kill
-FOLLOW_SECONDS = 5.0  # that workers have to end by themselves when one of them has failed
-LOOK_SECONDS = 0.2  # between looks for a signal, and for the parent
+STOP_SECONDS = 20.0  # from SIGTERM to the kill
+FOLLOW_SECONDS = 5.0  # for workers to end by themselves when one of them has failed
+LOOK_SECONDS = 0.2  # between checks for a signal, and for the parent process
 _PROCESSES: Any = multiprocessing.get_context("spawn")
 
 
 class WorkerFailed(Exception):
-    """The worker that failed first, why, and its own traceback ("" where it died without one)."""
+    """The worker that failed first, why, and its own traceback ("" if it died without one)."""
 
     def __init__(self, rank: int, traceback_text: str, reason: str) -> None:
         super().__init__(f"worker process {rank} failed: {reason}")
@@ -43,7 +43,7 @@ class WorkerFailed(Exception):
 
 
 class Interrupted(Exception):
-    """A signal asked for the end, and every worker is gone."""
+    """A signal stopped the run, and every worker has ended."""
 
     def __init__(self, signal_name: str) -> None:
         super().__init__(f"interrupted by {signal_name}")
@@ -51,14 +51,14 @@ class Interrupted(Exception):
 
 
 class _Place(NamedTuple):
-    """A worker's place in the run, which it gets at its start."""
+    """A worker's place in the run, passed to it at its start."""
 
     rank: int
     processes: int
     attempt: int
-    notes: Path  # of this attempt, in a folder that only this user can read
+    notes: Path  # folder of this attempt, which only this user can read
     parent: int
-    locks: tuple[Lock, ...]  # which last as long as any process of the run
+    locks: tuple[Lock, ...]  # held as long as any process of the run lives
 
 
 def run_processes(
@@ -70,11 +70,12 @@ def run_processes(
 ) -> None:
     """Run `target(*args)` in `processes` processes.
 
-    They find RANK and WORLD_SIZE as usual and each other by `meeting.join`.
+    They find RANK and WORLD_SIZE in the environment, and each other through `meeting.join`.
 
     When one dies, all are ended and started again, up to `max_restarts` times; `meeting.restarts()`
-    tells the target how often. On a signal to stop every worker gets SIGTERM and STOP_SECONDS to
-    return. `lock` stays held until the last worker has ended.
+    tells the target how often. Raises WorkerFailed when the last attempt fails. On a stop signal
+    every worker gets SIGTERM and STOP_SECONDS to return; then Interrupted is raised. `lock` stays
+    held until the last worker has ended.
     """
     with temporary_folder() as folder, collect_signals() as received:
         locks = (folder.lock, lock) if lock else (folder.lock,)
@@ -115,7 +116,7 @@ def _run_once(
 
 
 def _await(workers: Sequence[Any], received: Sequence[str]) -> dict[int, int]:
-    """Wait for all workers; return, by rank, when each that was not killed here died."""
+    """Wait for all workers; return, by rank, the time in ns at which each ended by itself."""
     living = dict(enumerate(workers))
     died_alone: dict[int, int] = {}
     kill_at = math.inf
@@ -158,7 +159,7 @@ def _work(target: Callable[..., None], args: tuple[Any, ...], place: _Place) -> 
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         target(*args)
-    except BaseException as error:  # the target's SystemExit, too, is a failure
+    except BaseException as error:  # SystemExit in the target is a failure, too
         leave_note(failure_of(error, place.rank), place.notes)
         sys.stdout.flush()
         sys.stderr.flush()
@@ -187,7 +188,7 @@ def _loopback() -> str:
 
 
 def _end_with(parent: int) -> None:
-    """Ask this process to stop when `parent` is gone, and end it when it does not."""
+    """Ask this process to stop when `parent` is gone, and end it if it does not."""
     while os.getppid() == parent:
         time.sleep(LOOK_SECONDS)
     os.kill(os.getpid(), signal.SIGTERM)
@@ -197,7 +198,7 @@ def _end_with(parent: int) -> None:
 
 @contextmanager
 def collect_signals() -> Iterator[list[str]]:
-    """Yield a list that collects the names of signals that ask for the end."""
+    """Yield a list that collects the names of stop signals as they arrive."""
     received: list[str] = []
 
     def note(number: int, frame: object) -> None:
@@ -213,9 +214,9 @@ def collect_signals() -> Iterator[list[str]]:
 
 @contextmanager
 def _hide_main() -> Iterator[None]:
-    """Keep workers from running the user's script again, as spawned processes do.
+    """Keep workers from running the user's script again, as spawned processes normally do.
 
-    They need nothing of it, and a script that calls `gcbench.run` would start workers in workers.
+    They need nothing from it, and a script that calls `gcbench.run` would start workers in workers.
     """
     main = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
@@ -227,11 +228,11 @@ def _hide_main() -> Iterator[None]:
 
 @contextmanager
 def _block_sigint() -> Iterator[None]:
-    """Block SIGINT for processes that are started meanwhile.
+    """Block SIGINT in processes that are started in this context.
 
-    They unblock it in `_work`: before, Ctrl-C would print what they are importing.
+    They unblock it in `_work`: earlier, Ctrl-C would print a traceback of their imports.
     """
-    resource_tracker.ensure_running()  # its first start would undo the next line
+    resource_tracker.ensure_running()  # its start unblocks SIGINT
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -1,4 +1,4 @@
-"""One run at a time in a directory: two would mix their records and checkpoints."""
+"""Locks that keep two runs out of one directory, where they would mix their records."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from typing import Any
 
 from gcbench.config import ConfigError, RunFailed
 
-PATIENCE_SECONDS = 3.0  # for a run that is just ending
-ORPHAN_SECONDS = 30.0  # for workers whose parent was killed, which leave a checkpoint and end
+PATIENCE_SECONDS = 3.0  # to wait for a run that is just ending
+ORPHAN_SECONDS = 30.0  # to wait for workers of a killed parent to write a checkpoint
 
 log = logging.getLogger("gcbench")
 
@@ -26,7 +26,8 @@ log = logging.getLogger("gcbench")
 class Lock:
     """A lock on a file, held until the last of the processes that share it has ended.
 
-    A file that is a link, or that has another name too, is refused: it may be somebody else's.
+    Raises OSError for a link, a file with a second hard link, and anything that is no plain file:
+    it may be somebody else's.
     """
 
     def __init__(self, path: Path, descriptor: int | None = None) -> None:
@@ -44,7 +45,7 @@ class Lock:
     def take(self) -> bool:
         """Take the lock; return whether it was free.
 
-        Raises OSError where the file system has no locks.
+        Raises OSError if the file system does not support locks.
         """
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -53,16 +54,13 @@ class Lock:
         return True
 
     def release(self) -> None:
-        """Release the lock in all processes that share it.
-
-        So a worker that is still ending keeps nobody out.
-        """
+        """Release the lock in all processes that share it, even if a worker is still ending."""
         with suppress(OSError):
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)
         os.close(self._descriptor)
 
     def note(self, text: str) -> None:
-        with suppress(OSError):  # a full disk, which the first record of the run tells better
+        with suppress(OSError):  # a full disk, which writing the first record reports better
             os.truncate(self._descriptor, 0)
             os.pwrite(self._descriptor, text.encode(), 0)
 
@@ -78,9 +76,8 @@ def _rebuild(path: Path, descriptor: Any) -> Lock:
 def lock_directory(directory: Path) -> Iterator[Lock]:
     """Hold the lock of a directory, so that no other run can use it.
 
-    It is held as long as processes live that got the lock.
-
-    Raises RunFailed where another process runs there.
+    If this process is killed, it stays held until all processes that share the lock have ended.
+    Raises RunFailed if another process runs there.
     """
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / "run.lock"

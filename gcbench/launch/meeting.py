@@ -1,8 +1,8 @@
-"""The meeting point at which the processes of a run find each other.
+"""The meeting point (rendezvous) at which the processes of a run find each other.
 
-Those of one machine meet in a file that only their user can read, so that no port is open for it.
-Those that torchrun or srun started meet in the store of torch.distributed, which trusts whoever
-reaches its port.
+Processes that gcbench starts on one machine meet in a file that only their user can read, so that
+no port is open. Those that torchrun or srun started meet in the TCP store of torch.distributed,
+which trusts everybody who can reach its port.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from typing import Any
 
 import torch.distributed as dist
 
-MEETING_FILE = "GCBENCH_MEETING"  # the variable that names the file
+MEETING_FILE = "GCBENCH_MEETING"  # environment variable with the path of the file
 
 
 def restarts() -> int:
-    """Return how often this process and its peers were started before."""
+    """Return how often the processes of this run have been restarted."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
 
 
 def join(backend: str | None, **more: Any) -> None:
-    """Join the process group, wherever the others are."""
-    # After a restart torchrun's store still has the addresses of the processes before.
+    """Join the default process group; `more` are arguments of `init_process_group`."""
+    # After a restart torchrun's store still has the addresses of the previous processes.
     if MEETING_FILE in os.environ or restarts():
         more |= {
             "store": store("meeting"),
@@ -34,7 +34,7 @@ def join(backend: str | None, **more: Any) -> None:
 
 
 def store(name: str) -> Any:
-    """Return a part of the store by which the processes meet; after a restart it is empty."""
+    """Return a named part of the store that all processes share; after a restart it is empty."""
     part = f"gcbench-{name}-{restarts()}"
     return dist.PrefixStore(part, _open_store())  # type: ignore[attr-defined]
 

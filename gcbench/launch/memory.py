@@ -1,4 +1,4 @@
-"""Large tensors of every step get the memory of those of the step before."""
+"""Reuse of memory: large tensors of a step get the memory that the previous step freed."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # glibc's mallopt(3)
 
 
 def keep_freed_memory() -> None:
-    """Tell glibc, where there is one, not to hand freed memory back to the system.
+    """Tell glibc, if it is in use, not to return freed memory to the system.
 
-    By default every tensor above 32 MiB is mapped anew, and its pages cost more to touch than a
+    By default every tensor above 32 MiB is mapped anew, and touching its pages takes longer than a
     codec takes to fill them. Trimming the heap costs as much: 16 virtual workers of an LSTM free
-    gigabytes in a step, more than a threshold can say. Threads that start later, as that of
-    overlapped exchanges, share the heap of the main one: their own would map each tensor above
-    64 MiB anew, whatever the thresholds.
+    gigabytes per step, more than a threshold can express. Threads that start later, such as that of
+    overlapped exchanges, share the heap of the main thread: a heap of their own would map each
+    tensor above 64 MiB anew, whatever the thresholds.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         for threshold in (_MMAP_THRESHOLD, _TRIM_THRESHOLD):
-            mallopt(threshold, -1)  # never: as a size_t it is the largest
+            mallopt(threshold, -1)  # never: as a size_t, -1 is the largest value
         mallopt(_ARENA_MAX, 1)
 
 
 def give_back_freed_memory() -> None:
-    """Hand back to the system, and to the GPU's driver, what this process has freed and kept.
+    """Return freed memory of this process to the system and to the GPU's driver.
 
-    To be called before a further run of a sweep, whose check of memory would count it as used.
+    Otherwise the memory check of the next run in a sweep would count it as used.
     """
     gc.collect()
     if torch.cuda.is_initialized():

@@ -1,4 +1,4 @@
-"""The memory that a run needs, and what this machine has."""
+"""The memory that a run needs, and the memory that this machine has."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from gcbench.compressors.dense import Dense
 from gcbench.launch.plan import Plan
 from gcbench.train.run import Estimator
 
-# Copies of the parameters at the peak of a step, measured with 1 to 8 virtual workers. A process
-# has weights, momentum and update, and more in the eager code of a large tensor.
+# Memory at the peak of a step, in copies of the parameters, measured with 1 to 8 virtual workers. A
+# process has weights, momentum and update, and more while eager code handles a large tensor.
 OF_PROCESS = 6
 OF_BUCKETS = 10
-# A worker has gradient, payload, residual and one in flight; without a residual, less of them.
+# A worker has gradient, payload, residual and one copy in flight; without a residual, fewer.
 OF_WORKER = 7
 OF_LEAN_WORKER = 2
 
@@ -24,7 +24,7 @@ OF_LEAN_WORKER = 2
 def needed_bytes(
     plan: Plan, parameters: int, compressor: Compressor, estimator: Estimator, workers: int
 ) -> int:
-    """Return the bytes that `workers` in place of the plan's need, without activations."""
+    """Return the bytes, without activations, that a plan needs if it has `workers` workers."""
     parts = list(parts_of(compressor))
     processes = min(plan.local_processes, workers) if plan.device == "cpu" else 1
     remembers = any(isinstance(part, Feedback) for part in parts)
@@ -36,7 +36,7 @@ def needed_bytes(
 
 
 def free_bytes() -> int:
-    """Return the memory that can be had without swapping."""
+    """Return the bytes that can be allocated without swapping."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable"))

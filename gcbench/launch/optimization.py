@@ -1,4 +1,4 @@
-"""Optimizers and schedules from their nodes, tried before a run begins."""
+"""Optimizers and schedules made from their nodes, and a trial step before a run begins."""
 
 from __future__ import annotations
 
@@ -27,16 +27,17 @@ OPTIMIZERS: dict[str, Config] = {
     "frozen_adam": {"_target_": "gcbench.train.optimizers.FrozenAdam"},
     "dion": {"_target_": "gcbench.train.optimizers.DionOptimizer"},
 }
-LENGTHS = ("T_max", "total_steps")  # arguments of torch's schedulers: how many rates they set
+# Arguments of torch's schedulers that say how many rates they set.
+LENGTHS = ("T_max", "total_steps")
 
 
 def make_optimizer(node: Config, model: nn.Module) -> Optimizer:
-    """Return the optimizer of a model's parameters: one of conf/optimizer, or any class."""
+    """Return the optimizer of a model's parameters: one of conf/optimizer, or of any class."""
     return _make_optimizer(node, parameter_groups(model, node["lr"], _groups(node)))
 
 
 def try_step(optimizer: Config, schedule: Config, model: nn.Module) -> None:
-    """Raise ConfigError where the optimizer or the schedule cannot be made or cannot take a step.
+    """Raise ConfigError if the optimizer or the schedule cannot be made or cannot take a step.
 
     The step is taken on small stand-ins for the parameters, which may be on the meta device.
     """
@@ -71,7 +72,7 @@ def _refuse_lost_options(
     before: Sequence[Mapping[str, Any]],
     after: Sequence[Mapping[str, Any]],
 ) -> None:
-    """Refuse a scheduler of torch that puts its own values in the place of the optimizer's."""
+    """Refuse a torch scheduler that replaces the optimizer's rates or momentum with its own."""
     asked, set_to = ([group["lr"] for group in groups] for groups in (before, after))
     pairs = zip(asked, set_to, strict=True)
     if not all(math.isclose(a * set_to[0], b * asked[0]) for a, b in pairs):
@@ -123,9 +124,9 @@ def _groups(node: Config) -> list[Config]:
 def make_schedule(
     node: Config, optimizer: Optimizer, workers: int, steps_per_epoch: int, steps: int
 ) -> Schedule:
-    """Return our schedule, or a scheduler of torch for `optimizer`.
+    """Return one of gcbench's schedules, or a torch scheduler for `optimizer`.
 
-    What it leaves open of LENGTHS is the number of rates that it sets in the run.
+    Arguments in LENGTHS that the node leaves open get the number of rates set in the run.
     """
     if "_target_" not in node:
         settings = to_dataclass(ScheduleSettings, node)
@@ -137,7 +138,7 @@ def make_schedule(
 
 
 def fits_one_length(schedule: Config) -> bool:
-    """Return whether the length of the run fills what `schedule` leaves open."""
+    """Return whether `schedule` has open arguments that the length of the run fills."""
     if "_target_" not in schedule:
         return False
     return fill_open(schedule, "schedule", dict.fromkeys(LENGTHS, 1)) != schedule

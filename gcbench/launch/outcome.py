@@ -1,4 +1,4 @@
-"""The result of a run, put together from what all processes counted."""
+"""The result of a run, assembled from the counts of all processes."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ class Ending(NamedTuple):
     """How the steps of a run ended."""
 
     status: Status
-    reason: str | None  # of another status than done
-    resumed_step: int  # the first one of the last start
-    compiled_from_step: int | None  # None: codecs stayed what they were
-    has_weights: bool  # beside the result
+    reason: str | None  # why the status is not done
+    resumed_step: int  # the first step since the last start
+    compiled_from_step: int | None  # None if the codecs did not change
+    has_weights: bool  # whether weights.pt is beside the result
 
 
 def make_outcome(
     config: Config, plan: Plan, run: Run, progress: Progress, begun: Begun, ending: Ending
 ) -> Result:
-    """Return the result of a run; every process calls it."""
+    """Return the result of a run; every process must call this."""
     meter = Meter.of_workers(plan.workers)
     meter.load([totals for part in run.control.gather(run.comm.meter.state()) for totals in part])
     shapes = [parameter.shape for parameter in run.replica.parameters.values()]
@@ -120,7 +120,7 @@ def _collective(kind: Kind, totals: Sequence[Total]) -> Collective:
 
 
 def _between_nodes(meter: Meter, steps: int, dense: int) -> BitsBetweenNodes | None:
-    """Return what nodes sent to each other; None where nothing was exchanged between nodes."""
+    """Return the bits that nodes sent to each other; None if they exchanged nothing."""
     nodes = max(
         (kind.workers for kind in meter.totals_by_worker[0] if kind.level == "between"), default=0
     )
@@ -136,9 +136,9 @@ def _between_nodes(meter: Meter, steps: int, dense: int) -> BitsBetweenNodes | N
 
 
 def _shannon_bits(run: Run, progress: Progress) -> float | None:
-    """Return the least bits that the codes could cost, as a mean over all steps.
+    """Return the Shannon bound of the codes in bits per step, averaged over all steps.
 
-    Whole gradients, of a warm-up or of the estimator, cost 32 bits a value.
+    Whole gradients, in a dense warm-up or of the estimator, count 32 bits per value.
     """
     bits = _mean(progress.samples, "shannon_bits")
     if bits is None:

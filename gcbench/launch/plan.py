@@ -1,4 +1,4 @@
-"""The plan of a run: where its workers live, from what was asked and what the machine has."""
+"""The plan of a run: the processes and devices of its workers, from settings and machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gcbench.config import Config, ConfigError
 from gcbench.launch import slurm
 from gcbench.records.environment import count_cores
 
-# Launchers for processes that somebody else started.
+# Launchers that join processes which another program, named here, has started.
 JOINING = {
     "torchrun": "torchrun",
     "slurm": "srun",
@@ -29,13 +29,13 @@ class Machine:
     cores: int
     cuda_devices: int
     environment: Mapping[str, str]
-    compiler: bool = True  # of C++, which torch.compile needs
+    compiler: bool = True  # whether there is a C++ compiler, which torch.compile needs
 
     @staticmethod
     def detect() -> Machine:
         cores = count_cores() or 1
         if slurm.tasks(os.environ):
-            # The job's cores count, as a task may be bound to a few of them.
+            # Use all cores of the job on this node, as a task may be bound to a few of them.
             cores = int(os.environ["SLURM_CPUS_ON_NODE"])
         compiler = any(
             shutil.which(name) for name in (os.environ.get("CXX", "g++"), "g++", "clang++")
@@ -56,22 +56,22 @@ class Machine:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A decision to hold `workers` rows in `processes` processes.
+    """The distribution of `workers` workers over `processes` processes.
 
-    Fewer processes than workers means virtual workers, which have no times.
+    With fewer processes than workers, the workers are virtual and have no times.
     """
 
     launcher: str  # local | torchrun | slurm | virtual
     device: str  # cpu | cuda
-    backend: str | None  # of the process group; None: a single process needs none
+    backend: str | None  # backend of the process group; None for a single process
     workers: int
     processes: int
-    local_processes: int  # of them, on this node
-    threads: int  # of each process
+    local_processes: int  # processes on this node
+    threads: int  # per process
     cores: int
-    codec_backend: Backend = "eager"  # of the first step
-    may_change_codecs: bool = False  # to compiled ones when a process in the background has them
-    compiler: bool = True  # of C++, which torch.compile needs
+    codec_backend: Backend = "eager"  # in the first step
+    may_change_codecs: bool = False  # whether to compile codecs in the background and use them
+    compiler: bool = True  # whether there is a C++ compiler, which torch.compile needs
 
     @property
     def timed(self) -> bool:
@@ -84,11 +84,11 @@ class Plan:
 
     @property
     def oversubscribed(self) -> bool:
-        """Return whether more threads are busy than there are cores: times say little then."""
+        """Return whether there are more busy threads than cores, so that times say little."""
         return self.device == "cpu" and self.local_processes * self.threads > self.cores
 
     def security_notice(self) -> str | None:
-        """Return what users of several machines must know; None on one machine."""
+        """Return the security warning for a run on several machines; None on one machine."""
         if self.processes == self.local_processes:
             return None
         return (
@@ -107,7 +107,7 @@ class Plan:
 
 
 def make_plan(config: Config, machine: Machine) -> Plan:
-    """Return where the workers of a run live; ConfigError where this machine cannot hold them."""
+    """Return the plan of a run. Raises ConfigError if this machine cannot run it."""
     trainer = config["trainer"]
     workers = trainer["gpus"]
     device = _device(trainer["device"], machine)
@@ -171,7 +171,7 @@ def _check_emulation(network: str, plan: Plan) -> None:
 
 
 def _check_trainer_nodes(asked: int, launcher: str, machine: Machine) -> None:
-    """Refuse a number of nodes that torchrun or srun did not start; 1, the default, means any."""
+    """Refuse a number of nodes other than torchrun or srun use; 1, the default, means any."""
     if asked == 1:
         return
     if launcher not in JOINING:
@@ -210,7 +210,7 @@ def _device(asked: str, machine: Machine) -> str:
 
 
 def choose_codec_backend(asked: str, device: str, compiler: bool, key: str) -> Backend:
-    """Return how codecs of the first step run; ConfigError names the key where they cannot."""
+    """Return the codec backend of the first step. Raises ConfigError if it is not available."""
     if asked not in ("auto", "eager", "compiled"):
         raise ConfigError(f"{key}={asked}: type auto, eager or compiled")
     if asked == "compiled" and not compiler:

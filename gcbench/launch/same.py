@@ -1,4 +1,4 @@
-"""The same run under another name: tables share rows, and a sweep computes none of them twice."""
+"""Find the same run under another name, so that a sweep does not repeat what tables share."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ log = logging.getLogger("gcbench")
 
 
 def find_same_run(config: Config, directory: Path) -> Path | None:
-    """Return the directory of an ended run that is this one under another name, if there is one.
+    """Return the directory of an ended run that is this one under another name, or None.
 
-    It lies below `outputs` and differs from the run of `directory` in its name only.
+    The search covers directories below `outputs` that have the same name suffix as `directory`.
     """
     for path in sorted(Path(config["outputs"]).rglob(f"*{name_suffix(directory)}/result.json")):
         result = read_result_or_warn(path)
@@ -33,13 +33,13 @@ def find_same_run(config: Config, directory: Path) -> Path | None:
 def name_suffix(directory: Path) -> str:
     """Return the end of a directory's name: -s<seed>-<hash of the configuration>.
 
-    Names have no part in the hash; where and how it executes has.
+    The hash ignores names, but not where and how the run executes.
     """
     return f"-s{directory.name.rpartition('-s')[2]}"
 
 
 def is_final_result(result: Result | None, config: Config) -> bool:
-    """Return whether `result` is one of this configuration that has ended: done, or diverged."""
+    """Return whether `result` is of this configuration and final: done or diverged."""
     return (
         result is not None
         and result.status in ENDED
@@ -48,7 +48,7 @@ def is_final_result(result: Result | None, config: Config) -> bool:
 
 
 def read_result_or_warn(path: Path) -> Result | None:
-    """Return the result in a file; None where there is none, or none that can be read."""
+    """Return the result in a file; None if there is none or, with a warning, if it is damaged."""
     try:
         return read_run(path.parent).result
     except OSError:

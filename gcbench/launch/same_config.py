@@ -1,6 +1,6 @@
 """A check that all processes of a run have the same configuration.
 
-Several shells, or nodes, may have typed another.
+They may differ if the processes were started from several shells or nodes.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from gcbench.comm import Control
 from gcbench.config import Config, ConfigError
 from gcbench.identity import iterate_leaves, relevant_config, value_of
 
-ITS_OWN = {"launcher", "threads"}  # of each process, which may differ
+ITS_OWN = {"launcher", "threads"}  # keys of `trainer` that may differ between processes
 PLACES = ("name", "outputs", "directory")
 
 
 def refuse_different_configs(config: Config, control: Control) -> None:
-    """Raise ConfigError in all processes where their configurations differ, naming the keys.
+    """Raise ConfigError in all processes, naming the keys, if their configurations differ.
 
-    Every process calls it first of all.
+    Every process must call this before any other exchange.
     """
     compared = {**relevant_config(config, ITS_OWN), **{key: config.get(key) for key in PLACES}}
     everyone = control.gather(dict(iterate_leaves(compared)))

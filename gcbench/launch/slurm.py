@@ -1,6 +1,6 @@
-"""Slurm: a task's place in its job step, the job that a run asks for, and how it is requeued.
+"""Slurm: a task's place in its job step, the job that a run needs, and how it is requeued.
 
-Imports no torch.
+This module does not import torch.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import NamedTuple
 
 from gcbench.config import Config, ConfigError
 
-PORTS = range(15000, 30000)  # below those that the system hands out by itself
-# Slurm sends this, as we and submitit ask, when time is nearly over or others need the nodes.
+PORTS = range(15000, 30000)  # below the system's ephemeral ports
+# gcbench and submitit ask Slurm for this signal before a time limit or a preemption.
 REQUEUE = signal.SIGUSR2
-TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR")  # what torchrun gives a process
+TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR")  # variables that torchrun sets
 Environment = Mapping[str, str]
 
 
@@ -28,39 +28,42 @@ class ClusterResources(NamedTuple):
     """The resources that a job may ask for."""
 
     nodes: int
-    gpus: bool  # that nodes have some to give out
+    gpus: bool  # whether nodes have GPUs to allocate
 
 
 class JobShape(NamedTuple):
-    """The nodes of a job, the tasks of each, and the GPUs of each; None asks for no GPUs."""
+    """The nodes of a job, and the tasks and GPUs of each node; None requests no GPUs."""
 
     nodes: int = 1
     tasks_per_node: int = 1
     gpus_per_node: int | None = None
 
     def side_by_side(self, points: int) -> JobShape:
-        """Return the shape of a job that runs so many such points at the same time."""
+        """Return the shape of a job that runs `points` points of this shape at the same time."""
         gpus = self.gpus_per_node and points * self.gpus_per_node
         return self._replace(tasks_per_node=points * self.tasks_per_node, gpus_per_node=gpus)
 
 
 def tasks(environment: Environment) -> int:
-    """Return the tasks of the job step that this process is in; 0 outside of one."""
+    """Return the number of tasks in this process's job step; 0 outside of one."""
     return int(environment.get("SLURM_STEP_NUM_TASKS", 0))
 
 
 def rank(environment: Environment) -> int:
-    """Return the number of this task in its job step; 0 outside of one."""
+    """Return the rank of this task in its job step; 0 outside of one."""
     return int(environment.get("SLURM_PROCID", 0))
 
 
 def nodes(environment: Environment) -> int:
-    """Return the nodes of the job step."""
+    """Return the number of nodes in the job step."""
     return int(environment["SLURM_STEP_NUM_NODES"])
 
 
 def tasks_here(environment: Environment) -> int:
-    """Return the job step's tasks on this node: 2 in `2(x3),1`, but for the last node."""
+    """Return the number of the job step's tasks on this node.
+
+    Slurm's `2(x3),1` means two on each of the first three nodes, and one on the fourth.
+    """
     counts: list[int] = []
     for count, times in re.findall(
         r"(\d+)(?:\(x(\d+)\))?", environment["SLURM_STEP_TASKS_PER_NODE"]
@@ -70,16 +73,16 @@ def tasks_here(environment: Environment) -> int:
 
 
 def first_host(node_list: str) -> str:
-    """Return the first host of a node list: `gpu003` of `gpu[003-007,9],fast1`."""
+    """Return the first host of a node list, for example `gpu003` of `gpu[003-007,9],fast1`."""
     group = re.match(r"(?:[^,\[]|\[[^]]*\])+", node_list)
     assert group is not None, node_list
     return re.sub(r"\[(\w+)[^]]*\]", r"\1", group[0])
 
 
 def torch_environment(environment: Environment, directory: Path) -> dict[str, str]:
-    """Return the variables by which torch.distributed finds the other processes.
+    """Return the environment variables by which torch.distributed finds the other processes.
 
-    Steps and runs that overlap have ports of their own.
+    The port is a hash of job step and directory, so that concurrent runs use different ones.
     """
     step = f"{environment['SLURM_JOB_ID']}.{environment['SLURM_STEP_ID']} {directory}"
     port = PORTS[zlib.crc32(step.encode()) % len(PORTS)]
@@ -96,7 +99,7 @@ def torch_environment(environment: Environment, directory: Path) -> dict[str, st
 
 @contextmanager
 def _variables(values: Mapping[str, str]) -> Iterator[None]:
-    """Set variables, and put back what was there before."""
+    """Set environment variables, and restore the environment afterwards."""
     before = dict(os.environ)
     os.environ.update(values)
     try:
@@ -107,18 +110,18 @@ def _variables(values: Mapping[str, str]) -> Iterator[None]:
 
 
 def torchrun_environment(directory: Path) -> AbstractContextManager[None]:
-    """Return a context with these variables, for one run of several that a command may make."""
+    """Return a context that sets torchrun's variables for one of the runs of this process."""
     return _variables(torch_environment(os.environ, directory))
 
 
 def task_of_its_own() -> AbstractContextManager[None]:
-    """Return a context in which a task of a job step takes itself for the step's only one.
+    """Return a context in which a task sees itself as the only one of its job step.
 
-    It sees its share of the job step's GPUs and cores.
+    It gets its share of the GPUs and cores that the job step has on this node.
     """
     here, number = tasks_here(os.environ), int(os.environ["SLURM_LOCALID"])
     gpus = [gpu for gpu in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]
-    share = len(gpus) // here  # none where Slurm has bound each task to GPUs of its own
+    share = len(gpus) // here  # 0 if Slurm has bound each task to GPUs of its own
     own = ",".join(gpus[number * share : (number + 1) * share])
     cores = max(1, int(os.environ["SLURM_CPUS_ON_NODE"]) // here)
     alone = {
@@ -134,9 +137,9 @@ def task_of_its_own() -> AbstractContextManager[None]:
 
 
 def stop_signals(environment: Environment) -> tuple[signal.Signals, ...]:
-    """Return the signals after which a run leaves a checkpoint.
+    """Return the signals at which a run stops and leaves a checkpoint.
 
-    The end of a terminal is none for what nohup started.
+    SIGHUP is left out if it is ignored, as under nohup.
     """
     usual = [signal.SIGINT, signal.SIGTERM, signal.SIGQUIT]
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
@@ -145,12 +148,12 @@ def stop_signals(environment: Environment) -> tuple[signal.Signals, ...]:
 
 
 def was_requeued(environment: Environment) -> bool:
-    """Return whether this job ran before, and so continues the runs that it began."""
+    """Return whether this job was requeued, and so continues the runs that it began."""
     return environment.get("SLURM_RESTART_COUNT", "0") != "0"
 
 
 def requeue() -> None:
-    """Queue the job again, after the checkpoint of a run that REQUEUE stopped."""
+    """Requeue the job, after a run that REQUEUE stopped has left its checkpoint."""
     if os.environ.get("SUBMITIT_EXECUTOR") == "slurm":
         # Submitit's own handler for this signal counts how often it has queued the job again.
         signal.raise_signal(REQUEUE)
@@ -159,9 +162,13 @@ def requeue() -> None:
 
 
 def job_shape(trainer: Config, cluster: ClusterResources) -> JobShape:
-    """Return the shape of a run's job: a task a process, and a GPU a process of runs on GPUs."""
+    """Return the shape of a run's job: one task per process and, on GPUs, one GPU per process.
+
+    With trainer.launcher=local a single task starts the processes. Raises ConfigError if the
+    cluster has too few nodes, or if the processes cannot be divided evenly among them.
+    """
     nodes, processes = trainer["nodes"], trainer["processes"] or trainer["gpus"]
-    if nodes > cluster.nodes:  # which Slurm would let wait for ever
+    if nodes > cluster.nodes:  # Slurm would let the job wait forever
         raise ConfigError(
             f"trainer.nodes={nodes}: the cluster's partitions have {cluster.nodes} nodes; type "
             "that number or less"
@@ -183,7 +190,7 @@ def job_shape(trainer: Config, cluster: ClusterResources) -> JobShape:
 def find_cluster(partition: str | None) -> ClusterResources:
     """Return the resources of the partition, or of all of them.
 
-    Raises ConfigError where there is no Slurm to send jobs to, or no such partition.
+    Raises ConfigError if there is no Slurm to send jobs to, or no such partition.
     """
     try:
         answer = subprocess.run(

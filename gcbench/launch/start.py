@@ -1,4 +1,4 @@
-"""The start of a checked run, followed to its end in the process that the user started."""
+"""The process that the user started: it checks a run, starts it and follows it to its end."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ log = logging.getLogger("gcbench")
 def start(config: Config, directory: str, in_sweep: bool = False) -> None:
     """Run a configuration to its end.
 
-    Raises ConfigError before anything has started, RunFailed when the run failed, KeyboardInterrupt
-    when it was stopped. In a sweep, a run that is finished already, here or under another name, is
-    skipped, and not shown again.
+    Raises ConfigError before anything has started, RunFailed if the run fails, KeyboardInterrupt if
+    it is stopped. In a sweep, a run that has already finished, here or under another name, is
+    skipped without showing its result.
     """
     path = Path(directory).resolve()
     machine = Machine.detect()
@@ -63,7 +63,7 @@ def _start(config: Config, plan: Plan, files: RunFiles, in_sweep: bool) -> None:
         return
     with lock_directory(files.directory) if rank == 0 else nullcontext() as lock:
         if plan.launcher not in JOINING and not anew:
-            # Another command may have ended the run while this one waited for the lock.
+            # Another command may have finished the run while this one waited for the lock.
             refuse_other_run(config, files)
             if _is_finished(config, files, say):
                 return
@@ -74,13 +74,13 @@ def _start_alone(
     config: Config, plan: Plan, files: RunFiles, rank: int, anew: bool, lock: Lock | None
 ) -> None:
     if plan.launcher not in JOINING or os.environ["LOCAL_RANK"] == "0":
-        data = _check(config, plan, files.directory)  # downloads what is missing, once a node
+        data = _check(config, plan, files.directory)  # downloads what is missing, once per node
     if rank == 0:
         for notice in filter(None, (plan.notice(), plan.security_notice())):
             log.warning(notice)
         begun = _prepare_directory(config, data, files, anew)
     else:
-        begun = Begun.here()  # which is not written
+        begun = Begun.here()  # not written to start.json
     stopped_by = _run(config, plan, files, rank, begun, lock)
     if rank == 0:
         _raise_unless_done(files, stopped_by, anew)
@@ -110,9 +110,9 @@ def _is_finished(config: Config, files: RunFiles, say: bool) -> bool:
 
 
 def _check(config: Config, plan: Plan, path: Path) -> Data:
-    """Check the run and return its data; a ValueError of these or a method is a ConfigError.
+    """Check the run, log warnings, and return its data; raise ConfigError for a ValueError.
 
-    Such an error is the user's to correct; its text is kept.
+    A ValueError of the data, the checks or a method is a mistake that the user can correct.
     """
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
@@ -128,9 +128,9 @@ def _check(config: Config, plan: Plan, path: Path) -> Data:
 
 
 def _prepare_directory(config: Config, data: Data, files: RunFiles, anew: bool) -> Begun:
-    """Continue from a checkpoint, or begin with an empty record.
+    """Continue from a checkpoint, or begin anew with an empty record; return the start.
 
-    What an earlier run left keeps its content.
+    To begin anew, the files of an earlier run are renamed and its checkpoints are removed.
     """
     checkpoints = files.checkpoints
     before, extended, resharded = None, None, list[Resharded]()
@@ -143,7 +143,7 @@ def _prepare_directory(config: Config, data: Data, files: RunFiles, anew: bool) 
         before = files.read_start()
         resharded = _resharded(config, before, checkpoints)
         if (result := files.read_result()) and extends(config, result):
-            assert result.steps is not None and result.epochs is not None  # as it is done
+            assert result.steps is not None and result.epochs is not None  # as the run is done
             extended = Extended(from_step=result.steps, from_epoch=result.epochs)
             log.info(
                 "extending the run in %s, which ended after step %d",
@@ -169,13 +169,13 @@ def _prepare_directory(config: Config, data: Data, files: RunFiles, anew: bool) 
 
 
 def _was_begun_by_this_job(files: RunFiles) -> bool:
-    """Return whether Slurm has requeued the job that began this run, which so goes on."""
+    """Return whether this is the requeued Slurm job that began this run, and so continues it."""
     begun = files.read_start() if slurm.was_requeued(os.environ) else None
     return begun is not None and begun.get("slurm_job") == slurm_job()
 
 
 def _clear(checkpoints: Path) -> None:
-    """Remove the checkpoints of an earlier run, from which this one is not to go on."""
+    """Remove the checkpoints of an earlier run, so that this one does not continue from them."""
     if checkpoints.is_symlink() and any(checkpoints.iterdir()):
         raise ConfigError(
             f"{checkpoints} is a link to {checkpoints.resolve()}, whose checkpoints would be "
@@ -194,12 +194,12 @@ def _clear(checkpoints: Path) -> None:
 
 
 def _resharded(config: Config, before: dict[str, Any] | None, checkpoints: Path) -> list[Resharded]:
-    """Return where the run went on with another number of workers, now included."""
+    """Return all changes of the number of workers when the run was continued, including now."""
     if before is None:
         return []
     changes = [Resharded.model_validate(where) for where in before.get("resharded", [])]
     step, workers = last_step(checkpoints), _workers(before["config"])
-    if changes and changes[-1].from_step == step:  # a start that has not kept a step since
+    if changes and changes[-1].from_step == step:  # that start has left no checkpoint since
         workers = changes.pop().workers
     if workers != _workers(config):
         changes.append(Resharded(from_step=step, workers=workers))
@@ -225,7 +225,7 @@ def _check_latest(config: Config, data: Data, checkpoints: Path) -> None:
 def _run(
     config: Config, plan: Plan, files: RunFiles, rank: int, begun: Begun, lock: Lock | None
 ) -> str | None:
-    """Run the workers; return the name of a signal that stopped the work in this process."""
+    """Run the workers; return the name of the signal that stopped them, or None."""
     arguments = (config, plan, str(files.directory), begun)
     received: list[str] = []
     try:
@@ -252,7 +252,7 @@ def _run(
         if not _is_for_user(failure.reason):
             print(failure.traceback_text, file=sys.stderr)
         raise RunFailed(f"worker {failure.rank} failed: {failure.reason}") from None
-    except ConfigError:  # that of another process than this one's
+    except ConfigError:  # such as configurations that differ between processes
         raise
     except Exception as error:
         if not is_echo(error) and not _is_for_user(failure_of(error, rank).reason):
@@ -271,10 +271,7 @@ def _run(
 
 
 def _is_for_user(reason: str) -> bool:
-    """Return whether a failure's reason needs no traceback.
-
-    It is a sentence to the user, to whom the lines of gcbench say nothing.
-    """
+    """Return whether a failure's reason is a message for the user, who needs no traceback."""
     return reason.partition(":")[0] in (
         kind.__name__ for kind in (ConfigError, CheckpointError, MethodError)
     )

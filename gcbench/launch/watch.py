@@ -1,4 +1,4 @@
-"""A watch that says where every process is when one has waited too long for another."""
+"""A watch that reports where every process is when one has waited too long for others."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from typing import Any, NamedTuple
 
 from gcbench.launch.meeting import store
 
-ASKS_SECONDS = 1.0  # between looks for the question
-# The time to answer; a process that is stopped, or whose machine is gone, gives no answer.
+ASKS_SECONDS = 1.0  # between checks whether a process asks
+# Time to wait for answers: a process that is stopped, or whose machine is down, gives none.
 ANSWER_SECONDS = 5.0
 
 
 class Place(NamedTuple):
-    """The place in a step where a process is."""
+    """The part of a step that a process is in."""
 
-    waits: bool  # for others
+    waits: bool  # whether it waits for others
     text: str  # such as "in exchange of step 3"
 
 
 class WorkerHangs(RuntimeError):
-    """An exchange that one process or several did not come to in time."""
+    """One or more processes did not take part in an exchange in time."""
 
 
 @contextmanager
 def watch(
     rank: int, processes: int, where: Callable[[], Place], timeout_seconds: float
 ) -> Iterator[None]:
-    """Name the processes that were missing when a collective in this context timed out.
+    """Raise WorkerHangs, naming the missing processes, if a collective in this context times out.
 
-    `where` says what this process is at.
+    `where` returns the part of a step that this process is in.
     """
     board = store("watch")
     done = threading.Event()
@@ -41,7 +41,7 @@ def watch(
     try:
         yield
     except RuntimeError as error:
-        if "Timed out waiting" not in str(error):  # gloo's words
+        if "Timed out waiting" not in str(error):  # gloo's message
             raise
         place = where()
         answers = _ask(board, processes)
@@ -58,7 +58,7 @@ def _answer(board: Any, rank: int, where: Callable[[], Place], done: threading.E
             if board.check(["asked"]):
                 board.set(str(rank), json.dumps(where()))
                 return
-    except RuntimeError:  # the process that holds the store is gone, which whoever waits sees
+    except RuntimeError:  # the process that holds the store is gone, as waiting processes notice
         return
 
 

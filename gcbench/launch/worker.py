@@ -61,7 +61,7 @@ from gcbench.train.run import Estimator, Progress, Run
 from gcbench.train.schedules import Schedule, total_steps
 from gcbench.train.weights import save_weights
 
-MODEL_SAMPLES = 5000  # that a model sees which is initialized from data
+MODEL_SAMPLES = 5000  # samples for a model that is initialized from data
 
 log = logging.getLogger("gcbench")
 
@@ -75,8 +75,8 @@ def work(
 ) -> None:
     """Take part in the run as one process, from its start to the written result.
 
-    After a signal to stop, which `received` collects if it is given, the run ends between two
-    steps, with a checkpoint.
+    After a stop signal the run ends between two steps, with a checkpoint. `received` is a list of
+    the stop signals so far; without it, this process collects them itself.
     """
     torch.set_num_threads(plan.threads)
     use_backend(plan.codec_backend)
@@ -129,7 +129,7 @@ def work(
 
 
 def _continue_metrics(files: RunFiles, progress: Progress) -> None:
-    """Go back to the checkpoint in metrics.jsonl, and say where lines before it are lost."""
+    """Truncate metrics.jsonl to the checkpoint, and warn if lines before it are missing."""
     files.truncate_metrics(progress.step)
     if files.last_logged() < progress.logged:
         log.warning(
@@ -140,17 +140,17 @@ def _continue_metrics(files: RunFiles, progress: Progress) -> None:
 
 
 class Connections(NamedTuple):
-    """The means by which a process talks to the others, and its device."""
+    """The communicators of a process, and its device."""
 
     comm: Comm
-    side_comm: Comm | None  # over which an exchange may run at the same time as others
+    side_comm: Comm | None  # for an exchange that runs at the same time as others
     control: Control
     device: torch.device
 
 
 @contextmanager
 def join_workers(config: Config, plan: Plan) -> Iterator[Connections]:
-    """Connect this process with those of the run's other workers, as long as the block runs."""
+    """Connect this process with the other processes of the run, for the length of the context."""
     local_rank = int(os.environ.get("LOCAL_RANK", 0)) if plan.processes > 1 else 0
     device = torch.device("cpu")
     if plan.device == "cuda":
@@ -164,7 +164,8 @@ def join_workers(config: Config, plan: Plan) -> Iterator[Connections]:
         yield Connections(comm, side_comm, LocalControl(), device)
         return
     timeout = timedelta(seconds=config["trainer"]["timeout_seconds"])
-    # NCCL's timeout ends the process itself: the agreement, which can say more, comes first.
+    # NCCL's timeout ends the process. It is twice as long, so that the timeout of the processes'
+    # agreement over gloo, which can report more, comes first.
     nccl = plan.backend == "nccl"
     join(plan.backend, timeout=2 * timeout if nccl else timeout, device_id=device if nccl else None)
     try:
@@ -192,7 +193,7 @@ def join_workers(config: Config, plan: Plan) -> Iterator[Connections]:
 
 
 def _watch_run(run: Run, progress: Progress) -> AbstractContextManager[None]:
-    """Return a watch over several processes."""
+    """Return a watch over the run's processes, or a null context for a single process."""
     if run.comm.processes == 1:
         return nullcontext()
 
@@ -265,13 +266,13 @@ def _make_replica(
     model = make_model(config["model"], data.shape, data.outputs)
     if isinstance(model, InitializedFromData):
         model.initialize_from(_first_inputs(data, config["seed"]).cpu())
-        # Processors that round differently would make different models of the same inputs.
+        # Processors that round differently would compute different weights from the same inputs.
         connections.control.broadcast(list(model.parameters()))
     return Replica(model, data.task, connections.comm.local, connections.device, trainer)
 
 
 def _first_inputs(data: Data, seed: int) -> Tensor:
-    """Return inputs of the training part, as many as settle a model's statistics."""
+    """Return training inputs `[n, ...]`, enough for the statistics of a model's initialization."""
     samples = min(MODEL_SAMPLES, data.train_samples)
     return data.batch(epoch=0, step=0, worker=0, workers=1, batch_size=samples, seed=seed)[0]
 

@@ -1,4 +1,4 @@
-"""Compressors in a training loop of the user's own."""
+"""Compressors for the user's own training loop."""
 
 from __future__ import annotations
 
@@ -48,29 +48,29 @@ def compress(
     codec_backend: str = "auto",
     **knobs: Any,
 ) -> Compression:
-    """Let backward passes of DDP or FSDP2 modules exchange gradients by a compressor.
+    """Make the backward passes of a DDP or FSDP2 module exchange gradients through a compressor.
 
         model = DistributedDataParallel(model)
         compression = gcbench.compress(model, "powersgd", rank=2)
         ...  # the loop stays as it is, with any optimizer, no_sync() and autocast
         print(compression.bits_sent)
 
-    The optimizer finds in `p.grad` the update that all workers agree on, in place of the mean
-    gradient. With AdamW it is this update from which both moments are made; error feedback stays
-    with the gradients, before the optimizer. `p.grad` of micro-batches is compressed once, when
-    all but the last run under `no_sync()`, or `set_requires_gradient_sync(False)` of FSDP2.
+    After the backward pass `p.grad` holds the update that all workers agree on, in place of the
+    mean gradient. AdamW, for example, computes both moments from this update; error feedback acts
+    on the gradients, before the optimizer. Gradients of micro-batches are compressed once, if all
+    but the last run under `no_sync()` or, with FSDP2, after `set_requires_gradient_sync(False)`.
 
     **DistributedDataParallel.** A method sees the whole gradient of a step. Its exchange begins
-    when the last bucket of DDP is complete, so none of it is hidden under the backward pass, as
-    part of DDP's own is. Under `ddp.join()` a worker without inputs takes part with zeros.
+    when the last bucket of DDP is complete, so that it does not overlap with the backward pass,
+    unlike part of DDP's own. Under `ddp.join()` a worker without inputs takes part with zeros.
 
     A step whose update is not finite leaves the error-feedback residual as it was, so that
-    `torch.amp.GradScaler` can skip it. When its scale changes, the residual keeps the old one.
+    `torch.amp.GradScaler` can skip it. When its scale changes, the residual keeps the old scale.
 
     **FSDP2** (`torch.distributed.fsdp.fully_shard`). A method sees one parameter group at a time,
-    flat and with FSDP's padding, so that only methods which promise to be `divisible` work; others
-    are refused by name. The group counts as one tensor: buckets run through it, and `per_layer`,
-    `min_size`, `clip_sigma` and the K of `top_k` are of it.
+    flat and with FSDP's padding, so that only methods with the property `divisible` work; others
+    are refused. The group counts as one tensor: buckets run through it, and `per_layer`,
+    `min_size`, `clip_sigma` and the K of `top_k` apply to it.
 
         fully_shard(model)                                          # over all processes
         compression = gcbench.compress(model, "qsgd", bits=4)       # compressed reduce-scatter
@@ -81,40 +81,40 @@ def compress(
             model, "qsgd", bits=4, replicas=mesh["node"].get_group()
         )
 
-    The first form replaces FSDP's reduce-scatter: codes of shards travel by an all-to-all, and each
-    owner averages what they decode to. It takes methods whose codes have one length. Error feedback
-    keeps a residual of the whole unsharded gradient: 4 bytes for every parameter of the model on
-    every process, which no sharding divides. The second form follows FSDP's reduce-scatter, and
-    stands for the all-reduce of HSDP, which PyTorch does not let one replace. Its residual is of
-    the shard, 4 bytes for every parameter of it. Nodes must begin with equal parameters, and after
-    `remove()` they average whole.
+    The first form replaces FSDP's reduce-scatter: coded shards are exchanged in an all-to-all, and
+    each owner averages the decoded values. It takes methods whose codes have a fixed length. Error
+    feedback keeps a residual of the whole unsharded gradient: 4 bytes per parameter of the model on
+    every process, however many shards there are. The second form runs after FSDP's reduce-scatter,
+    in place of the all-reduce of HSDP, which PyTorch does not allow to be replaced. Its residual is
+    that of the shard, 4 bytes per parameter in it. All nodes must begin with equal parameters, and
+    after `remove()` they average gradients without compression.
 
     A parameter group whose update, or own residual, is not finite keeps its old residual. Other
-    groups of that step go on: what they sent is lost if a GradScaler skips the step.
+    groups of that step update theirs: what they sent is lost if a GradScaler skips the step.
 
     Args:
         module: a DistributedDataParallel, or a model on which fully_shard was called; over gloo or
-            NCCL, with one model a process. It has one compressor at a time, and takes another one
+            NCCL, with one model per process. It has one compressor at a time, and takes another one
             after `remove()`.
-        compressor: a choice of conf/compressor, as `gcbench methods` lists them, or a Compressor,
-            as `gcbench.compressors.build` makes them.
-        seed: of random rounding; equal on all workers.
+        compressor: a choice of conf/compressor, as listed by `gcbench methods`, or a Compressor,
+            as made by `gcbench.compressors.build`.
+        seed: the seed of random rounding, which must be equal on all workers.
         replicas: with FSDP2, the processes that hold the same shard as this one, one in each node.
-        codec_backend: `compiled` fuses the codecs of this process with torch.compile, in the first
-            steps, which needs g++ and then takes seconds; `eager` does not. `auto` compiles on a
-            GPU, where that spares most of the launches, and goes on eager with a warning where it
-            fails; on a CPU it leaves the process as it is. Both compute the same to the bit, but
-            for sums of floats (PowerSGD's products, means of signs).
-        **knobs: the keys of conf/compressor/<compressor>.yaml, such as `rank`, `bits`,
+        codec_backend: `compiled` fuses the codecs of this process with torch.compile, which needs
+            g++ and takes seconds in the first steps; `eager` does not. `auto` compiles on a GPU,
+            where that saves most kernel launches, and falls back to eager with a warning if
+            compiling fails; on a CPU it changes nothing. Results are bitwise identical, except for
+            sums of floats (PowerSGD's products, means of signs).
+        **knobs: keys of conf/compressor/<compressor>.yaml, such as `rank`, `bits`,
             `error_feedback`, `dense_steps` (first steps without compression) and `min_size`
-            (tensors of fewer values travel whole). Those that are left out have the file's values.
-            `onebit_adam` wants `momentum` and `dense_steps`, as your optimizer has them.
+            (smaller tensors are sent uncompressed). Keys that are left out have the file's values.
+            `onebit_adam` needs `momentum` and `dense_steps`, with the values of your optimizer.
 
     Returns:
         A handle that counts bits, and saves and loads the compressor's state.
 
     Raises:
-        ConfigError: the module, the compressor or a knob does not fit; what to type instead.
+        ConfigError: if the module, the compressor or a knob does not fit; says what to type.
     """
     if isinstance(module, FSDPModule):
         refuse_fsdp(module, replicas)
@@ -152,7 +152,7 @@ def _use_codecs(asked: str, module: nn.Module) -> None:
         return
     try:
         use_backend(backend, may_fall_back=asked == "auto")
-    except ValueError as error:  # others may write the compiler's cache
+    except ValueError as error:  # others can write to the compiler's cache
         if asked == "auto":
             warnings.warn(f"codecs stay eager: {error}", stacklevel=3)
         else:
@@ -162,7 +162,7 @@ def _use_codecs(asked: str, module: nn.Module) -> None:
 def _make_compressor(
     compressor: str | Compressor, knobs: Mapping[str, Any]
 ) -> tuple[Compressor, Config]:
-    """Return a choice of conf/compressor and its configuration, which a Compressor lacks."""
+    """Return the compressor and its configuration, which is empty for a given Compressor."""
     if not isinstance(compressor, str):
         if knobs:
             raise ConfigError(
@@ -204,7 +204,7 @@ def _name_carried(
     knobs: Mapping[str, Any],
     replicas: dist.ProcessGroup | None,
 ) -> str:
-    """Return the sentence that refuses a method, and names those which FSDP2 carries."""
+    """Return the error message for a method that FSDP2 cannot use; it lists those that it can."""
     name = f"compressor={compressor}" if isinstance(compressor, str) else repr(compressor)
     overrides = [name, *(f"{key}={value}" for key, value in knobs.items())]
     why = (

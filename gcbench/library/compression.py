@@ -1,4 +1,4 @@
-"""A compressor in somebody's backward passes: what it remembers, and how it is saved."""
+"""A compressor in the backward passes of a module, with its state and how that is saved."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gcbench.train.finite import not_finite
 
 @dataclass
 class Exchange:
-    """The gradients that travel together: how often they did, and what was remembered of them."""
+    """The state of gradients that are exchanged together, and the number of exchanges so far."""
 
     seed: int
     step: int = 0
@@ -29,9 +29,9 @@ class Exchange:
     def keep(
         self, state: State, seen: Iterable[Tensor], group: dist.ProcessGroup | None = None
     ) -> None:
-        """Go on with `state` if all that was `seen`, tensors `[1, ...]`, is finite.
+        """Store `state` if all `seen` tensors `[1, ...]` are finite; else keep the old state.
 
-        The processes of `group` decide together, each by what it has seen.
+        The processes of `group` decide together: if one has seen a bad value, none stores.
         """
         bad = not_finite(seen).float()
         if group is not None:
@@ -51,9 +51,9 @@ class Compression(ABC):
         seeds: Mapping[str, int],
         **place: int,
     ) -> None:
-        """Take a seed for each exchange of a backward pass, and the place of this worker's state.
+        """Take the seed of each exchange of a backward pass, by name.
 
-        The place is what its saved state must have in common with it, beside its worker.
+        `place` holds further numbers that a saved state must match, such as a shard.
         """
         self.compressor = compressor
         self._comm = comm
@@ -80,7 +80,7 @@ class Compression(ABC):
     def state_dict(self) -> dict[str, Any]:
         """Return the steps, the bits and the compressor's state, for `torch.save`.
 
-        The residual is this worker's own: every worker saves its state, and loads it again.
+        The residual differs between workers: each must save and load its own state.
         """
         return {
             **self._identity,
@@ -93,7 +93,7 @@ class Compression(ABC):
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` returned. Raises ConfigError: it is of another worker."""
+        """Restore what `state_dict` returned. Raises ConfigError if it is not this worker's."""
         expected = {**self._identity, "parts": list(self._exchanges)}
         saved = {**state_dict, "parts": list(state_dict["steps"])}
         for key, value in expected.items():
@@ -117,7 +117,7 @@ class Compression(ABC):
         """Let the module average gradients without a compressor."""
 
     def _aggregate(self, exchange: Exchange, rows: Grads) -> Aggregated:
-        """Return the aggregate of this worker's gradients, whose state is yet to be kept."""
+        """Return the aggregate of all workers' gradients; its state is not stored yet."""
         device = next(iter(rows.values())).device
         with torch.autocast(device.type, enabled=False):  # A backward pass may run under autocast.
             out = aggregate(

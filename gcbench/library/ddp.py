@@ -45,7 +45,7 @@ class DdpCompression(Compression):
 
 
 def refuse_ddp(ddp: DistributedDataParallel) -> None:
-    """Raise ConfigError where a compressor cannot exchange the gradients of `ddp`."""
+    """Raise ConfigError if a compressor cannot exchange the gradients of `ddp`."""
     if ddp.find_unused_parameters:
         raise ConfigError(
             "find_unused_parameters=True: DDP drops what error feedback sends for a parameter that "
@@ -70,7 +70,7 @@ def parameters_of(ddp: DistributedDataParallel) -> dict[nn.Parameter, str]:
 def _comm_of(ddp: DistributedDataParallel, device: torch.device) -> Comm:
     """Return the collectives over the process group of `ddp`."""
     group = ddp.process_group
-    on_host = os.environ.get("LOCAL_WORLD_SIZE")  # torchrun's
+    on_host = os.environ.get("LOCAL_WORLD_SIZE")  # set by torchrun
     return Comm(
         group.size(),
         transport_of(group, device),

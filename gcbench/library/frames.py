@@ -13,23 +13,23 @@ from gcbench.report.listing import runs_frame
 
 
 def load_runs(*folders: str | Path) -> RunsFrame:
-    """Return a row for every run in and below these folders, the oldest first.
+    """Return a DataFrame with one row per run in and below these folders, the oldest first.
 
         runs = gcbench.load_runs("outputs")
         runs[runs.status == "done"].groupby(["compressor", "bits"]).accuracy.agg(["mean", "std"])
         runs[runs.compressor == "qsgd"].curves()
 
-    Columns are what the run was (`run`, `model`, `compressor`, `seed`, ...), every knob of its
-    configuration under the key that one types (`bits`, `optimizer.lr`, `trainer.epochs`; missing
-    where the run has none) and its scores (`accuracy`, `ratio`, `step_milliseconds`, ..., as in
-    `gcbench runs`). A run that lies in several places is one row. Files that are no results are
-    passed over with a warning in the log.
+    Columns are the run's description (`run`, `model`, `compressor`, `seed`, ...), every knob of its
+    configuration under its key on the command line (`bits`, `optimizer.lr`, `trainer.epochs`;
+    missing if the run has no such knob) and its scores (`accuracy`, `ratio`, `step_milliseconds`,
+    ..., as in `gcbench runs`). A run found in several places is one row. Files that are not results
+    are skipped with a warning in the log.
 
     Args:
-        *folders: of runs, or files of kept runs (`.jsonl.xz`); none: `outputs`.
+        *folders: folders of runs, or files of kept runs (`.jsonl.xz`); by default `outputs`.
 
     Raises:
-        ConfigError: a folder does not exist.
+        ConfigError: if a folder does not exist.
     """
     places = folders or ("outputs",)
     for folder in places:
@@ -46,9 +46,9 @@ def load_runs(*folders: str | Path) -> RunsFrame:
 
 
 class RunsFrame(DataFrame):  # type: ignore[misc]
-    """A DataFrame of runs that can read their curves, also when rows were selected or sorted."""
+    """A DataFrame of runs that can read their curves, even after selecting or sorting rows."""
 
-    _metadata = ["recorded"]  # pandas hands it on to what it makes of this frame
+    _metadata = ["recorded"]  # pandas copies it to frames derived from this one
     recorded: Mapping[str, RecordedRun]
 
     @property
@@ -56,10 +56,10 @@ class RunsFrame(DataFrame):  # type: ignore[misc]
         return RunsFrame
 
     def curves(self) -> DataFrame:
-        """Return the lines of `metrics.jsonl` of these runs, and of which `run` each is.
+        """Return the lines of these runs' `metrics.jsonl`, each with its `run`.
 
-        Lines are of several kinds: in those of `event` "train" there are `step`, `loss` and bits,
-        in those of "test" scores. Join them with the rows on `run`.
+        Lines of `event` "train" have `step`, `loss` and bits; those of "test" have scores. Join
+        them with the rows on `run`.
         """
         lines = [
             {"run": place, **line}

@@ -1,4 +1,4 @@
-"""A compressor of the flat gradients of FSDP2's parameter groups."""
+"""A compressor for the flat gradients of FSDP2's parameter groups."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class FsdpCompression(Compression):
         shards = parameter.device_mesh.get_group()
         device = parameter.to_local().device
         workers = replicas or shards
-        # Replicas of different shards have the same numbers as workers, and need other draws.
+        # Replicas of different shards have the same worker numbers but need different random draws.
         shard = shards.rank() if replicas else 0
         super().__init__(
             compressor if replicas else shard_exchange(compressor),
@@ -48,7 +48,7 @@ class FsdpCompression(Compression):
             shards=shards.size(),
         )
         self._by_shards = replicas is None
-        # A mean that all keep, and workers' own parts of it, must not come apart.
+        # EF21's mean, which all keep, must stay consistent with each worker's own part of it.
         keeps_mean = any(isinstance(part, EF21) for part in parts_of(compressor))
         self._agreeing = shards if self._by_shards and keeps_mean else None
         self._sizes: dict[str, int] = {}
@@ -62,7 +62,7 @@ class FsdpCompression(Compression):
             hook.on_gradient = partial(self._exchange, name)
 
     def remove(self) -> None:
-        """Let the module average gradients whole, between nodes too where `replicas` were given."""
+        """Let the module average gradients without a compressor, even between nodes."""
         for hook in self._hooks:
             hook.on_gradient = None
 
@@ -83,7 +83,8 @@ class FsdpCompression(Compression):
             )
         exchange = self._exchanges[name]
         out = self._aggregate(exchange, {name: gradient.float().unsqueeze(0)})
-        # Replicas decide by the update, which all of them see; a shard's owner sees its own only.
+        # Replicas decide by the update, which is the same on all of them. The owner of a shard sees
+        # only its own update, so it checks its residual, too.
         residuals = [x for layer in out.state.layers() for x in layer.per_worker.values()]
         seen = [*out.update.values(), *(residuals if self._by_shards else [])]
         exchange.keep(out.state, seen, self._agreeing)
@@ -91,7 +92,7 @@ class FsdpCompression(Compression):
 
 
 def is_carried(compressor: Compressor, between_nodes: bool) -> bool:
-    """Return whether `compressor` can send shards, to their owners or between nodes."""
+    """Return whether FSDP2 can use `compressor`, between nodes or else in its reduce-scatter."""
     if not compressor.properties.divisible:
         return False
     if between_nodes:
@@ -104,7 +105,7 @@ def is_carried(compressor: Compressor, between_nodes: bool) -> bool:
 
 
 def refuse_fsdp(module: nn.Module, replicas: dist.ProcessGroup | None) -> None:
-    """Raise ConfigError where a compressor cannot exchange the gradients of `module`."""
+    """Raise ConfigError if a compressor cannot exchange the gradients of `module`."""
     meshes = {p.device_mesh for p in _sharded_parameters(module)}
     if len(meshes) != 1:
         raise ConfigError(
@@ -129,15 +130,15 @@ def refuse_fsdp(module: nn.Module, replicas: dist.ProcessGroup | None) -> None:
 
 
 def shards_of(module: nn.Module) -> int:
-    """Return the number of processes that share each parameter."""
+    """Return the number of processes over which each parameter is sharded."""
     return next(iter(_sharded_parameters(module))).device_mesh.size()
 
 
 def shapes_of_groups(module: nn.Module, replicas: dist.ProcessGroup | None) -> list[tuple[int]]:
-    """Return the number of values, as a shape, that a method sees of each parameter group."""
+    """Return the shape `(n,)` of what a method sees of each parameter group."""
     group_of = {
         p: part
-        for part in module.modules()  # inner ones later
+        for part in module.modules()  # inner modules come later and take over their parameters
         if isinstance(part, FSDPModule)
         for p in part.parameters()
     }

@@ -30,23 +30,23 @@ def run(*overrides: str, **keys: Any) -> Result:
         result = gcbench.run("model=resnet20", "dataset=cifar10", "compressor=qsgd", bits=4)
         print(result.test["accuracy"], result.bits_sent.ratio)
 
-    Several workers are processes of this machine, as with the command. They do not run your script
-    again, so that it needs no `if __name__ == "__main__":`; a model, data set or method of your own
-    must lie in a module that they can import, not in the script or the notebook. A run that has
-    its result in `outputs` is not run again, and an interrupted one is continued.
+    Several workers are processes on this machine, as with the command. They do not run your script
+    again, so it needs no `if __name__ == "__main__":`; but a model, data set or method of your own
+    must be in a module that they can import, not in the script or the notebook. A run whose result
+    is in `outputs` is not run again, and an interrupted one is continued.
 
     Args:
-        *overrides: as after the command `gcbench`.
-        **keys: the same as values of Python: `bits=4` is `"bits=4"`, and keys with dots are given
-            as in `**{"trainer.gpus": 4}`.
+        *overrides: overrides as on the command line of `gcbench`.
+        **keys: overrides as Python values: `bits=4` means `"bits=4"`. Keys with dots are passed as
+            in `**{"trainer.gpus": 4}`.
 
     Returns:
-        What `result.json` holds, as its type.
+        The content of `result.json`.
 
     Raises:
-        ConfigError: a mistake in the overrides, in one sentence, before anything has started.
-        RunFailed: the run failed or diverged.
-        KeyboardInterrupt: it was interrupted; the same call continues it.
+        ConfigError: if an override is wrong; nothing has started then.
+        RunFailed: if the run failed or diverged.
+        KeyboardInterrupt: if it was interrupted; the same call continues it.
     """
     config, directory = resolve_overrides([*overrides, *to_overrides(keys)])
     return _run(config, directory)
@@ -58,16 +58,16 @@ def sweep(*overrides: str, **keys: Any) -> list[Result]:
         results = gcbench.sweep("compressor=qsgd", bits=[2, 4, 8], seed=[1, 2, 3])  # nine runs
 
     Points that have a result are not run again. A run that fails or diverges does not end the
-    sweep: its result has another `status` than "done".
+    sweep; the `status` of its result is not "done".
 
     Args:
-        *overrides: as after the command `gcbench`, the same for all points.
-        **keys: values of Python. A list or a range has the values of a grid, of which the last
-            key changes fastest; a tuple is one value, as in `scales=(2, 6)`.
+        *overrides: overrides as on the command line of `gcbench`, the same for all points.
+        **keys: overrides as Python values. A list or a range is an axis of the grid, whose last
+            key changes fastest; a tuple is a single value, as in `scales=(2, 6)`.
 
     Raises:
-        ConfigError: a mistake at any point, before the first has started.
-        KeyboardInterrupt: it was interrupted; the same call continues it.
+        ConfigError: if an override of any point is wrong; nothing has started then.
+        KeyboardInterrupt: if it was interrupted; the same call continues it.
     """
     grid = [value if isinstance(value, (list, range)) else [value] for value in keys.values()]
     points = [
@@ -91,7 +91,7 @@ def _run(config: Config, directory: str) -> Result:
 
 
 def _run_or_read(config: Config, directory: str) -> Result:
-    """Return the result of a run, also where it failed."""
+    """Return the result of a run, even if it failed."""
     try:
         return _run(config, directory)
     except RunFailed as error:

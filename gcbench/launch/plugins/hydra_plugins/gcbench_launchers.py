@@ -1,7 +1,7 @@
-"""hydra/launcher=submitit_slurm and submitit_local for gcbench.
+"""The launchers hydra/launcher=submitit_slurm and submitit_local for gcbench.
 
 Hydra takes launchers from a package of this name only. All points of a sweep are submitted at once,
-each as a job of the shape that its own trainer.* says, or several points of one shape as one job.
+each as a job whose shape follows from its own trainer.*; points of one shape may share a job.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ if find_spec("hydra_plugins.hydra_submitit_launcher"):
     from hydra_plugins.hydra_submitit_launcher.config import LocalQueueConf, SlurmQueueConf
 
     class PackingKeys(SearchPathPlugin):
-        """The keys of packing, added to the schemas by which Hydra judges conf/hydra/launcher.
+        """Adds the packing keys to the schemas by which Hydra validates conf/hydra/launcher.
 
-        Their plugin stores these schemas when Hydra imports it. This is called once all are there,
-        and then at every composition.
+        The submitit plugin stores these schemas when Hydra imports it. Hydra calls this class once
+        all plugins are imported, and then at every composition.
         """
 
         def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
@@ -53,7 +53,7 @@ if find_spec("hydra_plugins.hydra_submitit_launcher"):
             ConfigStore.instance().store(group="hydra/launcher", name=name, node=node)
 
     class SubmititLocal(theirs.LocalLauncher):
-        """A launcher of jobs as processes of this machine."""
+        """A launcher that runs jobs as processes on this machine."""
 
         def __init__(self, points_per_job: int, points_at_once: int = 1, **params: Any) -> None:
             super().__init__(**params)
@@ -61,15 +61,15 @@ if find_spec("hydra_plugins.hydra_submitit_launcher"):
             self.points_at_once = _count("points_at_once", points_at_once)
 
         def __call__(self, *points: tuple[Any, ...]) -> dict[int, JobReturn]:
-            """Run points one after another as a task of their job; return what each returned.
+            """Run points one after another in a task of their job; return each result by number.
 
-            Where tasks have points of their own, a task runs every n-th.
+            If points run at the same time, each of the job's n tasks runs every n-th point.
             """
             from gcbench.config import register
             from gcbench.launch import slurm
 
             register()
-            # The process that waits for the jobs reports them.
+            # The process that waits for the jobs reports their progress.
             self.hydra_context.callbacks.callbacks = []
             apart = slurm.tasks(os.environ) if self.points_at_once > 1 else 0
             first = slurm.rank(os.environ) if apart else 0
@@ -114,7 +114,7 @@ if find_spec("hydra_plugins.hydra_submitit_launcher"):
         def _submit(
             self, points: Mapping[int, list[str]], configs: Mapping[int, Any]
         ) -> tuple[dict[int, Any], dict[int, JobReturn]]:
-            """Submit the points; return the job of each, and the returns of refused points."""
+            """Submit the points; return the job of each, and the failures of refused points."""
             from gcbench.config import ConfigError
 
             by_shape: dict[JobShape, list[int]] = {}
@@ -137,9 +137,9 @@ if find_spec("hydra_plugins.hydra_submitit_launcher"):
             return jobs, returned
 
         def _submit_array(self, shape: JobShape, points: Mapping[int, list[str]]) -> dict[int, Any]:
-            """Submit points of one shape as an array; return the job of each.
+            """Submit points of one shape as a job array; return the job of each point.
 
-            A job has `points_per_job` of them.
+            A job has up to `points_per_job` points.
             """
             from submitit.core.utils import FailedJobError
 
@@ -199,7 +199,7 @@ if find_spec("hydra_plugins.hydra_submitit_launcher"):
             return executor
 
     class SubmititSlurm(SubmititLocal):
-        """A launcher of jobs on a cluster."""
+        """A launcher that submits jobs to a Slurm cluster."""
 
         _EXECUTOR = "slurm"
 
@@ -224,7 +224,7 @@ if find_spec("hydra_plugins.hydra_submitit_launcher"):
             return jobs, returned
 
         def _executor(self, shape: Mapping[str, Any]) -> Any:
-            if self.points_at_once > 1:  # a task that fails leaves the points of others alone
+            if self.points_at_once > 1:  # a failed task must not end those of other points
                 setup = [*(self.params["setup"] or []), "export SLURM_KILL_BAD_EXIT=0"]
                 shape = {**shape, "setup": setup}
             return super()._executor(shape)
@@ -247,9 +247,9 @@ if find_spec("hydra_plugins.hydra_submitit_launcher"):
             return shape if asked == [None, None] else shape._replace(gpus_per_node=None)
 
     def _collect_return(job: Any, number: int, overrides: list[str], apart: bool) -> JobReturn:
-        """Return what the first task returned for a point, or the first task that failed.
+        """Return the first task's result for a point, or that of the first task that failed.
 
-        Every task of a job has to return, or the point's own where tasks have points `apart`.
+        Every task of the job must have returned; if tasks run points `apart`, only the point's own.
         """
         from submitit.core.utils import UncompletedJobError
 
@@ -265,7 +265,7 @@ if find_spec("hydra_plugins.hydra_submitit_launcher"):
             ]
             failed = [each for each in returns if _failed(each)]
             if not failed and lost and not (apart and returns):
-                lost[0].result()  # which says why there is none
+                lost[0].result()  # raises the reason why there is no result
             first: JobReturn = (failed or returns)[0]
         except UncompletedJobError as error:
             reason = str(error).strip().splitlines()[-1]
